@@ -1,0 +1,302 @@
+//! Canonical JSON: UTF-8, keys sorted by bytes, no whitespace, shortest numbers, no trailing
+//! newline. One writer for every document of ours, and a reader that loses nothing, for
+//! documents that others write too (`05-status.json`).
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+/// A JSON value whose numbers are kept as text, so that nothing of a foreign document is lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Json {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A number, in the shortest spelling of the same decimal value.
+    Number(String),
+    /// A string.
+    String(String),
+    /// An array.
+    Array(Vec<Json>),
+    /// An object; its keys are unique.
+    Object(BTreeMap<String, Json>),
+}
+
+/// Why a document cannot be read without losing something of it.
+#[derive(Debug, thiserror::Error)]
+pub enum JsonError {
+    /// It is no JSON.
+    #[error("not JSON: {0}")]
+    Syntax(#[from] serde_json::Error),
+    /// An object has a key twice; writing it back would lose one of the values.
+    #[error("the key `{0}` stands twice in one object")]
+    DuplicateKey(String),
+    /// It is nested deeper than [`MAX_DEPTH`].
+    #[error("nested deeper than {MAX_DEPTH} levels")]
+    TooDeep,
+}
+
+/// How deep a document may be nested.
+pub const MAX_DEPTH: usize = 64;
+
+/// The canonical JSON of `value`.
+///
+/// # Panics
+/// Never for the types of this crate: their map keys are strings and no serialiser of theirs
+/// fails; a test serialises each.
+pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
+    Json::of(value).to_vec()
+}
+
+impl Json {
+    /// The JSON of a value of ours.
+    ///
+    /// # Panics
+    /// As [`to_vec`].
+    pub fn of<T: Serialize + ?Sized>(value: &T) -> Self {
+        #[expect(clippy::expect_used, reason = "our types serialise; a document that did not would be our bug")]
+        let value = serde_json::to_value(value).expect("a type of ours serialises");
+        Self::from(value)
+    }
+
+    /// Reads a document that others may have written.
+    ///
+    /// # Errors
+    /// It is no JSON, an object has a key twice, or it is nested too deeply.
+    pub fn parse(bytes: &[u8]) -> Result<Self, JsonError> {
+        let raw: &RawValue = serde_json::from_slice(bytes)?;
+        Self::from_raw(raw, 0)
+    }
+
+    fn from_raw(raw: &RawValue, depth: usize) -> Result<Self, JsonError> {
+        if depth > MAX_DEPTH {
+            return Err(JsonError::TooDeep);
+        }
+        let text = raw.get().trim();
+        Ok(match text.as_bytes().first() {
+            Some(b'{') => Self::Object(object_members(text, depth)?),
+            Some(b'[') => {
+                let items: Vec<&RawValue> = serde_json::from_str(text)?;
+                Self::Array(items.into_iter().map(|item| Self::from_raw(item, depth + 1)).collect::<Result<_, _>>()?)
+            }
+            Some(b'"') => Self::String(serde_json::from_str(text)?),
+            Some(b't' | b'f') => Self::Bool(text == "true"),
+            Some(b'n') => Self::Null,
+            _ => Self::Number(shortest_number(text)),
+        })
+    }
+
+    /// The canonical bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Null => out.extend_from_slice(b"null"),
+            Self::Bool(true) => out.extend_from_slice(b"true"),
+            Self::Bool(false) => out.extend_from_slice(b"false"),
+            Self::Number(text) => out.extend_from_slice(text.as_bytes()),
+            Self::String(text) => write_string(text, out),
+            Self::Array(items) => {
+                out.push(b'[');
+                for (i, item) in items.iter().enumerate() {
+                    if i > 0 {
+                        out.push(b',');
+                    }
+                    item.write(out);
+                }
+                out.push(b']');
+            }
+            Self::Object(members) => {
+                out.push(b'{');
+                for (i, (key, value)) in members.iter().enumerate() {
+                    if i > 0 {
+                        out.push(b',');
+                    }
+                    write_string(key, out);
+                    out.push(b':');
+                    value.write(out);
+                }
+                out.push(b'}');
+            }
+        }
+    }
+
+    /// The members, where this is an object.
+    pub fn as_object_mut(&mut self) -> Option<&mut BTreeMap<String, Json>> {
+        match self {
+            Self::Object(members) => Some(members),
+            _ => None,
+        }
+    }
+
+    /// The value of `key`, where this is an object that has it.
+    pub fn get(&self, key: &str) -> Option<&Json> {
+        match self {
+            Self::Object(members) => members.get(key),
+            _ => None,
+        }
+    }
+}
+
+fn write_string(text: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(serde_json::Value::from(text).to_string().as_bytes());
+}
+
+/// The members of an object, its keys checked to be unique.
+fn object_members(text: &str, depth: usize) -> Result<BTreeMap<String, Json>, JsonError> {
+    struct Pairs<'a>(Vec<(String, &'a RawValue)>);
+    impl<'de: 'a, 'a> serde::Deserialize<'de> for Pairs<'a> {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            struct Visitor;
+            impl<'de> serde::de::Visitor<'de> for Visitor {
+                type Value = Vec<(String, &'de RawValue)>;
+                fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.write_str("an object")
+                }
+                fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                    let mut pairs = Vec::new();
+                    while let Some(pair) = map.next_entry()? {
+                        pairs.push(pair);
+                    }
+                    Ok(pairs)
+                }
+            }
+            deserializer.deserialize_map(Visitor).map(Pairs)
+        }
+    }
+    let Pairs(pairs) = serde_json::from_str(text)?;
+    let mut members = BTreeMap::new();
+    for (key, value) in pairs {
+        let value = Json::from_raw(value, depth + 1)?;
+        if members.insert(key.clone(), value).is_some() {
+            return Err(JsonError::DuplicateKey(key));
+        }
+    }
+    Ok(members)
+}
+
+impl From<serde_json::Value> for Json {
+    fn from(value: serde_json::Value) -> Self {
+        match value {
+            serde_json::Value::Null => Self::Null,
+            serde_json::Value::Bool(b) => Self::Bool(b),
+            serde_json::Value::Number(n) => Self::Number(shortest_number(&n.to_string())),
+            serde_json::Value::String(s) => Self::String(s),
+            serde_json::Value::Array(items) => Self::Array(items.into_iter().map(Self::from).collect()),
+            serde_json::Value::Object(members) => {
+                Self::Object(members.into_iter().map(|(k, v)| (k, Self::from(v))).collect())
+            }
+        }
+    }
+}
+
+/// The shortest spelling of the decimal value that `text`, a JSON number, denotes. The value
+/// is never rounded: digits that no float could hold stay.
+fn shortest_number(text: &str) -> String {
+    let (sign, unsigned) = match text.strip_prefix('-') {
+        Some(rest) => ("-", rest),
+        None => ("", text),
+    };
+    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, exponent.parse::<i64>()),
+        None => (unsigned, Ok(0)),
+    };
+    let Ok(exponent) = exponent else { return text.to_owned() };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let all = format!("{whole}{fraction}");
+    let digits = all.trim_start_matches('0');
+    if digits.is_empty() {
+        return "0".to_owned();
+    }
+    let significant = digits.trim_end_matches('0');
+    let dropped = i64::try_from(digits.len() - significant.len()).unwrap_or(0);
+    let Some(scale) = i64::try_from(fraction.len()).ok().and_then(|f| exponent.checked_sub(f)?.checked_add(dropped))
+    else {
+        return text.to_owned();
+    };
+    format!("{sign}{}", shortest_decimal(significant, scale))
+}
+
+/// `digits × 10^scale`, where `digits` neither starts nor ends with a zero, as plain digits or
+/// with an exponent, whichever is shorter; plain where they are equal.
+fn shortest_decimal(digits: &str, scale: i64) -> String {
+    let with_exponent = format!("{digits}e{scale}");
+    let count = i64::try_from(digits.len()).unwrap_or(i64::MAX);
+    let plain_len = match scale {
+        0.. => count.saturating_add(scale),
+        _ if count > -scale => count + 1,
+        _ => scale.saturating_neg().saturating_add(2),
+    };
+    if plain_len > 400 || plain_len > i64::try_from(with_exponent.len()).unwrap_or(0) && plain_len > 21 {
+        return with_exponent;
+    }
+    let width = usize::try_from(scale.unsigned_abs()).unwrap_or(0);
+    match scale {
+        0.. => format!("{digits}{}", "0".repeat(width)),
+        _ if count > -scale => {
+            let (whole, fraction) = digits.split_at(digits.len() - width);
+            format!("{whole}.{fraction}")
+        }
+        _ => format!("0.{}{digits}", "0".repeat(width - digits.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn canonical(text: &str) -> String {
+        String::from_utf8(Json::parse(text.as_bytes()).expect("json").to_vec()).expect("utf-8")
+    }
+
+    #[test]
+    fn keys_are_sorted_and_whitespace_goes() {
+        assert_eq!(canonical(r#" { "b" : [ 1 , true ], "a" : null, "Z": "\u00e4\n" } "#), "{\"Z\":\"ä\\n\",\"a\":null,\"b\":[1,true]}");
+    }
+
+    #[test]
+    fn numbers_keep_their_value_and_lose_their_fat() {
+        let cases = [
+            ("0", "0"), ("-0.0", "0"), ("1.50", "1.5"), ("100", "100"), ("1e2", "100"), ("1E-2", "0.01"),
+            ("12345678901234567890123", "12345678901234567890123"), ("0.1000", "0.1"), ("-12.0", "-12"),
+            ("1e400", "1e400"), ("18446744073709551616", "18446744073709551616"),
+        ];
+        for (given, expected) in cases {
+            assert_eq!(canonical(given), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn a_key_twice_is_refused_because_one_value_would_be_lost() {
+        assert!(matches!(Json::parse(br#"{"a":1,"a":2}"#), Err(JsonError::DuplicateKey(k)) if k == "a"));
+    }
+
+    #[test]
+    fn deep_nesting_is_refused() {
+        let deep = "[".repeat(100) + &"]".repeat(100);
+        assert!(matches!(Json::parse(deep.as_bytes()), Err(JsonError::TooDeep)));
+        let absurd = "[".repeat(100_000);
+        assert!(Json::parse(absurd.as_bytes()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn writing_is_idempotent_and_agrees_with_serde(text in "[ -~äß\\n]{0,40}", number in any::<i64>(), float in -1e9..1e9f64) {
+            let value = serde_json::json!({ "t": text, "n": number, "f": float });
+            let once = to_vec(&value);
+            let again = Json::parse(&once).expect("own output").to_vec();
+            prop_assert_eq!(&once, &again);
+            let back: serde_json::Value = serde_json::from_slice(&once).expect("own output");
+            prop_assert_eq!(back["f"].as_f64(), Some(float));
+            prop_assert_eq!(&back["n"], &value["n"]);
+            prop_assert_eq!(&back["t"], &value["t"]);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What must hold for an attempt, and what the kernel was in fact made to enforce.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One guarantee of the sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Control {
+    /// The step has no capability over anything of the host, and is never host uid 0.
+    UserNamespace,
+    /// Its mounts are its own.
+    MountNamespace,
+    /// It sees and reaches its own processes only, and they all end with it.
+    PidNamespace,
+    /// It sees its own network only. Not requested under `network: allow`.
+    NetworkNamespace,
+    /// Its System V IPC and message queues are its own.
+    IpcNamespace,
+    /// Its host name is its own.
+    UtsNamespace,
+    /// Its view of cgroups starts at its own.
+    CgroupNamespace,
+    /// Nothing outside the tree and its scratch directories can be written.
+    ReadOnlyRoot,
+    /// Homes, run-time sockets, other repositories and our own state cannot be seen.
+    HiddenPaths,
+    /// A fresh /proc.
+    PrivateProc,
+    /// A minimal /dev.
+    PrivateDev,
+    /// Its own /tmp, /var/tmp and /dev/shm, bounded.
+    PrivateTmp,
+    /// Its writes to the tree go to a layer of its own.
+    Layer,
+    /// The git directory is read-only.
+    GitReadOnly,
+    /// The environment was cleared and built by us.
+    CleanEnvironment,
+    /// No file of ours is open in it.
+    CloseFds,
+    /// It cannot gain privileges by executing a file.
+    NoNewPrivs,
+    /// It has no capabilities.
+    NoCapabilities,
+    /// A session of its own, without a controlling terminal.
+    NewSession,
+    /// Its layer and its scratch directories are bounded.
+    DiskLimit,
+    /// Processes and threads are bounded.
+    PidsLimit,
+    /// Memory is bounded. Requested only where the plan bounds it.
+    MemoryLimit,
+    /// CPU time is bounded. Requested only where the plan bounds it.
+    CpuLimit,
+    /// Open files are bounded.
+    OpenFilesLimit,
+}
+
+impl Control {
+    /// The word of the documents and of the screen.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UserNamespace => "user_namespace",
+            Self::MountNamespace => "mount_namespace",
+            Self::PidNamespace => "pid_namespace",
+            Self::NetworkNamespace => "network_namespace",
+            Self::IpcNamespace => "ipc_namespace",
+            Self::UtsNamespace => "uts_namespace",
+            Self::CgroupNamespace => "cgroup_namespace",
+            Self::ReadOnlyRoot => "read_only_root",
+            Self::HiddenPaths => "hidden_paths",
+            Self::PrivateProc => "private_proc",
+            Self::PrivateDev => "private_dev",
+            Self::PrivateTmp => "private_tmp",
+            Self::Layer => "layer",
+            Self::GitReadOnly => "git_read_only",
+            Self::CleanEnvironment => "clean_environment",
+            Self::CloseFds => "close_fds",
+            Self::NoNewPrivs => "no_new_privs",
+            Self::NoCapabilities => "no_capabilities",
+            Self::NewSession => "new_session",
+            Self::DiskLimit => "disk_limit",
+            Self::PidsLimit => "pids_limit",
+            Self::MemoryLimit => "memory_limit",
+            Self::CpuLimit => "cpu_limit",
+            Self::OpenFilesLimit => "open_files_limit",
+        }
+    }
+}
+
+/// What became of one control.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum ControlState {
+    /// The policy did not ask for it.
+    NotRequested {
+        /// Why not, as a phrase for people.
+        reason: String,
+    },
+    /// It was asked for, and done.
+    Enforced {
+        /// By what, such as `overlayfs on tmpfs`.
+        mechanism: String,
+    },
+    /// It was asked for, and could not be had.
+    NotEnforced {
+        /// Why not, with the kernel's answer, as a phrase for people.
+        reason: String,
+    },
+}
+
+/// What the kernel was made to enforce, control by control: recorded by whoever did it, after
+/// it was done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Enforcement(pub BTreeMap<Control, ControlState>);
+
+impl Enforcement {
+    /// Records that `control` holds by `mechanism`.
+    pub fn enforced(&mut self, control: Control, mechanism: impl Into<String>) {
+        self.0.insert(control, ControlState::Enforced { mechanism: mechanism.into() });
+    }
+
+    /// Records that `control` was asked for and does not hold.
+    pub fn not_enforced(&mut self, control: Control, reason: impl Into<String>) {
+        self.0.insert(control, ControlState::NotEnforced { reason: reason.into() });
+    }
+
+    /// Records that `control` was not asked for.
+    pub fn not_requested(&mut self, control: Control, reason: impl Into<String>) {
+        self.0.insert(control, ControlState::NotRequested { reason: reason.into() });
+    }
+
+    /// The controls that were asked for and do not hold, with the reason.
+    pub fn missing(&self) -> impl Iterator<Item = (Control, &str)> {
+        self.0.iter().filter_map(|(control, state)| match state {
+            ControlState::NotEnforced { reason } => Some((*control, reason.as_str())),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,152 @@
+//! What happens in a run, as one closed list. The log of these is the truth about a run;
+//! screens, streams and records are folds over it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::digest::{Sha256Hex, SnapshotId};
+use crate::evidence::{CheckEvidence, StepEvidence};
+use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
+use crate::outcome::Outcome;
+use crate::tier::Tier;
+use crate::verdict::{Doubt, Verdict};
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "events pass through one bounded channel, a few at a time")]
+pub enum RunEvent {
+    /// The plan stands, and the snapshot is taken.
+    RunStarted {
+        /// The run.
+        run_id: RunId,
+        /// When, RFC 3339 in UTC.
+        at: String,
+        /// The profile.
+        profile: ProfileName,
+        /// The changeset, where there is one.
+        changeset_id: Option<ChangesetId>,
+        /// The spec.
+        spec_sha256: Sha256Hex,
+        /// The plan.
+        plan_sha256: Sha256Hex,
+        /// The tree that is verified.
+        snapshot: SnapshotId,
+        /// How many toolchain checks there are.
+        checks: u32,
+        /// The skills with their steps, in order.
+        skills: Vec<PlannedOutline>,
+    },
+    /// A toolchain check has ended.
+    CheckFinished {
+        /// What it did.
+        check: CheckEvidence,
+    },
+    /// A skill begins.
+    SkillStarted {
+        /// The skill.
+        skill: SkillName,
+    },
+    /// An attempt of a step begins.
+    StepStarted {
+        /// The skill.
+        skill: SkillName,
+        /// The step.
+        step: StepName,
+        /// Which attempt, from 1.
+        attempt: u32,
+        /// When it must have ended, in milliseconds.
+        timeout_ms: u64,
+    },
+    /// An attempt is asked to end: SIGTERM to all of its processes.
+    StepTerminating {
+        /// The skill.
+        skill: SkillName,
+        /// The step.
+        step: StepName,
+        /// Why.
+        reason: EndReason,
+        /// How long it has until SIGKILL, in milliseconds.
+        grace_ms: u64,
+    },
+    /// An attempt failed and will be repeated.
+    StepRetrying {
+        /// The skill.
+        skill: SkillName,
+        /// The step.
+        step: StepName,
+        /// The attempt that failed, from 1.
+        attempt: u32,
+        /// What it meant.
+        outcome: Outcome,
+    },
+    /// A step has its outcome.
+    StepFinished {
+        /// The skill.
+        skill: SkillName,
+        /// What it did.
+        step: StepEvidence,
+    },
+    /// A skill has its outcome.
+    SkillFinished {
+        /// The skill.
+        skill: SkillName,
+        /// What its steps mean together.
+        outcome: Outcome,
+        /// The effective tier.
+        tier: Tier,
+        /// Why it did not run as planned; empty where it did.
+        reason: String,
+    },
+    /// Something makes an honest answer impossible.
+    Doubted {
+        /// What.
+        doubt: Doubt,
+        /// What happened, where, and what to do: a sentence for people.
+        message: String,
+    },
+    /// A caller or a signal asks the run to end.
+    Cancelling {
+        /// What asked, such as `SIGINT`.
+        by: String,
+    },
+    /// A document is durable.
+    EvidenceWritten {
+        /// Its path: below the changeset, or below the run's directory in the state directory.
+        file: String,
+        /// The sha256 of its bytes.
+        sha256: Sha256Hex,
+    },
+    /// The run has ended; nothing follows.
+    RunFinished {
+        /// What it means.
+        verdict: Verdict,
+        /// The highest effective tier of its skills.
+        tier: Tier,
+        /// The exit code of `proctor run`.
+        exit_code: u8,
+        /// From start to end, in milliseconds.
+        duration_ms: u64,
+        /// The directory that holds the evidence, as an absolute path.
+        evidence_dir: String,
+    },
+}
+
+/// A skill and the names of its steps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlannedOutline {
+    /// The skill.
+    pub skill: SkillName,
+    /// Its steps, in order.
+    pub steps: Vec<StepName>,
+}
+
+/// Why an attempt is asked to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// Its deadline has come.
+    Timeout,
+    /// The run is cancelled.
+    Cancelled,
+}

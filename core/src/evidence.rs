@@ -1,0 +1,428 @@
+//! The documents below `changes/<id>/verify/`: observations made durable and hashed.
+//!
+//! Each document has a stable part, which the same inputs reproduce byte for byte, and a
+//! measured part: durations, times, resource use, the run's id. The document's `sha256` is
+//! that of its stable part as canonical JSON; [`stable_part`] says which fields those are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::canonical::{self, Json};
+use crate::digest::{Sha256Hex, SnapshotId};
+use crate::drift::{DriftMethod, StepDrift};
+use crate::enforcement::Enforcement;
+use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
+use crate::outcome::{Outcome, Termination};
+use crate::plan::{Determinism, PlannedStep, ReadOnly, VersionDemand};
+use crate::tier::{Tier, TierReason};
+
+/// The version of the documents' format.
+pub const VERSION: u32 = 1;
+/// How many bytes of a stream a preview shows from its start, and another from its end.
+pub const PREVIEW_BYTES: usize = 4 << 10;
+
+/// `verify/<skill>.json`: what one skill did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SkillEvidence {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The changeset; `null` where the run had none.
+    pub changeset_id: Option<ChangesetId>,
+    /// The profile that was run.
+    pub profile: ProfileName,
+    /// The skill.
+    pub skill: SkillName,
+    /// Its determinism class.
+    pub determinism: Determinism,
+    /// What the spec declares.
+    pub declared_tier: Tier,
+    /// The effective tier.
+    pub tier: Tier,
+    /// Why the effective tier is higher than the declared one.
+    pub tier_reasons: BTreeSet<TierReason>,
+    /// The tree as the skill saw it at its start.
+    pub repo_snapshot_before: SnapshotId,
+    /// The tree as its steps left it in their layers.
+    pub repo_snapshot_after: SnapshotId,
+    /// The format's own summary of drift; `drift` of each step says more.
+    pub tracked_drift: TrackedDrift,
+    /// The sha256 of the spec's bytes.
+    pub spec_sha256: Sha256Hex,
+    /// The sha256 of the plan's canonical JSON.
+    pub plan_sha256: Sha256Hex,
+    /// Whether some step passed only on a repeated attempt.
+    pub flaky: bool,
+    /// The run whose result this repeats; `null` where the skill ran.
+    pub cached_from: Option<RunId>,
+    /// The steps, in order, those that did not run too.
+    pub steps: Vec<StepEvidence>,
+    /// The fold over the steps.
+    pub summary: Summary,
+    /// What the same inputs need not reproduce.
+    pub measured: Measured,
+    /// The sha256 of the stable part.
+    pub sha256: Sha256Hex,
+}
+
+/// The v1 format's summary of drift.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TrackedDrift {
+    /// The strictest mode of the skill's steps.
+    pub mode: ReadOnly,
+    /// The paths that a step must not have changed and did, sorted.
+    pub changed_files: Vec<String>,
+}
+
+/// What one step did: the plan's own value, flat, and what was observed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StepEvidence {
+    /// The value that the executor ran from.
+    #[serde(flatten)]
+    pub planned: PlannedStep,
+    /// What it means.
+    pub outcome: Outcome,
+    /// How its last attempt ended.
+    pub termination: Termination,
+    /// The code as a shell has it; `null` where no process ended by itself or by a signal.
+    pub exit_code: Option<u8>,
+    /// From spawn to the end of its process tree, in milliseconds; 0 where it never ran.
+    pub duration_ms: u64,
+    /// Its standard output.
+    #[serde(flatten, with = "stdout_fields")]
+    #[schemars(with = "StdoutFields")]
+    pub stdout: StreamEvidence,
+    /// Its standard error.
+    #[serde(flatten, with = "stderr_fields")]
+    #[schemars(with = "StderrFields")]
+    pub stderr: StreamEvidence,
+    /// What the kernel was made to enforce.
+    pub enforcement: Enforcement,
+    /// What it changed that it must not, and how that was found.
+    pub drift: DriftEvidence,
+    /// Whether it passed only on a repeated attempt.
+    pub flaky: bool,
+    /// The attempts before the last one.
+    pub earlier_attempts: Vec<AttemptEvidence>,
+    /// The names of the variables that it was given.
+    pub env_names: BTreeSet<String>,
+    /// What it used.
+    pub resources: Resources,
+}
+
+/// What a step changed that it must not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DriftEvidence {
+    /// How it was looked for; `null` where the step did not run.
+    pub method: Option<DriftMethod>,
+    /// What was found.
+    #[serde(flatten)]
+    pub found: StepDrift,
+    /// The paths that a `read_only: off` step changed and that were applied to the worktree.
+    pub applied: Vec<String>,
+}
+
+/// An attempt that was repeated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AttemptEvidence {
+    /// What it meant.
+    pub outcome: Outcome,
+    /// How it ended.
+    pub termination: Termination,
+    /// From spawn to the end of its process tree, in milliseconds.
+    pub duration_ms: u64,
+    /// The sha256 of its whole standard output.
+    pub stdout_sha256: Sha256Hex,
+    /// The sha256 of its whole standard error.
+    pub stderr_sha256: Sha256Hex,
+}
+
+/// One output stream: its hash covers the whole of it, the previews its two ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamEvidence {
+    /// The sha256 of all bytes.
+    pub sha256: Sha256Hex,
+    /// How many bytes there were.
+    pub bytes: u64,
+    /// How many of them are kept in the store.
+    pub kept_bytes: u64,
+    /// Whether its end was seen; `false` where something held it open past our deadline.
+    pub complete: bool,
+    /// The first [`PREVIEW_BYTES`], escaped.
+    pub preview: String,
+    /// The last [`PREVIEW_BYTES`] of what follows the preview, escaped.
+    pub tail: String,
+}
+
+impl StreamEvidence {
+    /// A stream of which nothing came.
+    pub fn empty() -> Self {
+        let (preview, tail) = (String::new(), String::new());
+        Self { sha256: Sha256Hex::of(b""), bytes: 0, kept_bytes: 0, complete: true, preview, tail }
+    }
+}
+
+macro_rules! stream_fields {
+    ($module:ident, $fields:ident, $sha:ident, $bytes:ident, $kept:ident, $complete:ident, $preview:ident, $tail:ident) => {
+        /// The flat spelling of a [`StreamEvidence`].
+        #[derive(Serialize, Deserialize, JsonSchema)]
+        #[expect(missing_docs, reason = "StreamEvidence documents them")]
+        pub struct $fields {
+            pub $sha: Sha256Hex,
+            pub $bytes: u64,
+            pub $kept: u64,
+            pub $complete: bool,
+            pub $preview: String,
+            pub $tail: String,
+        }
+
+        mod $module {
+            use super::{$fields, StreamEvidence};
+            use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+            pub(super) fn serialize<S: Serializer>(s: &StreamEvidence, serializer: S) -> Result<S::Ok, S::Error> {
+                let fields = $fields {
+                    $sha: s.sha256.clone(),
+                    $bytes: s.bytes,
+                    $kept: s.kept_bytes,
+                    $complete: s.complete,
+                    $preview: s.preview.clone(),
+                    $tail: s.tail.clone(),
+                };
+                fields.serialize(serializer)
+            }
+
+            pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<StreamEvidence, D::Error> {
+                let fields = $fields::deserialize(deserializer)?;
+                Ok(StreamEvidence {
+                    sha256: fields.$sha,
+                    bytes: fields.$bytes,
+                    kept_bytes: fields.$kept,
+                    complete: fields.$complete,
+                    preview: fields.$preview,
+                    tail: fields.$tail,
+                })
+            }
+        }
+    };
+}
+stream_fields!(
+    stdout_fields, StdoutFields, stdout_sha256, stdout_bytes, stdout_kept_bytes, stdout_complete, stdout_preview, stdout_tail
+);
+stream_fields!(
+    stderr_fields, StderrFields, stderr_sha256, stderr_bytes, stderr_kept_bytes, stderr_complete, stderr_preview, stderr_tail
+);
+
+/// What an attempt used, as the kernel counted it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Resources {
+    /// CPU time in user mode, in milliseconds, of all waited-for processes.
+    pub user_ms: u64,
+    /// CPU time in the kernel, in milliseconds.
+    pub system_ms: u64,
+    /// The largest resident set of any of them, in KiB.
+    pub max_rss_kib: u64,
+}
+
+/// The fold over the steps of a skill, or over the toolchain checks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Summary {
+    /// What they mean together.
+    pub outcome: Outcome,
+    /// The code that `proctor run` would end with if this were all.
+    pub overall_exit_code: u8,
+    /// The sum of the steps' durations, in milliseconds.
+    pub duration_ms: u64,
+}
+
+/// What the same inputs need not reproduce.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Measured {
+    /// The run.
+    pub run_id: RunId,
+    /// When the skill began, RFC 3339 in UTC with milliseconds.
+    pub started_at: String,
+    /// When it ended.
+    pub finished_at: String,
+}
+
+/// `verify/_toolchain.json`: the checks that gate every skill.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ToolchainEvidence {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The changeset; `null` where the run had none.
+    pub changeset_id: Option<ChangesetId>,
+    /// The profile that was run.
+    pub profile: ProfileName,
+    /// The sha256 of the spec's bytes.
+    pub spec_sha256: Sha256Hex,
+    /// The sha256 of the plan's canonical JSON.
+    pub plan_sha256: Sha256Hex,
+    /// The tree that the run verifies.
+    pub repo_snapshot: SnapshotId,
+    /// The checks, in order.
+    pub checks: Vec<CheckEvidence>,
+    /// The fold over them.
+    pub summary: Summary,
+    /// What the same inputs need not reproduce.
+    pub measured: Measured,
+    /// The sha256 of the stable part.
+    pub sha256: Sha256Hex,
+}
+
+/// One toolchain check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CheckEvidence {
+    /// The toolchain that it proves.
+    pub toolchain: ToolchainName,
+    /// What its version must be.
+    pub demand: VersionDemand,
+    /// The version that was read from its output; `null` where none could be.
+    pub version_read: Option<String>,
+    /// Whether the check holds: the command passed and the version satisfies the demand.
+    pub satisfied: bool,
+    /// The command and what was observed.
+    #[serde(flatten)]
+    pub step: StepEvidence,
+}
+
+/// A document of ours that carries the hash of its stable part.
+pub trait Document: Serialize {
+    /// Whether the outputs of its commands belong to the stable part.
+    fn outputs_are_stable(&self) -> bool;
+    /// Where its `sha256` stands.
+    fn seal_slot(&mut self) -> &mut Sha256Hex;
+}
+
+impl Document for SkillEvidence {
+    fn outputs_are_stable(&self) -> bool {
+        self.determinism == Determinism::D0
+    }
+    fn seal_slot(&mut self) -> &mut Sha256Hex {
+        &mut self.sha256
+    }
+}
+
+impl Document for ToolchainEvidence {
+    fn outputs_are_stable(&self) -> bool {
+        true
+    }
+    fn seal_slot(&mut self) -> &mut Sha256Hex {
+        &mut self.sha256
+    }
+}
+
+/// Fills in the document's `sha256`.
+pub fn seal<D: Document>(mut document: D) -> D {
+    let digest = Sha256Hex::of(&stable_part(&document).to_vec());
+    *document.seal_slot() = digest;
+    document
+}
+
+/// The bytes of a document as they stand in its file.
+pub fn to_bytes<D: Document>(document: &D) -> Vec<u8> {
+    canonical::to_vec(document)
+}
+
+/// The part of a document that the same inputs reproduce byte for byte: everything but
+/// `sha256`, `measured`, `cached_from`, each `duration_ms` and `resources`, and, where the
+/// determinism class lets the output differ, but what tells of the output.
+pub fn stable_part<D: Document>(document: &D) -> Json {
+    let mut json = Json::of(document);
+    if let Some(members) = json.as_object_mut() {
+        for key in ["sha256", "measured", "cached_from"] {
+            members.remove(key);
+        }
+        let outputs = document.outputs_are_stable();
+        if let Some(summary) = members.get_mut("summary") {
+            remove_keys(summary, |key| key == "duration_ms");
+        }
+        for list in ["steps", "checks"] {
+            if let Some(Json::Array(steps)) = members.get_mut(list) {
+                steps.iter_mut().for_each(|step| strip_step(step, outputs));
+            }
+        }
+    }
+    json
+}
+
+fn strip_step(step: &mut Json, outputs: bool) {
+    let is_output = |key: &str| key.starts_with("stdout_") || key.starts_with("stderr_");
+    let goes = |key: &str| matches!(key, "duration_ms" | "resources") || !outputs && is_output(key);
+    remove_keys(step, goes);
+    if let Some(Json::Array(attempts)) = step.as_object_mut().and_then(|s| s.get_mut("earlier_attempts")) {
+        attempts.iter_mut().for_each(|attempt| remove_keys(attempt, goes));
+    }
+}
+
+fn remove_keys(json: &mut Json, goes: impl Fn(&str) -> bool) {
+    if let Some(members) = json.as_object_mut() {
+        members.retain(|key, _| !goes(key));
+    }
+}
+
+/// Where a run's evidence stands: file name below the changeset → sha256 of the file's bytes.
+pub type EvidenceIndex = BTreeMap<String, Sha256Hex>;
+
+/// What one skill means as a whole, from its steps: the gravest of them.
+pub fn fold_steps<'a>(steps: impl IntoIterator<Item = &'a Outcome>) -> Outcome {
+    let rank = |outcome: &Outcome| match outcome {
+        Outcome::Drifted => 6,
+        Outcome::TimedOut => 5,
+        Outcome::Failed => 4,
+        Outcome::Cancelled => 3,
+        Outcome::Inconclusive => 2,
+        Outcome::Skipped => 1,
+        Outcome::Passed => 0,
+    };
+    steps.into_iter().max_by_key(|outcome| rank(outcome)).copied().unwrap_or(Outcome::Skipped)
+}
+
+/// Names a step in messages: `skill/step`.
+pub fn step_path(skill: &SkillName, step: &StepName) -> String {
+    format!("{skill}/{step}")
+}
+
+/// Text from a step, made safe for a terminal and for JSON: valid UTF-8, control characters
+/// but newline and tab shown as `\xNN`, bidirectional controls as `\u{NNNN}`.
+pub fn escape_output(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\n' | '\t' => text.push(c),
+                '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' => {
+                    text.push_str(&format!("\\u{{{:04x}}}", u32::from(c)));
+                }
+                c if c.is_control() => text.push_str(&format!("\\x{:02x}", u32::from(c))),
+                c => text.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_cannot_reach_a_terminal_unescaped() {
+        assert_eq!(escape_output(b"a\x1b[31m\r\n\xff\x07\tb"), "a\\x1b[31m\\x0d\n\\xff\\x07\tb");
+        assert_eq!(escape_output("\u{202e}x\u{9b}".as_bytes()), "\\u{202e}x\\x9b");
+    }
+
+    #[test]
+    fn the_gravest_step_speaks_for_its_skill() {
+        use Outcome::{Drifted, Failed, Inconclusive, Passed, Skipped};
+        assert_eq!(fold_steps(&[Passed, Failed, Skipped]), Failed);
+        assert_eq!(fold_steps(&[Drifted, Failed]), Drifted);
+        assert_eq!(fold_steps(&[Passed, Inconclusive, Skipped]), Inconclusive);
+        assert_eq!(fold_steps(&[]), Skipped);
+    }
+}

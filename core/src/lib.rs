@@ -1,0 +1,20 @@
+//! The pure part of Proctor: what the words of the product mean, as types, and every decision
+//! that can be made without looking at the world.
+//!
+//! Data flows one way: bytes → [`spec::Spec`] → [`plan::Plan`] → [`event::RunEvent`]s →
+//! [`verdict::Verdict`] → [`evidence`] → [`status`]. Nothing here reads a file, a clock, a
+//! process or an environment variable; facts come in as arguments and warnings go out as values.
+
+pub mod canonical;
+pub mod digest;
+pub mod drift;
+pub mod enforcement;
+pub mod event;
+pub mod evidence;
+pub mod names;
+pub mod outcome;
+pub mod plan;
+pub mod spec;
+pub mod status;
+pub mod tier;
+pub mod verdict;

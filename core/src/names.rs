@@ -1,0 +1,201 @@
+//! The names that users write: each parsed once at the border, each with its own type.
+
+use std::borrow::Borrow;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A text that is no name of the kind that was expected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a {kind}: {rule}")]
+pub struct BadName {
+    /// What was expected, such as `step name`.
+    pub kind: &'static str,
+    /// The text as it was given.
+    pub text: String,
+    /// The rule that it breaks, as a phrase for people.
+    pub rule: &'static str,
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $pattern:literal, $rule:literal, $accepts:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(#[schemars(regex(pattern = $pattern))] String);
+
+        impl $name {
+            /// What this kind of name must look like, as a phrase for people.
+            pub const RULE: &'static str = $rule;
+
+            /// Parses a name.
+            ///
+            /// # Errors
+            /// The text breaks the rule of this kind of name.
+            pub fn new(text: impl Into<String>) -> Result<Self, BadName> {
+                let text = text.into();
+                let accepts: fn(&str) -> bool = $accepts;
+                if accepts(&text) {
+                    Ok(Self(text))
+                } else {
+                    Err(BadName { kind: $kind, text, rule: $rule })
+                }
+            }
+
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = BadName;
+            fn try_from(text: String) -> Result<Self, BadName> {
+                Self::new(text)
+            }
+        }
+        impl std::str::FromStr for $name {
+            type Err = BadName;
+            fn from_str(text: &str) -> Result<Self, BadName> {
+                Self::new(text)
+            }
+        }
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0
+            }
+        }
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", self.0)
+            }
+        }
+    };
+}
+
+name!(
+    /// The name of a group of steps, such as `verify.format.check`.
+    SkillName, "skill name", r"^[^\x00-\x1f\x7f]{1,200}$",
+    "1 to 200 bytes without control characters are expected",
+    |t| printable(t)
+);
+name!(
+    /// The name of a profile, such as `pr`.
+    ProfileName, "profile name", r"^[^\x00-\x1f\x7f]{1,200}$",
+    "1 to 200 bytes without control characters are expected",
+    |t| printable(t)
+);
+name!(
+    /// The name of a toolchain, such as `rust`.
+    ToolchainName, "toolchain name", r"^[^\x00-\x1f\x7f]{1,200}$",
+    "1 to 200 bytes without control characters are expected",
+    |t| printable(t)
+);
+name!(
+    /// The name of a step, unique in its skill.
+    StepName, "step name", r"^[a-zA-Z0-9_.-]+$",
+    "letters, digits, `_`, `.` and `-` are allowed",
+    |t| !t.is_empty() && t.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
+);
+name!(
+    /// The name of an environment variable.
+    EnvName, "environment variable name", r"^[A-Z0-9_]+$",
+    "upper-case letters, digits and `_` are allowed",
+    |t| !t.is_empty() && t.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
+);
+name!(
+    /// The identity of a proposed change: the name of its directory below `changes/`.
+    ChangesetId, "changeset id", r"^(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+    "a letter or digit, then up to 127 letters, digits, `.`, `_` or `-`, without `..`",
+    changeset_id
+);
+name!(
+    /// The identity of one run: sortable by start time, safe as a file name.
+    RunId, "run id", r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$",
+    "up to 64 letters, digits and `-`",
+    |t| (1..=64).contains(&t.len())
+        && !t.starts_with('-')
+        && t.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+);
+
+fn printable(text: &str) -> bool {
+    (1..=200).contains(&text.len()) && !text.chars().any(char::is_control)
+}
+
+fn changeset_id(text: &str) -> bool {
+    let tail = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    (1..=128).contains(&text.len())
+        && text.as_bytes()[0].is_ascii_alphanumeric()
+        && text.bytes().all(tail)
+        && !text.contains("..")
+}
+
+impl SkillName {
+    /// The name of the skill's artifact below `verify/`: every character outside
+    /// `[A-Za-z0-9._-]` becomes `_`, and `.json` follows. A name that would start with `_`
+    /// or `.` after that is kept apart from `_toolchain.json` by [`artifact_clash`].
+    pub fn artifact(&self) -> String {
+        let keep = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let stem: String = self.0.chars().map(|c| if keep(c) { c } else { '_' }).collect();
+        format!("{stem}.json")
+    }
+}
+
+/// The file that holds the toolchain checks' evidence.
+pub const TOOLCHAIN_ARTIFACT: &str = "_toolchain.json";
+
+/// The first two skills whose artifacts would be one file, or the skill whose artifact would
+/// be the toolchain's. Such a spec is refused: one would overwrite the other's evidence.
+pub fn artifact_clash<'a>(
+    skills: impl IntoIterator<Item = &'a SkillName>,
+) -> Option<(Option<&'a SkillName>, &'a SkillName)> {
+    let mut seen = std::collections::BTreeMap::new();
+    seen.insert(TOOLCHAIN_ARTIFACT.to_owned(), None);
+    for skill in skills {
+        if let Some(earlier) = seen.insert(skill.artifact(), Some(skill)) {
+            return Some((earlier, skill));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changeset_ids_cannot_climb_or_hide() {
+        for bad in ["", ".", "..", "a..b", ".a", "-a", "a/b", "a b", "a\n", &"a".repeat(129)] {
+            assert!(ChangesetId::new(bad).is_err(), "{bad:?}");
+        }
+        for good in ["009_x", "a", "A.b-c_d", &"a".repeat(128)] {
+            assert!(ChangesetId::new(good).is_ok(), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn artifacts_are_file_names() {
+        let skill = SkillName::new("verify/lint: all").expect("a name");
+        assert_eq!(skill.artifact(), "verify_lint__all.json");
+    }
+
+    #[test]
+    fn skills_that_share_an_artifact_are_found() {
+        let name = |t: &str| SkillName::new(t).expect("a name");
+        let (a, b, toolchain) = (name("a b"), name("a/b"), name("_toolchain"));
+        assert_eq!(artifact_clash([&a, &b]), Some((Some(&a), &b)));
+        assert_eq!(artifact_clash([&a, &toolchain]), Some((None, &toolchain)));
+        assert_eq!(artifact_clash([&a]), None);
+    }
+}

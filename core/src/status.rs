@@ -1,0 +1,114 @@
+//! `changes/<id>/05-status.json`: others own it, we keep one object in it.
+//!
+//! Every field that is not ours stays as it was; `state` is never touched. What we own is
+//! `verification.last_run`.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::canonical::{Json, JsonError};
+use crate::digest::{Sha256Hex, SnapshotId};
+use crate::evidence::EvidenceIndex;
+use crate::names::{ProfileName, RunId};
+use crate::tier::Tier;
+use crate::verdict::Verdict;
+
+/// `verification.last_run`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LastRun {
+    /// The profile that was run.
+    pub profile: ProfileName,
+    /// What the run means.
+    pub outcome: Verdict,
+    /// When it ended, RFC 3339 in UTC with milliseconds.
+    pub timestamp: String,
+    /// The run.
+    pub run_id: RunId,
+    /// The highest effective tier of its skills.
+    pub tier: Tier,
+    /// The tree that was verified.
+    pub snapshot: SnapshotId,
+    /// The spec.
+    pub spec_sha256: Sha256Hex,
+    /// File below the changeset → sha256 of its bytes.
+    pub evidence: EvidenceIndex,
+}
+
+/// Why a status file cannot be updated without losing something of it.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Json(#[from] JsonError),
+    /// Its top level, or its `verification`, is something else than an object.
+    #[error("{0} is not a JSON object")]
+    NotAnObject(&'static str),
+}
+
+/// The largest status file that is read, in bytes.
+pub const MAX_BYTES: u64 = 8 << 20;
+
+/// The new bytes of the status file: `old` (`None` where there is no file yet) with
+/// `verification.last_run` set.
+///
+/// # Errors
+/// `old` is no JSON object, has a key twice, or its `verification` is no object.
+pub fn update(old: Option<&[u8]>, last_run: &LastRun) -> Result<Vec<u8>, StatusError> {
+    let mut document = old.map_or(Ok(Json::Object(BTreeMap::new())), Json::parse)?;
+    let top = document.as_object_mut().ok_or(StatusError::NotAnObject("the status file"))?;
+    let verification = top.entry("verification".to_owned()).or_insert_with(|| Json::Object(BTreeMap::new()));
+    verification
+        .as_object_mut()
+        .ok_or(StatusError::NotAnObject("its `verification`"))?
+        .insert("last_run".to_owned(), Json::of(last_run));
+    Ok(document.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last_run() -> LastRun {
+        LastRun {
+            profile: ProfileName::new("pr").expect("name"),
+            outcome: Verdict::Passed,
+            timestamp: "2026-01-02T03:04:05.678Z".into(),
+            run_id: RunId::new("r1").expect("name"),
+            tier: Tier::ONE,
+            snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
+            spec_sha256: Sha256Hex::of(b"spec"),
+            evidence: EvidenceIndex::new(),
+        }
+    }
+
+    #[test]
+    fn foreign_fields_stay() {
+        let old = br#"{"schema_version":"v1","state":"executed","validation":{"n":1.10,"big":123456789012345678901234567890},
+            "execution":[1,null],"verification":{"note":"mine","last_run":{"old":true}}}"#;
+        let new = Json::parse(&update(Some(old), &last_run()).expect("updates")).expect("json");
+        let before = Json::parse(old).expect("json");
+        for key in ["schema_version", "state", "validation", "execution"] {
+            assert_eq!(new.get(key), before.get(key), "{key}");
+        }
+        let verification = new.get("verification").expect("there");
+        assert_eq!(verification.get("note"), Some(&Json::String("mine".into())));
+        assert_eq!(verification.get("last_run"), Some(&Json::of(&last_run())));
+    }
+
+    #[test]
+    fn a_missing_file_gets_our_object_alone() {
+        let new = Json::parse(&update(None, &last_run()).expect("updates")).expect("json");
+        assert!(new.get("state").is_none());
+        assert!(new.get("verification").is_some());
+    }
+
+    #[test]
+    fn what_would_lose_something_is_refused() {
+        for bad in [&b"[]"[..], b"{\"a\":1,\"a\":2}", b"", b"{\"verification\":3}", b"{} x"] {
+            assert!(update(Some(bad), &last_run()).is_err(), "{}", String::from_utf8_lossy(bad));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Tiers: who may run a thing, and whom its result may serve.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// 1: anyone may run it, agents too. 2: needs trust. 3: people only; never declared, always
+/// the result of a violation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct Tier(#[schemars(range(min = 1, max = 3))] u8);
+
+impl Tier {
+    /// Anyone may run it.
+    pub const ONE: Self = Self(1);
+    /// Needs trust.
+    pub const TWO: Self = Self(2);
+    /// People only.
+    pub const THREE: Self = Self(3);
+}
+
+/// A number that is no tier.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is not a tier: 1, 2 or 3 is expected")]
+pub struct BadTier(u8);
+
+impl TryFrom<u8> for Tier {
+    type Error = BadTier;
+    fn try_from(number: u8) -> Result<Self, BadTier> {
+        if (1..=3).contains(&number) { Ok(Self(number)) } else { Err(BadTier(number)) }
+    }
+}
+
+impl From<Tier> for u8 {
+    fn from(tier: Tier) -> u8 {
+        tier.0
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Why an effective tier is higher than the declared one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TierReason {
+    /// A step changed what it must not.
+    Drift,
+    /// A step may use the host's network.
+    NetworkAllowed,
+    /// A step ran out of time.
+    Timeout,
+    /// A control that was asked for was not fully enforced.
+    ControlNotEnforced,
+}
+
+impl TierReason {
+    /// The least tier that this reason brings.
+    pub fn floor(self) -> Tier {
+        match self {
+            Self::Drift => Tier::THREE,
+            Self::NetworkAllowed | Self::Timeout | Self::ControlNotEnforced => Tier::TWO,
+        }
+    }
+}
+
+/// The effective tier: the highest of the declared one and what each reason brings.
+pub fn effective(declared: Tier, reasons: &BTreeSet<TierReason>) -> Tier {
+    reasons.iter().map(|reason| reason.floor()).fold(declared, Tier::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_reason_wins_and_nothing_lowers() {
+        let reasons = BTreeSet::from([TierReason::Timeout, TierReason::Drift]);
+        assert_eq!(effective(Tier::ONE, &reasons), Tier::THREE);
+        assert_eq!(effective(Tier::TWO, &BTreeSet::new()), Tier::TWO);
+        assert_eq!(effective(Tier::ONE, &BTreeSet::from([TierReason::NetworkAllowed])), Tier::TWO);
+    }
+}
