@@ -258,15 +258,26 @@ mod tests {
 
     #[test]
     fn keys_are_sorted_and_whitespace_goes() {
-        assert_eq!(canonical(r#" { "b" : [ 1 , true ], "a" : null, "Z": "\u00e4\n" } "#), "{\"Z\":\"ä\\n\",\"a\":null,\"b\":[1,true]}");
+        assert_eq!(
+            canonical(r#" { "b" : [ 1 , true ], "a" : null, "Z": "\u00e4\n" } "#),
+            "{\"Z\":\"ä\\n\",\"a\":null,\"b\":[1,true]}"
+        );
     }
 
     #[test]
     fn numbers_keep_their_value_and_lose_their_fat() {
         let cases = [
-            ("0", "0"), ("-0.0", "0"), ("1.50", "1.5"), ("100", "100"), ("1e2", "100"), ("1E-2", "0.01"),
-            ("12345678901234567890123", "12345678901234567890123"), ("0.1000", "0.1"), ("-12.0", "-12"),
-            ("1e400", "1e400"), ("18446744073709551616", "18446744073709551616"),
+            ("0", "0"),
+            ("-0.0", "0"),
+            ("1.50", "1.5"),
+            ("100", "100"),
+            ("1e2", "100"),
+            ("1E-2", "0.01"),
+            ("12345678901234567890123", "12345678901234567890123"),
+            ("0.1000", "0.1"),
+            ("-12.0", "-12"),
+            ("1e400", "1e400"),
+            ("18446744073709551616", "18446744073709551616"),
         ];
         for (given, expected) in cases {
             assert_eq!(canonical(given), expected, "{given}");
@@ -293,8 +304,11 @@ mod tests {
             let once = to_vec(&value);
             let again = Json::parse(&once).expect("own output").to_vec();
             prop_assert_eq!(&once, &again);
+            // serde_json's own float parser may be off by one unit in the last place; std's is exact.
+            let json = Json::parse(&once).expect("own output");
+            let Some(Json::Number(spelled)) = json.get("f") else { panic!("a number") };
+            prop_assert_eq!(spelled.parse::<f64>(), Ok(float));
             let back: serde_json::Value = serde_json::from_slice(&once).expect("own output");
-            prop_assert_eq!(back["f"].as_f64(), Some(float));
             prop_assert_eq!(&back["n"], &value["n"]);
             prop_assert_eq!(&back["t"], &value["t"]);
         }

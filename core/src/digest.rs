@@ -77,11 +77,7 @@ impl TryFrom<String> for Sha256Hex {
     type Error = BadDigest;
     fn try_from(text: String) -> Result<Self, BadDigest> {
         let digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-        if text.len() == 64 && text.bytes().all(digit) {
-            Ok(Self(text))
-        } else {
-            Err(BadDigest(text))
-        }
+        if text.len() == 64 && text.bytes().all(digit) { Ok(Self(text)) } else { Err(BadDigest(text)) }
     }
 }
 

@@ -173,8 +173,13 @@ mod tests {
             assert!(is_our_artifact(ours.as_bytes()), "{ours}");
         }
         let others = [
-            "changes/a/verify", "changes/a/00-meta.json", "changes/../verify/a", "changes/a/05-status.json/x",
-            "x/changes/a/05-status.json", "changes/a..b/05-status.json", "changes/a/verify/",
+            "changes/a/verify",
+            "changes/a/00-meta.json",
+            "changes/../verify/a",
+            "changes/a/05-status.json/x",
+            "x/changes/a/05-status.json",
+            "changes/a..b/05-status.json",
+            "changes/a/verify/",
         ];
         for other in others {
             assert!(!is_our_artifact(other.as_bytes()), "{other}");

@@ -178,7 +178,7 @@ macro_rules! stream_fields {
         }
 
         mod $module {
-            use super::{$fields, StreamEvidence};
+            use super::{StreamEvidence, $fields};
             use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
             pub(super) fn serialize<S: Serializer>(s: &StreamEvidence, serializer: S) -> Result<S::Ok, S::Error> {
@@ -208,10 +208,24 @@ macro_rules! stream_fields {
     };
 }
 stream_fields!(
-    stdout_fields, StdoutFields, stdout_sha256, stdout_bytes, stdout_kept_bytes, stdout_complete, stdout_preview, stdout_tail
+    stdout_fields,
+    StdoutFields,
+    stdout_sha256,
+    stdout_bytes,
+    stdout_kept_bytes,
+    stdout_complete,
+    stdout_preview,
+    stdout_tail
 );
 stream_fields!(
-    stderr_fields, StderrFields, stderr_sha256, stderr_bytes, stderr_kept_bytes, stderr_complete, stderr_preview, stderr_tail
+    stderr_fields,
+    StderrFields,
+    stderr_sha256,
+    stderr_bytes,
+    stderr_kept_bytes,
+    stderr_complete,
+    stderr_preview,
+    stderr_tail
 );
 
 /// What an attempt used, as the kernel counted it.

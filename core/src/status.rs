@@ -86,7 +86,8 @@ mod tests {
 
     #[test]
     fn foreign_fields_stay() {
-        let old = br#"{"schema_version":"v1","state":"executed","validation":{"n":1.10,"big":123456789012345678901234567890},
+        let old =
+            br#"{"schema_version":"v1","state":"executed","validation":{"n":1.10,"big":123456789012345678901234567890},
             "execution":[1,null],"verification":{"note":"mine","last_run":{"old":true}}}"#;
         let new = Json::parse(&update(Some(old), &last_run()).expect("updates")).expect("json");
         let before = Json::parse(old).expect("json");

@@ -1,0 +1,2 @@
+//! The sandbox helper.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The git helper.
+fn main() {}

@@ -1,0 +1,1 @@
+//! What a tree is, and what changed in it.

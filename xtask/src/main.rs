@@ -1,0 +1,2 @@
+//! Schemas, tidy, test counts.
+fn main() {}
