@@ -10,12 +10,14 @@ use sha2::{Digest as _, Sha256};
 /// A sha256 as 64 lower-case hex digits, without a prefix (`*_sha256` fields of evidence).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-pub struct Sha256Hex(#[schemars(regex(pattern = r"^[0-9a-f]{64}$"))] String);
+#[schemars(extend("pattern" = "^[0-9a-f]{64}$"))]
+pub struct Sha256Hex(String);
 
 /// The identity of a tree: the root of the snapshot's Merkle tree, written `sha256:<64 hex>`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-pub struct SnapshotId(#[schemars(regex(pattern = r"^sha256:[0-9a-f]{64}$"))] String);
+#[schemars(extend("pattern" = "^sha256:[0-9a-f]{64}$"))]
+pub struct SnapshotId(String);
 
 /// A text that is no digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -23,7 +23,8 @@ macro_rules! name {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
         #[serde(try_from = "String", into = "String")]
-        pub struct $name(#[schemars(regex(pattern = $pattern))] String);
+        #[schemars(extend("pattern" = $pattern))]
+        pub struct $name(String);
 
         impl $name {
             /// What this kind of name must look like, as a phrase for people.

@@ -129,7 +129,8 @@ pub struct PlannedStep {
 /// An argument vector: at least the program, never an empty program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
-pub struct Argv(#[schemars(length(min = 1))] Vec<String>);
+#[schemars(extend("minItems" = 1))]
+pub struct Argv(Vec<String>);
 
 /// A list of words that is no argument vector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 /// the result of a violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "u8", into = "u8")]
-pub struct Tier(#[schemars(range(min = 1, max = 3))] u8);
+#[schemars(extend("minimum" = 1, "maximum" = 3))]
+pub struct Tier(u8);
 
 impl Tier {
     /// Anyone may run it.
