@@ -1,1 +1,28 @@
 //! What a tree is, and what changed in it.
+//!
+//! A [`Snapshot`] is the content identity of the tree that a run verifies; git is asked by a
+//! short-lived [`GitHelper`]. A step's writes lie in an overlay's upper directory: [`scan_layer`]
+//! reads it, a [`View`] says what stood at each path before, [`find_drift`] compares the two and
+//! [`apply_back`] carries the changes of a `read_only: off` step into the worktree. This crate
+//! mounts nothing, runs no step and decides nothing about passing or failing.
+
+mod apply;
+mod beneath;
+mod diff;
+mod drift;
+mod git;
+mod layer;
+mod merkle;
+mod paths;
+mod snapshot;
+mod view;
+
+pub use apply::{ApplyError, ApplyInput, apply_back};
+pub use drift::{DriftError, DriftInput, find_drift};
+pub use git::helper::{GitHelper, IgnoreQuery};
+pub use git::protocol;
+pub use git::{GitError, reader};
+pub use layer::{FileContent, LayerEntry, LayerScan, ScanBounds, ScanError, scan_layer};
+pub use merkle::merkle_root;
+pub use snapshot::{GitFacts, ObjectFormat, Snapshot, SnapshotError, find_root};
+pub use view::{Standing, View, conflicts};

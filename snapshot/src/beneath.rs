@@ -1,0 +1,1 @@
+//! Opens below a directory.

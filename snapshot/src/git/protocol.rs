@@ -1,0 +1,121 @@
+//! What the library and `proctor-git` say to each other: one JSON document each way.
+//!
+//! Paths are bytes and travel as lower-case hex, so that none of them is changed on the way.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::GitError;
+
+/// What is asked, on the helper's standard input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Which paths the tree consists of, and where it stands in its history.
+    List {
+        /// The top of the work tree.
+        repo: PathBuf,
+    },
+    /// Which of some paths, none of them a directory, the rules on disk ignore.
+    Ignored {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The paths, relative to it.
+        paths: Vec<RepoPath>,
+    },
+}
+
+/// What is answered, on the helper's standard output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Answer {
+    /// To [`Request::List`].
+    List(Listing),
+    /// To [`Request::Ignored`]: one for each path, in their order.
+    Ignored {
+        /// Whether it is ignored.
+        ignored: Vec<bool>,
+    },
+    /// It could not be answered.
+    Refused {
+        /// Why.
+        why: GitError,
+    },
+}
+
+/// What git knows of a work tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listing {
+    /// The top of the work tree, absolute, without symbolic links.
+    pub worktree: PathBuf,
+    /// Where HEAD and the index are.
+    pub git_dir: PathBuf,
+    /// Where objects, refs and config are; differs from `git_dir` in a linked worktree.
+    pub common_dir: PathBuf,
+    /// The commit that HEAD names; `null` before the first one.
+    pub head_commit: Option<String>,
+    /// The branch that HEAD names, without `refs/heads/`; `null` where it names a commit.
+    pub branch: Option<String>,
+    /// What `git write-tree` would print; `null` where the index holds a conflict.
+    pub tree: Option<String>,
+    /// The files in the index or in HEAD, those of nested repositories too; sorted.
+    pub tracked: Vec<RepoPath>,
+    /// What is neither tracked nor ignored; sorted.
+    pub untracked: Vec<RepoPath>,
+    /// Submodules and nested repositories, outermost first.
+    pub nested: Vec<Nested>,
+}
+
+/// A repository inside the work tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nested {
+    /// Where it stands.
+    pub path: RepoPath,
+    /// The commit that it is at; `null` where it has none or is not checked out.
+    pub commit: Option<String>,
+}
+
+/// A path relative to the top of the work tree, `/` between its parts.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RepoPath(pub Vec<u8>);
+
+impl From<RepoPath> for String {
+    fn from(path: RepoPath) -> String {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        let digits = |b: u8| [HEX[usize::from(b >> 4)], HEX[usize::from(b & 15)]];
+        path.0.iter().flat_map(|b| digits(*b)).map(char::from).collect()
+    }
+}
+
+impl TryFrom<String> for RepoPath {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        let bad = || format!("`{text}` is not a path in hex");
+        let nibble = |b: u8| match b {
+            b'0'..=b'9' => Ok(b - b'0'),
+            b'a'..=b'f' => Ok(b - b'a' + 10),
+            _ => Err(bad()),
+        };
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(bad());
+        }
+        pairs.iter().map(|[high, low]| Ok(nibble(*high)? << 4 | nibble(*low)?)).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_survives_the_way() {
+        let path = RepoPath((1..=255).collect());
+        let text = serde_json::to_string(&path).expect("serialises");
+        assert_eq!(serde_json::from_str::<RepoPath>(&text).expect("parses"), path);
+        assert!(serde_json::from_str::<RepoPath>("\"0\"").is_err());
+        assert!(serde_json::from_str::<RepoPath>("\"0G\"").is_err());
+    }
+}

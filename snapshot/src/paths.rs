@@ -1,0 +1,69 @@
+//! Paths as bytes, relative to the repository, `/` between their parts.
+
+use std::collections::BTreeMap;
+
+/// Whether `path` lies below `dir`.
+pub(crate) fn is_below(path: &[u8], dir: &[u8]) -> bool {
+    path.len() > dir.len() && path.starts_with(dir) && path[dir.len()] == b'/'
+}
+
+/// The directories above `path`, outermost first.
+pub(crate) fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| &path[..at])
+}
+
+/// `dir` and `name` joined; `dir` may be empty.
+pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
+}
+
+/// The part of `map` that lies below `dir`.
+pub(crate) fn below<'a, V>(map: &'a BTreeMap<Vec<u8>, V>, dir: &[u8]) -> impl Iterator<Item = (&'a Vec<u8>, &'a V)> {
+    let (from, to) = ([dir, b"/"].concat(), [dir, b"0"].concat());
+    map.range(from..to)
+}
+
+/// The keys at which two sorted lists differ.
+pub(crate) fn difference<V: PartialEq, K: AsRef<[u8]> + Ord>(
+    left: impl Iterator<Item = (K, V)>,
+    right: impl Iterator<Item = (K, V)>,
+) -> Vec<Vec<u8>> {
+    let (mut left, mut right) = (left.peekable(), right.peekable());
+    let mut changed = Vec::new();
+    loop {
+        let order = match (left.peek(), right.peek()) {
+            (None, None) => return changed,
+            (Some(_), None) => std::cmp::Ordering::Less,
+            (None, Some(_)) => std::cmp::Ordering::Greater,
+            (Some((l, _)), Some((r, _))) => l.cmp(r),
+        };
+        let (l, r) = (left.next_if(|_| order.is_le()), right.next_if(|_| order.is_ge()));
+        let equal = matches!((&l, &r), (Some((_, l)), Some((_, r))) if l == r);
+        if let (false, Some((path, _))) = (equal, l.or(r)) {
+            changed.push(path.as_ref().to_vec());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn below_is_by_whole_parts() {
+        let map: BTreeMap<Vec<u8>, ()> = ["a", "a-b", "a/b", "a/b/c", "a0", "ab"].map(|p| (p.into(), ())).into();
+        let found: Vec<_> = below(&map, b"a").map(|(p, ())| p.clone()).collect();
+        assert_eq!(found, [b"a/b".to_vec(), b"a/b/c".to_vec()]);
+        assert!(is_below(b"a/b", b"a") && !is_below(b"ab", b"a") && !is_below(b"a", b"a"));
+        assert_eq!(ancestors(b"a/b/c").collect::<Vec<_>>(), [&b"a"[..], b"a/b"]);
+        assert_eq!((join(b"", b"x"), join(b"a", b"x")), (b"x".to_vec(), b"a/x".to_vec()));
+    }
+
+    #[test]
+    fn differences_come_from_both_sides() {
+        let of = |pairs: &[(&str, u8)]| pairs.iter().map(|(p, v)| (p.as_bytes().to_vec(), *v)).collect::<Vec<_>>();
+        let (old, new) = (of(&[("a", 1), ("b", 1), ("c", 1)]), of(&[("b", 2), ("c", 1), ("d", 1)]));
+        let changed = difference(old.into_iter(), new.into_iter());
+        assert_eq!(changed, [b"a".to_vec(), b"b".to_vec(), b"d".to_vec()]);
+    }
+}
