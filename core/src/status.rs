@@ -57,14 +57,30 @@ pub const MAX_BYTES: u64 = 8 << 20;
 /// # Errors
 /// `old` is no JSON object, has a key twice, or its `verification` is no object.
 pub fn update(old: Option<&[u8]>, last_run: &LastRun) -> Result<Vec<u8>, StatusError> {
-    let mut document = old.map_or(Ok(Json::Object(BTreeMap::new())), Json::parse)?;
-    let top = document.as_object_mut().ok_or(StatusError::NotAnObject("the status file"))?;
-    let verification = top.entry("verification".to_owned()).or_insert_with(|| Json::Object(BTreeMap::new()));
-    verification
-        .as_object_mut()
-        .ok_or(StatusError::NotAnObject("its `verification`"))?
-        .insert("last_run".to_owned(), Json::of(last_run));
+    let mut document = read(old)?;
+    verification(&mut document)?.insert("last_run".to_owned(), Json::of(last_run));
     Ok(document.to_vec())
+}
+
+/// Whether [`update`] would take `old`: asked before a run starts, so that no run is wasted.
+///
+/// # Errors
+/// As [`update`].
+pub fn check(old: Option<&[u8]>) -> Result<(), StatusError> {
+    verification(&mut read(old)?).map(drop)
+}
+
+fn read(old: Option<&[u8]>) -> Result<Json, StatusError> {
+    Ok(old.map_or(Ok(Json::Object(BTreeMap::new())), Json::parse)?)
+}
+
+/// The members of `verification`, made where there is none.
+fn verification(document: &mut Json) -> Result<&mut BTreeMap<String, Json>, StatusError> {
+    let top = document.as_object_mut().ok_or(StatusError::NotAnObject("the status file"))?;
+    top.entry("verification".to_owned())
+        .or_insert_with(|| Json::Object(BTreeMap::new()))
+        .as_object_mut()
+        .ok_or(StatusError::NotAnObject("its `verification`"))
 }
 
 #[cfg(test)]

@@ -1,0 +1,319 @@
+//! One execution of one step: spawned → running → terminating → gone → drained.
+//!
+//! Every wait is for the thing itself, the deadline and the cancel at once. That the attempt
+//! is gone is told by the sandbox's control channel, never by the pipes, which anything may
+//! hold open.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proctor_core::enforcement::Enforcement;
+use proctor_core::event::EndReason;
+use proctor_core::evidence::{Resources, StreamEvidence};
+use proctor_core::outcome::{LimitKind, StartFault, Termination};
+use proctor_core::plan::PlannedStep;
+use proctor_sandbox::{Received, Report, Running, WaitStatus};
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::output;
+use crate::store::objects::Objects;
+
+/// How long the set-up of a sandbox may take.
+const SETUP: Duration = Duration::from_secs(30);
+/// How long the kernel may take to end what was killed.
+const GONE: Duration = Duration::from_secs(5);
+/// How long the pipes are read on when every process of the attempt is gone.
+const DRAIN: Duration = Duration::from_millis(50);
+
+/// What is known of an attempt when it is over.
+#[derive(Debug)]
+pub struct AttemptReport {
+    /// How it ended.
+    pub termination: Termination,
+    /// From the start of the command to the end of its process tree.
+    pub duration: Duration,
+    /// Its standard output.
+    pub stdout: StreamEvidence,
+    /// Its standard error.
+    pub stderr: StreamEvidence,
+    /// What the kernel was made to enforce.
+    pub enforcement: Enforcement,
+    /// What it used.
+    pub resources: Resources,
+    /// Whether every process of it is known to have ended. Where it is not, its layer cannot
+    /// be trusted.
+    pub gone: bool,
+}
+
+impl AttemptReport {
+    /// An attempt that never began.
+    pub fn not_started(fault: StartFault, reason: String) -> Self {
+        Self {
+            termination: Termination::NotStarted { reason, fault },
+            duration: Duration::ZERO,
+            stdout: StreamEvidence::empty(),
+            stderr: StreamEvidence::empty(),
+            enforcement: Enforcement::default(),
+            resources: Resources::default(),
+            gone: true,
+        }
+    }
+}
+
+/// How an attempt proceeds.
+enum Phase {
+    /// The sandbox is being set up.
+    SettingUp { until: Instant },
+    /// The command runs.
+    Running { deadline: Instant },
+    /// SIGTERM was sent to all; SIGKILL follows.
+    Terminating { kill_at: Instant },
+    /// SIGKILL was sent, or the command has ended by itself: the kernel ends the rest.
+    Ending { give_up: Instant },
+}
+
+impl Phase {
+    fn next_at(&self) -> Instant {
+        match self {
+            Self::SettingUp { until } => *until,
+            Self::Running { deadline } => *deadline,
+            Self::Terminating { kill_at } => *kill_at,
+            Self::Ending { give_up } => *give_up,
+        }
+    }
+}
+
+/// What has become known while waiting.
+struct Observed {
+    started: Option<Instant>,
+    enforcement: Enforcement,
+    not_started: Option<(StartFault, String)>,
+    status: Option<WaitStatus>,
+    resources: Resources,
+    reason: Option<EndReason>,
+    gone: bool,
+}
+
+/// Follows `running` to its end. `notify` hears when the attempt is asked to end and why.
+pub async fn follow(
+    mut running: Running,
+    step: &PlannedStep,
+    objects: &Objects,
+    cancel: &CancellationToken,
+    notify: impl Fn(EndReason) + Send,
+) -> AttemptReport {
+    let stop = CancellationToken::new();
+    let keep = step.limits.output.get_or_max();
+    let (out, err) = running.take_pipes();
+    let stdout = tokio::spawn(output::drain(out, keep, objects.clone(), stop.clone()));
+    let stderr = tokio::spawn(output::drain(err, keep, objects.clone(), stop.clone()));
+    let observed = match AsyncFd::new(running) {
+        Ok(control) => watch(&control, step, cancel, notify).await,
+        Err(error) => Observed::lost(format!("the sandbox's control channel cannot be watched: {error}")),
+    };
+    let duration = observed.started.map_or(Duration::ZERO, |started| started.elapsed());
+    let (stdout, stderr) = drained(stdout, stderr, &stop).await;
+    AttemptReport {
+        termination: observed.termination(step),
+        duration,
+        stdout,
+        stderr,
+        enforcement: observed.enforcement,
+        resources: observed.resources,
+        gone: observed.gone,
+    }
+}
+
+/// The ends of both streams. Every process of the attempt is gone, so the pipes end at once,
+/// unless a descriptor of one was handed out; then what came so far is kept.
+async fn drained(
+    stdout: tokio::task::JoinHandle<StreamEvidence>,
+    stderr: tokio::task::JoinHandle<StreamEvidence>,
+    stop: &CancellationToken,
+) -> (StreamEvidence, StreamEvidence) {
+    let both = async { tokio::join!(stdout, stderr) };
+    tokio::pin!(both);
+    let (stdout, stderr) = tokio::select! {
+        ends = &mut both => ends,
+        () = tokio::time::sleep(DRAIN) => {
+            stop.cancel();
+            both.await
+        }
+    };
+    let or_lost = |joined: Result<StreamEvidence, tokio::task::JoinError>| {
+        joined.unwrap_or_else(|error| {
+            tracing::error!(%error, "a drain ended badly");
+            StreamEvidence { complete: false, ..StreamEvidence::empty() }
+        })
+    };
+    (or_lost(stdout), or_lost(stderr))
+}
+
+async fn watch(
+    control: &AsyncFd<Running>,
+    step: &PlannedStep,
+    cancel: &CancellationToken,
+    notify: impl Fn(EndReason),
+) -> Observed {
+    let mut observed = Observed::new();
+    let mut phase = Phase::SettingUp { until: Instant::now() + SETUP };
+    loop {
+        let may_cancel = observed.reason.is_none() && !matches!(phase, Phase::Ending { .. });
+        tokio::select! {
+            received = receive(control) => match received {
+                Some(report) => phase = observed.hear(report, phase, step),
+                None => {
+                    observed.gone = true;
+                    return observed;
+                }
+            },
+            () = cancel.cancelled(), if may_cancel => {
+                phase = observed.end(control.get_ref(), &phase, EndReason::Cancelled, step, &notify);
+            }
+            () = sleep_until(phase.next_at()) => match phase {
+                Phase::Ending { .. } => return observed,
+                Phase::Running { .. } => {
+                    phase = observed.end(control.get_ref(), &phase, EndReason::Timeout, step, &notify);
+                }
+                Phase::SettingUp { .. } => {
+                    observed.not_started = Some((StartFault::Sandbox, format!("the sandbox was not ready after {SETUP:?}")));
+                    phase = killed(control.get_ref());
+                }
+                Phase::Terminating { .. } => phase = killed(control.get_ref()),
+            },
+        }
+    }
+}
+
+/// The next report, `None` when the channel is closed.
+async fn receive(control: &AsyncFd<Running>) -> Option<Report> {
+    loop {
+        let mut ready = control.readable().await.ok()?;
+        match control.get_ref().recv() {
+            Ok(Received::Report(report)) => return Some(report),
+            Ok(Received::WouldBlock) => ready.clear_ready(),
+            Ok(Received::Closed) => return None,
+            Err(error) => {
+                tracing::error!(%error, "the sandbox's control channel broke");
+                return None;
+            }
+        }
+    }
+}
+
+fn killed(running: &Running) -> Phase {
+    if let Err(error) = running.kill() {
+        tracing::error!(%error, "SIGKILL could not be sent");
+    }
+    Phase::Ending { give_up: Instant::now() + GONE }
+}
+
+impl Observed {
+    fn new() -> Self {
+        Self {
+            started: None,
+            enforcement: Enforcement::default(),
+            not_started: None,
+            status: None,
+            resources: Resources::default(),
+            reason: None,
+            gone: false,
+        }
+    }
+
+    fn lost(reason: String) -> Self {
+        Self { not_started: Some((StartFault::Internal, reason)), ..Self::new() }
+    }
+
+    fn hear(&mut self, report: Report, phase: Phase, step: &PlannedStep) -> Phase {
+        match report {
+            Report::Ready { enforcement } => {
+                let now = Instant::now();
+                self.enforcement = enforcement;
+                self.started = Some(now);
+                match phase {
+                    Phase::SettingUp { .. } => Phase::Running { deadline: now + Duration::from_millis(step.timeout_ms) },
+                    other => other,
+                }
+            }
+            Report::Refused { control, message } => {
+                let reason = format!("the sandbox control `{}` cannot be had: {message}", control.as_str());
+                self.not_started.get_or_insert((StartFault::Sandbox, reason));
+                Phase::Ending { give_up: Instant::now() + GONE }
+            }
+            Report::NotStarted { fault, message } => {
+                self.not_started.get_or_insert((fault, message));
+                Phase::Ending { give_up: Instant::now() + GONE }
+            }
+            Report::Exited { status, resources } => {
+                self.status = Some(status);
+                self.resources = resources;
+                Phase::Ending { give_up: Instant::now() + GONE }
+            }
+        }
+    }
+
+    /// Asks the attempt to end, and says so.
+    fn end(
+        &mut self,
+        running: &Running,
+        phase: &Phase,
+        reason: EndReason,
+        step: &PlannedStep,
+        notify: &impl Fn(EndReason),
+    ) -> Phase {
+        self.reason = Some(reason);
+        notify(reason);
+        if matches!(phase, Phase::SettingUp { .. }) {
+            return killed(running);
+        }
+        if let Err(error) = running.terminate() {
+            tracing::error!(%error, "SIGTERM could not be sent");
+            return killed(running);
+        }
+        Phase::Terminating { kill_at: Instant::now() + Duration::from_millis(step.grace_ms) }
+    }
+
+    fn termination(&self, step: &PlannedStep) -> Termination {
+        const SIGKILL: u8 = 9;
+        let exit_code = match self.status {
+            Some(WaitStatus::Exited(code)) => code,
+            Some(WaitStatus::Signaled(signal)) => signal.saturating_add(128),
+            // Init was killed before it could tell: so was everything else.
+            None => 128 + SIGKILL,
+        };
+        match (self.reason, &self.not_started, self.status) {
+            (Some(EndReason::Cancelled), ..) => Termination::Cancelled,
+            (Some(EndReason::Timeout), ..) => Termination::TimedOut { exit_code },
+            (None, Some((fault, reason)), _) => Termination::NotStarted { reason: reason.clone(), fault: *fault },
+            (None, None, Some(WaitStatus::Exited(code))) => Termination::Exited { code },
+            (None, None, Some(WaitStatus::Signaled(signal))) => signaled(signal, exit_code, step),
+            (None, None, None) => Termination::NotStarted {
+                reason: "the sandbox ended without telling how the command ended; something outside killed it".to_owned(),
+                fault: StartFault::Internal,
+            },
+        }
+    }
+}
+
+/// Signals by which the kernel tells of a limit.
+fn signaled(signal: u8, exit_code: u8, step: &PlannedStep) -> Termination {
+    use proctor_core::plan::Limit;
+    const SIGXCPU: u8 = 24;
+    const SIGXFSZ: u8 = 25;
+    let bounded = |limit: Limit| limit != Limit::Unlimited;
+    match signal {
+        SIGXCPU if bounded(step.limits.cpu_seconds) => {
+            Termination::LimitHit { limit: LimitKind::CpuSeconds, exit_code }
+        }
+        SIGXFSZ if bounded(step.limits.disk) => Termination::LimitHit { limit: LimitKind::Disk, exit_code },
+        _ => Termination::Signaled { signal },
+    }
+}
+
+/// The names of the variables that an attempt is given, for the record.
+pub fn names<V>(environment: &std::collections::BTreeMap<String, V>) -> BTreeSet<String> {
+    environment.keys().cloned().collect()
+}

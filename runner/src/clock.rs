@@ -1,0 +1,55 @@
+//! The one seam through which the runner reads the time of day. Durations come from tokio's
+//! clock, which tests can pause.
+
+use std::time::SystemTime;
+
+use proctor_core::names::RunId;
+
+/// The time of day.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock(fn() -> SystemTime);
+
+impl Clock {
+    /// The system's clock.
+    pub fn system() -> Self {
+        #[expect(clippy::disallowed_methods, reason = "the legal site: every other reads the time through this type")]
+        Self(SystemTime::now)
+    }
+
+    /// A clock that a test owns.
+    pub fn from_fn(now: fn() -> SystemTime) -> Self {
+        Self(now)
+    }
+
+    /// Now, RFC 3339 in UTC with milliseconds.
+    pub fn now_text(self) -> String {
+        humantime::format_rfc3339_millis((self.0)()).to_string()
+    }
+
+    /// A run id of this moment: sortable by time, made unique by `random`.
+    ///
+    /// # Errors
+    /// Never in this millennium; a clock set beyond the year 9999 gives text that is no id.
+    pub fn run_id(self, random: u32) -> Result<RunId, proctor_core::names::BadName> {
+        let stamp: String =
+            humantime::format_rfc3339_seconds((self.0)()).to_string().chars().filter(char::is_ascii_alphanumeric).collect();
+        RunId::new(format!("{stamp}-{random:08x}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn fixed() -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_millis(1_767_323_045_678)
+    }
+
+    #[test]
+    fn times_and_ids_have_one_spelling() {
+        let clock = Clock::from_fn(fixed);
+        assert_eq!(clock.now_text(), "2026-01-02T03:04:05.678Z");
+        assert_eq!(clock.run_id(0xab).expect("an id").as_str(), "20260102T030405Z-000000ab");
+    }
+}

@@ -1,0 +1,180 @@
+//! The environment of a step: cleared, then given by us, then what the plan lets in from the
+//! caller, then what the spec sets. Pure; the same answer serves the step and `explain`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use proctor_core::names::EnvName;
+use proctor_core::plan::{Network, PlannedStep};
+
+/// What is known about the surroundings that an environment is built from.
+#[derive(Debug, Clone)]
+pub struct Surroundings {
+    /// The home directory, as a path; inside it is empty but for toolchains.
+    pub home: String,
+    /// Directories of programs, in the order of `PATH`.
+    pub path: Vec<String>,
+    /// The name of the user that the step runs as.
+    pub user: String,
+    /// Variables that mounted toolchains need, such as `CARGO_HOME`.
+    pub toolchain: BTreeMap<String, String>,
+    /// The caller's environment: nothing of it gets in but by an allow-list.
+    pub caller: BTreeMap<String, String>,
+}
+
+/// Who gave a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// We did: every step has it.
+    Given,
+    /// We did, for a toolchain that is mounted.
+    Toolchain,
+    /// The caller, let in by `env_allowlist`.
+    Allowed,
+    /// The spec's `env`.
+    Spec,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Given => "given to every step",
+            Self::Toolchain => "given for a mounted toolchain",
+            Self::Allowed => "from the caller, by `env_allowlist`",
+            Self::Spec => "set by `env` in the spec",
+        })
+    }
+}
+
+/// The environment of one step: name → value and who gave it.
+pub type Environment = BTreeMap<String, (String, Origin)>;
+
+/// Why a variable of the caller is not in a step's environment, or that it is.
+pub fn why_missing(name: &str, environment: &Environment) -> String {
+    if let Some((_, origin)) = environment.get(name) {
+        return format!("`{name}` is there: {origin}");
+    }
+    let reason = if never_from_caller(name) {
+        "it steers git, a proxy, a loader or an interpreter, so it is never taken from the caller; set it in `env` if the step needs it"
+    } else if EnvName::new(name).is_err() {
+        "its name cannot stand in `env_allowlist`"
+    } else {
+        "it is not in `env_allowlist`, or the caller does not have it"
+    };
+    format!("`{name}` is missing: {reason}")
+}
+
+/// Variables through which a caller could change what a step runs. `env` may set them; an
+/// allow-list that names one lets nothing in.
+pub fn never_from_caller(name: &str) -> bool {
+    const PREFIXES: [&str; 5] = ["GIT_", "LD_", "DYLD_", "PROCTOR_", "BASH_FUNC_"];
+    const NAMES: [&str; 21] = [
+        "ALL_PROXY", "BASH_ENV", "CDPATH", "ENV", "FTP_PROXY", "GCONV_PATH", "HTTPS_PROXY", "HTTP_PROXY", "IFS",
+        "JAVA_TOOL_OPTIONS", "NODE_OPTIONS", "NODE_PATH", "NO_PROXY", "PERL5LIB", "PERL5OPT", "PYTHONHOME", "PYTHONPATH",
+        "PYTHONSTARTUP", "RUBYLIB", "RUBYOPT", "_JAVA_OPTIONS",
+    ];
+    let upper = name.to_ascii_uppercase();
+    PREFIXES.iter().any(|prefix| upper.starts_with(prefix)) || NAMES.contains(&upper.as_str())
+}
+
+/// Builds the environment of `step`.
+pub fn build(step: &PlannedStep, around: &Surroundings) -> Environment {
+    let mut environment = given(step, around);
+    for name in &step.env_allowlist {
+        let name = name.as_str();
+        if !never_from_caller(name)
+            && let Some(value) = around.caller.get(name)
+        {
+            environment.insert(name.to_owned(), (value.clone(), Origin::Allowed));
+        }
+    }
+    for (name, value) in &step.env {
+        environment.insert(name.as_str().to_owned(), (value.clone(), Origin::Spec));
+    }
+    environment
+}
+
+fn given(step: &PlannedStep, around: &Surroundings) -> Environment {
+    let fixed = [
+        ("HOME", around.home.as_str()),
+        ("USER", &around.user),
+        ("LOGNAME", &around.user),
+        ("SHELL", "/bin/sh"),
+        ("TMPDIR", "/tmp"),
+        ("LANG", "C.UTF-8"),
+        ("TZ", "UTC"),
+        ("TERM", "dumb"),
+        ("CI", "true"),
+    ];
+    let mut environment: Environment =
+        fixed.into_iter().map(|(name, value)| (name.to_owned(), (value.to_owned(), Origin::Given))).collect();
+    environment.insert("PATH".to_owned(), (around.path.join(":"), Origin::Given));
+    for (name, value) in &around.toolchain {
+        environment.insert(name.clone(), (value.clone(), Origin::Toolchain));
+    }
+    if step.network == Network::Allow {
+        environment.remove("CARGO_NET_OFFLINE");
+    }
+    environment
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_support::step;
+
+    fn around(caller: &[(&str, &str)]) -> Surroundings {
+        Surroundings {
+            home: "/home/a".into(),
+            path: vec!["/usr/bin".into(), "/bin".into()],
+            user: "a".into(),
+            toolchain: BTreeMap::from([("CARGO_NET_OFFLINE".into(), "true".into())]),
+            caller: caller.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        }
+    }
+
+    fn name(text: &str) -> EnvName {
+        EnvName::new(text).expect("a name")
+    }
+
+    #[test]
+    fn nothing_of_the_caller_gets_in_unasked() {
+        let environment = build(&step("s", &["true"]), &around(&[("AWS_SECRET", "x"), ("PATH", "/evil"), ("HOME", "/x")]));
+        assert!(!environment.contains_key("AWS_SECRET"));
+        assert_eq!(environment["PATH"].0, "/usr/bin:/bin");
+        assert_eq!(environment["HOME"].0, "/home/a");
+    }
+
+    #[test]
+    fn the_spec_wins_over_the_allow_list_and_both_over_us() {
+        let mut planned = step("s", &["true"]);
+        planned.env_allowlist = vec![name("LANG"), name("TZ"), name("ABSENT")];
+        planned.env = BTreeMap::from([(name("TZ"), "CET".to_owned())]);
+        let environment = build(&planned, &around(&[("LANG", "de"), ("TZ", "JST")]));
+        assert_eq!(environment["LANG"], ("de".to_owned(), Origin::Allowed));
+        assert_eq!(environment["TZ"], ("CET".to_owned(), Origin::Spec));
+        assert!(!environment.contains_key("ABSENT"));
+    }
+
+    #[test]
+    fn what_steers_programs_comes_from_the_spec_or_not_at_all() {
+        let mut planned = step("s", &["true"]);
+        planned.env_allowlist = vec![name("GIT_DIR"), name("LD_PRELOAD"), name("HTTP_PROXY"), name("BASH_ENV")];
+        planned.env = BTreeMap::from([(name("GIT_DIR"), "x".to_owned())]);
+        let caller = [("GIT_DIR", "1"), ("LD_PRELOAD", "1"), ("HTTP_PROXY", "1"), ("BASH_ENV", "1")];
+        let environment = build(&planned, &around(&caller));
+        assert_eq!(environment["GIT_DIR"].0, "x");
+        for absent in ["LD_PRELOAD", "HTTP_PROXY", "BASH_ENV"] {
+            assert!(!environment.contains_key(absent), "{absent}");
+            assert!(why_missing(absent, &environment).contains("never taken"), "{absent}");
+        }
+    }
+
+    #[test]
+    fn cargo_is_offline_only_where_the_network_is_denied() {
+        let mut planned = step("s", &["true"]);
+        assert!(build(&planned, &around(&[])).contains_key("CARGO_NET_OFFLINE"));
+        planned.network = Network::Allow;
+        assert!(!build(&planned, &around(&[])).contains_key("CARGO_NET_OFFLINE"));
+    }
+}

@@ -1,0 +1,228 @@
+//! From what was observed to the documents of record. Pure: the executor's own `PlannedStep`
+//! goes in, so that what is recorded is what ran.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proctor_core::digest::{Sha256Hex, SnapshotId};
+use proctor_core::drift::StepDrift;
+use proctor_core::enforcement::Enforcement;
+use proctor_core::evidence::{
+    CheckEvidence, DriftEvidence, Measured, Resources, SkillEvidence, StepEvidence, StreamEvidence, Summary,
+    ToolchainEvidence, TrackedDrift, VERSION, fold_steps, seal,
+};
+use proctor_core::names::{ChangesetId, RunId};
+use proctor_core::outcome::{Outcome, StartFault, Termination};
+use proctor_core::plan::{Network, Plan, PlannedSkill, PlannedStep, ReadOnly};
+use proctor_core::tier::{self, TierReason};
+use proctor_core::verdict::{self, Facts};
+
+/// What all documents of one run have in common.
+#[derive(Debug, Clone)]
+pub struct RunFacts {
+    /// The run.
+    pub run_id: RunId,
+    /// Its changeset, where it has one.
+    pub changeset: Option<ChangesetId>,
+    /// The plan's digest.
+    pub plan_sha256: Sha256Hex,
+}
+
+/// When something began and ended, RFC 3339.
+#[derive(Debug, Clone)]
+pub struct Span {
+    /// When it began.
+    pub started_at: String,
+    /// When it ended.
+    pub finished_at: String,
+}
+
+/// The tree before and after a skill.
+#[derive(Debug, Clone)]
+pub struct Snapshots {
+    /// As the skill saw it at its start.
+    pub before: SnapshotId,
+    /// As its steps left it in their layers.
+    pub after: SnapshotId,
+}
+
+/// Whole milliseconds, rounded down.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The record of a step that did not run.
+pub fn not_run(step: &PlannedStep, termination: Termination) -> StepEvidence {
+    let outcome = proctor_core::outcome::judge(&termination, &step.expect_exit, false);
+    StepEvidence {
+        planned: step.clone(),
+        outcome,
+        exit_code: termination.exit_code(),
+        termination,
+        duration_ms: 0,
+        stdout: StreamEvidence::empty(),
+        stderr: StreamEvidence::empty(),
+        enforcement: Enforcement::default(),
+        drift: DriftEvidence { method: None, found: StepDrift::default(), applied: vec![] },
+        flaky: false,
+        earlier_attempts: vec![],
+        env_names: BTreeSet::new(),
+        resources: Resources::default(),
+    }
+}
+
+/// The record of a step whose turn did not come.
+pub fn skipped(step: &PlannedStep, reason: &str) -> StepEvidence {
+    not_run(step, Termination::NotStarted { reason: reason.to_owned(), fault: StartFault::NotReached })
+}
+
+/// Why the effective tier of a skill is higher than the declared one.
+pub fn tier_reasons(steps: &[StepEvidence]) -> BTreeSet<TierReason> {
+    let mut reasons = BTreeSet::new();
+    for step in steps {
+        let ran = !step.enforcement.0.is_empty();
+        if !step.drift.found.is_empty() {
+            reasons.insert(TierReason::Drift);
+        }
+        if step.planned.network == Network::Allow {
+            reasons.insert(TierReason::NetworkAllowed);
+        }
+        if step.outcome == Outcome::TimedOut || matches!(step.termination, Termination::TimedOut { .. }) {
+            reasons.insert(TierReason::Timeout);
+        }
+        if ran && step.enforcement.missing().next().is_some() {
+            reasons.insert(TierReason::ControlNotEnforced);
+        }
+    }
+    reasons
+}
+
+/// The document of one skill, sealed.
+pub fn skill(
+    run: &RunFacts,
+    plan: &Plan,
+    skill: &PlannedSkill,
+    steps: Vec<StepEvidence>,
+    snapshots: Snapshots,
+    span: Span,
+) -> SkillEvidence {
+    let reasons = tier_reasons(&steps);
+    seal(SkillEvidence {
+        version: VERSION,
+        changeset_id: run.changeset.clone(),
+        profile: plan.profile.clone(),
+        skill: skill.name.clone(),
+        determinism: skill.determinism,
+        declared_tier: skill.declared_tier,
+        tier: tier::effective(skill.declared_tier, &reasons),
+        tier_reasons: reasons,
+        repo_snapshot_before: snapshots.before,
+        repo_snapshot_after: snapshots.after,
+        tracked_drift: tracked_drift(skill, &steps),
+        spec_sha256: plan.spec_sha256.clone(),
+        plan_sha256: run.plan_sha256.clone(),
+        flaky: steps.iter().any(|step| step.flaky),
+        cached_from: None,
+        summary: summary(&steps),
+        steps,
+        measured: Measured { run_id: run.run_id.clone(), started_at: span.started_at, finished_at: span.finished_at },
+        sha256: Sha256Hex::of(b""),
+    })
+}
+
+/// The document of the toolchain checks, sealed.
+pub fn toolchain(
+    run: &RunFacts,
+    plan: &Plan,
+    snapshot: &SnapshotId,
+    checks: Vec<CheckEvidence>,
+    span: Span,
+) -> ToolchainEvidence {
+    let mut folded = summary(checks.iter().map(|check| &check.step));
+    // A check that ran well and found the wrong version speaks against the host, not the tree.
+    if checks.iter().any(|check| !check.satisfied) && folded.outcome != Outcome::Cancelled {
+        folded.outcome = Outcome::Inconclusive;
+        folded.overall_exit_code = verdict::EXIT_INCONCLUSIVE;
+    }
+    if checks.is_empty() {
+        folded.outcome = Outcome::Passed;
+        folded.overall_exit_code = 0;
+    }
+    seal(ToolchainEvidence {
+        version: VERSION,
+        changeset_id: run.changeset.clone(),
+        profile: plan.profile.clone(),
+        spec_sha256: plan.spec_sha256.clone(),
+        plan_sha256: run.plan_sha256.clone(),
+        repo_snapshot: snapshot.clone(),
+        checks,
+        summary: folded,
+        measured: Measured { run_id: run.run_id.clone(), started_at: span.started_at, finished_at: span.finished_at },
+        sha256: Sha256Hex::of(b""),
+    })
+}
+
+fn tracked_drift(skill: &PlannedSkill, steps: &[StepEvidence]) -> TrackedDrift {
+    let strictness = |mode: &ReadOnly| match mode {
+        ReadOnly::Off => 0,
+        ReadOnly::Tracked => 1,
+        ReadOnly::Strict => 2,
+    };
+    let mode = skill.steps.iter().map(|step| step.read_only).max_by_key(strictness).unwrap_or(ReadOnly::Tracked);
+    let changed: BTreeSet<&String> =
+        steps.iter().flat_map(|step| &step.drift.found.changes).map(|change| &change.path).collect();
+    TrackedDrift { mode, changed_files: changed.into_iter().cloned().collect() }
+}
+
+fn summary<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> Summary {
+    let mut facts = Facts::default();
+    let mut duration_ms: u64 = 0;
+    for step in steps {
+        facts.outcomes.push(step.outcome);
+        duration_ms = duration_ms.saturating_add(step.duration_ms);
+    }
+    Summary {
+        outcome: fold_steps(&facts.outcomes),
+        overall_exit_code: verdict::exit_code(&facts),
+        duration_ms,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_support::step;
+    use proctor_core::drift::{Change, ChangeKind, Diff};
+
+    fn passed(name: &str) -> StepEvidence {
+        not_run(&step(name, &["true"]), Termination::Exited { code: 0 })
+    }
+
+    #[test]
+    fn a_drifting_step_raises_its_skill_to_tier_three() {
+        let mut drifted = passed("a");
+        drifted.drift.found.changes.push(Change {
+            path: "README.md".into(),
+            kind: ChangeKind::Modified,
+            before: None,
+            after: None,
+            diff: Diff::Binary,
+        });
+        let reasons = tier_reasons(&[drifted]);
+        assert_eq!(reasons, BTreeSet::from([TierReason::Drift]));
+    }
+
+    #[test]
+    fn a_control_that_does_not_hold_raises_the_tier() {
+        let mut weak = passed("a");
+        weak.enforcement.not_enforced(proctor_core::enforcement::Control::PidsLimit, "no");
+        assert_eq!(tier_reasons(&[weak]), BTreeSet::from([TierReason::ControlNotEnforced]));
+        assert_eq!(tier_reasons(&[passed("a")]), BTreeSet::new());
+    }
+
+    #[test]
+    fn a_skipped_step_is_recorded_as_such_and_has_no_exit_code() {
+        let record = skipped(&step("a", &["true"]), "an earlier step failed");
+        assert_eq!((record.outcome, record.exit_code), (Outcome::Skipped, None));
+    }
+}

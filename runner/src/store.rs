@@ -1,0 +1,75 @@
+//! What we keep: documents written atomically, whole outputs by their hash.
+//!
+//! Everything is relative to directory fds that were opened without following a symlink, so
+//! that nobody can lead a write of ours elsewhere.
+
+pub mod directory;
+pub mod documents;
+pub mod objects;
+
+use std::io;
+
+/// Why something of ours could not be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The system refused.
+    #[error("cannot {action} `{path}`: {source}")]
+    Io {
+        /// What was tried, such as `write`.
+        action: &'static str,
+        /// On what, as far as it is known.
+        path: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A path of ours leads through a symlink, or is one.
+    #[error("`{path}` is, or leads through, a symbolic link; evidence is only written to real files")]
+    Symlink {
+        /// The path.
+        path: String,
+    },
+    /// The changeset is not there.
+    #[error("there is no changeset directory `{path}`")]
+    NoChangeset {
+        /// The path below the repository.
+        path: String,
+    },
+    /// The status file cannot be updated without losing something of it.
+    #[error("cannot update `{path}`: {source}")]
+    Status {
+        /// The path below the changeset.
+        path: String,
+        /// What is wrong with it.
+        source: proctor_core::status::StatusError,
+    },
+    /// A file is larger than what we read.
+    #[error("`{path}` is larger than {limit} bytes")]
+    TooLarge {
+        /// The path.
+        path: String,
+        /// The bound, in bytes.
+        limit: u64,
+    },
+}
+
+impl StoreError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Symlink { path } => Some(format!("replace `{path}` by a real file or directory")),
+            Self::NoChangeset { path } => {
+                Some(format!("create it with its `00-meta.json` (`mkdir -p {path}`), or leave out `--changeset`"))
+            }
+            Self::Status { path, .. } => Some(format!("mend `{path}` by hand; nothing was written to it")),
+            Self::Io { .. } | Self::TooLarge { .. } => None,
+        }
+    }
+
+    pub(crate) fn io(action: &'static str, path: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> Self {
+        let path = path.into();
+        move |errno| match errno {
+            rustix::io::Errno::LOOP => Self::Symlink { path },
+            other => Self::Io { action, path, source: other.into() },
+        }
+    }
+}

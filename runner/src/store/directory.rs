@@ -1,0 +1,284 @@
+//! A directory held by its fd, in which files appear whole or not at all.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid};
+
+use super::StoreError;
+
+/// A directory of ours; clones share its fd.
+#[derive(Debug, Clone)]
+pub struct Directory {
+    fd: Arc<OwnedFd>,
+    /// For messages only: every operation goes through the fd.
+    name: String,
+}
+
+const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
+
+impl Directory {
+    /// Opens the directory at an absolute path that the operator or the caller named. Links on
+    /// the way are theirs and are followed.
+    ///
+    /// # Errors
+    /// It is not there, or is no directory.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let name = path.display().to_string();
+        let fd = fs::open(path, DIRECTORY, Mode::empty()).map_err(StoreError::io("open", &name))?;
+        Ok(Self { fd: Arc::new(fd), name })
+    }
+
+    /// Opens the directory `path` below this one, following no link.
+    ///
+    /// # Errors
+    /// It is not there, is no directory, or a part of the path is a symlink.
+    pub fn descend(&self, path: &str) -> Result<Self, StoreError> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let fd = fs::openat2(&self.fd, path, DIRECTORY, Mode::empty(), resolve)
+            .map_err(StoreError::io("open", self.path_of(path)))?;
+        Ok(Self { fd: Arc::new(fd), name: self.path_of(path) })
+    }
+
+    /// Opens the directory `name` in this one, made with `mode` and the owner of this one
+    /// where it is not there yet.
+    ///
+    /// # Errors
+    /// It is a symlink or no directory, or cannot be made.
+    pub fn ensure(&self, name: &str, mode: u32) -> Result<Self, StoreError> {
+        match fs::mkdirat(&self.fd, name, Mode::from_raw_mode(mode)) {
+            Ok(()) => {
+                let made = self.descend(name)?;
+                made.take_owner_of(self)?;
+                self.sync()?;
+                Ok(made)
+            }
+            Err(rustix::io::Errno::EXIST) => self.descend(name),
+            Err(errno) => Err(StoreError::io("create", self.path_of(name))(errno)),
+        }
+    }
+
+    /// Puts a file with `bytes` at `name`: temp file in this directory, fsync, rename, fsync of
+    /// the directory. A kill at any point leaves the old file or the new one whole.
+    ///
+    /// # Errors
+    /// `name` is a symlink, or the system refuses.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        self.refuse_symlink(name)?;
+        let mut temp = self.temporary(name)?;
+        let written = temp.file.write_all(bytes).and_then(|()| temp.file.sync_all());
+        written.map_err(|source| StoreError::Io { action: "write", path: self.path_of(name), source })?;
+        temp.publish(name)
+    }
+
+    /// A file that is not there yet for anyone but us; dropped unpublished, it goes away.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn temporary(&self, purpose: &str) -> Result<Temporary, StoreError> {
+        let name = format!(".{purpose}.{:016x}.tmp", random_u64()?);
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+        let fd = fs::openat(&self.fd, &name, flags, Mode::from_raw_mode(0o644))
+            .map_err(StoreError::io("create", self.path_of(&name)))?;
+        let temp = Temporary { directory: self.clone(), name, file: File::from(fd), published: false };
+        self.give_owner(temp.file.as_fd())?;
+        Ok(temp)
+    }
+
+    /// The bytes of the file `name`, `None` where there is none. Follows no link, and opens
+    /// nothing but a regular file.
+    ///
+    /// # Errors
+    /// It is a symlink or something else than a file, is larger than `limit`, or cannot be read.
+    pub fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = match fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(StoreError::io("open", self.path_of(name))(errno)),
+        };
+        let stat = fs::fstat(&fd).map_err(StoreError::io("stat", self.path_of(name)))?;
+        if !fs::FileType::from_raw_mode(stat.st_mode).is_file() {
+            let source = std::io::Error::other("it is no regular file");
+            return Err(StoreError::Io { action: "read", path: self.path_of(name), source });
+        }
+        let mut bytes = Vec::new();
+        let read = File::from(fd).take(limit + 1).read_to_end(&mut bytes);
+        read.map_err(|source| StoreError::Io { action: "read", path: self.path_of(name), source })?;
+        if bytes.len() as u64 > limit {
+            return Err(StoreError::TooLarge { path: self.path_of(name), limit });
+        }
+        Ok(Some(bytes))
+    }
+
+    /// The names in this directory, sorted.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn names(&self) -> Result<Vec<String>, StoreError> {
+        let entries = fs::Dir::read_from(&self.fd).map_err(StoreError::io("list", &self.name))?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(StoreError::io("list", &self.name))?;
+            if let Ok(name) = entry.file_name().to_str()
+                && !matches!(name, "." | "..")
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The directory as a path for messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn path_of(&self, name: &str) -> String {
+        format!("{}/{name}", self.name)
+    }
+
+    /// A rename would replace a symlink and not follow it; but a link there means that someone
+    /// wants our document elsewhere, and saying so beats silently replacing it.
+    fn refuse_symlink(&self, name: &str) -> Result<(), StoreError> {
+        match fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if fs::FileType::from_raw_mode(stat.st_mode).is_symlink() => {
+                Err(StoreError::Symlink { path: self.path_of(name) })
+            }
+            Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(errno) => Err(StoreError::io("stat", self.path_of(name))(errno)),
+        }
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        fs::fsync(&self.fd).map_err(StoreError::io("sync", &self.name))
+    }
+
+    /// Under root, what we put into a user's repository belongs to that user.
+    fn give_owner(&self, file: BorrowedFd<'_>) -> Result<(), StoreError> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        let ours = fs::fstat(&self.fd).map_err(StoreError::io("stat", &self.name))?;
+        let owner = (Some(Uid::from_raw(ours.st_uid)), Some(Gid::from_raw(ours.st_gid)));
+        fs::fchown(file, owner.0, owner.1).map_err(StoreError::io("give the owner to a file in", &self.name))
+    }
+
+    fn take_owner_of(&self, parent: &Self) -> Result<(), StoreError> {
+        parent.give_owner(self.fd.as_fd())
+    }
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A file under a random name, on its way to its real one.
+#[derive(Debug)]
+pub struct Temporary {
+    directory: Directory,
+    name: String,
+    /// Where its bytes go.
+    pub file: File,
+    published: bool,
+}
+
+impl Temporary {
+    /// Makes it appear as `name`, durable. Its bytes must have been synced.
+    ///
+    /// # Errors
+    /// The system refuses; the file goes away.
+    pub fn publish(self, name: &str) -> Result<(), StoreError> {
+        let directory = self.directory.clone();
+        self.publish_in(&directory, name)
+    }
+
+    /// The same, in another directory of the same file system.
+    ///
+    /// # Errors
+    /// As [`Temporary::publish`].
+    pub fn publish_in(mut self, directory: &Directory, name: &str) -> Result<(), StoreError> {
+        fs::renameat(&self.directory.fd, &self.name, &directory.fd, name)
+            .map_err(StoreError::io("write", directory.path_of(name)))?;
+        self.published = true;
+        directory.sync()
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.published
+            && let Err(errno) = fs::unlinkat(&self.directory.fd, &self.name, AtFlags::empty())
+        {
+            tracing::warn!(name = self.name, %errno, "a temporary file stays behind");
+        }
+    }
+}
+
+/// Random bits from the kernel.
+///
+/// # Errors
+/// The kernel has none.
+pub(crate) fn random_u64() -> Result<u64, StoreError> {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(StoreError::io("read random bits from", "getrandom(2)"))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn directory() -> (tempfile::TempDir, Directory) {
+        let temp = tempfile::tempdir().expect("temp");
+        let directory = Directory::open(temp.path()).expect("opens");
+        (temp, directory)
+    }
+
+    #[test]
+    fn a_write_replaces_the_whole_file_and_leaves_nothing_else() {
+        let (_temp, directory) = directory();
+        directory.write("a.json", b"old").expect("writes");
+        directory.write("a.json", b"new").expect("writes");
+        assert_eq!(directory.read("a.json", 10).expect("reads").as_deref(), Some(&b"new"[..]));
+        assert_eq!(directory.names().expect("lists"), ["a.json"]);
+    }
+
+    #[test]
+    fn a_planted_symlink_is_refused_and_its_target_stays() {
+        let (temp, directory) = directory();
+        let outside = tempfile::tempdir().expect("temp");
+        let target = outside.path().join("victim");
+        symlink(&target, temp.path().join("a.json")).expect("links");
+        assert!(matches!(directory.write("a.json", b"x"), Err(StoreError::Symlink { .. })));
+        assert!(matches!(directory.read("a.json", 10), Err(StoreError::Symlink { .. })));
+        symlink(outside.path(), temp.path().join("verify")).expect("links");
+        assert!(matches!(directory.ensure("verify", 0o755), Err(StoreError::Symlink { .. })));
+        assert!(!target.exists());
+    }
+
+    #[test]
+    fn nothing_is_reached_outside() {
+        let (_temp, directory) = directory();
+        assert!(directory.descend("..").is_err());
+        assert!(directory.descend("/etc").is_err());
+    }
+
+    #[test]
+    fn an_unpublished_file_goes_away_and_a_large_one_is_refused() {
+        let (_temp, directory) = directory();
+        drop(directory.temporary("a.json").expect("makes"));
+        assert_eq!(directory.names().expect("lists"), Vec::<String>::new());
+        directory.write("big", &[0; 11]).expect("writes");
+        assert!(matches!(directory.read("big", 10), Err(StoreError::TooLarge { .. })));
+        assert_eq!(directory.read("none", 10).expect("reads"), None);
+    }
+}

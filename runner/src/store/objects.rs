@@ -1,0 +1,114 @@
+//! Whole outputs, compressed, addressed by the sha256 of all that was written.
+//!
+//! `objects/<2 hex>/<62 hex>.zst` holds the whole; where the plan's output limit cut it, the
+//! name ends in `.cut.zst` and the file holds what came before the cut.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+
+use proctor_core::digest::Sha256Hex;
+
+use super::StoreError;
+use super::directory::{Directory, Temporary};
+
+/// The level is zstd's fastest: outputs are written while a step runs.
+const LEVEL: i32 = 1;
+
+/// The objects of a state directory.
+#[derive(Debug, Clone)]
+pub struct Objects {
+    root: Directory,
+}
+
+impl Objects {
+    /// The objects below `state`.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub fn open(state: &Directory) -> Result<Self, StoreError> {
+        Ok(Self { root: state.ensure("objects", 0o700)? })
+    }
+
+    /// A writer for an object whose hash is not known yet.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn writer(&self) -> Result<ObjectWriter, StoreError> {
+        let temp = self.root.temporary("object")?;
+        let failed = |source| StoreError::Io { action: "compress into", path: self.root.name().to_owned(), source };
+        let file = temp.file.try_clone().map_err(failed)?;
+        let encoder = zstd::stream::write::Encoder::new(file, LEVEL).map_err(failed)?;
+        Ok(ObjectWriter { objects: self.clone(), temp, encoder })
+    }
+
+    /// The bytes kept under `sha256`, at most `limit`, and whether they are only the part
+    /// before a cut. `None` where the object is not there.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(&self, sha256: &Sha256Hex, limit: u64) -> Result<Option<(Vec<u8>, bool)>, StoreError> {
+        let (shard, rest) = sha256.as_str().split_at(2);
+        let Ok(directory) = self.root.descend(shard) else { return Ok(None) };
+        for (suffix, cut) in [("zst", false), ("cut.zst", true)] {
+            let name = format!("{rest}.{suffix}");
+            if let Some(packed) = directory.read(&name, u64::MAX - 1)? {
+                let failed = |source| StoreError::Io { action: "decompress", path: name.clone(), source };
+                let decoder = zstd::stream::read::Decoder::new(packed.as_slice()).map_err(failed)?;
+                let mut bytes = Vec::new();
+                decoder.take(limit).read_to_end(&mut bytes).map_err(failed)?;
+                return Ok(Some((bytes, cut)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// An object on its way into the store; dropped unfinished, it goes away.
+pub struct ObjectWriter {
+    objects: Objects,
+    temp: Temporary,
+    encoder: zstd::stream::write::Encoder<'static, File>,
+}
+
+impl ObjectWriter {
+    /// Adds bytes.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.encoder.write_all(bytes)
+    }
+
+    /// Makes the object appear under `sha256`.
+    ///
+    /// # Errors
+    /// The system refuses; nothing appears.
+    pub fn finish(self, sha256: &Sha256Hex, cut: bool) -> Result<(), StoreError> {
+        let (shard, rest) = sha256.as_str().split_at(2);
+        let name = if cut { format!("{rest}.cut.zst") } else { format!("{rest}.zst") };
+        let failed = |source| StoreError::Io { action: "write", path: name.clone(), source };
+        self.encoder.finish().and_then(|file| file.sync_all()).map_err(failed)?;
+        let directory = self.objects.root.ensure(shard, 0o700)?;
+        self.temp.publish_in(&directory, &name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let temp = tempfile::tempdir().expect("temp");
+        let objects = Objects::open(&Directory::open(temp.path()).expect("opens")).expect("opens");
+        let text = b"hello\n".repeat(1000);
+        let sha256 = Sha256Hex::of(&text);
+        assert_eq!(objects.read(&sha256, 10).expect("reads"), None);
+        let mut writer = objects.writer().expect("makes");
+        writer.write(&text).expect("writes");
+        writer.finish(&sha256, false).expect("finishes");
+        assert_eq!(objects.read(&sha256, 1 << 20).expect("reads"), Some((text, false)));
+        drop(objects.writer().expect("makes"));
+        assert_eq!(objects.root.names().expect("lists").len(), 1);
+    }
+}

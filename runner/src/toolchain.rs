@@ -1,0 +1,103 @@
+//! What a toolchain check proves: that the command passed, and that the version in its output
+//! satisfies the range.
+
+use proctor_core::plan::VersionDemand;
+use semver::{Version, VersionReq};
+
+/// What became of one check's demand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading {
+    /// The version as it was read, `None` where none was found.
+    pub version: Option<String>,
+    /// Whether the demand holds.
+    pub satisfied: bool,
+}
+
+/// Reads the first version in `stdout`, or else in `stderr` (java prints it there), and holds
+/// it against `demand`. A pre-release satisfies only a range that names one, as in cargo.
+pub fn read(demand: &VersionDemand, stdout: &str, stderr: &str) -> Reading {
+    let version = first_version(stdout).or_else(|| first_version(stderr));
+    let satisfied = match demand {
+        VersionDemand::Any => true,
+        VersionDemand::Range { range } => match (VersionReq::parse(range), &version) {
+            (Ok(range), Some((_, version))) => range.matches(version),
+            _ => false,
+        },
+    };
+    Reading { version: version.map(|(text, _)| text), satisfied }
+}
+
+/// The first text of the shape `N.N` or `N.N.N`, with a pre-release where one follows: as it
+/// stands, and padded to three numbers.
+fn first_version(text: &str) -> Option<(String, Version)> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || ".-+".contains(c);
+    text.split(|c| !is_part(c)).find_map(|word| {
+        let start = word.find(|c: char| c.is_ascii_digit())?;
+        // `x86_64` and `sha256` are no versions; `v1.2`, `go1.22` and `jq-1.6` are.
+        let candidate = word[start..].trim_end_matches(['.', '-', '+']);
+        padded(candidate).map(|version| (candidate.to_owned(), version))
+    })
+}
+
+fn padded(text: &str) -> Option<Version> {
+    let numbers_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (numbers, rest) = text.split_at(numbers_end);
+    let mut parts = Vec::new();
+    for part in numbers.trim_end_matches('.').split('.') {
+        parts.push(part.parse::<u64>().ok()?);
+    }
+    if parts.len() < 2 {
+        return None;
+    }
+    parts.resize(3, 0);
+    let plain = format!("{}.{}.{}", parts[0], parts[1], parts[2]);
+    let suffix = if is_pre_release(rest) { rest } else { "" };
+    Version::parse(&format!("{plain}{suffix}")).or_else(|_| Version::parse(&plain)).ok()
+}
+
+/// Whether what follows the numbers names a pre-release; a distribution's revision
+/// (`-14+deb12u1`) does not.
+fn is_pre_release(rest: &str) -> bool {
+    let words = ["alpha", "beta", "rc", "pre", "dev", "nightly", "canary"];
+    rest.strip_prefix('-').is_some_and(|rest| words.iter().any(|word| rest.starts_with(word)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_tools_print() {
+        let cases = [
+            ("cargo 1.95.0 (f2d3ce0bd 2026-03-21)", "1.95.0", "1.95.0"),
+            ("git version 2.47.3", "2.47.3", "2.47.3"),
+            ("Python 3.11.7", "3.11.7", "3.11.7"),
+            ("v20.20.2", "20.20.2", "20.20.2"),
+            ("go version go1.22 linux/amd64", "1.22", "1.22.0"),
+            ("jq-1.6", "1.6", "1.6.0"),
+            ("clippy 0.1.95 (59807616e1 2026-04-14)", "0.1.95", "0.1.95"),
+            ("rustc 1.97.0-nightly (abc)", "1.97.0-nightly", "1.97.0-nightly"),
+            ("gcc (Debian 12.2.0-14+deb12u1) 12.2.0", "12.2.0-14+deb12u1", "12.2.0"),
+            ("GNU Make 4.3", "4.3", "4.3.0"),
+            ("openssl 3.0.15.1", "3.0.15.1", "3.0.15"),
+        ];
+        for (text, shown, parsed) in cases {
+            let found = first_version(text).expect(text);
+            assert_eq!((found.0.as_str(), found.1.to_string().as_str()), (shown, parsed), "{text}");
+        }
+        assert_eq!(first_version("x86_64 sha256 42"), None);
+    }
+
+    #[test]
+    fn a_range_needs_a_version_that_satisfies_it() {
+        let range = VersionDemand::Range { range: ">=1.80, <2".into() };
+        assert!(read(&range, "cargo 1.95.0", "").satisfied);
+        assert!(read(&range, "", "cargo 1.95.0").satisfied);
+        assert!(!read(&range, "cargo 1.70.0", "").satisfied);
+        assert!(!read(&range, "no number", "").satisfied);
+        assert!(!read(&range, "cargo 1.95.0-nightly", "").satisfied);
+        let gcc = VersionDemand::Range { range: ">=12".into() };
+        assert!(read(&gcc, "gcc (Debian 12.2.0-14+deb12u1) 12.2.0", "").satisfied);
+        assert_eq!(read(&VersionDemand::Any, "hello", ""), Reading { version: None, satisfied: true });
+    }
+}
