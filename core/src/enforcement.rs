@@ -116,6 +116,7 @@ pub enum ControlState {
 /// it was done.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(extend("propertyNames" = Control::json_schema(&mut schemars::SchemaGenerator::default())))]
 pub struct Enforcement(pub BTreeMap<Control, ControlState>);
 
 impl Enforcement {

@@ -26,7 +26,8 @@ pub const PREVIEW_BYTES: usize = 4 << 10;
 /// `verify/<skill>.json`: what one skill did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SkillEvidence {
-    /// [`VERSION`].
+    /// The version of the documents' format: [`VERSION`].
+    #[schemars(extend("const" = VERSION))]
     pub version: u32,
     /// The changeset; `null` where the run had none.
     pub changeset_id: Option<ChangesetId>,
@@ -264,7 +265,8 @@ pub struct Measured {
 /// `verify/_toolchain.json`: the checks that gate every skill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolchainEvidence {
-    /// [`VERSION`].
+    /// The version of the documents' format: [`VERSION`].
+    #[schemars(extend("const" = VERSION))]
     pub version: u32,
     /// The changeset; `null` where the run had none.
     pub changeset_id: Option<ChangesetId>,
