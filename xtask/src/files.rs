@@ -1,0 +1,51 @@
+//! The repository's files as the tasks read and write them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+/// Directories that hold nothing of ours, wherever they stand.
+const FOREIGN: [&str; 3] = [".git", "target", "node_modules"];
+
+/// Every regular file below `root`, relative to it, sorted; links are not followed.
+///
+/// # Errors
+/// A directory cannot be read.
+pub(crate) fn all(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut waiting = vec![root.to_owned()];
+    while let Some(directory) = waiting.pop() {
+        let entries = directory.read_dir().with_context(|| format!("`{}` cannot be listed", directory.display()))?;
+        for entry in entries {
+            let entry = entry.with_context(|| format!("`{}` cannot be listed", directory.display()))?;
+            let kind = entry.file_type().with_context(|| format!("`{}` has no type", entry.path().display()))?;
+            if kind.is_dir() && !FOREIGN.iter().any(|name| entry.file_name() == *name) {
+                waiting.push(entry.path());
+            } else if kind.is_file() {
+                found.push(entry.path().strip_prefix(root).unwrap_or(&entry.path()).to_owned());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// It is not there, cannot be read, or is not UTF-8.
+pub(crate) fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("`{}` cannot be read", path.display()))
+}
+
+/// Writes a file of the repository.
+///
+/// # Errors
+/// It cannot be written.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a file for git, written on a developer's word; a torn one is seen in the diff"
+)]
+pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("`{}` cannot be written", path.display()))
+}

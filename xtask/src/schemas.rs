@@ -1,0 +1,165 @@
+//! `schemas/*.schema.json`: JSON Schema 2020-12, generated from the types of `proctor-core`, and
+//! the check that the files are what the types say. Each schema is itself validated.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use proctor_core::event::RunEvent;
+use proctor_core::evidence::{SkillEvidence, ToolchainEvidence};
+use proctor_core::plan::Plan;
+use proctor_core::status::LastRun;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema};
+use serde_json::{Value, json};
+
+use crate::files;
+
+/// One document that has a schema.
+struct Document {
+    /// The schema's file is `schemas/<name>.schema.json`.
+    name: &'static str,
+    title: &'static str,
+    schema: fn() -> Schema,
+}
+
+const DOCUMENTS: [Document; 6] = [
+    Document { name: "plan", title: "A plan: spec × profile, every default applied", schema: written::<Plan> },
+    Document { name: "skill-evidence", title: "changes/<id>/verify/<skill>.json", schema: written::<SkillEvidence> },
+    Document {
+        name: "toolchain-evidence",
+        title: "changes/<id>/verify/_toolchain.json",
+        schema: written::<ToolchainEvidence>,
+    },
+    Document {
+        name: "status-last-run",
+        title: "`verification.last_run` of changes/<id>/05-status.json",
+        schema: written::<LastRun>,
+    },
+    Document { name: "status", title: "changes/<id>/05-status.json", schema: status },
+    Document { name: "event", title: "One line of `proctor run --format jsonl`", schema: written::<RunEvent> },
+];
+
+/// Writes every schema.
+///
+/// # Errors
+/// A schema is no valid schema, or a file cannot be written.
+pub(crate) fn write(root: &Path) -> Result<ExitCode> {
+    for document in &DOCUMENTS {
+        let path = root.join(document.path());
+        let text = document.text()?;
+        if std::fs::read_to_string(&path).is_ok_and(|old| old == text) {
+            continue;
+        }
+        files::write(&path, &text)?;
+        println!("wrote {}", document.path());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Compares every schema with its file, and finds files that no type stands behind.
+///
+/// # Errors
+/// A schema is no valid schema, or the directory cannot be listed.
+pub(crate) fn check(root: &Path) -> Result<ExitCode> {
+    let mut complaints = Vec::new();
+    for document in &DOCUMENTS {
+        let text = document.text()?;
+        match std::fs::read_to_string(root.join(document.path())) {
+            Ok(found) if found == text => {}
+            Ok(_) => complaints.push(format!("{} differs from the types of `proctor-core`", document.path())),
+            Err(error) => complaints.push(format!("{} cannot be read: {error}", document.path())),
+        }
+    }
+    for path in files::all(&root.join("schemas"))? {
+        let name = path.to_string_lossy();
+        let stem = name.strip_suffix(".schema.json");
+        if stem.is_some_and(|stem| DOCUMENTS.iter().all(|document| document.name != stem)) {
+            complaints.push(format!("schemas/{name} belongs to no document"));
+        }
+    }
+    for complaint in &complaints {
+        eprintln!("error: {complaint}");
+    }
+    if complaints.is_empty() {
+        println!("schemas: {} files match the types", DOCUMENTS.len());
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("hint: run `cargo xtask schemas` and read the difference");
+    Ok(ExitCode::FAILURE)
+}
+
+impl Document {
+    /// The schema's file, relative to the repository.
+    fn path(&self) -> String {
+        format!("schemas/{}.schema.json", self.name)
+    }
+
+    fn id(&self) -> String {
+        id_of(self.name)
+    }
+
+    /// The schema with its identity and title, its keys sorted.
+    fn value(&self) -> Result<Value> {
+        let mut schema = (self.schema)();
+        schema.insert("$id".to_owned(), json!(self.id()));
+        schema.insert("title".to_owned(), json!(self.title));
+        let mut value = schema.to_value();
+        value.sort_all_objects();
+        validate(&value).with_context(|| format!("the schema `{}`", self.name))?;
+        Ok(value)
+    }
+
+    fn text(&self) -> Result<String> {
+        Ok(format!("{:#}\n", self.value()?))
+    }
+}
+
+fn id_of(name: &str) -> String {
+    format!("{}/schemas/{name}.schema.json", env!("CARGO_PKG_REPOSITORY"))
+}
+
+/// The schema of `T` as we write it: what is always there is required.
+fn written<T: JsonSchema>() -> Schema {
+    SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>()
+}
+
+/// The status file belongs to others; of its content we know the one object that is ours.
+fn status() -> Schema {
+    let last_run = written::<LastRun>().to_value();
+    let definitions = last_run.get("$defs").cloned().unwrap_or_else(|| json!({}));
+    let mut ours = last_run;
+    if let Some(members) = ours.as_object_mut() {
+        members.remove("$defs");
+        members.remove("$schema");
+    }
+    schemars::json_schema!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "description": "Others own this file. What is ours in it is `verification.last_run`; every other field may hold anything and stays as it was.",
+        "type": "object",
+        "properties": {
+            "verification": {
+                "type": "object",
+                "properties": { "last_run": ours }
+            }
+        },
+        "$defs": definitions
+    })
+}
+
+/// Whether `schema` is a valid schema of draft 2020-12 and can be compiled.
+fn validate(schema: &Value) -> Result<()> {
+    if schema.get("$schema").and_then(Value::as_str) != Some("https://json-schema.org/draft/2020-12/schema") {
+        bail!("it does not say that it is one of draft 2020-12");
+    }
+    if let Err(error) = jsonschema::draft202012::meta::validate(schema) {
+        bail!("at `{}`: {error}", error.instance_path());
+    }
+    if let Err(error) = jsonschema::draft202012::new(schema) {
+        bail!("it cannot be compiled: {error}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

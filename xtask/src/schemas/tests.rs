@@ -1,0 +1,376 @@
+//! What the schemas accept and refuse, shown on documents built by hand.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proctor_core::canonical;
+use proctor_core::digest::{Sha256Hex, SnapshotId};
+use proctor_core::drift::{Change, ChangeKind, Diff, DriftMethod, Entry, EntryKind, StepDrift};
+use proctor_core::enforcement::{Control, Enforcement};
+use proctor_core::evidence::{
+    self, AttemptEvidence, CheckEvidence, DriftEvidence, Measured, Resources, StepEvidence, StreamEvidence, Summary,
+    TrackedDrift,
+};
+use proctor_core::names::{ChangesetId, EnvName, ProfileName, RunId, SkillName, StepName, ToolchainName};
+use proctor_core::outcome::{Outcome, StartFault, Termination};
+use proctor_core::plan::{
+    Argv, Determinism, Inputs, Limit, Limits, Network, PlannedCheck, PlannedSkill, PlannedStep, ReadOnly, RelPath,
+    SkillOrder, VersionDemand,
+};
+use proctor_core::tier::{Tier, TierReason};
+use proctor_core::verdict::{Doubt, Verdict};
+use serde_json::Value;
+
+use super::*;
+
+/// Checks `instance` against the schema `name` and says where it does not fit.
+fn complaints(name: &str, instance: &Value) -> Vec<String> {
+    let document = DOCUMENTS.iter().find(|document| document.name == name).expect("a document");
+    let schema = document.value().expect("a valid schema");
+    let validator = jsonschema::draft202012::new(&schema).expect("compiles");
+    validator.iter_errors(instance).map(|error| format!("{}: {error}", error.instance_path())).collect()
+}
+
+fn assert_fits<T: serde::Serialize>(name: &str, document: &T) -> Value {
+    let value: Value = serde_json::from_slice(&canonical::to_vec(document)).expect("JSON");
+    assert_eq!(complaints(name, &value), Vec::<String>::new(), "{value:#}");
+    value
+}
+
+/// `pointer` of a fitting document is set to `wrong`; the schema must notice.
+fn assert_refused(name: &str, fitting: &Value, pointer: &str, wrong: Value) {
+    let mut value = fitting.clone();
+    *value.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer} in {fitting:#}")) = wrong.clone();
+    assert!(!complaints(name, &value).is_empty(), "{pointer} = {wrong} is accepted");
+}
+
+/// A member of a fitting document is left out; the schema must notice.
+fn assert_required(name: &str, fitting: &Value, parent: &str, key: &str) {
+    let mut value = fitting.clone();
+    let members = value.pointer_mut(parent).and_then(Value::as_object_mut).expect("an object");
+    assert!(members.remove(key).is_some(), "{parent}/{key} is not there");
+    assert!(!complaints(name, &value).is_empty(), "{parent}/{key} may be missing");
+}
+
+fn planned() -> PlannedStep {
+    PlannedStep {
+        name: StepName::new("fmt").expect("name"),
+        cmd: Argv::new(vec!["cargo".into(), "fmt".into()]).expect("argv"),
+        workdir: RelPath::new(".").expect("path"),
+        timeout_ms: 1_000,
+        grace_ms: 500,
+        network: Network::Deny,
+        read_only: ReadOnly::Tracked,
+        env_allowlist: vec![EnvName::new("CI").expect("name")],
+        env: BTreeMap::from([(EnvName::new("A").expect("name"), "b".to_owned())]),
+        limits: Limits {
+            memory: Limit::Unlimited,
+            pids: Limit::Max(4_096),
+            disk: Limit::Max(1 << 30),
+            output: Limit::Max(1 << 20),
+            cpu_seconds: Limit::Unlimited,
+            open_files: Limit::Max(1_024),
+        },
+        retries: 1,
+        expect_exit: vec![0],
+        inputs: Inputs::Globs(vec!["src/**".into()]),
+        reports: Vec::new(),
+    }
+}
+
+fn drift() -> DriftEvidence {
+    let entry =
+        |content: &[u8]| Some(Entry { kind: EntryKind::File, executable: false, sha256: Sha256Hex::of(content) });
+    let change = |path: &str, kind, before, after, diff| Change { path: path.into(), kind, before, after, diff };
+    let changes = vec![
+        change("README.md", ChangeKind::Modified, entry(b"a"), entry(b"b"), Diff::Whole { text: "-a\n+b\n".into() }),
+        change("new", ChangeKind::Created, None, entry(b"c"), Diff::Binary),
+        change("old", ChangeKind::Deleted, entry(b"d"), None, Diff::Omitted { reason: "the bound".into() }),
+    ];
+    DriftEvidence {
+        method: Some(DriftMethod::Layer),
+        found: StepDrift { changes, omitted: 0 },
+        applied: vec!["out".into()],
+    }
+}
+
+fn step() -> StepEvidence {
+    let mut enforcement = Enforcement::default();
+    enforcement.enforced(Control::Layer, "overlayfs on tmpfs");
+    enforcement.not_enforced(Control::PidNamespace, "clone: EPERM");
+    enforcement.not_requested(Control::MemoryLimit, "the plan does not bound it");
+    let failed = AttemptEvidence {
+        outcome: Outcome::TimedOut,
+        termination: Termination::TimedOut { exit_code: 137 },
+        duration_ms: 1_500,
+        stdout_sha256: Sha256Hex::of(b""),
+        stderr_sha256: Sha256Hex::of(b""),
+    };
+    StepEvidence {
+        planned: planned(),
+        outcome: Outcome::Drifted,
+        termination: Termination::Exited { code: 0 },
+        exit_code: Some(0),
+        duration_ms: 12,
+        stdout: StreamEvidence { preview: "ok\n".into(), bytes: 3, kept_bytes: 3, ..StreamEvidence::empty() },
+        stderr: StreamEvidence::empty(),
+        enforcement,
+        drift: drift(),
+        flaky: true,
+        earlier_attempts: vec![failed],
+        env_names: BTreeSet::from(["PATH".to_owned()]),
+        resources: Resources { user_ms: 1, system_ms: 2, max_rss_kib: 3 },
+    }
+}
+
+/// A step that was never reached: everything that can be absent is.
+fn skipped() -> StepEvidence {
+    let termination = Termination::NotStarted { reason: "`fmt` failed".into(), fault: StartFault::NotReached };
+    StepEvidence {
+        outcome: Outcome::Skipped,
+        termination,
+        exit_code: None,
+        enforcement: Enforcement::default(),
+        drift: DriftEvidence { method: None, found: StepDrift::default(), applied: Vec::new() },
+        earlier_attempts: Vec::new(),
+        ..step()
+    }
+}
+
+fn summary() -> Summary {
+    Summary { outcome: Outcome::Drifted, overall_exit_code: 3, duration_ms: 12 }
+}
+
+fn measured() -> Measured {
+    let at = "2026-01-02T03:04:05.678Z".to_owned();
+    Measured { run_id: RunId::new("r-1").expect("name"), started_at: at.clone(), finished_at: at }
+}
+
+fn tree() -> SnapshotId {
+    SnapshotId::from_root(&Sha256Hex::of(b"tree"))
+}
+
+fn skill_evidence() -> SkillEvidence {
+    evidence::seal(SkillEvidence {
+        version: evidence::VERSION,
+        changeset_id: Some(ChangesetId::new("009_x").expect("id")),
+        profile: ProfileName::new("pr").expect("name"),
+        skill: SkillName::new("verify.format.check").expect("name"),
+        determinism: Determinism::D0,
+        declared_tier: Tier::ONE,
+        tier: Tier::THREE,
+        tier_reasons: BTreeSet::from([TierReason::Drift]),
+        repo_snapshot_before: tree(),
+        repo_snapshot_after: tree(),
+        tracked_drift: TrackedDrift { mode: ReadOnly::Tracked, changed_files: vec!["README.md".into()] },
+        spec_sha256: Sha256Hex::of(b"spec"),
+        plan_sha256: Sha256Hex::of(b"plan"),
+        flaky: true,
+        cached_from: None,
+        steps: vec![step(), skipped()],
+        summary: summary(),
+        measured: measured(),
+        sha256: Sha256Hex::of(b""),
+    })
+}
+
+fn check_evidence() -> CheckEvidence {
+    CheckEvidence {
+        toolchain: ToolchainName::new("rust").expect("name"),
+        demand: VersionDemand::Range { range: ">=1.80, <2".into() },
+        version_read: None,
+        satisfied: false,
+        step: step(),
+    }
+}
+
+#[test]
+fn every_schema_is_a_valid_one_and_has_its_own_identity() {
+    let mut ids = BTreeSet::new();
+    for document in &DOCUMENTS {
+        let value = document.value().expect("a valid schema");
+        assert_eq!(value["$id"], document.id());
+        assert!(ids.insert(document.id()));
+        let text = document.text().expect("text");
+        assert!(text.starts_with("{\n  \"$") && text.ends_with("}\n"), "{text}");
+    }
+}
+
+#[test]
+fn a_schema_that_is_none_is_refused() {
+    let schema = |rest: Value| {
+        let mut all = json!({"$schema": "https://json-schema.org/draft/2020-12/schema"});
+        all.as_object_mut().expect("an object").extend(rest.as_object().expect("an object").clone());
+        all
+    };
+    validate(&schema(json!({"type": "object"}))).expect("a valid one");
+    assert!(validate(&json!({"type": "object"})).is_err(), "no draft");
+    assert!(validate(&schema(json!({"type": "objekt"}))).is_err(), "no type of JSON");
+    assert!(validate(&schema(json!({"$ref": "#/$defs/Gone"}))).is_err(), "points nowhere");
+}
+
+#[test]
+fn a_files_difference_is_told_and_a_stranger_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(directory.path().join("schemas")).expect("made");
+    write(directory.path()).expect("written");
+    let ends_well = |code: ExitCode| format!("{code:?}") == format!("{:?}", ExitCode::SUCCESS);
+    assert!(ends_well(check(directory.path()).expect("compared")));
+    files::write(&directory.path().join("schemas/event.schema.json"), "{}\n").expect("written");
+    assert!(!ends_well(check(directory.path()).expect("compared")));
+    write(directory.path()).expect("written");
+    files::write(&directory.path().join("schemas/stranger.schema.json"), "{}\n").expect("written");
+    assert!(!ends_well(check(directory.path()).expect("compared")));
+}
+
+#[test]
+fn skill_evidence_fits_with_its_streams_flat_and_its_digests_bounded() {
+    let name = "skill-evidence";
+    let value = assert_fits(name, &skill_evidence());
+    for stream in ["stdout", "stderr"] {
+        for field in ["sha256", "bytes", "kept_bytes", "complete", "preview", "tail"] {
+            assert_required(name, &value, "/steps/0", &format!("{stream}_{field}"));
+        }
+        assert_refused(name, &value, &format!("/steps/0/{stream}_sha256"), json!("E3B0"));
+    }
+    for digest in ["/sha256", "/spec_sha256", "/plan_sha256", "/repo_snapshot_before", "/repo_snapshot_after"] {
+        assert_refused(name, &value, digest, json!("0".repeat(63)));
+    }
+    for (pointer, wrong) in [
+        ("/version", json!(2)),
+        ("/changeset_id", json!("a/b")),
+        ("/changeset_id", json!("a..b")),
+        ("/determinism", json!("D3")),
+        ("/tier", json!(0)),
+        ("/tier", json!(4)),
+        ("/steps/0/name", json!("a b")),
+        ("/steps/0/cmd", json!([])),
+        ("/steps/0/timeout_ms", json!(-1)),
+        ("/steps/0/exit_code", json!(256)),
+        ("/steps/0/exit_code", json!(-1)),
+        ("/steps/0/outcome", json!("ok")),
+        ("/steps/0/termination/kind", json!("unknown")),
+        ("/steps/0/env_allowlist/0", json!("lower")),
+        ("/steps/0/enforcement/layer/state", json!("maybe")),
+        ("/steps/0/enforcement", json!({"wishes": {"state": "enforced", "mechanism": "x"}})),
+        ("/steps/0/drift/changes/0/kind", json!("touched")),
+        ("/tracked_drift/mode", json!("readonly")),
+    ] {
+        assert_refused(name, &value, pointer, wrong);
+    }
+}
+
+#[test]
+fn what_evidence_always_has_is_required_even_where_it_may_be_null() {
+    let value = assert_fits("skill-evidence", &skill_evidence());
+    for key in value.as_object().expect("an object").keys() {
+        assert_required("skill-evidence", &value, "", key);
+    }
+    for key in value["steps"][1].as_object().expect("an object").keys() {
+        assert_required("skill-evidence", &value, "/steps/1", key);
+    }
+}
+
+#[test]
+fn toolchain_evidence_fits() {
+    let document = evidence::seal(ToolchainEvidence {
+        version: evidence::VERSION,
+        changeset_id: None,
+        profile: ProfileName::new("pr").expect("name"),
+        spec_sha256: Sha256Hex::of(b"spec"),
+        plan_sha256: Sha256Hex::of(b"plan"),
+        repo_snapshot: tree(),
+        checks: vec![check_evidence()],
+        summary: summary(),
+        measured: measured(),
+        sha256: Sha256Hex::of(b""),
+    });
+    let value = assert_fits("toolchain-evidence", &document);
+    for key in value["checks"][0].as_object().expect("an object").keys() {
+        assert_required("toolchain-evidence", &value, "/checks/0", key);
+    }
+    assert_refused("toolchain-evidence", &value, "/checks/0/demand/kind", json!("some"));
+}
+
+fn last_run() -> LastRun {
+    LastRun {
+        profile: ProfileName::new("pr").expect("name"),
+        outcome: Verdict::Passed,
+        timestamp: "2026-01-02T03:04:05.678Z".into(),
+        run_id: RunId::new("r1").expect("name"),
+        tier: Tier::ONE,
+        snapshot: tree(),
+        spec_sha256: Sha256Hex::of(b"spec"),
+        evidence: BTreeMap::from([("verify/a.json".to_owned(), Sha256Hex::of(b"a"))]),
+    }
+}
+
+#[test]
+fn a_status_file_may_hold_anything_but_a_wrong_last_run() {
+    let value = assert_fits("status-last-run", &last_run());
+    assert_refused("status-last-run", &value, "/outcome", json!("green"));
+    assert_refused("status-last-run", &value, "/evidence/verify~1a.json", json!("x"));
+
+    let old = br#"{"schema_version":"v1","state":"executed","validation":{"n":1.10},"execution":[1,null]}"#;
+    for before in [Some(&old[..]), Some(br#"{"status":"verify_success","verified_at":"today"}"#), None] {
+        let bytes = proctor_core::status::update(before, &last_run()).expect("updated");
+        let status: Value = serde_json::from_slice(&bytes).expect("JSON");
+        assert_eq!(complaints("status", &status), Vec::<String>::new());
+        assert_refused("status", &status, "/verification/last_run/tier", json!(9));
+        assert_required("status", &status, "/verification/last_run", "run_id");
+    }
+}
+
+#[test]
+fn a_plan_fits_and_has_no_room_for_more() {
+    let skill = PlannedSkill {
+        name: SkillName::new("a").expect("name"),
+        description: String::new(),
+        determinism: Determinism::D1,
+        declared_tier: Tier::TWO,
+        needs: vec![SkillName::new("b").expect("name")],
+        caches: vec![RelPath::new("target").expect("path")],
+        platform: BTreeMap::from([("os".to_owned(), "linux".to_owned())]),
+        container: String::new(),
+        steps: vec![planned()],
+    };
+    let check = PlannedCheck {
+        toolchain: ToolchainName::new("rust").expect("name"),
+        version: VersionDemand::Any,
+        run: planned(),
+    };
+    let plan = Plan {
+        version: 1,
+        profile: ProfileName::new("pr").expect("name"),
+        spec_sha256: Sha256Hex::of(b"spec"),
+        order: SkillOrder::Graph { parallel: 2 },
+        toolchain: vec![check],
+        skills: vec![skill],
+    };
+    let value = assert_fits("plan", &plan);
+    let mut more = value.clone();
+    more["extra"] = json!(1);
+    assert!(!complaints("plan", &more).is_empty());
+    assert_required("plan", &value, "", "order");
+}
+
+#[test]
+fn events_fit() {
+    let skill = || SkillName::new("a").expect("name");
+    let events = [
+        RunEvent::CheckFinished { check: check_evidence() },
+        RunEvent::StepFinished { skill: skill(), step: skipped() },
+        RunEvent::Doubted { doubt: Doubt::TreeChanged, message: "edited".into() },
+        RunEvent::SkillFinished { skill: skill(), outcome: Outcome::Passed, tier: Tier::ONE, reason: String::new() },
+        RunEvent::RunFinished {
+            verdict: Verdict::Inconclusive,
+            tier: Tier::ONE,
+            exit_code: 5,
+            duration_ms: 1,
+            evidence_dir: "/state/runs/r1".into(),
+        },
+    ];
+    for event in &events {
+        let value = assert_fits("event", event);
+        assert_refused("event", &value, "/event", json!("something_else"));
+    }
+}

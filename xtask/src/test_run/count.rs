@@ -1,0 +1,134 @@
+//! Counts the tests of many test programs from what they print. It reads the lines of libtest
+//! and libtest-mimic and starts nothing.
+
+use std::fmt;
+
+/// What the tests of all programs came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Tests that passed.
+    pub(crate) passed: u64,
+    /// Tests that failed, and test programs that ended without a result.
+    pub(crate) failed: u64,
+    /// Tests that the programs themselves left out.
+    pub(crate) skipped: u64,
+    /// The names of those, with the reason where one was given.
+    pub(crate) ignored: Vec<String>,
+    /// Whether a program announced its tests and has not yet told their result.
+    open: bool,
+}
+
+impl Counts {
+    /// Takes in one line of output.
+    pub(crate) fn see(&mut self, line: &str) {
+        let line = plain(line);
+        let line = line.trim_end();
+        if announces_tests(line) {
+            self.end();
+            self.open = true;
+        } else if let Some(rest) = line.strip_prefix("test result: ") {
+            self.open = false;
+            self.passed += number_before(rest, " passed");
+            self.failed += number_before(rest, " failed");
+            self.skipped += number_before(rest, " ignored");
+        } else if let Some((name, reason)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ignored"))
+        {
+            self.ignored.push(format!("{name}{}", reason.replacen(", ", ": ", 1)));
+        }
+    }
+
+    /// Says that nothing follows: a program that has not told its result counts as failed.
+    pub(crate) fn end(&mut self) {
+        self.failed += u64::from(std::mem::take(&mut self.open));
+    }
+
+    /// The counts where cargo's own end is taken in: where it failed, something did.
+    pub(crate) fn with_verdict_of_cargo(&self, succeeded: bool) -> Self {
+        let mut counts = self.clone();
+        if !succeeded && counts.failed == 0 {
+            counts.failed = 1;
+        }
+        counts
+    }
+
+    /// Whether at least one test ran, and none failed.
+    pub(crate) fn is_success(&self) -> bool {
+        self.failed == 0 && self.passed > 0
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+/// `running 3 tests`
+fn announces_tests(line: &str) -> bool {
+    let count =
+        line.strip_prefix("running ").and_then(|rest| rest.strip_suffix(" tests").or(rest.strip_suffix(" test")));
+    count.is_some_and(|count| count.parse::<u64>().is_ok())
+}
+
+/// The number that stands right before `word`; 0 where there is none.
+fn number_before(text: &str, word: &str) -> u64 {
+    let before = text.find(word).map_or("", |at| &text[..at]);
+    before.rsplit([' ', ';']).next().and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+/// The line without colours: `ESC [ … m` goes.
+fn plain(line: &str) -> String {
+    let mut parts = line.split("\x1b[");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push_str(part.split_once('m').map_or(part, |(_, rest)| rest));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(output: &str) -> Counts {
+        let mut counts = Counts::default();
+        output.lines().for_each(|line| counts.see(line));
+        counts.end();
+        counts
+    }
+
+    #[test]
+    fn programs_are_summed_and_the_skipped_are_named() {
+        let counts = counted(
+            "running 3 tests\ntest a ... ok\ntest b::c ... ignored, needs root\ntest d ... FAILED\n\n\
+             test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+             running 1 test\ntest x ... ignored\n\
+             test result: \x1b[32mok\x1b[0m. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n",
+        );
+        assert_eq!(counts.to_string(), "1 passed, 1 failed, 2 skipped");
+        assert_eq!(counts.ignored, ["b::c: needs root", "x"]);
+        assert!(!counts.is_success());
+    }
+
+    #[test]
+    fn a_program_that_dies_before_its_result_has_failed() {
+        let done = "running 1 test\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
+        assert!(counted(done).is_success());
+        assert_eq!(counted(&format!("running 9 tests\ntest a ... ok\n{done}")).failed, 1);
+        assert_eq!(counted(&format!("{done}running 9 tests\n")).failed, 1);
+    }
+
+    #[test]
+    fn a_failure_that_only_cargo_saw_is_not_counted_as_zero() {
+        let done = counted("test result: ok. 1 passed; 0 failed; 0 ignored");
+        assert_eq!(done.with_verdict_of_cargo(false).to_string(), "1 passed, 1 failed, 0 skipped");
+        assert_eq!(done.with_verdict_of_cargo(true), done);
+    }
+
+    #[test]
+    fn nothing_that_ran_is_no_success() {
+        assert!(!counted("").is_success());
+        assert!(!counted("running 0 tests\ntest result: ok. 0 passed; 0 failed; 0 ignored").is_success());
+        assert!(!counted("test result: ok. 0 passed; 0 failed; 3 ignored").is_success());
+    }
+}
