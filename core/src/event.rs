@@ -14,7 +14,6 @@ use crate::verdict::{Doubt, Verdict};
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
-#[expect(clippy::large_enum_variant, reason = "events pass through one bounded channel, a few at a time")]
 pub enum RunEvent {
     /// The plan stands, and the snapshot is taken.
     RunStarted {
