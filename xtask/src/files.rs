@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 /// Directories that hold nothing of ours, wherever they stand.
-const FOREIGN: [&str; 3] = [".git", "target", "node_modules"];
+const FOREIGN: [&str; 3] = [".git", "target", ".proctor"];
 
 /// Every regular file below `root`, relative to it, sorted; links are not followed.
 ///
@@ -30,12 +30,12 @@ pub(crate) fn all(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The text of a file.
+/// The bytes of a file.
 ///
 /// # Errors
-/// It is not there, cannot be read, or is not UTF-8.
-pub(crate) fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("`{}` cannot be read", path.display()))
+/// It is not there, or cannot be read.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("`{}` cannot be read", path.display()))
 }
 
 /// Writes a file of the repository.

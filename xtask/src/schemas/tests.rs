@@ -37,7 +37,7 @@ fn assert_fits<T: serde::Serialize>(name: &str, document: &T) -> Value {
 }
 
 /// `pointer` of a fitting document is set to `wrong`; the schema must notice.
-fn assert_refused(name: &str, fitting: &Value, pointer: &str, wrong: Value) {
+fn assert_refused(name: &str, fitting: &Value, pointer: &str, wrong: &Value) {
     let mut value = fitting.clone();
     *value.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer} in {fitting:#}")) = wrong.clone();
     assert!(!complaints(name, &value).is_empty(), "{pointer} = {wrong} is accepted");
@@ -230,10 +230,10 @@ fn skill_evidence_fits_with_its_streams_flat_and_its_digests_bounded() {
         for field in ["sha256", "bytes", "kept_bytes", "complete", "preview", "tail"] {
             assert_required(name, &value, "/steps/0", &format!("{stream}_{field}"));
         }
-        assert_refused(name, &value, &format!("/steps/0/{stream}_sha256"), json!("E3B0"));
+        assert_refused(name, &value, &format!("/steps/0/{stream}_sha256"), &json!("E3B0"));
     }
     for digest in ["/sha256", "/spec_sha256", "/plan_sha256", "/repo_snapshot_before", "/repo_snapshot_after"] {
-        assert_refused(name, &value, digest, json!("0".repeat(63)));
+        assert_refused(name, &value, digest, &json!("0".repeat(63)));
     }
     for (pointer, wrong) in [
         ("/version", json!(2)),
@@ -255,7 +255,7 @@ fn skill_evidence_fits_with_its_streams_flat_and_its_digests_bounded() {
         ("/steps/0/drift/changes/0/kind", json!("touched")),
         ("/tracked_drift/mode", json!("readonly")),
     ] {
-        assert_refused(name, &value, pointer, wrong);
+        assert_refused(name, &value, pointer, &wrong);
     }
 }
 
@@ -288,7 +288,7 @@ fn toolchain_evidence_fits() {
     for key in value["checks"][0].as_object().expect("an object").keys() {
         assert_required("toolchain-evidence", &value, "/checks/0", key);
     }
-    assert_refused("toolchain-evidence", &value, "/checks/0/demand/kind", json!("some"));
+    assert_refused("toolchain-evidence", &value, "/checks/0/demand/kind", &json!("some"));
 }
 
 fn last_run() -> LastRun {
@@ -307,15 +307,15 @@ fn last_run() -> LastRun {
 #[test]
 fn a_status_file_may_hold_anything_but_a_wrong_last_run() {
     let value = assert_fits("status-last-run", &last_run());
-    assert_refused("status-last-run", &value, "/outcome", json!("green"));
-    assert_refused("status-last-run", &value, "/evidence/verify~1a.json", json!("x"));
+    assert_refused("status-last-run", &value, "/outcome", &json!("green"));
+    assert_refused("status-last-run", &value, "/evidence/verify~1a.json", &json!("x"));
 
     let old = br#"{"schema_version":"v1","state":"executed","validation":{"n":1.10},"execution":[1,null]}"#;
     for before in [Some(&old[..]), Some(br#"{"status":"verify_success","verified_at":"today"}"#), None] {
         let bytes = proctor_core::status::update(before, &last_run()).expect("updated");
         let status: Value = serde_json::from_slice(&bytes).expect("JSON");
         assert_eq!(complaints("status", &status), Vec::<String>::new());
-        assert_refused("status", &status, "/verification/last_run/tier", json!(9));
+        assert_refused("status", &status, "/verification/last_run/tier", &json!(9));
         assert_required("status", &status, "/verification/last_run", "run_id");
     }
 }
@@ -371,6 +371,6 @@ fn events_fit() {
     ];
     for event in &events {
         let value = assert_fits("event", event);
-        assert_refused("event", &value, "/event", json!("something_else"));
+        assert_refused("event", &value, "/event", &json!("something_else"));
     }
 }

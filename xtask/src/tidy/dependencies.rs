@@ -1,0 +1,135 @@
+//! Rules about the manifests: each dependency is explained and used, and no crate of ours uses
+//! one above it.
+
+use toml::{Table, Value};
+
+use super::{Findings, Texts};
+
+/// Which crates of ours each crate may use. `core` is the lowest.
+const DIRECTIONS: [(&str, &[&str]); 7] = [
+    ("core", &[]),
+    ("sandbox", &["core"]),
+    ("snapshot", &["core"]),
+    ("runner", &["core", "sandbox", "snapshot"]),
+    ("cli", &["core", "sandbox", "snapshot", "runner"]),
+    ("tests", &["core", "sandbox", "snapshot", "runner"]),
+    ("xtask", &["core"]),
+];
+
+/// The document that has a row for each dependency.
+const DOCUMENT: &str = "docs/dependencies.md";
+
+/// The tables of a manifest that name dependencies.
+const SECTIONS: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
+
+/// Each dependency has its row in `docs/dependencies.md`, and each row its dependency.
+pub(super) fn documented(texts: &Texts) -> Findings {
+    let document = texts.get(DOCUMENT).map_or("", String::as_str);
+    let rows: Vec<&str> = document.lines().filter_map(row_name).collect();
+    let names = external(texts);
+    let missing = names.iter().filter(|name| !rows.contains(&name.as_str()));
+    let stale = rows.iter().filter(|row| !names.iter().any(|name| name == *row));
+    missing
+        .map(|name| format!("Cargo.toml: `{name}` has no row in {DOCUMENT}"))
+        .chain(stale.map(|row| format!("{DOCUMENT}: `{row}` is no dependency of the workspace")))
+        .collect()
+}
+
+/// A dependency that no crate uses goes.
+pub(super) fn used(texts: &Texts) -> Findings {
+    let used: Vec<String> = manifests(texts).flat_map(|(_, manifest)| names(&manifest)).collect();
+    external(texts)
+        .iter()
+        .filter(|name| !used.contains(name))
+        .map(|name| format!("Cargo.toml: no crate uses `{name}`"))
+        .collect()
+}
+
+/// Nothing points back: core ← sandbox, snapshot ← runner ← cli.
+pub(super) fn directions(texts: &Texts) -> Findings {
+    manifests(texts).flat_map(|(directory, manifest)| upward(directory, &manifest)).collect()
+}
+
+fn upward(directory: &str, manifest: &Table) -> Findings {
+    let Some((_, below)) = DIRECTIONS.iter().find(|(name, _)| *name == directory) else {
+        return vec![format!("{directory}/Cargo.toml: xtask/src/tidy/dependencies.rs does not say what it may use")];
+    };
+    names(manifest)
+        .iter()
+        .filter_map(|name| name.strip_prefix("proctor-"))
+        .filter(|name| !below.contains(name))
+        .map(|name| format!("{directory}/Cargo.toml: `{directory}` must not use `proctor-{name}`"))
+        .collect()
+}
+
+/// The crates' manifests, by directory.
+fn manifests(texts: &Texts) -> impl Iterator<Item = (&str, Table)> {
+    texts.iter().filter_map(|(path, text)| {
+        let directory = path.strip_suffix("/Cargo.toml").filter(|directory| !directory.contains('/'))?;
+        Some((directory, text.parse().ok()?))
+    })
+}
+
+/// What a manifest depends on, for whatever purpose or platform.
+fn names(manifest: &Table) -> Vec<String> {
+    let platforms = manifest.get("target").and_then(Value::as_table).into_iter().flat_map(Table::values);
+    std::iter::once(manifest)
+        .chain(platforms.filter_map(Value::as_table))
+        .flat_map(|table| SECTIONS.iter().filter_map(|section| table.get(*section)?.as_table()))
+        .flat_map(|section| section.keys().cloned())
+        .collect()
+}
+
+/// The workspace's dependencies that others wrote.
+fn external(texts: &Texts) -> Vec<String> {
+    let manifest: Option<Table> = texts.get("Cargo.toml").and_then(|text| text.parse().ok());
+    let dependencies =
+        manifest.as_ref().and_then(|manifest| manifest.get("workspace")?.get("dependencies")?.as_table());
+    let is_ours = |value: &Value| value.get("path").is_some();
+    dependencies.into_iter().flatten().filter(|(_, value)| !is_ours(value)).map(|(name, _)| name.clone()).collect()
+}
+
+/// The crate of a row ``| `name` | …``.
+fn row_name(line: &str) -> Option<&str> {
+    line.strip_prefix("| `")?.split_once("` |").map(|(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::texts;
+    use super::*;
+
+    const ROOT: &str =
+        "[workspace.dependencies]\nproctor-core = { path = \"core\" }\nserde = \"1\"\nnix = { version = \"0.31\" }\n";
+
+    #[test]
+    fn each_dependency_has_a_row_and_each_row_a_dependency() {
+        let table = "| crate | why |\n|---|---|\n| `serde` | x |\n| `gone` | x |\n";
+        let found = documented(&texts(&[("Cargo.toml", ROOT), (DOCUMENT, table)]));
+        assert_eq!(found.len(), 2);
+        assert!(found[0].contains("`nix`") && found[1].contains("`gone`"), "{found:?}");
+    }
+
+    #[test]
+    fn a_dependency_that_no_crate_uses_is_named() {
+        let core = "[dependencies]\nserde.workspace = true\n";
+        let found = used(&texts(&[("Cargo.toml", ROOT), ("core/Cargo.toml", core)]));
+        assert_eq!(found, ["Cargo.toml: no crate uses `nix`"]);
+        let platform = "[target.'cfg(unix)'.dev-dependencies]\nnix.workspace = true\n";
+        let all = texts(&[("Cargo.toml", ROOT), ("core/Cargo.toml", core), ("cli/Cargo.toml", platform)]);
+        assert_eq!(used(&all), Findings::new());
+    }
+
+    #[test]
+    fn nothing_points_back() {
+        let core = "[dev-dependencies]\nproctor-runner.workspace = true\n";
+        let runner = "[dependencies]\nproctor-core.workspace = true\nproctor-sandbox.workspace = true\n";
+        let found = directions(&texts(&[("core/Cargo.toml", core), ("runner/Cargo.toml", runner)]));
+        assert_eq!(found, ["core/Cargo.toml: `core` must not use `proctor-runner`"]);
+    }
+
+    #[test]
+    fn a_crate_of_which_nothing_is_said_is_named() {
+        assert_eq!(directions(&texts(&[("sql/Cargo.toml", "")])).len(), 1);
+    }
+}

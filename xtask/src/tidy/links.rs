@@ -1,0 +1,85 @@
+//! Rules about the documents: what they point at is there.
+
+use super::{Findings, Texts};
+
+/// Every relative link of a Markdown file leads to a file or a directory.
+pub(super) fn relative(texts: &Texts) -> Findings {
+    texts
+        .iter()
+        .filter(|(path, _)| path.ends_with(".md"))
+        .flat_map(|(path, text)| {
+            let broken = targets(text).filter(|target| !leads_somewhere(texts, path, target));
+            broken.map(move |target| format!("{path}: the link to `{target}` leads nowhere")).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Every `make …` that the README names is a target of the Makefile.
+pub(super) fn make_targets(texts: &Texts) -> Findings {
+    let makefile = texts.get("Makefile").map_or("", String::as_str);
+    let readme = texts.get("README.md").map_or("", String::as_str);
+    let is_target =
+        |name: &str| makefile.lines().any(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(':')));
+    commands(readme)
+        .filter(|name| !is_target(name))
+        .map(|name| format!("README.md: the Makefile has no target `{name}`"))
+        .collect()
+}
+
+/// The words that follow `make ` at the start of a line or of a code span.
+fn commands(text: &str) -> impl Iterator<Item = &str> {
+    let starts = |at: usize| at == 0 || text[..at].ends_with(['\n', '`']);
+    text.match_indices("make ").filter(move |(at, _)| starts(*at)).filter_map(|(at, word)| {
+        let rest = &text[at + word.len()..];
+        let end = rest.find(|c: char| !(c.is_ascii_lowercase() || c == '-')).unwrap_or(rest.len());
+        (end > 0).then(|| &rest[..end])
+    })
+}
+
+/// The targets of Markdown links that stay in the repository, without their anchors.
+fn targets(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| {
+        let target = rest.split_once(')')?.0;
+        let path = target.split('#').next().unwrap_or_default();
+        (!path.is_empty() && !target.contains("://")).then_some(path)
+    })
+}
+
+fn leads_somewhere(texts: &Texts, from: &str, target: &str) -> bool {
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." if parts.pop().is_none() => return false,
+            ".." => {}
+            name => parts.push(name),
+        }
+    }
+    let path = parts.join("/");
+    let below = format!("{path}/");
+    texts.contains_key(&path) || texts.keys().any(|file| file.starts_with(&below))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::texts;
+    use super::*;
+
+    #[test]
+    fn links_lead_to_files_and_directories_from_where_they_stand() {
+        let readme = "[a](docs/a.md#x) [b](./core) [c](https://x/y) [d](#here) [e](docs/gone.md)";
+        let a = "[up](../README.md) [out](../../x) [side](b.md)";
+        let files = texts(&[("README.md", readme), ("docs/a.md", a), ("core/src/lib.rs", "")]);
+        let found = relative(&files);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[0].contains("`docs/gone.md`") && found[1].contains("`../../x`") && found[2].contains("`b.md`"));
+    }
+
+    #[test]
+    fn commands_of_the_readme_are_targets() {
+        let readme = "make demo\nwe make it so\n`make test` or `make tset`\n";
+        let files = texts(&[("README.md", readme), ("Makefile", "demo: build\n\tx\ntest:\n\tmake tset\n")]);
+        assert_eq!(make_targets(&files), ["README.md: the Makefile has no target `tset`"]);
+    }
+}

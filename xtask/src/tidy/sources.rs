@@ -1,0 +1,175 @@
+//! Rules about the text of Rust sources.
+
+use super::{Findings, Texts, rust};
+
+/// How many lines a source may have.
+const MAX_LINES: usize = 600;
+
+/// Sources that are longer, and why.
+const LONG: [(&str, &str); 0] = [];
+
+/// What must not stand in a source, and what to do instead. Written in two halves, so that this
+/// file keeps its own rule.
+const WORDS: [(&str, &str, &str); 7] = [
+    ("TO", "DO", "do it, or say in the issue that it is left"),
+    ("FIX", "ME", "mend it, or say in the issue that it is left"),
+    ("dbg", "!(", "take it out"),
+    ("todo", "!(", "write it"),
+    ("unimplemented", "!(", "write it"),
+    ("#[ign", "ore", "a test runs, or its harness says by name why it cannot"),
+    ("#[al", "low(", "say `#[expect(lint, reason = \"…\")]`"),
+];
+
+/// What the core must not touch: it has no I/O of any kind.
+const WORLD: [&str; 10] = [
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::os",
+    "std::process",
+    "std::thread",
+    "std::env",
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "println!(",
+];
+
+/// How code that the compiler cannot vouch for begins, and the leave for it. Written in two
+/// halves, so that this file keeps its own rule.
+const UNSAFE: [&str; 5] = [
+    concat!("un", "safe {"),
+    concat!("un", "safe fn"),
+    concat!("un", "safe impl"),
+    concat!("un", "safe extern"),
+    concat!("expect(un", "safe_code"),
+];
+
+/// Every source says at its top what it is responsible for.
+pub(super) fn headers(texts: &Texts) -> Findings {
+    rust(texts)
+        .filter(|(_, text)| !text.starts_with("//! "))
+        .map(|(path, _)| format!("{path}:1: a source begins with `//!` and what it is responsible for"))
+        .collect()
+}
+
+/// No source is long without a reason, and no reason outlives its source.
+pub(super) fn lengths(texts: &Texts) -> Findings {
+    long(texts, &LONG)
+}
+
+fn long(texts: &Texts, reasons: &[(&str, &str)]) -> Findings {
+    let too_long = |text: &str| text.lines().count() > MAX_LINES;
+    let has_reason = |path: &str| reasons.iter().any(|(long, _)| *long == path);
+    let unexplained = rust(texts).filter(|(path, text)| too_long(text) && !has_reason(path)).map(|(path, text)| {
+        format!(
+            "{path}: {} lines; split it by noun, or give the reason in xtask/src/tidy/sources.rs",
+            text.lines().count()
+        )
+    });
+    let stale = reasons.iter().filter(|(path, _)| texts.get(*path).is_none_or(|text| !too_long(text)));
+    unexplained
+        .chain(stale.map(|(path, _)| format!("{path}: no longer long; take it off xtask/src/tidy/sources.rs")))
+        .collect()
+}
+
+/// Nothing unfinished, nothing silenced.
+pub(super) fn words(texts: &Texts) -> Findings {
+    let words = WORDS.map(|(head, tail, instead)| (format!("{head}{tail}"), instead));
+    lines(texts)
+        .flat_map(|(path, number, line)| {
+            let found = words.iter().filter(move |(word, _)| line.contains(word.as_str()));
+            found.map(move |(word, instead)| format!("{path}:{number}: `{word}`: {instead}"))
+        })
+        .collect()
+}
+
+/// The core reads no file, clock, process or environment. (Its tests may.)
+pub(super) fn pure_core(texts: &Texts) -> Findings {
+    rust(texts)
+        .filter(|(path, _)| path.starts_with("core/src/") && !is_test(path))
+        .flat_map(|(path, text)| {
+            let body = text.split("#[cfg(test)]").next().unwrap_or_default();
+            WORLD
+                .iter()
+                .filter(|word| body.contains(**word))
+                .map(move |word| format!("{path}: `{word}` in the pure core"))
+        })
+        .collect()
+}
+
+/// No `unsafe`, and no leave for it, outside the sandbox.
+pub(super) fn unsafe_stays_in_sandbox(texts: &Texts) -> Findings {
+    lines(texts)
+        .filter(|(path, _, line)| !path.starts_with("sandbox/") && mentions_unsafe(line))
+        .map(|(path, number, _)| format!("{path}:{number}: `unsafe` outside the crate `sandbox`"))
+        .collect()
+}
+
+fn mentions_unsafe(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    UNSAFE.iter().any(|word| code.contains(word))
+}
+
+fn is_test(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.contains("/tests/")
+}
+
+/// The lines of every source, numbered from 1.
+fn lines(texts: &Texts) -> impl Iterator<Item = (&str, usize, &str)> {
+    rust(texts).flat_map(|(path, text)| text.lines().enumerate().map(move |(at, line)| (path, at + 1, line)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::texts;
+    use super::*;
+
+    #[test]
+    fn a_source_without_a_header_is_named() {
+        let texts = texts(&[("a/b.rs", "use x;\n"), ("c.rs", "//! What.\n"), ("d.txt", "free")]);
+        assert_eq!(headers(&texts).len(), 1);
+        assert!(headers(&texts)[0].starts_with("a/b.rs:1: "));
+    }
+
+    #[test]
+    fn long_sources_need_a_reason_and_reasons_need_a_long_source() {
+        let text = "x\n".repeat(MAX_LINES + 1);
+        let long_one = texts(&[("a.rs", &text)]);
+        assert_eq!(long(&long_one, &[]).len(), 1);
+        assert_eq!(long(&long_one, &[("a.rs", "a table")]), Findings::new());
+        assert_eq!(long(&texts(&[("a.rs", "")]), &[("a.rs", "a table")]).len(), 1);
+        assert_eq!(long(&texts(&[]), &[("a.rs", "a table")]).len(), 1);
+    }
+
+    #[test]
+    fn unfinished_and_silenced_code_is_found_with_its_line() {
+        for (head, tail, _) in WORDS {
+            let text = format!("//! x\n    {head}{tail}\n");
+            let found = words(&texts(&[("a.rs", &text)]));
+            assert!(found.len() == 1 && found[0].starts_with("a.rs:2: "), "{head}{tail}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn the_core_touches_nothing_but_in_its_tests() {
+        let bad = texts(&[("core/src/a.rs", "use std::fs;"), ("core/src/b.rs", "let t = std::time::Instant::now();")]);
+        assert_eq!(pure_core(&bad).len(), 2);
+        let good = texts(&[
+            ("core/src/a.rs", "use std::fmt;\n#[cfg(test)]\nmod tests { use std::fs; }"),
+            ("core/src/a/tests.rs", "use std::fs;"),
+            ("runner/src/a.rs", "use std::fs;"),
+        ]);
+        assert_eq!(pure_core(&good), Findings::new());
+    }
+
+    #[test]
+    fn unsafe_is_found_outside_the_sandbox() {
+        let comment = format!("// {} y() }} would be wrong", UNSAFE[0]);
+        for word in UNSAFE {
+            let line = format!("let x = {word} y() }};");
+            let texts = texts(&[("cli/src/a.rs", &line), ("sandbox/src/a.rs", &line), ("cli/src/b.rs", &comment)]);
+            let found = unsafe_stays_in_sandbox(&texts);
+            assert!(found.len() == 1 && found[0].starts_with("cli/src/a.rs:1: "), "{word}: {found:?}");
+        }
+    }
+}
