@@ -1,1 +1,34 @@
-//! One command under one policy.
+//! One command under one policy: what must hold for it, who it is, where its writes go, and the
+//! processes of ours around it. Nothing here decides whether a step passed.
+//!
+//! ```text
+//! daemon ── Launcher thread ── spawn ──> helper (own small binary, clean environment)
+//!   │                                      │ set-up, computed by `setup_ops`
+//!   └── Running: stdout, stderr, control   └─> init, PID 1 of the step: reaps, forwards SIGTERM
+//!                                                └─> the command
+//! ```
+//!
+//! A [`RunSpace`] holds the layers of one run by file descriptors, without any process. Each
+//! [`Layer`] has one owner and is [`Open`] or [`Sealed`] by type, because the kernel reports
+//! neither two overlays over one upper directory nor a live upper used as a lower.
+
+mod doctor;
+mod error;
+pub mod helper;
+mod host;
+mod launcher;
+mod policy;
+mod running;
+mod setup;
+mod space;
+mod sys;
+mod wire;
+
+pub use doctor::{DoctorReport, Finding, doctor};
+pub use error::SandboxError;
+pub use host::{Host, HostConfig, RepoFacts, StepUser};
+pub use launcher::Launcher;
+pub use policy::{CacheMount, GitDirs, Policy, ToolKind, ToolMount};
+pub use running::{Received, Report, Running, WaitStatus};
+pub use setup::{SetupOp, Stage, setup_ops};
+pub use space::{Layer, Open, RunSpace, RunSpaceConfig, Sealed};

@@ -1,0 +1,123 @@
+//! The whole set-up, once, with `/bin/true`: what can be had on this machine, found by doing it.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::Duration;
+
+use proctor_core::enforcement::{Control, Enforcement};
+use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
+use rustix::event::{PollFd, PollFlags};
+
+use crate::error::SandboxError;
+use crate::host::{RepoFacts, StepUser};
+use crate::launcher::Launcher;
+use crate::policy::{GitDirs, Policy};
+use crate::running::{Received, Report, Running, WaitStatus};
+use crate::space::{RunSpace, RunSpaceConfig};
+
+/// What the trial has shown.
+#[derive(Debug, Clone)]
+pub struct DoctorReport {
+    /// Whether the set-up happens as root of the host.
+    pub root: bool,
+    /// Who a step over this repository is; `None` where there can be no step.
+    pub user: Option<StepUser>,
+    /// What the kernel was made to enforce; empty where the set-up failed.
+    pub enforcement: Enforcement,
+    /// What is missing; empty where a step can run.
+    pub findings: Vec<Finding>,
+}
+
+/// Something that is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The control that cannot be had, where it is one.
+    pub control: Option<Control>,
+    /// What was tried and what the system says.
+    pub message: String,
+    /// How to mend it.
+    pub hint: String,
+}
+
+/// How long the trial may take.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Does the whole set-up over `repo` once, network denied, with `/bin/true` as the command.
+pub fn doctor(launcher: &Launcher, repo: &Path) -> DoctorReport {
+    let mut report = DoctorReport {
+        root: launcher.host().is_root(),
+        user: None,
+        enforcement: Enforcement::default(),
+        findings: Vec::new(),
+    };
+    if let Err(error) = trial(launcher, repo, &mut report) {
+        let text = error.to_string();
+        let (message, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
+        report.findings.push(Finding { control: None, message: message.to_owned(), hint: hint.to_owned() });
+    }
+    report
+}
+
+fn trial(launcher: &Launcher, repo: &Path, report: &mut DoctorReport) -> Result<(), SandboxError> {
+    let facts = RepoFacts::read(repo)?;
+    let space = RunSpace::create(launcher, RunSpaceConfig { disk_bytes: 16 << 20, inodes: 4096 })?;
+    let layer = space.layer(&facts)?;
+    report.user = Some(layer.user());
+    let running = launcher.spawn(&space, &[], &layer, &trial_policy(launcher, &facts)?)?;
+    watch(&running, report).map_err(|source| SandboxError::System { what: "the trial cannot be watched", source })
+}
+
+fn trial_policy(launcher: &Launcher, facts: &RepoFacts) -> Result<Policy, SandboxError> {
+    let internal = |error: &dyn std::fmt::Display| SandboxError::Protocol(error.to_string());
+    let git = facts.path.join(".git");
+    Ok(Policy {
+        repo: facts.path.clone(),
+        git: GitDirs { worktree_git: git.exists().then_some(git), common: None },
+        workdir: RelPath::new(".").map_err(|error| internal(&error))?,
+        argv: Argv::new(vec!["/bin/true".to_owned()]).map_err(|error| internal(&error))?,
+        env: BTreeMap::new(),
+        network: Network::Deny,
+        limits: Limits {
+            memory: Limit::Unlimited,
+            pids: Limit::Max(64),
+            disk: Limit::Max(16 << 20),
+            output: Limit::Max(1 << 16),
+            cpu_seconds: Limit::Unlimited,
+            open_files: Limit::Max(256),
+        },
+        home: launcher.host().home.clone(),
+        hide: Vec::new(),
+        tools: Vec::new(),
+        caches: Vec::new(),
+    })
+}
+
+fn watch(running: &Running, report: &mut DoctorReport) -> std::io::Result<()> {
+    let deadline = rustix::time::Timespec::try_from(DEADLINE).map_err(std::io::Error::other)?;
+    loop {
+        let mut waited = [PollFd::from_borrowed_fd(running.as_fd(), PollFlags::IN)];
+        if rustix::io::retry_on_intr(|| rustix::event::poll(&mut waited, Some(&deadline)))? == 0 {
+            return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer within 20 s"));
+        }
+        match running.recv()? {
+            Received::Report(Report::Ready { enforcement }) => report.enforcement = enforcement,
+            Received::Report(other) => report.findings.extend(finding(other)),
+            Received::WouldBlock => {}
+            Received::Closed => return Ok(()),
+        }
+    }
+}
+
+fn finding(report: Report) -> Option<Finding> {
+    match report {
+        Report::Refused { control, message, hint } => Some(Finding { control: Some(control), message, hint }),
+        Report::NotStarted { message, .. } => Some(Finding { control: None, message, hint: String::new() }),
+        Report::Exited { status: WaitStatus::Code(0), .. } | Report::Ready { .. } => None,
+        Report::Exited { status, .. } => Some(Finding {
+            control: None,
+            message: format!("/bin/true ended with {status:?} in the sandbox"),
+            hint: String::new(),
+        }),
+    }
+}

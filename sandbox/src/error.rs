@@ -1,0 +1,75 @@
+//! What can go wrong on our side of the sandbox, before or beside the step.
+
+use std::io;
+use std::path::PathBuf;
+
+/// We could not do our job. What the kernel refuses inside the set-up comes as
+/// [`Report::Refused`](crate::Report::Refused) instead, since it names a control.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The helper program could not be started.
+    #[error("the sandbox helper `{}` could not be started: {source}\nhint: install `proctor-sandbox` beside `proctor`", helper.display())]
+    Helper {
+        /// Where it was expected.
+        helper: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A path that we need could not be read or made.
+    #[error("{what} `{}`: {source}", path.display())]
+    Path {
+        /// What was to be done, such as `cannot make the state directory`.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A system call of ours failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The policy cannot hold in this arrangement of paths.
+    #[error("{message}\nhint: {hint}")]
+    Policy {
+        /// What is wrong.
+        message: String,
+        /// How to mend it.
+        hint: String,
+    },
+    /// The kernel refused the place where the layers of a run are held.
+    #[error("no place for the layers of a run could be made: {message}\nhint: {hint}")]
+    NoSpace {
+        /// What the helper says.
+        message: String,
+        /// How to mend it.
+        hint: String,
+    },
+    /// The helper answered what we did not ask.
+    #[error(
+        "the sandbox helper does not speak our protocol: {0}\nhint: install `proctor` and `proctor-sandbox` of the same version"
+    )]
+    Protocol(String),
+    /// The launcher's thread has ended.
+    #[error("the launcher has ended; no further process can be started")]
+    LauncherGone,
+}
+
+impl SandboxError {
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
+        move |errno| Self::System { what, source: errno.into() }
+    }
+
+    pub(crate) fn path(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Path { what, path, source }
+    }
+
+    pub(crate) fn policy(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Policy { message: message.into(), hint: hint.into() }
+    }
+}

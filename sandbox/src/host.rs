@@ -1,0 +1,216 @@
+//! Who we are, where our own files lie, and who a step is therefore going to be.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::SandboxError;
+
+/// The user and group that a step gets under a root daemon for a repository of root's.
+///
+/// The id, and the 65,535 after it that the repository's other owners appear as, must belong to
+/// nobody: they lie just above the range that systemd hands to containers (524288–1879048191,
+/// <https://systemd.io/UIDS-GIDS/>) and below 2^31, where some tools stop.
+pub(crate) const MAPPED_BASE: u32 = 1_879_048_192;
+/// How many ids of the repository are mapped, from 0.
+pub(crate) const MAPPED_COUNT: u32 = 65_536;
+
+/// What the caller knows about the machine.
+#[derive(Debug, Clone)]
+pub struct HostConfig {
+    /// The helper program, `proctor-sandbox`.
+    pub helper: PathBuf,
+    /// Where we may keep files; made with mode 0700 where it is absent.
+    pub state_dir: PathBuf,
+    /// The caller's home directory; no step sees it.
+    pub home: PathBuf,
+}
+
+/// This machine as the sandbox sees it.
+#[derive(Debug, Clone)]
+pub struct Host {
+    pub(crate) helper: PathBuf,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) home: PathBuf,
+    pub(crate) euid: u32,
+    pub(crate) egid: u32,
+}
+
+impl Host {
+    /// Makes what we need of the state directory.
+    ///
+    /// # Errors
+    /// The helper is not there, or the state directory cannot be made.
+    pub fn new(config: HostConfig) -> Result<Self, SandboxError> {
+        let HostConfig { helper, state_dir, home } = config;
+        let helper = fs::canonicalize(&helper).map_err(|source| SandboxError::Helper { helper, source })?;
+        // The directory on which a run mounts its layers, in a mount namespace of its own: it
+        // stays empty on the host for ever.
+        let mount_point = state_dir.join(SPACE_DIR);
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&mount_point)
+            .map_err(SandboxError::path("cannot make the state directory", &mount_point))?;
+        let state_dir = canonical("cannot resolve the state directory", &state_dir)?;
+        // A home that does not exist hides nothing and is hidden from nobody.
+        let home = fs::canonicalize(&home).unwrap_or(home);
+        let (euid, egid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Ok(Self { helper, state_dir, home, euid, egid })
+    }
+
+    /// Whether steps are set up with the power of root.
+    pub fn is_root(&self) -> bool {
+        self.euid == 0
+    }
+
+    /// Our state directory, canonical.
+    pub fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+
+    pub(crate) fn space_dir(&self) -> PathBuf {
+        self.state_dir.join(SPACE_DIR)
+    }
+}
+
+const SPACE_DIR: &str = "space";
+
+/// What the sandbox must know of a repository's root directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RepoFacts {
+    /// Its canonical path.
+    pub path: PathBuf,
+    /// The owner of its root directory.
+    pub uid: u32,
+    /// The group of its root directory.
+    pub gid: u32,
+    /// The permission bits of its root directory; a layer must have them too, since an overlay
+    /// shows those of the upper directory.
+    pub mode: u32,
+}
+
+impl RepoFacts {
+    /// Looks at the repository's root directory.
+    ///
+    /// # Errors
+    /// It is not there, or is no directory.
+    pub fn read(path: &Path) -> Result<Self, SandboxError> {
+        let path = canonical("cannot resolve the repository", path)?;
+        let meta = fs::metadata(&path).map_err(SandboxError::path("cannot read the repository", &path))?;
+        if !meta.is_dir() {
+            return Err(SandboxError::policy(
+                format!("the repository `{}` is no directory", path.display()),
+                "name the directory that holds the repository's files",
+            ));
+        }
+        Ok(Self { path, uid: meta.uid(), gid: meta.gid(), mode: meta.mode() & 0o7777 })
+    }
+}
+
+/// Who a step is, on the host and in its own user namespace: the ids are the same in both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum StepUser {
+    /// The user that we are; we have no privilege.
+    Own {
+        /// Our user id.
+        uid: u32,
+        /// Our group id.
+        gid: u32,
+    },
+    /// We are root, and the step is the repository's owner.
+    Owner {
+        /// The owner's user id, never 0.
+        uid: u32,
+        /// The group of the repository, never 0.
+        gid: u32,
+    },
+    /// We and the repository are root's: the step is nobody else's user, and the files of root
+    /// appear as its own.
+    Mapped {
+        /// Its user id on the host.
+        uid: u32,
+        /// Its group id on the host.
+        gid: u32,
+    },
+}
+
+impl StepUser {
+    /// Who a step over this repository is.
+    ///
+    /// # Errors
+    /// We are not root, and the repository is somebody else's: an overlay could not copy its
+    /// files into a layer.
+    pub fn choose(host: &Host, repo: &RepoFacts) -> Result<Self, SandboxError> {
+        match (host.euid, repo.uid) {
+            (0, 0) => Ok(Self::Mapped { uid: MAPPED_BASE, gid: MAPPED_BASE }),
+            // The group of root's is never given away with a repository.
+            (0, uid) => Ok(Self::Owner { uid, gid: if repo.gid == 0 { MAPPED_BASE } else { repo.gid } }),
+            (own, owner) if own == owner => Ok(Self::Own { uid: host.euid, gid: host.egid }),
+            (own, owner) => Err(SandboxError::policy(
+                format!("the repository `{}` belongs to user {owner}, and we are user {own}", repo.path.display()),
+                "run proctor as the repository's owner, or give the repository to yourself",
+            )),
+        }
+    }
+
+    /// Its user id.
+    pub fn uid(self) -> u32 {
+        match self {
+            Self::Own { uid, .. } | Self::Owner { uid, .. } | Self::Mapped { uid, .. } => uid,
+        }
+    }
+
+    /// Its group id.
+    pub fn gid(self) -> u32 {
+        match self {
+            Self::Own { gid, .. } | Self::Owner { gid, .. } | Self::Mapped { gid, .. } => gid,
+        }
+    }
+
+    /// Whether the repository is shown through a mount that maps its owners.
+    pub fn is_mapped(self) -> bool {
+        matches!(self, Self::Mapped { .. })
+    }
+
+    /// Whether the set-up happens as root of the host, and the step steps down afterwards.
+    pub fn steps_down(self) -> bool {
+        !matches!(self, Self::Own { .. })
+    }
+}
+
+fn canonical(what: &'static str, path: &Path) -> Result<PathBuf, SandboxError> {
+    fs::canonicalize(path).map_err(SandboxError::path(what, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(euid: u32) -> Host {
+        let path = PathBuf::from("/x");
+        Host { helper: path.clone(), state_dir: path.clone(), home: path, euid, egid: euid }
+    }
+
+    fn repo(uid: u32, gid: u32) -> RepoFacts {
+        RepoFacts { path: "/r".into(), uid, gid, mode: 0o755 }
+    }
+
+    #[test]
+    fn a_step_is_never_root() {
+        for (uid, gid) in [(0, 0), (0, 5), (1001, 0), (1001, 1001)] {
+            let user = StepUser::choose(&host(0), &repo(uid, gid)).expect("root may verify anybody's");
+            assert!(user.uid() != 0 && user.gid() != 0, "{user:?}");
+        }
+    }
+
+    #[test]
+    fn an_unprivileged_daemon_verifies_its_own_repositories_only() {
+        assert_eq!(StepUser::choose(&host(1001), &repo(1001, 7)).expect("own"), StepUser::Own { uid: 1001, gid: 1001 });
+        assert!(StepUser::choose(&host(1001), &repo(1002, 7)).is_err());
+        assert!(StepUser::choose(&host(1001), &repo(0, 0)).is_err());
+    }
+}

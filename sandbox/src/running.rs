@@ -1,0 +1,242 @@
+//! An attempt under way, as the daemon holds it: its output, its reports, and how to end it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::process::Child;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use proctor_core::enforcement::{Control, Enforcement};
+use proctor_core::evidence::Resources;
+use proctor_core::outcome::StartFault;
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::Shutdown;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use crate::error::SandboxError;
+use crate::wire::{self, Message};
+
+/// An attempt. Dropping it kills it and waits until it is gone.
+#[derive(Debug)]
+pub struct Running {
+    /// What the command writes to its standard output; blocking, closed on exec.
+    pub stdout: OwnedFd,
+    /// What it writes to its standard error.
+    pub stderr: OwnedFd,
+    control: OwnedFd,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    helper: Child,
+    /// PID 1 of the step, once the helper has made it.
+    init: Option<OwnedFd>,
+    /// Received while we looked for `init`.
+    early: std::collections::VecDeque<Report>,
+}
+
+/// What the helper reports. `Refused`, `NotStarted` and `Exited` are the last report; after it
+/// the control socket closes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Report {
+    /// The set-up is done; the command starts now.
+    Ready {
+        /// What the kernel was made to enforce.
+        enforcement: Enforcement,
+    },
+    /// A control that the policy demands cannot be had. Nothing ran.
+    Refused {
+        /// Which one.
+        control: Control,
+        /// What was tried and what the kernel says.
+        message: String,
+        /// How to mend it.
+        hint: String,
+    },
+    /// The command could not be started.
+    NotStarted {
+        /// Whose fault that is.
+        fault: StartFault,
+        /// What happened.
+        message: String,
+    },
+    /// The command has ended, and every other process of the attempt with it.
+    Exited {
+        /// How.
+        status: WaitStatus,
+        /// What it used.
+        resources: Resources,
+    },
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitStatus {
+    /// By itself, with this status.
+    Code(u8),
+    /// By this signal.
+    Signal(u8),
+}
+
+/// What [`Running::recv`] has for us.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Received {
+    /// A report.
+    Report(Report),
+    /// Nothing yet: wait until the control descriptor is readable.
+    WouldBlock,
+    /// The helper has ended, and every process of the attempt is gone.
+    Closed,
+}
+
+/// How long the end of PID 1 may take once its helper is gone. It has been killed by then; the
+/// kernel is taking down its processes.
+const LAST_BREATH: Duration = Duration::from_secs(5);
+
+impl Running {
+    pub(crate) fn new(helper: Child, control: OwnedFd, stdout: OwnedFd, stderr: OwnedFd) -> Result<Self, SandboxError> {
+        rustix::io::ioctl_fionbio(&control, true).map_err(SandboxError::system("cannot set up the control socket"))?;
+        let state = Mutex::new(State { helper, init: None, early: std::collections::VecDeque::new() });
+        Ok(Self { stdout, stderr, control, state })
+    }
+
+    /// Takes the next report, without waiting.
+    ///
+    /// # Errors
+    /// The helper does not speak our protocol, or the system fails.
+    pub fn recv(&self) -> io::Result<Received> {
+        let mut state = self.state();
+        if let Some(report) = state.early.pop_front() {
+            return Ok(Received::Report(report));
+        }
+        state.recv(self.control.as_fd())
+    }
+
+    /// Sends SIGTERM to every process of the attempt; before there is one, ends the set-up.
+    ///
+    /// # Errors
+    /// The system refuses; a process that is gone already is no error.
+    pub fn terminate(&self) -> io::Result<()> {
+        let mut state = self.state();
+        state.look_for_init(self.control.as_fd())?;
+        match &state.init {
+            Some(init) => signal(init, Signal::TERM),
+            None => state.end_set_up(self.control.as_fd()),
+        }
+    }
+
+    /// Sends SIGKILL to every process of the attempt. They are gone when
+    /// [`recv`](Self::recv) says [`Received::Closed`].
+    ///
+    /// # Errors
+    /// The system refuses; a process that is gone already is no error.
+    pub fn kill(&self) -> io::Result<()> {
+        self.state().end_set_up(self.control.as_fd())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn recv(&mut self, control: BorrowedFd<'_>) -> io::Result<Received> {
+        loop {
+            match wire::recv(control) {
+                Ok(Some((Message::Init, fds))) => self.init = fds.into_iter().next(),
+                Ok(Some((message, _))) => return report(message).map(Received::Report),
+                Ok(None) => return self.wait_for_the_end().map(|()| Received::Closed),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received::WouldBlock),
+                // The helper died with something of ours unread.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Reads on until the pidfd of PID 1 has come or nothing is left to read.
+    fn look_for_init(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
+        while self.init.is_none() {
+            match self.recv(control)? {
+                Received::Report(report) => self.early.push_back(report),
+                Received::WouldBlock | Received::Closed => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the attempt in whatever stage it is. The order matters: the helper first sends the
+    /// pidfd of PID 1 and then looks whether we are still there before it lets PID 1 go on. So
+    /// after we have closed our side, either the pidfd is there to read, or PID 1 never goes on
+    /// and the helper alone is to be killed.
+    fn end_set_up(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
+        match rustix::net::shutdown(control, Shutdown::Write) {
+            Ok(()) | Err(rustix::io::Errno::NOTCONN) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        self.look_for_init(control)?;
+        match &self.init {
+            Some(init) => signal(init, Signal::KILL),
+            None => self.helper.kill(),
+        }
+    }
+
+    /// The helper ends after it has waited for PID 1. Where somebody killed the helper, PID 1
+    /// is dying of that, and we wait for it ourselves.
+    fn wait_for_the_end(&mut self) -> io::Result<()> {
+        if let Some(init) = &self.init {
+            let timeout = rustix::time::Timespec::try_from(LAST_BREATH).map_err(io::Error::other)?;
+            let mut waited = [PollFd::new(init, PollFlags::IN)];
+            if rustix::io::retry_on_intr(|| rustix::event::poll(&mut waited, Some(&timeout)))? == 0 {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "a killed step does not end"));
+            }
+        }
+        self.helper.wait().map(drop)
+    }
+}
+
+fn report(message: Message) -> io::Result<Report> {
+    Ok(match message {
+        Message::Ready(enforcement) => Report::Ready { enforcement },
+        Message::Refused { control, message, hint } => Report::Refused { control, message, hint },
+        Message::NotStarted { fault, message } => Report::NotStarted { fault, message },
+        Message::Exited { status, user_ms, system_ms, max_rss_kib } => {
+            Report::Exited { status, resources: Resources { user_ms, system_ms, max_rss_kib } }
+        }
+        Message::Init | Message::Space => {
+            return Err(io::Error::other("the sandbox helper answered what was not asked"));
+        }
+    })
+}
+
+fn signal(process: &OwnedFd, signal: Signal) -> io::Result<()> {
+    match rustix::process::pidfd_send_signal(process, signal) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+impl AsFd for Running {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+}
+
+impl AsRawFd for Running {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.control.as_raw_fd()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let control = self.control.as_fd();
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Nothing is left to tell a caller: the helper is ours to reap, whatever happened.
+        drop(state.end_set_up(control));
+        drop(state.helper.wait());
+    }
+}

@@ -1,0 +1,516 @@
+//! The set-up of a sandbox as a list: computed from the policy without looking at the machine,
+//! printable, and carried out by the helper in one loop, in this order.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+use proctor_core::plan::{Limit, Network, RelPath};
+use serde::{Deserialize, Serialize};
+
+use crate::error::SandboxError;
+use crate::host::{Host, StepUser};
+use crate::policy::{Policy, ToolKind};
+
+/// One thing that is done to make a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum SetupOp {
+    /// Join the namespace that holds the run's layers.
+    JoinSpace {
+        /// Also the user namespace that owns it: without privilege it is the only way in.
+        user: bool,
+    },
+    /// Leave the host's namespaces.
+    Unshare {
+        /// The user namespace too; root does that later, in [`SetupOp::StepDown`].
+        user: bool,
+        /// The network namespace too.
+        network: bool,
+    },
+    /// Map one user and one group, to themselves.
+    MapUser {
+        /// The user id.
+        uid: u32,
+        /// The group id.
+        gid: u32,
+    },
+    /// Set a host name that says nothing.
+    Hostname,
+    /// Stop mounts of the host from coming in, and ours from going out.
+    MakePrivate,
+    /// Refuse a repository that has other file systems mounted below it.
+    RefuseSubmounts {
+        /// The repository.
+        repo: PathBuf,
+    },
+    /// Take the devices of `/dev` while they can be had.
+    CloneDevices,
+    /// Write a passwd and a group file with two lines each, and take them.
+    CloneAccounts {
+        /// The home directory that they name.
+        home: PathBuf,
+    },
+    /// Take a file or directory of the host while it can be seen.
+    Clone {
+        /// What.
+        source: PathBuf,
+        /// Where it is going to appear.
+        at: PathBuf,
+        /// In which way.
+        kind: CloneKind,
+    },
+    /// Make the overlay of the repository, the layers below and the layer of this attempt.
+    Overlay {
+        /// The repository.
+        repo: PathBuf,
+        /// Whether root's files appear as the step's.
+        mapped: bool,
+        /// Directories that must be there, so that caches can be mounted on them.
+        scaffold: Vec<RelPath>,
+    },
+    /// Make everything that is mounted read-only, without devices and set-id programs.
+    ReadOnlyRoot,
+    /// Mount an empty tmpfs over a directory.
+    Cover {
+        /// The directory.
+        at: PathBuf,
+        /// What the tmpfs is for.
+        kind: Cover,
+        /// Its size in bytes, where the policy bounds it.
+        bytes: Limit,
+        /// What becomes of a directory that is not there.
+        absent: Absent,
+    },
+    /// Mount a minimal `/dev`.
+    Dev {
+        /// The size of `/dev/shm` in bytes, where the policy bounds it.
+        shm: Limit,
+    },
+    /// Write a `.gitconfig` into the home directory, so that git does not compare the ids that
+    /// its index remembers with those that the mount maps.
+    GitConfig {
+        /// The home directory.
+        home: PathBuf,
+    },
+    /// Put the overlay at the repository's own path.
+    AttachRepo {
+        /// The repository.
+        at: PathBuf,
+    },
+    /// Put a clone at its place.
+    Attach {
+        /// Its place.
+        at: PathBuf,
+        /// Whose place that is.
+        inside: Inside,
+    },
+    /// Make the empty directories read-only, now that all mount points in them are made.
+    SealCovers,
+    /// Start PID 1; what follows happens in it.
+    StartInit,
+    /// Mount a fresh `/proc`.
+    Proc,
+    /// Mount a fresh `/sys` that shows the own network only, or an empty directory over it.
+    Sys,
+    /// Set the loopback device up.
+    Loopback,
+    /// Become the step's user for ever, in a user namespace of its own.
+    StepDown {
+        /// The user id.
+        uid: u32,
+        /// The group id.
+        gid: u32,
+    },
+    /// Give up every capability.
+    DropCapabilities,
+    /// Give up the gaining of privileges.
+    NoNewPrivs,
+    /// Make PID 1 unreadable for the step, which is the same user.
+    Undumpable,
+    /// Start the process that becomes the command; what follows happens in it.
+    StartCommand,
+    /// Leave the session and the terminal.
+    NewSession,
+    /// Set the resource limits.
+    ResourceLimits,
+    /// Mark every descriptor but the standard three to be closed.
+    CloseFds,
+    /// Go to the work directory.
+    Workdir {
+        /// Its path in the sandbox.
+        path: PathBuf,
+    },
+    /// Become the command.
+    Exec,
+}
+
+/// In which process an operation happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// The helper, outside the new PID namespace.
+    Outer,
+    /// PID 1.
+    Init,
+    /// The process that becomes the command.
+    Command,
+}
+
+/// In which way something of the host appears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CloneKind {
+    /// Read-only; refused where it is absent.
+    Git {
+        /// Whether root's files appear as the step's.
+        mapped: bool,
+    },
+    /// Read-only; passed over where it is absent.
+    Tool,
+    /// Writable; refused where it is absent.
+    Cache,
+    /// As an empty file, where the source exists.
+    Mask,
+}
+
+/// What a tmpfs is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cover {
+    /// Hiding what is there; read-only in the end.
+    Hidden,
+    /// Scratch space for everybody, as `/tmp` is.
+    Scratch,
+    /// The step's home directory.
+    Home,
+}
+
+/// What becomes of a directory that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Absent {
+    /// It is passed over: there is nothing to hide.
+    PassOver,
+    /// It is made: it lies in a tmpfs of ours.
+    Make,
+}
+
+/// Whose place a mount point is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Inside {
+    /// The host's or ours: made where it is absent.
+    Root,
+    /// The repository's: never reached through a symbolic link.
+    Repo {
+        /// The repository.
+        repo: PathBuf,
+        /// The path in it.
+        path: RelPath,
+    },
+}
+
+/// What is done to hold `policy` for a step of this user, in order.
+pub fn setup_ops(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
+    let mut ops = Vec::new();
+    ops.extend(namespaces(policy, user));
+    ops.extend(clones(policy, user));
+    // While the layers can be written: an overlay over a read-only upper directory is refused.
+    // It is not attached yet, so that it escapes the change to read-only.
+    ops.push(SetupOp::Overlay {
+        repo: policy.repo.clone(),
+        mapped: user.is_mapped(),
+        scaffold: policy.caches.iter().map(|cache| cache.at.clone()).collect(),
+    });
+    // Before anything of ours is mounted: what comes later stays as we make it.
+    ops.push(SetupOp::ReadOnlyRoot);
+    ops.extend(covers(policy, host));
+    ops.push(SetupOp::Dev { shm: policy.limits.disk });
+    ops.extend(user.is_mapped().then(|| SetupOp::GitConfig { home: policy.home.clone() }));
+    ops.extend(attachments(policy));
+    ops.extend(init(policy, user));
+    ops
+}
+
+fn namespaces(policy: &Policy, user: StepUser) -> Vec<SetupOp> {
+    let own = !user.steps_down();
+    let mut ops = vec![
+        // First of all: from inside the new namespaces we have no power over the run's.
+        SetupOp::JoinSpace { user: own },
+        // In one call: the kernel takes the user namespace first, so that it owns the others.
+        SetupOp::Unshare { user: own, network: policy.network == Network::Deny },
+    ];
+    // Before any file is made: an unmapped user can make none.
+    ops.extend(own.then_some(SetupOp::MapUser { uid: user.uid(), gid: user.gid() }));
+    ops.extend([
+        SetupOp::Hostname,
+        // Before the first mount.
+        SetupOp::MakePrivate,
+        // In the mount namespace that the overlay is going to see.
+        SetupOp::RefuseSubmounts { repo: policy.repo.clone() },
+    ]);
+    ops
+}
+
+/// Everything that is to appear although its directory gets hidden, or writable although the
+/// root gets read-only, is taken first.
+fn clones(policy: &Policy, user: StepUser) -> Vec<SetupOp> {
+    let clone = |source: &Path, at: PathBuf, kind| SetupOp::Clone { source: source.to_owned(), at, kind };
+    let mut ops = vec![SetupOp::CloneDevices, SetupOp::CloneAccounts { home: policy.home.clone() }];
+    for git in git_dirs(policy) {
+        ops.push(clone(git, git.to_owned(), CloneKind::Git { mapped: user.is_mapped() }));
+    }
+    for tool in &policy.tools {
+        let kind = match tool.kind {
+            ToolKind::ReadOnly => CloneKind::Tool,
+            ToolKind::Masked => CloneKind::Mask,
+        };
+        ops.push(clone(&tool.source, tool.at.clone(), kind));
+    }
+    for cache in &policy.caches {
+        ops.push(clone(&cache.source, policy.repo.join(cache.at.as_str()), CloneKind::Cache));
+    }
+    ops
+}
+
+/// Parents before children: a tmpfs on a parent would cover the one on its child. A directory
+/// below another that is hidden needs none of its own.
+fn covers(policy: &Policy, host: &Host) -> Vec<SetupOp> {
+    let fixed = ["/root", "/home", "/run"].map(PathBuf::from);
+    let hidden = fixed.into_iter().chain([host.home.clone(), host.state_dir.clone()]).chain(policy.hide.clone());
+    let mut wanted: BTreeMap<PathBuf, Cover> =
+        hidden.filter(|path| path.parent().is_some()).map(|path| (path, Cover::Hidden)).collect();
+    wanted.extend(["/tmp", "/var/tmp"].map(|path| (PathBuf::from(path), Cover::Scratch)));
+    wanted.insert(policy.home.clone(), Cover::Home);
+
+    let mut done: Vec<PathBuf> = Vec::new();
+    let mut ops = Vec::new();
+    // The order of the map is that of the components: a parent stands before its children.
+    for (at, kind) in wanted {
+        let nested = done.iter().any(|cover| at.starts_with(cover));
+        if nested && kind == Cover::Hidden {
+            continue;
+        }
+        let absent = if nested || kind == Cover::Home { Absent::Make } else { Absent::PassOver };
+        done.push(at.clone());
+        ops.push(SetupOp::Cover { at, kind, bytes: policy.limits.disk, absent });
+    }
+    ops
+}
+
+fn attachments(policy: &Policy) -> Vec<SetupOp> {
+    let in_root = |at: PathBuf| SetupOp::Attach { at, inside: Inside::Root };
+    let mut ops = vec![
+        in_root("/etc/passwd".into()),
+        in_root("/etc/group".into()),
+        SetupOp::AttachRepo { at: policy.repo.clone() },
+    ];
+    ops.extend(policy.tools.iter().map(|tool| in_root(tool.at.clone())));
+    for cache in &policy.caches {
+        let inside = Inside::Repo { repo: policy.repo.clone(), path: cache.at.clone() };
+        ops.push(SetupOp::Attach { at: policy.repo.join(cache.at.as_str()), inside });
+    }
+    // Last, so that no cache and no tool can lie above it.
+    for git in git_dirs(policy) {
+        let below = git.strip_prefix(&policy.repo).ok().and_then(|path| RelPath::new(path.to_str()?).ok());
+        let inside = below.map_or(Inside::Root, |path| Inside::Repo { repo: policy.repo.clone(), path });
+        ops.push(SetupOp::Attach { at: git.to_owned(), inside });
+    }
+    // After the last mount point in them is made.
+    ops.push(SetupOp::SealCovers);
+    ops
+}
+
+fn init(policy: &Policy, user: StepUser) -> Vec<SetupOp> {
+    // Only a member of the new PID namespace can mount the right /proc.
+    let mut ops = vec![SetupOp::StartInit, SetupOp::Proc];
+    if policy.network == Network::Deny {
+        // The kernel lets the owner of a network namespace mount its /sys, and nobody else.
+        ops.extend([SetupOp::Sys, SetupOp::Loopback]);
+    }
+    // After the last mount: root's mounts stay out of the step's power for good.
+    ops.extend(user.steps_down().then_some(SetupOp::StepDown { uid: user.uid(), gid: user.gid() }));
+    ops.extend([
+        SetupOp::DropCapabilities,
+        SetupOp::NoNewPrivs,
+        // After the last change of credentials, each of which sets it anew.
+        SetupOp::Undumpable,
+        SetupOp::StartCommand,
+        SetupOp::NewSession,
+        SetupOp::ResourceLimits,
+        SetupOp::CloseFds,
+        // By path: a directory that was open before lies below the overlay.
+        SetupOp::Workdir { path: policy.repo.join(policy.workdir.as_str()).components().collect() },
+        SetupOp::Exec,
+    ]);
+    ops
+}
+
+fn git_dirs(policy: &Policy) -> impl Iterator<Item = &Path> {
+    [&policy.git.worktree_git, &policy.git.common].into_iter().flatten().map(PathBuf::as_path)
+}
+
+/// Refuses arrangements of paths in which the policy could not hold.
+pub(crate) fn check(policy: &Policy, host: &Host) -> Result<(), SandboxError> {
+    for path in absolute_paths(policy) {
+        is_plain(path)?;
+    }
+    let system = ["/tmp", "/var/tmp", "/root", "/home", "/run", "/dev", "/proc", "/sys", "/etc"].map(Path::new);
+    let own = [policy.home.as_path(), &host.home, &host.state_dir];
+    for inner in system.into_iter().chain(own).chain(policy.hide.iter().map(PathBuf::as_path)) {
+        if inner.starts_with(&policy.repo) {
+            return Err(SandboxError::policy(
+                format!(
+                    "`{}` lies in the repository `{}`, and steps must not see it",
+                    inner.display(),
+                    policy.repo.display()
+                ),
+                "choose another state directory, home or repository: none may hold the other",
+            ));
+        }
+    }
+    for tool in policy.tools.iter().filter(|tool| tool.kind == ToolKind::ReadOnly) {
+        let kept = [host.state_dir.as_path(), &host.home, &policy.repo]
+            .into_iter()
+            .find(|path| path.starts_with(&tool.source));
+        if let Some(kept) = kept {
+            return Err(SandboxError::policy(
+                format!("the tool directory `{}` would show `{}`", tool.source.display(), kept.display()),
+                "name the directories of the tool below it instead",
+            ));
+        }
+    }
+    check_inside_repo(policy)
+}
+
+fn check_inside_repo(policy: &Policy) -> Result<(), SandboxError> {
+    if let Some(tool) = policy.tools.iter().find(|tool| tool.at.starts_with(&policy.repo)) {
+        return Err(SandboxError::policy(
+            format!("the tool `{}` would appear in the repository", tool.at.display()),
+            "what lies in the repository is visible already; take it off the list of tools",
+        ));
+    }
+    let bad = |cache: &&crate::policy::CacheMount| {
+        let at = cache.at.as_str();
+        at == "." || Path::new(at).starts_with(".git")
+    };
+    match policy.caches.iter().find(bad) {
+        None => Ok(()),
+        Some(cache) => Err(SandboxError::policy(
+            format!("`{}` cannot be a cache", cache.at),
+            "name a directory of the repository, such as `target`",
+        )),
+    }
+}
+
+fn absolute_paths(policy: &Policy) -> impl Iterator<Item = &Path> {
+    let tools = policy.tools.iter().map(|tool| tool.at.as_path());
+    let caches = policy.caches.iter().map(|cache| cache.source.as_path());
+    let hide = policy.hide.iter().map(PathBuf::as_path);
+    [policy.repo.as_path(), &policy.home].into_iter().chain(git_dirs(policy)).chain(tools).chain(caches).chain(hide)
+}
+
+fn is_plain(path: &Path) -> Result<(), SandboxError> {
+    let plain =
+        path.is_absolute() && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if plain {
+        return Ok(());
+    }
+    Err(SandboxError::policy(
+        format!("`{}` is no absolute path without `..`", path.display()),
+        "give the path as `realpath` prints it",
+    ))
+}
+
+impl SetupOp {
+    /// In which process it happens.
+    pub fn stage(&self) -> Stage {
+        match self {
+            Self::Proc
+            | Self::Sys
+            | Self::Loopback
+            | Self::StepDown { .. }
+            | Self::DropCapabilities
+            | Self::NoNewPrivs
+            | Self::Undumpable
+            | Self::StartCommand => Stage::Init,
+            Self::NewSession | Self::ResourceLimits | Self::CloseFds | Self::Workdir { .. } | Self::Exec => {
+                Stage::Command
+            }
+            _ => Stage::Outer,
+        }
+    }
+}
+
+/// As a phrase for people.
+impl fmt::Display for SetupOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::JoinSpace { user: true } => write!(f, "join the run's user and mount namespace"),
+            Self::JoinSpace { user: false } => write!(f, "join the run's mount namespace"),
+            Self::Unshare { user, network } => {
+                let (user, network) = (if *user { "user, " } else { "" }, if *network { ", net" } else { "" });
+                write!(f, "new namespaces: {user}mount, pid, ipc, uts, cgroup{network}")
+            }
+            Self::MapUser { uid, gid } => write!(f, "map user {uid} and group {gid} to themselves"),
+            Self::Hostname => write!(f, "host name `{HOSTNAME}`"),
+            Self::MakePrivate => write!(f, "make all mounts private"),
+            Self::RefuseSubmounts { repo } => write!(f, "refuse file systems mounted below {}", repo.display()),
+            Self::CloneDevices => write!(f, "take {} of /dev", DEVICES.join(", ")),
+            Self::CloneAccounts { home } => write!(f, "take a passwd and group of two lines, home {}", home.display()),
+            Self::Clone { source, at, kind } => write!(f, "take {} for {} ({kind})", source.display(), at.display()),
+            Self::Overlay { repo, mapped, .. } => {
+                let mapped = if *mapped { ", root's files as the step's" } else { "" };
+                write!(f, "overlay of {}, the layers below and the step's own{mapped}", repo.display())
+            }
+            Self::ReadOnlyRoot => write!(f, "make / read-only, nosuid, nodev, with all mounts below it"),
+            Self::Cover { at, kind, .. } => write!(f, "{kind} {}", at.display()),
+            Self::Dev { .. } => write!(f, "mount a minimal /dev with its own pts and shm"),
+            Self::GitConfig { home } => write!(f, "write {}/.gitconfig with core.checkStat=minimal", home.display()),
+            Self::AttachRepo { at } => write!(f, "mount the overlay at {}", at.display()),
+            Self::Attach { at, .. } => write!(f, "mount what was taken at {}", at.display()),
+            Self::SealCovers => write!(f, "make the hiding directories read-only"),
+            Self::StartInit => write!(f, "start PID 1"),
+            Self::Proc => write!(f, "mount a fresh /proc"),
+            Self::Sys => write!(f, "mount a fresh /sys, read-only"),
+            Self::Loopback => write!(f, "set the loopback device up"),
+            Self::StepDown { uid, gid } => write!(f, "become user {uid}, group {gid} in a new user namespace"),
+            Self::DropCapabilities => write!(f, "drop all capabilities"),
+            Self::NoNewPrivs => write!(f, "set no_new_privs"),
+            Self::Undumpable => write!(f, "make PID 1 unreadable"),
+            Self::StartCommand => write!(f, "start the command's process"),
+            Self::NewSession => write!(f, "start a new session"),
+            Self::ResourceLimits => write!(f, "set the resource limits"),
+            Self::CloseFds => write!(f, "close every descriptor but the standard three"),
+            Self::Workdir { path } => write!(f, "change to {}", path.display()),
+            Self::Exec => write!(f, "execute the command"),
+        }
+    }
+}
+
+impl fmt::Display for CloneKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Git { mapped: false } => "git, read-only",
+            Self::Git { mapped: true } => "git, read-only, root's files as the step's",
+            Self::Tool => "tool, read-only",
+            Self::Cache => "cache, writable",
+            Self::Mask => "masked",
+        })
+    }
+}
+
+impl fmt::Display for Cover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hidden => "hide",
+            Self::Scratch => "private scratch directory",
+            Self::Home => "empty home directory",
+        })
+    }
+}
+
+/// Every `/etc/hosts` knows it.
+pub(crate) const HOSTNAME: &str = "localhost";
+/// The devices that a step finds in `/dev`, besides its own terminals.
+pub(crate) const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];

@@ -1,0 +1,166 @@
+//! Where the writes of a run's steps go: a bounded tmpfs in a mount namespace that descriptors
+//! hold and no process does. The kernel frees all of it when the descriptors close.
+
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::error::SandboxError;
+use crate::host::{RepoFacts, StepUser};
+use crate::launcher::Launcher;
+use crate::wire::{self, Message, Request, SpaceRequest};
+
+/// The bounds of one run's layers, all of them together.
+#[derive(Debug, Clone, Copy)]
+pub struct RunSpaceConfig {
+    /// How many bytes they hold.
+    pub disk_bytes: u64,
+    /// How many files they hold.
+    pub inodes: u64,
+}
+
+/// The layers of one run. Cheap to clone; the last clone, layers included, frees it.
+#[derive(Debug, Clone)]
+pub struct RunSpace(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    host: crate::host::Host,
+    dir: OwnedFd,
+    mounts: OwnedFd,
+    /// Unprivileged: the owner of the mount namespace. Root: the namespace that maps the
+    /// owners of a repository of root's.
+    users: OwnedFd,
+    next: AtomicU32,
+}
+
+/// A layer that its attempt may still write.
+#[derive(Debug)]
+pub struct Open(());
+/// A layer that nobody writes any more.
+#[derive(Debug)]
+pub struct Sealed(());
+
+/// The writes of one step: the upper directory of its overlay, in the format of overlayfs with
+/// `userxattr`.
+#[derive(Debug)]
+pub struct Layer<S> {
+    space: RunSpace,
+    id: u32,
+    user: StepUser,
+    upper: OwnedFd,
+    state: PhantomData<S>,
+}
+
+impl RunSpace {
+    /// Makes the place; it costs one short-lived helper.
+    ///
+    /// # Errors
+    /// The helper cannot be started, or the kernel refuses a namespace or the tmpfs.
+    pub fn create(launcher: &Launcher, config: RunSpaceConfig) -> Result<Self, SandboxError> {
+        let host = launcher.host().clone();
+        let request = Request::Space(SpaceRequest {
+            at: host.space_dir(),
+            bytes: config.disk_bytes,
+            inodes: config.inodes,
+            user: (!host.is_root()).then_some((host.euid, host.egid)),
+        });
+        let (mut child, control) = launcher.start_helper(&request, &[], Stdio::null(), Stdio::null())?;
+        let answer = wire::recv(control.as_fd());
+        drop(control);
+        child.wait().map_err(|source| SandboxError::System { what: "cannot wait for the helper", source })?;
+        let answer =
+            answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
+        match answer {
+            Some((Message::Space, fds)) => Self::from_fds(host, fds),
+            Some((Message::Refused { message, hint, .. }, _)) => Err(SandboxError::NoSpace { message, hint }),
+            other => Err(SandboxError::Protocol(format!("{other:?}"))),
+        }
+    }
+
+    fn from_fds(host: crate::host::Host, fds: Vec<OwnedFd>) -> Result<Self, SandboxError> {
+        let [dir, mounts, users] = <[OwnedFd; 3]>::try_from(fds)
+            .map_err(|fds| SandboxError::Protocol(format!("{} descriptors instead of 3", fds.len())))?;
+        Ok(Self(Arc::new(Inner { host, dir, mounts, users, next: AtomicU32::new(0) })))
+    }
+
+    /// Makes an empty layer for a step over this repository.
+    ///
+    /// # Errors
+    /// The repository is somebody else's, or there is no room.
+    pub fn layer(&self, repo: &RepoFacts) -> Result<Layer<Open>, SandboxError> {
+        let user = StepUser::choose(&self.0.host, repo)?;
+        let id = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let upper = self.make_dirs(id, user, repo).map_err(SandboxError::system("cannot make a layer"))?;
+        Ok(Layer { space: self.clone(), id, user, upper, state: PhantomData })
+    }
+
+    /// `<id>/upper` with the mode of the repository's root (overlay shows that of the upper
+    /// directory) and `<id>/work` beside it: both must be on one mount, neither in the other.
+    fn make_dirs(&self, id: u32, user: StepUser, repo: &RepoFacts) -> rustix::io::Result<OwnedFd> {
+        let private = Mode::RWXU;
+        let (name, flags) = (id.to_string(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC);
+        rustix::fs::mkdirat(&self.0.dir, &name, private)?;
+        let dir = rustix::fs::openat(&self.0.dir, &name, flags, Mode::empty())?;
+        rustix::fs::mkdirat(&dir, WORK, private)?;
+        rustix::fs::mkdirat(&dir, UPPER, private)?;
+        let upper = rustix::fs::openat(&dir, UPPER, flags, Mode::empty())?;
+        if user.steps_down() {
+            let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid()), rustix::fs::Gid::from_raw(user.gid()));
+            rustix::fs::fchown(&upper, Some(uid), Some(gid))?;
+        }
+        // After the change of owner, which takes set-id bits away; and apart from mkdir, whose
+        // mode the umask cuts.
+        rustix::fs::fchmod(&upper, Mode::from_raw_mode(repo.mode))?;
+        Ok(upper)
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Mount namespace, then user namespace.
+    pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.0.mounts.as_fd(), self.0.users.as_fd()]
+    }
+}
+
+/// The directory of a layer that takes the writes.
+pub(crate) const UPPER: &str = "upper";
+/// The directory that overlayfs needs for itself.
+pub(crate) const WORK: &str = "work";
+
+impl<S> Layer<S> {
+    /// Who writes it.
+    pub fn user(&self) -> StepUser {
+        self.user
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn space(&self) -> &RunSpace {
+        &self.space
+    }
+}
+
+impl Layer<Open> {
+    /// Declares that nobody writes it any more. Only after its attempt is gone: after
+    /// [`Received::Closed`](crate::Received::Closed). Nothing is remounted.
+    pub fn seal(self) -> Layer<Sealed> {
+        let Self { space, id, user, upper, .. } = self;
+        Layer { space, id, user, upper, state: PhantomData }
+    }
+}
+
+impl Layer<Sealed> {
+    /// The upper directory, for reading.
+    pub fn upper(&self) -> BorrowedFd<'_> {
+        self.upper.as_fd()
+    }
+}
