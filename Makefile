@@ -1,0 +1,38 @@
+# The commands of this repository. `make help` lists them; what each does stands in one place:
+# here, in scripts/ or in xtask/.
+
+CARGO ?= cargo
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test check schemas bench
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+build: ## build every program (debug)
+	@scripts/need cargo cc
+	$(CARGO) build --workspace --bins
+
+demo: ## verify a small repository three times: it passes, fails, drifts
+	@scripts/need cargo cc git
+	@scripts/demo
+
+test: ## run every test; the last line counts them
+	@scripts/need cargo cc git setpriv python3
+	@$(CARGO) xtask test
+
+check: ## format, lints, dependencies, schemas, rules of the house, documentation
+	@scripts/need cargo cc git
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@scripts/deny
+	@$(CARGO) xtask schemas --check
+	@$(CARGO) xtask tidy --check
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps
+
+schemas: ## write schemas/ from the types
+	@$(CARGO) xtask schemas
+
+bench: ## measure what one step costs beside the bare command
+	@scripts/need cargo cc git
+	@bench/step
