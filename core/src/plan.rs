@@ -231,6 +231,11 @@ impl RelPath {
         Err(BadRelPath { path, problem })
     }
 
+    /// The repository itself.
+    pub fn repository() -> Self {
+        Self(".".to_owned())
+    }
+
     /// The path as text; `.` is the repository itself.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -266,6 +271,16 @@ pub enum Network {
     Allow,
 }
 
+impl Network {
+    /// The word of the documents and of the screen.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Allow => "allow",
+        }
+    }
+}
+
 /// What a step must not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -276,6 +291,17 @@ pub enum ReadOnly {
     Tracked,
     /// The whole tree, ignored paths too, caches aside.
     Strict,
+}
+
+impl ReadOnly {
+    /// The word of the documents and of the screen.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Tracked => "tracked",
+            Self::Strict => "strict",
+        }
+    }
 }
 
 /// D0: stable evidence is byte-equal on a rerun, output hashes included. D1: the outcome is
