@@ -1,1 +1,56 @@
 //! The spec as a person wrote it, and the way from its bytes to a plan.
+//!
+//! [`read`] takes bytes to a [`Spec`] and says everything that is wrong with them at once;
+//! [`resolve()`] takes a spec and a profile to a [`crate::plan::Plan`]. Files are not opened here.
+
+mod command;
+mod decode;
+mod diagnostic;
+mod operator;
+mod resolve;
+mod rules;
+mod schema;
+mod size;
+mod span;
+mod written;
+mod yaml;
+
+pub use command::{BadCommand, Command};
+pub use diagnostic::{Code, Diagnostic, Label, Severity, quoted};
+pub use operator::{LimitSettings, Operator, OperatorDefaults};
+pub use resolve::{Adhoc, Origin, Provenance, Resolved, Sourced, adhoc_step, built_in, resolve};
+pub use schema::{operator_schema, schema};
+pub use size::{BadSize, Size};
+pub use span::{Span, Spanned};
+pub use written::{
+    Defaults, Expect, Profile, Reports, Skill, Spec, Step, StepLimits, Table, Text, ToolCheck, Toolchain,
+};
+pub use yaml::MAX_BYTES;
+
+/// Where a repository keeps its spec, relative to its root.
+pub const PATH: &str = "spec/verification.yaml";
+
+/// A spec that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading {
+    /// What is written.
+    pub spec: Spec,
+    /// What probably is not meant, sorted by where it stands.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Reads a spec.
+///
+/// # Errors
+/// Everything that is wrong with it, warnings too, sorted by where it stands.
+pub fn read(bytes: &[u8]) -> Result<Reading, Vec<Diagnostic>> {
+    let mut report = decode::Report::default();
+    let spec = decode::read(bytes, &mut report);
+    let diagnostics = report.finish();
+    match spec {
+        Some(spec) if diagnostics.iter().all(|d| d.severity == Severity::Warning) => {
+            Ok(Reading { spec, warnings: diagnostics })
+        }
+        _ => Err(diagnostics),
+    }
+}

@@ -1,0 +1,515 @@
+//! The tree of a spec's YAML → [`Spec`], saying everything that is wrong on the way.
+//!
+//! Scalars are read as serde_yaml reads them, and in the end serde_yaml itself reads the same
+//! bytes: a spec on which the two differ is refused. What values mean together is decided by
+//! [`super::rules`].
+
+use std::str::FromStr;
+
+use super::command::Command;
+use super::diagnostic::{self, Code, Diagnostic, Severity, quoted};
+use super::rules;
+use super::size::Size;
+use super::span::{Span, Spanned};
+use super::written::{
+    Defaults, Expect, Profile, Reports, Skill, Spec, Step, StepLimits, Table, Text, ToolCheck, Toolchain,
+};
+use super::yaml::{self, Key, Node, Value};
+use crate::names::{BadName, EnvName, ProfileName, SkillName, StepName, ToolchainName};
+use crate::plan::{Determinism, Network, ReadOnly, RelPath};
+use crate::tier::Tier;
+
+/// How many diagnostics are listed; what is beyond is counted.
+const MAX_DIAGNOSTICS: usize = 256;
+
+/// What is wrong so far.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    found: Vec<Diagnostic>,
+    unlisted: usize,
+}
+
+impl Report {
+    pub(super) fn add(&mut self, problem: Diagnostic) {
+        if self.is_full() {
+            self.unlisted += 1;
+        } else {
+            self.found.push(problem);
+        }
+    }
+
+    /// Whether nothing more will be listed.
+    pub(super) fn is_full(&self) -> bool {
+        self.found.len() >= MAX_DIAGNOSTICS
+    }
+
+    fn has_errors(&self) -> bool {
+        self.found.iter().any(|problem| problem.severity == Severity::Error)
+    }
+
+    /// Whether nothing can be said of the whole of `span`: an error was found in it, or it is
+    /// that of a value that is not there.
+    fn is_in_doubt(&self, span: Span) -> bool {
+        span == Span::default()
+            || self.found.iter().filter_map(|problem| problem.span).any(|found| span.contains(found))
+    }
+
+    /// All of it, sorted by where it stands.
+    pub(super) fn finish(mut self) -> Vec<Diagnostic> {
+        diagnostic::sort(&mut self.found);
+        if self.unlisted > 0 {
+            let message = format!("{} more problems are not listed", self.unlisted);
+            self.found.push(Diagnostic::unplaced(Code::TooManyProblems, message));
+        }
+        self.found
+    }
+}
+
+/// Reads a spec as far as it can be read. It is whole where `report` has no errors after that.
+pub(super) fn read(bytes: &[u8], report: &mut Report) -> Option<Spec> {
+    let root = yaml::parse(bytes, report)?;
+    let spec = Spec::decode(&root, report)?;
+    let mut of_rules = rules::check(&spec);
+    of_rules.retain(|problem| problem.span.is_some_and(|span| !report.is_in_doubt(span)));
+    of_rules.into_iter().for_each(|problem| report.add(problem));
+    if !report.has_errors() {
+        second_opinion(bytes, &spec, &root, report);
+    }
+    Some(spec)
+}
+
+/// Has serde_yaml read the same bytes, and refuses the spec where it reads anything else.
+fn second_opinion(bytes: &[u8], spec: &Spec, root: &Node<'_>, report: &mut Report) {
+    let span = match serde_yaml::from_slice::<Spec>(bytes) {
+        Ok(other) if other == *spec => return,
+        Ok(other) => differing(root, spec, &other),
+        Err(error) => located(bytes, &error).unwrap_or(root.head),
+    };
+    let problem = Diagnostic::error(Code::ReadersDisagree, span, "two YAML readers disagree about this value");
+    report.add(problem.hint("quote the value, or write it in a simpler way"));
+}
+
+/// Where serde_yaml stopped. Its own index counts characters, so the offset is found by the line.
+fn located(bytes: &[u8], error: &serde_yaml::Error) -> Option<Span> {
+    let location = error.location()?;
+    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let text = std::str::from_utf8(bytes).ok()?;
+    let line = text.split_inclusive('\n').nth(location.line().checked_sub(1)?)?;
+    let before: usize = text.split_inclusive('\n').take(location.line() - 1).map(str::len).sum();
+    let within: usize = line.chars().take(location.column().checked_sub(1)?).map(char::len_utf8).sum();
+    let start = number(before + within);
+    Some(Span { start, end: start, line: number(location.line()), column: number(location.column()) })
+}
+
+/// The first value that the two readings do not share.
+fn differing(root: &Node<'_>, ours: &Spec, theirs: &Spec) -> Span {
+    match (serde_json::to_value(ours), serde_json::to_value(theirs)) {
+        (Ok(ours), Ok(theirs)) => first_difference(root, &ours, &theirs),
+        _ => root.head,
+    }
+}
+
+fn first_difference(node: &Node<'_>, ours: &serde_json::Value, theirs: &serde_json::Value) -> Span {
+    use serde_json::Value as Json;
+    match (&node.value, ours, theirs) {
+        (Value::Map(entries), Json::Object(ours), Json::Object(theirs)) => entries
+            .iter()
+            .find_map(|(key, value)| match (ours.get(key.text.as_ref()), theirs.get(key.text.as_ref())) {
+                (Some(a), Some(b)) if a != b => Some(first_difference(value, a, b)),
+                (a, b) if a != b => Some(key.span),
+                _ => None,
+            })
+            .unwrap_or(node.head),
+        (Value::Seq(items), Json::Array(ours), Json::Array(theirs)) if ours.len() == theirs.len() => items
+            .iter()
+            .zip(ours.iter().zip(theirs))
+            .find_map(|(item, (a, b))| (a != b).then(|| first_difference(item, a, b)))
+            .unwrap_or(node.head),
+        _ => node.span,
+    }
+}
+
+/// A type that can be read off a node of the tree.
+pub(super) trait Decode: Sized {
+    /// Reads it; `None` where that cannot be, which `report` then says.
+    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self>;
+}
+
+impl<T: Decode> Decode for Spanned<T> {
+    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        T::decode(node, report).map(|value| Self::new(value, node.span))
+    }
+}
+
+impl<T: Decode> Decode for Vec<T> {
+    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        match &node.value {
+            Value::Seq(items) => Some(items.iter().filter_map(|item| T::decode(item, report)).collect()),
+            _ => {
+                wrong_type(node, "a list", report);
+                None
+            }
+        }
+    }
+}
+
+/// A key of a table; keys are always text.
+trait TableKey: Sized {
+    fn parse(text: &str) -> Result<Self, BadName>;
+}
+
+macro_rules! names {
+    ($($name:ident),*) => {$(
+        impl TableKey for $name {
+            fn parse(text: &str) -> Result<Self, BadName> {
+                Self::new(text)
+            }
+        }
+        impl Decode for $name {
+            fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+                parsed(node, Code::BadName, report)
+            }
+        }
+    )*};
+}
+names!(EnvName, ProfileName, SkillName, StepName, ToolchainName);
+
+impl TableKey for Text {
+    fn parse(text: &str) -> Result<Self, BadName> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl<K: TableKey, V: Decode> Decode for Table<K, V> {
+    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        let Value::Map(entries) = &node.value else {
+            wrong_type(node, "a map", report);
+            return None;
+        };
+        let mut table = Self::default();
+        for (key, value) in entries {
+            let value = V::decode(value, report);
+            match (K::parse(&key.text), value) {
+                (Ok(name), Some(value)) => table.0.push((Spanned::new(name, key.span), value)),
+                (Ok(_), None) => {}
+                (Err(bad), _) => report.add(bad_name(key.span, &bad)),
+            }
+        }
+        Some(table)
+    }
+}
+
+fn bad_name(span: Span, bad: &BadName) -> Diagnostic {
+    Diagnostic::error(Code::BadName, span, format!("{} is not a {}", quoted(&bad.text), bad.kind)).hint(bad.rule)
+}
+
+/// A scalar that is read by its text, quoted or not.
+fn parsed<T: FromStr>(node: &Node<'_>, code: Code, report: &mut Report) -> Option<T>
+where
+    T::Err: ScalarProblem,
+{
+    let Value::Scalar { text, .. } = &node.value else {
+        wrong_type(node, "text", report);
+        return None;
+    };
+    match text.parse() {
+        Ok(value) => Some(value),
+        Err(bad) => {
+            report.add(T::Err::diagnostic(&bad, code, node.span));
+            None
+        }
+    }
+}
+
+/// An error of a scalar's own parser that can be shown at its place.
+trait ScalarProblem {
+    fn diagnostic(&self, code: Code, span: Span) -> Diagnostic;
+}
+
+impl ScalarProblem for BadName {
+    fn diagnostic(&self, _: Code, span: Span) -> Diagnostic {
+        bad_name(span, self)
+    }
+}
+
+impl Decode for RelPath {
+    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        let text = text_of(node, report)?;
+        match Self::new(text) {
+            Ok(path) => Some(path),
+            Err(bad) => {
+                let message = format!("the path {} {}", quoted(&bad.path), bad.problem);
+                report.add(Diagnostic::error(Code::BadPath, node.span, message));
+                None
+            }
+        }
+    }
+}
+
+impl Decode for Text {
+    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        text_of(node, report).map(Self)
+    }
+}
+
+impl Decode for String {
+    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        text_of(node, report)
+    }
+}
+
+/// The text of a scalar: what is written, whatever it would be elsewhere.
+fn text_of(node: &Node<'_>, report: &mut Report) -> Option<String> {
+    match &node.value {
+        Value::Scalar { text, .. } if text.contains('\0') => {
+            let message = "text here cannot hold a NUL character";
+            report.add(Diagnostic::error(Code::BadValue, node.span, message));
+            None
+        }
+        Value::Scalar { text, .. } => Some(text.clone().into_owned()),
+        _ => {
+            wrong_type(node, "text", report);
+            None
+        }
+    }
+}
+
+/// Words of which one is expected.
+macro_rules! words {
+    ($name:ident, $what:literal, [$($text:literal => $value:expr),*]) => {
+        impl Decode for $name {
+            fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+                one_of(node, $what, &[$(($text, $value)),*], report)
+            }
+        }
+    };
+}
+words!(Network, "`deny` or `allow`", ["deny" => Self::Deny, "allow" => Self::Allow]);
+words!(ReadOnly, "`off`, `tracked` or `strict`",
+    ["off" => Self::Off, "tracked" => Self::Tracked, "strict" => Self::Strict]);
+words!(Determinism, "`D0`, `D1` or `D2`", ["D0" => Self::D0, "D1" => Self::D1, "D2" => Self::D2]);
+
+fn one_of<T: Copy>(node: &Node<'_>, what: &str, words: &[(&str, T)], report: &mut Report) -> Option<T> {
+    let Value::Scalar { text, .. } = &node.value else {
+        wrong_type(node, what, report);
+        return None;
+    };
+    let found = words.iter().find(|(word, _)| word == text);
+    if found.is_none() {
+        let message = format!("{} is none of {what}", quoted(text));
+        let problem = Diagnostic::error(Code::BadValue, node.span, message);
+        report.add(problem.did_you_mean(text, words.iter().map(|(word, _)| *word)));
+    }
+    found.map(|(_, value)| *value)
+}
+
+impl Decode for Tier {
+    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        let number = integer(node, u64::from(u8::MAX), report)?;
+        let tier = u8::try_from(number).ok().and_then(|number| Self::try_from(number).ok());
+        if tier.is_none() {
+            let message = format!("{number} is not a tier; 1 or 2 is expected");
+            report.add(Diagnostic::error(Code::BadValue, node.span, message));
+        }
+        tier
+    }
+}
+
+macro_rules! integers {
+    ($($name:ident),*) => {$(
+        impl Decode for $name {
+            fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+                integer(node, $name::MAX.into(), report).and_then(|number| Self::try_from(number).ok())
+            }
+        }
+    )*};
+}
+integers!(u8, u32, u64);
+
+/// A whole number from 0 to `most`.
+fn integer(node: &Node<'_>, most: u64, report: &mut Report) -> Option<u64> {
+    let Value::Scalar { text, plain: true } = &node.value else {
+        wrong_type(node, "a whole number", report);
+        return None;
+    };
+    let Some(number) = unsigned(text) else {
+        wrong_type(node, "a whole number", report);
+        return None;
+    };
+    if number > most {
+        let message = format!("{number} is too large; {most} is the most that is allowed here");
+        report.add(Diagnostic::error(Code::BadValue, node.span, message));
+        return None;
+    }
+    Some(number)
+}
+
+/// A plain scalar as serde_yaml reads a whole number: decimal without leading zeros, or after
+/// `0x`, `0o` or `0b`; a `+` may stand before it.
+fn unsigned(text: &str) -> Option<u64> {
+    let digits = text.strip_prefix('+').unwrap_or(text);
+    for (prefix, radix) in [("0x", 16), ("0o", 8), ("0b", 2)] {
+        if let Some(rest) = digits.strip_prefix(prefix) {
+            return if rest.starts_with(['+', '-']) { None } else { u64::from_str_radix(rest, radix).ok() };
+        }
+    }
+    let leading_zero = digits.len() > 1 && digits.starts_with('0');
+    if leading_zero || digits.starts_with(['+', '-']) { None } else { digits.parse().ok() }
+}
+
+impl Decode for Size {
+    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        let Value::Scalar { text, plain } = &node.value else {
+            wrong_type(node, "a size", report);
+            return None;
+        };
+        if let (true, Some(bytes)) = (*plain, unsigned(text)) {
+            return Some(Self(bytes));
+        }
+        match text.parse() {
+            Ok(size) => Some(size),
+            Err(bad) => {
+                let bad: super::size::BadSize = bad;
+                let problem = Diagnostic::error(Code::BadValue, node.span, format!("{} is not a size", quoted(text)));
+                report.add(problem.hint(bad.to_string()));
+                None
+            }
+        }
+    }
+}
+
+impl Decode for Command {
+    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        match &node.value {
+            Value::Seq(_) => Vec::decode(node, report).map(Self::Words),
+            Value::Scalar { .. } if !node.is_null() => Text::decode(node, report).map(Self::Line),
+            _ => {
+                wrong_type(node, "a string or a list of words", report);
+                None
+            }
+        }
+    }
+}
+
+fn wrong_type(node: &Node<'_>, expected: &str, report: &mut Report) {
+    let (span, found) = match &node.value {
+        Value::Refused => return,
+        _ if node.is_null() => (node.head, "nothing".to_owned()),
+        Value::Scalar { text, .. } => (node.span, quoted(text)),
+        Value::Seq(_) => (node.head, "a list".to_owned()),
+        Value::Map(_) => (node.head, "a map".to_owned()),
+    };
+    report.add(Diagnostic::error(Code::WrongType, span, format!("expected {expected}, found {found}")));
+}
+
+/// The keys of one map while a record is read off it.
+struct Fields<'n, 'a> {
+    head: Span,
+    /// `None` where it is no map, which was said already.
+    entries: Option<&'n [(Key<'a>, Node<'a>)]>,
+}
+
+impl<'n, 'a> Fields<'n, 'a> {
+    fn open(node: &'n Node<'a>, what: &'static str, known: &[&str], report: &mut Report) -> Self {
+        let entries = match &node.value {
+            Value::Map(entries) => Some(entries.as_slice()),
+            _ => {
+                wrong_type(node, what, report);
+                None
+            }
+        };
+        for (key, _) in entries.unwrap_or_default().iter().filter(|(key, _)| !known.contains(&key.text.as_ref())) {
+            report.add(unknown_key(key, what, known));
+        }
+        Self { head: node.head, entries }
+    }
+
+    fn get(&self, name: &str) -> Option<&'n Node<'a>> {
+        self.entries.unwrap_or_default().iter().find(|(key, _)| key.text == name).map(|(_, value)| value)
+    }
+
+    /// A value that may be absent; one that reads as nothing is.
+    fn optional<T: Decode>(&self, name: &str, report: &mut Report) -> Option<T> {
+        let node = self.get(name)?;
+        if node.is_null() { None } else { T::decode(node, report) }
+    }
+
+    fn required<T: Decode>(&self, name: &str, report: &mut Report) -> Option<T> {
+        match self.get(name) {
+            Some(node) => T::decode(node, report),
+            None => {
+                self.missing(name, report);
+                None
+            }
+        }
+    }
+
+    fn missing(&self, name: &str, report: &mut Report) {
+        let replaced = name == "cmd" && self.get("sql").is_some();
+        if self.entries.is_some() && !replaced {
+            let problem = Diagnostic::error(Code::MissingKey, self.head, format!("the key `{name}` is missing here"));
+            report.add(problem);
+        }
+    }
+}
+
+fn unknown_key(key: &Key<'_>, what: &str, known: &[&str]) -> Diagnostic {
+    if what == Step::WHAT && key.text == "sql" {
+        let message = "SQL steps are not part of this version of proctor";
+        return Diagnostic::error(Code::SqlStep, key.span, message).hint("run the check by a `cmd` instead");
+    }
+    let message = format!("{what} has no key {}", quoted(&key.text));
+    Diagnostic::error(Code::UnknownKey, key.span, message)
+        .did_you_mean(&key.text, known.iter().copied())
+        .hint(format!("its keys are {}", known.join(", ")))
+}
+
+/// A struct that is written as a map with known keys.
+pub(super) trait Record {
+    /// What it is called in messages.
+    const WHAT: &'static str;
+    /// Its keys.
+    const KEYS: &'static [&'static str];
+}
+
+/// Reads a struct off a map by its fields' names. A field that is not listed does not compile.
+/// Without a `required` one there is no record; a `kept` one must be there too, but the record
+/// is read on without it, so that nothing is said of its name being unknown.
+macro_rules! record {
+    ($name:ident, $what:literal, required [$($required:ident),*], kept [$($kept:ident),*], optional [$($optional:ident),*]) => {
+        impl Record for $name {
+            const WHAT: &'static str = $what;
+            const KEYS: &'static [&'static str] =
+                &[$(stringify!($required),)* $(stringify!($kept),)* $(stringify!($optional),)*];
+        }
+        impl Decode for $name {
+            fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+                let fields = Fields::open(node, Self::WHAT, Self::KEYS, report);
+                $(let $required = fields.required(stringify!($required), report);)*
+                $(let $kept = fields.required(stringify!($kept), report);)*
+                $(let $optional = fields.optional(stringify!($optional), report);)*
+                Some(Self {
+                    $($required: $required?,)*
+                    $($kept: $kept.unwrap_or_default(),)*
+                    $($optional,)*
+                })
+            }
+        }
+    };
+}
+
+record!(Spec, "a spec", required [], kept [version, profiles, skills], optional [toolchains, defaults]);
+record!(Toolchain, "a toolchain", required [], kept [], optional [required]);
+record!(ToolCheck, "a toolchain check", required [cmd], kept [], optional [version]);
+record!(Defaults, "`defaults`", required [], kept [],
+    optional [workdir, timeout_ms, network, read_only, env_allowlist, env]);
+record!(Profile, "a profile", required [], kept [include], optional [parallel]);
+record!(Skill, "a skill", required [], kept [steps],
+    optional [description, determinism, tier, needs, caches, container, platform, workdir, timeout_ms, network, read_only,
+        env_allowlist, env]);
+record!(Step, "a step", required [name, cmd], kept [],
+    optional [workdir, timeout_ms, grace_ms, network, read_only, env_allowlist, env, limits, retries, inputs, reports,
+        expect]);
+record!(StepLimits, "`limits`", required [], kept [], optional [memory, pids, disk, output, cpu_seconds, open_files]);
+record!(Reports, "`reports`", required [], kept [], optional [junit, sarif]);
+record!(Expect, "`expect`", required [], kept [], optional [exit]);

@@ -1,0 +1,350 @@
+//! The operator's config (`proctord.toml`): the ceiling over what a spec may ask for, and the
+//! values where a spec says nothing.
+//!
+//! Where the file lies and who reads it is not decided here.
+
+use std::fmt;
+use std::num::NonZeroU64;
+
+use schemars::JsonSchema;
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::diagnostic::{Code, Diagnostic};
+use super::size::Size;
+use super::span::Span;
+use crate::plan::{Limit, Limits, ReadOnly};
+use crate::tier::Tier;
+
+/// What the operator allows, and what holds where a spec says nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operator {
+    /// Whether a spec may ask for the host's network. Where it may, asking raises the tier to 2.
+    pub allow_network: bool,
+    /// The weakest protection of the tree that a spec may ask for.
+    pub least_read_only: ReadOnly,
+    /// The longest timeout, in milliseconds.
+    pub max_timeout_ms: Limit,
+    /// The longest time between SIGTERM and SIGKILL, in milliseconds.
+    pub max_grace_ms: Limit,
+    /// The most retries.
+    pub max_retries: Limit,
+    /// The most skills that run at once.
+    pub max_parallel: Limit,
+    /// The highest tier that any caller may run. It bounds the caller's own choice; a spec is
+    /// not refused for it.
+    pub max_tier: Tier,
+    /// The limits that a step may ask for at most.
+    pub ceiling: Limits,
+    /// What holds where a spec says nothing.
+    pub defaults: OperatorDefaults,
+    /// Paths that are shown to steps read-only, beside those that are found by themselves; each
+    /// is absolute or starts with `~/`.
+    pub tool_mounts: Vec<String>,
+}
+
+/// What the operator says for specs that say nothing; `None` leaves the built-in value.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OperatorDefaults {
+    /// The timeout, in milliseconds.
+    pub timeout_ms: Option<u64>,
+    /// The time between SIGTERM and SIGKILL, in milliseconds.
+    pub grace_ms: Option<u64>,
+    /// The limits.
+    pub limits: LimitSettings,
+}
+
+/// Limits of which some are set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LimitSettings {
+    /// Memory, in bytes.
+    pub memory: Option<Limit>,
+    /// Processes and threads.
+    pub pids: Option<Limit>,
+    /// What a layer may hold, in bytes.
+    pub disk: Option<Limit>,
+    /// What is kept of each output stream, in bytes.
+    pub output: Option<Limit>,
+    /// CPU time, in seconds.
+    pub cpu_seconds: Option<Limit>,
+    /// Open files.
+    pub open_files: Option<Limit>,
+}
+
+impl LimitSettings {
+    fn or_unlimited(self) -> Limits {
+        let or = |limit: Option<Limit>| limit.unwrap_or(Limit::Unlimited);
+        Limits {
+            memory: or(self.memory),
+            pids: or(self.pids),
+            disk: or(self.disk),
+            output: or(self.output),
+            cpu_seconds: or(self.cpu_seconds),
+            open_files: or(self.open_files),
+        }
+    }
+}
+
+/// No file: everything that a spec can ask for is allowed, and the built-in values hold.
+impl Default for Operator {
+    fn default() -> Self {
+        Self {
+            allow_network: true,
+            least_read_only: ReadOnly::Off,
+            max_timeout_ms: Limit::Unlimited,
+            max_grace_ms: Limit::Unlimited,
+            max_retries: Limit::Unlimited,
+            max_parallel: Limit::Unlimited,
+            max_tier: Tier::THREE,
+            ceiling: LimitSettings::default().or_unlimited(),
+            defaults: OperatorDefaults::default(),
+            tool_mounts: Vec::new(),
+        }
+    }
+}
+
+/// The file as it is written.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct OperatorFile {
+    /// Whether a spec may ask for the host's network. Default: true.
+    allow_network: Option<bool>,
+    /// The weakest `read_only` that a spec may ask for. Default: off.
+    least_read_only: Option<ReadOnly>,
+    /// The longest timeout, in milliseconds.
+    max_timeout_ms: Option<NonZeroU64>,
+    /// The longest time between SIGTERM and SIGKILL, in milliseconds.
+    max_grace_ms: Option<u64>,
+    /// The most retries.
+    max_retries: Option<u64>,
+    /// The most skills that run at once.
+    max_parallel: Option<NonZeroU64>,
+    /// The highest tier that a caller may run. Default: 3.
+    max_tier: Option<Tier>,
+    /// The limits that a step may ask for at most.
+    ceiling: Option<LimitsFile>,
+    /// What holds where a spec says nothing.
+    defaults: Option<DefaultsFile>,
+    /// Paths that are shown to steps read-only: absolute, or starting with `~/`.
+    tool_mounts: Option<Vec<String>>,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct DefaultsFile {
+    /// The timeout, in milliseconds.
+    timeout_ms: Option<NonZeroU64>,
+    /// The time between SIGTERM and SIGKILL, in milliseconds.
+    grace_ms: Option<u64>,
+    /// The limits.
+    limits: Option<LimitsFile>,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct LimitsFile {
+    /// Memory.
+    memory: Option<Bound>,
+    /// Processes and threads.
+    pids: Option<Bound>,
+    /// What a layer may hold.
+    disk: Option<Bound>,
+    /// What is kept of each output stream.
+    output: Option<Bound>,
+    /// CPU time, in seconds.
+    cpu_seconds: Option<Bound>,
+    /// Open files.
+    open_files: Option<Bound>,
+}
+
+/// A number, a size with a unit, or `unlimited`.
+#[derive(Clone, Copy)]
+struct Bound(Limit);
+
+impl<'de> Deserialize<'de> for Bound {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct BoundVisitor;
+        impl Visitor<'_> for BoundVisitor {
+            type Value = Bound;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of at least 1, a size such as `512MiB`, or `unlimited`")
+            }
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Bound, E> {
+                match u64::try_from(number) {
+                    Ok(number) if number > 0 => Ok(Bound(Limit::Max(number))),
+                    _ => Err(E::invalid_value(de::Unexpected::Signed(number), &self)),
+                }
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Bound, E> {
+                match text.parse() {
+                    _ if text == "unlimited" => Ok(Bound(Limit::Unlimited)),
+                    Ok(Size(bytes)) if bytes > 0 => Ok(Bound(Limit::Max(bytes))),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(BoundVisitor)
+    }
+}
+
+impl JsonSchema for Bound {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Bound".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "A number, a size such as 512MiB, or unlimited.",
+            "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "string" }],
+        })
+    }
+}
+
+impl LimitsFile {
+    fn settings(&self) -> LimitSettings {
+        let limit = |bound: Option<Bound>| bound.map(|bound| bound.0);
+        LimitSettings {
+            memory: limit(self.memory),
+            pids: limit(self.pids),
+            disk: limit(self.disk),
+            output: limit(self.output),
+            cpu_seconds: limit(self.cpu_seconds),
+            open_files: limit(self.open_files),
+        }
+    }
+}
+
+impl Operator {
+    /// Reads the text of a `proctord.toml`.
+    ///
+    /// # Errors
+    /// The text is no TOML, has a key or a value that means nothing here, or contradicts itself.
+    pub fn parse(text: &str) -> Result<Self, Vec<Diagnostic>> {
+        let file: OperatorFile = toml::from_str(text).map_err(|error| vec![from_toml(text, &error)])?;
+        let operator = Self::from_file(&file);
+        let problems: Vec<Diagnostic> = operator.contradictions().collect();
+        if problems.is_empty() { Ok(operator) } else { Err(problems) }
+    }
+
+    /// The JSON Schema of the file.
+    pub(super) fn schema() -> schemars::Schema {
+        schemars::schema_for!(OperatorFile)
+    }
+
+    fn from_file(file: &OperatorFile) -> Self {
+        let bound = |number: Option<u64>| number.map_or(Limit::Unlimited, Limit::Max);
+        let limits = |file: Option<&LimitsFile>| file.map(LimitsFile::settings).unwrap_or_default();
+        let defaults = file.defaults.as_ref();
+        Self {
+            allow_network: file.allow_network.unwrap_or(true),
+            least_read_only: file.least_read_only.unwrap_or(ReadOnly::Off),
+            max_timeout_ms: bound(file.max_timeout_ms.map(NonZeroU64::get)),
+            max_grace_ms: bound(file.max_grace_ms),
+            max_retries: bound(file.max_retries),
+            max_parallel: bound(file.max_parallel.map(NonZeroU64::get)),
+            max_tier: file.max_tier.unwrap_or(Tier::THREE),
+            ceiling: limits(file.ceiling.as_ref()).or_unlimited(),
+            defaults: OperatorDefaults {
+                timeout_ms: defaults.and_then(|d| d.timeout_ms).map(NonZeroU64::get),
+                grace_ms: defaults.and_then(|d| d.grace_ms),
+                limits: limits(defaults.and_then(|d| d.limits.as_ref())),
+            },
+            tool_mounts: file.tool_mounts.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Defaults above the operator's own ceiling, and mounts that name no place.
+    fn contradictions(&self) -> impl Iterator<Item = Diagnostic> {
+        let (of, most) = (self.defaults.limits, self.ceiling);
+        let of_number = |number: Option<u64>| number.map(Limit::Max);
+        let pairs = [
+            ("timeout_ms", of_number(self.defaults.timeout_ms), self.max_timeout_ms),
+            ("grace_ms", of_number(self.defaults.grace_ms), self.max_grace_ms),
+            ("limits.memory", of.memory, most.memory),
+            ("limits.pids", of.pids, most.pids),
+            ("limits.disk", of.disk, most.disk),
+            ("limits.output", of.output, most.output),
+            ("limits.cpu_seconds", of.cpu_seconds, most.cpu_seconds),
+            ("limits.open_files", of.open_files, most.open_files),
+        ];
+        let above =
+            pairs.into_iter().filter(|(_, default, most)| default.is_some_and(|default| exceeds(default, *most)));
+        let above = above.map(|(name, ..)| {
+            Diagnostic::unplaced(Code::BadConfig, format!("`defaults.{name}` is above the ceiling of the same file"))
+        });
+        let placeless = self.tool_mounts.iter().filter(|path| !path.starts_with('/') && !path.starts_with("~/"));
+        above.chain(placeless.map(|path| {
+            let path = super::diagnostic::quoted(path);
+            Diagnostic::unplaced(Code::BadConfig, format!("the tool mount {path} is neither absolute nor below `~/`"))
+        }))
+    }
+}
+
+/// Whether `asked` is more than `most` allows.
+pub(super) fn exceeds(asked: Limit, most: Limit) -> bool {
+    asked.get_or_max() > most.get_or_max() || asked == Limit::Unlimited && most != Limit::Unlimited
+}
+
+fn from_toml(text: &str, error: &toml::de::Error) -> Diagnostic {
+    let message = error.message().lines().next().unwrap_or("no TOML").to_owned();
+    let diagnostic = Diagnostic::unplaced(Code::BadConfig, message);
+    match error.span() {
+        Some(range) => Diagnostic { span: Some(span_of(text, range)), ..diagnostic },
+        None => diagnostic,
+    }
+}
+
+fn span_of(text: &str, range: std::ops::Range<usize>) -> Span {
+    let before = text.get(..range.start).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    Span {
+        start: count(range.start),
+        end: count(range.end),
+        line: count(before.matches('\n').count() + 1),
+        column: count(before[line_start..].chars().count() + 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_file_and_an_empty_file_mean_the_same() {
+        assert_eq!(Operator::parse(""), Ok(Operator::default()));
+    }
+
+    #[test]
+    fn a_file_is_read() {
+        let text = "allow_network = false\nmax_timeout_ms = 900000\nmax_tier = 1\ntool_mounts = ['~/.cargo', '/opt/x']\n\
+            [ceiling]\nmemory = '8GiB'\n[defaults.limits]\nmemory = '4GiB'\npids = 100\n";
+        let operator = Operator::parse(text).expect("reads");
+        assert!(!operator.allow_network);
+        assert_eq!(operator.max_timeout_ms, Limit::Max(900_000));
+        assert_eq!(operator.ceiling.memory, Limit::Max(8 << 30));
+        assert_eq!(operator.defaults.limits.pids, Some(Limit::Max(100)));
+        assert_eq!(operator.tool_mounts, ["~/.cargo", "/opt/x"]);
+    }
+
+    #[test]
+    fn what_means_nothing_is_refused_where_it_stands() {
+        let problems = Operator::parse("allow_network = true\nallow_netwrk = false\n").expect_err("unknown key");
+        assert_eq!(problems[0].span.map(|s| s.to_string()), Some("2:1".to_owned()));
+        for text in [
+            "max_timeout_ms = 0",
+            "max_tier = 4",
+            "[ceiling]\nmemory = 0",
+            "[ceiling]\npids = -1",
+            "[ceiling]\nmemory = 'x'",
+        ] {
+            assert!(Operator::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_default_above_the_ceiling_is_refused() {
+        let text = "max_timeout_ms = 10\ntool_mounts = ['x']\n[ceiling]\nmemory = 5\npids = 9\n[defaults]\ntimeout_ms = 11\n\
+            [defaults.limits]\nmemory = 'unlimited'\npids = 9\n";
+        assert_eq!(Operator::parse(text).expect_err("contradicts itself").len(), 3);
+    }
+}

@@ -1,0 +1,734 @@
+//! Spec × profile × operator → plan, with every default applied once, here and nowhere else.
+//!
+//! Each value of the plan is taken together with where it came from, so that `explain` can
+//! never tell another story than the plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use super::command::{BadCommand, Command};
+use super::diagnostic::{self, Code, Diagnostic, listed, quoted};
+use super::operator::{LimitSettings, Operator, exceeds};
+use super::size::Size;
+use super::span::{Span, Spanned};
+use super::written::{Defaults, Profile, Skill, Spec, Step, Table, Text};
+use crate::digest::Sha256Hex;
+use crate::evidence::step_path;
+use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName};
+use crate::plan::{
+    Argv, Determinism, Inputs, Limit, Limits, Network, Plan, PlannedCheck, PlannedSkill, PlannedStep, ReadOnly,
+    RelPath, ReportFile, ReportFormat, SkillOrder, VersionDemand,
+};
+use crate::tier::Tier;
+
+/// The values that hold where neither the spec nor the operator says anything.
+pub mod built_in {
+    use crate::plan::{Determinism, Limit, Limits, Network, ReadOnly};
+    use crate::tier::Tier;
+
+    /// The directory in which commands run.
+    pub const WORKDIR: &str = ".";
+    /// The timeout, in milliseconds.
+    pub const TIMEOUT_MS: u64 = 600_000;
+    /// The time between SIGTERM and SIGKILL, in milliseconds.
+    pub const GRACE_MS: u64 = 5_000;
+    /// The network.
+    pub const NETWORK: Network = Network::Deny;
+    /// The protection of the tree.
+    pub const READ_ONLY: ReadOnly = ReadOnly::Tracked;
+    /// How often a failed attempt is repeated.
+    pub const RETRIES: u32 = 0;
+    /// The exit codes that count as success.
+    pub const EXPECT_EXIT: [u8; 1] = [0];
+    /// The class of a skill that claims none: the one that promises nothing.
+    pub const DETERMINISM: Determinism = Determinism::D2;
+    /// The tier of a skill that declares none: the one that needs trust.
+    pub const TIER: Tier = Tier::TWO;
+    /// The limits.
+    pub const LIMITS: Limits = Limits {
+        memory: Limit::Unlimited,
+        pids: Limit::Max(4096),
+        disk: Limit::Max(2 << 30),
+        output: Limit::Max(64 << 20),
+        cpu_seconds: Limit::Unlimited,
+        open_files: Limit::Max(65_536),
+    };
+}
+
+/// A plan, and where its values came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolved {
+    /// What will run.
+    pub plan: Plan,
+    /// Where each value came from.
+    pub provenance: Provenance,
+}
+
+/// Where the values of a plan came from: for each step and each toolchain check, by its path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Provenance(BTreeMap<String, Vec<Sourced>>);
+
+impl Provenance {
+    /// The fields of `skill/step`, or of `toolchain/check` for a check; in a fixed order.
+    pub fn get(&self, path: &str) -> Option<&[Sourced]> {
+        self.0.get(path).map(Vec::as_slice)
+    }
+
+    /// Every path that [`Self::get`] knows, sorted.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+/// One value of a planned step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sourced {
+    /// The field, such as `timeout_ms`, `limits.memory` or `env.CI`.
+    pub field: String,
+    /// The value as text.
+    pub value: String,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The caller's command line.
+    CommandLine,
+    /// The step, or the toolchain check.
+    Step(Span),
+    /// The step's skill.
+    Skill(Span),
+    /// The `defaults` of the spec.
+    Defaults(Span),
+    /// The operator's config.
+    Operator,
+    /// Nobody said anything.
+    BuiltIn,
+}
+
+impl Origin {
+    /// Where it is written in the spec, where it is.
+    pub fn span(self) -> Option<Span> {
+        match self {
+            Self::Step(span) | Self::Skill(span) | Self::Defaults(span) => Some(span),
+            Self::CommandLine | Self::Operator | Self::BuiltIn => None,
+        }
+    }
+}
+
+/// Such as `skill at 12:5` or `built in`.
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CommandLine => f.write_str("command line"),
+            Self::Step(span) => write!(f, "step at {span}"),
+            Self::Skill(span) => write!(f, "skill at {span}"),
+            Self::Defaults(span) => write!(f, "defaults at {span}"),
+            Self::Operator => f.write_str("operator"),
+            Self::BuiltIn => f.write_str("built in"),
+        }
+    }
+}
+
+/// One command that is run by itself, with what its caller set.
+#[derive(Debug, Clone)]
+pub struct Adhoc {
+    /// The command.
+    pub cmd: Argv,
+    /// Where it runs, relative to the repository.
+    pub workdir: Option<RelPath>,
+    /// Its timeout, in milliseconds.
+    pub timeout_ms: Option<u64>,
+    /// What network it sees.
+    pub network: Option<Network>,
+    /// What it must not change.
+    pub read_only: Option<ReadOnly>,
+    /// The variables that it gets from the caller.
+    pub env_allowlist: Option<Vec<EnvName>>,
+    /// The variables that are set.
+    pub env: BTreeMap<EnvName, String>,
+}
+
+/// Resolves a profile of a spec that [`super::read`] accepted. `cpus` is the number of
+/// processors, which bounds skills that may run at once where the spec does not say.
+///
+/// # Errors
+/// The profile is not there, or the spec asks for more than the operator allows: every such
+/// place, sorted.
+pub fn resolve(
+    spec: &Spec,
+    profile: &ProfileName,
+    operator: &Operator,
+    spec_sha256: Sha256Hex,
+    cpus: u32,
+) -> Result<Resolved, Vec<Diagnostic>> {
+    let Some(written) = spec.profiles.get(profile.as_str()) else {
+        return Err(vec![unknown_profile(spec, profile)]);
+    };
+    let mut resolver = Resolver::new(operator);
+    let toolchain = resolver.checks(spec);
+    let skills = resolver.skills(spec, written);
+    let order = resolver.order(spec, written, cpus);
+    let provenance = resolver.finish()?;
+    let plan = Plan { version: 1, profile: profile.clone(), spec_sha256, order, toolchain, skills };
+    Ok(Resolved { plan, provenance })
+}
+
+/// Plans one command exactly as a step of `spec` would be planned that sets what `adhoc` sets.
+/// Where the repository has no spec, the operator's and the built-in values hold.
+///
+/// # Errors
+/// It asks for more than the operator allows: every such thing.
+pub fn adhoc_step(
+    adhoc: &Adhoc,
+    name: StepName,
+    spec: Option<&Spec>,
+    operator: &Operator,
+) -> Result<PlannedStep, Vec<Diagnostic>> {
+    let overrides = Overrides::of(adhoc);
+    let layers = [overrides.settings(), Settings::of_defaults(spec.and_then(|spec| spec.defaults.as_ref()))];
+    let mut resolver = Resolver::new(operator);
+    let step =
+        resolver.step(&step_key("exec", &name), name, adhoc.cmd.clone(), Origin::CommandLine, &layers, Own::none());
+    resolver.finish().map(|_| step)
+}
+
+fn unknown_profile(spec: &Spec, profile: &ProfileName) -> Diagnostic {
+    let message = format!("the spec has no profile {}", quoted(profile.as_str()));
+    Diagnostic::unplaced(Code::UnknownProfile, message)
+        .did_you_mean(profile.as_str(), spec.profiles.names())
+        .hint(format!("its profiles are {}", listed(spec.profiles.names())))
+}
+
+fn step_key(group: &str, step: &StepName) -> String {
+    format!("{group}/{step}")
+}
+
+/// What one level of the spec says of the settings that may stand on every level.
+#[derive(Clone, Copy)]
+struct Settings<'a> {
+    origin: fn(Span) -> Origin,
+    workdir: Option<&'a Spanned<RelPath>>,
+    timeout_ms: Option<&'a Spanned<u64>>,
+    network: Option<&'a Spanned<Network>>,
+    read_only: Option<&'a Spanned<ReadOnly>>,
+    env_allowlist: Option<&'a Spanned<Vec<Spanned<EnvName>>>>,
+    env: Option<&'a Table<EnvName, Text>>,
+}
+
+macro_rules! settings {
+    ($level:expr, $origin:expr) => {
+        Settings {
+            origin: $origin,
+            workdir: $level.workdir.as_ref(),
+            timeout_ms: $level.timeout_ms.as_ref(),
+            network: $level.network.as_ref(),
+            read_only: $level.read_only.as_ref(),
+            env_allowlist: $level.env_allowlist.as_ref(),
+            env: $level.env.as_ref(),
+        }
+    };
+}
+
+impl<'a> Settings<'a> {
+    fn of_step(step: &'a Step) -> Self {
+        settings!(step, Origin::Step)
+    }
+    fn of_skill(skill: &'a Skill) -> Self {
+        settings!(skill, Origin::Skill)
+    }
+    /// An absent section is an empty one.
+    fn of_defaults(defaults: Option<&'a Defaults>) -> Self {
+        match defaults {
+            Some(defaults) => settings!(defaults, Origin::Defaults),
+            None => Self {
+                origin: Origin::Defaults,
+                workdir: None,
+                timeout_ms: None,
+                network: None,
+                read_only: None,
+                env_allowlist: None,
+                env: None,
+            },
+        }
+    }
+}
+
+/// What a caller set, in the shape of a level of the spec.
+struct Overrides(Defaults);
+
+impl Overrides {
+    fn of(adhoc: &Adhoc) -> Self {
+        fn placed<T>(value: T) -> Spanned<T> {
+            Spanned::new(value, Span::default())
+        }
+        let env = adhoc.env.iter().map(|(name, value)| (placed(name.clone()), Text(value.clone()))).collect();
+        Self(Defaults {
+            workdir: adhoc.workdir.clone().map(placed),
+            timeout_ms: adhoc.timeout_ms.map(placed),
+            network: adhoc.network.map(placed),
+            read_only: adhoc.read_only.map(placed),
+            env_allowlist: adhoc.env_allowlist.clone().map(|names| placed(names.into_iter().map(placed).collect())),
+            env: Some(Table(env)),
+        })
+    }
+
+    fn settings(&self) -> Settings<'_> {
+        settings!(self.0, |_| Origin::CommandLine)
+    }
+}
+
+/// What only a step can say.
+#[derive(Clone, Copy)]
+struct Own<'a>(Option<&'a Step>);
+
+impl<'a> Own<'a> {
+    fn none() -> Self {
+        Self(None)
+    }
+    fn get<T>(self, pick: impl Fn(&'a Step) -> Option<&'a Spanned<T>>) -> Option<&'a Spanned<T>> {
+        self.0.and_then(pick)
+    }
+}
+
+/// A value, and where it came from.
+struct Chosen<T> {
+    value: T,
+    origin: Origin,
+}
+
+fn nearest<'a, T: Clone + 'a>(
+    layers: &[Settings<'a>],
+    pick: impl Fn(&Settings<'a>) -> Option<&'a Spanned<T>>,
+) -> Option<Chosen<T>> {
+    layers.iter().find_map(|layer| {
+        pick(layer).map(|found| Chosen { value: found.value.clone(), origin: (layer.origin)(found.span) })
+    })
+}
+
+fn built_in<T>(value: T) -> Chosen<T> {
+    Chosen { value, origin: Origin::BuiltIn }
+}
+
+/// The operator's value, or else the built-in one as far as the operator's ceiling lets it be.
+fn unspoken(operator: Option<Limit>, built_in: Limit, most: Limit) -> Chosen<Limit> {
+    match operator {
+        Some(value) => Chosen { value, origin: Origin::Operator },
+        None if exceeds(built_in, most) => Chosen { value: most, origin: Origin::Operator },
+        None => Chosen { value: built_in, origin: Origin::BuiltIn },
+    }
+}
+
+/// Collects the plan's values, their sources, and what is wrong.
+struct Resolver<'a> {
+    operator: &'a Operator,
+    problems: Vec<Diagnostic>,
+    provenance: Provenance,
+    fields: Vec<Sourced>,
+}
+
+impl<'a> Resolver<'a> {
+    fn new(operator: &'a Operator) -> Self {
+        Self { operator, problems: vec![], provenance: Provenance::default(), fields: vec![] }
+    }
+
+    fn finish(mut self) -> Result<Provenance, Vec<Diagnostic>> {
+        if self.problems.is_empty() {
+            return Ok(self.provenance);
+        }
+        diagnostic::sort(&mut self.problems);
+        // A value of the defaults is met once for every step that takes it.
+        self.problems.dedup();
+        Err(self.problems)
+    }
+
+    /// Notes where a value came from, and takes it.
+    fn take<T>(&mut self, field: &str, chosen: Chosen<T>, show: impl Fn(&T) -> String) -> T {
+        self.fields.push(Sourced { field: field.to_owned(), value: show(&chosen.value), origin: chosen.origin });
+        chosen.value
+    }
+
+    /// Refuses what the spec asks for beyond the operator's ceiling.
+    fn refuse(&mut self, field: &str, asked: &str, allowed: &str, origin: Origin) {
+        let message = format!("`{field}` is {asked}, and the operator allows {allowed}");
+        let mut problem = Diagnostic::unplaced(Code::OverCeiling, message)
+            .hint("ask for less, or have the operator raise the ceiling in `proctord.toml`");
+        problem.span = origin.span();
+        self.problems.push(problem);
+    }
+
+    fn checks(&mut self, spec: &Spec) -> Vec<PlannedCheck> {
+        let mut taken = BTreeSet::new();
+        let mut planned = Vec::new();
+        for (toolchain, written) in spec.toolchains.iter().flat_map(Table::iter) {
+            for (index, check) in written.required.iter().flatten().enumerate() {
+                let Some(cmd) = self.command(&check.cmd) else { continue };
+                let Some(name) = self.check_name(&toolchain.value, index + 1, &mut taken) else { continue };
+                let origin = Origin::Step(check.cmd.span);
+                let tracked = Spanned::new(built_in::READ_ONLY, Span::default());
+                // A check reads a version; the protection of the tree is not the spec's to lower there.
+                let fixed =
+                    Settings { origin: |_| Origin::BuiltIn, read_only: Some(&tracked), ..Settings::of_defaults(None) };
+                let layers = [fixed, Settings::of_defaults(spec.defaults.as_ref())];
+                let key = step_key(toolchain.value.as_str(), &name);
+                let run = self.step(&key, name, cmd, origin, &layers, Own::none());
+                let version = match &check.version {
+                    Some(range) => VersionDemand::Range { range: range.value.clone() },
+                    None => VersionDemand::Any,
+                };
+                planned.push(PlannedCheck { toolchain: toolchain.value.clone(), version, run });
+            }
+        }
+        planned
+    }
+
+    /// `<toolchain>.<n>` as a step name, told apart from those in `taken`.
+    fn check_name(
+        &mut self,
+        toolchain: &ToolchainName,
+        number: usize,
+        taken: &mut BTreeSet<String>,
+    ) -> Option<StepName> {
+        let keep = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' };
+        let mut text = format!("{}.{number}", toolchain.as_str().chars().map(keep).collect::<String>());
+        while !taken.insert(text.clone()) {
+            text.push('_');
+        }
+        self.valid(StepName::new(text), None)
+    }
+
+    fn skills(&mut self, spec: &Spec, profile: &Profile) -> Vec<PlannedSkill> {
+        let include = &profile.include.value;
+        let mut planned = Vec::new();
+        for name in include {
+            match spec.skills.get(name.value.as_str()) {
+                Some(skill) => planned.push(self.skill(spec, &name.value, skill, include)),
+                None => self.problems.push(super::rules::unknown_skill(spec, name)),
+            }
+        }
+        planned
+    }
+
+    fn skill(&mut self, spec: &Spec, name: &SkillName, skill: &Skill, include: &[Spanned<SkillName>]) -> PlannedSkill {
+        let steps = skill.steps.value.iter().filter_map(|step| self.written_step(spec, name, skill, step)).collect();
+        let needed: Vec<&SkillName> = skill.needs.iter().flat_map(|needs| &needs.value).map(|n| &n.value).collect();
+        let text = |text: Option<&Text>| text.map(|text| text.0.clone()).unwrap_or_default();
+        let platform = skill.platform.iter().flat_map(Table::iter);
+        PlannedSkill {
+            name: name.clone(),
+            description: text(skill.description.as_ref()),
+            determinism: skill.determinism.map_or(built_in::DETERMINISM, |class: Spanned<Determinism>| class.value),
+            declared_tier: skill.tier.map_or(built_in::TIER, |tier: Spanned<Tier>| tier.value),
+            needs: include.iter().map(|n| &n.value).filter(|n| needed.contains(n)).cloned().collect(),
+            caches: skill.caches.iter().flatten().map(|path| path.value.clone()).collect(),
+            platform: platform.map(|(name, value)| (name.value.0.clone(), value.0.clone())).collect(),
+            container: text(skill.container.as_ref().map(|container| &container.value)),
+            steps,
+        }
+    }
+
+    fn written_step(&mut self, spec: &Spec, skill_name: &SkillName, skill: &Skill, step: &Step) -> Option<PlannedStep> {
+        let cmd = self.command(&step.cmd)?;
+        let defaults = Settings::of_defaults(spec.defaults.as_ref());
+        let layers = [Settings::of_step(step), Settings::of_skill(skill), defaults];
+        let key = step_path(skill_name, &step.name.value);
+        let origin = Origin::Step(step.cmd.span);
+        Some(self.step(&key, step.name.value.clone(), cmd, origin, &layers, Own(Some(step))))
+    }
+
+    /// One planned step, from the nearest layer that says something of each field.
+    fn step(
+        &mut self,
+        key: &str,
+        name: StepName,
+        cmd: Argv,
+        origin: Origin,
+        layers: &[Settings<'_>],
+        own: Own<'_>,
+    ) -> PlannedStep {
+        self.fields.clear();
+        let step = PlannedStep {
+            name,
+            cmd: self.take("cmd", Chosen { value: cmd, origin }, Argv::to_string),
+            workdir: self.workdir(layers),
+            timeout_ms: self.timeout_ms(layers),
+            grace_ms: self.grace_ms(own),
+            network: self.network(layers),
+            read_only: self.read_only(layers),
+            env_allowlist: self.env_allowlist(layers),
+            env: self.env(layers),
+            limits: self.limits(own),
+            retries: self.retries(own),
+            expect_exit: self.expect_exit(own),
+            inputs: self.inputs(own),
+            reports: self.reports(own),
+        };
+        self.provenance.0.insert(key.to_owned(), std::mem::take(&mut self.fields));
+        step
+    }
+
+    fn workdir(&mut self, layers: &[Settings<'_>]) -> RelPath {
+        let chosen = nearest(layers, |layer| layer.workdir).unwrap_or_else(|| built_in(RelPath::repository()));
+        self.take("workdir", chosen, RelPath::to_string)
+    }
+
+    fn timeout_ms(&mut self, layers: &[Settings<'_>]) -> u64 {
+        let most = self.operator.max_timeout_ms;
+        let asked = nearest(layers, |layer| layer.timeout_ms);
+        let unspoken =
+            unspoken(self.operator.defaults.timeout_ms.map(Limit::Max), Limit::Max(built_in::TIMEOUT_MS), most);
+        self.milliseconds("timeout_ms", asked, unspoken, most)
+    }
+
+    fn grace_ms(&mut self, own: Own<'_>) -> u64 {
+        let most = self.operator.max_grace_ms;
+        let asked = own.get(|step| step.grace_ms.as_ref());
+        let asked = asked.map(|asked| Chosen { value: asked.value, origin: Origin::Step(asked.span) });
+        let unspoken = unspoken(self.operator.defaults.grace_ms.map(Limit::Max), Limit::Max(built_in::GRACE_MS), most);
+        self.milliseconds("grace_ms", asked, unspoken, most)
+    }
+
+    fn milliseconds(&mut self, field: &str, asked: Option<Chosen<u64>>, unspoken: Chosen<Limit>, most: Limit) -> u64 {
+        let chosen = match asked {
+            Some(asked) => Chosen { value: Limit::Max(asked.value), origin: asked.origin },
+            None => unspoken,
+        };
+        self.bounded(field, chosen, most, show_count).get_or_max()
+    }
+
+    /// Takes a bound after holding it against the operator's.
+    fn bounded(&mut self, field: &str, chosen: Chosen<Limit>, most: Limit, show: fn(&Limit) -> String) -> Limit {
+        if exceeds(chosen.value, most) {
+            self.refuse(field, &show(&chosen.value), &format!("{} at most", show(&most)), chosen.origin);
+        }
+        self.take(field, chosen, show)
+    }
+
+    fn network(&mut self, layers: &[Settings<'_>]) -> Network {
+        let chosen = nearest(layers, |layer| layer.network).unwrap_or_else(|| built_in(built_in::NETWORK));
+        if chosen.value == Network::Allow && !self.operator.allow_network {
+            self.refuse("network", "`allow`", "`deny` only", chosen.origin);
+        }
+        self.take("network", chosen, |network| network.as_str().to_owned())
+    }
+
+    fn read_only(&mut self, layers: &[Settings<'_>]) -> ReadOnly {
+        let least = self.operator.least_read_only;
+        let unspoken = if strength(built_in::READ_ONLY) < strength(least) {
+            Chosen { value: least, origin: Origin::Operator }
+        } else {
+            built_in(built_in::READ_ONLY)
+        };
+        let mut chosen = nearest(layers, |layer| layer.read_only).unwrap_or(unspoken);
+        if strength(chosen.value) < strength(least) {
+            match chosen.origin {
+                Origin::BuiltIn => chosen = Chosen { value: least, origin: Origin::Operator },
+                origin => {
+                    let (asked, allowed) = (chosen.value.as_str(), least.as_str());
+                    self.refuse("read_only", &format!("`{asked}`"), &format!("`{allowed}` at least"), origin);
+                }
+            }
+        }
+        self.take("read_only", chosen, |mode| mode.as_str().to_owned())
+    }
+
+    fn env_allowlist(&mut self, layers: &[Settings<'_>]) -> Vec<EnvName> {
+        let chosen = nearest(layers, |layer| layer.env_allowlist).unwrap_or_else(|| built_in(vec![]));
+        let names: Vec<EnvName> = chosen.value.into_iter().map(|name| name.value).collect();
+        let chosen = Chosen { value: names, origin: chosen.origin };
+        self.take("env_allowlist", chosen, |names| show_list(names.iter().map(EnvName::as_str)))
+    }
+
+    fn env(&mut self, layers: &[Settings<'_>]) -> BTreeMap<EnvName, String> {
+        let mut merged: BTreeMap<EnvName, Chosen<String>> = BTreeMap::new();
+        for layer in layers {
+            for (name, value) in layer.env.iter().flat_map(|env| env.iter()) {
+                let origin = (layer.origin)(name.span);
+                merged.entry(name.value.clone()).or_insert_with(|| Chosen { value: value.0.clone(), origin });
+            }
+        }
+        let mut env = BTreeMap::new();
+        for (name, chosen) in merged {
+            let value = self.take(&format!("env.{name}"), chosen, String::clone);
+            env.insert(name, value);
+        }
+        env
+    }
+
+    fn limits(&mut self, own: Own<'_>) -> Limits {
+        let written = own.0.and_then(|step| step.limits.as_ref());
+        let size = |size: Option<Spanned<Size>>| size.map(|size| asked(size.value.0, size.span));
+        let count = |count: Option<Spanned<u64>>| count.map(|count| asked(count.value, count.span));
+        let most = self.operator.ceiling;
+        let LimitSettings { memory, pids, disk, output, cpu_seconds, open_files } = self.operator.defaults.limits;
+        let built_in = built_in::LIMITS;
+        let mut limit = |field, asked: Option<Chosen<Limit>>, operator, built_in, most, show| {
+            let chosen = asked.unwrap_or_else(|| unspoken(operator, built_in, most));
+            self.bounded(field, chosen, most, show)
+        };
+        Limits {
+            memory: limit(
+                "limits.memory",
+                size(written.and_then(|w| w.memory)),
+                memory,
+                built_in.memory,
+                most.memory,
+                show_size,
+            ),
+            pids: limit("limits.pids", count(written.and_then(|w| w.pids)), pids, built_in.pids, most.pids, show_count),
+            disk: limit("limits.disk", size(written.and_then(|w| w.disk)), disk, built_in.disk, most.disk, show_size),
+            output: limit(
+                "limits.output",
+                size(written.and_then(|w| w.output)),
+                output,
+                built_in.output,
+                most.output,
+                show_size,
+            ),
+            cpu_seconds: limit(
+                "limits.cpu_seconds",
+                count(written.and_then(|w| w.cpu_seconds)),
+                cpu_seconds,
+                built_in.cpu_seconds,
+                most.cpu_seconds,
+                show_count,
+            ),
+            open_files: limit(
+                "limits.open_files",
+                count(written.and_then(|w| w.open_files)),
+                open_files,
+                built_in.open_files,
+                most.open_files,
+                show_count,
+            ),
+        }
+    }
+
+    fn retries(&mut self, own: Own<'_>) -> u32 {
+        let chosen = match own.get(|step| step.retries.as_ref()) {
+            Some(retries) => Chosen { value: retries.value, origin: Origin::Step(retries.span) },
+            None => built_in(built_in::RETRIES),
+        };
+        let (asked, most) = (Limit::Max(chosen.value.into()), self.operator.max_retries);
+        if exceeds(asked, most) {
+            self.refuse("retries", &show_count(&asked), &format!("{} at most", show_count(&most)), chosen.origin);
+        }
+        self.take("retries", chosen, u32::to_string)
+    }
+
+    fn expect_exit(&mut self, own: Own<'_>) -> Vec<u8> {
+        let chosen = match own.get(|step| step.expect.as_ref().and_then(|expect| expect.exit.as_ref())) {
+            Some(codes) => Chosen { value: codes.value.clone(), origin: Origin::Step(codes.span) },
+            None => built_in(built_in::EXPECT_EXIT.to_vec()),
+        };
+        self.take("expect.exit", chosen, |codes| format!("{codes:?}"))
+    }
+
+    fn inputs(&mut self, own: Own<'_>) -> Inputs {
+        let chosen = match own.get(|step| step.inputs.as_ref()) {
+            Some(globs) => {
+                let texts = globs.value.iter().map(|glob| glob.value.0.clone()).collect();
+                Chosen { value: Inputs::Globs(texts), origin: Origin::Step(globs.span) }
+            }
+            None => built_in(Inputs::Tree),
+        };
+        self.take("inputs", chosen, |inputs| match inputs {
+            Inputs::Tree => "the whole tree".to_owned(),
+            Inputs::Globs(globs) => show_list(globs.iter().map(String::as_str)),
+        })
+    }
+
+    fn reports(&mut self, own: Own<'_>) -> Vec<ReportFile> {
+        let written = own.0.and_then(|step| step.reports.as_ref());
+        let formats = [
+            ("reports.junit", ReportFormat::Junit, written.and_then(|reports| reports.junit.as_ref())),
+            ("reports.sarif", ReportFormat::Sarif, written.and_then(|reports| reports.sarif.as_ref())),
+        ];
+        let mut files = Vec::new();
+        for (field, format, path) in formats {
+            if let Some(path) = path {
+                let chosen = Chosen { value: path.value.clone(), origin: Origin::Step(path.span) };
+                files.push(ReportFile { format, path: self.take(field, chosen, RelPath::to_string) });
+            }
+        }
+        files
+    }
+
+    fn order(&mut self, spec: &Spec, profile: &Profile, cpus: u32) -> SkillOrder {
+        if !super::rules::uses_needs(spec) {
+            return SkillOrder::Sequence;
+        }
+        let most = self.operator.max_parallel;
+        let parallel = match profile.parallel {
+            Some(asked) => {
+                let limit = Limit::Max(asked.value.into());
+                if exceeds(limit, most) {
+                    let allowed = format!("{} at most", show_count(&most));
+                    self.refuse("parallel", &show_count(&limit), &allowed, Origin::Step(asked.span));
+                }
+                asked.value
+            }
+            None => u32::try_from(most.get_or_max()).unwrap_or(u32::MAX).min(cpus),
+        };
+        SkillOrder::Graph { parallel: parallel.max(1) }
+    }
+
+    fn command(&mut self, cmd: &Spanned<Command>) -> Option<Argv> {
+        match cmd.value.argv() {
+            Ok(argv) => Some(argv),
+            Err(bad) => {
+                self.problems.push(command_problem(cmd, &bad));
+                None
+            }
+        }
+    }
+
+    fn valid<T, E: fmt::Display>(&mut self, result: Result<T, E>, span: Option<Span>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                let problem = Diagnostic { span, ..Diagnostic::unplaced(Code::BadName, error.to_string()) };
+                self.problems.push(problem);
+                None
+            }
+        }
+    }
+}
+
+fn command_problem(cmd: &Spanned<Command>, bad: &BadCommand) -> Diagnostic {
+    super::rules::bad_command(cmd, bad)
+}
+
+fn asked(value: u64, span: Span) -> Chosen<Limit> {
+    Chosen { value: Limit::Max(value), origin: Origin::Step(span) }
+}
+
+/// How much a mode protects.
+fn strength(mode: ReadOnly) -> u8 {
+    match mode {
+        ReadOnly::Off => 0,
+        ReadOnly::Tracked => 1,
+        ReadOnly::Strict => 2,
+    }
+}
+
+fn show_count(limit: &Limit) -> String {
+    match limit {
+        Limit::Max(count) => count.to_string(),
+        Limit::Unlimited => "unlimited".to_owned(),
+    }
+}
+
+fn show_size(limit: &Limit) -> String {
+    match limit {
+        Limit::Max(bytes) => Size(*bytes).to_string(),
+        Limit::Unlimited => "unlimited".to_owned(),
+    }
+}
+
+fn show_list<'a>(items: impl Iterator<Item = &'a str>) -> String {
+    let items: Vec<&str> = items.collect();
+    if items.is_empty() { "none".to_owned() } else { items.join(", ") }
+}

@@ -1,0 +1,140 @@
+//! Sizes in bytes as people write them.
+
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// A number of bytes, written as such or with a unit: `1048576`, `512MiB`, `10MB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Size(pub u64);
+
+/// A text that is no size.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadSize {
+    /// It is no whole number with a unit that we know.
+    #[error("a size is a whole number of bytes, or one with a unit such as `512MiB` or `10MB`")]
+    Form,
+    /// It is more than can be counted.
+    #[error("the size is over 16 EiB")]
+    TooLarge,
+}
+
+const UNITS: [(&str, u64); 14] = [
+    ("", 1),
+    ("B", 1),
+    ("kB", 1_000),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("k", 1_000),
+    ("M", 1_000_000),
+    ("G", 1_000_000_000),
+];
+
+impl std::str::FromStr for Size {
+    type Err = BadSize;
+    fn from_str(text: &str) -> Result<Self, BadSize> {
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = text.split_at(digits);
+        let factor = UNITS.iter().find(|(name, _)| *name == unit.trim_start_matches(' '));
+        let (Some((_, factor)), false) = (factor, number.is_empty()) else {
+            return Err(BadSize::Form);
+        };
+        let number: u64 = number.parse().map_err(|_| BadSize::TooLarge)?;
+        number.checked_mul(*factor).map(Self).ok_or(BadSize::TooLarge)
+    }
+}
+
+/// In the largest unit of 1024 that divides it.
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+        match units.iter().find(|(_, factor)| self.0 >= *factor && self.0 % factor == 0) {
+            Some((name, factor)) => write!(f, "{}{name}", self.0 / factor),
+            None => write!(f, "{}B", self.0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct SizeVisitor;
+        impl Visitor<'_> for SizeVisitor {
+            type Value = Size;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as 512MiB")
+            }
+            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Size, E> {
+                Ok(Size(bytes))
+            }
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
+                u64::try_from(bytes).map(Size).map_err(E::custom)
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(SizeVisitor)
+    }
+}
+
+impl JsonSchema for Size {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Size".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A number of bytes, or one with a unit, such as 512MiB or 10MB.",
+            "anyOf": [
+                { "type": "integer", "minimum": 1 },
+                { "type": "string", "pattern": "^[0-9]+ *(B|kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB|k|M|G)?$" },
+            ],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_count_as_their_names_say() {
+        let cases = [
+            ("512MiB", 512 << 20),
+            ("2 GiB", 2 << 30),
+            ("10MB", 10_000_000),
+            ("10k", 10_000),
+            ("7", 7),
+            ("7B", 7),
+            ("1TiB", 1 << 40),
+        ];
+        for (text, bytes) in cases {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in ["", "MiB", "1.5GiB", "-1", "+1", "1 MiB ", "1mib", "1_000", "0x10", "1\tB"] {
+            assert_eq!(text.parse::<Size>(), Err(BadSize::Form), "{text:?}");
+        }
+        for text in ["18446744073709551616", "16777216TiB"] {
+            assert_eq!(text.parse::<Size>(), Err(BadSize::TooLarge), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_short() {
+        assert_eq!(Size(2 << 30).to_string(), "2GiB");
+        assert_eq!(Size(1000).to_string(), "1000B");
+        assert_eq!(Size(0).to_string(), "0B");
+    }
+}

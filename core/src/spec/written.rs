@@ -1,0 +1,327 @@
+//! The spec as a person wrote it: what is absent is `None`, nothing is defaulted.
+//!
+//! The doc comments of fields are the descriptions that an editor shows from the JSON Schema.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::command::Command;
+use super::size::Size;
+use super::span::Spanned;
+use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName};
+use crate::plan::{Determinism, Network, ReadOnly, RelPath};
+use crate::tier::Tier;
+
+/// A verification spec, version 1: what is checked in this repository, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// The version of this format: 1.
+    #[schemars(schema_with = "version_schema")]
+    pub version: Spanned<u64>,
+    /// The tools that must be there before any skill runs, by name.
+    pub toolchains: Option<Table<ToolchainName, Toolchain>>,
+    /// Settings for every step that does not have its own.
+    pub defaults: Option<Defaults>,
+    /// Named lists of skills; `proctor run --profile NAME` runs one of them.
+    pub profiles: Table<ProfileName, Profile>,
+    /// Named groups of steps.
+    pub skills: Table<SkillName, Skill>,
+}
+
+/// A tool, and the checks that prove it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Toolchain {
+    /// Checks that must all hold; one that fails ends the run as inconclusive.
+    pub required: Option<Vec<ToolCheck>>,
+}
+
+/// One proof that a tool is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToolCheck {
+    /// The command; it must exit with 0.
+    pub cmd: Spanned<Command>,
+    /// A semver range that the first version in its output must satisfy, such as `>=1.80, <2`.
+    pub version: Option<Spanned<String>>,
+}
+
+/// Settings for every step that does not have its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Defaults {
+    /// The directory in which commands run, relative to the repository. Default: `.`.
+    pub workdir: Option<Spanned<RelPath>>,
+    /// When a command must have ended, in milliseconds. Default: 600000.
+    #[schemars(range(min = 1))]
+    pub timeout_ms: Option<Spanned<u64>>,
+    /// What network commands see: `deny` (the default) is a loopback of their own, `allow` the
+    /// host's network, which raises the tier to 2.
+    pub network: Option<Spanned<Network>>,
+    /// What commands must not change: `off` nothing, `tracked` (the default) what the snapshot
+    /// covers, `strict` the whole tree, `caches` aside.
+    pub read_only: Option<Spanned<ReadOnly>>,
+    /// Variables that are passed on from the caller. The nearest list wins as a whole.
+    pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
+    /// Variables that are set. Maps of defaults, skill and step are merged by name; the nearest
+    /// value of a name wins.
+    pub env: Option<Table<EnvName, Text>>,
+}
+
+/// A named list of skills.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The skills, in the order in which they run.
+    #[schemars(length(min = 1))]
+    pub include: Spanned<Vec<Spanned<SkillName>>>,
+    /// How many skills may run at once where some skill of the spec uses `needs`. Default: the
+    /// number of processors.
+    #[schemars(range(min = 1))]
+    pub parallel: Option<Spanned<u32>>,
+}
+
+/// A named group of steps with one purpose.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Skill {
+    /// What it is for, for people.
+    pub description: Option<Text>,
+    /// `D0`: a rerun gives the same output. `D1`: the same outcome. `D2` (the default): may vary.
+    pub determinism: Option<Spanned<Determinism>>,
+    /// 1: anyone may run it, agents too. 2 (the default): needs trust.
+    #[schemars(schema_with = "tier_schema")]
+    pub tier: Option<Spanned<Tier>>,
+    /// The skills whose changes this one sees. Where no skill of the spec has this key, each
+    /// sees those of all skills before it.
+    pub needs: Option<Spanned<Vec<Spanned<SkillName>>>>,
+    /// Directories below the repository that outlive a run, such as `target`.
+    pub caches: Option<Vec<Spanned<RelPath>>>,
+    /// The container image in which it runs, for remote execution.
+    pub container: Option<Spanned<Text>>,
+    /// Properties of the machine on which it runs, for remote execution.
+    pub platform: Option<Table<Text, Text>>,
+    /// The commands, in order; the first that fails ends the skill.
+    #[schemars(length(min = 1))]
+    pub steps: Spanned<Vec<Step>>,
+    /// The directory in which commands run, relative to the repository.
+    pub workdir: Option<Spanned<RelPath>>,
+    /// When a command must have ended, in milliseconds.
+    #[schemars(range(min = 1))]
+    pub timeout_ms: Option<Spanned<u64>>,
+    /// What network commands see: `deny` or `allow`.
+    pub network: Option<Spanned<Network>>,
+    /// What commands must not change: `off`, `tracked` or `strict`.
+    pub read_only: Option<Spanned<ReadOnly>>,
+    /// Variables that are passed on from the caller, instead of those of the defaults.
+    pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
+    /// Variables that are set, beside those of the defaults.
+    pub env: Option<Table<EnvName, Text>>,
+}
+
+/// One command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Its name, unique in its skill.
+    pub name: Spanned<StepName>,
+    /// The command: a list of words, or a string that is split into words as a POSIX shell does.
+    /// No shell ever sees it; write `["sh", "-c", "…"]` where one is meant.
+    pub cmd: Spanned<Command>,
+    /// The directory in which it runs, relative to the repository.
+    pub workdir: Option<Spanned<RelPath>>,
+    /// When it must have ended, in milliseconds.
+    #[schemars(range(min = 1))]
+    pub timeout_ms: Option<Spanned<u64>>,
+    /// How long it has between SIGTERM and SIGKILL, in milliseconds. Default: 5000.
+    pub grace_ms: Option<Spanned<u64>>,
+    /// What network it sees: `deny` or `allow`.
+    pub network: Option<Spanned<Network>>,
+    /// What it must not change: `off`, `tracked` or `strict`.
+    pub read_only: Option<Spanned<ReadOnly>>,
+    /// Variables that are passed on from the caller, instead of those of skill and defaults.
+    pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
+    /// Variables that are set, beside those of skill and defaults.
+    pub env: Option<Table<EnvName, Text>>,
+    /// Bounds on what it may use.
+    pub limits: Option<StepLimits>,
+    /// How often a failed attempt is repeated; a pass after that is recorded as flaky. Default: 0.
+    pub retries: Option<Spanned<u32>>,
+    /// Globs of the files on which its result depends. Default: the whole tree.
+    #[schemars(length(min = 1))]
+    pub inputs: Option<Spanned<Vec<Spanned<Text>>>>,
+    /// Reports that it writes, relative to the repository; they are merged into ours.
+    pub reports: Option<Reports>,
+    /// What counts as success.
+    pub expect: Option<Expect>,
+}
+
+/// Bounds on what a step may use. Sizes are bytes, or a number with B, kB, MB, GB, TB (powers
+/// of 1000), KiB, MiB, GiB or TiB (powers of 1024).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StepLimits {
+    /// Memory. Default: no bound.
+    pub memory: Option<Spanned<Size>>,
+    /// Processes and threads. Default: 4096.
+    #[schemars(range(min = 1))]
+    pub pids: Option<Spanned<u64>>,
+    /// What it may write. Default: 2GiB.
+    pub disk: Option<Spanned<Size>>,
+    /// How much of its output is kept, for each stream. Default: 64MiB.
+    pub output: Option<Spanned<Size>>,
+    /// CPU time of one process, in seconds. Default: no bound.
+    #[schemars(range(min = 1))]
+    pub cpu_seconds: Option<Spanned<u64>>,
+    /// Open files of one process. Default: 65536.
+    #[schemars(range(min = 1))]
+    pub open_files: Option<Spanned<u64>>,
+}
+
+/// Reports that a step writes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reports {
+    /// A JUnit XML file.
+    pub junit: Option<Spanned<RelPath>>,
+    /// A SARIF 2.1.0 file.
+    pub sarif: Option<Spanned<RelPath>>,
+}
+
+/// What counts as success.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Expect {
+    /// The exit codes that count as success. Default: `[0]`.
+    #[schemars(length(min = 1))]
+    pub exit: Option<Spanned<Vec<u8>>>,
+}
+
+/// Text whose value is what is written: `1.10` is `1.10`, and `no` is `no`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Text(pub String);
+
+impl Text {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for Text {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl JsonSchema for Text {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Text".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": ["string", "number", "boolean", "null"] })
+    }
+}
+
+/// A map that a person wrote: in the order of the file, each key with its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table<K, V>(pub Vec<(Spanned<K>, V)>);
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<K: Borrow<str>, V> Table<K, V> {
+    /// The entries, in the order of the file.
+    pub fn iter(&self) -> impl Iterator<Item = (&Spanned<K>, &V)> {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+
+    /// The keys as text, in the order of the file.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(key, _)| key.value.borrow())
+    }
+
+    /// The entry of a name.
+    pub fn entry(&self, name: &str) -> Option<(&Spanned<K>, &V)> {
+        self.iter().find(|(key, _)| key.value.borrow() == name)
+    }
+
+    /// The value of a name.
+    pub fn get(&self, name: &str) -> Option<&V> {
+        self.entry(name).map(|(_, value)| value)
+    }
+}
+
+impl<K: Serialize, V: Serialize> Serialize for Table<K, V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (key, value) in &self.0 {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Deserialize<'de> for Table<K, V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries<K, V>(PhantomData<(K, V)>);
+        impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for Entries<K, V> {
+            type Value = Table<K, V>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut table = Table::default();
+                while let Some(entry) = map.next_entry()? {
+                    table.0.push(entry);
+                }
+                Ok(table)
+            }
+        }
+        deserializer.deserialize_map(Entries(PhantomData))
+    }
+}
+
+impl<K: JsonSchema, V: JsonSchema> JsonSchema for Table<K, V> {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        format!("Table_of_{}", V::schema_name()).into()
+    }
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let values = generator.subschema_for::<V>();
+        let keys = key_schema(&K::json_schema(generator));
+        json_schema!({ "type": "object", "propertyNames": keys, "additionalProperties": values })
+    }
+}
+
+/// What a key must look like: keys are strings always, so of their schema the pattern counts.
+fn key_schema(schema: &Schema) -> serde_json::Value {
+    match schema.get("pattern") {
+        Some(pattern) => serde_json::json!({ "pattern": pattern }),
+        None => serde_json::json!(true),
+    }
+}
+
+fn version_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "integer", "const": 1 })
+}
+
+fn tier_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "enum": [1, 2, null] })
+}
