@@ -1,0 +1,91 @@
+//! From the words of the caller to an exit code.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use proctor_core::verdict::EXIT_INCONCLUSIVE;
+
+use crate::args::{Cli, Command, Format, RunFormat};
+use crate::caller::Caller;
+use crate::commands::{doctor, exec, explain, plan, run, tools, validate};
+use crate::error::CliError;
+use crate::interrupt;
+use crate::screen::Screen;
+use crate::style;
+
+/// The whole program.
+pub(crate) fn main() -> ExitCode {
+    interrupt::install_panic_hook();
+    let cli = Cli::parse();
+    let caller = match Caller::read() {
+        Ok(caller) => caller,
+        Err(error) => return unreadable_caller(&error),
+    };
+    let mut screen = Screen::new(cli.color, &caller);
+    let code = match dispatch(&cli.command, &caller, &mut screen) {
+        Ok(code) => code,
+        Err(error) => fail(&error, wants_json(&cli.command), &mut screen),
+    };
+    ExitCode::from(delivered(code, &mut screen))
+}
+
+fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    match command {
+        Command::Run(args) => block_on(run::run(args, caller, screen)),
+        Command::Exec(args) => block_on(exec::exec(args, caller, screen)),
+        Command::Doctor(args) => block_on(doctor::doctor(args, caller, screen)),
+        Command::Validate(args) => validate::validate(args, caller, screen),
+        Command::Plan(args) => plan::plan(args, caller, screen),
+        Command::Explain(args) => explain::explain(args, caller, screen),
+        Command::Schema(args) => tools::schema(args, screen),
+        Command::Completions(args) => Ok(tools::completions(args, screen)),
+    }
+}
+
+fn block_on(work: impl Future<Output = Result<u8, CliError>>) -> Result<u8, CliError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| CliError::Environment {
+        message: format!("no threads could be started: {error}"),
+        hint: "raise the limit of processes (`ulimit -u`)".to_owned(),
+    })?;
+    runtime.block_on(work)
+}
+
+/// Says what went wrong: to people on standard error, to programs as the one document that
+/// they wait for on standard output.
+fn fail(error: &CliError, json: bool, screen: &mut Screen) -> u8 {
+    screen.err(&error.render());
+    if json && screen.out_json(&error.record()).is_err() {
+        return EXIT_INCONCLUSIVE;
+    }
+    error.exit_code()
+}
+
+fn wants_json(command: &Command) -> bool {
+    match command {
+        Command::Run(args) => args.format != RunFormat::Human,
+        Command::Validate(args) => args.format == Format::Json,
+        Command::Plan(args) => args.format == Format::Json,
+        Command::Doctor(args) => args.format == Format::Json,
+        Command::Explain(_) | Command::Exec(_) | Command::Schema(_) | Command::Completions(_) => false,
+    }
+}
+
+/// The exit code, where the result has reached its reader. A pass that nobody could be told
+/// is none.
+fn delivered(code: u8, screen: &mut Screen) -> u8 {
+    let Some(error) = screen.lost() else { return code };
+    let hint = "look at where standard output goes: a full disk, for instance".to_owned();
+    screen.err(&style::error(&format!("the result could not be written: {error}"), &[hint]));
+    if code == 0 { EXIT_INCONCLUSIVE } else { code }
+}
+
+fn unreadable_caller(error: &std::io::Error) -> ExitCode {
+    use std::io::Write as _;
+    // Standard error may be gone too.
+    let _ = writeln!(
+        std::io::stderr(),
+        "error: the current directory cannot be named: {error}\nhint: go to a directory that exists"
+    );
+    ExitCode::from(EXIT_INCONCLUSIVE)
+}

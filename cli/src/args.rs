@@ -1,0 +1,329 @@
+//! What a person can say on the command line, as types. Parsing only: nothing here looks at
+//! the world, and clap itself ends the process with code 2 on a usage error.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use proctor_core::names::{BadName, ChangesetId, EnvName, ProfileName};
+use proctor_core::plan::{Network, ReadOnly, RelPath};
+use proctor_core::tier::Tier;
+
+/// Verifies a repository: runs its own checks in a sandbox, finds what they changed, and
+/// records hashed evidence.
+#[derive(Debug, Parser)]
+#[command(name = "proctor", version, max_term_width = 100, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    /// When to use colour; `NO_COLOR` is honoured under `auto`
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: ColorWhen,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  passed
+  1  a check failed
+  2  usage or spec error, or nothing ran
+  3  drift: a step changed what it must not
+  4  a step ran out of time
+  5  inconclusive: there is no honest answer
+  130  interrupted";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a profile's checks in the sandbox and record the evidence
+    Run(RunArgs),
+    /// Check the spec and show everything that is wrong with it
+    Validate(ValidateArgs),
+    /// Show what would run, with what; nothing runs
+    Plan(PlanArgs),
+    /// Show where each value of a step comes from, its sandbox and its environment
+    Explain(ExplainArgs),
+    /// Run one command exactly as a step would run
+    Exec(ExecArgs),
+    /// Show what this machine can enforce, found by doing it
+    Doctor(DoctorArgs),
+    /// Print the JSON Schema of a document, or the names of the documents
+    Schema(SchemaArgs),
+    /// Print a completion script
+    Completions(CompletionsArgs),
+}
+
+/// Which repository.
+#[derive(Debug, Args)]
+pub(crate) struct RepoArgs {
+    /// The repository [default: the nearest directory above that has a spec or a `.git`]
+    #[arg(long, value_name = "DIR")]
+    pub repo: Option<PathBuf>,
+}
+
+/// What the operator of this machine has set.
+#[derive(Debug, Args)]
+pub(crate) struct OperatorArgs {
+    /// The operator's configuration [default: /etc/proctor/proctord.toml, then
+    /// $XDG_CONFIG_HOME/proctor/proctord.toml]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Where what outlives a run is kept.
+#[derive(Debug, Args)]
+pub(crate) struct StateArgs {
+    /// Where outputs and evidence without a changeset are kept [default: $XDG_STATE_HOME/proctor,
+    /// or /var/lib/proctor for root]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+}
+
+/// `proctor run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The profile of the spec that is run
+    #[arg(long, value_name = "NAME", default_value = "pr")]
+    pub profile: ProfileName,
+    /// The changeset below `changes/` that the evidence belongs to
+    #[arg(long, value_name = "ID")]
+    pub changeset: Option<ChangesetId>,
+    /// The highest tier that may run; a skill above it is skipped and the verdict inconclusive
+    #[arg(long, value_name = "N", default_value = "2", value_parser = tier)]
+    pub max_tier: Tier,
+    /// Start nothing more after the first step that fails
+    #[arg(long)]
+    pub fail_fast: bool,
+    /// How the result is written to standard output
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: RunFormat,
+    #[command(flatten)]
+    pub repo: RepoArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// `proctor validate`.
+#[derive(Debug, Args)]
+pub(crate) struct ValidateArgs {
+    /// A spec anywhere, instead of a repository's own
+    #[arg(value_name = "FILE", conflicts_with = "repo")]
+    pub file: Option<PathBuf>,
+    /// How the diagnostics are written to standard output
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    #[command(flatten)]
+    pub repo: RepoArgs,
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// `proctor plan`.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// The profile that is resolved
+    #[arg(long, value_name = "NAME", default_value = "pr")]
+    pub profile: ProfileName,
+    /// How the plan is written to standard output
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    #[command(flatten)]
+    pub repo: RepoArgs,
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// `proctor explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// `<skill>/<step>`, or `env` for the caller's environment
+    #[arg(value_name = "TARGET")]
+    pub target: String,
+    /// With `env`: the step whose environment is explained [default: every step of the profile]
+    #[arg(value_name = "SKILL/STEP")]
+    pub step: Option<String>,
+    /// The profile that is resolved
+    #[arg(long, value_name = "NAME", default_value = "pr")]
+    pub profile: ProfileName,
+    #[command(flatten)]
+    pub repo: RepoArgs,
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// `proctor exec`. What is not said here comes from the `defaults` of the spec, as for a step.
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// What the command must not change: `off`, `tracked` or `strict`
+    #[arg(long, value_name = "MODE", value_parser = read_only)]
+    pub read_only: Option<ReadOnly>,
+    /// What network it sees: `deny` or `allow`
+    #[arg(long, value_name = "POLICY", value_parser = network)]
+    pub network: Option<Network>,
+    /// When it must have ended, in milliseconds
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout_ms: Option<u64>,
+    /// Where it starts, relative to the repository
+    #[arg(long, value_name = "DIR", value_parser = rel_path)]
+    pub workdir: Option<RelPath>,
+    /// A variable that it is given; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    pub env: Vec<(EnvName, String)>,
+    /// Write its output as it is, control characters too
+    #[arg(long)]
+    pub raw: bool,
+    #[command(flatten)]
+    pub repo: RepoArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+    /// The program and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub cmd: Vec<String>,
+}
+
+/// `proctor doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// How the findings are written to standard output
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    #[command(flatten)]
+    pub repo: RepoArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// `proctor schema`.
+#[derive(Debug, Args)]
+pub(crate) struct SchemaArgs {
+    /// The document; without it, the names of all of them
+    #[arg(value_name = "NAME")]
+    pub name: Option<crate::schema::SchemaName>,
+}
+
+/// `proctor completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
+/// When to use colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorWhen {
+    /// On a terminal that wants it.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// The formats of a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Human,
+    /// One JSON document.
+    Json,
+}
+
+/// The formats of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RunFormat {
+    /// For people.
+    Human,
+    /// One JSON document at the end.
+    Json,
+    /// One event a line, as they happen.
+    Jsonl,
+}
+
+fn tier(text: &str) -> Result<Tier, String> {
+    let number: u8 = text.parse().map_err(|_| "1, 2 or 3 is expected".to_owned())?;
+    Tier::try_from(number).map_err(|bad| bad.to_string())
+}
+
+fn read_only(text: &str) -> Result<ReadOnly, String> {
+    match text {
+        "off" => Ok(ReadOnly::Off),
+        "tracked" => Ok(ReadOnly::Tracked),
+        "strict" => Ok(ReadOnly::Strict),
+        _ => Err("`off`, `tracked` or `strict` is expected".to_owned()),
+    }
+}
+
+fn network(text: &str) -> Result<Network, String> {
+    match text {
+        "deny" => Ok(Network::Deny),
+        "allow" => Ok(Network::Allow),
+        _ => Err("`deny` or `allow` is expected".to_owned()),
+    }
+}
+
+fn rel_path(text: &str) -> Result<RelPath, String> {
+    RelPath::new(text).map_err(|bad| bad.to_string())
+}
+
+fn assignment(text: &str) -> Result<(EnvName, String), String> {
+    let (name, value) = text.split_once('=').ok_or("`NAME=VALUE` is expected")?;
+    let name = EnvName::new(name).map_err(|bad: BadName| bad.to_string())?;
+    Ok((name, value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn parse(words: &[&str]) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from([&["proctor"], words].concat())
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_bad_changeset_id_is_a_usage_error_that_names_the_rule() {
+        for bad in ["../x", "a/b", "-", "a..b", ""] {
+            let error = parse(&["run", &format!("--changeset={bad}")]).expect_err(bad);
+            assert_eq!(error.exit_code(), 2, "{bad}");
+            assert!(error.to_string().contains(ChangesetId::RULE), "{error}");
+        }
+    }
+
+    #[test]
+    fn usage_errors_have_code_2() {
+        let cases: &[&[&str]] = &[
+            &["run", "--max-tier", "4"],
+            &["run", "--format", "xml"],
+            &["exec"],
+            &["exec", "--env", "lower=1", "true"],
+            &["exec", "--timeout-ms", "0", "true"],
+            &["exec", "--read-only", "maybe", "true"],
+            &["validate", "a.yaml", "--repo", "."],
+            &["nothing"],
+            &[],
+        ];
+        for words in cases {
+            assert_eq!(parse(words).expect_err("refused").exit_code(), 2, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_may_have_options_of_its_own() {
+        for words in [&["exec", "--", "ls", "-l", "--raw"][..], &["exec", "ls", "-l", "--raw"]] {
+            let Command::Exec(exec) = parse(words).expect("parses").command else { panic!("exec") };
+            assert_eq!(exec.cmd, ["ls", "-l", "--raw"]);
+            assert!(!exec.raw);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! `proctor plan`: what would run, with what. Nothing runs.
+
+use proctor_core::plan::{Inputs, Limit, Plan, PlannedCheck, PlannedSkill, PlannedStep, SkillOrder, VersionDemand};
+
+use crate::args::{Format, PlanArgs};
+use crate::caller::Caller;
+use crate::error::CliError;
+use crate::installation;
+use crate::report::{command_line, word};
+use crate::screen::Screen;
+use crate::specfile;
+use crate::style::{DIM, STRONG, paint};
+use crate::text::{bound, count, shown_line, size};
+
+/// Resolves a profile and shows the plan. The JSON form is the plan's canonical JSON, whose
+/// sha256 is the plan's digest.
+///
+/// # Errors
+/// There is no usable spec, or no such profile.
+pub(crate) fn plan(args: &PlanArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    let operator = installation::operator(&args.operator, caller)?;
+    let file = specfile::of_repository(&installation::repository(&args.repo, caller)?)?;
+    let plan = specfile::resolve(&file, &args.profile, &operator)?.plan;
+    match args.format {
+        Format::Human => screen.out(&render(&plan)),
+        Format::Json => {
+            screen.out_bytes(&proctor_core::canonical::to_vec(&plan));
+            if caller.stdout_is_terminal {
+                screen.out("\n");
+            }
+        }
+    }
+    Ok(0)
+}
+
+/// A plan for people.
+pub(crate) fn render(plan: &Plan) -> String {
+    let steps: usize = plan.skills.iter().map(|skill| skill.steps.len()).sum();
+    let profile = paint(STRONG, shown_line(plan.profile.as_str()));
+    let order = match plan.order {
+        SkillOrder::Sequence => "one after the other".to_owned(),
+        SkillOrder::Graph { parallel } => format!("by what they need, at most {parallel} at once"),
+    };
+    let mut text = format!(
+        "profile {profile}: {} in {}, {order}\n{}\n{}\n",
+        count(steps, "step"),
+        count(plan.skills.len(), "skill"),
+        paint(DIM, format!("plan sha256 {}", plan.digest())),
+        paint(DIM, format!("spec sha256 {}", plan.spec_sha256)),
+    );
+    text.extend(plan.toolchain.iter().map(check_block));
+    text.extend(plan.skills.iter().map(skill_block));
+    text
+}
+
+fn check_block(check: &PlannedCheck) -> String {
+    let demand = match &check.version {
+        VersionDemand::Any => String::new(),
+        VersionDemand::Range { range } => format!(", version `{}`", shown_line(range)),
+    };
+    let toolchain = paint(STRONG, shown_line(check.toolchain.as_str()));
+    format!("\ntoolchain {toolchain}{demand}\n{}", step_block(&check.run))
+}
+
+fn skill_block(skill: &PlannedSkill) -> String {
+    let name = paint(STRONG, shown_line(skill.name.as_str()));
+    let mut text = format!("\nskill {name}, {}, tier {}\n", word(&skill.determinism), skill.declared_tier);
+    if !skill.description.is_empty() {
+        text.push_str(&format!("  {}\n", paint(DIM, shown_line(&skill.description))));
+    }
+    let needs: Vec<&str> = skill.needs.iter().map(|name| name.as_str()).collect();
+    let caches: Vec<&str> = skill.caches.iter().map(|path| path.as_str()).collect();
+    for (label, list) in [("needs", needs), ("caches", caches)] {
+        if !list.is_empty() {
+            text.push_str(&format!("  {label} {}\n", shown_line(&list.join(", "))));
+        }
+    }
+    text.extend(skill.steps.iter().map(step_block));
+    text
+}
+
+fn step_block(step: &PlannedStep) -> String {
+    let rows = [
+        command_line(step),
+        rule_row(step),
+        environment_row(step),
+        limits_row(step),
+        exceptions_row(step),
+    ];
+    let rows: String = rows.iter().filter(|row| !row.is_empty()).map(|row| format!("    {row}\n")).collect();
+    format!("  {}\n{rows}", paint(STRONG, &step.name))
+}
+
+fn rule_row(step: &PlannedStep) -> String {
+    let (network, read_only) = (word(&step.network), word(&step.read_only));
+    let (timeout, grace) = (bound(step.timeout_ms), bound(step.grace_ms));
+    format!("timeout {timeout} + {grace} grace, network {network}, read_only {read_only}")
+}
+
+fn environment_row(step: &PlannedStep) -> String {
+    let list = |names: Vec<&str>| if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+    let set = list(step.env.keys().map(|name| name.as_str()).collect());
+    let allowed = list(step.env_allowlist.iter().map(|name| name.as_str()).collect());
+    format!("env sets {set}; from the caller {allowed}")
+}
+
+fn limits_row(step: &PlannedStep) -> String {
+    let limits = &step.limits;
+    let number = |limit| say(limit, |number| number.to_string());
+    format!(
+        "limits memory {}, processes {}, disk {}, output {}, cpu {}, open files {}",
+        say(limits.memory, size),
+        number(limits.pids),
+        say(limits.disk, size),
+        say(limits.output, size),
+        say(limits.cpu_seconds, |seconds| format!("{seconds} s")),
+        number(limits.open_files)
+    )
+}
+
+fn say(limit: Limit, words: impl Fn(u64) -> String) -> String {
+    match limit {
+        Limit::Max(bound) => words(bound),
+        Limit::Unlimited => "unlimited".to_owned(),
+    }
+}
+
+/// What only some steps have.
+fn exceptions_row(step: &PlannedStep) -> String {
+    let mut parts = Vec::new();
+    if step.retries > 0 {
+        parts.push(format!("retries {}", step.retries));
+    }
+    if step.expect_exit != [0] {
+        let codes: Vec<String> = step.expect_exit.iter().map(u8::to_string).collect();
+        parts.push(format!("expects exit code {}", codes.join(" or ")));
+    }
+    if let Inputs::Globs(globs) = &step.inputs {
+        parts.push(format!("depends on {}", shown_line(&globs.join(", "))));
+    }
+    parts.extend(step.reports.iter().map(|report| format!("writes {} {}", word(&report.format), shown_line(report.path.as_str()))));
+    parts.join(", ")
+}

@@ -1,0 +1,45 @@
+//! Opens the engine for this caller on this machine.
+
+use proctor_runner::{Engine, EngineConfig, EngineError, Helpers};
+
+use crate::args::{OperatorArgs, StateArgs};
+use crate::caller::Caller;
+use crate::error::CliError;
+use crate::installation;
+use crate::screen::Screen;
+use crate::style;
+
+/// Opens the engine.
+///
+/// # Errors
+/// Something that it needs is not there: a helper, a place for state, a valid operator's config.
+pub(crate) fn open(
+    state: &StateArgs,
+    operator: &OperatorArgs,
+    caller: &Caller,
+    screen: &mut Screen,
+) -> Result<Engine, CliError> {
+    if !caller.unreadable.is_empty() {
+        let names = caller.unreadable.join(", ");
+        screen.err(&style::warning(&format!("no step can be given these variables, which are not UTF-8: {names}")));
+    }
+    let helpers = installation::helpers(caller)?;
+    let config = EngineConfig {
+        state_dir: installation::state_dir(state, caller)?,
+        helpers: Helpers { sandbox: helpers.sandbox, git: helpers.git },
+        home: installation::home(caller)?,
+        caller_env: caller.env.clone(),
+        operator: installation::operator(operator, caller)?,
+    };
+    Engine::open(config).map_err(engine_error)
+}
+
+/// An error of the engine as one of ours.
+pub(crate) fn engine_error(error: EngineError) -> CliError {
+    match error {
+        EngineError::Spec(problems) => {
+            CliError::Invalid { file: problems.file, text: problems.source, diagnostics: problems.diagnostics }
+        }
+        error => CliError::Engine { hint: error.hint(), exit_code: error.exit_code(), message: error.to_string() },
+    }
+}

@@ -1,0 +1,155 @@
+//! What can go wrong before there is a verdict: a message, what to do next, and the exit code.
+
+use std::path::PathBuf;
+
+use proctor_core::drift::display_path;
+use proctor_core::spec::Diagnostic;
+use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::diagnostics::{self, DiagnosticRecord, Problems};
+use crate::style;
+use crate::text::shown;
+
+/// Why a command has no result.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    /// The caller asked for something that is not there, or not like that.
+    #[error("{message}")]
+    Usage {
+        /// What and where.
+        message: String,
+        /// What to do.
+        hint: String,
+    },
+    /// This machine or installation lacks something.
+    #[error("{message}")]
+    Environment {
+        /// What and where.
+        message: String,
+        /// What to do.
+        hint: String,
+    },
+    /// A spec, or the operator's config, is wrong.
+    #[error("`{}` is not valid", display_path(file.as_os_str().as_encoded_bytes()))]
+    Invalid {
+        /// The file.
+        file: PathBuf,
+        /// Its text.
+        text: String,
+        /// What is wrong with it.
+        diagnostics: Vec<Diagnostic>,
+    },
+    /// The engine could not do its job.
+    #[error("{message}")]
+    Engine {
+        /// What and where.
+        message: String,
+        /// What to do.
+        hint: Option<String>,
+        /// The exit code that it calls for.
+        exit_code: u8,
+    },
+    /// Our own mistake.
+    #[error("{0}; this is a bug in proctor")]
+    Internal(String),
+}
+
+/// An error as `--format json` and `jsonl` show it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct ErrorRecord {
+    /// What happened.
+    pub error: ErrorBody,
+}
+
+/// What happened, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct ErrorBody {
+    /// What and where.
+    pub message: String,
+    /// What to do, one line each.
+    pub hints: Vec<String>,
+    /// The exit code of the process.
+    pub exit_code: u8,
+    /// What is wrong with the spec or the operator's config, where that is the error.
+    pub diagnostics: Vec<DiagnosticRecord>,
+}
+
+impl CliError {
+    /// The exit code of the process.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage { .. } | Self::Invalid { .. } => EXIT_USAGE,
+            Self::Environment { .. } | Self::Internal(_) => EXIT_INCONCLUSIVE,
+            Self::Engine { exit_code, .. } => *exit_code,
+        }
+    }
+
+    /// What to do next.
+    pub(crate) fn hints(&self) -> Vec<String> {
+        match self {
+            Self::Usage { hint, .. } | Self::Environment { hint, .. } => vec![hint.clone()],
+            Self::Engine { hint, .. } => hint.iter().cloned().collect(),
+            Self::Invalid { .. } => Vec::new(),
+            Self::Internal(_) => vec!["please report it, with the command that you ran".to_owned()],
+        }
+    }
+
+    /// The error for a screen.
+    pub(crate) fn render(&self) -> String {
+        match self.problems() {
+            Some(problems) => diagnostics::render(problems),
+            None => {
+                let hints: Vec<String> = self.hints().iter().map(|hint| shown(hint)).collect();
+                style::error(&shown(&self.to_string()), &hints)
+            }
+        }
+    }
+
+    /// The error for a program.
+    pub(crate) fn record(&self) -> ErrorRecord {
+        let diagnostics = self.problems().map(diagnostics::records).unwrap_or_default();
+        let (message, hints, exit_code) = (self.to_string(), self.hints(), self.exit_code());
+        ErrorRecord { error: ErrorBody { message, hints, exit_code, diagnostics } }
+    }
+
+    fn problems(&self) -> Option<Problems<'_>> {
+        match self {
+            Self::Invalid { file, text, diagnostics } => Some(Problems { file, source: text, diagnostics }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proctor_core::spec::Code;
+
+    #[test]
+    fn whose_fault_it_is_decides_the_code() {
+        let (message, hint) = (String::from("m"), String::from("h"));
+        let usage = CliError::Usage { message: message.clone(), hint: hint.clone() };
+        let environment = CliError::Environment { message: message.clone(), hint };
+        let invalid = CliError::Invalid { file: "a".into(), text: String::new(), diagnostics: Vec::new() };
+        let engine = CliError::Engine { message: message.clone(), hint: None, exit_code: 130 };
+        let codes = [usage, environment, invalid, engine, CliError::Internal(message)].map(|error| error.exit_code());
+        assert_eq!(codes, [2, 5, 2, 130, 5]);
+    }
+
+    #[test]
+    fn an_error_is_a_fragment_and_a_hint() {
+        let error = CliError::Usage { message: "no `x`\x1b".into(), hint: "make one".into() };
+        let text = anstream::adapter::strip_str(&error.render()).to_string();
+        assert_eq!(text, "error: no `x`\\x1b\nhint: make one\n");
+    }
+
+    #[test]
+    fn a_bad_spec_shows_its_diagnostics_in_both_forms() {
+        let diagnostics = vec![Diagnostic::unplaced(Code::Empty, "there is nothing in it")];
+        let error = CliError::Invalid { file: "spec/verification.yaml".into(), text: String::new(), diagnostics };
+        assert!(error.render().contains("1 problem in spec/verification.yaml"), "{}", error.render());
+        assert_eq!(error.record().error.diagnostics.len(), 1);
+    }
+}

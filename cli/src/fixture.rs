@@ -1,0 +1,131 @@
+//! Event logs for tests, made of the core's own types.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proctor_core::digest::{Sha256Hex, SnapshotId};
+use proctor_core::drift::{Change, ChangeKind, Diff, DriftMethod, StepDrift};
+use proctor_core::enforcement::{Control, Enforcement};
+use proctor_core::event::{PlannedOutline, RunEvent};
+use proctor_core::evidence::{CheckEvidence, DriftEvidence, Resources, StepEvidence, StreamEvidence};
+use proctor_core::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
+use proctor_core::outcome::{Outcome, Termination, judge};
+use proctor_core::plan::{Argv, Inputs, Limit, Limits, Network, PlannedStep, ReadOnly, RelPath, VersionDemand};
+use proctor_core::tier::Tier;
+use proctor_core::verdict::Verdict;
+
+pub(crate) fn skill(name: &str) -> SkillName {
+    SkillName::new(name).expect("a skill name")
+}
+
+pub(crate) fn planned(name: &str, cmd: &[&str]) -> PlannedStep {
+    PlannedStep {
+        name: StepName::new(name).expect("a step name"),
+        cmd: Argv::new(cmd.iter().map(|word| (*word).to_owned()).collect()).expect("a command"),
+        workdir: RelPath::new(".").expect("a path"),
+        timeout_ms: 180_000,
+        grace_ms: 500,
+        network: Network::Deny,
+        read_only: ReadOnly::Tracked,
+        env_allowlist: Vec::new(),
+        env: BTreeMap::new(),
+        limits: Limits {
+            memory: Limit::Max(512 << 20),
+            pids: Limit::Max(256),
+            disk: Limit::Max(1 << 30),
+            output: Limit::Max(1 << 20),
+            cpu_seconds: Limit::Unlimited,
+            open_files: Limit::Max(1024),
+        },
+        retries: 0,
+        expect_exit: vec![0],
+        inputs: Inputs::Tree,
+        reports: Vec::new(),
+    }
+}
+
+pub(crate) fn step(planned: PlannedStep, termination: Termination) -> StepEvidence {
+    let mut enforcement = Enforcement::default();
+    enforcement.enforced(Control::PidNamespace, "clone");
+    StepEvidence {
+        outcome: judge(&termination, &planned.expect_exit, false),
+        exit_code: termination.exit_code(),
+        termination,
+        duration_ms: 420,
+        stdout: StreamEvidence::empty(),
+        stderr: StreamEvidence::empty(),
+        enforcement,
+        drift: DriftEvidence { method: Some(DriftMethod::Layer), found: StepDrift::default(), applied: Vec::new() },
+        flaky: false,
+        earlier_attempts: Vec::new(),
+        env_names: BTreeSet::from(["PATH".to_owned()]),
+        resources: Resources::default(),
+        planned,
+    }
+}
+
+pub(crate) fn exited(name: &str, cmd: &[&str], code: u8) -> StepEvidence {
+    step(planned(name, cmd), Termination::Exited { code })
+}
+
+pub(crate) fn stream(text: &str) -> StreamEvidence {
+    let bytes = u64::try_from(text.len()).expect("small");
+    StreamEvidence {
+        sha256: Sha256Hex::of(text.as_bytes()),
+        bytes,
+        kept_bytes: bytes,
+        complete: true,
+        preview: proctor_core::evidence::escape_output(text.as_bytes()),
+        tail: String::new(),
+    }
+}
+
+pub(crate) fn drifted(name: &str, cmd: &[&str]) -> StepEvidence {
+    let mut step = exited(name, cmd, 0);
+    let text = "--- a/README.md\n+++ b/README.md\n@@ -1 +1,2 @@\n # Title\n+x\n".to_owned();
+    let change =
+        Change { path: "README.md".into(), kind: ChangeKind::Modified, before: None, after: None, diff: Diff::Whole { text } };
+    step.drift.found = StepDrift { changes: vec![change], omitted: 0 };
+    step.outcome = judge(&step.termination, &[0], true);
+    step
+}
+
+pub(crate) fn check(toolchain: &str, demand: Option<&str>, read: Option<&str>, step: StepEvidence) -> CheckEvidence {
+    CheckEvidence {
+        toolchain: ToolchainName::new(toolchain).expect("a toolchain name"),
+        demand: demand.map_or(VersionDemand::Any, |range| VersionDemand::Range { range: range.to_owned() }),
+        version_read: read.map(str::to_owned),
+        satisfied: demand.is_none() && step.outcome == Outcome::Passed,
+        step,
+    }
+}
+
+pub(crate) fn started(skills: &[(&str, &[&str])]) -> RunEvent {
+    let name = |text: &&str| StepName::new(*text).expect("a step name");
+    RunEvent::RunStarted {
+        run_id: RunId::new("20260102T030405Z-1").expect("a run id"),
+        at: "2026-01-02T03:04:05.678Z".into(),
+        profile: ProfileName::new("pr").expect("a profile name"),
+        changeset_id: Some(ChangesetId::new("009_x").expect("an id")),
+        spec_sha256: Sha256Hex::of(b"spec"),
+        plan_sha256: Sha256Hex::of(b"plan"),
+        snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
+        checks: 1,
+        skills: skills
+            .iter()
+            .map(|(name_, steps)| PlannedOutline { skill: skill(name_), steps: steps.iter().map(name).collect() })
+            .collect(),
+    }
+}
+
+pub(crate) fn step_finished(name: &str, step: StepEvidence) -> RunEvent {
+    RunEvent::StepFinished { skill: skill(name), step }
+}
+
+pub(crate) fn skill_finished(name: &str, outcome: Outcome, tier: Tier, reason: &str) -> RunEvent {
+    RunEvent::SkillFinished { skill: skill(name), outcome, tier, reason: reason.to_owned() }
+}
+
+pub(crate) fn finished(verdict: Verdict, tier: Tier, exit_code: u8) -> RunEvent {
+    let evidence_dir = "/repo/changes/009_x/verify".into();
+    RunEvent::RunFinished { verdict, tier, exit_code, duration_ms: 2_340, evidence_dir }
+}

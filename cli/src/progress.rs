@@ -1,0 +1,195 @@
+//! Progress of a run, on standard error: live on a terminal, lines elsewhere. It is told of
+//! events and of the time, and keeps no clock of its own.
+
+mod live;
+
+use std::time::Duration;
+
+use proctor_core::event::{EndReason, RunEvent};
+use proctor_core::evidence::{CheckEvidence, StepEvidence};
+use proctor_core::names::{SkillName, StepName};
+use proctor_core::outcome::Outcome;
+
+use crate::report::{manner_of_end, outcome_words};
+use crate::style::{self, DIM, GOOD, paint};
+use crate::text::{bound, duration, shown_line};
+use live::Live;
+
+/// How often a run that has nothing to say says that it is alive.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(30);
+
+/// Progress of one run.
+pub(crate) struct Progress {
+    running: Vec<Running>,
+    live: Option<Live>,
+}
+
+/// A step that is under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Running {
+    /// `skill/step`.
+    pub name: String,
+    /// When it started, since the start of the run.
+    pub since: Duration,
+    /// When it must have ended, in milliseconds from its start.
+    pub timeout_ms: u64,
+}
+
+impl Progress {
+    /// Progress on a terminal, which shows what runs and for how long.
+    pub(crate) fn live() -> Self {
+        Self { running: Vec::new(), live: Some(Live::new()) }
+    }
+
+    /// Progress in lines, for logs.
+    pub(crate) fn lines() -> Self {
+        Self { running: Vec::new(), live: None }
+    }
+
+    /// Takes in an event at `now`, counted from the start of the run, and gives back the line
+    /// that it is worth.
+    pub(crate) fn event(&mut self, event: &RunEvent, now: Duration) -> Option<String> {
+        self.track(event, now);
+        line(event)
+    }
+
+    /// Shows a line above whatever is live.
+    pub(crate) fn show(&self, line: &str, write: impl FnOnce(&str)) {
+        match &self.live {
+            Some(live) => live.above(|| write(line)),
+            None => write(line),
+        }
+    }
+
+    /// What to say when nothing was said for [`HEARTBEAT`]; nothing on a terminal.
+    pub(crate) fn heartbeat(&self, now: Duration) -> Option<String> {
+        if self.live.is_some() {
+            return None;
+        }
+        let lines = self.running.iter().map(|running| format!("still running {}\n", running.words(now)));
+        Some(lines.collect::<String>()).filter(|text| !text.is_empty())
+    }
+
+    /// Takes everything live off the screen.
+    pub(crate) fn clear(&mut self) {
+        if let Some(live) = self.live.take() {
+            live.clear();
+        }
+    }
+
+    fn track(&mut self, event: &RunEvent, now: Duration) {
+        match event {
+            RunEvent::StepStarted { skill, step, timeout_ms, .. } => {
+                let running = Running { name: name(skill, step), since: now, timeout_ms: *timeout_ms };
+                self.running.retain(|other| other.name != running.name);
+                if let Some(live) = &mut self.live {
+                    live.start(&running);
+                }
+                self.running.push(running);
+            }
+            RunEvent::StepFinished { skill, step } => {
+                let name = name(skill, &step.planned.name);
+                self.running.retain(|running| running.name != name);
+                if let Some(live) = &mut self.live {
+                    live.end(&name);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Running {
+    /// `skill/step 1m30s of 10 min`.
+    fn words(&self, now: Duration) -> String {
+        let elapsed = u64::try_from(now.saturating_sub(self.since).as_millis()).unwrap_or(u64::MAX);
+        format!("{} {} of {}", self.name, duration(elapsed), bound(self.timeout_ms))
+    }
+}
+
+fn name(skill: &SkillName, step: &StepName) -> String {
+    shown_line(&format!("{skill}/{step}"))
+}
+
+/// The line that an event is worth; most are worth none.
+fn line(event: &RunEvent) -> Option<String> {
+    Some(match event {
+        RunEvent::RunStarted { run_id, profile, skills, .. } => {
+            let steps: usize = skills.iter().map(|skill| skill.steps.len()).sum();
+            let profile = shown_line(profile.as_str());
+            paint(DIM, format!("run {run_id}: profile {profile}, {} in {}", plural(steps, "step"), plural(skills.len(), "skill")))
+        }
+        RunEvent::CheckFinished { check } => check_line(check),
+        RunEvent::StepFinished { skill, step } => step_line(skill, step),
+        RunEvent::StepTerminating { skill, step, reason, grace_ms } => {
+            let why = match reason {
+                EndReason::Timeout => "is out of time",
+                EndReason::Cancelled => "is cancelled",
+            };
+            format!("{} {why}: SIGTERM to all of it, SIGKILL in {}", name(skill, step), bound(*grace_ms))
+        }
+        RunEvent::StepRetrying { skill, step, attempt, outcome } => {
+            format!("{} {} on attempt {attempt}, trying again", name(skill, step), outcome_words(*outcome))
+        }
+        _ => return None,
+    } + "\n")
+}
+
+fn plural(number: usize, noun: &str) -> String {
+    crate::text::count(number, noun)
+}
+
+fn check_line(check: &CheckEvidence) -> String {
+    let toolchain = shown_line(check.toolchain.as_str());
+    let version = check.version_read.as_deref().map(|version| format!(" {}", shown_line(version)));
+    match check.satisfied {
+        true => format!("{:<12} toolchain {toolchain}{}", paint(GOOD, "satisfied"), version.unwrap_or_default()),
+        false => format!("{} toolchain {toolchain}: {}", paint(style::BAD, "unsatisfied"), manner_of_end(&check.step)),
+    }
+}
+
+fn step_line(skill: &SkillName, step: &StepEvidence) -> String {
+    let name = name(skill, &step.planned.name);
+    let word = paint(style::of_outcome(step.outcome), outcome_words(step.outcome));
+    match step.outcome {
+        Outcome::Passed => format!("{word} {name} in {}", duration(step.duration_ms)),
+        Outcome::Drifted => format!("{word} {name}: it changed what it must not"),
+        _ => format!("{word} {name}: {}", manner_of_end(step)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::*;
+
+    fn started_step(skill_name: &str, step: &str) -> RunEvent {
+        let step = StepName::new(step).expect("a step name");
+        RunEvent::StepStarted { skill: skill(skill_name), step, attempt: 1, timeout_ms: 600_000 }
+    }
+
+    #[test]
+    fn a_log_has_a_line_for_each_end_and_a_heartbeat_for_what_runs() {
+        let mut progress = Progress::lines();
+        let at = Duration::from_secs;
+        assert_eq!(progress.heartbeat(at(0)), None);
+        assert_eq!(progress.event(&started_step("a", "slow"), at(1)), None);
+        assert_eq!(progress.event(&started_step("b", "quick"), at(2)), None);
+        assert_eq!(
+            progress.heartbeat(at(91)).as_deref(),
+            Some("still running a/slow 1m30s of 10 min\nstill running b/quick 1m29s of 10 min\n")
+        );
+        let line = progress.event(&step_finished("b", exited("quick", &["true"], 0)), at(92)).expect("a line");
+        assert_eq!(anstream::adapter::strip_str(&line).to_string(), "passed b/quick in 0.4 s\n");
+        assert_eq!(progress.heartbeat(at(121)).as_deref(), Some("still running a/slow 2m00s of 10 min\n"));
+    }
+
+    #[test]
+    fn a_repeated_attempt_is_one_running_step() {
+        let mut progress = Progress::lines();
+        progress.event(&started_step("a", "s"), Duration::ZERO);
+        progress.event(&started_step("a", "s"), Duration::from_secs(5));
+        assert_eq!(progress.running.len(), 1);
+        assert_eq!(progress.running[0].since, Duration::from_secs(5));
+    }
+}

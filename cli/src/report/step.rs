@@ -1,0 +1,226 @@
+//! One step for people: what became of it and why, its first and last lines, what it changed.
+
+use proctor_core::drift::{Change, Diff};
+use proctor_core::enforcement::{Control, ControlState};
+use proctor_core::evidence::{CheckEvidence, PREVIEW_BYTES, StepEvidence, StreamEvidence};
+use proctor_core::outcome::{LimitKind, Outcome, Termination};
+use proctor_core::plan::{Limit, Limits, PlannedStep, VersionDemand};
+
+use crate::report::{outcome_words, word};
+use crate::style::{self, ADDED, DIM, REMOVED, STRONG, paint};
+use crate::text::{bound, count, duration, shown_line, signal_name, size};
+
+/// How many lines of a stream are shown from its start.
+const HEAD_LINES: usize = 20;
+/// How many more are shown from its end.
+const TAIL_LINES: usize = 10;
+/// How many characters of a line are shown.
+const LINE_CHARS: usize = 300;
+/// How many lines of one file's diff are shown.
+const DIFF_LINES: usize = 40;
+/// How many changed paths are shown.
+const CHANGES: usize = 10;
+
+/// The block of a step that did not pass.
+pub(crate) fn block(name: &str, step: &StepEvidence) -> String {
+    let outcome = paint(style::of_outcome(step.outcome), outcome_words(step.outcome));
+    let name = paint(STRONG, shown_line(name));
+    let mut text = format!("{outcome} {name}: {}\n", why(step));
+    text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
+    text.push_str(&drift_block(step));
+    text.push_str(&streams(step));
+    text
+}
+
+/// The block of a toolchain check that does not hold.
+pub(crate) fn check_block(check: &CheckEvidence) -> String {
+    let step = &check.step;
+    let name = paint(STRONG, format!("toolchain {}", shown_line(check.toolchain.as_str())));
+    let mut text = format!("{} {name}: {}\n", paint(style::BAD, "unsatisfied"), shown_line(&check_reason(check)));
+    text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
+    text.push_str(&streams(step));
+    text
+}
+
+fn check_reason(check: &CheckEvidence) -> String {
+    match (&check.demand, &check.version_read) {
+        _ if check.step.outcome != Outcome::Passed => why(&check.step),
+        (VersionDemand::Range { range }, Some(version)) => format!("version {version} is not in `{range}`"),
+        (VersionDemand::Range { range }, None) => format!("no version could be read; `{range}` is demanded"),
+        (VersionDemand::Any, _) => "the check does not hold".to_owned(),
+    }
+}
+
+/// Standard error, where there is any, and standard output.
+fn streams(step: &StepEvidence) -> String {
+    stream_block("stderr", &step.stderr) + &stream_block("stdout", &step.stdout)
+}
+
+/// A command as a shell would have to be told it, and where it runs.
+pub(crate) fn command_line(step: &PlannedStep) -> String {
+    let place = match step.workdir.as_str() {
+        "." => String::new(),
+        workdir => format!("  (in {})", shown_line(workdir)),
+    };
+    format!("$ {}{place}", shown_line(&step.cmd.to_string()))
+}
+
+/// Why a step has its outcome.
+fn why(step: &StepEvidence) -> String {
+    let end = manner_of_end(step);
+    if step.outcome != Outcome::Drifted {
+        return end;
+    }
+    let paths = step.drift.found.changes.len() + usize::try_from(step.drift.found.omitted).unwrap_or(usize::MAX);
+    let mode = word(&step.planned.read_only);
+    format!("tier 3, changed {} that it must not (read_only: {mode}); {end}", count(paths, "path"))
+}
+
+/// How the process of a step ended, as a phrase.
+pub(crate) fn manner_of_end(step: &StepEvidence) -> String {
+    let planned = &step.planned;
+    let after = format!("after {}", duration(step.duration_ms));
+    match &step.termination {
+        Termination::Exited { code } if planned.expect_exit.contains(code) => format!("exit code {code} {after}"),
+        Termination::Exited { code } => {
+            let expected: Vec<String> = planned.expect_exit.iter().map(u8::to_string).collect();
+            format!("exit code {code} {after}, {} was expected", expected.join(" or "))
+        }
+        Termination::Signaled { signal } => format!("ended by signal {} {after}", signal_name(*signal)),
+        Termination::TimedOut { .. } => format!("did not end within {}; {}", bound(planned.timeout_ms), how_stopped(step)),
+        Termination::LimitHit { limit, .. } => format!("hit its limit of {} {after}", limit_words(*limit, &planned.limits)),
+        Termination::Cancelled => format!("the run was cancelled while it ran, {after}"),
+        Termination::NotStarted { reason, .. } => format!("not started: {}", shown_line(reason)),
+    }
+}
+
+/// What was done at the deadline. That nothing is left of it is only said where the kernel was
+/// made to see to that.
+fn how_stopped(step: &StepEvidence) -> String {
+    let contained = matches!(step.enforcement.0.get(&Control::PidNamespace), Some(ControlState::Enforced { .. }));
+    let what = if contained { "it and everything that it had started was ended" } else { "it was ended" };
+    let grace = bound(step.planned.grace_ms);
+    format!("{what} after {} (SIGTERM, then SIGKILL after {grace})", duration(step.duration_ms))
+}
+
+fn limit_words(kind: LimitKind, limits: &Limits) -> String {
+    let (limit, name, say): (Limit, &str, fn(u64) -> String) = match kind {
+        LimitKind::Memory => (limits.memory, "memory", size),
+        LimitKind::Disk => (limits.disk, "disk", size),
+        LimitKind::Pids => (limits.pids, "processes", |number| number.to_string()),
+        LimitKind::CpuSeconds => (limits.cpu_seconds, "CPU time", |seconds| format!("{seconds} s")),
+        LimitKind::OpenFiles => (limits.open_files, "open files", |number| number.to_string()),
+    };
+    match limit {
+        Limit::Max(bound) => format!("{} {name}", say(bound)),
+        Limit::Unlimited => name.to_owned(),
+    }
+}
+
+/// What a step changed that it must not: paths, kinds, diffs, each bounded.
+pub(crate) fn drift_block(step: &StepEvidence) -> String {
+    let found = &step.drift.found;
+    let mut text: String = found.changes.iter().take(CHANGES).map(change_block).collect();
+    let hidden = found.changes.len().saturating_sub(CHANGES) + usize::try_from(found.omitted).unwrap_or(usize::MAX);
+    if hidden > 0 {
+        let more = format!("and {} more; the evidence has the first {}", count(hidden, "path"), found.changes.len());
+        text.push_str(&format!("  {}\n", paint(DIM, more)));
+    }
+    text
+}
+
+fn change_block(change: &Change) -> String {
+    let kind = word(&change.kind).replace('_', " ");
+    let mut text = format!("  {kind} {}\n", paint(STRONG, shown_line(&change.path)));
+    match &change.diff {
+        Diff::Whole { text: diff } => text.push_str(&diff_lines(diff, 0)),
+        Diff::Truncated { text: diff, omitted_lines } => text.push_str(&diff_lines(diff, *omitted_lines)),
+        Diff::Binary => text.push_str(&gutter(DIM, "(not text)")),
+        Diff::Omitted { reason } => text.push_str(&gutter(DIM, &format!("(no diff: {})", shown_line(reason)))),
+        Diff::None => {}
+    }
+    text
+}
+
+fn diff_lines(diff: &str, omitted: u64) -> String {
+    let lines: Vec<&str> = diff.lines().collect();
+    let mut text: String = lines.iter().take(DIFF_LINES).map(|line| gutter(diff_style(line), line)).collect();
+    let hidden = u64::try_from(lines.len().saturating_sub(DIFF_LINES)).unwrap_or(u64::MAX).saturating_add(omitted);
+    if hidden > 0 {
+        text.push_str(&gutter(DIM, &format!("({hidden} more lines)")));
+    }
+    text
+}
+
+fn diff_style(line: &str) -> anstyle::Style {
+    match line.as_bytes().first() {
+        _ if line.starts_with("+++") || line.starts_with("---") => STRONG,
+        Some(b'+') => ADDED,
+        Some(b'-') => REMOVED,
+        Some(b'@') => DIM,
+        _ => anstyle::Style::new(),
+    }
+}
+
+/// The first and last lines of a stream under its name; nothing where nothing came.
+pub(crate) fn stream_block(label: &str, stream: &StreamEvidence) -> String {
+    if stream.bytes == 0 {
+        return String::new();
+    }
+    let mut text = format!("  {}\n", paint(DIM, format!("{label}:")));
+    for line in excerpt(stream) {
+        match line {
+            Line::Said(line) => text.push_str(&gutter(anstyle::Style::new(), &line)),
+            Line::LeftOut(note) => text.push_str(&gutter(DIM, &note)),
+        }
+    }
+    if !stream.complete {
+        text.push_str(&gutter(DIM, "(cut: something still held it open when its time was up)"));
+    }
+    text
+}
+
+enum Line {
+    Said(String),
+    LeftOut(String),
+}
+
+/// The lines of a stream that are shown: all of a short one, the ends of a long one.
+fn excerpt(stream: &StreamEvidence) -> Vec<Line> {
+    let whole_is_here = stream.bytes <= 2 * PREVIEW_BYTES as u64;
+    if !whole_is_here {
+        let middle = Line::LeftOut(format!("(… {} in all; the evidence has more)", size(stream.bytes)));
+        let tail: Vec<&str> = stream.tail.lines().collect();
+        let head = stream.preview.lines().take(HEAD_LINES).map(said);
+        return head.chain([middle]).chain(last(&tail).iter().map(|line| said(line))).collect();
+    }
+    let whole = format!("{}{}", stream.preview, stream.tail);
+    let lines: Vec<&str> = whole.lines().collect();
+    if lines.len() <= HEAD_LINES + TAIL_LINES + 1 {
+        return lines.into_iter().map(said).collect();
+    }
+    let middle = Line::LeftOut(format!("(… {} more lines)", lines.len() - HEAD_LINES - TAIL_LINES));
+    let head = lines.iter().take(HEAD_LINES).map(|line| said(line));
+    head.chain([middle]).chain(last(&lines).iter().map(|line| said(line))).collect()
+}
+
+fn last<'a>(lines: &'a [&'a str]) -> &'a [&'a str] {
+    &lines[lines.len().saturating_sub(TAIL_LINES)..]
+}
+
+fn said(line: &str) -> Line {
+    Line::Said(line.to_owned())
+}
+
+/// A line of somebody else's text, marked as such at its left.
+fn gutter(style: anstyle::Style, line: &str) -> String {
+    let line = shown_line(&line.replace('\t', "    "));
+    let cut = match line.char_indices().nth(LINE_CHARS) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line,
+    };
+    if cut.is_empty() {
+        return format!("  {}\n", paint(DIM, "|"));
+    }
+    format!("  {} {}\n", paint(DIM, "|"), paint(style, cut))
+}

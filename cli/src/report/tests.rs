@@ -1,0 +1,158 @@
+//! Reports on event logs, as snapshots.
+
+use proctor_core::event::RunEvent;
+use proctor_core::outcome::{LimitKind, Outcome, StartFault, Termination};
+use proctor_core::tier::Tier;
+use proctor_core::verdict::{Doubt, Verdict};
+
+use super::report;
+use crate::fixture::*;
+use crate::record::RunRecord;
+
+fn fold(events: impl IntoIterator<Item = RunEvent>) -> RunRecord {
+    let mut record = RunRecord::default();
+    events.into_iter().for_each(|event| record.apply(event));
+    record
+}
+
+fn plain(events: impl IntoIterator<Item = RunEvent>) -> String {
+    anstream::adapter::strip_str(&report(&fold(events))).to_string()
+}
+
+#[test]
+fn a_pass_is_short() {
+    insta::assert_snapshot!(plain([
+        started(&[("verify.format.check", &["cargo_fmt"]), ("verify.lint", &["clippy", "doc"])]),
+        step_finished("verify.format.check", exited("cargo_fmt", &["cargo", "fmt", "--check"], 0)),
+        skill_finished("verify.format.check", Outcome::Passed, Tier::ONE, ""),
+        step_finished("verify.lint", exited("clippy", &["cargo", "clippy"], 0)),
+        step_finished("verify.lint", exited("doc", &["cargo", "doc"], 0)),
+        skill_finished("verify.lint", Outcome::Passed, Tier::ONE, ""),
+        finished(Verdict::Passed, Tier::ONE, 0),
+    ]));
+}
+
+#[test]
+fn the_reasons_come_first_and_the_verdict_last() {
+    let mut failed = exited("cargo_fmt", &["cargo", "fmt", "--check", "a b"], 1);
+    failed.stdout = stream("Diff in src/main.rs:1:\n-fn main( ) {}\n+fn main() {}\n");
+    failed.stderr = stream("warning: \x1b[31mred\x1b[0m\n::error::gotcha\n");
+    let mut late = step(planned("sleep", &["sh", "-c", "sleep 100"]), Termination::TimedOut { exit_code: 137 });
+    late.planned.timeout_ms = 1_000;
+    late.planned.workdir = proctor_core::plan::RelPath::new("sub").expect("a path");
+    late.duration_ms = 1_502;
+    let not_reached = Termination::NotStarted { reason: "`sleep` timed out".into(), fault: StartFault::NotReached };
+    insta::assert_snapshot!(plain([
+        started(&[("verify.format.check", &["cargo_fmt"]), ("slow", &["sleep", "after"]), ("docs", &["edit"])]),
+        step_finished("verify.format.check", failed),
+        skill_finished("verify.format.check", Outcome::Failed, Tier::ONE, ""),
+        step_finished("slow", late),
+        step_finished("slow", step(planned("after", &["true"]), not_reached)),
+        skill_finished("slow", Outcome::TimedOut, Tier::TWO, ""),
+        step_finished("docs", drifted("edit", &["sh", "-c", "echo x >> README.md"])),
+        skill_finished("docs", Outcome::Drifted, Tier::THREE, ""),
+        finished(Verdict::Failed, Tier::THREE, 3),
+    ]));
+}
+
+#[test]
+fn other_ends_have_their_words() {
+    let limit = Termination::LimitHit { limit: LimitKind::Memory, exit_code: 137 };
+    let missing = Termination::NotStarted { reason: "`nope` is not in PATH".into(), fault: StartFault::ProgramMissing };
+    let mut choosy = exited("choosy", &["grep", "x"], 2);
+    choosy.planned.expect_exit = vec![0, 1];
+    insta::assert_snapshot!(plain([
+        started(&[("s", &["crash", "greedy", "missing", "choosy"])]),
+        step_finished("s", step(planned("crash", &["./crash"]), Termination::Signaled { signal: 11 })),
+        step_finished("s", step(planned("greedy", &["./greedy"]), limit)),
+        step_finished("s", step(planned("missing", &["nope"]), missing)),
+        step_finished("s", choosy),
+        skill_finished("s", Outcome::Failed, Tier::ONE, ""),
+        finished(Verdict::Failed, Tier::ONE, 1),
+    ]));
+}
+
+#[test]
+fn a_tool_that_is_too_old_leaves_everything_unsaid() {
+    let mut version = exited("check-1", &["cargo", "--version"], 0);
+    version.stdout = stream("cargo 1.60.0\n");
+    insta::assert_snapshot!(plain([
+        started(&[("verify.lint", &["clippy"])]),
+        RunEvent::CheckFinished { check: check("rust", Some(">=1.80"), Some("1.60.0"), version) },
+        RunEvent::Doubted { doubt: Doubt::Toolchain, message: "toolchain `rust` is not satisfied; no skill was started".into() },
+        skill_finished("verify.lint", Outcome::Skipped, Tier::ONE, "a toolchain check failed"),
+        finished(Verdict::Inconclusive, Tier::ONE, 5),
+    ]));
+}
+
+#[test]
+fn an_interrupted_run_says_by_what() {
+    insta::assert_snapshot!(plain([
+        started(&[("slow", &["sleep", "after"])]),
+        RunEvent::Cancelling { by: "SIGINT".into() },
+        step_finished("slow", step(planned("sleep", &["sleep", "100"]), Termination::Cancelled)),
+        RunEvent::Doubted { doubt: Doubt::Interrupted, message: "the run was interrupted by SIGINT".into() },
+        skill_finished("slow", Outcome::Cancelled, Tier::ONE, ""),
+        finished(Verdict::Inconclusive, Tier::ONE, 130),
+    ]));
+}
+
+#[test]
+fn long_output_is_bounded_and_says_so() {
+    let mut noisy = exited("noisy", &["./noisy"], 1);
+    let lines: Vec<String> = (1..=100).map(|n| format!("line {n}")).collect();
+    noisy.stdout = stream(&lines.join("\n"));
+    noisy.stderr = stream(&"é".repeat(1_000));
+    noisy.stderr.bytes = 1 << 20;
+    noisy.stderr.tail = "the very end".into();
+    noisy.stderr.complete = false;
+    let text = plain([
+        started(&[("s", &["noisy"])]),
+        step_finished("s", noisy),
+        skill_finished("s", Outcome::Failed, Tier::ONE, ""),
+        finished(Verdict::Failed, Tier::ONE, 1),
+    ]);
+    assert!(text.lines().count() < 50, "{text}");
+    for expected in ["line 20\n", "(… 70 more lines)", "line 91\n", "(… 1 MiB in all; the evidence has more)", "the very end", "(cut:"] {
+        assert!(text.contains(expected), "{expected} in {text}");
+    }
+    assert!(!text.contains("line 21\n"), "{text}");
+}
+
+#[test]
+fn what_was_repeated_or_applied_is_said_beside_a_pass() {
+    let mut flaky = exited("net", &["./net"], 0);
+    flaky.flaky = true;
+    flaky.drift.applied = vec!["a".into(), "b".into()];
+    insta::assert_snapshot!(plain([
+        started(&[("s", &["net"])]),
+        step_finished("s", flaky),
+        skill_finished("s", Outcome::Passed, Tier::ONE, ""),
+        finished(Verdict::Passed, Tier::ONE, 0),
+    ]));
+}
+
+#[test]
+fn nothing_of_a_step_reaches_the_screen_unescaped() {
+    let evil = "\x1b]0;x\x07\r\u{9b}2J\u{202e}\n##[command]x";
+    let mut step = exited("s", &["printf", evil], 1);
+    step.stdout = stream(evil);
+    step.drift.applied = vec![evil.to_owned()];
+    let text = plain([
+        started(&[("\u{202e}s", &["s"])]),
+        step_finished("\u{202e}s", step),
+        skill_finished("\u{202e}s", Outcome::Failed, Tier::ONE, evil),
+        RunEvent::Doubted { doubt: Doubt::Internal, message: evil.into() },
+        RunEvent::Cancelling { by: evil.into() },
+        finished(Verdict::Failed, Tier::ONE, 1),
+    ]);
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n' || c == '\u{202e}'), "{text:?}");
+    assert!(!text.contains("##["), "{text}");
+}
+
+#[test]
+fn colour_is_only_decoration() {
+    let events = [started(&[("s", &["s"])]), step_finished("s", exited("s", &["false"], 1)), finished(Verdict::Failed, Tier::ONE, 1)];
+    let text = report(&fold(events));
+    assert!(text.contains("\x1b[1m\x1b[31mfailed\x1b[0m"), "{text:?}");
+}

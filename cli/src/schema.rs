@@ -1,0 +1,99 @@
+//! The JSON Schemas of our documents (2020-12): those of `schemas/`, as they were when this
+//! program was built, and those of the documents that only this program writes.
+
+use clap::ValueEnum;
+use schemars::{JsonSchema, schema_for};
+
+use crate::diagnostics::DiagnosticRecord;
+use crate::record::RunRecord;
+
+/// A document of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchemaName {
+    /// `spec/verification.yaml`.
+    Spec,
+    /// `proctor plan --format json`.
+    Plan,
+    /// One line of `proctor run --format jsonl`.
+    Event,
+    /// `proctor run --format json`.
+    Run,
+    /// `verify/<skill>.json`.
+    SkillEvidence,
+    /// `verify/_toolchain.json`.
+    ToolchainEvidence,
+    /// `verification.last_run` of `05-status.json`.
+    StatusLastRun,
+    /// `05-status.json`, as far as we know it.
+    Status,
+    /// `proctor validate --format json`.
+    Diagnostics,
+}
+
+impl SchemaName {
+    /// The name of the command line.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Spec => "spec",
+            Self::Plan => "plan",
+            Self::Event => "event",
+            Self::Run => "run",
+            Self::SkillEvidence => "skill-evidence",
+            Self::ToolchainEvidence => "toolchain-evidence",
+            Self::StatusLastRun => "status-last-run",
+            Self::Status => "status",
+            Self::Diagnostics => "diagnostics",
+        }
+    }
+
+    /// What the document is.
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Self::Spec => "spec/verification.yaml, for editors too",
+            Self::Plan => "what `plan --format json` prints",
+            Self::Event => "one line of `run --format jsonl`",
+            Self::Run => "what `run --format json` prints",
+            Self::SkillEvidence => "verify/<skill>.json",
+            Self::ToolchainEvidence => "verify/_toolchain.json",
+            Self::StatusLastRun => "`verification.last_run` in 05-status.json",
+            Self::Status => "05-status.json, as far as we know it",
+            Self::Diagnostics => "what `validate --format json` prints",
+        }
+    }
+}
+
+/// The schema of a document, as text that ends with a newline.
+///
+/// # Errors
+/// A schema of ours does not serialise, which would be our bug.
+pub(crate) fn text(name: SchemaName) -> Result<String, serde_json::Error> {
+    Ok(match name {
+        SchemaName::Spec => serde_json::to_string_pretty(&proctor_core::spec::schema())?,
+        SchemaName::Plan => include_str!("../../schemas/plan.schema.json").to_owned(),
+        SchemaName::Event => include_str!("../../schemas/event.schema.json").to_owned(),
+        SchemaName::SkillEvidence => include_str!("../../schemas/skill-evidence.schema.json").to_owned(),
+        SchemaName::ToolchainEvidence => include_str!("../../schemas/toolchain-evidence.schema.json").to_owned(),
+        SchemaName::StatusLastRun => include_str!("../../schemas/status-last-run.schema.json").to_owned(),
+        SchemaName::Status => include_str!("../../schemas/status.schema.json").to_owned(),
+        SchemaName::Run => generated::<RunRecord>()?,
+        SchemaName::Diagnostics => generated::<Vec<DiagnosticRecord>>()?,
+    })
+}
+
+fn generated<T: JsonSchema>() -> Result<String, serde_json::Error> {
+    Ok(serde_json::to_string_pretty(&schema_for!(T))? + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_schema_is_json_of_the_right_draft_and_has_its_name() {
+        for name in SchemaName::value_variants() {
+            let schema: serde_json::Value = serde_json::from_str(&text(*name).expect("text")).expect("json");
+            assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema", "{name:?}");
+            assert_eq!(name.to_possible_value().expect("shown").get_name(), name.as_str());
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Our two streams: results on standard output, everything else on standard error. Decides
+//! about colour, and turns a closed or full output into a value where `println!` would panic.
+
+use std::io::{self, ErrorKind, Write};
+
+use anstream::{AutoStream, ColorChoice};
+use serde::Serialize;
+
+use crate::args::ColorWhen;
+use crate::caller::Caller;
+use crate::error::CliError;
+
+/// The two streams of this process.
+pub(crate) struct Screen {
+    stdout: AutoStream<io::Stdout>,
+    stderr: AutoStream<io::Stderr>,
+    /// The first error of standard output that was not its reader's going away.
+    lost: Option<io::Error>,
+    /// Whether standard error gets live progress.
+    pub live: bool,
+    /// Whether standard output is coloured.
+    pub colored: bool,
+}
+
+impl Screen {
+    /// The streams, with colour as `when` and the caller's environment want it.
+    pub(crate) fn new(when: ColorWhen, caller: &Caller) -> Self {
+        let colored = wants_color(when, caller, caller.stdout_is_terminal);
+        let stderr = wants_color(when, caller, caller.stderr_is_terminal);
+        Self {
+            stdout: AutoStream::new(io::stdout(), choice(colored)),
+            stderr: AutoStream::new(io::stderr(), choice(stderr)),
+            lost: None,
+            live: caller.stderr_is_terminal && caller.var("TERM") != Some("dumb"),
+            colored,
+        }
+    }
+
+    /// Writes a result, as it is, to standard output.
+    pub(crate) fn out(&mut self, text: &str) {
+        self.out_bytes(text.as_bytes());
+    }
+
+    /// Writes a value as one line of JSON to standard output.
+    ///
+    /// # Errors
+    /// The value does not serialise, which would be our bug.
+    pub(crate) fn out_json<T: Serialize>(&mut self, value: &T) -> Result<(), CliError> {
+        let mut line = serde_json::to_vec(value).map_err(|error| CliError::Internal(error.to_string()))?;
+        line.push(b'\n');
+        self.out_bytes(&line);
+        Ok(())
+    }
+
+    /// Writes bytes to standard output.
+    pub(crate) fn out_bytes(&mut self, bytes: &[u8]) {
+        let written = self.stdout.write_all(bytes).and_then(|()| self.stdout.flush());
+        self.note(written);
+    }
+
+    /// Writes bytes to standard output past the filter that removes colour.
+    pub(crate) fn out_raw(&mut self, bytes: &[u8]) {
+        let mut stdout = io::stdout();
+        let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
+        self.note(written);
+    }
+
+    /// Writes a message to standard error. Nobody can be told where that fails.
+    pub(crate) fn err(&mut self, text: &str) {
+        let _ = self.stderr.write_all(text.as_bytes()).and_then(|()| self.stderr.flush());
+    }
+
+    /// The error that kept a result from being written, where there was one. A reader that
+    /// has gone away wanted no more, and is none.
+    pub(crate) fn lost(&mut self) -> Option<io::Error> {
+        self.lost.take()
+    }
+
+    fn note(&mut self, written: io::Result<()>) {
+        if let Err(error) = written
+            && error.kind() != ErrorKind::BrokenPipe
+        {
+            self.lost.get_or_insert(error);
+        }
+    }
+}
+
+fn choice(colored: bool) -> ColorChoice {
+    if colored { ColorChoice::AlwaysAnsi } else { ColorChoice::Never }
+}
+
+/// Colour, in this order: what was said aloud, `NO_COLOR` (no-color.org), `CLICOLOR_FORCE`,
+/// and otherwise a terminal that is not dumb.
+fn wants_color(when: ColorWhen, caller: &Caller, is_terminal: bool) -> bool {
+    match when {
+        ColorWhen::Always => true,
+        ColorWhen::Never => false,
+        ColorWhen::Auto if caller.var("NO_COLOR").is_some() => false,
+        ColorWhen::Auto if caller.var("CLICOLOR_FORCE").is_some_and(|value| value != "0") => true,
+        ColorWhen::Auto => is_terminal && caller.var("TERM").is_some_and(|term| term != "dumb"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colour_is_for_terminals_that_want_it() {
+        let cases: &[(ColorWhen, &[(&str, &str)], bool, bool)] = &[
+            (ColorWhen::Auto, &[("TERM", "xterm")], true, true),
+            (ColorWhen::Auto, &[("TERM", "xterm")], false, false),
+            (ColorWhen::Auto, &[("TERM", "dumb")], true, false),
+            (ColorWhen::Auto, &[], true, false),
+            (ColorWhen::Auto, &[("TERM", "xterm"), ("NO_COLOR", "1")], true, false),
+            (ColorWhen::Auto, &[("TERM", "xterm"), ("NO_COLOR", "")], true, true),
+            (ColorWhen::Auto, &[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")], false, false),
+            (ColorWhen::Auto, &[("CLICOLOR_FORCE", "1")], false, true),
+            (ColorWhen::Always, &[("NO_COLOR", "1")], false, true),
+            (ColorWhen::Never, &[("TERM", "xterm")], true, false),
+        ];
+        for (when, env, is_terminal, expected) in cases {
+            let caller = Caller::for_tests(env);
+            assert_eq!(wants_color(*when, &caller, *is_terminal), *expected, "{when:?} {env:?} {is_terminal}");
+        }
+    }
+}
