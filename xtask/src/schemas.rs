@@ -9,21 +9,26 @@ use proctor_core::event::RunEvent;
 use proctor_core::evidence::{SkillEvidence, ToolchainEvidence};
 use proctor_core::plan::Plan;
 use proctor_core::status::LastRun;
+use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
 
 use crate::files;
+
+/// The draft that every schema of ours is written in.
+const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 
 /// One document that has a schema.
 struct Document {
     /// The schema's file is `schemas/<name>.schema.json`.
     name: &'static str,
     title: &'static str,
-    schema: fn() -> Schema,
+    schema: fn() -> Value,
 }
 
-const DOCUMENTS: [Document; 6] = [
+const DOCUMENTS: [Document; 8] = [
+    Document { name: "spec", title: "spec/verification.yaml", schema: proctor_core::spec::schema },
+    Document { name: "operator", title: "proctord.toml", schema: proctor_core::spec::operator_schema },
     Document { name: "plan", title: "A plan: spec × profile, every default applied", schema: written::<Plan> },
     Document { name: "skill-evidence", title: "changes/<id>/verify/<skill>.json", schema: written::<SkillEvidence> },
     Document {
@@ -101,10 +106,10 @@ impl Document {
 
     /// The schema with its identity and title, its keys sorted.
     fn value(&self) -> Result<Value> {
-        let mut schema = (self.schema)();
-        schema.insert("$id".to_owned(), json!(self.id()));
-        schema.insert("title".to_owned(), json!(self.title));
-        let mut value = schema.to_value();
+        let mut value = (self.schema)();
+        let members = value.as_object_mut().context("a schema is an object")?;
+        members.insert("$id".to_owned(), json!(self.id()));
+        members.insert("title".to_owned(), json!(self.title));
         value.sort_all_objects();
         validate(&value).with_context(|| format!("the schema `{}`", self.name))?;
         Ok(value)
@@ -120,36 +125,33 @@ fn id_of(name: &str) -> String {
 }
 
 /// The schema of `T` as we write it: what is always there is required.
-fn written<T: JsonSchema>() -> Schema {
-    SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>()
+fn written<T: JsonSchema>() -> Value {
+    SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>().to_value()
 }
 
 /// The status file belongs to others; of its content we know the one object that is ours.
-fn status() -> Schema {
-    let last_run = written::<LastRun>().to_value();
-    let definitions = last_run.get("$defs").cloned().unwrap_or_else(|| json!({}));
-    let mut ours = last_run;
-    if let Some(members) = ours.as_object_mut() {
-        members.remove("$defs");
+fn status() -> Value {
+    let mut ours = written::<LastRun>();
+    let members = ours.as_object_mut();
+    let definitions = members.and_then(|members| {
         members.remove("$schema");
-    }
-    schemars::json_schema!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "description": "Others own this file. What is ours in it is `verification.last_run`; every other field may hold anything and stays as it was.",
+        members.remove("$defs")
+    });
+    json!({
+        "$schema": DRAFT,
+        "description": "Others own this file. What is ours in it is `verification.last_run`; \
+                        every other field may hold anything and stays as it was.",
         "type": "object",
         "properties": {
-            "verification": {
-                "type": "object",
-                "properties": { "last_run": ours }
-            }
+            "verification": { "type": "object", "properties": { "last_run": ours } }
         },
-        "$defs": definitions
+        "$defs": definitions.unwrap_or_else(|| json!({}))
     })
 }
 
 /// Whether `schema` is a valid schema of draft 2020-12 and can be compiled.
 fn validate(schema: &Value) -> Result<()> {
-    if schema.get("$schema").and_then(Value::as_str) != Some("https://json-schema.org/draft/2020-12/schema") {
+    if schema.get("$schema").and_then(Value::as_str) != Some(DRAFT) {
         bail!("it does not say that it is one of draft 2020-12");
     }
     if let Err(error) = jsonschema::draft202012::meta::validate(schema) {
