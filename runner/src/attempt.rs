@@ -5,6 +5,7 @@
 //! hold open.
 
 use std::collections::BTreeSet;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use proctor_core::enforcement::Enforcement;
@@ -13,7 +14,8 @@ use proctor_core::evidence::{Resources, StreamEvidence};
 use proctor_core::outcome::{LimitKind, StartFault, Termination};
 use proctor_core::plan::PlannedStep;
 use proctor_sandbox::{Received, Report, Running, WaitStatus};
-use tokio::io::unix::AsyncFd;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -98,7 +100,7 @@ struct Observed {
 
 /// Follows `running` to its end. `notify` hears when the attempt is asked to end and why.
 pub async fn follow(
-    mut running: Running,
+    running: Running,
     step: &PlannedStep,
     objects: &Objects,
     cancel: &CancellationToken,
@@ -106,10 +108,15 @@ pub async fn follow(
 ) -> AttemptReport {
     let stop = CancellationToken::new();
     let keep = step.limits.output.get_or_max();
-    let (out, err) = running.take_pipes();
+    let (out, err) = match (running.stdout.try_clone(), running.stderr.try_clone()) {
+        (Ok(out), Ok(err)) => (out, err),
+        (Err(error), _) | (_, Err(error)) => {
+            return AttemptReport::not_started(StartFault::Internal, format!("no descriptors are left: {error}"));
+        }
+    };
     let stdout = tokio::spawn(output::drain(out, keep, objects.clone(), stop.clone()));
     let stderr = tokio::spawn(output::drain(err, keep, objects.clone(), stop.clone()));
-    let observed = match AsyncFd::new(running) {
+    let observed = match Control::new(running) {
         Ok(control) => watch(&control, step, cancel, notify).await,
         Err(error) => Observed::lost(format!("the sandbox's control channel cannot be watched: {error}")),
     };
@@ -152,7 +159,7 @@ async fn drained(
 }
 
 async fn watch(
-    control: &AsyncFd<Running>,
+    control: &Control,
     step: &PlannedStep,
     cancel: &CancellationToken,
     notify: impl Fn(EndReason),
@@ -162,7 +169,7 @@ async fn watch(
     loop {
         let may_cancel = observed.reason.is_none() && !matches!(phase, Phase::Ending { .. });
         tokio::select! {
-            received = receive(control) => match received {
+            received = control.receive() => match received {
                 Some(report) => phase = observed.hear(report, phase, step),
                 None => {
                     observed.gone = true;
@@ -170,34 +177,58 @@ async fn watch(
                 }
             },
             () = cancel.cancelled(), if may_cancel => {
-                phase = observed.end(control.get_ref(), &phase, EndReason::Cancelled, step, &notify);
+                phase = observed.end(&control.running, &phase, EndReason::Cancelled, step, &notify);
             }
             () = sleep_until(phase.next_at()) => match phase {
                 Phase::Ending { .. } => return observed,
                 Phase::Running { .. } => {
-                    phase = observed.end(control.get_ref(), &phase, EndReason::Timeout, step, &notify);
+                    phase = observed.end(&control.running, &phase, EndReason::Timeout, step, &notify);
                 }
                 Phase::SettingUp { .. } => {
                     observed.not_started = Some((StartFault::Sandbox, format!("the sandbox was not ready after {SETUP:?}")));
-                    phase = killed(control.get_ref());
+                    phase = killed(&control.running);
                 }
-                Phase::Terminating { .. } => phase = killed(control.get_ref()),
+                Phase::Terminating { .. } => phase = killed(&control.running),
             },
         }
     }
 }
 
-/// The next report, `None` when the channel is closed.
-async fn receive(control: &AsyncFd<Running>) -> Option<Report> {
-    loop {
-        let mut ready = control.readable().await.ok()?;
-        match control.get_ref().recv() {
-            Ok(Received::Report(report)) => return Some(report),
-            Ok(Received::WouldBlock) => ready.clear_ready(),
-            Ok(Received::Closed) => return None,
-            Err(error) => {
-                tracing::error!(%error, "the sandbox's control channel broke");
-                return None;
+/// An attempt whose control channel the runtime watches.
+struct Control {
+    running: Running,
+    /// A duplicate of the channel, for readiness alone: nothing is read through it.
+    readiness: UnixStream,
+}
+
+impl Control {
+    fn new(running: Running) -> std::io::Result<Self> {
+        let duplicate = running.as_fd().try_clone_to_owned()?;
+        let readiness = UnixStream::from_std(duplicate.into())?;
+        Ok(Self { running, readiness })
+    }
+
+    /// The next report, `None` when the channel is closed.
+    async fn receive(&self) -> Option<Report> {
+        // Sending a signal may have read reports ahead: those come first, without a wake-up.
+        let mut next = self.running.recv();
+        loop {
+            match next {
+                Ok(Received::Report(report)) => return Some(report),
+                Ok(Received::Closed) => return None,
+                Ok(Received::WouldBlock) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the sandbox's control channel broke");
+                    return None;
+                }
+            }
+            self.readiness.readable().await.ok()?;
+            next = self.readiness.try_io(Interest::READABLE, || match self.running.recv()? {
+                Received::WouldBlock => Err(std::io::ErrorKind::WouldBlock.into()),
+                other => Ok(other),
+            });
+            if next.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
+                next = Ok(Received::WouldBlock);
             }
         }
     }
@@ -234,12 +265,14 @@ impl Observed {
                 self.enforcement = enforcement;
                 self.started = Some(now);
                 match phase {
-                    Phase::SettingUp { .. } => Phase::Running { deadline: now + Duration::from_millis(step.timeout_ms) },
+                    Phase::SettingUp { .. } => {
+                        Phase::Running { deadline: now + Duration::from_millis(step.timeout_ms) }
+                    }
                     other => other,
                 }
             }
-            Report::Refused { control, message } => {
-                let reason = format!("the sandbox control `{}` cannot be had: {message}", control.as_str());
+            Report::Refused { control, message, hint } => {
+                let reason = format!("the sandbox control `{}` cannot be had: {message}; {hint}", control.as_str());
                 self.not_started.get_or_insert((StartFault::Sandbox, reason));
                 Phase::Ending { give_up: Instant::now() + GONE }
             }
@@ -279,8 +312,8 @@ impl Observed {
     fn termination(&self, step: &PlannedStep) -> Termination {
         const SIGKILL: u8 = 9;
         let exit_code = match self.status {
-            Some(WaitStatus::Exited(code)) => code,
-            Some(WaitStatus::Signaled(signal)) => signal.saturating_add(128),
+            Some(WaitStatus::Code(code)) => code,
+            Some(WaitStatus::Signal(signal)) => signal.saturating_add(128),
             // Init was killed before it could tell: so was everything else.
             None => 128 + SIGKILL,
         };
@@ -288,10 +321,11 @@ impl Observed {
             (Some(EndReason::Cancelled), ..) => Termination::Cancelled,
             (Some(EndReason::Timeout), ..) => Termination::TimedOut { exit_code },
             (None, Some((fault, reason)), _) => Termination::NotStarted { reason: reason.clone(), fault: *fault },
-            (None, None, Some(WaitStatus::Exited(code))) => Termination::Exited { code },
-            (None, None, Some(WaitStatus::Signaled(signal))) => signaled(signal, exit_code, step),
+            (None, None, Some(WaitStatus::Code(code))) => Termination::Exited { code },
+            (None, None, Some(WaitStatus::Signal(signal))) => signaled(signal, exit_code, step),
             (None, None, None) => Termination::NotStarted {
-                reason: "the sandbox ended without telling how the command ended; something outside killed it".to_owned(),
+                reason: "the sandbox ended without telling how the command ended; something outside killed it"
+                    .to_owned(),
                 fault: StartFault::Internal,
             },
         }

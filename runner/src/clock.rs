@@ -31,8 +31,11 @@ impl Clock {
     /// # Errors
     /// Never in this millennium; a clock set beyond the year 9999 gives text that is no id.
     pub fn run_id(self, random: u32) -> Result<RunId, proctor_core::names::BadName> {
-        let stamp: String =
-            humantime::format_rfc3339_seconds((self.0)()).to_string().chars().filter(char::is_ascii_alphanumeric).collect();
+        let stamp: String = humantime::format_rfc3339_seconds((self.0)())
+            .to_string()
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .collect();
         RunId::new(format!("{stamp}-{random:08x}"))
     }
 }

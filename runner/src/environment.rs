@@ -69,9 +69,27 @@ pub fn why_missing(name: &str, environment: &Environment) -> String {
 pub fn never_from_caller(name: &str) -> bool {
     const PREFIXES: [&str; 5] = ["GIT_", "LD_", "DYLD_", "PROCTOR_", "BASH_FUNC_"];
     const NAMES: [&str; 21] = [
-        "ALL_PROXY", "BASH_ENV", "CDPATH", "ENV", "FTP_PROXY", "GCONV_PATH", "HTTPS_PROXY", "HTTP_PROXY", "IFS",
-        "JAVA_TOOL_OPTIONS", "NODE_OPTIONS", "NODE_PATH", "NO_PROXY", "PERL5LIB", "PERL5OPT", "PYTHONHOME", "PYTHONPATH",
-        "PYTHONSTARTUP", "RUBYLIB", "RUBYOPT", "_JAVA_OPTIONS",
+        "ALL_PROXY",
+        "BASH_ENV",
+        "CDPATH",
+        "ENV",
+        "FTP_PROXY",
+        "GCONV_PATH",
+        "HTTPS_PROXY",
+        "HTTP_PROXY",
+        "IFS",
+        "JAVA_TOOL_OPTIONS",
+        "NODE_OPTIONS",
+        "NODE_PATH",
+        "NO_PROXY",
+        "PERL5LIB",
+        "PERL5OPT",
+        "PYTHONHOME",
+        "PYTHONPATH",
+        "PYTHONSTARTUP",
+        "RUBYLIB",
+        "RUBYOPT",
+        "_JAVA_OPTIONS",
     ];
     let upper = name.to_ascii_uppercase();
     PREFIXES.iter().any(|prefix| upper.starts_with(prefix)) || NAMES.contains(&upper.as_str())
@@ -139,7 +157,8 @@ mod tests {
 
     #[test]
     fn nothing_of_the_caller_gets_in_unasked() {
-        let environment = build(&step("s", &["true"]), &around(&[("AWS_SECRET", "x"), ("PATH", "/evil"), ("HOME", "/x")]));
+        let environment =
+            build(&step("s", &["true"]), &around(&[("AWS_SECRET", "x"), ("PATH", "/evil"), ("HOME", "/x")]));
         assert!(!environment.contains_key("AWS_SECRET"));
         assert_eq!(environment["PATH"].0, "/usr/bin:/bin");
         assert_eq!(environment["HOME"].0, "/home/a");

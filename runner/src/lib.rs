@@ -1,1 +1,34 @@
-//! A plan becomes events.
+//! A plan becomes events: checks, then skills, then evidence. One place puts all of it in
+//! order; every wait is for the thing, its deadline and the cancel at once. What a change is
+//! and what a process may do is decided elsewhere (`proctor-snapshot`, `proctor-sandbox`), and
+//! what the outcome means too (`proctor-core`).
+
+mod attempt;
+mod checks;
+mod clock;
+mod context;
+mod dispatch;
+mod engine;
+pub mod environment;
+mod error;
+mod finish;
+mod output;
+mod record;
+mod schedule;
+mod skill;
+mod spec_file;
+mod stack;
+mod step;
+mod store;
+mod surroundings;
+#[cfg(test)]
+mod test_support;
+mod toolchain;
+
+pub use clock::Clock;
+pub use engine::{Engine, EngineConfig, ExecReport, ExecRequest, Helpers, Preview, RunReport, RunRequest};
+pub use error::{EngineError, SpecProblems};
+pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp};
+pub use spec_file::SpecFile;
+pub use store::StoreError;
+pub use tokio_util::sync::CancellationToken;

@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use proctor_core::digest::Sha256Hex;
 use proctor_core::evidence::{PREVIEW_BYTES, StreamEvidence, escape_output};
 use sha2::{Digest as _, Sha256};
-use tokio::io::unix::AsyncFd;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
 use tokio_util::sync::CancellationToken;
 
 use crate::store::objects::{ObjectWriter, Objects};
@@ -33,10 +34,10 @@ struct Capture {
 pub async fn drain(pipe: OwnedFd, keep: u64, objects: Objects, stop: CancellationToken) -> StreamEvidence {
     let mut capture = Capture::new(keep, &objects);
     let complete = match prepare(pipe) {
-        Ok(pipe) => tokio::select! {
+        Ok(mut pipe) => tokio::select! {
             // What is already in the pipe is read before a stop is heeded.
             biased;
-            end = capture.read_all(&pipe) => end,
+            end = capture.read_all(&mut pipe) => end,
             () = stop.cancelled() => false,
         },
         Err(error) => {
@@ -47,13 +48,12 @@ pub async fn drain(pipe: OwnedFd, keep: u64, objects: Objects, stop: Cancellatio
     capture.finish(complete)
 }
 
-fn prepare(pipe: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
-    rustix::io::ioctl_fionbio(&pipe, true)?;
+fn prepare(pipe: OwnedFd) -> std::io::Result<pipe::Receiver> {
     // A larger pipe means fewer wake-ups; the limit of an ordinary user may forbid it.
     if let Err(errno) = rustix::pipe::fcntl_setpipe_size(&pipe, CHUNK) {
         tracing::debug!(%errno, "the pipe keeps its default size");
     }
-    AsyncFd::new(pipe)
+    pipe::Receiver::from_owned_fd(pipe)
 }
 
 impl Capture {
@@ -64,19 +64,18 @@ impl Capture {
     }
 
     /// Reads to the end; `false` where reading fails before it.
-    async fn read_all(&mut self, pipe: &AsyncFd<OwnedFd>) -> bool {
+    async fn read_all(&mut self, pipe: &mut pipe::Receiver) -> bool {
         let mut buffer = vec![0u8; CHUNK];
         loop {
-            let Ok(mut ready) = pipe.readable().await else { return false };
-            match ready.try_io(|fd| Ok(rustix::io::read(fd, &mut buffer)?)) {
-                Ok(Ok(0)) => return true,
-                Ok(Ok(count)) => self.take(&buffer[..count]),
-                Ok(Err(error)) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Ok(Err(_)) => return false,
-                Err(_would_block) => {}
+            match pipe.read(&mut buffer).await {
+                Ok(0) => return true,
+                Ok(count) => self.take(&buffer[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::error!(%error, "an output pipe cannot be read");
+                    return false;
+                }
             }
-            // A step that floods must not starve its own deadline on a busy worker.
-            tokio::task::consume_budget().await;
         }
     }
 

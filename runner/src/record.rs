@@ -181,11 +181,7 @@ fn summary<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> Summary {
         facts.outcomes.push(step.outcome);
         duration_ms = duration_ms.saturating_add(step.duration_ms);
     }
-    Summary {
-        outcome: fold_steps(&facts.outcomes),
-        overall_exit_code: verdict::exit_code(&facts),
-        duration_ms,
-    }
+    Summary { outcome: fold_steps(&facts.outcomes), overall_exit_code: verdict::exit_code(&facts), duration_ms }
 }
 
 #[cfg(test)]

@@ -90,7 +90,11 @@ impl Toolchains {
         };
         let mut path: Vec<String> = callers.filter(below_mount).map(str::to_owned).collect();
         path.extend(
-            PROGRAMS.iter().map(|below| home.join(below)).filter(|dir| dir.exists()).map(|dir| dir.display().to_string()),
+            PROGRAMS
+                .iter()
+                .map(|below| home.join(below))
+                .filter(|dir| dir.exists())
+                .map(|dir| dir.display().to_string()),
         );
         for variable in ["CARGO_HOME"] {
             path.extend(self.env.get(variable).map(|dir| format!("{dir}/bin")));

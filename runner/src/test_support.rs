@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use proctor_core::names::StepName;
-use proctor_core::plan::{Argv, Inputs, Limit, Limits, Network, PlannedStep, ReadOnly, RelPath};
+use proctor_core::digest::Sha256Hex;
+use proctor_core::names::{ProfileName, SkillName, StepName};
+use proctor_core::plan::{
+    Argv, Determinism, Inputs, Limit, Limits, Network, Plan, PlannedSkill, PlannedStep, ReadOnly, RelPath, SkillOrder,
+};
+use proctor_core::tier::Tier;
 
 /// A step with every field at its plainest.
 pub(crate) fn step(name: &str, argv: &[&str]) -> PlannedStep {
@@ -18,10 +22,42 @@ pub(crate) fn step(name: &str, argv: &[&str]) -> PlannedStep {
         read_only: ReadOnly::Tracked,
         env_allowlist: vec![],
         env: BTreeMap::new(),
-        limits: Limits { memory: limit, pids: limit, disk: limit, output: limit, cpu_seconds: limit, open_files: limit },
+        limits: Limits {
+            memory: limit,
+            pids: limit,
+            disk: limit,
+            output: limit,
+            cpu_seconds: limit,
+            open_files: limit,
+        },
         retries: 0,
         expect_exit: vec![0],
         inputs: Inputs::Tree,
         reports: vec![],
+    }
+}
+
+/// A plan of skills with one step each, by name and needs; a graph where any needs another.
+pub(crate) fn plan(skills: &[(&str, &[&str])]) -> Plan {
+    let name = |text: &str| SkillName::new(text).expect("a name");
+    let planned = |(skill, needs): &(&str, &[&str])| PlannedSkill {
+        name: name(skill),
+        description: String::new(),
+        determinism: Determinism::D0,
+        declared_tier: Tier::ONE,
+        needs: needs.iter().map(|need| name(need)).collect(),
+        caches: vec![],
+        platform: BTreeMap::new(),
+        container: String::new(),
+        steps: vec![step("s", &["true"])],
+    };
+    let graph = skills.iter().any(|(_, needs)| !needs.is_empty());
+    Plan {
+        version: 1,
+        profile: ProfileName::new("pr").expect("a name"),
+        spec_sha256: Sha256Hex::of(b"spec"),
+        order: if graph { SkillOrder::Graph { parallel: 2 } } else { SkillOrder::Sequence },
+        toolchain: vec![],
+        skills: skills.iter().map(planned).collect(),
     }
 }

@@ -1,0 +1,102 @@
+//! Toolchain checks: each runs like a step, on the tree as it is, in a layer that nobody sees
+//! afterwards. One that does not hold ends the run before any skill.
+
+use std::sync::Arc;
+
+use proctor_core::event::RunEvent;
+use proctor_core::evidence::CheckEvidence;
+use proctor_core::names::SkillName;
+use proctor_core::outcome::{Outcome, Termination};
+use proctor_core::plan::{Determinism, Plan, PlannedCheck, PlannedSkill, VersionDemand};
+use proctor_core::tier::Tier;
+use proctor_core::verdict::Doubt;
+
+use crate::context::Context;
+use crate::stack::Stack;
+use crate::{record, step, toolchain};
+
+/// Runs the checks of `plan`, in order, up to the first that is cancelled. Answers what they
+/// showed, and why no skill may start.
+pub(crate) async fn run(context: &Arc<Context>, plan: &Plan) -> (Vec<CheckEvidence>, Vec<(Doubt, String)>) {
+    let stack = Stack::new(Arc::clone(&context.tree.snapshot));
+    let mut checks = Vec::new();
+    let mut doubts = Vec::new();
+    for planned in &plan.toolchain {
+        let evidence = if context.cancel.is_cancelled() {
+            unsatisfied(planned, step::cancelled(&planned.run))
+        } else {
+            run_one(context, &stack, planned, &mut doubts).await
+        };
+        if !evidence.satisfied && evidence.step.outcome != Outcome::Cancelled {
+            doubts.push((Doubt::Toolchain, complaint(&evidence)));
+        }
+        context.emit(RunEvent::CheckFinished { check: evidence.clone() }).await;
+        checks.push(evidence);
+    }
+    (checks, doubts)
+}
+
+async fn run_one(
+    context: &Arc<Context>,
+    stack: &Stack,
+    planned: &PlannedCheck,
+    doubts: &mut Vec<(Doubt, String)>,
+) -> CheckEvidence {
+    let skill = match SkillName::new(planned.toolchain.as_str()) {
+        Ok(name) => as_skill(name, planned),
+        Err(error) => {
+            doubts.push((Doubt::Internal, error.to_string()));
+            return unsatisfied(planned, record::skipped(&planned.run, "its toolchain has no usable name"));
+        }
+    };
+    let run = step::run(context, stack, &skill, &planned.run).await;
+    doubts.extend(run.doubts);
+    let reading = toolchain::read(&planned.version, &run.evidence.stdout.preview, &run.evidence.stderr.preview);
+    let satisfied = reading.satisfied && run.evidence.outcome == Outcome::Passed;
+    CheckEvidence {
+        toolchain: planned.toolchain.clone(),
+        demand: planned.version.clone(),
+        version_read: reading.version,
+        satisfied,
+        step: run.evidence,
+    }
+}
+
+fn unsatisfied(planned: &PlannedCheck, step: proctor_core::evidence::StepEvidence) -> CheckEvidence {
+    let (toolchain, demand) = (planned.toolchain.clone(), planned.version.clone());
+    CheckEvidence { toolchain, demand, version_read: None, satisfied: false, step }
+}
+
+/// A check runs as the only step of a skill that nobody declared.
+fn as_skill(name: SkillName, planned: &PlannedCheck) -> PlannedSkill {
+    PlannedSkill {
+        name,
+        description: String::new(),
+        determinism: Determinism::D1,
+        declared_tier: Tier::ONE,
+        needs: vec![],
+        caches: vec![],
+        platform: Default::default(),
+        container: String::new(),
+        steps: vec![planned.run.clone()],
+    }
+}
+
+fn complaint(check: &CheckEvidence) -> String {
+    let command = &check.step.planned.cmd;
+    let what = match (&check.step.outcome, &check.demand, &check.version_read) {
+        (Outcome::Passed, VersionDemand::Range { range }, Some(version)) => {
+            format!("`{command}` says {version}, and `{range}` is required")
+        }
+        (Outcome::Passed, VersionDemand::Range { range }, None) => {
+            format!("`{command}` names no version, and `{range}` is required")
+        }
+        _ => match &check.step.termination {
+            Termination::NotStarted { reason, .. } => format!("`{command}` did not start: {reason}"),
+            Termination::Exited { code } => format!("`{command}` ended with exit code {code}"),
+            Termination::TimedOut { .. } => format!("`{command}` ran out of time"),
+            _ => format!("`{command}` did not pass"),
+        },
+    };
+    format!("toolchain `{}`: {what}; no skill was started", check.toolchain)
+}

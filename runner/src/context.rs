@@ -1,0 +1,130 @@
+//! What every part of one run shares: the plan, the tree, the sandbox and the way to say what
+//! happens. It decides nothing.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use proctor_core::event::RunEvent;
+use proctor_core::plan::{PlannedSkill, PlannedStep, RelPath};
+use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, RepoFacts, RunSpace, StepUser, ToolKind, ToolMount};
+use proctor_snapshot::{GitFacts, IgnoreQuery, Snapshot};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::environment::{self, Environment, Surroundings};
+use crate::store::StoreError;
+use crate::store::directory::Directory;
+use crate::store::objects::Objects;
+
+/// The parts that one run shares.
+pub(crate) struct Context {
+    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) space: RunSpace,
+    pub(crate) tree: Tree,
+    pub(crate) objects: Objects,
+    pub(crate) caches: Caches,
+    pub(crate) sight: Sight,
+    pub(crate) clock: Clock,
+    pub(crate) events: mpsc::Sender<RunEvent>,
+    pub(crate) cancel: CancellationToken,
+}
+
+/// The tree that is verified.
+pub(crate) struct Tree {
+    pub(crate) facts: RepoFacts,
+    pub(crate) dir: OwnedFd,
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) ignored: IgnoreQuery,
+}
+
+/// What a step sees beside the tree.
+#[derive(Debug, Clone)]
+pub(crate) struct Sight {
+    pub(crate) surroundings: Surroundings,
+    pub(crate) home: PathBuf,
+    pub(crate) hide: Vec<PathBuf>,
+    pub(crate) tools: Vec<PathBuf>,
+}
+
+impl Sight {
+    /// The policy of one step: plain data, the same for the run and for `explain`.
+    pub(crate) fn policy(
+        &self,
+        repo: PathBuf,
+        git: GitDirs,
+        step: &PlannedStep,
+        caches: Vec<CacheMount>,
+    ) -> (Policy, Environment) {
+        let environment = environment::build(step, &self.surroundings);
+        let env = environment.iter().map(|(name, (value, _))| (name.clone(), value.clone())).collect();
+        let read_only = |path: &PathBuf| ToolMount { source: path.clone(), at: path.clone(), kind: ToolKind::ReadOnly };
+        let policy = Policy {
+            repo,
+            git,
+            workdir: step.workdir.clone(),
+            argv: step.cmd.clone(),
+            env,
+            network: step.network,
+            limits: step.limits,
+            home: self.home.clone(),
+            hide: self.hide.clone(),
+            tools: self.tools.iter().map(read_only).collect(),
+            caches,
+        };
+        (policy, environment)
+    }
+}
+
+/// Where git's data lies, for the sandbox.
+pub(crate) fn git_dirs(facts: &GitFacts) -> GitDirs {
+    let worktree_git = facts.worktree.join(".git");
+    let common = (facts.common_dir != worktree_git).then(|| facts.common_dir.clone());
+    GitDirs { worktree_git: Some(worktree_git), common }
+}
+
+impl Context {
+    /// Says what happened. Nobody listening is no reason to stop.
+    pub(crate) async fn emit(&self, event: RunEvent) {
+        if self.events.send(event).await.is_err() {
+            tracing::debug!("nobody listens to the run's events any more");
+        }
+    }
+
+    /// The policy of one step of `skill`.
+    ///
+    /// # Errors
+    /// A cache directory cannot be made.
+    pub(crate) fn policy(&self, skill: &PlannedSkill, step: &PlannedStep) -> Result<(Policy, Environment), StoreError> {
+        let caches = self.caches.mounts(&skill.caches)?;
+        let git = git_dirs(&self.tree.snapshot.git);
+        Ok(self.sight.policy(self.tree.facts.path.clone(), git, step, caches))
+    }
+}
+
+/// The cache directories of one repository, in the state directory.
+pub(crate) struct Caches {
+    pub(crate) directory: Directory,
+    pub(crate) path: PathBuf,
+    pub(crate) user: StepUser,
+}
+
+impl Caches {
+    fn mounts(&self, wanted: &[RelPath]) -> Result<Vec<CacheMount>, StoreError> {
+        wanted.iter().map(|at| Ok(CacheMount { source: self.make(at)?, at: at.clone() })).collect()
+    }
+
+    /// The directory of one cache, owned by whoever the steps are.
+    fn make(&self, at: &RelPath) -> Result<PathBuf, StoreError> {
+        // `%` is escaped first, so that no two paths share a name.
+        let name = at.as_str().replace('%', "%25").replace('/', "%2F");
+        let made = self.directory.ensure(&name, 0o700)?;
+        if self.user.steps_down() {
+            let (uid, gid) = (rustix::fs::Uid::from_raw(self.user.uid()), rustix::fs::Gid::from_raw(self.user.gid()));
+            rustix::fs::fchown(&made, Some(uid), Some(gid))
+                .map_err(StoreError::io("give to the step's user", made.name()))?;
+        }
+        Ok(self.path.join(name))
+    }
+}

@@ -1,0 +1,246 @@
+//! The run loop: one place that starts skills when their turn comes, hears how they end, and
+//! decides who is not to run any more.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use proctor_core::drift::display_path;
+use proctor_core::event::RunEvent;
+use proctor_core::evidence::fold_steps;
+use proctor_core::outcome::{Outcome, StartFault, Termination};
+use proctor_core::plan::{Network, Plan, PlannedSkill};
+use proctor_core::tier::{self, Tier};
+use proctor_core::verdict::Doubt;
+use proctor_snapshot::{LayerScan, conflicts};
+use tokio::task::{self, JoinSet};
+
+use crate::context::Context;
+use crate::record;
+use crate::schedule::Schedule;
+use crate::skill::{self, SkillRun, phrase};
+use crate::stack::Stack;
+
+/// What a caller demands of the order of things.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Demands {
+    pub(crate) fail_fast: bool,
+    pub(crate) max_tier: Tier,
+}
+
+/// How many paths of a conflict a message names.
+const NAMED_PATHS: usize = 5;
+
+/// One run of a plan's skills.
+struct Dispatcher<'a> {
+    context: &'a Arc<Context>,
+    plan: &'a Plan,
+    schedule: Schedule,
+    demands: Demands,
+    done: Vec<Option<SkillRun>>,
+    started: Vec<bool>,
+    running: JoinSet<SkillRun>,
+    /// Which skill a task runs.
+    places: HashMap<task::Id, usize>,
+}
+
+/// Why a skill does not run.
+struct Refusal {
+    reason: String,
+    doubt: Option<Doubt>,
+}
+
+/// Runs every skill of `plan` that may run; answers one [`SkillRun`] for each, in their order.
+pub(crate) async fn run(context: &Arc<Context>, plan: &Plan, demands: Demands) -> Vec<SkillRun> {
+    let count = plan.skills.len();
+    let mut dispatcher = Dispatcher {
+        context,
+        plan,
+        schedule: Schedule::of(plan),
+        demands,
+        done: (0..count).map(|_| None).collect(),
+        started: vec![false; count],
+        running: JoinSet::new(),
+        places: HashMap::new(),
+    };
+    while dispatcher.done.iter().any(Option::is_none) {
+        dispatcher.start_ready().await;
+        match dispatcher.running.join_next_with_id().await {
+            Some(Ok((id, run))) => dispatcher.finish(dispatcher.places[&id], run).await,
+            Some(Err(error)) => dispatcher.finish_broken(dispatcher.places[&error.id()], &error.to_string()).await,
+            None => {}
+        }
+    }
+    dispatcher.done.into_iter().flatten().collect()
+}
+
+/// Ends every skill of `plan` before it began.
+pub(crate) async fn run_none(context: &Arc<Context>, plan: &Plan, reason: &str) -> Vec<SkillRun> {
+    let stack = Stack::new(Arc::clone(&context.tree.snapshot));
+    let mut runs = Vec::new();
+    for planned in &plan.skills {
+        let run = skill::not_run(context, &stack, planned, reason);
+        announce(context, planned, &run).await;
+        runs.push(run);
+    }
+    runs
+}
+
+impl Dispatcher<'_> {
+    async fn start_ready(&mut self) {
+        for place in 0..self.plan.skills.len() {
+            let slot = &self.schedule.slots[place];
+            let ready = !self.started[place] && slot.after.iter().all(|before| self.done[*before].is_some());
+            if !ready || self.running.len() >= self.schedule.parallel {
+                continue;
+            }
+            self.started[place] = true;
+            match self.refusal(place) {
+                Some(refusal) => self.refuse(place, refusal).await,
+                None => self.start(place).await,
+            }
+        }
+    }
+
+    async fn start(&mut self, place: usize) {
+        match self.stack(place).await {
+            Ok(stack) => {
+                let (context, planned) = (Arc::clone(self.context), self.plan.skills[place].clone());
+                let task = self.running.spawn(async move { skill::run(&context, stack, &planned).await });
+                self.places.insert(task.id(), place);
+            }
+            Err(message) => {
+                let reason = format!("the layers that it needs cannot be stacked: {message}");
+                self.refuse(place, Refusal { reason, doubt: Some(Doubt::Internal) }).await;
+            }
+        }
+    }
+
+    /// The snapshot with the layers that the skill sees.
+    async fn stack(&self, place: usize) -> Result<Stack, String> {
+        let mut stack = Stack::new(Arc::clone(&self.context.tree.snapshot));
+        for layer in self.seen(place).flat_map(|run| &run.layers) {
+            stack = skill::stacked(self.context, &stack, Arc::clone(layer)).await?;
+        }
+        Ok(stack)
+    }
+
+    fn seen(&self, place: usize) -> impl Iterator<Item = &SkillRun> {
+        self.schedule.slots[place].sees.iter().filter_map(|seen| self.done[*seen].as_ref())
+    }
+
+    fn refusal(&self, place: usize) -> Option<Refusal> {
+        let planned = &self.plan.skills[place];
+        let because = |reason: String| Some(Refusal { reason, doubt: None });
+        if self.context.cancel.is_cancelled() {
+            return because("the run was cancelled".to_owned());
+        }
+        let wanted = needed_tier(planned);
+        if wanted > self.demands.max_tier {
+            let reason = format!(
+                "it is of tier {wanted}, and this run may use up to tier {}; say `--max-tier {wanted}` to run it",
+                self.demands.max_tier
+            );
+            return Some(Refusal { reason, doubt: Some(Doubt::TierAboveLimit) });
+        }
+        if self.demands.fail_fast
+            && let Some((name, outcome)) = self.first_that(|outcome| outcome != Outcome::Passed)
+        {
+            return because(format!("`{name}` {}, and `--fail-fast` was asked for", phrase(outcome)));
+        }
+        if let Some((name, outcome)) = self.failed_need(place) {
+            return because(format!("it needs `{name}`, which {}", phrase(outcome)));
+        }
+        self.conflict(place).map(|reason| Refusal { reason, doubt: Some(Doubt::LayerConflict) })
+    }
+
+    fn first_that(&self, wanted: impl Fn(Outcome) -> bool) -> Option<(String, Outcome)> {
+        let ended = self.plan.skills.iter().zip(&self.done).filter_map(|(planned, run)| {
+            let outcome = run.as_ref()?.outcome();
+            wanted(outcome).then(|| (planned.name.to_string(), outcome))
+        });
+        ended.into_iter().next()
+    }
+
+    fn failed_need(&self, place: usize) -> Option<(String, Outcome)> {
+        let slot = &self.schedule.slots[place];
+        slot.sees.iter().filter(|_| slot.demands_pass).find_map(|seen| {
+            let outcome = self.done[*seen].as_ref()?.outcome();
+            (outcome != Outcome::Passed).then(|| (self.plan.skills[*seen].name.to_string(), outcome))
+        })
+    }
+
+    /// Two skills that this one sees and that do not see each other touched the same path: the
+    /// later layer would win whole, and could bring back what the other deleted.
+    fn conflict(&self, place: usize) -> Option<String> {
+        self.schedule.unrelated(place).into_iter().find_map(|(a, b)| {
+            let scans = |of: usize| -> Vec<&LayerScan> {
+                self.done[of].iter().flat_map(|run| &run.layers).map(|layer| &layer.scan).collect()
+            };
+            let paths = conflicts(&scans(a), &scans(b));
+            (!paths.is_empty()).then(|| self.conflict_message((a, b), &paths))
+        })
+    }
+
+    fn conflict_message(&self, (a, b): (usize, usize), paths: &[Vec<u8>]) -> String {
+        let named: Vec<String> =
+            paths.iter().take(NAMED_PATHS).map(|path| format!("`{}`", display_path(path))).collect();
+        let more = paths.len().saturating_sub(NAMED_PATHS);
+        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let (first, second) = (&self.plan.skills[a].name, &self.plan.skills[b].name);
+        format!(
+            "it needs `{first}` and `{second}`, which both touched {}{rest}; let one of them need the other, or write elsewhere",
+            named.join(", ")
+        )
+    }
+
+    async fn refuse(&mut self, place: usize, refusal: Refusal) {
+        let planned = &self.plan.skills[place];
+        let stack = Stack::new(Arc::clone(&self.context.tree.snapshot));
+        let mut run = skill::not_run(self.context, &stack, planned, &refusal.reason);
+        if let Some(doubt) = refusal.doubt {
+            run.doubts.push((doubt, format!("skill `{}` did not run: {}", planned.name, refusal.reason)));
+        }
+        self.finish(place, run).await;
+    }
+
+    async fn finish(&mut self, place: usize, run: SkillRun) {
+        announce(self.context, &self.plan.skills[place], &run).await;
+        self.done[place] = Some(run);
+    }
+
+    /// A skill's task panicked: our mistake, which must not look like an answer.
+    async fn finish_broken(&mut self, place: usize, error: &str) {
+        let planned = &self.plan.skills[place];
+        let stack = Stack::new(Arc::clone(&self.context.tree.snapshot));
+        let mut run = skill::not_run(self.context, &stack, planned, "proctor itself failed");
+        let reason = || Termination::NotStarted { reason: error.to_owned(), fault: StartFault::Internal };
+        run.steps = planned.steps.iter().map(|step| record::not_run(step, reason())).collect();
+        run.doubts.push((Doubt::Internal, format!("skill `{}`: {error}; please report this", planned.name)));
+        self.finish(place, run).await;
+    }
+}
+
+/// The tier that running the skill takes, whatever comes of it.
+fn needed_tier(skill: &PlannedSkill) -> Tier {
+    let allows_network = skill.steps.iter().any(|step| step.network == Network::Allow);
+    if allows_network { skill.declared_tier.max(Tier::TWO) } else { skill.declared_tier }
+}
+
+async fn announce(context: &Context, planned: &PlannedSkill, run: &SkillRun) {
+    for (doubt, message) in &run.doubts {
+        context.emit(RunEvent::Doubted { doubt: *doubt, message: message.clone() }).await;
+    }
+    let event = RunEvent::SkillFinished {
+        skill: planned.name.clone(),
+        outcome: run.outcome(),
+        tier: tier::effective(planned.declared_tier, &record::tier_reasons(&run.steps)),
+        reason: run.reason.clone(),
+    };
+    context.emit(event).await;
+}
+
+impl SkillRun {
+    pub(crate) fn outcome(&self) -> Outcome {
+        fold_steps(self.steps.iter().map(|step| &step.outcome))
+    }
+}

@@ -1,0 +1,445 @@
+//! From a request to a finished run. The parent of everything else here: it holds the order of
+//! things and no detail of them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proctor_core::digest::Sha256Hex;
+use proctor_core::event::{PlannedOutline, RunEvent};
+use proctor_core::evidence::StepEvidence;
+use proctor_core::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
+use proctor_core::plan::{Determinism, Limit, Plan, PlannedSkill, PlannedStep};
+use proctor_core::spec::{self, Operator, Resolved, Spec};
+use proctor_core::tier::Tier;
+use proctor_core::verdict::{self, Doubt, Verdict};
+use proctor_sandbox::{
+    CacheMount, DoctorReport, Host, HostConfig, Launcher, Policy, RepoFacts, RunSpace, RunSpaceConfig, SetupOp,
+    StepUser, setup_ops,
+};
+use proctor_snapshot::{GitHelper, IgnoreQuery, Snapshot};
+use rustix::fs::{Mode, OFlags};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::context::{Caches, Context, Sight, Tree, git_dirs};
+use crate::environment::{Environment, Surroundings};
+use crate::error::EngineError;
+use crate::finish::{self, Observed};
+use crate::record::{self, RunFacts, Span};
+use crate::spec_file::SpecFile;
+use crate::stack::Stack;
+use crate::store::directory::{Directory, random_u64};
+use crate::store::documents::Documents;
+use crate::store::objects::Objects;
+use crate::surroundings::{Toolchains, neighbourhood};
+use crate::{checks, dispatch, step};
+
+/// What the engine needs to know of its surroundings.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Where we may keep files; made where it is absent.
+    pub state_dir: PathBuf,
+    /// Our helper programs.
+    pub helpers: Helpers,
+    /// The caller's home directory.
+    pub home: PathBuf,
+    /// The caller's environment; nothing of it reaches a step but by an allow-list.
+    pub caller_env: BTreeMap<String, String>,
+    /// What the operator allows.
+    pub operator: Operator,
+}
+
+/// Our helper programs, as absolute paths.
+#[derive(Debug, Clone)]
+pub struct Helpers {
+    /// `proctor-sandbox`.
+    pub sandbox: PathBuf,
+    /// `proctor-git`.
+    pub git: PathBuf,
+}
+
+/// What a caller asks for.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// The top of the repository's work tree.
+    pub repo: PathBuf,
+    /// The profile.
+    pub profile: ProfileName,
+    /// The changeset that gets the evidence; without one it goes to the state directory.
+    pub changeset: Option<ChangesetId>,
+    /// The highest tier that the caller may run.
+    pub max_tier: Tier,
+    /// Whether no further skill starts after the first that does not pass.
+    pub fail_fast: bool,
+}
+
+/// What a run came to; its evidence is durable by now.
+#[derive(Debug, Clone)]
+pub struct RunReport {
+    /// What it means.
+    pub verdict: Verdict,
+    /// The exit code of `proctor run`.
+    pub exit_code: u8,
+    /// The highest effective tier of its skills.
+    pub tier: Tier,
+    /// The run.
+    pub run_id: RunId,
+    /// The directory that holds the evidence.
+    pub evidence_dir: PathBuf,
+    /// Why there is no honest answer, or none in part.
+    pub doubts: Vec<(Doubt, String)>,
+}
+
+/// One command that is run by itself.
+#[derive(Debug, Clone)]
+pub struct ExecRequest {
+    /// The top of the repository's work tree.
+    pub repo: PathBuf,
+    /// The command, resolved like a step.
+    pub step: PlannedStep,
+}
+
+/// What one command came to.
+#[derive(Debug, Clone)]
+pub struct ExecReport {
+    /// What it did, as a step's record.
+    pub evidence: StepEvidence,
+    /// What is kept of its standard output.
+    pub stdout: Vec<u8>,
+    /// What is kept of its standard error.
+    pub stderr: Vec<u8>,
+    /// What it means.
+    pub verdict: Verdict,
+    /// The exit code of `proctor exec`.
+    pub exit_code: u8,
+    /// Why there is no honest answer.
+    pub doubts: Vec<(Doubt, String)>,
+}
+
+/// What a step would be given: for `explain`.
+#[derive(Debug, Clone)]
+pub struct Preview {
+    /// Its environment, and who gave each variable.
+    pub environment: Environment,
+    /// What must hold for it.
+    pub policy: Policy,
+    /// How the sandbox is set up.
+    pub ops: Vec<SetupOp>,
+}
+
+/// The engine: one per process.
+pub struct Engine {
+    launcher: Arc<Launcher>,
+    helper: GitHelper,
+    state: Directory,
+    state_path: PathBuf,
+    config: EngineConfig,
+    clock: Clock,
+}
+
+/// How many files the layers of one run may hold.
+const LAYER_INODES: u64 = 2_000_000;
+/// How many bytes the layers of one run may hold where the plan sets no bound.
+const UNBOUNDED_DISK: u64 = 64 << 30;
+/// The name of the user that a step sees itself as.
+const STEP_USER: &str = "proctor";
+
+impl Engine {
+    /// Prepares the state directory and the thread that starts processes.
+    ///
+    /// # Errors
+    /// The state directory cannot be made, or a helper program is not there.
+    pub fn open(config: EngineConfig) -> Result<Self, EngineError> {
+        let host = Host::new(HostConfig {
+            helper: config.helpers.sandbox.clone(),
+            state_dir: config.state_dir.clone(),
+            home: config.home.clone(),
+        })?;
+        let state_path = host.state_dir().to_path_buf();
+        let state = Directory::open(&state_path)?;
+        let launcher = Arc::new(Launcher::start(host)?);
+        let helper = GitHelper::new(config.helpers.git.clone());
+        Ok(Self { launcher, helper, state, state_path, config, clock: Clock::system() })
+    }
+
+    /// Resolves a profile of a spec under this engine's operator.
+    ///
+    /// # Errors
+    /// The profile is not there, or asks for more than the operator allows.
+    pub fn resolve(&self, file: &SpecFile, spec: &Spec, profile: &ProfileName) -> Result<Resolved, EngineError> {
+        let cpus = std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(1));
+        spec::resolve(spec, profile, &self.config.operator, file.sha256.clone(), cpus)
+            .map_err(|diagnostics| file.problems(diagnostics))
+    }
+
+    /// Verifies a repository: spec → plan → snapshot → checks → skills → evidence → status.
+    ///
+    /// # Errors
+    /// There is no run: the request, the spec or the machine does not allow one. What happens
+    /// within a run is in its report.
+    pub async fn run(
+        &self,
+        request: RunRequest,
+        events: mpsc::Sender<RunEvent>,
+        cancel: CancellationToken,
+    ) -> Result<RunReport, EngineError> {
+        let began = Instant::now();
+        let file = SpecFile::of_repository(&request.repo)?;
+        let plan = self.resolve(&file, &file.parse()?.spec, &request.profile)?.plan;
+        let facts = self.facts(&plan, request.changeset.clone())?;
+        let documents = self.documents(&request, &facts)?;
+        let context = self.context(&request.repo, disk_of(&plan), events, cancel).await?;
+        context.emit(started(&context, &plan, &facts)).await;
+        let watch = tokio::spawn(announce_cancel(Arc::clone(&context)));
+        let mut observed = self.observe(&context, &plan, &facts, &request).await;
+        watch.abort();
+        if context.cancel.is_cancelled() {
+            observed.doubts.push((Doubt::Interrupted, "the run was interrupted".to_owned()));
+        }
+        let unwritten = finish::write(&context, &documents, &observed, &facts, &plan).await;
+        observed.doubts.extend(emitted(&context, unwritten).await);
+        let report = report(&observed, &facts, &documents);
+        context.emit(finished(&report, began.elapsed())).await;
+        Ok(report)
+    }
+
+    /// Checks, then skills, then one more look at the tree.
+    async fn observe(&self, context: &Arc<Context>, plan: &Plan, facts: &RunFacts, request: &RunRequest) -> Observed {
+        let began = self.clock.now_text();
+        let (checks, doubts) = checks::run(context, plan).await;
+        for (doubt, message) in &doubts {
+            context.emit(RunEvent::Doubted { doubt: *doubt, message: message.clone() }).await;
+        }
+        let span = Span { started_at: began, finished_at: self.clock.now_text() };
+        let toolchain = record::toolchain(facts, plan, &context.tree.snapshot.id, checks, span);
+        let runs = if doubts.is_empty() {
+            let max_tier = request.max_tier.min(self.config.operator.max_tier);
+            dispatch::run(context, plan, dispatch::Demands { fail_fast: request.fail_fast, max_tier }).await
+        } else {
+            dispatch::run_none(context, plan, "a toolchain check failed").await
+        };
+        let changed = finish::look_again(context, &self.helper, finish::applied(&runs)).await;
+        let mut observed = Observed::new(facts, plan, toolchain, runs);
+        observed.doubts.extend(doubts);
+        observed.doubts.extend(emitted(context, changed).await);
+        observed
+    }
+
+    /// Runs one command exactly as a step would be run. Nothing is recorded but its output.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub async fn exec(&self, request: ExecRequest, cancel: CancellationToken) -> Result<ExecReport, EngineError> {
+        let (events, mut ignored) = mpsc::channel(1);
+        let silence = tokio::spawn(async move { while ignored.recv().await.is_some() {} });
+        let disk = request.step.limits.disk;
+        let context = self.context(&request.repo, disk, events, cancel).await?;
+        let skill = exec_skill(&request.step)?;
+        let stack = Stack::new(Arc::clone(&context.tree.snapshot));
+        let run = step::run(&context, &stack, &skill, &request.step).await;
+        let mut doubts = run.doubts;
+        if context.cancel.is_cancelled() {
+            doubts.push((Doubt::Interrupted, "the command was interrupted".to_owned()));
+        }
+        let facts = verdict::Facts {
+            outcomes: vec![run.evidence.outcome],
+            doubts: doubts.iter().map(|(doubt, _)| *doubt).collect(),
+        };
+        silence.abort();
+        Ok(ExecReport {
+            stdout: self.kept(&context, &run.evidence.stdout.sha256, run.evidence.stdout.kept_bytes)?,
+            stderr: self.kept(&context, &run.evidence.stderr.sha256, run.evidence.stderr.kept_bytes)?,
+            evidence: run.evidence,
+            verdict: verdict::fold(&facts),
+            exit_code: verdict::exit_code(&facts),
+            doubts,
+        })
+    }
+
+    fn kept(&self, context: &Context, sha256: &Sha256Hex, bytes: u64) -> Result<Vec<u8>, EngineError> {
+        Ok(context.objects.read(sha256, bytes)?.map(|(bytes, _)| bytes).unwrap_or_default())
+    }
+
+    /// Does the whole set-up of a sandbox over `repo` once.
+    ///
+    /// # Errors
+    /// Never for what is missing: that is the report.
+    pub async fn doctor(&self, repo: &Path) -> Result<DoctorReport, EngineError> {
+        let (launcher, repo) = (Arc::clone(&self.launcher), repo.to_path_buf());
+        let work = tokio::task::spawn_blocking(move || proctor_sandbox::doctor(&launcher, &repo));
+        work.await.map_err(|error| EngineError::Internal(format!("the doctor ended badly: {error}")))
+    }
+
+    /// What a step would be given, without running it.
+    ///
+    /// # Errors
+    /// The repository cannot be read.
+    pub fn preview(&self, repo: &Path, skill: &PlannedSkill, step: &PlannedStep) -> Result<Preview, EngineError> {
+        let facts = RepoFacts::read(repo)?;
+        let user = StepUser::choose(self.launcher.host(), &facts)?;
+        let snapshot = Snapshot::take(&facts.path, &self.helper)?;
+        let caches = skill.caches.iter().map(|at| CacheMount { source: self.caches_path(&facts.path), at: at.clone() });
+        let sight = self.sight(&facts.path);
+        let (policy, environment) = sight.policy(facts.path, git_dirs(&snapshot.git), step, caches.collect());
+        let ops = setup_ops(&policy, self.launcher.host(), user);
+        Ok(Preview { environment, policy, ops })
+    }
+
+    fn facts(&self, plan: &Plan, changeset: Option<ChangesetId>) -> Result<RunFacts, EngineError> {
+        let random = u32::try_from(random_u64()? & u64::from(u32::MAX)).unwrap_or_default();
+        let run_id = self.clock.run_id(random).map_err(|error| EngineError::Internal(error.to_string()))?;
+        Ok(RunFacts { run_id, changeset, plan_sha256: plan.digest() })
+    }
+
+    fn documents(&self, request: &RunRequest, facts: &RunFacts) -> Result<Documents, EngineError> {
+        Ok(match &request.changeset {
+            Some(id) => Documents::of_changeset(&request.repo, id)?,
+            None => Documents::of_run(&self.state, &self.state_path, &facts.run_id)?,
+        })
+    }
+
+    /// The tree, the place for layers, and what steps see.
+    async fn context(
+        &self,
+        repo: &Path,
+        disk: Limit,
+        events: mpsc::Sender<RunEvent>,
+        cancel: CancellationToken,
+    ) -> Result<Arc<Context>, EngineError> {
+        let facts = RepoFacts::read(repo)?;
+        if self.state_path.starts_with(&facts.path) {
+            return Err(EngineError::StateInRepository(self.state_path.clone()));
+        }
+        let user = StepUser::choose(self.launcher.host(), &facts)?;
+        let snapshot = Arc::new(self.snapshot(&facts.path).await?);
+        let disk_bytes = disk.get_or_max().min(UNBOUNDED_DISK);
+        let space = RunSpace::create(&self.launcher, RunSpaceConfig { disk_bytes, inodes: LAYER_INODES })?;
+        let dir = rustix::fs::open(&facts.path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| EngineError::Internal(format!("cannot open `{}`: {errno}", facts.path.display())))?;
+        let caches = self.state.ensure("caches", 0o711)?.ensure(&repo_key(&facts.path), 0o711)?;
+        Ok(Arc::new(Context {
+            launcher: Arc::clone(&self.launcher),
+            space,
+            objects: Objects::open(&self.state)?,
+            caches: Caches { directory: caches, path: self.caches_path(&facts.path), user },
+            sight: self.sight(&facts.path),
+            tree: Tree { ignored: IgnoreQuery::new(self.helper.clone(), facts.path.clone()), facts, dir, snapshot },
+            clock: self.clock,
+            events,
+            cancel,
+        }))
+    }
+
+    async fn snapshot(&self, repo: &Path) -> Result<Snapshot, EngineError> {
+        let (repo, helper) = (repo.to_path_buf(), self.helper.clone());
+        let work = tokio::task::spawn_blocking(move || Snapshot::take(&repo, &helper));
+        work.await
+            .map_err(|error| EngineError::Internal(format!("the snapshot ended badly: {error}")))?
+            .map_err(Into::into)
+    }
+
+    fn caches_path(&self, repo: &Path) -> PathBuf {
+        self.state_path.join("caches").join(repo_key(repo))
+    }
+
+    fn sight(&self, repo: &Path) -> Sight {
+        let found = Toolchains::find(&self.config.home, &self.config.operator.tool_mounts, &self.config.caller_env);
+        Sight {
+            surroundings: Surroundings {
+                home: self.config.home.display().to_string(),
+                path: found.path,
+                user: STEP_USER.to_owned(),
+                toolchain: found.env,
+                caller: self.config.caller_env.clone(),
+            },
+            home: self.config.home.clone(),
+            hide: neighbourhood(repo).into_iter().collect(),
+            tools: found.mounts.into_iter().collect(),
+        }
+    }
+}
+
+/// The name of a repository's directory of caches.
+fn repo_key(repo: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt as _;
+    Sha256Hex::of(repo.as_os_str().as_bytes()).as_str()[..32].to_owned()
+}
+
+/// The layers of a run share one bound: that of its most demanding step.
+fn disk_of(plan: &Plan) -> Limit {
+    let steps = plan.skills.iter().flat_map(|skill| &skill.steps);
+    steps.map(|step| step.limits.disk).max_by_key(|limit| limit.get_or_max()).unwrap_or(Limit::Unlimited)
+}
+
+fn exec_skill(step: &PlannedStep) -> Result<PlannedSkill, EngineError> {
+    let name = SkillName::new("exec").map_err(|error| EngineError::Internal(error.to_string()))?;
+    Ok(PlannedSkill {
+        name,
+        description: String::new(),
+        determinism: Determinism::D2,
+        declared_tier: Tier::ONE,
+        needs: vec![],
+        caches: vec![],
+        platform: BTreeMap::new(),
+        container: String::new(),
+        steps: vec![step.clone()],
+    })
+}
+
+fn started(context: &Context, plan: &Plan, facts: &RunFacts) -> RunEvent {
+    let names = |skill: &PlannedSkill| -> Vec<StepName> { skill.steps.iter().map(|step| step.name.clone()).collect() };
+    RunEvent::RunStarted {
+        run_id: facts.run_id.clone(),
+        at: context.clock.now_text(),
+        profile: plan.profile.clone(),
+        changeset_id: facts.changeset.clone(),
+        spec_sha256: plan.spec_sha256.clone(),
+        plan_sha256: facts.plan_sha256.clone(),
+        snapshot: context.tree.snapshot.id.clone(),
+        checks: u32::try_from(plan.toolchain.len()).unwrap_or(u32::MAX),
+        skills: plan
+            .skills
+            .iter()
+            .map(|skill| PlannedOutline { skill: skill.name.clone(), steps: names(skill) })
+            .collect(),
+    }
+}
+
+async fn announce_cancel(context: Arc<Context>) {
+    context.cancel.cancelled().await;
+    context.emit(RunEvent::Cancelling { by: "the caller".to_owned() }).await;
+}
+
+/// Says a doubt, and hands it on.
+async fn emitted(context: &Context, doubt: Option<(Doubt, String)>) -> Option<(Doubt, String)> {
+    if let Some((doubt, message)) = &doubt {
+        context.emit(RunEvent::Doubted { doubt: *doubt, message: message.clone() }).await;
+    }
+    doubt
+}
+
+fn report(observed: &Observed, facts: &RunFacts, documents: &Documents) -> RunReport {
+    let folded = observed.facts();
+    RunReport {
+        verdict: verdict::fold(&folded),
+        exit_code: verdict::exit_code(&folded),
+        tier: observed.tier(),
+        run_id: facts.run_id.clone(),
+        evidence_dir: documents.path().to_path_buf(),
+        doubts: observed.doubts.clone(),
+    }
+}
+
+fn finished(report: &RunReport, duration: Duration) -> RunEvent {
+    RunEvent::RunFinished {
+        verdict: report.verdict,
+        tier: report.tier,
+        exit_code: report.exit_code,
+        duration_ms: record::millis(duration),
+        evidence_dir: report.evidence_dir.display().to_string(),
+    }
+}

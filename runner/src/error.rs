@@ -1,0 +1,104 @@
+//! Why a run could not be had at all. A failing step is no error; neither is an inconclusive
+//! run that left its record.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+
+use proctor_core::spec::Diagnostic;
+use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
+use proctor_sandbox::SandboxError;
+use proctor_snapshot::{GitError, SnapshotError};
+
+use crate::store::StoreError;
+
+/// What separates a message from what to do about it, in the errors of our crates.
+const HINT: &str = "\nhint: ";
+
+/// Everything that is wrong with one spec.
+#[derive(Debug, Clone)]
+pub struct SpecProblems {
+    /// The file.
+    pub file: PathBuf,
+    /// Its text; empty where it is no text.
+    pub source: String,
+    /// What is wrong, sorted by where it stands.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// Why there is no run.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The spec cannot be used.
+    #[error("{} problems in `{}`", .0.diagnostics.len(), .0.file.display())]
+    Spec(SpecProblems),
+    /// There is no spec.
+    #[error("there is no spec at `{}`; nothing was verified{HINT}write one, or name a repository that has one with `--repo`", .0.display())]
+    NoSpec(PathBuf),
+    /// The spec is there and cannot be read.
+    #[error("cannot read the spec `{}`: {source}", path.display())]
+    UnreadableSpec {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The tree cannot be read.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The repository cannot be read.
+    #[error(transparent)]
+    Git(#[from] GitError),
+    /// Something of ours cannot be kept.
+    #[error("{}", with_hint(.0, .0.hint()))]
+    Store(#[from] StoreError),
+    /// No sandbox can be had.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// The state directory lies in the tree that is verified.
+    #[error("the state directory `{}` lies below the repository{HINT}name another one with `--state-dir`", .0.display())]
+    StateInRepository(PathBuf),
+    /// Our own mistake.
+    #[error("{0}{HINT}this is a mistake of proctor's; please report it")]
+    Internal(String),
+}
+
+fn with_hint(message: impl Display, hint: Option<String>) -> String {
+    match hint {
+        Some(hint) => format!("{message}{HINT}{hint}"),
+        None => message.to_string(),
+    }
+}
+
+/// An error of our crates as one line: what to do follows what happened.
+pub(crate) fn one_line(error: &impl Display) -> String {
+    error.to_string().replace(HINT, "; ").replace('\n', " ")
+}
+
+impl EngineError {
+    /// What happened, without what to do about it.
+    pub fn message(&self) -> String {
+        let text = self.to_string();
+        text.split(HINT).next().unwrap_or(&text).to_owned()
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        self.to_string().split_once(HINT).map(|(_, hint)| hint.replace(HINT, "; "))
+    }
+
+    /// The exit code of the process: 2 where the caller can mend it by asking otherwise, 5
+    /// where there is no honest answer.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Spec(_) | Self::NoSpec(_) | Self::UnreadableSpec { .. } | Self::StateInRepository(_) => EXIT_USAGE,
+            Self::Git(GitError::NotARepository { .. })
+            | Self::Snapshot(SnapshotError::Git(GitError::NotARepository { .. })) => EXIT_USAGE,
+            Self::Store(StoreError::NoChangeset { .. } | StoreError::Symlink { .. } | StoreError::Status { .. }) => {
+                EXIT_USAGE
+            }
+            Self::Snapshot(_) | Self::Git(_) | Self::Store(_) | Self::Sandbox(_) | Self::Internal(_) => {
+                EXIT_INCONCLUSIVE
+            }
+        }
+    }
+}

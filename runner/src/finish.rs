@@ -1,0 +1,160 @@
+//! The end of a run: the tree is looked at once more, then evidence, then status, then the
+//! run's last event; in this order, each write atomic.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proctor_core::digest::Sha256Hex;
+use proctor_core::drift::display_path;
+use proctor_core::event::RunEvent;
+use proctor_core::evidence::{EvidenceIndex, SkillEvidence, ToolchainEvidence, to_bytes};
+use proctor_core::names::TOOLCHAIN_ARTIFACT;
+use proctor_core::plan::Plan;
+use proctor_core::status::LastRun;
+use proctor_core::tier::Tier;
+use proctor_core::verdict::{self, Doubt, Facts, Verdict};
+use proctor_snapshot::{FileContent, GitHelper, LayerEntry, Snapshot};
+
+use crate::context::Context;
+use crate::error::one_line;
+use crate::record::{self, RunFacts};
+use crate::skill::SkillRun;
+use crate::store::StoreError;
+use crate::store::documents::Documents;
+
+/// How many paths a message names.
+const NAMED_PATHS: usize = 10;
+
+/// Everything that a run has observed.
+pub(crate) struct Observed {
+    pub(crate) toolchain: ToolchainEvidence,
+    pub(crate) skills: Vec<SkillEvidence>,
+    pub(crate) doubts: Vec<(Doubt, String)>,
+}
+
+impl Observed {
+    /// The records of the skills, from the same values that ran.
+    pub(crate) fn new(facts: &RunFacts, plan: &Plan, toolchain: ToolchainEvidence, runs: Vec<SkillRun>) -> Self {
+        let mut doubts = Vec::new();
+        let mut skills = Vec::new();
+        for (planned, run) in plan.skills.iter().zip(runs) {
+            doubts.extend(run.doubts);
+            skills.push(record::skill(facts, plan, planned, run.steps, run.snapshots, run.span));
+        }
+        Self { toolchain, skills, doubts }
+    }
+
+    pub(crate) fn facts(&self) -> Facts {
+        Facts {
+            outcomes: self.skills.iter().flat_map(|skill| &skill.steps).map(|step| step.outcome).collect(),
+            doubts: self.doubts.iter().map(|(doubt, _)| *doubt).collect(),
+        }
+    }
+
+    pub(crate) fn tier(&self) -> Tier {
+        self.skills.iter().map(|skill| skill.tier).max().unwrap_or(Tier::ONE)
+    }
+}
+
+/// What became of the paths that were applied to the worktree, so that they are not mistaken
+/// for somebody's edit.
+pub(crate) type Applied = BTreeMap<Vec<u8>, Option<Sha256Hex>>;
+
+/// What the applied layers left at each path; later ones win.
+pub(crate) fn applied(runs: &[SkillRun]) -> Applied {
+    let mut applied = Applied::new();
+    for (layer, paths) in runs.iter().flat_map(|run| &run.applied) {
+        for path in paths {
+            let content = match layer.scan.entries.get(path) {
+                Some(LayerEntry::File { content: FileContent::Sha256(sha256), .. }) => Some(sha256.clone()),
+                Some(LayerEntry::Symlink { target, .. }) => Some(Sha256Hex::of(target)),
+                _ => None,
+            };
+            applied.insert(path.clone(), content);
+        }
+    }
+    applied
+}
+
+/// Looks at the tree once more: someone may have edited it while the run was under way, and a
+/// step may then have seen a mixture.
+pub(crate) async fn look_again(
+    context: &Arc<Context>,
+    helper: &GitHelper,
+    applied: Applied,
+) -> Option<(Doubt, String)> {
+    let (context, helper) = (Arc::clone(context), helper.clone());
+    let work = tokio::task::spawn_blocking(move || {
+        let now = Snapshot::take(&context.tree.facts.path, &helper)?;
+        let mut paths = context.tree.snapshot.difference(&now);
+        paths.retain(|path| {
+            let expected = applied.get(path);
+            expected.is_none_or(|expected| now.entries.get(path).map(|entry| &entry.sha256) != expected.as_ref())
+        });
+        Ok::<_, proctor_snapshot::SnapshotError>(paths)
+    });
+    match work.await {
+        Ok(Ok(paths)) if paths.is_empty() => None,
+        Ok(Ok(paths)) => Some((Doubt::TreeChanged, changed_message(&paths))),
+        Ok(Err(error)) => {
+            Some((Doubt::Internal, format!("the tree could not be looked at once more: {}", one_line(&error))))
+        }
+        Err(error) => Some((Doubt::Internal, format!("looking at the tree once more ended badly: {error}"))),
+    }
+}
+
+fn changed_message(paths: &[Vec<u8>]) -> String {
+    let named: Vec<String> = paths.iter().take(NAMED_PATHS).map(|path| format!("`{}`", display_path(path))).collect();
+    let more = match paths.len().saturating_sub(NAMED_PATHS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("the tree was edited while the run was under way: {}{more}; run again", named.join(", "))
+}
+
+/// Makes the run durable. Answers the doubts that came of it.
+pub(crate) async fn write(
+    context: &Context,
+    documents: &Documents,
+    observed: &Observed,
+    facts: &RunFacts,
+    plan: &Plan,
+) -> Option<(Doubt, String)> {
+    let failed = |error: StoreError| (Doubt::Internal, format!("the evidence could not be written: {error}"));
+    let last_run = |verdict: Verdict, evidence: EvidenceIndex| LastRun {
+        profile: plan.profile.clone(),
+        outcome: verdict,
+        timestamp: context.clock.now_text(),
+        run_id: facts.run_id.clone(),
+        tier: observed.tier(),
+        snapshot: context.tree.snapshot.id.clone(),
+        spec_sha256: plan.spec_sha256.clone(),
+        evidence,
+    };
+    // The status first stops citing what is about to be overwritten: a kill between two of
+    // these writes leaves a status that cites nothing, and never one that cites what is gone.
+    let withdrawn = documents.write_status(&last_run(Verdict::Inconclusive, EvidenceIndex::new()));
+    let written = match withdrawn {
+        Ok(()) => write_evidence(context, documents, observed).await,
+        Err(error) => Err(error),
+    };
+    let verdict = verdict::fold(&observed.facts());
+    let result = written.and_then(|index| documents.write_status(&last_run(verdict, index)));
+    result.err().map(failed)
+}
+
+async fn write_evidence(
+    context: &Context,
+    documents: &Documents,
+    observed: &Observed,
+) -> Result<EvidenceIndex, StoreError> {
+    let toolchain = (TOOLCHAIN_ARTIFACT.to_owned(), to_bytes(&observed.toolchain));
+    let skills = observed.skills.iter().map(|skill| (skill.skill.artifact(), to_bytes(skill)));
+    let mut index = EvidenceIndex::new();
+    for (name, bytes) in std::iter::once(toolchain).chain(skills) {
+        let (file, sha256) = documents.write_evidence(&name, &bytes)?;
+        context.emit(RunEvent::EvidenceWritten { file: file.clone(), sha256: sha256.clone() }).await;
+        index.insert(file, sha256);
+    }
+    Ok(index)
+}

@@ -1,0 +1,83 @@
+//! The spec's bytes: read once, through one fd, never through a link out of the repository.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use proctor_core::digest::Sha256Hex;
+use proctor_core::spec::{self, Reading};
+use rustix::fs::{self, Mode, OFlags, ResolveFlags};
+
+use crate::error::{EngineError, SpecProblems};
+
+/// The spec as it stands in its file.
+#[derive(Debug, Clone)]
+pub struct SpecFile {
+    /// Where it was read.
+    pub path: PathBuf,
+    /// Its bytes; one more than the reader's bound where the file is larger.
+    pub bytes: Vec<u8>,
+    /// The sha256 of the bytes.
+    pub sha256: Sha256Hex,
+}
+
+impl SpecFile {
+    /// Reads the spec of the repository `repo`.
+    ///
+    /// # Errors
+    /// There is none, it is no regular file below the repository, or it cannot be read.
+    pub fn of_repository(repo: &Path) -> Result<Self, EngineError> {
+        let path = repo.join(spec::PATH);
+        let root = fs::open(repo, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| EngineError::UnreadableSpec { path: path.clone(), source: errno.into() })?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        match fs::openat2(root, spec::PATH, flags, Mode::empty(), resolve) {
+            Ok(fd) => Self::read(path, File::from(fd)),
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Err(EngineError::NoSpec(path)),
+            Err(errno) => Err(EngineError::UnreadableSpec { path, source: errno.into() }),
+        }
+    }
+
+    /// Reads a spec that the caller named by its path.
+    ///
+    /// # Errors
+    /// There is none, it is no regular file, or it cannot be read.
+    pub fn at(path: &Path) -> Result<Self, EngineError> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        match fs::open(path, flags, Mode::empty()) {
+            Ok(fd) => Self::read(path.to_path_buf(), File::from(fd)),
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Err(EngineError::NoSpec(path.to_path_buf())),
+            Err(errno) => Err(EngineError::UnreadableSpec { path: path.to_path_buf(), source: errno.into() }),
+        }
+    }
+
+    /// A device or a fifo would answer for ever, or never.
+    fn read(path: PathBuf, file: File) -> Result<Self, EngineError> {
+        let mut bytes = Vec::new();
+        let read = file.metadata().and_then(|meta| {
+            if !meta.is_file() {
+                return Err(std::io::Error::other("it is no regular file"));
+            }
+            (&file).take(spec::MAX_BYTES as u64 + 1).read_to_end(&mut bytes)
+        });
+        match read {
+            Ok(_) => Ok(Self { path, sha256: Sha256Hex::of(&bytes), bytes }),
+            Err(source) => Err(EngineError::UnreadableSpec { path, source }),
+        }
+    }
+
+    /// What is written in it.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn parse(&self) -> Result<Reading, EngineError> {
+        spec::read(&self.bytes).map_err(|diagnostics| self.problems(diagnostics))
+    }
+
+    /// Problems of this spec.
+    pub fn problems(&self, diagnostics: Vec<spec::Diagnostic>) -> EngineError {
+        let source = std::str::from_utf8(&self.bytes).unwrap_or_default().to_owned();
+        EngineError::Spec(SpecProblems { file: self.path.clone(), source, diagnostics })
+    }
+}

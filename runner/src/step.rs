@@ -1,0 +1,283 @@
+//! One step of a skill: attempts until it passes or its retries are spent, its layer sealed
+//! and read after each, its outcome folded.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use proctor_core::drift::{DriftMethod, StepDrift, display_path};
+use proctor_core::event::{EndReason, RunEvent};
+use proctor_core::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
+use proctor_core::outcome::{Outcome, StartFault, Termination, judge};
+use proctor_core::plan::{PlannedSkill, PlannedStep, ReadOnly};
+use proctor_core::verdict::Doubt;
+use proctor_sandbox::{Layer, Open};
+use proctor_snapshot::{ApplyInput, DriftInput, ScanBounds, apply_back, find_drift, scan_layer};
+
+use crate::attempt::{self, AttemptReport};
+use crate::context::Context;
+use crate::error::one_line;
+use crate::record::{self, millis};
+use crate::stack::{Stack, Stacked};
+
+/// What became of a step.
+pub(crate) struct StepRun {
+    pub(crate) evidence: StepEvidence,
+    /// Its last layer, where there is one that can be trusted.
+    pub(crate) layer: Option<Arc<Stacked>>,
+    /// Paths that were applied to the worktree, as bytes.
+    pub(crate) applied: Vec<Vec<u8>>,
+    pub(crate) doubts: Vec<(Doubt, String)>,
+}
+
+/// One attempt with what its layer holds.
+struct Tried {
+    report: AttemptReport,
+    outcome: Outcome,
+    drift: StepDrift,
+    method: Option<DriftMethod>,
+    layer: Option<Arc<Stacked>>,
+    doubts: Vec<(Doubt, String)>,
+}
+
+impl Tried {
+    fn not_started(fault: StartFault, reason: String) -> Self {
+        let report = AttemptReport::not_started(fault, reason);
+        let outcome = judge(&report.termination, &[], false);
+        Self { report, outcome, drift: StepDrift::default(), method: None, layer: None, doubts: vec![] }
+    }
+
+    /// Takes back an outcome that cannot be stood by.
+    fn doubt(&mut self, doubt: Doubt, message: String) {
+        if !self.outcome.is_failure() {
+            self.outcome = Outcome::Inconclusive;
+        }
+        self.doubts.push((doubt, message));
+    }
+}
+
+/// Runs `step` on top of `stack`.
+pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSkill, step: &PlannedStep) -> StepRun {
+    let mut earlier = Vec::new();
+    let mut env_names = Default::default();
+    loop {
+        let attempt = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1);
+        context.emit(started(skill, step, attempt)).await;
+        let mut tried = match context.policy(skill, step) {
+            Ok((policy, environment)) => {
+                env_names = attempt::names(&environment);
+                try_once(context, stack, skill, step, &policy).await
+            }
+            Err(error) => Tried::not_started(StartFault::Internal, one_line(&error)),
+        };
+        if may_repeat(&tried, step, attempt) && !context.cancel.is_cancelled() {
+            context.emit(retrying(skill, step, attempt, tried.outcome)).await;
+            earlier.push(attempt_evidence(&tried));
+            continue;
+        }
+        let applied = apply(context, stack, skill, step, &mut tried).await;
+        let flaky = tried.outcome == Outcome::Passed && !earlier.is_empty();
+        let evidence = evidence(step, &tried, earlier, flaky, env_names, &applied);
+        return StepRun { evidence, layer: tried.layer, applied, doubts: tried.doubts };
+    }
+}
+
+/// A drift is no accident, and what could not be judged will not be judged better.
+fn may_repeat(tried: &Tried, step: &PlannedStep, attempt: u32) -> bool {
+    matches!(tried.outcome, Outcome::Failed | Outcome::TimedOut) && attempt <= step.retries
+}
+
+async fn try_once(
+    context: &Arc<Context>,
+    stack: &Stack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+    policy: &proctor_sandbox::Policy,
+) -> Tried {
+    let spawned = context
+        .space
+        .layer(&context.tree.facts)
+        .and_then(|upper| Ok((context.launcher.spawn(&context.space, &stack.lowers(), &upper, policy)?, upper)));
+    let (running, upper) = match spawned {
+        Ok(spawned) => spawned,
+        Err(error) => return Tried::not_started(StartFault::Sandbox, one_line(&error)),
+    };
+    let say = |reason| tell_end(context, skill, step, reason);
+    let report = attempt::follow(running, step, &context.objects, &context.cancel, say).await;
+    conclude(context, stack, skill, step, report, upper).await
+}
+
+/// Seals the layer, reads it, and judges.
+async fn conclude(
+    context: &Arc<Context>,
+    stack: &Stack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+    report: AttemptReport,
+    upper: Layer<Open>,
+) -> Tried {
+    let ran = !matches!(report.termination, Termination::NotStarted { .. });
+    let mut tried = Tried {
+        outcome: judge(&report.termination, &step.expect_exit, false),
+        report,
+        drift: StepDrift::default(),
+        method: None,
+        layer: None,
+        doubts: vec![],
+    };
+    if !tried.report.gone {
+        let what = "a process of it could not be ended, so what it wrote cannot be trusted; look for it with `ps`, and report this";
+        tried.doubt(Doubt::Internal, format!("{}: {what}", step_path(&skill.name, &step.name)));
+        return tried;
+    }
+    if !ran || tried.outcome == Outcome::Cancelled {
+        return tried;
+    }
+    if tried.outcome == Outcome::Passed && !(tried.report.stdout.complete && tried.report.stderr.complete) {
+        let what = "something outside of it still holds its output open, so what was read may not be all";
+        tried.doubt(Doubt::Internal, format!("{}: {what}", step_path(&skill.name, &step.name)));
+    }
+    let incomplete = tried.outcome == Outcome::Inconclusive;
+    match read_layer(context, stack, skill, step, upper).await {
+        Ok((layer, drift)) => {
+            if !drift.is_empty() || !incomplete {
+                tried.outcome = judge(&tried.report.termination, &step.expect_exit, !drift.is_empty());
+            }
+            tried.drift = drift;
+            tried.method = Some(DriftMethod::Layer);
+            tried.layer = Some(layer);
+        }
+        Err(message) => {
+            let path = step_path(&skill.name, &step.name);
+            tried.doubt(Doubt::Internal, format!("{path}: its changes cannot be judged: {message}"));
+        }
+    }
+    tried
+}
+
+/// Reads what the step wrote, off the runtime's workers: it hashes files.
+async fn read_layer(
+    context: &Arc<Context>,
+    stack: &Stack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+    upper: Layer<Open>,
+) -> Result<(Arc<Stacked>, StepDrift), String> {
+    let (context, stack) = (Arc::clone(context), stack.clone());
+    let (caches, mode) = (skill.caches.clone(), step.read_only);
+    let bounds = ScanBounds::default();
+    let work = tokio::task::spawn_blocking(move || {
+        let layer = upper.seal();
+        let scan = scan_layer(layer.upper(), bounds).map_err(|error| one_line(&error))?;
+        let drift = find_drift(DriftInput {
+            view: stack.view(),
+            scan: &scan,
+            mode,
+            ignored: &context.tree.ignored,
+            repo: context.tree.dir.as_fd(),
+            upper: layer.upper(),
+            lower_uppers: &stack.uppers(),
+            caches: &caches,
+        })
+        .map_err(|error| one_line(&error))?;
+        Ok((Arc::new(Stacked { layer, scan }), drift))
+    });
+    work.await.unwrap_or_else(|error| Err(format!("reading the layer ended badly: {error}")))
+}
+
+/// Carries the changes of a passed `read_only: off` step into the worktree. Answers the paths.
+async fn apply(
+    context: &Arc<Context>,
+    stack: &Stack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+    tried: &mut Tried,
+) -> Vec<Vec<u8>> {
+    let (ReadOnly::Off, Outcome::Passed, Some(layer)) = (step.read_only, tried.outcome, tried.layer.clone()) else {
+        return vec![];
+    };
+    let (context, stack, caches) = (Arc::clone(context), stack.clone(), skill.caches.clone());
+    let work = tokio::task::spawn_blocking(move || {
+        let upper: BorrowedFd<'_> = layer.layer.upper();
+        apply_back(ApplyInput {
+            repo: context.tree.dir.as_fd(),
+            view: stack.view(),
+            scan: &layer.scan,
+            upper,
+            ignored: &context.tree.ignored,
+            caches: &caches,
+        })
+        .map_err(|error| one_line(&error))
+    });
+    match work.await.unwrap_or_else(|error| Err(format!("applying ended badly: {error}"))) {
+        Ok(applied) => applied,
+        Err(message) => {
+            let path = step_path(&skill.name, &step.name);
+            tried.doubt(Doubt::ApplyFailed, format!("{path}: its changes were not applied: {message}"));
+            vec![]
+        }
+    }
+}
+
+fn evidence(
+    step: &PlannedStep,
+    tried: &Tried,
+    earlier_attempts: Vec<AttemptEvidence>,
+    flaky: bool,
+    env_names: std::collections::BTreeSet<String>,
+    applied: &[Vec<u8>],
+) -> StepEvidence {
+    let report = &tried.report;
+    StepEvidence {
+        planned: step.clone(),
+        outcome: tried.outcome,
+        termination: report.termination.clone(),
+        exit_code: report.termination.exit_code(),
+        duration_ms: millis(report.duration),
+        stdout: report.stdout.clone(),
+        stderr: report.stderr.clone(),
+        enforcement: report.enforcement.clone(),
+        drift: DriftEvidence {
+            method: tried.method,
+            found: tried.drift.clone(),
+            applied: applied.iter().map(|path| display_path(path)).collect(),
+        },
+        flaky,
+        earlier_attempts,
+        env_names,
+        resources: report.resources,
+    }
+}
+
+fn attempt_evidence(tried: &Tried) -> AttemptEvidence {
+    AttemptEvidence {
+        outcome: tried.outcome,
+        termination: tried.report.termination.clone(),
+        duration_ms: millis(tried.report.duration),
+        stdout_sha256: tried.report.stdout.sha256.clone(),
+        stderr_sha256: tried.report.stderr.sha256.clone(),
+    }
+}
+
+/// The record of a step that the cancelled run did not come to.
+pub(crate) fn cancelled(step: &PlannedStep) -> StepEvidence {
+    record::not_run(step, Termination::Cancelled)
+}
+
+fn started(skill: &PlannedSkill, step: &PlannedStep, attempt: u32) -> RunEvent {
+    let (skill, timeout_ms) = (skill.name.clone(), step.timeout_ms);
+    RunEvent::StepStarted { skill, step: step.name.clone(), attempt, timeout_ms }
+}
+
+fn retrying(skill: &PlannedSkill, step: &PlannedStep, attempt: u32, outcome: Outcome) -> RunEvent {
+    RunEvent::StepRetrying { skill: skill.name.clone(), step: step.name.clone(), attempt, outcome }
+}
+
+/// Called where the attempt must not wait: an event that finds the channel full is dropped,
+/// and the step's own record tells the same later.
+fn tell_end(context: &Context, skill: &PlannedSkill, step: &PlannedStep, reason: EndReason) {
+    let (skill, name, grace_ms) = (skill.name.clone(), step.name.clone(), step.grace_ms);
+    let event = RunEvent::StepTerminating { skill, step: name, reason, grace_ms };
+    if context.events.try_send(event).is_err() {
+        tracing::debug!("an event was dropped: the channel is full or closed");
+    }
+}
