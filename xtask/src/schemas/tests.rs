@@ -1,6 +1,7 @@
 //! What the schemas accept and refuse, shown on documents built by hand.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use proctor_core::canonical;
 use proctor_core::digest::{Sha256Hex, SnapshotId};
@@ -22,12 +23,18 @@ use serde_json::Value;
 
 use super::*;
 
+/// The schemas, each compiled once.
+static VALIDATORS: LazyLock<BTreeMap<&str, jsonschema::Validator>> = LazyLock::new(|| {
+    let compiled = |document: &Document| {
+        let schema = document.value().expect("a valid schema");
+        (document.name, jsonschema::draft202012::new(&schema).expect("compiles"))
+    };
+    DOCUMENTS.iter().map(compiled).collect()
+});
+
 /// Checks `instance` against the schema `name` and says where it does not fit.
 fn complaints(name: &str, instance: &Value) -> Vec<String> {
-    let document = DOCUMENTS.iter().find(|document| document.name == name).expect("a document");
-    let schema = document.value().expect("a valid schema");
-    let validator = jsonschema::draft202012::new(&schema).expect("compiles");
-    validator.iter_errors(instance).map(|error| format!("{}: {error}", error.instance_path())).collect()
+    VALIDATORS[name].iter_errors(instance).map(|error| format!("{}: {error}", error.instance_path())).collect()
 }
 
 fn assert_fits<T: serde::Serialize>(name: &str, document: &T) -> Value {
@@ -372,5 +379,16 @@ fn events_fit() {
     for event in &events {
         let value = assert_fits("event", event);
         assert_refused("event", &value, "/event", &json!("something_else"));
+    }
+}
+
+#[test]
+fn the_specs_that_we_ship_fit_and_are_read_without_a_warning() {
+    for path in ["spec/verification.yaml", "fixtures/demo/spec/verification.yaml"] {
+        let bytes = files::read(&crate::root().join(path)).expect("there");
+        let value: Value = serde_yaml::from_slice(&bytes).expect("YAML");
+        assert_eq!(complaints("spec", &value), Vec::<String>::new(), "{path}");
+        let reading = proctor_core::spec::read(&bytes).expect(path);
+        assert_eq!(reading.warnings, Vec::new(), "{path}");
     }
 }
