@@ -1,0 +1,45 @@
+//! The binaries under test, as cargo built them.
+
+use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, OnceLock};
+
+/// What a run needs beside each other.
+const PROGRAMS: [&str; 3] = ["proctor", "proctor-sandbox", "proctor-git"];
+
+/// Where the binaries lie, as built.
+static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+    let this = std::env::current_exe().expect("the path of this test binary");
+    let has_all = |dir: &&Path| PROGRAMS.iter().all(|program| dir.join(program).is_file());
+    let found = this.ancestors().find(has_all);
+    found.unwrap_or_else(|| panic!("{PROGRAMS:?} are not beside {}: run `make test`", this.display())).to_owned()
+});
+
+/// A copy that every user of the machine can reach: the build may lie below a private home.
+static SHARED: OnceLock<tempfile::TempDir> = OnceLock::new();
+
+/// `proctor`, as built.
+pub(crate) fn proctor() -> PathBuf {
+    BUILT.join("proctor")
+}
+
+/// `proctor`, with its companions, where every user can run it.
+pub(crate) fn proctor_for_all() -> PathBuf {
+    SHARED.get_or_init(share).path().join("proctor")
+}
+
+fn share() -> tempfile::TempDir {
+    let dir = tempfile::Builder::new().prefix("proctor-bin-").tempdir().expect("a directory for the binaries");
+    crate::machine::open_to_all(dir.path());
+    for program in PROGRAMS {
+        std::fs::copy(BUILT.join(program), dir.path().join(program)).expect("a copy of a binary");
+    }
+    dir
+}
+
+/// Removes the copy, since nothing drops a static.
+pub(crate) fn clean_up() {
+    if let Some(dir) = SHARED.get() {
+        // What is left behind then is a few files in the temporary directory.
+        let _ = std::fs::remove_dir_all(dir.path());
+    }
+}

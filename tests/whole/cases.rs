@@ -1,0 +1,45 @@
+//! All cases, grouped by what they are about.
+
+mod changesets;
+mod commands;
+mod drift;
+mod environment;
+mod evidence;
+mod interruption;
+mod layouts;
+mod mistakes;
+mod network;
+mod order;
+mod output;
+mod spec;
+mod timeout;
+mod toolchain;
+mod unprivileged;
+mod verdict;
+mod visibility;
+
+use crate::needs::Case;
+
+/// Every case.
+pub(crate) fn all() -> Vec<&'static Case> {
+    let groups: [&'static [Case]; 17] = [
+        changesets::CASES,
+        commands::CASES,
+        drift::CASES,
+        environment::CASES,
+        evidence::CASES,
+        interruption::CASES,
+        layouts::CASES,
+        mistakes::CASES,
+        network::CASES,
+        order::CASES,
+        output::CASES,
+        spec::CASES,
+        timeout::CASES,
+        toolchain::CASES,
+        unprivileged::CASES,
+        verdict::CASES,
+        visibility::CASES,
+    ];
+    groups.into_iter().flatten().collect()
+}

@@ -1,0 +1,253 @@
+//! A step changes what it must not, or what it may.
+
+use serde_json::Value;
+
+use crate::environment::{Repo, TestEnvironment};
+use crate::needs::{Case, Needs, case};
+use crate::spec::{Skill, Spec, Step};
+
+pub(super) const CASES: &[Case] = &[
+    case("drift::an_edited_file_is_shown_with_its_diff", edited_file),
+    case("drift::a_new_file_is_drift_and_an_ignored_one_is_not", new_files),
+    case("drift::strict_covers_ignored_paths", strict),
+    case("drift::strict_spares_caches", strict_spares_caches),
+    case("drift::a_deleted_file_is_drift", deleted_file),
+    case("drift::a_mode_change_is_drift", mode_change),
+    case("drift::a_file_that_becomes_a_link_is_drift", type_change),
+    case("drift::a_replaced_directory_lists_what_is_gone", replaced_directory),
+    case("drift::same_size_and_mtime_do_not_hide_an_edit", hidden_edit),
+    case("drift::touching_and_rewriting_the_same_bytes_is_none", no_change),
+    case("drift::an_edit_that_a_later_step_undoes_is_still_drift", undone_edit),
+    case("drift::a_drifting_step_that_fails_is_drift", drift_and_failure),
+    case("drift::a_new_ignore_rule_hides_nothing", planted_ignore_rule),
+    case("drift::off_applies_changes_after_a_pass", off_applies),
+    case("drift::off_applies_nothing_after_a_failure", off_after_failure),
+    case("drift::off_never_applies_to_git", off_spares_git),
+    case("drift::git_cannot_be_written", git_is_read_only).needs(&[Needs::Sandbox, Needs::Program("git")]),
+    case("drift::evidence_cannot_be_forged_by_a_step", forged_evidence),
+    case("drift::off_never_applies_forged_evidence", off_forged_evidence),
+    case("drift::names_with_control_characters_are_escaped", hostile_names),
+    case("drift::a_huge_diff_is_bounded", huge_diff),
+    case("drift::uncommitted_work_is_no_drift_and_stays", uncommitted_work),
+];
+
+/// The drift of the step `it`: kind by path.
+fn drift_of(repo: &Repo<'_>, step: &str) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().expect("a string").to_owned();
+    let step = repo.step(step);
+    let changes = step["drift"]["changes"].as_array().expect("a list").iter();
+    changes.map(|change| (text(&change["path"]), text(&change["kind"]))).collect()
+}
+
+fn pair(path: &str, kind: &str) -> (String, String) {
+    (path.to_owned(), kind.to_owned())
+}
+
+pub(crate) fn edited_file(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("echo an added line >> README.md"));
+    let before = repo.read("README.md");
+    let run = repo.run().exits(3).says(&["README.md", "+an added line"]);
+    assert!(run.stdout.contains("verify.it"), "{run}");
+    let evidence = repo.evidence("verify.it");
+    assert_eq!((&evidence["tier"], &evidence["declared_tier"]), (&3.into(), &1.into()));
+    assert_eq!(evidence["tier_reasons"], serde_json::json!(["drift"]));
+    assert_eq!(evidence["tracked_drift"]["changed_files"], serde_json::json!(["README.md"]));
+    assert_ne!(evidence["repo_snapshot_before"], evidence["repo_snapshot_after"]);
+    let diff = evidence["steps"][0]["drift"]["changes"][0]["diff"]["text"].as_str().expect("a diff");
+    assert!(diff.contains("\n+an added line") && diff.contains("a/README.md"), "{diff}");
+    assert_eq!(repo.read("README.md"), before, "the real file was written");
+    assert_eq!((&repo.last_run()["tier"], &repo.last_run()["outcome"]), (&3.into(), &"failed".into()));
+}
+
+fn new_files(env: &TestEnvironment) {
+    let repo =
+        env.repo(&Spec::of_script("mkdir -p target && echo x > target/out && echo x > a.log && echo y > src/new.rs"));
+    repo.run().exits(3).says(&["src/new.rs"]);
+    assert_eq!(drift_of(&repo, "it"), [pair("src/new.rs", "created")]);
+    let repo = env.repo_at(
+        "ignored_only",
+        &Spec::of_script("mkdir -p target/debug && echo x > target/debug/out && echo x > a.log"),
+    );
+    repo.run().exits(0);
+    assert!(!repo.file("target").exists() && !repo.file("a.log").exists(), "a layer reached the worktree");
+}
+
+fn strict(env: &TestEnvironment) {
+    let step = Step::sh("it", "mkdir -p target && echo x > target/out").with("read_only: strict");
+    let repo = env.repo(&Spec::of_steps([step]));
+    repo.run().exits(3).says(&["target/out"]);
+    assert!(drift_of(&repo, "it").contains(&pair("target/out", "created")));
+    assert_eq!(repo.evidence("verify.it")["tracked_drift"]["mode"], "strict");
+}
+
+fn strict_spares_caches(env: &TestEnvironment) {
+    let step = Step::sh("it", "mkdir -p target && echo x > target/out").with("read_only: strict");
+    let repo = env.repo(&Spec::new([Skill::new("verify.it", [step]).with("caches: [target]")]));
+    repo.run().exits(0);
+}
+
+fn deleted_file(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("rm README.md"));
+    repo.run().exits(3);
+    assert_eq!(drift_of(&repo, "it"), [pair("README.md", "deleted")]);
+    assert!(repo.file("README.md").exists());
+}
+
+fn mode_change(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("chmod +x README.md"));
+    repo.run().exits(3);
+    assert_eq!(drift_of(&repo, "it"), [pair("README.md", "mode_changed")]);
+}
+
+fn type_change(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("rm README.md && ln -s src/lib.rs README.md"));
+    repo.run().exits(3);
+    assert_eq!(drift_of(&repo, "it"), [pair("README.md", "type_changed")]);
+}
+
+fn replaced_directory(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("rm -r src && mkdir src && echo new > src/other.rs"));
+    repo.run().exits(3);
+    assert_eq!(drift_of(&repo, "it"), [pair("src/lib.rs", "deleted"), pair("src/other.rs", "created")]);
+}
+
+fn hidden_edit(env: &TestEnvironment) {
+    let script = "cp -p README.md /tmp/ref && sed -i s/first/FIRST/ README.md && touch -r /tmp/ref README.md";
+    let repo = env.repo(&Spec::of_script(script));
+    repo.run().exits(3);
+    assert_eq!(drift_of(&repo, "it"), [pair("README.md", "modified")]);
+}
+
+pub(crate) fn no_change(env: &TestEnvironment) {
+    let script = "touch README.md; cat src/lib.rs > /tmp/c; cat /tmp/c > src/lib.rs; cp README.md r2; mv r2 README.md; \
+                  mkdir d; rmdir d; mv src s; mv s src || { mkdir src; cp s/lib.rs src/; rm -r s; }";
+    let repo = env.repo(&Spec::of_script(script));
+    repo.run().exits(0);
+    let evidence = repo.evidence("verify.it");
+    assert_eq!(evidence["repo_snapshot_before"], evidence["repo_snapshot_after"]);
+    assert_eq!(evidence["tracked_drift"]["changed_files"], serde_json::json!([]));
+}
+
+fn undone_edit(env: &TestEnvironment) {
+    let edit = Step::sh("edit", "cp README.md /tmp/x; echo y >> README.md");
+    let undo = Step::sh("undo", "sed -i '$d' README.md");
+    let repo = env.repo(&Spec::of_steps([edit, undo]));
+    repo.run().exits(3);
+    assert_eq!(drift_of(&repo, "edit"), [pair("README.md", "modified")]);
+    assert_eq!(repo.step("undo")["outcome"], "skipped");
+}
+
+fn drift_and_failure(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("echo x >> README.md; exit 9"));
+    repo.run().exits(3);
+    let step = repo.step("it");
+    assert_eq!((&step["outcome"], &step["exit_code"]), (&"drifted".into(), &9.into()));
+}
+
+fn planted_ignore_rule(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("echo '*' > src/.gitignore; echo x > src/new.rs"));
+    repo.run().exits(3);
+    assert_eq!(drift_of(&repo, "it"), [pair("src/.gitignore", "created"), pair("src/new.rs", "created")]);
+}
+
+fn off_applies(env: &TestEnvironment) {
+    let script = "echo formatted > src/lib.rs; echo new > src/new.rs; rm README.md; mkdir -p target; echo t > target/t; printf '#!/bin/sh\\n' > run.sh; chmod +x run.sh";
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", script).with("read_only: off")]));
+    repo.run().exits(0);
+    assert_eq!(repo.read("src/lib.rs"), "formatted\n");
+    assert_eq!(repo.read("src/new.rs"), "new\n");
+    assert!(!repo.file("README.md").exists());
+    let mode = std::os::unix::fs::PermissionsExt::mode(&repo.file("run.sh").metadata().expect("applied").permissions());
+    assert_eq!(mode & 0o111, 0o111, "{mode:o}");
+    let applied = repo.step("it")["drift"]["applied"].clone();
+    for path in ["README.md", "run.sh", "src/lib.rs", "src/new.rs"] {
+        assert!(applied.as_array().is_some_and(|all| all.contains(&path.into())), "{path} not in {applied}");
+    }
+}
+
+fn off_after_failure(env: &TestEnvironment) {
+    let script = "echo broken > src/lib.rs; exit 1";
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", script).with("read_only: off")]));
+    repo.run().exits(1);
+    assert_eq!(repo.changes_seen_by_git(), [""; 0]);
+    assert_eq!(repo.step("it")["drift"]["applied"], serde_json::json!([]));
+}
+
+fn off_spares_git(env: &TestEnvironment) {
+    let script = "echo evil > .git/hooks/post-checkout; echo x >> .git/config; mv .git .git2; mkdir -p .git; echo y > .git/z; echo ok > src/lib.rs";
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", script).with("read_only: off")]));
+    let config = repo.read(".git/config");
+    repo.run();
+    assert_eq!(repo.read(".git/config"), config);
+    assert!(!repo.file(".git/hooks/post-checkout").exists() && !repo.file(".git/z").exists());
+}
+
+pub(crate) fn git_is_read_only(env: &TestEnvironment) {
+    let script = "git rev-parse HEAD && git status --porcelain || exit 90; \
+                  echo evil > .git/hooks/pre-commit && exit 91; git config a.b c && exit 92; \
+                  git commit --allow-empty -qm x && exit 93; git update-index --assume-unchanged README.md && exit 94; \
+                  rm -rf .git; git branch evil && exit 95; mv .git elsewhere && exit 96; exit 0";
+    let repo = env.repo(&Spec::of_script(script));
+    let head = repo.git(&["rev-parse", "HEAD"]);
+    repo.run().exits(0);
+    assert!(repo.step("it")["stdout_preview"].as_str().is_some_and(|text| text == head), "git is not usable inside");
+    assert!(!repo.file(".git/hooks/pre-commit").exists());
+    assert_eq!(repo.git(&["branch", "--list"]).trim(), "* main");
+}
+
+fn forged_evidence(env: &TestEnvironment) {
+    let script = "cd changes/009_x; mkdir -p verify; echo '{\"forged\":1}' > verify/x.json; \
+                  echo '{\"forged\":1}' > verify/verify.it.json; echo '{\"state\":\"done\"}' > 05-status.json; ls verify";
+    let repo = env.repo(&Spec::of_script(script));
+    repo.write("changes/009_x/05-status.json", "{\"state\":\"proposed\"}");
+    repo.commit();
+    repo.run().exits(0);
+    assert!(!repo.changeset().join("verify/x.json").exists(), "a step wrote evidence");
+    assert!(!repo.read("changes/009_x/verify/verify.it.json").contains("forged\":1}\n"));
+    assert_eq!(crate::documents::read(&repo.changeset().join("05-status.json"))["state"], "proposed");
+    assert_eq!(drift_of(&repo, "it"), Vec::new());
+}
+
+fn off_forged_evidence(env: &TestEnvironment) {
+    let script = "cd changes/009_x; mkdir -p verify; echo '{}' > verify/x.json; echo '{\"state\":\"done\"}' > 05-status.json; echo ok > note.md";
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", script).with("read_only: off")]));
+    repo.run().exits(0);
+    assert_eq!(repo.read("changes/009_x/note.md"), "ok\n");
+    assert!(!repo.changeset().join("verify/x.json").exists(), "a step wrote evidence");
+    assert_eq!(crate::documents::read(&repo.changeset().join("05-status.json")).get("state"), None);
+}
+
+fn hostile_names(env: &TestEnvironment) {
+    let script = r#"printf x > "$(printf 'src/a\033[2Jb')"; printf x > "$(printf 'src/n\nl')"; printf x > "$(printf 'src/\377')""#;
+    let repo = env.repo(&Spec::of_script(script));
+    let run = repo.run().exits(3);
+    assert!(!run.everything().contains('\u{1b}'), "{run:?}");
+    let paths: Vec<String> = drift_of(&repo, "it").into_iter().map(|(path, _)| path).collect();
+    for path in ["src/a\\x1b[2Jb", "src/n\\x0al", "src/\\xff"] {
+        assert!(paths.iter().any(|found| found == path), "{path} not in {paths:?}");
+    }
+}
+
+fn huge_diff(env: &TestEnvironment) {
+    let repo =
+        env.repo(&Spec::of_script("seq 1 400000 > src/lib.rs; for i in $(seq 1 40); do seq 1 3000 > src/new$i; done"));
+    repo.run().exits(3);
+    let step = repo.step("it");
+    let texts = step["drift"]["changes"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|change| change["diff"]["text"].as_str());
+    let sizes: Vec<usize> = texts.map(str::len).collect();
+    assert!(sizes.iter().all(|size| *size <= proctor_core::drift::MAX_FILE_DIFF), "{sizes:?}");
+    assert!(sizes.iter().sum::<usize>() <= proctor_core::drift::MAX_STEP_DIFF, "{sizes:?}");
+    assert_eq!(step["drift"]["changes"].as_array().map(Vec::len), Some(41));
+}
+
+fn uncommitted_work(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("grep -q mine README.md && [ -f src/draft.rs ]"));
+    repo.write("README.md", "mine\n");
+    repo.write("src/draft.rs", "draft\n");
+    repo.run().exits(0);
+    assert_eq!((repo.read("README.md").as_str(), repo.read("src/draft.rs").as_str()), ("mine\n", "draft\n"));
+}

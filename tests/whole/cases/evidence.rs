@@ -1,0 +1,231 @@
+//! The record: what it holds, that it is reproducible, and that nobody can lead it elsewhere.
+
+use std::path::Path;
+
+use proctor_core::digest::Sha256Hex;
+
+use crate::documents;
+use crate::environment::{CHANGESET, Repo, TestEnvironment};
+use crate::machine;
+use crate::needs::{Case, case};
+use crate::spec::{Skill, Spec, Step};
+
+pub(super) const CASES: &[Case] = &[
+    case("evidence::two_runs_give_the_same_stable_bytes", two_runs),
+    case("evidence::output_of_d1_is_outside_the_stable_part", class_d1),
+    case("evidence::the_spec_hash_is_of_the_bytes_that_were_read", spec_hash),
+    case("evidence::the_snapshot_follows_the_tree_and_nothing_else", snapshot_follows_tree),
+    case("evidence::a_rerun_overwrites_what_was_there", rerun),
+    case("evidence::a_skill_name_becomes_a_file_name", artifact_name),
+    case("evidence::without_a_changeset_nothing_is_written_into_the_repository", without_changeset),
+    case("evidence::foreign_fields_of_the_status_stay", foreign_fields),
+    case("evidence::a_broken_status_is_not_overwritten", broken_status),
+    case("evidence::the_status_as_a_link_is_refused", status_link),
+    case("evidence::the_verify_directory_as_a_link_is_refused", verify_link),
+    case("evidence::the_changeset_as_a_link_is_refused", changeset_link),
+    case("evidence::an_artifact_as_a_link_is_not_followed", artifact_link),
+    case("evidence::no_temporary_file_stays", no_temporary_files),
+    case("evidence::every_control_is_accounted_for", enforcement_is_whole),
+];
+
+fn two_runs(env: &TestEnvironment) {
+    let script = "echo out; echo err >&2; mkdir -p target; date +%N > target/stamp; sort src/lib.rs";
+    let repo = env.repo(&Spec::of_script(script));
+    repo.run().exits(0);
+    let artifact = repo.changeset().join("verify/verify.it.json");
+    let (first, first_document) = (documents::stable_bytes(&artifact), documents::read(&artifact));
+    repo.run().exits(0);
+    let (second, second_document) = (documents::stable_bytes(&artifact), documents::read(&artifact));
+    assert!(first == second, "\n{}\n{}", String::from_utf8_lossy(&first), String::from_utf8_lossy(&second));
+    assert_eq!(first_document["sha256"], second_document["sha256"]);
+    assert_ne!(first_document["measured"]["run_id"], second_document["measured"]["run_id"]);
+}
+
+fn class_d1(env: &TestEnvironment) {
+    let script = "od -An -N8 -tx1 /dev/urandom";
+    let repo = env.repo(&Spec::new([Skill::new("verify.it", [Step::sh("it", script)]).determinism("D1")]));
+    repo.run().exits(0);
+    let first = repo.evidence("verify.it");
+    repo.run().exits(0);
+    let second = repo.evidence("verify.it");
+    assert_ne!(first["steps"][0]["stdout_sha256"], second["steps"][0]["stdout_sha256"]);
+    assert_eq!(first["sha256"], second["sha256"]);
+}
+
+fn spec_hash(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.run().exits(0);
+    let expected = Sha256Hex::of(repo.read("spec/verification.yaml").as_bytes());
+    assert_eq!(repo.evidence("verify.it")["spec_sha256"], expected.as_str());
+    assert_eq!(repo.last_run()["spec_sha256"], expected.as_str());
+}
+
+fn snapshot_follows_tree(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let snapshot = || {
+        repo.run().exits(0);
+        repo.last_run()["snapshot"].as_str().expect("text").to_owned()
+    };
+    let first = snapshot();
+    assert_eq!(snapshot(), first, "our own documents count");
+    repo.write("target/out", "ignored");
+    assert_eq!(snapshot(), first, "an ignored file counts");
+    repo.write("src/draft.rs", "new");
+    let with_draft = snapshot();
+    assert_ne!(with_draft, first, "a new file does not count");
+    repo.git(&["add", "--all"]);
+    repo.git(&["commit", "--quiet", "--message=m"]);
+    assert_eq!(snapshot(), with_draft, "a commit that changes no file counts");
+    repo.write("src/draft.rs", "NEW");
+    assert_ne!(snapshot(), with_draft, "an edit of the same size does not count");
+}
+
+fn rerun(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("test -e src/good"));
+    repo.run().exits(1);
+    repo.write("src/good", "");
+    repo.run().exits(0);
+    assert_eq!(repo.evidence("verify.it")["summary"]["outcome"], "passed");
+    assert_eq!(repo.last_run()["outcome"], "passed");
+    let files = machine::walk(&repo.changeset().join("verify")).len();
+    assert_eq!(files, 1 + repo.last_run()["evidence"].as_object().map_or(0, serde_json::Map::len));
+}
+
+fn artifact_name(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::new([Skill::new("\"verify/lint: all\"", [Step::sh("it", "true")])]));
+    repo.run().exits(0);
+    assert_eq!(repo.evidence("verify_lint__all")["skill"], "verify/lint: all");
+}
+
+fn without_changeset(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("echo well"));
+    let before = machine::walk(repo.path());
+    repo.run_bare(&[]).exits(0).says(&["passed"]);
+    assert_eq!(machine::walk(repo.path()), before, "a file appeared in the repository");
+    let run = documents::only_run(&env.state());
+    let evidence = documents::skill(&run, "verify.it");
+    assert_eq!(evidence["changeset_id"], serde_json::Value::Null);
+    assert_eq!(evidence["steps"][0]["stdout_preview"], "well\n");
+}
+
+fn foreign_fields(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let old = r#"{ "state": "executed", "n": 1.50, "big": 123456789012345678901234567890, "deep": [{"a": null}], "ä": "\u00e4",
+                  "verification": { "note": "by hand", "last_run": { "old": true } } }"#;
+    repo.write(&format!("changes/{CHANGESET}/05-status.json"), old);
+    repo.run().exits(0);
+    let new = repo.read(&format!("changes/{CHANGESET}/05-status.json"));
+    for kept in [
+        r#""state":"executed""#,
+        r#""n":1.5"#,
+        "123456789012345678901234567890",
+        r#"[{"a":null}]"#,
+        r#""ä":"ä""#,
+        "by hand",
+    ] {
+        assert!(new.contains(kept), "{kept} is lost: {new}");
+    }
+    assert_eq!(repo.last_run()["outcome"], "passed");
+    assert!(!new.contains("\"old\""), "{new}");
+}
+
+fn broken_status(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    for broken in ["{\"state\": ", "[]", "{\"a\":1,\"a\":2}", "{\"verification\":7}", ""] {
+        let path = format!("changes/{CHANGESET}/05-status.json");
+        repo.write(&path, broken);
+        let run = repo.run();
+        assert!(!matches!(run.code, Some(0) | None), "{broken:?} passed\n{run}");
+        assert!(run.stderr.contains("05-status.json"), "{run}");
+        assert_eq!(repo.read(&path), broken);
+    }
+}
+
+/// Demands that a run neither passes nor writes below `target`, and names what is in its way.
+fn demand_refused(repo: &Repo<'_>, target: &Path, named: &str) {
+    let before: Vec<_> = machine::walk(target).into_iter().map(|path| (std::fs::read(&path).ok(), path)).collect();
+    let run = repo.run();
+    assert!(matches!(run.code, Some(2 | 5)), "a run through a link ended with {:?}\n{run}", run.code);
+    assert!(run.everything().contains(named), "{named} is not named\n{run}");
+    let after: Vec<_> = machine::walk(target).into_iter().map(|path| (std::fs::read(&path).ok(), path)).collect();
+    assert_eq!(before, after, "something outside was written");
+}
+
+fn status_link(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let target = env.root().join("sibling/status.json");
+    machine::write(&target, "{\"state\":\"elsewhere\"}");
+    repo.link(&format!("changes/{CHANGESET}/05-status.json"), &target);
+    demand_refused(&repo, &env.root().join("sibling"), "05-status.json");
+}
+
+fn verify_link(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.link(&format!("changes/{CHANGESET}/verify"), &env.root().join("sibling"));
+    demand_refused(&repo, &env.root().join("sibling"), "verify");
+}
+
+fn changeset_link(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    std::fs::remove_dir_all(repo.changeset()).expect("it was there");
+    repo.link(&format!("changes/{CHANGESET}"), &env.root().join("sibling"));
+    demand_refused(&repo, &env.root().join("sibling"), CHANGESET);
+}
+
+/// A rename replaces the link itself; refusing it is right too. Only following it is not.
+fn artifact_link(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let target = env.root().join("sibling/secret.txt");
+    let before = std::fs::read(&target).expect("it is there");
+    std::fs::create_dir(repo.changeset().join("verify")).expect("a directory");
+    repo.link(&format!("changes/{CHANGESET}/verify/verify.it.json"), &target);
+    repo.run();
+    assert_eq!(std::fs::read(&target).expect("it is there"), before);
+}
+
+fn no_temporary_files(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.run().exits(0);
+    let names = |dir: &Path| -> Vec<String> {
+        let entries = std::fs::read_dir(dir).expect("it is there").flatten();
+        let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&repo.changeset()), ["00-meta.json", "05-status.json", "verify"]);
+    let mut cited: Vec<String> = repo.last_run()["evidence"].as_object().expect("an object").keys().cloned().collect();
+    cited.sort();
+    let written: Vec<String> =
+        names(&repo.changeset().join("verify")).iter().map(|name| format!("verify/{name}")).collect();
+    assert_eq!(written, cited);
+}
+
+fn enforcement_is_whole(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.run().exits(0);
+    let step = repo.step("it");
+    let controls = step["enforcement"].as_object().expect("an object");
+    let expected = [
+        "user_namespace",
+        "mount_namespace",
+        "pid_namespace",
+        "network_namespace",
+        "ipc_namespace",
+        "uts_namespace",
+        "read_only_root",
+        "hidden_paths",
+        "private_proc",
+        "private_dev",
+        "private_tmp",
+        "layer",
+        "git_read_only",
+        "clean_environment",
+        "close_fds",
+        "no_new_privs",
+        "no_capabilities",
+        "new_session",
+    ];
+    for control in expected {
+        assert_eq!(controls.get(control).map(|state| &state["state"]), Some(&"enforced".into()), "{control}");
+    }
+}

@@ -1,0 +1,52 @@
+//! A repository as the v1 format's predecessor wrote it.
+
+use serde_json::Value;
+
+use crate::documents;
+use crate::environment::{Repo, TestEnvironment};
+use crate::needs::{Case, case, dry_case};
+
+pub(super) const CASES: &[Case] = &[
+    dry_case("layouts::the_predecessors_spec_is_valid", valid),
+    case("layouts::the_predecessors_changesets_verify_and_keep_their_status", changesets),
+];
+
+const CHANGESETS: [&str; 3] = ["009_x", "010_y", "011_z"];
+
+fn valid(env: &TestEnvironment) {
+    let repo = env.repo_from("layouts/predecessor");
+    repo.proctor(&["validate"]).exits(0);
+    let plan: Value = serde_json::from_str(&repo.proctor(&["plan", "--format", "json"]).exits(0).stdout).expect("JSON");
+    let step = &plan["skills"][0]["steps"][0];
+    assert_eq!(plan["skills"][0]["name"], "verify.format.check");
+    assert_eq!(step["env_allowlist"], serde_json::json!(["CI", "RUST_LOG"]));
+    assert_eq!(
+        (&step["timeout_ms"], &step["network"], &step["read_only"]),
+        (&180_000.into(), &"deny".into(), &"tracked".into())
+    );
+}
+
+fn status(repo: &Repo<'_>, id: &str) -> Value {
+    documents::read(&repo.file("changes").join(id).join("05-status.json"))
+}
+
+fn changesets(env: &TestEnvironment) {
+    let repo = env.repo_from("layouts/predecessor");
+    let olds: Vec<Option<Value>> = CHANGESETS
+        .map(|id| {
+            let path = repo.file("changes").join(id).join("05-status.json");
+            path.exists().then(|| documents::read(&path))
+        })
+        .into();
+    for (id, old) in CHANGESETS.into_iter().zip(olds) {
+        let meta = repo.read(&format!("changes/{id}/00-meta.json"));
+        repo.run_bare(&["--profile", "pr", "--changeset", id]).exits(0);
+        let mut new = status(&repo, id);
+        assert_eq!(new["verification"]["last_run"]["outcome"], "passed", "{id}");
+        new["verification"].as_object_mut().expect("an object").remove("last_run");
+        let mut expected = old.unwrap_or_else(|| serde_json::json!({}));
+        expected.as_object_mut().expect("an object").entry("verification").or_insert_with(|| serde_json::json!({}));
+        assert_eq!(new, expected, "{id} lost or gained something");
+        assert_eq!(repo.read(&format!("changes/{id}/00-meta.json")), meta);
+    }
+}

@@ -1,0 +1,183 @@
+//! The ten mistakes of a first version of this product, each shown to be absent.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{network, timeout, toolchain, verdict};
+use crate::environment::TestEnvironment;
+use crate::needs::{Case, Needs, case, dry_case};
+use crate::spec::{Skill, Spec, Step};
+use crate::{machine, schemas};
+
+const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];
+
+pub(super) const CASES: &[Case] = &[
+    case("mistake_01_settings_are_resolved_once_and_recorded_as_they_ran", mistake_01),
+    case("mistake_02_a_failed_verification_is_never_answered_verified", mistake_02),
+    case("mistake_03_toolchain_results_are_looked_at", mistake_03),
+    case("mistake_04_ten_deadlines_of_ten_are_met", mistake_04).needs(NEEDS_PYTHON),
+    dry_case("mistake_05_absent_and_empty_sections_have_the_same_defaults", mistake_05),
+    case("mistake_06_no_minus_one_and_no_unknown_in_the_record", mistake_06),
+    case("mistake_07_network_deny_denies_the_network", mistake_07).needs(NEEDS_PYTHON),
+    case("mistake_08_a_command_string_is_split_as_a_shell_splits_it", mistake_08),
+    case("mistake_09_no_giant_file_and_no_debug_output_in_documents", mistake_09),
+    case("mistake_10_whatever_goes_wrong_the_run_does_not_pass", mistake_10),
+];
+
+/// The step prints the one setting that it can see, and ends by the one that it can feel.
+fn mistake_01(env: &TestEnvironment) {
+    env.caller_has("BUILD_NUMBER", "17");
+    let step =
+        Step::sh("it", "echo $BUILD_NUMBER; sleep 60").with("timeout_ms: 400").with("env_allowlist: [BUILD_NUMBER]");
+    let repo = env.repo(&Spec::of_steps([step]).with_default("timeout_ms: 90000").with_default("env_allowlist: [CI]"));
+    repo.run().exits(4);
+    let step = repo.step("it");
+    assert_eq!((&step["timeout_ms"], &step["env_allowlist"]), (&400.into(), &serde_json::json!(["BUILD_NUMBER"])));
+    assert_eq!(step["stdout_preview"], "17\n");
+    let duration = step["duration_ms"].as_u64().expect("a number");
+    assert!((400..90_000).contains(&duration), "{duration}");
+}
+
+fn mistake_02(env: &TestEnvironment) {
+    verdict::failing_step(env);
+}
+
+fn mistake_03(env: &TestEnvironment) {
+    toolchain::failing(env);
+}
+
+fn mistake_04(env: &TestEnvironment) {
+    let step = |index: usize| {
+        Step::python(&format!("it{index}"), timeout::STUBBORN).with("timeout_ms: 500").with("grace_ms: 100")
+    };
+    let skill = |index| Skill::new(&format!("verify.it{index}"), [step(index)]);
+    let repo = env.repo(&Spec::new((0..10).map(skill)));
+    repo.run().exits(4);
+    let durations =
+        (0..10).map(|index| repo.evidence(&format!("verify.it{index}"))["steps"][0]["duration_ms"].as_u64());
+    let durations: Vec<u64> = durations.map(|duration| duration.expect("a number")).collect();
+    let bound = 500..=500 + 100 + 100;
+    assert!(durations.iter().all(|duration| bound.contains(duration)), "{durations:?} not all in {bound:?}");
+}
+
+fn mistake_05(env: &TestEnvironment) {
+    let plan = |name: &str, defaults: &str| {
+        let repo = env.repo_at(name, &Spec::of_script("true"));
+        let text = repo.read("spec/verification.yaml");
+        let head = format!("defaults:\n  env: {{ TEST_MARKER: {} }}\n", env.marker());
+        assert!(text.contains(&head), "{text}");
+        repo.write("spec/verification.yaml", text.replace(&head, defaults));
+        let run = repo.proctor(&["plan", "--format", "json"]).exits(0);
+        let mut plan: Value = serde_json::from_str(&run.stdout).expect("JSON");
+        plan.as_object_mut().expect("an object").remove("spec_sha256");
+        plan
+    };
+    let absent = plan("absent", "");
+    assert_eq!(plan("empty", "defaults: {}\n"), absent);
+    assert_eq!(plan("null", "defaults:\n"), absent);
+    let step = &absent["skills"][0]["steps"][0];
+    assert_eq!(
+        (&step["timeout_ms"], &step["network"], &step["read_only"]),
+        (&600_000.into(), &"deny".into(), &"tracked".into())
+    );
+}
+
+fn mistake_06(env: &TestEnvironment) {
+    let killed = Skill::new("verify.killed", [Step::sh("it", "kill -SEGV $$")]);
+    let late = Skill::new("verify.late", [Step::sh("it", "sleep 60").with("timeout_ms: 200")]);
+    let missing = Skill::new("verify.missing", [Step::argv("it", &["no-such-program-anywhere"])]);
+    let repo = env.repo(&Spec::new([killed, late, missing]));
+    repo.run().exits(4);
+    let step = |skill: &str| repo.evidence(skill)["steps"][0].clone();
+    assert_eq!(
+        (&step("verify.killed")["exit_code"], &step("verify.killed")["termination"]["kind"]),
+        (&139.into(), &"signaled".into())
+    );
+    assert_eq!(step("verify.late")["termination"]["kind"], "timed_out");
+    assert_eq!(step("verify.missing")["exit_code"], Value::Null);
+    for skill in ["verify.killed", "verify.late", "verify.missing"] {
+        let text = repo.evidence(skill).to_string();
+        assert!(!text.contains("unknown") && !text.contains(":-1"), "{text}");
+    }
+    let snapshot = repo.last_run()["snapshot"].as_str().expect("text").to_owned();
+    assert!(snapshot.starts_with("sha256:") && snapshot.len() == 71, "{snapshot}");
+}
+
+fn mistake_07(env: &TestEnvironment) {
+    network::deny_tcp(env);
+}
+
+fn mistake_08(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let good = repo.read("spec/verification.yaml");
+    let from = "[\"sh\",\"-c\",\"true\"]";
+    repo.write("spec/verification.yaml", good.replace(from, r#""printf '%s|' 'a b'  c\\ d \"e  f\" ''""#));
+    repo.run().exits(0);
+    assert_eq!(repo.step("it")["cmd"], serde_json::json!(["printf", "%s|", "a b", "c d", "e  f", ""]));
+    assert_eq!(repo.step("it")["stdout_preview"], "a b|c d|e  f||");
+    for shell in ["a | b", "a && b", "echo $HOME", "a > b", "a; b", "echo `id`", "ls *.rs", "a &"] {
+        repo.write("spec/verification.yaml", good.replace(from, &format!("\"{shell}\"")));
+        let run = repo.run().exits(2);
+        assert!(run.everything().contains("\"sh\", \"-c\""), "{shell}: the way to write it is not shown\n{run}");
+    }
+}
+
+fn mistake_09(env: &TestEnvironment) {
+    for path in source_files(&schemas::project()) {
+        let lines = std::fs::read_to_string(&path).expect("a source file").lines().count();
+        assert!(lines <= 1_000, "{} has {lines} lines", path.display());
+    }
+    let repo = env.repo(&Spec::of_script("echo x >> README.md; exit 1"));
+    let run = repo.run_with(&["--format", "jsonl"]).exits(3);
+    let documents = [repo.evidence("verify.it").to_string(), repo.last_run().to_string(), run.stdout];
+    for text in documents {
+        for debug in ["Some(", "None\"", "Ok(", "Err(", "Exited", "PathBuf", "Duration"] {
+            assert!(!text.contains(debug), "{debug} in {text}");
+        }
+    }
+}
+
+fn source_files(project: &Path) -> Vec<std::path::PathBuf> {
+    let crates = ["core", "sandbox", "snapshot", "runner", "cli", "xtask", "tests"];
+    let files = crates.iter().flat_map(|name| machine::walk(&project.join(name)));
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
+}
+
+/// Each way in which a verification can go wrong, and that none of them is answered by 0.
+fn mistake_10(env: &TestEnvironment) {
+    let skill = |step| Spec::new([Skill::new("verify.it", [step])]);
+    let sh = |script: &str| skill(Step::sh("it", script));
+    let cases: [(&str, Spec, &[&str], i32); 12] = [
+        ("a failure", sh("exit 1"), &[], 1),
+        ("a signal", sh("kill -9 $$"), &[], 1),
+        ("drift", sh("rm README.md"), &[], 3),
+        ("drift that fails", sh("rm README.md; exit 1"), &[], 3),
+        ("a timeout", skill(Step::sh("it", "sleep 60").with("timeout_ms: 200")), &[], 4),
+        (
+            "a timeout that answers 0",
+            skill(Step::sh("it", "trap 'exit 0' TERM; sleep 60 & wait").with("timeout_ms: 200")),
+            &[],
+            4,
+        ),
+        ("a missing program", skill(Step::argv("it", &["no-such-program"])), &[], 5),
+        ("a missing directory", skill(Step::argv("it", &["true"]).with("workdir: gone")), &[], 5),
+        ("a broken tool", sh("true").top("toolchains: { t: { required: [ { cmd: [\"false\"] } ] } }"), &[], 5),
+        (
+            "a tier too high",
+            Spec::new([Skill::new("verify.it", [Step::argv("it", &["true"])]).tier(2)]),
+            &["--max-tier", "1"],
+            5,
+        ),
+        ("another profile", sh("true"), &["--profile", "nightly"], 2),
+        ("an unexpected zero", skill(Step::argv("it", &["true"]).with("expect: { exit: [1] }")), &[], 1),
+    ];
+    for (index, (what, spec, arguments, code)) in cases.into_iter().enumerate() {
+        let repo = env.repo_at(&format!("repo{index}"), &spec);
+        let run = repo.run_bare(&[&["--changeset", "009_x"], arguments].concat());
+        assert_eq!(run.code, Some(code), "{what}\n{run}");
+        if repo.changeset().join("05-status.json").exists() {
+            assert_ne!(repo.last_run()["outcome"], "passed", "{what}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What skills see of each other: in sequence, and by `needs`.
+
+use crate::environment::TestEnvironment;
+use crate::needs::{Case, case};
+use crate::spec::{Skill, Spec, Step};
+
+pub(super) const CASES: &[Case] = &[
+    case("order::in_sequence_a_later_skill_sees_ignored_output", sequence_sees_output),
+    case("order::a_later_step_sees_an_earlier_one", steps_share),
+    case("order::independent_skills_do_not_see_each_other", independent),
+    case("order::a_dependent_skill_sees_what_it_needs", dependent),
+    case("order::what_two_needed_skills_both_touched_is_a_conflict", conflict),
+    case("order::a_skill_whose_need_failed_does_not_run", needed_failed),
+    case("order::needs_decide_the_order_and_not_include", needs_before_include),
+    case("order::parallel_skills_run_beside_each_other", beside_each_other),
+];
+
+fn make(path: &str) -> String {
+    format!("mkdir -p target && echo made > target/{path}")
+}
+
+fn skill(name: &str, script: &str) -> Skill {
+    Skill::new(name, [Step::sh("it", script)])
+}
+
+fn outcome(repo: &crate::environment::Repo<'_>, skill: &str) -> String {
+    repo.evidence(skill)["summary"]["outcome"].as_str().expect("text").to_owned()
+}
+
+fn sequence_sees_output(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::new([skill("build", &make("out")), skill("test", "cat target/out")]));
+    repo.run().exits(0);
+    assert_eq!(repo.evidence("test")["steps"][0]["stdout_preview"], "made\n");
+    assert!(!repo.file("target").exists());
+}
+
+fn steps_share(env: &TestEnvironment) {
+    let delete = Step::sh("delete", "rm target/a; ! ls target/a 2>/dev/null");
+    let steps = [
+        Step::sh("make", &format!("{}; echo b > target/b", make("a"))),
+        delete,
+        Step::sh("look", "[ ! -e target/a ] && cat target/b"),
+    ];
+    let repo = env.repo(&Spec::of_steps(steps));
+    repo.run().exits(0);
+}
+
+fn independent(env: &TestEnvironment) {
+    let look = "[ ! -e target/a ]";
+    let skills = [skill("a", &make("a")), skill("b", look), skill("c", "true").with("needs: [b]")];
+    let repo = env.repo(&Spec::new(skills));
+    repo.run().exits(0);
+}
+
+fn dependent(env: &TestEnvironment) {
+    let c = skill("c", "cat target/a target/b && [ ! -e target/d ]").with("needs: [a, b]");
+    let repo = env.repo(&Spec::new([skill("a", &make("a")), skill("b", &make("b")), skill("d", &make("d")), c]));
+    repo.run().exits(0);
+    assert_eq!(repo.evidence("c")["steps"][0]["stdout_preview"], "made\nmade\n");
+}
+
+fn conflict(env: &TestEnvironment) {
+    let c = skill("c", "echo ran").with("needs: [a, b]");
+    let repo =
+        env.repo(&Spec::new([skill("a", &make("same")), skill("b", "mkdir -p target; echo other > target/same"), c]));
+    let run = repo.run().exits(5);
+    let text = run.everything();
+    assert!(text.contains("target/same") && text.contains("`a`") && text.contains("`b`"), "{run}");
+    assert_eq!(repo.evidence("c")["steps"][0]["termination"]["kind"], "not_started");
+    assert_eq!(repo.last_run()["outcome"], "inconclusive");
+}
+
+fn needed_failed(env: &TestEnvironment) {
+    let skills = [skill("a", "exit 1"), skill("b", "echo ran").with("needs: [a]"), skill("c", "true")];
+    let repo = env.repo(&Spec::new(skills));
+    repo.run().exits(1);
+    assert_eq!((outcome(&repo, "b").as_str(), outcome(&repo, "c").as_str()), ("skipped", "passed"));
+}
+
+fn needs_before_include(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::new([skill("last", "cat target/x").with("needs: [first]"), skill("first", &make("x"))]));
+    repo.run().exits(0);
+}
+
+/// Each waits for the other's process to be seen by the host; run one after the other, the first
+/// would wait for ever.
+fn beside_each_other(env: &TestEnvironment) {
+    use crate::machine;
+    let waiting = |name: &str| {
+        let script = "trap 'exit 0' USR1; sh -c 'sleep 300; :' $0-ready & wait";
+        let step = Step::argv("it", &["sh", "-c", script, &format!("{}-{name}", env.marker())]);
+        Skill::new(name, [step.with("timeout_ms: 60000")])
+    };
+    let spec = Spec::new([waiting("a"), waiting("b"), skill("c", "true").with("needs: [a, b]")]);
+    let text = spec.text(env.marker()).replace("include: [a, b, c]", "include: [a, b, c], parallel: 2");
+    let repo = env.repo(&spec);
+    repo.write("spec/verification.yaml", text);
+    let mut running = repo.start(&[]);
+    for name in ["a", "b"] {
+        running.wait_for_process(&format!("{}-{name}-ready", env.marker()));
+    }
+    for name in ["a", "b"] {
+        let step = running.wait_for_process(&format!("{}-{name}", env.marker()));
+        machine::signal(step, rustix::process::Signal::USR1);
+    }
+    env.finish(running).exits(0);
+}

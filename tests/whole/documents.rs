@@ -1,0 +1,104 @@
+//! The documents that a run leaves, each checked before a case looks at it: schema, canonical
+//! bytes, the hash of the stable part, and that what the status cites is what lies there.
+
+use std::path::{Path, PathBuf};
+
+use proctor_core::canonical::Json;
+use proctor_core::digest::Sha256Hex;
+use proctor_core::evidence::{self, Document, SkillEvidence, ToolchainEvidence};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::{machine, schemas};
+
+/// Checks every document of ours below `dir`: a repository or a state directory.
+pub(crate) fn check_all(dir: &Path) {
+    for path in machine::walk(dir) {
+        if path.components().any(|part| part.as_os_str() == ".git") {
+            continue;
+        }
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        match name {
+            "_toolchain.json" => check::<ToolchainEvidence>("toolchain-evidence", &path),
+            "05-status.json" => check_status(&path),
+            "events.jsonl" => drop(check_events(&std::fs::read_to_string(&path).expect("an event log is UTF-8"))),
+            _ if is_skill_evidence(&path) => check::<SkillEvidence>("skill-evidence", &path),
+            _ => {}
+        }
+    }
+}
+
+fn is_skill_evidence(path: &Path) -> bool {
+    let parent = path.parent().and_then(Path::file_name);
+    path.is_file() && parent.is_some_and(|name| name == "verify") && path.extension().is_some_and(|ext| ext == "json")
+}
+
+/// Reads a JSON file.
+pub(crate) fn read(path: &Path) -> Value {
+    let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn check<D: Document + DeserializeOwned>(schema: &str, path: &Path) {
+    let bytes = std::fs::read(path).expect("the walk found it");
+    demand_canonical(path, &bytes);
+    schemas::demand(schema, &read(path), &path.display());
+    let document: D = serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(evidence::to_bytes(&document) == bytes, "{}: the type does not carry all of the document", path.display());
+    let sealed = evidence::to_bytes(&evidence::seal(document));
+    assert!(sealed == bytes, "{}: `sha256` is not that of the stable part", path.display());
+}
+
+fn demand_canonical(path: &Path, bytes: &[u8]) {
+    let json = Json::parse(bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(json.to_vec() == bytes, "{}: not canonical: {}", path.display(), String::from_utf8_lossy(bytes));
+}
+
+/// Checks a status file that we have written; one that we have not is somebody else's.
+fn check_status(path: &Path) {
+    // A case may plant a broken one on purpose.
+    let Ok(bytes) = std::fs::read(path) else { return };
+    let Ok(status) = serde_json::from_slice::<Value>(&bytes) else { return };
+    let Some(cited) = status.pointer("/verification/last_run/evidence") else { return };
+    demand_canonical(path, &bytes);
+    schemas::demand("status", &status, &path.display());
+    for (file, sha256) in cited.as_object().expect("the schema says so") {
+        let cited_path = path.with_file_name(file);
+        let found =
+            std::fs::read(&cited_path).unwrap_or_else(|error| panic!("cited {}: {error}", cited_path.display()));
+        assert_eq!(Some(Sha256Hex::of(&found).as_str()), sha256.as_str(), "{file} is not what the status cites");
+    }
+}
+
+/// Checks a log of events, line by line, and returns them.
+pub(crate) fn check_events(text: &str) -> Vec<Value> {
+    let parse = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let events: Vec<Value> = text.lines().map(parse).collect();
+    for event in &events {
+        schemas::demand("event", event, event);
+    }
+    events
+}
+
+/// The evidence of a skill below a directory that holds `verify/`.
+pub(crate) fn skill(dir: &Path, skill: &str) -> Value {
+    read(&dir.join("verify").join(format!("{skill}.json")))
+}
+
+/// The one run directory below a state directory: the one that holds `verify/`.
+pub(crate) fn only_run(state: &Path) -> PathBuf {
+    let runs: Vec<PathBuf> = machine::walk(state)
+        .into_iter()
+        .filter(|path| path.is_dir() && path.file_name().is_some_and(|name| name == "verify"))
+        .filter_map(|path| path.parent().map(Path::to_owned))
+        .collect();
+    let [run] = runs.as_slice() else { panic!("one run was expected below {}: {runs:?}", state.display()) };
+    run.clone()
+}
+
+/// The stable part of a document, as bytes.
+pub(crate) fn stable_bytes(path: &Path) -> Vec<u8> {
+    let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let document: SkillEvidence = serde_json::from_slice(&bytes).expect("skill evidence");
+    evidence::stable_part(&document).to_vec()
+}

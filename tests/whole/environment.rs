@@ -1,0 +1,319 @@
+//! A hermetic place for one case: its own home, state directory and repositories, made by real
+//! git, under a cleared environment. After every run the place is inspected: each document of
+//! ours is checked, and no process of a step may be left.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::needs::Actor;
+use crate::process::{Finished, Running};
+use crate::spec::{Spec, Step};
+use crate::{binaries, documents, machine};
+
+/// The changeset that every repository of the tests has.
+pub(crate) const CHANGESET: &str = "009_x";
+
+/// One case's place on the machine; gone when it is dropped.
+pub(crate) struct TestEnvironment {
+    root: TempDir,
+    actor: Actor,
+    marker: String,
+    caller_env: RefCell<Vec<(String, String)>>,
+}
+
+/// A repository of a case.
+pub(crate) struct Repo<'e> {
+    env: &'e TestEnvironment,
+    path: PathBuf,
+}
+
+impl TestEnvironment {
+    /// An empty place, owned by the actor.
+    pub(crate) fn new(actor: Actor) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let root = tempfile::Builder::new().prefix("proctor-test-").tempdir().expect("a directory for a case");
+        machine::open_to_all(root.path());
+        let marker = format!("pt{}x{}e", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let env = Self { root, actor, marker, caller_env: RefCell::default() };
+        machine::write(&env.home().join("secret.txt"), "a secret in the home of the caller\n");
+        machine::write(&env.root().join("sibling/secret.txt"), "a secret beside the repository\n");
+        env.hand_over(env.root());
+        env
+    }
+
+    /// Puts another variable into the caller's environment.
+    pub(crate) fn caller_has(&self, name: &str, value: &str) {
+        self.caller_env.borrow_mut().push((name.to_owned(), value.to_owned()));
+    }
+
+    /// The directory that holds everything of the case.
+    pub(crate) fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// The caller's home.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.root().join("home")
+    }
+
+    /// The state directory.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.root().join("state")
+    }
+
+    /// What every process of a step has in its environment.
+    pub(crate) fn marker(&self) -> &str {
+        &self.marker
+    }
+
+    /// Who runs `proctor` here.
+    pub(crate) fn actor(&self) -> Actor {
+        self.actor
+    }
+
+    /// Runs `proctor` outside any repository.
+    pub(crate) fn proctor<const N: usize>(&self, arguments: [&str; N]) -> Finished {
+        self.proctor_in(self.root(), &arguments)
+    }
+
+    /// Runs `proctor` in a directory.
+    pub(crate) fn proctor_in(&self, dir: &Path, arguments: &[&str]) -> Finished {
+        let mut command = self.command(dir);
+        command.args(arguments);
+        self.finish(Running::start(command))
+    }
+
+    /// Waits for the end of a `proctor` and inspects what it left.
+    pub(crate) fn finish(&self, running: Running) -> Finished {
+        let finished = running.wait();
+        let left = machine::processes_with(&self.marker);
+        assert!(left.is_empty(), "processes {left:?} outlived their run\n{finished}");
+        documents::check_all(self.root());
+        finished
+    }
+
+    /// `proctor` in a directory, as the actor, in a cleared environment.
+    pub(crate) fn command(&self, dir: &Path) -> Command {
+        let changes_user = self.changes_user();
+        let program = if changes_user { binaries::proctor_for_all() } else { binaries::proctor() };
+        let mut command = self.as_actor(program.as_os_str());
+        command.current_dir(dir).env("HOME", self.home()).env("LANG", "C.UTF-8");
+        for (name, below) in [("STATE", "state"), ("CONFIG", "config"), ("CACHE", "cache")] {
+            command.env(format!("XDG_{name}_HOME"), self.root().join(below));
+        }
+        command.envs(self.caller_env.borrow().iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    fn changes_user(&self) -> bool {
+        self.actor == Actor::Unprivileged && machine::is_root()
+    }
+
+    fn as_actor(&self, program: &OsStr) -> Command {
+        if !self.changes_user() {
+            return machine::command(program);
+        }
+        let id = machine::UNPRIVILEGED_ID;
+        let mut command = machine::command("setpriv");
+        command.args([&format!("--reuid={id}"), &format!("--regid={id}"), "--clear-groups", "--"]).arg(program);
+        command
+    }
+
+    /// Gives what the test wrote to the actor.
+    fn hand_over(&self, path: &Path) {
+        if self.changes_user() {
+            machine::give_to(path, machine::UNPRIVILEGED_ID);
+        }
+    }
+
+    /// Runs git as the actor, with a fixed identity and date.
+    pub(crate) fn git(&self, dir: &Path, arguments: &[&str]) -> String {
+        let mut command = self.as_actor(OsStr::new("git"));
+        command.current_dir(dir).args(arguments).env("HOME", self.home());
+        command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
+        for who in ["AUTHOR", "COMMITTER"] {
+            command.env(format!("GIT_{who}_NAME"), "A Tester").env(format!("GIT_{who}_EMAIL"), "tester@example.com");
+            command.env(format!("GIT_{who}_DATE"), "2026-01-02T03:04:05Z");
+        }
+        let finished = Running::start(command).wait();
+        assert_eq!(finished.code, Some(0), "git {arguments:?}\n{finished}");
+        finished.stdout
+    }
+
+    /// The repository of the case, with a spec and the usual files, committed.
+    pub(crate) fn repo(&self, spec: &Spec) -> Repo<'_> {
+        self.repo_at("repo", spec)
+    }
+
+    /// The same at another path below the root.
+    pub(crate) fn repo_at(&self, path: &str, spec: &Spec) -> Repo<'_> {
+        let repo = self.empty_repo_at(path);
+        repo.write("README.md", "# A repository\n\nfirst line\nsecond line\n");
+        repo.write(".gitignore", "target/\n*.log\n");
+        repo.write("src/lib.rs", "pub fn one() -> u32 {\n    1\n}\n");
+        repo.write(&format!("changes/{CHANGESET}/00-meta.json"), "{\"title\":\"a change\"}\n");
+        repo.write("spec/verification.yaml", spec.text(&self.marker));
+        repo.commit();
+        repo
+    }
+
+    /// A repository made from a directory of `fixtures/`.
+    pub(crate) fn repo_from(&self, fixture: &str) -> Repo<'_> {
+        let repo = self.empty_repo_at("repo");
+        let source = crate::schemas::project().join("fixtures").join(fixture);
+        for file in machine::walk(&source).into_iter().filter(|path| path.is_file()) {
+            let below = file.strip_prefix(&source).expect("the walk began there").to_str().expect("a UTF-8 name");
+            let target = repo.file(below);
+            std::fs::create_dir_all(target.parent().expect("a file has a directory")).expect("a directory");
+            std::fs::copy(&file, target).expect("a copy of a fixture, with its mode");
+        }
+        self.hand_over(repo.path());
+        repo.commit();
+        repo
+    }
+
+    fn empty_repo_at(&self, path: &str) -> Repo<'_> {
+        let path = self.root().join(path);
+        std::fs::create_dir_all(&path).expect("a directory for a repository");
+        self.hand_over(self.root());
+        self.git(&path, &["init", "--quiet", "--initial-branch=main"]);
+        Repo { env: self, path }
+    }
+}
+
+impl<'e> Repo<'e> {
+    /// A repository that is there already, such as a linked worktree.
+    pub(crate) fn at(env: &'e TestEnvironment, path: PathBuf) -> Self {
+        Self { env, path }
+    }
+
+    /// The worktree.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of a file in the worktree.
+    pub(crate) fn file(&self, path: &str) -> PathBuf {
+        self.path.join(path)
+    }
+
+    /// Writes a file into the worktree.
+    pub(crate) fn write(&self, path: &str, bytes: impl AsRef<[u8]>) {
+        machine::write(&self.file(path), bytes);
+        self.env.hand_over(&self.path);
+    }
+
+    /// Makes a symbolic link in the worktree.
+    pub(crate) fn link(&self, path: &str, target: &Path) {
+        std::os::unix::fs::symlink(target, self.file(path)).expect("a link of the test");
+        self.env.hand_over(&self.path);
+    }
+
+    /// The bytes of a file as text.
+    pub(crate) fn read(&self, path: &str) -> String {
+        std::fs::read_to_string(self.file(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    /// Commits everything.
+    pub(crate) fn commit(&self) {
+        self.git(&["add", "--all"]);
+        self.git(&["commit", "--quiet", "--message=a commit of a test"]);
+    }
+
+    /// Runs git here.
+    pub(crate) fn git(&self, arguments: &[&str]) -> String {
+        self.env.git(&self.path, arguments)
+    }
+
+    /// What git finds changed or new here, our own documents aside.
+    pub(crate) fn changes_seen_by_git(&self) -> Vec<String> {
+        let ours = |path: &str| path.contains("/verify/") || path.ends_with("/05-status.json");
+        let status = self.git(&["status", "--porcelain", "--untracked-files=all"]);
+        status.lines().map(|line| line[3..].to_owned()).filter(|path| !ours(path)).collect()
+    }
+
+    /// `proctor run` for the changeset of the tests.
+    pub(crate) fn run(&self) -> Finished {
+        self.run_with(&[])
+    }
+
+    /// The same with more arguments.
+    pub(crate) fn run_with(&self, arguments: &[&str]) -> Finished {
+        self.env.finish(self.start(arguments))
+    }
+
+    /// Starts it, for a case that acts while it runs.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Running {
+        let words = [&["--profile", "pr", "--changeset", CHANGESET], arguments].concat();
+        self.start_bare(&words)
+    }
+
+    /// `proctor run` with these arguments alone.
+    pub(crate) fn run_bare(&self, arguments: &[&str]) -> Finished {
+        self.env.finish(self.start_bare(arguments))
+    }
+
+    fn start_bare(&self, arguments: &[&str]) -> Running {
+        let mut command = self.env.command(&self.path);
+        command.arg("run").args(arguments).arg("--state-dir").arg(self.env.state());
+        Running::start(command)
+    }
+
+    /// Any other `proctor` command here.
+    pub(crate) fn proctor(&self, arguments: &[&str]) -> Finished {
+        self.env.proctor_in(&self.path, arguments)
+    }
+
+    /// The directory of the changeset of the tests.
+    pub(crate) fn changeset(&self) -> PathBuf {
+        self.file("changes").join(CHANGESET)
+    }
+
+    /// The evidence of a skill.
+    pub(crate) fn evidence(&self, skill: &str) -> Value {
+        documents::skill(&self.changeset(), skill)
+    }
+
+    /// The evidence of one step of `verify.it`.
+    pub(crate) fn step(&self, name: &str) -> Value {
+        let evidence = self.evidence("verify.it");
+        let steps = evidence["steps"].as_array().expect("the schema says so");
+        let found = steps.iter().find(|step| step["name"] == name);
+        found.unwrap_or_else(|| panic!("no step {name} in {evidence:#}")).clone()
+    }
+
+    /// `verification.last_run` of the status file.
+    pub(crate) fn last_run(&self) -> Value {
+        documents::read(&self.changeset().join("05-status.json"))["verification"]["last_run"].clone()
+    }
+
+    /// Whether nothing of ours stands in the changeset.
+    pub(crate) fn is_untouched(&self) -> bool {
+        !self.changeset().join("verify").exists() && !self.changeset().join("05-status.json").exists()
+    }
+}
+
+/// A step that waits until a case lets it go on by [`release`].
+pub(crate) fn waiting_step(env: &TestEnvironment, name: &str) -> Step {
+    let marker = env.marker();
+    let script = format!("trap 'exit 0' USR1; sh -c 'sleep 300; :' {marker}-ready & wait");
+    Step::argv(name, &["sh", "-c", &script, &format!("{marker}-main")])
+}
+
+/// Waits until the waiting step has got to where it waits; its process id.
+pub(crate) fn wait_for_step(env: &TestEnvironment, running: &mut Running) -> u32 {
+    let ready = format!("{}-ready", env.marker());
+    running.wait_for_process(&ready);
+    running.wait_for_process(&format!("{}-main", env.marker()))
+}
+
+/// Lets the waiting step pass.
+pub(crate) fn release(step: u32) {
+    machine::signal(step, rustix::process::Signal::USR1);
+}

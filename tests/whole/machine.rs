@@ -1,0 +1,124 @@
+//! The machine that the tests run on: programs, users, and what runs on it.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+
+/// The search path of everything that the tests start.
+pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
+/// The user without privileges. No such account need exist.
+pub(crate) const UNPRIVILEGED_ID: u32 = 1001;
+
+/// A command with an empty environment but `PATH`: the one place where the tests start programs.
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    #[expect(clippy::disallowed_methods, reason = "the tests drive the binaries as a user does, outside any sandbox")]
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", PATH);
+    command
+}
+
+/// Writes a file of a test; what a repository or a user would have.
+pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) {
+    std::fs::create_dir_all(path.parent().expect("a file has a directory")).expect("a directory of the test");
+    #[expect(clippy::disallowed_methods, reason = "a test's own files need not survive a crash")]
+    std::fs::write(path, bytes).unwrap_or_else(|error| panic!("write {}: {error}", path.display()));
+}
+
+/// Lets every user enter a directory and read it.
+pub(crate) fn open_to_all(dir: &Path) {
+    std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).expect("a mode for a directory of the test");
+}
+
+/// Whether the tests run as root.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Whether a program lies on [`PATH`].
+pub(crate) fn has_program(name: &str) -> bool {
+    PATH.split(':').any(|dir| Path::new(dir).join(name).is_file())
+}
+
+/// Gives everything below `dir`, and itself, to a user.
+pub(crate) fn give_to(dir: &Path, id: u32) {
+    for path in walk(dir) {
+        std::os::unix::fs::lchown(&path, Some(id), Some(id)).expect("root may change owners");
+    }
+}
+
+/// `dir` and everything below it; links are not followed.
+pub(crate) fn walk(dir: &Path) -> Vec<PathBuf> {
+    let mut found = vec![dir.to_owned()];
+    let is_dir = dir.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+    let entries = if is_dir { std::fs::read_dir(dir).ok() } else { None };
+    for entry in entries.into_iter().flatten().flatten() {
+        found.extend(walk(&entry.path()));
+    }
+    found
+}
+
+/// The processes of the machine whose command line or environment holds `marker`.
+pub(crate) fn processes_with(marker: &str) -> Vec<u32> {
+    let this = std::process::id();
+    let pids = std::fs::read_dir("/proc")
+        .expect("/proc")
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| *pid != this && has_marker(*pid, marker)).collect()
+}
+
+fn has_marker(pid: u32, marker: &str) -> bool {
+    ["cmdline", "environ"].into_iter().any(|file| {
+        let bytes = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        bytes.windows(marker.len()).any(|window| window == marker.as_bytes())
+    })
+}
+
+/// The one process whose command line holds `marker`, where there is one.
+pub(crate) fn process_called(marker: &str) -> Option<u32> {
+    let in_cmdline = |pid: &u32| {
+        let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        bytes.split(|byte| *byte == 0).any(|word| word == marker.as_bytes())
+    };
+    processes_with(marker).into_iter().find(in_cmdline)
+}
+
+/// The effective user id of a process, as the host sees it.
+pub(crate) fn host_uid_of(pid: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is there");
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("a Uid line");
+    line.split_whitespace().nth(1).and_then(|id| id.parse().ok()).expect("an effective uid")
+}
+
+/// Sends a signal to a process of ours, or of the step that a case started.
+pub(crate) fn signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
+    rustix::process::kill_process(pid, signal).expect("a signal to a process of this test");
+}
+
+/// Waits, bounded, until every process with `marker` has ended.
+pub(crate) fn wait_until_gone(marker: &str, bound: Duration) -> Result<(), Vec<u32>> {
+    let deadline = Instant::now() + bound;
+    loop {
+        let left = processes_with(marker);
+        let Some(first) = left.first() else { return Ok(()) };
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
+            return Err(left);
+        }
+        wait_for_exit(*first, remaining);
+    }
+}
+
+fn wait_for_exit(pid: u32, bound: Duration) {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
+    if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) {
+        let timeout = Timespec::try_from(bound).expect("a bound of seconds");
+        let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout));
+    }
+}

@@ -1,0 +1,88 @@
+//! What a case needs of the machine, and whether the machine has it.
+
+use std::collections::BTreeMap;
+use std::sync::{LazyLock, Mutex};
+
+use crate::environment::TestEnvironment;
+use crate::machine;
+
+/// Who runs `proctor` in a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Actor {
+    /// Whoever runs the tests.
+    Caller,
+    /// A user without privileges, taken on by `setpriv` where the tests run as root.
+    Unprivileged,
+}
+
+/// Something that a machine may lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// Every control of the sandbox, as `proctor doctor` finds it for the actor of the case.
+    Sandbox,
+    /// To run as root.
+    Root,
+    /// A program in one of the directories of [`machine::PATH`].
+    Program(&'static str),
+}
+
+/// One test: a name, what it needs, and what it does in an environment of its own.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) actor: Actor,
+    pub(crate) needs: &'static [Needs],
+    pub(crate) run: fn(&TestEnvironment),
+}
+
+/// A case that runs as whoever runs the tests, in the sandbox.
+pub(crate) const fn case(name: &'static str, run: fn(&TestEnvironment)) -> Case {
+    Case { name, actor: Actor::Caller, needs: &[Needs::Sandbox], run }
+}
+
+/// A case in which no step runs.
+pub(crate) const fn dry_case(name: &'static str, run: fn(&TestEnvironment)) -> Case {
+    Case { name, actor: Actor::Caller, needs: &[], run }
+}
+
+impl Case {
+    /// The same case with other needs.
+    pub(crate) const fn needs(self, needs: &'static [Needs]) -> Self {
+        Self { needs, ..self }
+    }
+
+    /// The same case, under a name of its own, as a user without privileges.
+    pub(crate) const fn unprivileged(self, name: &'static str) -> Self {
+        Self { name, actor: Actor::Unprivileged, ..self }
+    }
+
+    /// What the machine lacks, where it lacks something.
+    pub(crate) fn unmet(&self) -> Option<String> {
+        if self.actor == Actor::Unprivileged && machine::is_root() && !machine::has_program("setpriv") {
+            return Some("setpriv of util-linux, to become another user".to_owned());
+        }
+        self.needs.iter().find_map(|need| need.unmet(self.actor))
+    }
+}
+
+impl Needs {
+    fn unmet(self, actor: Actor) -> Option<String> {
+        match self {
+            Self::Sandbox => sandbox_lacks(actor),
+            Self::Root => (!machine::is_root()).then(|| "root".to_owned()),
+            Self::Program(name) => (!machine::has_program(name)).then(|| format!("the program {name}")),
+        }
+    }
+}
+
+/// What `proctor doctor` says is missing, asked once for each actor.
+fn sandbox_lacks(actor: Actor) -> Option<String> {
+    static ANSWERS: LazyLock<Mutex<BTreeMap<Actor, Option<String>>>> = LazyLock::new(Mutex::default);
+    let mut answers = ANSWERS.lock().expect("no probe panics while it holds the lock");
+    answers.entry(actor).or_insert_with(|| probe(actor)).clone()
+}
+
+fn probe(actor: Actor) -> Option<String> {
+    let doctor = TestEnvironment::new(actor).proctor(["doctor"]);
+    let first = doctor.stderr.lines().chain(doctor.stdout.lines()).find(|line| !line.is_empty()).unwrap_or("no answer");
+    (doctor.code != Some(0)).then(|| format!("the sandbox as {actor:?}: {first}"))
+}

@@ -1,0 +1,141 @@
+//! Specs for tests, written as text; what a case does not say is left to the defaults.
+
+use std::fmt::Write as _;
+
+/// One step.
+#[derive(Clone)]
+pub(crate) struct Step {
+    name: String,
+    cmd: String,
+    fields: Vec<String>,
+}
+
+/// One skill.
+#[derive(Clone)]
+pub(crate) struct Skill {
+    name: String,
+    determinism: &'static str,
+    tier: u8,
+    fields: Vec<String>,
+    steps: Vec<Step>,
+}
+
+/// A spec whose profile `pr` includes every skill, in order.
+#[derive(Clone, Default)]
+pub(crate) struct Spec {
+    top: Vec<String>,
+    defaults: Vec<String>,
+    skills: Vec<Skill>,
+}
+
+impl Step {
+    /// A step that runs a list of words.
+    pub(crate) fn argv(name: &str, words: &[&str]) -> Self {
+        let cmd = serde_json::to_string(words).expect("words are JSON");
+        Self { name: name.to_owned(), cmd, fields: Vec::new() }
+    }
+
+    /// A step that runs a script of `sh`.
+    pub(crate) fn sh(name: &str, script: &str) -> Self {
+        Self::argv(name, &["sh", "-c", script])
+    }
+
+    /// A step that runs a program of the system's Python.
+    pub(crate) fn python(name: &str, program: &str) -> Self {
+        Self::argv(name, &["python3", "-c", program])
+    }
+
+    /// Adds a field, as it stands in the spec.
+    pub(crate) fn with(mut self, field: &str) -> Self {
+        self.fields.push(field.to_owned());
+        self
+    }
+
+    fn line(&self) -> String {
+        let fields: String = self.fields.iter().map(|field| format!(", {field}")).collect();
+        format!("{{ name: {}, cmd: {}{fields} }}", self.name, self.cmd)
+    }
+}
+
+impl Skill {
+    /// A skill of class D0 and tier 1.
+    pub(crate) fn new(name: &str, steps: impl IntoIterator<Item = Step>) -> Self {
+        let steps = steps.into_iter().collect();
+        Self { name: name.to_owned(), determinism: "D0", tier: 1, fields: Vec::new(), steps }
+    }
+
+    /// Declares another tier.
+    pub(crate) fn tier(self, tier: u8) -> Self {
+        Self { tier, ..self }
+    }
+
+    /// Declares another determinism class.
+    pub(crate) fn determinism(self, determinism: &'static str) -> Self {
+        Self { determinism, ..self }
+    }
+
+    /// Adds a field, as it stands in the spec.
+    pub(crate) fn with(mut self, field: &str) -> Self {
+        self.fields.push(field.to_owned());
+        self
+    }
+}
+
+impl Spec {
+    /// A spec of these skills.
+    pub(crate) fn new(skills: impl IntoIterator<Item = Skill>) -> Self {
+        Self { skills: skills.into_iter().collect(), ..Self::default() }
+    }
+
+    /// A spec of one skill `verify.it`.
+    pub(crate) fn of_steps(steps: impl IntoIterator<Item = Step>) -> Self {
+        Self::new([Skill::new("verify.it", steps)])
+    }
+
+    /// A spec of one skill `verify.it` with one step `it` that runs a script of `sh`.
+    pub(crate) fn of_script(script: &str) -> Self {
+        Self::of_steps([Step::sh("it", script)])
+    }
+
+    /// Adds a line below `defaults`.
+    pub(crate) fn with_default(mut self, field: &str) -> Self {
+        self.defaults.push(field.to_owned());
+        self
+    }
+
+    /// Adds lines at the top level.
+    pub(crate) fn top(mut self, lines: &str) -> Self {
+        self.top.push(lines.to_owned());
+        self
+    }
+
+    /// The YAML. Every step is given `TEST_MARKER`, by which its processes are found.
+    pub(crate) fn text(&self, marker: &str) -> String {
+        let mut text = format!("version: 1\ndefaults:\n  env: {{ TEST_MARKER: {marker} }}\n");
+        self.defaults.iter().for_each(|field| push(&mut text, 2, field));
+        self.top.iter().for_each(|lines| push(&mut text, 0, lines));
+        let names: Vec<&str> = self.skills.iter().map(|skill| skill.name.as_str()).collect();
+        push(&mut text, 0, &format!("profiles:\n  pr: {{ include: [{}] }}\nskills:", names.join(", ")));
+        self.skills.iter().for_each(|skill| skill.push_to(&mut text));
+        text
+    }
+}
+
+impl Skill {
+    fn push_to(&self, text: &mut String) {
+        let Self { name, determinism, tier, .. } = self;
+        push(text, 2, &format!("{name}:"));
+        push(text, 4, "description: a skill of a test");
+        push(text, 4, &format!("determinism: {determinism}"));
+        push(text, 4, &format!("tier: {tier}"));
+        self.fields.iter().for_each(|field| push(text, 4, field));
+        push(text, 4, "steps:");
+        self.steps.iter().for_each(|step| push(text, 6, &format!("- {}", step.line())));
+    }
+}
+
+fn push(text: &mut String, indent: usize, lines: &str) {
+    for line in lines.lines() {
+        writeln!(text, "{:indent$}{line}", "").expect("a String takes all");
+    }
+}
