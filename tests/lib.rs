@@ -1,1 +1,0 @@
-//! A package needs a target that is no test; the tests are all in `whole/`.
