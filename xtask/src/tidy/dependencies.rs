@@ -35,14 +35,22 @@ pub(super) fn documented(texts: &Texts) -> Findings {
         .collect()
 }
 
-/// A dependency that no crate uses goes.
+/// A dependency that no crate names, or whose crate never names it, goes.
 pub(super) fn used(texts: &Texts) -> Findings {
     let used: Vec<String> = manifests(texts).flat_map(|(_, manifest)| names(&manifest)).collect();
-    external(texts)
-        .iter()
-        .filter(|name| !used.contains(name))
-        .map(|name| format!("Cargo.toml: no crate uses `{name}`"))
-        .collect()
+    let unnamed = external(texts).into_iter().filter(|name| !used.contains(name));
+    let unused = manifests(texts).flat_map(|(directory, manifest)| {
+        let names = names(&manifest).into_iter().filter(move |name| !is_mentioned(texts, directory, name));
+        names.map(move |name| format!("{directory}/Cargo.toml: no source of `{directory}` names `{name}`"))
+    });
+    unnamed.map(|name| format!("Cargo.toml: no crate uses `{name}`")).chain(unused).collect()
+}
+
+/// Whether a source below `directory` names the crate `name` in a path.
+fn is_mentioned(texts: &Texts, directory: &str, name: &str) -> bool {
+    let path = format!("{}::", name.replace('-', "_"));
+    let prefix = format!("{directory}/");
+    texts.iter().any(|(file, text)| file.starts_with(&prefix) && file.ends_with(".rs") && text.contains(&path))
 }
 
 /// Nothing points back: core ← sandbox, snapshot ← runner ← cli.
@@ -113,11 +121,15 @@ mod tests {
     #[test]
     fn a_dependency_that_no_crate_uses_is_named() {
         let core = "[dependencies]\nserde.workspace = true\n";
-        let found = used(&texts(&[("Cargo.toml", ROOT), ("core/Cargo.toml", core)]));
+        let lib = ("core/src/lib.rs", "use serde::Serialize;");
+        let found = used(&texts(&[("Cargo.toml", ROOT), ("core/Cargo.toml", core), lib]));
         assert_eq!(found, ["Cargo.toml: no crate uses `nix`"]);
         let platform = "[target.'cfg(unix)'.dev-dependencies]\nnix.workspace = true\n";
-        let all = texts(&[("Cargo.toml", ROOT), ("core/Cargo.toml", core), ("cli/Cargo.toml", platform)]);
-        assert_eq!(used(&all), Findings::new());
+        let manifests = [("Cargo.toml", ROOT), ("core/Cargo.toml", core), ("cli/Cargo.toml", platform)];
+        let sources = [lib, ("cli/src/main.rs", "nix::unistd::getpid();")];
+        assert_eq!(used(&texts(&[&manifests[..], &sources[..]].concat())), Findings::new());
+        let unnamed = used(&texts(&[&manifests[..], &sources[..1]].concat()));
+        assert_eq!(unnamed, ["cli/Cargo.toml: no source of `cli` names `nix`"]);
     }
 
     #[test]
