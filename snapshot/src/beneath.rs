@@ -1,1 +1,232 @@
-//! Opens below a directory.
+//! Looking at what stands below an open directory, without following a symbolic link anywhere
+//! on the way and without opening anything but regular files and directories.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use proctor_core::digest::Sha256Hex;
+use proctor_core::drift::{Entry, EntryKind};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, readlinkat};
+use rustix::io::Errno;
+use sha2::{Digest as _, Sha256};
+
+/// How often a file that changes under our eyes is read before we give up.
+const READ_ATTEMPTS: u32 = 5;
+
+/// What stands at a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Something that is hashed: a file, a link, or a special file, which is only named.
+    Entry(Entry),
+    /// A file beyond the bound, or one that kept changing while it was read.
+    Unread(Unread),
+    /// A directory.
+    Directory,
+    /// Nothing, or something behind a symbolic link, which is no part of the tree.
+    Nothing,
+}
+
+/// Why a file was not hashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// It is larger than the bound.
+    TooLarge,
+    /// It kept changing.
+    Unstable,
+}
+
+/// Opens `path` below `root`; the empty path is `root` itself.
+pub(crate) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+    let path = if path.is_empty() { b"." } else { path };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(root, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty(), resolve)?)
+}
+
+/// Opens what stands at `path` without touching it, or nothing where nothing of the tree does.
+pub(crate) fn look(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<Option<(OwnedFd, Stat)>> {
+    match open(root, path, OFlags::PATH) {
+        Ok(fd) => {
+            let stat = fstat(&fd)?;
+            Ok(Some((fd, stat)))
+        }
+        Err(error) if is_nothing(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether an error says that nothing of the tree stands at a path: it is not there, or a part
+/// of the way to it is no directory but a file or a symbolic link.
+pub(crate) fn is_nothing(error: &io::Error) -> bool {
+    let nothing = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP];
+    nothing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Reads and hashes what stands at `path`; files of more than `limit` bytes are not read.
+pub(crate) fn read(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Result<Found> {
+    let Some((fd, stat)) = look(root, path)? else { return Ok(Found::Nothing) };
+    let entry = |kind, content: &[u8]| Entry { kind, executable: false, sha256: Sha256Hex::of(content) };
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Found::Directory,
+        FileType::Symlink => Found::Entry(entry(EntryKind::Symlink, &link_target(fd.as_fd())?)),
+        FileType::RegularFile => read_file(root, path, limit)?,
+        _ => Found::Entry(entry(EntryKind::Special, b"")),
+    })
+}
+
+/// The target of the symbolic link that `fd` was opened on with `O_PATH`.
+pub(crate) fn link_target(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    Ok(readlinkat(fd, "", Vec::new())?.into_bytes())
+}
+
+fn read_file(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Result<Found> {
+    for _ in 0..READ_ATTEMPTS {
+        let fd = match open(root, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
+            Ok(fd) => fd,
+            Err(error) if is_nothing(&error) => return Ok(Found::Nothing),
+            Err(error) => return Err(error),
+        };
+        match hash_open(fd.as_fd(), limit)? {
+            Hashed::Stable { executable, sha256 } => {
+                return Ok(Found::Entry(Entry { kind: EntryKind::File, executable, sha256 }));
+            }
+            Hashed::TooLarge => return Ok(Found::Unread(Unread::TooLarge)),
+            Hashed::Changed => {}
+        }
+    }
+    Ok(Found::Unread(Unread::Unstable))
+}
+
+/// What came of hashing an open file once.
+pub(crate) enum Hashed {
+    /// It stood still.
+    Stable {
+        /// Whether its owner may execute it.
+        executable: bool,
+        /// The sha256 of its bytes.
+        sha256: Sha256Hex,
+    },
+    /// It is larger than the bound; nothing was read.
+    TooLarge,
+    /// It changed while it was read, or is no regular file any more.
+    Changed,
+}
+
+/// Hashes an open file, from its start.
+pub(crate) fn hash_open(fd: BorrowedFd<'_>, limit: u64) -> io::Result<Hashed> {
+    let before = fstat(fd)?;
+    if FileType::from_raw_mode(before.st_mode) != FileType::RegularFile {
+        return Ok(Hashed::Changed);
+    }
+    let size = size_of(&before);
+    if size > limit {
+        return Ok(Hashed::TooLarge);
+    }
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 128 << 10];
+    let mut at = 0;
+    // One byte past the size is asked for too, so that a file that grows is noticed and a
+    // writer that never ends is not followed.
+    while at <= size {
+        match rustix::io::pread(fd, &mut buffer, at) {
+            Ok(0) => break,
+            Ok(count) => {
+                hasher.update(&buffer[..count]);
+                at += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if at != size || stamp(&before) != stamp(&fstat(fd)?) {
+        return Ok(Hashed::Changed);
+    }
+    let sha256 = Sha256Hex::from_raw(hasher.finalize().into());
+    Ok(Hashed::Stable { executable: is_executable(&before), sha256 })
+}
+
+/// The whole of the regular file at `path`, or the target of the link; nothing where it is
+/// neither or larger than `limit`.
+pub(crate) fn content(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Result<Option<Vec<u8>>> {
+    let Some((fd, stat)) = look(root, path)? else { return Ok(None) };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Symlink => link_target(fd.as_fd()).map(Some),
+        FileType::RegularFile if size_of(&stat) <= limit => {
+            let fd = open(root, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+            let mut bytes = Vec::new();
+            io::Read::read_to_end(&mut io::Read::take(std::fs::File::from(fd), limit + 1), &mut bytes)?;
+            Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= limit))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// What changes when a file is written: size, and both times to the nanosecond.
+fn stamp(stat: &Stat) -> [i128; 5] {
+    [
+        stat.st_size.into(),
+        stat.st_mtime.into(),
+        stat.st_mtime_nsec.into(),
+        stat.st_ctime.into(),
+        stat.st_ctime_nsec.into(),
+    ]
+}
+
+/// The length of a file in bytes.
+pub(crate) fn size_of(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(u64::MAX)
+}
+
+/// Whether the owner may execute it.
+pub(crate) fn is_executable(stat: &Stat) -> bool {
+    stat.st_mode & 0o100 != 0
+}
+
+/// The names in the directory `path`, sorted; none where it is no directory.
+pub(crate) fn names(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    match open(root, path, OFlags::RDONLY | OFlags::DIRECTORY) {
+        Ok(fd) => names_of(fd.as_fd()),
+        Err(error) if is_nothing(&error) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The names in an open directory, sorted.
+pub(crate) fn names_of(dir: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Everything below the directory `path` that is no directory, sorted by path. More than
+/// `limit` are not listed: `None`.
+pub(crate) fn leaves(root: BorrowedFd<'_>, path: &[u8], limit: usize) -> io::Result<Option<Vec<Vec<u8>>>> {
+    let mut pending = vec![path.to_vec()];
+    let mut found = Vec::new();
+    while let Some(dir) = pending.pop() {
+        let names = names(root, &dir)?;
+        if found.len() + pending.len() + names.len() > limit {
+            return Ok(None);
+        }
+        for name in names {
+            let path = crate::paths::join(&dir, &name);
+            match look(root, &path)? {
+                Some((_, stat)) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => pending.push(path),
+                Some(_) => found.push(path),
+                None => {}
+            }
+        }
+    }
+    found.sort_unstable();
+    Ok(Some(found))
+}
+
+/// The kind of an entry of an open directory, without following it.
+pub(crate) fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Stat> {
+    Ok(rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?)
+}

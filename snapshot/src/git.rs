@@ -8,9 +8,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+mod config;
 pub(crate) mod helper;
+mod ignore;
+mod listing;
 pub mod protocol;
 pub mod reader;
+mod tree_id;
 
 /// Why a repository could not be read. Every message ends with how to mend it, on a `hint:` line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]

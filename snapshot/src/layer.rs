@@ -1,9 +1,16 @@
 //! What a step wrote: an overlay's upper directory, read.
 
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use proctor_core::digest::Sha256Hex;
+use proctor_core::drift::display_path;
+use rustix::fs::{FileType, Mode, OFlags, Stat, fgetxattr, flistxattr, openat, readlinkat};
+use rustix::io::Errno;
+
+use crate::beneath::{self, Hashed};
+use crate::paths;
 
 /// Everything that one layer holds, by path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -87,6 +94,12 @@ pub enum ScanError {
         /// The extended attribute.
         xattr: String,
     },
+    /// A file changed while it was read: something still writes to the layer.
+    #[error("`{path}` in the step's layer changed while it was read\nhint: a process of the step outlived it; please report it")]
+    NotSealed {
+        /// The path, for people.
+        path: String,
+    },
     /// The layer has more entries than the bound.
     #[error(
         "the step's layer has more than {limit} entries\nhint: name the directory that it fills in the skill's `caches`"
@@ -101,6 +114,169 @@ pub enum ScanError {
 ///
 /// # Errors
 /// An entry cannot be read or decoded, or there are too many.
-pub fn scan_layer(_upper: BorrowedFd<'_>, _bounds: ScanBounds) -> Result<LayerScan, ScanError> {
-    unimplemented!()
+pub fn scan_layer(upper: BorrowedFd<'_>, bounds: ScanBounds) -> Result<LayerScan, ScanError> {
+    let mut scanner = Scanner { bounds, hashed: 0, entries: BTreeMap::new() };
+    let top = reopen_directory(upper).map_err(|source| io_error(b".", source))?;
+    decode(top.as_fd(), b".")?;
+    scanner.directory(top.as_fd(), b"", 0)?;
+    Ok(LayerScan { entries: scanner.entries })
+}
+
+/// How deep directories may lie in each other: deeper than any path that a program can name.
+const MAX_DEPTH: usize = 4096;
+
+struct Scanner {
+    bounds: ScanBounds,
+    hashed: u64,
+    entries: BTreeMap<Vec<u8>, LayerEntry>,
+}
+
+impl Scanner {
+    fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8], depth: usize) -> Result<(), ScanError> {
+        if depth > MAX_DEPTH {
+            return Err(io_error(path, Errno::NAMETOOLONG.into()));
+        }
+        for name in beneath::names_of(dir).map_err(|source| io_error(path, source))? {
+            let path = paths::join(path, &name);
+            if self.entries.len() >= self.bounds.entries {
+                return Err(ScanError::TooManyEntries { limit: self.bounds.entries });
+            }
+            let stat = beneath::stat_at(dir, &name).map_err(|source| io_error(&path, source))?;
+            let entry = self.entry(dir, &name, &path, &stat, depth)?;
+            self.entries.insert(path, entry);
+        }
+        Ok(())
+    }
+
+    fn entry(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        path: &[u8],
+        stat: &Stat,
+        depth: usize,
+    ) -> Result<LayerEntry, ScanError> {
+        let failed = |source| io_error(path, source);
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => self.file(dir, name, path, stat),
+            FileType::Directory => {
+                let opened = Unlocked::open(dir, name, stat, OFlags::DIRECTORY).map_err(failed)?;
+                let opaque = decode(opened.fd.as_fd(), path)?;
+                self.directory(opened.fd.as_fd(), path, depth + 1)?;
+                opened.lock().map_err(failed)?;
+                Ok(LayerEntry::Directory { opaque })
+            }
+            FileType::Symlink => {
+                let target = readlinkat(dir, name, Vec::new()).map_err(|errno| failed(errno.into()))?;
+                Ok(LayerEntry::Symlink { target: target.into_bytes() })
+            }
+            FileType::CharacterDevice if stat.st_rdev == 0 => Ok(LayerEntry::Whiteout),
+            _ => Ok(LayerEntry::Special),
+        }
+    }
+
+    fn file(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<LayerEntry, ScanError> {
+        let failed = |source| io_error(path, source);
+        let opened = Unlocked::open(dir, name, stat, OFlags::NONBLOCK | OFlags::NOCTTY).map_err(failed)?;
+        decode(opened.fd.as_fd(), path)?;
+        let limit = self.bounds.file_bytes.min(self.bounds.total_bytes - self.hashed);
+        let content = match beneath::hash_open(opened.fd.as_fd(), limit).map_err(failed)? {
+            Hashed::Stable { sha256, .. } => FileContent::Sha256(sha256),
+            Hashed::TooLarge => FileContent::BeyondBound,
+            Hashed::Changed => return Err(ScanError::NotSealed { path: display_path(path) }),
+        };
+        opened.lock().map_err(failed)?;
+        let size = beneath::size_of(stat);
+        if matches!(content, FileContent::Sha256(_)) {
+            self.hashed += size;
+        }
+        Ok(LayerEntry::File { executable: beneath::is_executable(stat), size, content })
+    }
+}
+
+/// A file or directory that was opened for reading, whatever mode the step gave it.
+///
+/// A mode without read permission would hide it from an unprivileged daemon; as the owner of the
+/// layer it may change the mode and change it back, since later steps see it.
+struct Unlocked {
+    fd: OwnedFd,
+    restore: Option<Mode>,
+}
+
+impl Unlocked {
+    fn open(dir: BorrowedFd<'_>, name: &[u8], stat: &Stat, flags: OFlags) -> io::Result<Self> {
+        let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let needed = if is_directory { Mode::RUSR | Mode::XUSR } else { Mode::RUSR };
+        let mode = Mode::from_raw_mode(stat.st_mode);
+        if mode.contains(needed) || rustix::process::geteuid().is_root() {
+            return Ok(Self { fd: openat(dir, name, flags, Mode::empty())?, restore: None });
+        }
+        // chmod of an O_PATH descriptor works by its name in /proc only.
+        let held = openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), mode | needed)?;
+        Ok(Self { fd: openat(dir, name, flags, Mode::empty())?, restore: Some(mode) })
+    }
+
+    /// Gives it back the mode that the step gave it.
+    fn lock(self) -> io::Result<()> {
+        match self.restore {
+            Some(mode) => Ok(rustix::fs::fchmod(&self.fd, mode)?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Opens a directory for reading of which we hold any descriptor, an `O_PATH` one too.
+fn reopen_directory(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    Ok(openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Overlay attributes that say nothing about content: bookkeeping of the kernel.
+const BOOKKEEPING: [&[u8]; 5] = [b"impure", b"origin", b"uuid", b"nlink", b"upper"];
+
+/// Whether the kernel marked a directory as opaque. A mark that we do not know is an error,
+/// since it could change what the layer means.
+fn decode(fd: BorrowedFd<'_>, path: &[u8]) -> Result<bool, ScanError> {
+    let mut opaque = false;
+    for name in xattr_names(fd).map_err(|source| io_error(path, source))? {
+        let unknown = || ScanError::CannotDecode { path: display_path(path), xattr: display_path(&name) };
+        if name.starts_with(b"trusted.overlay.") {
+            return Err(unknown());
+        }
+        // The kernel escapes what the step itself set as `user.overlay.overlay.*`.
+        let Some(mark) = name.strip_prefix(b"user.overlay.") else { continue };
+        if mark == b"opaque" && xattr_value(fd, &name).map_err(|source| io_error(path, source))? == b"y" {
+            opaque = true;
+        } else if !mark.starts_with(b"overlay.") && !BOOKKEEPING.contains(&mark) {
+            return Err(unknown());
+        }
+    }
+    Ok(opaque)
+}
+
+fn xattr_names(fd: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
+    // 64 KiB is the kernel's own bound on the list.
+    let mut list = vec![0; 64 << 10];
+    match flistxattr(fd, list.as_mut_slice()) {
+        Ok(count) => {
+            let names = list[..count].split(|b| *b == 0);
+            Ok(names.filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+        }
+        Err(Errno::NOTSUP) => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn xattr_value(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<Vec<u8>> {
+    let mut value = [0; 16];
+    match fgetxattr(fd, name, value.as_mut_slice()) {
+        Ok(count) => Ok(value[..count].to_vec()),
+        Err(Errno::RANGE) => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn io_error(path: &[u8], source: io::Error) -> ScanError {
+    ScanError::Io { path: display_path(path), source }
 }

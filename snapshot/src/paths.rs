@@ -12,6 +12,16 @@ pub(crate) fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| &path[..at])
 }
 
+/// The last part of `path`.
+pub(crate) fn name(path: &[u8]) -> &[u8] {
+    path.rsplit(|b| *b == b'/').next().unwrap_or(path)
+}
+
+/// Whether some part of `path` is `.git`.
+pub(crate) fn in_git_dir(path: &[u8]) -> bool {
+    path.split(|b| *b == b'/').any(|part| part == b".git")
+}
+
 /// `dir` and `name` joined; `dir` may be empty.
 pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }

@@ -1,13 +1,23 @@
 //! The content identity of a work tree.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use proctor_core::digest::SnapshotId;
-use proctor_core::drift::Entry;
+use proctor_core::digest::{Sha256Hex, SnapshotId};
+use proctor_core::drift::{Entry, EntryKind, display_path, is_our_artifact};
+use rustix::fs::{Mode, OFlags};
 
+use crate::beneath::{self, Found};
 use crate::git::GitError;
 use crate::git::helper::GitHelper;
+use crate::git::protocol::Listing;
+use crate::merkle::merkle_root;
+
+/// How many threads hash.
+const READERS: usize = 2;
 
 /// What the tree of a repository was at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,12 +88,81 @@ impl Snapshot {
     ///
     /// # Errors
     /// The repository is refused, a file cannot be read, or one does not stand still.
-    pub fn take(_repo: &Path, _helper: &GitHelper) -> Result<Self, SnapshotError> {
-        unimplemented!()
+    pub fn take(repo: &Path, helper: &GitHelper) -> Result<Self, SnapshotError> {
+        let listing = helper.list(repo)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let top = rustix::fs::open(&listing.worktree, flags, Mode::empty())
+            .map_err(|errno| io_error(listing.worktree.as_os_str().as_bytes(), errno.into()))?;
+        let paths: Vec<&[u8]> = listing.tracked.iter().chain(&listing.untracked).map(|path| &*path.0).collect();
+        let mut entries = read_all(top.as_fd(), &paths)?;
+        for nested in &listing.nested {
+            if beneath::read(top.as_fd(), &nested.path.0, 0).is_ok_and(|found| found == Found::Directory) {
+                let sha256 = Sha256Hex::of(nested.commit.as_deref().unwrap_or_default().as_bytes());
+                let entry = Entry { kind: EntryKind::Gitlink, executable: false, sha256 };
+                entries.insert(nested.path.0.clone(), entry);
+            }
+        }
+        let id = SnapshotId::from_root(&merkle_root(&entries));
+        Ok(Self { id, entries, git: facts(listing) })
     }
 
     /// The paths at which the two differ, sorted.
     pub fn difference(&self, other: &Self) -> Vec<Vec<u8>> {
         crate::paths::difference(self.entries.iter(), other.entries.iter())
     }
+}
+
+fn facts(listing: Listing) -> GitFacts {
+    GitFacts {
+        worktree: listing.worktree,
+        git_dir: listing.git_dir,
+        common_dir: listing.common_dir,
+        head_commit: listing.head_commit,
+        branch: listing.branch,
+        tree: listing.tree,
+        object_format: ObjectFormat::Sha1,
+    }
+}
+
+/// Reads what stands at each path, by [`READERS`] threads that take the next path in turn.
+fn read_all(top: BorrowedFd<'_>, paths: &[&[u8]]) -> Result<BTreeMap<Vec<u8>, Entry>, SnapshotError> {
+    let next = AtomicUsize::new(0);
+    let read_some = || {
+        let mut entries = Vec::new();
+        while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
+            match read_one(top, path) {
+                Ok(Some(entry)) => entries.push((path.to_vec(), entry)),
+                Ok(None) => {}
+                Err(error) => {
+                    next.store(paths.len(), Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(entries)
+    };
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (1..READERS).map(|_| scope.spawn(read_some)).collect();
+        let mut entries: BTreeMap<_, _> = read_some()?.into_iter().collect();
+        for reader in readers {
+            entries.extend(reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        Ok(entries)
+    })
+}
+
+/// What stands at a path; nothing where it is not covered or gone.
+fn read_one(top: BorrowedFd<'_>, path: &[u8]) -> Result<Option<Entry>, SnapshotError> {
+    if is_our_artifact(path) {
+        return Ok(None);
+    }
+    match beneath::read(top, path, u64::MAX).map_err(|source| io_error(path, source))? {
+        Found::Entry(entry) => Ok(Some(entry)),
+        Found::Directory | Found::Nothing => Ok(None),
+        Found::Unread(_) => Err(SnapshotError::Unstable { path: display_path(path) }),
+    }
+}
+
+fn io_error(path: &[u8], source: std::io::Error) -> SnapshotError {
+    SnapshotError::Io { path: display_path(path), source }
 }

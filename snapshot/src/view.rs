@@ -3,19 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use proctor_core::digest::SnapshotId;
-use proctor_core::drift::Entry;
+use proctor_core::digest::{Sha256Hex, SnapshotId};
+use proctor_core::drift::{Entry, EntryKind, is_our_artifact};
 
 use crate::git::GitError;
 use crate::git::helper::IgnoreQuery;
-use crate::layer::LayerScan;
+use crate::layer::{FileContent, LayerEntry, LayerScan};
+use crate::merkle;
+use crate::paths;
 use crate::snapshot::Snapshot;
 
-/// The tree as a step sees it at its start. Cheap to clone: it holds what the layers touched.
+/// The tree as a step sees it at its start. Cheap to clone: it holds what the layers touched,
+/// and shares the snapshot.
 #[derive(Debug, Clone)]
 pub struct View {
     base: Arc<Snapshot>,
+    /// What the layers left, by path; directories too.
     touched: BTreeMap<Vec<u8>, Touched>,
+    /// Paths at and below which the snapshot and the real tree are hidden by a layer.
     hidden: BTreeSet<Vec<u8>>,
 }
 
@@ -25,13 +30,23 @@ struct Touched {
     covered: bool,
 }
 
+/// What is known of an entry of a layer beside itself.
+#[derive(Debug, Clone, Copy)]
+struct Laid {
+    covered: bool,
+    /// The layer has a `.git` in it.
+    keeps_repository: bool,
+}
+
 /// What is known of one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
     /// This stands there.
     Entry(Entry),
-    /// A file of a layer that was too large to be hashed.
-    Unhashed,
+    /// A file of a layer that was too large to be hashed; its length in bytes.
+    Unhashed(u64),
+    /// A layer's directory; what stands below it is known by its own paths.
+    Directory,
     /// Nothing stands there.
     Absent,
     /// The snapshot does not cover it, and no layer touched it: the real tree has the answer.
@@ -48,8 +63,103 @@ impl View {
     ///
     /// # Errors
     /// The git helper could not say which new paths are ignored.
-    pub fn apply(&self, _scan: &LayerScan, _ignored: &IgnoreQuery) -> Result<Self, GitError> {
-        unimplemented!()
+    pub fn apply(&self, scan: &LayerScan, ignored: &IgnoreQuery) -> Result<Self, GitError> {
+        let covered = self.newly_covered(scan, ignored)?;
+        let mut next = self.clone();
+        for (path, entry) in &scan.entries {
+            let keeps_repository = scan.entries.contains_key(&paths::join(path, b".git"));
+            next.lay(path, entry, Laid { covered: covered.contains(path.as_slice()), keeps_repository });
+        }
+        Ok(next)
+    }
+
+    /// The paths of the layer that hold something and that the snapshot covers, or would.
+    fn newly_covered<'a>(&self, scan: &'a LayerScan, ignored: &IgnoreQuery) -> Result<BTreeSet<&'a [u8]>, GitError> {
+        let holds = |entry: &LayerEntry| !matches!(entry, LayerEntry::Whiteout | LayerEntry::Directory { .. });
+        let leaves: Vec<&[u8]> =
+            scan.entries.iter().filter(|(_, entry)| holds(entry)).map(|(path, _)| path.as_slice()).collect();
+        let covered = self.covers(&leaves, ignored)?;
+        Ok(leaves.into_iter().zip(covered).filter(|(_, covered)| *covered).map(|(path, _)| path).collect())
+    }
+
+    /// Says of each path, none of them a directory, whether a snapshot of the tree with something
+    /// at it would cover it: it was covered already, or is not ignored.
+    ///
+    /// # Errors
+    /// The git helper could not say which paths are ignored.
+    pub(crate) fn covers(&self, asked: &[&[u8]], ignored: &IgnoreQuery) -> Result<Vec<bool>, GitError> {
+        let never = |path: &[u8]| is_our_artifact(path) || paths::in_git_dir(path);
+        let known = |path: &[u8]| {
+            self.base.entries.contains_key(path) || self.touched.get(path).is_some_and(|touched| touched.covered)
+        };
+        let open: Vec<&[u8]> = asked.iter().copied().filter(|path| !never(path) && !known(path)).collect();
+        let mut answers = ignored.ignored(&open)?.into_iter();
+        let mut decide = |path: &[u8]| !never(path) && (known(path) || !answers.next().unwrap_or(false));
+        Ok(asked.iter().map(|path| decide(path)).collect())
+    }
+
+    /// Lays one entry of a layer; those above it were laid before.
+    fn lay(&mut self, path: &[u8], entry: &LayerEntry, laid: Laid) {
+        let standing = match entry {
+            LayerEntry::Whiteout => Standing::Absent,
+            LayerEntry::Directory { opaque: false } if self.has_directory(path) => return,
+            LayerEntry::Directory { opaque: true } if laid.keeps_repository && self.has_repository(path) => {
+                self.standing(path)
+            }
+            other => standing_of(other),
+        };
+        if *entry != (LayerEntry::Directory { opaque: false }) {
+            self.hide(path);
+        }
+        let covered = laid.covered || matches!(&standing, Standing::Entry(entry) if entry.kind == EntryKind::Gitlink);
+        self.touched.insert(path.to_vec(), Touched { standing, covered });
+    }
+
+    /// Whether a directory stands at `path`, as far as is known; a repository is one.
+    fn has_directory(&self, path: &[u8]) -> bool {
+        self.standing(path) == Standing::Directory || self.has_repository(path)
+    }
+
+    fn has_repository(&self, path: &[u8]) -> bool {
+        matches!(self.standing(path), Standing::Entry(entry) if entry.kind == EntryKind::Gitlink)
+    }
+
+    /// Forgets what stood below `path`.
+    fn hide(&mut self, path: &[u8]) {
+        let gone: Vec<Vec<u8>> = paths::below(&self.touched, path).map(|(path, _)| path.clone()).collect();
+        for path in gone {
+            self.touched.remove(&path);
+        }
+        self.hidden.insert(path.to_vec());
+    }
+
+    /// Whether some layer hides the real tree at `path`.
+    pub(crate) fn hides(&self, path: &[u8]) -> bool {
+        !self.hidden.is_empty()
+            && (self.hidden.contains(path) || paths::ancestors(path).any(|above| self.hidden.contains(above)))
+    }
+
+    /// What stands at `path`.
+    pub fn standing(&self, path: &[u8]) -> Standing {
+        if let Some(touched) = self.touched.get(path) {
+            return touched.standing.clone();
+        }
+        match self.base.entries.get(path) {
+            _ if self.hides(path) => Standing::Absent,
+            Some(entry) => Standing::Entry(entry.clone()),
+            None => Standing::Uncovered,
+        }
+    }
+
+    /// What is known to stand below `path`, directories aside; sorted by path.
+    pub(crate) fn known_below(&self, path: &[u8]) -> BTreeMap<Vec<u8>, Standing> {
+        let of_base = paths::below(&self.base.entries, path)
+            .filter(|(path, _)| !self.touched.contains_key(*path) && !self.hides(path))
+            .map(|(path, entry)| (path.clone(), Standing::Entry(entry.clone())));
+        let of_layers = paths::below(&self.touched, path)
+            .filter(|(_, touched)| !matches!(touched.standing, Standing::Absent | Standing::Directory))
+            .map(|(path, touched)| (path.clone(), touched.standing.clone()));
+        of_base.chain(of_layers).collect()
     }
 
     /// The snapshot below all layers.
@@ -57,19 +167,80 @@ impl View {
         &self.base
     }
 
-    /// The Merkle root over the covered paths as they stand now.
+    /// The Merkle root over the covered paths as they stand now: what [`Snapshot::take`] would
+    /// find if the layers were applied. A file that was too large to be hashed makes it the
+    /// root of no snapshot.
     pub fn id(&self) -> SnapshotId {
-        unimplemented!()
+        if self.touched.is_empty() {
+            return self.base.id.clone();
+        }
+        let leaves = self.covered().filter_map(|(path, standing)| Some((path, leaf_of(&standing)?)));
+        SnapshotId::from_root(&merkle::root_of(leaves))
     }
 
     /// The covered paths at which a real snapshot differs from this, sorted.
-    pub fn difference(&self, _real: &Snapshot) -> Vec<Vec<u8>> {
-        unimplemented!()
+    pub fn difference(&self, real: &Snapshot) -> Vec<Vec<u8>> {
+        let here: BTreeMap<&[u8], Standing> = self.covered().collect();
+        let there = real.entries.iter().map(|(path, entry)| (path.as_slice(), Standing::Entry(entry.clone())));
+        paths::difference(here.into_iter(), there)
+    }
+
+    /// What stands at the covered paths; in no order.
+    fn covered(&self) -> impl Iterator<Item = (&[u8], Standing)> {
+        let of_base = self.base.entries.iter().filter(|(path, _)| !self.touched.contains_key(*path) && !self.hides(path));
+        let of_base = of_base.map(|(path, entry)| (path.as_slice(), Standing::Entry(entry.clone())));
+        let of_layers = self.touched.iter().filter(|(_, touched)| {
+            touched.covered && !matches!(touched.standing, Standing::Absent | Standing::Directory)
+        });
+        of_base.chain(of_layers.map(|(path, touched)| (path.as_slice(), touched.standing.clone())))
+    }
+}
+
+/// What a file, link or special file of a layer is to those above it.
+pub(crate) fn standing_of(entry: &LayerEntry) -> Standing {
+    let hashed = |kind, executable, sha256| Standing::Entry(Entry { kind, executable, sha256 });
+    match entry {
+        LayerEntry::File { executable, content: FileContent::Sha256(sha256), .. } => {
+            hashed(EntryKind::File, *executable, sha256.clone())
+        }
+        LayerEntry::File { size, content: FileContent::BeyondBound, .. } => Standing::Unhashed(*size),
+        LayerEntry::Symlink { target } => hashed(EntryKind::Symlink, false, Sha256Hex::of(target)),
+        LayerEntry::Special => hashed(EntryKind::Special, false, Sha256Hex::of(b"")),
+        LayerEntry::Whiteout => Standing::Absent,
+        LayerEntry::Directory { .. } => Standing::Directory,
+    }
+}
+
+fn leaf_of(standing: &Standing) -> Option<merkle::Leaf> {
+    match standing {
+        Standing::Entry(entry) => Some(merkle::leaf(entry)),
+        Standing::Unhashed(size) => Some((merkle::UNHASHED, Sha256Hex::of(&size.to_le_bytes()).to_raw())),
+        Standing::Directory | Standing::Absent | Standing::Uncovered => None,
     }
 }
 
 /// The paths that two lists of layers both touched, sorted. A directory that merely exists in
 /// both is no conflict; what one deletes or replaces, and the other touches inside, is.
-pub fn conflicts(_a: &[&LayerScan], _b: &[&LayerScan]) -> Vec<Vec<u8>> {
-    unimplemented!()
+pub fn conflicts(a: &[&LayerScan], b: &[&LayerScan]) -> Vec<Vec<u8>> {
+    let mut found = BTreeSet::new();
+    for (left, right) in [(a, b), (b, a)] {
+        for (path, entry) in left.iter().flat_map(|scan| &scan.entries) {
+            for other in right {
+                collide(path, entry, other, &mut found);
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+fn collide(path: &[u8], entry: &LayerEntry, other: &LayerScan, found: &mut BTreeSet<Vec<u8>>) {
+    let is_directory = |entry: &LayerEntry| matches!(entry, LayerEntry::Directory { .. });
+    if other.entries.get(path).is_some_and(|theirs| !(is_directory(entry) && is_directory(theirs))) {
+        found.insert(path.to_vec());
+    }
+    if !matches!(entry, LayerEntry::Directory { opaque: false }) {
+        let inside = paths::below(&other.entries, path);
+        let leaves = inside.filter(|(_, theirs)| **theirs != LayerEntry::Directory { opaque: false });
+        found.extend(leaves.map(|(path, _)| path.clone()));
+    }
 }

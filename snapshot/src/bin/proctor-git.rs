@@ -1,2 +1,33 @@
-//! The git helper.
-fn main() {}
+//! `proctor-git`: reads one repository for `proctor`, and ends.
+//!
+//! One request as JSON on standard input, one answer as JSON on standard output. It is started
+//! as the repository's owner, with an empty environment, and ended at a deadline by its parent.
+
+use std::io::{Read as _, Write as _};
+use std::process::ExitCode;
+
+use proctor_snapshot::protocol::Request;
+use proctor_snapshot::reader::answer;
+
+/// The largest request that is read.
+const REQUEST_BYTES: u64 = 512 << 20;
+
+fn main() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}\nhint: `proctor-git` is started by `proctor`; it reads a request on standard input");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve() -> Result<(), std::io::Error> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().take(REQUEST_BYTES).read_to_end(&mut bytes)?;
+    let request: Request = serde_json::from_slice(&bytes)?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    serde_json::to_writer(&mut out, &answer(&request))?;
+    out.flush()
+}

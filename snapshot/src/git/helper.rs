@@ -1,12 +1,28 @@
-//! Starts `proctor-git` and waits for its answer, with a deadline.
+//! Starts `proctor-git` and waits for its answer, with a deadline and a bound on what it says.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use super::GitError;
-use super::protocol::Listing;
+use super::protocol::{Answer, Listing, RepoPath, Request};
+
+/// How long one answer of the helper may take by default.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// How many bytes an answer may have.
+const ANSWER_BYTES: usize = 512 << 20;
+/// How many bytes of the helper's complaint are kept.
+const COMPLAINT_BYTES: usize = 4 << 10;
 
 /// The program that reads repositories for us.
 #[derive(Debug, Clone)]
@@ -17,11 +33,8 @@ pub struct GitHelper {
     pub deadline: Duration,
 }
 
-/// How long one answer of the helper may take by default.
-pub const DEADLINE: Duration = Duration::from_secs(60);
-
 impl GitHelper {
-    /// The helper at `exe`, with the default deadline.
+    /// The helper at `exe`, with a deadline of 60 seconds.
     pub fn new(exe: impl Into<PathBuf>) -> Self {
         Self { exe: exe.into(), deadline: DEADLINE }
     }
@@ -30,16 +43,171 @@ impl GitHelper {
     ///
     /// # Errors
     /// The repository is refused or cannot be read; [`GitError`] says why and how to mend it.
-    pub fn list(&self, _repo: &Path) -> Result<Listing, GitError> {
-        unimplemented!()
+    pub fn list(&self, repo: &Path) -> Result<Listing, GitError> {
+        match self.ask(repo, &Request::List { repo: repo.to_owned() })? {
+            Answer::List(listing) => Ok(listing),
+            Answer::Refused { why } => Err(why),
+            Answer::Ignored { .. } => Err(self.failed("it answered another question".into())),
+        }
     }
 
     /// Says for each path, none of them a directory, whether the rules on disk ignore it.
     ///
     /// # Errors
     /// As [`GitHelper::list`].
-    pub fn ignored(&self, _repo: &Path, _paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
-        unimplemented!()
+    pub fn ignored(&self, repo: &Path, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
+        if paths.is_empty() {
+            return Ok(Vec::new());
+        }
+        let asked = paths.iter().map(|path| RepoPath(path.to_vec())).collect();
+        match self.ask(repo, &Request::Ignored { repo: repo.to_owned(), paths: asked })? {
+            Answer::Ignored { ignored } if ignored.len() == paths.len() => Ok(ignored),
+            Answer::Refused { why } => Err(why),
+            _ => Err(self.failed("it answered another question".into())),
+        }
+    }
+
+    fn ask(&self, repo: &Path, request: &Request) -> Result<Answer, GitError> {
+        let failed = |problem: String| self.failed(problem);
+        let question = serde_json::to_vec(request).map_err(|error| failed(error.to_string()))?;
+        let mut child = self.spawn(repo)?;
+        let talked = Conversation::new(&mut child, question).and_then(|talk| talk.until(Instant::now() + self.deadline));
+        if !matches!(talked, Ok(Talked::Whole { .. })) {
+            // An error here means that it has ended by itself.
+            let _ = child.kill();
+        }
+        let status = child.wait().map_err(|error| failed(error.to_string()))?;
+        match talked.map_err(|error| failed(error.to_string()))? {
+            Talked::Late => Err(GitError::Deadline { path: repo.to_owned(), deadline: self.deadline }),
+            Talked::TooMuch => Err(failed(format!("its answer is larger than {ANSWER_BYTES} bytes"))),
+            Talked::Whole { complaint, .. } if !status.success() => {
+                Err(failed(format!("{status}: {}", proctor_core::evidence::escape_output(&complaint).trim())))
+            }
+            Talked::Whole { answer, .. } => serde_json::from_slice(&answer).map_err(|error| failed(error.to_string())),
+        }
+    }
+
+    /// Starts the helper as the owner of `repo` where we are root, as ourselves otherwise.
+    fn spawn(&self, repo: &Path) -> Result<Child, GitError> {
+        let exe = File::open(&self.exe).map_err(|error| self.failed(error.to_string()))?;
+        let found = std::fs::metadata(repo);
+        let found = found.map_err(|error| GitError::Io { path: repo.to_owned(), problem: error.to_string() })?;
+        let owner = (rustix::process::geteuid().is_root() && found.uid() != 0).then_some((found.uid(), found.gid()));
+        // The owner need not be able to reach the program by its path, only to execute it.
+        let program = match owner {
+            Some(_) => PathBuf::from(format!("/proc/self/fd/{}", exe.as_raw_fd())),
+            None => self.exe.clone(),
+        };
+        #[expect(clippy::disallowed_methods, reason = "this is the git helper's launcher")]
+        let mut command = Command::new(program);
+        command.arg0("proctor-git").env_clear().current_dir("/");
+        command.env("HOME", "/nonexistent").env("XDG_CONFIG_HOME", "/nonexistent");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if let Some((uid, gid)) = owner {
+            // Supplementary groups are cleared by std where root gives up its uid.
+            command.gid(gid).uid(uid);
+        }
+        command.spawn().map_err(|error| self.failed(format!("cannot start it: {error}")))
+    }
+
+    fn failed(&self, problem: String) -> GitError {
+        GitError::Helper { exe: self.exe.clone(), problem }
+    }
+}
+
+/// How a conversation ended.
+enum Talked {
+    Whole { answer: Vec<u8>, complaint: Vec<u8> },
+    Late,
+    TooMuch,
+}
+
+/// The three pipes of the helper, and what went through them.
+struct Conversation {
+    question: Vec<u8>,
+    written: usize,
+    stdin: Option<OwnedFd>,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
+    answer: Vec<u8>,
+    complaint: Vec<u8>,
+}
+
+impl Conversation {
+    fn new(child: &mut Child, question: Vec<u8>) -> io::Result<Self> {
+        let stdin = child.stdin.take().map(OwnedFd::from);
+        let stdout = child.stdout.take().map(OwnedFd::from);
+        let stderr = child.stderr.take().map(OwnedFd::from);
+        for fd in [&stdin, &stdout, &stderr].into_iter().flatten() {
+            rustix::io::ioctl_fionbio(fd, true)?;
+        }
+        Ok(Self { question, written: 0, stdin, stdout, stderr, answer: Vec::new(), complaint: Vec::new() })
+    }
+
+    /// Writes and reads until both outputs end, the deadline passes or a bound is met.
+    fn until(mut self, deadline: Instant) -> io::Result<Talked> {
+        while self.stdout.is_some() || self.stderr.is_some() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Talked::Late);
+            }
+            self.wait(left)?;
+            self.write()?;
+            read_into(&mut self.stdout, &mut self.answer)?;
+            read_into(&mut self.stderr, &mut self.complaint)?;
+            self.complaint.truncate(COMPLAINT_BYTES);
+            if self.answer.len() > ANSWER_BYTES {
+                return Ok(Talked::TooMuch);
+            }
+        }
+        Ok(Talked::Whole { answer: self.answer, complaint: self.complaint })
+    }
+
+    fn wait(&self, left: Duration) -> io::Result<()> {
+        let out = self.stdin.as_ref().map(|fd| PollFd::new(fd, PollFlags::OUT));
+        let ins = [&self.stdout, &self.stderr].into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN));
+        let mut fds: Vec<_> = out.into_iter().chain(ins).collect();
+        let timeout = Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        while let Some(fd) = &self.stdin {
+            let rest = &self.question[self.written..];
+            match rustix::io::write(fd, rest) {
+                _ if rest.is_empty() => self.stdin = None,
+                Ok(count) => self.written += count,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                // It ended without reading all; its status and its complaint say why.
+                Err(Errno::PIPE) => self.stdin = None,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads what is there; the pipe is closed at its end.
+fn read_into(pipe: &mut Option<OwnedFd>, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let mut buffer = [0; 64 << 10];
+    let Some(fd) = pipe.as_ref().map(|fd| fd.as_fd()) else { return Ok(()) };
+    match read_once(fd, &mut buffer)? {
+        None => {}
+        Some(0) => *pipe = None,
+        Some(count) => bytes.extend_from_slice(&buffer[..count]),
+    }
+    Ok(())
+}
+
+fn read_once(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    match rustix::io::read(fd, buffer) {
+        Ok(count) => Ok(Some(count)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -55,5 +223,18 @@ impl IgnoreQuery {
     /// The rules of the work tree `repo`.
     pub fn new(helper: GitHelper, repo: impl Into<PathBuf>) -> Self {
         Self { helper, repo: repo.into(), known: Mutex::new(HashMap::new()) }
+    }
+
+    /// Says for each path, none of them a directory, whether it is ignored. The helper is asked
+    /// once for all paths that were not asked before, and not at all where there are none.
+    ///
+    /// # Errors
+    /// As [`GitHelper::list`].
+    pub fn ignored(&self, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let new: Vec<&[u8]> = paths.iter().copied().filter(|path| !known.contains_key(*path)).collect();
+        let answers = self.helper.ignored(&self.repo, &new)?;
+        known.extend(new.iter().map(|path| path.to_vec()).zip(answers));
+        Ok(paths.iter().map(|path| known.get(*path).copied().unwrap_or(false)).collect())
     }
 }

@@ -1,6 +1,200 @@
-//! Reads.
+//! Reads a repository with libgit2, for a process that does nothing else: `proctor-git`.
+//!
+//! The caller is expected to run as the repository's owner, with an empty environment and under
+//! a deadline; nothing here bounds the time that a hostile repository costs.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::symlink_metadata;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use git2::{Config, ConfigLevel, ErrorCode, Index, Repository, RepositoryOpenFlags};
+use rustix::fs::{FileType, Mode, OFlags};
+
+use super::GitError;
+use super::config::{check_config, check_extensions, check_worktree, common_dir, gitfile_target, io};
+use super::ignore::Rules;
+use super::listing;
 use super::protocol::{Answer, Request};
+use crate::beneath;
+
 /// Answers one request.
-pub fn answer(_request: &Request) -> Answer {
-    unimplemented!()
+pub fn answer(request: &Request) -> Answer {
+    let answered = match request {
+        Request::List { repo } => Opened::open(repo).and_then(|top| listing::list(&top)).map(Answer::List),
+        Request::Ignored { repo, paths } => Opened::open(repo).and_then(|top| {
+            let mut rules = Rules::new(top);
+            let ignored = paths.iter().map(|path| rules.ignores(&path.0)).collect::<Result<_, _>>()?;
+            Ok(Answer::Ignored { ignored })
+        }),
+    };
+    answered.unwrap_or_else(|why| Answer::Refused { why })
 }
+
+/// A repository that was checked and opened.
+pub(super) struct Opened {
+    pub(super) repository: Repository,
+    pub(super) worktree: PathBuf,
+    pub(super) git_dir: PathBuf,
+    pub(super) common_dir: PathBuf,
+    pub(super) top: OwnedFd,
+}
+
+impl Opened {
+    /// Opens the repository whose work tree is `path`.
+    pub(super) fn open(path: &Path) -> Result<Self, GitError> {
+        let worktree = path.canonicalize().map_err(|error| io(path, &error))?;
+        let git_dir = find_git_dir(&worktree)?;
+        let common_dir = real(&common_dir(&git_dir)?)?;
+        for owned in [&worktree, &worktree.join(".git"), &git_dir, &common_dir] {
+            check_owner(owned, &worktree)?;
+        }
+        let config = checked_config(&worktree, &git_dir, &common_dir)?;
+        let none: [&OsStr; 0] = [];
+        let repository = Repository::open_ext(&worktree, RepositoryOpenFlags::NO_SEARCH, none)
+            .map_err(|error| cannot_open(&worktree, &error))?;
+        check_places(&repository, &worktree, &git_dir, &common_dir)?;
+        // From here on neither the system's config nor the user's decides what is ignored.
+        repository.set_config(&config).map_err(|error| unreadable(&worktree, &error))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let top = rustix::fs::open(&worktree, flags, Mode::empty()).map_err(|errno| io(&worktree, &errno.into()))?;
+        Ok(Self { repository, worktree, git_dir, common_dir, top })
+    }
+
+    /// The index as it is on disk.
+    pub(super) fn index(&self) -> Result<Index, GitError> {
+        self.repository.index().map_err(|error| cannot_read_index(&self.worktree, &error))
+    }
+
+    /// Whether the index holds a submodule at `path`.
+    pub(super) fn has_gitlink(&self, path: &[u8]) -> Result<bool, GitError> {
+        let entry = self.index()?.get_path(Path::new(OsStr::from_bytes(path)), 0);
+        Ok(entry.is_some_and(|entry| entry.mode == listing::GITLINK_MODE))
+    }
+}
+
+fn find_git_dir(worktree: &Path) -> Result<PathBuf, GitError> {
+    let dot_git = worktree.join(".git");
+    let found = match symlink_metadata(&dot_git) {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(no_git_dir(worktree)),
+        Err(error) => return Err(io(&dot_git, &error)),
+    };
+    if found.is_symlink() {
+        return Err(GitError::Unsupported {
+            path: worktree.to_owned(),
+            what: "a symbolic link as `.git`".into(),
+            mend: "replace it by a file that says `gitdir: <path>`".into(),
+        });
+    }
+    real(&if found.is_dir() { dot_git } else { gitfile_target(&dot_git)? })
+}
+
+fn no_git_dir(worktree: &Path) -> GitError {
+    let is_bare = worktree.join("HEAD").is_file() && worktree.join("objects").is_dir() && worktree.join("refs").is_dir();
+    let path = worktree.to_owned();
+    if is_bare { GitError::Bare { path } } else { GitError::NotARepository { path } }
+}
+
+fn real(path: &Path) -> Result<PathBuf, GitError> {
+    path.canonicalize().map_err(|error| io(path, &error))
+}
+
+fn check_owner(path: &Path, worktree: &Path) -> Result<(), GitError> {
+    let owner = symlink_metadata(path).map_err(|error| io(path, &error))?.uid();
+    if owner == rustix::process::geteuid().as_raw() {
+        Ok(())
+    } else {
+        Err(GitError::ForeignOwner { path: worktree.to_owned() })
+    }
+}
+
+/// The repository's own config and nothing else, after it was found to point nowhere.
+fn checked_config(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<Config, GitError> {
+    let files = [
+        (common_dir.join("config"), ConfigLevel::Local),
+        (git_dir.join("config.worktree"), ConfigLevel::Worktree),
+    ];
+    let failed = |error: git2::Error| unreadable(worktree, &error);
+    let mut whole = Config::new().map_err(failed)?;
+    for (file, level) in files {
+        if !check_config(&file)? {
+            continue;
+        }
+        let alone = Config::open(&file).map_err(failed)?;
+        check_worktree(&alone, &file, git_dir, worktree)?;
+        check_extensions(&alone, worktree)?;
+        let counts = level == ConfigLevel::Local || whole.get_bool("extensions.worktreeconfig").unwrap_or(false);
+        if counts {
+            whole.add_file(&file, level, false).map_err(failed)?;
+        }
+    }
+    if whole.get_bool("core.bare").unwrap_or(false) {
+        return Err(GitError::Bare { path: worktree.to_owned() });
+    }
+    Ok(whole)
+}
+
+/// libgit2 must have come to the same places as we did.
+fn check_places(repo: &Repository, worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<(), GitError> {
+    let Some(workdir) = repo.workdir() else { return Err(GitError::Bare { path: worktree.to_owned() }) };
+    for (theirs, ours) in [(workdir, worktree), (repo.path(), git_dir), (repo.commondir(), common_dir)] {
+        if real(theirs)? != ours {
+            let problem = format!("libgit2 reads `{}` in place of `{}`", theirs.display(), ours.display());
+            return Err(GitError::Unreadable { path: worktree.to_owned(), problem });
+        }
+    }
+    Ok(())
+}
+
+fn cannot_open(worktree: &Path, error: &git2::Error) -> GitError {
+    if error.code() == ErrorCode::Owner {
+        GitError::ForeignOwner { path: worktree.to_owned() }
+    } else {
+        unreadable(worktree, error)
+    }
+}
+
+fn cannot_read_index(worktree: &Path, error: &git2::Error) -> GitError {
+    let (what, mend) = if error.message().contains("'link'") {
+        ("a split index", "run `git update-index --no-split-index`, and `git config --unset core.splitIndex`")
+    } else if error.message().contains("'sdir'") {
+        ("a sparse index", "run `git sparse-checkout reapply --no-sparse-index`")
+    } else {
+        return unreadable(worktree, error);
+    };
+    GitError::Unsupported { path: worktree.to_owned(), what: what.into(), mend: mend.into() }
+}
+
+/// The error for what libgit2 could not read, in its words.
+pub(super) fn unreadable(worktree: &Path, error: &git2::Error) -> GitError {
+    GitError::Unreadable { path: worktree.to_owned(), problem: error.message().to_owned() }
+}
+
+/// Whether `path`, relative to the top, is a directory that is reached without a symbolic link.
+pub(super) fn is_real_directory(top: &Opened, path: &[u8]) -> Result<bool, GitError> {
+    match beneath::look(top.top.as_fd(), path) {
+        Ok(Some((_, stat))) => Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
+        Ok(None) => Ok(false),
+        Err(error) => Err(io(&top.worktree.join(OsStr::from_bytes(path)), &error)),
+    }
+}
+
+/// Whether the directory `place` is the work tree of a repository: its `.git` is a file, or a
+/// directory that has a HEAD.
+pub(super) fn holds_repository(place: &Path) -> Result<bool, GitError> {
+    let dot_git = place.join(".git");
+    match symlink_metadata(&dot_git) {
+        Ok(found) if found.is_dir() => Ok(symlink_metadata(dot_git.join("HEAD")).is_ok()),
+        Ok(found) => Ok(found.is_file()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(error) => Err(io(&dot_git, &error)),
+    }
+}
+
+/// Paths, sorted and each once.
+pub(super) type PathSet = BTreeSet<Vec<u8>>;

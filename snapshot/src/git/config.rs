@@ -1,0 +1,166 @@
+//! Reads git's small files with bounds, before libgit2 is let near them: the config, a `.git`
+//! file, and `commondir`.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::io::Errno;
+
+use super::GitError;
+
+/// The largest config that is read.
+const CONFIG_BYTES: u64 = 1 << 20;
+/// The largest `.git` file or `commondir` that is read.
+const POINTER_BYTES: u64 = 16 << 10;
+
+/// Reads a regular file of at most `limit` bytes; `None` where there is none.
+fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, GitError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = match open(path, flags, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::LOOP) => return Err(not_regular(path)),
+        Err(errno) => return Err(io(path, &errno.into())),
+    };
+    let stat = fstat(&fd).map_err(|errno| io(path, &errno.into()))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(not_regular(path));
+    }
+    let mut bytes = Vec::new();
+    File::from(fd).take(limit + 1).read_to_end(&mut bytes).map_err(|error| io(path, &error))?;
+    if bytes.len() as u64 > limit {
+        return Err(refused(path, format!("it is larger than {limit} bytes"), "write it anew, smaller"));
+    }
+    Ok(Some(bytes))
+}
+
+fn not_regular(path: &Path) -> GitError {
+    refused(path, "it is not a regular file".into(), "put a regular file there")
+}
+
+fn refused(path: &Path, problem: String, mend: &str) -> GitError {
+    GitError::Config { path: path.to_owned(), problem, mend: mend.to_owned() }
+}
+
+/// The error for a path that the system does not let us read.
+pub(super) fn io(path: &Path, error: &std::io::Error) -> GitError {
+    GitError::Io { path: path.to_owned(), problem: error.to_string() }
+}
+
+/// The path that a `.git` file names, relative to the directory that the file is in.
+pub(super) fn gitfile_target(path: &Path) -> Result<PathBuf, GitError> {
+    let bytes = read_bounded(path, POINTER_BYTES)?.unwrap_or_default();
+    let Some(target) = bytes.strip_prefix(b"gitdir:") else {
+        return Err(refused(path, "it does not say `gitdir: <path>`".into(), "run `git worktree repair`"));
+    };
+    Ok(resolve(path, target))
+}
+
+/// The directory that a linked worktree's `commondir` names; `git_dir` itself where there is none.
+pub(super) fn common_dir(git_dir: &Path) -> Result<PathBuf, GitError> {
+    let pointer = git_dir.join("commondir");
+    Ok(read_bounded(&pointer, POINTER_BYTES)?.map_or_else(|| git_dir.to_owned(), |bytes| resolve(&pointer, &bytes)))
+}
+
+fn resolve(pointer: &Path, target: &[u8]) -> PathBuf {
+    let target = Path::new(std::ffi::OsStr::from_bytes(target.trim_ascii()));
+    pointer.parent().unwrap_or(Path::new("/")).join(target)
+}
+
+/// Reads the config of `path` and refuses one that includes other files. `false` where there is none.
+pub(super) fn check_config(path: &Path) -> Result<bool, GitError> {
+    let Some(bytes) = read_bounded(path, CONFIG_BYTES)? else { return Ok(false) };
+    if bytes.contains(&0) {
+        return Err(refused(path, "it holds a NUL byte".into(), "write it anew"));
+    }
+    match include_line(&bytes) {
+        None => Ok(true),
+        Some(line) => Err(refused(
+            path,
+            format!("line {line} includes another file"),
+            "move the settings of the included file into this one, and remove the section `include` or `includeIf`; \
+             `git config --local --list --show-origin` shows them",
+        )),
+    }
+}
+
+/// The number of the first line that may open an `include` or `includeIf` section.
+///
+/// Both parsers, git's and libgit2's, accept a section header after another on one line, so
+/// the whole line is searched. A line that begins as a comment is one to both of them, or part
+/// of a value that was continued.
+fn include_line(config: &[u8]) -> Option<usize> {
+    config.split(|b| *b == b'\n').position(may_include).map(|at| at + 1)
+}
+
+fn may_include(line: &[u8]) -> bool {
+    let line = line.trim_ascii();
+    if line.starts_with(b"#") || line.starts_with(b";") {
+        return false;
+    }
+    let opens = |at: usize| {
+        let name = line[at + 1..].trim_ascii_start();
+        name.len() >= 7 && name[..7].eq_ignore_ascii_case(b"include")
+    };
+    line.iter().enumerate().any(|(at, b)| *b == b'[' && opens(at))
+}
+
+/// Refuses a `core.worktree` that names another directory than the one that is read.
+pub(super) fn check_worktree(config: &git2::Config, file: &Path, git_dir: &Path, top: &Path) -> Result<(), GitError> {
+    let Ok(named) = config.get_entry("core.worktree") else { return Ok(()) };
+    let named = Path::new(std::ffi::OsStr::from_bytes(named.value_bytes()));
+    if git_dir.join(named).canonicalize().is_ok_and(|named| named == top) {
+        return Ok(());
+    }
+    Err(refused(
+        file,
+        format!("`core.worktree` points to `{}`, which is not this work tree", named.display()),
+        "run `git config --local --unset core.worktree`",
+    ))
+}
+
+/// Refuses the formats that libgit2 cannot read.
+pub(super) fn check_extensions(config: &git2::Config, top: &Path) -> Result<(), GitError> {
+    let lower = |key: &str| config.get_string(key).ok().map(|value| value.to_ascii_lowercase());
+    let unsupported =
+        |what: &str, mend: &str| GitError::Unsupported { path: top.to_owned(), what: what.into(), mend: mend.into() };
+    if lower("extensions.objectformat").is_some_and(|format| format != "sha1") {
+        return Err(unsupported(
+            "the sha256 object format",
+            "`git init --object-format=sha1` elsewhere, and carry the history over with `git fast-export --all | git fast-import`",
+        ));
+    }
+    if lower("extensions.refstorage").is_some_and(|format| format != "files") {
+        return Err(unsupported("the reftable format of refs", "run `git refs migrate --ref-format=files`"));
+    }
+    if lower("extensions.partialclone").is_some() {
+        return Err(unsupported("a partial clone", "clone it again without `--filter`"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_of_an_include_is_seen() {
+        for bad in [
+            "[include]\n\tpath = x",
+            "[core]\n a = b\n  [IncludeIf \"gitdir:x\"]\n",
+            "[core] [include] path = x",
+            "\u{feff}[include]",
+            "[ include]",
+            "a = \"\\\n[include]",
+        ] {
+            assert!(include_line(bad.as_bytes()).is_some(), "{bad:?}");
+        }
+        for good in ["[core]\n\tbare = false\n# [include]\n; [include]\n", "[includ]", "", "["] {
+            assert_eq!(include_line(good.as_bytes()), None, "{good:?}");
+        }
+        assert_eq!(include_line(b"[a]\n\n[include]"), Some(3));
+    }
+}

@@ -1,0 +1,2 @@
+//! Tests.
+pub(crate) const CASES: &[crate::Case] = &[];

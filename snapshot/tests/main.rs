@@ -1,0 +1,47 @@
+//! The tests of the whole crate over real repositories and real directories, in one binary.
+//!
+//! A test that needs something of the machine says so by a [`Need`]; where the machine lacks
+//! it, the test is counted as ignored and its name says why.
+
+mod apply;
+mod drift;
+mod layer;
+mod repository;
+mod snapshot;
+mod view;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// What a test needs of the machine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    Nothing,
+    Root,
+    GitWithSha256,
+    GitWithReftable,
+}
+
+/// A test: its name, what it needs, and itself.
+type Case = (&'static str, Need, fn());
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let cases = [snapshot::CASES, layer::CASES, view::CASES, drift::CASES, apply::CASES].concat();
+    let trials = cases.into_iter().map(trial).collect();
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn trial((name, need, body): Case) -> Trial {
+    let (lacks, why) = match need {
+        Need::Nothing => (false, ""),
+        Need::Root => (!rustix::process::geteuid().is_root(), " [needs root]"),
+        Need::GitWithSha256 => (!repository::git_can(&["init", "--object-format=sha256", "-q", "."]), " [needs git with sha256]"),
+        Need::GitWithReftable => (!repository::git_can(&["init", "--ref-format=reftable", "-q", "."]), " [needs git with reftable]"),
+    };
+    let name = if lacks { format!("{name}{why}") } else { name.to_owned() };
+    let run = move || {
+        body();
+        Ok::<(), Failed>(())
+    };
+    Trial::test(name, run).with_ignored_flag(lacks)
+}

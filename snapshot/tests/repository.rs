@@ -1,0 +1,261 @@
+//! Real repositories in temporary directories, made by the `git` program, and layers beside them.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use proctor_core::drift::{ChangeKind, StepDrift};
+use proctor_core::plan::{ReadOnly, RelPath};
+use proctor_snapshot::{
+    DriftInput, GitHelper, IgnoreQuery, LayerScan, ScanBounds, Snapshot, SnapshotError, View, find_drift, scan_layer,
+};
+use tempfile::TempDir;
+
+/// Runs `git` in `dir`, apart from the config of the machine and the user.
+fn run_git(dir: &Path, args: &[&str]) -> Output {
+    #[expect(clippy::disallowed_methods, reason = "the repositories of tests are made by git itself")]
+    let mut command = Command::new("git");
+    command.args(["-c", "protocol.file.allow=always", "-c", "init.defaultBranch=main"]).args(args).current_dir(dir);
+    for (name, value) in [
+        ("GIT_CONFIG_NOSYSTEM", "1"),
+        ("GIT_CONFIG_GLOBAL", "/dev/null"),
+        ("GIT_AUTHOR_NAME", "a"),
+        ("GIT_AUTHOR_EMAIL", "a@example.org"),
+        ("GIT_COMMITTER_NAME", "c"),
+        ("GIT_COMMITTER_EMAIL", "c@example.org"),
+    ] {
+        command.env(name, value);
+    }
+    command.output().expect("git runs")
+}
+
+/// Whether this machine's git can do something, tried in a directory of its own.
+pub(crate) fn git_can(args: &[&str]) -> bool {
+    let dir = TempDir::new().expect("a temporary directory");
+    run_git(dir.path(), args).status.success()
+}
+
+/// The helper that cargo built beside this test.
+pub(crate) fn helper() -> GitHelper {
+    GitHelper::new(env!("CARGO_BIN_EXE_proctor-git"))
+}
+
+/// A repository, and room beside it.
+pub(crate) struct Repo {
+    /// Holds `repo`, and whatever a test puts beside it.
+    pub(crate) room: TempDir,
+    /// The top of the work tree.
+    pub(crate) top: PathBuf,
+}
+
+impl Repo {
+    /// An empty repository.
+    pub(crate) fn empty() -> Self {
+        let room = TempDir::new().expect("a temporary directory");
+        let top = room.path().canonicalize().expect("it is there").join("repo");
+        fs::create_dir(&top).expect("creates");
+        let repo = Self { room, top };
+        repo.git(&["init", "-q", "."]);
+        repo
+    }
+
+    /// A repository with two committed files and rules that ignore `target/` and `*.log`.
+    pub(crate) fn small() -> Self {
+        let repo = Self::empty();
+        repo.write("src/main.rs", "fn main() {}\n").write("README.md", "hello\n");
+        repo.write(".gitignore", "target/\n*.log\n").commit();
+        repo
+    }
+
+    /// Runs git in the work tree; what it printed, trimmed.
+    pub(crate) fn git(&self, args: &[&str]) -> String {
+        let output = run_git(&self.top, args);
+        assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Commits everything that is not ignored.
+    pub(crate) fn commit(&self) -> &Self {
+        self.git(&["add", "-A"]);
+        self.git(&["commit", "-qm", "x"]);
+        self
+    }
+
+    /// Where a path of the work tree is.
+    pub(crate) fn at(&self, path: impl AsRef<[u8]>) -> PathBuf {
+        self.top.join(OsStr::from_bytes(path.as_ref()))
+    }
+
+    /// Writes a file of the work tree.
+    pub(crate) fn write(&self, path: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> &Self {
+        put(&self.at(path), content.as_ref());
+        self
+    }
+
+    /// What a file of the work tree holds.
+    pub(crate) fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.at(path)).expect("reads")
+    }
+
+    /// Takes a snapshot.
+    pub(crate) fn take(&self) -> Result<Snapshot, SnapshotError> {
+        Snapshot::take(&self.top, &helper())
+    }
+
+    /// A snapshot of what can be read.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.take().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The view before any layer.
+    pub(crate) fn view(&self) -> View {
+        View::new(Arc::new(self.snapshot()))
+    }
+
+    /// The ignore rules.
+    pub(crate) fn rules(&self) -> IgnoreQuery {
+        IgnoreQuery::new(helper(), &self.top)
+    }
+
+    /// The message with which a snapshot is refused.
+    pub(crate) fn refusal(&self) -> String {
+        self.take().expect_err("it is refused").to_string()
+    }
+
+    /// The drift of one layer on the tree.
+    pub(crate) fn drift(&self, layer: &Layer, mode: ReadOnly) -> StepDrift {
+        self.drift_on(&self.view(), layer, &[], mode)
+    }
+
+    /// The drift of one layer on others.
+    pub(crate) fn drift_on(&self, view: &View, layer: &Layer, below: &[&Layer], mode: ReadOnly) -> StepDrift {
+        let (top, upper) = (open(&self.top), layer.open());
+        let below: Vec<OwnedFd> = below.iter().map(|layer| layer.open()).collect();
+        let below: Vec<BorrowedFd<'_>> = below.iter().map(|fd| fd.as_fd()).collect();
+        let caches = [RelPath::new("cache").expect("a path")];
+        let (scan, ignored) = (layer.scan(), self.rules());
+        find_drift(DriftInput {
+            view,
+            scan: &scan,
+            mode,
+            ignored: &ignored,
+            repo: top.as_fd(),
+            upper: upper.as_fd(),
+            lower_uppers: &below,
+            caches: &caches,
+        })
+        .unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+/// An upper directory, written by hand as the kernel would.
+pub(crate) struct Layer {
+    room: TempDir,
+}
+
+impl Layer {
+    /// One without entries.
+    pub(crate) fn new() -> Self {
+        Self { room: TempDir::new().expect("a temporary directory") }
+    }
+
+    /// Where a path of the layer is.
+    pub(crate) fn at(&self, path: impl AsRef<[u8]>) -> PathBuf {
+        self.room.path().join(OsStr::from_bytes(path.as_ref()))
+    }
+
+    /// Writes a file.
+    pub(crate) fn write(&self, path: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> &Self {
+        put(&self.at(path), content.as_ref());
+        self
+    }
+
+    /// Makes a directory.
+    pub(crate) fn mkdir(&self, path: &str) -> &Self {
+        fs::create_dir_all(self.at(path)).expect("creates");
+        self
+    }
+
+    /// Makes an opaque directory.
+    pub(crate) fn opaque(&self, path: &str) -> &Self {
+        self.mkdir(path).xattr(path, "user.overlay.opaque", "y")
+    }
+
+    /// Sets an extended attribute.
+    pub(crate) fn xattr(&self, path: &str, name: &str, value: &str) -> &Self {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(self.at(path), name, value.as_bytes(), flags).expect("sets");
+        self
+    }
+
+    /// Makes a symbolic link.
+    pub(crate) fn link(&self, path: &str, target: &str) -> &Self {
+        fs::create_dir_all(self.at(path).parent().expect("a parent")).expect("creates");
+        symlink(target, self.at(path)).expect("links");
+        self
+    }
+
+    /// Makes a whiteout, which takes root.
+    pub(crate) fn whiteout(&self, path: &str) -> &Self {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        fs::create_dir_all(self.at(path).parent().expect("a parent")).expect("creates");
+        mknodat(CWD, self.at(path), FileType::CharacterDevice, Mode::empty(), 0).expect("makes a device");
+        self
+    }
+
+    /// Makes a fifo.
+    pub(crate) fn fifo(&self, path: &str) -> &Self {
+        fifo(&self.at(path));
+        self
+    }
+
+    /// Sets the mode of a file.
+    pub(crate) fn chmod(&self, path: &str, mode: u32) -> &Self {
+        chmod(&self.at(path), mode);
+        self
+    }
+
+    /// Opens it.
+    pub(crate) fn open(&self) -> OwnedFd {
+        open(self.room.path())
+    }
+
+    /// Scans it with the default bounds.
+    pub(crate) fn scan(&self) -> LayerScan {
+        scan_layer(self.open().as_fd(), ScanBounds::default()).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+/// Writes a file and the directories above it.
+pub(crate) fn put(path: &Path, content: &[u8]) {
+    fs::create_dir_all(path.parent().expect("a parent")).expect("creates");
+    #[expect(clippy::disallowed_methods, reason = "the files of tests need not be written atomically")]
+    fs::write(path, content).expect("writes");
+}
+
+/// Makes a fifo.
+pub(crate) fn fifo(path: &Path) {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("makes a fifo");
+}
+
+/// Sets the mode of a file.
+pub(crate) fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changes the mode");
+}
+
+/// Opens a directory.
+pub(crate) fn open(path: &Path) -> OwnedFd {
+    OwnedFd::from(fs::File::open(path).expect("opens"))
+}
+
+/// The paths and kinds of a drift.
+pub(crate) fn kinds(drift: &StepDrift) -> BTreeMap<&str, ChangeKind> {
+    drift.changes.iter().map(|change| (change.path.as_str(), change.kind)).collect()
+}

@@ -1,0 +1,338 @@
+//! What a snapshot covers, and which repositories are refused.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
+
+use proctor_core::drift::{EntryKind, display_path};
+use proctor_snapshot::{Snapshot, find_root};
+
+use crate::repository::{Repo, chmod, fifo, helper};
+use crate::{Case, Need};
+
+pub(crate) const CASES: &[Case] = &[
+    ("snapshot: tracked, untracked and ignored", Need::Nothing, tracked_untracked_and_ignored),
+    ("snapshot: the tree id is that of git write-tree", Need::Nothing, tree_id_is_gits),
+    ("snapshot: a conflict has no tree id", Need::Nothing, a_conflict_has_no_tree_id),
+    ("snapshot: nothing is written below .git", Need::Nothing, nothing_is_written_below_git),
+    ("snapshot: before the first commit", Need::Nothing, unborn_head),
+    ("snapshot: kinds and exec bits", Need::Nothing, kinds_and_exec_bits),
+    ("snapshot: names of any bytes", Need::Nothing, names_of_any_bytes),
+    ("snapshot: assume-unchanged hides nothing", Need::Nothing, assume_unchanged_hides_nothing),
+    ("snapshot: rm --cached hides nothing", Need::Nothing, rm_cached_hides_nothing),
+    ("snapshot: a directory that became a link is not followed", Need::Nothing, a_link_is_not_followed),
+    ("snapshot: our artifacts do not count", Need::Nothing, our_artifacts_do_not_count),
+    ("snapshot: nothing inside an ignored directory is taken back", Need::Nothing, ignored_directories_are_final),
+    ("snapshot: info/exclude counts, the user's excludes do not", Need::Nothing, whose_excludes_count),
+    ("snapshot: submodules are covered", Need::Nothing, submodules_are_covered),
+    ("snapshot: nested repositories are covered", Need::Nothing, nested_repositories_are_covered),
+    ("snapshot: a linked worktree", Need::Nothing, linked_worktree),
+    ("refused: an include of a fifo, at once", Need::Nothing, include_of_a_fifo),
+    ("refused: a foreign core.worktree", Need::Nothing, foreign_worktree),
+    ("refused: a config that is a fifo", Need::Nothing, config_is_a_fifo),
+    ("refused: a hanging read, at the deadline", Need::Nothing, deadline),
+    ("refused: not under git, and bare", Need::Nothing, not_under_git_and_bare),
+    ("refused: sha256 objects", Need::GitWithSha256, sha256_objects),
+    ("refused: reftable", Need::GitWithReftable, reftable),
+    ("refused: split and sparse indexes", Need::Nothing, split_and_sparse_indexes),
+    ("refused: a partial clone", Need::Nothing, partial_clone),
+    ("refused: somebody else's .git", Need::Root, foreign_owner),
+    ("root reads a user's repository as the user", Need::Root, root_reads_as_the_owner),
+];
+
+fn paths(snapshot: &Snapshot) -> Vec<String> {
+    snapshot.entries.keys().map(|path| display_path(path)).collect()
+}
+
+fn tracked_untracked_and_ignored() {
+    let repo = Repo::small();
+    repo.write("target/kept.txt", "x").git(&["add", "-f", "target/kept.txt"]);
+    repo.write("target/out", "x").write("a.log", "x").write("src/new.rs", "x");
+    let expected = [".gitignore", "README.md", "src/main.rs", "src/new.rs", "target/kept.txt"];
+    assert_eq!(paths(&repo.snapshot()), expected);
+}
+
+fn tree_id_is_gits() {
+    let repo = Repo::small();
+    repo.write("a-b", "1").write("a/b/c", "2").write("a/b0", "3").write("a0", "4").commit();
+    symlink("README.md", repo.at("link")).expect("links");
+    chmod(&repo.at("a0"), 0o755);
+    repo.git(&["add", "-A"]);
+    let facts = repo.snapshot().git;
+    assert_eq!(facts.tree, Some(repo.git(&["write-tree"])));
+    assert_eq!(facts.head_commit, Some(repo.git(&["rev-parse", "HEAD"])));
+    assert_eq!(facts.branch.as_deref(), Some("main"));
+    repo.write("later", "x").git(&["add", "-N", "later"]);
+    assert_eq!(repo.snapshot().git.tree, Some(repo.git(&["write-tree"])));
+    repo.git(&["checkout", "-q", "--detach"]);
+    assert_eq!(repo.snapshot().git.branch, None);
+}
+
+fn a_conflict_has_no_tree_id() {
+    let repo = Repo::small();
+    let blob = repo.git(&["hash-object", "-w", "README.md"]);
+    for stage in ["1", "2", "3"] {
+        let info = repo.at(format!("info-{stage}"));
+        crate::repository::put(&info, format!("100644 {blob} {stage}\tboth\n").as_bytes());
+        let script = format!("git update-index --index-info < '{}'", info.display());
+        repo.git(&["-c", &format!("alias.feed=!{script}"), "feed"]);
+        fs::remove_file(info).expect("removes");
+    }
+    assert_eq!(repo.snapshot().git.tree, None);
+}
+
+fn nothing_is_written_below_git() {
+    let repo = Repo::small();
+    repo.write("new", "x").git(&["add", "new"]);
+    let listing = |repo: &Repo| repo.git(&["-c", "alias.ls=!find .git -printf '%p %s %T@\\n' | sort", "ls"]);
+    let before = listing(&repo);
+    repo.snapshot();
+    assert_eq!(listing(&repo), before);
+}
+
+fn unborn_head() {
+    let repo = Repo::empty();
+    repo.write("a", "x");
+    let snapshot = repo.snapshot();
+    assert_eq!(paths(&snapshot), ["a"]);
+    assert_eq!((snapshot.git.head_commit, snapshot.git.branch.as_deref()), (None, Some("main")));
+    assert_eq!(snapshot.git.tree.as_deref(), Some("4b825dc642cb6eb9a060e54bf8d69288fbee4904"));
+}
+
+fn kinds_and_exec_bits() {
+    let repo = Repo::small();
+    symlink("/etc/passwd", repo.at("link")).expect("links");
+    fifo(&repo.at("fifo"));
+    chmod(&repo.at("README.md"), 0o755);
+    let snapshot = repo.snapshot();
+    let of = |path: &str| &snapshot.entries[path.as_bytes()];
+    assert_eq!((of("link").kind, of("fifo").kind), (EntryKind::Symlink, EntryKind::Special));
+    assert_eq!(of("link").sha256, proctor_core::digest::Sha256Hex::of(b"/etc/passwd"));
+    assert!(of("README.md").executable && !of("src/main.rs").executable);
+}
+
+fn names_of_any_bytes() {
+    let repo = Repo::small();
+    repo.write(b"a\nb", "x").write(b"caf\xe9", "x").write(b"\xff/\xfe", "x").commit();
+    repo.write(b"new\n\xff", "x").write(b"t\\x", "y");
+    let names: BTreeSet<_> = repo.snapshot().entries.into_keys().collect();
+    for name in [&b"a\nb"[..], b"caf\xe9", b"\xff/\xfe", b"new\n\xff", b"t\\x"] {
+        assert!(names.contains(name), "{}", display_path(name));
+    }
+}
+
+fn assume_unchanged_hides_nothing() {
+    let repo = Repo::small();
+    repo.git(&["update-index", "--assume-unchanged", "README.md"]);
+    let before = repo.snapshot();
+    let times = fs::metadata(repo.at("README.md")).expect("stats").modified().expect("a time");
+    repo.write("README.md", "HELLO\n");
+    fs::File::open(repo.at("README.md")).expect("opens").set_modified(times).expect("sets");
+    assert_eq!(repo.git(&["status", "--porcelain"]), "");
+    let after = repo.snapshot();
+    assert_eq!(before.difference(&after), [b"README.md".to_vec()]);
+    assert_ne!(before.id, after.id);
+}
+
+fn rm_cached_hides_nothing() {
+    let repo = Repo::small();
+    repo.git(&["rm", "-q", "--cached", "README.md"]);
+    repo.write(".git/info/exclude", "README.md\n");
+    assert!(paths(&repo.snapshot()).contains(&"README.md".to_owned()));
+}
+
+fn a_link_is_not_followed() {
+    let repo = Repo::small();
+    let elsewhere = repo.room.path().join("elsewhere");
+    fs::rename(repo.at("src"), &elsewhere).expect("renames");
+    symlink(&elsewhere, repo.at("src")).expect("links");
+    assert_eq!(paths(&repo.snapshot()), [".gitignore", "README.md", "src"]);
+}
+
+fn our_artifacts_do_not_count() {
+    let repo = Repo::small();
+    repo.write("changes/009_x/00-meta.json", "{}").write("changes/009_x/05-status.json", "{}").commit();
+    let before = repo.snapshot();
+    repo.write("changes/009_x/05-status.json", "{\"a\":1}").write("changes/009_x/verify/a.json", "{}");
+    let after = repo.snapshot();
+    assert_eq!(before.id, after.id);
+    assert!(paths(&after).contains(&"changes/009_x/00-meta.json".to_owned()));
+}
+
+fn ignored_directories_are_final() {
+    let repo = Repo::small();
+    repo.write(".gitignore", "target/\n!target/kept\nout/*\n!out/kept\n");
+    repo.write("target/kept", "x").write("out/kept", "x").write("out/gone", "x");
+    symlink("src", repo.at("target2")).expect("links");
+    let listed = repo.git(&["ls-files", "-co", "--exclude-standard"]);
+    let listed: BTreeSet<_> = listed.lines().map(str::to_owned).collect();
+    assert_eq!(paths(&repo.snapshot()).into_iter().collect::<BTreeSet<_>>(), listed);
+    let rules = repo.rules();
+    let asked: [&[u8]; 5] = [b"target/kept", b"out/kept", b"out/gone", b"target/x/.git/config", b"x/.git/config"];
+    assert_eq!(rules.ignored(&asked).expect("answers"), [true, false, true, true, false]);
+}
+
+fn whose_excludes_count() {
+    let repo = Repo::small();
+    repo.write(".git/info/exclude", "secret\n").write("secret", "x").write("open", "x");
+    let found = paths(&repo.snapshot());
+    assert!(found.contains(&"open".to_owned()) && !found.contains(&"secret".to_owned()));
+}
+
+fn with_submodule() -> Repo {
+    let (repo, inner) = (Repo::small(), Repo::small());
+    let url = inner.top.display().to_string();
+    repo.git(&["submodule", "--quiet", "add", &url, "sub"]);
+    repo.commit();
+    repo
+}
+
+fn submodules_are_covered() {
+    let repo = with_submodule();
+    repo.git(&["config", "submodule.sub.ignore", "all"]);
+    let before = repo.snapshot();
+    assert_eq!(before.entries[&b"sub"[..]].kind, EntryKind::Gitlink);
+    assert!(before.entries.contains_key(&b"sub/src/main.rs"[..]));
+    assert_eq!(before.git.tree, Some(repo.git(&["write-tree"])));
+    repo.write("sub/README.md", "HELLO\n").write("sub/target/x", "ignored by the rules of the submodule");
+    assert_eq!(before.difference(&repo.snapshot()), [b"sub/README.md".to_vec()]);
+    assert_eq!(repo.rules().ignored(&[b"sub/target/x", b"sub/new"]).expect("answers"), [true, false]);
+    repo.git(&["-C", "sub", "commit", "-qam", "y"]);
+    let moved = before.difference(&repo.snapshot());
+    assert_eq!(moved, [b"sub".to_vec(), b"sub/README.md".to_vec()]);
+}
+
+fn nested_repositories_are_covered() {
+    let repo = Repo::small();
+    repo.write("vendor/a", "x").git(&["init", "-q", "vendor"]);
+    repo.write("target/b/c", "x").git(&["init", "-q", "target/b"]);
+    fs::create_dir_all(repo.at("fixture/.git")).expect("creates");
+    repo.write("fixture/d", "x");
+    let snapshot = repo.snapshot();
+    assert_eq!(snapshot.entries[&b"vendor"[..]].kind, EntryKind::Gitlink);
+    let expected = [".gitignore", "README.md", "fixture/d", "src/main.rs", "vendor", "vendor/a"];
+    assert_eq!(paths(&snapshot), expected);
+}
+
+fn linked_worktree() {
+    let repo = Repo::small();
+    repo.git(&["worktree", "add", "-q", "../linked", "-b", "other"]);
+    let top = repo.room.path().canonicalize().expect("it is there").join("linked");
+    let snapshot = Snapshot::take(&top, &helper()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(snapshot.id, repo.snapshot().id);
+    assert_eq!(snapshot.git.branch.as_deref(), Some("other"));
+    assert_eq!(snapshot.git.git_dir, repo.at(".git/worktrees/linked"));
+    assert_eq!(snapshot.git.common_dir, repo.at(".git"));
+    assert_eq!(find_root(&top.join("src")), Some(top));
+}
+
+fn assert_refused(repo: &Repo, words: &[&str]) {
+    let (started, refusal) = (Instant::now(), repo.refusal());
+    for word in words {
+        assert!(refusal.contains(word), "{refusal}");
+    }
+    assert!(refusal.contains("\nhint: "), "{refusal}");
+    assert!(started.elapsed() < Duration::from_secs(30), "it took {:?}", started.elapsed());
+}
+
+fn include_of_a_fifo() {
+    let repo = Repo::small();
+    fifo(&repo.room.path().join("fifo"));
+    repo.git(&["config", "include.path", "../../fifo.not-yet"]);
+    let config = repo.read(".git/config").replace("fifo.not-yet", "fifo");
+    repo.write(".git/config", config);
+    assert_refused(&repo, &["includes another file", "remove the section"]);
+}
+
+fn foreign_worktree() {
+    let repo = Repo::small();
+    repo.git(&["config", "core.worktree", "/etc"]);
+    assert_refused(&repo, &["core.worktree", "/etc", "--unset core.worktree"]);
+    repo.git(&["config", "core.worktree", ".."]);
+    repo.snapshot();
+}
+
+fn config_is_a_fifo() {
+    let repo = Repo::small();
+    fs::remove_file(repo.at(".git/config")).expect("removes");
+    fifo(&repo.at(".git/config"));
+    assert_refused(&repo, &["not a regular file"]);
+}
+
+fn deadline() {
+    let repo = Repo::small();
+    let mut helper = helper();
+    helper.deadline = Duration::from_millis(200);
+    let rules = repo.room.path().join("rules");
+    fifo(&rules);
+    repo.git(&["config", "core.excludesFile", &rules.display().to_string()]);
+    repo.write("untracked", "x");
+    let refusal = Snapshot::take(&repo.top, &helper).expect_err("it is refused").to_string();
+    assert!(refusal.contains("longer than 0.2 s"), "{refusal}");
+}
+
+fn not_under_git_and_bare() {
+    let repo = Repo::small();
+    fs::rename(repo.at(".git"), repo.room.path().join("bare.git")).expect("renames");
+    assert_refused(&repo, &["not under git", "git init"]);
+    let bare = repo.room.path().join("bare.git");
+    let refusal = Snapshot::take(&bare, &helper()).expect_err("it is refused").to_string();
+    assert!(refusal.contains("bare repository"), "{refusal}");
+}
+
+fn sha256_objects() {
+    let repo = Repo::small();
+    fs::remove_dir_all(repo.at(".git")).expect("removes");
+    repo.git(&["init", "-q", "--object-format=sha256", "."]);
+    assert_refused(&repo, &["sha256 object format", "fast-export"]);
+}
+
+fn reftable() {
+    let repo = Repo::small();
+    fs::remove_dir_all(repo.at(".git")).expect("removes");
+    repo.git(&["init", "-q", "--ref-format=reftable", "."]);
+    assert_refused(&repo, &["reftable", "git refs migrate --ref-format=files"]);
+}
+
+fn split_and_sparse_indexes() {
+    let repo = Repo::small();
+    repo.git(&["update-index", "--split-index"]);
+    assert_refused(&repo, &["split index", "--no-split-index"]);
+    repo.git(&["update-index", "--no-split-index"]);
+    repo.snapshot();
+    repo.write("other/a", "x").commit();
+    repo.git(&["sparse-checkout", "set", "--cone", "--sparse-index", "src"]);
+    assert_refused(&repo, &["sparse index", "--no-sparse-index"]);
+    repo.git(&["sparse-checkout", "reapply", "--no-sparse-index"]);
+    let found = paths(&repo.snapshot());
+    assert!(!found.contains(&"other/a".to_owned()), "{found:?}");
+}
+
+fn partial_clone() {
+    let repo = Repo::small();
+    repo.git(&["config", "core.repositoryformatversion", "1"]);
+    repo.git(&["config", "extensions.partialclone", "origin"]);
+    assert_refused(&repo, &["partial clone", "without `--filter`"]);
+}
+
+fn give(path: &std::path::Path, uid: u32) {
+    for entry in walkdir::WalkDir::new(path) {
+        std::os::unix::fs::lchown(entry.expect("walks").path(), Some(uid), Some(uid)).expect("gives");
+    }
+}
+
+fn foreign_owner() {
+    let repo = Repo::small();
+    give(&repo.at(".git"), 4242);
+    assert_refused(&repo, &["owned by somebody else", "run as its owner"]);
+}
+
+fn root_reads_as_the_owner() {
+    let repo = Repo::small();
+    let as_root = repo.snapshot();
+    chmod(repo.room.path(), 0o755);
+    give(&repo.top, 4242);
+    chmod(&repo.at("README.md"), 0o600);
+    assert_eq!(repo.snapshot().id, as_root.id);
+}
