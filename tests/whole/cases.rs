@@ -11,6 +11,7 @@ mod mistakes;
 mod network;
 mod order;
 mod output;
+mod repositories;
 mod spec;
 mod timeout;
 mod toolchain;
@@ -22,7 +23,7 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 17] = [
+    let groups: [&'static [Case]; 18] = [
         changesets::CASES,
         commands::CASES,
         drift::CASES,
@@ -34,6 +35,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         network::CASES,
         order::CASES,
         output::CASES,
+        repositories::CASES,
         spec::CASES,
         timeout::CASES,
         toolchain::CASES,
