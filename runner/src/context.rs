@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use proctor_core::event::RunEvent;
 use proctor_core::plan::{PlannedSkill, PlannedStep, RelPath};
-use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, RepoFacts, RunSpace, StepUser, ToolKind, ToolMount};
+use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, RepoFacts, RunSpace, StepUser, ToolMount};
 use proctor_snapshot::{GitFacts, IgnoreQuery, Snapshot};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -45,7 +45,7 @@ pub(crate) struct Sight {
     pub(crate) surroundings: Surroundings,
     pub(crate) home: PathBuf,
     pub(crate) hide: Vec<PathBuf>,
-    pub(crate) tools: Vec<PathBuf>,
+    pub(crate) tools: Vec<ToolMount>,
 }
 
 impl Sight {
@@ -59,7 +59,6 @@ impl Sight {
     ) -> (Policy, Environment) {
         let environment = environment::build(step, &self.surroundings);
         let env = environment.iter().map(|(name, (value, _))| (name.clone(), value.clone())).collect();
-        let read_only = |path: &PathBuf| ToolMount { source: path.clone(), at: path.clone(), kind: ToolKind::ReadOnly };
         let policy = Policy {
             repo,
             git,
@@ -70,7 +69,7 @@ impl Sight {
             limits: step.limits,
             home: self.home.clone(),
             hide: self.hide.clone(),
-            tools: self.tools.iter().map(read_only).collect(),
+            tools: self.tools.clone(),
             caches,
         };
         (policy, environment)

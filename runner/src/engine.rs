@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proctor_core::digest::Sha256Hex;
+use proctor_core::drift::EntryKind;
 use proctor_core::event::{PlannedOutline, RunEvent};
 use proctor_core::evidence::StepEvidence;
 use proctor_core::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
@@ -193,6 +194,7 @@ impl Engine {
         let facts = self.facts(&plan, request.changeset.clone())?;
         let documents = self.documents(&request, &facts)?;
         let context = self.context(&request.repo, disk_of(&plan), events, cancel).await?;
+        same_spec(&context.tree.snapshot, &file)?;
         context.emit(started(&context, &plan, &facts)).await;
         let watch = tokio::spawn(announce_cancel(Arc::clone(&context)));
         let mut observed = self.observe(&context, &plan, &facts, &request).await;
@@ -358,8 +360,23 @@ impl Engine {
             },
             home: self.config.home.clone(),
             hide: neighbourhood(repo).into_iter().collect(),
-            tools: found.mounts.into_iter().collect(),
+            tools: found
+                .mounts
+                .into_iter()
+                .map(|(at, source)| ToolMount { source, at, kind: ToolKind::ReadOnly })
+                .collect(),
         }
+    }
+}
+
+/// The plan comes from bytes that were read before the snapshot: both must be of one tree. A
+/// spec that the snapshot does not cover, or that is a link, is bound by its own hash alone.
+fn same_spec(snapshot: &Snapshot, file: &SpecFile) -> Result<(), EngineError> {
+    match snapshot.entries.get(spec::PATH.as_bytes()) {
+        Some(entry) if entry.kind == EntryKind::File && entry.sha256 != file.sha256 => {
+            Err(EngineError::SpecChanged(file.path.clone()))
+        }
+        _ => Ok(()),
     }
 }
 

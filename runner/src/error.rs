@@ -42,6 +42,9 @@ pub enum EngineError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// The spec that was read is not the one that the snapshot covers.
+    #[error("the spec `{}` was edited while the run was starting{HINT}run again", .0.display())]
+    SpecChanged(PathBuf),
     /// The tree cannot be read.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
@@ -96,9 +99,12 @@ impl EngineError {
             Self::Store(StoreError::NoChangeset { .. } | StoreError::Symlink { .. } | StoreError::Status { .. }) => {
                 EXIT_USAGE
             }
-            Self::Snapshot(_) | Self::Git(_) | Self::Store(_) | Self::Sandbox(_) | Self::Internal(_) => {
-                EXIT_INCONCLUSIVE
-            }
+            Self::SpecChanged(_)
+            | Self::Snapshot(_)
+            | Self::Git(_)
+            | Self::Store(_)
+            | Self::Sandbox(_)
+            | Self::Internal(_) => EXIT_INCONCLUSIVE,
         }
     }
 }

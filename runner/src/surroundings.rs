@@ -4,22 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Paths below a home that toolchains need, all of them mounted read-only. What is not named
-/// here stays hidden: credentials, histories, keys.
-const BELOW_HOME: [&str; 12] = [
-    ".cargo/bin",
-    ".cargo/registry",
-    ".cargo/git",
-    ".rustup/toolchains",
-    ".rustup/settings.toml",
-    ".pyenv",
-    ".nvm",
-    ".volta",
-    "go/bin",
-    "go/pkg/mod",
-    ".local/bin",
-    ".local/lib",
-];
+/// What toolchains need of a home, all of it mounted read-only. What is not named here stays
+/// hidden: credentials, histories, keys.
+const BELOW_HOME: [&str; 7] = [".pyenv", ".nvm", ".volta", "go/bin", "go/pkg/mod", ".local/bin", ".local/lib"];
+
+/// What cargo needs of `CARGO_HOME`. Its lock files go to the directory itself, which is empty
+/// and writable inside; `credentials.toml` is not named.
+const OF_CARGO: [&str; 3] = ["bin", "registry", "git"];
+
+/// What rustup needs of `RUSTUP_HOME`; it makes `tmp` and `update-hashes` beside these.
+const OF_RUSTUP: [&str; 2] = ["toolchains", "settings.toml"];
 
 /// Directories of programs below a home, in the order of `PATH`.
 const PROGRAMS: [&str; 7] =
@@ -30,8 +24,8 @@ const SYSTEM_PATH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin"
 /// The operator's list, made concrete for one home.
 #[derive(Debug, Clone, Default)]
 pub struct Toolchains {
-    /// What is mounted read-only, at its own path.
-    pub mounts: BTreeSet<PathBuf>,
+    /// What is mounted read-only: where it appears → where it lies.
+    pub mounts: BTreeMap<PathBuf, PathBuf>,
     /// `PATH`, toolchains first.
     pub path: Vec<String>,
     /// Variables that the mounted toolchains need.
@@ -40,65 +34,62 @@ pub struct Toolchains {
 
 impl Toolchains {
     /// Finds what is there: the built-in list below `home` and the operator's own paths (`~/`
-    /// is the home). `caller` tells where cargo, rustup and nvm live when not in the home.
+    /// is the home). Wherever the caller's `CARGO_HOME` and `RUSTUP_HOME` lie, inside they
+    /// appear at their default places in the home, which are writable around the mounts.
     pub fn find(home: &Path, operator: &[String], caller: &BTreeMap<String, String>) -> Self {
+        let place = |name: &str, default: &str| match caller.get(name).map(PathBuf::from) {
+            Some(path) if path.is_absolute() => path,
+            _ => home.join(default),
+        };
+        let (cargo, rustup) = (place("CARGO_HOME", ".cargo"), place("RUSTUP_HOME", ".rustup"));
         let mut found = Self::default();
-        found.mounts.extend(BELOW_HOME.iter().map(|below| home.join(below)));
-        found.mounts.extend(operator.iter().map(|path| expand(path, home)));
-        found.add_cargo_config(home);
-        found.mounts.retain(|path| path.exists());
-        found.add_env(home, caller);
-        found.add_path(home, caller);
+        found.mount(OF_CARGO.iter().map(|name| (home.join(".cargo").join(name), cargo.join(name))));
+        found.mount(OF_RUSTUP.iter().map(|name| (home.join(".rustup").join(name), rustup.join(name))));
+        found.mount(BELOW_HOME.iter().map(|below| (home.join(below), home.join(below))));
+        found.mount(operator.iter().map(|path| (expand(path, home), expand(path, home))));
+        found.mount_cargo_config(home, &cargo);
+        found.set_env(&cargo, &rustup);
+        found.set_path(home, caller);
         found
+    }
+
+    fn mount(&mut self, wanted: impl Iterator<Item = (PathBuf, PathBuf)>) {
+        self.mounts.extend(wanted.filter(|(_, source)| source.exists()));
     }
 
     /// Cargo's config tells where its registry is replaced, and may hold tokens. With a token
     /// in it it stays hidden.
-    fn add_cargo_config(&mut self, home: &Path) {
-        for name in [".cargo/config.toml", ".cargo/config"] {
-            let path = home.join(name);
-            if std::fs::read_to_string(&path).is_ok_and(|text| !holds_secret(&text)) {
-                self.mounts.insert(path);
+    fn mount_cargo_config(&mut self, home: &Path, cargo: &Path) {
+        for name in ["config.toml", "config"] {
+            let source = cargo.join(name);
+            if std::fs::read_to_string(&source).is_ok_and(|text| !holds_secret(&text)) {
+                self.mounts.insert(home.join(".cargo").join(name), source);
             }
         }
     }
 
-    fn add_env(&mut self, home: &Path, caller: &BTreeMap<String, String>) {
-        let has = |below: &str| home.join(below).exists();
-        if has(".cargo") || caller.contains_key("CARGO_HOME") {
+    fn set_env(&mut self, cargo: &Path, rustup: &Path) {
+        if cargo.exists() {
             self.env.insert("CARGO_NET_OFFLINE".to_owned(), "true".to_owned());
         }
-        if has(".rustup") || caller.contains_key("RUSTUP_HOME") {
+        if rustup.exists() {
             // A missing toolchain is an answer; trying to fetch one without a network is not.
             self.env.insert("RUSTUP_AUTO_INSTALL".to_owned(), "0".to_owned());
-        }
-        for name in ["CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"] {
-            let outside = |value: &&String| name == "RUSTUP_TOOLCHAIN" || Path::new(value.as_str()).is_absolute();
-            if let Some(value) = caller.get(name).filter(outside) {
-                self.env.insert(name.to_owned(), value.clone());
-            }
         }
     }
 
     /// The caller's own choice among several versions (nvm, pyenv) is an entry of its `PATH`
     /// below a mount; no other entry is taken.
-    fn add_path(&mut self, home: &Path, caller: &BTreeMap<String, String>) {
+    fn set_path(&mut self, home: &Path, caller: &BTreeMap<String, String>) {
         let callers = caller.get("PATH").map(String::as_str).unwrap_or_default().split(':');
         let below_mount = |entry: &&str| {
             let path = Path::new(entry);
-            path.is_absolute() && self.mounts.iter().any(|mount| path.starts_with(mount))
+            path.is_absolute() && self.mounts.keys().any(|mount| path.starts_with(mount))
         };
         let mut path: Vec<String> = callers.filter(below_mount).map(str::to_owned).collect();
-        path.extend(
-            PROGRAMS
-                .iter()
-                .map(|below| home.join(below))
-                .filter(|dir| dir.exists())
-                .map(|dir| dir.display().to_string()),
-        );
-        for variable in ["CARGO_HOME"] {
-            path.extend(self.env.get(variable).map(|dir| format!("{dir}/bin")));
-        }
+        let programs = PROGRAMS.iter().map(|below| home.join(below));
+        let mounted = |dir: &PathBuf| self.mounts.keys().any(|mount| dir.starts_with(mount));
+        path.extend(programs.filter(mounted).map(|dir| dir.display().to_string()));
         path.extend(SYSTEM_PATH.iter().map(|dir| (*dir).to_owned()));
         let mut seen = BTreeSet::new();
         path.retain(|entry| seen.insert(entry.clone()));
@@ -150,7 +141,8 @@ mod tests {
             (".ssh/id", ""),
         ]);
         let found = Toolchains::find(home.path(), &[], &BTreeMap::new());
-        assert_eq!(found.mounts, BTreeSet::from([home.path().join(".cargo/bin")]));
+        let bin = home.path().join(".cargo/bin");
+        assert_eq!(found.mounts, BTreeMap::from([(bin.clone(), bin)]));
         assert_eq!(found.env["CARGO_NET_OFFLINE"], "true");
     }
 
@@ -160,7 +152,18 @@ mod tests {
         let operator = ["~/tools".to_owned(), "~/absent".to_owned()];
         let found = Toolchains::find(home.path(), &operator, &BTreeMap::new());
         let expected = [home.path().join(".cargo/config.toml"), home.path().join("tools")];
-        assert_eq!(found.mounts, BTreeSet::from(expected));
+        assert_eq!(found.mounts.into_keys().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_cargo_home_elsewhere_appears_in_the_home() {
+        let (home, elsewhere) = (home_with(&[]), home_with(&[("cargo/bin/cargo", ""), ("rustup/toolchains/x", "")]));
+        let at = |name: &str| elsewhere.path().join(name).display().to_string();
+        let caller = BTreeMap::from([("CARGO_HOME".to_owned(), at("cargo")), ("RUSTUP_HOME".to_owned(), at("rustup"))]);
+        let found = Toolchains::find(home.path(), &[], &caller);
+        assert_eq!(found.mounts[&home.path().join(".cargo/bin")], elsewhere.path().join("cargo/bin"));
+        assert_eq!(found.mounts[&home.path().join(".rustup/toolchains")], elsewhere.path().join("rustup/toolchains"));
+        assert_eq!(found.path[0], home.path().join(".cargo/bin").display().to_string());
     }
 
     #[test]
