@@ -80,13 +80,21 @@ pub(super) fn read(bytes: &[u8], report: &mut Report) -> Option<Spec> {
 
 /// Has serde_yaml read the same bytes, and refuses the spec where it reads anything else.
 fn second_opinion(bytes: &[u8], spec: &Spec, root: &Node<'_>, report: &mut Report) {
-    let span = match serde_yaml::from_slice::<Spec>(bytes) {
-        Ok(other) if other == *spec => return,
-        Ok(other) => differing(root, spec, &other),
-        Err(error) => located(bytes, &error).unwrap_or(root.head),
-    };
-    let problem = Diagnostic::error(Code::ReadersDisagree, span, "two YAML readers disagree about this value");
-    report.add(problem.hint("quote the value, or write it in a simpler way"));
+    const HINT: &str = "quote the value, or write it in a simpler way";
+    let message = "two YAML readers disagree about this value";
+    // serde_yaml takes a byte order mark for content; what follows it is the same text.
+    match serde_yaml::from_slice::<Spec>(bytes.strip_prefix(yaml::BOM).unwrap_or(bytes)) {
+        Ok(other) if other == *spec => {}
+        Ok(other) => {
+            let span = differing(root, spec, &other);
+            report.add(Diagnostic::error(Code::ReadersDisagree, span, message).hint(HINT));
+        }
+        Err(error) => {
+            let span = located(bytes, &error).unwrap_or(root.head);
+            let said = format!("the second one says {}", quoted(&error.to_string()));
+            report.add(Diagnostic::error(Code::ReadersDisagree, span, message).hint(HINT).hint(said));
+        }
+    }
 }
 
 /// Where serde_yaml stopped. Its own index counts characters, so the offset is found by the line.
@@ -94,10 +102,12 @@ fn located(bytes: &[u8], error: &serde_yaml::Error) -> Option<Span> {
     let location = error.location()?;
     let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let text = std::str::from_utf8(bytes).ok()?;
+    let text = text.trim_start_matches('\u{feff}');
+    let mark = bytes.len() - text.len();
     let line = text.split_inclusive('\n').nth(location.line().checked_sub(1)?)?;
     let before: usize = text.split_inclusive('\n').take(location.line() - 1).map(str::len).sum();
     let within: usize = line.chars().take(location.column().checked_sub(1)?).map(char::len_utf8).sum();
-    let start = number(before + within);
+    let start = number(mark + before + within);
     Some(Span { start, end: start, line: number(location.line()), column: number(location.column()) })
 }
 
@@ -200,7 +210,9 @@ impl<K: TableKey, V: Decode> Decode for Table<K, V> {
 }
 
 fn bad_name(span: Span, bad: &BadName) -> Diagnostic {
-    Diagnostic::error(Code::BadName, span, format!("{} is not a {}", quoted(&bad.text), bad.kind)).hint(bad.rule)
+    let article = if bad.kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+    let message = format!("{} is not {article} {}", quoted(&bad.text), bad.kind);
+    Diagnostic::error(Code::BadName, span, message).hint(bad.rule)
 }
 
 /// A scalar that is read by its text, quoted or not.
@@ -328,11 +340,16 @@ integers!(u8, u32, u64);
 
 /// A whole number from 0 to `most`.
 fn integer(node: &Node<'_>, most: u64, report: &mut Report) -> Option<u64> {
-    let Value::Scalar { text, plain: true } = &node.value else {
-        wrong_type(node, "a whole number", report);
-        return None;
+    let number = match &node.value {
+        Value::Scalar { text, plain: true } => unsigned(text),
+        Value::Scalar { text, plain: false } if unsigned(text).is_some() => {
+            let message = format!("expected a whole number, found the text {}", quoted(text));
+            report.add(Diagnostic::error(Code::WrongType, node.span, message).hint("write it without quotes"));
+            return None;
+        }
+        _ => None,
     };
-    let Some(number) = unsigned(text) else {
+    let Some(number) = number else {
         wrong_type(node, "a whole number", report);
         return None;
     };

@@ -371,6 +371,9 @@ fn expectations_can_be_met(spec: &Spec, found: &mut Vec<Diagnostic>) {
 }
 
 fn skills_are_used(spec: &Spec, found: &mut Vec<Diagnostic>) {
+    if spec.profiles.0.is_empty() {
+        return;
+    }
     let used: BTreeSet<&str> =
         spec.profiles.iter().flat_map(|(_, profile)| &profile.include.value).map(|name| name.value.as_str()).collect();
     for (name, _) in spec.skills.iter().filter(|(name, _)| !used.contains(name.value.as_str())) {

@@ -57,7 +57,7 @@ impl std::str::FromStr for Size {
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-        match units.iter().find(|(_, factor)| self.0 >= *factor && self.0 % factor == 0) {
+        match units.iter().find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor)) {
             Some((name, factor)) => write!(f, "{}{name}", self.0 / factor),
             None => write!(f, "{}B", self.0),
         }

@@ -97,7 +97,7 @@ pub struct Skill {
     /// `D0`: a rerun gives the same output. `D1`: the same outcome. `D2` (the default): may vary.
     pub determinism: Option<Spanned<Determinism>>,
     /// 1: anyone may run it, agents too. 2 (the default): needs trust.
-    #[schemars(schema_with = "tier_schema")]
+    #[schemars(with = "Option<DeclaredTier>")]
     pub tier: Option<Spanned<Tier>>,
     /// The skills whose changes this one sees. Where no skill of the spec has this key, each
     /// sees those of all skills before it.
@@ -322,6 +322,17 @@ fn version_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "integer", "const": 1 })
 }
 
-fn tier_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "enum": [1, 2, null] })
+/// The tiers that may be declared; stands for [`Tier`] in the schema only.
+struct DeclaredTier;
+
+impl JsonSchema for DeclaredTier {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "DeclaredTier".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "integer", "enum": [1, 2] })
+    }
 }

@@ -16,6 +16,8 @@ use super::span::Span;
 
 /// How many bytes a spec may have.
 pub const MAX_BYTES: usize = 1 << 20;
+/// The byte order mark in UTF-8, which may stand at the start of a spec.
+pub(super) const BOM: &[u8] = "\u{feff}".as_bytes();
 /// How deep values may be nested.
 pub(super) const MAX_DEPTH: usize = 64;
 /// How many values a spec may have; at 1 MiB a hundred thousand are ten bytes each.
@@ -190,7 +192,9 @@ impl<'a, 'r> Builder<'a, 'r> {
             }
         }
         if self.root.is_none() {
-            self.report.add(Diagnostic::unplaced(Code::Empty, "the spec is empty"));
+            let start = position(self.text, 0, 0);
+            let problem = Diagnostic::error(Code::Empty, start, "the spec is empty");
+            self.report.add(problem);
         }
         self.root
     }
@@ -211,7 +215,11 @@ impl<'a, 'r> Builder<'a, 'r> {
                 self.scalar(span, Value::Refused)
             }
             Event::Scalar(text, style, ..) => {
-                self.scalar(span, Value::Scalar { text, plain: style == ScalarStyle::Plain })
+                let plain = style == ScalarStyle::Plain;
+                // The parser gives nothing at all as `~`; serde_yaml reads it as an empty text.
+                let nothing = plain && text == "~" && self.text.get(at.byte_range().unwrap_or_default()) != Some("~");
+                let text = if nothing { Cow::Borrowed("") } else { text };
+                self.scalar(span, Value::Scalar { text, plain })
             }
             Event::SequenceStart(style, ..) => {
                 self.start(span, style == StructureStyle::Block, Content::Seq(Vec::new()))
