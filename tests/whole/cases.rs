@@ -7,6 +7,7 @@ mod environment;
 mod evidence;
 mod interruption;
 mod layouts;
+mod limits;
 mod mistakes;
 mod network;
 mod order;
@@ -23,7 +24,7 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 18] = [
+    let groups: [&'static [Case]; 19] = [
         changesets::CASES,
         commands::CASES,
         drift::CASES,
@@ -31,6 +32,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         evidence::CASES,
         interruption::CASES,
         layouts::CASES,
+        limits::CASES,
         mistakes::CASES,
         network::CASES,
         order::CASES,

@@ -12,6 +12,7 @@ use crate::spec::{Skill, Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
     case("evidence::two_runs_give_the_same_stable_bytes", two_runs),
+    case("evidence::two_clones_give_the_same_stable_bytes", two_clones),
     case("evidence::output_of_d1_is_outside_the_stable_part", class_d1),
     case("evidence::the_spec_hash_is_of_the_bytes_that_were_read", spec_hash),
     case("evidence::the_snapshot_follows_the_tree_and_nothing_else", snapshot_follows_tree),
@@ -39,6 +40,19 @@ fn two_runs(env: &TestEnvironment) {
     assert!(first == second, "\n{}\n{}", String::from_utf8_lossy(&first), String::from_utf8_lossy(&second));
     assert_eq!(first_document["sha256"], second_document["sha256"]);
     assert_ne!(first_document["measured"]["run_id"], second_document["measured"]["run_id"]);
+}
+
+fn two_clones(env: &TestEnvironment) {
+    let repo =
+        env.repo(&Spec::of_script("mkdir -p target && echo x > target/out; sort src/lib.rs; git rev-parse HEAD"));
+    let path = env.root().join("another place/clone");
+    repo.git(&["clone", "--quiet", "--no-hardlinks", ".", path.to_str().expect("UTF-8")]);
+    let clone = Repo::at(env, path);
+    let stable = |repo: &Repo<'_>| {
+        repo.run().exits(0);
+        String::from_utf8(documents::stable_bytes(&repo.changeset().join("verify/verify.it.json"))).expect("UTF-8")
+    };
+    assert_eq!(stable(&repo), stable(&clone));
 }
 
 fn class_d1(env: &TestEnvironment) {
