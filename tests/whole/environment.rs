@@ -84,9 +84,18 @@ impl TestEnvironment {
 
     /// Runs `proctor` in a directory.
     pub(crate) fn proctor_in(&self, dir: &Path, arguments: &[&str]) -> Finished {
+        self.finish(self.start_in(dir, arguments))
+    }
+
+    /// Starts `proctor` in a directory; where the command keeps state, in ours.
+    pub(crate) fn start_in(&self, dir: &Path, arguments: &[&str]) -> Running {
         let mut command = self.command(dir);
-        command.args(arguments);
-        self.finish(Running::start(command))
+        command.args(arguments.iter().take(1));
+        if let Some(&("run" | "exec" | "doctor")) = arguments.first() {
+            command.arg("--state-dir").arg(self.state());
+        }
+        command.args(arguments.iter().skip(1));
+        Running::start(command)
     }
 
     /// Waits for the end of a `proctor` and inspects what it left.
@@ -260,9 +269,7 @@ impl<'e> Repo<'e> {
     }
 
     fn start_bare(&self, arguments: &[&str]) -> Running {
-        let mut command = self.env.command(&self.path);
-        command.arg("run").args(arguments).arg("--state-dir").arg(self.env.state());
-        Running::start(command)
+        self.env.start_in(&self.path, &[&["run"], arguments].concat())
     }
 
     /// Any other `proctor` command here.

@@ -7,12 +7,12 @@ use proctor_core::digest::Sha256Hex;
 use crate::documents;
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
-use crate::needs::{Case, case};
+use crate::needs::{Case, Needs, case};
 use crate::spec::{Skill, Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
     case("evidence::two_runs_give_the_same_stable_bytes", two_runs),
-    case("evidence::two_clones_give_the_same_stable_bytes", two_clones),
+    case("evidence::two_clones_give_the_same_stable_bytes", two_clones).needs(&[Needs::Sandbox, Needs::Program("git")]),
     case("evidence::output_of_d1_is_outside_the_stable_part", class_d1),
     case("evidence::the_spec_hash_is_of_the_bytes_that_were_read", spec_hash),
     case("evidence::the_snapshot_follows_the_tree_and_nothing_else", snapshot_follows_tree),
