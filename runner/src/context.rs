@@ -2,7 +2,7 @@
 //! happens. It decides nothing.
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proctor_core::event::RunEvent;
@@ -116,14 +116,22 @@ impl Caches {
 
     /// The directory of one cache, owned by whoever the steps are.
     fn make(&self, at: &RelPath) -> Result<PathBuf, StoreError> {
-        // `%` is escaped first, so that no two paths share a name.
-        let name = at.as_str().replace('%', "%25").replace('/', "%2F");
-        let made = self.directory.ensure(&name, 0o700)?;
+        let made = self.directory.ensure(&cache_name(at), 0o700)?;
         if self.user.steps_down() {
             let (uid, gid) = (rustix::fs::Uid::from_raw(self.user.uid()), rustix::fs::Gid::from_raw(self.user.gid()));
             rustix::fs::fchown(&made, Some(uid), Some(gid))
                 .map_err(StoreError::io("give to the step's user", made.name()))?;
         }
-        Ok(self.path.join(name))
+        Ok(cache_source(&self.path, at))
     }
+}
+
+/// Where the cache `at` lies below a repository's directory of caches.
+pub(crate) fn cache_source(caches: &Path, at: &RelPath) -> PathBuf {
+    caches.join(cache_name(at))
+}
+
+/// `%` is escaped first, so that no two paths share a name.
+fn cache_name(at: &RelPath) -> String {
+    at.as_str().replace('%', "%25").replace('/', "%2F")
 }

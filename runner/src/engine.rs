@@ -17,7 +17,7 @@ use proctor_core::tier::Tier;
 use proctor_core::verdict::{self, Doubt, Verdict};
 use proctor_sandbox::{
     CacheMount, DoctorReport, Host, HostConfig, Launcher, Policy, RepoFacts, RunSpace, RunSpaceConfig, SetupOp,
-    StepUser, setup_ops,
+    StepUser, ToolKind, ToolMount, setup_ops,
 };
 use proctor_snapshot::{GitHelper, IgnoreQuery, Snapshot};
 use rustix::fs::{Mode, OFlags};
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::context::{Caches, Context, Sight, Tree, git_dirs};
+use crate::context::{Caches, Context, Sight, Tree, cache_source, git_dirs};
 use crate::environment::{Environment, Surroundings};
 use crate::error::EngineError;
 use crate::finish::{self, Observed};
@@ -36,6 +36,7 @@ use crate::stack::Stack;
 use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
 use crate::store::objects::Objects;
+use crate::store::retention;
 use crate::surroundings::{Toolchains, neighbourhood};
 use crate::{checks, dispatch, step};
 
@@ -147,7 +148,7 @@ const LAYER_INODES: u64 = 2_000_000;
 /// How many bytes the layers of one run may hold where the plan sets no bound.
 const UNBOUNDED_DISK: u64 = 64 << 30;
 /// The name of the user that a step sees itself as.
-const STEP_USER: &str = "proctor";
+const STEP_USER: &str = "step";
 
 impl Engine {
     /// Prepares the state directory and the thread that starts processes.
@@ -204,9 +205,21 @@ impl Engine {
         }
         let unwritten = finish::write(&context, &documents, &observed, &facts, &plan).await;
         observed.doubts.extend(emitted(&context, unwritten).await);
+        self.tidy().await;
         let report = report(&observed, &facts, &documents);
         context.emit(finished(&report, began.elapsed())).await;
         Ok(report)
+    }
+
+    /// Keeps the state directory bounded. A run does not depend on it.
+    async fn tidy(&self) {
+        let state = self.state_path.clone();
+        let work = tokio::task::spawn_blocking(move || retention::tidy(&state, retention::Bounds::default()));
+        match work.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the state directory could not be tidied"),
+            Err(error) => tracing::error!(%error, "tidying ended badly"),
+        }
     }
 
     /// Checks, then skills, then one more look at the tree.
@@ -284,7 +297,8 @@ impl Engine {
         let facts = RepoFacts::read(repo)?;
         let user = StepUser::choose(self.launcher.host(), &facts)?;
         let snapshot = Snapshot::take(&facts.path, &self.helper)?;
-        let caches = skill.caches.iter().map(|at| CacheMount { source: self.caches_path(&facts.path), at: at.clone() });
+        let source = self.caches_path(&facts.path);
+        let caches = skill.caches.iter().map(|at| CacheMount { source: cache_source(&source, at), at: at.clone() });
         let sight = self.sight(&facts.path);
         let (policy, environment) = sight.policy(facts.path, git_dirs(&snapshot.git), step, caches.collect());
         let ops = setup_ops(&policy, self.launcher.host(), user);

@@ -14,6 +14,8 @@ use crate::store::objects::{ObjectWriter, Objects};
 
 /// How much is read at a time: the size that pipes are set to.
 const CHUNK: usize = 256 << 10;
+/// The largest pipe that an ordinary user may have (`pipe-max-size` of pipe(7)).
+const MAX_PIPE: usize = 1 << 20;
 
 /// What was seen of a stream so far.
 struct Capture {
@@ -34,12 +36,13 @@ struct Capture {
 pub async fn drain(pipe: OwnedFd, keep: u64, objects: Objects, stop: CancellationToken) -> StreamEvidence {
     let mut capture = Capture::new(keep, &objects);
     let complete = match prepare(pipe) {
-        Ok(mut pipe) => tokio::select! {
-            // What is already in the pipe is read before a stop is heeded.
-            biased;
-            end = capture.read_all(&mut pipe) => end,
-            () = stop.cancelled() => false,
-        },
+        Ok(mut pipe) => {
+            let end = tokio::select! {
+                end = capture.read_all(&mut pipe) => Some(end),
+                () = stop.cancelled() => None,
+            };
+            end.unwrap_or_else(|| capture.read_rest(&pipe))
+        }
         Err(error) => {
             tracing::error!(%error, "an output pipe cannot be read");
             false
@@ -77,6 +80,20 @@ impl Capture {
                 }
             }
         }
+    }
+
+    /// Reads what lies in the pipe now, without waiting and at most as much as a pipe holds;
+    /// `true` where that was the end.
+    fn read_rest(&mut self, pipe: &pipe::Receiver) -> bool {
+        let mut buffer = vec![0u8; CHUNK];
+        for _ in 0..MAX_PIPE / CHUNK {
+            match rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut buffer)) {
+                Ok(0) => return true,
+                Ok(count) => self.take(&buffer[..count]),
+                Err(_) => return false,
+            }
+        }
+        false
     }
 
     fn take(&mut self, bytes: &[u8]) {

@@ -6,6 +6,7 @@
 pub mod directory;
 pub mod documents;
 pub mod objects;
+pub mod retention;
 
 use std::io;
 

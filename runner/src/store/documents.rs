@@ -92,3 +92,73 @@ impl Documents {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proctor_core::digest::SnapshotId;
+    use proctor_core::evidence::EvidenceIndex;
+    use proctor_core::names::ProfileName;
+    use proctor_core::tier::Tier;
+    use proctor_core::verdict::Verdict;
+    use std::os::unix::fs::symlink;
+
+    fn repository(status: Option<&str>) -> tempfile::TempDir {
+        let repo = tempfile::tempdir().expect("temp");
+        let changeset = repo.path().join("changes/009_x");
+        std::fs::create_dir_all(&changeset).expect("makes");
+        if let Some(text) = status {
+            Directory::open(&changeset).expect("opens").write(STATUS, text.as_bytes()).expect("writes");
+        }
+        repo
+    }
+
+    fn id() -> ChangesetId {
+        ChangesetId::new("009_x").expect("an id")
+    }
+
+    fn last_run() -> LastRun {
+        LastRun {
+            profile: ProfileName::new("pr").expect("a name"),
+            outcome: Verdict::Passed,
+            timestamp: "2026-01-02T03:04:05.678Z".into(),
+            run_id: RunId::new("r1").expect("an id"),
+            tier: Tier::ONE,
+            snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
+            spec_sha256: Sha256Hex::of(b"spec"),
+            evidence: EvidenceIndex::new(),
+        }
+    }
+
+    #[test]
+    fn evidence_and_status_stand_below_the_changeset() {
+        let repo = repository(Some(r#"{"state":"executed"}"#));
+        let documents = Documents::of_changeset(repo.path(), &id()).expect("opens");
+        let (file, sha256) = documents.write_evidence("a.json", b"{}").expect("writes");
+        documents.write_status(&last_run()).expect("writes");
+        assert_eq!((file.as_str(), sha256), ("verify/a.json", Sha256Hex::of(b"{}")));
+        let status = std::fs::read_to_string(repo.path().join("changes/009_x/05-status.json")).expect("reads");
+        assert!(status.starts_with(r#"{"state":"executed","verification":{"last_run":{"#), "{status}");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_known_before_anything_runs() {
+        assert!(matches!(
+            Documents::of_changeset(tempfile::tempdir().expect("temp").path(), &id()),
+            Err(StoreError::NoChangeset { .. })
+        ));
+        let broken = repository(Some("not json"));
+        assert!(matches!(Documents::of_changeset(broken.path(), &id()), Err(StoreError::Status { .. })));
+        let led_away = repository(None);
+        symlink("/tmp", led_away.path().join("changes/009_x/verify")).expect("links");
+        assert!(matches!(Documents::of_changeset(led_away.path(), &id()), Err(StoreError::Symlink { .. })));
+    }
+
+    #[test]
+    fn a_changeset_that_is_a_link_is_refused() {
+        let (repo, outside) = (repository(None), tempfile::tempdir().expect("temp"));
+        symlink(outside.path(), repo.path().join("changes/linked")).expect("links");
+        let linked = ChangesetId::new("linked").expect("an id");
+        assert!(matches!(Documents::of_changeset(repo.path(), &linked), Err(StoreError::Symlink { .. })));
+    }
+}
