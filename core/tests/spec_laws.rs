@@ -1,0 +1,153 @@
+//! Laws of the reader, over input that nobody wrote: it never panics, what it accepts serde_yaml
+//! reads too, and what it says stands in the text.
+
+use std::path::Path;
+
+use proctor_core::digest::Sha256Hex;
+use proctor_core::spec::{self, Operator, Spec};
+use proptest::prelude::*;
+
+fn fixtures() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/specs");
+    let mut texts = Vec::new();
+    for kind in ["good", "bad"] {
+        for entry in std::fs::read_dir(root.join(kind)).expect("the fixtures") {
+            let path = entry.expect("an entry").path();
+            if path.extension().is_some_and(|extension| extension == "yaml") {
+                texts.extend(String::from_utf8(std::fs::read(path).expect("a fixture")));
+            }
+        }
+    }
+    texts
+}
+
+/// Reads, and holds the answer against everything that must be so of any answer.
+fn laws_hold(bytes: &[u8]) {
+    match spec::read(bytes) {
+        Ok(reading) => {
+            let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+            let other: Spec = serde_yaml::from_slice(bytes).expect("the second reader accepts it");
+            assert_eq!(reading.spec, other);
+            for (profile, _) in reading.spec.profiles.iter() {
+                let digest = Sha256Hex::of(bytes);
+                let resolved = spec::resolve(&reading.spec, &profile.value, &Operator::default(), digest, 1);
+                let plan = resolved.expect("an accepted spec has a plan").plan;
+                assert!(plan.skills.iter().all(|skill| !skill.steps.is_empty()));
+            }
+        }
+        Err(found) => {
+            assert!(!found.is_empty());
+            for span in found.iter().filter_map(|problem| problem.span) {
+                let (start, end) = (span.start as usize, span.end as usize);
+                assert!(start <= end && end <= bytes.len() && span.line > 0 && span.column > 0, "{found:?}");
+                if let Ok(text) = std::str::from_utf8(bytes) {
+                    assert!(text.get(start..end).is_some(), "{found:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Pieces of which specs are made, and of which YAML's odd corners are.
+fn piece() -> impl Strategy<Value = String> {
+    let words = [
+        "version",
+        ": ",
+        "1",
+        "skills",
+        "profiles",
+        "steps",
+        "cmd",
+        "name",
+        "a",
+        "\n",
+        "\n  ",
+        "\n    ",
+        "- ",
+        "[",
+        "]",
+        "{",
+        "}",
+        ", ",
+        "'",
+        "\"",
+        "# c",
+        "|",
+        ">-",
+        "~",
+        "null",
+        "true",
+        "0x1F",
+        "1e3",
+        "017",
+        "&a ",
+        "*a",
+        "!t ",
+        "? ",
+        "---\n",
+        "...\n",
+        "%YAML 1.2\n",
+        "\t",
+        "\r\n",
+        "\\",
+        "ä",
+        "\u{2028}",
+        "\u{feff}",
+        "include",
+        "needs",
+        "<<",
+        ".inf",
+        "\\u0000",
+    ];
+    prop::sample::select(words.to_vec()).prop_map(str::to_owned)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        laws_hold(&bytes);
+    }
+
+    #[test]
+    fn any_heap_of_yaml_is_answered(pieces in prop::collection::vec(piece(), 0..60)) {
+        laws_hold(pieces.concat().as_bytes());
+    }
+
+    #[test]
+    fn any_mangled_spec_is_answered(
+        fixture in prop::sample::select(fixtures()),
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0..6usize, piece()), 1..4),
+    ) {
+        let mut text = fixture;
+        for (at, cut, piece) in edits {
+            let mut start = at.index(text.len() + 1);
+            while !text.is_char_boundary(start) {
+                start -= 1;
+            }
+            let mut end = (start + cut).min(text.len());
+            while !text.is_char_boundary(end) {
+                end += 1;
+            }
+            text.replace_range(start..end, &piece);
+        }
+        laws_hold(text.as_bytes());
+    }
+
+    /// The scalars of a spec mean the same to both readers, or the spec is refused.
+    #[test]
+    fn any_scalar_reads_in_one_way(scalar in "[ -~ä]{0,12}", quote in prop::sample::select(vec!["", "'", "\""])) {
+        let value = format!("{quote}{scalar}{quote}");
+        for place in [
+            format!("steps: [{{ name: a, cmd: [x, {value}] }}]"),
+            format!("steps: [{{ name: a, cmd: {value} }}]"),
+            format!("steps: [{{ name: a, cmd: x, timeout_ms: {value} }}]"),
+            format!("steps: [{{ name: a, cmd: x, limits: {{ memory: {value} }} }}]"),
+            format!("description: {value}\n    env: {{ A: {value} }}\n    steps: [{{ name: a, cmd: x }}]"),
+        ] {
+            let text = format!("version: 1\nprofiles: {{ p: {{ include: [s] }} }}\nskills:\n  s:\n    {place}\n");
+            laws_hold(text.as_bytes());
+        }
+    }
+}
