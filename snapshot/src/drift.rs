@@ -1,14 +1,21 @@
 //! What a step changed that the plan does not allow.
 
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
-use proctor_core::drift::StepDrift;
+use proctor_core::digest::Sha256Hex;
+use proctor_core::drift::{
+    Change, ChangeKind, Diff, Entry, EntryKind, MAX_CHANGES, MAX_STEP_DIFF, StepDrift, display_path, is_our_artifact,
+};
 use proctor_core::plan::{ReadOnly, RelPath};
 
+use crate::beneath::{self, Found};
+use crate::diff;
 use crate::git::GitError;
 use crate::git::helper::IgnoreQuery;
-use crate::layer::LayerScan;
-use crate::view::View;
+use crate::layer::{LayerEntry, LayerScan};
+use crate::paths;
+use crate::view::{Standing, View, standing_of};
 
 /// What the drift of one step is read from.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +66,282 @@ pub enum DriftError {
 ///
 /// # Errors
 /// The ignore rules or the real tree could not be read.
-pub fn find_drift(_input: DriftInput<'_>) -> Result<StepDrift, DriftError> {
-    unimplemented!()
+pub fn find_drift(input: DriftInput<'_>) -> Result<StepDrift, DriftError> {
+    let mut changes = Comparison { input, found: BTreeMap::new() };
+    for (path, entry) in &input.scan.entries {
+        changes.compare(path, entry)?;
+    }
+    let protected = keep_protected(&input, changes.found)?;
+    let omitted = protected.len().saturating_sub(MAX_CHANGES) as u64;
+    let mut recorder = Recorder { input, budget: Some(MAX_STEP_DIFF) };
+    let changes = protected.into_iter().take(MAX_CHANGES).map(|(path, pair)| recorder.record(&path, pair));
+    Ok(StepDrift { changes: changes.collect::<Result<_, _>>()?, omitted })
+}
+
+/// How many entries of deleted directories are listed.
+const MAX_DELETED: usize = 1_000_000;
+/// The largest file of the real tree that is hashed for a comparison, in bytes.
+const MAX_HASHED: u64 = 4 << 30;
+/// The directory that the sandbox mounts read-only.
+const GIT_DIR: &[u8] = b".git";
+
+/// What stood at a path, and what stands there now. Where `before` is left
+/// [`Standing::Uncovered`], something stood there that only the real tree knows.
+#[derive(Debug, Clone)]
+struct Pair {
+    before: Standing,
+    after: Standing,
+}
+
+/// The layer against the view, entry by entry.
+struct Comparison<'a> {
+    input: DriftInput<'a>,
+    found: BTreeMap<Vec<u8>, Pair>,
+}
+
+impl Comparison<'_> {
+    fn compare(&mut self, path: &[u8], entry: &LayerEntry) -> Result<(), DriftError> {
+        if is_aside(path, self.input.caches) {
+            return Ok(());
+        }
+        let before = self.before(path)?;
+        match entry {
+            LayerEntry::Directory { opaque } => {
+                self.compare_directory(path, before, *opaque);
+                if *opaque { self.delete_below(path) } else { Ok(()) }
+            }
+            LayerEntry::Whiteout => {
+                self.compare_whiteout(path, before);
+                self.delete_below(path)
+            }
+            leaf => {
+                let was_directory = !self.input.view.known_below(path).is_empty();
+                let before = if was_directory && before == Standing::Absent { Standing::Directory } else { before };
+                let after = standing_of(leaf);
+                if differs(&before, &after) {
+                    self.found.insert(path.to_vec(), Pair { before, after });
+                }
+                self.delete_below(path)
+            }
+        }
+    }
+
+    /// What stood at `path`. The real tree is asked only where the answer matters: where it is
+    /// protected as a whole, and inside a `.git`, which no snapshot covers.
+    fn before(&self, path: &[u8]) -> Result<Standing, DriftError> {
+        match self.input.view.standing(path) {
+            Standing::Uncovered if self.input.mode == ReadOnly::Strict || paths::in_git_dir(path) => {
+                read_real(self.input.repo, path, MAX_HASHED)
+            }
+            Standing::Uncovered => Ok(Standing::Absent),
+            known => Ok(known),
+        }
+    }
+
+    /// A directory counts only where it stands in place of something else. A repository stands
+    /// as long as its `.git` does, which is compared by itself.
+    fn compare_directory(&mut self, path: &[u8], before: Standing, opaque: bool) {
+        let keeps_git = self.input.scan.entries.contains_key(&paths::join(path, GIT_DIR));
+        let replaces = match &before {
+            Standing::Entry(entry) if entry.kind == EntryKind::Gitlink => opaque && !keeps_git,
+            Standing::Entry(_) | Standing::Unhashed(_) => true,
+            Standing::Directory | Standing::Absent | Standing::Uncovered => false,
+        };
+        if replaces {
+            self.found.insert(path.to_vec(), Pair { before, after: Standing::Directory });
+        }
+    }
+
+    /// A deleted directory counts by what stood in it, a `.git` by itself.
+    fn compare_whiteout(&mut self, path: &[u8], before: Standing) {
+        let counts = match before {
+            Standing::Entry(_) | Standing::Unhashed(_) => true,
+            Standing::Directory => paths::name(path) == GIT_DIR,
+            Standing::Absent | Standing::Uncovered => false,
+        };
+        if counts {
+            self.found.insert(path.to_vec(), Pair { before, after: Standing::Absent });
+        }
+    }
+
+    /// Everything that stood below `path` and is not in the layer is gone.
+    fn delete_below(&mut self, path: &[u8]) -> Result<(), DriftError> {
+        let mut gone = self.input.view.known_below(path);
+        if self.input.mode == ReadOnly::Strict {
+            let uncovered = self.uncovered_below(path)?;
+            gone.extend(uncovered.into_iter().map(|path| (path, Standing::Uncovered)));
+        }
+        for (path, before) in gone {
+            if !self.input.scan.entries.contains_key(&path) && !is_aside(&path, self.input.caches) {
+                self.found.insert(path, Pair { before, after: Standing::Absent });
+            }
+        }
+        Ok(())
+    }
+
+    fn uncovered_below(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, DriftError> {
+        let listed = beneath::leaves(self.input.repo, path, MAX_DELETED).map_err(|source| io_error(path, source))?;
+        let mut leaves = listed.ok_or(DriftError::TooMany { limit: MAX_DELETED })?;
+        leaves.retain(|leaf| self.input.view.standing(leaf) == Standing::Uncovered);
+        Ok(leaves)
+    }
+}
+
+/// Whether a path is none of the step's business: evidence of ours, or in a cache.
+pub(crate) fn is_aside(path: &[u8], caches: &[RelPath]) -> bool {
+    let in_cache = |cache: &RelPath| {
+        let cache = cache.as_str().as_bytes();
+        cache == b"." || path == cache || paths::is_below(path, cache)
+    };
+    is_our_artifact(path) || caches.iter().any(in_cache)
+}
+
+pub(crate) fn differs(before: &Standing, after: &Standing) -> bool {
+    // What was not hashed is never equal to anything.
+    before != after || matches!(before, Standing::Unhashed(_))
+}
+
+/// What the real tree has at `path`.
+pub(crate) fn read_real(repo: BorrowedFd<'_>, path: &[u8], limit: u64) -> Result<Standing, DriftError> {
+    Ok(match beneath::read(repo, path, limit).map_err(|source| io_error(path, source))? {
+        Found::Entry(entry) => Standing::Entry(entry),
+        Found::Unread(_) => Standing::Unhashed(0),
+        Found::Directory => Standing::Directory,
+        Found::Nothing => Standing::Absent,
+    })
+}
+
+/// Leaves the changes that the mode forbids. The repository's own `.git` is always among them.
+fn keep_protected(
+    input: &DriftInput<'_>,
+    found: BTreeMap<Vec<u8>, Pair>,
+) -> Result<BTreeMap<Vec<u8>, Pair>, DriftError> {
+    let in_own_git = |path: &[u8]| path == GIT_DIR || paths::is_below(path, GIT_DIR);
+    let asked: Vec<&[u8]> = match input.mode {
+        ReadOnly::Tracked => found.keys().map(Vec::as_slice).filter(|path| !in_own_git(path)).collect(),
+        ReadOnly::Off | ReadOnly::Strict => Vec::new(),
+    };
+    let (in_nested, others): (Vec<&[u8]>, Vec<&[u8]>) = asked.into_iter().partition(|path| paths::in_git_dir(path));
+    let covered = input.view.covers(&others, input.ignored)?;
+    let nested = input.ignored.ignored(&in_nested)?.into_iter().map(|ignored| !ignored);
+    let answers: BTreeMap<Vec<u8>, bool> = others
+        .into_iter()
+        .zip(covered)
+        .chain(in_nested.iter().copied().zip(nested))
+        .map(|(path, protected)| (path.to_vec(), protected))
+        .collect();
+    let is_protected = |path: &[u8]| match input.mode {
+        _ if in_own_git(path) => true,
+        ReadOnly::Off => false,
+        ReadOnly::Strict => true,
+        // What nobody was asked about is protected.
+        ReadOnly::Tracked => answers.get(path).copied().unwrap_or(true),
+    };
+    Ok(found.into_iter().filter(|(path, _)| is_protected(path)).collect())
+}
+
+/// Turns pairs into recorded changes, within the bound on a step's diffs.
+struct Recorder<'a> {
+    input: DriftInput<'a>,
+    /// How many bytes of diff may still be recorded; none once the bound was met.
+    budget: Option<usize>,
+}
+
+impl Recorder<'_> {
+    fn record(&mut self, path: &[u8], pair: Pair) -> Result<Change, DriftError> {
+        let before = match pair.before {
+            Standing::Uncovered => read_real(self.input.repo, path, diff::MAX_INPUT)?,
+            known => known,
+        };
+        let pair = Pair { before, after: pair.after };
+        let kind = kind_of(&pair);
+        let diff = self.bounded(self.diff(path, &pair, kind));
+        let (before, after) = (entry_of(&pair.before), entry_of(&pair.after));
+        Ok(Change { path: display_path(path), kind, before, after, diff })
+    }
+
+    fn diff(&self, path: &[u8], pair: &Pair, kind: ChangeKind) -> Diff {
+        if matches!(kind, ChangeKind::ModeChanged | ChangeKind::TypeChanged) {
+            return Diff::None;
+        }
+        if [&pair.before, &pair.after].into_iter().any(|side| matches!(side, Standing::Unhashed(_))) {
+            return omitted("a side is too large to be hashed");
+        }
+        let sides = [&pair.before, &pair.after].map(content_entry);
+        if sides == [None, None] {
+            return Diff::None;
+        }
+        let below = self.input.lower_uppers.iter().copied().chain([self.input.repo]);
+        let Some(old) = read_side(below, path, sides[0]) else {
+            return omitted("the old content is larger than 1 MiB or could not be read any more");
+        };
+        let Some(new) = read_side([self.input.upper].into_iter(), path, sides[1]) else {
+            return omitted("the new content is larger than 1 MiB or could not be read");
+        };
+        diff::unified(path, old.as_deref(), new.as_deref())
+    }
+
+    fn bounded(&mut self, diff: Diff) -> Diff {
+        let (Diff::Whole { text } | Diff::Truncated { text, .. }) = &diff else { return diff };
+        self.budget = self.budget.and_then(|budget| budget.checked_sub(text.len()));
+        if self.budget.is_some() { diff } else { omitted("the diffs of the step exceed 128 KiB") }
+    }
+}
+
+fn omitted(reason: &str) -> Diff {
+    Diff::Omitted { reason: reason.to_owned() }
+}
+
+/// The entry of a side that has a content to show.
+fn content_entry(side: &Standing) -> Option<&Entry> {
+    match side {
+        Standing::Entry(entry) if matches!(entry.kind, EntryKind::File | EntryKind::Symlink) => Some(entry),
+        _ => None,
+    }
+}
+
+/// The content of a side, from the first place that still has exactly it: `Some(None)` where
+/// the side has none, `None` where no place has it.
+fn read_side<'a>(
+    mut places: impl Iterator<Item = BorrowedFd<'a>>,
+    path: &[u8],
+    side: Option<&Entry>,
+) -> Option<Option<Vec<u8>>> {
+    let Some(entry) = side else { return Some(None) };
+    let read = |place| beneath::content(place, path, diff::MAX_INPUT).ok().flatten();
+    places.find_map(|place| read(place).filter(|bytes| Sha256Hex::of(bytes) == entry.sha256)).map(Some)
+}
+
+fn kind_of(pair: &Pair) -> ChangeKind {
+    let kind = |side: &Standing| match side {
+        Standing::Entry(entry) => Some(entry.kind),
+        Standing::Unhashed(_) => Some(EntryKind::File),
+        Standing::Directory => Some(EntryKind::Directory),
+        Standing::Absent | Standing::Uncovered => None,
+    };
+    match (kind(&pair.before), kind(&pair.after)) {
+        (None, _) => ChangeKind::Created,
+        (_, None) => ChangeKind::Deleted,
+        (before, after) if before != after => ChangeKind::TypeChanged,
+        _ => match (&pair.before, &pair.after) {
+            (Standing::Entry(before), Standing::Entry(after)) if before.sha256 == after.sha256 => {
+                ChangeKind::ModeChanged
+            }
+            _ => ChangeKind::Modified,
+        },
+    }
+}
+
+fn entry_of(side: &Standing) -> Option<Entry> {
+    match side {
+        Standing::Entry(entry) => Some(entry.clone()),
+        Standing::Directory => {
+            Some(Entry { kind: EntryKind::Directory, executable: false, sha256: Sha256Hex::of(b"") })
+        }
+        Standing::Unhashed(_) | Standing::Absent | Standing::Uncovered => None,
+    }
+}
+
+fn io_error(path: &[u8], source: std::io::Error) -> DriftError {
+    DriftError::Io { path: display_path(path), source }
 }

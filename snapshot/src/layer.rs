@@ -95,7 +95,9 @@ pub enum ScanError {
         xattr: String,
     },
     /// A file changed while it was read: something still writes to the layer.
-    #[error("`{path}` in the step's layer changed while it was read\nhint: a process of the step outlived it; please report it")]
+    #[error(
+        "`{path}` in the step's layer changed while it was read\nhint: a process of the step outlived it; please report it"
+    )]
     NotSealed {
         /// The path, for people.
         path: String,
@@ -117,7 +119,10 @@ pub enum ScanError {
 pub fn scan_layer(upper: BorrowedFd<'_>, bounds: ScanBounds) -> Result<LayerScan, ScanError> {
     let mut scanner = Scanner { bounds, hashed: 0, entries: BTreeMap::new() };
     let top = reopen_directory(upper).map_err(|source| io_error(b".", source))?;
-    decode(top.as_fd(), b".")?;
+    if decode(top.as_fd(), b".")? {
+        // It would hide the whole tree; no kernel makes one.
+        return Err(ScanError::CannotDecode { path: ".".into(), xattr: "user.overlay.opaque".into() });
+    }
     scanner.directory(top.as_fd(), b"", 0)?;
     Ok(LayerScan { entries: scanner.entries })
 }

@@ -187,7 +187,8 @@ impl View {
 
     /// What stands at the covered paths; in no order.
     fn covered(&self) -> impl Iterator<Item = (&[u8], Standing)> {
-        let of_base = self.base.entries.iter().filter(|(path, _)| !self.touched.contains_key(*path) && !self.hides(path));
+        let of_base =
+            self.base.entries.iter().filter(|(path, _)| !self.touched.contains_key(*path) && !self.hides(path));
         let of_base = of_base.map(|(path, entry)| (path.as_slice(), Standing::Entry(entry.clone())));
         let of_layers = self.touched.iter().filter(|(_, touched)| {
             touched.covered && !matches!(touched.standing, Standing::Absent | Standing::Directory)

@@ -1,2 +1,252 @@
-//! Tests.
-pub(crate) const CASES: &[crate::Case] = &[];
+//! What counts as drift, and what does not.
+
+use std::os::unix::fs::symlink;
+
+use proctor_core::drift::{ChangeKind, Diff, EntryKind, MAX_CHANGES, MAX_STEP_DIFF};
+use proctor_core::plan::ReadOnly::{Off, Strict, Tracked};
+
+use crate::repository::{Layer, Repo, kinds};
+use crate::{Case, Need};
+
+pub(crate) const CASES: &[Case] = &[
+    ("drift: an edit, with its diff", Need::Nothing, an_edit),
+    ("drift: touch and rewrite are none", Need::Nothing, touch_and_rewrite),
+    ("drift: new files, ignored ones aside", Need::Nothing, new_files),
+    ("drift: off protects .git alone", Need::Nothing, off_protects_git_alone),
+    ("drift: strict protects ignored files, caches aside", Need::Nothing, strict),
+    ("drift: strict lists what a deletion took", Need::Root, strict_deletion),
+    ("drift: the exec bit", Need::Nothing, exec_bit),
+    ("drift: types", Need::Nothing, types),
+    ("drift: a directory became a file", Need::Nothing, directory_became_a_file),
+    ("drift: a file became a directory", Need::Nothing, file_became_a_directory),
+    ("drift: deletions", Need::Root, deletions),
+    ("drift: a directory removed and made again", Need::Nothing, opaque_directory),
+    ("drift: renamed away and back is none", Need::Nothing, renamed_and_back),
+    ("drift: .git", Need::Root, git_itself),
+    ("drift: a nested repository", Need::Nothing, nested_repository),
+    ("drift: a submodule moved away and back is none", Need::Nothing, submodule_and_back),
+    ("drift: rules that the step wrote do not count", Need::Nothing, rules_of_the_step),
+    ("drift: our artifacts do not count", Need::Nothing, our_artifacts),
+    ("drift: on the layers below", Need::Root, on_layers_below),
+    ("drift: binary, beyond the bound, edited meanwhile", Need::Nothing, no_diff),
+    ("drift: the record is bounded", Need::Nothing, bounded),
+];
+
+fn diff_text(diff: &Diff) -> &str {
+    match diff {
+        Diff::Whole { text } | Diff::Truncated { text, .. } => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn an_edit() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    layer.write("README.md", "hello\nworld\n");
+    let drift = repo.drift(&layer, Tracked);
+    assert_eq!(kinds(&drift), [("README.md", ChangeKind::Modified)].into());
+    let expected = "--- a/README.md\n+++ b/README.md\n@@ -1 +1,2 @@\n hello\n+world\n";
+    assert_eq!(diff_text(&drift.changes[0].diff), expected);
+    assert!(drift.changes[0].before.is_some() && drift.changes[0].after.is_some());
+}
+
+fn touch_and_rewrite() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    layer.write("README.md", "hello\n").write("src/main.rs", "fn main() {}\n").mkdir("new/empty");
+    layer.chmod("README.md", 0o600);
+    assert!(repo.drift(&layer, Tracked).is_empty());
+    assert!(repo.drift(&layer, Strict).is_empty());
+}
+
+fn new_files() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    layer.write("src/new.rs", "x\n").write("target/out", "x").write("a.log", "x").link("link", "/etc");
+    let expected = [("link", ChangeKind::Created), ("src/new.rs", ChangeKind::Created)];
+    assert_eq!(kinds(&repo.drift(&layer, Tracked)), expected.into());
+}
+
+fn off_protects_git_alone() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    layer.write("README.md", "x").write(".git/config", "x");
+    assert_eq!(kinds(&repo.drift(&layer, Off)), [(".git/config", ChangeKind::Modified)].into());
+}
+
+fn strict() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    repo.write("target/same", "x").write("target/old", "1\n");
+    layer.write("target/same", "x").write("target/old", "2\n").write("target/new", "x").write("cache/x", "x");
+    let drift = repo.drift(&layer, Strict);
+    assert_eq!(kinds(&drift), [("target/new", ChangeKind::Created), ("target/old", ChangeKind::Modified)].into());
+    assert!(diff_text(&drift.changes[1].diff).ends_with("-1\n+2\n"));
+}
+
+fn strict_deletion() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    repo.write("target/a/b", "1\n").write("target/c", "x").write("cache/x", "x");
+    layer.whiteout("target").whiteout("cache");
+    let drift = repo.drift(&layer, Strict);
+    assert_eq!(kinds(&drift), [("target/a/b", ChangeKind::Deleted), ("target/c", ChangeKind::Deleted)].into());
+    assert!(diff_text(&drift.changes[0].diff).ends_with("-1\n"));
+    assert!(repo.drift(&layer, Tracked).is_empty());
+}
+
+fn exec_bit() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    layer.write("README.md", "hello\n").chmod("README.md", 0o755);
+    let drift = repo.drift(&layer, Tracked);
+    assert_eq!(kinds(&drift), [("README.md", ChangeKind::ModeChanged)].into());
+    assert_eq!(drift.changes[0].diff, Diff::None);
+}
+
+fn types() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    symlink("README.md", repo.at("link")).expect("links");
+    layer.link("README.md", "/etc/passwd").fifo("src/main.rs").write("link", "README.md");
+    let expected = [
+        ("README.md", ChangeKind::TypeChanged),
+        ("link", ChangeKind::TypeChanged),
+        ("src/main.rs", ChangeKind::TypeChanged),
+    ];
+    assert_eq!(kinds(&repo.drift(&layer, Tracked)), expected.into());
+}
+
+fn directory_became_a_file() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    layer.write("src", "x");
+    let drift = repo.drift(&layer, Tracked);
+    assert_eq!(kinds(&drift), [("src", ChangeKind::TypeChanged), ("src/main.rs", ChangeKind::Deleted)].into());
+    let kind = drift.changes[0].before.as_ref().map(|entry| entry.kind);
+    assert_eq!(kind, Some(EntryKind::Directory));
+}
+
+fn file_became_a_directory() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    layer.write("README.md/x", "x");
+    let expected = [("README.md", ChangeKind::TypeChanged), ("README.md/x", ChangeKind::Created)];
+    assert_eq!(kinds(&repo.drift(&layer, Tracked)), expected.into());
+}
+
+fn deletions() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    repo.write("src/a/b", "x").write("target/x", "x");
+    layer.whiteout("src").whiteout("README.md").whiteout("target").whiteout("never-there");
+    let drift = repo.drift(&layer, Tracked);
+    let expected =
+        [("README.md", ChangeKind::Deleted), ("src/a/b", ChangeKind::Deleted), ("src/main.rs", ChangeKind::Deleted)];
+    assert_eq!(kinds(&drift), expected.into());
+    assert_eq!(diff_text(&drift.changes[0].diff), "--- a/README.md\n+++ /dev/null\n@@ -1 +0,0 @@\n-hello\n");
+}
+
+fn opaque_directory() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    repo.write("src/gone.rs", "x");
+    layer.opaque("src").write("src/main.rs", "fn main() {}\n").write("src/new.rs", "x");
+    let expected = [("src/gone.rs", ChangeKind::Deleted), ("src/new.rs", ChangeKind::Created)];
+    assert_eq!(kinds(&repo.drift(&layer, Tracked)), expected.into());
+}
+
+fn renamed_and_back() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    layer.opaque("src").write("src/main.rs", "fn main() {}\n").write("README.md", "hello\n");
+    assert!(repo.drift(&layer, Tracked).is_empty());
+}
+
+fn git_itself() {
+    for mode in [Off, Tracked, Strict] {
+        let (repo, layer) = (Repo::small(), Layer::new());
+        layer.write(".git/hooks/pre-commit", "x");
+        assert_eq!(kinds(&repo.drift(&layer, mode)), [(".git/hooks/pre-commit", ChangeKind::Created)].into());
+        let layer = Layer::new();
+        layer.whiteout(".git");
+        assert!(kinds(&repo.drift(&layer, mode)).contains_key(".git"));
+        let layer = Layer::new();
+        layer.mkdir(".git");
+        assert!(repo.drift(&layer, mode).is_empty());
+    }
+}
+
+fn nested_repository() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    repo.write("vendor/a", "x").git(&["init", "-q", "vendor"]);
+    layer.write("vendor/.git/config", "x").write("vendor/a", "y").write("target/t/.git/HEAD", "x");
+    let expected = [("vendor/.git/config", ChangeKind::Modified), ("vendor/a", ChangeKind::Modified)];
+    assert_eq!(kinds(&repo.drift(&layer, Tracked)), expected.into());
+}
+
+fn submodule_and_back() {
+    let (repo, inner, layer) = (Repo::small(), Repo::small(), Layer::new());
+    repo.git(&["submodule", "--quiet", "add", &inner.top.display().to_string(), "sub"]);
+    repo.commit();
+    layer.opaque("sub");
+    for path in ["sub/.git", "sub/.gitignore", "sub/README.md", "sub/src/main.rs"] {
+        layer.write(path, repo.read(path));
+    }
+    assert!(repo.drift(&layer, Tracked).is_empty());
+    let view = repo.view();
+    assert_eq!(view.apply(&layer.scan(), &repo.rules()).expect("applies").id(), view.id());
+    std::fs::remove_file(layer.at("sub/.git")).expect("removes");
+    assert_eq!(kinds(&repo.drift(&layer, Tracked)), [("sub", ChangeKind::TypeChanged)].into());
+}
+
+fn rules_of_the_step() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    layer.write(".gitignore", "*\n").write("src/new.rs", "x").write("sub/.gitignore", "*\n").write("sub/x", "x");
+    let drift = repo.drift(&layer, Tracked);
+    let found: Vec<_> = kinds(&drift).into_keys().collect();
+    assert_eq!(found, [".gitignore", "src/new.rs", "sub/.gitignore", "sub/x"]);
+}
+
+fn our_artifacts() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    layer
+        .write("changes/a/verify/x.json", "x")
+        .write("changes/a/05-status.json", "x")
+        .write("changes/a/00-meta.json", "x");
+    for mode in [Tracked, Strict] {
+        let drift = repo.drift(&layer, mode);
+        assert_eq!(kinds(&drift), [("changes/a/00-meta.json", ChangeKind::Created)].into());
+    }
+}
+
+fn on_layers_below() {
+    let (repo, first, second) = (Repo::small(), Layer::new(), Layer::new());
+    first.write("new", "1\n").write("README.md", "first\n").write("target/x", "x");
+    let view = repo.view().apply(&first.scan(), &repo.rules()).expect("applies");
+    second.write("new", "2\n").write("README.md", "first\n").whiteout("target");
+    let drift = repo.drift_on(&view, &second, &[&first], Tracked);
+    assert_eq!(kinds(&drift), [("new", ChangeKind::Modified)].into());
+    assert!(diff_text(&drift.changes[0].diff).ends_with("-1\n+2\n"));
+    let drift = repo.drift_on(&view, &second, &[&first], Strict);
+    assert_eq!(kinds(&drift), [("new", ChangeKind::Modified), ("target/x", ChangeKind::Deleted)].into());
+    let third = Layer::new();
+    third.write("README.md", "hello\n").whiteout("new");
+    let drift = repo.drift_on(&view, &third, &[&first], Tracked);
+    assert_eq!(kinds(&drift), [("README.md", ChangeKind::Modified), ("new", ChangeKind::Deleted)].into());
+}
+
+fn no_diff() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    let view = repo.view();
+    repo.write("README.md", "edited meanwhile\n");
+    layer.write("README.md", "x").write("binary", b"a\0").write("big", "");
+    std::fs::OpenOptions::new().write(true).open(layer.at("big")).expect("opens").set_len(1 << 40).expect("grows");
+    let drift = repo.drift_on(&view, &layer, &[], Tracked);
+    let diffs: Vec<_> = drift.changes.iter().map(|change| (change.path.as_str(), &change.diff)).collect();
+    assert!(matches!(diffs[0], ("README.md", Diff::Omitted { reason }) if reason.contains("old content")), "{diffs:?}");
+    assert!(matches!(diffs[1], ("big", Diff::Omitted { reason }) if reason.contains("too large")), "{diffs:?}");
+    assert_eq!(diffs[2], ("binary", &Diff::Binary));
+    assert_eq!(drift.changes[1].after, None);
+}
+
+fn bounded() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    let line = "0123456789abcdef\n".repeat(64);
+    for n in 0..MAX_CHANGES + 5 {
+        layer.write(format!("new/{n:05}"), &line);
+    }
+    let drift = repo.drift(&layer, Tracked);
+    assert_eq!((drift.changes.len(), drift.omitted), (MAX_CHANGES, 5));
+    let shown: usize =
+        drift.changes.iter().map(|change| if let Diff::Whole { text } = &change.diff { text.len() } else { 0 }).sum();
+    assert!(shown > MAX_STEP_DIFF / 2 && shown <= MAX_STEP_DIFF, "{shown}");
+    assert_eq!(drift, repo.drift(&layer, Tracked));
+}

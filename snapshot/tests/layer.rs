@@ -1,2 +1,99 @@
-//! Tests.
-pub(crate) const CASES: &[crate::Case] = &[];
+//! What is found in an upper directory.
+
+use std::os::fd::AsFd as _;
+
+use proctor_core::digest::Sha256Hex;
+use proctor_snapshot::{FileContent, LayerEntry, ScanBounds, ScanError, scan_layer};
+
+use crate::repository::Layer;
+use crate::{Case, Need};
+
+pub(crate) const CASES: &[Case] = &[
+    ("layer: every kind of entry", Need::Nothing, every_kind),
+    ("layer: whiteouts", Need::Root, whiteouts),
+    ("layer: opaque directories and bookkeeping", Need::Nothing, opaque_and_bookkeeping),
+    ("layer: marks that cannot be decoded are errors", Need::Nothing, unknown_marks),
+    ("layer: names of any bytes", Need::Nothing, names_of_any_bytes),
+    ("layer: mode 000 hides nothing", Need::Nothing, mode_000_hides_nothing),
+    ("layer: a sparse file beyond the bound is not hashed", Need::Nothing, sparse_file),
+    ("layer: the number of entries is bounded", Need::Nothing, too_many),
+];
+
+fn every_kind() {
+    let layer = Layer::new();
+    layer.write("d/run", "x").chmod("d/run", 0o755).link("l", "/etc/passwd").fifo("p").mkdir("empty");
+    let scan = layer.scan();
+    let file = LayerEntry::File { executable: true, size: 1, content: FileContent::Sha256(Sha256Hex::of(b"x")) };
+    assert_eq!(scan.entries[&b"d/run"[..]], file);
+    assert_eq!(scan.entries[&b"l"[..]], LayerEntry::Symlink { target: b"/etc/passwd".to_vec() });
+    assert_eq!(scan.entries[&b"p"[..]], LayerEntry::Special);
+    assert_eq!(scan.entries[&b"empty"[..]], LayerEntry::Directory { opaque: false });
+    assert_eq!(scan.entries.len(), 5);
+}
+
+fn whiteouts() {
+    let layer = Layer::new();
+    layer.whiteout("a/b").whiteout("c");
+    let scan = layer.scan();
+    assert_eq!((&scan.entries[&b"a/b"[..]], &scan.entries[&b"c"[..]]), (&LayerEntry::Whiteout, &LayerEntry::Whiteout));
+}
+
+fn opaque_and_bookkeeping() {
+    let layer = Layer::new();
+    layer.opaque("o").mkdir("p").xattr("p", "user.overlay.impure", "y").xattr("p", "user.overlay.origin", "");
+    layer.xattr("p", "user.overlay.overlay.opaque", "y").xattr("p", "user.mine", "x");
+    let scan = layer.scan();
+    assert_eq!(scan.entries[&b"o"[..]], LayerEntry::Directory { opaque: true });
+    assert_eq!(scan.entries[&b"p"[..]], LayerEntry::Directory { opaque: false });
+}
+
+fn unknown_marks() {
+    for (name, value) in [("opaque", "x"), ("redirect", "/a"), ("metacopy", ""), ("whiteout", "y"), ("new", "1")] {
+        let layer = Layer::new();
+        layer.mkdir("d").xattr("d", &format!("user.overlay.{name}"), value);
+        let error = scan_layer(layer.open().as_fd(), ScanBounds::default()).expect_err("it is refused");
+        assert!(matches!(&error, ScanError::CannotDecode { path, .. } if path == "d"), "{error}");
+    }
+    let layer = Layer::new();
+    layer.xattr(".", "user.overlay.opaque", "y");
+    assert!(scan_layer(layer.open().as_fd(), ScanBounds::default()).is_err());
+}
+
+fn names_of_any_bytes() {
+    let layer = Layer::new();
+    layer.write(b"\xff\n/\xfe", "x");
+    assert!(layer.scan().entries.contains_key(&b"\xff\n/\xfe"[..]));
+}
+
+fn mode_000_hides_nothing() {
+    let layer = Layer::new();
+    layer.write("d/f", "x").chmod("d/f", 0).chmod("d", 0);
+    let scan = layer.scan();
+    assert!(matches!(scan.entries[&b"d/f"[..]], LayerEntry::File { executable: false, size: 1, .. }));
+    let mode = |path: &str| {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::metadata(layer.at(path)).expect("stats").permissions().mode() & 0o777
+    };
+    assert_eq!(mode("d"), 0);
+    layer.chmod("d", 0o755);
+    assert_eq!(mode("d/f"), 0);
+}
+
+fn sparse_file() {
+    let layer = Layer::new();
+    layer.write("big", "");
+    let file = std::fs::OpenOptions::new().write(true).open(layer.at("big")).expect("opens");
+    file.set_len(1 << 40).expect("grows");
+    let entry = &layer.scan().entries[&b"big"[..]];
+    let beyond = LayerEntry::File { executable: false, size: 1 << 40, content: FileContent::BeyondBound };
+    assert_eq!(*entry, beyond);
+}
+
+fn too_many() {
+    let layer = Layer::new();
+    layer.write("a", "").write("b", "").write("c", "");
+    let bounds = ScanBounds { entries: 2, ..ScanBounds::default() };
+    assert!(matches!(scan_layer(layer.open().as_fd(), bounds), Err(ScanError::TooManyEntries { limit: 2 })));
+    let bounds = ScanBounds { total_bytes: 0, ..ScanBounds::default() };
+    assert!(scan_layer(layer.open().as_fd(), bounds).is_ok());
+}

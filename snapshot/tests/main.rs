@@ -35,8 +35,12 @@ fn trial((name, need, body): Case) -> Trial {
     let (lacks, why) = match need {
         Need::Nothing => (false, ""),
         Need::Root => (!rustix::process::geteuid().is_root(), " [needs root]"),
-        Need::GitWithSha256 => (!repository::git_can(&["init", "--object-format=sha256", "-q", "."]), " [needs git with sha256]"),
-        Need::GitWithReftable => (!repository::git_can(&["init", "--ref-format=reftable", "-q", "."]), " [needs git with reftable]"),
+        Need::GitWithSha256 => {
+            (!repository::git_can(&["init", "--object-format=sha256", "-q", "."]), " [needs git with sha256]")
+        }
+        Need::GitWithReftable => {
+            (!repository::git_can(&["init", "--ref-format=reftable", "-q", "."]), " [needs git with reftable]")
+        }
     };
     let name = if lacks { format!("{name}{why}") } else { name.to_owned() };
     let run = move || {

@@ -242,6 +242,7 @@ pub(crate) fn put(path: &Path, content: &[u8]) {
 /// Makes a fifo.
 pub(crate) fn fifo(path: &Path) {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
+    fs::create_dir_all(path.parent().expect("a parent")).expect("creates");
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("makes a fifo");
 }
 

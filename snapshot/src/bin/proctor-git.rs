@@ -16,7 +16,9 @@ fn main() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}\nhint: `proctor-git` is started by `proctor`; it reads a request on standard input");
+            eprintln!(
+                "error: {error}\nhint: `proctor-git` is started by `proctor`; it reads a request on standard input"
+            );
             ExitCode::FAILURE
         }
     }

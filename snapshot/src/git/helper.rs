@@ -71,7 +71,8 @@ impl GitHelper {
         let failed = |problem: String| self.failed(problem);
         let question = serde_json::to_vec(request).map_err(|error| failed(error.to_string()))?;
         let mut child = self.spawn(repo)?;
-        let talked = Conversation::new(&mut child, question).and_then(|talk| talk.until(Instant::now() + self.deadline));
+        let talked =
+            Conversation::new(&mut child, question).and_then(|talk| talk.until(Instant::now() + self.deadline));
         if !matches!(talked, Ok(Talked::Whole { .. })) {
             // An error here means that it has ended by itself.
             let _ = child.kill();
@@ -167,7 +168,8 @@ impl Conversation {
         let out = self.stdin.as_ref().map(|fd| PollFd::new(fd, PollFlags::OUT));
         let ins = [&self.stdout, &self.stderr].into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN));
         let mut fds: Vec<_> = out.into_iter().chain(ins).collect();
-        let timeout = Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
+        let timeout =
+            Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),

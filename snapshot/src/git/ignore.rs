@@ -20,7 +20,10 @@ pub(super) struct Rules {
 enum State {
     Ignored,
     /// The repository whose rules hold inside, and how many bytes of a path name its place.
-    Ruled { by: usize, prefix: usize },
+    Ruled {
+        by: usize,
+        prefix: usize,
+    },
 }
 
 impl Rules {

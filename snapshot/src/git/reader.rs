@@ -95,7 +95,8 @@ fn find_git_dir(worktree: &Path) -> Result<PathBuf, GitError> {
 }
 
 fn no_git_dir(worktree: &Path) -> GitError {
-    let is_bare = worktree.join("HEAD").is_file() && worktree.join("objects").is_dir() && worktree.join("refs").is_dir();
+    let is_bare =
+        worktree.join("HEAD").is_file() && worktree.join("objects").is_dir() && worktree.join("refs").is_dir();
     let path = worktree.to_owned();
     if is_bare { GitError::Bare { path } } else { GitError::NotARepository { path } }
 }
@@ -115,10 +116,8 @@ fn check_owner(path: &Path, worktree: &Path) -> Result<(), GitError> {
 
 /// The repository's own config and nothing else, after it was found to point nowhere.
 fn checked_config(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<Config, GitError> {
-    let files = [
-        (common_dir.join("config"), ConfigLevel::Local),
-        (git_dir.join("config.worktree"), ConfigLevel::Worktree),
-    ];
+    let files =
+        [(common_dir.join("config"), ConfigLevel::Local), (git_dir.join("config.worktree"), ConfigLevel::Worktree)];
     let failed = |error: git2::Error| unreadable(worktree, &error);
     let mut whole = Config::new().map_err(failed)?;
     for (file, level) in files {
