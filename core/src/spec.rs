@@ -3,10 +3,13 @@
 //! [`read`] takes bytes to a [`Spec`] and says everything that is wrong with them at once;
 //! [`resolve()`] takes a spec and a profile to a [`crate::plan::Plan`]. Files are not opened here.
 
+pub mod built_in;
 mod command;
 mod decode;
 mod diagnostic;
+mod layer;
 mod operator;
+mod provenance;
 mod resolve;
 mod rules;
 mod schema;
@@ -17,8 +20,10 @@ mod yaml;
 
 pub use command::{BadCommand, Command};
 pub use diagnostic::{Code, Diagnostic, Label, Severity, quoted};
+pub use layer::Adhoc;
 pub use operator::{LimitSettings, Operator, OperatorDefaults};
-pub use resolve::{Adhoc, Origin, Provenance, Resolved, Sourced, adhoc_step, built_in, resolve};
+pub use provenance::{Origin, Provenance, Sourced};
+pub use resolve::{Resolved, adhoc_step, resolve};
 pub use schema::{operator_schema, schema};
 pub use size::{BadSize, Size};
 pub use span::{Span, Spanned};

@@ -85,7 +85,11 @@ impl LimitSettings {
     }
 }
 
-/// No file: everything that a spec can ask for is allowed, and the built-in values hold.
+/// The most retries where the operator says nothing: a step that fails every time must end.
+const MAX_RETRIES: Limit = Limit::Max(10);
+
+/// No file: everything that a spec can ask for is allowed but endless retries, and the built-in
+/// values hold.
 impl Default for Operator {
     fn default() -> Self {
         Self {
@@ -93,7 +97,7 @@ impl Default for Operator {
             least_read_only: ReadOnly::Off,
             max_timeout_ms: Limit::Unlimited,
             max_grace_ms: Limit::Unlimited,
-            max_retries: Limit::Unlimited,
+            max_retries: MAX_RETRIES,
             max_parallel: Limit::Unlimited,
             max_tier: Tier::THREE,
             ceiling: LimitSettings::default().or_unlimited(),
@@ -115,7 +119,7 @@ struct OperatorFile {
     max_timeout_ms: Option<NonZeroU64>,
     /// The longest time between SIGTERM and SIGKILL, in milliseconds.
     max_grace_ms: Option<u64>,
-    /// The most retries.
+    /// The most retries. Default: 10.
     max_retries: Option<u64>,
     /// The most skills that run at once.
     max_parallel: Option<NonZeroU64>,
@@ -239,7 +243,7 @@ impl Operator {
             least_read_only: file.least_read_only.unwrap_or(ReadOnly::Off),
             max_timeout_ms: bound(file.max_timeout_ms.map(NonZeroU64::get)),
             max_grace_ms: bound(file.max_grace_ms),
-            max_retries: bound(file.max_retries),
+            max_retries: file.max_retries.map_or(MAX_RETRIES, Limit::Max),
             max_parallel: bound(file.max_parallel.map(NonZeroU64::get)),
             max_tier: file.max_tier.unwrap_or(Tier::THREE),
             ceiling: limits(file.ceiling.as_ref()).or_unlimited(),

@@ -4,14 +4,17 @@
 //! never tell another story than the plan.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
-use super::command::{BadCommand, Command};
+use super::built_in;
+use super::command::Command;
 use super::diagnostic::{self, Code, Diagnostic, listed, quoted};
+use super::layer::{Adhoc, Chosen, Overrides, Own, Settings, by_default, nearest, unspoken};
 use super::operator::{LimitSettings, Operator, exceeds};
+use super::provenance::{Origin, Provenance, Sourced};
+use super::rules;
 use super::size::Size;
 use super::span::{Span, Spanned};
-use super::written::{Defaults, Profile, Skill, Spec, Step, Table, Text};
+use super::written::{Profile, Skill, Spec, Step, Table, Text};
 use crate::digest::Sha256Hex;
 use crate::evidence::step_path;
 use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName};
@@ -21,40 +24,6 @@ use crate::plan::{
 };
 use crate::tier::Tier;
 
-/// The values that hold where neither the spec nor the operator says anything.
-pub mod built_in {
-    use crate::plan::{Determinism, Limit, Limits, Network, ReadOnly};
-    use crate::tier::Tier;
-
-    /// The directory in which commands run.
-    pub const WORKDIR: &str = ".";
-    /// The timeout, in milliseconds.
-    pub const TIMEOUT_MS: u64 = 600_000;
-    /// The time between SIGTERM and SIGKILL, in milliseconds.
-    pub const GRACE_MS: u64 = 5_000;
-    /// The network.
-    pub const NETWORK: Network = Network::Deny;
-    /// The protection of the tree.
-    pub const READ_ONLY: ReadOnly = ReadOnly::Tracked;
-    /// How often a failed attempt is repeated.
-    pub const RETRIES: u32 = 0;
-    /// The exit codes that count as success.
-    pub const EXPECT_EXIT: [u8; 1] = [0];
-    /// The class of a skill that claims none: the one that promises nothing.
-    pub const DETERMINISM: Determinism = Determinism::D2;
-    /// The tier of a skill that declares none: the one that needs trust.
-    pub const TIER: Tier = Tier::TWO;
-    /// The limits.
-    pub const LIMITS: Limits = Limits {
-        memory: Limit::Unlimited,
-        pids: Limit::Max(4096),
-        disk: Limit::Max(2 << 30),
-        output: Limit::Max(64 << 20),
-        cpu_seconds: Limit::Unlimited,
-        open_files: Limit::Max(65_536),
-    };
-}
-
 /// A plan, and where its values came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved {
@@ -62,93 +31,6 @@ pub struct Resolved {
     pub plan: Plan,
     /// Where each value came from.
     pub provenance: Provenance,
-}
-
-/// Where the values of a plan came from: for each step and each toolchain check, by its path.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Provenance(BTreeMap<String, Vec<Sourced>>);
-
-impl Provenance {
-    /// The fields of `skill/step`, or of `toolchain/check` for a check; in a fixed order.
-    pub fn get(&self, path: &str) -> Option<&[Sourced]> {
-        self.0.get(path).map(Vec::as_slice)
-    }
-
-    /// Every path that [`Self::get`] knows, sorted.
-    pub fn paths(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
-    }
-}
-
-/// One value of a planned step.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sourced {
-    /// The field, such as `timeout_ms`, `limits.memory` or `env.CI`.
-    pub field: String,
-    /// The value as text.
-    pub value: String,
-    /// Where it came from.
-    pub origin: Origin,
-}
-
-/// Where a value came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
-    /// The caller's command line.
-    CommandLine,
-    /// The step, or the toolchain check.
-    Step(Span),
-    /// The step's skill.
-    Skill(Span),
-    /// The `defaults` of the spec.
-    Defaults(Span),
-    /// The operator's config.
-    Operator,
-    /// Nobody said anything.
-    BuiltIn,
-}
-
-impl Origin {
-    /// Where it is written in the spec, where it is.
-    pub fn span(self) -> Option<Span> {
-        match self {
-            Self::Step(span) | Self::Skill(span) | Self::Defaults(span) => Some(span),
-            Self::CommandLine | Self::Operator | Self::BuiltIn => None,
-        }
-    }
-}
-
-/// Such as `skill at 12:5` or `built in`.
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::CommandLine => f.write_str("command line"),
-            Self::Step(span) => write!(f, "step at {span}"),
-            Self::Skill(span) => write!(f, "skill at {span}"),
-            Self::Defaults(span) => write!(f, "defaults at {span}"),
-            Self::Operator => f.write_str("operator"),
-            Self::BuiltIn => f.write_str("built in"),
-        }
-    }
-}
-
-/// One command that is run by itself, with what its caller set.
-#[derive(Debug, Clone)]
-pub struct Adhoc {
-    /// The command.
-    pub cmd: Argv,
-    /// Where it runs, relative to the repository.
-    pub workdir: Option<RelPath>,
-    /// Its timeout, in milliseconds.
-    pub timeout_ms: Option<u64>,
-    /// What network it sees.
-    pub network: Option<Network>,
-    /// What it must not change.
-    pub read_only: Option<ReadOnly>,
-    /// The variables that it gets from the caller.
-    pub env_allowlist: Option<Vec<EnvName>>,
-    /// The variables that are set.
-    pub env: BTreeMap<EnvName, String>,
 }
 
 /// Resolves a profile of a spec that [`super::read`] accepted. `cpus` is the number of
@@ -206,121 +88,6 @@ fn step_key(group: &str, step: &StepName) -> String {
     format!("{group}/{step}")
 }
 
-/// What one level of the spec says of the settings that may stand on every level.
-#[derive(Clone, Copy)]
-struct Settings<'a> {
-    origin: fn(Span) -> Origin,
-    workdir: Option<&'a Spanned<RelPath>>,
-    timeout_ms: Option<&'a Spanned<u64>>,
-    network: Option<&'a Spanned<Network>>,
-    read_only: Option<&'a Spanned<ReadOnly>>,
-    env_allowlist: Option<&'a Spanned<Vec<Spanned<EnvName>>>>,
-    env: Option<&'a Table<EnvName, Text>>,
-}
-
-macro_rules! settings {
-    ($level:expr, $origin:expr) => {
-        Settings {
-            origin: $origin,
-            workdir: $level.workdir.as_ref(),
-            timeout_ms: $level.timeout_ms.as_ref(),
-            network: $level.network.as_ref(),
-            read_only: $level.read_only.as_ref(),
-            env_allowlist: $level.env_allowlist.as_ref(),
-            env: $level.env.as_ref(),
-        }
-    };
-}
-
-impl<'a> Settings<'a> {
-    fn of_step(step: &'a Step) -> Self {
-        settings!(step, Origin::Step)
-    }
-    fn of_skill(skill: &'a Skill) -> Self {
-        settings!(skill, Origin::Skill)
-    }
-    /// An absent section is an empty one.
-    fn of_defaults(defaults: Option<&'a Defaults>) -> Self {
-        match defaults {
-            Some(defaults) => settings!(defaults, Origin::Defaults),
-            None => Self {
-                origin: Origin::Defaults,
-                workdir: None,
-                timeout_ms: None,
-                network: None,
-                read_only: None,
-                env_allowlist: None,
-                env: None,
-            },
-        }
-    }
-}
-
-/// What a caller set, in the shape of a level of the spec.
-struct Overrides(Defaults);
-
-impl Overrides {
-    fn of(adhoc: &Adhoc) -> Self {
-        fn placed<T>(value: T) -> Spanned<T> {
-            Spanned::new(value, Span::default())
-        }
-        let env = adhoc.env.iter().map(|(name, value)| (placed(name.clone()), Text(value.clone()))).collect();
-        Self(Defaults {
-            workdir: adhoc.workdir.clone().map(placed),
-            timeout_ms: adhoc.timeout_ms.map(placed),
-            network: adhoc.network.map(placed),
-            read_only: adhoc.read_only.map(placed),
-            env_allowlist: adhoc.env_allowlist.clone().map(|names| placed(names.into_iter().map(placed).collect())),
-            env: Some(Table(env)),
-        })
-    }
-
-    fn settings(&self) -> Settings<'_> {
-        settings!(self.0, |_| Origin::CommandLine)
-    }
-}
-
-/// What only a step can say.
-#[derive(Clone, Copy)]
-struct Own<'a>(Option<&'a Step>);
-
-impl<'a> Own<'a> {
-    fn none() -> Self {
-        Self(None)
-    }
-    fn get<T>(self, pick: impl Fn(&'a Step) -> Option<&'a Spanned<T>>) -> Option<&'a Spanned<T>> {
-        self.0.and_then(pick)
-    }
-}
-
-/// A value, and where it came from.
-struct Chosen<T> {
-    value: T,
-    origin: Origin,
-}
-
-fn nearest<'a, T: Clone + 'a>(
-    layers: &[Settings<'a>],
-    pick: impl Fn(&Settings<'a>) -> Option<&'a Spanned<T>>,
-) -> Option<Chosen<T>> {
-    layers.iter().find_map(|layer| {
-        pick(layer).map(|found| Chosen { value: found.value.clone(), origin: (layer.origin)(found.span) })
-    })
-}
-
-fn built_in<T>(value: T) -> Chosen<T> {
-    Chosen { value, origin: Origin::BuiltIn }
-}
-
-/// The operator's value, or else the built-in one as far as the operator's ceiling lets it be.
-fn unspoken(operator: Option<Limit>, built_in: Limit, most: Limit) -> Chosen<Limit> {
-    match operator {
-        Some(value) => Chosen { value, origin: Origin::Operator },
-        None if exceeds(built_in, most) => Chosen { value: most, origin: Origin::Operator },
-        None => Chosen { value: built_in, origin: Origin::BuiltIn },
-    }
-}
-
 /// Collects the plan's values, their sources, and what is wrong.
 struct Resolver<'a> {
     operator: &'a Operator,
@@ -365,7 +132,7 @@ impl<'a> Resolver<'a> {
         for (toolchain, written) in spec.toolchains.iter().flat_map(Table::iter) {
             for (index, check) in written.required.iter().flatten().enumerate() {
                 let Some(cmd) = self.command(&check.cmd) else { continue };
-                let Some(name) = self.check_name(&toolchain.value, index + 1, &mut taken) else { continue };
+                let Some(name) = self.check_name(spec, &toolchain.value, index + 1, &mut taken) else { continue };
                 let origin = Origin::Step(check.cmd.span);
                 let tracked = Spanned::new(built_in::READ_ONLY, Span::default());
                 // A check reads a version; the protection of the tree is not the spec's to lower there.
@@ -384,19 +151,30 @@ impl<'a> Resolver<'a> {
         planned
     }
 
-    /// `<toolchain>.<n>` as a step name, told apart from those in `taken`.
+    /// `<toolchain>.<n>` as a step name, told apart from those in `taken` and from the steps of a
+    /// skill that has the toolchain's name.
     fn check_name(
         &mut self,
+        spec: &Spec,
         toolchain: &ToolchainName,
         number: usize,
         taken: &mut BTreeSet<String>,
     ) -> Option<StepName> {
+        let namesake = spec.skills.get(toolchain.as_str());
+        let is_step =
+            |name: &str| namesake.is_some_and(|s| s.steps.value.iter().any(|step| step.name.value.as_str() == name));
         let keep = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' };
         let mut text = format!("{}.{number}", toolchain.as_str().chars().map(keep).collect::<String>());
-        while !taken.insert(text.clone()) {
+        while is_step(&text) || !taken.insert(text.clone()) {
             text.push('_');
         }
-        self.valid(StepName::new(text), None)
+        match StepName::new(text) {
+            Ok(name) => Some(name),
+            Err(bad) => {
+                self.problems.push(Diagnostic::unplaced(Code::BadName, bad.to_string()));
+                None
+            }
+        }
     }
 
     fn skills(&mut self, spec: &Spec, profile: &Profile) -> Vec<PlannedSkill> {
@@ -405,7 +183,7 @@ impl<'a> Resolver<'a> {
         for name in include {
             match spec.skills.get(name.value.as_str()) {
                 Some(skill) => planned.push(self.skill(spec, &name.value, skill, include)),
-                None => self.problems.push(super::rules::unknown_skill(spec, name)),
+                None => self.problems.push(rules::unknown_skill(spec, name)),
             }
         }
         planned
@@ -470,7 +248,7 @@ impl<'a> Resolver<'a> {
     }
 
     fn workdir(&mut self, layers: &[Settings<'_>]) -> RelPath {
-        let chosen = nearest(layers, |layer| layer.workdir).unwrap_or_else(|| built_in(RelPath::repository()));
+        let chosen = nearest(layers, |layer| layer.workdir).unwrap_or_else(|| by_default(RelPath::repository()));
         self.take("workdir", chosen, RelPath::to_string)
     }
 
@@ -507,7 +285,7 @@ impl<'a> Resolver<'a> {
     }
 
     fn network(&mut self, layers: &[Settings<'_>]) -> Network {
-        let chosen = nearest(layers, |layer| layer.network).unwrap_or_else(|| built_in(built_in::NETWORK));
+        let chosen = nearest(layers, |layer| layer.network).unwrap_or_else(|| by_default(built_in::NETWORK));
         if chosen.value == Network::Allow && !self.operator.allow_network {
             self.refuse("network", "`allow`", "`deny` only", chosen.origin);
         }
@@ -519,7 +297,7 @@ impl<'a> Resolver<'a> {
         let unspoken = if strength(built_in::READ_ONLY) < strength(least) {
             Chosen { value: least, origin: Origin::Operator }
         } else {
-            built_in(built_in::READ_ONLY)
+            by_default(built_in::READ_ONLY)
         };
         let mut chosen = nearest(layers, |layer| layer.read_only).unwrap_or(unspoken);
         if strength(chosen.value) < strength(least) {
@@ -535,7 +313,7 @@ impl<'a> Resolver<'a> {
     }
 
     fn env_allowlist(&mut self, layers: &[Settings<'_>]) -> Vec<EnvName> {
-        let chosen = nearest(layers, |layer| layer.env_allowlist).unwrap_or_else(|| built_in(vec![]));
+        let chosen = nearest(layers, |layer| layer.env_allowlist).unwrap_or_else(|| by_default(vec![]));
         let names: Vec<EnvName> = chosen.value.into_iter().map(|name| name.value).collect();
         let chosen = Chosen { value: names, origin: chosen.origin };
         self.take("env_allowlist", chosen, |names| show_list(names.iter().map(EnvName::as_str)))
@@ -609,7 +387,7 @@ impl<'a> Resolver<'a> {
     fn retries(&mut self, own: Own<'_>) -> u32 {
         let chosen = match own.get(|step| step.retries.as_ref()) {
             Some(retries) => Chosen { value: retries.value, origin: Origin::Step(retries.span) },
-            None => built_in(built_in::RETRIES),
+            None => by_default(built_in::RETRIES),
         };
         let (asked, most) = (Limit::Max(chosen.value.into()), self.operator.max_retries);
         if exceeds(asked, most) {
@@ -621,7 +399,7 @@ impl<'a> Resolver<'a> {
     fn expect_exit(&mut self, own: Own<'_>) -> Vec<u8> {
         let chosen = match own.get(|step| step.expect.as_ref().and_then(|expect| expect.exit.as_ref())) {
             Some(codes) => Chosen { value: codes.value.clone(), origin: Origin::Step(codes.span) },
-            None => built_in(built_in::EXPECT_EXIT.to_vec()),
+            None => by_default(built_in::EXPECT_EXIT.to_vec()),
         };
         self.take("expect.exit", chosen, |codes| format!("{codes:?}"))
     }
@@ -632,7 +410,7 @@ impl<'a> Resolver<'a> {
                 let texts = globs.value.iter().map(|glob| glob.value.0.clone()).collect();
                 Chosen { value: Inputs::Globs(texts), origin: Origin::Step(globs.span) }
             }
-            None => built_in(Inputs::Tree),
+            None => by_default(Inputs::Tree),
         };
         self.take("inputs", chosen, |inputs| match inputs {
             Inputs::Tree => "the whole tree".to_owned(),
@@ -657,7 +435,7 @@ impl<'a> Resolver<'a> {
     }
 
     fn order(&mut self, spec: &Spec, profile: &Profile, cpus: u32) -> SkillOrder {
-        if !super::rules::uses_needs(spec) {
+        if !rules::uses_needs(spec) {
             return SkillOrder::Sequence;
         }
         let most = self.operator.max_parallel;
@@ -679,39 +457,15 @@ impl<'a> Resolver<'a> {
         match cmd.value.argv() {
             Ok(argv) => Some(argv),
             Err(bad) => {
-                self.problems.push(command_problem(cmd, &bad));
+                self.problems.push(rules::bad_command(cmd, &bad));
                 None
             }
         }
     }
-
-    fn valid<T, E: fmt::Display>(&mut self, result: Result<T, E>, span: Option<Span>) -> Option<T> {
-        match result {
-            Ok(value) => Some(value),
-            Err(error) => {
-                let problem = Diagnostic { span, ..Diagnostic::unplaced(Code::BadName, error.to_string()) };
-                self.problems.push(problem);
-                None
-            }
-        }
-    }
-}
-
-fn command_problem(cmd: &Spanned<Command>, bad: &BadCommand) -> Diagnostic {
-    super::rules::bad_command(cmd, bad)
 }
 
 fn asked(value: u64, span: Span) -> Chosen<Limit> {
     Chosen { value: Limit::Max(value), origin: Origin::Step(span) }
-}
-
-/// How much a mode protects.
-fn strength(mode: ReadOnly) -> u8 {
-    match mode {
-        ReadOnly::Off => 0,
-        ReadOnly::Tracked => 1,
-        ReadOnly::Strict => 2,
-    }
 }
 
 fn show_count(limit: &Limit) -> String {
@@ -731,4 +485,12 @@ fn show_size(limit: &Limit) -> String {
 fn show_list<'a>(items: impl Iterator<Item = &'a str>) -> String {
     let items: Vec<&str> = items.collect();
     if items.is_empty() { "none".to_owned() } else { items.join(", ") }
+}
+/// How much a mode protects.
+fn strength(mode: ReadOnly) -> u8 {
+    match mode {
+        ReadOnly::Off => 0,
+        ReadOnly::Tracked => 1,
+        ReadOnly::Strict => 2,
+    }
 }

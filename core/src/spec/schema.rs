@@ -19,3 +19,54 @@ fn titled(mut schema: schemars::Schema, title: &str) -> Value {
     schema.insert("title".to_owned(), title.into());
     schema.to_value()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::decode::Record;
+    use super::super::written::{Defaults, Expect, Profile, Reports, Skill, Step, StepLimits, ToolCheck, Toolchain};
+    use super::*;
+
+    /// The maps of the language: where their schema stands, and the keys that the decoder takes.
+    fn records() -> Vec<(&'static str, &'static [&'static str])> {
+        vec![
+            ("", Spec::KEYS),
+            ("/$defs/Toolchain", Toolchain::KEYS),
+            ("/$defs/ToolCheck", ToolCheck::KEYS),
+            ("/$defs/Defaults", Defaults::KEYS),
+            ("/$defs/Profile", Profile::KEYS),
+            ("/$defs/Skill", Skill::KEYS),
+            ("/$defs/Step", Step::KEYS),
+            ("/$defs/StepLimits", StepLimits::KEYS),
+            ("/$defs/Reports", Reports::KEYS),
+            ("/$defs/Expect", Expect::KEYS),
+        ]
+    }
+
+    #[test]
+    fn schema_and_decoder_know_the_same_keys() {
+        let schema = schema();
+        for (pointer, keys) in records() {
+            let record = schema.pointer(pointer).unwrap_or_else(|| panic!("no {pointer}"));
+            let properties = record["properties"].as_object().expect(pointer);
+            let in_schema: BTreeSet<&str> = properties.keys().map(String::as_str).collect();
+            assert_eq!(in_schema, keys.iter().copied().collect(), "{pointer}");
+            assert_eq!(record["additionalProperties"], Value::Bool(false), "{pointer}");
+            for (key, property) in properties {
+                assert!(property["description"].is_string(), "{pointer}/{key} has no description for editors");
+            }
+        }
+        let maps =
+            schema["$defs"].as_object().expect("definitions").values().filter(|def| def.get("properties").is_some());
+        assert_eq!(maps.count() + 1, records().len(), "a map of the schema is not in this test's list");
+    }
+
+    #[test]
+    fn both_schemas_are_of_the_2020_12_draft() {
+        for schema in [schema(), operator_schema()] {
+            assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+            assert!(jsonschema::draft202012::meta::is_valid(&schema));
+        }
+    }
+}

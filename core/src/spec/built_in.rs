@@ -1,0 +1,32 @@
+//! The values that hold where neither the spec nor the operator says anything.
+
+use crate::plan::{Determinism, Limit, Limits, Network, ReadOnly};
+use crate::tier::Tier;
+
+/// The directory in which commands run.
+pub const WORKDIR: &str = ".";
+/// The timeout, in milliseconds.
+pub const TIMEOUT_MS: u64 = 600_000;
+/// The time between SIGTERM and SIGKILL, in milliseconds.
+pub const GRACE_MS: u64 = 5_000;
+/// The network.
+pub const NETWORK: Network = Network::Deny;
+/// The protection of the tree.
+pub const READ_ONLY: ReadOnly = ReadOnly::Tracked;
+/// How often a failed attempt is repeated.
+pub const RETRIES: u32 = 0;
+/// The exit codes that count as success.
+pub const EXPECT_EXIT: [u8; 1] = [0];
+/// The class of a skill that claims none: the one that promises nothing.
+pub const DETERMINISM: Determinism = Determinism::D2;
+/// The tier of a skill that declares none: the one that needs trust.
+pub const TIER: Tier = Tier::TWO;
+/// The limits.
+pub const LIMITS: Limits = Limits {
+    memory: Limit::Unlimited,
+    pids: Limit::Max(4096),
+    disk: Limit::Max(2 << 30),
+    output: Limit::Max(64 << 20),
+    cpu_seconds: Limit::Unlimited,
+    open_files: Limit::Max(65_536),
+};

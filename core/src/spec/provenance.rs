@@ -1,0 +1,74 @@
+//! Where the values of a plan came from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::span::Span;
+
+/// Where the values of a plan came from: for each step and each toolchain check, by its path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Provenance(pub(super) BTreeMap<String, Vec<Sourced>>);
+
+impl Provenance {
+    /// The fields of `skill/step`, or of `toolchain/check` for a check; in a fixed order.
+    pub fn get(&self, path: &str) -> Option<&[Sourced]> {
+        self.0.get(path).map(Vec::as_slice)
+    }
+
+    /// Every path that [`Self::get`] knows, sorted.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+/// One value of a planned step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sourced {
+    /// The field, such as `timeout_ms`, `limits.memory` or `env.CI`.
+    pub field: String,
+    /// The value as text.
+    pub value: String,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The caller's command line.
+    CommandLine,
+    /// The step, or the toolchain check.
+    Step(Span),
+    /// The step's skill.
+    Skill(Span),
+    /// The `defaults` of the spec.
+    Defaults(Span),
+    /// The operator's config.
+    Operator,
+    /// Nobody said anything.
+    BuiltIn,
+}
+
+impl Origin {
+    /// Where it is written in the spec, where it is.
+    pub fn span(self) -> Option<Span> {
+        match self {
+            Self::Step(span) | Self::Skill(span) | Self::Defaults(span) => Some(span),
+            Self::CommandLine | Self::Operator | Self::BuiltIn => None,
+        }
+    }
+}
+
+/// Such as `skill at 12:5` or `built in`.
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CommandLine => f.write_str("command line"),
+            Self::Step(span) => write!(f, "step at {span}"),
+            Self::Skill(span) => write!(f, "skill at {span}"),
+            Self::Defaults(span) => write!(f, "defaults at {span}"),
+            Self::Operator => f.write_str("operator"),
+            Self::BuiltIn => f.write_str("built in"),
+        }
+    }
+}

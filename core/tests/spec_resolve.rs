@@ -1,0 +1,199 @@
+//! From a spec to a plan: defaults, their order and their source, and the operator's ceiling.
+
+use std::collections::BTreeMap;
+
+use proctor_core::digest::Sha256Hex;
+use proctor_core::names::{ProfileName, StepName};
+use proctor_core::plan::{Argv, Limit, Network, Plan, PlannedStep, ReadOnly, SkillOrder};
+use proctor_core::spec::{self, Adhoc, Code, Diagnostic, Operator, Resolved, Spec, built_in};
+
+fn spec_of(text: &str) -> Spec {
+    spec::read(text.as_bytes()).expect(text).spec
+}
+
+fn resolve(text: &str, operator: &str) -> Result<Resolved, Vec<Diagnostic>> {
+    let profile = ProfileName::new("p").expect("a name");
+    let operator = Operator::parse(operator).expect(operator);
+    spec::resolve(&spec_of(text), &profile, &operator, Sha256Hex::of(text.as_bytes()), 3)
+}
+
+fn plan(text: &str) -> Plan {
+    resolve(text, "").expect(text).plan
+}
+
+/// A spec of one skill `s` with one step `a`; each piece is YAML below its section.
+fn one_step(defaults: &str, skill: &str, step: &str) -> String {
+    format!(
+        "version: 1\n{defaults}\nprofiles: {{ p: {{ include: [s] }} }}\n\
+         skills: {{ s: {{ {skill} steps: [{{ name: a, cmd: make {step} }}] }} }}\n"
+    )
+}
+
+fn only_step(text: &str) -> PlannedStep {
+    plan(text).skills[0].steps[0].clone()
+}
+
+#[test]
+fn an_absent_and_an_empty_defaults_section_mean_the_same() {
+    let absent = only_step(&one_step("", "", ""));
+    for section in ["defaults:", "defaults: {}", "defaults: null", "defaults: { timeout_ms: , env: {} }"] {
+        assert_eq!(only_step(&one_step(section, "", "")), absent, "{section}");
+    }
+    assert_eq!(absent.timeout_ms, 600_000);
+    assert_eq!(absent.grace_ms, 5_000);
+    assert_eq!((absent.network, absent.read_only), (Network::Deny, ReadOnly::Tracked));
+    assert_eq!((absent.retries, absent.expect_exit.as_slice()), (0, &[0][..]));
+    assert_eq!(absent.workdir.as_str(), ".");
+    assert_eq!(absent.limits, built_in::LIMITS);
+    assert!(absent.env.is_empty() && absent.env_allowlist.is_empty());
+}
+
+#[test]
+fn the_nearest_setting_wins() {
+    let defaults = "defaults: { timeout_ms: 1, network: allow, env_allowlist: [A, B], env: { X: d, Y: d, Z: d } }";
+    let skill = "timeout_ms: 2, env_allowlist: [C], env: { Y: k, Z: k },";
+    let step = only_step(&one_step(defaults, skill, ", timeout_ms: 3, env: { Z: s }"));
+    assert_eq!((step.timeout_ms, step.network), (3, Network::Allow));
+    assert_eq!(
+        step.env_allowlist.iter().map(|name| name.as_str()).collect::<Vec<_>>(),
+        ["C"],
+        "a list wins as a whole"
+    );
+    let env: Vec<_> = step.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(env, [("X", "d"), ("Y", "k"), ("Z", "s")], "a map is merged by name");
+    assert_eq!(only_step(&one_step(defaults, skill, "")).timeout_ms, 2);
+    assert_eq!(only_step(&one_step(defaults, "", "")).timeout_ms, 1);
+}
+
+#[test]
+fn every_value_is_explained_by_where_it_came_from() {
+    let text = one_step("defaults: { network: allow }", "read_only: strict,", ", timeout_ms: 3");
+    let resolved = resolve(&text, "[defaults]\ngrace_ms = 7\n[defaults.limits]\nmemory = '1GiB'\n").expect("a plan");
+    let fields = resolved.provenance.get("s/a").expect("the step");
+    let found: BTreeMap<&str, String> =
+        fields.iter().map(|f| (f.field.as_str(), format!("{} ({})", f.value, f.origin))).collect();
+    assert_eq!(found["timeout_ms"], "3 (step at 4:78)");
+    assert_eq!(found["read_only"], "strict (skill at 4:27)");
+    assert_eq!(found["network"], "allow (defaults at 2:22)");
+    assert_eq!(found["grace_ms"], "7 (operator)");
+    assert_eq!(found["limits.memory"], "1GiB (operator)");
+    assert_eq!(found["limits.pids"], "4096 (built in)");
+    assert_eq!(found["workdir"], ". (built in)");
+    assert_eq!(resolved.provenance.get("s/b"), None);
+}
+
+#[test]
+fn more_than_the_operator_allows_is_refused_by_name_and_place() {
+    let operator = "allow_network = false\nleast_read_only = 'tracked'\nmax_timeout_ms = 1000\nmax_grace_ms = 10\n\
+        max_retries = 1\n[ceiling]\nmemory = '1GiB'\npids = 10\n";
+    let text = one_step(
+        "defaults: { network: allow }",
+        "read_only: off,",
+        ", timeout_ms: 1001, grace_ms: 11, retries: 2, limits: { memory: 2GiB, pids: 11 }",
+    );
+    let found = resolve(&text, operator).expect_err("over the ceiling");
+    let messages: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(messages.len(), 7, "{messages:#?}");
+    assert!(found.iter().all(|problem| problem.code == Code::OverCeiling && problem.span.is_some()));
+    assert_eq!(
+        messages[0],
+        "operator::over_ceiling: `network` is `allow`, and the operator allows `deny` only at 2:22"
+    );
+}
+
+#[test]
+fn what_is_not_asked_for_is_bounded_by_the_operator_without_complaint() {
+    let operator = "least_read_only = 'strict'\nmax_timeout_ms = 1000\nmax_grace_ms = 10\n[ceiling]\nmemory = '1GiB'\n";
+    let resolved = resolve(&one_step("", "", ""), operator).expect("a plan");
+    let step = &resolved.plan.skills[0].steps[0];
+    assert_eq!((step.timeout_ms, step.grace_ms, step.read_only), (1000, 10, ReadOnly::Strict));
+    assert_eq!(step.limits.memory, Limit::Max(1 << 30));
+    let fields = resolved.provenance.get("s/a").expect("the step");
+    assert!(fields.iter().any(|f| f.field == "timeout_ms" && f.origin == spec::Origin::Operator));
+}
+
+#[test]
+fn a_default_that_is_over_the_ceiling_is_reported_once() {
+    let text = "version: 1\ndefaults: { network: allow }\ntoolchains: { t: { required: [{ cmd: t }] } }\n\
+        profiles: { p: { include: [s] } }\nskills: { s: { steps: [{ name: a, cmd: x }, { name: b, cmd: x }] } }\n";
+    assert_eq!(resolve(text, "allow_network = false").expect_err("over").len(), 1);
+}
+
+#[test]
+fn skills_run_in_sequence_unless_some_skill_uses_needs() {
+    let text = |needs: &str, profile: &str| {
+        format!(
+            "version: 1\nprofiles: {{ p: {{ include: [b, a]{profile} }}, q: {{ include: [c] }} }}\nskills:\n  \
+             a: {{ steps: [{{ name: x, cmd: x }}] }}\n  b: {{ {needs} steps: [{{ name: x, cmd: x }}] }}\n  \
+             c: {{ steps: [{{ name: x, cmd: x }}] }}\n"
+        )
+    };
+    assert_eq!(plan(&text("", "")).order, SkillOrder::Sequence);
+    assert_eq!(plan(&text("needs: [],", "")).order, SkillOrder::Graph { parallel: 3 });
+    let needing = plan(&text("needs: [a],", ", parallel: 9"));
+    assert_eq!(needing.order, SkillOrder::Graph { parallel: 9 });
+    assert_eq!(needing.skills[0].needs, [needing.skills[1].name.clone()]);
+    assert!(resolve(&text("needs: [a],", ", parallel: 9"), "max_parallel = 8").is_err());
+    assert_eq!(
+        resolve(&text("needs: [a],", ""), "max_parallel = 2").expect("a plan").plan.order,
+        SkillOrder::Graph { parallel: 2 }
+    );
+}
+
+#[test]
+fn every_toolchain_check_is_planned_under_its_own_name() {
+    let text = "version: 1\ntoolchains:\n  a b: { required: [{ cmd: x }] }\n  a/b: { required: [{ cmd: [y], version: '>=1' }] }\n  \
+        s: { required: [{ cmd: z }] }\ndefaults: { timeout_ms: 9, read_only: off }\n\
+        profiles: { p: { include: [s] } }\nskills: { s: { steps: [{ name: s.1, cmd: x }] } }\n";
+    let resolved = resolve(text, "").expect("a plan");
+    let names: Vec<&str> = resolved.plan.toolchain.iter().map(|check| check.run.name.as_str()).collect();
+    assert_eq!(names, ["a_b.1", "a_b.1_", "s.1_"]);
+    for check in &resolved.plan.toolchain {
+        assert_eq!((check.run.timeout_ms, check.run.read_only), (9, ReadOnly::Tracked));
+    }
+    assert_eq!(resolved.provenance.paths().collect::<Vec<_>>(), ["a b/a_b.1", "a/b/a_b.1_", "s/s.1", "s/s.1_"]);
+}
+
+#[test]
+fn an_unknown_profile_names_those_that_there_are() {
+    let spec = spec_of(&one_step("", "", "").replace("{ p:", "{ pre-push: { include: [s] }, p:"));
+    let profile = ProfileName::new("prepush").expect("a name");
+    let found = spec::resolve(&spec, &profile, &Operator::default(), Sha256Hex::of(b""), 1).expect_err("unknown");
+    assert_eq!(found[0].code, Code::UnknownProfile);
+    assert_eq!(found[0].hints, ["did you mean `pre-push`?", "its profiles are `pre-push`, `p`"]);
+}
+
+#[test]
+fn one_command_is_planned_as_a_step_would_be() {
+    let spec = spec_of(&one_step("defaults: { timeout_ms: 5, env: { A: d, B: d }, env_allowlist: [CI] }", "", ""));
+    let adhoc = Adhoc {
+        cmd: Argv::new(vec!["make".into()]).expect("a command"),
+        workdir: None,
+        timeout_ms: None,
+        network: Some(Network::Allow),
+        read_only: Some(ReadOnly::Off),
+        env_allowlist: None,
+        env: BTreeMap::from([("B".parse().expect("a name"), "c".to_owned())]),
+    };
+    let name = || StepName::new("a").expect("a name");
+    let step = spec::adhoc_step(&adhoc, name(), Some(&spec), &Operator::default()).expect("a step");
+    let written = one_step(
+        "defaults: { timeout_ms: 5, env: { A: d, B: d }, env_allowlist: [CI] }",
+        "",
+        ", network: allow, read_only: off, env: { B: c }",
+    );
+    assert_eq!(step, only_step(&written));
+    let without = spec::adhoc_step(&adhoc, name(), None, &Operator::default()).expect("a step");
+    assert_eq!(without, only_step(&one_step("", "", ", network: allow, read_only: off, env: { B: c }")));
+    let strict = Operator { allow_network: false, ..Operator::default() };
+    let found = spec::adhoc_step(&adhoc, name(), None, &strict).expect_err("over the ceiling");
+    assert_eq!((found.len(), found[0].span), (1, None));
+}
+
+#[test]
+fn the_plan_of_the_same_bytes_has_the_same_digest() {
+    let text = one_step("defaults: { env: { B: x, A: y } }", "", ", limits: { memory: 1GiB }");
+    assert_eq!(plan(&text).digest(), plan(&text).digest());
+    let other = text.replace("1GiB", "2GiB");
+    assert_ne!(plan(&text).digest(), plan(&other).digest());
+}
