@@ -1,5 +1,63 @@
-//! The helper program.
-/// Runs it.
-pub fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+//! The helper program: one thread, an empty environment, a control socket as standard input.
+//! It makes the place for a run's layers, or carries out one attempt.
+
+mod attempt;
+mod command;
+mod failure;
+mod init;
+mod mounts;
+mod outer;
+mod space;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+
+use rustix::process::Signal;
+
+use crate::sys::{self, Close};
+use crate::wire::{self, Request};
+
+/// Runs the helper. Its exit code says nothing to the daemon, its messages do.
+pub fn main() -> ExitCode {
+    // The standard streams belong to the step: not even a panic of ours is printed there. The
+    // daemon sees the end without a report, which it takes for our mistake.
+    std::panic::set_hook(Box::new(|_| {}));
+    match prepare() {
+        Ok(mut control) => serve(&mut control),
+        Err(error) => {
+            // Started by a person: then there is no control socket, and somebody reads this.
+            eprintln!("error: proctor-sandbox is started by proctor only: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Makes sure that nothing of the daemon's is left in this process but the three descriptors.
+fn prepare() -> std::io::Result<OwnedFd> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    sys::close_others(Close::Now)?;
+    let control = sys::take_stdin()?;
+    rustix::net::sockopt::socket_type(&control)?;
+    // Away from the terminal of whoever runs the daemon: its Ctrl-C is the daemon's to handle.
+    // A group leader cannot leave, and is in nobody's way.
+    let _ = rustix::process::setsid();
+    rustix::process::chdir("/")?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    Ok(control)
+}
+
+fn serve(control: &mut OwnedFd) -> ExitCode {
+    let Ok((request, fds)) = wire::recv_request(control.as_fd()) else { return ExitCode::FAILURE };
+    let served = match request {
+        Request::Space(request) => space::serve(control.as_fd(), &request),
+        Request::Attempt(request) => attempt::serve(control, &request, fds),
+    };
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // If the daemon is gone there is nobody to tell.
+            drop(wire::send(control.as_fd(), &failure.into_message(), &[]));
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -1,1 +1,136 @@
-//! unsafe
+//! The system calls that no safe wrapper covers. All `unsafe` of the project stands here.
+#![expect(
+    unsafe_code,
+    reason = "mount_setattr, fork, close_range, signal dispositions and interface flags have no safe wrapper"
+)]
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// What becomes of the mounts that a call reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The one mount.
+    One,
+    /// It and all mounts below it.
+    Recursive,
+}
+
+/// Changes attributes of the mount that `fd` names: sets `attributes`, makes it private where
+/// `private`, maps owners by the user namespace `owners`. `mount_setattr(2)`.
+pub(crate) fn mount_setattr(
+    fd: BorrowedFd<'_>,
+    reach: Reach,
+    attributes: u64,
+    private: bool,
+    owners: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    // SAFETY: an all-zero mount_attr is a valid value of the plain C struct.
+    let mut attr: libc::mount_attr = unsafe { zeroed() };
+    attr.attr_set = attributes;
+    if private {
+        attr.propagation = libc::MS_PRIVATE;
+    }
+    if let Some(owners) = owners {
+        attr.attr_set |= libc::MOUNT_ATTR_IDMAP;
+        attr.userns_fd = owners.as_raw_fd().cast_unsigned().into();
+    }
+    let recursive = if reach == Reach::Recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is a C string, the struct lives through the call and its size is given.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            fd.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | recursive,
+            &raw const attr,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    check(result)
+}
+
+/// Which side of a [`fork`] this is.
+#[derive(Debug)]
+pub(crate) enum Fork {
+    /// The new process.
+    Child,
+    /// The old one, with the id of the new one in its own PID namespace.
+    Parent(i32),
+}
+
+/// Doubles this process, which must have one thread: the helper never starts another.
+pub(crate) fn fork() -> io::Result<Fork> {
+    // SAFETY: the helper has a single thread, so no lock can be held by a thread that the child
+    // lacks, and the child may allocate.
+    match unsafe { libc::fork() } {
+        0 => Ok(Fork::Child),
+        pid if pid > 0 => Ok(Fork::Parent(pid)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What is done with the descriptors above the standard three.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Close {
+    /// They are closed at once.
+    Now,
+    /// They are closed on exec.
+    OnExec,
+}
+
+/// Closes every descriptor but 0, 1 and 2. `close_range(2)`.
+pub(crate) fn close_others(when: Close) -> io::Result<()> {
+    let flags = if when == Close::OnExec { libc::CLOSE_RANGE_CLOEXEC } else { 0 };
+    // SAFETY: with `Now` it is called before the helper has opened anything, so that no owner of
+    // a descriptor exists; with `OnExec` nothing is closed before the program is replaced.
+    check(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, flags) })
+}
+
+/// Takes descriptor 0, which the daemon gave us as our end of the control socket.
+pub(crate) fn take_stdin() -> io::Result<OwnedFd> {
+    // SAFETY: descriptor 0 is open for as long as the process: std never closes it.
+    let stdin = unsafe { BorrowedFd::borrow_raw(0) };
+    let control = rustix::io::fcntl_dupfd_cloexec(stdin, 3)?;
+    Ok(control)
+}
+
+/// Gives every signal its default action again: what the daemon ignores must not stay ignored
+/// in a step, and Rust itself ignores SIGPIPE.
+pub(crate) fn reset_signals() {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: SIG_DFL installs no code. SIGKILL, SIGSTOP and the C library's own signals
+        // are refused, which is as well.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// Sets the network device `lo` of the current network namespace up.
+pub(crate) fn loopback_up() -> io::Result<()> {
+    // SAFETY: plain socket call; a negative result is an error and no descriptor.
+    let raw = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is fresh and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: an all-zero ifreq is a valid value of the plain C struct.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    copy_name(&mut request.ifr_name, c"lo");
+    let (up, running) = (libc::IFF_UP, libc::IFF_RUNNING);
+    request.ifr_ifru.ifru_flags = i16::try_from(up | running).map_err(io::Error::other)?;
+    // SAFETY: SIOCSIFFLAGS reads one ifreq, which lives through the call.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into())
+}
+
+fn copy_name(to: &mut [libc::c_char], name: &CStr) {
+    for (to, from) in to.iter_mut().zip(name.to_bytes()) {
+        *to = from.cast_signed();
+    }
+}
+
+fn check(result: libc::c_long) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,204 @@
+//! The process that becomes the command: session, limits, descriptors, work directory, exec.
+
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sys::signal::SigSet;
+use proctor_core::enforcement::{Control, Enforcement};
+use proctor_core::outcome::StartFault;
+use proctor_core::plan::{Limit, Limits};
+use rustix::fs::{Gid, Mode, OFlags, Uid};
+use rustix::process::{Resource, Rlimit};
+
+use super::attempt::Prepared;
+use super::failure::{Failure, internal, refuse};
+use crate::host::StepUser;
+use crate::setup::{SetupOp, Stage};
+use crate::sys::{self, Close};
+use crate::wire::{self, Message};
+
+/// Becomes the command, or says why not and ends.
+pub(super) fn run(prepared: &Prepared<'_>) -> ! {
+    let mut enforcement = prepared.enforcement.clone();
+    let ops = prepared.ops(Stage::Command);
+    let failure = ops.map(|op| apply(prepared, &mut enforcement, op)).find_map(Result::err);
+    prepared.fail(failure.unwrap_or_else(|| Failure::internal("the list of operations ends without `exec`")))
+}
+
+fn apply(prepared: &Prepared<'_>, enforcement: &mut Enforcement, op: &SetupOp) -> Result<(), Failure> {
+    match op {
+        SetupOp::NewSession => new_session(enforcement),
+        SetupOp::ResourceLimits => limit(prepared, enforcement),
+        SetupOp::CloseFds => close_fds(enforcement),
+        SetupOp::Workdir { path } => change_to(path),
+        SetupOp::Exec => Err(execute(prepared, enforcement)),
+        other => Err(Failure::internal(format_args!("`{other}` does not belong into the command's process"))),
+    }
+}
+
+fn new_session(enforcement: &mut Enforcement) -> Result<(), Failure> {
+    rustix::process::setsid().map_err(refuse(Control::NewSession, "start a new session"))?;
+    enforcement.enforced(Control::NewSession, "setsid");
+    Ok(())
+}
+
+/// How many processes of ours count beside the step's: PID 1, and the helper where it is in the
+/// step's user namespace.
+fn own_processes(prepared: &Prepared<'_>) -> u64 {
+    if prepared.request.user.steps_down() { 1 } else { 2 }
+}
+
+fn limit(prepared: &Prepared<'_>, enforcement: &mut Enforcement) -> Result<(), Failure> {
+    let Limits { memory, pids, disk, cpu_seconds, open_files, output: _ } = prepared.request.policy.limits;
+    set(Resource::Core, 0).map_err(internal("switch core dumps off"))?;
+    let unbounded = "the plan sets no bound";
+    match disk {
+        Limit::Max(bytes) => {
+            set(Resource::Fsize, bytes).map_err(refuse(Control::DiskLimit, "bound the size of files"))?;
+            let room = prepared.layers_bytes;
+            let how =
+                format!("tmpfs of {room} bytes for the run's layers, {bytes} for each scratch directory and file");
+            enforcement.enforced(Control::DiskLimit, how);
+        }
+        Limit::Unlimited => enforcement.not_requested(Control::DiskLimit, unbounded),
+    }
+    let mut bound = |control, limit, resource, spare: u64, mechanism: &str| match limit {
+        Limit::Max(most) => {
+            set(resource, most.saturating_add(spare)).map_err(refuse(control, format_args!("set {mechanism}")))?;
+            enforcement.enforced(control, format!("{mechanism} {most}"));
+            Ok::<_, Failure>(())
+        }
+        Limit::Unlimited => {
+            enforcement.not_requested(control, unbounded);
+            Ok(())
+        }
+    };
+    let own = own_processes(prepared);
+    bound(Control::PidsLimit, pids, Resource::Nproc, own, "RLIMIT_NPROC in the step's user namespace,")?;
+    bound(Control::MemoryLimit, memory, Resource::Data, 0, "RLIMIT_DATA of each process, bytes:")?;
+    bound(Control::CpuLimit, cpu_seconds, Resource::Cpu, 0, "RLIMIT_CPU of each process, seconds:")?;
+    bound(Control::OpenFilesLimit, open_files, Resource::Nofile, 0, "RLIMIT_NOFILE of each process,")
+}
+
+/// Sets both limits, never above what we may have ourselves.
+fn set(resource: Resource, most: u64) -> io::Result<()> {
+    let hard = rustix::process::getrlimit(resource).maximum;
+    let most = Some(hard.map_or(most, |hard| hard.min(most)));
+    Ok(rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most })?)
+}
+
+fn close_fds(enforcement: &mut Enforcement) -> Result<(), Failure> {
+    let control = Control::CloseFds;
+    let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(refuse(Control::PrivateDev, "open /dev/null"))?;
+    rustix::stdio::dup2_stdin(&null).map_err(internal("make /dev/null the standard input"))?;
+    sys::close_others(Close::OnExec).map_err(refuse(control, "mark the other descriptors to be closed"))?;
+    enforcement.enforced(control, "close_range from 3, on exec");
+    Ok(())
+}
+
+fn change_to(path: &Path) -> Result<(), Failure> {
+    rustix::process::chdir(path).map_err(|errno| Failure::NotStarted {
+        fault: StartFault::Workdir,
+        message: format!("the work directory `{}` cannot be entered: {errno}", path.display()),
+    })
+}
+
+/// Reports that everything holds, and becomes the command. Returns only where that fails.
+fn execute(prepared: &Prepared<'_>, enforcement: &mut Enforcement) -> Failure {
+    let command = match Command::new(prepared) {
+        Ok(command) => command,
+        Err(nul) => return Failure::internal(format_args!("the command holds a NUL byte: {nul}")),
+    };
+    enforcement.enforced(Control::CleanEnvironment, "execve with the policy's variables alone");
+    let ready = Message::Ready(std::mem::take(enforcement));
+    if let Err(error) = wire::send(prepared.channel.as_fd(), &ready, &[]) {
+        return internal("report that the sandbox is ready")(error);
+    }
+    sys::reset_signals();
+    if let Err(errno) = SigSet::empty().thread_set_mask() {
+        return internal("unblock signals")(errno);
+    }
+    command.execute()
+}
+
+/// The command in the form that the kernel takes.
+struct Command {
+    program: CString,
+    argv: Vec<CString>,
+    env: Vec<CString>,
+    path: Vec<u8>,
+}
+
+impl Command {
+    fn new(prepared: &Prepared<'_>) -> Result<Self, std::ffi::NulError> {
+        let policy = &prepared.request.policy;
+        let argv = policy.argv.words().iter().map(|word| CString::new(word.as_str())).collect::<Result<_, _>>()?;
+        let pairs = policy.env.iter().map(|(name, value)| CString::new(format!("{name}={value}")));
+        let path = policy.env.get("PATH").map_or(DEFAULT_PATH, String::as_str).as_bytes().to_vec();
+        Ok(Self { program: CString::new(policy.argv.program())?, argv, env: pairs.collect::<Result<_, _>>()?, path })
+    }
+
+    /// Tries what `execvp(3)` would try, in its order.
+    fn execute(&self) -> Failure {
+        let name = self.program.to_bytes();
+        if name.contains(&b'/') {
+            let errno = self.replace(&self.program);
+            return self.missing(errno, "");
+        }
+        let mut answer = Errno::ENOENT;
+        for dir in self.path.split(|byte| *byte == b':') {
+            let dir = if dir.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(dir)) };
+            let Ok(file) = CString::new(dir.join(OsStr::from_bytes(name)).as_os_str().as_bytes()) else { continue };
+            match self.replace(&file) {
+                Errno::ENOENT | Errno::ENOTDIR => {}
+                // Another directory may have one that we may execute.
+                Errno::EACCES => answer = Errno::EACCES,
+                errno => return self.missing(errno, ""),
+            }
+        }
+        self.missing(answer, &format!(" in PATH ({})", String::from_utf8_lossy(&self.path)))
+    }
+
+    fn replace(&self, file: &CString) -> Errno {
+        match nix::unistd::execve(file, &self.argv, &self.env) {
+            Err(errno) => errno,
+            Ok(never) => match never {},
+        }
+    }
+
+    fn missing(&self, errno: Errno, whereabouts: &str) -> Failure {
+        let program = self.program.to_string_lossy();
+        let message = match errno {
+            Errno::ENOENT if whereabouts.is_empty() => {
+                format!("the program `{program}`, or the interpreter that it names, is not there")
+            }
+            Errno::ENOENT => format!("the program `{program}` is not{whereabouts}"),
+            Errno::EACCES => format!("the program `{program}` may not be executed{whereabouts}"),
+            Errno::ENOEXEC => format!("`{program}` is no program: it has neither a known format nor a `#!` line"),
+            errno => format!("the program `{program}` cannot be executed: {errno:?} ({})", errno.desc()),
+        };
+        let fault = match errno {
+            Errno::ENOENT | Errno::EACCES | Errno::ENOEXEC | Errno::ENOTDIR | Errno::EISDIR | Errno::ELOOP => {
+                StartFault::ProgramMissing
+            }
+            _ => StartFault::Internal,
+        };
+        Failure::NotStarted { fault, message }
+    }
+}
+
+/// Where programs are looked for if the policy's environment has no `PATH`.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Gives the step the pipes that it writes into, so that it may open them again through
+/// `/dev/stdout` and `/dev/stderr`.
+pub(super) fn own_streams(user: StepUser) -> io::Result<()> {
+    let (uid, gid) = (Some(Uid::from_raw(user.uid())), Some(Gid::from_raw(user.gid())));
+    rustix::fs::fchown(rustix::stdio::stdout(), uid, gid)?;
+    Ok(rustix::fs::fchown(rustix::stdio::stderr(), uid, gid)?)
+}

@@ -1,0 +1,98 @@
+//! Why a set-up cannot go on, in words that say what was tried, what the kernel answered, and
+//! how to mend it.
+
+use std::fmt::Display;
+use std::io;
+
+use nix::errno::Errno;
+use proctor_core::enforcement::Control;
+use proctor_core::outcome::StartFault;
+
+use super::mounts::Explained;
+use crate::wire::Message;
+
+/// The end of a set-up.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// A control cannot be had.
+    Refused { control: Control, message: String, hint: String },
+    /// The command cannot be started.
+    NotStarted { fault: StartFault, message: String },
+}
+
+impl Failure {
+    pub(super) fn into_message(self) -> Message {
+        match self {
+            Self::Refused { control, message, hint } => {
+                Message::Refused { control, message: bounded(message), hint: bounded(hint) }
+            }
+            Self::NotStarted { fault, message } => Message::NotStarted { fault, message: bounded(message) },
+        }
+    }
+
+    /// Our own mistake, or the system's where no control is at stake.
+    pub(super) fn internal(what: impl Display) -> Self {
+        Self::NotStarted { fault: StartFault::Internal, message: what.to_string() }
+    }
+}
+
+/// One packet must hold it, and one screen.
+fn bounded(mut text: String) -> String {
+    const MAX: usize = 4 << 10;
+    if text.len() > MAX {
+        text.truncate(text.floor_char_boundary(MAX));
+        text.push('…');
+    }
+    text
+}
+
+/// Turns the error of a call into the refusal of a control: `what` was to be done.
+pub(super) fn refuse<E: Into<io::Error>>(control: Control, what: impl Display) -> impl FnOnce(E) -> Failure {
+    move |error| {
+        let error = error.into();
+        let said = error.get_ref().and_then(|inner| inner.downcast_ref::<Explained>());
+        let errno = said.map(|said| said.errno).or_else(|| error.raw_os_error()).map(Errno::from_raw);
+        let answer = match (errno, said) {
+            (Some(errno), Some(said)) => format!("{errno:?} ({}); {said}", errno.desc()),
+            (Some(errno), None) => format!("{errno:?} ({})", errno.desc()),
+            (None, _) => error.to_string(),
+        };
+        Failure::Refused { control, message: format!("cannot {what}: {answer}"), hint: hint(control, errno).to_owned() }
+    }
+}
+
+/// The refusal of a control for a reason of ours.
+pub(super) fn refused(control: Control, message: impl Into<String>, hint: impl Into<String>) -> Failure {
+    Failure::Refused { control, message: message.into(), hint: hint.into() }
+}
+
+/// Turns the error of a call into our own mistake.
+pub(super) fn internal<E: Into<io::Error>>(what: impl Display) -> impl FnOnce(E) -> Failure {
+    move |error| Failure::internal(format_args!("cannot {what}: {}", error.into()))
+}
+
+const USER_NAMESPACES: &str = "allow user namespaces: `sysctl kernel.unprivileged_userns_clone=1` (Debian, Arch), \
+    `sysctl kernel.apparmor_restrict_unprivileged_userns=0` or an AppArmor profile with `userns,` for `proctor-sandbox` \
+    (Ubuntu), `sysctl user.max_user_namespaces=15000`; in a container, allow nesting \
+    (`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`), or run proctor outside of it";
+
+fn hint(control: Control, errno: Option<Errno>) -> &'static str {
+    use Control as C;
+    match (control, errno) {
+        (C::UserNamespace | C::MountNamespace, _) => USER_NAMESPACES,
+        (C::PrivateProc, Some(Errno::EPERM)) => {
+            "the container masks parts of /proc: start it with `--security-opt systempaths=unconfined` or as a nested \
+             container of its own user namespace, or run proctor outside of it"
+        }
+        (C::Layer, Some(Errno::ENODEV | Errno::EINVAL | Errno::EOPNOTSUPP)) => {
+            "layers need overlayfs with `userxattr` and `lowerdir+` (Linux 6.8, `modprobe overlay`), and a repository on \
+             a file system that can lie below an overlay"
+        }
+        (_, Some(Errno::ENOSYS)) => "this needs Linux 6.8 or newer",
+        (_, Some(Errno::EPERM | Errno::EACCES)) => USER_NAMESPACES,
+        (_, Some(Errno::ENOSPC | Errno::ENOMEM)) => {
+            "free memory, or raise `limits.disk`, `user.max_mnt_namespaces` and `fs.mount-max`"
+        }
+        _ => "run `proctor doctor`, and report what it prints if it finds nothing missing",
+    }
+}

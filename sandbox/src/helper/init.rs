@@ -1,0 +1,253 @@
+//! PID 1 of the step: the operations that only it can do, then a loop that reaps, forwards
+//! SIGTERM, and ends with the command. Its end is the end of every process of the step.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use nix::sched::CloneFlags;
+use nix::sys::signal::{SigSet, Signal as NixSignal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use proctor_core::enforcement::Control;
+use rustix::event::{PollFd, PollFlags};
+use rustix::mount::MountAttrFlags;
+use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use super::attempt::{GO, Prepared};
+use super::command;
+use super::failure::{Failure, internal, refuse, refused};
+use super::mounts;
+use super::space::map_self;
+use crate::running::WaitStatus;
+use crate::setup::{SetupOp, Stage};
+use crate::sys::{self, Fork};
+use crate::wire::{self, Message};
+
+type Done = Result<(), Failure>;
+
+/// Blocks the signals that PID 1 reads from a descriptor. Before the fork: a PID 1 that neither
+/// blocks nor handles a signal loses it.
+pub(super) fn block_signals() -> io::Result<()> {
+    Ok(handled().thread_block()?)
+}
+
+fn handled() -> SigSet {
+    SigSet::from_iter([NixSignal::SIGCHLD, NixSignal::SIGTERM])
+}
+
+/// Runs as PID 1 until the command has ended.
+pub(super) fn run(mut prepared: Prepared<'_>, control: &mut OwnedFd) -> ! {
+    match set_up(&mut prepared, control).and_then(|()| start(&prepared)).and_then(|pid| watch(&prepared, pid)) {
+        Ok(status) => {
+            let exited = Message::Exited { status, user_ms: 0, system_ms: 0, max_rss_kib: 0 };
+            // If the helper is gone there is nobody to tell.
+            drop(wire::send(prepared.channel.as_fd(), &exited, &[]));
+            std::process::exit(0)
+        }
+        Err(failure) => prepared.fail(failure),
+    }
+}
+
+fn set_up(prepared: &mut Prepared<'_>, control: &mut OwnedFd) -> Done {
+    die_with_the_helper()?;
+    wait_for_go(prepared)?;
+    close_control(control).map_err(internal("close the control socket"))?;
+    if rustix::process::getpid() != Pid::INIT {
+        let hint = "report this with the kernel's version";
+        return Err(refused(Control::PidNamespace, "the first process of the step is not PID 1", hint));
+    }
+    let how = "unshare; PID 1 is ours, and all others end with it";
+    prepared.enforcement.enforced(Control::PidNamespace, how);
+    let ops: Vec<SetupOp> = prepared.ops(Stage::Init).cloned().collect();
+    ops.iter().try_for_each(|op| apply(prepared, op))
+}
+
+fn apply(prepared: &mut Prepared<'_>, op: &SetupOp) -> Done {
+    match op {
+        SetupOp::Proc => mount_proc(prepared),
+        SetupOp::Sys => mount_sys(),
+        SetupOp::Loopback => loopback(prepared),
+        SetupOp::StepDown { uid, gid } => step_down(prepared, *uid, *gid),
+        SetupOp::DropCapabilities => drop_capabilities(prepared),
+        SetupOp::NoNewPrivs => no_new_privs(prepared),
+        SetupOp::Undumpable => rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .map_err(internal("make PID 1 unreadable")),
+        // Marks the place in the list; the fork follows the last operation of this stage.
+        SetupOp::StartCommand => Ok(()),
+        other => Err(Failure::internal(format_args!("`{other}` does not belong into PID 1"))),
+    }
+}
+
+fn die_with_the_helper() -> Done {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(internal("bind PID 1 to its helper"))
+}
+
+/// The helper tells the daemon of us before it lets us go on; its end reads as no word at all.
+fn wait_for_go(prepared: &Prepared<'_>) -> Done {
+    match wire::recv_packet(prepared.channel.as_fd()) {
+        Ok(Some((bytes, _))) if bytes == GO => Ok(()),
+        Ok(_) => std::process::exit(1),
+        Err(error) => Err(internal("wait for the helper")(error)),
+    }
+}
+
+/// The socket is the helper's alone: it has to close when the helper ends.
+fn close_control(control: &mut OwnedFd) -> io::Result<()> {
+    let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
+    Ok(rustix::io::dup3(&null, control, rustix::io::DupFlags::CLOEXEC)?)
+}
+
+fn mount_proc(prepared: &mut Prepared<'_>) -> Done {
+    let control = Control::PrivateProc;
+    let attributes = safe_attributes() | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    mounts::new_fs("proc", &[], attributes)
+        .and_then(|proc| mounts::attach_at(proc.as_fd(), Path::new("/proc")))
+        .map_err(refuse(control, "mount a fresh /proc"))?;
+    prepared.enforcement.enforced(control, "proc of the new PID namespace");
+    Ok(())
+}
+
+/// The host's `/sys` names the host's network devices. Where a fresh one cannot be had, because
+/// a container masks parts of it, nothing is shown.
+fn mount_sys() -> Done {
+    let attributes = safe_attributes() | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY;
+    let nothing = || mounts::new_fs("tmpfs", &[], safe_attributes() | MountAttrFlags::MOUNT_ATTR_RDONLY);
+    mounts::new_fs("sysfs", &[], attributes)
+        .or_else(|_| nothing())
+        .and_then(|sys| mounts::attach_at(sys.as_fd(), Path::new("/sys")))
+        .map_err(refuse(Control::NetworkNamespace, "mount a fresh /sys"))
+}
+
+fn safe_attributes() -> MountAttrFlags {
+    MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV
+}
+
+fn loopback(prepared: &mut Prepared<'_>) -> Done {
+    let control = Control::NetworkNamespace;
+    sys::loopback_up().map_err(refuse(control, "set the loopback device up"))?;
+    prepared.enforcement.enforced(control, "unshare; loopback is up, and nothing else is there");
+    Ok(())
+}
+
+/// The mounts and the network stay the property of the host's user namespace: even a step that
+/// gained a capability in its own would have none over them.
+fn step_down(prepared: &mut Prepared<'_>, uid: u32, gid: u32) -> Done {
+    let control = Control::UserNamespace;
+    let (user, group) = (rustix::thread::Uid::from_raw(uid), rustix::thread::Gid::from_raw(gid));
+    let become_step = || {
+        rustix::thread::set_thread_groups(&[])?;
+        rustix::thread::set_thread_res_gid(group, group, group)?;
+        rustix::thread::set_thread_res_uid(user, user, user)
+    };
+    become_step().map_err(refuse(control, format_args!("become user {uid} and group {gid}")))?;
+    // Or else our files in /proc belong to root, and the maps cannot be written.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(internal("open our files in /proc"))?;
+    nix::sched::unshare(CloneFlags::CLONE_NEWUSER).map_err(refuse(control, "make the step's user namespace"))?;
+    map_self(uid, gid).map_err(refuse(control, "map the step's user and group"))?;
+    // The change of user has cleared it.
+    die_with_the_helper()?;
+    if rustix::process::getuid().as_raw() != uid || rustix::process::getgid().as_raw() != gid {
+        let hint = "report this with the kernel's version";
+        return Err(refused(control, format!("PID 1 is not user {uid} after it became so"), hint));
+    }
+    prepared.enforcement.enforced(control, format!("user {uid} and group {gid} of the host, who alone are mapped"));
+    Ok(())
+}
+
+fn drop_capabilities(prepared: &mut Prepared<'_>) -> Done {
+    let control = Control::NoCapabilities;
+    // Every bit: the kernel says EINVAL to those that it does not know.
+    for bit in 0..u64::BITS {
+        match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::INVAL) => break,
+            Err(errno) => return Err(refuse(control, "empty the bounding set")(errno)),
+        }
+    }
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    rustix::thread::clear_ambient_capability_set().map_err(refuse(control, "empty the ambient set"))?;
+    rustix::thread::set_capabilities(None, none).map_err(refuse(control, "drop all capabilities"))?;
+    let left = rustix::thread::capabilities(None).map_err(refuse(control, "look at the capabilities"))?;
+    if left != none {
+        return Err(refused(control, "capabilities are left", "report this with the kernel's version"));
+    }
+    prepared.enforcement.enforced(control, "bounding, ambient, permitted, effective and inheritable sets are empty");
+    Ok(())
+}
+
+fn no_new_privs(prepared: &mut Prepared<'_>) -> Done {
+    let control = Control::NoNewPrivs;
+    rustix::thread::set_no_new_privs(true).map_err(refuse(control, "set no_new_privs"))?;
+    prepared.enforcement.enforced(control, "prctl");
+    Ok(())
+}
+
+fn start(prepared: &Prepared<'_>) -> Result<Pid, Failure> {
+    match sys::fork().map_err(internal("start the command's process"))? {
+        Fork::Child => command::run(prepared),
+        Fork::Parent(pid) => Pid::from_raw(pid).ok_or_else(|| Failure::internal("fork returned no process")),
+    }
+}
+
+/// Waits until the command has ended, and reaps whatever else ends meanwhile.
+fn watch(prepared: &Prepared<'_>, command: Pid) -> Result<WaitStatus, Failure> {
+    let watched = internal("watch over the command");
+    let signals = || {
+        // The step's streams belong to it: our copies would keep them open.
+        let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
+        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
+        let signals = SignalFd::with_flags(&handled(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        wait_for_command(prepared, &signals, command)
+    };
+    signals().map_err(watched)
+}
+
+fn wait_for_command(prepared: &Prepared<'_>, signals: &SignalFd, command: Pid) -> io::Result<WaitStatus> {
+    loop {
+        let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(&prepared.channel, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
+        // The helper sends nothing after its first word: this is its end, and ours.
+        if !fds[1].revents().is_empty() {
+            std::process::exit(1);
+        }
+        while let Some(signal) = signals.read_signal()? {
+            if signal.ssi_signo == libc::SIGTERM.cast_unsigned() {
+                terminate_all();
+            }
+        }
+        if let Some(status) = reap_all(command)? {
+            return Ok(status);
+        }
+    }
+}
+
+/// Everybody but PID 1 itself; that there is nobody left is no error.
+fn terminate_all() {
+    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), NixSignal::SIGTERM);
+}
+
+fn reap_all(command: Pid) -> io::Result<Option<WaitStatus>> {
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) if pid == command => return Ok(Some(wait_status(status))),
+            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+            Ok(None) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// The kernel's status word as ours.
+pub(super) fn wait_status(status: rustix::process::WaitStatus) -> WaitStatus {
+    let byte = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => WaitStatus::Code(byte(code)),
+        (None, signal) => WaitStatus::Signal(signal.map_or(u8::MAX, byte)),
+    }
+}

@@ -1,0 +1,220 @@
+//! Mounts by descriptor: made detached, changed while nobody sees them, then moved to their
+//! place. Nothing here knows of policies.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string,
+    fsmount, fsopen,
+};
+
+use crate::sys::{self, Reach};
+
+pub(super) const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+pub(super) const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
+pub(super) const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
+
+/// A user and a group.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Owner {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+/// An option of a file system: its name and its value.
+#[derive(Debug)]
+pub(super) struct Opt(pub(super) &'static str, pub(super) String);
+
+/// A new instance of a file system, not attached anywhere.
+pub(super) fn new_fs(kind: &str, options: &[Opt], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let fs = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for Opt(key, value) in options {
+        fsconfig_set_string(&fs, *key, value.as_str()).map_err(|errno| explained(&fs, errno))?;
+    }
+    create(&fs, attributes)
+}
+
+/// Ends the configuration of a file system and makes it a mount.
+pub(super) fn create(fs: &OwnedFd, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    fsconfig_create(fs).map_err(|errno| explained(fs, errno))?;
+    fsmount(fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(|errno| explained(fs, errno))
+}
+
+/// An error of a mount call with the kernel's own words about it.
+#[derive(Debug, thiserror::Error)]
+#[error("the kernel says: {said}")]
+pub(super) struct Explained {
+    pub(super) errno: i32,
+    pub(super) said: String,
+}
+
+/// The error with what the kernel left in the context's log, where it left anything.
+pub(super) fn explained(fs: &OwnedFd, errno: rustix::io::Errno) -> io::Error {
+    let mut text = [0; 512];
+    match rustix::io::read(fs, &mut text) {
+        // A line of the log is a letter for its severity, a space and a text.
+        Ok(length) if length > 2 => {
+            let said = String::from_utf8_lossy(&text[2..length]).trim().to_owned();
+            io::Error::other(Explained { errno: errno.raw_os_error(), said })
+        }
+        _ => errno.into(),
+    }
+}
+
+/// A tmpfs with these permission bits and bounds, owned by `owner` or by us.
+pub(super) fn tmpfs(mode: u32, bytes: Option<u64>, owner: Option<Owner>) -> io::Result<OwnedFd> {
+    let mut options = vec![Opt("mode", format!("{mode:o}"))];
+    options.extend(bytes.map(|bytes| Opt("size", bytes.to_string())));
+    if let Some(Owner { uid, gid }) = owner {
+        options.extend([Opt("uid", uid.to_string()), Opt("gid", gid.to_string())]);
+    }
+    new_fs("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV)
+}
+
+/// Whether a symbolic link at the end of a path is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Links {
+    Follow,
+    Refuse,
+}
+
+/// A detached copy of the mount at `path` and of what is mounted below it.
+pub(super) fn clone(path: &Path, links: Links) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let links = if links == Links::Refuse { OpenTreeFlags::AT_SYMLINK_NOFOLLOW } else { OpenTreeFlags::empty() };
+    let tree = rustix::mount::open_tree(CWD, path, flags | links)?;
+    if rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&tree)?.st_mode).is_symlink() {
+        return Err(rustix::io::Errno::LOOP.into());
+    }
+    Ok(tree)
+}
+
+/// Sets attributes of a mount and all mounts below it.
+pub(super) fn set(mount: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
+    sys::mount_setattr(mount, Reach::Recursive, attributes, false, None)
+}
+
+/// Maps the owners of a fresh clone by a user namespace.
+pub(super) fn map_owners(mount: BorrowedFd<'_>, owners: BorrowedFd<'_>) -> io::Result<()> {
+    sys::mount_setattr(mount, Reach::Recursive, 0, false, Some(owners))
+}
+
+/// Stops events from passing between our mounts and the host's.
+pub(super) fn make_all_private() -> io::Result<()> {
+    sys::mount_setattr(root()?.as_fd(), Reach::Recursive, 0, true, None)
+}
+
+/// `/`, as a descriptor that names it.
+pub(super) fn root() -> io::Result<OwnedFd> {
+    open_dir(Path::new("/"))
+}
+
+/// Puts a detached mount on what `target` names.
+pub(super) fn attach(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(mount, "", target, "", flags)?)
+}
+
+/// Puts a detached mount on an existing path.
+pub(super) fn attach_at(mount: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    attach(mount, open_dir(path)?.as_fd())
+}
+
+const NAMED: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// An existing directory, as a descriptor that names it.
+pub(super) fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, NAMED | OFlags::DIRECTORY, Mode::empty())?)
+}
+
+/// A directory, as a descriptor that can be read.
+pub(super) fn open_readable_dir(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Whether a descriptor names a directory.
+pub(super) fn is_dir(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode).is_dir())
+}
+
+/// What a mount point is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Point {
+    Directory,
+    File,
+}
+
+/// The mount point at an absolute path, made with the directories above it where they are
+/// absent. `owner` says whose a directory is that had to be made.
+pub(super) fn ensure(path: &Path, point: Point, owner: impl Fn(&Path) -> Option<Owner>) -> io::Result<OwnedFd> {
+    let mut here = root()?;
+    let mut so_far = PathBuf::from("/");
+    let names: Vec<&OsStr> = normal_parts(path).collect();
+    for (index, name) in names.iter().enumerate() {
+        so_far.push(name);
+        let last = index + 1 == names.len();
+        let point = if last { point } else { Point::Directory };
+        here = ensure_in(here.as_fd(), name, point, owner(&so_far))?;
+    }
+    Ok(here)
+}
+
+fn ensure_in(dir: BorrowedFd<'_>, name: &OsStr, point: Point, owner: Option<Owner>) -> io::Result<OwnedFd> {
+    match rustix::fs::openat(dir, name, NAMED, Mode::empty()) {
+        Err(rustix::io::Errno::NOENT) => {}
+        other => return Ok(other?),
+    }
+    match point {
+        Point::Directory => rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755))?,
+        Point::File => drop(make_file(dir, name)?),
+    }
+    if let Some(Owner { uid, gid }) = owner {
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(rustix::fs::openat(dir, name, NAMED | OFlags::NOFOLLOW, Mode::empty())?)
+}
+
+/// A new file, for writing.
+pub(super) fn make_file(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<std::fs::File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644))?.into())
+}
+
+/// A path below `dir`, reached without any symbolic link.
+pub(super) fn open_beneath(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let open = || rustix::fs::openat2(dir, path, NAMED | OFlags::NOFOLLOW, Mode::empty(), resolve);
+    // EAGAIN: a rename elsewhere made the kernel unsure; nobody else is in our namespace.
+    loop {
+        match open() {
+            Err(rustix::io::Errno::AGAIN) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// A directory below `dir`, reached without any symbolic link and made where it is absent.
+pub(super) fn ensure_beneath(dir: BorrowedFd<'_>, path: &Path, owner: Option<Owner>) -> io::Result<OwnedFd> {
+    let mut here = open_beneath(dir, Path::new("."))?;
+    for name in normal_parts(path) {
+        here = match open_beneath(here.as_fd(), Path::new(name)) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                ensure_in(here.as_fd(), name, Point::Directory, owner)?
+            }
+            other => other?,
+        };
+    }
+    Ok(here)
+}
+
+fn normal_parts(path: &Path) -> impl Iterator<Item = &OsStr> {
+    path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name),
+        _ => None,
+    })
+}

@@ -1,0 +1,114 @@
+//! The place for the layers of a run: a mount namespace with a tmpfs, handed out as descriptors
+//! before this process ends. No process is needed to keep it.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use nix::sched::CloneFlags;
+use proctor_core::enforcement::Control;
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::mount::MountAttrFlags;
+use rustix::process::{Pid, Signal, WaitOptions};
+
+use super::failure::{Failure, internal, refuse};
+use super::mounts::{self, Opt};
+use crate::host::{MAPPED_BASE, MAPPED_COUNT};
+use crate::sys::{self, Fork};
+use crate::wire::{self, Message, SpaceRequest};
+
+pub(super) fn serve(control: BorrowedFd<'_>, request: &SpaceRequest) -> Result<(), Failure> {
+    let users = match request.user {
+        None => {
+            enter(CloneFlags::CLONE_NEWNS, Control::MountNamespace)?;
+            owner_map().map_err(refuse(Control::UserNamespace, "make the user namespace that maps owners"))?
+        }
+        Some((uid, gid)) => {
+            enter(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS, Control::UserNamespace)?;
+            map_self(uid, gid).map_err(refuse(Control::UserNamespace, "map the own user and group"))?;
+            namespace("user").map_err(internal("open the user namespace"))?
+        }
+    };
+    mounts::make_all_private().map_err(refuse(Control::MountNamespace, "make all mounts private"))?;
+    let dir = mount_layers(request).map_err(refuse(Control::Layer, "mount a tmpfs for the layers"))?;
+    let mount_ns = namespace("mnt").map_err(internal("open the mount namespace"))?;
+    wire::send(control, &Message::Space, &[dir.as_fd(), mount_ns.as_fd(), users.as_fd()])
+        .map_err(internal("hand out the place for the layers"))
+}
+
+fn enter(flags: CloneFlags, control: Control) -> Result<(), Failure> {
+    nix::sched::unshare(flags).map_err(refuse(control, "make a namespace for the run's layers"))
+}
+
+fn mount_layers(request: &SpaceRequest) -> io::Result<OwnedFd> {
+    let options = [
+        Opt("size", request.bytes.to_string()),
+        Opt("nr_inodes", request.inodes.to_string()),
+        Opt("mode", "700".to_owned()),
+    ];
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let layers = mounts::new_fs("tmpfs", &options, attributes)?;
+    mounts::attach_at(layers.as_fd(), &request.at)?;
+    mounts::open_readable_dir(&request.at)
+}
+
+/// Maps one user and one group to themselves. `setgroups` must be given up before an
+/// unprivileged process may map a group.
+pub(super) fn map_self(uid: u32, gid: u32) -> io::Result<()> {
+    write_proc("/proc/self/setgroups", "deny")?;
+    write_proc("/proc/self/gid_map", &format!("{gid} {gid} 1"))?;
+    write_proc("/proc/self/uid_map", &format!("{uid} {uid} 1"))
+}
+
+fn write_proc(path: &str, text: &str) -> io::Result<()> {
+    std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
+}
+
+fn namespace(kind: &str) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/ns/{kind}");
+    Ok(rustix::fs::openat(CWD, Path::new(&path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// A user namespace in which the host's users are seen as the step's: a child makes it and waits
+/// while we write its maps.
+fn owner_map() -> io::Result<OwnedFd> {
+    let (ours, theirs) = wire::pair()?;
+    let pid = match sys::fork()? {
+        Fork::Child => {
+            drop(ours);
+            hold_user_namespace(theirs)
+        }
+        Fork::Parent(pid) => pid,
+    };
+    drop(theirs);
+    let opened = open_mapped(ours, pid);
+    let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no process"))?;
+    // It may have ended already, because the namespace was refused.
+    let _ = rustix::process::kill_process(pid, Signal::KILL);
+    rustix::process::waitpid(Some(pid), WaitOptions::empty())?;
+    opened
+}
+
+fn hold_user_namespace(theirs: OwnedFd) -> ! {
+    let entered = nix::sched::unshare(CloneFlags::CLONE_NEWUSER);
+    let mut channel = std::fs::File::from(theirs);
+    let errno = entered.err().map_or(0, |errno| errno as i32);
+    // If the parent is gone, the read below returns at once.
+    drop(channel.write_all(&errno.to_ne_bytes()));
+    drop(channel.read(&mut [0]));
+    std::process::exit(0)
+}
+
+fn open_mapped(ours: OwnedFd, pid: i32) -> io::Result<OwnedFd> {
+    let mut errno = [0; 4];
+    std::fs::File::from(ours.try_clone()?).read_exact(&mut errno)?;
+    match i32::from_ne_bytes(errno) {
+        0 => {}
+        errno => return Err(io::Error::from_raw_os_error(errno)),
+    }
+    let map = format!("0 {MAPPED_BASE} {MAPPED_COUNT}");
+    write_proc(&format!("/proc/{pid}/uid_map"), &map)?;
+    write_proc(&format!("/proc/{pid}/gid_map"), &map)?;
+    let path = format!("/proc/{pid}/ns/user");
+    Ok(rustix::fs::openat(CWD, Path::new(&path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}

@@ -1,0 +1,367 @@
+//! A repository, a home and a state directory of their own for each trial, and the three roles
+//! in which trials run.
+#![expect(clippy::disallowed_methods, reason = "trials build their world with plain files and processes")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use nix::sched::CloneFlags;
+use proctor_core::enforcement::Enforcement;
+use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
+use proctor_sandbox::{
+    CacheMount, GitDirs, Host, HostConfig, Launcher, Layer, Policy, Received, RepoFacts, Report, RunSpace,
+    RunSpaceConfig, Running, Sealed, ToolMount, WaitStatus,
+};
+use rustix::event::{PollFd, PollFlags};
+
+/// The ordinary user of the trials; it need not exist.
+const USER: u32 = 1001;
+/// Nothing here takes that long.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Who runs a trial, over whose repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Root, over root's repository: owners are mapped.
+    RootOwn,
+    /// Root, over an ordinary user's repository.
+    RootForeign,
+    /// An ordinary user, over their own.
+    User,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::RootOwn => "root_own",
+            Self::RootForeign => "root_foreign",
+            Self::User => "user",
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        [Self::RootOwn, Self::RootForeign, Self::User].into_iter().find(|role| role.name() == name)
+    }
+
+    pub(crate) fn steps_down(self) -> bool {
+        self != Self::User
+    }
+
+    /// The trial in a process of its own, so that it can be somebody else; ignored where the
+    /// machine lacks what it needs.
+    pub(crate) fn trial(self, check: &'static str, missing: Option<&str>) -> Trial {
+        match missing {
+            Some(reason) => {
+                Trial::test(format!("{}::{check} ({reason})", self.name()), || Ok(())).with_ignored_flag(true)
+            }
+            None => Trial::test(format!("{}::{check}", self.name()), move || {
+                succeed(self.play(&["check", self.name(), check]))
+            }),
+        }
+    }
+
+    /// Why trials of this role cannot run here.
+    pub(crate) fn missing(self) -> Option<String> {
+        if self.steps_down() && !rustix::process::geteuid().is_root() {
+            return Some("needs root".to_owned());
+        }
+        match self.play(&["probe", self.name()]) {
+            Ok(output) if output.status.success() => None,
+            Ok(output) => Some(format!("needs namespaces: {}", String::from_utf8_lossy(&output.stderr).trim())),
+            Err(error) => Some(format!("needs setpriv: {error}")),
+        }
+    }
+
+    /// This program again, in one of its parts, as the user of this role.
+    fn play(self, part: &[&str]) -> std::io::Result<Output> {
+        let own = std::env::current_exe()?;
+        let mut command = if self == Self::User && rustix::process::geteuid().is_root() {
+            let mut command = Command::new("setpriv");
+            command.arg(format!("--reuid={USER}")).arg(format!("--regid={USER}")).arg("--clear-groups").arg(own);
+            command
+        } else {
+            Command::new(own)
+        };
+        command.arg(PART).args(part).env("PROCTOR_TEST_SECRET", "do not leak").output()
+    }
+}
+
+/// All roles with what keeps them from running.
+pub(crate) fn roles() -> Vec<(Role, Option<String>)> {
+    [Role::RootOwn, Role::RootForeign, Role::User].map(|role| (role, role.missing())).into()
+}
+
+fn succeed(output: std::io::Result<Output>) -> Result<(), Failed> {
+    let output = output?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)).into())
+}
+
+const PART: &str = "--part";
+
+/// Plays the part that another process of this program asks for; `None` where nobody asks.
+pub(crate) fn play_a_part(checks: &[(&str, fn(&Bench) -> Result<(), Failed>)]) -> Option<ExitCode> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let played = match words.as_slice() {
+        [PART, "probe", role] => probe(Role::named(role)?),
+        [PART, "check", role, name] => {
+            let (_, check) = checks.iter().find(|(known, _)| known == name)?;
+            Bench::new(Role::named(role)?).and_then(|bench| check(&bench))
+        }
+        [PART, "parent", role, script] => parent(Role::named(role)?, script),
+        _ => return None,
+    };
+    Some(match played {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failed) => {
+            eprintln!("{}", failed.message().unwrap_or("failed"));
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// What every sandbox needs, without any of our code.
+fn probe(role: Role) -> Result<(), Failed> {
+    let mut flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNET;
+    flags.set(CloneFlags::CLONE_NEWUSER, role == Role::User);
+    nix::sched::unshare(flags)?;
+    nix::mount::mount(None::<&str>, "/tmp", Some("tmpfs"), nix::mount::MsFlags::empty(), None::<&str>)?;
+    Ok(())
+}
+
+/// A parent that waits to be killed while its step runs.
+fn parent(role: Role, script: &str) -> Result<(), Failed> {
+    let bench = Bench::new(role)?;
+    let layer = bench.space.layer(&bench.facts)?;
+    let running = bench.start(&Step::sh(script), &[], &layer)?;
+    std::io::copy(&mut File::from(running.stdout.try_clone()?), &mut std::io::stdout())?;
+    Ok(())
+}
+
+/// Starts [`parent`] and gives its process.
+pub(crate) fn spawn_parent(role: Role, script: &str) -> Result<std::process::Child, Failed> {
+    let mut command = Command::new(std::env::current_exe()?);
+    Ok(command.args([PART, "parent", role.name(), script]).stdout(std::process::Stdio::piped()).spawn()?)
+}
+
+/// The world of one trial.
+pub(crate) struct Bench {
+    pub(crate) role: Role,
+    pub(crate) root: PathBuf,
+    pub(crate) repo: PathBuf,
+    pub(crate) home: PathBuf,
+    pub(crate) facts: RepoFacts,
+    pub(crate) launcher: Launcher,
+    pub(crate) space: RunSpace,
+    _dir: tempfile::TempDir,
+}
+
+/// One command and what is special about it.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) network: Network,
+    pub(crate) limits: Limits,
+    pub(crate) workdir: &'static str,
+    pub(crate) tools: Vec<ToolMount>,
+    pub(crate) caches: Vec<CacheMount>,
+    pub(crate) git: bool,
+}
+
+impl Step {
+    pub(crate) fn new(argv: &[&str]) -> Self {
+        let unlimited = Limit::Unlimited;
+        Self {
+            argv: argv.iter().map(|word| (*word).to_owned()).collect(),
+            env: BTreeMap::from([("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())]),
+            network: Network::Deny,
+            limits: Limits {
+                memory: unlimited,
+                pids: Limit::Max(64),
+                disk: Limit::Max(16 << 20),
+                output: unlimited,
+                cpu_seconds: Limit::Max(20),
+                open_files: Limit::Max(256),
+            },
+            workdir: ".",
+            tools: Vec::new(),
+            caches: Vec::new(),
+            git: true,
+        }
+    }
+
+    pub(crate) fn sh(script: &str) -> Self {
+        Self::new(&["sh", "-c", script])
+    }
+}
+
+/// What a step has done.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) reports: Vec<Report>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) layer: Layer<Sealed>,
+}
+
+impl Ran {
+    pub(crate) fn status(&self) -> Option<WaitStatus> {
+        match self.reports.last() {
+            Some(Report::Exited { status, .. }) => Some(*status),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn enforcement(&self) -> &Enforcement {
+        match self.reports.first() {
+            Some(Report::Ready { enforcement }) => enforcement,
+            other => panic!("not ready but {other:?}"),
+        }
+    }
+
+    /// What it printed, where it ended with 0.
+    pub(crate) fn printed(&self) -> &str {
+        assert_eq!(self.status(), Some(WaitStatus::Code(0)), "{self:?}");
+        self.stdout.trim_end()
+    }
+}
+
+impl Bench {
+    pub(crate) fn new(role: Role) -> Result<Self, Failed> {
+        let dir = tempfile::Builder::new().prefix("proctor-sandbox").tempdir()?;
+        // Root's trials over a user's repository need a way into it.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
+        let root = fs::canonicalize(dir.path())?;
+        let (repo, home) = (root.join("repo"), root.join("home"));
+        make_repo(&repo)?;
+        fs::create_dir(&home)?;
+        fs::write(home.join("secret"), "s3cret")?;
+        if role == Role::RootForeign {
+            give_away(&repo)?;
+        }
+        let helper = PathBuf::from(env!("CARGO_BIN_EXE_proctor-sandbox"));
+        let host = Host::new(HostConfig { helper, state_dir: root.join("state"), home: home.clone() })?;
+        let facts = RepoFacts::read(&repo)?;
+        let launcher = Launcher::start(host)?;
+        let space = RunSpace::create(&launcher, RunSpaceConfig { disk_bytes: 32 << 20, inodes: 10_000 })?;
+        Ok(Self { role, root, repo, home, facts, launcher, space, _dir: dir })
+    }
+
+    pub(crate) fn policy(&self, step: &Step) -> Result<Policy, Failed> {
+        let git = step.git.then(|| self.repo.join(".git"));
+        Ok(Policy {
+            repo: self.repo.clone(),
+            git: GitDirs { worktree_git: git, common: None },
+            workdir: RelPath::new(step.workdir)?,
+            argv: Argv::new(step.argv.clone())?,
+            env: step.env.clone(),
+            network: step.network,
+            limits: step.limits,
+            home: self.home.clone(),
+            hide: vec![self.root.clone()],
+            tools: step.tools.clone(),
+            caches: step.caches.clone(),
+        })
+    }
+
+    pub(crate) fn start(
+        &self,
+        step: &Step,
+        lowers: &[&Layer<Sealed>],
+        upper: &Layer<proctor_sandbox::Open>,
+    ) -> Result<Running, Failed> {
+        Ok(self.launcher.spawn(&self.space, lowers, upper, &self.policy(step)?)?)
+    }
+
+    pub(crate) fn run(&self, step: &Step) -> Result<Ran, Failed> {
+        self.run_over(step, &[])
+    }
+
+    pub(crate) fn run_over(&self, step: &Step, lowers: &[&Layer<Sealed>]) -> Result<Ran, Failed> {
+        let layer = self.space.layer(&self.facts)?;
+        let running = self.start(step, lowers, &layer)?;
+        let reports = until_closed(&running)?;
+        let (stdout, stderr) = (read(&running.stdout)?, read(&running.stderr)?);
+        drop(running);
+        Ok(Ran { reports, stdout, stderr, layer: layer.seal() })
+    }
+}
+
+/// The next report; `None` at the end.
+pub(crate) fn next(running: &Running) -> Result<Option<Report>, Failed> {
+    loop {
+        match running.recv()? {
+            Received::Report(report) => return Ok(Some(report)),
+            Received::Closed => return Ok(None),
+            Received::WouldBlock => readable(running.as_fd())?,
+        }
+    }
+}
+
+pub(crate) fn until_closed(running: &Running) -> Result<Vec<Report>, Failed> {
+    let mut reports = Vec::new();
+    while let Some(report) = next(running)? {
+        reports.push(report);
+    }
+    Ok(reports)
+}
+
+fn readable(fd: std::os::fd::BorrowedFd<'_>) -> Result<(), Failed> {
+    let deadline = rustix::time::Timespec::try_from(DEADLINE)?;
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    match rustix::event::poll(&mut fds, Some(&deadline))? {
+        0 => Err("nothing came within the deadline".into()),
+        _ => Ok(()),
+    }
+}
+
+fn read(fd: &std::os::fd::OwnedFd) -> Result<String, Failed> {
+    let mut text = Vec::new();
+    File::from(fd.try_clone()?).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// One line that the step prints.
+pub(crate) fn line(fd: &std::os::fd::OwnedFd) -> Result<String, Failed> {
+    let mut file = File::from(fd.try_clone()?);
+    let mut text = Vec::new();
+    while text.last() != Some(&b'\n') {
+        readable(fd.as_fd())?;
+        let mut byte = [0];
+        if file.read(&mut byte)? == 0 {
+            break;
+        }
+        text.extend(byte);
+    }
+    Ok(String::from_utf8(text)?.trim_end().to_owned())
+}
+
+fn make_repo(repo: &Path) -> Result<(), Failed> {
+    fs::create_dir_all(repo.join(".git"))?;
+    fs::create_dir(repo.join("src"))?;
+    fs::write(repo.join(".git/HEAD"), "ref: refs/heads/main\n")?;
+    fs::write(repo.join("tracked.txt"), "as it was\n")?;
+    fs::write(repo.join("src/lib.rs"), "// nothing\n")?;
+    Ok(std::os::unix::fs::symlink("/etc", repo.join("link"))?)
+}
+
+fn give_away(path: &Path) -> Result<(), Failed> {
+    std::os::unix::fs::lchown(path, Some(USER), Some(USER))?;
+    if fs::symlink_metadata(path)?.is_dir() {
+        for entry in fs::read_dir(path)? {
+            give_away(&entry?.path())?;
+        }
+    }
+    Ok(())
+}
