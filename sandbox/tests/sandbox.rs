@@ -1,23 +1,69 @@
-//! Real sandboxes, with programs that misbehave on purpose: once as we are, and, where we are
-//! root, once more as an ordinary user.
+//! Real sandboxes, with programs that misbehave on purpose, in three roles: root over root's
+//! repository, root over somebody else's, and an ordinary user over their own.
 //!
 //! Which trials can run is decided at start, by trying. On a machine (or in a sandbox) that
 //! refuses namespaces they are ignored, and their names say why.
+#![expect(clippy::disallowed_methods, reason = "trials build their world with plain files")]
 
 mod bench;
 
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
 
-use bench::{Bench, Ran, Step};
-use libtest_mimic::{Arguments, Failed, Trial};
-use proctor_core::enforcement::ControlState;
+use bench::{Bench, Role, Step, line, until_closed};
+use libtest_mimic::{Arguments, Failed};
+use proctor_core::enforcement::{Control, ControlState};
 use proctor_core::outcome::StartFault;
-use proctor_core::plan::{Limit, Network};
-use proctor_sandbox::{CacheMount, Report, ToolKind, ToolMount, WaitStatus};
+use proctor_core::plan::{Limit, Network, RelPath};
+use proctor_sandbox::{CacheMount, GitDirs, Report, ToolKind, ToolMount, WaitStatus, doctor};
 
 type Check = fn(&Bench) -> Result<(), Failed>;
 
-const CHECKS: &[(&str, Check)] = &[("exit_code_passes_through", exit_code_passes_through)];
+macro_rules! checks {
+    ($($name:ident),* $(,)?) => { &[$((stringify!($name), $name)),*] };
+}
+
+const CHECKS: &[(&str, Check)] = checks![
+    exit_code_and_signal_pass_through,
+    writes_land_in_the_layer,
+    the_next_step_sees_the_layer,
+    git_is_read_only,
+    a_linked_worktree_keeps_its_common_directory,
+    the_network_is_denied_and_loopback_works,
+    the_network_is_the_hosts_where_it_is_allowed,
+    homes_and_state_are_hidden,
+    the_home_is_empty_and_writable,
+    the_root_is_read_only,
+    the_environment_is_exactly_the_policys,
+    nothing_of_the_callers_environment_is_readable,
+    there_are_no_capabilities_and_no_new_privileges,
+    the_step_is_nobody_else_on_the_host,
+    dev_and_proc_are_its_own,
+    a_terminal_can_be_opened,
+    the_accounts_are_synthetic,
+    stdio_can_be_opened_again,
+    signals_are_as_in_a_fresh_shell,
+    tools_are_shown_and_credentials_masked,
+    caches_outlive_the_step,
+    a_cache_is_never_mounted_through_a_link,
+    limits_hold,
+    a_full_layer_is_an_error_of_the_step,
+    kill_ends_everything,
+    terminate_reaches_everybody,
+    killing_early_is_safe,
+    the_end_of_the_command_is_the_end_of_all,
+    a_dead_parent_leaves_nothing,
+    a_missing_program_is_reported,
+    a_missing_workdir_is_reported,
+    a_mount_in_the_repository_is_refused,
+    a_home_in_the_repository_is_refused,
+    no_process_is_left_and_the_space_stays,
+    every_control_is_accounted_for,
+    the_doctor_finds_nothing_missing,
+];
 
 fn main() -> ExitCode {
     if let Some(code) = bench::play_a_part(CHECKS) {
@@ -31,8 +77,477 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn exit_code_passes_through(bench: &Bench) -> Result<(), Failed> {
-    let ran = bench.run(&Step::sh("exit 7"))?;
-    assert_eq!(ran.status(), Some(WaitStatus::Code(7)), "{ran:?}");
+fn exit_code_and_signal_pass_through(bench: &Bench) -> Result<(), Failed> {
+    for (script, status) in [("exit 0", WaitStatus::Code(0)), ("exit 7", WaitStatus::Code(7))] {
+        assert_eq!(bench.run(&Step::sh(script))?.status(), Some(status), "{script}");
+    }
+    let ran = bench.run(&Step::sh("kill -SEGV $$"))?;
+    assert_eq!(ran.status(), Some(WaitStatus::Signal(11)), "{ran:?}");
+    Ok(())
+}
+
+const WRITE: &str = "echo new > new.txt && echo changed >> tracked.txt && rm src/lib.rs && cat tracked.txt";
+
+fn writes_land_in_the_layer(bench: &Bench) -> Result<(), Failed> {
+    let ran = bench.run(&Step::sh(WRITE))?;
+    assert_eq!(ran.printed(), "as it was\nchanged");
+    assert_eq!(fs::read_to_string(bench.repo.join("tracked.txt"))?, "as it was\n");
+    assert!(!bench.repo.join("new.txt").exists() && bench.repo.join("src/lib.rs").exists());
+    assert_eq!(bench::names(ran.layer.upper())?, ["new.txt", "src", "tracked.txt"]);
+    assert_eq!(bench::content(ran.layer.upper(), "new.txt")?, "new\n");
+    let untouched = bench.run(&Step::sh("cat tracked.txt"))?;
+    assert_eq!(bench::names(untouched.layer.upper())?, [""; 0]);
+    Ok(())
+}
+
+fn the_next_step_sees_the_layer(bench: &Bench) -> Result<(), Failed> {
+    let first = bench.run(&Step::sh(WRITE))?;
+    let script = "test ! -e src/lib.rs && cat new.txt tracked.txt && rm new.txt && mkdir src/deep && echo x > src/deep/y";
+    let second = bench.run_over(&Step::sh(script), &[&first.layer])?;
+    assert_eq!(second.printed(), "new\nas it was\nchanged");
+    let third = bench.run_over(&Step::sh("ls -A src/deep; ls"), &[&second.layer, &first.layer])?;
+    assert_eq!(third.printed(), "y\nlink\nsrc\ntracked.txt");
+    Ok(())
+}
+
+fn git_is_read_only(bench: &Bench) -> Result<(), Failed> {
+    let script = "cat .git/HEAD; echo x > .git/HEAD; echo x > .git/new; rm -rf .git; mv .git git; mv src .git; cat .git/HEAD";
+    let ran = bench.run(&Step::sh(script))?;
+    assert_eq!(ran.printed(), "ref: refs/heads/main\nref: refs/heads/main", "{ran:?}");
+    let is_enforced = matches!(ran.enforcement().0.get(&Control::GitReadOnly), Some(ControlState::Enforced { .. }));
+    assert!(is_enforced, "{ran:?}");
+    Ok(())
+}
+
+fn a_linked_worktree_keeps_its_common_directory(bench: &Bench) -> Result<(), Failed> {
+    let common = bench.root.join("main/.git");
+    fs::create_dir_all(&common)?;
+    fs::write(common.join("config"), "common\n")?;
+    fs::write(bench.root.join("main/neighbour"), "secret")?;
+    fs::remove_dir_all(bench.repo.join(".git"))?;
+    fs::write(bench.repo.join(".git"), format!("gitdir: {}\n", common.display()))?;
+    let common_path = common.display();
+    let script = format!("cat .git {common_path}/config; echo x >> .git; echo x >> {common_path}/config; ls ../main");
+    let mut policy = bench.policy(&Step::sh(&script))?;
+    policy.git = GitDirs { worktree_git: Some(bench.repo.join(".git")), common: Some(common.clone()) };
+    let ran = bench.run_policy(&policy, &[])?;
+    assert_eq!(ran.printed(), format!("gitdir: {common_path}\ncommon"), "{ran:?}");
+    assert_eq!(ran.stderr.matches("Read-only file system").count(), 2, "{ran:?}");
+    Ok(())
+}
+
+const LOOPBACK: &str = r"
+import socket, threading
+listener = socket.create_server(('127.0.0.1', 0))
+threading.Thread(target=lambda: listener.accept()[0].sendall(b'hello')).start()
+print(socket.create_connection(listener.getsockname()).recv(5).decode())
+for family, address in [(socket.AF_INET, ('192.0.2.1', 80)), (socket.AF_INET6, ('2001:db8::1', 80))]:
+    try:
+        socket.socket(family).connect(address)
+    except OSError as error:
+        print(error.strerror)
+print(*sorted(name for _, name in socket.if_nameindex()))
+";
+
+fn the_network_is_denied_and_loopback_works(bench: &Bench) -> Result<(), Failed> {
+    let ran = bench.run(&Step::new(&["/usr/bin/python3", "-c", LOOPBACK]))?;
+    let lines: Vec<&str> = ran.printed().lines().collect();
+    assert_eq!(lines.first(), Some(&"hello"));
+    assert_eq!(lines.iter().filter(|line| line.contains("unreachable")).count(), 2, "{ran:?}");
+    let cards = bench.run(&Step::sh("ls /sys/class/net"))?;
+    assert_eq!(cards.stdout.replace("lo\n", "").lines().filter(|name| name.starts_with("eth")).count(), 0, "{cards:?}");
+    Ok(())
+}
+
+fn the_network_is_the_hosts_where_it_is_allowed(bench: &Bench) -> Result<(), Failed> {
+    let mut step = Step::sh("readlink /proc/self/ns/net");
+    step.network = Network::Allow;
+    let ran = bench.run(&step)?;
+    assert_eq!(ran.printed(), fs::read_link("/proc/self/ns/net")?.to_string_lossy());
+    let state = ran.enforcement().0.get(&Control::NetworkNamespace);
+    assert!(matches!(state, Some(ControlState::NotRequested { .. })), "{state:?}");
+    Ok(())
+}
+
+fn homes_and_state_are_hidden(bench: &Bench) -> Result<(), Failed> {
+    fs::write(bench.root.join("neighbour"), "secret")?;
+    let root = bench.root.display();
+    let script = format!("ls -A /root /home /run 2>/dev/null; ls -A {root} /tmp /var/tmp; cat {root}/home/secret");
+    let ran = bench.run(&Step::sh(&script))?;
+    assert!(!ran.stdout.contains("neighbour") && !ran.stdout.contains("state"), "{ran:?}");
+    assert!(ran.stderr.contains("secret"), "{ran:?}");
+    let listed: Vec<&str> = ran.stdout.split_whitespace().filter(|word| !word.ends_with(':')).collect();
+    assert!(listed.iter().all(|name| *name == "home" || *name == "repo" || bench.root.ends_with(name)), "{ran:?}");
+    Ok(())
+}
+
+fn the_home_is_empty_and_writable(bench: &Bench) -> Result<(), Failed> {
+    let mut step = Step::sh("ls ~; touch ~/x && cd ~ && pwd && git config --get core.checkStat");
+    step.env.insert("HOME".to_owned(), bench.home.display().to_string());
+    let ran = bench.run(&step)?;
+    let (home, rest) = ran.stdout.trim_end().split_once('\n').unwrap_or((ran.stdout.trim_end(), ""));
+    assert_eq!(home, bench.home.display().to_string(), "{ran:?}");
+    assert_eq!(rest, if bench.role == Role::RootOwn { "minimal" } else { "" }, "{ran:?}");
+    Ok(())
+}
+
+fn the_root_is_read_only(bench: &Bench) -> Result<(), Failed> {
+    let script = "for d in / /etc /usr /var /dev /opt /sys; do touch $d/x 2>&1; done; touch /tmp/x /var/tmp/x /dev/shm/x";
+    let ran = bench.run(&Step::sh(script))?;
+    assert_eq!(ran.printed().lines().count(), 7, "{ran:?}");
+    assert!(!Path::new("/tmp/x").exists());
+    let cannot_be_undone = bench.run(&Step::sh("mount -o remount,rw / || mount -t tmpfs none /mnt"))?;
+    assert_ne!(cannot_be_undone.status(), Some(WaitStatus::Code(0)));
+    Ok(())
+}
+
+fn the_environment_is_exactly_the_policys(bench: &Bench) -> Result<(), Failed> {
+    let mut step = Step::new(&["/usr/bin/env"]);
+    step.env = [("A", "1"), ("B", "two words"), ("C", "")].map(|(n, v)| (n.to_owned(), v.to_owned())).into();
+    assert_eq!(bench.run(&step)?.printed(), "A=1\nB=two words\nC=");
+    Ok(())
+}
+
+fn nothing_of_the_callers_environment_is_readable(bench: &Bench) -> Result<(), Failed> {
+    let ran = bench.run(&Step::sh("cat /proc/*/environ | tr '\\0' '\\n'; ls /proc/1/fd; cat /proc/1/environ"))?;
+    assert!(!ran.stdout.contains("PROCTOR_TEST_SECRET"), "{ran:?}");
+    assert!(ran.stderr.contains("/proc/1/environ") && ran.stderr.contains("/proc/1/fd"), "{ran:?}");
+    Ok(())
+}
+
+fn there_are_no_capabilities_and_no_new_privileges(bench: &Bench) -> Result<(), Failed> {
+    let ran = bench.run(&Step::sh("grep -E '^(Cap|NoNewPrivs)' /proc/self/status /proc/1/status | cut -d: -f2-"))?;
+    let wrong: Vec<&str> = ran
+        .printed()
+        .lines()
+        .filter(|line| !line.ends_with("0000000000000000") && !line.ends_with("NoNewPrivs:\t1"))
+        .collect();
+    assert_eq!((ran.stdout.lines().count(), wrong), (12, vec![]), "{ran:?}");
+    Ok(())
+}
+
+/// Seen from the host, since inside nothing but the own user can be seen.
+fn the_step_is_nobody_else_on_the_host(bench: &Bench) -> Result<(), Failed> {
+    let layer = bench.space.layer(&bench.facts)?;
+    let marker = format!("proctor-test-{}", std::process::id());
+    let running = bench.start(&Step::sh(&format!("echo up; id -u; sleep 1000 {marker} || sleep 1000; : {marker}")), &[], &layer)?;
+    assert_eq!(line(&running.stdout)?, "up");
+    let inside: u32 = line(&running.stdout)?.parse()?;
+    let statuses = bench::statuses_of(&marker)?;
+    assert!(!statuses.is_empty());
+    for status in statuses {
+        for field in ["Uid:", "Gid:"] {
+            let ids = status.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
+            assert!(ids.split_whitespace().all(|id| id == inside.to_string() && id != "0"), "{field}{ids}");
+        }
+    }
+    running.kill()?;
+    until_closed(&running)?;
+    Ok(())
+}
+
+fn dev_and_proc_are_its_own(bench: &Bench) -> Result<(), Failed> {
+    let script = "ls /dev | xargs echo; ls /proc | grep -c '^[0-9]'; head -c 3 /dev/zero | wc -c; echo x > /dev/null; hostname; cat /proc/1/comm";
+    let ran = bench.run(&Step::sh(script))?;
+    let mut lines = ran.printed().lines();
+    let devices = "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero";
+    assert_eq!(lines.next(), Some(devices));
+    assert!(lines.next().and_then(|count| count.parse::<u32>().ok()).is_some_and(|count| count <= 5), "{ran:?}");
+    assert_eq!(lines.collect::<Vec<_>>(), ["3", "localhost", "proctor-sandbox"]);
+    Ok(())
+}
+
+fn a_terminal_can_be_opened(bench: &Bench) -> Result<(), Failed> {
+    let script = "import os; a, b = os.openpty(); os.write(b, b'x'); print(os.ttyname(b), os.read(a, 1).decode())";
+    assert_eq!(bench.run(&Step::new(&["/usr/bin/python3", "-c", script]))?.printed(), "/dev/pts/0 x");
+    let no_terminal = bench.run(&Step::sh("exec 3< /dev/tty"))?;
+    assert_ne!(no_terminal.status(), Some(WaitStatus::Code(0)));
+    Ok(())
+}
+
+fn the_accounts_are_synthetic(bench: &Bench) -> Result<(), Failed> {
+    let ran = bench.run(&Step::sh("whoami; id -gn; wc -l < /etc/passwd; getent passwd $(id -u) | cut -d: -f6"))?;
+    assert_eq!(ran.printed(), format!("step\nstep\n2\n{}", bench.home.display()));
+    Ok(())
+}
+
+fn stdio_can_be_opened_again(bench: &Bench) -> Result<(), Failed> {
+    let ran = bench.run(&Step::sh("echo out > /dev/stdout; echo err > /dev/stderr; wc -c < /dev/stdin"))?;
+    assert_eq!((ran.printed(), ran.stderr.as_str()), ("out\n0", "err\n"));
+    Ok(())
+}
+
+fn signals_are_as_in_a_fresh_shell(bench: &Bench) -> Result<(), Failed> {
+    let ran = bench.run(&Step::sh("grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status | cut -f2; umask; ls /proc/self/fd | wc -l"))?;
+    let none = "0000000000000000";
+    // The fourth descriptor is the directory that `ls` reads.
+    assert_eq!(ran.printed().split_whitespace().collect::<Vec<_>>(), [none, none, none, "0022", "4"], "{ran:?}");
+    Ok(())
+}
+
+fn tools_are_shown_and_credentials_masked(bench: &Bench) -> Result<(), Failed> {
+    let tool = bench.home.join(".tool");
+    fs::create_dir_all(bench.root.join("elsewhere/bin"))?;
+    fs::create_dir(&tool)?;
+    fs::write(bench.root.join("elsewhere/bin/t"), "tool\n")?;
+    fs::write(tool.join("credentials"), "token")?;
+    std::os::unix::fs::symlink(bench.root.join("elsewhere"), bench.home.join(".linked"))?;
+    let mount = |at: &Path, kind| ToolMount { source: at.to_owned(), at: at.to_owned(), kind };
+    let mut step = Step::sh("cd ~; cat .linked/bin/t .tool/credentials; touch .tool/x 2>&1; touch mine; ls -A .tool");
+    step.env.insert("HOME".to_owned(), bench.home.display().to_string());
+    step.tools = vec![
+        mount(&tool, ToolKind::ReadOnly),
+        mount(&tool.join("credentials"), ToolKind::Masked),
+        mount(&bench.home.join(".linked"), ToolKind::ReadOnly),
+        mount(&bench.home.join(".absent"), ToolKind::ReadOnly),
+    ];
+    let ran = bench.run(&step)?;
+    let lines: Vec<&str> = ran.printed().lines().collect();
+    assert!(lines.len() == 3 && lines[1].contains("Read-only file system"), "{ran:?}");
+    assert_eq!((lines[0], lines[2]), ("tool", "credentials"));
+    Ok(())
+}
+
+fn cache(bench: &Bench, at: &str) -> Result<CacheMount, Failed> {
+    let source = bench.root.join("cache");
+    fs::create_dir_all(&source)?;
+    if bench.role == Role::RootForeign {
+        std::os::unix::fs::chown(&source, Some(bench.facts.uid), Some(bench.facts.gid))?;
+    }
+    Ok(CacheMount { source, at: RelPath::new(at)? })
+}
+
+fn caches_outlive_the_step(bench: &Bench) -> Result<(), Failed> {
+    let mut step = Step::sh("mkdir -p build/target/x && echo kept > build/target/x/y");
+    step.caches = vec![cache(bench, "build/target")?];
+    let first = bench.run(&step)?;
+    assert_eq!(first.printed(), "");
+    assert_eq!(bench::names(first.layer.upper())?, [""; 0], "the mount point is no write of the step's");
+    step.argv = Step::sh("cat build/target/x/y").argv;
+    assert_eq!(bench.run(&step)?.printed(), "kept");
+    Ok(())
+}
+
+fn a_cache_is_never_mounted_through_a_link(bench: &Bench) -> Result<(), Failed> {
+    let mut step = Step::sh("true");
+    for at in ["link", "link/target", "tracked.txt"] {
+        step.caches = vec![cache(bench, at)?];
+        let ran = bench.run(&step)?;
+        assert!(matches!(ran.reports.as_slice(), [Report::Refused { .. }]), "{at}: {ran:?}");
+    }
+    // A link that an earlier step planted.
+    step.caches = Vec::new();
+    step.argv = Step::sh("rm -rf src && ln -s /usr src").argv;
+    let planted = bench.run(&step)?;
+    step.caches = vec![cache(bench, "src/share")?];
+    let ran = bench.run_over(&step, &[&planted.layer])?;
+    assert!(matches!(ran.reports.as_slice(), [Report::Refused { .. }]), "{ran:?}");
+    Ok(())
+}
+
+fn limits_hold(bench: &Bench) -> Result<(), Failed> {
+    let mut step = Step::sh("ulimit -n; ulimit -c; ulimit -t");
+    assert_eq!(bench.run(&step)?.printed(), "256\n0\n20");
+    step.limits.pids = Limit::Max(8);
+    let forks = "import os, time\nn = 0\ntry:\n  while n < 100:\n    if os.fork() == 0: time.sleep(1000)\n    n += 1\nexcept OSError: pass\nprint(n)";
+    step.argv = Step::new(&["/usr/bin/python3", "-c", forks]).argv;
+    assert_eq!(bench.run(&step)?.printed(), "7", "python itself is the eighth");
+    step.limits.pids = Limit::Max(64);
+    step.limits.memory = Limit::Max(256 << 20);
+    let memory = "\ntry: bytearray(512 << 20)\nexcept MemoryError: print('no')";
+    step.argv = Step::new(&["/usr/bin/python3", "-c", memory]).argv;
+    assert_eq!(bench.run(&step)?.printed(), "no");
+    step.limits.memory = Limit::Unlimited;
+    step.limits.cpu_seconds = Limit::Max(1);
+    step.argv = Step::sh("while :; do :; done").argv;
+    let burnt = bench.run(&step)?.status();
+    assert!(matches!(burnt, Some(WaitStatus::Signal(9 | 24))), "{burnt:?}");
+    Ok(())
+}
+
+fn a_full_layer_is_an_error_of_the_step(bench: &Bench) -> Result<(), Failed> {
+    let fill = "for d in . /tmp /dev/shm; do for f in 1 2 3 4; do head -c 12M /dev/zero > $d/$f; done; du -sm $d; done";
+    let ran = bench.run(&Step::sh(fill))?;
+    assert!(ran.stderr.matches("No space left on device").count() >= 3, "{ran:?}");
+    let sparse = bench.run(&Step::sh("truncate -s 1G big"))?;
+    assert_ne!(sparse.status(), Some(WaitStatus::Code(0)), "{sparse:?}");
+    Ok(())
+}
+
+/// A grandchild in a session of its own that ignores everything and holds the pipe.
+const STUBBORN: &str = r"
+import os, signal, sys, time
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            for s in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(s, signal.SIG_IGN)
+            os.write(1, b'up ' + sys.argv[1].encode() + b'\n')
+            while True: time.sleep(1000)
+        os._exit(0)
+while True: time.sleep(1000)
+";
+
+fn stubborn(marker: &str) -> Step {
+    Step::new(&["/usr/bin/python3", "-c", STUBBORN, marker])
+}
+
+fn marker(name: &str) -> String {
+    format!("proctor-test-{name}-{}", std::process::id())
+}
+
+fn kill_ends_everything(bench: &Bench) -> Result<(), Failed> {
+    let layer = bench.space.layer(&bench.facts)?;
+    let marker = marker("kill");
+    let running = bench.start(&stubborn(&marker), &[], &layer)?;
+    for _ in 0..3 {
+        line(&running.stdout)?;
+    }
+    assert!(bench::statuses_of(&marker)?.len() >= 4);
+    running.kill()?;
+    let reports = until_closed(&running)?;
+    assert_eq!(bench::statuses_of(&marker)?, [""; 0]);
+    assert!(matches!(reports.last(), Some(Report::Exited { status: WaitStatus::Signal(9), .. })), "{reports:?}");
+    let mut rest = String::new();
+    fs::File::from(running.stdout.try_clone()?).read_to_string(&mut rest)?;
+    Ok(())
+}
+
+fn terminate_reaches_everybody(bench: &Bench) -> Result<(), Failed> {
+    let layer = bench.space.layer(&bench.facts)?;
+    let script = "(trap 'echo child; exit' TERM; echo up; while :; do sleep 0.01; done) & trap 'wait; echo leader; exit 3' TERM; echo up; wait";
+    let running = bench.start(&Step::sh(script), &[], &layer)?;
+    assert_eq!((line(&running.stdout)?.as_str(), line(&running.stdout)?.as_str()), ("up", "up"));
+    running.terminate()?;
+    let reports = until_closed(&running)?;
+    assert!(matches!(reports.last(), Some(Report::Exited { status: WaitStatus::Code(3), .. })), "{reports:?}");
+    let mut text = String::new();
+    fs::File::from(running.stdout.try_clone()?).read_to_string(&mut text)?;
+    assert_eq!(text, "child\nleader\n");
+    Ok(())
+}
+
+/// Whatever stage the kill meets, the end comes and nothing is left.
+fn killing_early_is_safe(bench: &Bench) -> Result<(), Failed> {
+    let marker = marker("early");
+    for round in 0..20 {
+        let layer = bench.space.layer(&bench.facts)?;
+        let running = bench.start(&stubborn(&marker), &[], &layer)?;
+        for _ in 0..round * 20_000 {
+            std::hint::spin_loop();
+        }
+        if round % 2 == 0 { running.kill()? } else { running.terminate()? }
+        if round % 2 == 1 {
+            running.kill()?;
+        }
+        until_closed(&running)?;
+        assert_eq!(bench::statuses_of(&marker)?, [""; 0], "round {round}");
+    }
+    Ok(())
+}
+
+fn the_end_of_the_command_is_the_end_of_all(bench: &Bench) -> Result<(), Failed> {
+    let marker = marker("orphan");
+    let ran = bench.run(&Step::sh(&format!("(trap '' TERM HUP; exec setsid sh -c 'while :; do sleep 100; done' {marker}) & exit 4")))?;
+    assert_eq!(ran.status(), Some(WaitStatus::Code(4)));
+    assert_eq!(bench::statuses_of(&marker)?, [""; 0]);
+    Ok(())
+}
+
+fn a_dead_parent_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
+    let marker = marker("parent");
+    let mut parent = bench::spawn_parent(bench.role, &format!("echo up; (exec setsid sh -c 'while :; do sleep 100; done' {marker}) & wait"))?;
+    let mut first = String::new();
+    BufReader::new(parent.stdout.take().ok_or("no output")?).read_line(&mut first)?;
+    assert_eq!(first, "up\n");
+    let processes = bench::pidfds_of(&marker)?;
+    assert!(!processes.is_empty());
+    parent.kill()?;
+    parent.wait()?;
+    for process in processes {
+        bench::readable(process.as_fd())?;
+    }
+    Ok(())
+}
+
+fn a_missing_program_is_reported(bench: &Bench) -> Result<(), Failed> {
+    for (program, named) in [("no-such-tool", "PATH (/usr/local/bin"), ("./src/lib.rs", "src/lib.rs"), ("/x/y", "/x/y")] {
+        let ran = bench.run(&Step::new(&[program, "x"]))?;
+        match ran.reports.last() {
+            Some(Report::NotStarted { fault: StartFault::ProgramMissing, message }) => {
+                assert!(message.contains(program) && message.contains(named), "{message}");
+            }
+            other => return Err(format!("{program}: {other:?}").into()),
+        }
+    }
+    Ok(())
+}
+
+fn a_missing_workdir_is_reported(bench: &Bench) -> Result<(), Failed> {
+    let mut step = Step::sh("pwd");
+    step.workdir = "src";
+    assert_eq!(bench.run(&step)?.printed(), bench.repo.join("src").display().to_string());
+    step.workdir = "absent";
+    let ran = bench.run(&step)?;
+    let is_reported = matches!(ran.reports.as_slice(), [Report::NotStarted { fault: StartFault::Workdir, .. }]);
+    assert!(is_reported, "{ran:?}");
+    Ok(())
+}
+
+/// Only root can mount something there.
+fn a_mount_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
+    if bench.role == Role::User {
+        return Ok(());
+    }
+    let at = bench.repo.join("src");
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+    nix::mount::mount(None::<&str>, "/", None::<&str>, nix::mount::MsFlags::MS_PRIVATE | nix::mount::MsFlags::MS_REC, None::<&str>)?;
+    nix::mount::mount(None::<&str>, &at, Some("tmpfs"), nix::mount::MsFlags::empty(), None::<&str>)?;
+    // Launcher and space of their own: those of the bench began before the mount.
+    let bench = Bench::over(bench.role, &bench.root)?;
+    let ran = bench.run(&Step::sh("true"))?;
+    match ran.reports.as_slice() {
+        [Report::Refused { control: Control::Layer, message, hint }] => {
+            assert!(message.contains(&at.display().to_string()) && hint.contains("umount"), "{message} {hint}");
+            Ok(())
+        }
+        other => Err(format!("{other:?}").into()),
+    }
+}
+
+fn a_home_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
+    let layer = bench.space.layer(&bench.facts)?;
+    let mut policy = bench.policy(&Step::sh("true"))?;
+    for home in [bench.repo.clone(), bench.repo.join("src")] {
+        policy.home = home;
+        assert!(bench.launcher.spawn(&bench.space, &[], &layer, &policy).is_err());
+    }
+    Ok(())
+}
+
+fn no_process_is_left_and_the_space_stays(bench: &Bench) -> Result<(), Failed> {
+    let ran = bench.run(&Step::sh("echo kept > file"))?;
+    assert_eq!(bench::children()?, 0);
+    assert_eq!(bench::content(ran.layer.upper(), "file")?, "kept\n");
+    assert_eq!(fs::read_dir(bench.root.join("state/space"))?.count(), 0, "on the host nothing is mounted");
+    Ok(())
+}
+
+fn every_control_is_accounted_for(bench: &Bench) -> Result<(), Failed> {
+    let mut step = Step::sh("true");
+    step.limits.memory = Limit::Max(1 << 30);
+    let ran = bench.run(&step)?;
+    let not_enforced: Vec<_> =
+        ran.enforcement().0.iter().filter(|(_, state)| !matches!(state, ControlState::Enforced { .. })).collect();
+    assert!(not_enforced.is_empty(), "{not_enforced:?}");
+    assert_eq!(ran.enforcement().0.len(), 24, "every control of the vocabulary: {:?}", ran.enforcement());
+    Ok(())
+}
+
+fn the_doctor_finds_nothing_missing(bench: &Bench) -> Result<(), Failed> {
+    let report = doctor(&bench.launcher, &bench.repo);
+    assert!(report.findings.is_empty(), "{report:?}");
+    assert_eq!(report.root, bench.role.steps_down());
+    assert!(report.enforcement.missing().next().is_none() && !report.enforcement.0.is_empty());
     Ok(())
 }

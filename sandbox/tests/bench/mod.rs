@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
@@ -163,7 +163,7 @@ pub(crate) struct Bench {
     pub(crate) facts: RepoFacts,
     pub(crate) launcher: Launcher,
     pub(crate) space: RunSpace,
-    _dir: tempfile::TempDir,
+    _dir: Option<tempfile::TempDir>,
 }
 
 /// One command and what is special about it.
@@ -243,19 +243,24 @@ impl Bench {
         // Root's trials over a user's repository need a way into it.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
         let root = fs::canonicalize(dir.path())?;
-        let (repo, home) = (root.join("repo"), root.join("home"));
-        make_repo(&repo)?;
-        fs::create_dir(&home)?;
-        fs::write(home.join("secret"), "s3cret")?;
+        make_repo(&root.join("repo"))?;
+        fs::create_dir(root.join("home"))?;
+        fs::write(root.join("home/secret"), "s3cret")?;
         if role == Role::RootForeign {
-            give_away(&repo)?;
+            give_away(&root.join("repo"))?;
         }
+        Ok(Self { _dir: Some(dir), ..Self::over(role, &root)? })
+    }
+
+    /// A second world over the files of a first one.
+    pub(crate) fn over(role: Role, root: &Path) -> Result<Self, Failed> {
+        let (root, repo, home) = (root.to_owned(), root.join("repo"), root.join("home"));
         let helper = PathBuf::from(env!("CARGO_BIN_EXE_proctor-sandbox"));
         let host = Host::new(HostConfig { helper, state_dir: root.join("state"), home: home.clone() })?;
         let facts = RepoFacts::read(&repo)?;
         let launcher = Launcher::start(host)?;
         let space = RunSpace::create(&launcher, RunSpaceConfig { disk_bytes: 32 << 20, inodes: 10_000 })?;
-        Ok(Self { role, root, repo, home, facts, launcher, space, _dir: dir })
+        Ok(Self { role, root, repo, home, facts, launcher, space, _dir: None })
     }
 
     pub(crate) fn policy(&self, step: &Step) -> Result<Policy, Failed> {
@@ -289,8 +294,12 @@ impl Bench {
     }
 
     pub(crate) fn run_over(&self, step: &Step, lowers: &[&Layer<Sealed>]) -> Result<Ran, Failed> {
+        self.run_policy(&self.policy(step)?, lowers)
+    }
+
+    pub(crate) fn run_policy(&self, policy: &Policy, lowers: &[&Layer<Sealed>]) -> Result<Ran, Failed> {
         let layer = self.space.layer(&self.facts)?;
-        let running = self.start(step, lowers, &layer)?;
+        let running = self.launcher.spawn(&self.space, lowers, &layer, policy)?;
         let reports = until_closed(&running)?;
         let (stdout, stderr) = (read(&running.stdout)?, read(&running.stderr)?);
         drop(running);
@@ -299,7 +308,7 @@ impl Bench {
 }
 
 /// The next report; `None` at the end.
-pub(crate) fn next(running: &Running) -> Result<Option<Report>, Failed> {
+fn next(running: &Running) -> Result<Option<Report>, Failed> {
     loop {
         match running.recv()? {
             Received::Report(report) => return Ok(Some(report)),
@@ -317,7 +326,7 @@ pub(crate) fn until_closed(running: &Running) -> Result<Vec<Report>, Failed> {
     Ok(reports)
 }
 
-fn readable(fd: std::os::fd::BorrowedFd<'_>) -> Result<(), Failed> {
+pub(crate) fn readable(fd: BorrowedFd<'_>) -> Result<(), Failed> {
     let deadline = rustix::time::Timespec::try_from(DEADLINE)?;
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     match rustix::event::poll(&mut fds, Some(&deadline))? {
@@ -364,4 +373,60 @@ fn give_away(path: &Path) -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+/// The names in a directory of a layer, sorted.
+pub(crate) fn names(dir: BorrowedFd<'_>) -> Result<Vec<String>, Failed> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The content of a file of a layer.
+pub(crate) fn content(dir: BorrowedFd<'_>, name: &str) -> Result<String, Failed> {
+    read(&rustix::fs::openat(dir, name, rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())?)
+}
+
+/// The processes of the host whose command line holds `marker` as a word of its own, with their
+/// `status`, aside from this one.
+fn processes_of(marker: &str) -> Result<Vec<(i32, String)>, Failed> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
+        // One that has ended meanwhile has neither.
+        let Ok(line) = fs::read(entry.path().join("cmdline")) else { continue };
+        let Ok(status) = fs::read_to_string(entry.path().join("status")) else { continue };
+        let is_ours = pid == std::process::id().cast_signed() || line.split(|b| *b == 0).any(|word| word == PART.as_bytes());
+        if !is_ours && String::from_utf8_lossy(&line).contains(marker) {
+            found.push((pid, status));
+        }
+    }
+    Ok(found)
+}
+
+/// Their `status` files.
+pub(crate) fn statuses_of(marker: &str) -> Result<Vec<String>, Failed> {
+    Ok(processes_of(marker)?.into_iter().map(|(_, status)| status).collect())
+}
+
+/// Descriptors that get readable when the processes end.
+pub(crate) fn pidfds_of(marker: &str) -> Result<Vec<std::os::fd::OwnedFd>, Failed> {
+    let pids = processes_of(marker)?.into_iter().filter_map(|(pid, _)| rustix::process::Pid::from_raw(pid));
+    pids.map(|pid| Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?)).collect()
+}
+
+/// How many children this process has.
+pub(crate) fn children() -> Result<usize, Failed> {
+    let mut count = 0;
+    for task in fs::read_dir("/proc/self/task")? {
+        count += fs::read_to_string(task?.path().join("children"))?.split_whitespace().count();
+    }
+    Ok(count)
 }
