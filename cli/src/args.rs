@@ -63,7 +63,7 @@ pub(crate) struct RepoArgs {
 /// What the operator of this machine has set.
 #[derive(Debug, Args)]
 pub(crate) struct OperatorArgs {
-    /// The operator's configuration [default: /etc/proctor/proctord.toml, then
+    /// The operator's config [default: /etc/proctor/proctord.toml, else
     /// $XDG_CONFIG_HOME/proctor/proctord.toml]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -90,7 +90,7 @@ pub(crate) struct RunArgs {
     /// The highest tier that may run; a skill above it is skipped and the verdict inconclusive
     #[arg(long, value_name = "N", default_value = "2", value_parser = tier)]
     pub max_tier: Tier,
-    /// Start nothing more after the first step that fails
+    /// Start no further skill after the first that does not pass
     #[arg(long)]
     pub fail_fast: bool,
     /// How the result is written to standard output
@@ -148,6 +148,8 @@ pub(crate) struct ExplainArgs {
     pub profile: ProfileName,
     #[command(flatten)]
     pub repo: RepoArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
     #[command(flatten)]
     pub operator: OperatorArgs,
 }

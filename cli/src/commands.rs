@@ -1,5 +1,9 @@
 //! What each command does: the caller's words in, text on the screen and an exit code out.
 
+pub(crate) mod doctor;
+pub(crate) mod exec;
+pub(crate) mod explain;
 pub(crate) mod plan;
+pub(crate) mod run;
 pub(crate) mod tools;
 pub(crate) mod validate;

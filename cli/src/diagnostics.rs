@@ -91,9 +91,10 @@ fn group<'a>(diagnostic: &'a Diagnostic, source: &'a str, path: &'a str) -> Grou
     let Some(span) = diagnostic.span else {
         return Group::with_title(title);
     };
-    let labels = diagnostic.labels.iter().map(|label| {
-        AnnotationKind::Context.span(range(label.span, source)).label(shown_line(&label.text))
-    });
+    let labels = diagnostic
+        .labels
+        .iter()
+        .map(|label| AnnotationKind::Context.span(range(label.span, source)).label(shown_line(&label.text)));
     let snippet = Snippet::source(source).path(path).annotation(AnnotationKind::Primary.span(range(span, source)));
     title.element(snippet.annotations(labels))
 }

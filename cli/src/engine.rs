@@ -1,8 +1,9 @@
 //! Opens the engine for this caller on this machine.
 
+use proctor_core::spec::Operator;
 use proctor_runner::{Engine, EngineConfig, EngineError, Helpers};
 
-use crate::args::{OperatorArgs, StateArgs};
+use crate::args::StateArgs;
 use crate::caller::Caller;
 use crate::error::CliError;
 use crate::installation;
@@ -12,10 +13,10 @@ use crate::style;
 /// Opens the engine.
 ///
 /// # Errors
-/// Something that it needs is not there: a helper, a place for state, a valid operator's config.
+/// Something that it needs is not there: a helper, a place for state.
 pub(crate) fn open(
     state: &StateArgs,
-    operator: &OperatorArgs,
+    operator: Operator,
     caller: &Caller,
     screen: &mut Screen,
 ) -> Result<Engine, CliError> {
@@ -29,7 +30,7 @@ pub(crate) fn open(
         helpers: Helpers { sandbox: helpers.sandbox, git: helpers.git },
         home: installation::home(caller)?,
         caller_env: caller.env.clone(),
-        operator: installation::operator(operator, caller)?,
+        operator,
     };
     Engine::open(config).map_err(engine_error)
 }
@@ -40,6 +41,6 @@ pub(crate) fn engine_error(error: EngineError) -> CliError {
         EngineError::Spec(problems) => {
             CliError::Invalid { file: problems.file, text: problems.source, diagnostics: problems.diagnostics }
         }
-        error => CliError::Engine { hint: error.hint(), exit_code: error.exit_code(), message: error.to_string() },
+        error => CliError::Engine { hint: error.hint(), exit_code: error.exit_code(), message: error.message() },
     }
 }

@@ -1,6 +1,6 @@
 //! What can go wrong before there is a verdict: a message, what to do next, and the exit code.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use proctor_core::drift::display_path;
 use proctor_core::spec::Diagnostic;
@@ -77,6 +77,16 @@ pub(crate) struct ErrorBody {
 }
 
 impl CliError {
+    /// The same, with its file named as seen from `cwd`.
+    pub(crate) fn with_paths_from(self, cwd: &Path) -> Self {
+        match self {
+            Self::Invalid { file, text, diagnostics } => {
+                Self::Invalid { file: seen_from(&file, cwd), text, diagnostics }
+            }
+            other => other,
+        }
+    }
+
     /// The exit code of the process.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
@@ -120,6 +130,11 @@ impl CliError {
             _ => None,
         }
     }
+}
+
+/// A file as a caller in `cwd` would name it.
+pub(crate) fn seen_from(file: &Path, cwd: &Path) -> PathBuf {
+    file.strip_prefix(cwd).unwrap_or(file).to_owned()
 }
 
 #[cfg(test)]

@@ -82,8 +82,13 @@ pub(crate) fn stream(text: &str) -> StreamEvidence {
 pub(crate) fn drifted(name: &str, cmd: &[&str]) -> StepEvidence {
     let mut step = exited(name, cmd, 0);
     let text = "--- a/README.md\n+++ b/README.md\n@@ -1 +1,2 @@\n # Title\n+x\n".to_owned();
-    let change =
-        Change { path: "README.md".into(), kind: ChangeKind::Modified, before: None, after: None, diff: Diff::Whole { text } };
+    let change = Change {
+        path: "README.md".into(),
+        kind: ChangeKind::Modified,
+        before: None,
+        after: None,
+        diff: Diff::Whole { text },
+    };
     step.drift.found = StepDrift { changes: vec![change], omitted: 0 };
     step.outcome = judge(&step.termination, &[0], true);
     step

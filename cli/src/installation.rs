@@ -167,7 +167,9 @@ mod tests {
 
     fn touch(path: &Path) {
         std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
-        std::fs::hard_link("/dev/null", path).or_else(|_| std::os::unix::fs::symlink("/proc/self/exe", path)).expect("made");
+        std::fs::hard_link("/dev/null", path)
+            .or_else(|_| std::os::unix::fs::symlink("/proc/self/exe", path))
+            .expect("made");
     }
 
     #[test]

@@ -1,15 +1,19 @@
 //! `proctor`, the command line: words in, text and an exit code out. No rule about passing or
 //! failing stands here; those are the core's.
 
+mod app;
 mod args;
 mod caller;
 mod commands;
 mod diagnostics;
+mod engine;
 mod error;
 #[cfg(test)]
 mod fixture;
 mod installation;
 mod interrupt;
+#[cfg(test)]
+mod manual;
 mod progress;
 mod record;
 mod report;
@@ -20,5 +24,5 @@ mod style;
 mod text;
 
 fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+    app::main()
 }

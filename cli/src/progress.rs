@@ -53,6 +53,16 @@ impl Progress {
         line(event)
     }
 
+    /// Shows that something runs, from `now` on.
+    pub(crate) fn begin(&mut self, name: &str, timeout_ms: u64, now: Duration) {
+        let running = Running { name: shown_line(name), since: now, timeout_ms };
+        self.running.retain(|other| other.name != running.name);
+        if let Some(live) = &mut self.live {
+            live.start(&running);
+        }
+        self.running.push(running);
+    }
+
     /// Shows a line above whatever is live.
     pub(crate) fn show(&self, line: &str, write: impl FnOnce(&str)) {
         match &self.live {
@@ -79,14 +89,7 @@ impl Progress {
 
     fn track(&mut self, event: &RunEvent, now: Duration) {
         match event {
-            RunEvent::StepStarted { skill, step, timeout_ms, .. } => {
-                let running = Running { name: name(skill, step), since: now, timeout_ms: *timeout_ms };
-                self.running.retain(|other| other.name != running.name);
-                if let Some(live) = &mut self.live {
-                    live.start(&running);
-                }
-                self.running.push(running);
-            }
+            RunEvent::StepStarted { skill, step, timeout_ms, .. } => self.begin(&name(skill, step), *timeout_ms, now),
             RunEvent::StepFinished { skill, step } => {
                 let name = name(skill, &step.planned.name);
                 self.running.retain(|running| running.name != name);
@@ -113,26 +116,35 @@ fn name(skill: &SkillName, step: &StepName) -> String {
 
 /// The line that an event is worth; most are worth none.
 fn line(event: &RunEvent) -> Option<String> {
-    Some(match event {
-        RunEvent::RunStarted { run_id, profile, skills, .. } => {
-            let steps: usize = skills.iter().map(|skill| skill.steps.len()).sum();
-            let profile = shown_line(profile.as_str());
-            paint(DIM, format!("run {run_id}: profile {profile}, {} in {}", plural(steps, "step"), plural(skills.len(), "skill")))
-        }
-        RunEvent::CheckFinished { check } => check_line(check),
-        RunEvent::StepFinished { skill, step } => step_line(skill, step),
-        RunEvent::StepTerminating { skill, step, reason, grace_ms } => {
-            let why = match reason {
-                EndReason::Timeout => "is out of time",
-                EndReason::Cancelled => "is cancelled",
-            };
-            format!("{} {why}: SIGTERM to all of it, SIGKILL in {}", name(skill, step), bound(*grace_ms))
-        }
-        RunEvent::StepRetrying { skill, step, attempt, outcome } => {
-            format!("{} {} on attempt {attempt}, trying again", name(skill, step), outcome_words(*outcome))
-        }
-        _ => return None,
-    } + "\n")
+    Some(
+        match event {
+            RunEvent::RunStarted { run_id, profile, skills, .. } => {
+                let steps: usize = skills.iter().map(|skill| skill.steps.len()).sum();
+                let profile = shown_line(profile.as_str());
+                paint(
+                    DIM,
+                    format!(
+                        "run {run_id}: profile {profile}, {} in {}",
+                        plural(steps, "step"),
+                        plural(skills.len(), "skill")
+                    ),
+                )
+            }
+            RunEvent::CheckFinished { check } => check_line(check),
+            RunEvent::StepFinished { skill, step } => step_line(skill, step),
+            RunEvent::StepTerminating { skill, step, reason, grace_ms } => {
+                let why = match reason {
+                    EndReason::Timeout => "is out of time",
+                    EndReason::Cancelled => "is cancelled",
+                };
+                format!("{} {why}: SIGTERM to all of it, SIGKILL in {}", name(skill, step), bound(*grace_ms))
+            }
+            RunEvent::StepRetrying { skill, step, attempt, outcome } => {
+                format!("{} {} on attempt {attempt}, trying again", name(skill, step), outcome_words(*outcome))
+            }
+            _ => return None,
+        } + "\n",
+    )
 }
 
 fn plural(number: usize, noun: &str) -> String {
@@ -180,7 +192,7 @@ mod tests {
             Some("still running a/slow 1m30s of 10 min\nstill running b/quick 1m29s of 10 min\n")
         );
         let line = progress.event(&step_finished("b", exited("quick", &["true"], 0)), at(92)).expect("a line");
-        assert_eq!(anstream::adapter::strip_str(&line).to_string(), "passed b/quick in 0.4 s\n");
+        assert_eq!(anstream::adapter::strip_str(&line).to_string(), "passed b/quick in 420 ms\n");
         assert_eq!(progress.heartbeat(at(121)).as_deref(), Some("still running a/slow 2m00s of 10 min\n"));
     }
 

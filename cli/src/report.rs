@@ -4,14 +4,14 @@
 mod step;
 
 use proctor_core::outcome::Outcome;
-use proctor_core::verdict::Verdict;
+use proctor_core::verdict::{Doubt, EXIT_USAGE, Verdict};
 use serde::Serialize;
 
 use crate::record::{DoubtRecord, Finished, RunRecord, SkillRecord};
 use crate::style::{self, DIM, STRONG, UNSURE, paint};
 use crate::text::{count, duration, shown, shown_line};
 
-pub(crate) use step::{command_line, drift_block, manner_of_end, stream_block};
+pub(crate) use step::{command_line, drift_block, manner_of_end, why};
 
 /// The report on a run.
 pub(crate) fn report(record: &RunRecord) -> String {
@@ -25,6 +25,9 @@ pub(crate) fn report(record: &RunRecord) -> String {
     text.push_str(&notes(record));
     if let Some(finished) = &record.finished {
         text.push_str(&format!("{} {}\n", paint(DIM, "evidence:"), shown_line(&finished.evidence_dir)));
+        if finished.exit_code == EXIT_USAGE {
+            text.push_str("nothing ran, and nothing is no pass\n");
+        }
         text.push_str(&verdict_line(record, finished));
     }
     text
@@ -36,13 +39,16 @@ fn reasons(record: &RunRecord) -> Vec<String> {
     let checks = record.checks.iter().filter(|check| !check.satisfied).map(step::check_block);
     let failures = record.steps().filter(|(_, step)| step.outcome.is_failure());
     let unsure = record.steps().filter(|(_, step)| matches!(step.outcome, Outcome::Inconclusive | Outcome::Cancelled));
-    let steps = failures.chain(unsure).map(|(skill, step)| step::block(&format!("{skill}/{}", step.planned.name), step));
-    checks.chain(steps).chain(record.doubts.iter().map(doubt_block)).collect()
+    let steps =
+        failures.chain(unsure).map(|(skill, step)| step::block(&format!("{skill}/{}", step.planned.name), step));
+    let doubts = record.doubts.iter().map(|DoubtRecord { doubt, message }| doubt_block(*doubt, message));
+    checks.chain(steps).chain(doubts).collect()
 }
 
-fn doubt_block(doubt: &DoubtRecord) -> String {
-    let word = word(&doubt.doubt).replace('_', " ");
-    format!("{} {}\n", paint(UNSURE, format!("inconclusive, {word}:")), shown(&doubt.message).trim_end())
+/// A reason why there is no honest answer.
+pub(crate) fn doubt_block(doubt: Doubt, message: &str) -> String {
+    let word = word(&doubt).replace('_', " ");
+    format!("{} {}\n", paint(UNSURE, format!("inconclusive, {word}:")), shown(message).trim_end())
 }
 
 fn skill_table(skills: &[SkillRecord]) -> String {
@@ -82,12 +88,16 @@ fn notes(record: &RunRecord) -> String {
     let mut text = String::new();
     for (skill, step) in record.steps().filter(|(_, step)| step.flaky) {
         let attempts = step.earlier_attempts.len() + 1;
-        let message = format!("{skill}/{} passed only on attempt {attempts}; it is recorded as flaky", step.planned.name);
+        let message =
+            format!("{skill}/{} passed only on attempt {attempts}; it is recorded as flaky", step.planned.name);
         text.push_str(&style::warning(&shown_line(&message)));
     }
     for (skill, step) in record.steps().filter(|(_, step)| !step.drift.applied.is_empty()) {
         let paths = count(step.drift.applied.len(), "path");
-        let message = format!("{skill}/{} is `read_only: off`; {paths} that it changed now stand in the worktree", step.planned.name);
+        let message = format!(
+            "{skill}/{} is `read_only: off`; {paths} that it changed now stand in the worktree",
+            step.planned.name
+        );
         text.push_str(&format!("{} {}\n", paint(DIM, "note:"), shown_line(&message)));
     }
     text

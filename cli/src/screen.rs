@@ -18,8 +18,6 @@ pub(crate) struct Screen {
     lost: Option<io::Error>,
     /// Whether standard error gets live progress.
     pub live: bool,
-    /// Whether standard output is coloured.
-    pub colored: bool,
 }
 
 impl Screen {
@@ -32,7 +30,6 @@ impl Screen {
             stderr: AutoStream::new(io::stderr(), choice(stderr)),
             lost: None,
             live: caller.stderr_is_terminal && caller.var("TERM") != Some("dumb"),
-            colored,
         }
     }
 
@@ -58,16 +55,21 @@ impl Screen {
         self.note(written);
     }
 
-    /// Writes bytes to standard output past the filter that removes colour.
+    /// Writes a message to standard error. Nobody can be told where that fails.
+    pub(crate) fn err(&mut self, text: &str) {
+        let _ = self.stderr.write_all(text.as_bytes()).and_then(|()| self.stderr.flush());
+    }
+
+    /// Writes bytes as they are to standard output, past the filter that removes colour.
     pub(crate) fn out_raw(&mut self, bytes: &[u8]) {
         let mut stdout = io::stdout();
         let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
         self.note(written);
     }
 
-    /// Writes a message to standard error. Nobody can be told where that fails.
-    pub(crate) fn err(&mut self, text: &str) {
-        let _ = self.stderr.write_all(text.as_bytes()).and_then(|()| self.stderr.flush());
+    /// Writes bytes as they are to standard error.
+    pub(crate) fn err_raw(&mut self, bytes: &[u8]) {
+        let _ = io::stderr().write_all(bytes);
     }
 
     /// The error that kept a result from being written, where there was one. A reader that

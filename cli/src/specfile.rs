@@ -1,86 +1,66 @@
-//! Reads a spec for the commands that run nothing.
+//! Specs for the commands that run nothing.
 
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use proctor_core::digest::Sha256Hex;
 use proctor_core::names::ProfileName;
-use proctor_core::spec::{self, Operator, Reading, Resolved};
+use proctor_core::spec::{self, Diagnostic, Operator, Resolved, Spec};
+use proctor_runner::SpecFile;
 
+use crate::caller::Caller;
+use crate::engine::engine_error;
 use crate::error::CliError;
-use crate::installation::show;
 
-/// A spec that can be used, with the text that it was read from.
-pub(crate) struct SpecFile {
-    /// The file, as messages name it.
-    pub file: PathBuf,
-    /// Its text.
-    pub text: String,
-    /// The sha256 of its bytes.
-    pub sha256: Sha256Hex,
+/// A spec that can be used, with the bytes that it was read from.
+pub(crate) struct Specification {
+    /// The file.
+    pub file: SpecFile,
     /// What it says.
-    pub reading: Reading,
+    pub spec: Spec,
+    /// What it probably does not mean.
+    pub warnings: Vec<Diagnostic>,
 }
 
-/// Reads the spec of a repository.
-///
-/// # Errors
-/// It is not there, cannot be read, or is wrong.
-pub(crate) fn of_repository(repo: &Path) -> Result<SpecFile, CliError> {
-    let bytes = bytes(&repo.join(spec::PATH)).map_err(|error| missing(repo, &error))?;
-    read(PathBuf::from(spec::PATH), &bytes)
-}
-
-/// Reads a spec that stands anywhere.
-///
-/// # Errors
-/// It is not there, cannot be read, or is wrong.
-pub(crate) fn of_path(path: &Path) -> Result<SpecFile, CliError> {
-    let bytes = bytes(path).map_err(|error| CliError::Usage {
-        message: format!("`{}` cannot be read: {error}", show(path)),
-        hint: "name a file that exists, or a repository with `--repo`".to_owned(),
-    })?;
-    read(path.to_owned(), &bytes)
-}
-
-fn read(file: PathBuf, bytes: &[u8]) -> Result<SpecFile, CliError> {
-    let text = String::from_utf8_lossy(bytes).into_owned();
-    match spec::read(bytes) {
-        Ok(reading) => Ok(SpecFile { file, text, sha256: Sha256Hex::of(bytes), reading }),
-        Err(diagnostics) => Err(CliError::Invalid { file, text, diagnostics }),
+impl Specification {
+    /// Reads the spec of a repository.
+    ///
+    /// # Errors
+    /// It is not there, cannot be read, or is wrong.
+    pub(crate) fn of_repository(repo: &Path, caller: &Caller) -> Result<Self, CliError> {
+        Self::parse(SpecFile::of_repository(repo).map_err(engine_error)?, caller)
     }
-}
 
-/// The bytes of a file, at most one more than a spec may have: the reader says the rest.
-fn bytes(path: &Path) -> std::io::Result<Vec<u8>> {
-    let file = std::fs::File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is not a regular file"));
+    /// Reads a spec that stands anywhere.
+    ///
+    /// # Errors
+    /// It is not there, cannot be read, or is wrong.
+    pub(crate) fn at(path: &Path, caller: &Caller) -> Result<Self, CliError> {
+        Self::parse(SpecFile::at(&caller.cwd.join(path)).map_err(engine_error)?, caller)
     }
-    let most = u64::try_from(spec::MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
-    let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
 
-fn missing(repo: &Path, error: &std::io::Error) -> CliError {
-    let what = match error.kind() {
-        std::io::ErrorKind::NotFound => "is not there".to_owned(),
-        _ => format!("cannot be read: {error}"),
-    };
-    CliError::Usage {
-        message: format!("`{}` {what}, in the repository `{}`", spec::PATH, show(repo)),
-        hint: "a spec names the checks of a repository; its manual is `spec/README.md` of proctor, its schema `proctor schema spec`".to_owned(),
+    fn parse(file: SpecFile, caller: &Caller) -> Result<Self, CliError> {
+        match file.parse() {
+            Ok(reading) => Ok(Self { file, spec: reading.spec, warnings: reading.warnings }),
+            Err(error) => Err(engine_error(error).with_paths_from(&caller.cwd)),
+        }
     }
-}
 
-/// Resolves a profile of a spec.
-///
-/// # Errors
-/// There is no such profile, or the spec asks for more than the operator allows.
-pub(crate) fn resolve(file: &SpecFile, profile: &ProfileName, operator: &Operator) -> Result<Resolved, CliError> {
-    let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(u32::MAX));
-    spec::resolve(&file.reading.spec, profile, operator, file.sha256.clone(), cpus).map_err(|diagnostics| {
-        CliError::Invalid { file: file.file.clone(), text: file.text.clone(), diagnostics }
-    })
+    /// The text of the file.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.file.bytes).into_owned()
+    }
+
+    /// Resolves one of its profiles.
+    ///
+    /// # Errors
+    /// There is no such profile, or it asks for more than the operator allows.
+    pub(crate) fn resolve(
+        &self,
+        profile: &ProfileName,
+        operator: &Operator,
+        caller: &Caller,
+    ) -> Result<Resolved, CliError> {
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(1));
+        spec::resolve(&self.spec, profile, operator, self.file.sha256.clone(), cpus)
+            .map_err(|diagnostics| engine_error(self.file.problems(diagnostics)).with_paths_from(&caller.cwd))
+    }
 }

@@ -28,10 +28,11 @@ fn without_ci_command(line: &str) -> String {
         .fold(line, |line, word| line.replace(&format!("##{word}"), &format!("#\\x23{word}")))
 }
 
-/// A duration as people say it: `0.4 s`, `12 s`, `1m30s`, `2h05m`.
+/// A duration as people say it: `12 ms`, `4.2 s`, `12 s`, `1m30s`, `2h05m`.
 pub(crate) fn duration(ms: u64) -> String {
     match ms {
-        0..10_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        0..1_000 => format!("{ms} ms"),
+        1_000..10_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
         10_000..60_000 => format!("{} s", ms / 1000),
         60_000..3_600_000 => format!("{}m{:02}s", ms / 60_000, ms / 1000 % 60),
         _ => format!("{}h{:02}m", ms / 3_600_000, ms / 60_000 % 60),
@@ -101,9 +102,12 @@ mod tests {
     #[test]
     fn quantities_read_well() {
         let durations = [0, 449, 9_999, 10_000, 59_999, 90_000, 3_600_000 + 5 * 60_000].map(duration);
-        assert_eq!(durations, ["0.0 s", "0.4 s", "9.9 s", "10 s", "59 s", "1m30s", "1h05m"]);
+        assert_eq!(durations, ["0 ms", "449 ms", "9.9 s", "10 s", "59 s", "1m30s", "1h05m"]);
         assert_eq!([600_000, 1_000, 1_500, 0].map(bound), ["10 min", "1 s", "1500 ms", "0 s"]);
-        assert_eq!([0, 512, 4096, 5000, 8 << 30, (1 << 20) + 1].map(size), ["0 B", "512 B", "4 KiB", "4.8 KiB", "8 GiB", "1.0 MiB"]);
+        assert_eq!(
+            [0, 512, 4096, 5000, 8 << 30, (1 << 20) + 1].map(size),
+            ["0 B", "512 B", "4 KiB", "4.8 KiB", "8 GiB", "1.0 MiB"]
+        );
         assert_eq!([0, 9, 31, 64].map(signal_name), ["0", "9 (SIGKILL)", "31 (SIGSYS)", "64"]);
         assert_eq!(count(1, "step") + &count(0, "step"), "1 step0 steps");
     }

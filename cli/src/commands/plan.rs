@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::installation;
 use crate::report::{command_line, word};
 use crate::screen::Screen;
-use crate::specfile;
+use crate::specfile::Specification;
 use crate::style::{DIM, STRONG, paint};
 use crate::text::{bound, count, shown_line, size};
 
@@ -19,8 +19,8 @@ use crate::text::{bound, count, shown_line, size};
 /// There is no usable spec, or no such profile.
 pub(crate) fn plan(args: &PlanArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
-    let file = specfile::of_repository(&installation::repository(&args.repo, caller)?)?;
-    let plan = specfile::resolve(&file, &args.profile, &operator)?.plan;
+    let spec = Specification::of_repository(&installation::repository(&args.repo, caller)?, caller)?;
+    let plan = spec.resolve(&args.profile, &operator, caller)?.plan;
     match args.format {
         Format::Human => screen.out(&render(&plan)),
         Format::Json => {
@@ -80,13 +80,7 @@ fn skill_block(skill: &PlannedSkill) -> String {
 }
 
 fn step_block(step: &PlannedStep) -> String {
-    let rows = [
-        command_line(step),
-        rule_row(step),
-        environment_row(step),
-        limits_row(step),
-        exceptions_row(step),
-    ];
+    let rows = [command_line(step), rule_row(step), environment_row(step), limits_row(step), exceptions_row(step)];
     let rows: String = rows.iter().filter(|row| !row.is_empty()).map(|row| format!("    {row}\n")).collect();
     format!("  {}\n{rows}", paint(STRONG, &step.name))
 }
@@ -138,6 +132,10 @@ fn exceptions_row(step: &PlannedStep) -> String {
     if let Inputs::Globs(globs) = &step.inputs {
         parts.push(format!("depends on {}", shown_line(&globs.join(", "))));
     }
-    parts.extend(step.reports.iter().map(|report| format!("writes {} {}", word(&report.format), shown_line(report.path.as_str()))));
+    parts.extend(
+        step.reports
+            .iter()
+            .map(|report| format!("writes {} {}", word(&report.format), shown_line(report.path.as_str()))),
+    );
     parts.join(", ")
 }

@@ -28,7 +28,8 @@ const EVENTS: usize = 256;
 /// The run could not be done, or its record contradicts its result.
 pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
-    let engine = engine::open(&args.state, &args.operator, caller, screen)?;
+    let operator = installation::operator(&args.operator, caller)?;
+    let engine = engine::open(&args.state, operator, caller, screen)?;
     let request = RunRequest {
         repo,
         profile: args.profile.clone(),
@@ -39,9 +40,13 @@ pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) ->
     let cancel = CancellationToken::new();
     let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
     let mut watch = Watch::new(args.format, interrupts, screen);
-    let result = watch.follow(engine, request, cancel).await;
+    let result = watch.follow(engine, request, cancel).await.map_err(|error| error.with_paths_from(&caller.cwd));
     watch.progress.clear();
-    let record = watch.record;
+    let mut record = watch.record;
+    if let Some(signal) = watch.interrupts.first() {
+        // The engine knows only that it was asked to end; which signal it was is known here.
+        record.cancelled_by = Some(signal.to_owned());
+    }
     finish(args.format, &record, &result?, screen)
 }
 

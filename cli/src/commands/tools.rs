@@ -15,7 +15,8 @@ pub(crate) fn schema(args: &SchemaArgs, screen: &mut Screen) -> Result<u8, CliEr
     match args.name {
         Some(name) => screen.out(&schema::text(name).map_err(|error| CliError::Internal(error.to_string()))?),
         None => {
-            let lines = SchemaName::value_variants().iter().map(|name| format!("{:<20}{}\n", name.as_str(), name.what()));
+            let lines =
+                SchemaName::value_variants().iter().map(|name| format!("{:<20}{}\n", name.as_str(), name.what()));
             screen.out(&lines.collect::<String>());
         }
     }

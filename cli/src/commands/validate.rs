@@ -1,14 +1,17 @@
 //! `proctor validate`: everything that is wrong with a spec, all at once.
 
+use std::path::{Path, PathBuf};
+
+use proctor_core::spec::Diagnostic;
 use proctor_core::verdict::EXIT_USAGE;
 
 use crate::args::{Format, ValidateArgs};
 use crate::caller::Caller;
-use crate::diagnostics::{self, DiagnosticRecord, Problems};
-use crate::error::CliError;
+use crate::diagnostics::{self, Problems};
+use crate::error::{self, CliError};
 use crate::installation;
 use crate::screen::Screen;
-use crate::specfile::{self, SpecFile};
+use crate::specfile::Specification;
 use crate::style::{GOOD, paint};
 use crate::text::{count, shown_line};
 
@@ -17,67 +20,58 @@ use crate::text::{count, shown_line};
 /// # Errors
 /// There is no spec to read.
 pub(crate) fn validate(args: &ValidateArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    match (check(args, caller), args.format) {
-        (Ok(file), Format::Human) => screen.out(&praise(&file)),
-        (Ok(file), Format::Json) => screen.out_json(&diagnostics::records(warnings(&file)))?,
-        (Err(CliError::Invalid { file, text, diagnostics }), format) => {
-            let problems = Problems { file: &file, source: &text, diagnostics: &diagnostics };
-            match format {
-                Format::Human => screen.out(&diagnostics::render(problems)),
-                Format::Json => screen.out_json::<Vec<DiagnosticRecord>>(&diagnostics::records(problems))?,
-            }
-            return Ok(EXIT_USAGE);
-        }
-        (Err(error), _) => return Err(error),
-    }
-    Ok(0)
-}
-
-fn check(args: &ValidateArgs, caller: &Caller) -> Result<SpecFile, CliError> {
-    let operator = installation::operator(&args.operator, caller)?;
-    let file = match &args.file {
-        Some(path) => specfile::of_path(&caller.cwd.join(path)).map_err(|error| renamed(error, path))?,
-        None => specfile::of_repository(&installation::repository(&args.repo, caller)?)?,
+    let found = match check(args, caller) {
+        Ok(found) => found,
+        Err(CliError::Invalid { file, text, diagnostics }) => Found { file, text, diagnostics, praise: None },
+        Err(error) => return Err(error),
     };
-    let mut found = file.reading.warnings.clone();
+    let problems = Problems { file: &found.file, source: &found.text, diagnostics: &found.diagnostics };
+    match args.format {
+        Format::Human => screen.out(&(diagnostics::render(problems) + found.praise.as_deref().unwrap_or_default())),
+        Format::Json => screen.out_json(&diagnostics::records(problems))?,
+    }
+    Ok(if found.praise.is_some() { 0 } else { EXIT_USAGE })
+}
+
+/// What was found in a spec.
+struct Found {
+    file: PathBuf,
+    text: String,
+    diagnostics: Vec<Diagnostic>,
+    /// What is said of a spec that can be used; `None` where it cannot.
+    praise: Option<String>,
+}
+
+fn check(args: &ValidateArgs, caller: &Caller) -> Result<Found, CliError> {
+    let operator = installation::operator(&args.operator, caller)?;
+    let spec = match &args.file {
+        Some(path) => Specification::at(path, caller)?,
+        None => Specification::of_repository(&installation::repository(&args.repo, caller)?, caller)?,
+    };
+    let mut diagnostics = spec.warnings.clone();
     let mut refused = false;
-    for (profile, _) in file.reading.spec.profiles.iter() {
-        if let Err(CliError::Invalid { diagnostics, .. }) = specfile::resolve(&file, &profile.value, &operator) {
+    for (profile, _) in spec.spec.profiles.iter() {
+        if let Err(CliError::Invalid { diagnostics: more, .. }) = spec.resolve(&profile.value, &operator, caller) {
             refused = true;
-            let new = diagnostics.into_iter().filter(|diagnostic| !found.contains(diagnostic));
-            found.extend(new.collect::<Vec<_>>());
+            // What two profiles include is met twice.
+            let new: Vec<Diagnostic> = more.into_iter().filter(|one| !diagnostics.contains(one)).collect();
+            diagnostics.extend(new);
         }
     }
-    if refused {
-        return Err(CliError::Invalid { file: file.file, text: file.text, diagnostics: found });
-    }
-    Ok(file)
+    let file = error::seen_from(&spec.file.path, &caller.cwd);
+    let praise = (!refused).then(|| praise(&spec, &file));
+    Ok(Found { text: spec.text(), file, diagnostics, praise })
 }
 
-/// Messages name the file as the caller did.
-fn renamed(error: CliError, path: &std::path::Path) -> CliError {
-    match error {
-        CliError::Invalid { text, diagnostics, .. } => CliError::Invalid { file: path.to_owned(), text, diagnostics },
-        other => other,
-    }
-}
-
-fn warnings(file: &SpecFile) -> Problems<'_> {
-    Problems { file: &file.file, source: &file.text, diagnostics: &file.reading.warnings }
-}
-
-fn praise(file: &SpecFile) -> String {
-    let spec = &file.reading.spec;
-    let profiles: Vec<&str> = spec.profiles.names().collect();
-    let steps: usize = spec.skills.iter().map(|(_, skill)| skill.steps.value.len()).sum();
-    let skills = spec.skills.names().count();
-    let said = format!(
+fn praise(file: &Specification, path: &Path) -> String {
+    let profiles: Vec<&str> = file.spec.profiles.names().collect();
+    let steps: usize = file.spec.skills.iter().map(|(_, skill)| skill.steps.value.len()).sum();
+    format!(
         "{} {}: {} in {}, profiles {}\n",
         paint(GOOD, "valid"),
-        installation::show(&file.file),
+        installation::show(path),
         count(steps, "step"),
-        count(skills, "skill"),
+        count(file.spec.skills.names().count(), "skill"),
         shown_line(&profiles.join(", "))
-    );
-    diagnostics::render(warnings(file)) + &said
+    )
 }

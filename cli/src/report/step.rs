@@ -3,7 +3,7 @@
 use proctor_core::drift::{Change, Diff};
 use proctor_core::enforcement::{Control, ControlState};
 use proctor_core::evidence::{CheckEvidence, PREVIEW_BYTES, StepEvidence, StreamEvidence};
-use proctor_core::outcome::{LimitKind, Outcome, Termination};
+use proctor_core::outcome::{LimitKind, Outcome, StartFault, Termination};
 use proctor_core::plan::{Limit, Limits, PlannedStep, VersionDemand};
 
 use crate::report::{outcome_words, word};
@@ -66,14 +66,19 @@ pub(crate) fn command_line(step: &PlannedStep) -> String {
 }
 
 /// Why a step has its outcome.
-fn why(step: &StepEvidence) -> String {
+pub(crate) fn why(step: &StepEvidence) -> String {
     let end = manner_of_end(step);
-    if step.outcome != Outcome::Drifted {
-        return end;
+    match step.outcome {
+        Outcome::Drifted => format!("{}; {end}", what_drifted(step)),
+        Outcome::Inconclusive if step.termination.exit_code().is_some() => format!("no honest answer, although {end}"),
+        _ => end,
     }
+}
+
+fn what_drifted(step: &StepEvidence) -> String {
     let paths = step.drift.found.changes.len() + usize::try_from(step.drift.found.omitted).unwrap_or(usize::MAX);
     let mode = word(&step.planned.read_only);
-    format!("tier 3, changed {} that it must not (read_only: {mode}); {end}", count(paths, "path"))
+    format!("tier 3, changed {} that it must not (read_only: {mode})", count(paths, "path"))
 }
 
 /// How the process of a step ended, as a phrase.
@@ -87,9 +92,14 @@ pub(crate) fn manner_of_end(step: &StepEvidence) -> String {
             format!("exit code {code} {after}, {} was expected", expected.join(" or "))
         }
         Termination::Signaled { signal } => format!("ended by signal {} {after}", signal_name(*signal)),
-        Termination::TimedOut { .. } => format!("did not end within {}; {}", bound(planned.timeout_ms), how_stopped(step)),
-        Termination::LimitHit { limit, .. } => format!("hit its limit of {} {after}", limit_words(*limit, &planned.limits)),
+        Termination::TimedOut { .. } => {
+            format!("did not end within {}; {}", bound(planned.timeout_ms), how_stopped(step))
+        }
+        Termination::LimitHit { limit, .. } => {
+            format!("hit its limit of {} {after}", limit_words(*limit, &planned.limits))
+        }
         Termination::Cancelled => format!("the run was cancelled while it ran, {after}"),
+        Termination::NotStarted { reason, fault: StartFault::NotReached } => shown_line(reason),
         Termination::NotStarted { reason, .. } => format!("not started: {}", shown_line(reason)),
     }
 }

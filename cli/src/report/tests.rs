@@ -79,7 +79,10 @@ fn a_tool_that_is_too_old_leaves_everything_unsaid() {
     insta::assert_snapshot!(plain([
         started(&[("verify.lint", &["clippy"])]),
         RunEvent::CheckFinished { check: check("rust", Some(">=1.80"), Some("1.60.0"), version) },
-        RunEvent::Doubted { doubt: Doubt::Toolchain, message: "toolchain `rust` is not satisfied; no skill was started".into() },
+        RunEvent::Doubted {
+            doubt: Doubt::Toolchain,
+            message: "toolchain `rust` is not satisfied; no skill was started".into()
+        },
         skill_finished("verify.lint", Outcome::Skipped, Tier::ONE, "a toolchain check failed"),
         finished(Verdict::Inconclusive, Tier::ONE, 5),
     ]));
@@ -113,7 +116,14 @@ fn long_output_is_bounded_and_says_so() {
         finished(Verdict::Failed, Tier::ONE, 1),
     ]);
     assert!(text.lines().count() < 50, "{text}");
-    for expected in ["line 20\n", "(… 70 more lines)", "line 91\n", "(… 1 MiB in all; the evidence has more)", "the very end", "(cut:"] {
+    for expected in [
+        "line 20\n",
+        "(… 70 more lines)",
+        "line 91\n",
+        "(… 1 MiB in all; the evidence has more)",
+        "the very end",
+        "(cut:",
+    ] {
         assert!(text.contains(expected), "{expected} in {text}");
     }
     assert!(!text.contains("line 21\n"), "{text}");
@@ -152,7 +162,11 @@ fn nothing_of_a_step_reaches_the_screen_unescaped() {
 
 #[test]
 fn colour_is_only_decoration() {
-    let events = [started(&[("s", &["s"])]), step_finished("s", exited("s", &["false"], 1)), finished(Verdict::Failed, Tier::ONE, 1)];
+    let events = [
+        started(&[("s", &["s"])]),
+        step_finished("s", exited("s", &["false"], 1)),
+        finished(Verdict::Failed, Tier::ONE, 1),
+    ];
     let text = report(&fold(events));
     assert!(text.contains("\x1b[1m\x1b[31mfailed\x1b[0m"), "{text:?}");
 }

@@ -1,0 +1,212 @@
+//! `proctor explain`: where each value of a step comes from, how its sandbox is set up, and who
+//! gives it which variable. What is shown is what the engine would use.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use proctor_core::names::SkillName;
+use proctor_core::plan::{Determinism, Plan, PlannedCheck, PlannedSkill, PlannedStep};
+use proctor_core::spec::{Resolved, Sourced};
+use proctor_core::tier::Tier;
+use proctor_runner::environment::{Environment, Origin, why_missing};
+use proctor_runner::{Engine, Preview};
+
+use crate::args::ExplainArgs;
+use crate::caller::Caller;
+use crate::engine::{self, engine_error};
+use crate::error::CliError;
+use crate::installation;
+use crate::screen::Screen;
+use crate::specfile::Specification;
+use crate::style::{DIM, STRONG, paint};
+use crate::text::shown_line;
+
+/// The target that means the environment.
+const ENV: &str = "env";
+/// How many steps a message names.
+const NAMED: usize = 10;
+
+/// Explains a step, or the environment.
+///
+/// # Errors
+/// There is no such step, or the engine cannot say what it would be given.
+pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    let repo = installation::repository(&args.repo, caller)?;
+    let operator = installation::operator(&args.operator, caller)?;
+    let spec = Specification::of_repository(&repo, caller)?;
+    let resolved = spec.resolve(&args.profile, &operator, caller)?;
+    let subjects = subjects(&resolved.plan)?;
+    let env_only = args.target == ENV && !subjects.contains_key(ENV);
+    let wanted = if env_only { args.step.as_deref() } else { Some(args.target.as_str()) };
+    let chosen = choose(&subjects, wanted)?;
+    if !env_only {
+        for (path, _) in &chosen {
+            screen.out(&values(path, &resolved));
+        }
+    }
+    let engine = engine::open(&args.state, operator, caller, screen)?;
+    match env_only {
+        true => screen.out(&environments(&engine, &repo, &chosen, caller)?),
+        false => {
+            for (_, subject) in &chosen {
+                let preview = subject.preview(&engine, &repo)?;
+                screen.out(&environment(&preview.environment, &subject.step, caller));
+                screen.out(&sandbox(&preview));
+            }
+        }
+    }
+    Ok(0)
+}
+
+/// Something that can be explained: a step with its skill.
+struct Subject {
+    skill: PlannedSkill,
+    step: PlannedStep,
+}
+
+impl Subject {
+    fn preview(&self, engine: &Engine, repo: &Path) -> Result<Preview, CliError> {
+        engine.preview(repo, &self.skill, &self.step).map_err(engine_error)
+    }
+}
+
+/// Every step and every toolchain check of a plan by its path, as the plan's provenance names it.
+fn subjects(plan: &Plan) -> Result<BTreeMap<String, Subject>, CliError> {
+    let mut subjects = BTreeMap::new();
+    for check in &plan.toolchain {
+        let skill = check_skill(check)?;
+        subjects.insert(format!("{}/{}", check.toolchain, check.run.name), Subject { skill, step: check.run.clone() });
+    }
+    for skill in &plan.skills {
+        for step in &skill.steps {
+            let subject = Subject { skill: skill.clone(), step: step.clone() };
+            subjects.insert(format!("{}/{}", skill.name, step.name), subject);
+        }
+    }
+    Ok(subjects)
+}
+
+/// A toolchain check in the shape of a skill; only its caches matter here, and it has none.
+fn check_skill(check: &PlannedCheck) -> Result<PlannedSkill, CliError> {
+    Ok(PlannedSkill {
+        name: SkillName::new(check.toolchain.as_str()).map_err(|bad| CliError::Internal(bad.to_string()))?,
+        description: String::new(),
+        determinism: Determinism::D0,
+        declared_tier: Tier::ONE,
+        needs: Vec::new(),
+        caches: Vec::new(),
+        platform: BTreeMap::new(),
+        container: String::new(),
+        steps: vec![check.run.clone()],
+    })
+}
+
+fn choose<'a>(
+    subjects: &'a BTreeMap<String, Subject>,
+    wanted: Option<&str>,
+) -> Result<Vec<(&'a str, &'a Subject)>, CliError> {
+    let all = || subjects.iter().map(|(path, subject)| (path.as_str(), subject));
+    let Some(wanted) = wanted else { return Ok(all().collect()) };
+    let found: Vec<_> = all().filter(|(path, _)| *path == wanted).collect();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let names: Vec<String> = subjects.keys().take(NAMED).map(|path| format!("`{}`", shown_line(path))).collect();
+    let more = if subjects.len() > NAMED { format!(" and {} more", subjects.len() - NAMED) } else { String::new() };
+    Err(CliError::Usage {
+        message: format!("the profile has no step `{}`", shown_line(wanted)),
+        hint: format!("there are {}{more}, and `{ENV}`", names.join(", ")),
+    })
+}
+
+fn values(path: &str, resolved: &Resolved) -> String {
+    let mut text = format!("{}\n", paint(STRONG, shown_line(path)));
+    let fields: &[Sourced] = resolved.provenance.get(path).unwrap_or_default();
+    let rows: Vec<[String; 3]> =
+        fields.iter().map(|field| [field.field.clone(), field.origin.to_string(), shown_line(&field.value)]).collect();
+    text.push_str(&table(&rows));
+    text
+}
+
+/// Rows of a name, an origin and a value; values can be long and stand last.
+fn table(rows: &[[String; 3]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let (first, second) = (width(0), width(1));
+    let line = |[name, origin, value]: &[String; 3]| {
+        format!("  {name:<first$}  {}  {value}\n", paint(DIM, format!("{origin:<second$}")))
+    };
+    rows.iter().map(line).collect()
+}
+
+fn environment(environment: &Environment, step: &PlannedStep, caller: &Caller) -> String {
+    let rows: Vec<[String; 3]> = environment
+        .iter()
+        .map(|(name, (value, origin))| [shown_line(name), origin.to_string(), value_of(value, *origin)])
+        .collect();
+    format!("{}\n{}{}", paint(STRONG, "environment"), table(&rows), absent(environment, step, caller))
+}
+
+/// What the caller lets in may be a secret, and screens are kept in logs.
+fn value_of(value: &str, origin: Origin) -> String {
+    match origin {
+        Origin::Allowed => "(the caller's)".to_owned(),
+        Origin::Given | Origin::Toolchain | Origin::Spec => shown_line(value),
+    }
+}
+
+/// Why variables are not there: those of the caller by reason, and those that the plan lets in
+/// and the caller does not have.
+fn absent(environment: &Environment, step: &PlannedStep, caller: &Caller) -> String {
+    let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for name in caller.env.keys().filter(|name| !environment.contains_key(*name)) {
+        let why = why_missing(name, environment);
+        let reason = why.split_once(" is missing: ").map_or(why.as_str(), |(_, reason)| reason);
+        reasons.entry(reason.to_owned()).or_default().push(shown_line(name));
+    }
+    for name in step.env_allowlist.iter().filter(|name| !caller.env.contains_key(name.as_str())) {
+        let reason = "it is in `env_allowlist`, and the caller does not have it".to_owned();
+        reasons.entry(reason).or_default().push(name.to_string());
+    }
+    if !caller.unreadable.is_empty() {
+        reasons.insert("its name or its value is not UTF-8".to_owned(), caller.unreadable.clone());
+    }
+    let blocks = reasons.iter().map(|(reason, names)| format!("  {}\n    {}\n", paint(DIM, reason), names.join(" ")));
+    let blocks: String = blocks.collect();
+    if blocks.is_empty() { blocks } else { format!("{}\n{blocks}", paint(STRONG, "not passed on")) }
+}
+
+/// The environments of several steps; those that are built alike are shown once.
+fn environments(
+    engine: &Engine,
+    repo: &Path,
+    chosen: &[(&str, &Subject)],
+    caller: &Caller,
+) -> Result<String, CliError> {
+    let mut groups: Vec<(Vec<&str>, &Subject)> = Vec::new();
+    for (path, subject) in chosen {
+        let alike = |other: &Subject| {
+            let (a, b) = (&other.step, &subject.step);
+            a.env == b.env && a.env_allowlist == b.env_allowlist && a.network == b.network
+        };
+        match groups.iter_mut().find(|(_, other)| alike(other)) {
+            Some((paths, _)) => paths.push(path),
+            None => groups.push((vec![path], subject)),
+        }
+    }
+    let mut text = String::new();
+    for (paths, subject) in groups {
+        let preview = subject.preview(engine, repo)?;
+        text.push_str(&format!("{} {}\n", paint(DIM, "of"), shown_line(&paths.join(", "))));
+        text.push_str(&environment(&preview.environment, &subject.step, caller));
+    }
+    Ok(text)
+}
+
+fn sandbox(preview: &Preview) -> String {
+    let lines = preview
+        .ops
+        .iter()
+        .enumerate()
+        .map(|(index, op)| format!("  {:>3}  {}\n", index + 1, shown_line(&op.to_string())));
+    format!("{}\n{}", paint(STRONG, "sandbox, in this order"), lines.collect::<String>())
+}

@@ -1,0 +1,89 @@
+//! `docs/cli.md` against the command line itself: every row of its tables is one that clap
+//! knows, and every option that clap knows has its row.
+
+use std::collections::BTreeSet;
+
+use clap::builder::StyledStr;
+use clap::{Arg, Command, CommandFactory as _};
+
+use crate::args::Cli;
+
+const MANUAL: &str = include_str!("../../docs/cli.md");
+
+/// The rows of a command's table, as the manual must have them.
+fn rows(command: &Command) -> BTreeSet<String> {
+    let shown = |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
+    command.get_arguments().filter(shown).filter(|arg| !arg.is_global_set()).map(row).collect()
+}
+
+fn row(arg: &Arg) -> String {
+    let values: Vec<&str> = arg.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect();
+    let value = if arg.get_action().takes_values() { values.join(" ") } else { String::new() };
+    let name = match arg.get_long() {
+        Some(long) => format!("--{long} {value}").trim_end().to_owned(),
+        None => format!("<{value}>"),
+    };
+    let possible: Vec<String> = match arg.get_action().takes_values() {
+        true => arg.get_possible_values().iter().map(|value| format!("`{}`", value.get_name())).collect(),
+        false => Vec::new(),
+    };
+    let default: Vec<String> =
+        arg.get_default_values().iter().map(|value| format!("`{}`", value.to_string_lossy())).collect();
+    let help = arg.get_help().map(StyledStr::to_string).unwrap_or_default().replace('\n', " ");
+    let mut text = help;
+    // Shells are clap's own list; the manual need not repeat it.
+    if !possible.is_empty() && possible.len() < 10 && arg.get_id() != "shell" {
+        text.push_str(&format!(": {}", possible.join(", ")));
+    }
+    if !default.is_empty() && arg.get_action().takes_values() {
+        text.push_str(&format!(" (default {})", default.join(" ")));
+    }
+    format!("| `{name}` | {} |", text.replace('|', "\\|"))
+}
+
+/// The table rows in the manual's section on `heading`.
+fn manual_rows(heading: &str) -> BTreeSet<String> {
+    let start =
+        MANUAL.find(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("docs/cli.md has no `## {heading}`"));
+    let section = &MANUAL[start + 4..];
+    let section = &section[..section.find("\n## ").unwrap_or(section.len())];
+    section.lines().filter(|line| line.starts_with("| `")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_manual_has_every_option_as_the_program_has_it() {
+    let mut cli = Cli::command();
+    cli.build();
+    let mut report = String::new();
+    for command in cli.get_subcommands().filter(|command| command.get_name() != "help") {
+        let heading = format!("`proctor {}`", command.get_name());
+        let (expected, found) = (rows(command), manual_rows(&heading));
+        expected.difference(&found).for_each(|row| report.push_str(&format!("{heading} lacks {row}\n")));
+        found.difference(&expected).for_each(|row| report.push_str(&format!("{heading} has {row}\n")));
+    }
+    assert!(report.is_empty(), "docs/cli.md and `--help` differ:\n{report}");
+}
+
+#[test]
+fn the_manual_has_no_command_that_is_not_there() {
+    let cli = Cli::command();
+    let known: BTreeSet<&str> = cli.get_subcommands().map(Command::get_name).collect();
+    let headings = MANUAL.lines().filter_map(|line| line.strip_prefix("## `proctor ")?.strip_suffix('`'));
+    assert_eq!(headings.collect::<BTreeSet<_>>(), known);
+}
+
+#[test]
+fn help_and_manual_have_the_same_exit_codes() {
+    let help = Cli::command().render_long_help().to_string();
+    let codes = |text: &str| -> BTreeSet<String> {
+        let words = text.lines().filter_map(|line| line.trim_start_matches(['|', ' ', '`']).split([' ', '`']).next());
+        words
+            .filter(|word| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()))
+            .map(str::to_owned)
+            .collect()
+    };
+    let tail = |text: &str, from: &str| text[text.find(from).expect("a list of exit codes")..].to_owned();
+    let section = tail(MANUAL, "## Exit codes");
+    let section = &section[..section[3..].find("\n## ").map_or(section.len(), |at| at + 3)];
+    assert_eq!(codes(&tail(&help, "Exit codes:")), codes(section));
+}
