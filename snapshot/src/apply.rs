@@ -1,13 +1,25 @@
 //! Carries the changes of a `read_only: off` step into the worktree, after it has passed.
+//!
+//! Everything is checked before anything is written. What was checked is written file by file,
+//! each atomically; a change that somebody makes between check and write is not noticed.
+//! Nothing below a `.git` is ever written or removed, nor are special files or evidence of ours.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::os::fd::BorrowedFd;
 
+use proctor_core::drift::{EntryKind, display_path};
 use proctor_core::plan::RelPath;
 
+use crate::beneath::{self, Found};
+use crate::drift::is_aside;
 use crate::git::GitError;
 use crate::git::helper::IgnoreQuery;
-use crate::layer::LayerScan;
-use crate::view::View;
+use crate::layer::{FileContent, LayerEntry, LayerScan};
+use crate::paths;
+use crate::view::{Standing, View, standing_of};
+
+mod write;
 
 /// What is carried where.
 #[derive(Debug, Clone, Copy)]
@@ -35,25 +47,154 @@ pub enum ApplyError {
         /// The paths, for people; sorted.
         paths: Vec<String>,
     },
+    /// The step wrote something that is not carried over. Nothing was written.
+    #[error("`{path}` cannot be applied to the tree: {problem}\nhint: nothing was applied; change the step")]
+    Refused {
+        /// The path, for people.
+        path: String,
+        /// Why.
+        problem: &'static str,
+    },
     /// The git helper could not say which paths are ignored. Nothing was written.
     #[error(transparent)]
     Git(#[from] GitError),
     /// A path could not be read or written.
-    #[error("cannot write `{path}`: {source}\nhint: {} were applied before it", .applied.len())]
+    #[error("cannot apply the step's change of `{path}`: {source}\nhint: {} changes were applied before it", .applied.len())]
     Io {
         /// The path, for people.
         path: String,
         /// The system's own words.
-        source: std::io::Error,
+        source: io::Error,
         /// What was applied before.
         applied: Vec<Vec<u8>>,
     },
 }
 
-/// Applies the step's changes; the paths that were changed, sorted.
+/// How many entries of a deleted directory are looked at.
+const MAX_DELETED: usize = 1_000_000;
+
+/// Applies the step's changes; the paths that were written or removed, sorted.
 ///
 /// # Errors
 /// The tree changed meanwhile (then nothing was written), or a path could not be written.
-pub fn apply_back(_input: ApplyInput<'_>) -> Result<Vec<Vec<u8>>, ApplyError> {
-    unimplemented!()
+pub fn apply_back(input: ApplyInput<'_>) -> Result<Vec<Vec<u8>>, ApplyError> {
+    let changes = changes(&input)?;
+    check(&input, &changes)?;
+    write::write(&input, &changes)
+}
+
+/// The entries of the layer that are carried over, by path: those that differ from the tree.
+type Changes<'a> = BTreeMap<&'a [u8], &'a LayerEntry>;
+
+fn changes<'a>(input: &ApplyInput<'a>) -> Result<Changes<'a>, ApplyError> {
+    let mut changes = Changes::new();
+    for (path, entry) in &input.scan.entries {
+        if stays(path, input.caches) || *entry == LayerEntry::Special {
+            continue;
+        }
+        if matches!(entry, LayerEntry::File { content: FileContent::BeyondBound, .. }) {
+            return Err(ApplyError::Refused { path: display_path(path), problem: "it is too large to be checked" });
+        }
+        if must_write(input, path, entry)? {
+            changes.insert(path, entry);
+        }
+    }
+    Ok(changes)
+}
+
+/// Whether a path is never written or removed.
+fn stays(path: &[u8], caches: &[RelPath]) -> bool {
+    paths::in_git_dir(path) || is_aside(path, caches)
+}
+
+/// Whether an entry is anything new; of what the view does not know, the real tree is asked.
+fn must_write(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> Result<bool, ApplyError> {
+    let after = standing_of(entry);
+    if !matches!(after, Standing::Entry(_)) {
+        return Ok(true);
+    }
+    match input.view.standing(path) {
+        Standing::Uncovered => Ok(real(input, path)? != after),
+        known => Ok(known != after),
+    }
+}
+
+fn real(input: &ApplyInput<'_>, path: &[u8]) -> Result<Standing, ApplyError> {
+    let found = beneath::read(input.repo, path, u64::MAX);
+    Ok(match found.map_err(|source| untouched(path, source))? {
+        Found::Entry(entry) => Standing::Entry(entry),
+        Found::Unread(_) => Standing::Unhashed(0),
+        Found::Directory => Standing::Directory,
+        Found::Nothing => Standing::Absent,
+    })
+}
+
+/// The error for a path that could not be read before anything was written.
+fn untouched(path: &[u8], source: io::Error) -> ApplyError {
+    ApplyError::Io { path: display_path(path), source, applied: Vec::new() }
+}
+
+/// Checks that the real tree still is what the step saw, wherever something is overwritten or
+/// removed that a snapshot would cover. Ignored files have no record to be compared with.
+fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<(), ApplyError> {
+    let mut doubtful: BTreeSet<Vec<u8>> = BTreeSet::new();
+    for (path, entry) in changes {
+        if replaces_repository(input, path, entry) {
+            let problem = "it would take the place of a repository";
+            return Err(ApplyError::Refused { path: display_path(path), problem });
+        }
+        if !agrees(input, path, entry)? {
+            doubtful.insert(path.to_vec());
+        }
+        if **entry != (LayerEntry::Directory { opaque: false }) {
+            doubtful.extend(disagreeing_below(input, path)?);
+        }
+    }
+    let asked: Vec<&[u8]> = doubtful.iter().map(Vec::as_slice).collect();
+    let covered = input.view.covers(&asked, input.ignored)?;
+    let paths: Vec<String> =
+        asked.iter().zip(covered).filter(|(_, covered)| *covered).map(|(path, _)| display_path(path)).collect();
+    if paths.is_empty() { Ok(()) } else { Err(ApplyError::Conflict { paths }) }
+}
+
+fn replaces_repository(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> bool {
+    let is_leaf = matches!(entry, LayerEntry::File { .. } | LayerEntry::Symlink { .. });
+    let is_repository = |standing: &Standing| matches!(standing, Standing::Entry(e) if e.kind == EntryKind::Gitlink);
+    is_leaf
+        && (is_repository(&input.view.standing(path))
+            || input.view.known_below(path).values().any(|standing| is_repository(standing)))
+}
+
+/// Whether what really stands at `path` is what the view has there, or what the step made of it.
+fn agrees(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> Result<bool, ApplyError> {
+    let real = real(input, path)?;
+    if real == standing_of(entry) {
+        return Ok(true);
+    }
+    Ok(match input.view.standing(path) {
+        Standing::Entry(before) if before.kind == EntryKind::Gitlink => real == Standing::Directory,
+        Standing::Entry(before) => real == Standing::Entry(before),
+        // A directory is judged by what is in it.
+        Standing::Absent | Standing::Uncovered | Standing::Directory => {
+            matches!(real, Standing::Absent | Standing::Directory)
+        }
+        Standing::Unhashed(_) => false,
+    })
+}
+
+/// What really stands below a directory that the step removed or replaced, and differs from
+/// what the view has there.
+fn disagreeing_below(input: &ApplyInput<'_>, path: &[u8]) -> Result<Vec<Vec<u8>>, ApplyError> {
+    let listed = beneath::leaves(input.repo, path, MAX_DELETED).map_err(|source| untouched(path, source))?;
+    let problem = "the directory that it replaces has too many entries to be checked";
+    let leaves = listed.ok_or_else(|| ApplyError::Refused { path: display_path(path), problem })?;
+    let mut found = Vec::new();
+    for leaf in leaves {
+        // What is in the layer too is compared by its own entry.
+        let is_own = input.scan.entries.contains_key(&leaf);
+        if !is_own && !stays(&leaf, input.caches) && real(input, &leaf)? != input.view.standing(&leaf) {
+            found.push(leaf);
+        }
+    }
+    Ok(found)
 }

@@ -1,2 +1,192 @@
-//! Tests.
-pub(crate) const CASES: &[crate::Case] = &[];
+//! What a `read_only: off` step brings into the worktree.
+
+use std::fs;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+use proctor_snapshot::{ApplyError, ApplyInput, View, apply_back};
+
+use crate::repository::{Layer, Repo, chmod, open};
+use crate::{Case, Need};
+
+pub(crate) const CASES: &[Case] = &[
+    ("apply: files, links and directories", Need::Nothing, files_links_directories),
+    ("apply: the tree is then what the view says", Need::Root, tree_equals_view),
+    ("apply: modes", Need::Nothing, modes),
+    ("apply: owners", Need::Root, owners),
+    ("apply: deletions", Need::Root, deletions),
+    ("apply: a directory made again", Need::Nothing, opaque_directory),
+    ("apply: types", Need::Nothing, types),
+    ("apply: never .git, artifacts, special files or caches", Need::Root, never),
+    ("apply: an edit meanwhile is a conflict, and nothing is written", Need::Root, conflict),
+    ("apply: a link that took a directory's place is a conflict", Need::Nothing, link_in_the_way),
+    ("apply: nothing where nothing differs", Need::Nothing, nothing_differs),
+    ("apply: a repository is never replaced", Need::Nothing, repository_is_never_replaced),
+    ("apply: a file beyond the bound is refused", Need::Nothing, beyond_the_bound),
+];
+
+fn apply_on(repo: &Repo, view: &View, layer: &Layer) -> Result<Vec<String>, ApplyError> {
+    let (top, upper) = (open(&repo.top), layer.open());
+    let (scan, ignored) = (layer.scan(), repo.rules());
+    let caches = [proctor_core::plan::RelPath::new("cache").expect("a path")];
+    let input =
+        ApplyInput { repo: top.as_fd(), view, scan: &scan, upper: upper.as_fd(), ignored: &ignored, caches: &caches };
+    let applied = apply_back(input)?;
+    Ok(applied.into_iter().map(|path| String::from_utf8(path).expect("text")).collect())
+}
+
+fn apply(repo: &Repo, layer: &Layer) -> Vec<String> {
+    apply_on(repo, &repo.view(), layer).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn mode(repo: &Repo, path: &str) -> u32 {
+    fs::metadata(repo.at(path)).expect("stats").permissions().mode() & 0o7777
+}
+
+fn leftovers(repo: &Repo) -> usize {
+    let names = walkdir::WalkDir::new(&repo.top).into_iter().map(|entry| entry.expect("walks").file_name().to_owned());
+    names.filter(|name| name.to_string_lossy().starts_with(".proctor-")).count()
+}
+
+fn files_links_directories() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    layer
+        .write("README.md", "new\n")
+        .write("a/b/c", "x")
+        .link("link", "README.md")
+        .mkdir("empty")
+        .write("target/x", "x");
+    assert_eq!(apply(&repo, &layer), ["README.md", "a/b/c", "link", "target/x"]);
+    assert_eq!((repo.read("README.md"), repo.read("a/b/c")), ("new\n".into(), "x".into()));
+    assert_eq!(fs::read_link(repo.at("link")).expect("reads").to_str(), Some("README.md"));
+    assert!(repo.at("empty").is_dir());
+    assert_eq!(leftovers(&repo), 0);
+}
+
+fn tree_equals_view() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    repo.write("old/a", "x").write("old/b/c", "x").write("f", "x").write("d/e", "x");
+    layer.write("README.md", "new\n").chmod("README.md", 0o755).write("new/x", "x").whiteout("old").link("f", "x");
+    layer.opaque("d").write("d/g", "x").write("src/main.rs/x", "x").write("a.log", "ignored");
+    let view = repo.view();
+    let after = view.apply(&layer.scan(), &repo.rules()).expect("applies");
+    assert_ne!(after.id(), view.id());
+    apply_on(&repo, &view, &layer).unwrap_or_else(|error| panic!("{error}"));
+    let real = repo.snapshot();
+    assert_eq!(after.difference(&real), Vec::<Vec<u8>>::new());
+    assert_eq!(after.id(), real.id);
+}
+
+fn modes() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    chmod(&repo.at("README.md"), 0o640);
+    layer.write("README.md", "#!\n").chmod("README.md", 0o4777).write("new", "x").chmod("new", 0o600);
+    layer.write("run", "x").chmod("run", 0o6711);
+    apply(&repo, &layer);
+    assert_eq!((mode(&repo, "README.md"), mode(&repo, "new"), mode(&repo, "run")), (0o750, 0o644, 0o755));
+}
+
+fn owners() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    layer.write("src/new/deep", "x").link("src/link", "x").write("README.md", "x");
+    let view = repo.view();
+    std::os::unix::fs::chown(repo.at("src"), Some(4242), Some(4343)).expect("gives");
+    std::os::unix::fs::chown(repo.at("README.md"), Some(4242), Some(4343)).expect("gives");
+    apply_on(&repo, &view, &layer).unwrap_or_else(|error| panic!("{error}"));
+    for path in ["src/new", "src/new/deep", "src/link", "README.md"] {
+        let found = fs::symlink_metadata(repo.at(path)).expect("stats");
+        assert_eq!((found.uid(), found.gid()), (4242, 4343), "{path}");
+    }
+}
+
+fn deletions() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    repo.write("src/a/b", "x").write("target/a/b", "x");
+    layer.whiteout("src").whiteout("README.md").whiteout("target").whiteout("never-there");
+    assert_eq!(apply(&repo, &layer), ["README.md", "src/a/b", "src/main.rs", "target/a/b"]);
+    assert!(!repo.at("src").exists() && !repo.at("target").exists());
+}
+
+fn opaque_directory() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    repo.write("src/gone/x", "x").write("src/kept/y", "y").write("src/kept/gone", "x");
+    layer.opaque("src").write("src/main.rs", "fn main() {}\n").write("src/kept/y", "y").write("src/new", "x");
+    assert_eq!(apply(&repo, &layer), ["src/gone/x", "src/kept/gone", "src/new"]);
+    assert!(!repo.at("src/gone").exists() && repo.at("src/kept/y").exists());
+}
+
+fn types() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    symlink("src", repo.at("link")).expect("links");
+    layer.write("src", "now a file").write("README.md/x", "x").write("link", "now a file");
+    assert_eq!(apply(&repo, &layer), ["README.md", "README.md/x", "link", "src", "src/main.rs"]);
+    assert_eq!(repo.read("link"), "now a file");
+}
+
+fn never() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    repo.write("sub/x", "x").git(&["init", "-q", "sub"]);
+    repo.write("changes/a/05-status.json", "kept").write("cache/x", "kept");
+    layer.write(".git/config", "x").write("sub/.git/config", "x").write("changes/a/verify/x.json", "x");
+    layer.fifo("fifo").whiteout("changes/a/05-status.json").write("cache/x", "x");
+    assert_eq!(apply(&repo, &layer), Vec::<String>::new());
+    assert_ne!(repo.read("sub/.git/config"), "x");
+    assert_eq!(repo.read("changes/a/05-status.json") + &repo.read("cache/x"), "keptkept");
+    let layer = Layer::new();
+    layer.whiteout("sub").whiteout("changes").whiteout(".git");
+    assert_eq!(apply(&repo, &layer), ["sub/x"]);
+    assert!(repo.at("sub/.git/config").exists() && repo.at("changes/a/05-status.json").exists());
+    repo.snapshot();
+}
+
+fn conflict() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    let view = repo.view();
+    repo.write("README.md", "edited\n").write("src/mine.rs", "x").write("new", "x").write("target/x", "x");
+    layer.write("README.md", "new\n").whiteout("src").write("new", "y").write(".gitignore", "x").write("target/x", "y");
+    let error = apply_on(&repo, &view, &layer).expect_err("a conflict");
+    let ApplyError::Conflict { paths } = error else { panic!("{error}") };
+    assert_eq!(paths, ["README.md", "new", "src/mine.rs"]);
+    assert_eq!((repo.read("README.md"), repo.read("new")), ("edited\n".into(), "x".into()));
+    assert_eq!((repo.read(".gitignore").as_str(), repo.read("target/x").as_str()), ("target/\n*.log\n", "x"));
+}
+
+fn link_in_the_way() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    let view = repo.view();
+    let elsewhere = repo.room.path().join("elsewhere");
+    fs::rename(repo.at("src"), &elsewhere).expect("renames");
+    symlink(&elsewhere, repo.at("src")).expect("links");
+    layer.write("src/main.rs", "evil").write("src/new", "evil");
+    let error = apply_on(&repo, &view, &layer).expect_err("a conflict");
+    assert!(matches!(&error, ApplyError::Conflict { paths } if paths.contains(&"src".to_owned())), "{error}");
+    assert_eq!(fs::read_to_string(elsewhere.join("main.rs")).expect("reads"), "fn main() {}\n");
+    assert!(!elsewhere.join("new").exists());
+}
+
+fn nothing_differs() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    repo.write("target/x", "x");
+    layer.write("README.md", "hello\n").write("target/x", "x").mkdir("src");
+    let before = fs::metadata(repo.at("README.md")).expect("stats").ino();
+    assert_eq!(apply(&repo, &layer), Vec::<String>::new());
+    assert_eq!(fs::metadata(repo.at("README.md")).expect("stats").ino(), before);
+}
+
+fn repository_is_never_replaced() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    repo.write("a/sub/x", "x").git(&["init", "-q", "a/sub"]);
+    layer.write("a", "now a file");
+    let error = apply_on(&repo, &repo.view(), &layer).expect_err("it is refused");
+    assert!(matches!(error, ApplyError::Refused { .. }), "{error}");
+    assert!(repo.at("a/sub/x").exists());
+}
+
+fn beyond_the_bound() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    layer.write("README.md", "x").write("big", "");
+    fs::OpenOptions::new().write(true).open(layer.at("big")).expect("opens").set_len(1 << 40).expect("grows");
+    let error = apply_on(&repo, &repo.view(), &layer).expect_err("it is refused");
+    assert!(matches!(&error, ApplyError::Refused { path, .. } if path == "big"), "{error}");
+    assert_eq!(repo.read("README.md"), "hello\n");
+}
