@@ -3,8 +3,6 @@
 use crate::plan::{Determinism, Limit, Limits, Network, ReadOnly};
 use crate::tier::Tier;
 
-/// The directory in which commands run.
-pub const WORKDIR: &str = ".";
 /// The timeout, in milliseconds.
 pub const TIMEOUT_MS: u64 = 600_000;
 /// The time between SIGTERM and SIGKILL, in milliseconds.

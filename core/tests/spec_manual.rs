@@ -1,0 +1,76 @@
+//! `docs/spec.md` says what is so: its examples are read, its keys and codes are all there.
+
+use std::path::Path;
+
+use proctor_core::plan::{Limit, RelPath};
+use proctor_core::spec::{self, Code, Operator, Size, built_in};
+
+fn manual() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/spec.md");
+    std::fs::read_to_string(path).expect("the manual")
+}
+
+fn blocks(manual: &str, language: &str) -> Vec<String> {
+    let fence = format!("```{language}\n");
+    manual.split(fence.as_str()).skip(1).map(|rest| rest.split("```").next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn its_examples_are_read() {
+    let manual = manual();
+    let specs = blocks(&manual, "yaml");
+    assert_eq!(specs.len(), 2);
+    for text in specs {
+        let reading = spec::read(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
+        assert!(reading.warnings.is_empty(), "{:?}", reading.warnings);
+    }
+    let configs = blocks(&manual, "toml");
+    assert_eq!(configs.len(), 1);
+    let operator = Operator::parse(&configs[0]).expect("the example");
+    assert_eq!(operator.ceiling.memory, Limit::Max(16 << 30));
+}
+
+#[test]
+fn it_lists_every_code() {
+    let manual = manual();
+    for code in Code::ALL {
+        assert!(manual.contains(&format!("`{code}`")), "{code}");
+    }
+}
+
+#[test]
+fn it_names_every_key() {
+    let manual = manual();
+    for schema in [spec::schema(), spec::operator_schema()] {
+        let definitions = schema["$defs"].as_object().expect("definitions").values();
+        for definition in definitions.chain([&schema]) {
+            for key in definition["properties"].as_object().into_iter().flat_map(|properties| properties.keys()) {
+                let named = [format!("`{key}`"), format!("\n{key} = "), format!("\n[{key}]"), format!(".{key}]")];
+                assert!(named.iter().any(|form| manual.contains(form)), "{key}");
+            }
+        }
+    }
+}
+
+#[test]
+fn its_defaults_are_those_that_hold() {
+    let manual = manual();
+    let row = |key: &str| {
+        let start = format!("| `{key}` |");
+        let alone = |line: &&str| line.starts_with(&start) || line.starts_with(&format!("| {start}"));
+        manual.lines().find(alone).unwrap_or_else(|| panic!("no row of {key}")).to_owned()
+    };
+    let ends = |key: &str, value: String| assert!(row(key).ends_with(&format!("| `{value}` |")), "{key}: {value}");
+    ends("timeout_ms", built_in::TIMEOUT_MS.to_string());
+    ends("workdir", RelPath::repository().to_string());
+    ends("network", built_in::NETWORK.as_str().to_owned());
+    ends("read_only", built_in::READ_ONLY.as_str().to_owned());
+    ends("grace_ms", built_in::GRACE_MS.to_string());
+    ends("retries", built_in::RETRIES.to_string());
+    ends("tier", built_in::TIER.to_string());
+    ends("determinism", format!("{:?}", built_in::DETERMINISM));
+    ends("pids", built_in::LIMITS.pids.get_or_max().to_string());
+    ends("disk", Size(built_in::LIMITS.disk.get_or_max()).to_string());
+    ends("output", Size(built_in::LIMITS.output.get_or_max()).to_string());
+    ends("open_files", built_in::LIMITS.open_files.get_or_max().to_string());
+}
