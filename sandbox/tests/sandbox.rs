@@ -132,7 +132,9 @@ fn a_linked_worktree_keeps_its_common_directory(bench: &Bench) -> Result<(), Fai
     policy.git = GitDirs { worktree_git: Some(bench.repo.join(".git")), common: Some(common.clone()) };
     let ran = bench.run_policy(&policy, &[])?;
     assert_eq!(ran.printed(), format!("gitdir: {common_path}\ncommon"), "{ran:?}");
-    assert_eq!(ran.stderr.matches("Read-only file system").count(), 2, "{ran:?}");
+    // A file of root's in somebody else's repository is denied before it is read-only.
+    let refused = ["Read-only file system", "Permission denied"].map(|error| ran.stderr.matches(error).count());
+    assert_eq!(refused.iter().sum::<usize>(), 2, "{ran:?}");
     Ok(())
 }
 
@@ -192,10 +194,10 @@ fn the_home_is_empty_and_writable(bench: &Bench) -> Result<(), Failed> {
 }
 
 fn the_root_is_read_only(bench: &Bench) -> Result<(), Failed> {
-    let script = "for d in / /etc /usr /var /dev /opt /sys; do touch $d/x 2>&1; done; touch /tmp/x /var/tmp/x /dev/shm/x";
+    let script = "for d in / /etc /usr /var /dev /opt /sys; do touch $d/x 2>&1; done; touch /tmp/proctor-x /var/tmp/x /dev/shm/x";
     let ran = bench.run(&Step::sh(script))?;
     assert_eq!(ran.printed().lines().count(), 7, "{ran:?}");
-    assert!(!Path::new("/tmp/x").exists());
+    assert!(!Path::new("/tmp/proctor-x").exists());
     let cannot_be_undone = bench.run(&Step::sh("mount -o remount,rw / || mount -t tmpfs none /mnt"))?;
     assert_ne!(cannot_be_undone.status(), Some(WaitStatus::Code(0)));
     Ok(())
@@ -278,7 +280,7 @@ fn stdio_can_be_opened_again(bench: &Bench) -> Result<(), Failed> {
 }
 
 fn signals_are_as_in_a_fresh_shell(bench: &Bench) -> Result<(), Failed> {
-    let ran = bench.run(&Step::sh("grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status | cut -f2; umask; ls /proc/self/fd | wc -l"))?;
+    let ran = bench.run(&Step::sh("cat /proc/self/status | grep -E '^Sig(Blk|Ign|Cgt)' | cut -f2; umask; ls /proc/self/fd | wc -l"))?;
     let none = "0000000000000000";
     // The fourth descriptor is the directory that `ls` reads.
     assert_eq!(ran.printed().split_whitespace().collect::<Vec<_>>(), [none, none, none, "0022", "4"], "{ran:?}");

@@ -139,8 +139,9 @@ impl Words {
     /// What is left to be said once PID 1 has ended so.
     fn last(&self, init: WaitStatus) -> io::Result<Option<Message>> {
         let status = match (self.exited, self.spoken, init) {
+            // PID 1 reports the end of a process that never became the command.
+            (_, true, _) => return Ok(None),
             (Some(status), ..) => status,
-            (None, true, _) => return Ok(None),
             // Killed, by the daemon or by the kernel for want of memory: the command with it.
             (None, false, WaitStatus::Signal(_)) => init,
             (None, false, WaitStatus::Code(code)) => {
