@@ -32,7 +32,7 @@ fn row(arg: &Arg) -> String {
     let help = arg.get_help().map(StyledStr::to_string).unwrap_or_default().replace('\n', " ");
     let mut text = help;
     // Shells are clap's own list; the manual need not repeat it.
-    if !possible.is_empty() && possible.len() < 10 && arg.get_id() != "shell" {
+    if !possible.is_empty() && arg.get_id() != "shell" {
         text.push_str(&format!(": {}", possible.join(", ")));
     }
     if !default.is_empty() && arg.get_action().takes_values() {

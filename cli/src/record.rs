@@ -136,6 +136,16 @@ impl RunRecord {
         }
     }
 
+    /// Takes in the reasons for doubt that the run ended with and no event named.
+    pub(crate) fn add_doubts(&mut self, doubts: &[(Doubt, String)]) {
+        for (doubt, message) in doubts {
+            let record = DoubtRecord { doubt: *doubt, message: message.clone() };
+            if !self.doubts.contains(&record) {
+                self.doubts.push(record);
+            }
+        }
+    }
+
     /// Every step that has an outcome, with its skill, in order.
     pub(crate) fn steps(&self) -> impl Iterator<Item = (&SkillName, &StepEvidence)> {
         self.skills.iter().flat_map(|skill| skill.steps.iter().map(move |step| (&skill.skill, step)))

@@ -38,7 +38,11 @@ pub(crate) fn report(record: &RunRecord) -> String {
 fn reasons(record: &RunRecord) -> Vec<String> {
     let checks = record.checks.iter().filter(|check| !check.satisfied).map(step::check_block);
     let failures = record.steps().filter(|(_, step)| step.outcome.is_failure());
-    let unsure = record.steps().filter(|(_, step)| matches!(step.outcome, Outcome::Inconclusive | Outcome::Cancelled));
+    let unsure = record.steps().filter(|(_, step)| match step.outcome {
+        // What was never started has nothing to show.
+        Outcome::Cancelled => step::was_started(step),
+        outcome => outcome == Outcome::Inconclusive,
+    });
     let steps =
         failures.chain(unsure).map(|(skill, step)| step::block(&format!("{skill}/{}", step.planned.name), step));
     let doubts = record.doubts.iter().map(|DoubtRecord { doubt, message }| doubt_block(*doubt, message));

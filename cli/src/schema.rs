@@ -4,7 +4,9 @@
 use clap::ValueEnum;
 use schemars::{JsonSchema, schema_for};
 
+use crate::commands::doctor::DoctorRecord;
 use crate::diagnostics::DiagnosticRecord;
+use crate::error::ErrorRecord;
 use crate::record::RunRecord;
 
 /// A document of ours.
@@ -12,6 +14,8 @@ use crate::record::RunRecord;
 pub(crate) enum SchemaName {
     /// `spec/verification.yaml`.
     Spec,
+    /// `proctord.toml`, as JSON.
+    Operator,
     /// `proctor plan --format json`.
     Plan,
     /// One line of `proctor run --format jsonl`.
@@ -28,6 +32,10 @@ pub(crate) enum SchemaName {
     Status,
     /// `proctor validate --format json`.
     Diagnostics,
+    /// `proctor doctor --format json`.
+    Doctor,
+    /// What `--format json` prints where there is no result.
+    Error,
 }
 
 impl SchemaName {
@@ -35,6 +43,7 @@ impl SchemaName {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Spec => "spec",
+            Self::Operator => "operator",
             Self::Plan => "plan",
             Self::Event => "event",
             Self::Run => "run",
@@ -43,6 +52,8 @@ impl SchemaName {
             Self::StatusLastRun => "status-last-run",
             Self::Status => "status",
             Self::Diagnostics => "diagnostics",
+            Self::Doctor => "doctor",
+            Self::Error => "error",
         }
     }
 
@@ -50,6 +61,7 @@ impl SchemaName {
     pub(crate) fn what(self) -> &'static str {
         match self {
             Self::Spec => "spec/verification.yaml, for editors too",
+            Self::Operator => "proctord.toml, the operator's config",
             Self::Plan => "what `plan --format json` prints",
             Self::Event => "one line of `run --format jsonl`",
             Self::Run => "what `run --format json` prints",
@@ -58,6 +70,8 @@ impl SchemaName {
             Self::StatusLastRun => "`verification.last_run` in 05-status.json",
             Self::Status => "05-status.json, as far as we know it",
             Self::Diagnostics => "what `validate --format json` prints",
+            Self::Doctor => "what `doctor --format json` prints",
+            Self::Error => "what `--format json` prints where there is no result",
         }
     }
 }
@@ -68,7 +82,8 @@ impl SchemaName {
 /// A schema of ours does not serialise, which would be our bug.
 pub(crate) fn text(name: SchemaName) -> Result<String, serde_json::Error> {
     Ok(match name {
-        SchemaName::Spec => serde_json::to_string_pretty(&proctor_core::spec::schema())?,
+        SchemaName::Spec => include_str!("../../schemas/spec.schema.json").to_owned(),
+        SchemaName::Operator => include_str!("../../schemas/operator.schema.json").to_owned(),
         SchemaName::Plan => include_str!("../../schemas/plan.schema.json").to_owned(),
         SchemaName::Event => include_str!("../../schemas/event.schema.json").to_owned(),
         SchemaName::SkillEvidence => include_str!("../../schemas/skill-evidence.schema.json").to_owned(),
@@ -77,6 +92,8 @@ pub(crate) fn text(name: SchemaName) -> Result<String, serde_json::Error> {
         SchemaName::Status => include_str!("../../schemas/status.schema.json").to_owned(),
         SchemaName::Run => generated::<RunRecord>()?,
         SchemaName::Diagnostics => generated::<Vec<DiagnosticRecord>>()?,
+        SchemaName::Doctor => generated::<DoctorRecord>()?,
+        SchemaName::Error => generated::<ErrorRecord>()?,
     })
 }
 

@@ -109,7 +109,8 @@ mod tests {
 
     #[test]
     fn colour_is_for_terminals_that_want_it() {
-        let cases: &[(ColorWhen, &[(&str, &str)], bool, bool)] = &[
+        type Case<'a> = (ColorWhen, &'a [(&'a str, &'a str)], bool, bool);
+        let cases: &[Case<'_>] = &[
             (ColorWhen::Auto, &[("TERM", "xterm")], true, true),
             (ColorWhen::Auto, &[("TERM", "xterm")], false, false),
             (ColorWhen::Auto, &[("TERM", "dumb")], true, false),

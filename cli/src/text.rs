@@ -42,8 +42,8 @@ pub(crate) fn duration(ms: u64) -> String {
 /// A bound in milliseconds as people say it: whole units where it is made of them.
 pub(crate) fn bound(ms: u64) -> String {
     match ms {
-        _ if ms % 60_000 == 0 && ms > 0 => format!("{} min", ms / 60_000),
-        _ if ms % 1_000 == 0 => format!("{} s", ms / 1_000),
+        _ if ms > 0 && ms.is_multiple_of(60_000) => format!("{} min", ms / 60_000),
+        _ if ms.is_multiple_of(1_000) => format!("{} s", ms / 1_000),
         _ => format!("{ms} ms"),
     }
 }
@@ -51,11 +51,11 @@ pub(crate) fn bound(ms: u64) -> String {
 /// A size as people say it, exact where it is made of whole units.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let whole = UNITS.iter().find(|(_, shift)| bytes > 0 && bytes % (1 << shift) == 0);
+    let whole = UNITS.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
     let rough = UNITS.iter().find(|(_, shift)| bytes >= 1 << shift);
     match (whole, rough) {
         (Some((unit, shift)), _) => format!("{} {unit}", bytes >> shift),
-        (None, Some((unit, shift))) => format!("{}.{} {unit}", bytes >> shift, (bytes % (1 << shift)) * 10 >> shift),
+        (None, Some((unit, shift))) => format!("{}.{} {unit}", bytes >> shift, ((bytes % (1 << shift)) * 10) >> shift),
         (None, None) => format!("{bytes} B"),
     }
 }

@@ -1,6 +1,6 @@
 //! `proctor doctor`: what this machine can enforce, found by doing it once.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use proctor_core::enforcement::{Control, ControlState, Enforcement};
 use proctor_core::verdict::EXIT_INCONCLUSIVE;
@@ -78,7 +78,7 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     Ok(if record.ready { 0 } else { EXIT_INCONCLUSIVE })
 }
 
-fn record(report: DoctorReport, repo: &PathBuf, state_dir: &PathBuf) -> DoctorRecord {
+fn record(report: DoctorReport, repo: &Path, state_dir: &Path) -> DoctorRecord {
     let whole = report.enforcement.missing().next().is_none() && !report.enforcement.0.is_empty();
     DoctorRecord {
         ready: whole && report.findings.is_empty(),

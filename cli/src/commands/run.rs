@@ -42,12 +42,13 @@ pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) ->
     let mut watch = Watch::new(args.format, interrupts, screen);
     let result = watch.follow(engine, request, cancel).await.map_err(|error| error.with_paths_from(&caller.cwd));
     watch.progress.clear();
-    let mut record = watch.record;
+    let (mut record, report) = (watch.record, result?);
+    record.add_doubts(&report.doubts);
     if let Some(signal) = watch.interrupts.first() {
         // The engine knows only that it was asked to end; which signal it was is known here.
         record.cancelled_by = Some(signal.to_owned());
     }
-    finish(args.format, &record, &result?, screen)
+    finish(args.format, &record, &report, screen)
 }
 
 /// Shows the result, and checks that what was shown is what the engine says.

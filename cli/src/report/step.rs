@@ -98,10 +98,16 @@ pub(crate) fn manner_of_end(step: &StepEvidence) -> String {
         Termination::LimitHit { limit, .. } => {
             format!("hit its limit of {} {after}", limit_words(*limit, &planned.limits))
         }
+        Termination::Cancelled if !was_started(step) => "the run was cancelled before it started".to_owned(),
         Termination::Cancelled => format!("the run was cancelled while it ran, {after}"),
         Termination::NotStarted { reason, fault: StartFault::NotReached } => shown_line(reason),
         Termination::NotStarted { reason, .. } => format!("not started: {}", shown_line(reason)),
     }
+}
+
+/// Whether there was a process: its sandbox says what was enforced.
+pub(super) fn was_started(step: &StepEvidence) -> bool {
+    !step.enforcement.0.is_empty()
 }
 
 /// What was done at the deadline. That nothing is left of it is only said where the kernel was

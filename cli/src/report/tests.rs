@@ -90,10 +90,13 @@ fn a_tool_that_is_too_old_leaves_everything_unsaid() {
 
 #[test]
 fn an_interrupted_run_says_by_what() {
+    let mut unreached = step(planned("after", &["true"]), Termination::Cancelled);
+    unreached.enforcement = Default::default();
     insta::assert_snapshot!(plain([
         started(&[("slow", &["sleep", "after"])]),
         RunEvent::Cancelling { by: "SIGINT".into() },
         step_finished("slow", step(planned("sleep", &["sleep", "100"]), Termination::Cancelled)),
+        step_finished("slow", unreached),
         RunEvent::Doubted { doubt: Doubt::Interrupted, message: "the run was interrupted by SIGINT".into() },
         skill_finished("slow", Outcome::Cancelled, Tier::ONE, ""),
         finished(Verdict::Inconclusive, Tier::ONE, 130),
