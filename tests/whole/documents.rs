@@ -30,7 +30,9 @@ pub(crate) fn check_all(dir: &Path) {
 
 fn is_skill_evidence(path: &Path) -> bool {
     let parent = path.parent().and_then(Path::file_name);
-    path.is_file() && parent.is_some_and(|name| name == "verify") && path.extension().is_some_and(|ext| ext == "json")
+    path.symlink_metadata().is_ok_and(|meta| meta.is_file())
+        && parent.is_some_and(|name| name == "verify")
+        && path.extension().is_some_and(|ext| ext == "json")
 }
 
 /// Reads a JSON file.

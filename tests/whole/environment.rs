@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -306,21 +307,37 @@ impl<'e> Repo<'e> {
     }
 }
 
-/// A step that waits until a case lets it go on by [`release`].
+/// A step that waits until a case lets it go on by [`release`] or [`fail`].
 pub(crate) fn waiting_step(env: &TestEnvironment, name: &str) -> Step {
     let marker = env.marker();
-    let script = format!("trap 'exit 0' USR1; sh -c 'sleep 300; :' {marker}-ready & wait");
+    let script = format!("trap 'exit 0' USR1; trap 'exit 1' USR2; sh -c 'sleep 300; :' {marker}-ready & wait");
     Step::argv(name, &["sh", "-c", &script, &format!("{marker}-main")])
 }
 
-/// Waits until the waiting step has got to where it waits; its process id.
-pub(crate) fn wait_for_step(env: &TestEnvironment, running: &mut Running) -> u32 {
-    let ready = format!("{}-ready", env.marker());
-    running.wait_for_process(&ready);
-    running.wait_for_process(&format!("{}-main", env.marker()))
+/// An attempt of a waiting step that has got to where it waits.
+pub(crate) struct Waiting {
+    pub(crate) process: u32,
+    child: u32,
+}
+
+/// Waits until the waiting step has got to where it waits.
+pub(crate) fn wait_for_step(env: &TestEnvironment, running: &mut Running) -> Waiting {
+    wait_for_attempt_after(env, running, &Waiting { process: 0, child: 0 })
+}
+
+/// The same for an attempt that follows another.
+pub(crate) fn wait_for_attempt_after(env: &TestEnvironment, running: &mut Running, earlier: &Waiting) -> Waiting {
+    let child = running.wait_for_process_but(&format!("{}-ready", env.marker()), earlier.child);
+    let process = running.wait_for_process_but(&format!("{}-main", env.marker()), earlier.process);
+    Waiting { process, child }
 }
 
 /// Lets the waiting step pass.
-pub(crate) fn release(step: u32) {
-    machine::signal(step, rustix::process::Signal::USR1);
+pub(crate) fn release(step: &Waiting) {
+    machine::signal(step.process, Signal::USR1);
+}
+
+/// Lets the waiting step fail.
+pub(crate) fn fail(step: &Waiting) {
+    machine::signal(step.process, Signal::USR2);
 }

@@ -79,13 +79,13 @@ fn has_marker(pid: u32, marker: &str) -> bool {
     })
 }
 
-/// The one process whose command line holds `marker`, where there is one.
-pub(crate) fn process_called(marker: &str) -> Option<u32> {
+/// A process that has `marker` as a word of its command line and is not `seen`.
+pub(crate) fn process_called(marker: &str, seen: u32) -> Option<u32> {
     let in_cmdline = |pid: &u32| {
         let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         bytes.split(|byte| *byte == 0).any(|word| word == marker.as_bytes())
     };
-    processes_with(marker).into_iter().find(in_cmdline)
+    processes_with(marker).into_iter().filter(|pid| *pid != seen).find(in_cmdline)
 }
 
 /// The effective user id of a process, as the host sees it.

@@ -5,6 +5,7 @@ use std::sync::{LazyLock, Mutex};
 
 use crate::environment::TestEnvironment;
 use crate::machine;
+use crate::spec::Spec;
 
 /// Who runs `proctor` in a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,7 +83,10 @@ fn sandbox_lacks(actor: Actor) -> Option<String> {
 }
 
 fn probe(actor: Actor) -> Option<String> {
-    let doctor = TestEnvironment::new(actor).proctor(["doctor"]);
-    let first = doctor.stderr.lines().chain(doctor.stdout.lines()).find(|line| !line.is_empty()).unwrap_or("no answer");
-    (doctor.code != Some(0)).then(|| format!("the sandbox as {actor:?}: {first}"))
+    let env = TestEnvironment::new(actor);
+    let doctor = env.repo(&Spec::of_script("true")).proctor(&["doctor"]);
+    let lines = || doctor.stdout.lines().chain(doctor.stderr.lines());
+    let reason = lines().find(|line| line.starts_with("error:")).or_else(|| lines().next()).unwrap_or("no answer");
+    let root = env.root().to_str().unwrap_or_default();
+    (doctor.code != Some(0)).then(|| format!("the sandbox as {actor:?}: {}", reason.replace(root, "…")))
 }

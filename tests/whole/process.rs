@@ -92,9 +92,14 @@ impl Running {
     /// Drains its output until a process of its steps has `word` in its command line; that
     /// process's id.
     pub(crate) fn wait_for_process(&mut self, word: &str) -> u32 {
+        self.wait_for_process_but(word, 0)
+    }
+
+    /// The same for a process that is another than one that was seen before.
+    pub(crate) fn wait_for_process_but(&mut self, word: &str, seen: u32) -> u32 {
         let mut found = None;
         self.pump(|_| {
-            found = machine::process_called(word);
+            found = machine::process_called(word, seen);
             found.is_some()
         });
         found.unwrap_or_else(|| panic!("it ended before {word} ran\n{}\n{}", self.stdout.text(), self.stderr.text()))

@@ -121,7 +121,7 @@ fn overtaken<'e>(env: &'e TestEnvironment, act: impl FnOnce(&Repo<'_>)) -> (Repo
     let mut running = repo.start(&[]);
     let step = wait_for_step(env, &mut running);
     act(&repo);
-    release(step);
+    release(&step);
     let run = env.finish(running);
     (repo, run)
 }

@@ -29,7 +29,7 @@ fn demand_gated(repo: &Repo<'_>, named: &str) {
     assert!(run.everything().contains(named), "{named} is not named\n{run}");
     assert!(!run.everything().contains("a skill ran"), "{run}");
     let jsonl = repo.run_with(&["--format", "jsonl"]).exits(5);
-    assert!(!jsonl.stdout.contains("\"step_started\""), "a step was started\n{jsonl}");
+    assert!(!jsonl.stdout.contains("\"skill_started\""), "a skill was started\n{jsonl}");
     assert_eq!(repo.last_run()["outcome"], "inconclusive");
     let evidence = toolchain(repo);
     assert_ne!(evidence["summary"]["outcome"], "passed");

@@ -1,6 +1,6 @@
 //! What a run means, on screen, in the exit code and in the record.
 
-use crate::environment::TestEnvironment;
+use crate::environment::{TestEnvironment, fail, release, wait_for_attempt_after, wait_for_step, waiting_step};
 use crate::needs::{Case, case};
 use crate::spec::{Skill, Spec, Step};
 
@@ -119,22 +119,22 @@ fn signal_is_no_exit(env: &TestEnvironment) {
     assert_eq!(step["exit_code"], 137);
 }
 
-/// Fails on the first attempt and passes on a later one. The tree of a repeated attempt is that
-/// before the first, so nothing in it can count: a thing of chance must, and nearly always does.
+/// The tree of a repeated attempt is that before the first, so nothing in it can count: the case
+/// itself decides how each attempt ends.
 fn flaky(env: &TestEnvironment) {
-    let script = "n=$(od -An -N1 -tu1 /dev/urandom); [ $((n % 2)) -eq 0 ]";
-    let skill =
-        |i| Skill::new(&format!("verify.chance{i}"), [Step::sh("it", script).with("retries: 30")]).determinism("D2");
-    let repo = env.repo(&Spec::new((0..12).map(skill)));
-    repo.run().exits(0).says(&["flaky"]);
-    let evidence: Vec<_> = (0..12).map(|i| repo.evidence(&format!("verify.chance{i}"))).collect();
-    assert!(evidence.iter().any(|skill| skill["flaky"] == true), "twelve coins in a row fell on one side");
-    for skill in evidence {
-        let step = &skill["steps"][0];
-        let earlier = step["earlier_attempts"].as_array().expect("a list");
-        assert_eq!(step["flaky"] == true, !earlier.is_empty());
-        assert!(earlier.iter().all(|attempt| attempt["outcome"] == "failed"));
-    }
+    let repo = env.repo(&Spec::of_steps([waiting_step(env, "it").with("retries: 2"), Step::sh("sound", "true")]));
+    let mut running = repo.start(&[]);
+    let first = wait_for_step(env, &mut running);
+    fail(&first);
+    let second = wait_for_attempt_after(env, &mut running, &first);
+    release(&second);
+    env.finish(running).exits(0).says(&["flaky"]);
+    assert_eq!(repo.evidence("verify.it")["flaky"], true);
+    let step = repo.step("it");
+    assert_eq!((&step["flaky"], &step["outcome"]), (&true.into(), &"passed".into()));
+    assert_eq!(step["earlier_attempts"].as_array().map(Vec::len), Some(1));
+    assert_eq!(step["earlier_attempts"][0]["outcome"], "failed");
+    assert_eq!(repo.step("sound")["flaky"], false);
 }
 
 fn retries_run_out(env: &TestEnvironment) {
