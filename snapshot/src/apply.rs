@@ -162,7 +162,7 @@ fn replaces_repository(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) 
     let is_repository = |standing: &Standing| matches!(standing, Standing::Entry(e) if e.kind == EntryKind::Gitlink);
     is_leaf
         && (is_repository(&input.view.standing(path))
-            || input.view.known_below(path).values().any(|standing| is_repository(standing)))
+            || input.view.known_below(path).values().any(is_repository))
 }
 
 /// Whether what really stands at `path` is what the view has there, or what the step made of it.

@@ -93,6 +93,12 @@ mod tests {
     }
 
     #[test]
+    fn the_example_of_the_manual_holds() {
+        let root = merkle_root(&tree(&[("a", entry(EntryKind::File, false, b"hi"))]));
+        assert_eq!(root.as_str(), "a1b923be3f9978a9f43af45ddab7718d0100fbc4c5d327fe72062045b6f23d7c");
+    }
+
+    #[test]
     fn the_bytes_are_as_documented() {
         let entries = tree(&[
             ("a/b", entry(EntryKind::File, true, b"run\n")),
