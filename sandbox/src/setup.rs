@@ -514,3 +514,158 @@ impl fmt::Display for Cover {
 pub(crate) const HOSTNAME: &str = "localhost";
 /// The devices that a step finds in `/dev`, besides its own terminals.
 pub(crate) const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+#[cfg(test)]
+mod tests {
+    use proctor_core::plan::{Argv, Limits};
+
+    use super::*;
+    use crate::policy::{CacheMount, GitDirs, ToolMount};
+
+    const USER: StepUser = StepUser::Own { uid: 1001, gid: 1001 };
+    const ROOT: StepUser = StepUser::Mapped { uid: 7, gid: 7 };
+
+    fn host() -> Host {
+        Host { helper: "/h".into(), state_dir: "/home/u/.state".into(), home: "/home/u".into(), euid: 1001, egid: 1001 }
+    }
+
+    fn policy() -> Policy {
+        let limit = Limit::Max(1 << 20);
+        let tool = |path: &str| ToolMount { source: path.into(), at: path.into(), kind: ToolKind::ReadOnly };
+        Policy {
+            repo: "/home/u/work/r".into(),
+            git: GitDirs { worktree_git: Some("/home/u/work/r/.git".into()), common: Some("/home/u/main/.git".into()) },
+            workdir: RelPath::new("sub").expect("a path"),
+            argv: Argv::new(vec!["true".into()]).expect("a command"),
+            env: BTreeMap::new(),
+            network: Network::Deny,
+            limits: Limits {
+                memory: limit,
+                pids: limit,
+                disk: limit,
+                output: limit,
+                cpu_seconds: limit,
+                open_files: limit,
+            },
+            home: "/home/u".into(),
+            hide: vec!["/home/u/work".into(), "/srv/x".into(), "/".into()],
+            tools: vec![tool("/home/u/.cargo/registry")],
+            caches: vec![CacheMount { source: "/home/u/.state/c".into(), at: RelPath::new("target").expect("a path") }],
+        }
+    }
+
+    fn listed(user: StepUser) -> Vec<String> {
+        setup_ops(&policy(), &host(), user).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn the_list_of_an_ordinary_user() {
+        let expected = "\
+join the run's user and mount namespace
+new namespaces: user, mount, pid, ipc, uts, cgroup, net
+map user 1001 and group 1001 to themselves
+host name `localhost`
+make all mounts private
+refuse file systems mounted below /home/u/work/r
+take null, zero, full, random, urandom, tty of /dev
+take a passwd and group of two lines, home /home/u
+take /home/u/work/r/.git for /home/u/work/r/.git (git, read-only)
+take /home/u/main/.git for /home/u/main/.git (git, read-only)
+take /home/u/.cargo/registry for /home/u/.cargo/registry (tool, read-only)
+take /home/u/.state/c for /home/u/work/r/target (cache, writable)
+overlay of /home/u/work/r, the layers below and the step's own
+make / read-only, nosuid, nodev, with all mounts below it
+hide /home
+empty home directory /home/u
+hide /root
+hide /run
+hide /srv/x
+private scratch directory /tmp
+private scratch directory /var/tmp
+mount a minimal /dev with its own pts and shm
+mount what was taken at /etc/passwd
+mount what was taken at /etc/group
+mount the overlay at /home/u/work/r
+mount what was taken at /home/u/.cargo/registry
+mount what was taken at /home/u/work/r/target
+mount what was taken at /home/u/work/r/.git
+mount what was taken at /home/u/main/.git
+make the hiding directories read-only
+start PID 1
+mount a fresh /proc
+mount a fresh /sys, read-only
+set the loopback device up
+drop all capabilities
+set no_new_privs
+make PID 1 unreadable
+start the command's process
+start a new session
+set the resource limits
+close every descriptor but the standard three
+change to /home/u/work/r/sub
+execute the command";
+        assert_eq!(listed(USER).join("\n"), expected);
+    }
+
+    #[test]
+    fn root_steps_down_after_the_last_mount_and_before_capabilities_go() {
+        let ops = setup_ops(&policy(), &host(), ROOT);
+        let at = |wanted: fn(&SetupOp) -> bool| ops.iter().position(wanted).expect("in the list");
+        let down = at(|op| matches!(op, SetupOp::StepDown { .. }));
+        assert!(at(|op| matches!(op, SetupOp::Sys)) < down && at(|op| matches!(op, SetupOp::Loopback)) < down);
+        assert!(down < at(|op| matches!(op, SetupOp::DropCapabilities)));
+        assert!(ops.iter().any(|op| matches!(op, SetupOp::Unshare { user: false, network: true })));
+        assert!(!ops.iter().any(|op| matches!(op, SetupOp::MapUser { .. })));
+        assert!(ops.iter().any(|op| matches!(op, SetupOp::GitConfig { .. })));
+    }
+
+    #[test]
+    fn stages_follow_each_other() {
+        for user in [USER, ROOT] {
+            let ops = setup_ops(&policy(), &host(), user);
+            assert!(ops.iter().map(SetupOp::stage).is_sorted(), "{ops:?}");
+            assert_eq!(ops.last(), Some(&SetupOp::Exec));
+        }
+    }
+
+    #[test]
+    fn what_is_taken_is_taken_before_it_is_hidden_or_read_only() {
+        let ops = setup_ops(&policy(), &host(), USER);
+        let last_taken = ops.iter().rposition(|op| matches!(op, SetupOp::Clone { .. } | SetupOp::Overlay { .. }));
+        let first_changed = ops.iter().position(|op| matches!(op, SetupOp::ReadOnlyRoot | SetupOp::Cover { .. }));
+        assert!(last_taken < first_changed);
+        let taken = ops.iter().filter(|op| matches!(op, SetupOp::Clone { .. })).count();
+        let put = ops.iter().filter(|op| matches!(op, SetupOp::Attach { .. })).count();
+        assert_eq!(taken + 2, put, "passwd and group are taken together");
+    }
+
+    #[test]
+    fn the_network_is_left_alone_where_it_is_allowed() {
+        let policy = Policy { network: Network::Allow, ..policy() };
+        let ops = setup_ops(&policy, &host(), USER);
+        assert!(ops.iter().any(|op| matches!(op, SetupOp::Unshare { network: false, .. })));
+        assert!(!ops.iter().any(|op| matches!(op, SetupOp::Sys | SetupOp::Loopback)));
+    }
+
+    #[test]
+    fn arrangements_in_which_a_policy_cannot_hold_are_refused() {
+        assert!(check(&policy(), &host()).is_ok());
+        let state = Host { state_dir: "/home/u/work/r/.state".into(), ..host() };
+        assert!(check(&policy(), &state).is_err(), "the state directory lies in the repository");
+        let spoilt: [fn(&mut Policy); 8] = [
+            |policy| policy.repo = "/".into(),
+            |policy| policy.repo = "/home".into(),
+            |policy| policy.repo = "work/r".into(),
+            |policy| policy.hide.push("/home/u/work/r/sub".into()),
+            |policy| policy.tools[0].source = "/home/u".into(),
+            |policy| policy.tools[0].at = "/home/u/work/r/tool".into(),
+            |policy| policy.tools[0].at = "/home/u/../x".into(),
+            |policy| policy.caches[0].at = RelPath::new(".git/objects").expect("a path"),
+        ];
+        for (index, spoil) in spoilt.into_iter().enumerate() {
+            let mut policy = policy();
+            spoil(&mut policy);
+            assert!(check(&policy, &host()).is_err(), "{index}");
+        }
+    }
+}

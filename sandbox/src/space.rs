@@ -1,13 +1,14 @@
 //! Where the writes of a run's steps go: a bounded tmpfs in a mount namespace that descriptors
 //! hold and no process does. The kernel frees all of it when the descriptors close.
 
+use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 use crate::error::SandboxError;
 use crate::host::{RepoFacts, StepUser};
@@ -163,4 +164,32 @@ impl Layer<Sealed> {
     pub fn upper(&self) -> BorrowedFd<'_> {
         self.upper.as_fd()
     }
+
+    /// Removes what was written, so that its room is free again before the run ends: for an
+    /// attempt that is repeated.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
+    pub fn discard(self) -> Result<(), SandboxError> {
+        let name = std::ffi::CString::new(self.id.to_string()).unwrap_or_default();
+        remove_dir(self.space.0.dir.as_fd(), &name).map_err(SandboxError::system("cannot discard a layer"))
+    }
+}
+
+/// Removes a directory and all in it, without following a link and whatever its mode is. Two
+/// descriptors are open for each level; the depth is bounded by the room for directories.
+fn remove_dir(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // A step may have taken its own permissions away.
+    rustix::fs::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?;
+    let dir = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    for entry in rustix::fs::Dir::read_from(&dir)? {
+        let entry = entry?;
+        match (entry.file_type(), entry.file_name().to_bytes()) {
+            (_, b"." | b"..") => {}
+            (FileType::Directory, _) => remove_dir(dir.as_fd(), entry.file_name())?,
+            _ => rustix::fs::unlinkat(&dir, entry.file_name(), AtFlags::empty())?,
+        }
+    }
+    rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
 }

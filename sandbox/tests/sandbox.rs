@@ -13,14 +13,12 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
-use bench::{Bench, Role, Step, line, until_closed};
+use bench::{Bench, Check, Role, Step, line, until_closed};
 use libtest_mimic::{Arguments, Failed};
 use proctor_core::enforcement::{Control, ControlState};
 use proctor_core::outcome::StartFault;
 use proctor_core::plan::{Limit, Network, RelPath};
 use proctor_sandbox::{CacheMount, GitDirs, Report, ToolKind, ToolMount, WaitStatus, doctor};
-
-type Check = fn(&Bench) -> Result<(), Failed>;
 
 macro_rules! checks {
     ($($name:ident),* $(,)?) => { &[$((stringify!($name), $name)),*] };
@@ -61,6 +59,7 @@ const CHECKS: &[(&str, Check)] = checks![
     a_mount_in_the_repository_is_refused,
     a_home_in_the_repository_is_refused,
     no_process_is_left_and_the_space_stays,
+    a_discarded_layer_gives_its_room_back,
     every_control_is_accounted_for,
     the_doctor_finds_nothing_missing,
 ];
@@ -102,7 +101,8 @@ fn writes_land_in_the_layer(bench: &Bench) -> Result<(), Failed> {
 
 fn the_next_step_sees_the_layer(bench: &Bench) -> Result<(), Failed> {
     let first = bench.run(&Step::sh(WRITE))?;
-    let script = "test ! -e src/lib.rs && cat new.txt tracked.txt && rm new.txt && mkdir src/deep && echo x > src/deep/y";
+    let script =
+        "test ! -e src/lib.rs && cat new.txt tracked.txt && rm new.txt && mkdir src/deep && echo x > src/deep/y";
     let second = bench.run_over(&Step::sh(script), &[&first.layer])?;
     assert_eq!(second.printed(), "new\nas it was\nchanged");
     let third = bench.run_over(&Step::sh("ls -A src/deep; ls"), &[&second.layer, &first.layer])?;
@@ -111,7 +111,8 @@ fn the_next_step_sees_the_layer(bench: &Bench) -> Result<(), Failed> {
 }
 
 fn git_is_read_only(bench: &Bench) -> Result<(), Failed> {
-    let script = "cat .git/HEAD; echo x > .git/HEAD; echo x > .git/new; rm -rf .git; mv .git git; mv src .git; cat .git/HEAD";
+    let script =
+        "cat .git/HEAD; echo x > .git/HEAD; echo x > .git/new; rm -rf .git; mv .git git; mv src .git; cat .git/HEAD";
     let ran = bench.run(&Step::sh(script))?;
     assert_eq!(ran.printed(), "ref: refs/heads/main\nref: refs/heads/main", "{ran:?}");
     let is_enforced = matches!(ran.enforcement().0.get(&Control::GitReadOnly), Some(ControlState::Enforced { .. }));
@@ -232,7 +233,11 @@ fn there_are_no_capabilities_and_no_new_privileges(bench: &Bench) -> Result<(), 
 fn the_step_is_nobody_else_on_the_host(bench: &Bench) -> Result<(), Failed> {
     let layer = bench.space.layer(&bench.facts)?;
     let marker = format!("proctor-test-{}", std::process::id());
-    let running = bench.start(&Step::sh(&format!("echo up; id -u; sleep 1000 {marker} || sleep 1000; : {marker}")), &[], &layer)?;
+    let running = bench.start(
+        &Step::sh(&format!("echo up; id -u; sleep 1000 {marker} || sleep 1000; : {marker}")),
+        &[],
+        &layer,
+    )?;
     assert_eq!(line(&running.stdout)?, "up");
     let inside: u32 = line(&running.stdout)?.parse()?;
     let statuses = bench::statuses_of(&marker)?;
@@ -280,7 +285,9 @@ fn stdio_can_be_opened_again(bench: &Bench) -> Result<(), Failed> {
 }
 
 fn signals_are_as_in_a_fresh_shell(bench: &Bench) -> Result<(), Failed> {
-    let ran = bench.run(&Step::sh("cat /proc/self/status | grep -E '^Sig(Blk|Ign|Cgt)' | cut -f2; umask; ls /proc/self/fd | wc -l"))?;
+    let ran = bench.run(&Step::sh(
+        "cat /proc/self/status | grep -E '^Sig(Blk|Ign|Cgt)' | cut -f2; umask; ls /proc/self/fd | wc -l",
+    ))?;
     let none = "0000000000000000";
     // The fourth descriptor is the directory that `ls` reads.
     assert_eq!(ran.printed().split_whitespace().collect::<Vec<_>>(), [none, none, none, "0022", "4"], "{ran:?}");
@@ -438,7 +445,11 @@ fn killing_early_is_safe(bench: &Bench) -> Result<(), Failed> {
         for _ in 0..round * 20_000 {
             std::hint::spin_loop();
         }
-        if round % 2 == 0 { running.kill()? } else { running.terminate()? }
+        if round % 2 == 0 {
+            running.kill()?
+        } else {
+            running.terminate()?
+        }
         if round % 2 == 1 {
             running.kill()?;
         }
@@ -450,7 +461,9 @@ fn killing_early_is_safe(bench: &Bench) -> Result<(), Failed> {
 
 fn the_end_of_the_command_is_the_end_of_all(bench: &Bench) -> Result<(), Failed> {
     let marker = marker("orphan");
-    let ran = bench.run(&Step::sh(&format!("(trap '' TERM HUP; exec setsid sh -c 'while :; do sleep 100; done' {marker}) & exit 4")))?;
+    let ran = bench.run(&Step::sh(&format!(
+        "(trap '' TERM HUP; exec setsid sh -c 'while :; do sleep 100; done' {marker}) & exit 4"
+    )))?;
     assert_eq!(ran.status(), Some(WaitStatus::Code(4)));
     assert_eq!(bench::statuses_of(&marker)?, [""; 0]);
     Ok(())
@@ -458,7 +471,10 @@ fn the_end_of_the_command_is_the_end_of_all(bench: &Bench) -> Result<(), Failed>
 
 fn a_dead_parent_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
     let marker = marker("parent");
-    let mut parent = bench::spawn_parent(bench.role, &format!("echo up; (exec setsid sh -c 'while :; do sleep 100; done' {marker}) & wait"))?;
+    let mut parent = bench::spawn_parent(
+        bench.role,
+        &format!("echo up; (exec setsid sh -c 'while :; do sleep 100; done' {marker}) & wait"),
+    )?;
     let mut first = String::new();
     BufReader::new(parent.stdout.take().ok_or("no output")?).read_line(&mut first)?;
     assert_eq!(first, "up\n");
@@ -473,7 +489,8 @@ fn a_dead_parent_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
 }
 
 fn a_missing_program_is_reported(bench: &Bench) -> Result<(), Failed> {
-    for (program, named) in [("no-such-tool", "PATH (/usr/local/bin"), ("./src/lib.rs", "src/lib.rs"), ("/x/y", "/x/y")] {
+    for (program, named) in [("no-such-tool", "PATH (/usr/local/bin"), ("./src/lib.rs", "src/lib.rs"), ("/x/y", "/x/y")]
+    {
         let ran = bench.run(&Step::new(&[program, "x"]))?;
         match ran.reports.last() {
             Some(Report::NotStarted { fault: StartFault::ProgramMissing, message }) => {
@@ -503,7 +520,13 @@ fn a_mount_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
     }
     let at = bench.repo.join("src");
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
-    nix::mount::mount(None::<&str>, "/", None::<&str>, nix::mount::MsFlags::MS_PRIVATE | nix::mount::MsFlags::MS_REC, None::<&str>)?;
+    nix::mount::mount(
+        None::<&str>,
+        "/",
+        None::<&str>,
+        nix::mount::MsFlags::MS_PRIVATE | nix::mount::MsFlags::MS_REC,
+        None::<&str>,
+    )?;
     nix::mount::mount(None::<&str>, &at, Some("tmpfs"), nix::mount::MsFlags::empty(), None::<&str>)?;
     // Launcher and space of their own: those of the bench began before the mount.
     let bench = Bench::over(bench.role, &bench.root)?;
@@ -524,6 +547,8 @@ fn a_home_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
         policy.home = home;
         assert!(bench.launcher.spawn(&bench.space, &[], &layer, &policy).is_err());
     }
+    let whole = Bench::over_state(bench.role, &bench.root, &bench.repo.join("state"))?;
+    assert!(whole.run(&Step::sh("true")).is_err(), "a state directory in the repository shows up in itself");
     Ok(())
 }
 
@@ -532,6 +557,17 @@ fn no_process_is_left_and_the_space_stays(bench: &Bench) -> Result<(), Failed> {
     assert_eq!(bench::children()?, 0);
     assert_eq!(bench::content(ran.layer.upper(), "file")?, "kept\n");
     assert_eq!(fs::read_dir(bench.root.join("state/space"))?.count(), 0, "on the host nothing is mounted");
+    Ok(())
+}
+
+fn a_discarded_layer_gives_its_room_back(bench: &Bench) -> Result<(), Failed> {
+    let script = "mkdir -p a/b && head -c 12M /dev/zero > a/b/c && mkfifo a/f && ln -s /etc a/l && chmod 0 a/b/c a/b a";
+    let fill = Step::sh(script);
+    for _ in 0..4 {
+        let ran = bench.run(&fill)?;
+        assert_eq!(ran.printed(), "");
+        ran.layer.discard()?;
+    }
     Ok(())
 }
 

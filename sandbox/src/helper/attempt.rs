@@ -92,10 +92,9 @@ fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32) -> io::Result<
     wait(control, &pidfd, &mut words)?;
     let status = reap(pid)?;
     words.hear_all(control)?;
-    match words.last(status)? {
+    if let Some(message) = words.last(status)? {
         // The daemon may be gone; then nobody needs the answer.
-        Some(message) => drop(wire::send(control, &message, &[])),
-        None => {}
+        drop(wire::send(control, &message, &[]));
     }
     Ok(())
 }

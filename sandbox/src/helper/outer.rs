@@ -19,6 +19,7 @@ use super::mounts::{self, Links, NODEV, NOSUID, Opt, Owner, Point, RDONLY};
 use super::space::map_self;
 use crate::setup::{Absent, CloneKind, Cover, DEVICES, HOSTNAME, Inside, SetupOp};
 use crate::space::{UPPER, WORK};
+use crate::sys::{self, Reach};
 use crate::wire::AttemptRequest;
 
 type Done = Result<(), Failure>;
@@ -418,13 +419,13 @@ impl<'a> Outer<'a> {
     fn seal_covers(&mut self) -> Done {
         let control = Control::HiddenPaths;
         for (at, mount) in &self.hidden {
-            mounts::set(mount.as_fd(), 0)
-                .and_then(|()| crate::sys::mount_setattr(mount.as_fd(), crate::sys::Reach::One, RDONLY, false, None))
+            // Alone: what is mounted in it keeps its own attributes.
+            sys::mount_setattr(mount.as_fd(), Reach::One, RDONLY, false, None)
                 .map_err(refuse(control, format_args!("make {} read-only", at.display())))?;
         }
-        let paths: Vec<String> = self.hidden.iter().map(|(at, _)| at.display().to_string()).collect();
-        let hidden: Vec<&str> = paths.iter().map(String::as_str).filter(|at| *at != "/dev").collect();
-        self.enforcement.enforced(control, format!("empty tmpfs over {}", hidden.join(", ")));
+        let hidden: Vec<&Path> =
+            self.hidden.iter().map(|(at, _)| at.as_path()).filter(|at| *at != Path::new("/dev")).collect();
+        self.enforcement.enforced(control, format!("empty tmpfs over {}", listed(&hidden)));
         if self.request.policy.git.worktree_git.is_none() && self.request.policy.git.common.is_none() {
             self.enforcement.not_requested(Control::GitReadOnly, "the tree is under no git");
         }
@@ -448,6 +449,16 @@ impl<'a> Outer<'a> {
     fn home_owner(&self, path: &Path) -> Option<Owner> {
         self.stepping_down().filter(|_| path.starts_with(&self.request.policy.home))
     }
+}
+
+/// The paths as a phrase: a record names some and counts the others.
+fn listed(paths: &[&Path]) -> String {
+    const NAMED: usize = 8;
+    let mut names: Vec<String> = paths.iter().take(NAMED).map(|path| path.display().to_string()).collect();
+    if let Some(more) = paths.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        names.push(format!("{more} more"));
+    }
+    names.join(", ")
 }
 
 /// Room for mount points, and no more.

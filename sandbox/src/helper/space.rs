@@ -81,7 +81,7 @@ fn owner_map() -> io::Result<OwnedFd> {
         Fork::Parent(pid) => pid,
     };
     drop(theirs);
-    let opened = open_mapped(ours, pid);
+    let opened = open_mapped(&ours, pid);
     let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no process"))?;
     // It may have ended already, because the namespace was refused.
     let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -99,7 +99,7 @@ fn hold_user_namespace(theirs: OwnedFd) -> ! {
     std::process::exit(0)
 }
 
-fn open_mapped(ours: OwnedFd, pid: i32) -> io::Result<OwnedFd> {
+fn open_mapped(ours: &OwnedFd, pid: i32) -> io::Result<OwnedFd> {
     let mut errno = [0; 4];
     std::fs::File::from(ours.try_clone()?).read_exact(&mut errno)?;
     match i32::from_ne_bytes(errno) {

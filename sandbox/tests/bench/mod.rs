@@ -106,10 +106,13 @@ fn succeed(output: std::io::Result<Output>) -> Result<(), Failed> {
     Err(format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)).into())
 }
 
+/// One trial.
+pub(crate) type Check = fn(&Bench) -> Result<(), Failed>;
+
 const PART: &str = "--part";
 
 /// Plays the part that another process of this program asks for; `None` where nobody asks.
-pub(crate) fn play_a_part(checks: &[(&str, fn(&Bench) -> Result<(), Failed>)]) -> Option<ExitCode> {
+pub(crate) fn play_a_part(checks: &[(&str, Check)]) -> Option<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let played = match words.as_slice() {
@@ -254,9 +257,14 @@ impl Bench {
 
     /// A second world over the files of a first one.
     pub(crate) fn over(role: Role, root: &Path) -> Result<Self, Failed> {
+        Self::over_state(role, root, &root.join("state"))
+    }
+
+    /// And with another state directory.
+    pub(crate) fn over_state(role: Role, root: &Path, state: &Path) -> Result<Self, Failed> {
         let (root, repo, home) = (root.to_owned(), root.join("repo"), root.join("home"));
         let helper = PathBuf::from(env!("CARGO_BIN_EXE_proctor-sandbox"));
-        let host = Host::new(HostConfig { helper, state_dir: root.join("state"), home: home.clone() })?;
+        let host = Host::new(HostConfig { helper, state_dir: state.to_owned(), home: home.clone() })?;
         let facts = RepoFacts::read(&repo)?;
         let launcher = Launcher::start(host)?;
         let space = RunSpace::create(&launcher, RunSpaceConfig { disk_bytes: 32 << 20, inodes: 10_000 })?;
@@ -403,7 +411,8 @@ fn processes_of(marker: &str) -> Result<Vec<(i32, String)>, Failed> {
         // One that has ended meanwhile has neither.
         let Ok(line) = fs::read(entry.path().join("cmdline")) else { continue };
         let Ok(status) = fs::read_to_string(entry.path().join("status")) else { continue };
-        let is_ours = pid == std::process::id().cast_signed() || line.split(|b| *b == 0).any(|word| word == PART.as_bytes());
+        let is_ours =
+            pid == std::process::id().cast_signed() || line.split(|b| *b == 0).any(|word| word == PART.as_bytes());
         if !is_ours && String::from_utf8_lossy(&line).contains(marker) {
             found.push((pid, status));
         }
