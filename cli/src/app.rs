@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use proctor_core::verdict::EXIT_INCONCLUSIVE;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{Cli, Command, Format, RunFormat};
 use crate::caller::Caller;
@@ -21,12 +23,22 @@ pub(crate) fn main() -> ExitCode {
         Ok(caller) => caller,
         Err(error) => return unreadable_caller(&error),
     };
+    start_log(&caller);
     let mut screen = Screen::new(cli.color, &caller);
     let code = match dispatch(&cli.command, &caller, &mut screen) {
         Ok(code) => code,
         Err(error) => fail(&error, wants_json(&cli.command), &mut screen),
     };
     ExitCode::from(delivered(code, &mut screen))
+}
+
+/// What our own parts have to say about themselves, on standard error: warnings, or what
+/// `PROCTOR_LOG` asks for in the syntax of `tracing-subscriber`'s filters.
+fn start_log(caller: &Caller) {
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
+    let filter = filter.parse_lossy(caller.var("PROCTOR_LOG").unwrap_or_default());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_ansi(false).without_time().init();
 }
 
 fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {

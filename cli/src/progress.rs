@@ -165,6 +165,7 @@ fn step_line(skill: &SkillName, step: &StepEvidence) -> String {
     let word = paint(style::of_outcome(step.outcome), outcome_words(step.outcome));
     match step.outcome {
         Outcome::Passed => format!("{word} {name} in {}", duration(step.duration_ms)),
+        Outcome::TimedOut => format!("{word} {name} after {}", duration(step.duration_ms)),
         Outcome::Drifted => format!("{word} {name}: it changed what it must not"),
         _ => format!("{word} {name}: {}", manner_of_end(step)),
     }

@@ -78,7 +78,7 @@ fn skill_cells(record: &SkillRecord) -> String {
     let word = paint(style::of_outcome(outcome), format!("{:<12}", outcome_words(outcome)));
     let steps = match record.planned.len() {
         1 => String::new(),
-        all => format!("{passed} of {all} steps"),
+        all => format!("{passed} of {all} steps passed"),
     };
     let mut cells = format!("{word}  tier {tier}  {:>7}  {steps}", duration(spent));
     if !record.reason.is_empty() {
@@ -97,11 +97,8 @@ fn notes(record: &RunRecord) -> String {
         text.push_str(&style::warning(&shown_line(&message)));
     }
     for (skill, step) in record.steps().filter(|(_, step)| !step.drift.applied.is_empty()) {
-        let paths = count(step.drift.applied.len(), "path");
-        let message = format!(
-            "{skill}/{} is `read_only: off`; {paths} that it changed now stand in the worktree",
-            step.planned.name
-        );
+        let paths = count(step.drift.applied.len(), "changed path");
+        let message = format!("{skill}/{} is `read_only: off`: {paths} applied to the worktree", step.planned.name);
         text.push_str(&format!("{} {}\n", paint(DIM, "note:"), shown_line(&message)));
     }
     text

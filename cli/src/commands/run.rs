@@ -54,7 +54,12 @@ pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) ->
 /// Shows the result, and checks that what was shown is what the engine says.
 fn finish(format: RunFormat, record: &RunRecord, report: &RunReport, screen: &mut Screen) -> Result<u8, CliError> {
     match format {
-        RunFormat::Human => screen.out(&report::report(record)),
+        RunFormat::Human => {
+            if screen.live {
+                screen.err("\n");
+            }
+            screen.out(&report::report(record));
+        }
         RunFormat::Json => screen.out_json(record)?,
         RunFormat::Jsonl => {}
     }
