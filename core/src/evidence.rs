@@ -47,6 +47,8 @@ pub struct SkillEvidence {
     pub repo_snapshot_before: SnapshotId,
     /// The tree as its steps left it in their layers.
     pub repo_snapshot_after: SnapshotId,
+    /// What git says of the tree that the run verifies.
+    pub repo_git: GitIdentity,
     /// The format's own summary of drift; `drift` of each step says more.
     pub tracked_drift: TrackedDrift,
     /// The sha256 of the spec's bytes.
@@ -65,6 +67,19 @@ pub struct SkillEvidence {
     pub measured: Measured,
     /// The sha256 of the stable part.
     pub sha256: Sha256Hex,
+}
+
+/// What git alone says of the tree that was verified, so that anyone can find it again without
+/// us: `git rev-parse HEAD`, `git write-tree`. Uncommitted content is in the snapshot only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GitIdentity {
+    /// The commit that HEAD names; `null` before the first.
+    pub head_commit: Option<String>,
+    /// The branch that HEAD names; `null` where it names a commit.
+    pub branch: Option<String>,
+    /// The tree that `git write-tree` would give for the index; `null` where the index holds a
+    /// conflict.
+    pub tree: Option<String>,
 }
 
 /// The v1 format's summary of drift.
@@ -278,6 +293,8 @@ pub struct ToolchainEvidence {
     pub plan_sha256: Sha256Hex,
     /// The tree that the run verifies.
     pub repo_snapshot: SnapshotId,
+    /// What git says of it.
+    pub repo_git: GitIdentity,
     /// The checks, in order.
     pub checks: Vec<CheckEvidence>,
     /// The fold over them.

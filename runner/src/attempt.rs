@@ -31,7 +31,7 @@ const DRAIN: Duration = Duration::from_millis(50);
 
 /// What is known of an attempt when it is over.
 #[derive(Debug)]
-pub struct AttemptReport {
+pub(crate) struct AttemptReport {
     /// How it ended.
     pub termination: Termination,
     /// From the start of the command to the end of its process tree.
@@ -51,7 +51,7 @@ pub struct AttemptReport {
 
 impl AttemptReport {
     /// An attempt that never began.
-    pub fn not_started(fault: StartFault, reason: String) -> Self {
+    pub(crate) fn not_started(fault: StartFault, reason: String) -> Self {
         Self {
             termination: Termination::NotStarted { reason, fault },
             duration: Duration::ZERO,
@@ -99,7 +99,7 @@ struct Observed {
 }
 
 /// Follows `running` to its end. `notify` hears when the attempt is asked to end and why.
-pub async fn follow(
+pub(crate) async fn follow(
     running: Running,
     step: &PlannedStep,
     objects: &Objects,
@@ -348,6 +348,6 @@ fn signaled(signal: u8, exit_code: u8, step: &PlannedStep) -> Termination {
 }
 
 /// The names of the variables that an attempt is given, for the record.
-pub fn names<V>(environment: &std::collections::BTreeMap<String, V>) -> BTreeSet<String> {
+pub(crate) fn names<V>(environment: &std::collections::BTreeMap<String, V>) -> BTreeSet<String> {
     environment.keys().cloned().collect()
 }

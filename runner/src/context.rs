@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proctor_core::event::RunEvent;
+use proctor_core::evidence::GitIdentity;
 use proctor_core::plan::{PlannedSkill, PlannedStep, RelPath};
 use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, RepoFacts, RunSpace, StepUser, ToolMount};
 use proctor_snapshot::{GitFacts, IgnoreQuery, Snapshot};
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::environment::{self, Environment, Surroundings};
+use crate::record::TreeFacts;
 use crate::store::StoreError;
 use crate::store::directory::Directory;
 use crate::store::objects::Objects;
@@ -81,6 +83,15 @@ pub(crate) fn git_dirs(facts: &GitFacts) -> GitDirs {
     let worktree_git = facts.worktree.join(".git");
     let common = (facts.common_dir != worktree_git).then(|| facts.common_dir.clone());
     GitDirs { worktree_git: Some(worktree_git), common }
+}
+
+impl Tree {
+    /// The tree, for the record.
+    pub(crate) fn record(&self) -> TreeFacts {
+        let git = &self.snapshot.git;
+        let (head_commit, branch, tree) = (git.head_commit.clone(), git.branch.clone(), git.tree.clone());
+        TreeFacts { snapshot: self.snapshot.id.clone(), git: GitIdentity { head_commit, branch, tree } }
+    }
 }
 
 impl Context {

@@ -230,7 +230,8 @@ impl Engine {
             context.emit(RunEvent::Doubted { doubt: *doubt, message: message.clone() }).await;
         }
         let span = Span { started_at: began, finished_at: self.clock.now_text() };
-        let toolchain = record::toolchain(facts, plan, &context.tree.snapshot.id, checks, span);
+        let tree = context.tree.record();
+        let toolchain = record::toolchain(facts, &tree, plan, checks, span);
         let runs = if doubts.is_empty() {
             let max_tier = request.max_tier.min(self.config.operator.max_tier);
             dispatch::run(context, plan, dispatch::Demands { fail_fast: request.fail_fast, max_tier }).await
@@ -238,7 +239,7 @@ impl Engine {
             dispatch::run_none(context, plan, "a toolchain check failed").await
         };
         let changed = finish::look_again(context, &self.helper, finish::applied(&runs)).await;
-        let mut observed = Observed::new(facts, plan, toolchain, runs);
+        let mut observed = Observed::new(facts, &tree, plan, toolchain, runs);
         observed.doubts.extend(doubts);
         observed.doubts.extend(emitted(context, changed).await);
         observed

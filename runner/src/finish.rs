@@ -17,7 +17,7 @@ use proctor_snapshot::{FileContent, GitHelper, LayerEntry, Snapshot};
 
 use crate::context::Context;
 use crate::error::one_line;
-use crate::record::{self, RunFacts};
+use crate::record::{self, RunFacts, TreeFacts};
 use crate::skill::SkillRun;
 use crate::store::StoreError;
 use crate::store::documents::Documents;
@@ -34,12 +34,18 @@ pub(crate) struct Observed {
 
 impl Observed {
     /// The records of the skills, from the same values that ran.
-    pub(crate) fn new(facts: &RunFacts, plan: &Plan, toolchain: ToolchainEvidence, runs: Vec<SkillRun>) -> Self {
+    pub(crate) fn new(
+        facts: &RunFacts,
+        tree: &TreeFacts,
+        plan: &Plan,
+        toolchain: ToolchainEvidence,
+        runs: Vec<SkillRun>,
+    ) -> Self {
         let mut doubts = Vec::new();
         let mut skills = Vec::new();
         for (planned, run) in plan.skills.iter().zip(runs) {
             doubts.extend(run.doubts);
-            skills.push(record::skill(facts, plan, planned, run.steps, run.snapshots, run.span));
+            skills.push(record::skill(facts, tree, plan, planned, run.steps, run.snapshots, run.span));
         }
         Self { toolchain, skills, doubts }
     }

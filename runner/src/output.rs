@@ -33,7 +33,7 @@ struct Capture {
 ///
 /// What cannot be kept (a full disk) is not kept, and `kept_bytes` says so: the step's result
 /// does not depend on it.
-pub async fn drain(pipe: OwnedFd, keep: u64, objects: Objects, stop: CancellationToken) -> StreamEvidence {
+pub(crate) async fn drain(pipe: OwnedFd, keep: u64, objects: Objects, stop: CancellationToken) -> StreamEvidence {
     let mut capture = Capture::new(keep, &objects);
     let complete = match prepare(pipe) {
         Ok(mut pipe) => {

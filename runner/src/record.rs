@@ -8,8 +8,8 @@ use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::StepDrift;
 use proctor_core::enforcement::Enforcement;
 use proctor_core::evidence::{
-    CheckEvidence, DriftEvidence, Measured, Resources, SkillEvidence, StepEvidence, StreamEvidence, Summary,
-    ToolchainEvidence, TrackedDrift, VERSION, fold_steps, seal,
+    CheckEvidence, DriftEvidence, GitIdentity, Measured, Resources, SkillEvidence, StepEvidence, StreamEvidence,
+    Summary, ToolchainEvidence, TrackedDrift, VERSION, fold_steps, seal,
 };
 use proctor_core::names::{ChangesetId, RunId};
 use proctor_core::outcome::{Outcome, StartFault, Termination};
@@ -19,7 +19,7 @@ use proctor_core::verdict::{self, Facts};
 
 /// What all documents of one run have in common.
 #[derive(Debug, Clone)]
-pub struct RunFacts {
+pub(crate) struct RunFacts {
     /// The run.
     pub run_id: RunId,
     /// Its changeset, where it has one.
@@ -28,9 +28,18 @@ pub struct RunFacts {
     pub plan_sha256: Sha256Hex,
 }
 
+/// The tree that a run verifies, for the record.
+#[derive(Debug, Clone)]
+pub(crate) struct TreeFacts {
+    /// Its identity.
+    pub snapshot: SnapshotId,
+    /// What git says of it.
+    pub git: GitIdentity,
+}
+
 /// When something began and ended, RFC 3339.
 #[derive(Debug, Clone)]
-pub struct Span {
+pub(crate) struct Span {
     /// When it began.
     pub started_at: String,
     /// When it ended.
@@ -39,7 +48,7 @@ pub struct Span {
 
 /// The tree before and after a skill.
 #[derive(Debug, Clone)]
-pub struct Snapshots {
+pub(crate) struct Snapshots {
     /// As the skill saw it at its start.
     pub before: SnapshotId,
     /// As its steps left it in their layers.
@@ -47,12 +56,12 @@ pub struct Snapshots {
 }
 
 /// Whole milliseconds, rounded down.
-pub fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The record of a step that did not run.
-pub fn not_run(step: &PlannedStep, termination: Termination) -> StepEvidence {
+pub(crate) fn not_run(step: &PlannedStep, termination: Termination) -> StepEvidence {
     let outcome = proctor_core::outcome::judge(&termination, &step.expect_exit, false);
     StepEvidence {
         planned: step.clone(),
@@ -72,12 +81,12 @@ pub fn not_run(step: &PlannedStep, termination: Termination) -> StepEvidence {
 }
 
 /// The record of a step whose turn did not come.
-pub fn skipped(step: &PlannedStep, reason: &str) -> StepEvidence {
+pub(crate) fn skipped(step: &PlannedStep, reason: &str) -> StepEvidence {
     not_run(step, Termination::NotStarted { reason: reason.to_owned(), fault: StartFault::NotReached })
 }
 
 /// Why the effective tier of a skill is higher than the declared one.
-pub fn tier_reasons(steps: &[StepEvidence]) -> BTreeSet<TierReason> {
+pub(crate) fn tier_reasons(steps: &[StepEvidence]) -> BTreeSet<TierReason> {
     let mut reasons = BTreeSet::new();
     for step in steps {
         let ran = !step.enforcement.0.is_empty();
@@ -98,8 +107,9 @@ pub fn tier_reasons(steps: &[StepEvidence]) -> BTreeSet<TierReason> {
 }
 
 /// The document of one skill, sealed.
-pub fn skill(
+pub(crate) fn skill(
     run: &RunFacts,
+    tree: &TreeFacts,
     plan: &Plan,
     skill: &PlannedSkill,
     steps: Vec<StepEvidence>,
@@ -118,6 +128,7 @@ pub fn skill(
         tier_reasons: reasons,
         repo_snapshot_before: snapshots.before,
         repo_snapshot_after: snapshots.after,
+        repo_git: tree.git.clone(),
         tracked_drift: tracked_drift(skill, &steps),
         spec_sha256: plan.spec_sha256.clone(),
         plan_sha256: run.plan_sha256.clone(),
@@ -131,10 +142,10 @@ pub fn skill(
 }
 
 /// The document of the toolchain checks, sealed.
-pub fn toolchain(
+pub(crate) fn toolchain(
     run: &RunFacts,
+    tree: &TreeFacts,
     plan: &Plan,
-    snapshot: &SnapshotId,
     checks: Vec<CheckEvidence>,
     span: Span,
 ) -> ToolchainEvidence {
@@ -154,7 +165,8 @@ pub fn toolchain(
         profile: plan.profile.clone(),
         spec_sha256: plan.spec_sha256.clone(),
         plan_sha256: run.plan_sha256.clone(),
-        repo_snapshot: snapshot.clone(),
+        repo_snapshot: tree.snapshot.clone(),
+        repo_git: tree.git.clone(),
         checks,
         summary: folded,
         measured: Measured { run_id: run.run_id.clone(), started_at: span.started_at, finished_at: span.finished_at },

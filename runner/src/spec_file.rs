@@ -33,7 +33,7 @@ impl SpecFile {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         match fs::openat2(root, spec::PATH, flags, Mode::empty(), resolve) {
-            Ok(fd) => Self::read(path, File::from(fd)),
+            Ok(fd) => Self::read(path, &File::from(fd)),
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Err(EngineError::NoSpec(path)),
             Err(errno) => Err(EngineError::UnreadableSpec { path, source: errno.into() }),
         }
@@ -46,20 +46,20 @@ impl SpecFile {
     pub fn at(path: &Path) -> Result<Self, EngineError> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         match fs::open(path, flags, Mode::empty()) {
-            Ok(fd) => Self::read(path.to_path_buf(), File::from(fd)),
+            Ok(fd) => Self::read(path.to_path_buf(), &File::from(fd)),
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Err(EngineError::NoSpec(path.to_path_buf())),
             Err(errno) => Err(EngineError::UnreadableSpec { path: path.to_path_buf(), source: errno.into() }),
         }
     }
 
     /// A device or a fifo would answer for ever, or never.
-    fn read(path: PathBuf, file: File) -> Result<Self, EngineError> {
+    fn read(path: PathBuf, file: &File) -> Result<Self, EngineError> {
         let mut bytes = Vec::new();
         let read = file.metadata().and_then(|meta| {
             if !meta.is_file() {
                 return Err(std::io::Error::other("it is no regular file"));
             }
-            (&file).take(spec::MAX_BYTES as u64 + 1).read_to_end(&mut bytes)
+            file.take(spec::MAX_BYTES as u64 + 1).read_to_end(&mut bytes)
         });
         match read {
             Ok(_) => Ok(Self { path, sha256: Sha256Hex::of(&bytes), bytes }),

@@ -3,10 +3,10 @@
 //! Everything is relative to directory fds that were opened without following a symlink, so
 //! that nobody can lead a write of ours elsewhere.
 
-pub mod directory;
-pub mod documents;
-pub mod objects;
-pub mod retention;
+pub(crate) mod directory;
+pub(crate) mod documents;
+pub(crate) mod objects;
+pub(crate) mod retention;
 
 use std::io;
 
@@ -43,6 +43,12 @@ pub enum StoreError {
         /// What is wrong with it.
         source: proctor_core::status::StatusError,
     },
+    /// Another run writes to the same place.
+    #[error("another run is writing to `{path}`")]
+    Busy {
+        /// The path below the repository.
+        path: String,
+    },
     /// A file is larger than what we read.
     #[error("`{path}` is larger than {limit} bytes")]
     TooLarge {
@@ -62,6 +68,7 @@ impl StoreError {
                 Some(format!("create it with its `00-meta.json` (`mkdir -p {path}`), or leave out `--changeset`"))
             }
             Self::Status { path, .. } => Some(format!("mend `{path}` by hand; nothing was written to it")),
+            Self::Busy { .. } => Some("wait for it to end, then run again".to_owned()),
             Self::Io { .. } | Self::TooLarge { .. } => None,
         }
     }

@@ -23,7 +23,7 @@ const SYSTEM_PATH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin"
 
 /// The operator's list, made concrete for one home.
 #[derive(Debug, Clone, Default)]
-pub struct Toolchains {
+pub(crate) struct Toolchains {
     /// What is mounted read-only: where it appears → where it lies.
     pub mounts: BTreeMap<PathBuf, PathBuf>,
     /// `PATH`, toolchains first.
@@ -36,7 +36,7 @@ impl Toolchains {
     /// Finds what is there: the built-in list below `home` and the operator's own paths (`~/`
     /// is the home). Wherever the caller's `CARGO_HOME` and `RUSTUP_HOME` lie, inside they
     /// appear at their default places in the home, which are writable around the mounts.
-    pub fn find(home: &Path, operator: &[String], caller: &BTreeMap<String, String>) -> Self {
+    pub(crate) fn find(home: &Path, operator: &[String], caller: &BTreeMap<String, String>) -> Self {
         let place = |name: &str, default: &str| match caller.get(name).map(PathBuf::from) {
             Some(path) if path.is_absolute() => path,
             _ => home.join(default),
@@ -112,7 +112,7 @@ const NEVER_HIDDEN: [&str; 12] =
 
 /// The directory whose other content a step must not see: the one that the repository lies in,
 /// since that is where other repositories lie.
-pub fn neighbourhood(repo: &Path) -> Option<PathBuf> {
+pub(crate) fn neighbourhood(repo: &Path) -> Option<PathBuf> {
     let parent = repo.parent()?;
     (!NEVER_HIDDEN.iter().any(|never| parent == Path::new(never))).then(|| parent.to_path_buf())
 }

@@ -6,7 +6,7 @@ use semver::{Version, VersionReq};
 
 /// What became of one check's demand.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reading {
+pub(crate) struct Reading {
     /// The version as it was read, `None` where none was found.
     pub version: Option<String>,
     /// Whether the demand holds.
@@ -15,7 +15,7 @@ pub struct Reading {
 
 /// Reads the first version in `stdout`, or else in `stderr` (java prints it there), and holds
 /// it against `demand`. A pre-release satisfies only a range that names one, as in cargo.
-pub fn read(demand: &VersionDemand, stdout: &str, stderr: &str) -> Reading {
+pub(crate) fn read(demand: &VersionDemand, stdout: &str, stderr: &str) -> Reading {
     let version = first_version(stdout).or_else(|| first_version(stderr));
     let satisfied = match demand {
         VersionDemand::Any => true,

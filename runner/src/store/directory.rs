@@ -12,7 +12,7 @@ use super::StoreError;
 
 /// A directory of ours; clones share its fd.
 #[derive(Debug, Clone)]
-pub struct Directory {
+pub(crate) struct Directory {
     fd: Arc<OwnedFd>,
     /// For messages only: every operation goes through the fd.
     name: String,
@@ -26,7 +26,7 @@ impl Directory {
     ///
     /// # Errors
     /// It is not there, or is no directory.
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let name = path.display().to_string();
         let fd = fs::open(path, DIRECTORY, Mode::empty()).map_err(StoreError::io("open", &name))?;
         Ok(Self { fd: Arc::new(fd), name })
@@ -36,7 +36,7 @@ impl Directory {
     ///
     /// # Errors
     /// It is not there, is no directory, or a part of the path is a symlink.
-    pub fn descend(&self, path: &str) -> Result<Self, StoreError> {
+    pub(crate) fn descend(&self, path: &str) -> Result<Self, StoreError> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let fd = fs::openat2(&self.fd, path, DIRECTORY, Mode::empty(), resolve)
             .map_err(StoreError::io("open", self.path_of(path)))?;
@@ -48,7 +48,7 @@ impl Directory {
     ///
     /// # Errors
     /// It is a symlink or no directory, or cannot be made.
-    pub fn ensure(&self, name: &str, mode: u32) -> Result<Self, StoreError> {
+    pub(crate) fn ensure(&self, name: &str, mode: u32) -> Result<Self, StoreError> {
         match fs::mkdirat(&self.fd, name, Mode::from_raw_mode(mode)) {
             Ok(()) => {
                 let made = self.descend(name)?;
@@ -66,9 +66,12 @@ impl Directory {
     ///
     /// # Errors
     /// `name` is a symlink, or the system refuses.
-    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        self.refuse_symlink(name)?;
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        let old_mode = self.replaceable(name)?;
         let mut temp = self.temporary(name)?;
+        if let Some(mode) = old_mode {
+            fs::fchmod(&temp.file, mode).map_err(StoreError::io("set the mode of", self.path_of(name)))?;
+        }
         let written = temp.file.write_all(bytes).and_then(|()| temp.file.sync_all());
         written.map_err(|source| StoreError::Io { action: "write", path: self.path_of(name), source })?;
         temp.publish(name)
@@ -78,8 +81,8 @@ impl Directory {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn temporary(&self, purpose: &str) -> Result<Temporary, StoreError> {
-        let name = format!(".{purpose}.{:016x}.tmp", random_u64()?);
+    pub(crate) fn temporary(&self, purpose: &str) -> Result<Temporary, StoreError> {
+        let name = format!(".{purpose}.{:016x}{TEMPORARY}", random_u64()?);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
         let fd = fs::openat(&self.fd, &name, flags, Mode::from_raw_mode(0o644))
             .map_err(StoreError::io("create", self.path_of(&name)))?;
@@ -93,7 +96,7 @@ impl Directory {
     ///
     /// # Errors
     /// It is a symlink or something else than a file, is larger than `limit`, or cannot be read.
-    pub fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = match fs::openat(&self.fd, name, flags, Mode::empty()) {
             Ok(fd) => fd,
@@ -114,11 +117,36 @@ impl Directory {
         Ok(Some(bytes))
     }
 
+    /// Holds this directory against every other holder, until the last clone of it is dropped;
+    /// `false` where another one holds it.
+    ///
+    /// # Errors
+    /// The file system has no locks.
+    pub(crate) fn try_lock(&self) -> Result<bool, StoreError> {
+        match fs::flock(&self.fd, fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+            Err(errno) => Err(StoreError::io("lock", &self.name)(errno)),
+        }
+    }
+
+    /// Removes temporary files that a killed process left. Only for who holds the lock: another
+    /// one's may be under way.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn sweep(&self) -> Result<(), StoreError> {
+        for name in self.names()?.into_iter().filter(|name| is_temporary(name)) {
+            fs::unlinkat(&self.fd, &name, AtFlags::empty()).map_err(StoreError::io("remove", self.path_of(&name)))?;
+        }
+        Ok(())
+    }
+
     /// The names in this directory, sorted.
     ///
     /// # Errors
     /// The system refuses.
-    pub fn names(&self) -> Result<Vec<String>, StoreError> {
+    pub(crate) fn names(&self) -> Result<Vec<String>, StoreError> {
         let entries = fs::Dir::read_from(&self.fd).map_err(StoreError::io("list", &self.name))?;
         let mut names = Vec::new();
         for entry in entries {
@@ -134,7 +162,7 @@ impl Directory {
     }
 
     /// The directory as a path for messages.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
@@ -142,14 +170,16 @@ impl Directory {
         format!("{}/{name}", self.name)
     }
 
-    /// A rename would replace a symlink and not follow it; but a link there means that someone
-    /// wants our document elsewhere, and saying so beats silently replacing it.
-    fn refuse_symlink(&self, name: &str) -> Result<(), StoreError> {
+    /// The mode of the file that a write would replace, which the new one keeps; `None` where
+    /// there is none. A rename would replace a symlink and not follow it; but a link there
+    /// means that someone wants our document elsewhere, and saying so beats replacing it.
+    fn replaceable(&self, name: &str) -> Result<Option<Mode>, StoreError> {
         match fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if fs::FileType::from_raw_mode(stat.st_mode).is_symlink() => {
                 Err(StoreError::Symlink { path: self.path_of(name) })
             }
-            Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Ok(stat) => Ok(Some(Mode::from_raw_mode(stat.st_mode & 0o666))),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
             Err(errno) => Err(StoreError::io("stat", self.path_of(name))(errno)),
         }
     }
@@ -181,7 +211,7 @@ impl AsFd for Directory {
 
 /// A file under a random name, on its way to its real one.
 #[derive(Debug)]
-pub struct Temporary {
+pub(crate) struct Temporary {
     directory: Directory,
     name: String,
     /// Where its bytes go.
@@ -194,7 +224,7 @@ impl Temporary {
     ///
     /// # Errors
     /// The system refuses; the file goes away.
-    pub fn publish(self, name: &str) -> Result<(), StoreError> {
+    pub(crate) fn publish(self, name: &str) -> Result<(), StoreError> {
         let directory = self.directory.clone();
         self.publish_in(&directory, name)
     }
@@ -203,7 +233,7 @@ impl Temporary {
     ///
     /// # Errors
     /// As [`Temporary::publish`].
-    pub fn publish_in(mut self, directory: &Directory, name: &str) -> Result<(), StoreError> {
+    pub(crate) fn publish_in(mut self, directory: &Directory, name: &str) -> Result<(), StoreError> {
         fs::renameat(&self.directory.fd, &self.name, &directory.fd, name)
             .map_err(StoreError::io("write", directory.path_of(name)))?;
         self.published = true;
@@ -219,6 +249,14 @@ impl Drop for Temporary {
             tracing::warn!(name = self.name, %errno, "a temporary file stays behind");
         }
     }
+}
+
+const TEMPORARY: &str = ".tmp";
+
+/// Whether `name` is one that [`Directory::temporary`] gives.
+pub(crate) fn is_temporary(name: &str) -> bool {
+    let random = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(TEMPORARY)?.rsplit_once('.'));
+    random.is_some_and(|(_, digits)| digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// Random bits from the kernel.
@@ -263,6 +301,29 @@ mod tests {
         symlink(outside.path(), temp.path().join("verify")).expect("links");
         assert!(matches!(directory.ensure("verify", 0o755), Err(StoreError::Symlink { .. })));
         assert!(!target.exists());
+    }
+
+    #[test]
+    fn one_holder_at_a_time_and_what_a_killed_one_left_goes() {
+        let (temp, directory) = directory();
+        assert!(directory.try_lock().expect("locks"));
+        let other = Directory::open(temp.path()).expect("opens");
+        assert!(!other.try_lock().expect("asks"));
+        std::mem::forget(directory.temporary("a.json").expect("makes"));
+        directory.write(".a.tmp", b"somebody's").expect("writes");
+        directory.sweep().expect("sweeps");
+        assert_eq!(directory.names().expect("lists"), [".a.tmp"]);
+    }
+
+    #[test]
+    fn a_file_keeps_its_mode() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (temp, directory) = directory();
+        directory.write("a.json", b"old").expect("writes");
+        let path = temp.path().join("a.json");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("sets");
+        directory.write("a.json", b"new").expect("writes");
+        assert_eq!(std::fs::metadata(path).expect("there").permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

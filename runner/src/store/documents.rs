@@ -15,17 +15,18 @@ const VERIFY: &str = "verify";
 
 /// The place of one run's documents.
 #[derive(Debug)]
-pub struct Documents {
+pub(crate) struct Documents {
     root: Directory,
     path: PathBuf,
 }
 
 impl Documents {
-    /// The changeset's directory, which must exist.
+    /// The changeset's directory, which must exist. It is ours alone until this is dropped.
     ///
     /// # Errors
-    /// It is not there, or its path leads through a symlink.
-    pub fn of_changeset(repo: &Path, id: &ChangesetId) -> Result<Self, StoreError> {
+    /// It is not there, its path leads through a symlink, another run holds it, or its status
+    /// file could not be updated without loss.
+    pub(crate) fn of_changeset(repo: &Path, id: &ChangesetId) -> Result<Self, StoreError> {
         let below = format!("changes/{id}");
         let root = match Directory::open(repo)?.descend(&below) {
             Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
@@ -33,6 +34,9 @@ impl Documents {
             }
             other => other?,
         };
+        if !root.try_lock()? {
+            return Err(StoreError::Busy { path: below });
+        }
         let documents = Self { root, path: repo.join(below) };
         documents.check()?;
         Ok(documents)
@@ -42,22 +46,24 @@ impl Documents {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn of_run(state: &Directory, state_path: &Path, run: &RunId) -> Result<Self, StoreError> {
+    pub(crate) fn of_run(state: &Directory, state_path: &Path, run: &RunId) -> Result<Self, StoreError> {
         let root = state.ensure("runs", 0o700)?.ensure(run.as_str(), 0o700)?;
         Ok(Self { root, path: state_path.join("runs").join(run.as_str()) })
     }
 
-    /// Finds out before anything runs what would keep the documents from being written.
+    /// Finds out before anything runs what would keep the documents from being written, and
+    /// clears away what a killed run left.
     fn check(&self) -> Result<(), StoreError> {
         self.new_status(None).map(drop)?;
+        self.root.sweep()?;
         match self.root.descend(VERIFY) {
             Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            other => other.map(drop),
+            other => other?.sweep(),
         }
     }
 
     /// The directory that holds them.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -65,7 +71,7 @@ impl Documents {
     ///
     /// # Errors
     /// The system refuses, or a link stands in the way.
-    pub fn write_evidence(&self, file: &str, bytes: &[u8]) -> Result<(String, Sha256Hex), StoreError> {
+    pub(crate) fn write_evidence(&self, file: &str, bytes: &[u8]) -> Result<(String, Sha256Hex), StoreError> {
         self.root.ensure(VERIFY, 0o755)?.write(file, bytes)?;
         Ok((format!("{VERIFY}/{file}"), Sha256Hex::of(bytes)))
     }
@@ -74,7 +80,7 @@ impl Documents {
     ///
     /// # Errors
     /// The file is none that can be updated without loss, or the system refuses.
-    pub fn write_status(&self, last_run: &LastRun) -> Result<(), StoreError> {
+    pub(crate) fn write_status(&self, last_run: &LastRun) -> Result<(), StoreError> {
         if let Some(bytes) = self.new_status(Some(last_run))? {
             self.root.write(STATUS, &bytes)?;
         }
@@ -152,6 +158,15 @@ mod tests {
         let led_away = repository(None);
         symlink("/tmp", led_away.path().join("changes/009_x/verify")).expect("links");
         assert!(matches!(Documents::of_changeset(led_away.path(), &id()), Err(StoreError::Symlink { .. })));
+    }
+
+    #[test]
+    fn two_runs_never_write_to_one_changeset() {
+        let repo = repository(None);
+        let first = Documents::of_changeset(repo.path(), &id()).expect("opens");
+        assert!(matches!(Documents::of_changeset(repo.path(), &id()), Err(StoreError::Busy { .. })));
+        drop(first);
+        Documents::of_changeset(repo.path(), &id()).expect("opens again");
     }
 
     #[test]

@@ -16,7 +16,7 @@ const LEVEL: i32 = 1;
 
 /// The objects of a state directory.
 #[derive(Debug, Clone)]
-pub struct Objects {
+pub(crate) struct Objects {
     root: Directory,
 }
 
@@ -25,7 +25,7 @@ impl Objects {
     ///
     /// # Errors
     /// The directory cannot be made.
-    pub fn open(state: &Directory) -> Result<Self, StoreError> {
+    pub(crate) fn open(state: &Directory) -> Result<Self, StoreError> {
         Ok(Self { root: state.ensure("objects", 0o700)? })
     }
 
@@ -33,7 +33,7 @@ impl Objects {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn writer(&self) -> Result<ObjectWriter, StoreError> {
+    pub(crate) fn writer(&self) -> Result<ObjectWriter, StoreError> {
         let temp = self.root.temporary("object")?;
         let failed = |source| StoreError::Io { action: "compress into", path: self.root.name().to_owned(), source };
         let file = temp.file.try_clone().map_err(failed)?;
@@ -46,7 +46,7 @@ impl Objects {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn read(&self, sha256: &Sha256Hex, limit: u64) -> Result<Option<(Vec<u8>, bool)>, StoreError> {
+    pub(crate) fn read(&self, sha256: &Sha256Hex, limit: u64) -> Result<Option<(Vec<u8>, bool)>, StoreError> {
         let (shard, rest) = sha256.as_str().split_at(2);
         let Ok(directory) = self.root.descend(shard) else { return Ok(None) };
         for (suffix, cut) in [("zst", false), ("cut.zst", true)] {
@@ -64,7 +64,7 @@ impl Objects {
 }
 
 /// An object on its way into the store; dropped unfinished, it goes away.
-pub struct ObjectWriter {
+pub(crate) struct ObjectWriter {
     objects: Objects,
     temp: Temporary,
     encoder: zstd::stream::write::Encoder<'static, File>,
@@ -75,7 +75,7 @@ impl ObjectWriter {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.encoder.write_all(bytes)
     }
 
@@ -83,7 +83,7 @@ impl ObjectWriter {
     ///
     /// # Errors
     /// The system refuses; nothing appears.
-    pub fn finish(self, sha256: &Sha256Hex, cut: bool) -> Result<(), StoreError> {
+    pub(crate) fn finish(self, sha256: &Sha256Hex, cut: bool) -> Result<(), StoreError> {
         let (shard, rest) = sha256.as_str().split_at(2);
         let name = if cut { format!("{rest}.cut.zst") } else { format!("{rest}.zst") };
         let failed = |source| StoreError::Io { action: "write", path: name.clone(), source };

@@ -5,11 +5,16 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
+use super::directory::is_temporary;
+
+/// How old a temporary file is when its writer must be gone.
+const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub(crate) struct Bounds {
     /// How many runs without a changeset.
     pub runs: usize,
     /// How many bytes of outputs, as they are stored.
@@ -27,7 +32,10 @@ impl Default for Bounds {
 ///
 /// # Errors
 /// The system refuses; what is removed by then stays removed.
-pub fn tidy(state: &Path, bounds: Bounds) -> io::Result<()> {
+pub(crate) fn tidy(state: &Path, bounds: Bounds) -> io::Result<()> {
+    for temporary in abandoned(&state.join("objects"))? {
+        fs::remove_file(temporary)?;
+    }
     for run in beyond(runs(&state.join("runs"))?, bounds.runs) {
         fs::remove_dir_all(run)?;
     }
@@ -56,13 +64,26 @@ fn runs(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// Temporary files whose writer must be gone: nobody has written to them for a day.
+fn abandoned(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in entries(directory)? {
+        let entry = entry?;
+        let age = entry.metadata()?.modified()?.elapsed().unwrap_or_default();
+        if entry.file_name().to_str().is_some_and(is_temporary) && age > ABANDONED {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
 struct Object {
     written: SystemTime,
     bytes: u64,
     path: PathBuf,
 }
 
-/// Finished objects, oldest first. Temporary files are somebody's work under way.
+/// Finished objects, oldest first.
 fn objects(directory: &Path) -> io::Result<Vec<Object>> {
     let mut objects = Vec::new();
     for shard in entries(directory)? {

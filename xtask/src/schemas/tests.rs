@@ -152,6 +152,11 @@ fn measured() -> Measured {
     Measured { run_id: RunId::new("r-1").expect("name"), started_at: at.clone(), finished_at: at }
 }
 
+fn git() -> evidence::GitIdentity {
+    let id = "4b825dc642cb6eb9a060e54bf8d69288fbee4904".to_owned();
+    evidence::GitIdentity { head_commit: Some(id.clone()), branch: None, tree: Some(id) }
+}
+
 fn tree() -> SnapshotId {
     SnapshotId::from_root(&Sha256Hex::of(b"tree"))
 }
@@ -168,6 +173,7 @@ fn skill_evidence() -> SkillEvidence {
         tier_reasons: BTreeSet::from([TierReason::Drift]),
         repo_snapshot_before: tree(),
         repo_snapshot_after: tree(),
+        repo_git: git(),
         tracked_drift: TrackedDrift { mode: ReadOnly::Tracked, changed_files: vec!["README.md".into()] },
         spec_sha256: Sha256Hex::of(b"spec"),
         plan_sha256: Sha256Hex::of(b"plan"),
@@ -286,6 +292,7 @@ fn toolchain_evidence_fits() {
         spec_sha256: Sha256Hex::of(b"spec"),
         plan_sha256: Sha256Hex::of(b"plan"),
         repo_snapshot: tree(),
+        repo_git: git(),
         checks: vec![check_evidence()],
         summary: summary(),
         measured: measured(),
