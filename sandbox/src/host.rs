@@ -34,6 +34,8 @@ pub struct Host {
     pub(crate) helper: PathBuf,
     pub(crate) state_dir: PathBuf,
     pub(crate) home: PathBuf,
+    /// Where `/etc/resolv.conf` leads: with some distributions below `/run`, which is hidden.
+    pub(crate) resolver: Option<PathBuf>,
     pub(crate) euid: u32,
     pub(crate) egid: u32,
 }
@@ -57,8 +59,9 @@ impl Host {
         let state_dir = canonical("cannot resolve the state directory", &state_dir)?;
         // A home that does not exist hides nothing and is hidden from nobody.
         let home = fs::canonicalize(&home).unwrap_or(home);
+        let resolver = fs::canonicalize("/etc/resolv.conf").ok();
         let (euid, egid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        Ok(Self { helper, state_dir, home, euid, egid })
+        Ok(Self { helper, state_dir, home, resolver, euid, egid })
     }
 
     /// Whether steps are set up with the power of root.
@@ -192,7 +195,7 @@ mod tests {
 
     fn host(euid: u32) -> Host {
         let path = PathBuf::from("/x");
-        Host { helper: path.clone(), state_dir: path.clone(), home: path, euid, egid: euid }
+        Host { helper: path.clone(), state_dir: path.clone(), home: path, resolver: None, euid, egid: euid }
     }
 
     fn repo(uid: u32, gid: u32) -> RepoFacts {

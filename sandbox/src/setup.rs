@@ -214,7 +214,7 @@ pub enum Inside {
 pub fn setup_ops(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let mut ops = Vec::new();
     ops.extend(namespaces(policy, user));
-    ops.extend(clones(policy, user));
+    ops.extend(clones(policy, host, user));
     // While the layers can be written: an overlay over a read-only upper directory is refused.
     // It is not attached yet, so that it escapes the change to read-only.
     ops.push(SetupOp::Overlay {
@@ -227,7 +227,7 @@ pub fn setup_ops(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
     ops.extend(covers(policy, host));
     ops.push(SetupOp::Dev { shm: policy.limits.disk });
     ops.extend(user.is_mapped().then(|| SetupOp::GitConfig { home: policy.home.clone() }));
-    ops.extend(attachments(policy));
+    ops.extend(attachments(policy, host));
     ops.extend(init(policy, user));
     ops
 }
@@ -254,7 +254,7 @@ fn namespaces(policy: &Policy, user: StepUser) -> Vec<SetupOp> {
 
 /// Everything that is to appear although its directory gets hidden, or writable although the
 /// root gets read-only, is taken first.
-fn clones(policy: &Policy, user: StepUser) -> Vec<SetupOp> {
+fn clones(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let clone = |source: &Path, at: PathBuf, kind| SetupOp::Clone { source: source.to_owned(), at, kind };
     let mut ops = vec![SetupOp::CloneDevices, SetupOp::CloneAccounts { home: policy.home.clone() }];
     for git in git_dirs(policy) {
@@ -267,6 +267,7 @@ fn clones(policy: &Policy, user: StepUser) -> Vec<SetupOp> {
         };
         ops.push(clone(&tool.source, tool.at.clone(), kind));
     }
+    ops.extend(resolver(policy, host).map(|path| clone(path, path.to_owned(), CloneKind::Tool)));
     for cache in &policy.caches {
         ops.push(clone(&cache.source, policy.repo.join(cache.at.as_str()), CloneKind::Cache));
     }
@@ -298,7 +299,7 @@ fn covers(policy: &Policy, host: &Host) -> Vec<SetupOp> {
     ops
 }
 
-fn attachments(policy: &Policy) -> Vec<SetupOp> {
+fn attachments(policy: &Policy, host: &Host) -> Vec<SetupOp> {
     let in_root = |at: PathBuf| SetupOp::Attach { at, inside: Inside::Root };
     let mut ops = vec![
         in_root("/etc/passwd".into()),
@@ -306,6 +307,7 @@ fn attachments(policy: &Policy) -> Vec<SetupOp> {
         SetupOp::AttachRepo { at: policy.repo.clone() },
     ];
     ops.extend(policy.tools.iter().map(|tool| in_root(tool.at.clone())));
+    ops.extend(resolver(policy, host).map(|path| in_root(path.to_owned())));
     for cache in &policy.caches {
         let inside = Inside::Repo { repo: policy.repo.clone(), path: cache.at.clone() };
         ops.push(SetupOp::Attach { at: policy.repo.join(cache.at.as_str()), inside });
@@ -319,6 +321,12 @@ fn attachments(policy: &Policy) -> Vec<SetupOp> {
     // After the last mount point in them is made.
     ops.push(SetupOp::SealCovers);
     ops
+}
+
+/// A step that may use the network finds no name without this file, wherever it lies.
+fn resolver<'a>(policy: &Policy, host: &'a Host) -> Option<&'a Path> {
+    let path = host.resolver.as_deref()?;
+    (policy.network == Network::Allow && path.starts_with("/run")).then_some(path)
 }
 
 fn init(policy: &Policy, user: StepUser) -> Vec<SetupOp> {
@@ -526,7 +534,14 @@ mod tests {
     const ROOT: StepUser = StepUser::Mapped { uid: 7, gid: 7 };
 
     fn host() -> Host {
-        Host { helper: "/h".into(), state_dir: "/home/u/.state".into(), home: "/home/u".into(), euid: 1001, egid: 1001 }
+        Host {
+            helper: "/h".into(),
+            state_dir: "/home/u/.state".into(),
+            home: "/home/u".into(),
+            resolver: Some("/run/r/stub.conf".into()),
+            euid: 1001,
+            egid: 1001,
+        }
     }
 
     fn policy() -> Policy {
@@ -645,6 +660,8 @@ execute the command";
         let ops = setup_ops(&policy, &host(), USER);
         assert!(ops.iter().any(|op| matches!(op, SetupOp::Unshare { network: false, .. })));
         assert!(!ops.iter().any(|op| matches!(op, SetupOp::Sys | SetupOp::Loopback)));
+        let shows_resolver = |op: &SetupOp| matches!(op, SetupOp::Attach { at, .. } if at.starts_with("/run/r"));
+        assert!(ops.iter().any(shows_resolver));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 
 use bench::{Bench, Check, Role, Step, line, until_closed};
 use libtest_mimic::{Arguments, Failed};
+use nix::mount::MsFlags;
 use proctor_core::enforcement::{Control, ControlState};
 use proctor_core::outcome::StartFault;
 use proctor_core::plan::{Limit, Network, RelPath};
@@ -57,6 +58,7 @@ const CHECKS: &[(&str, Check)] = checks![
     a_missing_program_is_reported,
     a_missing_workdir_is_reported,
     a_mount_in_the_repository_is_refused,
+    a_repository_that_cannot_be_mapped_is_refused,
     a_home_in_the_repository_is_refused,
     no_process_is_left_and_the_space_stays,
     a_discarded_layer_gives_its_room_back,
@@ -519,21 +521,37 @@ fn a_mount_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
         return Ok(());
     }
     let at = bench.repo.join("src");
-    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
-    nix::mount::mount(
-        None::<&str>,
-        "/",
-        None::<&str>,
-        nix::mount::MsFlags::MS_PRIVATE | nix::mount::MsFlags::MS_REC,
-        None::<&str>,
-    )?;
-    nix::mount::mount(None::<&str>, &at, Some("tmpfs"), nix::mount::MsFlags::empty(), None::<&str>)?;
+    bench::own_mounts()?;
+    nix::mount::mount(None::<&str>, &at, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
     // Launcher and space of their own: those of the bench began before the mount.
     let bench = Bench::over(bench.role, &bench.root)?;
     let ran = bench.run(&Step::sh("true"))?;
     match ran.reports.as_slice() {
         [Report::Refused { control: Control::Layer, message, hint }] => {
             assert!(message.contains(&at.display().to_string()) && hint.contains("umount"), "{message} {hint}");
+            Ok(())
+        }
+        other => Err(format!("{other:?}").into()),
+    }
+}
+
+/// An overlay cannot map owners. Over somebody else's repository nothing needs to be mapped.
+fn a_repository_that_cannot_be_mapped_is_refused(bench: &Bench) -> Result<(), Failed> {
+    if bench.role == Role::User {
+        return Ok(());
+    }
+    bench::own_mounts()?;
+    let options = format!("lowerdir={}:{}", bench.repo.display(), bench.home.display());
+    nix::mount::mount(Some("overlay"), &bench.repo, Some("overlay"), MsFlags::empty(), Some(options.as_str()))?;
+    let bench = Bench::over(bench.role, &bench.root)?;
+    let ran = bench.run(&Step::sh("cat tracked.txt"))?;
+    match ran.reports.as_slice() {
+        [Report::Refused { control: Control::UserNamespace, hint, .. }] if bench.role == Role::RootOwn => {
+            assert!(hint.contains("chown"), "{hint}");
+            Ok(())
+        }
+        _ if bench.role == Role::RootForeign => {
+            assert_eq!(ran.printed(), "as it was");
             Ok(())
         }
         other => Err(format!("{other:?}").into()),

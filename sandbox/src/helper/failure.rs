@@ -96,3 +96,40 @@ fn hint(control: Control, errno: Option<Errno>) -> &'static str {
         _ => "run `proctor doctor`, and report what it prints if it finds nothing missing",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(control: Control, error: io::Error) -> (String, String) {
+        match refuse(control, "do it")(error) {
+            Failure::Refused { message, hint, .. } => (message, hint),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_error_and_how_to_mend_it() {
+        let (message, hint) = told(Control::UserNamespace, io::Error::from_raw_os_error(libc::ENOSPC));
+        assert!(
+            message.starts_with("cannot do it: ENOSPC (") && hint.contains("max_user_namespaces"),
+            "{message} {hint}"
+        );
+        let (_, hint) = told(Control::PrivateProc, io::Error::from_raw_os_error(libc::EPERM));
+        assert!(hint.contains("systempaths"), "{hint}");
+    }
+
+    #[test]
+    fn the_kernels_own_words_are_kept() {
+        let said = Explained { errno: libc::EINVAL, said: "overlay: too many lower directories".to_owned() };
+        let (message, hint) = told(Control::Layer, io::Error::other(said));
+        assert!(message.contains("EINVAL") && message.contains("too many lower directories"), "{message}");
+        assert!(hint.contains("overlayfs"), "{hint}");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_at_a_character() {
+        let text = bounded("ä".repeat(4000));
+        assert!(text.len() < 5000 && text.ends_with('…'));
+    }
+}

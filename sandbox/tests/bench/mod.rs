@@ -439,3 +439,10 @@ pub(crate) fn children() -> Result<usize, Failed> {
     }
     Ok(count)
 }
+
+/// Makes this process's mounts its own, so that a trial can add some.
+pub(crate) fn own_mounts() -> Result<(), Failed> {
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
+    let flags = nix::mount::MsFlags::MS_PRIVATE | nix::mount::MsFlags::MS_REC;
+    Ok(nix::mount::mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)?)
+}
