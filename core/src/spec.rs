@@ -10,6 +10,7 @@ mod diagnostic;
 mod layer;
 mod operator;
 mod provenance;
+mod report;
 mod resolve;
 mod rules;
 mod schema;
@@ -49,7 +50,7 @@ pub struct Reading {
 /// # Errors
 /// Everything that is wrong with it, warnings too, sorted by where it stands.
 pub fn read(bytes: &[u8]) -> Result<Reading, Vec<Diagnostic>> {
-    let mut report = decode::Report::default();
+    let mut report = report::Report::default();
     let spec = decode::read(bytes, &mut report);
     let diagnostics = report.finish();
     match spec {

@@ -151,3 +151,42 @@ proptest! {
         }
     }
 }
+
+/// Specs in which every pair of values would have to be looked at, were a rule not careful: with
+/// thousands of each, a rule that is not would not come back while anyone waits.
+#[test]
+fn large_specs_are_answered() {
+    const MANY: usize = 6_000;
+    let skill = |name: usize, keys: &str| format!("  s{name}: {{ {keys} steps: [{{ name: a, cmd: x }}] }}\n");
+    let with = |include: String, skills: String, rest: &str| {
+        format!("version: 1\n{rest}profiles: {{ p: {{ include: [{include}] }} }}\nskills:\n{skills}")
+    };
+    let all = |prefix: &str| (0..MANY).map(|n| format!("{prefix}{n}")).collect::<Vec<_>>().join(", ");
+    let chain = |last: &str| {
+        let needs = |n: usize| if n == 0 { format!("needs: [{last}],") } else { format!("needs: [s{}],", n - 1) };
+        (0..MANY).map(|n| skill(n, &needs(n))).collect::<String>()
+    };
+    let plain: String = (0..MANY).map(|n| skill(n, "")).collect();
+    let same_check_names: String =
+        (0..MANY).map(|n| format!("  \"{}\": {{ required: [{{ cmd: x }}] }}\n", odd_name(n))).collect();
+    let clashing: String =
+        (0..MANY).map(|n| format!("  \"{}\": {{ steps: [{{ name: a, cmd: x }}] }}\n", odd_name(n))).collect();
+    let cases = [
+        ("a chain of needs", with(all("s"), chain(""), ""), true),
+        ("a cycle of needs", with(all("s"), chain(&format!("s{}", MANY - 1)), ""), false),
+        ("no include is known", with(all("t"), plain.clone(), ""), false),
+        ("nothing is included twice", with(all("s"), plain.clone(), ""), true),
+        ("checks of one name", with("s0".into(), skill(0, ""), &format!("toolchains:\n{same_check_names}")), true),
+        ("artifacts of one name", with("s0".into(), clashing, ""), false),
+        ("warnings without number", with("s0".into(), plain, ""), true),
+    ];
+    for (name, text, accepted) in cases {
+        assert_eq!(spec::read(text.as_bytes()).is_ok(), accepted, "{name}");
+        laws_hold(text.as_bytes());
+    }
+}
+
+/// Names that differ, and are one name where only what file names keep counts.
+fn odd_name(number: usize) -> String {
+    (0..14).map(|bit| if number >> bit & 1 == 1 { '/' } else { ' ' }).chain(['x']).collect()
+}

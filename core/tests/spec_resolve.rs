@@ -147,11 +147,11 @@ fn every_toolchain_check_is_planned_under_its_own_name() {
         profiles: { p: { include: [s] } }\nskills: { s: { steps: [{ name: s.1, cmd: x }] } }\n";
     let resolved = resolve(text, "").expect("a plan");
     let names: Vec<&str> = resolved.plan.toolchain.iter().map(|check| check.run.name.as_str()).collect();
-    assert_eq!(names, ["a_b.1", "a_b.1_", "s.1_"]);
+    assert_eq!(names, ["a_b.1", "a_b.1-2", "s.1-2"]);
     for check in &resolved.plan.toolchain {
         assert_eq!((check.run.timeout_ms, check.run.read_only), (9, ReadOnly::Tracked));
     }
-    assert_eq!(resolved.provenance.paths().collect::<Vec<_>>(), ["a b/a_b.1", "a/b/a_b.1_", "s/s.1", "s/s.1_"]);
+    assert_eq!(resolved.provenance.paths().collect::<Vec<_>>(), ["a b/a_b.1", "a/b/a_b.1-2", "s/s.1", "s/s.1-2"]);
 }
 
 #[test]

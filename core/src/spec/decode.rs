@@ -7,7 +7,8 @@
 use std::str::FromStr;
 
 use super::command::Command;
-use super::diagnostic::{self, Code, Diagnostic, Severity, quoted};
+use super::diagnostic::{Code, Diagnostic, quoted};
+use super::report::Report;
 use super::rules;
 use super::size::Size;
 use super::span::{Span, Spanned};
@@ -19,59 +20,13 @@ use crate::names::{BadName, EnvName, ProfileName, SkillName, StepName, Toolchain
 use crate::plan::{Determinism, Network, ReadOnly, RelPath};
 use crate::tier::Tier;
 
-/// How many diagnostics are listed; what is beyond is counted.
-const MAX_DIAGNOSTICS: usize = 256;
-
-/// What is wrong so far.
-#[derive(Debug, Default)]
-pub(super) struct Report {
-    found: Vec<Diagnostic>,
-    unlisted: usize,
-}
-
-impl Report {
-    pub(super) fn add(&mut self, problem: Diagnostic) {
-        if self.is_full() {
-            self.unlisted += 1;
-        } else {
-            self.found.push(problem);
-        }
-    }
-
-    /// Whether nothing more will be listed.
-    pub(super) fn is_full(&self) -> bool {
-        self.found.len() >= MAX_DIAGNOSTICS
-    }
-
-    fn has_errors(&self) -> bool {
-        self.found.iter().any(|problem| problem.severity == Severity::Error)
-    }
-
-    /// Whether nothing can be said of the whole of `span`: an error was found in it, or it is
-    /// that of a value that is not there.
-    fn is_in_doubt(&self, span: Span) -> bool {
-        span == Span::default()
-            || self.found.iter().filter_map(|problem| problem.span).any(|found| span.contains(found))
-    }
-
-    /// All of it, sorted by where it stands.
-    pub(super) fn finish(mut self) -> Vec<Diagnostic> {
-        diagnostic::sort(&mut self.found);
-        if self.unlisted > 0 {
-            let message = format!("{} more problems are not listed", self.unlisted);
-            self.found.push(Diagnostic::unplaced(Code::TooManyProblems, message));
-        }
-        self.found
-    }
-}
-
 /// Reads a spec as far as it can be read. It is whole where `report` has no errors after that.
 pub(super) fn read(bytes: &[u8], report: &mut Report) -> Option<Spec> {
     let root = yaml::parse(bytes, report)?;
     let spec = Spec::decode(&root, report)?;
-    let mut of_rules = rules::check(&spec);
-    of_rules.retain(|problem| problem.span.is_some_and(|span| !report.is_in_doubt(span)));
-    of_rules.into_iter().for_each(|problem| report.add(problem));
+    let mut of_rules = Report::default();
+    rules::check(&spec, &mut of_rules);
+    report.add_undoubted(of_rules);
     if !report.has_errors() {
         second_opinion(bytes, &spec, &root, report);
     }
@@ -436,7 +391,7 @@ impl<'n, 'a> Fields<'n, 'a> {
             }
         };
         for (key, _) in entries.unwrap_or_default().iter().filter(|(key, _)| !known.contains(&key.text.as_ref())) {
-            report.add(unknown_key(key, what, known));
+            report.add_with(|| unknown_key(key, what, known));
         }
         Self { head: node.head, entries }
     }

@@ -241,19 +241,24 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// The candidate that differs least from `given`, where it is near enough to be meant.
+/// The candidate that differs least from `given`, where it is near enough to be meant. Only so
+/// many candidates are looked at, and only such as are of about its length.
 fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const LONGEST: usize = 200;
+    const CANDIDATES: usize = 1000;
     if given.len() > LONGEST {
         return None;
     }
-    let (distance, name) = candidates
+    let given = given.to_lowercase();
+    let allowed = |name: &str| (given.chars().count().max(name.chars().count()) / 3).max(1);
+    candidates
         .into_iter()
-        .filter(|name| name.len() <= LONGEST)
-        .map(|name| (strsim::damerau_levenshtein(&given.to_lowercase(), &name.to_lowercase()), name))
-        .min()?;
-    let allowed = (given.chars().count().max(name.chars().count()) / 3).max(1);
-    (distance <= allowed).then_some(name)
+        .take(CANDIDATES)
+        .filter(|name| name.len() <= LONGEST && name.len().abs_diff(given.len()) <= 4 * allowed(name))
+        .map(|name| (strsim::damerau_levenshtein(&given, &name.to_lowercase()), name))
+        .filter(|(distance, name)| *distance <= allowed(name))
+        .min()
+        .map(|(_, name)| name)
 }
 
 /// Text from outside as it may stand in a message: in backticks, control characters escaped,

@@ -72,8 +72,14 @@ pub fn adhoc_step(
     let overrides = Overrides::of(adhoc);
     let layers = [overrides.settings(), Settings::of_defaults(spec.and_then(|spec| spec.defaults.as_ref()))];
     let mut resolver = Resolver::new(operator);
-    let step =
-        resolver.step(&step_key("exec", &name), name, adhoc.cmd.clone(), Origin::CommandLine, &layers, Own::none());
+    let step = resolver.step(
+        &step_key("exec", name.as_str()),
+        name,
+        adhoc.cmd.clone(),
+        Origin::CommandLine,
+        &layers,
+        Own::none(),
+    );
     resolver.finish().map(|_| step)
 }
 
@@ -84,8 +90,28 @@ fn unknown_profile(spec: &Spec, profile: &ProfileName) -> Diagnostic {
         .hint(format!("its profiles are {}", listed(spec.profiles.names())))
 }
 
-fn step_key(group: &str, step: &StepName) -> String {
+fn step_key(group: &str, step: &str) -> String {
     format!("{group}/{step}")
+}
+
+/// The names that toolchain checks cannot take any more.
+struct CheckNames {
+    names: BTreeSet<String>,
+    /// `skill/step` of steps that are named as checks are; their provenance has the same form.
+    steps: BTreeSet<String>,
+    /// The last number that was put behind a name, so that no free one is looked for twice.
+    suffixes: BTreeMap<String, usize>,
+}
+
+impl CheckNames {
+    fn of(spec: &Spec) -> Self {
+        let steps = |(name, skill): (&Spanned<SkillName>, &Skill)| {
+            let names = skill.steps.value.iter().map(|step| step_path(&name.value, &step.name.value));
+            names.collect::<Vec<String>>()
+        };
+        let steps = spec.skills.iter().flat_map(steps).collect();
+        Self { names: BTreeSet::new(), steps, suffixes: BTreeMap::new() }
+    }
 }
 
 /// Collects the plan's values, their sources, and what is wrong.
@@ -127,19 +153,19 @@ impl<'a> Resolver<'a> {
     }
 
     fn checks(&mut self, spec: &Spec) -> Vec<PlannedCheck> {
-        let mut taken = BTreeSet::new();
+        let mut taken = CheckNames::of(spec);
         let mut planned = Vec::new();
         for (toolchain, written) in spec.toolchains.iter().flat_map(Table::iter) {
             for (index, check) in written.required.iter().flatten().enumerate() {
                 let Some(cmd) = self.command(&check.cmd) else { continue };
-                let Some(name) = self.check_name(spec, &toolchain.value, index + 1, &mut taken) else { continue };
+                let Some(name) = self.check_name(&toolchain.value, index + 1, &mut taken) else { continue };
                 let origin = Origin::Step(check.cmd.span);
                 let tracked = Spanned::new(built_in::READ_ONLY, Span::default());
                 // A check reads a version; the protection of the tree is not the spec's to lower there.
                 let fixed =
                     Settings { origin: |_| Origin::BuiltIn, read_only: Some(&tracked), ..Settings::of_defaults(None) };
                 let layers = [fixed, Settings::of_defaults(spec.defaults.as_ref())];
-                let key = step_key(toolchain.value.as_str(), &name);
+                let key = step_key(toolchain.value.as_str(), name.as_str());
                 let run = self.step(&key, name, cmd, origin, &layers, Own::none());
                 let version = match &check.version {
                     Some(range) => VersionDemand::Range { range: range.value.clone() },
@@ -153,21 +179,16 @@ impl<'a> Resolver<'a> {
 
     /// `<toolchain>.<n>` as a step name, told apart from those in `taken` and from the steps of a
     /// skill that has the toolchain's name.
-    fn check_name(
-        &mut self,
-        spec: &Spec,
-        toolchain: &ToolchainName,
-        number: usize,
-        taken: &mut BTreeSet<String>,
-    ) -> Option<StepName> {
-        let namesake = spec.skills.get(toolchain.as_str());
-        let is_step =
-            |name: &str| namesake.is_some_and(|s| s.steps.value.iter().any(|step| step.name.value.as_str() == name));
+    fn check_name(&mut self, toolchain: &ToolchainName, number: usize, taken: &mut CheckNames) -> Option<StepName> {
         let keep = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' };
-        let mut text = format!("{}.{number}", toolchain.as_str().chars().map(keep).collect::<String>());
-        while is_step(&text) || !taken.insert(text.clone()) {
-            text.push('_');
+        let base = format!("{}.{number}", toolchain.as_str().chars().map(keep).collect::<String>());
+        let mut text = base.clone();
+        while taken.steps.contains(&step_key(toolchain.as_str(), &text)) || taken.names.contains(&text) {
+            let next = taken.suffixes.entry(base.clone()).or_insert(1);
+            *next += 1;
+            text = format!("{base}-{next}");
         }
+        taken.names.insert(text.clone());
         match StepName::new(text) {
             Ok(name) => Some(name),
             Err(bad) => {
@@ -178,20 +199,29 @@ impl<'a> Resolver<'a> {
     }
 
     fn skills(&mut self, spec: &Spec, profile: &Profile) -> Vec<PlannedSkill> {
+        let written: BTreeMap<&str, &Skill> = spec.skills.iter().map(|(name, s)| (name.value.as_str(), s)).collect();
         let include = &profile.include.value;
+        let places: BTreeMap<&SkillName, usize> = include.iter().enumerate().map(|(at, n)| (&n.value, at)).collect();
         let mut planned = Vec::new();
         for name in include {
-            match spec.skills.get(name.value.as_str()) {
-                Some(skill) => planned.push(self.skill(spec, &name.value, skill, include)),
+            match written.get(name.value.as_str()) {
+                Some(skill) => planned.push(self.skill(spec, &name.value, skill, &places)),
                 None => self.problems.push(rules::unknown_skill(spec, name)),
             }
         }
         planned
     }
 
-    fn skill(&mut self, spec: &Spec, name: &SkillName, skill: &Skill, include: &[Spanned<SkillName>]) -> PlannedSkill {
+    fn skill(
+        &mut self,
+        spec: &Spec,
+        name: &SkillName,
+        skill: &Skill,
+        places: &BTreeMap<&SkillName, usize>,
+    ) -> PlannedSkill {
         let steps = skill.steps.value.iter().filter_map(|step| self.written_step(spec, name, skill, step)).collect();
-        let needed: Vec<&SkillName> = skill.needs.iter().flat_map(|needs| &needs.value).map(|n| &n.value).collect();
+        let needs: BTreeMap<usize, &SkillName> =
+            skill.needs().filter_map(|need| places.get(&need.value).map(|at| (*at, &need.value))).collect();
         let text = |text: Option<&Text>| text.map(|text| text.0.clone()).unwrap_or_default();
         let platform = skill.platform.iter().flat_map(Table::iter);
         PlannedSkill {
@@ -199,7 +229,7 @@ impl<'a> Resolver<'a> {
             description: text(skill.description.as_ref()),
             determinism: skill.determinism.map_or(built_in::DETERMINISM, |class: Spanned<Determinism>| class.value),
             declared_tier: skill.tier.map_or(built_in::TIER, |tier: Spanned<Tier>| tier.value),
-            needs: include.iter().map(|n| &n.value).filter(|n| needed.contains(n)).cloned().collect(),
+            needs: needs.into_values().cloned().collect(),
             caches: skill.caches.iter().flatten().map(|path| path.value.clone()).collect(),
             platform: platform.map(|(name, value)| (name.value.0.clone(), value.0.clone())).collect(),
             container: text(skill.container.as_ref().map(|container| &container.value)),

@@ -126,6 +126,13 @@ pub struct Skill {
     pub env: Option<Table<EnvName, Text>>,
 }
 
+impl Skill {
+    /// The skills that it needs, as written.
+    pub(super) fn needs(&self) -> impl Iterator<Item = &Spanned<SkillName>> {
+        self.needs.iter().flat_map(|needs| &needs.value)
+    }
+}
+
 /// One command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 
 use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, StructureStyle};
 
-use super::decode::Report;
 use super::diagnostic::{Code, Diagnostic, quoted};
+use super::report::Report;
 use super::span::Span;
 
 /// How many bytes a spec may have.

@@ -1,0 +1,100 @@
+//! Rules about what skills need of each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::diagnostic::{Code, Diagnostic, quoted};
+use super::super::report::Report;
+use super::super::span::Spanned;
+use super::{Facts, repeated};
+use crate::names::SkillName;
+
+pub(super) fn are_known(facts: &Facts<'_>, found: &mut Report) {
+    for (name, skill) in facts.skills() {
+        for need in skill.needs() {
+            let text = need.value.as_str();
+            if need.value == name.value {
+                found.add_with(|| {
+                    Diagnostic::error(Code::SelfNeed, need.span, format!("{} needs itself", quoted(text)))
+                });
+            } else if !facts.has_skill(&need.value) {
+                found.add_with(|| {
+                    let message = format!("there is no skill {}", quoted(text));
+                    Diagnostic::error(Code::UnknownNeed, need.span, message)
+                        .did_you_mean(text, facts.spec.skills.names())
+                });
+            }
+        }
+    }
+}
+
+pub(super) fn stand_once(facts: &Facts<'_>, found: &mut Report) {
+    for (_, skill) in facts.skills() {
+        repeated(skill.needs(), |need, first| {
+            found.add_with(|| {
+                let message = format!("{} is needed twice", quoted(need.value.as_str()));
+                Diagnostic::error(Code::DuplicateNeed, need.span, message).label(first, "first here")
+            });
+        });
+    }
+}
+
+/// A skill whose needs are being followed.
+struct Visit<'a, I> {
+    name: &'a str,
+    needs: I,
+    /// The need that is being followed.
+    followed: Option<&'a Spanned<SkillName>>,
+}
+
+/// Follows needs depth first, each skill once, without recursion; tells the first cycle.
+pub(super) fn have_no_cycle(facts: &Facts<'_>, found: &mut Report) {
+    let visit = |name: &'_ str| {
+        facts.skills.get_key_value(name).map(|(name, skill)| Visit {
+            name: *name,
+            needs: skill.needs(),
+            followed: None,
+        })
+    };
+    let mut done: BTreeSet<&str> = BTreeSet::new();
+    for start in facts.skills.keys() {
+        let mut path: Vec<_> = visit(start).filter(|_| !done.contains(start)).into_iter().collect();
+        let mut depths: BTreeMap<&str, usize> = BTreeMap::from([(*start, 0)]);
+        while let Some(last) = path.last_mut() {
+            last.followed = last.needs.next();
+            let Some(need) = last.followed else {
+                done.insert(last.name);
+                depths.remove(last.name);
+                path.pop();
+                continue;
+            };
+            let name = need.value.as_str();
+            let itself = name == last.name;
+            match depths.get(name) {
+                Some(_) if itself => {}
+                Some(depth) => {
+                    let cycle: Vec<_> = path[*depth..].iter().filter_map(|visit| visit.followed).collect();
+                    return found.add_with(|| told(&cycle));
+                }
+                None if done.contains(name) => {}
+                None => {
+                    if let Some(next) = visit(name) {
+                        depths.insert(next.name, path.len());
+                        path.push(next);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A cycle as a message: at most ten of its skills, from the one that stands first in the file.
+fn told(cycle: &[&Spanned<SkillName>]) -> Diagnostic {
+    const SHOWN: usize = 10;
+    let first = (0..cycle.len()).min_by_key(|at| cycle[*at].span.start).unwrap_or(0);
+    let in_order: Vec<_> = cycle[first..].iter().chain(&cycle[..first]).collect();
+    let names: Vec<String> = in_order.iter().take(SHOWN).map(|need| quoted(need.value.as_str())).collect();
+    let end = if cycle.len() > SHOWN { "…".to_owned() } else { names[0].clone() };
+    let message = format!("skills need each other: {} needs {end}", names.join(" needs "));
+    let problem = Diagnostic::error(Code::NeedCycle, in_order[0].span, message);
+    in_order.iter().take(SHOWN).skip(1).fold(problem, |problem, need| problem.label(need.span, "and here"))
+}

@@ -1,0 +1,106 @@
+//! Rules about steps and their commands.
+
+use globset::GlobBuilder;
+
+use super::super::command::{BadCommand, Command};
+use super::super::diagnostic::{Code, Diagnostic, quoted};
+use super::super::report::Report;
+use super::super::span::Spanned;
+use super::super::written::Text;
+use super::{Facts, repeated};
+use crate::evidence::escape_output;
+use crate::names::StepName;
+use crate::plan::RelPath;
+
+pub(super) fn are_there(facts: &Facts<'_>, found: &mut Report) {
+    for (name, skill) in facts.skills().filter(|(_, skill)| skill.steps.value.is_empty()) {
+        found.add_with(|| {
+            let message = format!("the skill {} has no steps", quoted(name.value.as_str()));
+            Diagnostic::error(Code::NoSteps, skill.steps.span, message)
+        });
+    }
+}
+
+pub(super) fn have_unique_names(facts: &Facts<'_>, found: &mut Report) {
+    for (_, skill) in facts.skills() {
+        let names = skill.steps.value.iter().map(|step| &step.name);
+        repeated(names, |name: &Spanned<StepName>, first| {
+            found.add_with(|| {
+                let message = format!("the skill has two steps {}", quoted(name.value.as_str()));
+                Diagnostic::error(Code::DuplicateStep, name.span, message).label(first, "first here")
+            });
+        });
+    }
+}
+
+pub(super) fn have_commands_that_run(facts: &Facts<'_>, found: &mut Report) {
+    for cmd in facts.checks().map(|check| &check.cmd).chain(facts.steps().map(|step| &step.cmd)) {
+        if let Err(bad) = cmd.value.argv() {
+            found.add_with(|| bad_command(cmd, &bad));
+        }
+    }
+}
+
+/// What is said of a command that cannot be run.
+pub(in super::super) fn bad_command(cmd: &Spanned<Command>, bad: &BadCommand) -> Diagnostic {
+    let code = match bad {
+        BadCommand::Empty => Code::EmptyCommand,
+        BadCommand::Nul | BadCommand::OpenQuote => Code::BadCommand,
+        BadCommand::NeedsShell { .. } => Code::NeedsShell,
+    };
+    let problem = Diagnostic::error(code, cmd.span, bad.to_string());
+    match (bad, &cmd.value) {
+        (BadCommand::NeedsShell { .. }, Command::Line(line)) => in_a_shell(problem, line),
+        (BadCommand::Empty, _) => problem.hint("write the program and its arguments, such as `[\"cargo\", \"test\"]`"),
+        (BadCommand::OpenQuote, _) => problem.hint("close the quote, or write a list of words"),
+        _ => problem,
+    }
+}
+
+/// How to write a line so that a shell runs it. A long one is not repeated.
+fn in_a_shell(problem: Diagnostic, line: &Text) -> Diagnostic {
+    const SHOWN: usize = 200;
+    let shown = if line.as_str().len() > SHOWN { "…" } else { line.as_str() };
+    let script = escape_output(serde_json::Value::from(shown).to_string().as_bytes());
+    problem
+        .hint(format!("to run it in a shell, write `[\"sh\", \"-c\", {script}]`"))
+        .hint("to mean the characters themselves, quote them or write a list of words")
+}
+
+pub(super) fn have_globs_for_inputs(facts: &Facts<'_>, found: &mut Report) {
+    for globs in facts.steps().filter_map(|step| step.inputs.as_ref()) {
+        if globs.value.is_empty() {
+            found.add_with(|| {
+                let problem = Diagnostic::error(Code::EmptyList, globs.span, "`inputs` names no file");
+                problem.hint("leave it out where the result depends on the whole tree")
+            });
+        }
+        for glob in &globs.value {
+            if let Some(problem) = bad_glob(glob) {
+                found.add(problem);
+            }
+        }
+    }
+}
+
+fn bad_glob(glob: &Spanned<Text>) -> Option<Diagnostic> {
+    let text = glob.value.as_str();
+    if let Err(error) = GlobBuilder::new(text).literal_separator(true).build() {
+        let message = format!("{} is not a glob: {}", quoted(text), error.kind());
+        return Some(Diagnostic::error(Code::BadGlob, glob.span, message));
+    }
+    let bad = RelPath::new(text).err()?;
+    let message = format!("the glob {} {}", quoted(text), bad.problem);
+    Some(Diagnostic::error(Code::BadPath, glob.span, message))
+}
+
+pub(super) fn expect_what_can_be(facts: &Facts<'_>, found: &mut Report) {
+    let exits = facts.steps().filter_map(|step| step.expect.as_ref()?.exit.as_ref());
+    for exit in exits.filter(|exit| exit.value.is_empty()) {
+        found.add_with(|| {
+            let problem =
+                Diagnostic::error(Code::EmptyList, exit.span, "`exit` lists no exit code, so nothing could pass");
+            problem.hint("leave it out for `[0]`")
+        });
+    }
+}
