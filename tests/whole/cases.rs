@@ -5,6 +5,7 @@ mod commands;
 mod drift;
 mod environment;
 mod evidence;
+mod hiding;
 mod interruption;
 mod layouts;
 mod limits;
@@ -24,12 +25,13 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 19] = [
+    let groups: [&'static [Case]; 20] = [
         changesets::CASES,
         commands::CASES,
         drift::CASES,
         environment::CASES,
         evidence::CASES,
+        hiding::CASES,
         interruption::CASES,
         layouts::CASES,
         limits::CASES,

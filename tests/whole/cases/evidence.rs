@@ -26,6 +26,7 @@ pub(super) const CASES: &[Case] = &[
     case("evidence::the_changeset_as_a_link_is_refused", changeset_link),
     case("evidence::an_artifact_as_a_link_is_not_followed", artifact_link),
     case("evidence::no_temporary_file_stays", no_temporary_files),
+    case("evidence::two_runs_at_once_leave_a_whole_record", two_runs_at_once),
     case("evidence::every_control_is_accounted_for", enforcement_is_whole),
 ];
 
@@ -212,6 +213,21 @@ fn no_temporary_files(env: &TestEnvironment) {
     let written: Vec<String> =
         names(&repo.changeset().join("verify")).iter().map(|name| format!("verify/{name}")).collect();
     assert_eq!(written, cited);
+}
+
+/// Many documents and no step that runs: nearly all of the time goes into writing.
+fn two_runs_at_once(env: &TestEnvironment) {
+    let skill = |index| Skill::new(&format!("verify.skill{index}"), [Step::argv("it", &["true"])]).tier(2);
+    let repo = env.repo(&Spec::new((0..60).map(skill)));
+    let runs = [repo.start(&["--max-tier", "1"]), repo.start(&["--max-tier", "1"])];
+    for run in runs.map(crate::process::Running::wait) {
+        run.exits(5);
+    }
+    documents::check_all(repo.path());
+    let run_id = repo.last_run()["run_id"].clone();
+    let of_another =
+        (0..60).filter(|index| repo.evidence(&format!("verify.skill{index}"))["measured"]["run_id"] != run_id);
+    assert_eq!(of_another.count(), 0, "the record mixes two runs");
 }
 
 fn enforcement_is_whole(env: &TestEnvironment) {
