@@ -431,13 +431,14 @@ pub(crate) fn pidfds_of(marker: &str) -> Result<Vec<std::os::fd::OwnedFd>, Faile
     pids.map(|pid| Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?)).collect()
 }
 
-/// How many children this process has.
-pub(crate) fn children() -> Result<usize, Failed> {
-    let mut count = 0;
+/// The children of this process.
+pub(crate) fn children() -> Result<Vec<String>, Failed> {
+    let mut children = Vec::new();
     for task in fs::read_dir("/proc/self/task")? {
-        count += fs::read_to_string(task?.path().join("children"))?.split_whitespace().count();
+        let listed = fs::read_to_string(task?.path().join("children"))?;
+        children.extend(listed.split_whitespace().map(str::to_owned));
     }
-    Ok(count)
+    Ok(children)
 }
 
 /// Makes this process's mounts its own, so that a trial can add some.
