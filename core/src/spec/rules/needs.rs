@@ -49,11 +49,7 @@ struct Visit<'a, I> {
 /// Follows needs depth first, each skill once, without recursion; tells the first cycle.
 pub(super) fn have_no_cycle(facts: &Facts<'_>, found: &mut Report) {
     let visit = |name: &'_ str| {
-        facts.skills.get_key_value(name).map(|(name, skill)| Visit {
-            name: *name,
-            needs: skill.needs(),
-            followed: None,
-        })
+        facts.skills.get_key_value(name).map(|(name, skill)| Visit { name, needs: skill.needs(), followed: None })
     };
     let mut done: BTreeSet<&str> = BTreeSet::new();
     for start in facts.skills.keys() {

@@ -1,0 +1,240 @@
+//! Laws of the evidence documents: what is written reads back as the same value and fits its
+//! schema; the stable part ignores what is measured, sees everything else, and holds outputs
+//! only where the determinism class promises them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proctor_core::canonical::Json;
+use proctor_core::digest::{Sha256Hex, SnapshotId};
+use proctor_core::drift::{Change, ChangeKind, Diff, DriftMethod, StepDrift};
+use proctor_core::enforcement::{Control, Enforcement};
+use proctor_core::evidence::{
+    self, AttemptEvidence, CheckEvidence, DriftEvidence, GitIdentity, Measured, Resources, SkillEvidence, StepEvidence,
+    StreamEvidence, Summary, ToolchainEvidence, TrackedDrift,
+};
+use proctor_core::names::StepName;
+use proctor_core::outcome::{Outcome, Termination};
+use proctor_core::plan::{Argv, Determinism, PlannedStep, ReadOnly, VersionDemand};
+use proctor_core::spec::{self, Adhoc, Operator};
+use proctor_core::tier::{Tier, TierReason};
+
+fn sha(text: &str) -> Sha256Hex {
+    Sha256Hex::of(text.as_bytes())
+}
+
+fn planned() -> PlannedStep {
+    let adhoc = Adhoc {
+        cmd: Argv::new(vec!["cargo".into(), "test".into()]).expect("a command"),
+        workdir: None,
+        timeout_ms: None,
+        network: None,
+        read_only: None,
+        env_allowlist: Some(vec!["CI".parse().expect("a name")]),
+        env: BTreeMap::from([("A".parse().expect("a name"), "b".to_owned())]),
+    };
+    let name = StepName::new("unit").expect("a name");
+    spec::adhoc_step(&adhoc, name, None, &Operator::default()).expect("a step")
+}
+
+fn stream(text: &str) -> StreamEvidence {
+    let bytes = text.len() as u64;
+    StreamEvidence { sha256: sha(text), bytes, kept_bytes: bytes, preview: text.to_owned(), ..StreamEvidence::empty() }
+}
+
+fn step() -> StepEvidence {
+    let mut enforcement = Enforcement::default();
+    enforcement.enforced(Control::Layer, "overlayfs");
+    enforcement.not_enforced(Control::MemoryLimit, "no cgroup");
+    let change = Change {
+        path: "README.md".to_owned(),
+        kind: ChangeKind::Modified,
+        before: None,
+        after: None,
+        diff: Diff::Whole { text: "-a\n+b\n".to_owned() },
+    };
+    StepEvidence {
+        planned: planned(),
+        outcome: Outcome::Drifted,
+        termination: Termination::Exited { code: 0 },
+        exit_code: Some(0),
+        duration_ms: 5,
+        stdout: stream("out"),
+        stderr: stream("err"),
+        enforcement,
+        drift: DriftEvidence {
+            method: Some(DriftMethod::Layer),
+            found: StepDrift { changes: vec![change], omitted: 0 },
+            applied: vec![],
+        },
+        flaky: false,
+        earlier_attempts: vec![AttemptEvidence {
+            outcome: Outcome::Failed,
+            termination: Termination::Signaled { signal: 9 },
+            duration_ms: 1,
+            stdout_sha256: sha("first"),
+            stderr_sha256: sha(""),
+        }],
+        env_names: BTreeSet::from(["PATH".to_owned()]),
+        resources: Resources::default(),
+    }
+}
+
+fn git() -> GitIdentity {
+    GitIdentity { head_commit: None, branch: Some("main".to_owned()), tree: None }
+}
+
+fn measured() -> Measured {
+    Measured {
+        run_id: "r1".parse().expect("a run id"),
+        started_at: "2026-01-02T03:04:05.678Z".to_owned(),
+        finished_at: "2026-01-02T03:04:06.678Z".to_owned(),
+    }
+}
+
+fn summary() -> Summary {
+    Summary { outcome: Outcome::Drifted, overall_exit_code: 3, duration_ms: 5 }
+}
+
+fn skill(determinism: Determinism) -> SkillEvidence {
+    let snapshot = SnapshotId::from_root(&sha("tree"));
+    evidence::seal(SkillEvidence {
+        version: evidence::VERSION,
+        changeset_id: Some("009_x".parse().expect("an id")),
+        profile: "pr".parse().expect("a name"),
+        skill: "verify.test".parse().expect("a name"),
+        determinism,
+        declared_tier: Tier::ONE,
+        tier: Tier::THREE,
+        tier_reasons: BTreeSet::from([TierReason::Drift]),
+        repo_snapshot_before: snapshot.clone(),
+        repo_snapshot_after: snapshot,
+        repo_git: git(),
+        tracked_drift: TrackedDrift { mode: ReadOnly::Tracked, changed_files: vec!["README.md".to_owned()] },
+        spec_sha256: sha("spec"),
+        plan_sha256: sha("plan"),
+        flaky: false,
+        cached_from: None,
+        steps: vec![step()],
+        summary: summary(),
+        measured: measured(),
+        sha256: sha(""),
+    })
+}
+
+fn toolchain() -> ToolchainEvidence {
+    evidence::seal(ToolchainEvidence {
+        version: evidence::VERSION,
+        changeset_id: None,
+        profile: "pr".parse().expect("a name"),
+        spec_sha256: sha("spec"),
+        plan_sha256: sha("plan"),
+        repo_snapshot: SnapshotId::from_root(&sha("tree")),
+        repo_git: git(),
+        checks: vec![CheckEvidence {
+            toolchain: "rust".parse().expect("a name"),
+            demand: VersionDemand::Range { range: ">=1.80".to_owned() },
+            version_read: Some("1.95.0".to_owned()),
+            satisfied: true,
+            step: step(),
+        }],
+        summary: summary(),
+        measured: measured(),
+        sha256: sha(""),
+    })
+}
+
+/// The seal after a change.
+fn resealed(determinism: Determinism, change: impl FnOnce(&mut SkillEvidence)) -> Sha256Hex {
+    let mut document = skill(determinism);
+    change(&mut document);
+    evidence::seal(document).sha256
+}
+
+#[test]
+fn a_document_reads_back_as_what_was_written() {
+    let (skill, toolchain) = (skill(Determinism::D0), toolchain());
+    let bytes = evidence::to_bytes(&skill);
+    assert_eq!(serde_json::from_slice::<SkillEvidence>(&bytes).expect("ours"), skill);
+    assert_eq!(Json::parse(&bytes).expect("ours").to_vec(), bytes, "it is canonical");
+    let bytes = evidence::to_bytes(&toolchain);
+    assert_eq!(serde_json::from_slice::<ToolchainEvidence>(&bytes).expect("ours"), toolchain);
+}
+
+#[test]
+fn a_document_fits_its_schema() {
+    let cases = [
+        (schemars::schema_for!(SkillEvidence), serde_json::to_value(skill(Determinism::D2)).expect("json")),
+        (schemars::schema_for!(ToolchainEvidence), serde_json::to_value(toolchain()).expect("json")),
+    ];
+    for (schema, document) in cases {
+        let validator = jsonschema::draft202012::new(schema.as_value()).expect("a schema");
+        let problems: Vec<String> = validator.iter_errors(&document).map(|error| error.to_string()).collect();
+        assert!(problems.is_empty(), "{problems:#?}");
+        let mut broken = document;
+        broken.as_object_mut().expect("an object").remove("sha256");
+        assert!(!validator.is_valid(&broken));
+    }
+}
+
+#[test]
+fn what_is_measured_does_not_move_the_seal() {
+    let plain = skill(Determinism::D0).sha256;
+    let changed = resealed(Determinism::D0, |document| {
+        document.measured.run_id = "r2".parse().expect("a run id");
+        document.measured.started_at = "2027-01-01T00:00:00.000Z".to_owned();
+        document.summary.duration_ms = 99;
+        document.cached_from = Some("r0".parse().expect("a run id"));
+        document.steps[0].duration_ms = 99;
+        document.steps[0].earlier_attempts[0].duration_ms = 99;
+        document.steps[0].resources = Resources { user_ms: 9, system_ms: 9, max_rss_kib: 9 };
+    });
+    assert_eq!(plain, changed);
+}
+
+#[test]
+fn output_moves_the_seal_of_d0_alone() {
+    let other_output = |document: &mut SkillEvidence| {
+        document.steps[0].stdout = stream("something else");
+        document.steps[0].stderr = stream("");
+        document.steps[0].earlier_attempts[0].stdout_sha256 = sha("second");
+    };
+    assert_ne!(skill(Determinism::D0).sha256, resealed(Determinism::D0, other_output));
+    for class in [Determinism::D1, Determinism::D2] {
+        assert_eq!(skill(class).sha256, resealed(class, other_output), "{class:?}");
+    }
+    let first_attempt = |document: &mut SkillEvidence| document.steps[0].earlier_attempts[0].stderr_sha256 = sha("x");
+    assert_ne!(skill(Determinism::D0).sha256, resealed(Determinism::D0, first_attempt));
+}
+
+#[test]
+fn everything_else_moves_the_seal_of_every_class() {
+    type Edit = (&'static str, fn(&mut SkillEvidence));
+    let edits: [Edit; 10] = [
+        ("outcome", |d| d.steps[0].outcome = Outcome::Passed),
+        ("termination", |d| d.steps[0].termination = Termination::Exited { code: 1 }),
+        ("timeout", |d| d.steps[0].planned.timeout_ms += 1),
+        ("drift", |d| d.steps[0].drift.found.changes.clear()),
+        ("enforcement", |d| d.steps[0].enforcement = Enforcement::default()),
+        ("tier", |d| d.tier = Tier::ONE),
+        ("snapshot", |d| d.repo_snapshot_before = SnapshotId::from_root(&sha("other"))),
+        ("spec", |d| d.spec_sha256 = sha("other")),
+        ("attempts", |d| d.steps[0].earlier_attempts.clear()),
+        ("summary", |d| d.summary.overall_exit_code = 0),
+    ];
+    for class in [Determinism::D0, Determinism::D1, Determinism::D2] {
+        for (what, edit) in edits {
+            assert_ne!(skill(class).sha256, resealed(class, edit), "{what} {class:?}");
+        }
+    }
+}
+
+#[test]
+fn the_seal_is_the_hash_of_the_stable_part() {
+    let document = skill(Determinism::D0);
+    assert_eq!(document.sha256, Sha256Hex::of(&evidence::stable_part(&document).to_vec()));
+    assert_eq!(evidence::seal(document.clone()), document);
+    let toolchain = toolchain();
+    let mut other = toolchain.clone();
+    other.checks[0].step.stdout = stream("rustc 1.96.0");
+    assert_ne!(evidence::seal(other).sha256, toolchain.sha256, "what a tool said of itself is stable");
+}
