@@ -10,6 +10,7 @@ use std::os::fd::BorrowedFd;
 
 use proctor_core::drift::{EntryKind, display_path};
 use proctor_core::plan::RelPath;
+use rustix::fs::OFlags;
 
 use crate::beneath::{self, Found};
 use crate::drift::is_aside;
@@ -134,14 +135,19 @@ fn untouched(path: &[u8], source: io::Error) -> ApplyError {
     ApplyError::Io { path: display_path(path), source, applied: Vec::new() }
 }
 
-/// Checks that the real tree still is what the step saw, wherever something is overwritten or
-/// removed that a snapshot would cover. Ignored files have no record to be compared with.
+/// Checks that the layer's files can be read, and that the real tree still is what the step saw,
+/// wherever something is overwritten or removed that a snapshot would cover. Ignored files have
+/// no record to be compared with.
 fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<(), ApplyError> {
     let mut doubtful: BTreeSet<Vec<u8>> = BTreeSet::new();
     for (path, entry) in changes {
         if replaces_repository(input, path, entry) {
             let problem = "it would take the place of a repository";
             return Err(ApplyError::Refused { path: display_path(path), problem });
+        }
+        if matches!(entry, LayerEntry::File { .. }) {
+            let readable = beneath::open(input.upper, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
+            readable.map_err(|source| untouched(path, source))?;
         }
         if !agrees(input, path, entry)? {
             doubtful.insert(path.to_vec());
@@ -160,9 +166,7 @@ fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<(), ApplyError
 fn replaces_repository(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> bool {
     let is_leaf = matches!(entry, LayerEntry::File { .. } | LayerEntry::Symlink { .. });
     let is_repository = |standing: &Standing| matches!(standing, Standing::Entry(e) if e.kind == EntryKind::Gitlink);
-    is_leaf
-        && (is_repository(&input.view.standing(path))
-            || input.view.known_below(path).values().any(is_repository))
+    is_leaf && (is_repository(&input.view.standing(path)) || input.view.known_below(path).values().any(is_repository))
 }
 
 /// Whether what really stands at `path` is what the view has there, or what the step made of it.

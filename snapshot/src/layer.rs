@@ -102,6 +102,14 @@ pub enum ScanError {
         /// The path, for people.
         path: String,
     },
+    /// Directories lie deeper in each other than the bound.
+    #[error(
+        "the step made directories more than {limit} levels deep\nhint: name the directory that it fills in the skill's `caches`"
+    )]
+    TooDeep {
+        /// The bound.
+        limit: usize,
+    },
     /// The layer has more entries than the bound.
     #[error(
         "the step's layer has more than {limit} entries\nhint: name the directory that it fills in the skill's `caches`"
@@ -127,8 +135,8 @@ pub fn scan_layer(upper: BorrowedFd<'_>, bounds: ScanBounds) -> Result<LayerScan
     Ok(LayerScan { entries: scanner.entries })
 }
 
-/// How deep directories may lie in each other: deeper than any path that a program can name.
-const MAX_DEPTH: usize = 4096;
+/// How deep directories may lie in each other; each level takes a descriptor and some stack.
+const MAX_DEPTH: usize = 256;
 
 struct Scanner {
     bounds: ScanBounds,
@@ -139,7 +147,7 @@ struct Scanner {
 impl Scanner {
     fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8], depth: usize) -> Result<(), ScanError> {
         if depth > MAX_DEPTH {
-            return Err(io_error(path, Errno::NAMETOOLONG.into()));
+            return Err(ScanError::TooDeep { limit: MAX_DEPTH });
         }
         for name in beneath::names_of(dir).map_err(|source| io_error(path, source))? {
             let path = paths::join(path, &name);

@@ -17,6 +17,7 @@ pub(crate) const CASES: &[Case] = &[
     ("layer: mode 000 hides nothing", Need::Nothing, mode_000_hides_nothing),
     ("layer: a sparse file beyond the bound is not hashed", Need::Nothing, sparse_file),
     ("layer: the number of entries is bounded", Need::Nothing, too_many),
+    ("layer: the depth is bounded", Need::Nothing, too_deep),
 ];
 
 fn every_kind() {
@@ -96,4 +97,13 @@ fn too_many() {
     assert!(matches!(scan_layer(layer.open().as_fd(), bounds), Err(ScanError::TooManyEntries { limit: 2 })));
     let bounds = ScanBounds { total_bytes: 0, ..ScanBounds::default() };
     assert!(scan_layer(layer.open().as_fd(), bounds).is_ok());
+}
+
+fn too_deep() {
+    let layer = Layer::new();
+    layer.write(format!("{}f", "d/".repeat(250)), "x");
+    assert_eq!(layer.scan().entries.len(), 251);
+    layer.write(format!("{}f", "d/".repeat(260)), "x");
+    let error = scan_layer(layer.open().as_fd(), ScanBounds::default()).expect_err("it is refused");
+    assert!(matches!(error, ScanError::TooDeep { limit: 256 }), "{error}");
 }

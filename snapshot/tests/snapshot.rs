@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
 use proctor_core::drift::{EntryKind, display_path};
-use proctor_snapshot::{Snapshot, find_root};
+use proctor_snapshot::{GitHelper, Snapshot, find_root};
 
 use crate::repository::{Repo, chmod, fifo, helper};
 use crate::{Case, Need};
@@ -24,7 +24,8 @@ pub(crate) const CASES: &[Case] = &[
     ("snapshot: a directory that became a link is not followed", Need::Nothing, a_link_is_not_followed),
     ("snapshot: our artifacts do not count", Need::Nothing, our_artifacts_do_not_count),
     ("snapshot: nothing inside an ignored directory is taken back", Need::Nothing, ignored_directories_are_final),
-    ("snapshot: info/exclude counts, the user's excludes do not", Need::Nothing, whose_excludes_count),
+    ("snapshot: excludes of the repository's own count", Need::Nothing, excludes_of_the_repository),
+    ("snapshot: deep trees", Need::Nothing, deep_trees),
     ("snapshot: submodules are covered", Need::Nothing, submodules_are_covered),
     ("snapshot: nested repositories are covered", Need::Nothing, nested_repositories_are_covered),
     ("snapshot: a linked worktree", Need::Nothing, linked_worktree),
@@ -33,6 +34,8 @@ pub(crate) const CASES: &[Case] = &[
     ("refused: a config that is a fifo", Need::Nothing, config_is_a_fifo),
     ("refused: a hanging read, at the deadline", Need::Nothing, deadline),
     ("refused: not under git, and bare", Need::Nothing, not_under_git_and_bare),
+    ("refused: an include by a worktree's own config", Need::Nothing, include_by_worktree_config),
+    ("refused: a helper that is not there, or says nothing", Need::Nothing, helper_fails),
     ("refused: sha256 objects", Need::GitWithSha256, sha256_objects),
     ("refused: reftable", Need::GitWithReftable, reftable),
     ("refused: split and sparse indexes", Need::Nothing, split_and_sparse_indexes),
@@ -173,11 +176,40 @@ fn ignored_directories_are_final() {
     assert_eq!(rules.ignored(&asked).expect("answers"), [true, false, true, true, false]);
 }
 
-fn whose_excludes_count() {
+fn excludes_of_the_repository() {
     let repo = Repo::small();
-    repo.write(".git/info/exclude", "secret\n").write("secret", "x").write("open", "x");
-    let found = paths(&repo.snapshot());
-    assert!(found.contains(&"open".to_owned()) && !found.contains(&"secret".to_owned()));
+    let rules = repo.room.path().join("rules");
+    crate::repository::put(&rules, b"hidden\n");
+    repo.git(&["config", "core.excludesFile", &rules.display().to_string()]);
+    repo.write(".git/info/exclude", "secret\n").write("secret", "x").write("hidden", "x").write("open", "x");
+    assert_eq!(paths(&repo.snapshot()), [".gitignore", "README.md", "open", "src/main.rs"]);
+}
+
+fn deep_trees() {
+    let repo = Repo::small();
+    repo.write(format!("{}f", "d/".repeat(30)), "x").commit();
+    assert_eq!(repo.snapshot().git.tree, Some(repo.git(&["write-tree"])));
+    repo.write(format!("{}f", "d/".repeat(260)), "x");
+    assert_refused(&repo, &["more than 256 levels of directories"]);
+}
+
+fn include_by_worktree_config() {
+    let repo = Repo::small();
+    repo.git(&["config", "extensions.worktreeConfig", "true"]);
+    repo.write(".git/config.worktree", "[core]\n\tbare = false\n");
+    repo.snapshot();
+    repo.write(".git/config.worktree", "[INCLUDE] path = x\n");
+    assert_refused(&repo, &["config.worktree", "includes another file"]);
+}
+
+fn helper_fails() {
+    let repo = Repo::small();
+    for (exe, words) in
+        [("/nonexistent/proctor-git", "No such file"), ("/bin/true", "EOF"), ("/bin/false", "exit status: 1")]
+    {
+        let refusal = Snapshot::take(&repo.top, &GitHelper::new(exe)).expect_err("it is refused").to_string();
+        assert!(refusal.contains(exe) && refusal.contains(words) && refusal.contains("\nhint: "), "{refusal}");
+    }
 }
 
 fn with_submodule() -> Repo {

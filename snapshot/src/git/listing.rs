@@ -20,8 +20,8 @@ pub(super) const GITLINK_MODE: u32 = 0o160_000;
 const INTENT_TO_ADD: u16 = 1 << 13;
 /// How many paths a tree may have, nested repositories included.
 const MAX_PATHS: usize = 4_000_000;
-/// How deep repositories may lie in each other, and directories in a tree of git.
-const MAX_DEPTH: usize = 512;
+/// How deep repositories and directories may lie in each other; what reads them recurses.
+const MAX_DEPTH: usize = 256;
 
 /// Lists the work tree of `top`.
 pub(super) fn list(top: &Opened) -> Result<Listing, GitError> {
@@ -83,8 +83,8 @@ fn collect(opened: &Opened, prefix: &[u8], depth: usize, found: &mut Collected) 
     }
     add_head_paths(opened, head, tree, &mut tracked)?;
     let walked = walk(opened, &tracked, &gitlinks)?;
-    found.tracked.extend(tracked.iter().map(|path| paths::join(prefix, path)));
-    found.untracked.extend(walked.untracked.iter().map(|path| paths::join(prefix, path)));
+    found.tracked.extend(whole_paths(opened, prefix, &tracked)?);
+    found.untracked.extend(whole_paths(opened, prefix, &walked.untracked)?);
     found.check(&opened.worktree)?;
     for (path, recorded) in gitlinks {
         if is_real_directory(opened, &path)? {
@@ -95,6 +95,16 @@ fn collect(opened: &Opened, prefix: &[u8], depth: usize, found: &mut Collected) 
         nest(opened, prefix, &path, None, depth, found)?;
     }
     Ok(Standing { head, tree })
+}
+
+/// The paths of one repository, relative to the outermost.
+fn whole_paths(opened: &Opened, prefix: &[u8], inside: &PathSet) -> Result<Vec<Vec<u8>>, GitError> {
+    let whole: Vec<_> = inside.iter().map(|path| paths::join(prefix, path)).collect();
+    if whole.iter().any(|path| paths::ancestors(path).count() > MAX_DEPTH) {
+        let what = "levels of directories".into();
+        return Err(GitError::TooMany { path: opened.worktree.clone(), limit: MAX_DEPTH, what });
+    }
+    Ok(whole)
 }
 
 /// Adds the repository at `path` inside `outer`. One that is not checked out stands at the
