@@ -29,6 +29,7 @@ const CHECKS: &[(&str, Check)] = checks![
     exit_code_and_signal_pass_through,
     writes_land_in_the_layer,
     the_next_step_sees_the_layer,
+    attempts_at_once_do_not_see_each_other,
     git_is_read_only,
     a_linked_worktree_keeps_its_common_directory,
     the_network_is_denied_and_loopback_works,
@@ -109,6 +110,20 @@ fn the_next_step_sees_the_layer(bench: &Bench) -> Result<(), Failed> {
     assert_eq!(second.printed(), "new\nas it was\nchanged");
     let third = bench.run_over(&Step::sh("ls -A src/deep; ls"), &[&second.layer, &first.layer])?;
     assert_eq!(third.printed(), "y\nlink\nsrc\ntracked.txt");
+    Ok(())
+}
+
+fn attempts_at_once_do_not_see_each_other(bench: &Bench) -> Result<(), Failed> {
+    let earlier = bench.run(&Step::sh("echo sealed > f"))?;
+    let layer = bench.space.layer(&bench.facts)?;
+    let running = bench.start(&Step::sh("echo a >> f; echo up; exec sleep 1000"), &[&earlier.layer], &layer)?;
+    assert_eq!(line(&running.stdout)?, "up");
+    let other = bench.run_over(&Step::sh("cat f; echo b >> f; hostname"), &[&earlier.layer])?;
+    assert_eq!(other.printed(), "sealed\nlocalhost");
+    running.kill()?;
+    until_closed(&running)?;
+    let contents = [layer.seal(), other.layer, earlier.layer].map(|layer| bench::content(layer.upper(), "f"));
+    assert_eq!(contents.map(Result::unwrap_or_default), ["sealed\na\n", "sealed\nb\n", "sealed\n"]);
     Ok(())
 }
 
@@ -453,9 +468,9 @@ fn killing_early_is_safe(bench: &Bench) -> Result<(), Failed> {
             std::hint::spin_loop();
         }
         if round % 2 == 0 {
-            running.kill()?
+            running.kill()?;
         } else {
-            running.terminate()?
+            running.terminate()?;
         }
         if round % 2 == 1 {
             running.kill()?;
