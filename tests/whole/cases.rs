@@ -13,6 +13,7 @@ mod mistakes;
 mod network;
 mod order;
 mod output;
+mod refusal;
 mod repositories;
 mod spec;
 mod timeout;
@@ -25,7 +26,7 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 20] = [
+    let groups: [&'static [Case]; 21] = [
         changesets::CASES,
         commands::CASES,
         drift::CASES,
@@ -39,6 +40,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         network::CASES,
         order::CASES,
         output::CASES,
+        refusal::CASES,
         repositories::CASES,
         spec::CASES,
         timeout::CASES,

@@ -88,9 +88,15 @@ impl TestEnvironment {
         self.finish(self.start_in(dir, arguments))
     }
 
-    /// Starts `proctor` in a directory; where the command keeps state, in ours.
+    /// Starts `proctor` in a directory.
     pub(crate) fn start_in(&self, dir: &Path, arguments: &[&str]) -> Running {
-        let mut command = self.command(dir);
+        self.start_through(dir, &[], arguments)
+    }
+
+    /// Starts `proctor` by a program that goes on as `proctor`. Where the command keeps state,
+    /// it is kept in our own place.
+    pub(crate) fn start_through(&self, dir: &Path, wrapper: &[&str], arguments: &[&str]) -> Running {
+        let mut command = self.command_through(dir, wrapper);
         command.args(arguments.iter().take(1));
         if let Some(&("run" | "exec" | "doctor")) = arguments.first() {
             command.arg("--state-dir").arg(self.state());
@@ -110,9 +116,14 @@ impl TestEnvironment {
 
     /// `proctor` in a directory, as the actor, in a cleared environment.
     pub(crate) fn command(&self, dir: &Path) -> Command {
-        let changes_user = self.changes_user();
-        let program = if changes_user { binaries::proctor_for_all() } else { binaries::proctor() };
-        let mut command = self.as_actor(program.as_os_str());
+        self.command_through(dir, &[])
+    }
+
+    fn command_through(&self, dir: &Path, wrapper: &[&str]) -> Command {
+        let proctor = if self.changes_user() { binaries::proctor_for_all() } else { binaries::proctor() };
+        let words: Vec<&OsStr> = wrapper.iter().map(OsStr::new).chain([proctor.as_os_str()]).collect();
+        let mut command = self.as_actor(words[0]);
+        command.args(&words[1..]);
         command.current_dir(dir).env("HOME", self.home()).env("LANG", "C.UTF-8");
         for (name, below) in [("STATE", "state"), ("CONFIG", "config"), ("CACHE", "cache")] {
             command.env(format!("XDG_{name}_HOME"), self.root().join(below));

@@ -105,6 +105,12 @@ impl Running {
         found.unwrap_or_else(|| panic!("it ended before {word} ran\n{}\n{}", self.stdout.text(), self.stderr.text()))
     }
 
+    /// Drains its output until it has said `text` on standard error.
+    pub(crate) fn wait_for_message(&mut self, text: &str) {
+        self.pump(|running| running.stderr.text().contains(text));
+        assert!(self.stderr.text().contains(text), "it ended without {text:?}:\n{}", self.stderr.text());
+    }
+
     /// Drains its output until it has ended and nothing holds its pipes.
     pub(crate) fn wait(mut self) -> Finished {
         self.pump(|_| false);

@@ -14,6 +14,7 @@ pub(super) const CASES: &[Case] = &[
     case("interruption::sigterm_ends_everything_and_says_so", sigterm),
     case("interruption::a_step_that_ignores_term_cannot_hold_up_the_end", stubborn_step)
         .needs(&[Needs::Sandbox, Needs::Program("python3")]),
+    case("interruption::a_second_sigint_leaves_at_once", second_sigint),
     case("interruption::sigkill_leaves_no_process_and_a_whole_status", sigkill),
     case("interruption::sigint_during_a_toolchain_check", during_check),
     case("interruption::an_edit_during_the_run_is_inconclusive", tree_edited),
@@ -80,6 +81,22 @@ fn stubborn_step(env: &TestEnvironment) {
     running.signal(Signal::INT);
     let run = env.finish(running).exits(130);
     assert!(run.elapsed < Duration::from_secs(60), "{run}");
+}
+
+fn second_sigint(env: &TestEnvironment) {
+    let ready = format!("{}-ready", env.marker());
+    let script = "trap '' TERM; sh -c 'sleep 300; :' $0; sleep 300";
+    let step = Step::argv("it", &["sh", "-c", script, &ready]).with("grace_ms: 100000");
+    let repo = env.repo(&Spec::of_steps([step]));
+    let mut running = repo.start(&[]);
+    running.wait_for_process(&ready);
+    running.signal(Signal::INT);
+    running.wait_for_message("SIGINT");
+    running.signal(Signal::INT);
+    let run = running.wait().exits(130);
+    assert!(run.elapsed < Duration::from_secs(60), "{run}");
+    let gone = machine::wait_until_gone(env.marker(), Duration::from_secs(10));
+    assert_eq!(gone, Ok(()), "processes outlived a run that was left");
 }
 
 fn sigkill(env: &TestEnvironment) {

@@ -9,6 +9,7 @@ const NEEDS_GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
 
 pub(super) const CASES: &[Case] = &[
     case("visibility::homes_state_and_neighbours_are_hidden", hidden),
+    case("visibility::toolchains_are_seen_and_credentials_are_not", toolchains_without_credentials),
     case("visibility::the_home_inside_is_empty_and_writable", empty_home),
     case("visibility::nothing_outside_the_tree_can_be_written", read_only_root),
     case("visibility::tmp_is_private", private_tmp),
@@ -39,6 +40,37 @@ fn hidden(env: &TestEnvironment) {
     );
     let repo = env.repo(&Spec::of_script(&script));
     repo.run().exits(0);
+}
+
+fn toolchains_without_credentials(env: &TestEnvironment) {
+    const SECRET: &str = "the-credential-of-the-caller";
+    let secrets = [
+        ".cargo/credentials.toml",
+        ".cargo/credentials",
+        ".ssh/id_ed25519",
+        ".aws/credentials",
+        ".netrc",
+        ".npmrc",
+        ".git-credentials",
+        ".config/gh/hosts.yml",
+        ".docker/config.json",
+        ".bash_history",
+        ".local/share/keyrings/x",
+    ];
+    for path in secrets {
+        machine::write(&env.home().join(path), SECRET);
+    }
+    machine::write(&env.home().join(".cargo/config.toml"), format!("[registries.x]\ntoken = \"{SECRET}\"\n"));
+    machine::write(&env.home().join(".cargo/registry/index"), "the registry\n");
+    machine::write(&env.home().join(".cargo/bin/a-tool"), "#!/bin/sh\necho a tool ran\n");
+    machine::open_to_all(&env.home().join(".cargo/bin/a-tool"));
+    let script = format!(
+        "a-tool; cat ~/.cargo/registry/index; (: > ~/.cargo/registry/index) 2>/dev/null && echo written; \
+         grep -rl {SECRET} ~ /root /home /run /etc 2>/dev/null; true"
+    );
+    let repo = env.repo(&Spec::of_script(&script));
+    repo.run().exits(0);
+    assert_eq!(repo.step("it")["stdout_preview"], "a tool ran\nthe registry\n");
 }
 
 fn empty_home(env: &TestEnvironment) {
