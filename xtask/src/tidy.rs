@@ -22,17 +22,18 @@ type Texts = BTreeMap<String, String>;
 type Findings = Vec<String>;
 
 /// Every rule, in the order in which findings are shown.
-const RULES: [fn(&Texts) -> Findings; 10] = [
+const RULES: [fn(&Texts) -> Findings; 11] = [
     sources::headers,
     sources::lengths,
     sources::words,
     sources::pure_core,
-    sources::unsafe_stays_in_sandbox,
+    sources::unsafe_has_one_place,
     dependencies::documented,
     dependencies::used,
     dependencies::directions,
     links::relative,
     links::make_targets,
+    links::named_sources,
 ];
 
 /// Applies every rule and shows all findings at once.

@@ -27,6 +27,31 @@ pub(super) fn make_targets(texts: &Texts) -> Findings {
         .collect()
 }
 
+/// Every source that a document names in a code span, by its path or the end of it, is there.
+pub(super) fn named_sources(texts: &Texts) -> Findings {
+    texts
+        .iter()
+        .filter(|(path, _)| path.ends_with(".md") && !path.starts_with("fixtures/"))
+        .flat_map(|(path, text)| {
+            let gone = sources(text).filter(|name| !is_somewhere(texts, name));
+            gone.map(move |name| format!("{path}: there is no source `{name}`")).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Code spans of one word that end in `.rs`.
+fn sources(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).filter(|span| {
+        let is_path = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+        span.ends_with(".rs") && span.chars().all(is_path)
+    })
+}
+
+fn is_somewhere(texts: &Texts, name: &str) -> bool {
+    let below = format!("/{name}");
+    texts.keys().any(|path| path == name || path.ends_with(&below))
+}
+
 /// The words that follow `make ` at the start of a line or of a code span.
 fn commands(text: &str) -> impl Iterator<Item = &str> {
     let starts = |at: usize| at == 0 || text[..at].ends_with(['\n', '`']);
@@ -82,5 +107,12 @@ mod tests {
         let readme = "make demo\nwe make it so\n`make test` or `make tset`\n";
         let files = texts(&[("README.md", readme), ("Makefile", "demo: build\n\tx\ntest:\n\tmake tset\n")]);
         assert_eq!(make_targets(&files), ["README.md: the Makefile has no target `tset`"]);
+    }
+
+    #[test]
+    fn sources_that_a_document_names_are_there() {
+        let map = "`a.rs` and `x/b.rs`, not c.rs; `*.rs`, `let x.rs`, `gone.rs`\n";
+        let files = texts(&[("docs/a.md", map), ("core/src/a.rs", ""), ("core/x/b.rs", "")]);
+        assert_eq!(named_sources(&files), ["docs/a.md: there is no source `gone.rs`"]);
     }
 }
