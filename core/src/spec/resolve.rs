@@ -9,7 +9,7 @@ use super::built_in;
 use super::command::Command;
 use super::diagnostic::{self, Code, Diagnostic, listed, quoted};
 use super::layer::{Adhoc, Chosen, Overrides, Own, Settings, by_default, nearest, unspoken};
-use super::operator::{LimitSettings, Operator, exceeds};
+use super::operator::{Operator, exceeds};
 use super::provenance::{Origin, Provenance, Sourced};
 use super::rules;
 use super::size::Size;
@@ -367,50 +367,21 @@ impl<'a> Resolver<'a> {
 
     fn limits(&mut self, own: Own<'_>) -> Limits {
         let written = own.0.and_then(|step| step.limits.as_ref());
-        let size = |size: Option<Spanned<Size>>| size.map(|size| asked(size.value.0, size.span));
-        let count = |count: Option<Spanned<u64>>| count.map(|count| asked(count.value, count.span));
-        let most = self.operator.ceiling;
-        let LimitSettings { memory, pids, disk, output, cpu_seconds, open_files } = self.operator.defaults.limits;
-        let built_in = built_in::LIMITS;
-        let mut limit = |field, asked: Option<Chosen<Limit>>, operator, built_in, most, show| {
-            let chosen = asked.unwrap_or_else(|| unspoken(operator, built_in, most));
-            self.bounded(field, chosen, most, show)
-        };
+        let (operator, most) = (self.operator.defaults.limits, self.operator.ceiling);
+        macro_rules! limit {
+            ($name:ident, $show:ident) => {{
+                let asked = written.and_then(|limits| limits.$name).map(asked);
+                let chosen = asked.unwrap_or_else(|| unspoken(operator.$name, built_in::LIMITS.$name, most.$name));
+                self.bounded(concat!("limits.", stringify!($name)), chosen, most.$name, $show)
+            }};
+        }
         Limits {
-            memory: limit(
-                "limits.memory",
-                size(written.and_then(|w| w.memory)),
-                memory,
-                built_in.memory,
-                most.memory,
-                show_size,
-            ),
-            pids: limit("limits.pids", count(written.and_then(|w| w.pids)), pids, built_in.pids, most.pids, show_count),
-            disk: limit("limits.disk", size(written.and_then(|w| w.disk)), disk, built_in.disk, most.disk, show_size),
-            output: limit(
-                "limits.output",
-                size(written.and_then(|w| w.output)),
-                output,
-                built_in.output,
-                most.output,
-                show_size,
-            ),
-            cpu_seconds: limit(
-                "limits.cpu_seconds",
-                count(written.and_then(|w| w.cpu_seconds)),
-                cpu_seconds,
-                built_in.cpu_seconds,
-                most.cpu_seconds,
-                show_count,
-            ),
-            open_files: limit(
-                "limits.open_files",
-                count(written.and_then(|w| w.open_files)),
-                open_files,
-                built_in.open_files,
-                most.open_files,
-                show_count,
-            ),
+            memory: limit!(memory, show_size),
+            pids: limit!(pids, show_count),
+            disk: limit!(disk, show_size),
+            output: limit!(output, show_size),
+            cpu_seconds: limit!(cpu_seconds, show_count),
+            open_files: limit!(open_files, show_count),
         }
     }
 
@@ -494,8 +465,8 @@ impl<'a> Resolver<'a> {
     }
 }
 
-fn asked(value: u64, span: Span) -> Chosen<Limit> {
-    Chosen { value: Limit::Max(value), origin: Origin::Step(span) }
+fn asked<T: Into<u64>>(written: Spanned<T>) -> Chosen<Limit> {
+    Chosen { value: Limit::Max(written.value.into()), origin: Origin::Step(written.span) }
 }
 
 fn show_count(limit: &Limit) -> String {

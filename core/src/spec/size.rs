@@ -11,6 +11,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[serde(transparent)]
 pub struct Size(pub u64);
 
+impl From<Size> for u64 {
+    fn from(size: Size) -> u64 {
+        size.0
+    }
+}
+
 /// A text that is no size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadSize {
