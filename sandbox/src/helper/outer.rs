@@ -278,7 +278,17 @@ impl<'a> Outer<'a> {
         }
         let clone = mounts::clone(repo, Links::Refuse).map_err(refuse(Control::Layer, what))?;
         self.map_owners(&clone, repo)?;
-        Ok(clone)
+        self.stage(&clone).map_err(refuse(Control::Layer, what))
+    }
+
+    /// Puts the mapped repository beside the layer, where the state directory's cover is going to
+    /// hide it: kernels before 6.15 take no detached mount as a layer.
+    fn stage(&self, clone: &OwnedFd) -> io::Result<OwnedFd> {
+        let layer = mounts::open_dir(&self.layer_dir(self.request.upper))?;
+        let stage = mounts::ensure_beneath(layer.as_fd(), Path::new("repo"), None)?;
+        mounts::attach(clone.as_fd(), stage.as_fd())?;
+        // Opened anew: the descriptor above names what lies below the mount.
+        mounts::open_beneath(layer.as_fd(), Path::new("repo"))
     }
 
     fn scaffold(&self, paths: &[RelPath]) -> io::Result<OwnedFd> {
