@@ -14,7 +14,7 @@ use proctor_core::tier::Tier;
 #[command(name = "proctor", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
     /// When to use colour; `NO_COLOR` is honoured under `auto`
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = 1000)]
     pub color: ColorWhen,
     /// What to do.
     #[command(subcommand)]

@@ -1,17 +1,21 @@
 //! Diagnostics for a screen, in the manner of rustc, and as JSON. All of them at once, with a
 //! closing line that counts them. The source is somebody else's text and is made safe first.
 
+mod excerpt;
+
+use std::ops::Range;
 use std::path::Path;
 
 use annotate_snippets::renderer::DEFAULT_TERM_WIDTH;
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 use proctor_core::drift::display_path;
-use proctor_core::spec::{Diagnostic, Severity, Span};
+use proctor_core::spec::{Diagnostic, Label, Severity, Span};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use self::excerpt::Lines;
 use crate::style::{self, BAD, UNSURE, paint};
-use crate::text::{count, shown, shown_line};
+use crate::text::{count, shown_line};
 
 /// A file and what is wrong with it.
 #[derive(Debug, Clone, Copy)]
@@ -65,66 +69,82 @@ pub(crate) struct LabelRecord {
     pub text: String,
 }
 
+/// How far a second place may be from the first, in lines, to be drawn with it.
+const NEAR: usize = 20;
+
 /// All of them for a screen.
 pub(crate) fn render(problems: Problems<'_>) -> String {
-    let source = safe_source(problems.source);
+    let lines = Lines::of(problems.source);
     let path = display_path(problems.file.as_os_str().as_encoded_bytes());
-    let renderer = Renderer::styled().term_width(DEFAULT_TERM_WIDTH);
     let mut text = String::new();
     for diagnostic in problems.diagnostics {
-        text.push_str(&renderer.render(&[group(diagnostic, &source, &path)]));
+        text.push_str(&drawing(diagnostic, &lines, &path));
         text.push('\n');
+        for note in far_labels(diagnostic, &lines) {
+            text.push_str(&remark(style::STRONG, "note:", &note));
+        }
         for hint in &diagnostic.hints {
-            text.push_str(&format!("   {} {} {}\n", paint(style::DIM, "="), paint(style::HINT, "hint:"), shown(hint)));
+            text.push_str(&remark(style::HINT, "hint:", &shown_line(hint)));
         }
         text.push('\n');
     }
     text + &closing_line(problems.diagnostics, &path)
 }
 
-fn group<'a>(diagnostic: &'a Diagnostic, source: &'a str, path: &'a str) -> Group<'a> {
+fn remark(style: anstyle::Style, word: &str, text: &str) -> String {
+    format!("   {} {} {text}\n", paint(style::DIM, "="), paint(style, word))
+}
+
+/// The message, the place, the lines around it and what points at them.
+fn drawing(diagnostic: &Diagnostic, lines: &Lines<'_>, path: &str) -> String {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
     };
+    let renderer = Renderer::styled().term_width(DEFAULT_TERM_WIDTH);
     let title = level.primary_title(shown_line(&diagnostic.message)).id(diagnostic.code.as_str());
     let Some(span) = diagnostic.span else {
-        return Group::with_title(title);
+        return renderer.render(&[Group::with_title(title)]);
     };
-    let labels = diagnostic
-        .labels
-        .iter()
-        .map(|label| AnnotationKind::Context.span(range(label.span, source)).label(shown_line(&label.text)));
-    let snippet = Snippet::source(source).path(path).annotation(AnnotationKind::Primary.span(range(span, source)));
-    title.element(snippet.annotations(labels))
+    let near: Vec<&Label> = diagnostic.labels.iter().filter(|label| is_near(label.span, span, lines)).collect();
+    let places: Vec<Range<usize>> =
+        std::iter::once(span).chain(near.iter().map(|label| label.span)).map(|span| range(span, lines)).collect();
+    let excerpt = lines.excerpt(covering(&places, lines), &places.iter().map(|place| place.start).collect::<Vec<_>>());
+    let mut snippet = Snippet::source(&excerpt.text).line_start(excerpt.first_line + 1);
+    for (index, place) in places.iter().enumerate() {
+        let Some(place) = excerpt.place(place) else { continue };
+        snippet = snippet.annotation(match index.checked_sub(1).and_then(|index| near.get(index)) {
+            None => AnnotationKind::Primary.span(place),
+            Some(label) => AnnotationKind::Context.span(place).label(shown_line(&label.text)),
+        });
+    }
+    // A snippet that is cut at its left would count columns from there.
+    if excerpt.is_cut_left() {
+        let origin = Origin::path(path).line(wide(span.line)).char_column(wide(span.column));
+        return renderer.render(&[title.element(origin).element(snippet)]);
+    }
+    renderer.render(&[title.element(snippet.path(path))])
 }
 
-/// The bytes of a span, inside the text and at the borders of characters whatever it says.
-fn range(span: Span, source: &str) -> std::ops::Range<usize> {
-    let inside = |offset: u32| floor(source, usize::try_from(offset).unwrap_or(usize::MAX));
-    let start = inside(span.start);
-    start..inside(span.end).max(start)
+/// The lines on which the places start.
+fn covering(places: &[Range<usize>], lines: &Lines<'_>) -> Range<usize> {
+    let starts = || places.iter().map(|place| lines.line_of(place.start));
+    starts().min().unwrap_or(0)..starts().max().unwrap_or(0) + 1
 }
 
-fn floor(source: &str, offset: usize) -> usize {
-    source.floor_char_boundary(offset.min(source.len()))
+fn is_near(other: Span, span: Span, lines: &Lines<'_>) -> bool {
+    lines.line_of(range(other, lines).start).abs_diff(lines.line_of(range(span, lines).start)) <= NEAR
 }
 
-/// The source with each control or bidirectional character replaced by one that can be seen
-/// and takes as many bytes, so that every offset still means the same.
-fn safe_source(source: &str) -> String {
-    let safe = |c: char| match c {
-        '\n' | '\t' => c,
-        c if proctor_core::evidence::escape_output(c.to_string().as_bytes()).starts_with('\\') && c != '\\' => {
-            match c.len_utf8() {
-                1 => '?',
-                2 => '¿',
-                _ => '\u{fffd}',
-            }
-        }
-        c => c,
-    };
-    source.chars().map(safe).collect()
+/// Places that are too far away to be drawn.
+fn far_labels(diagnostic: &Diagnostic, lines: &Lines<'_>) -> Vec<String> {
+    let Some(span) = diagnostic.span else { return Vec::new() };
+    let far = diagnostic.labels.iter().filter(|label| !is_near(label.span, span, lines));
+    far.map(|label| format!("{} at {}", shown_line(&label.text), label.span)).collect()
+}
+
+fn range(span: Span, lines: &Lines<'_>) -> Range<usize> {
+    lines.within(span.start, span.end)
 }
 
 fn closing_line(diagnostics: &[Diagnostic], path: &str) -> String {
@@ -140,12 +160,13 @@ fn closing_line(diagnostics: &[Diagnostic], path: &str) -> String {
 
 /// All of them as values for JSON.
 pub(crate) fn records(problems: Problems<'_>) -> Vec<DiagnosticRecord> {
-    problems.diagnostics.iter().map(|diagnostic| to_record(diagnostic, problems)).collect()
+    let lines = Lines::of(problems.source);
+    problems.diagnostics.iter().map(|diagnostic| to_record(diagnostic, problems, &lines)).collect()
 }
 
-fn to_record(diagnostic: &Diagnostic, problems: Problems<'_>) -> DiagnosticRecord {
-    let place = diagnostic.span.map(|span| (span, range(span, problems.source)));
-    let end = place.as_ref().map(|(_, range)| line_and_column(problems.source, range.end));
+fn to_record(diagnostic: &Diagnostic, problems: Problems<'_>, lines: &Lines<'_>) -> DiagnosticRecord {
+    let place = diagnostic.span.map(|span| (span, range(span, lines)));
+    let end = place.as_ref().map(|(span, range)| end_of(*span, &problems.source[range.clone()]));
     let labels = diagnostic.labels.iter().map(|label| LabelRecord {
         line: wide(label.span.line),
         column: wide(label.span.column),
@@ -171,10 +192,12 @@ fn wide(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-fn line_and_column(source: &str, offset: usize) -> (usize, usize) {
-    let before = &source[..offset];
-    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+/// The line and column behind `text`, which starts at `span`.
+fn end_of(span: Span, text: &str) -> (usize, usize) {
+    match text.rfind('\n') {
+        Some(last) => (wide(span.line) + text.matches('\n').count(), text[last + 1..].chars().count() + 1),
+        None => (wide(span.line), wide(span.column) + text.chars().count()),
+    }
 }
 
 #[cfg(test)]
@@ -186,7 +209,8 @@ mod tests {
 
     fn span(text: &str) -> Span {
         let start = SOURCE.find(text).expect("in the source");
-        let (line, column) = line_and_column(SOURCE, start);
+        let begin = Span { start: 0, end: 0, line: 1, column: 1 };
+        let (line, column) = end_of(begin, &SOURCE[..start]);
         let small = |number: usize| u32::try_from(number).expect("small");
         Span { start: small(start), end: small(start + text.len()), line: small(line), column: small(column) }
     }
@@ -229,10 +253,30 @@ mod tests {
     }
 
     #[test]
-    fn the_source_keeps_its_offsets_and_loses_its_controls() {
-        let source = "a\x1b\u{9b}\u{202e}\u{feff}\tb\\\n";
-        let safe = safe_source(source);
-        assert_eq!(safe.len(), source.len());
-        assert_eq!(safe, "a?¿\u{fffd}\u{fffd}\tb\\\n");
+    fn a_second_place_that_is_far_away_is_named() {
+        let source = format!("a: 1\n{}a: 2\n", "#\n".repeat(30));
+        let at = |start: usize, line| Span {
+            start: u32::try_from(start).expect("small"),
+            end: u32::try_from(start + 1).expect("small"),
+            line,
+            column: 1,
+        };
+        let second = source.rfind('a').expect("there");
+        let diagnostics =
+            [Diagnostic::error(Code::DuplicateKey, at(second, 32), "twice").label(at(0, 1), "first here")];
+        let text = render(Problems { file: Path::new("f"), source: &source, diagnostics: &diagnostics });
+        let text = anstream::adapter::strip_str(&text).to_string();
+        assert!(text.contains("f:32:1") && text.contains("note: first here at 1:1"), "{text}");
+    }
+
+    #[test]
+    fn a_huge_line_with_many_problems_is_a_bounded_text() {
+        let source = "*a, ".repeat(1 << 18);
+        let at = |index: u32| Span { start: index * 4, end: index * 4 + 2, line: 1, column: index * 4 + 1 };
+        let diagnostics: Vec<Diagnostic> =
+            (0..256).map(|index| Diagnostic::error(Code::Alias, at(index * 1000), "an alias")).collect();
+        let text = render(Problems { file: Path::new("f"), source: &source, diagnostics: &diagnostics });
+        assert!(text.len() < 256 * 1024, "{}", text.len());
+        assert!(text.contains("f:1:1004001"), "{}", &text[text.len() - 2000..]);
     }
 }

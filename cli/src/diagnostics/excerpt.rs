@@ -1,0 +1,170 @@
+//! The part of a source that a diagnostic shows: a few lines, long ones cut around what is
+//! pointed at, control characters replaced. What it costs depends on what is shown, not on the
+//! source.
+
+use std::ops::Range;
+
+use proctor_core::evidence::escape_output;
+
+/// A line longer than this, in bytes, is cut.
+const LONGEST: usize = 240;
+/// How much of a cut line stands before what is pointed at.
+const BEFORE: usize = 60;
+/// What stands where something was cut off.
+const CUT: &str = "…";
+
+/// A source and where its lines start.
+pub(super) struct Lines<'a> {
+    source: &'a str,
+    starts: Vec<usize>,
+}
+
+/// A few lines of a source as they are shown.
+pub(super) struct Excerpt {
+    /// The text.
+    pub text: String,
+    /// The number of its first line, from 0.
+    pub first_line: usize,
+    pieces: Vec<Piece>,
+}
+
+/// A range of the source, and where it stands in the excerpt.
+struct Piece {
+    from: Range<usize>,
+    at: usize,
+}
+
+impl<'a> Lines<'a> {
+    pub(super) fn of(source: &'a str) -> Self {
+        let breaks = source.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
+        Self { source, starts: std::iter::once(0).chain(breaks).collect() }
+    }
+
+    /// The number of the line that `offset` lies on, from 0.
+    pub(super) fn line_of(&self, offset: usize) -> usize {
+        self.starts.partition_point(|start| *start <= offset).saturating_sub(1)
+    }
+
+    /// A range inside the source and between its characters, whatever was asked for.
+    pub(super) fn within(&self, start: u32, end: u32) -> Range<usize> {
+        let inside = |offset: u32| {
+            let offset = usize::try_from(offset).unwrap_or(usize::MAX).min(self.source.len());
+            self.source.floor_char_boundary(offset)
+        };
+        let start = inside(start);
+        start..inside(end).max(start)
+    }
+
+    /// The lines `lines`, each cut around the first of `marks` that lies on it.
+    pub(super) fn excerpt(&self, lines: Range<usize>, marks: &[usize]) -> Excerpt {
+        let mut excerpt = Excerpt { text: String::new(), first_line: lines.start, pieces: Vec::new() };
+        for line in lines {
+            let Some(whole) = self.range(line) else { break };
+            let mark = marks.iter().copied().filter(|mark| whole.start <= *mark && *mark <= whole.end).min();
+            excerpt.push(self.source, &whole, self.window(&whole, mark.unwrap_or(whole.start)));
+        }
+        excerpt
+    }
+
+    /// The bytes of a line without its break.
+    fn range(&self, line: usize) -> Option<Range<usize>> {
+        let start = *self.starts.get(line)?;
+        let next = self.starts.get(line + 1).copied();
+        Some(start..next.map_or(self.source.len(), |next| next - 1))
+    }
+
+    fn window(&self, whole: &Range<usize>, mark: usize) -> Range<usize> {
+        if whole.len() <= LONGEST {
+            return whole.clone();
+        }
+        let start = self.source.floor_char_boundary(mark.saturating_sub(BEFORE).max(whole.start));
+        start..self.source.floor_char_boundary((start + LONGEST).min(whole.end))
+    }
+}
+
+impl Excerpt {
+    fn push(&mut self, source: &str, whole: &Range<usize>, shown: Range<usize>) {
+        if shown.start > whole.start {
+            self.text.push_str(CUT);
+        }
+        self.pieces.push(Piece { from: shown.clone(), at: self.text.len() });
+        self.text.push_str(&safe(&source[shown.clone()]));
+        if shown.end < whole.end {
+            self.text.push_str(CUT);
+        }
+        self.text.push('\n');
+    }
+
+    /// Whether a line of it lacks its start.
+    pub(super) fn is_cut_left(&self) -> bool {
+        self.pieces.iter().any(|piece| self.text[..piece.at].ends_with(CUT))
+    }
+
+    /// Where a range of the source stands here; its end is cut to what is shown. `None` where
+    /// its start is not shown.
+    pub(super) fn place(&self, range: &Range<usize>) -> Option<Range<usize>> {
+        let of =
+            |offset: usize| self.pieces.iter().find(|piece| piece.from.start <= offset && offset <= piece.from.end);
+        let piece = of(range.start)?;
+        let start = piece.at + (range.start - piece.from.start);
+        let end = match of(range.end) {
+            Some(last) => last.at + (range.end - last.from.start),
+            None => piece.at + piece.from.len(),
+        };
+        Some(start..end.max(start))
+    }
+}
+
+/// Text with each control or bidirectional character replaced by one that can be seen and takes
+/// as many bytes, so that every offset still means the same.
+fn safe(text: &str) -> String {
+    text.chars().map(safe_char).collect()
+}
+
+fn safe_char(c: char) -> char {
+    let mut bytes = [0; 4];
+    let encoded = c.encode_utf8(&mut bytes);
+    match c {
+        ' '..='~' | '\t' => c,
+        c if !escape_output(encoded.as_bytes()).starts_with('\\') => c,
+        c if c.len_utf8() == 1 => '?',
+        c if c.len_utf8() == 2 => '¿',
+        _ => '\u{fffd}',
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_keeps_its_offsets_and_loses_its_controls() {
+        let source = "a\x1b\u{9b}\u{202e}\u{feff}\tb\\é";
+        assert_eq!(safe(source).len(), source.len());
+        assert_eq!(safe(source), "a?¿\u{fffd}\u{fffd}\tb\\é");
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_what_is_pointed_at() {
+        let source = format!("short\n{}x{}\nlast", "é".repeat(50_000), "b".repeat(100_000));
+        let lines = Lines::of(&source);
+        let mark = source.find('x').expect("there");
+        let excerpt = lines.excerpt(0..3, &[mark]);
+        assert!(excerpt.text.len() < 300, "{}", excerpt.text.len());
+        let place = excerpt.place(&(mark..mark + 1)).expect("shown");
+        assert_eq!(&excerpt.text[place], "x");
+        assert!(excerpt.text.starts_with("short\n…é") && excerpt.text.ends_with("b…\nlast\n"), "{}", excerpt.text);
+    }
+
+    #[test]
+    fn what_is_not_shown_has_no_place() {
+        let source = "a\nb\nc\n";
+        let lines = Lines::of(source);
+        let excerpt = lines.excerpt(1..2, &[2]);
+        assert_eq!((excerpt.text.as_str(), excerpt.first_line), ("b\n", 1));
+        assert_eq!(excerpt.place(&(2..3)), Some(0..1));
+        assert_eq!(excerpt.place(&(0..1)), None);
+        assert_eq!(excerpt.place(&(2..6)), Some(0..1), "the end is cut to what is shown");
+        assert_eq!((lines.line_of(0), lines.line_of(2), lines.line_of(99)), (0, 1, 3));
+    }
+}
