@@ -84,11 +84,13 @@ fn limit(prepared: &Prepared<'_>, enforcement: &mut Enforcement) -> Result<(), F
     bound(Control::OpenFilesLimit, open_files, Resource::Nofile, 0, "RLIMIT_NOFILE of each process,")
 }
 
-/// Sets both limits, never above what we may have ourselves.
+/// Sets both limits, never above what we may have ourselves. Of CPU time the hard limit lies a
+/// second higher: SIGXCPU comes first and says which limit it was, SIGKILL tells nothing.
 fn set(resource: Resource, most: u64) -> io::Result<()> {
-    let hard = rustix::process::getrlimit(resource).maximum;
-    let most = Some(hard.map_or(most, |hard| hard.min(most)));
-    Ok(rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most })?)
+    let own = rustix::process::getrlimit(resource).maximum;
+    let within = |wanted: u64| Some(own.map_or(wanted, |own| own.min(wanted)));
+    let hard = if resource == Resource::Cpu { most.saturating_add(1) } else { most };
+    Ok(rustix::process::setrlimit(resource, Rlimit { current: within(most), maximum: within(hard) })?)
 }
 
 fn close_fds(enforcement: &mut Enforcement) -> Result<(), Failure> {
