@@ -96,10 +96,11 @@ impl Snapshot {
         let paths: Vec<&[u8]> = listing.tracked.iter().chain(&listing.untracked).map(|path| &*path.0).collect();
         let mut entries = read_all(top.as_fd(), &paths)?;
         for nested in &listing.nested {
-            if beneath::read(top.as_fd(), &nested.path.0, 0).is_ok_and(|found| found == Found::Directory) {
+            let path = &nested.path.0;
+            let found = beneath::read(top.as_fd(), path, 0).map_err(|source| io_error(path, source))?;
+            if found == Found::Directory {
                 let sha256 = Sha256Hex::of(nested.commit.as_deref().unwrap_or_default().as_bytes());
-                let entry = Entry { kind: EntryKind::Gitlink, executable: false, sha256 };
-                entries.insert(nested.path.0.clone(), entry);
+                entries.insert(path.clone(), Entry { kind: EntryKind::Gitlink, executable: false, sha256 });
             }
         }
         let id = SnapshotId::from_root(&merkle_root(&entries));

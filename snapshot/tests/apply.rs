@@ -25,14 +25,15 @@ pub(crate) const CASES: &[Case] = &[
     ("apply: a file beyond the bound is refused", Need::Nothing, beyond_the_bound),
 ];
 
-fn apply_on(repo: &Repo, view: &View, layer: &Layer) -> Result<Vec<String>, ApplyError> {
+/// Applies a layer; the paths.
+pub(crate) fn apply_on(repo: &Repo, view: &View, layer: &Layer) -> Result<Vec<String>, ApplyError> {
     let (top, upper) = (open(&repo.top), layer.open());
     let (scan, ignored) = (layer.scan(), repo.rules());
     let caches = [proctor_core::plan::RelPath::new("cache").expect("a path")];
     let input =
         ApplyInput { repo: top.as_fd(), view, scan: &scan, upper: upper.as_fd(), ignored: &ignored, caches: &caches };
     let applied = apply_back(input)?;
-    Ok(applied.into_iter().map(|path| String::from_utf8(path).expect("text")).collect())
+    Ok(applied.iter().map(|path| proctor_core::drift::display_path(path)).collect())
 }
 
 fn apply(repo: &Repo, layer: &Layer) -> Vec<String> {

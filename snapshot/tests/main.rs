@@ -6,6 +6,7 @@
 mod apply;
 mod drift;
 mod layer;
+mod overlay;
 mod repository;
 mod snapshot;
 mod view;
@@ -17,6 +18,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 enum Need {
     Nothing,
     Root,
+    OverlayMounts,
     GitWithSha256,
     GitWithReftable,
 }
@@ -26,7 +28,7 @@ type Case = (&'static str, Need, fn());
 
 fn main() {
     let arguments = Arguments::from_args();
-    let cases = [snapshot::CASES, layer::CASES, view::CASES, drift::CASES, apply::CASES].concat();
+    let cases = [snapshot::CASES, layer::CASES, view::CASES, overlay::CASES, drift::CASES, apply::CASES].concat();
     let trials = cases.into_iter().map(trial).collect();
     libtest_mimic::run(&arguments, trials).exit();
 }
@@ -35,6 +37,7 @@ fn trial((name, need, body): Case) -> Trial {
     let (lacks, why) = match need {
         Need::Nothing => (false, ""),
         Need::Root => (!rustix::process::geteuid().is_root(), " [needs root]"),
+        Need::OverlayMounts => (!overlay::can_be_mounted(), " [needs root and overlay mounts with userxattr]"),
         Need::GitWithSha256 => {
             (!repository::git_can(&["init", "--object-format=sha256", "-q", "."]), " [needs git with sha256]")
         }

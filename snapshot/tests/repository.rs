@@ -35,6 +35,13 @@ fn run_git(dir: &Path, args: &[&str]) -> Output {
     command.output().expect("git runs")
 }
 
+/// Runs a program in `dir`.
+pub(crate) fn run_program(dir: &Path, program: &str, args: &[&str]) -> Output {
+    #[expect(clippy::disallowed_methods, reason = "tests use the machine's shell, unshare and mount")]
+    let mut command = Command::new(program);
+    command.args(args).current_dir(dir).output().expect("the program runs")
+}
+
 /// Whether this machine's git can do something, tried in a directory of its own.
 pub(crate) fn git_can(args: &[&str]) -> bool {
     let dir = TempDir::new().expect("a temporary directory");
@@ -157,17 +164,37 @@ impl Repo {
 /// An upper directory, written by hand as the kernel would.
 pub(crate) struct Layer {
     room: TempDir,
+    upper: &'static str,
 }
 
 impl Layer {
     /// One without entries.
     pub(crate) fn new() -> Self {
-        Self { room: TempDir::new().expect("a temporary directory") }
+        Self { room: TempDir::new().expect("a temporary directory"), upper: "" }
+    }
+
+    /// What the kernel writes when a shell runs `script` in an overlay of `lowers`, newest first;
+    /// `None` where it cannot be mounted or the script fails.
+    pub(crate) fn by_script(lowers: &[&Path], script: &str) -> Option<Self> {
+        let room = TempDir::new().expect("a temporary directory");
+        for name in ["upper", "work", "merged"] {
+            fs::create_dir(room.path().join(name)).expect("creates");
+        }
+        let lowers: Vec<_> = lowers.iter().map(|path| path.display().to_string()).collect();
+        let options = format!("userxattr,lowerdir={},upperdir=upper,workdir=work", lowers.join(":"));
+        let whole = format!("mount -t overlay overlay -o '{options}' merged && cd merged && {{ {script}\n}}");
+        let ran = run_program(room.path(), "unshare", &["-m", "sh", "-ec", &whole]);
+        ran.status.success().then_some(Self { room, upper: "upper" })
+    }
+
+    /// The upper directory.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.room.path().join(self.upper)
     }
 
     /// Where a path of the layer is.
     pub(crate) fn at(&self, path: impl AsRef<[u8]>) -> PathBuf {
-        self.room.path().join(OsStr::from_bytes(path.as_ref()))
+        self.path().join(OsStr::from_bytes(path.as_ref()))
     }
 
     /// Writes a file.
@@ -223,7 +250,7 @@ impl Layer {
 
     /// Opens it.
     pub(crate) fn open(&self) -> OwnedFd {
-        open(self.room.path())
+        open(&self.path())
     }
 
     /// Scans it with the default bounds.

@@ -1,0 +1,145 @@
+//! One law over real overlays: what a script does in an overlay, read off the layer, is what it
+//! does in a plain copy of the tree.
+
+use std::path::Path;
+
+use proctor_core::drift::display_path;
+use proctor_core::plan::ReadOnly::Tracked;
+use proctor_snapshot::{Snapshot, View};
+use tempfile::TempDir;
+
+use crate::apply::apply_on;
+use crate::repository::{Layer, Repo, helper, run_program};
+use crate::{Case, Need};
+
+pub(crate) const CASES: &[Case] = &[
+    ("overlay: a layer says what a plain copy shows", Need::OverlayMounts, layer_equals_copy),
+    ("overlay: so do two layers on each other", Need::OverlayMounts, two_layers_equal_copy),
+    ("overlay: what is no change in a copy is no drift", Need::OverlayMounts, no_change_is_no_drift),
+];
+
+/// Whether an overlay as the sandbox makes them can be mounted here.
+pub(crate) fn can_be_mounted() -> bool {
+    let lower = TempDir::new().expect("a temporary directory");
+    rustix::process::geteuid().is_root() && Layer::by_script(&[lower.path()], "true").is_some()
+}
+
+const SCRIPTS: &[&str] = &[
+    "echo new > README.md",
+    "rm README.md",
+    "rm -r src",
+    "mv src moved",
+    "rm -r src; mkdir src; echo x > src/new.rs",
+    "rm -r src; echo x > src",
+    "rm README.md; mkdir -p README.md/a; echo x > README.md/a/b",
+    "chmod +x README.md",
+    "ln -sf main.rs src/link; rm README.md; ln -s /etc/passwd README.md",
+    "mkdir -p a/b/c; echo x > a/b/c/d; mkdir empty; mkfifo pipe",
+    "ln README.md hard; echo more >> hard",
+    "mv src/deep/one src/deep/two; rm -r src/other; mkdir src/other; cp README.md src/other/",
+    "printf x > \"$(printf 'a\\nb\\377')\"",
+    "echo x > target/x; echo x > a.log; rm -rf target/old; echo x > new",
+    "rm -rf target; mkdir target; echo x > target/new; rm -r src/deep; mkdir src/deep",
+    "echo '*' > .gitignore",
+    "rm -r vendor/src; echo x >> vendor/README; rm -rf src",
+    "cp -a src again; rm -r src; mv again src; echo x > src/more",
+    "truncate -s 0 README.md; chmod 600 src/main.rs; touch src/deep/one",
+    "chmod 000 README.md; mkdir hid; echo x > hid/x; chmod 000 hid/x",
+];
+
+const NO_CHANGES: &[&str] = &[
+    "touch README.md src/main.rs; touch -d 1999-01-01 src",
+    "cp README.md t; cat t > README.md; rm t",
+    "mv src x; mv x src",
+    "cp -a src x; rm -r src; mv x src",
+    "echo x > created; rm created; mkdir d; rmdir d",
+    "chmod +x README.md; chmod -x README.md; chmod 600 README.md",
+    "mv vendor v; mv v vendor",
+    "rm -r target; mkdir -p target/x; echo x > target/x/y; echo x > some.log",
+    "mkdir -p new/empty; mkdir -p changes/a/verify; echo x > changes/a/verify/b.json",
+    "ln README.md hard; rm hard; setfattr -n user.x -v y README.md || true",
+    "echo x >> README.md; truncate -s -2 README.md",
+];
+
+fn tree() -> Repo {
+    let repo = Repo::small();
+    repo.write("src/deep/one", "1\n").write("src/other/two", "2\n").commit();
+    repo.write("untracked", "x").write("target/old/x", "x").write("vendor/README", "x").write("vendor/src/a", "x");
+    repo.git(&["init", "-q", "vendor"]);
+    repo
+}
+
+/// The snapshot of a copy of the tree in which the scripts ran.
+fn copied(repo: &Repo, scripts: &[&str]) -> Snapshot {
+    let room = TempDir::new().expect("a temporary directory");
+    let copy = room.path().join("repo");
+    run_program(&repo.top, "cp", &["-a", ".", &copy.display().to_string()]);
+    for script in scripts {
+        let ran = run_program(&copy, "sh", &["-ec", script]);
+        assert!(ran.status.success(), "{script}: {}", String::from_utf8_lossy(&ran.stderr));
+    }
+    Snapshot::take(&copy, &helper()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn laid(repo: &Repo, view: &View, lowers: &[&Layer], script: &str) -> (Layer, View) {
+    let lowers: Vec<_> = lowers.iter().map(|layer| layer.path()).chain([repo.top.clone()]).collect();
+    let lowers: Vec<&Path> = lowers.iter().map(|path| path.as_path()).collect();
+    let layer = Layer::by_script(&lowers, script).unwrap_or_else(|| panic!("{script}"));
+    let next = view.apply(&layer.scan(), &repo.rules()).unwrap_or_else(|error| panic!("{error}"));
+    (layer, next)
+}
+
+fn shown(paths: &[Vec<u8>]) -> Vec<String> {
+    paths.iter().map(|path| display_path(path)).collect()
+}
+
+fn layer_equals_copy() {
+    for script in SCRIPTS {
+        let repo = tree();
+        let (view, copy) = (repo.view(), copied(&repo, &[script]));
+        let (layer, after) = laid(&repo, &view, &[], script);
+        // In the copy the step's own rules hold; on the layer those from before it do.
+        let own_rules = script.contains(".gitignore");
+        if !own_rules {
+            assert_eq!(shown(&after.difference(&copy)), Vec::<String>::new(), "{script}");
+            assert_eq!(after.id(), copy.id, "{script}");
+            let drift = repo.drift_on(&view, &layer, &[], Tracked);
+            let drifted: Vec<_> = drift.changes.iter().map(|change| change.path.clone()).collect();
+            assert_eq!(drifted, shown(&view.base().difference(&copy)), "{script}");
+        }
+        let has_special = script.contains("mkfifo");
+        apply_on(&repo, &view, &layer).unwrap_or_else(|error| panic!("{script}: {error}"));
+        let left = after.difference(&repo.snapshot());
+        assert!(
+            left.is_empty() || own_rules || has_special && shown(&left) == ["pipe"],
+            "{script}: {:?}",
+            shown(&left)
+        );
+    }
+}
+
+fn two_layers_equal_copy() {
+    for (first, second) in SCRIPTS.iter().zip(SCRIPTS.iter().skip(1)) {
+        let tolerant = |script: &str| format!("{{ {script}\n}} || true");
+        let (first, second) = (tolerant(first), tolerant(second));
+        if first.contains(".gitignore") || second.contains(".gitignore") {
+            continue;
+        }
+        let repo = tree();
+        let copy = copied(&repo, &[&first, &second]);
+        let (below, between) = laid(&repo, &repo.view(), &[], &first);
+        let (_, after) = laid(&repo, &between, &[&below], &second);
+        assert_eq!(shown(&after.difference(&copy)), Vec::<String>::new(), "{first}; {second}");
+    }
+}
+
+fn no_change_is_no_drift() {
+    let repo = tree();
+    let view = repo.view();
+    for script in NO_CHANGES {
+        assert_eq!(copied(&repo, &[script]).id, view.id(), "{script}");
+        let (layer, after) = laid(&repo, &view, &[], script);
+        assert_eq!(repo.drift_on(&view, &layer, &[], Tracked).changes, [], "{script}");
+        assert_eq!(after.id(), view.id(), "{script}");
+    }
+}
