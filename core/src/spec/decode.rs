@@ -485,3 +485,59 @@ record!(Step, "a step", required [name, cmd], kept [],
 record!(StepLimits, "`limits`", required [], kept [], optional [memory, pids, disk, output, cpu_seconds, open_files]);
 record!(Reports, "`reports`", required [], kept [], optional [junit, sarif]);
 record!(Expect, "`expect`", required [], kept [], optional [exit]);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "version: 1\nprofiles: { p: { include: [s] } }\nskills:\n  s:\n    env: { A: x }\n    \
+        steps:\n      - { name: a, cmd: make, timeout_ms: 5 }\n";
+
+    /// Where two readings of [`TEXT`] are said to differ, after `change` on one of them.
+    fn place(change: impl FnOnce(&mut Spec)) -> String {
+        let mut report = Report::default();
+        let root = yaml::parse(TEXT.as_bytes(), &mut report).expect("a tree");
+        let ours = Spec::decode(&root, &mut report).expect("a spec");
+        assert!(!report.has_errors());
+        let mut theirs = ours.clone();
+        change(&mut theirs);
+        assert_ne!(ours, theirs);
+        differing(&root, &ours, &theirs).to_string()
+    }
+
+    #[test]
+    fn two_readings_differ_at_the_value_that_they_do_not_share() {
+        assert_eq!(place(|spec| spec.version.value = 2), "1:10");
+        assert_eq!(place(|spec| spec.skills.0[0].1.steps.value[0].timeout_ms = None), "7:43");
+        let other_env = |spec: &mut Spec| spec.skills.0[0].1.env.as_mut().expect("env").0[0].1 = Text("y".to_owned());
+        assert_eq!(place(other_env), "5:15");
+        assert_eq!(place(|spec| spec.skills.0[0].1.steps.value.clear()), "6:5");
+        assert_eq!(place(|spec| spec.skills.0.clear()), "4:3");
+    }
+
+    #[test]
+    fn whole_numbers_are_read_as_serde_yaml_reads_them() {
+        let texts = [
+            "0",
+            "+7",
+            "0x1F",
+            "0o17",
+            "0b11",
+            "017",
+            "00",
+            "-1",
+            "1_000",
+            "1e3",
+            "",
+            "0x",
+            "0x+1",
+            "++1",
+            "18446744073709551616",
+            "1.0",
+        ];
+        for text in texts {
+            let theirs = serde_yaml::from_str::<std::collections::BTreeMap<String, u64>>(&format!("a: {text}"));
+            assert_eq!(unsigned(text), theirs.ok().map(|map| map["a"]), "{text:?}");
+        }
+    }
+}
