@@ -60,7 +60,10 @@ fn block_on(work: impl Future<Output = Result<u8, CliError>>) -> Result<u8, CliE
         message: format!("no threads could be started: {error}"),
         hint: "raise the limit of processes (`ulimit -u`)".to_owned(),
     })?;
-    runtime.block_on(work)
+    let result = runtime.block_on(work);
+    // What is still under way has nobody to answer to, and must not keep us.
+    runtime.shutdown_background();
+    result
 }
 
 /// Says what went wrong: to people on standard error, to programs as the one document that

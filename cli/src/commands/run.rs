@@ -51,7 +51,7 @@ pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) ->
     finish(args.format, &record, &report, screen)
 }
 
-/// Shows the result, and checks that what was shown is what the engine says.
+/// Shows the result.
 fn finish(format: RunFormat, record: &RunRecord, report: &RunReport, screen: &mut Screen) -> Result<u8, CliError> {
     match format {
         RunFormat::Human => {
@@ -63,6 +63,11 @@ fn finish(format: RunFormat, record: &RunRecord, report: &RunReport, screen: &mu
         RunFormat::Json => screen.out_json(record)?,
         RunFormat::Jsonl => {}
     }
+    agreed(record, report)
+}
+
+/// The exit code of a run whose last event, which was shown, says the same as the engine does.
+fn agreed(record: &RunRecord, report: &RunReport) -> Result<u8, CliError> {
     let shown = record.finished.as_ref().map(|finished| (finished.verdict, finished.exit_code));
     if shown == Some((report.verdict, report.exit_code)) {
         return Ok(report.exit_code);
@@ -160,5 +165,35 @@ impl<'a> Watch<'a> {
 
     fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::finished;
+    use proctor_core::names::RunId;
+    use proctor_core::tier::Tier;
+    use proctor_core::verdict::Verdict;
+
+    fn report(verdict: Verdict, exit_code: u8) -> RunReport {
+        RunReport {
+            verdict,
+            exit_code,
+            tier: Tier::ONE,
+            run_id: RunId::new("r1").expect("a run id"),
+            evidence_dir: "/x".into(),
+            doubts: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_verdict_that_was_not_shown_is_no_pass() {
+        let mut record = RunRecord::default();
+        let passed = report(Verdict::Passed, 0);
+        assert_eq!(agreed(&record, &passed).expect_err("no last event").exit_code(), 5);
+        record.apply(finished(Verdict::Passed, Tier::ONE, 0));
+        assert_eq!(agreed(&record, &passed).expect("the same"), 0);
+        assert_eq!(agreed(&record, &report(Verdict::Failed, 1)).expect_err("another verdict").exit_code(), 5);
     }
 }
