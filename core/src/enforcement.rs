@@ -60,6 +60,47 @@ pub enum Control {
 }
 
 impl Control {
+    /// Every control.
+    pub const ALL: [Self; 24] = [
+        Self::UserNamespace,
+        Self::MountNamespace,
+        Self::PidNamespace,
+        Self::NetworkNamespace,
+        Self::IpcNamespace,
+        Self::UtsNamespace,
+        Self::CgroupNamespace,
+        Self::ReadOnlyRoot,
+        Self::HiddenPaths,
+        Self::PrivateProc,
+        Self::PrivateDev,
+        Self::PrivateTmp,
+        Self::Layer,
+        Self::GitReadOnly,
+        Self::CleanEnvironment,
+        Self::CloseFds,
+        Self::NoNewPrivs,
+        Self::NoCapabilities,
+        Self::NewSession,
+        Self::DiskLimit,
+        Self::PidsLimit,
+        Self::MemoryLimit,
+        Self::CpuLimit,
+        Self::OpenFilesLimit,
+    ];
+
+    /// Whether a plan may leave it out: it allows the network, or sets no such limit.
+    pub fn is_optional(self) -> bool {
+        matches!(
+            self,
+            Self::NetworkNamespace
+                | Self::DiskLimit
+                | Self::PidsLimit
+                | Self::MemoryLimit
+                | Self::CpuLimit
+                | Self::OpenFilesLimit
+        )
+    }
+
     /// The word of the documents and of the screen.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -135,11 +176,42 @@ impl Enforcement {
         self.0.insert(control, ControlState::NotRequested { reason: reason.into() });
     }
 
+    /// The controls of which it is not known that they hold: asked for and not had, left out
+    /// although only a plan may leave them out, or not spoken of at all. A command that ran
+    /// with one of these ran on less than was promised.
+    pub fn gaps(&self) -> impl Iterator<Item = Control> {
+        Control::ALL.into_iter().filter(|control| match self.0.get(control) {
+            Some(ControlState::Enforced { .. }) => false,
+            Some(ControlState::NotRequested { .. }) => !control.is_optional(),
+            Some(ControlState::NotEnforced { .. }) | None => true,
+        })
+    }
+
     /// The controls that were asked for and do not hold, with the reason.
     pub fn missing(&self) -> impl Iterator<Item = (Control, &str)> {
         self.0.iter().filter_map(|(control, state)| match state {
             ControlState::NotEnforced { reason } => Some((*control, reason.as_str())),
             _ => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_spoke_of_is_a_gap() {
+        let mut enforcement = Enforcement::default();
+        assert_eq!(enforcement.gaps().count(), Control::ALL.len());
+        for control in Control::ALL {
+            enforcement.enforced(control, "x");
+        }
+        assert_eq!(enforcement.gaps().count(), 0);
+        enforcement.not_requested(Control::MemoryLimit, "the plan sets no bound");
+        assert_eq!(enforcement.gaps().count(), 0);
+        enforcement.not_requested(Control::PidNamespace, "x");
+        enforcement.not_enforced(Control::Layer, "x");
+        assert_eq!(enforcement.gaps().collect::<Vec<_>>(), [Control::PidNamespace, Control::Layer]);
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use proctor_core::drift::{DriftMethod, StepDrift, display_path};
+use proctor_core::enforcement::Control;
 use proctor_core::event::{EndReason, RunEvent};
 use proctor_core::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
 use proctor_core::outcome::{Outcome, StartFault, Termination, judge};
@@ -136,10 +137,15 @@ async fn conclude(
         let what = "something outside of it still holds its output open, so what was read may not be all";
         tried.doubt(Doubt::Internal, format!("{}: {what}", step_path(&skill.name, &step.name)));
     }
-    let incomplete = tried.outcome == Outcome::Inconclusive;
+    let gaps: Vec<&str> = tried.report.enforcement.gaps().map(Control::as_str).collect();
+    if !gaps.is_empty() {
+        let message = format!("{}: it ran without {}", step_path(&skill.name, &step.name), gaps.join(", "));
+        tried.doubt(Doubt::Sandbox, message);
+    }
+    let in_doubt = tried.outcome == Outcome::Inconclusive;
     match read_layer(context, stack, skill, step, upper).await {
         Ok((layer, drift)) => {
-            if !drift.is_empty() || !incomplete {
+            if !drift.is_empty() || !in_doubt {
                 tried.outcome = judge(&tried.report.termination, &step.expect_exit, !drift.is_empty());
             }
             tried.drift = drift;
