@@ -90,7 +90,8 @@ fn first_difference(node: &Node<'_>, ours: &serde_json::Value, theirs: &serde_js
             .zip(ours.iter().zip(theirs))
             .find_map(|(item, (a, b))| (a != b).then(|| first_difference(item, a, b)))
             .unwrap_or(node.head),
-        _ => node.span,
+        (Value::Scalar { .. }, ..) => node.span,
+        _ => node.head,
     }
 }
 
