@@ -52,6 +52,7 @@ const CHECKS: &[(&str, Check)] = checks![
     limits_hold,
     a_full_layer_is_an_error_of_the_step,
     kill_ends_everything,
+    a_killed_helper_leaves_nothing,
     terminate_reaches_everybody,
     killing_early_is_safe,
     the_end_of_the_command_is_the_end_of_all,
@@ -441,6 +442,24 @@ fn kill_ends_everything(bench: &Bench) -> Result<(), Failed> {
     assert!(matches!(reports.last(), Some(Report::Exited { status: WaitStatus::Signal(9), .. })), "{reports:?}");
     let mut rest = String::new();
     fs::File::from(running.stdout.try_clone()?).read_to_string(&mut rest)?;
+    Ok(())
+}
+
+/// By the kernel for want of memory, for instance.
+fn a_killed_helper_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
+    let layer = bench.space.layer(&bench.facts)?;
+    let marker = marker("helper");
+    let running = bench.start(&stubborn(&marker), &[], &layer)?;
+    for _ in 0..3 {
+        line(&running.stdout)?;
+    }
+    for helper in bench::children()? {
+        let pid = rustix::process::Pid::from_raw(helper.parse()?).ok_or("no process")?;
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+    }
+    let reports = until_closed(&running)?;
+    assert_eq!(bench::statuses_of(&marker)?, [""; 0]);
+    assert!(matches!(reports.as_slice(), [Report::Ready { .. }]), "nobody saw how it ended: {reports:?}");
     Ok(())
 }
 
