@@ -399,3 +399,11 @@ fn the_specs_that_we_ship_fit_and_are_read_without_a_warning() {
         assert_eq!(reading.warnings, Vec::new(), "{path}");
     }
 }
+
+#[test]
+fn the_readmes_first_spec_can_be_used() {
+    let readme = String::from_utf8(files::read(&crate::root().join("README.md")).expect("there")).expect("UTF-8");
+    let block = readme.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
+    let reading = proctor_core::spec::read(block.as_bytes()).expect("a spec");
+    assert_eq!(reading.warnings, Vec::new());
+}
