@@ -187,13 +187,19 @@ impl Comparison<'_> {
     }
 }
 
-/// Whether a path is none of the step's business: evidence of ours, or in a cache.
+/// Whether a path is none of the step's business: evidence of ours, or in a cache. The
+/// repository's own `.git` is in no cache, and the whole tree is none.
 pub(crate) fn is_aside(path: &[u8], caches: &[RelPath]) -> bool {
     let in_cache = |cache: &RelPath| {
         let cache = cache.as_str().as_bytes();
-        cache == b"." || path == cache || paths::is_below(path, cache)
+        cache != b"." && (path == cache || paths::is_below(path, cache))
     };
-    is_our_artifact(path) || caches.iter().any(in_cache)
+    is_our_artifact(path) || !in_own_git(path) && caches.iter().any(in_cache)
+}
+
+/// Whether a path is the repository's own `.git`, or in it.
+fn in_own_git(path: &[u8]) -> bool {
+    path == GIT_DIR || paths::is_below(path, GIT_DIR)
 }
 
 pub(crate) fn differs(before: &Standing, after: &Standing) -> bool {
@@ -216,7 +222,6 @@ fn keep_protected(
     input: &DriftInput<'_>,
     found: BTreeMap<Vec<u8>, Pair>,
 ) -> Result<BTreeMap<Vec<u8>, Pair>, DriftError> {
-    let in_own_git = |path: &[u8]| path == GIT_DIR || paths::is_below(path, GIT_DIR);
     let asked: Vec<&[u8]> = match input.mode {
         ReadOnly::Tracked => found.keys().map(Vec::as_slice).filter(|path| !in_own_git(path)).collect(),
         ReadOnly::Off | ReadOnly::Strict => Vec::new(),
@@ -344,4 +349,20 @@ fn entry_of(side: &Standing) -> Option<Entry> {
 
 fn io_error(path: &[u8], source: std::io::Error) -> DriftError {
     DriftError::Io { path: display_path(path), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_takes_neither_git_nor_the_whole_tree() {
+        let caches = [".", ".git", "target"].map(|path| RelPath::new(path).expect("a path"));
+        for aside in ["target", "target/x", "changes/a/verify/x"] {
+            assert!(is_aside(aside.as_bytes(), &caches), "{aside}");
+        }
+        for counts in [".git", ".git/config", "src", "target2"] {
+            assert!(!is_aside(counts.as_bytes(), &caches), "{counts}");
+        }
+    }
 }
