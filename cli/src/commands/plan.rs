@@ -48,18 +48,25 @@ pub(crate) fn render(plan: &Plan) -> String {
         paint(DIM, format!("plan sha256 {}", plan.digest())),
         paint(DIM, format!("spec sha256 {}", plan.spec_sha256)),
     );
-    text.extend(plan.toolchain.iter().map(check_block));
+    for checks in plan.toolchain.chunk_by(|a, b| a.toolchain == b.toolchain) {
+        text.push_str(&checks_block(checks));
+    }
     text.extend(plan.skills.iter().map(skill_block));
     text
 }
 
-fn check_block(check: &PlannedCheck) -> String {
-    let demand = match &check.version {
-        VersionDemand::Any => String::new(),
-        VersionDemand::Range { range } => format!(", version `{}`", shown_line(range)),
-    };
-    let toolchain = paint(STRONG, shown_line(check.toolchain.as_str()));
-    format!("\ntoolchain {toolchain}{demand}\n{}", step_block(&check.run))
+/// The checks of one toolchain.
+fn checks_block(checks: &[PlannedCheck]) -> String {
+    let Some(first) = checks.first() else { return String::new() };
+    let mut text = format!("\ntoolchain {}\n", paint(STRONG, shown_line(first.toolchain.as_str())));
+    for check in checks {
+        let demand = match &check.version {
+            VersionDemand::Any => String::new(),
+            VersionDemand::Range { range } => format!(", version `{}`", shown_line(range)),
+        };
+        text.push_str(&step_block(&check.run, &demand));
+    }
+    text
 }
 
 fn skill_block(skill: &PlannedSkill) -> String {
@@ -75,14 +82,14 @@ fn skill_block(skill: &PlannedSkill) -> String {
             text.push_str(&format!("  {label} {}\n", shown_line(&list.join(", "))));
         }
     }
-    text.extend(skill.steps.iter().map(step_block));
+    text.extend(skill.steps.iter().map(|step| step_block(step, "")));
     text
 }
 
-fn step_block(step: &PlannedStep) -> String {
+fn step_block(step: &PlannedStep, demand: &str) -> String {
     let rows = [command_line(step), rule_row(step), environment_row(step), limits_row(step), exceptions_row(step)];
     let rows: String = rows.iter().filter(|row| !row.is_empty()).map(|row| format!("    {row}\n")).collect();
-    format!("  {}\n{rows}", paint(STRONG, &step.name))
+    format!("  {}{demand}\n{rows}", paint(STRONG, &step.name))
 }
 
 fn rule_row(step: &PlannedStep) -> String {
@@ -138,4 +145,56 @@ fn exceptions_row(step: &PlannedStep) -> String {
             .map(|report| format!("writes {} {}", word(&report.format), shown_line(report.path.as_str()))),
     );
     parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::planned;
+    use proctor_core::digest::Sha256Hex;
+    use proctor_core::names::{EnvName, ProfileName, SkillName, ToolchainName};
+    use proctor_core::plan::{Determinism, RelPath, ReportFile, ReportFormat};
+    use proctor_core::tier::Tier;
+    use std::collections::BTreeMap;
+
+    fn check(name: &str, range: &str) -> PlannedCheck {
+        PlannedCheck {
+            toolchain: ToolchainName::new("rust").expect("a toolchain"),
+            version: VersionDemand::Range { range: range.to_owned() },
+            run: planned(name, &["cargo", "--version"]),
+        }
+    }
+
+    #[test]
+    fn a_plan_shows_what_would_run_with_what() {
+        let mut step = planned("test", &["sh", "-c", "echo 'a b' | cat\u{1b}"]);
+        step.env = BTreeMap::from([(EnvName::new("A").expect("a name"), "secret\nvalue".to_owned())]);
+        step.env_allowlist = vec![EnvName::new("CI").expect("a name")];
+        step.retries = 2;
+        step.expect_exit = vec![0, 3];
+        step.inputs = Inputs::Globs(vec!["src/**".into()]);
+        let path = RelPath::new("out.xml").expect("a path");
+        step.reports = vec![ReportFile { format: ReportFormat::Junit, path }];
+        let name = |text: &str| SkillName::new(text).expect("a skill");
+        let skill = PlannedSkill {
+            name: name("verify.test"),
+            description: "Tests".into(),
+            determinism: Determinism::D1,
+            declared_tier: Tier::TWO,
+            needs: vec![name("build")],
+            caches: vec![RelPath::new("target").expect("a path")],
+            platform: BTreeMap::new(),
+            container: String::new(),
+            steps: vec![step],
+        };
+        let plan = Plan {
+            version: 1,
+            profile: ProfileName::new("pr").expect("a profile"),
+            spec_sha256: Sha256Hex::of(b"spec"),
+            order: SkillOrder::Graph { parallel: 2 },
+            toolchain: vec![check("rust.1", ">=1.80"), check("rust.2", "*")],
+            skills: vec![skill],
+        };
+        insta::assert_snapshot!(anstream::adapter::strip_str(&render(&plan)).to_string());
+    }
 }

@@ -205,7 +205,7 @@ enum Line {
 fn excerpt(stream: &StreamEvidence) -> Vec<Line> {
     let whole_is_here = stream.bytes <= 2 * PREVIEW_BYTES as u64;
     if !whole_is_here {
-        let middle = Line::LeftOut(format!("(… {} in all; the evidence has more)", size(stream.bytes)));
+        let middle = Line::LeftOut(format!("(… {})", what_is_kept(stream)));
         let tail: Vec<&str> = stream.tail.lines().collect();
         let head = stream.preview.lines().take(HEAD_LINES).map(said);
         return head.chain([middle]).chain(last(&tail).iter().map(|line| said(line))).collect();
@@ -218,6 +218,15 @@ fn excerpt(stream: &StreamEvidence) -> Vec<Line> {
     let middle = Line::LeftOut(format!("(… {} more lines)", lines.len() - HEAD_LINES - TAIL_LINES));
     let head = lines.iter().take(HEAD_LINES).map(|line| said(line));
     head.chain([middle]).chain(last(&lines).iter().map(|line| said(line))).collect()
+}
+
+/// How much there is of a stream, and where the rest of it is.
+fn what_is_kept(stream: &StreamEvidence) -> String {
+    let all = size(stream.bytes);
+    match stream.kept_bytes {
+        kept if kept >= stream.bytes => format!("{all} in all, kept in the state directory"),
+        kept => format!("{all} in all, {} of them kept in the state directory", size(kept)),
+    }
 }
 
 fn last<'a>(lines: &'a [&'a str]) -> &'a [&'a str] {

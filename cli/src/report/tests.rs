@@ -123,7 +123,7 @@ fn long_output_is_bounded_and_says_so() {
         "line 20\n",
         "(… 70 more lines)",
         "line 91\n",
-        "(… 1 MiB in all; the evidence has more)",
+        "(… 1 MiB in all, 1.9 KiB of them kept",
         "the very end",
         "(cut:",
     ] {
