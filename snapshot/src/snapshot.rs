@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::{Entry, EntryKind, display_path, is_our_artifact};
+use proctor_core::plan::RelPath;
 use rustix::fs::{Mode, OFlags};
 
 use crate::beneath::{self, Found};
@@ -15,6 +16,7 @@ use crate::git::GitError;
 use crate::git::helper::GitHelper;
 use crate::git::protocol::Listing;
 use crate::merkle::merkle_root;
+use crate::paths;
 
 /// How many threads hash.
 const READERS: usize = 2;
@@ -107,9 +109,18 @@ impl Snapshot {
         Ok(Self { id, entries, git: facts(listing) })
     }
 
+    /// The first covered path that lies at or below `directory`. A cache that is mounted there
+    /// would hide it, and a step would verify other bytes than those of the tree.
+    pub fn first_in(&self, directory: &RelPath) -> Option<&[u8]> {
+        let directory = directory.as_str().as_bytes();
+        let own = self.entries.get_key_value(directory).map(|(path, _)| path);
+        let all = self.entries.keys().next().filter(|_| directory == b".");
+        own.or(all).or_else(|| paths::below(&self.entries, directory).next().map(|(path, _)| path)).map(Vec::as_slice)
+    }
+
     /// The paths at which the two differ, sorted.
     pub fn difference(&self, other: &Self) -> Vec<Vec<u8>> {
-        crate::paths::difference(self.entries.iter(), other.entries.iter())
+        paths::difference(self.entries.iter(), other.entries.iter())
     }
 }
 

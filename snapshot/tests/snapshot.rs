@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
 use proctor_core::drift::{EntryKind, display_path};
+use proctor_core::plan::RelPath;
 use proctor_snapshot::{GitHelper, Snapshot, find_root};
 
 use crate::repository::{Repo, chmod, fifo, helper};
@@ -25,6 +26,7 @@ pub(crate) const CASES: &[Case] = &[
     ("snapshot: our artifacts do not count", Need::Nothing, our_artifacts_do_not_count),
     ("snapshot: nothing inside an ignored directory is taken back", Need::Nothing, ignored_directories_are_final),
     ("snapshot: excludes of the repository's own count", Need::Nothing, excludes_of_the_repository),
+    ("snapshot: what a cache would hide", Need::Nothing, what_a_cache_would_hide),
     ("snapshot: deep trees", Need::Nothing, deep_trees),
     ("snapshot: submodules are covered", Need::Nothing, submodules_are_covered),
     ("snapshot: nested repositories are covered", Need::Nothing, nested_repositories_are_covered),
@@ -183,6 +185,16 @@ fn excludes_of_the_repository() {
     repo.git(&["config", "core.excludesFile", &rules.display().to_string()]);
     repo.write(".git/info/exclude", "secret\n").write("secret", "x").write("hidden", "x").write("open", "x");
     assert_eq!(paths(&repo.snapshot()), [".gitignore", "README.md", "open", "src/main.rs"]);
+}
+
+fn what_a_cache_would_hide() {
+    let repo = Repo::small();
+    repo.write("target/x", "x");
+    let snapshot = repo.snapshot();
+    let first = |directory: &str| snapshot.first_in(&RelPath::new(directory).expect("a path")).map(display_path);
+    assert_eq!((first("target"), first("sr"), first("nothing")), (None, None, None));
+    assert_eq!((first("src").as_deref(), first("README.md").as_deref()), (Some("src/main.rs"), Some("README.md")));
+    assert_eq!(first(".").as_deref(), Some(".gitignore"));
 }
 
 fn deep_trees() {
