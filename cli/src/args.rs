@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use proctor_core::names::{BadName, ChangesetId, EnvName, ProfileName};
+use proctor_core::names::{BadName, ChangesetId, ProfileName, VarName};
 use proctor_core::plan::{Network, ReadOnly, RelPath};
 use proctor_core::tier::Tier;
 
@@ -171,7 +171,7 @@ pub(crate) struct ExecArgs {
     pub workdir: Option<RelPath>,
     /// A variable that it is given; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
-    pub env: Vec<(EnvName, String)>,
+    pub env: Vec<(VarName, String)>,
     /// Write its output as it is, control characters too
     #[arg(long)]
     pub raw: bool,
@@ -273,9 +273,9 @@ fn rel_path(text: &str) -> Result<RelPath, String> {
     RelPath::new(text).map_err(|bad| bad.to_string())
 }
 
-fn assignment(text: &str) -> Result<(EnvName, String), String> {
+fn assignment(text: &str) -> Result<(VarName, String), String> {
     let (name, value) = text.split_once('=').ok_or("`NAME=VALUE` is expected")?;
-    let name = EnvName::new(name).map_err(|bad: BadName| bad.to_string())?;
+    let name = VarName::new(name).map_err(|bad: BadName| bad.to_string())?;
     Ok((name, value.to_owned()))
 }
 

@@ -110,10 +110,19 @@ name!(
     |t| !t.is_empty() && t.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
 );
 name!(
-    /// The name of an environment variable.
+    /// The name of an environment variable that a spec takes from the caller.
     EnvName, "environment variable name", r"^[A-Z0-9_]+$",
     "upper-case letters, digits and `_` are allowed",
     |t| !t.is_empty() && t.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
+);
+name!(
+    /// The name of a variable that a spec sets. Wider than [`EnvName`]: programs look for
+    /// variables such as `npm_config_offline`.
+    VarName, "environment variable name", r"^[A-Za-z_][A-Za-z0-9_]*$",
+    "letters, digits and `_` are allowed, no digit first",
+    |t| !t.starts_with(|c: char| c.is_ascii_digit())
+        && !t.is_empty()
+        && t.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 );
 name!(
     /// The identity of a proposed change: the name of its directory below `changes/`.

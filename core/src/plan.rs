@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::canonical;
 use crate::digest::Sha256Hex;
-use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName};
+use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::tier::Tier;
 
 /// Everything that one run will do.
@@ -113,7 +113,7 @@ pub struct PlannedStep {
     /// The variables that it gets from the caller.
     pub env_allowlist: Vec<EnvName>,
     /// The variables that the spec sets.
-    pub env: BTreeMap<EnvName, String>,
+    pub env: BTreeMap<VarName, String>,
     /// Its limits.
     pub limits: Limits,
     /// How often a failed attempt is repeated.

@@ -140,6 +140,7 @@ fn given(step: &PlannedStep, around: &Surroundings) -> Environment {
 mod tests {
     use super::*;
     use crate::test_support::step;
+    use proctor_core::names::VarName;
 
     fn around(caller: &[(&str, &str)]) -> Surroundings {
         Surroundings {
@@ -155,6 +156,10 @@ mod tests {
         EnvName::new(text).expect("a name")
     }
 
+    fn variable(text: &str) -> VarName {
+        VarName::new(text).expect("a name")
+    }
+
     #[test]
     fn nothing_of_the_caller_gets_in_unasked() {
         let environment =
@@ -168,7 +173,7 @@ mod tests {
     fn the_spec_wins_over_the_allow_list_and_both_over_us() {
         let mut planned = step("s", &["true"]);
         planned.env_allowlist = vec![name("LANG"), name("TZ"), name("ABSENT")];
-        planned.env = BTreeMap::from([(name("TZ"), "CET".to_owned())]);
+        planned.env = BTreeMap::from([(variable("TZ"), "CET".to_owned())]);
         let environment = build(&planned, &around(&[("LANG", "de"), ("TZ", "JST")]));
         assert_eq!(environment["LANG"], ("de".to_owned(), Origin::Allowed));
         assert_eq!(environment["TZ"], ("CET".to_owned(), Origin::Spec));
@@ -179,7 +184,7 @@ mod tests {
     fn what_steers_programs_comes_from_the_spec_or_not_at_all() {
         let mut planned = step("s", &["true"]);
         planned.env_allowlist = vec![name("GIT_DIR"), name("LD_PRELOAD"), name("HTTP_PROXY"), name("BASH_ENV")];
-        planned.env = BTreeMap::from([(name("GIT_DIR"), "x".to_owned())]);
+        planned.env = BTreeMap::from([(variable("GIT_DIR"), "x".to_owned())]);
         let caller = [("GIT_DIR", "1"), ("LD_PRELOAD", "1"), ("HTTP_PROXY", "1"), ("BASH_ENV", "1")];
         let environment = build(&planned, &around(&caller));
         assert_eq!(environment["GIT_DIR"].0, "x");

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use crate::fixture::planned;
     use proctor_core::digest::Sha256Hex;
-    use proctor_core::names::{EnvName, ProfileName, SkillName, ToolchainName};
+    use proctor_core::names::{EnvName, ProfileName, SkillName, ToolchainName, VarName};
     use proctor_core::plan::{Determinism, RelPath, ReportFile, ReportFormat};
     use proctor_core::tier::Tier;
     use std::collections::BTreeMap;
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_plan_shows_what_would_run_with_what() {
         let mut step = planned("test", &["sh", "-c", "echo 'a b' | cat\u{1b}"]);
-        step.env = BTreeMap::from([(EnvName::new("A").expect("a name"), "secret\nvalue".to_owned())]);
+        step.env = BTreeMap::from([(VarName::new("A").expect("a name"), "secret\nvalue".to_owned())]);
         step.env_allowlist = vec![EnvName::new("CI").expect("a name")];
         step.retries = 2;
         step.expect_exit = vec![0, 3];

@@ -16,7 +16,7 @@ use super::written::{
     Defaults, Expect, Profile, Reports, Skill, Spec, Step, StepLimits, Table, Text, ToolCheck, Toolchain,
 };
 use super::yaml::{self, Key, Node, Value};
-use crate::names::{BadName, EnvName, ProfileName, SkillName, StepName, ToolchainName};
+use crate::names::{BadName, EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::plan::{Determinism, Network, ReadOnly, RelPath};
 use crate::tier::Tier;
 
@@ -138,7 +138,7 @@ macro_rules! names {
         }
     )*};
 }
-names!(EnvName, ProfileName, SkillName, StepName, ToolchainName);
+names!(EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName);
 
 impl TableKey for Text {
     fn parse(text: &str) -> Result<Self, BadName> {

@@ -6,7 +6,7 @@ use super::operator::exceeds;
 use super::provenance::Origin;
 use super::span::{Span, Spanned};
 use super::written::{Defaults, Skill, Step, Table, Text};
-use crate::names::EnvName;
+use crate::names::{EnvName, VarName};
 use crate::plan::{Argv, Limit, Network, ReadOnly, RelPath};
 
 /// One command that is run by itself, with what its caller set.
@@ -25,7 +25,7 @@ pub struct Adhoc {
     /// The variables that it gets from the caller.
     pub env_allowlist: Option<Vec<EnvName>>,
     /// The variables that are set.
-    pub env: BTreeMap<EnvName, String>,
+    pub env: BTreeMap<VarName, String>,
 }
 
 /// What one level of the spec says of the settings that may stand on every level.
@@ -37,7 +37,7 @@ pub(super) struct Settings<'a> {
     pub(super) network: Option<&'a Spanned<Network>>,
     pub(super) read_only: Option<&'a Spanned<ReadOnly>>,
     pub(super) env_allowlist: Option<&'a Spanned<Vec<Spanned<EnvName>>>>,
-    pub(super) env: Option<&'a Table<EnvName, Text>>,
+    pub(super) env: Option<&'a Table<VarName, Text>>,
 }
 
 macro_rules! settings {

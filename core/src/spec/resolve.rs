@@ -17,7 +17,7 @@ use super::span::{Span, Spanned};
 use super::written::{Profile, Skill, Spec, Step, Table, Text};
 use crate::digest::Sha256Hex;
 use crate::evidence::step_path;
-use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName};
+use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::plan::{
     Argv, Determinism, Inputs, Limit, Limits, Network, Plan, PlannedCheck, PlannedSkill, PlannedStep, ReadOnly,
     RelPath, ReportFile, ReportFormat, SkillOrder, VersionDemand,
@@ -349,8 +349,8 @@ impl<'a> Resolver<'a> {
         self.take("env_allowlist", chosen, |names| show_list(names.iter().map(EnvName::as_str)))
     }
 
-    fn env(&mut self, layers: &[Settings<'_>]) -> BTreeMap<EnvName, String> {
-        let mut merged: BTreeMap<EnvName, Chosen<String>> = BTreeMap::new();
+    fn env(&mut self, layers: &[Settings<'_>]) -> BTreeMap<VarName, String> {
+        let mut merged: BTreeMap<VarName, Chosen<String>> = BTreeMap::new();
         for layer in layers {
             for (name, value) in layer.env.iter().flat_map(|env| env.iter()) {
                 let origin = (layer.origin)(name.span);

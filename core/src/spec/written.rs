@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::command::Command;
 use super::size::Size;
 use super::span::Spanned;
-use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName};
+use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::plan::{Determinism, Network, ReadOnly, RelPath};
 use crate::tier::Tier;
 
@@ -72,7 +72,7 @@ pub struct Defaults {
     pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
     /// Variables that are set. Maps of defaults, skill and step are merged by name; the nearest
     /// value of a name wins.
-    pub env: Option<Table<EnvName, Text>>,
+    pub env: Option<Table<VarName, Text>>,
 }
 
 /// A named list of skills.
@@ -123,7 +123,7 @@ pub struct Skill {
     /// Variables that are passed on from the caller, instead of those of the defaults.
     pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
     /// Variables that are set, beside those of the defaults.
-    pub env: Option<Table<EnvName, Text>>,
+    pub env: Option<Table<VarName, Text>>,
 }
 
 impl Skill {
@@ -156,7 +156,7 @@ pub struct Step {
     /// Variables that are passed on from the caller, instead of those of skill and defaults.
     pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
     /// Variables that are set, beside those of skill and defaults.
-    pub env: Option<Table<EnvName, Text>>,
+    pub env: Option<Table<VarName, Text>>,
     /// Bounds on what it may use.
     pub limits: Option<StepLimits>,
     /// How often a failed attempt is repeated; a pass after that is recorded as flaky. Default: 0.

@@ -11,7 +11,7 @@ use proctor_core::evidence::{
     self, AttemptEvidence, CheckEvidence, DriftEvidence, Measured, Resources, StepEvidence, StreamEvidence, Summary,
     TrackedDrift,
 };
-use proctor_core::names::{ChangesetId, EnvName, ProfileName, RunId, SkillName, StepName, ToolchainName};
+use proctor_core::names::{ChangesetId, EnvName, ProfileName, RunId, SkillName, StepName, ToolchainName, VarName};
 use proctor_core::outcome::{Outcome, StartFault, Termination};
 use proctor_core::plan::{
     Argv, Determinism, Inputs, Limit, Limits, Network, PlannedCheck, PlannedSkill, PlannedStep, ReadOnly, RelPath,
@@ -68,7 +68,7 @@ fn planned() -> PlannedStep {
         network: Network::Deny,
         read_only: ReadOnly::Tracked,
         env_allowlist: vec![EnvName::new("CI").expect("name")],
-        env: BTreeMap::from([(EnvName::new("A").expect("name"), "b".to_owned())]),
+        env: BTreeMap::from([(VarName::new("A").expect("name"), "b".to_owned())]),
         limits: Limits {
             memory: Limit::Unlimited,
             pids: Limit::Max(4_096),

@@ -1,0 +1,69 @@
+#!/bin/sh
+# Verifies the sources of published crates with a built proctor: nobody here wrote them.
+#
+#   scripts/verify-published.sh [crate ...]
+#
+# Each crate is taken from cargo's registry (any version that is unpacked there), put under git in
+# a temporary directory with a spec of three skills (build, tests, documentation tests as cargo
+# runs them; formatting is shown and not judged), and verified offline, in the sandbox. Prints one
+# line a crate; exits 1 if a run had no honest answer. A crate that is not unpacked is skipped by
+# name.
+set -eu
+
+here=$(cd "$(dirname "$0")/.." && pwd)
+proctor=${PROCTOR:-$here/target/debug/proctor}
+[ -x "$proctor" ] || { echo "error: no proctor at $proctor; run \`make build\`" >&2; exit 2; }
+registry=${CARGO_HOME:-$HOME/.cargo}/registry/src
+[ $# -gt 0 ] || set -- shlex strsim
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+spec() {
+    cat <<'SPEC'
+version: 1
+toolchains:
+  rust: { required: [ { cmd: ["cargo", "--version"], version: ">=1.80" } ] }
+defaults: { timeout_ms: 300000, network: deny, read_only: tracked, env: { CARGO_TERM_COLOR: never } }
+profiles: { pr: { include: [verify.build, verify.test] } }
+skills:
+  verify.build:
+    determinism: D1
+    tier: 1
+    caches: [target]
+    steps:
+      - { name: cargo_check, cmd: ["cargo", "check", "--offline"] }
+  verify.test:
+    determinism: D1
+    tier: 1
+    caches: [target]
+    steps:
+      - { name: cargo_test, cmd: ["cargo", "test", "--offline"] }
+SPEC
+}
+
+for crate in "$@"; do
+    source=$(find "$registry" -mindepth 2 -maxdepth 2 -type d -name "$crate-[0-9]*" 2>/dev/null | sort | tail -n 1)
+    if [ -z "$source" ]; then
+        echo "skipped $crate: it is not unpacked in cargo's registry"
+        continue
+    fi
+    repo=$work/$(basename "$source")
+    cp -r "$source" "$repo"
+    rm -f "$repo/.cargo-ok"
+    mkdir -p "$repo/spec"
+    spec > "$repo/spec/verification.yaml"
+    printf 'target\nCargo.lock\n' > "$repo/.gitignore"
+    git -C "$repo" init -q
+    git -C "$repo" -c core.autocrlf=false add -A -f .
+    git -C "$repo" -c user.name=proctor -c user.email=proctor@localhost commit -q -m "as published"
+    status=0
+    "$proctor" run --repo "$repo" --profile pr --state-dir "$work/state" > "$work/out" 2> "$work/err" || status=$?
+    echo "$(basename "$source"): exit $status, $(tail -n 1 "$work/out")"
+    case $status in
+        0) ;;
+        1|3|4) sed 's/^/    /' "$work/out" ;;
+        *) sed 's/^/    /' "$work/out" "$work/err"; failed=1 ;;
+    esac
+done
+exit $failed
