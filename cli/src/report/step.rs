@@ -25,7 +25,11 @@ const CHANGES: usize = 10;
 pub(crate) fn block(name: &str, step: &StepEvidence) -> String {
     let outcome = paint(style::of_outcome(step.outcome), outcome_words(step.outcome));
     let name = paint(STRONG, shown_line(name));
-    let mut text = format!("{outcome} {name}: {}\n", why(step));
+    let attempt = match step.earlier_attempts.len() {
+        0 => String::new(),
+        earlier => format!(", on attempt {}", earlier + 1),
+    };
+    let mut text = format!("{outcome} {name}: {}{attempt}\n", why(step));
     text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
     text.push_str(&drift_block(step));
     text.push_str(&streams(step));

@@ -1,6 +1,8 @@
 //! Reports on event logs, as snapshots.
 
+use proctor_core::digest::Sha256Hex;
 use proctor_core::event::RunEvent;
+use proctor_core::evidence::AttemptEvidence;
 use proctor_core::outcome::{LimitKind, Outcome, StartFault, Termination};
 use proctor_core::tier::Tier;
 use proctor_core::verdict::{Doubt, Verdict};
@@ -61,6 +63,14 @@ fn other_ends_have_their_words() {
     let missing = Termination::NotStarted { reason: "`nope` is not in PATH".into(), fault: StartFault::ProgramMissing };
     let mut choosy = exited("choosy", &["grep", "x"], 2);
     choosy.planned.expect_exit = vec![0, 1];
+    let earlier = AttemptEvidence {
+        outcome: Outcome::Failed,
+        termination: Termination::Exited { code: 2 },
+        duration_ms: 400,
+        stdout_sha256: Sha256Hex::of(b""),
+        stderr_sha256: Sha256Hex::of(b""),
+    };
+    choosy.earlier_attempts = vec![earlier];
     insta::assert_snapshot!(plain([
         started(&[("s", &["crash", "greedy", "missing", "choosy"])]),
         step_finished("s", step(planned("crash", &["./crash"]), Termination::Signaled { signal: 11 })),
