@@ -1,10 +1,12 @@
 //! All cases, grouped by what they are about.
 
+mod applying;
 mod changesets;
 mod commands;
 mod drift;
 mod environment;
 mod evidence;
+mod harness;
 mod hiding;
 mod interruption;
 mod layouts;
@@ -13,8 +15,10 @@ mod mistakes;
 mod network;
 mod order;
 mod output;
+mod places;
 mod refusal;
 mod repositories;
+mod screen;
 mod spec;
 mod timeout;
 mod toolchain;
@@ -26,12 +30,14 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 21] = [
+    let groups: [&'static [Case]; 25] = [
+        applying::CASES,
         changesets::CASES,
         commands::CASES,
         drift::CASES,
         environment::CASES,
         evidence::CASES,
+        harness::CASES,
         hiding::CASES,
         interruption::CASES,
         layouts::CASES,
@@ -40,8 +46,10 @@ pub(crate) fn all() -> Vec<&'static Case> {
         network::CASES,
         order::CASES,
         output::CASES,
+        places::CASES,
         refusal::CASES,
         repositories::CASES,
+        screen::CASES,
         spec::CASES,
         timeout::CASES,
         toolchain::CASES,

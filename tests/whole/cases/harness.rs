@@ -1,0 +1,66 @@
+//! The checks that every case relies on, each shown to fail where it must.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::environment::TestEnvironment;
+use crate::machine;
+use crate::needs::{Case, case, dry_case};
+use crate::process::Running;
+use crate::spec::Spec;
+use crate::{documents, schemas};
+
+pub(super) const CASES: &[Case] = &[
+    case("harness::a_document_that_was_tampered_with_is_found", tampered_documents),
+    dry_case("harness::a_document_of_another_kind_is_invalid", foreign_document),
+    dry_case("harness::a_process_that_is_left_is_found", left_process),
+];
+
+fn tampered_documents(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("echo hello"));
+    repo.run().exits(0);
+    let (artifact, status) = ("changes/009_x/verify/verify.it.json", "changes/009_x/05-status.json");
+    let tampers = [
+        (artifact, "\"exit_code\":0", "\"exit_code\":1"),
+        (artifact, "\"stdout_preview\":\"hello", "\"stdout_preview\":\"Hello"),
+        (artifact, "{\"cached_from\":null,", "{\"cached_from\": null,"),
+        (artifact, "\"outcome\":\"passed\"", "\"outcome\":\"fine\""),
+        (artifact, "\"version\":1", "\"version\":1,\"wholly_new\":1"),
+        (status, "\"outcome\":\"passed\"", "\"outcome\":\"fine\""),
+        (status, "verify/verify.it.json", "verify/verify.no.json"),
+    ];
+    documents::check_all(repo.path());
+    for (path, from, to) in tampers {
+        let good = repo.read(path);
+        assert!(good.contains(from), "{from} is not in {good}");
+        repo.write(path, good.replacen(from, to, 1));
+        let found = catch_unwind(AssertUnwindSafe(|| documents::check_all(repo.path())));
+        assert!(found.is_err(), "{to} was not found");
+        repo.write(path, good);
+    }
+    documents::check_all(repo.path());
+    let gone = repo.read(artifact);
+    std::fs::remove_file(repo.file(artifact)).expect("it was there");
+    assert!(catch_unwind(AssertUnwindSafe(|| documents::check_all(repo.path()))).is_err(), "{gone} is missing");
+}
+
+fn foreign_document(_: &TestEnvironment) {
+    for name in ["plan", "skill-evidence", "toolchain-evidence", "event"] {
+        assert!(!schemas::errors(name, &serde_json::json!({})).is_empty(), "{name} accepts an empty object");
+    }
+    let bad_status = serde_json::json!({"verification": {"last_run": {"outcome": "passed"}}});
+    assert!(!schemas::errors("status", &bad_status).is_empty());
+    assert!(schemas::errors("status", &serde_json::json!({"state": "executed"})).is_empty());
+}
+
+fn left_process(env: &TestEnvironment) {
+    let mut command = machine::command("sleep");
+    command.arg("300").env("TEST_MARKER", env.marker());
+    let sleeping = Running::start(command);
+    // The new program's environment is there when the program is, a moment after the start.
+    let bound = std::time::Duration::from_secs(10);
+    let began = std::time::Instant::now();
+    while machine::processes_with(env.marker()).is_empty() && began.elapsed() < bound {}
+    assert_eq!(machine::processes_with(env.marker()).len(), 1);
+    drop(sleeping);
+    assert_eq!(machine::wait_until_gone(env.marker(), bound), Ok(()));
+}

@@ -1,0 +1,109 @@
+//! Where repositories lie on real machines.
+
+use std::path::Path;
+
+use crate::environment::{Repo, TestEnvironment};
+use crate::machine;
+use crate::needs::{Case, Needs, case};
+use crate::spec::Spec;
+
+const NEEDS_GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
+
+pub(super) const CASES: &[Case] = &[
+    case("places::below_the_home_directory", below_home).needs(NEEDS_GIT),
+    case("", below_home).needs(NEEDS_GIT).unprivileged("places::below_the_home_directory_as_a_user"),
+    case("places::behind_a_link", behind_link),
+    case("places::as_a_submodule", as_submodule).needs(NEEDS_GIT),
+    case("places::as_a_shared_clone", shared_clone).needs(NEEDS_GIT),
+    case("places::as_a_shallow_clone", shallow_clone).needs(NEEDS_GIT),
+    case("places::on_a_tmpfs", on_tmpfs),
+    case("places::with_files_that_only_their_owner_may_read", private_files),
+    case("", private_files).unprivileged("places::with_files_that_only_their_owner_may_read_as_a_user"),
+    case("places::beside_another_repository", beside_another),
+];
+
+/// Shows that git works, that the tree is there, and that an edit of it is found.
+const SCRIPT: &str = "git log --oneline --format=%s && git status --porcelain && cat src/lib.rs && echo x >> README.md";
+
+fn demand_verified(repo: &Repo<'_>) {
+    repo.run().exits(3).says(&["README.md"]);
+    let text = repo.step("it")["stdout_preview"].as_str().expect("text").to_owned();
+    assert!(text.starts_with("a commit of a test\n") && text.contains("pub fn one"), "{text}");
+    assert!(!text.contains(" M ") && !text.contains("?? "), "git sees changes where there are none: {text}");
+}
+
+fn below_home(env: &TestEnvironment) {
+    let repo = env.repo_at("home/src/project", &Spec::of_script(SCRIPT));
+    demand_verified(&repo);
+    let look = env.repo_at("home/src/look", &Spec::of_script("cat ~/secret.txt && exit 1; ls ~/src; exit 0"));
+    look.run().exits(0);
+    assert_eq!(look.step("it")["stdout_preview"], "look\n");
+}
+
+fn behind_link(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("pwd -P"));
+    let link = env.root().join("link");
+    std::os::unix::fs::symlink(repo.path(), &link).expect("a link of the test");
+    let linked = Repo::at(env, link);
+    linked.run().exits(0);
+    assert_eq!(repo.step("it")["stdout_preview"], format!("{}\n", repo.path().display()));
+}
+
+fn as_submodule(env: &TestEnvironment) {
+    let source = env.repo_at("source", &Spec::of_script(SCRIPT));
+    let outer = env.repo(&Spec::of_script("true"));
+    let url = source.path().to_str().expect("UTF-8").to_owned();
+    outer.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", &url, "sub"]);
+    demand_verified(&Repo::at(env, outer.file("sub")));
+    assert!(outer.is_untouched());
+}
+
+fn clone_of(env: &TestEnvironment, how: &[&str]) -> std::path::PathBuf {
+    let source = env.repo_at("elsewhere/source", &Spec::of_script(SCRIPT));
+    let path = env.root().join("clone");
+    let url = format!("file://{}", source.path().display());
+    let from = if how.contains(&"--shared") { source.path().to_str().expect("UTF-8") } else { &url };
+    source.git(&[&["clone", "--quiet"], how, &[from, path.to_str().expect("UTF-8")]].concat());
+    path
+}
+
+fn shared_clone(env: &TestEnvironment) {
+    demand_verified(&Repo::at(env, clone_of(env, &["--shared"])));
+}
+
+fn shallow_clone(env: &TestEnvironment) {
+    demand_verified(&Repo::at(env, clone_of(env, &["--depth", "1"])));
+}
+
+fn on_tmpfs(env: &TestEnvironment) {
+    let dir = tempfile::Builder::new().prefix("proctor-test-").tempdir_in("/dev/shm").expect("a directory on a tmpfs");
+    let made = env.repo(&Spec::of_script("echo x >> README.md"));
+    let path = dir.path().join("repo");
+    let mut command = machine::command("cp");
+    command.args([Path::new("-a"), made.path(), &path]);
+    assert_eq!(crate::process::Running::start(command).wait().code, Some(0));
+    Repo::at(env, path).run().exits(3).says(&["README.md"]);
+}
+
+fn private_files(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("cat README.md private/file && echo x >> private/file"));
+    repo.write("private/file", "private\n");
+    repo.commit();
+    let private = |path: &str, mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(repo.file(path), mode).expect("a mode");
+    };
+    private("private/file", 0o600);
+    private("private", 0o700);
+    private("README.md", 0o400);
+    private("", 0o700);
+    repo.run().exits(3).says(&["private/file"]);
+}
+
+fn beside_another(env: &TestEnvironment) {
+    let other = env.repo_at("work/other", &Spec::of_script("true"));
+    let script = format!("ls -A ..; cat ../other/README.md {} && exit 1; exit 0", other.file("README.md").display());
+    let repo = env.repo_at("work/this", &Spec::of_script(&script));
+    repo.run().exits(0);
+    assert_eq!(repo.step("it")["stdout_preview"], "this\n");
+}

@@ -1,0 +1,58 @@
+//! On a terminal: live progress and colour, and neither of them where they are not wanted.
+
+use crate::environment::{CHANGESET, Repo, TestEnvironment};
+use crate::needs::{Case, Needs, case};
+use crate::process::Finished;
+use crate::spec::Spec;
+
+const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];
+
+pub(super) const CASES: &[Case] = &[
+    case("screen::a_terminal_gets_colour_and_the_verdict_last", terminal).needs(NEEDS_PYTHON),
+    case("screen::no_color_is_honoured", no_color).needs(NEEDS_PYTHON),
+    case("screen::a_dumb_terminal_gets_plain_lines", dumb_terminal).needs(NEEDS_PYTHON),
+    case("screen::a_step_cannot_reach_the_terminal", hostile_step).needs(NEEDS_PYTHON),
+];
+
+/// Goes on as its arguments on a new terminal, and copies what comes out of it.
+const ON_A_TERMINAL: [&str; 3] =
+    ["python3", "-c", "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"];
+
+fn on_a_terminal(env: &TestEnvironment, repo: &Repo<'_>) -> Finished {
+    env.finish(env.start_through(repo.path(), &ON_A_TERMINAL, &["run", "--changeset", CHANGESET]))
+}
+
+fn terminal(env: &TestEnvironment) {
+    env.caller_has("TERM", "xterm-256color");
+    let repo = env.repo(&Spec::of_script("echo what-is-wrong; exit 1"));
+    let run = on_a_terminal(env, &repo).exits(1).says(&["\u{1b}[", "what-is-wrong"]);
+    let last = run.stdout.lines().last().expect("a line");
+    assert!(last.contains("failed"), "{run:?}");
+}
+
+fn no_color(env: &TestEnvironment) {
+    env.caller_has("TERM", "xterm-256color");
+    env.caller_has("NO_COLOR", "1");
+    let repo = env.repo(&Spec::of_script("exit 1"));
+    let run = on_a_terminal(env, &repo).exits(1);
+    for colour in ["\u{1b}[31m", "\u{1b}[1m\u{1b}[31m", "\u{1b}[32m", "\u{1b}[33m", "\u{1b}[1;31m"] {
+        assert!(!run.stdout.contains(colour), "{run:?}");
+    }
+}
+
+fn dumb_terminal(env: &TestEnvironment) {
+    env.caller_has("TERM", "dumb");
+    let repo = env.repo(&Spec::of_script("exit 1"));
+    let run = on_a_terminal(env, &repo).exits(1).says(&["failed"]);
+    assert!(!run.stdout.contains('\u{1b}'), "{run:?}");
+}
+
+fn hostile_step(env: &TestEnvironment) {
+    env.caller_has("TERM", "xterm-256color");
+    let script = r"printf '\033]0;stolen\007\033[2J\033[31mred\n'; printf '\033[5n' > /dev/tty; exit 1";
+    let repo = env.repo(&Spec::of_script(script));
+    let run = on_a_terminal(env, &repo).exits(1);
+    for stolen in ["\u{1b}]0;", "\u{1b}[2J", "\u{1b}[31mred", "\u{1b}[5n", "\u{7}"] {
+        assert!(!run.stdout.contains(stolen), "{run:?}");
+    }
+}
