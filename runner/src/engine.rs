@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proctor_core::digest::Sha256Hex;
-use proctor_core::drift::EntryKind;
+use proctor_core::drift::{EntryKind, display_path};
 use proctor_core::event::{PlannedOutline, RunEvent};
 use proctor_core::evidence::StepEvidence;
 use proctor_core::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
@@ -196,6 +196,7 @@ impl Engine {
         let documents = self.documents(&request, &facts)?;
         let context = self.context(&request.repo, disk_of(&plan), events, cancel).await?;
         same_spec(&context.tree.snapshot, &file)?;
+        caches_hide_nothing(&context.tree.snapshot, &plan)?;
         context.emit(started(&context, &plan, &facts)).await;
         let watch = tokio::spawn(announce_cancel(Arc::clone(&context)));
         let mut observed = self.observe(&context, &plan, &facts, &request).await;
@@ -393,6 +394,21 @@ fn same_spec(snapshot: &Snapshot, file: &SpecFile) -> Result<(), EngineError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Inside a sandbox a cache stands in place of what the tree has there.
+fn caches_hide_nothing(snapshot: &Snapshot, plan: &Plan) -> Result<(), EngineError> {
+    let mounts = plan.skills.iter().flat_map(|skill| skill.caches.iter().map(move |cache| (skill, cache)));
+    for (skill, cache) in mounts {
+        if let Some(hidden) = snapshot.first_in(cache) {
+            return Err(EngineError::CacheHidesTree {
+                skill: skill.name.to_string(),
+                cache: cache.to_string(),
+                hidden: display_path(hidden),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The name of a repository's directory of caches.

@@ -45,6 +45,19 @@ pub enum EngineError {
     /// The spec that was read is not the one that the snapshot covers.
     #[error("the spec `{}` was edited while the run was starting{HINT}run again", .0.display())]
     SpecChanged(PathBuf),
+    /// A cache lies over files of the tree: a step would see the cache, and what it passed
+    /// would not be what is recorded.
+    #[error(
+        "the cache `{cache}` of the skill `{skill}` would hide `{hidden}`, which is part of the tree{HINT}name a directory that git ignores, such as `target`"
+    )]
+    CacheHidesTree {
+        /// The skill.
+        skill: String,
+        /// The cache.
+        cache: String,
+        /// The first path in it that the snapshot covers.
+        hidden: String,
+    },
     /// The tree cannot be read.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
@@ -93,7 +106,11 @@ impl EngineError {
     /// where there is no honest answer.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Spec(_) | Self::NoSpec(_) | Self::UnreadableSpec { .. } | Self::StateInRepository(_) => EXIT_USAGE,
+            Self::Spec(_)
+            | Self::NoSpec(_)
+            | Self::UnreadableSpec { .. }
+            | Self::StateInRepository(_)
+            | Self::CacheHidesTree { .. } => EXIT_USAGE,
             Self::Git(GitError::NotARepository { .. })
             | Self::Snapshot(SnapshotError::Git(GitError::NotARepository { .. })) => EXIT_USAGE,
             Self::Store(StoreError::NoChangeset { .. } | StoreError::Symlink { .. } | StoreError::Status { .. }) => {
