@@ -10,7 +10,7 @@ use proctor_core::evidence::{CheckEvidence, StepEvidence};
 use proctor_core::names::{SkillName, StepName};
 use proctor_core::outcome::Outcome;
 
-use crate::report::{manner_of_end, outcome_words};
+use crate::report::{check_reason, manner_of_end, outcome_words};
 use crate::style::{self, DIM, GOOD, paint};
 use crate::text::{bound, duration, shown_line};
 use live::Live;
@@ -153,10 +153,16 @@ fn plural(number: usize, noun: &str) -> String {
 
 fn check_line(check: &CheckEvidence) -> String {
     let toolchain = shown_line(check.toolchain.as_str());
-    let version = check.version_read.as_deref().map(|version| format!(" {}", shown_line(version)));
+    let cmd = shown_line(&check.step.planned.cmd.to_string());
+    let says = check.version_read.as_deref().map(|version| format!(" says {}", shown_line(version)));
     match check.satisfied {
-        true => format!("{:<12} toolchain {toolchain}{}", paint(GOOD, "satisfied"), version.unwrap_or_default()),
-        false => format!("{} toolchain {toolchain}: {}", paint(style::BAD, "unsatisfied"), manner_of_end(&check.step)),
+        true => {
+            format!("{} toolchain {toolchain}: `{cmd}`{}", paint(GOOD, "satisfied"), says.unwrap_or_default())
+        }
+        false => {
+            let why = check_reason(check);
+            format!("{} toolchain {toolchain}: `{cmd}`: {why}", paint(style::BAD, "unsatisfied"))
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::record::{DoubtRecord, Finished, RunRecord, SkillRecord};
 use crate::style::{self, DIM, STRONG, UNSURE, paint};
 use crate::text::{count, duration, shown, shown_line};
 
-pub(crate) use step::{command_line, drift_block, manner_of_end, why};
+pub(crate) use step::{check_reason, command_line, drift_block, manner_of_end, why};
 
 /// The report on a run.
 pub(crate) fn report(record: &RunRecord) -> String {

@@ -40,19 +40,21 @@ pub(crate) fn block(name: &str, step: &StepEvidence) -> String {
 pub(crate) fn check_block(check: &CheckEvidence) -> String {
     let step = &check.step;
     let name = paint(STRONG, format!("toolchain {}", shown_line(check.toolchain.as_str())));
-    let mut text = format!("{} {name}: {}\n", paint(style::BAD, "unsatisfied"), shown_line(&check_reason(check)));
+    let mut text = format!("{} {name}: {}\n", paint(style::BAD, "unsatisfied"), check_reason(check));
     text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
     text.push_str(&streams(step));
     text
 }
 
-fn check_reason(check: &CheckEvidence) -> String {
-    match (&check.demand, &check.version_read) {
+/// Why a toolchain check does not hold.
+pub(crate) fn check_reason(check: &CheckEvidence) -> String {
+    let reason = match (&check.demand, &check.version_read) {
         _ if check.step.outcome != Outcome::Passed => why(&check.step),
         (VersionDemand::Range { range }, Some(version)) => format!("version {version} is not in `{range}`"),
         (VersionDemand::Range { range }, None) => format!("no version could be read; `{range}` is demanded"),
         (VersionDemand::Any, _) => "the check does not hold".to_owned(),
-    }
+    };
+    shown_line(&reason)
 }
 
 /// Standard error, where there is any, and standard output.
