@@ -3,8 +3,7 @@
 
 use std::io;
 
-use proctor_core::verdict::EXIT_INCONCLUSIVE;
-use proctor_core::verdict::EXIT_INTERRUPTED;
+use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 

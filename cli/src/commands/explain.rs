@@ -37,6 +37,12 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
     let resolved = spec.resolve(&args.profile, &operator, caller)?;
     let subjects = subjects(&resolved.plan)?;
     let env_only = args.target == ENV && !subjects.contains_key(ENV);
+    if let (false, Some(extra)) = (env_only, &args.step) {
+        return Err(CliError::Usage {
+            message: format!("`{}` stands behind a step", shown_line(extra)),
+            hint: format!("name one step, or `{ENV}` and a step"),
+        });
+    }
     let wanted = if env_only { args.step.as_deref() } else { Some(args.target.as_str()) };
     let chosen = choose(&subjects, wanted)?;
     if !env_only {
