@@ -73,6 +73,7 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
         if may_repeat(&tried, step, attempt) && !context.cancel.is_cancelled() {
             context.emit(retrying(skill, step, attempt, tried.outcome)).await;
             earlier.push(attempt_evidence(&tried));
+            discard(tried.layer);
             continue;
         }
         let applied = apply(context, stack, skill, step, &mut tried).await;
@@ -85,6 +86,14 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
 /// A drift is no accident, and what could not be judged will not be judged better.
 fn may_repeat(tried: &Tried, step: &PlannedStep, attempt: u32) -> bool {
     matches!(tried.outcome, Outcome::Failed | Outcome::TimedOut) && attempt <= step.retries
+}
+
+/// Frees the room of an attempt that is repeated; what cannot be freed goes with the run.
+fn discard(layer: Option<Arc<Stacked>>) {
+    let alone = layer.and_then(|layer| Arc::try_unwrap(layer).ok());
+    if let Some(Err(error)) = alone.map(|stacked| stacked.layer.discard()) {
+        tracing::warn!(%error, "the layer of a failed attempt stays until the run ends");
+    }
 }
 
 async fn try_once(
