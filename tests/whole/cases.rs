@@ -1,6 +1,7 @@
 //! All cases, grouped by what they are about.
 
 mod applying;
+mod callers;
 mod changesets;
 mod commands;
 mod drift;
@@ -30,8 +31,9 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 25] = [
+    let groups: [&'static [Case]; 26] = [
         applying::CASES,
+        callers::CASES,
         changesets::CASES,
         commands::CASES,
         drift::CASES,

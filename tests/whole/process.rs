@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::machine;
 
@@ -86,7 +86,7 @@ impl Running {
 
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: Signal) {
-        machine::signal(self.child.id(), signal);
+        pidfd_send_signal(&self.pidfd, signal).expect("a signal to our own child");
     }
 
     /// Drains its output until a process of its steps has `word` in its command line; that
@@ -103,6 +103,16 @@ impl Running {
             found.is_some()
         });
         found.unwrap_or_else(|| panic!("it ended before {word} ran\n{}\n{}", self.stdout.text(), self.stderr.text()))
+    }
+
+    /// Drains its output until something holds, or until it has ended.
+    pub(crate) fn wait_until(&mut self, mut holds: impl FnMut() -> bool) {
+        self.pump(|_| holds());
+    }
+
+    /// Sends it a signal; it may have ended by now, and then waits for us as a zombie.
+    pub(crate) fn signal_if_there(&self, signal: Signal) {
+        let _ = pidfd_send_signal(&self.pidfd, signal);
     }
 
     /// Drains its output until it has said `text` on standard error.

@@ -27,6 +27,7 @@ pub(super) const CASES: &[Case] = &[
     case("evidence::an_artifact_as_a_link_is_not_followed", artifact_link),
     case("evidence::no_temporary_file_stays", no_temporary_files),
     case("evidence::two_runs_at_once_leave_a_whole_record", two_runs_at_once),
+    case("evidence::a_kill_while_writing_leaves_whole_documents", killed_while_writing),
     case("evidence::every_control_is_accounted_for", enforcement_is_whole),
 ];
 
@@ -228,6 +229,33 @@ fn two_runs_at_once(env: &TestEnvironment) {
     let of_another =
         (0..60).filter(|index| repo.evidence(&format!("verify.skill{index}"))["measured"]["run_id"] != run_id);
     assert_eq!(of_another.count(), 0, "the record mixes two runs");
+}
+
+/// Killed right after one of its documents has been replaced, the first, one in the middle, the
+/// last.
+fn killed_while_writing(env: &TestEnvironment) {
+    let skill = |index| Skill::new(&format!("verify.skill{index}"), [Step::argv("it", &["true"])]).tier(2);
+    let repo = env.repo(&Spec::new((0..20).map(skill)));
+    let quick = ["--max-tier", "1"];
+    repo.run_with(&quick).exits(5);
+    let files = [
+        "05-status.json",
+        "verify/_toolchain.json",
+        "verify/verify.skill0.json",
+        "verify/verify.skill10.json",
+        "verify/verify.skill19.json",
+    ];
+    for file in files {
+        let path = repo.changeset().join(file);
+        let inode = || path.metadata().map(|meta| std::os::unix::fs::MetadataExt::ino(&meta)).ok();
+        let before = inode();
+        let mut running = repo.start(&quick);
+        running.wait_until(|| inode() != before);
+        running.signal_if_there(rustix::process::Signal::KILL);
+        running.wait();
+        documents::check_all(repo.path());
+    }
+    repo.run_with(&quick).exits(5);
 }
 
 fn enforcement_is_whole(env: &TestEnvironment) {

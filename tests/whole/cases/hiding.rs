@@ -24,6 +24,9 @@ pub(super) const CASES: &[Case] = &[
     case("hiding::the_ten_thousandth_file", many_files),
     case("hiding::a_link_that_points_elsewhere", retargeted_link),
     case("hiding::a_process_that_writes_after_its_step", late_writer),
+    case("hiding::a_very_deep_directory", very_deep).needs(&[Needs::Sandbox, Needs::Program("python3")]),
+    case("hiding::a_very_deep_ignored_directory", very_deep_ignored)
+        .needs(&[Needs::Sandbox, Needs::Program("python3")]),
     case("hiding::the_spec_itself", spec_edited),
     case("hiding::another_changeset", other_changeset),
 ];
@@ -138,6 +141,28 @@ fn late_writer(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_steps([Step::sh("it", script), look]));
     repo.run().exits(0);
     assert_eq!(repo.step("look")["stdout_preview"], repo.read("README.md"));
+}
+
+/// Deeper than a path may be long, and than a stack may grow.
+fn dig(below: &str) -> Spec {
+    let program = format!(
+        "import os\nos.makedirs('{below}', exist_ok=True)\nos.chdir('{below}')\nfor _ in range(5000):\n    \
+         os.mkdir('d')\n    os.chdir('d')\nopen('hidden.rs', 'w').write('x')"
+    );
+    Spec::of_steps([Step::python("it", &program)])
+}
+
+/// Drift, or no honest answer; never a pass, and never a crash.
+fn very_deep(env: &TestEnvironment) {
+    let run = env.repo(&dig("src/deep")).run();
+    assert!(matches!(run.code, Some(3 | 5)), "{run}");
+    assert!(!run.stderr.contains("internal error"), "{run}");
+}
+
+fn very_deep_ignored(env: &TestEnvironment) {
+    let run = env.repo(&dig("target/deep")).run();
+    assert!(matches!(run.code, Some(0 | 5)), "{run}");
+    assert!(!run.stderr.contains("internal error"), "{run}");
 }
 
 fn spec_edited(env: &TestEnvironment) {

@@ -113,6 +113,8 @@ fn file_kinds(env: &TestEnvironment) {
         repo.write(path, text);
     }
     machine::open_to_all(&repo.file("run.sh"));
+    let odd = std::os::unix::ffi::OsStrExt::from_bytes(b"odd \xff\n\x1bname");
+    machine::write(&repo.path().join::<&std::ffi::OsStr>(odd), "odd\n");
     repo.link("link", std::path::Path::new("README.md"));
     repo.link("dangling", std::path::Path::new("/no/such/file"));
     repo.commit();

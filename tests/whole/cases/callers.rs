@@ -1,0 +1,68 @@
+//! Callers that hand us an odd process: signals ignored or blocked, streams closed or full.
+
+use std::os::unix::fs::PermissionsExt;
+
+use crate::environment::{CHANGESET, Repo, TestEnvironment};
+use crate::needs::{Case, Needs, case};
+use crate::process::Finished;
+use crate::spec::Spec;
+
+const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];
+
+pub(super) const CASES: &[Case] = &[
+    case("callers::ignored_and_blocked_signals_are_not_handed_on", odd_signals).needs(NEEDS_PYTHON),
+    case("callers::closed_streams_are_not_taken_for_files", closed_streams),
+    case("callers::a_result_that_cannot_be_written_is_no_pass", full_stdout),
+    case("callers::open_files_are_not_handed_on", open_files),
+    case("callers::a_private_umask_does_no_harm", private_umask),
+    case("", changeset_not_writable).unprivileged("callers::a_changeset_that_cannot_be_written_is_no_pass"),
+];
+
+fn run_through(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str]) -> Finished {
+    env.finish(env.start_through(repo.path(), wrapper, &["run", "--changeset", CHANGESET]))
+}
+
+fn odd_signals(env: &TestEnvironment) {
+    let program = "import os, signal, sys\n\
+                   for s in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGTERM, signal.SIGHUP):\n    signal.signal(s, signal.SIG_IGN)\n\
+                   signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n\
+                   os.execvp(sys.argv[1], sys.argv[1:])";
+    let repo = env.repo(&Spec::of_script("exec grep -E '^Sig(Blk|Ign):' /proc/self/status"));
+    run_through(env, &repo, &["python3", "-c", program]).exits(0);
+    assert_eq!(repo.step("it")["stdout_preview"], "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
+}
+
+fn closed_streams(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("echo out; echo err >&2; exit 1"));
+    run_through(env, &repo, &["sh", "-c", "exec \"$@\" <&- 2>&-", "sh"]).exits(1).says(&["failed"]);
+    let step = repo.step("it");
+    assert_eq!((&step["stdout_preview"], &step["stderr_preview"]), (&"out\n".into(), &"err\n".into()));
+}
+
+fn full_stdout(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let run = run_through(env, &repo, &["sh", "-c", "exec \"$@\" > /dev/full", "sh"]).exits(5);
+    assert!(run.stderr.contains("could not be written"), "{run}");
+}
+
+fn open_files(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("ls /proc/self/fd; cat <&7"));
+    let script = "exec 7< ../home/secret.txt 8> ../leak; exec \"$@\"";
+    run_through(env, &repo, &["sh", "-c", script, "sh"]).exits(1);
+    let text = repo.step("it")["stdout_preview"].as_str().expect("text").to_owned();
+    assert!(!text.contains('7') && !text.contains("secret"), "{text}");
+}
+
+fn private_umask(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("mkdir -p target && echo x > target/x && cat target/x && umask"));
+    run_through(env, &repo, &["sh", "-c", "umask 077; exec \"$@\"", "sh"]).exits(0);
+    assert_eq!(repo.step("it")["stdout_preview"], "x\n0022\n");
+}
+
+fn changeset_not_writable(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    std::fs::set_permissions(repo.changeset(), PermissionsExt::from_mode(0o555)).expect("a mode");
+    let run = repo.run().exits(5);
+    assert!(run.everything().contains(CHANGESET), "{run}");
+    assert!(repo.is_untouched());
+}
