@@ -17,7 +17,7 @@ use proctor_core::tier::Tier;
 use proctor_core::verdict::{self, Doubt, Verdict};
 use proctor_sandbox::{
     CacheMount, DoctorReport, Host, HostConfig, Launcher, Policy, RepoFacts, RunSpace, RunSpaceConfig, SetupOp,
-    StepUser, ToolKind, ToolMount, setup_ops,
+    StepUser, ToolKind, ToolMount, is_hidden, setup_ops,
 };
 use proctor_snapshot::{GitHelper, IgnoreQuery, Snapshot};
 use rustix::fs::{Mode, OFlags};
@@ -38,7 +38,7 @@ use crate::store::documents::Documents;
 use crate::store::objects::Objects;
 use crate::store::retention;
 use crate::surroundings::{Toolchains, neighbourhood};
-use crate::{checks, dispatch, step};
+use crate::{alternates, checks, dispatch, step};
 
 /// What the engine needs to know of its surroundings.
 #[derive(Debug, Clone)]
@@ -201,9 +201,9 @@ impl Engine {
         let watch = tokio::spawn(announce_cancel(Arc::clone(&context)));
         let mut observed = self.observe(&context, &plan, &facts, &request).await;
         watch.abort();
-        if context.cancel.is_cancelled() {
-            observed.doubts.push((Doubt::Interrupted, "the run was interrupted".to_owned()));
-        }
+        let interrupted =
+            context.cancel.is_cancelled().then(|| (Doubt::Interrupted, "the run was interrupted".to_owned()));
+        observed.doubts.extend(emitted(&context, interrupted).await);
         let unwritten = finish::write(&context, &documents, &observed, &facts, &plan).await;
         observed.doubts.extend(emitted(&context, unwritten).await);
         self.tidy().await;
@@ -335,6 +335,8 @@ impl Engine {
         let user = StepUser::choose(self.launcher.host(), &facts)?;
         let snapshot = Arc::new(self.snapshot(&facts.path).await?);
         let disk_bytes = disk.get_or_max().min(UNBOUNDED_DISK);
+        let sight = self.sight(&facts.path);
+        self.borrows_nothing_hidden(&snapshot.git.common_dir, &facts.path, &sight)?;
         let space = RunSpace::create(&self.launcher, RunSpaceConfig { disk_bytes, inodes: LAYER_INODES })?;
         let dir = rustix::fs::open(&facts.path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| EngineError::Internal(format!("cannot open `{}`: {errno}", facts.path.display())))?;
@@ -344,12 +346,27 @@ impl Engine {
             space,
             objects: Objects::open(&self.state)?,
             caches: Caches { directory: caches, path: self.caches_path(&facts.path), user },
-            sight: self.sight(&facts.path),
+            sight,
             tree: Tree { ignored: IgnoreQuery::new(self.helper.clone(), facts.path.clone()), facts, dir, snapshot },
             clock: self.clock,
             events,
             cancel,
         }))
+    }
+
+    /// Git in a step must find every object that it finds outside.
+    fn borrows_nothing_hidden(&self, common: &Path, repo: &Path, sight: &Sight) -> Result<(), EngineError> {
+        let shown = |path: &Path| {
+            path.starts_with(repo)
+                || path.starts_with(common)
+                || sight.tools.iter().any(|tool| path.starts_with(&tool.at))
+        };
+        let hidden = |path: &Path| is_hidden(path, self.launcher.host(), &sight.hide) && !shown(path);
+        match alternates::first_hidden(common, hidden) {
+            Ok(None) => Ok(()),
+            Ok(Some(objects)) => Err(EngineError::HiddenAlternate(objects)),
+            Err(source) => Err(EngineError::UnreadableAlternates { path: common.to_path_buf(), source }),
+        }
     }
 
     async fn snapshot(&self, repo: &Path) -> Result<Snapshot, EngineError> {

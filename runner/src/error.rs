@@ -58,6 +58,20 @@ pub enum EngineError {
         /// The first path in it that the snapshot covers.
         hidden: String,
     },
+    /// The repository borrows objects from a directory that no step sees.
+    #[error(
+        "the repository borrows objects from `{}`, which steps do not see{HINT}copy them with `git repack -a -d && rm .git/objects/info/alternates`, or have the operator list the directory in `tool_mounts`",
+        .0.display()
+    )]
+    HiddenAlternate(PathBuf),
+    /// The list of borrowed objects cannot be read.
+    #[error("cannot read the list of borrowed objects below `{}`: {source}", path.display())]
+    UnreadableAlternates {
+        /// The git directory.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
     /// The tree cannot be read.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
@@ -117,6 +131,8 @@ impl EngineError {
                 EXIT_USAGE
             }
             Self::SpecChanged(_)
+            | Self::HiddenAlternate(_)
+            | Self::UnreadableAlternates { .. }
             | Self::Snapshot(_)
             | Self::Git(_)
             | Self::Store(_)

@@ -3,6 +3,7 @@
 //! and what a process may do is decided elsewhere (`proctor-snapshot`, `proctor-sandbox`), and
 //! what the outcome means too (`proctor-core`).
 
+mod alternates;
 mod attempt;
 mod checks;
 mod clock;

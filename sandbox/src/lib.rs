@@ -30,5 +30,5 @@ pub use host::{Host, HostConfig, RepoFacts, StepUser};
 pub use launcher::Launcher;
 pub use policy::{CacheMount, GitDirs, Policy, ToolKind, ToolMount};
 pub use running::{Received, Report, Running, WaitStatus};
-pub use setup::{SetupOp, Stage, setup_ops};
+pub use setup::{SetupOp, Stage, is_hidden, setup_ops};
 pub use space::{Layer, Open, RunSpace, RunSpaceConfig, Sealed};

@@ -274,14 +274,27 @@ fn clones(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
     ops
 }
 
+/// Homes and run-time sockets.
+const HIDDEN: [&str; 3] = ["/root", "/home", "/run"];
+/// What every program may write, and what nobody's program may see of another's.
+const SCRATCH: [&str; 2] = ["/tmp", "/var/tmp"];
+
+/// Whether a step does not see the host's `path`, because it lies in a directory that every
+/// sandbox hides or in one of `hide`. What a policy shows all the same is not considered.
+pub fn is_hidden(path: &Path, host: &Host, hide: &[PathBuf]) -> bool {
+    let fixed = HIDDEN.iter().chain(&SCRATCH).map(Path::new);
+    let own = [host.home.as_path(), &host.state_dir];
+    fixed.chain(own).chain(hide.iter().map(PathBuf::as_path)).any(|hidden| path.starts_with(hidden))
+}
+
 /// Parents before children: a tmpfs on a parent would cover the one on its child. A directory
 /// below another that is hidden needs none of its own.
 fn covers(policy: &Policy, host: &Host) -> Vec<SetupOp> {
-    let fixed = ["/root", "/home", "/run"].map(PathBuf::from);
+    let fixed = HIDDEN.map(PathBuf::from);
     let hidden = fixed.into_iter().chain([host.home.clone(), host.state_dir.clone()]).chain(policy.hide.clone());
     let mut wanted: BTreeMap<PathBuf, Cover> =
         hidden.filter(|path| path.parent().is_some()).map(|path| (path, Cover::Hidden)).collect();
-    wanted.extend(["/tmp", "/var/tmp"].map(|path| (PathBuf::from(path), Cover::Scratch)));
+    wanted.extend(SCRATCH.map(|path| (PathBuf::from(path), Cover::Scratch)));
     wanted.insert(policy.home.clone(), Cover::Home);
 
     let mut done: Vec<PathBuf> = Vec::new();
