@@ -89,15 +89,20 @@ impl Progress {
 
     fn track(&mut self, event: &RunEvent, now: Duration) {
         match event {
-            RunEvent::StepStarted { skill, step, timeout_ms, .. } => self.begin(&name(skill, step), *timeout_ms, now),
-            RunEvent::StepFinished { skill, step } => {
-                let name = name(skill, &step.planned.name);
-                self.running.retain(|running| running.name != name);
-                if let Some(live) = &mut self.live {
-                    live.end(&name);
-                }
+            RunEvent::StepStarted { skill, step, timeout_ms, .. } => {
+                self.begin(&name(skill.as_str(), step), *timeout_ms, now)
             }
+            RunEvent::StepFinished { skill, step } => self.end(&name(skill.as_str(), &step.planned.name)),
+            // A check starts like a step of a skill that is called like its toolchain.
+            RunEvent::CheckFinished { check } => self.end(&name(check.toolchain.as_str(), &check.step.planned.name)),
             _ => {}
+        }
+    }
+
+    fn end(&mut self, name: &str) {
+        self.running.retain(|running| running.name != name);
+        if let Some(live) = &mut self.live {
+            live.end(name);
         }
     }
 }
@@ -110,7 +115,7 @@ impl Running {
     }
 }
 
-fn name(skill: &SkillName, step: &StepName) -> String {
+fn name(skill: &str, step: &StepName) -> String {
     shown_line(&format!("{skill}/{step}"))
 }
 
@@ -137,10 +142,10 @@ fn line(event: &RunEvent) -> Option<String> {
                     EndReason::Timeout => "is out of time",
                     EndReason::Cancelled => "is cancelled",
                 };
-                format!("{} {why}: SIGTERM to all of it, SIGKILL in {}", name(skill, step), bound(*grace_ms))
+                format!("{} {why}: SIGTERM to all of it, SIGKILL in {}", name(skill.as_str(), step), bound(*grace_ms))
             }
             RunEvent::StepRetrying { skill, step, attempt, outcome } => {
-                format!("{} {} on attempt {attempt}, trying again", name(skill, step), outcome_words(*outcome))
+                format!("{} {} on attempt {attempt}, trying again", name(skill.as_str(), step), outcome_words(*outcome))
             }
             _ => return None,
         } + "\n",
@@ -167,7 +172,7 @@ fn check_line(check: &CheckEvidence) -> String {
 }
 
 fn step_line(skill: &SkillName, step: &StepEvidence) -> String {
-    let name = name(skill, &step.planned.name);
+    let name = name(skill.as_str(), &step.planned.name);
     let word = paint(style::of_outcome(step.outcome), outcome_words(step.outcome));
     match step.outcome {
         Outcome::Passed => format!("{word} {name} in {}", duration(step.duration_ms)),
@@ -201,6 +206,15 @@ mod tests {
         let line = progress.event(&step_finished("b", exited("quick", &["true"], 0)), at(92)).expect("a line");
         assert_eq!(anstream::adapter::strip_str(&line).to_string(), "passed b/quick in 420 ms\n");
         assert_eq!(progress.heartbeat(at(121)).as_deref(), Some("still running a/slow 2m00s of 10 min\n"));
+    }
+
+    #[test]
+    fn a_toolchain_check_that_has_ended_runs_no_more() {
+        let mut progress = Progress::lines();
+        progress.event(&started_step("rust", "rust.1"), Duration::ZERO);
+        let check = check("rust", None, None, exited("rust.1", &["cargo"], 0));
+        progress.event(&RunEvent::CheckFinished { check }, Duration::ZERO);
+        assert_eq!(progress.heartbeat(Duration::ZERO), None);
     }
 
     #[test]
