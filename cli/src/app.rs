@@ -18,6 +18,9 @@ use crate::style;
 /// The whole program.
 pub(crate) fn main() -> ExitCode {
     interrupt::install_panic_hook();
+    if let Err(error) = proctor_runner::claim_signals() {
+        eprintln!("warning: what the caller left of its signals stays: {error}");
+    }
     let cli = Cli::parse();
     let caller = match Caller::read() {
         Ok(caller) => caller,

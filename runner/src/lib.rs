@@ -29,7 +29,7 @@ mod toolchain;
 pub use clock::Clock;
 pub use engine::{Engine, EngineConfig, ExecReport, ExecRequest, Helpers, Preview, RunReport, RunRequest};
 pub use error::{EngineError, SpecProblems};
-pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp};
+pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp, claim_signals};
 pub use spec_file::SpecFile;
 pub use store::StoreError;
 pub use tokio_util::sync::CancellationToken;

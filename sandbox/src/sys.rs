@@ -112,6 +112,22 @@ pub(crate) fn reset_signals() {
     }
 }
 
+/// Makes children waitable and signals audible for this process, whatever its caller left
+/// behind: an ignored SIGCHLD has the kernel reap children itself (wait(2), NOTES), and a
+/// blocked SIGINT or SIGTERM is never heard. For the start of a program, before its first
+/// thread and its first child.
+///
+/// # Errors
+/// The system refuses.
+pub fn claim_signals() -> io::Result<()> {
+    let default = nix::sys::signal::SigHandler::SigDfl;
+    // SAFETY: the default action runs no code of ours, so there is no handler that could be
+    // unsafe in a signal's context.
+    unsafe { nix::sys::signal::signal(nix::sys::signal::Signal::SIGCHLD, default) }?;
+    nix::sys::signal::SigSet::all().thread_unblock()?;
+    Ok(())
+}
+
 /// How many signals Linux has, on all machines but MIPS.
 const SIGNALS: usize = 64;
 
