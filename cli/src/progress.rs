@@ -90,7 +90,7 @@ impl Progress {
     fn track(&mut self, event: &RunEvent, now: Duration) {
         match event {
             RunEvent::StepStarted { skill, step, timeout_ms, .. } => {
-                self.begin(&name(skill.as_str(), step), *timeout_ms, now)
+                self.begin(&name(skill.as_str(), step), *timeout_ms, now);
             }
             RunEvent::StepFinished { skill, step } => self.end(&name(skill.as_str(), &step.planned.name)),
             // A check starts like a step of a skill that is called like its toolchain.
