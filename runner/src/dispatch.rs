@@ -62,12 +62,15 @@ pub(crate) async fn run(context: &Arc<Context>, plan: &Plan, demands: Demands) -
         running: JoinSet::new(),
         places: HashMap::new(),
     };
-    while dispatcher.done.iter().any(Option::is_none) {
-        dispatcher.start_ready().await;
+    while let Some(waiting) = dispatcher.done.iter().position(Option::is_none) {
+        let any_started = dispatcher.start_ready().await;
         match dispatcher.running.join_next_with_id().await {
             Some(Ok((id, run))) => dispatcher.finish(dispatcher.places[&id], run).await,
             Some(Err(error)) => dispatcher.finish_broken(dispatcher.places[&error.id()], &error.to_string()).await,
-            None => {}
+            None if any_started => {}
+            // `resolve` refuses a plan in which skills wait for each other; this must not spin
+            // should one come through.
+            None => dispatcher.finish_broken(waiting, "it waits for itself").await,
         }
     }
     dispatcher.done.into_iter().flatten().collect()
@@ -86,7 +89,9 @@ pub(crate) async fn run_none(context: &Arc<Context>, plan: &Plan, reason: &str) 
 }
 
 impl Dispatcher<'_> {
-    async fn start_ready(&mut self) {
+    /// Starts or refuses every skill whose turn has come; `false` where there was none.
+    async fn start_ready(&mut self) -> bool {
+        let mut any = false;
         for place in 0..self.plan.skills.len() {
             let slot = &self.schedule.slots[place];
             let ready = !self.started[place] && slot.after.iter().all(|before| self.done[*before].is_some());
@@ -94,11 +99,13 @@ impl Dispatcher<'_> {
                 continue;
             }
             self.started[place] = true;
+            any = true;
             match self.refusal(place) {
                 Some(refusal) => self.refuse(place, refusal).await,
                 None => self.start(place).await,
             }
         }
+        any
     }
 
     async fn start(&mut self, place: usize) {
