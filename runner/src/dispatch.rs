@@ -217,6 +217,7 @@ impl Dispatcher<'_> {
 
     /// A skill's task panicked: our mistake, which must not look like an answer.
     async fn finish_broken(&mut self, place: usize, error: &str) {
+        self.started[place] = true;
         let planned = &self.plan.skills[place];
         let stack = Stack::new(Arc::clone(&self.context.tree.snapshot));
         let mut run = skill::not_run(self.context, &stack, planned, "proctor itself failed");
