@@ -16,6 +16,8 @@ pub(super) const CASES: &[Case] = &[
         .needs(&[Needs::Sandbox, Needs::Program("python3")]),
     case("interruption::a_second_sigint_leaves_at_once", second_sigint),
     case("interruption::sigkill_leaves_no_process_and_a_whole_status", sigkill),
+    case("interruption::sigkill_ends_what_asked_to_outlive_its_parent", outliving_step)
+        .needs(&[Needs::Sandbox, Needs::Program("python3")]),
     case("interruption::sigint_during_a_toolchain_check", during_check),
     case("interruption::an_edit_during_the_run_is_inconclusive", tree_edited),
     case("interruption::a_new_file_during_the_run_is_inconclusive", file_added),
@@ -114,6 +116,29 @@ fn sigkill(env: &TestEnvironment) {
     drop(again);
     let gone = machine::wait_until_gone(env.marker(), Duration::from_secs(10));
     assert_eq!(gone, Ok(()), "processes outlived the run that was killed");
+}
+
+fn outliving_step(env: &TestEnvironment) {
+    let program = r#"
+import ctypes, os, signal, subprocess, sys, time
+ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+for sig in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    signal.signal(sig, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+    subprocess.Popen(['sh', '-c', 'sleep 300; :', sys.argv[1]])
+time.sleep(300)
+"#;
+    let ready = format!("{}-ready", env.marker());
+    let repo = env.repo(&Spec::of_steps([Step::argv("it", &["python3", "-c", program, &ready])]));
+    let mut running = repo.start(&[]);
+    running.wait_for_process(&ready);
+    running.signal(Signal::KILL);
+    running.wait();
+    let gone = machine::wait_until_gone(env.marker(), Duration::from_secs(10));
+    assert_eq!(gone, Ok(()), "processes outlived the run that was killed");
+    assert!(repo.is_untouched());
 }
 
 fn during_check(env: &TestEnvironment) {

@@ -14,7 +14,7 @@ pub(super) const CASES: &[Case] = &[
     case("", below_home).needs(NEEDS_GIT).unprivileged("places::below_the_home_directory_as_a_user"),
     case("places::behind_a_link", behind_link),
     case("places::as_a_submodule", as_submodule).needs(NEEDS_GIT),
-    case("places::as_a_shared_clone", shared_clone).needs(NEEDS_GIT),
+    case("places::as_a_clone_that_borrows_objects", shared_clone).needs(NEEDS_GIT),
     case("places::as_a_shallow_clone", shallow_clone).needs(NEEDS_GIT),
     case("places::on_a_tmpfs", on_tmpfs),
     case("places::with_files_that_only_their_owner_may_read", private_files),
@@ -67,8 +67,14 @@ fn clone_of(env: &TestEnvironment, how: &[&str]) -> std::path::PathBuf {
     path
 }
 
+/// Its objects lie in the other repository, which a step must not see.
 fn shared_clone(env: &TestEnvironment) {
-    demand_verified(&Repo::at(env, clone_of(env, &["--shared"])));
+    let repo = Repo::at(env, clone_of(env, &["--shared"]));
+    let run = repo.run().exits(5).complains(&["error:", "elsewhere/source/.git/objects", "hint:"]);
+    assert!(run.stdout.is_empty() && repo.is_untouched(), "{run}");
+    repo.git(&["repack", "-a", "-d", "--quiet"]);
+    std::fs::remove_file(repo.file(".git/objects/info/alternates")).expect("it was there");
+    demand_verified(&repo);
 }
 
 fn shallow_clone(env: &TestEnvironment) {
