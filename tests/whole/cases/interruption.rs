@@ -71,12 +71,12 @@ fn stubborn_step(env: &TestEnvironment) {
         "import subprocess\n{}",
         super::timeout::STUBBORN.replacen(
             "if os.fork() == 0:",
-            "subprocess.Popen(['sh', '-c', 'sleep 300; :', sys.argv[1]])\nif os.fork() == 0:",
+            "subprocess.Popen(['sh', '-c', 'sleep 300; :', sys.argv[1] + '-ready'])\nif os.fork() == 0:",
             1
         )
     );
     let ready = format!("{}-ready", env.marker());
-    let step = Step::argv("it", &["python3", "-c", &program, &ready]).with("grace_ms: 300");
+    let step = Step::argv("it", &["python3", "-c", &program, env.marker()]).with("grace_ms: 300");
     let repo = env.repo(&Spec::of_steps([step]));
     let mut running = repo.start(&[]);
     running.wait_for_process(&ready);
@@ -87,8 +87,8 @@ fn stubborn_step(env: &TestEnvironment) {
 
 fn second_sigint(env: &TestEnvironment) {
     let ready = format!("{}-ready", env.marker());
-    let script = "trap '' TERM; sh -c 'sleep 300; :' $0; sleep 300";
-    let step = Step::argv("it", &["sh", "-c", script, &ready]).with("grace_ms: 100000");
+    let script = "trap '' TERM; sh -c 'sleep 300; :' $0-ready; sleep 300";
+    let step = Step::argv("it", &["sh", "-c", script, env.marker()]).with("grace_ms: 100000");
     let repo = env.repo(&Spec::of_steps([step]));
     let mut running = repo.start(&[]);
     running.wait_for_process(&ready);
@@ -127,11 +127,11 @@ for sig in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
 if os.fork() == 0:
     os.setsid()
     ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
-    subprocess.Popen(['sh', '-c', 'sleep 300; :', sys.argv[1]])
+    subprocess.Popen(['sh', '-c', 'sleep 300; :', sys.argv[1] + '-ready'])
 time.sleep(300)
 "#;
     let ready = format!("{}-ready", env.marker());
-    let repo = env.repo(&Spec::of_steps([Step::argv("it", &["python3", "-c", program, &ready])]));
+    let repo = env.repo(&Spec::of_steps([Step::argv("it", &["python3", "-c", program, env.marker()])]));
     let mut running = repo.start(&[]);
     running.wait_for_process(&ready);
     running.signal(Signal::KILL);
