@@ -64,9 +64,9 @@ fn hidden() {
 fn too_large() {
     let (repo, layer) = (Repo::small(), Layer::new());
     layer.write("big", "");
-    std::fs::OpenOptions::new().write(true).open(layer.at("big")).expect("opens").set_len(1 << 40).expect("grows");
+    std::fs::OpenOptions::new().write(true).open(layer.at("big")).expect("opens").set_len(5 << 30).expect("grows");
     let view = repo.view().apply(&layer.scan(), &repo.rules()).expect("applies");
-    assert_eq!(view.standing(b"big"), Standing::Unhashed(1 << 40));
+    assert_eq!(view.standing(b"big"), Standing::Unhashed(5 << 30));
     assert_ne!(view.id(), view.base().id);
 }
 
