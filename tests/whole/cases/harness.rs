@@ -1,6 +1,7 @@
 //! The checks that every case relies on, each shown to fail where it must.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use crate::environment::TestEnvironment;
 use crate::machine;
@@ -55,12 +56,10 @@ fn foreign_document(_: &TestEnvironment) {
 fn left_process(env: &TestEnvironment) {
     let mut command = machine::command("sleep");
     command.arg("300").env("TEST_MARKER", env.marker());
-    let sleeping = Running::start(command);
+    let mut sleeping = Running::start(command);
     // The new program's environment is there when the program is, a moment after the start.
-    let bound = std::time::Duration::from_secs(10);
-    let began = std::time::Instant::now();
-    while machine::processes_with(env.marker()).is_empty() && began.elapsed() < bound {}
+    sleeping.wait_until(|| !machine::processes_with(env.marker()).is_empty());
     assert_eq!(machine::processes_with(env.marker()).len(), 1);
     drop(sleeping);
-    assert_eq!(machine::wait_until_gone(env.marker(), bound), Ok(()));
+    assert_eq!(machine::wait_until_gone(env.marker(), Duration::from_secs(10)), Ok(()));
 }
