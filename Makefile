@@ -33,6 +33,7 @@ check: ## format, lints, dependencies, schemas, rules of the house, documentatio
 schemas: ## write schemas/ from the types
 	@$(CARGO) xtask schemas
 
-bench: ## measure what one step costs beside the bare command
+bench: ## measure what one step costs, and how late a timeout is
 	@scripts/need cargo cc git
 	@bench/step
+	@bench/deadline

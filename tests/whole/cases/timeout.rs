@@ -19,8 +19,10 @@ pub(super) const CASES: &[Case] = &[
     case("timeout::a_closed_output_does_not_end_the_wait", closed_output),
 ];
 
-/// How much later than asked a busy machine may be in what it measures of itself.
-const MARGIN_MS: u64 = 100;
+/// How much later than asked a busy machine may be. The product's own bar is 100 ms, which
+/// `bench/deadline` measures: a test that times would judge the machine. What this tells apart is
+/// a deadline that is met from one that waits for a held pipe (300 s here).
+pub(super) const MARGIN_MS: u64 = 5_000;
 
 /// A leader that ignores TERM, with a grandchild in a session of its own that does too and holds
 /// both pipes.
