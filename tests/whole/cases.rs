@@ -1,6 +1,7 @@
 //! All cases, grouped by what they are about.
 
 mod applying;
+mod caches;
 mod callers;
 mod changesets;
 mod commands;
@@ -31,8 +32,9 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 26] = [
+    let groups: [&'static [Case]; 27] = [
         applying::CASES,
+        caches::CASES,
         callers::CASES,
         changesets::CASES,
         commands::CASES,

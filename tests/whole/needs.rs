@@ -90,3 +90,8 @@ fn probe(actor: Actor) -> Option<String> {
     let root = env.root().to_str().unwrap_or_default();
     (doctor.code != Some(0)).then(|| format!("the sandbox as {actor:?}: {}", reason.replace(root, "…")))
 }
+
+/// A case that asks git itself.
+pub(crate) const NEEDS_GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
+/// A case whose programs misbehave in ways that a shell cannot.
+pub(crate) const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];

@@ -3,11 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, NEEDS_PYTHON, case};
 use crate::process::Finished;
 use crate::spec::Spec;
-
-const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];
 
 pub(super) const CASES: &[Case] = &[
     case("callers::ignored_and_blocked_signals_are_not_handed_on", odd_signals).needs(NEEDS_PYTHON),

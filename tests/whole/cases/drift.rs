@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::environment::{Repo, TestEnvironment};
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, NEEDS_GIT, case};
 use crate::spec::{Skill, Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
@@ -23,7 +23,7 @@ pub(super) const CASES: &[Case] = &[
     case("drift::off_applies_changes_after_a_pass", off_applies),
     case("drift::off_applies_nothing_after_a_failure", off_after_failure),
     case("drift::off_never_applies_to_git", off_spares_git),
-    case("drift::git_cannot_be_written", git_is_read_only).needs(&[Needs::Sandbox, Needs::Program("git")]),
+    case("drift::git_cannot_be_written", git_is_read_only).needs(NEEDS_GIT),
     case("drift::evidence_cannot_be_forged_by_a_step", forged_evidence),
     case("drift::off_never_applies_forged_evidence", off_forged_evidence),
     case("drift::names_with_control_characters_are_escaped", hostile_names),

@@ -2,15 +2,14 @@
 
 use crate::environment::TestEnvironment;
 use crate::machine;
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, NEEDS_GIT, case};
 use crate::spec::{Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
     case("environment::a_secret_of_the_caller_reaches_nothing", secrets),
     case("environment::the_allow_list_and_env_pass_and_env_wins", allow_list),
     case("environment::what_steers_git_loaders_and_proxies_never_passes", steering_variables),
-    case("environment::git_dir_of_the_caller_does_not_choose_the_repository", foreign_git_dir)
-        .needs(&[Needs::Sandbox, Needs::Program("git")]),
+    case("environment::git_dir_of_the_caller_does_not_choose_the_repository", foreign_git_dir).needs(NEEDS_GIT),
     case("environment::only_what_is_known_is_there", closed_list),
     case("environment::env_that_the_spec_sets_is_given_whatever_it_is", env_may_set_anything),
     case("environment::standard_input_is_empty", empty_stdin),

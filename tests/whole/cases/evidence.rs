@@ -7,13 +7,14 @@ use proctor_core::digest::Sha256Hex;
 use crate::documents;
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, NEEDS_GIT, case};
 use crate::spec::{Skill, Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
     case("evidence::two_runs_give_the_same_stable_bytes", two_runs),
-    case("evidence::two_clones_give_the_same_stable_bytes", two_clones).needs(&[Needs::Sandbox, Needs::Program("git")]),
+    case("evidence::two_clones_give_the_same_stable_bytes", two_clones).needs(NEEDS_GIT),
     case("evidence::output_of_d1_is_outside_the_stable_part", class_d1),
+    case("evidence::git_alone_finds_the_tree_again", git_names).needs(NEEDS_GIT),
     case("evidence::the_spec_hash_is_of_the_bytes_that_were_read", spec_hash),
     case("evidence::the_snapshot_follows_the_tree_and_nothing_else", snapshot_follows_tree),
     case("evidence::a_rerun_overwrites_what_was_there", rerun),
@@ -66,6 +67,18 @@ fn class_d1(env: &TestEnvironment) {
     let second = repo.evidence("verify.it");
     assert_ne!(first["steps"][0]["stdout_sha256"], second["steps"][0]["stdout_sha256"]);
     assert_eq!(first["sha256"], second["sha256"]);
+}
+
+fn git_names(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.run().exits(0);
+    for document in ["verify.it", "_toolchain"] {
+        let recorded = repo.evidence(document)["repo_git"].clone();
+        let said = |arguments: &[&str]| repo.git(arguments).trim().to_owned();
+        assert_eq!(recorded["head_commit"], said(&["rev-parse", "HEAD"]), "{document}");
+        assert_eq!(recorded["tree"], said(&["write-tree"]), "{document}");
+        assert_eq!(recorded["branch"], said(&["branch", "--show-current"]), "{document}");
+    }
 }
 
 fn spec_hash(env: &TestEnvironment) {

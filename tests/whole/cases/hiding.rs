@@ -1,10 +1,8 @@
 //! Changes that hide from git, from stat or from a careless scanner, each of them found.
 
 use crate::environment::{Repo, TestEnvironment};
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, NEEDS_GIT, NEEDS_PYTHON, case};
 use crate::spec::{Spec, Step};
-
-const NEEDS_GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
 
 pub(super) const CASES: &[Case] = &[
     case("hiding::a_tracked_file_below_an_ignored_directory", tracked_but_ignored),
@@ -24,9 +22,8 @@ pub(super) const CASES: &[Case] = &[
     case("hiding::the_ten_thousandth_file", many_files),
     case("hiding::a_link_that_points_elsewhere", retargeted_link),
     case("hiding::a_process_that_writes_after_its_step", late_writer),
-    case("hiding::a_very_deep_directory", very_deep).needs(&[Needs::Sandbox, Needs::Program("python3")]),
-    case("hiding::a_very_deep_ignored_directory", very_deep_ignored)
-        .needs(&[Needs::Sandbox, Needs::Program("python3")]),
+    case("hiding::a_very_deep_directory", very_deep).needs(NEEDS_PYTHON),
+    case("hiding::a_very_deep_ignored_directory", very_deep_ignored).needs(NEEDS_PYTHON),
     case("hiding::the_spec_itself", spec_edited),
     case("hiding::another_changeset", other_changeset),
 ];

@@ -6,18 +6,17 @@ use rustix::process::Signal;
 
 use crate::environment::{CHANGESET, Repo, TestEnvironment, release, wait_for_step, waiting_step};
 use crate::machine;
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, NEEDS_PYTHON, case};
 use crate::spec::{Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
     case("interruption::sigint_ends_everything_and_says_so", sigint),
     case("interruption::sigterm_ends_everything_and_says_so", sigterm),
-    case("interruption::a_step_that_ignores_term_cannot_hold_up_the_end", stubborn_step)
-        .needs(&[Needs::Sandbox, Needs::Program("python3")]),
+    case("interruption::a_signal_that_the_caller_blocked_is_heard", blocked_signal).needs(NEEDS_PYTHON),
+    case("interruption::a_step_that_ignores_term_cannot_hold_up_the_end", stubborn_step).needs(NEEDS_PYTHON),
     case("interruption::a_second_sigint_leaves_at_once", second_sigint),
     case("interruption::sigkill_leaves_no_process_and_a_whole_status", sigkill),
-    case("interruption::sigkill_ends_what_asked_to_outlive_its_parent", outliving_step)
-        .needs(&[Needs::Sandbox, Needs::Program("python3")]),
+    case("interruption::sigkill_ends_what_asked_to_outlive_its_parent", outliving_step).needs(NEEDS_PYTHON),
     case("interruption::sigint_during_a_toolchain_check", during_check),
     case("interruption::an_edit_during_the_run_is_inconclusive", tree_edited),
     case("interruption::a_new_file_during_the_run_is_inconclusive", file_added),
@@ -64,6 +63,17 @@ fn interrupted_by(env: &TestEnvironment, signal: Signal) {
         assert_ne!(repo.step("it")["outcome"], "passed");
         assert_ne!(repo.step("later")["outcome"], "passed");
     }
+}
+
+fn blocked_signal(env: &TestEnvironment) {
+    let repo = waiting_repo(env);
+    let program = "import os, signal, sys\n\
+                   signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n\
+                   os.execvp(sys.argv[1], sys.argv[1:])";
+    let mut running = env.start_through(repo.path(), &["python3", "-c", program], &["run", "--changeset", CHANGESET]);
+    wait_for_step(env, &mut running);
+    running.signal(Signal::TERM);
+    env.finish(running).exits(130);
 }
 
 fn stubborn_step(env: &TestEnvironment) {

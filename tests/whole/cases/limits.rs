@@ -1,10 +1,8 @@
 //! The limits of a step: held where the record says so, and said where they are not.
 
 use crate::environment::{Repo, TestEnvironment};
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, NEEDS_PYTHON, case};
 use crate::spec::{Spec, Step};
-
-const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];
 
 pub(super) const CASES: &[Case] = &[
     case("limits::open_files", open_files),

@@ -6,11 +6,9 @@ use serde_json::Value;
 
 use super::{network, timeout, toolchain, verdict};
 use crate::environment::TestEnvironment;
-use crate::needs::{Case, Needs, case, dry_case};
+use crate::needs::{Case, NEEDS_PYTHON, case, dry_case};
 use crate::spec::{Skill, Spec, Step};
 use crate::{machine, schemas};
-
-const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];
 
 pub(super) const CASES: &[Case] = &[
     case("mistake_01_settings_are_resolved_once_and_recorded_as_they_ran", mistake_01),

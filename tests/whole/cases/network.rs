@@ -5,10 +5,8 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::unix::net::UnixListener;
 
 use crate::environment::TestEnvironment;
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, NEEDS_PYTHON, case};
 use crate::spec::{Spec, Step};
-
-const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];
 
 pub(super) const CASES: &[Case] = &[
     case("network::deny_hides_the_hosts_loopback", deny_tcp).needs(NEEDS_PYTHON),

@@ -4,10 +4,8 @@ use std::path::Path;
 
 use crate::environment::{Repo, TestEnvironment};
 use crate::machine;
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, NEEDS_GIT, case};
 use crate::spec::Spec;
-
-const NEEDS_GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
 
 pub(super) const CASES: &[Case] = &[
     case("places::below_the_home_directory", below_home).needs(NEEDS_GIT),

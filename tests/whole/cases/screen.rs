@@ -1,11 +1,9 @@
 //! On a terminal: live progress and colour, and neither of them where they are not wanted.
 
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, NEEDS_PYTHON, case};
 use crate::process::Finished;
 use crate::spec::Spec;
-
-const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];
 
 pub(super) const CASES: &[Case] = &[
     case("screen::a_terminal_gets_colour_and_the_verdict_last", terminal).needs(NEEDS_PYTHON),

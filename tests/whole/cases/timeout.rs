@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use crate::environment::TestEnvironment;
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, NEEDS_PYTHON, case};
 use crate::spec::{Spec, Step};
-
-const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];
 
 pub(super) const CASES: &[Case] = &[
     case("timeout::a_stubborn_grandchild_that_holds_the_pipe_ends_on_time", stubborn_grandchild).needs(NEEDS_PYTHON),

@@ -1,10 +1,7 @@
 //! The core of the cases again, as a user without privileges.
 
 use super::{drift, environment, interruption, network, timeout, verdict};
-use crate::needs::{Case, Needs, case};
-
-const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];
-const NEEDS_GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
+use crate::needs::{Case, NEEDS_GIT, NEEDS_PYTHON, case};
 
 pub(super) const CASES: &[Case] = &[
     case("", verdict::passing_run).unprivileged("unprivileged::a_passing_run"),

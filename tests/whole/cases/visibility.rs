@@ -2,10 +2,8 @@
 
 use crate::environment::{TestEnvironment, release, wait_for_step, waiting_step};
 use crate::machine;
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, NEEDS_GIT, Needs, case};
 use crate::spec::{Spec, Step};
-
-const NEEDS_GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
 
 pub(super) const CASES: &[Case] = &[
     case("visibility::homes_state_and_neighbours_are_hidden", hidden),
