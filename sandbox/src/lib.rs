@@ -22,6 +22,7 @@ mod running;
 mod setup;
 mod space;
 mod sys;
+mod wait;
 mod wire;
 
 pub use doctor::{DoctorReport, Finding, doctor};

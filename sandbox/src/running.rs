@@ -4,20 +4,19 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::Child;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::evidence::Resources;
 use proctor_core::outcome::StartFault;
-use rustix::event::{PollFd, PollFlags};
 use rustix::net::Shutdown;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
+use crate::wait;
 use crate::wire::{self, Message};
 
-/// An attempt. Dropping it kills it and waits until it is gone.
+/// An attempt. Dropping it kills it and waits until it is gone, for ten seconds at most.
 #[derive(Debug)]
 pub struct Running {
     /// What the command writes to its standard output; blocking, closed on exec.
@@ -91,10 +90,6 @@ pub enum Received {
     /// The helper has ended, and every process of the attempt is gone.
     Closed,
 }
-
-/// How long the end of PID 1 may take once its helper is gone. It has been killed by then; the
-/// kernel is taking down its processes.
-const LAST_BREATH: Duration = Duration::from_secs(5);
 
 impl Running {
     pub(crate) fn new(helper: Child, control: OwnedFd, stdout: OwnedFd, stderr: OwnedFd) -> Result<Self, SandboxError> {
@@ -188,13 +183,9 @@ impl State {
     /// is dying of that, and we wait for it ourselves.
     fn wait_for_the_end(&mut self) -> io::Result<()> {
         if let Some(init) = &self.init {
-            let timeout = rustix::time::Timespec::try_from(LAST_BREATH).map_err(io::Error::other)?;
-            let mut waited = [PollFd::new(init, PollFlags::IN)];
-            if rustix::io::retry_on_intr(|| rustix::event::poll(&mut waited, Some(&timeout)))? == 0 {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "a killed step does not end"));
-            }
+            wait::readable(init.as_fd(), wait::LAST_BREATH)?;
         }
-        self.helper.wait().map(drop)
+        wait::end(&mut self.helper)
     }
 }
 
@@ -237,6 +228,7 @@ impl Drop for Running {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Nothing is left to tell a caller: the helper is ours to reap, whatever happened.
         drop(state.end_set_up(control));
-        drop(state.helper.wait());
+        // One that cannot be killed is left to the kernel: it must not hold us too.
+        drop(wait::end(&mut state.helper));
     }
 }

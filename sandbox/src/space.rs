@@ -1,19 +1,24 @@
 //! Where the writes of a run's steps go: a bounded tmpfs in a mount namespace that descriptors
 //! hold and no process does. The kernel frees all of it when the descriptors close.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 use crate::error::SandboxError;
 use crate::host::{RepoFacts, StepUser};
 use crate::launcher::Launcher;
+use crate::wait;
 use crate::wire::{self, Message, Request, SpaceRequest};
+
+/// How long the kernel may take to make the place for a run's layers.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The bounds of one run's layers, all of them together.
 #[derive(Debug, Clone, Copy)]
@@ -71,9 +76,10 @@ impl RunSpace {
             user: (!host.is_root()).then_some((host.euid, host.egid)),
         });
         let (mut child, control) = launcher.start_helper(&request, &[], Stdio::null(), Stdio::null())?;
-        let answer = wire::recv(control.as_fd());
+        let answer = wait::readable(control.as_fd(), PATIENCE).and_then(|()| wire::recv(control.as_fd()));
         drop(control);
-        child.wait().map_err(|source| SandboxError::System { what: "cannot wait for the helper", source })?;
+        // It has said all that it had to say.
+        wait::end(&mut child).map_err(|source| SandboxError::System { what: "cannot wait for the helper", source })?;
         let answer =
             answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
         match answer {
@@ -171,25 +177,43 @@ impl Layer<Sealed> {
     /// # Errors
     /// Something cannot be removed.
     pub fn discard(self) -> Result<(), SandboxError> {
-        let name = std::ffi::CString::new(self.id.to_string()).unwrap_or_default();
+        let name = CString::new(self.id.to_string()).unwrap_or_default();
         remove_dir(self.space.0.dir.as_fd(), &name).map_err(SandboxError::system("cannot discard a layer"))
     }
 }
 
-/// Removes a directory and all in it, without following a link and whatever its mode is. Two
-/// descriptors are open for each level; the depth is bounded by the room for directories.
+/// Removes a directory and all in it, without following a link and whatever its mode is.
+///
+/// How deep it is was the step's choice: neither the stack nor the descriptors may grow with
+/// that. So what is found one level down is moved up beside `name`, and waits there.
 fn remove_dir(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // A step may have taken its own permissions away.
-    rustix::fs::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?;
-    let dir = rustix::fs::openat(parent, name, flags, Mode::empty())?;
-    for entry in rustix::fs::Dir::read_from(&dir)? {
-        let entry = entry?;
-        match (entry.file_type(), entry.file_name().to_bytes()) {
-            (_, b"." | b"..") => {}
-            (FileType::Directory, _) => remove_dir(dir.as_fd(), entry.file_name())?,
-            _ => rustix::fs::unlinkat(&dir, entry.file_name(), AtFlags::empty())?,
+    let mut moved = 0_u64;
+    let mut waiting = vec![name.to_owned()];
+    while let Some(next) = waiting.pop() {
+        let dir = open_writable(parent, &next)?;
+        for entry in rustix::fs::Dir::read_from(&dir)? {
+            let entry = entry?;
+            match (entry.file_type(), entry.file_name().to_bytes()) {
+                (_, b"." | b"..") => {}
+                (FileType::Directory, _) => {
+                    // To be moved it must be writable itself: its `..` changes.
+                    drop(open_writable(dir.as_fd(), entry.file_name())?);
+                    let up = CString::new(format!("{}.{moved}", name.to_string_lossy())).unwrap_or_default();
+                    moved += 1;
+                    rustix::fs::renameat(&dir, entry.file_name(), parent, &up)?;
+                    waiting.push(up);
+                }
+                _ => rustix::fs::unlinkat(&dir, entry.file_name(), AtFlags::empty())?,
+            }
         }
+        rustix::fs::unlinkat(parent, &next, AtFlags::REMOVEDIR)?;
     }
-    rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
+    Ok(())
+}
+
+/// A directory whose permissions a step may have taken away.
+fn open_writable(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?;
+    rustix::fs::openat(parent, name, flags, Mode::empty())
 }

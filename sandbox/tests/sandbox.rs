@@ -50,20 +50,24 @@ const CHECKS: &[(&str, Check)] = checks![
     caches_outlive_the_step,
     a_cache_is_never_mounted_through_a_link,
     limits_hold,
+    scratch_directories_hold_a_bounded_number_of_files,
     a_full_layer_is_an_error_of_the_step,
     kill_ends_everything,
     a_killed_helper_leaves_nothing,
+    a_stopped_helper_does_not_hold_us,
     terminate_reaches_everybody,
     killing_early_is_safe,
     the_end_of_the_command_is_the_end_of_all,
     a_dead_parent_leaves_nothing,
     a_missing_program_is_reported,
     a_missing_workdir_is_reported,
+    a_workdir_outside_of_the_repository_is_reported,
     a_mount_in_the_repository_is_refused,
     a_repository_that_cannot_be_mapped_is_refused,
     a_home_in_the_repository_is_refused,
     no_process_is_left_and_the_space_stays,
     a_discarded_layer_gives_its_room_back,
+    a_layer_of_any_depth_can_be_discarded,
     every_control_is_accounted_for,
     the_doctor_finds_nothing_missing,
 ];
@@ -380,6 +384,11 @@ fn a_cache_is_never_mounted_through_a_link(bench: &Bench) -> Result<(), Failed> 
 fn limits_hold(bench: &Bench) -> Result<(), Failed> {
     let mut step = Step::sh("ulimit -n; ulimit -c; ulimit -t");
     assert_eq!(bench.run(&step)?.printed(), "256\n0\n20");
+    let core = "import resource; print(resource.getrlimit(resource.RLIMIT_CORE))";
+    step.argv = Step::new(&["/usr/bin/python3", "-c", core]).argv;
+    let most = rustix::process::getrlimit(rustix::process::Resource::Core).maximum.map_or(1, |own| own.min(1));
+    let expected = format!("({most}, {most})");
+    assert_eq!(bench.run(&step)?.printed(), expected, "with 0 the kernel starts the host's handler of core dumps");
     step.limits.pids = Limit::Max(8);
     let forks = "import os, time\nn = 0\ntry:\n  while n < 100:\n    if os.fork() == 0: time.sleep(1000)\n    n += 1\nexcept OSError: pass\nprint(n)";
     step.argv = Step::new(&["/usr/bin/python3", "-c", forks]).argv;
@@ -394,6 +403,16 @@ fn limits_hold(bench: &Bench) -> Result<(), Failed> {
     step.argv = Step::sh("while :; do :; done").argv;
     let burnt = bench.run(&step)?.status();
     assert!(matches!(burnt, Some(WaitStatus::Signal(9 | 24))), "{burnt:?}");
+    Ok(())
+}
+
+/// A file costs the kernel memory that no limit in bytes counts.
+fn scratch_directories_hold_a_bounded_number_of_files(bench: &Bench) -> Result<(), Failed> {
+    let count =
+        "import os\nfor d in ('/tmp', '/var/tmp', '/dev/shm', os.environ['HOME']): print(os.statvfs(d).f_files)";
+    let mut step = Step::new(&["/usr/bin/python3", "-c", count]);
+    step.env.insert("HOME".to_owned(), bench.home.display().to_string());
+    assert_eq!(bench.run(&step)?.printed(), ["4096"; 4].join("\n"), "one for each 4 KiB of 16 MiB");
     Ok(())
 }
 
@@ -460,6 +479,24 @@ fn a_killed_helper_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
     let reports = until_closed(&running)?;
     assert_eq!(bench::statuses_of(&marker)?, [""; 0]);
     assert!(matches!(reports.as_slice(), [Report::Ready { .. }]), "nobody saw how it ended: {reports:?}");
+    Ok(())
+}
+
+/// By somebody else of the same user; a step cannot reach it.
+fn a_stopped_helper_does_not_hold_us(bench: &Bench) -> Result<(), Failed> {
+    let layer = bench.space.layer(&bench.facts)?;
+    let marker = marker("stopped");
+    let running = bench.start(&stubborn(&marker), &[], &layer)?;
+    for _ in 0..3 {
+        line(&running.stdout)?;
+    }
+    for helper in bench::children()? {
+        let pid = rustix::process::Pid::from_raw(helper.parse()?).ok_or("no process")?;
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP)?;
+    }
+    drop(running);
+    assert_eq!(bench::statuses_of(&marker)?, [""; 0]);
+    assert_eq!(bench::children()?, [""; 0]);
     Ok(())
 }
 
@@ -554,6 +591,19 @@ fn a_missing_workdir_is_reported(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Through a link of the repository: the record would name a directory that it did not run in.
+fn a_workdir_outside_of_the_repository_is_reported(bench: &Bench) -> Result<(), Failed> {
+    std::os::unix::fs::symlink("src", bench.repo.join("inside"))?;
+    let mut step = Step::sh("pwd -P");
+    step.workdir = "inside";
+    assert_eq!(bench.run(&step)?.printed(), bench.repo.join("src").display().to_string());
+    step.workdir = "link";
+    let ran = bench.run(&step)?;
+    let is_reported = matches!(ran.reports.as_slice(), [Report::NotStarted { fault: StartFault::Workdir, .. }]);
+    assert!(is_reported, "{ran:?}");
+    Ok(())
+}
+
 /// Only root can mount something there.
 fn a_mount_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
     if bench.role == Role::User {
@@ -625,6 +675,16 @@ fn a_discarded_layer_gives_its_room_back(bench: &Bench) -> Result<(), Failed> {
         assert_eq!(ran.printed(), "");
         ran.layer.discard()?;
     }
+    Ok(())
+}
+
+fn a_layer_of_any_depth_can_be_discarded(bench: &Bench) -> Result<(), Failed> {
+    let dig = "import os\nfor _ in range(3000):\n  os.mkdir('d')\n  os.chdir('d')\n  open('f', 'w').close()";
+    let ran = bench.run(&Step::new(&["/usr/bin/python3", "-c", dig]))?;
+    assert_eq!(ran.printed(), "");
+    let few = rustix::process::Rlimit { current: Some(64), maximum: Some(64) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, few)?;
+    ran.layer.discard()?;
     Ok(())
 }
 

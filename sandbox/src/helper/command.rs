@@ -34,7 +34,7 @@ fn apply(prepared: &Prepared<'_>, enforcement: &mut Enforcement, op: &SetupOp) -
         SetupOp::NewSession => new_session(enforcement),
         SetupOp::ResourceLimits => limit(prepared, enforcement),
         SetupOp::CloseFds => close_fds(enforcement),
-        SetupOp::Workdir { path } => change_to(path),
+        SetupOp::Workdir { path } => change_to(path, &prepared.request.policy.repo),
         SetupOp::Exec => Err(execute(prepared, enforcement)),
         other => Err(Failure::internal(format_args!("`{other}` does not belong into the command's process"))),
     }
@@ -54,7 +54,9 @@ fn own_processes(prepared: &Prepared<'_>) -> u64 {
 
 fn limit(prepared: &Prepared<'_>, enforcement: &mut Enforcement) -> Result<(), Failure> {
     let Limits { memory, pids, disk, cpu_seconds, open_files, output: _ } = prepared.request.policy.limits;
-    set(Resource::Core, 0).map_err(internal("switch core dumps off"))?;
+    // Not 0: then the kernel would still start the host's handler of core dumps, where it has one,
+    // and hand it the step's memory (core(5)). 1 is too small for a file and forbids the handler.
+    set(Resource::Core, 1).map_err(internal("switch core dumps off"))?;
     let unbounded = "the plan sets no bound";
     match disk {
         Limit::Max(bytes) => {
@@ -103,11 +105,20 @@ fn close_fds(enforcement: &mut Enforcement) -> Result<(), Failure> {
     Ok(())
 }
 
-fn change_to(path: &Path) -> Result<(), Failure> {
-    rustix::process::chdir(path).map_err(|errno| Failure::NotStarted {
-        fault: StartFault::Workdir,
-        message: format!("the work directory `{}` cannot be entered: {errno}", path.display()),
-    })
+/// A symbolic link may lead elsewhere in the repository, but not out of it: the command would
+/// work on what nobody has recorded.
+fn change_to(path: &Path, repo: &Path) -> Result<(), Failure> {
+    let not_started =
+        |message| Failure::NotStarted { fault: StartFault::Workdir, message: format!("the work directory {message}") };
+    let cannot = |errno| not_started(format!("`{}` cannot be entered: {errno}", path.display()));
+    rustix::process::chdir(path).map_err(cannot)?;
+    let here = rustix::process::getcwd(Vec::new()).map_err(cannot)?;
+    let here = Path::new(OsStr::from_bytes(here.to_bytes()));
+    if here.starts_with(repo) {
+        return Ok(());
+    }
+    let message = format!("`{}` is `{}`, which lies outside of the repository", path.display(), here.display());
+    Err(not_started(message))
 }
 
 /// Reports that everything holds, and becomes the command. Returns only where that fails.

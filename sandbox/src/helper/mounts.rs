@@ -65,10 +65,19 @@ pub(super) fn explained(fs: &OwnedFd, errno: rustix::io::Errno) -> io::Error {
     }
 }
 
+/// One file of a tmpfs for each so many bytes: an empty file costs the kernel memory too, which
+/// `size` does not count.
+const BYTES_PER_FILE: u64 = 4096;
+/// However small a tmpfs is, so many files have room.
+const MIN_FILES: u64 = 1024;
+
 /// A tmpfs with these permission bits and bounds, owned by `owner` or by us.
 pub(super) fn tmpfs(mode: u32, bytes: Option<u64>, owner: Option<Owner>) -> io::Result<OwnedFd> {
     let mut options = vec![Opt("mode", format!("{mode:o}"))];
-    options.extend(bytes.map(|bytes| Opt("size", bytes.to_string())));
+    if let Some(bytes) = bytes {
+        let files = (bytes / BYTES_PER_FILE).max(MIN_FILES);
+        options.extend([Opt("size", bytes.to_string()), Opt("nr_inodes", files.to_string())]);
+    }
     if let Some(Owner { uid, gid }) = owner {
         options.extend([Opt("uid", uid.to_string()), Opt("gid", gid.to_string())]);
     }
