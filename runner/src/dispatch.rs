@@ -73,6 +73,7 @@ pub(crate) async fn run(context: &Arc<Context>, plan: &Plan, demands: Demands) -
             None => dispatcher.finish_broken(waiting, "it waits for itself").await,
         }
     }
+    dispatcher.doubt_bystanders().await;
     dispatcher.done.into_iter().flatten().collect()
 }
 
@@ -198,6 +199,35 @@ impl Dispatcher<'_> {
             "it needs `{first}` and `{second}`, which both touched {}{rest}; let one of them need the other, or write elsewhere",
             named.join(", ")
         )
+    }
+
+    /// What one skill applies to the worktree shows through to every other that runs then or
+    /// later. Where neither sees the other's layers, the other's answer is for a tree that
+    /// nobody recorded, and depends on which of them was faster.
+    async fn doubt_bystanders(&mut self) {
+        for (writer, bystander) in self.bystanders() {
+            let (by, name) = (&self.plan.skills[writer].name, &self.plan.skills[bystander].name);
+            let message = format!(
+                "skill `{name}` may have seen what `{by}` applied to the worktree; let one of them need the other"
+            );
+            let doubt = Doubt::TreeChanged;
+            self.context.emit(RunEvent::Doubted { doubt, message: message.clone() }).await;
+            if let Some(run) = &mut self.done[bystander] {
+                run.take_back();
+                run.doubts.push((doubt, message));
+            }
+        }
+    }
+
+    /// Who applied something, with each skill that ran and is not ordered against it.
+    fn bystanders(&self) -> Vec<(usize, usize)> {
+        let which = |wanted: fn(&SkillRun) -> bool| -> Vec<usize> {
+            let ended = self.done.iter().enumerate();
+            ended.filter(|(_, run)| run.as_ref().is_some_and(wanted)).map(|(place, _)| place).collect()
+        };
+        let (writers, runners) = (which(|run| !run.applied.is_empty()), which(|run| !run.layers.is_empty()));
+        let pairs = writers.into_iter().flat_map(|writer| runners.iter().map(move |runner| (writer, *runner)));
+        pairs.filter(|(writer, runner)| writer != runner && !self.schedule.related(*writer, *runner)).collect()
     }
 
     async fn refuse(&mut self, place: usize, refusal: Refusal) {

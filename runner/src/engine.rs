@@ -31,6 +31,7 @@ use crate::environment::{Environment, Surroundings};
 use crate::error::EngineError;
 use crate::finish::{self, Observed};
 use crate::record::{self, RunFacts, Span};
+use crate::skill::SkillRun;
 use crate::spec_file::SpecFile;
 use crate::stack::Stack;
 use crate::store::directory::{Directory, random_u64};
@@ -233,13 +234,16 @@ impl Engine {
         let span = Span { started_at: began, finished_at: self.clock.now_text() };
         let tree = context.tree.record();
         let toolchain = record::toolchain(facts, &tree, plan, checks, span);
-        let runs = if doubts.is_empty() {
+        let mut runs = if doubts.is_empty() {
             let max_tier = request.max_tier.min(self.config.operator.max_tier);
             dispatch::run(context, plan, dispatch::Demands { fail_fast: request.fail_fast, max_tier }).await
         } else {
             dispatch::run_none(context, plan, "a toolchain check failed").await
         };
         let changed = finish::look_again(context, &self.helper, finish::applied(&runs)).await;
+        if changed.is_some() {
+            runs.iter_mut().for_each(SkillRun::take_back);
+        }
         let mut observed = Observed::new(facts, &tree, plan, toolchain, runs);
         observed.doubts.extend(doubts);
         observed.doubts.extend(emitted(context, changed).await);

@@ -96,7 +96,9 @@ pub(crate) fn tier_reasons(steps: &[StepEvidence]) -> BTreeSet<TierReason> {
         if step.planned.network == Network::Allow {
             reasons.insert(TierReason::NetworkAllowed);
         }
-        if step.outcome == Outcome::TimedOut || matches!(step.termination, Termination::TimedOut { .. }) {
+        let mut terminations =
+            step.earlier_attempts.iter().map(|attempt| &attempt.termination).chain([&step.termination]);
+        if terminations.any(|termination| matches!(termination, Termination::TimedOut { .. })) {
             reasons.insert(TierReason::Timeout);
         }
         if ran && step.enforcement.missing().next().is_some() {
@@ -201,6 +203,7 @@ mod tests {
     use super::*;
     use crate::test_support::step;
     use proctor_core::drift::{Change, ChangeKind, Diff};
+    use proctor_core::evidence::AttemptEvidence;
 
     fn passed(name: &str) -> StepEvidence {
         not_run(&step(name, &["true"]), Termination::Exited { code: 0 })
@@ -218,6 +221,19 @@ mod tests {
         });
         let reasons = tier_reasons(&[drifted]);
         assert_eq!(reasons, BTreeSet::from([TierReason::Drift]));
+    }
+
+    #[test]
+    fn a_timeout_counts_when_a_later_attempt_passed_too() {
+        let mut flaky = passed("a");
+        flaky.earlier_attempts.push(AttemptEvidence {
+            outcome: Outcome::TimedOut,
+            termination: Termination::TimedOut { exit_code: 143 },
+            duration_ms: 1,
+            stdout_sha256: Sha256Hex::of(b""),
+            stderr_sha256: Sha256Hex::of(b""),
+        });
+        assert_eq!(tier_reasons(&[flaky]), BTreeSet::from([TierReason::Timeout]));
     }
 
     #[test]

@@ -38,9 +38,13 @@ impl Schedule {
     /// may have touched the same path without knowing of each other.
     pub(crate) fn unrelated(&self, slot: usize) -> Vec<(usize, usize)> {
         let sees = &self.slots[slot].sees;
-        let related = |a: usize, b: usize| self.slots[a].sees.contains(&b) || self.slots[b].sees.contains(&a);
         let pairs = sees.iter().enumerate().flat_map(|(i, a)| sees[i + 1..].iter().map(move |b| (*a, *b)));
-        pairs.filter(|(a, b)| !related(*a, *b)).collect()
+        pairs.filter(|(a, b)| !self.related(*a, *b)).collect()
+    }
+
+    /// Whether one of the two sees the layers of the other.
+    pub(crate) fn related(&self, a: usize, b: usize) -> bool {
+        self.slots[a].sees.contains(&b) || self.slots[b].sees.contains(&a)
     }
 }
 

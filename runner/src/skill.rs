@@ -83,6 +83,13 @@ impl SkillRun {
         }
     }
 
+    /// Takes back what passed: it may have seen another tree than the one on record.
+    pub(crate) fn take_back(&mut self) {
+        for step in self.steps.iter_mut().filter(|step| step.outcome == Outcome::Passed) {
+            step.outcome = Outcome::Inconclusive;
+        }
+    }
+
     fn barred(&self) -> Option<Bar> {
         let stopper = self.steps.iter().find(|step| step.outcome != Outcome::Passed)?;
         match stopper.outcome {

@@ -83,9 +83,11 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
     }
 }
 
-/// A drift is no accident, and what could not be judged will not be judged better.
+/// A drift is no accident, and what could not be judged will not be judged better: a later
+/// pass would hide that a process outlived this attempt, or that its layer was never read.
 fn may_repeat(tried: &Tried, step: &PlannedStep, attempt: u32) -> bool {
-    matches!(tried.outcome, Outcome::Failed | Outcome::TimedOut) && attempt <= step.retries
+    let failed = matches!(tried.outcome, Outcome::Failed | Outcome::TimedOut);
+    failed && tried.doubts.is_empty() && attempt <= step.retries
 }
 
 /// Frees the room of an attempt that is repeated; what cannot be freed goes with the run.
@@ -294,5 +296,21 @@ fn tell_end(context: &Context, skill: &PlannedSkill, step: &PlannedStep, reason:
     let event = RunEvent::StepTerminating { skill, step: name, reason, grace_ms };
     if context.events.try_send(event).is_err() {
         tracing::debug!("an event was dropped: the channel is full or closed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_that_is_in_doubt_is_not_repeated() {
+        let planned = PlannedStep { retries: 1, ..crate::test_support::step("s", &["false"]) };
+        let mut tried = Tried::not_started(StartFault::Internal, "no".to_owned());
+        assert!(!may_repeat(&tried, &planned, 1));
+        tried.outcome = Outcome::Failed;
+        assert!(may_repeat(&tried, &planned, 1) && !may_repeat(&tried, &planned, 2));
+        tried.doubt(Doubt::Internal, "its layer could not be read".to_owned());
+        assert_eq!((tried.outcome, may_repeat(&tried, &planned, 1)), (Outcome::Failed, false));
     }
 }

@@ -158,9 +158,18 @@ fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<(), ApplyError
     }
     let asked: Vec<&[u8]> = doubtful.iter().map(Vec::as_slice).collect();
     let covered = input.view.covers(&asked, input.ignored)?;
-    let paths: Vec<String> =
-        asked.iter().zip(covered).filter(|(_, covered)| *covered).map(|(path, _)| display_path(path)).collect();
-    if paths.is_empty() { Ok(()) } else { Err(ApplyError::Conflict { paths }) }
+    let (covered, others): (Vec<_>, Vec<_>) = asked.iter().zip(covered).partition(|(_, covered)| *covered);
+    if !covered.is_empty() {
+        return Err(ApplyError::Conflict { paths: covered.iter().map(|(path, _)| display_path(path)).collect() });
+    }
+    // An earlier step removed it in a layer that is never applied, so this one began without it.
+    match others.iter().find(|(path, _)| input.view.standing(path) == Standing::Absent) {
+        Some((path, _)) => {
+            let problem = "the tree has an ignored file there that the step never saw, and that would be lost";
+            Err(ApplyError::Refused { path: display_path(path), problem })
+        }
+        None => Ok(()),
+    }
 }
 
 fn replaces_repository(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> bool {

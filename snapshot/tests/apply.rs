@@ -19,6 +19,7 @@ pub(crate) const CASES: &[Case] = &[
     ("apply: types", Need::Nothing, types),
     ("apply: never .git, artifacts, special files or caches", Need::Root, never),
     ("apply: an edit meanwhile is a conflict, and nothing is written", Need::Root, conflict),
+    ("apply: an ignored file that the step never saw is not lost", Need::Root, never_seen),
     ("apply: a link that took a directory's place is a conflict", Need::Nothing, link_in_the_way),
     ("apply: nothing where nothing differs", Need::Nothing, nothing_differs),
     ("apply: a repository is never replaced", Need::Nothing, repository_is_never_replaced),
@@ -150,6 +151,23 @@ fn conflict() {
     assert_eq!(paths, ["README.md", "new", "src/mine.rs"]);
     assert_eq!((repo.read("README.md"), repo.read("new")), ("edited\n".into(), "x".into()));
     assert_eq!((repo.read(".gitignore").as_str(), repo.read("target/x").as_str()), ("target/\n*.log\n", "x"));
+}
+
+fn never_seen() {
+    for rebuilt in ["a.log", "target/x"] {
+        let (repo, below, layer) = (Repo::small(), Layer::new(), Layer::new());
+        repo.write("a.log", "precious").write("target/x", "precious").write("target/y", "precious");
+        below.whiteout("a.log").whiteout("target");
+        let view = repo.view().apply(&below.scan(), &repo.rules()).expect("applies");
+        if rebuilt == "target/x" {
+            layer.opaque("target");
+        }
+        layer.write(rebuilt, "new").write("README.md", "new\n");
+        let error = apply_on(&repo, &view, &layer).expect_err("it is refused");
+        assert!(matches!(error, ApplyError::Refused { .. }), "{error}");
+        assert_eq!(repo.read("a.log") + &repo.read("target/x") + &repo.read("target/y"), "precious".repeat(3));
+        assert_eq!(repo.read("README.md"), "hello\n");
+    }
 }
 
 fn link_in_the_way() {

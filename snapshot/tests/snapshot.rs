@@ -30,6 +30,7 @@ pub(crate) const CASES: &[Case] = &[
     ("snapshot: deep trees", Need::Nothing, deep_trees),
     ("snapshot: submodules are covered", Need::Nothing, submodules_are_covered),
     ("snapshot: nested repositories are covered", Need::Nothing, nested_repositories_are_covered),
+    ("snapshot: a submodule that is not checked out hides nothing", Need::Nothing, submodule_without_repository),
     ("snapshot: a linked worktree", Need::Nothing, linked_worktree),
     ("refused: an include of a fifo, at once", Need::Nothing, include_of_a_fifo),
     ("refused: a foreign core.worktree", Need::Nothing, foreign_worktree),
@@ -38,6 +39,7 @@ pub(crate) const CASES: &[Case] = &[
     ("refused: not under git, and bare", Need::Nothing, not_under_git_and_bare),
     ("refused: an include by a worktree's own config", Need::Nothing, include_by_worktree_config),
     ("refused: a helper that is not there, or says nothing", Need::Nothing, helper_fails),
+    ("refused: rules of git that are a link", Need::Nothing, rules_are_a_link),
     ("refused: sha256 objects", Need::GitWithSha256, sha256_objects),
     ("refused: reftable", Need::GitWithReftable, reftable),
     ("refused: split and sparse indexes", Need::Nothing, split_and_sparse_indexes),
@@ -257,6 +259,22 @@ fn nested_repositories_are_covered() {
     assert_eq!(snapshot.entries[&b"vendor"[..]].kind, EntryKind::Gitlink);
     let expected = [".gitignore", "README.md", "fixture/d", "src/main.rs", "vendor", "vendor/a"];
     assert_eq!(paths(&snapshot), expected);
+}
+
+fn submodule_without_repository() {
+    let repo = with_submodule();
+    repo.git(&["submodule", "--quiet", "deinit", "-f", "sub"]);
+    let before = repo.snapshot();
+    assert_eq!(before.entries[&b"sub"[..]].kind, EntryKind::Gitlink);
+    repo.write("sub/a.sh", "x").write("sub/a.log", "ignored").write("sub/b/c", "x");
+    assert_eq!(before.difference(&repo.snapshot()), [b"sub/a.sh".to_vec(), b"sub/b/c".to_vec()]);
+}
+
+fn rules_are_a_link() {
+    let repo = Repo::small();
+    repo.write("rules", "*.py\n");
+    symlink("../rules", repo.at("src/.gitignore")).expect("links");
+    assert_refused(&repo, &["a symbolic link as `src/.gitignore`"]);
 }
 
 fn linked_worktree() {

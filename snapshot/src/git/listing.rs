@@ -13,6 +13,7 @@ use super::protocol::{Listing, Nested, RepoPath};
 use super::reader::{Opened, PathSet, holds_repository, is_real_directory, unreadable};
 use super::tree_id::{IndexFile, tree_id};
 use crate::paths;
+use proctor_core::drift::display_path;
 
 /// The mode of a submodule in the index.
 pub(super) const GITLINK_MODE: u32 = 0o160_000;
@@ -228,6 +229,7 @@ fn walk(opened: &Opened, tracked: &PathSet, gitlinks: &[(Vec<u8>, Oid)]) -> Resu
         let enters = match entry.file_type().is_dir() {
             true => enters(opened, &entry, path, gitlinks, &mut walked)?,
             false => {
+                check_rules_file(opened, &entry, path)?;
                 if entry.file_name() != ".git" && !tracked.contains(path) && !leaf_is_ignored(opened, path)? {
                     walked.untracked.insert(path.to_vec());
                 }
@@ -252,15 +254,32 @@ fn enters(
     gitlinks: &[(Vec<u8>, Oid)],
     walked: &mut Walked,
 ) -> Result<bool, GitError> {
-    let is_submodule = gitlinks.iter().any(|(gitlink, _)| gitlink == path);
-    if entry.file_name() == ".git" || is_submodule || directory_is_ignored(opened, path)? {
+    if entry.file_name() == ".git" {
         return Ok(false);
     }
+    let is_submodule = gitlinks.iter().any(|(gitlink, _)| gitlink == path);
+    if !is_submodule && directory_is_ignored(opened, path)? {
+        return Ok(false);
+    }
+    // A submodule that is not checked out may hold files, which steps see.
     let nested = holds_repository(entry.path())?;
-    if nested {
+    if nested && !is_submodule {
         walked.repositories.push(path.to_vec());
     }
     Ok(!nested)
+}
+
+/// Git ignores no file by a `.gitignore` that is a link; libgit2 follows it, and would hide
+/// paths that git shows.
+fn check_rules_file(opened: &Opened, entry: &DirEntry, path: &[u8]) -> Result<(), GitError> {
+    if entry.file_name() != ".gitignore" || !entry.file_type().is_symlink() {
+        return Ok(());
+    }
+    Err(GitError::Unsupported {
+        path: opened.worktree.clone(),
+        what: format!("a symbolic link as `{}`", display_path(path)),
+        mend: "replace it by a file; git itself does not follow it".into(),
+    })
 }
 
 fn relative<'a>(top: &Path, entry: &'a DirEntry) -> &'a [u8] {
