@@ -19,7 +19,7 @@ use nix::mount::MsFlags;
 use proctor_core::enforcement::{Control, ControlState};
 use proctor_core::outcome::StartFault;
 use proctor_core::plan::{Limit, Network, RelPath};
-use proctor_sandbox::{CacheMount, GitDirs, Report, ToolKind, ToolMount, WaitStatus, doctor};
+use proctor_sandbox::{CacheMount, GitDirs, Policy, Report, ToolKind, ToolMount, WaitStatus, doctor};
 
 macro_rules! checks {
     ($($name:ident),* $(,)?) => { &[$((stringify!($name), $name)),*] };
@@ -65,6 +65,7 @@ const CHECKS: &[(&str, Check)] = checks![
     a_mount_in_the_repository_is_refused,
     a_repository_that_cannot_be_mapped_is_refused,
     a_home_in_the_repository_is_refused,
+    a_path_that_became_a_link_is_refused,
     no_process_is_left_and_the_space_stays,
     a_discarded_layer_gives_its_room_back,
     a_layer_of_any_depth_can_be_discarded,
@@ -656,6 +657,21 @@ fn a_home_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
     }
     let whole = Bench::over_state(bench.role, &bench.root, &bench.repo.join("state"))?;
     assert!(whole.run(&Step::sh("true")).is_err(), "a state directory in the repository shows up in itself");
+    Ok(())
+}
+
+/// Its owner may put a link there after it was looked at; a root daemon would show what that names.
+fn a_path_that_became_a_link_is_refused(bench: &Bench) -> Result<(), Failed> {
+    std::os::unix::fs::symlink(&bench.root, bench.root.join("swapped"))?;
+    let (plain, swapped) = (bench.policy(&Step::sh("ls"))?, bench.root.join("swapped/repo"));
+    let repo = Policy { repo: swapped.clone(), ..plain.clone() };
+    let git = GitDirs { common: Some(swapped.join(".git")), ..plain.git.clone() };
+    for (policy, control) in [(repo, Control::Layer), (Policy { git, ..plain }, Control::GitReadOnly)] {
+        let ran = bench.run_policy(&policy, &[])?;
+        let is_refused =
+            matches!(ran.reports.as_slice(), [Report::Refused { control: named, .. }] if *named == control);
+        assert!(is_refused, "{control:?}: {ran:?}");
+    }
     Ok(())
 }
 

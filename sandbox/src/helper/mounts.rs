@@ -84,7 +84,8 @@ pub(super) fn tmpfs(mode: u32, bytes: Option<u64>, owner: Option<Owner>) -> io::
     new_fs("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV)
 }
 
-/// Whether a symbolic link at the end of a path is followed.
+/// Whether symbolic links in a path are followed. Whoever owns a directory above the repository
+/// can put one there after the path was resolved, and root would follow it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Links {
     Follow,
@@ -94,12 +95,16 @@ pub(super) enum Links {
 /// A detached copy of the mount at `path` and of what is mounted below it.
 pub(super) fn clone(path: &Path, links: Links) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    let links = if links == Links::Refuse { OpenTreeFlags::AT_SYMLINK_NOFOLLOW } else { OpenTreeFlags::empty() };
-    let tree = rustix::mount::open_tree(CWD, path, flags | links)?;
-    if rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&tree)?.st_mode).is_symlink() {
-        return Err(rustix::io::Errno::LOOP.into());
-    }
-    Ok(tree)
+    Ok(match links {
+        Links::Follow => rustix::mount::open_tree(CWD, path, flags)?,
+        Links::Refuse => rustix::mount::open_tree(open_plain(path)?, "", flags | OpenTreeFlags::AT_EMPTY_PATH)?,
+    })
+}
+
+/// What lies at an absolute path, reached without any symbolic link; ELOOP where there is one.
+pub(super) fn open_plain(path: &Path) -> io::Result<OwnedFd> {
+    let below: PathBuf = normal_parts(path).collect();
+    open_beneath(root()?.as_fd(), if below.as_os_str().is_empty() { Path::new(".") } else { &below })
 }
 
 /// Sets attributes of a mount and all mounts below it.
@@ -197,8 +202,10 @@ pub(super) fn make_file(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<std::fs
 /// A path below `dir`, reached without any symbolic link.
 pub(super) fn open_beneath(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let open = || rustix::fs::openat2(dir, path, NAMED | OFlags::NOFOLLOW, Mode::empty(), resolve);
-    // EAGAIN: a rename elsewhere made the kernel unsure; nobody else is in our namespace.
+    // Without O_NOFOLLOW, which together with O_PATH would open a link at the end as itself.
+    let open = || rustix::fs::openat2(dir, path, NAMED, Mode::empty(), resolve);
+    // EAGAIN: a rename elsewhere made the kernel unsure. That concerns `..` alone, which no path of
+    // ours holds.
     loop {
         match open() {
             Err(rustix::io::Errno::AGAIN) => {}

@@ -188,7 +188,10 @@ impl<'a> Outer<'a> {
         let clone = mounts::clone(source, Links::Refuse).map_err(|error| match error.raw_os_error() {
             Some(libc::ELOOP) => refused(
                 control,
-                format!("`{}` is a symbolic link, and what it names could be written", source.display()),
+                format!(
+                    "`{}` is a symbolic link or reached through one, and what that names could be written",
+                    source.display()
+                ),
                 "use a `.git` file with `gitdir: …` instead (`git init --separate-git-dir`)",
             ),
             _ => refuse(control, format_args!("take {}", source.display()))(error),
@@ -274,7 +277,7 @@ impl<'a> Outer<'a> {
     fn lower_repo(&self, repo: &Path, mapped: bool) -> Result<OwnedFd, Failure> {
         let what = format_args!("open the repository {}", repo.display());
         if !mapped {
-            return mounts::open_dir(repo).map_err(refuse(Control::Layer, what));
+            return mounts::open_plain(repo).map_err(refuse(Control::Layer, what));
         }
         let clone = mounts::clone(repo, Links::Refuse).map_err(refuse(Control::Layer, what))?;
         self.map_owners(&clone, repo)?;
