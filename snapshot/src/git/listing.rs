@@ -272,7 +272,8 @@ fn enters(
 /// Git ignores no file by a `.gitignore` that is a link; libgit2 follows it, and would hide
 /// paths that git shows.
 fn check_rules_file(opened: &Opened, entry: &DirEntry, path: &[u8]) -> Result<(), GitError> {
-    if entry.file_name() != ".gitignore" || !entry.file_type().is_symlink() {
+    let is_link = entry.file_name() == ".gitignore" && entry.file_type().is_symlink();
+    if !is_link || entry.path().metadata().is_ok_and(|target| target.is_dir()) || !entry.path().exists() {
         return Ok(());
     }
     Err(GitError::Unsupported {

@@ -8,6 +8,7 @@ pub(super) const CASES: &[Case] = &[
     case("order::in_sequence_a_later_skill_sees_ignored_output", sequence_sees_output),
     case("order::a_later_step_sees_an_earlier_one", steps_share),
     case("order::independent_skills_do_not_see_each_other", independent),
+    case("order::what_a_skill_applies_speaks_for_no_skill_beside_it", applied_beside),
     case("order::a_dependent_skill_sees_what_it_needs", dependent),
     case("order::what_two_needed_skills_both_touched_is_a_conflict", conflict),
     case("order::a_skill_whose_need_failed_does_not_run", needed_failed),
@@ -50,6 +51,18 @@ fn independent(env: &TestEnvironment) {
     let skills = [skill("a", &make("a")), skill("b", look), skill("c", "true").with("needs: [b]")];
     let repo = env.repo(&Spec::new(skills));
     repo.run().exits(0);
+}
+
+/// The worktree is below every sandbox, so that `check` passes only where `fix` was faster.
+fn applied_beside(env: &TestEnvironment) {
+    let fix = Skill::new("fix", [Step::sh("it", "echo fixed > src/lib.rs").with("read_only: off")]);
+    let check = skill("check", "grep -q fixed src/lib.rs || true");
+    let repo = env.repo(&Spec::new([fix, check, skill("last", "true").with("needs: [fix, check]")]));
+    let run = repo.run().exits(5);
+    assert!(run.everything().contains("skill `check` may have seen what `fix` applied"), "{run}");
+    assert_eq!(outcome(&repo, "check"), "inconclusive");
+    assert_eq!((outcome(&repo, "fix"), outcome(&repo, "last")), ("passed".to_owned(), "passed".to_owned()));
+    assert_eq!(repo.last_run()["outcome"], "inconclusive");
 }
 
 fn dependent(env: &TestEnvironment) {
