@@ -1,5 +1,6 @@
 //! Who we are, where our own files lie, and who a step is therefore going to be.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -36,6 +37,9 @@ pub struct Host {
     pub(crate) home: PathBuf,
     /// Where `/etc/resolv.conf` leads: with some distributions below `/run`, which is hidden.
     pub(crate) resolver: Option<PathBuf>,
+    /// The homes of the machine's own accounts, by user: a repository's owner may have theirs
+    /// anywhere.
+    pub(crate) homes: BTreeMap<u32, PathBuf>,
     pub(crate) euid: u32,
     pub(crate) egid: u32,
 }
@@ -61,7 +65,9 @@ impl Host {
         let home = fs::canonicalize(&home).unwrap_or(home);
         let resolver = fs::canonicalize("/etc/resolv.conf").ok();
         let (euid, egid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        Ok(Self { helper, state_dir, home, resolver, euid, egid })
+        // Without accounts there are no homes but the caller's.
+        let homes = fs::read_to_string("/etc/passwd").map(|text| homes(&text)).unwrap_or_default();
+        Ok(Self { helper, state_dir, home, resolver, homes, euid, egid })
     }
 
     /// Whether steps are set up with the power of root.
@@ -80,6 +86,27 @@ impl Host {
 }
 
 const SPACE_DIR: &str = "space";
+
+/// Directories that hold programs or other directories of the system. Accounts of services name
+/// them as their homes, and no step can do without them.
+const SYSTEM_DIRS: [&str; 8] = ["/", "/var", "/var/lib", "/var/cache", "/var/spool", "/opt", "/srv", "/mnt"];
+const SYSTEM_TREES: [&str; 10] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/dev", "/proc", "/sys"];
+
+/// The homes of an account file, `passwd(5)`, by user id.
+fn homes(passwd: &str) -> BTreeMap<u32, PathBuf> {
+    let home = |line: &str| {
+        let mut fields = line.split(':').skip(2);
+        let uid = fields.next()?.parse().ok()?;
+        Some((uid, PathBuf::from(fields.nth(2)?)))
+    };
+    let is_own = |path: &Path| {
+        path.is_absolute()
+            && !SYSTEM_DIRS.iter().any(|dir| path == Path::new(dir))
+            && !SYSTEM_TREES.iter().any(|tree| path.starts_with(tree))
+    };
+    // The first account of a user counts, as it does for `getpwuid(3)`.
+    passwd.lines().rev().filter_map(home).filter(|(_, path)| is_own(path)).collect()
+}
 
 /// What the sandbox must know of a repository's root directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,11 +222,20 @@ mod tests {
 
     fn host(euid: u32) -> Host {
         let path = PathBuf::from("/x");
-        Host { helper: path.clone(), state_dir: path.clone(), home: path, resolver: None, euid, egid: euid }
+        let homes = BTreeMap::new();
+        Host { helper: path.clone(), state_dir: path.clone(), home: path, resolver: None, homes, euid, egid: euid }
     }
 
     fn repo(uid: u32, gid: u32) -> RepoFacts {
         RepoFacts { path: "/r".into(), uid, gid, mode: 0o755 }
+    }
+
+    #[test]
+    fn homes_are_read_from_the_accounts_unless_programs_lie_there() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nbin:x:2:2::/bin:\nci:x:113:5:CI,,:/var/lib/ci:/bin/sh\n\
+            web:x:33:33::/usr/share/web:\nx:x:no\nlib:x:9:9::/var/lib:\nrel:x:10:10::home:\n";
+        let expected = [(0, "/root"), (113, "/var/lib/ci")];
+        assert_eq!(homes(passwd), expected.map(|(uid, home)| (uid, PathBuf::from(home))).into());
     }
 
     #[test]

@@ -224,7 +224,7 @@ pub fn setup_ops(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
     });
     // Before anything of ours is mounted: what comes later stays as we make it.
     ops.push(SetupOp::ReadOnlyRoot);
-    ops.extend(covers(policy, host));
+    ops.extend(covers(policy, host, user));
     ops.push(SetupOp::Dev { shm: policy.limits.disk });
     ops.extend(user.is_mapped().then(|| SetupOp::GitConfig { home: policy.home.clone() }));
     ops.extend(attachments(policy, host));
@@ -289,9 +289,10 @@ pub fn is_hidden(path: &Path, host: &Host, hide: &[PathBuf]) -> bool {
 
 /// Parents before children: a tmpfs on a parent would cover the one on its child. A directory
 /// below another that is hidden needs none of its own.
-fn covers(policy: &Policy, host: &Host) -> Vec<SetupOp> {
+fn covers(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let fixed = HIDDEN.map(PathBuf::from);
-    let hidden = fixed.into_iter().chain([host.home.clone(), host.state_dir.clone()]).chain(policy.hide.clone());
+    let own = [host.home.clone(), host.state_dir.clone()].into_iter().chain(host.homes.get(&user.uid()).cloned());
+    let hidden = fixed.into_iter().chain(own).chain(policy.hide.clone());
     let mut wanted: BTreeMap<PathBuf, Cover> =
         hidden.filter(|path| path.parent().is_some()).map(|path| (path, Cover::Hidden)).collect();
     wanted.extend(SCRATCH.map(|path| (PathBuf::from(path), Cover::Scratch)));
@@ -321,7 +322,10 @@ fn attachments(policy: &Policy, host: &Host) -> Vec<SetupOp> {
     ];
     ops.extend(policy.tools.iter().map(|tool| in_root(tool.at.clone())));
     ops.extend(resolver(policy, host).map(|path| in_root(path.to_owned())));
-    for cache in &policy.caches {
+    // One inside of another after it, or it would be covered.
+    let mut caches: Vec<_> = policy.caches.iter().collect();
+    caches.sort_by_key(|cache| cache.at.as_str());
+    for cache in caches {
         let inside = Inside::Repo { repo: policy.repo.clone(), path: cache.at.clone() };
         ops.push(SetupOp::Attach { at: policy.repo.join(cache.at.as_str()), inside });
     }
@@ -552,6 +556,7 @@ mod tests {
             state_dir: "/home/u/.state".into(),
             home: "/home/u".into(),
             resolver: Some("/run/r/stub.conf".into()),
+            homes: BTreeMap::new(),
             euid: 1001,
             egid: 1001,
         }
@@ -645,6 +650,30 @@ execute the command";
         assert!(ops.iter().any(|op| matches!(op, SetupOp::Unshare { user: false, network: true })));
         assert!(!ops.iter().any(|op| matches!(op, SetupOp::MapUser { .. })));
         assert!(ops.iter().any(|op| matches!(op, SetupOp::GitConfig { .. })));
+    }
+
+    #[test]
+    fn the_home_of_the_steps_user_is_hidden_wherever_it_lies() {
+        let at = |homes: &[(u32, &str)]| {
+            let homes = homes.iter().map(|(uid, home)| (*uid, PathBuf::from(home))).collect();
+            let ops = setup_ops(&policy(), &Host { homes, ..host() }, USER);
+            ops.iter().any(|op| matches!(op, SetupOp::Cover { at, kind: Cover::Hidden, .. } if at == "/var/lib/ci"))
+        };
+        assert!(at(&[(1001, "/var/lib/ci")]));
+        assert!(!at(&[(1002, "/var/lib/ci")]), "another user's modes protect it");
+        assert!(!at(&[]));
+    }
+
+    #[test]
+    fn a_cache_in_a_cache_is_mounted_after_it() {
+        let cache = |at: &str| CacheMount { source: "/c".into(), at: RelPath::new(at).expect("a path") };
+        let policy = Policy { caches: vec![cache("a/b"), cache("a"), cache("a.b")], ..policy() };
+        let ops = setup_ops(&policy, &host(), USER);
+        let at = |wanted: &str| {
+            let is = |op: &SetupOp| matches!(op, SetupOp::Attach { inside: Inside::Repo { path, .. }, .. } if path.as_str() == wanted);
+            ops.iter().position(is).expect("attached")
+        };
+        assert!(at("a") < at("a/b"));
     }
 
     #[test]

@@ -183,6 +183,9 @@ fn drop_capabilities(prepared: &mut Prepared<'_>) -> Done {
 fn no_new_privs(prepared: &mut Prepared<'_>) -> Done {
     let control = Control::NoNewPrivs;
     rustix::thread::set_no_new_privs(true).map_err(refuse(control, "set no_new_privs"))?;
+    if !rustix::thread::no_new_privs().map_err(refuse(control, "look at no_new_privs"))? {
+        return Err(refused(control, "no_new_privs stays off", "report this with the kernel's version"));
+    }
     prepared.enforcement.enforced(control, "prctl");
     Ok(())
 }
