@@ -92,7 +92,7 @@ pub(crate) async fn look_again(
     let (context, helper) = (Arc::clone(context), helper.clone());
     let work = tokio::task::spawn_blocking(move || {
         let now = Snapshot::take(&context.tree.facts.path, &helper)?;
-        let mut paths = context.tree.snapshot.difference(&now);
+        let mut paths = context.tree.snapshot.touched(&now);
         paths.retain(|path| {
             let expected = applied.get(path);
             expected.is_none_or(|expected| now.entries.get(path).map(|entry| &entry.sha256) != expected.as_ref())

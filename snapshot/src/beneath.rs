@@ -63,11 +63,25 @@ pub(crate) fn is_nothing(error: &io::Error) -> bool {
 
 /// Reads and hashes what stands at `path`; files of more than `limit` bytes are not read.
 pub(crate) fn read(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Result<Found> {
-    let Some((fd, stat)) = look(root, path)? else { return Ok(Found::Nothing) };
+    Ok(read_changed(root, path, limit)?.0)
+}
+
+/// When a file last changed in any way, by the clock of its file system: seconds and
+/// nanoseconds of `st_ctime`, which nobody but the kernel sets (inode(7)).
+pub(crate) type ChangeTime = (i128, i128);
+
+/// As [`read`], with the change time from before it was read.
+pub(crate) fn read_changed(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Result<(Found, ChangeTime)> {
+    let Some((fd, stat)) = look(root, path)? else { return Ok((Found::Nothing, (0, 0))) };
+    let found = read_known(root, path, limit, fd.as_fd(), &stat)?;
+    Ok((found, (stat.st_ctime.into(), stat.st_ctime_nsec.into())))
+}
+
+fn read_known(root: BorrowedFd<'_>, path: &[u8], limit: u64, fd: BorrowedFd<'_>, stat: &Stat) -> io::Result<Found> {
     let entry = |kind, content: &[u8]| Entry { kind, executable: false, sha256: Sha256Hex::of(content) };
     Ok(match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => Found::Directory,
-        FileType::Symlink => Found::Entry(entry(EntryKind::Symlink, &link_target(fd.as_fd())?)),
+        FileType::Symlink => Found::Entry(entry(EntryKind::Symlink, &link_target(fd)?)),
         FileType::RegularFile => read_file(root, path, limit)?,
         _ => Found::Entry(entry(EntryKind::Special, b"")),
     })

@@ -11,7 +11,7 @@ use proctor_core::drift::{Entry, EntryKind, display_path, is_our_artifact};
 use proctor_core::plan::RelPath;
 use rustix::fs::{Mode, OFlags};
 
-use crate::beneath::{self, Found};
+use crate::beneath::{self, ChangeTime, Found};
 use crate::git::GitError;
 use crate::git::helper::GitHelper;
 use crate::git::protocol::Listing;
@@ -30,6 +30,8 @@ pub struct Snapshot {
     pub entries: BTreeMap<Vec<u8>, Entry>,
     /// What git alone says of the same tree.
     pub git: GitFacts,
+    /// When each of `entries` last changed; repositories aside.
+    changed: BTreeMap<Vec<u8>, ChangeTime>,
 }
 
 /// What git says of a work tree, so that a reader can find the same tree without us.
@@ -96,7 +98,9 @@ impl Snapshot {
         let top = rustix::fs::open(&listing.worktree, flags, Mode::empty())
             .map_err(|errno| io_error(listing.worktree.as_os_str().as_bytes(), errno.into()))?;
         let paths: Vec<&[u8]> = listing.tracked.iter().chain(&listing.untracked).map(|path| &*path.0).collect();
-        let mut entries = read_all(top.as_fd(), &paths)?;
+        let read = read_all(top.as_fd(), &paths)?;
+        let changed = read.iter().map(|(path, (_, changed))| (path.clone(), *changed)).collect();
+        let mut entries: BTreeMap<_, _> = read.into_iter().map(|(path, (entry, _))| (path, entry)).collect();
         for nested in &listing.nested {
             let path = &nested.path.0;
             let found = beneath::read(top.as_fd(), path, 0).map_err(|source| io_error(path, source))?;
@@ -106,7 +110,7 @@ impl Snapshot {
             }
         }
         let id = SnapshotId::from_root(&merkle_root(&entries));
-        Ok(Self { id, entries, git: facts(listing) })
+        Ok(Self { id, entries, git: facts(listing), changed })
     }
 
     /// The first covered path that lies at or below `directory`. A cache that is mounted there
@@ -122,6 +126,17 @@ impl Snapshot {
     pub fn difference(&self, other: &Self) -> Vec<Vec<u8>> {
         paths::difference(self.entries.iter(), other.entries.iter())
     }
+
+    fn dated(&self) -> impl Iterator<Item = (&Vec<u8>, (&Entry, Option<&ChangeTime>))> {
+        self.entries.iter().map(|(path, entry)| (path, (entry, self.changed.get(path))))
+    }
+
+    /// The paths that somebody touched between this snapshot and a later one of the same tree,
+    /// sorted: where the two differ, and where a file was changed and is the same again. Who
+    /// read it in between saw something else.
+    pub fn touched(&self, later: &Self) -> Vec<Vec<u8>> {
+        paths::difference(self.dated(), later.dated())
+    }
 }
 
 fn facts(listing: Listing) -> GitFacts {
@@ -136,8 +151,11 @@ fn facts(listing: Listing) -> GitFacts {
     }
 }
 
+/// What stands at a path, and when it last changed.
+type Dated = (Entry, ChangeTime);
+
 /// Reads what stands at each path, by [`READERS`] threads that take the next path in turn.
-fn read_all(top: BorrowedFd<'_>, paths: &[&[u8]]) -> Result<BTreeMap<Vec<u8>, Entry>, SnapshotError> {
+fn read_all(top: BorrowedFd<'_>, paths: &[&[u8]]) -> Result<BTreeMap<Vec<u8>, Dated>, SnapshotError> {
     let next = AtomicUsize::new(0);
     let read_some = || {
         let mut entries = Vec::new();
@@ -164,12 +182,13 @@ fn read_all(top: BorrowedFd<'_>, paths: &[&[u8]]) -> Result<BTreeMap<Vec<u8>, En
 }
 
 /// What stands at a path; nothing where it is not covered or gone.
-fn read_one(top: BorrowedFd<'_>, path: &[u8]) -> Result<Option<Entry>, SnapshotError> {
+fn read_one(top: BorrowedFd<'_>, path: &[u8]) -> Result<Option<Dated>, SnapshotError> {
     if is_our_artifact(path) {
         return Ok(None);
     }
-    match beneath::read(top, path, u64::MAX).map_err(|source| io_error(path, source))? {
-        Found::Entry(entry) => Ok(Some(entry)),
+    let (found, changed) = beneath::read_changed(top, path, u64::MAX).map_err(|source| io_error(path, source))?;
+    match found {
+        Found::Entry(entry) => Ok(Some((entry, changed))),
         Found::Directory | Found::Nothing => Ok(None),
         Found::Unread(_) => Err(SnapshotError::Unstable { path: display_path(path) }),
     }

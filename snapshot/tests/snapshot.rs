@@ -30,6 +30,7 @@ pub(crate) const CASES: &[Case] = &[
     ("snapshot: deep trees", Need::Nothing, deep_trees),
     ("snapshot: submodules are covered", Need::Nothing, submodules_are_covered),
     ("snapshot: nested repositories are covered", Need::Nothing, nested_repositories_are_covered),
+    ("snapshot: what was changed and changed back was touched", Need::Nothing, changed_and_back),
     ("snapshot: a submodule that is not checked out hides nothing", Need::Nothing, submodule_without_repository),
     ("snapshot: a linked worktree", Need::Nothing, linked_worktree),
     ("refused: an include of a fifo, at once", Need::Nothing, include_of_a_fifo),
@@ -259,6 +260,18 @@ fn nested_repositories_are_covered() {
     assert_eq!(snapshot.entries[&b"vendor"[..]].kind, EntryKind::Gitlink);
     let expected = [".gitignore", "README.md", "fixture/d", "src/main.rs", "vendor", "vendor/a"];
     assert_eq!(paths(&snapshot), expected);
+}
+
+fn changed_and_back() {
+    let repo = Repo::small();
+    let before = repo.snapshot();
+    assert_eq!(before.touched(&repo.snapshot()), Vec::<Vec<u8>>::new());
+    // The clock of the file system ticks slower than we write.
+    while before.touched(&repo.snapshot()).is_empty() {
+        repo.write("README.md", "edited\n").write("README.md", "hello\n");
+    }
+    let after = repo.snapshot();
+    assert_eq!((before.touched(&after), before.id), (vec![b"README.md".to_vec()], after.id));
 }
 
 fn submodule_without_repository() {
