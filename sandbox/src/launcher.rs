@@ -16,6 +16,7 @@ use crate::policy::Policy;
 use crate::running::Running;
 use crate::setup::{self, setup_ops};
 use crate::space::{Layer, Open, RunSpace, Sealed};
+use crate::wait::Helper;
 use crate::wire::{self, AttemptRequest, Request};
 
 /// Starts helpers. When it is dropped, everything that it started ends.
@@ -91,9 +92,9 @@ impl Launcher {
         }));
         let (stdout, their_stdout) = pipe()?;
         let (stderr, their_stderr) = pipe()?;
-        let (child, control) =
+        let (helper, control) =
             self.start_helper(&request, &space.fds(), Stdio::from(their_stdout), Stdio::from(their_stderr))?;
-        Running::new(child, control, stdout, stderr)
+        Running::new(helper, control, stdout, stderr)
     }
 
     /// Starts a helper and hands it its request. The socket that is returned blocks.
@@ -103,7 +104,7 @@ impl Launcher {
         fds: &[BorrowedFd<'_>],
         stdout: Stdio,
         stderr: Stdio,
-    ) -> Result<(Child, OwnedFd), SandboxError> {
+    ) -> Result<(Helper, OwnedFd), SandboxError> {
         let system = |what| move |source| SandboxError::System { what, source };
         let (control, stdin) = wire::pair().map_err(system("cannot make the control socket"))?;
         let (reply, answer) = sync_channel(1);
@@ -112,8 +113,14 @@ impl Launcher {
             .recv()
             .map_err(|_| SandboxError::LauncherGone)?
             .map_err(|source| SandboxError::Helper { helper: self.host.helper.clone(), source })?;
-        wire::send_request(control.as_fd(), request, fds).map_err(system("cannot send the helper its request"))?;
-        Ok((child, control))
+        let mut helper = Helper::new(child).map_err(system("cannot watch the sandbox helper"))?;
+        if let Err(source) = wire::send_request(control.as_fd(), request, fds) {
+            // It waits for nothing else; what it says to that helps nobody.
+            drop(helper.kill());
+            drop(helper.end());
+            return Err(SandboxError::System { what: "cannot send the helper its request", source });
+        }
+        Ok((helper, control))
     }
 }
 

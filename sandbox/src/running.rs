@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::process::Child;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use proctor_core::enforcement::{Control, Enforcement};
@@ -13,7 +12,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
-use crate::wait;
+use crate::wait::{self, Helper};
 use crate::wire::{self, Message};
 
 /// An attempt. Dropping it kills it and waits until it is gone, for ten seconds at most.
@@ -29,7 +28,7 @@ pub struct Running {
 
 #[derive(Debug)]
 struct State {
-    helper: Child,
+    helper: Helper,
     /// PID 1 of the step, once the helper has made it.
     init: Option<OwnedFd>,
     /// Received while we looked for `init`.
@@ -92,7 +91,12 @@ pub enum Received {
 }
 
 impl Running {
-    pub(crate) fn new(helper: Child, control: OwnedFd, stdout: OwnedFd, stderr: OwnedFd) -> Result<Self, SandboxError> {
+    pub(crate) fn new(
+        helper: Helper,
+        control: OwnedFd,
+        stdout: OwnedFd,
+        stderr: OwnedFd,
+    ) -> Result<Self, SandboxError> {
         rustix::io::ioctl_fionbio(&control, true).map_err(SandboxError::system("cannot set up the control socket"))?;
         let state = Mutex::new(State { helper, init: None, early: std::collections::VecDeque::new() });
         Ok(Self { stdout, stderr, control, state })
@@ -185,7 +189,7 @@ impl State {
         if let Some(init) = &self.init {
             wait::readable(init.as_fd(), wait::LAST_BREATH)?;
         }
-        wait::end(&mut self.helper)
+        self.helper.end()
     }
 }
 
@@ -229,6 +233,6 @@ impl Drop for Running {
         // Nothing is left to tell a caller: the helper is ours to reap, whatever happened.
         drop(state.end_set_up(control));
         // One that cannot be killed is left to the kernel: it must not hold us too.
-        drop(wait::end(&mut state.helper));
+        drop(state.helper.end());
     }
 }

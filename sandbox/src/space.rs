@@ -75,11 +75,11 @@ impl RunSpace {
             inodes: config.inodes,
             user: (!host.is_root()).then_some((host.euid, host.egid)),
         });
-        let (mut child, control) = launcher.start_helper(&request, &[], Stdio::null(), Stdio::null())?;
+        let (mut helper, control) = launcher.start_helper(&request, &[], Stdio::null(), Stdio::null())?;
         let answer = wait::readable(control.as_fd(), PATIENCE).and_then(|()| wire::recv(control.as_fd()));
         drop(control);
         // It has said all that it had to say.
-        wait::end(&mut child).map_err(|source| SandboxError::System { what: "cannot wait for the helper", source })?;
+        helper.end().map_err(|source| SandboxError::System { what: "cannot wait for the helper", source })?;
         let answer =
             answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
         match answer {

@@ -2,7 +2,7 @@
 //! the kernel.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Child;
 use std::time::Duration;
 
@@ -22,23 +22,43 @@ pub(crate) fn readable(fd: BorrowedFd<'_>, most: Duration) -> io::Result<()> {
     }
 }
 
-/// Waits for a helper that has to end now by itself, and kills it where it does not.
-pub(crate) fn end(helper: &mut Child) -> io::Result<()> {
-    if reap(helper).is_err() {
-        helper.kill()?;
-        reap(helper)?;
-    }
-    Ok(())
+/// A helper that was started, and the descriptor that tells its end.
+#[derive(Debug)]
+pub(crate) struct Helper {
+    child: Child,
+    pidfd: OwnedFd,
 }
 
-fn reap(helper: &mut Child) -> io::Result<()> {
-    // Once it is reaped, its id may be somebody else's.
-    if helper.try_wait()?.is_some() {
-        return Ok(());
+impl Helper {
+    /// Takes the descriptor at once: later there may be none left, and the end could not be
+    /// waited for with a deadline.
+    pub(crate) fn new(mut child: Child) -> io::Result<Self> {
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let pidfd = pid
+            .ok_or_else(|| io::Error::other("a child without a process id"))
+            .and_then(|pid| Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?));
+        match pidfd {
+            Ok(pidfd) => Ok(Self { child, pidfd }),
+            Err(error) => {
+                // It has got no request yet: nothing in it can keep it from dying.
+                child.kill()?;
+                child.wait()?;
+                Err(error)
+            }
+        }
     }
-    let pid = i32::try_from(helper.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| io::Error::other("a child without a process id"))?;
-    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-    readable(pidfd.as_fd(), LAST_BREATH)?;
-    helper.wait().map(drop)
+
+    /// Sends SIGKILL; one that is gone already is no error.
+    pub(crate) fn kill(&mut self) -> io::Result<()> {
+        self.child.kill()
+    }
+
+    /// Waits for one that has to end now by itself, and kills it where it does not.
+    pub(crate) fn end(&mut self) -> io::Result<()> {
+        if readable(self.pidfd.as_fd(), LAST_BREATH).is_err() {
+            self.kill()?;
+            readable(self.pidfd.as_fd(), LAST_BREATH)?;
+        }
+        self.child.wait().map(drop)
+    }
 }
