@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
@@ -137,6 +139,30 @@ impl RepoFacts {
             ));
         }
         Ok(Self { path, uid: meta.uid(), gid: meta.gid(), mode: meta.mode() & 0o7777 })
+    }
+
+    /// Opens the directory that was looked at. Whoever owns a directory above it may have put
+    /// something else there since, which a root daemon must neither read nor write.
+    ///
+    /// # Errors
+    /// It is gone, a symbolic link is in the way, or it is somebody else's now.
+    pub fn open(&self) -> Result<OwnedFd, SandboxError> {
+        let cannot = SandboxError::path("cannot open the repository", &self.path);
+        let below = self.path.strip_prefix("/").unwrap_or(&self.path);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = || {
+            let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+            let dir = rustix::fs::openat2(root, below, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+            let owner = rustix::fs::fstat(&dir)?.st_uid;
+            Ok::<_, std::io::Error>((dir, owner))
+        };
+        match open().map_err(cannot)? {
+            (dir, owner) if owner == self.uid => Ok(dir),
+            (_, owner) => Err(SandboxError::policy(
+                format!("the repository `{}` became user {owner}'s, and was user {}'s", self.path.display(), self.uid),
+                "do not move the repository while it is verified",
+            )),
+        }
     }
 }
 

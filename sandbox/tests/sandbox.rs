@@ -65,6 +65,7 @@ const CHECKS: &[(&str, Check)] = checks![
     a_mount_in_the_repository_is_refused,
     a_repository_that_cannot_be_mapped_is_refused,
     a_home_in_the_repository_is_refused,
+    what_took_the_repositorys_place_is_not_opened,
     a_path_that_became_a_link_is_refused,
     no_process_is_left_and_the_space_stays,
     a_discarded_layer_gives_its_room_back,
@@ -657,6 +658,18 @@ fn a_home_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
     }
     let whole = Bench::over_state(bench.role, &bench.root, &bench.repo.join("state"))?;
     assert!(whole.run(&Step::sh("true")).is_err(), "a state directory in the repository shows up in itself");
+    Ok(())
+}
+
+fn what_took_the_repositorys_place_is_not_opened(bench: &Bench) -> Result<(), Failed> {
+    bench.facts.open()?;
+    let moved = bench.root.join("moved");
+    fs::rename(&bench.repo, &moved)?;
+    std::os::unix::fs::symlink(&moved, &bench.repo)?;
+    assert!(bench.facts.open().is_err(), "a link, although to the same directory");
+    fs::remove_file(&bench.repo)?;
+    fs::create_dir(&bench.repo)?;
+    assert_eq!(bench.facts.open().is_err(), bench.role == Role::RootForeign, "a directory of root's");
     Ok(())
 }
 
