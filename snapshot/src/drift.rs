@@ -102,7 +102,7 @@ struct Comparison<'a> {
 impl Comparison<'_> {
     fn compare(&mut self, path: &[u8], entry: &LayerEntry) -> Result<(), DriftError> {
         if is_aside(path, self.input.caches) {
-            return Ok(());
+            return self.compare_aside(path, entry);
         }
         let before = self.before(path)?;
         match entry {
@@ -124,6 +124,12 @@ impl Comparison<'_> {
                 self.delete_below(path)
             }
         }
+    }
+
+    /// A directory may stand where our status file belongs; what is in it is the tree's.
+    fn compare_aside(&mut self, path: &[u8], entry: &LayerEntry) -> Result<(), DriftError> {
+        let hides = *entry != (LayerEntry::Directory { opaque: false });
+        if hides && is_our_artifact(path) { self.delete_below(path) } else { Ok(()) }
     }
 
     /// What stood at `path`. The real tree is asked only where the answer matters: where it is

@@ -27,6 +27,7 @@ pub(crate) const CASES: &[Case] = &[
     ("drift: a submodule moved away and back is none", Need::Nothing, submodule_and_back),
     ("drift: rules that the step wrote do not count", Need::Nothing, rules_of_the_step),
     ("drift: our artifacts do not count", Need::Nothing, our_artifacts),
+    ("drift: what stands below our artifact counts", Need::Nothing, below_our_artifact),
     ("drift: on the layers below", Need::Root, on_layers_below),
     ("drift: binary, beyond the bound, edited meanwhile", Need::Nothing, no_diff),
     ("drift: the record is bounded", Need::Nothing, bounded),
@@ -204,6 +205,18 @@ fn our_artifacts() {
     for mode in [Tracked, Strict] {
         let drift = repo.drift(&layer, mode);
         assert_eq!(kinds(&drift), [("changes/a/00-meta.json", ChangeKind::Created)].into());
+    }
+}
+
+fn below_our_artifact() {
+    let repo = Repo::small();
+    repo.write("changes/a/05-status.json/x", "x").write("changes/a/verify/y/z", "z").commit();
+    let (removed, replaced) = (Layer::new(), Layer::new());
+    removed.opaque("changes/a/05-status.json").opaque("changes/a/verify/y");
+    replaced.write("changes/a/05-status.json", "{}").write("changes/a/verify/y", "y");
+    for (layer, mode) in [(&removed, Tracked), (&replaced, Tracked), (&replaced, Strict)] {
+        let drift = repo.drift(layer, mode);
+        assert_eq!(kinds(&drift), [("changes/a/05-status.json/x", ChangeKind::Deleted)].into());
     }
 }
 
