@@ -34,6 +34,8 @@ pub(crate) const CASES: &[Case] = &[
     ("snapshot: a submodule that is not checked out hides nothing", Need::Nothing, submodule_without_repository),
     ("snapshot: a linked worktree", Need::Nothing, linked_worktree),
     ("refused: an include of a fifo, at once", Need::Nothing, include_of_a_fifo),
+    ("snapshot: a separate git directory that names its worktree", Need::Nothing, separate_git_dir),
+    ("refused: a gitfile that names a stranger's git directory", Need::Nothing, strange_gitfile),
     ("refused: a foreign core.worktree", Need::Nothing, foreign_worktree),
     ("refused: a config that is a fifo", Need::Nothing, config_is_a_fifo),
     ("refused: a hanging read, at the deadline", Need::Nothing, deadline),
@@ -300,6 +302,30 @@ fn linked_worktree() {
     assert_eq!(snapshot.git.git_dir, repo.at(".git/worktrees/linked"));
     assert_eq!(snapshot.git.common_dir, repo.at(".git"));
     assert_eq!(find_root(&top.join("src")), Some(top));
+}
+
+fn separate_git_dir() {
+    let repo = Repo::small();
+    let id = repo.snapshot().id;
+    let elsewhere = repo.room.path().canonicalize().expect("it is there").join("elsewhere");
+    std::fs::rename(repo.at(".git"), &elsewhere).expect("it moves");
+    repo.write(".git", format!("gitdir: {}\n", elsewhere.display()));
+    assert_refused(&repo, &["elsewhere", "does not say that it belongs here", "git config core.worktree"]);
+    repo.git(&["config", "core.worktree", repo.at(".").canonicalize().expect("it is there").to_str().expect("text")]);
+    let snapshot = repo.snapshot();
+    assert_eq!((snapshot.id, snapshot.git.git_dir), (id, elsewhere));
+}
+
+/// What is somebody's own private repository would be shown to every step.
+fn strange_gitfile() {
+    let (private, repo) = (Repo::small(), Repo::small());
+    private.git(&["worktree", "add", "-q", "../linked"]);
+    std::fs::remove_dir_all(repo.at(".git")).expect("it goes");
+    let targets = [private.at(".git"), private.at(".git/worktrees/linked")];
+    for target in targets {
+        repo.write(".git", format!("gitdir: {}\n", target.display()));
+        assert_refused(&repo, &["does not say that it belongs here"]);
+    }
 }
 
 fn assert_refused(repo: &Repo, words: &[&str]) {

@@ -65,6 +65,12 @@ pub(super) fn common_dir(git_dir: &Path) -> Result<PathBuf, GitError> {
     Ok(read_bounded(&pointer, POINTER_BYTES)?.map_or_else(|| git_dir.to_owned(), |bytes| resolve(&pointer, &bytes)))
 }
 
+/// The `.git` file that a linked worktree's git directory says it belongs to.
+pub(super) fn back_link(git_dir: &Path) -> Result<Option<PathBuf>, GitError> {
+    let pointer = git_dir.join("gitdir");
+    Ok(read_bounded(&pointer, POINTER_BYTES)?.map(|bytes| resolve(&pointer, &bytes)))
+}
+
 fn resolve(pointer: &Path, target: &[u8]) -> PathBuf {
     let target = Path::new(std::ffi::OsStr::from_bytes(target.trim_ascii()));
     pointer.parent().unwrap_or(Path::new("/")).join(target)

@@ -16,7 +16,7 @@ use git2::{Config, ConfigLevel, ErrorCode, Index, Repository, RepositoryOpenFlag
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::GitError;
-use super::config::{check_config, check_extensions, check_worktree, common_dir, gitfile_target, io};
+use super::config::{back_link, check_config, check_extensions, check_worktree, common_dir, gitfile_target, io};
 use super::ignore::Rules;
 use super::listing;
 use super::protocol::{Answer, Request};
@@ -54,6 +54,7 @@ impl Opened {
             check_owner(owned, &worktree)?;
         }
         let config = checked_config(&worktree, &git_dir, &common_dir)?;
+        check_belongs(&config, &worktree, &git_dir, &common_dir)?;
         let none: [&OsStr; 0] = [];
         let repository = Repository::open_ext(&worktree, RepositoryOpenFlags::NO_SEARCH, none)
             .map_err(|error| cannot_open(&worktree, &error))?;
@@ -75,6 +76,34 @@ impl Opened {
         let entry = self.index()?.get_path(Path::new(OsStr::from_bytes(path)), 0);
         Ok(entry.is_some_and(|entry| entry.mode == listing::GITLINK_MODE))
     }
+}
+
+/// A `.git` file is content that anyone may have written, and steps see the git directory that
+/// it names. So that directory must say by itself that it belongs to this work tree: it lies in
+/// it, or it links back (a linked worktree), or its config names it (a submodule).
+fn check_belongs(config: &Config, worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<(), GitError> {
+    let inside = git_dir.starts_with(worktree) && common_dir.starts_with(worktree);
+    // `checked_config` has refused one that names another work tree.
+    let named = git_dir == common_dir && config.get_entry("core.worktree").is_ok();
+    if inside || named || links_back(worktree, git_dir, common_dir)? {
+        return Ok(());
+    }
+    Err(GitError::Unsupported {
+        path: worktree.to_owned(),
+        what: format!("a `.git` that leads to `{}`, which does not say that it belongs here", git_dir.display()),
+        mend: format!(
+            "run `git worktree repair` for a linked worktree, `git config core.worktree {}` for a separate git directory",
+            worktree.display()
+        ),
+    })
+}
+
+fn links_back(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<bool, GitError> {
+    if git_dir.parent() != Some(common_dir.join("worktrees").as_path()) {
+        return Ok(false);
+    }
+    let link = back_link(git_dir)?.and_then(|link| Some(link.parent()?.canonicalize().ok()?.join(link.file_name()?)));
+    Ok(link == Some(worktree.join(".git")))
 }
 
 fn find_git_dir(worktree: &Path) -> Result<PathBuf, GitError> {
