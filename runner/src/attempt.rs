@@ -116,11 +116,18 @@ pub(crate) async fn follow(
     };
     let stdout = tokio::spawn(output::drain(out, keep, objects.clone(), stop.clone()));
     let stderr = tokio::spawn(output::drain(err, keep, objects.clone(), stop.clone()));
-    let observed = match Control::new(running) {
-        Ok(control) => watch(&control, step, cancel, notify).await,
-        Err(error) => Observed::lost(format!("the sandbox's control channel cannot be watched: {error}")),
+    let (observed, duration) = match Control::new(running) {
+        Ok(control) => {
+            let observed = watch(&control, step, cancel, notify).await;
+            // Before `control` goes: letting go of an attempt that does not end takes a while.
+            let duration = observed.started.map_or(Duration::ZERO, |started| started.elapsed());
+            (observed, duration)
+        }
+        Err(error) => {
+            let reason = format!("the sandbox's control channel cannot be watched: {error}");
+            (Observed::lost(reason), Duration::ZERO)
+        }
     };
-    let duration = observed.started.map_or(Duration::ZERO, |started| started.elapsed());
     let (stdout, stderr) = drained(stdout, stderr, &stop).await;
     AttemptReport {
         termination: observed.termination(step),
@@ -170,9 +177,15 @@ async fn watch(
         let may_cancel = observed.reason.is_none() && !matches!(phase, Phase::Ending { .. });
         tokio::select! {
             received = control.receive() => match received {
-                Some(report) => phase = observed.hear(report, phase, step),
-                None => {
+                Ok(Some(report)) => phase = observed.hear(report, phase, step),
+                Ok(None) => {
                     observed.gone = true;
+                    return observed;
+                }
+                Err(error) => {
+                    // Nothing tells any more whether the attempt is gone, so it does not count as gone.
+                    tracing::error!(%error, "the sandbox's control channel broke");
+                    killed(&control.running);
                     return observed;
                 }
             },
@@ -208,28 +221,28 @@ impl Control {
         Ok(Self { running, readiness })
     }
 
-    /// The next report, `None` when the channel is closed.
-    async fn receive(&self) -> Option<Report> {
+    /// The next report; `None` when the channel is closed, which says that every process of the
+    /// attempt is gone.
+    ///
+    /// # Errors
+    /// The channel cannot be read; nothing is known of the processes then.
+    async fn receive(&self) -> std::io::Result<Option<Report>> {
         // Sending a signal may have read reports ahead: those come first, without a wake-up.
-        let mut next = self.running.recv();
+        let mut next = self.running.recv()?;
         loop {
             match next {
-                Ok(Received::Report(report)) => return Some(report),
-                Ok(Received::Closed) => return None,
-                Ok(Received::WouldBlock) => {}
-                Err(error) => {
-                    tracing::error!(%error, "the sandbox's control channel broke");
-                    return None;
-                }
+                Received::Report(report) => return Ok(Some(report)),
+                Received::Closed => return Ok(None),
+                Received::WouldBlock => self.readiness.readable().await?,
             }
-            self.readiness.readable().await.ok()?;
-            next = self.readiness.try_io(Interest::READABLE, || match self.running.recv()? {
+            let read = self.readiness.try_io(Interest::READABLE, || match self.running.recv()? {
                 Received::WouldBlock => Err(std::io::ErrorKind::WouldBlock.into()),
                 other => Ok(other),
             });
-            if next.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
-                next = Ok(Received::WouldBlock);
-            }
+            next = match read {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Received::WouldBlock,
+                other => other?,
+            };
         }
     }
 }

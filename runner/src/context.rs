@@ -1,14 +1,13 @@
 //! What every part of one run shares: the plan, the tree, the sandbox and the way to say what
 //! happens. It decides nothing.
 
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::GitIdentity;
 use proctor_core::plan::{PlannedSkill, PlannedStep, RelPath};
-use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, RepoFacts, RunSpace, StepUser, ToolMount};
+use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, RunSpace, StepUser, ToolMount};
 use proctor_snapshot::{GitFacts, IgnoreQuery, Snapshot};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::environment::{self, Environment, Surroundings};
 use crate::record::TreeFacts;
+use crate::repository::Repository;
 use crate::store::StoreError;
 use crate::store::directory::Directory;
 use crate::store::objects::Objects;
@@ -35,8 +35,7 @@ pub(crate) struct Context {
 
 /// The tree that is verified.
 pub(crate) struct Tree {
-    pub(crate) facts: RepoFacts,
-    pub(crate) dir: OwnedFd,
+    pub(crate) repository: Repository,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) ignored: IgnoreQuery,
 }
@@ -109,7 +108,7 @@ impl Context {
     pub(crate) fn policy(&self, skill: &PlannedSkill, step: &PlannedStep) -> Result<(Policy, Environment), StoreError> {
         let caches = self.caches.mounts(&skill.caches)?;
         let git = git_dirs(&self.tree.snapshot.git);
-        Ok(self.sight.policy(self.tree.facts.path.clone(), git, step, caches))
+        Ok(self.sight.policy(self.tree.repository.path().to_path_buf(), git, step, caches))
     }
 }
 

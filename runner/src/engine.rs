@@ -20,7 +20,6 @@ use proctor_sandbox::{
     StepUser, ToolKind, ToolMount, is_hidden, setup_ops,
 };
 use proctor_snapshot::{GitHelper, IgnoreQuery, Snapshot};
-use rustix::fs::{Mode, OFlags};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +30,7 @@ use crate::environment::{Environment, Surroundings};
 use crate::error::EngineError;
 use crate::finish::{self, Observed};
 use crate::record::{self, RunFacts, Span};
+use crate::repository::Repository;
 use crate::skill::SkillRun;
 use crate::spec_file::SpecFile;
 use crate::stack::Stack;
@@ -191,11 +191,12 @@ impl Engine {
         cancel: CancellationToken,
     ) -> Result<RunReport, EngineError> {
         let began = Instant::now();
-        let file = SpecFile::of_repository(&request.repo)?;
+        let repository = Repository::open(&request.repo)?;
+        let file = SpecFile::within(&repository)?;
         let plan = self.resolve(&file, &file.parse()?.spec, &request.profile)?.plan;
         let facts = self.facts(&plan, request.changeset.clone())?;
-        let documents = self.documents(&request, &facts)?;
-        let context = self.context(&request.repo, disk_of(&plan), events, cancel).await?;
+        let documents = self.documents(&repository, &facts)?;
+        let context = self.context(repository, disk_of(&plan), events, cancel).await?;
         same_spec(&context.tree.snapshot, &file)?;
         caches_hide_nothing(&context.tree.snapshot, &plan)?;
         context.emit(started(&context, &plan, &facts)).await;
@@ -258,7 +259,8 @@ impl Engine {
         let (events, mut ignored) = mpsc::channel(1);
         let silence = tokio::spawn(async move { while ignored.recv().await.is_some() {} });
         let disk = request.step.limits.disk;
-        let context = self.context(&request.repo, disk, events, cancel).await?;
+        let repository = Repository::open(&request.repo)?;
+        let context = self.context(repository, disk, events, cancel).await?;
         let skill = exec_skill(&request.step)?;
         let stack = Stack::new(Arc::clone(&context.tree.snapshot));
         let run = step::run(&context, &stack, &skill, &request.step).await;
@@ -317,9 +319,9 @@ impl Engine {
         Ok(RunFacts { run_id, changeset, plan_sha256: plan.digest() })
     }
 
-    fn documents(&self, request: &RunRequest, facts: &RunFacts) -> Result<Documents, EngineError> {
-        Ok(match &request.changeset {
-            Some(id) => Documents::of_changeset(&request.repo, id)?,
+    fn documents(&self, repository: &Repository, facts: &RunFacts) -> Result<Documents, EngineError> {
+        Ok(match &facts.changeset {
+            Some(id) => Documents::of_changeset(repository, id)?,
             None => Documents::of_run(&self.state, &self.state_path, &facts.run_id)?,
         })
     }
@@ -327,31 +329,31 @@ impl Engine {
     /// The tree, the place for layers, and what steps see.
     async fn context(
         &self,
-        repo: &Path,
+        repository: Repository,
         disk: Limit,
         events: mpsc::Sender<RunEvent>,
         cancel: CancellationToken,
     ) -> Result<Arc<Context>, EngineError> {
-        let facts = RepoFacts::read(repo)?;
-        if self.state_path.starts_with(&facts.path) {
+        let path = repository.path().to_path_buf();
+        if self.state_path.starts_with(&path) {
             return Err(EngineError::StateInRepository(self.state_path.clone()));
         }
-        let user = StepUser::choose(self.launcher.host(), &facts)?;
-        let snapshot = Arc::new(self.snapshot(&facts.path).await?);
+        let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
+        let snapshot = Arc::new(self.snapshot(&path).await?);
         let disk_bytes = disk.get_or_max().min(UNBOUNDED_DISK);
-        let sight = self.sight(&facts.path);
-        self.borrows_nothing_hidden(&snapshot.git.common_dir, &facts.path, &sight)?;
+        let sight = self.sight(&path);
+        self.borrows_nothing_hidden(&snapshot.git.common_dir, &path, &sight)?;
         let space = RunSpace::create(&self.launcher, RunSpaceConfig { disk_bytes, inodes: LAYER_INODES })?;
-        let dir = rustix::fs::open(&facts.path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|errno| EngineError::Internal(format!("cannot open `{}`: {errno}", facts.path.display())))?;
-        let caches = self.state.ensure("caches", 0o711)?.ensure(&repo_key(&facts.path), 0o711)?;
+        // Nobody but us walks in: what a step makes of its caches, set-uid programs too, is
+        // reached by its mounts alone.
+        let caches = self.state.ensure("caches", 0o700)?.ensure(&repo_key(&path), 0o700)?;
         Ok(Arc::new(Context {
             launcher: Arc::clone(&self.launcher),
             space,
             objects: Objects::open(&self.state)?,
-            caches: Caches { directory: caches, path: self.caches_path(&facts.path), user },
+            caches: Caches { directory: caches, path: self.caches_path(&path), user },
             sight,
-            tree: Tree { ignored: IgnoreQuery::new(self.helper.clone(), facts.path.clone()), facts, dir, snapshot },
+            tree: Tree { ignored: IgnoreQuery::new(self.helper.clone(), path), repository, snapshot },
             clock: self.clock,
             events,
             cancel,

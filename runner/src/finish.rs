@@ -16,7 +16,7 @@ use proctor_core::verdict::{self, Doubt, Facts, Verdict};
 use proctor_snapshot::{FileContent, GitHelper, LayerEntry, Snapshot};
 
 use crate::context::Context;
-use crate::error::one_line;
+use crate::error::{EngineError, one_line};
 use crate::record::{self, RunFacts, TreeFacts};
 use crate::skill::SkillRun;
 use crate::store::StoreError;
@@ -91,13 +91,17 @@ pub(crate) async fn look_again(
 ) -> Option<(Doubt, String)> {
     let (context, helper) = (Arc::clone(context), helper.clone());
     let work = tokio::task::spawn_blocking(move || {
-        let now = Snapshot::take(&context.tree.facts.path, &helper)?;
+        let repository = &context.tree.repository;
+        if !repository.is_in_its_place()? {
+            return Ok(vec![b".".to_vec()]);
+        }
+        let now = Snapshot::take(repository.path(), &helper)?;
         let mut paths = context.tree.snapshot.touched(&now);
         paths.retain(|path| {
             let expected = applied.get(path);
             expected.is_none_or(|expected| now.entries.get(path).map(|entry| &entry.sha256) != expected.as_ref())
         });
-        Ok::<_, proctor_snapshot::SnapshotError>(paths)
+        Ok::<_, EngineError>(paths)
     });
     match work.await {
         Ok(Ok(paths)) if paths.is_empty() => None,

@@ -15,6 +15,7 @@ mod error;
 mod finish;
 mod output;
 mod record;
+mod repository;
 mod schedule;
 mod skill;
 mod spec_file;

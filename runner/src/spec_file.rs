@@ -9,6 +9,7 @@ use proctor_core::spec::{self, Reading};
 use rustix::fs::{self, Mode, OFlags, ResolveFlags};
 
 use crate::error::{EngineError, SpecProblems};
+use crate::repository::Repository;
 
 /// The spec as it stands in its file.
 #[derive(Debug, Clone)]
@@ -27,12 +28,15 @@ impl SpecFile {
     /// # Errors
     /// There is none, it is no regular file below the repository, or it cannot be read.
     pub fn of_repository(repo: &Path) -> Result<Self, EngineError> {
-        let path = repo.join(spec::PATH);
-        let root = fs::open(repo, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|errno| EngineError::UnreadableSpec { path: path.clone(), source: errno.into() })?;
+        Self::within(&Repository::open(repo)?)
+    }
+
+    /// The same, of a repository that is open.
+    pub(crate) fn within(repository: &Repository) -> Result<Self, EngineError> {
+        let path = repository.path().join(spec::PATH);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        match fs::openat2(root, spec::PATH, flags, Mode::empty(), resolve) {
+        match fs::openat2(repository, spec::PATH, flags, Mode::empty(), resolve) {
             Ok(fd) => Self::read(path, &File::from(fd)),
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Err(EngineError::NoSpec(path)),
             Err(errno) => Err(EngineError::UnreadableSpec { path, source: errno.into() }),

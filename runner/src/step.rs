@@ -107,7 +107,7 @@ async fn try_once(
 ) -> Tried {
     let spawned = context
         .space
-        .layer(&context.tree.facts)
+        .layer(&context.tree.repository.facts)
         .and_then(|upper| Ok((context.launcher.spawn(&context.space, &stack.lowers(), &upper, policy)?, upper)));
     let (running, upper) = match spawned {
         Ok(spawned) => spawned,
@@ -190,7 +190,7 @@ async fn read_layer(
             scan: &scan,
             mode,
             ignored: &context.tree.ignored,
-            repo: context.tree.dir.as_fd(),
+            repo: context.tree.repository.as_fd(),
             upper: layer.upper(),
             lower_uppers: &stack.uppers(),
             caches: &caches,
@@ -216,7 +216,7 @@ async fn apply(
     let work = tokio::task::spawn_blocking(move || {
         let upper: BorrowedFd<'_> = layer.layer.upper();
         apply_back(ApplyInput {
-            repo: context.tree.dir.as_fd(),
+            repo: context.tree.repository.as_fd(),
             view: stack.view(),
             scan: &layer.scan,
             upper,

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::{Entry, EntryKind};
@@ -33,6 +34,16 @@ pub(crate) enum Unread {
     TooLarge,
     /// It kept changing.
     Unstable,
+}
+
+/// Opens the directory at a canonical path. Whoever owns a directory above it may have put a
+/// link there since it was resolved, which must not lead a reader with more power elsewhere.
+pub(crate) fn open_real(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open("/", flags, Mode::empty())?;
+    let below = path.strip_prefix("/").unwrap_or(path);
+    let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+    Ok(openat2(root, below, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?)
 }
 
 /// Opens `path` below `root`; the empty path is `root` itself.

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::{Entry, EntryKind, display_path, is_our_artifact};
 use proctor_core::plan::RelPath;
-use rustix::fs::{Mode, OFlags};
 
 use crate::beneath::{self, ChangeTime, Found};
 use crate::git::GitError;
@@ -94,9 +93,8 @@ impl Snapshot {
     /// The repository is refused, a file cannot be read, or one does not stand still.
     pub fn take(repo: &Path, helper: &GitHelper) -> Result<Self, SnapshotError> {
         let listing = helper.list(repo)?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let top = rustix::fs::open(&listing.worktree, flags, Mode::empty())
-            .map_err(|errno| io_error(listing.worktree.as_os_str().as_bytes(), errno.into()))?;
+        let top = beneath::open_real(&listing.worktree)
+            .map_err(|error| io_error(listing.worktree.as_os_str().as_bytes(), error))?;
         let paths: Vec<&[u8]> = listing.tracked.iter().chain(&listing.untracked).map(|path| &*path.0).collect();
         let read = read_all(top.as_fd(), &paths)?;
         let changed = read.iter().map(|(path, (_, changed))| (path.clone(), *changed)).collect();

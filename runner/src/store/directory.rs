@@ -32,6 +32,20 @@ impl Directory {
         Ok(Self { fd: Arc::new(fd), name })
     }
 
+    /// A directory that is open already; `name` is for messages.
+    pub(crate) fn from_fd(fd: OwnedFd, name: String) -> Self {
+        Self { fd: Arc::new(fd), name }
+    }
+
+    /// What tells this directory from every other: device and inode.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn identity(&self) -> Result<(u64, u64), StoreError> {
+        let stat = fs::fstat(&self.fd).map_err(StoreError::io("stat", &self.name))?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
     /// Opens the directory `path` below this one, following no link.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use proctor_core::status::{self, LastRun};
 
 use super::StoreError;
 use super::directory::Directory;
+use crate::repository::Repository;
 
 const STATUS: &str = "05-status.json";
 const VERIFY: &str = "verify";
@@ -26,9 +27,9 @@ impl Documents {
     /// # Errors
     /// It is not there, its path leads through a symlink, another run holds it, or its status
     /// file could not be updated without loss.
-    pub(crate) fn of_changeset(repo: &Path, id: &ChangesetId) -> Result<Self, StoreError> {
+    pub(crate) fn of_changeset(repository: &Repository, id: &ChangesetId) -> Result<Self, StoreError> {
         let below = format!("changes/{id}");
-        let root = match Directory::open(repo)?.descend(&below) {
+        let root = match repository.directory.descend(&below) {
             Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 return Err(StoreError::NoChangeset { path: below });
             }
@@ -37,7 +38,7 @@ impl Documents {
         if !root.try_lock()? {
             return Err(StoreError::Busy { path: below });
         }
-        let documents = Self { root, path: repo.join(below) };
+        let documents = Self { root, path: repository.path().join(below) };
         documents.check()?;
         Ok(documents)
     }
@@ -119,6 +120,10 @@ mod tests {
         repo
     }
 
+    fn changeset(repo: &Path, id: &ChangesetId) -> Result<Documents, StoreError> {
+        Documents::of_changeset(&Repository::open(repo).expect("opens"), id)
+    }
+
     fn id() -> ChangesetId {
         ChangesetId::new("009_x").expect("an id")
     }
@@ -139,7 +144,7 @@ mod tests {
     #[test]
     fn evidence_and_status_stand_below_the_changeset() {
         let repo = repository(Some(r#"{"state":"executed"}"#));
-        let documents = Documents::of_changeset(repo.path(), &id()).expect("opens");
+        let documents = changeset(repo.path(), &id()).expect("opens");
         let (file, sha256) = documents.write_evidence("a.json", b"{}").expect("writes");
         documents.write_status(&last_run()).expect("writes");
         assert_eq!((file.as_str(), sha256), ("verify/a.json", Sha256Hex::of(b"{}")));
@@ -150,23 +155,23 @@ mod tests {
     #[test]
     fn what_cannot_be_written_is_known_before_anything_runs() {
         assert!(matches!(
-            Documents::of_changeset(tempfile::tempdir().expect("temp").path(), &id()),
+            changeset(tempfile::tempdir().expect("temp").path(), &id()),
             Err(StoreError::NoChangeset { .. })
         ));
         let broken = repository(Some("not json"));
-        assert!(matches!(Documents::of_changeset(broken.path(), &id()), Err(StoreError::Status { .. })));
+        assert!(matches!(changeset(broken.path(), &id()), Err(StoreError::Status { .. })));
         let led_away = repository(None);
         symlink("/tmp", led_away.path().join("changes/009_x/verify")).expect("links");
-        assert!(matches!(Documents::of_changeset(led_away.path(), &id()), Err(StoreError::Symlink { .. })));
+        assert!(matches!(changeset(led_away.path(), &id()), Err(StoreError::Symlink { .. })));
     }
 
     #[test]
     fn two_runs_never_write_to_one_changeset() {
         let repo = repository(None);
-        let first = Documents::of_changeset(repo.path(), &id()).expect("opens");
-        assert!(matches!(Documents::of_changeset(repo.path(), &id()), Err(StoreError::Busy { .. })));
+        let first = changeset(repo.path(), &id()).expect("opens");
+        assert!(matches!(changeset(repo.path(), &id()), Err(StoreError::Busy { .. })));
         drop(first);
-        Documents::of_changeset(repo.path(), &id()).expect("opens again");
+        changeset(repo.path(), &id()).expect("opens again");
     }
 
     #[test]
@@ -174,6 +179,6 @@ mod tests {
         let (repo, outside) = (repository(None), tempfile::tempdir().expect("temp"));
         symlink(outside.path(), repo.path().join("changes/linked")).expect("links");
         let linked = ChangesetId::new("linked").expect("an id");
-        assert!(matches!(Documents::of_changeset(repo.path(), &linked), Err(StoreError::Symlink { .. })));
+        assert!(matches!(changeset(repo.path(), &linked), Err(StoreError::Symlink { .. })));
     }
 }

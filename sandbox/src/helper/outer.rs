@@ -192,7 +192,7 @@ impl<'a> Outer<'a> {
                     "`{}` is a symbolic link or reached through one, and what that names could be written",
                     source.display()
                 ),
-                "use a `.git` file with `gitdir: …` instead (`git init --separate-git-dir`)",
+                "use a `.git` file with `gitdir: …` instead (`git init --separate-git-dir`, then `git config core.worktree <repository>`)",
             ),
             _ => refuse(control, format_args!("take {}", source.display()))(error),
         })?;

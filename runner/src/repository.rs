@@ -1,0 +1,75 @@
+//! The repository's directory: opened once, so that all we read of it and all we write to it is
+//! in the same one, whatever is put at its path meanwhile.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use proctor_sandbox::{RepoFacts, SandboxError};
+
+use crate::store::StoreError;
+use crate::store::directory::Directory;
+
+/// The top of a work tree.
+#[derive(Debug, Clone)]
+pub(crate) struct Repository {
+    /// What was seen of it when it was opened.
+    pub(crate) facts: RepoFacts,
+    pub(crate) directory: Directory,
+}
+
+impl Repository {
+    /// Opens the directory at `path`. Links on the way are the caller's and are followed, once.
+    ///
+    /// # Errors
+    /// It is not there, is no directory, or was exchanged meanwhile.
+    pub(crate) fn open(path: &Path) -> Result<Self, SandboxError> {
+        let facts = RepoFacts::read(path)?;
+        let directory = Directory::from_fd(facts.open()?, facts.path.display().to_string());
+        Ok(Self { facts, directory })
+    }
+
+    /// Its canonical path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.facts.path
+    }
+
+    /// Whether the path still leads to the directory that was opened. The sandbox and git's
+    /// reader go by the path.
+    ///
+    /// # Errors
+    /// The open directory cannot be looked at.
+    pub(crate) fn is_in_its_place(&self) -> Result<bool, StoreError> {
+        let held = self.directory.identity()?;
+        Ok(self
+            .facts
+            .open()
+            .is_ok_and(|fd| Directory::from_fd(fd, String::new()).identity().is_ok_and(|there| there == held)))
+    }
+}
+
+impl AsFd for Repository {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn an_exchanged_directory_is_noticed_and_never_written() {
+        let room = tempfile::tempdir().expect("temp");
+        let (path, aside, victim) = (room.path().join("r"), room.path().join("aside"), room.path().join("victim"));
+        std::fs::create_dir(&path).expect("makes");
+        std::fs::create_dir(&victim).expect("makes");
+        let repository = Repository::open(&path).expect("opens");
+        assert!(repository.is_in_its_place().expect("looks"));
+        std::fs::rename(&path, &aside).expect("moves");
+        symlink(&victim, &path).expect("links");
+        repository.directory.write("a", b"x").expect("writes");
+        assert!(!repository.is_in_its_place().expect("looks"));
+        assert!(aside.join("a").exists() && !victim.join("a").exists());
+    }
+}
