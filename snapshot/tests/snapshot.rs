@@ -34,6 +34,7 @@ pub(crate) const CASES: &[Case] = &[
     ("snapshot: a submodule that is not checked out hides nothing", Need::Nothing, submodule_without_repository),
     ("snapshot: a linked worktree", Need::Nothing, linked_worktree),
     ("refused: an include of a fifo, at once", Need::Nothing, include_of_a_fifo),
+    ("snapshot: a linked worktree of a bare repository", Need::Nothing, worktree_of_bare),
     ("snapshot: a separate git directory that names its worktree", Need::Nothing, separate_git_dir),
     ("refused: a gitfile that names a stranger's git directory", Need::Nothing, strange_gitfile),
     ("refused: a foreign core.worktree", Need::Nothing, foreign_worktree),
@@ -302,6 +303,16 @@ fn linked_worktree() {
     assert_eq!(snapshot.git.git_dir, repo.at(".git/worktrees/linked"));
     assert_eq!(snapshot.git.common_dir, repo.at(".git"));
     assert_eq!(find_root(&top.join("src")), Some(top));
+}
+
+fn worktree_of_bare() {
+    let repo = Repo::small();
+    let room = repo.room.path().canonicalize().expect("it is there");
+    repo.git(&["clone", "-q", "--bare", ".", "../bare.git"]);
+    repo.git(&["--git-dir", "../bare.git", "worktree", "add", "-q", "../linked", "-b", "other"]);
+    let snapshot = Snapshot::take(&room.join("linked"), &helper()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(snapshot.id, repo.snapshot().id);
+    assert_eq!(snapshot.git.common_dir, room.join("bare.git"));
 }
 
 fn separate_git_dir() {

@@ -161,7 +161,8 @@ fn checked_config(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<
             whole.add_file(&file, level, false).map_err(failed)?;
         }
     }
-    if whole.get_bool("core.bare").unwrap_or(false) {
+    // A bare repository may have linked worktrees, of which its config does not speak.
+    if git_dir == common_dir && whole.get_bool("core.bare").unwrap_or(false) {
         return Err(GitError::Bare { path: worktree.to_owned() });
     }
     Ok(whole)
