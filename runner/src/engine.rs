@@ -7,17 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proctor_core::digest::Sha256Hex;
-use proctor_core::drift::{EntryKind, display_path};
 use proctor_core::event::{PlannedOutline, RunEvent};
-use proctor_core::evidence::StepEvidence;
-use proctor_core::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
+use proctor_core::names::{ChangesetId, ProfileName, SkillName, StepName};
 use proctor_core::plan::{Determinism, Limit, Plan, PlannedSkill, PlannedStep};
-use proctor_core::spec::{self, Operator, Resolved, Spec};
+use proctor_core::spec::{self, Resolved, Spec};
 use proctor_core::tier::Tier;
-use proctor_core::verdict::{self, Doubt, Verdict};
+use proctor_core::verdict::{self, Doubt};
 use proctor_sandbox::{
-    CacheMount, DoctorReport, Host, HostConfig, Launcher, Policy, RepoFacts, RunSpace, RunSpaceConfig, SetupOp,
-    StepUser, ToolKind, ToolMount, is_hidden, setup_ops,
+    CacheMount, DoctorReport, Host, HostConfig, Launcher, RepoFacts, RunSpace, RunSpaceConfig, StepUser, ToolKind,
+    ToolMount, setup_ops,
 };
 use proctor_snapshot::{GitHelper, IgnoreQuery, Snapshot};
 use tokio::sync::mpsc;
@@ -26,11 +24,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::context::{Caches, Context, Sight, Tree, cache_source, git_dirs};
-use crate::environment::{Environment, Surroundings};
+use crate::environment::Surroundings;
 use crate::error::EngineError;
 use crate::finish::{self, Observed};
 use crate::record::{self, RunFacts, Span};
 use crate::repository::Repository;
+use crate::request::{EngineConfig, ExecReport, ExecRequest, Preview, RunReport, RunRequest};
 use crate::skill::SkillRun;
 use crate::spec_file::SpecFile;
 use crate::stack::Stack;
@@ -39,100 +38,7 @@ use crate::store::documents::Documents;
 use crate::store::objects::Objects;
 use crate::store::retention;
 use crate::surroundings::{Toolchains, neighbourhood};
-use crate::{alternates, checks, dispatch, step};
-
-/// What the engine needs to know of its surroundings.
-#[derive(Debug, Clone)]
-pub struct EngineConfig {
-    /// Where we may keep files; made where it is absent.
-    pub state_dir: PathBuf,
-    /// Our helper programs.
-    pub helpers: Helpers,
-    /// The caller's home directory.
-    pub home: PathBuf,
-    /// The caller's environment; nothing of it reaches a step but by an allow-list.
-    pub caller_env: BTreeMap<String, String>,
-    /// What the operator allows.
-    pub operator: Operator,
-}
-
-/// Our helper programs, as absolute paths.
-#[derive(Debug, Clone)]
-pub struct Helpers {
-    /// `proctor-sandbox`.
-    pub sandbox: PathBuf,
-    /// `proctor-git`.
-    pub git: PathBuf,
-}
-
-/// What a caller asks for.
-#[derive(Debug, Clone)]
-pub struct RunRequest {
-    /// The top of the repository's work tree.
-    pub repo: PathBuf,
-    /// The profile.
-    pub profile: ProfileName,
-    /// The changeset that gets the evidence; without one it goes to the state directory.
-    pub changeset: Option<ChangesetId>,
-    /// The highest tier that the caller may run.
-    pub max_tier: Tier,
-    /// Whether no further skill starts after the first that does not pass.
-    pub fail_fast: bool,
-}
-
-/// What a run came to; its evidence is durable by now.
-#[derive(Debug, Clone)]
-pub struct RunReport {
-    /// What it means.
-    pub verdict: Verdict,
-    /// The exit code of `proctor run`.
-    pub exit_code: u8,
-    /// The highest effective tier of its skills.
-    pub tier: Tier,
-    /// The run.
-    pub run_id: RunId,
-    /// The directory that holds the evidence.
-    pub evidence_dir: PathBuf,
-    /// Why there is no honest answer, or none in part.
-    pub doubts: Vec<(Doubt, String)>,
-}
-
-/// One command that is run by itself.
-#[derive(Debug, Clone)]
-pub struct ExecRequest {
-    /// The top of the repository's work tree.
-    pub repo: PathBuf,
-    /// The command, resolved like a step.
-    pub step: PlannedStep,
-}
-
-/// What one command came to.
-#[derive(Debug, Clone)]
-pub struct ExecReport {
-    /// What it did, as a step's record.
-    pub evidence: StepEvidence,
-    /// What is kept of its standard output.
-    pub stdout: Vec<u8>,
-    /// What is kept of its standard error.
-    pub stderr: Vec<u8>,
-    /// What it means.
-    pub verdict: Verdict,
-    /// The exit code of `proctor exec`.
-    pub exit_code: u8,
-    /// Why there is no honest answer.
-    pub doubts: Vec<(Doubt, String)>,
-}
-
-/// What a step would be given: for `explain`.
-#[derive(Debug, Clone)]
-pub struct Preview {
-    /// Its environment, and who gave each variable.
-    pub environment: Environment,
-    /// What must hold for it.
-    pub policy: Policy,
-    /// How the sandbox is set up.
-    pub ops: Vec<SetupOp>,
-}
+use crate::{checks, dispatch, guards, step};
 
 /// The engine: one per process.
 pub struct Engine {
@@ -197,8 +103,8 @@ impl Engine {
         let facts = self.facts(&plan, request.changeset.clone())?;
         let documents = self.documents(&repository, &facts)?;
         let context = self.context(repository, disk_of(&plan), events, cancel).await?;
-        same_spec(&context.tree.snapshot, &file)?;
-        caches_hide_nothing(&context.tree.snapshot, &plan)?;
+        guards::same_spec(&context.tree.snapshot, &file)?;
+        guards::caches_hide_nothing(&context.tree.snapshot, &plan)?;
         context.emit(started(&context, &plan, &facts)).await;
         let watch = tokio::spawn(announce_cancel(Arc::clone(&context)));
         let mut observed = self.observe(&context, &plan, &facts, &request).await;
@@ -342,7 +248,7 @@ impl Engine {
         let snapshot = Arc::new(self.snapshot(&path).await?);
         let disk_bytes = disk.get_or_max().min(UNBOUNDED_DISK);
         let sight = self.sight(&path);
-        self.borrows_nothing_hidden(&snapshot.git.common_dir, &path, &sight)?;
+        guards::borrows_nothing_hidden(&snapshot.git.common_dir, &path, self.launcher.host(), &sight)?;
         let space = RunSpace::create(&self.launcher, RunSpaceConfig { disk_bytes, inodes: LAYER_INODES })?;
         // Nobody but us walks in: what a step makes of its caches, set-uid programs too, is
         // reached by its mounts alone.
@@ -358,21 +264,6 @@ impl Engine {
             events,
             cancel,
         }))
-    }
-
-    /// Git in a step must find every object that it finds outside.
-    fn borrows_nothing_hidden(&self, common: &Path, repo: &Path, sight: &Sight) -> Result<(), EngineError> {
-        let shown = |path: &Path| {
-            path.starts_with(repo)
-                || path.starts_with(common)
-                || sight.tools.iter().any(|tool| path.starts_with(&tool.at))
-        };
-        let hidden = |path: &Path| is_hidden(path, self.launcher.host(), &sight.hide) && !shown(path);
-        match alternates::first_hidden(common, hidden) {
-            Ok(None) => Ok(()),
-            Ok(Some(objects)) => Err(EngineError::HiddenAlternate(objects)),
-            Err(source) => Err(EngineError::UnreadableAlternates { path: common.to_path_buf(), source }),
-        }
     }
 
     async fn snapshot(&self, repo: &Path) -> Result<Snapshot, EngineError> {
@@ -406,32 +297,6 @@ impl Engine {
                 .collect(),
         }
     }
-}
-
-/// The plan comes from bytes that were read before the snapshot: both must be of one tree. A
-/// spec that the snapshot does not cover, or that is a link, is bound by its own hash alone.
-fn same_spec(snapshot: &Snapshot, file: &SpecFile) -> Result<(), EngineError> {
-    match snapshot.entries.get(spec::PATH.as_bytes()) {
-        Some(entry) if entry.kind == EntryKind::File && entry.sha256 != file.sha256 => {
-            Err(EngineError::SpecChanged(file.path.clone()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Inside a sandbox a cache stands in place of what the tree has there.
-fn caches_hide_nothing(snapshot: &Snapshot, plan: &Plan) -> Result<(), EngineError> {
-    let mounts = plan.skills.iter().flat_map(|skill| skill.caches.iter().map(move |cache| (skill, cache)));
-    for (skill, cache) in mounts {
-        if let Some(hidden) = snapshot.first_in(cache) {
-            return Err(EngineError::CacheHidesTree {
-                skill: skill.name.to_string(),
-                cache: cache.to_string(),
-                hidden: display_path(hidden),
-            });
-        }
-    }
-    Ok(())
 }
 
 /// The name of a repository's directory of caches.

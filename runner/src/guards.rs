@@ -1,0 +1,78 @@
+//! What is asked between the snapshot and the first command: whether what a step would see is
+//! the tree that the record names. Each answers with the way to mend it.
+
+use std::path::Path;
+
+use proctor_core::drift::{Entry, EntryKind, display_path};
+use proctor_core::plan::Plan;
+use proctor_core::spec;
+use proctor_sandbox::{Host, is_hidden};
+use proctor_snapshot::Snapshot;
+
+use crate::alternates;
+use crate::context::Sight;
+use crate::error::EngineError;
+use crate::spec_file::SpecFile;
+
+/// The plan comes from bytes that were read before the snapshot: both must be of one tree. A
+/// spec that the snapshot does not cover, or that is a link, is bound by its own hash alone.
+pub(crate) fn same_spec(snapshot: &Snapshot, file: &SpecFile) -> Result<(), EngineError> {
+    same_bytes(snapshot.entries.get(spec::PATH.as_bytes()), file)
+}
+
+fn same_bytes(covered: Option<&Entry>, file: &SpecFile) -> Result<(), EngineError> {
+    match covered {
+        Some(entry) if entry.kind == EntryKind::File && entry.sha256 != file.sha256 => {
+            Err(EngineError::SpecChanged(file.path.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Inside a sandbox a cache stands in place of what the tree has there.
+pub(crate) fn caches_hide_nothing(snapshot: &Snapshot, plan: &Plan) -> Result<(), EngineError> {
+    let mounts = plan.skills.iter().flat_map(|skill| skill.caches.iter().map(move |cache| (skill, cache)));
+    for (skill, cache) in mounts {
+        if let Some(hidden) = snapshot.first_in(cache) {
+            return Err(EngineError::CacheHidesTree {
+                skill: skill.name.to_string(),
+                cache: cache.to_string(),
+                hidden: display_path(hidden),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Git in a step must find every object that it finds outside.
+pub(crate) fn borrows_nothing_hidden(
+    common: &Path,
+    repo: &Path,
+    host: &Host,
+    sight: &Sight,
+) -> Result<(), EngineError> {
+    let tool = |path: &Path| sight.tools.iter().any(|tool| path.starts_with(&tool.at));
+    let shown = |path: &Path| path.starts_with(repo) || path.starts_with(common) || tool(path);
+    match alternates::first_hidden(common, |path| is_hidden(path, host, &sight.hide) && !shown(path)) {
+        Ok(None) => Ok(()),
+        Ok(Some(objects)) => Err(EngineError::HiddenAlternate(objects)),
+        Err(source) => Err(EngineError::UnreadableAlternates { path: common.to_path_buf(), source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proctor_core::digest::Sha256Hex;
+
+    #[test]
+    fn a_spec_that_changed_between_its_reading_and_the_snapshot_is_refused() {
+        let file = SpecFile { path: "s".into(), bytes: b"read".to_vec(), sha256: Sha256Hex::of(b"read") };
+        let entry = |kind, text: &[u8]| Entry { kind, executable: false, sha256: Sha256Hex::of(text) };
+        let changed = same_bytes(Some(&entry(EntryKind::File, b"covered")), &file);
+        assert!(matches!(changed, Err(EngineError::SpecChanged(_))));
+        for fine in [None, Some(entry(EntryKind::File, b"read")), Some(entry(EntryKind::Symlink, b"target"))] {
+            assert!(same_bytes(fine.as_ref(), &file).is_ok(), "{fine:?}");
+        }
+    }
+}

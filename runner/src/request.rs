@@ -1,0 +1,107 @@
+//! What callers hand to the engine, and what they get back.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use proctor_core::evidence::StepEvidence;
+use proctor_core::names::{ChangesetId, ProfileName, RunId};
+use proctor_core::plan::PlannedStep;
+use proctor_core::spec::Operator;
+use proctor_core::tier::Tier;
+use proctor_core::verdict::{Doubt, Verdict};
+use proctor_sandbox::{Policy, SetupOp};
+
+use crate::environment::Environment;
+
+/// What the engine needs to know of its surroundings.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Where we may keep files; made where it is absent.
+    pub state_dir: PathBuf,
+    /// Our helper programs.
+    pub helpers: Helpers,
+    /// The caller's home directory.
+    pub home: PathBuf,
+    /// The caller's environment; nothing of it reaches a step but by an allow-list.
+    pub caller_env: BTreeMap<String, String>,
+    /// What the operator allows.
+    pub operator: Operator,
+}
+
+/// Our helper programs, as absolute paths.
+#[derive(Debug, Clone)]
+pub struct Helpers {
+    /// `proctor-sandbox`.
+    pub sandbox: PathBuf,
+    /// `proctor-git`.
+    pub git: PathBuf,
+}
+
+/// What a caller asks for.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// The top of the repository's work tree.
+    pub repo: PathBuf,
+    /// The profile.
+    pub profile: ProfileName,
+    /// The changeset that gets the evidence; without one it goes to the state directory.
+    pub changeset: Option<ChangesetId>,
+    /// The highest tier that the caller may run.
+    pub max_tier: Tier,
+    /// Whether no further skill starts after the first that does not pass.
+    pub fail_fast: bool,
+}
+
+/// What a run came to; its evidence is durable by now.
+#[derive(Debug, Clone)]
+pub struct RunReport {
+    /// What it means.
+    pub verdict: Verdict,
+    /// The exit code of `proctor run`.
+    pub exit_code: u8,
+    /// The highest effective tier of its skills.
+    pub tier: Tier,
+    /// The run.
+    pub run_id: RunId,
+    /// The directory that holds the evidence.
+    pub evidence_dir: PathBuf,
+    /// Why there is no honest answer, or none in part.
+    pub doubts: Vec<(Doubt, String)>,
+}
+
+/// One command that is run by itself.
+#[derive(Debug, Clone)]
+pub struct ExecRequest {
+    /// The top of the repository's work tree.
+    pub repo: PathBuf,
+    /// The command, resolved like a step.
+    pub step: PlannedStep,
+}
+
+/// What one command came to.
+#[derive(Debug, Clone)]
+pub struct ExecReport {
+    /// What it did, as a step's record.
+    pub evidence: StepEvidence,
+    /// What is kept of its standard output.
+    pub stdout: Vec<u8>,
+    /// What is kept of its standard error.
+    pub stderr: Vec<u8>,
+    /// What it means.
+    pub verdict: Verdict,
+    /// The exit code of `proctor exec`.
+    pub exit_code: u8,
+    /// Why there is no honest answer.
+    pub doubts: Vec<(Doubt, String)>,
+}
+
+/// What a step would be given: for `explain`.
+#[derive(Debug, Clone)]
+pub struct Preview {
+    /// Its environment, and who gave each variable.
+    pub environment: Environment,
+    /// What must hold for it.
+    pub policy: Policy,
+    /// How the sandbox is set up.
+    pub ops: Vec<SetupOp>,
+}
