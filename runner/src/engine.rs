@@ -141,8 +141,8 @@ impl Engine {
         let span = Span { started_at: began, finished_at: self.clock.now_text() };
         let tree = context.tree.record();
         let toolchain = record::toolchain(facts, &tree, plan, checks, span);
+        let max_tier = request.max_tier.min(self.config.operator.max_tier);
         let mut runs = if doubts.is_empty() {
-            let max_tier = request.max_tier.min(self.config.operator.max_tier);
             dispatch::run(context, plan, dispatch::Demands { fail_fast: request.fail_fast, max_tier }).await
         } else {
             dispatch::run_none(context, plan, "a toolchain check failed").await
@@ -153,7 +153,10 @@ impl Engine {
         }
         let mut observed = Observed::new(facts, &tree, plan, toolchain, runs);
         observed.doubts.extend(doubts);
-        observed.doubts.extend(emitted(context, changed).await);
+        let above = observed.above(max_tier);
+        for doubt in changed.into_iter().chain(above) {
+            observed.doubts.extend(emitted(context, Some(doubt)).await);
+        }
         observed
     }
 

@@ -9,6 +9,7 @@ use proctor_core::drift::display_path;
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::{EvidenceIndex, SkillEvidence, ToolchainEvidence, to_bytes};
 use proctor_core::names::TOOLCHAIN_ARTIFACT;
+use proctor_core::outcome::Outcome;
 use proctor_core::plan::Plan;
 use proctor_core::status::LastRun;
 use proctor_core::tier::Tier;
@@ -55,6 +56,20 @@ impl Observed {
             outcomes: self.skills.iter().flat_map(|skill| &skill.steps).map(|step| step.outcome).collect(),
             doubts: self.doubts.iter().map(|(doubt, _)| *doubt).collect(),
         }
+    }
+
+    /// Skills that passed and whose effective tier came out above what the caller accepts, as
+    /// by a timeout before a repeated attempt: such a pass is none for this caller.
+    pub(crate) fn above(&self, max_tier: Tier) -> Vec<(Doubt, String)> {
+        let too_high =
+            self.skills.iter().filter(|skill| skill.summary.outcome == Outcome::Passed && skill.tier > max_tier);
+        let message = |skill: &SkillEvidence| {
+            format!(
+                "skill `{}` passed with tier {}, and this run accepts up to tier {max_tier}; say `--max-tier {}` to accept it",
+                skill.skill, skill.tier, skill.tier
+            )
+        };
+        too_high.map(|skill| (Doubt::TierAboveLimit, message(skill))).collect()
     }
 
     pub(crate) fn tier(&self) -> Tier {

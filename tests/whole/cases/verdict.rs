@@ -17,6 +17,7 @@ pub(super) const CASES: &[Case] = &[
     case("verdict::a_retried_pass_is_flaky", flaky),
     case("verdict::a_retried_failure_stays_a_failure", retries_run_out),
     case("verdict::a_skill_above_max_tier_is_inconclusive", max_tier),
+    case("verdict::a_pass_that_came_out_above_max_tier_is_none", risen_above_max_tier),
     case("verdict::all_skills_above_max_tier_is_inconclusive_too", all_above_max_tier),
     case("verdict::several_failures_exit_with_drift_first", drift_before_timeout_before_failure),
 ];
@@ -143,6 +144,19 @@ fn retries_run_out(env: &TestEnvironment) {
     let step = repo.step("it");
     assert_eq!(step["earlier_attempts"].as_array().map(Vec::len), Some(2));
     assert_eq!((&step["flaky"], &step["outcome"]), (&false.into(), &"failed".into()));
+}
+
+/// A timeout raises the tier although a later attempt passes.
+fn risen_above_max_tier(env: &TestEnvironment) {
+    let script = "[ -e target/again ] && exit 0; mkdir -p target; touch target/again; sleep 300";
+    let step = Step::sh("it", script).with("timeout_ms: 500").with("grace_ms: 50").with("retries: 1");
+    for (max_tier, code) in [("1", 5), ("2", 0)] {
+        let skill = Skill::new("verify.it", [step.clone()]).with("caches: [target]");
+        let repo = env.repo_at(max_tier, &Spec::new([skill]));
+        repo.run_with(&["--max-tier", max_tier]).exits(code);
+        let evidence = repo.evidence("verify.it");
+        assert_eq!((&evidence["tier"], &evidence["flaky"]), (&2.into(), &true.into()));
+    }
 }
 
 fn max_tier(env: &TestEnvironment) {
