@@ -85,10 +85,10 @@ fn hint(control: Control, errno: Option<Errno>) -> &'static str {
              container of its own user namespace, or run proctor outside of it"
         }
         (C::Layer, Some(Errno::ENODEV | Errno::EINVAL | Errno::EOPNOTSUPP)) => {
-            "layers need overlayfs with `userxattr` and `lowerdir+` (Linux 6.8, `modprobe overlay`), and a repository on \
-             a file system that can lie below an overlay"
+            "layers need overlayfs with `userxattr` (Linux 5.12, `modprobe overlay`; more than 14 layers need 6.8), and a \
+             repository on a file system that can lie below an overlay"
         }
-        (_, Some(Errno::ENOSYS)) => "this needs Linux 6.8 or newer",
+        (_, Some(Errno::ENOSYS)) => "this needs Linux 5.12 or newer",
         (_, Some(Errno::EPERM | Errno::EACCES)) => USER_NAMESPACES,
         (_, Some(Errno::ENOSPC | Errno::ENOMEM)) => {
             "free memory, or raise `limits.disk`, `user.max_mnt_namespaces` and `fs.mount-max`"

@@ -544,16 +544,40 @@ fn clone_mask(source: &Path) -> Result<Option<OwnedFd>, Failure> {
 }
 
 fn overlay(layers: &[OwnedFd], upper: &OwnedFd, work: &OwnedFd) -> io::Result<OwnedFd> {
+    overlay_over(layers, upper, work, set_each_lower)
+        // Kernels before 6.8 know one list only, and those before 6.5 say so no sooner than at the
+        // end. Where that fails too, the first answer is the one that tells.
+        .or_else(|first| overlay_over(layers, upper, work, set_lowers_in_one).map_err(|_| first))
+}
+
+fn overlay_over(
+    layers: &[OwnedFd],
+    upper: &OwnedFd,
+    work: &OwnedFd,
+    set_lowers: fn(&OwnedFd, &[OwnedFd]) -> io::Result<()>,
+) -> io::Result<OwnedFd> {
     let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     // Without privilege overlay cannot use its own attributes, and the layers of root must read
     // the same way as anybody's.
     fsconfig_set_flag(&fs, "userxattr").map_err(|errno| mounts::explained(&fs, errno))?;
-    for layer in layers {
-        set_layer(&fs, "lowerdir+", layer.as_fd())?;
-    }
+    set_lowers(&fs, layers)?;
     set_layer(&fs, "upperdir", upper.as_fd())?;
     set_layer(&fs, "workdir", work.as_fd())?;
     mounts::create(&fs, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV)
+}
+
+fn set_each_lower(fs: &OwnedFd, layers: &[OwnedFd]) -> io::Result<()> {
+    layers.iter().try_for_each(|layer| set_layer(fs, "lowerdir+", layer.as_fd()))
+}
+
+/// The kernel takes no value longer than 255 bytes: some 14 layers.
+fn set_lowers_in_one(fs: &OwnedFd, layers: &[OwnedFd]) -> io::Result<()> {
+    let paths: Vec<String> = layers.iter().map(|layer| path_of(layer.as_fd())).collect();
+    fsconfig_set_string(fs, "lowerdir", paths.join(":")).map_err(|errno| mounts::explained(fs, errno))
+}
+
+fn path_of(dir: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", dir.as_raw_fd())
 }
 
 /// By descriptor; by its path in /proc where the kernel (before 6.13) knows only paths. Neither
@@ -562,8 +586,7 @@ fn set_layer(fs: &OwnedFd, key: &'static str, dir: BorrowedFd<'_>) -> io::Result
     if fsconfig_set_fd(fs, key, dir).is_ok() {
         return Ok(());
     }
-    let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
-    fsconfig_set_string(fs, key, path).map_err(|errno| mounts::explained(fs, errno))
+    fsconfig_set_string(fs, key, path_of(dir)).map_err(|errno| mounts::explained(fs, errno))
 }
 
 /// The mount is attached when this returns, so that its files can be mount points.
