@@ -566,8 +566,8 @@ mod tests {
         let limit = Limit::Max(1 << 20);
         let tool = |path: &str| ToolMount { source: path.into(), at: path.into(), kind: ToolKind::ReadOnly };
         Policy {
-            repo: "/home/u/work/r".into(),
-            git: GitDirs { worktree_git: Some("/home/u/work/r/.git".into()), common: Some("/home/u/main/.git".into()) },
+            repo: "/home/u/src/r".into(),
+            git: GitDirs { worktree_git: Some("/home/u/src/r/.git".into()), common: Some("/home/u/main/.git".into()) },
             workdir: RelPath::new("sub").expect("a path"),
             argv: Argv::new(vec!["true".into()]).expect("a command"),
             env: BTreeMap::new(),
@@ -599,14 +599,14 @@ new namespaces: user, mount, pid, ipc, uts, cgroup, net
 map user 1001 and group 1001 to themselves
 host name `localhost`
 make all mounts private
-refuse file systems mounted below /home/u/work/r
+refuse file systems mounted below /home/u/src/r
 take null, zero, full, random, urandom, tty of /dev
 take a passwd and group of two lines, home /home/u
-take /home/u/work/r/.git for /home/u/work/r/.git (git, read-only)
+take /home/u/src/r/.git for /home/u/src/r/.git (git, read-only)
 take /home/u/main/.git for /home/u/main/.git (git, read-only)
 take /home/u/.cargo/registry for /home/u/.cargo/registry (tool, read-only)
-take /home/u/.state/c for /home/u/work/r/target (cache, writable)
-overlay of /home/u/work/r, the layers below and the step's own
+take /home/u/.state/c for /home/u/src/r/target (cache, writable)
+overlay of /home/u/src/r, the layers below and the step's own
 make / read-only, nosuid, nodev, with all mounts below it
 hide /home
 empty home directory /home/u
@@ -618,10 +618,10 @@ private scratch directory /var/tmp
 mount a minimal /dev with its own pts and shm
 mount what was taken at /etc/passwd
 mount what was taken at /etc/group
-mount the overlay at /home/u/work/r
+mount the overlay at /home/u/src/r
 mount what was taken at /home/u/.cargo/registry
-mount what was taken at /home/u/work/r/target
-mount what was taken at /home/u/work/r/.git
+mount what was taken at /home/u/src/r/target
+mount what was taken at /home/u/src/r/.git
 mount what was taken at /home/u/main/.git
 make the hiding directories read-only
 start PID 1
@@ -635,7 +635,7 @@ start the command's process
 start a new session
 set the resource limits
 close every descriptor but the standard three
-change to /home/u/work/r/sub
+change to /home/u/src/r/sub
 execute the command";
         assert_eq!(listed(USER).join("\n"), expected);
     }
@@ -709,15 +709,15 @@ execute the command";
     #[test]
     fn arrangements_in_which_a_policy_cannot_hold_are_refused() {
         assert!(check(&policy(), &host()).is_ok());
-        let state = Host { state_dir: "/home/u/work/r/.state".into(), ..host() };
+        let state = Host { state_dir: "/home/u/src/r/.state".into(), ..host() };
         assert!(check(&policy(), &state).is_err(), "the state directory lies in the repository");
         let spoilt: [fn(&mut Policy); 8] = [
             |policy| policy.repo = "/".into(),
             |policy| policy.repo = "/home".into(),
             |policy| policy.repo = "work/r".into(),
-            |policy| policy.hide.push("/home/u/work/r/sub".into()),
+            |policy| policy.hide.push("/home/u/src/r/sub".into()),
             |policy| policy.tools[0].source = "/home/u".into(),
-            |policy| policy.tools[0].at = "/home/u/work/r/tool".into(),
+            |policy| policy.tools[0].at = "/home/u/src/r/tool".into(),
             |policy| policy.tools[0].at = "/home/u/../x".into(),
             |policy| policy.caches[0].at = RelPath::new(".git/objects").expect("a path"),
         ];
