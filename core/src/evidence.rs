@@ -360,8 +360,8 @@ pub fn to_bytes<D: Document>(document: &D) -> Vec<u8> {
 }
 
 /// The part of a document that the same inputs reproduce byte for byte: everything but
-/// `sha256`, `measured`, `cached_from`, each `duration_ms` and `resources`, and, where the
-/// determinism class lets the output differ, but what tells of the output.
+/// `sha256`, `measured`, `cached_from`, each `duration_ms`, `resources`, `mechanism` and
+/// `reason` of a control, and, where the determinism class lets the output differ, but what tells of the output.
 pub fn stable_part<D: Document>(document: &D) -> Json {
     let mut json = Json::of(document);
     if let Some(members) = json.as_object_mut() {
@@ -385,6 +385,10 @@ fn strip_step(step: &mut Json, outputs: bool) {
     let is_output = |key: &str| key.starts_with("stdout_") || key.starts_with("stderr_");
     let goes = |key: &str| matches!(key, "duration_ms" | "resources") || !outputs && is_output(key);
     remove_keys(step, goes);
+    // That a control held is stable; by what, with which ids and paths of this host, is not.
+    if let Some(Json::Object(controls)) = step.as_object_mut().and_then(|s| s.get_mut("enforcement")) {
+        controls.values_mut().for_each(|control| remove_keys(control, |key| matches!(key, "mechanism" | "reason")));
+    }
     if let Some(Json::Array(attempts)) = step.as_object_mut().and_then(|s| s.get_mut("earlier_attempts")) {
         attempts.iter_mut().for_each(|attempt| remove_keys(attempt, goes));
     }

@@ -229,6 +229,22 @@ fn everything_else_moves_the_seal_of_every_class() {
 }
 
 #[test]
+fn what_a_control_was_enforced_by_is_the_hosts_and_moves_no_seal() {
+    use proctor_core::enforcement::Control;
+    let enforced = |mechanism: &'static str| {
+        move |d: &mut SkillEvidence| d.steps[0].enforcement.enforced(Control::Layer, mechanism)
+    };
+    let mut one = skill(Determinism::D0);
+    enforced("by this")(&mut one);
+    let mut other = one.clone();
+    enforced("by that")(&mut other);
+    assert_eq!(evidence::seal(one.clone()).sha256, evidence::seal(other).sha256);
+    let mut weaker = one.clone();
+    weaker.steps[0].enforcement.not_enforced(Control::Layer, "no");
+    assert_ne!(evidence::seal(one).sha256, evidence::seal(weaker).sha256);
+}
+
+#[test]
 fn the_seal_is_the_hash_of_the_stable_part() {
     let document = skill(Determinism::D0);
     assert_eq!(document.sha256, Sha256Hex::of(&evidence::stable_part(&document).to_vec()));

@@ -86,11 +86,13 @@ fn complaint(check: &CheckEvidence) -> String {
     let command = &check.step.planned.cmd;
     let what = match (&check.step.outcome, &check.demand, &check.version_read) {
         (Outcome::Passed, VersionDemand::Range { range }, Some(version)) => {
-            format!("`{command}` says {version}, and `{range}` is required")
+            let pre = if version.contains('-') { " (a pre-release satisfies only a range that names one)" } else { "" };
+            format!("`{command}` says {version}, and `{range}` is required{pre}")
         }
         (Outcome::Passed, VersionDemand::Range { range }, None) => {
             format!("`{command}` names no version, and `{range}` is required")
         }
+        (Outcome::Drifted, ..) => format!("`{command}` changed {}, which it must not", changed(check)),
         _ => match &check.step.termination {
             Termination::NotStarted { reason, .. } => format!("`{command}` did not start: {reason}"),
             Termination::Exited { code } => format!("`{command}` ended with exit code {code}"),
@@ -99,4 +101,13 @@ fn complaint(check: &CheckEvidence) -> String {
         },
     };
     format!("toolchain `{}`: {what}; no skill was started", check.toolchain)
+}
+
+fn changed(check: &CheckEvidence) -> String {
+    let found = &check.step.drift.found;
+    let first = found.changes.first().map_or("something", |change| change.path.as_str());
+    match (found.changes.len() as u64).saturating_add(found.omitted) {
+        0 | 1 => format!("`{first}`"),
+        count => format!("`{first}` and {} more", count - 1),
+    }
 }

@@ -35,7 +35,7 @@ pub enum EngineError {
     #[error("there is no spec at `{}`; nothing was verified{HINT}write one, or name a repository that has one with `--repo`", .0.display())]
     NoSpec(PathBuf),
     /// The spec is there and cannot be read.
-    #[error("cannot read the spec `{}`: {source}", path.display())]
+    #[error("cannot read the spec `{}`: {}", path.display(), unreadable(.source))]
     UnreadableSpec {
         /// The file.
         path: PathBuf,
@@ -90,6 +90,15 @@ pub enum EngineError {
     /// Our own mistake.
     #[error("{0}{HINT}this is a mistake of proctor's; please report it")]
     Internal(String),
+}
+
+/// The system's words for a link that leaves the repository tell nobody what is wrong.
+fn unreadable(error: &std::io::Error) -> String {
+    if error.kind() == std::io::ErrorKind::CrossesDevices {
+        format!("it leads out of the repository{HINT}put a real file there; what is verified must lie in the tree")
+    } else {
+        error.to_string()
+    }
 }
 
 fn with_hint(message: impl Display, hint: Option<String>) -> String {

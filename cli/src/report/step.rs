@@ -122,7 +122,12 @@ fn how_stopped(step: &StepEvidence) -> String {
     let contained = matches!(step.enforcement.0.get(&Control::PidNamespace), Some(ControlState::Enforced { .. }));
     let what = if contained { "it and everything that it had started was ended" } else { "it was ended" };
     let grace = bound(step.planned.grace_ms);
-    format!("{what} after {} (SIGTERM, then SIGKILL after {grace})", duration(step.duration_ms))
+    let how = if step.duration_ms >= step.planned.timeout_ms.saturating_add(step.planned.grace_ms) {
+        format!("SIGTERM, then SIGKILL after {grace}")
+    } else {
+        "SIGTERM".to_owned()
+    };
+    format!("{what} after {} ({how})", duration(step.duration_ms))
 }
 
 fn limit_words(kind: LimitKind, limits: &Limits) -> String {

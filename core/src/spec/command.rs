@@ -60,6 +60,8 @@ impl Command {
 }
 
 fn split(line: &str) -> Result<Vec<String>, BadCommand> {
+    // A block scalar (`cmd: >`) ends in a line break, which a shell would not mind either.
+    let line = line.trim();
     if let Some(what) = shell_syntax(line) {
         return Err(BadCommand::NeedsShell { what });
     }

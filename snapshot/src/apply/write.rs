@@ -71,6 +71,10 @@ impl Writer<'_> {
     }
 
     fn make_directory(&mut self, path: &[u8]) -> io::Result<()> {
+        // Nothing in it is ever applied, so that it would stand empty.
+        if holds_our_artifacts(path) {
+            return Ok(());
+        }
         match self.kind(path)? {
             Some(FileType::Directory) => return Ok(()),
             Some(_) => self.remove(path)?,
@@ -256,4 +260,9 @@ fn temporary_name() -> io::Result<String> {
     let mut random = [0; 12];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     Ok(format!(".proctor-{}", random.map(|b| format!("{b:02x}")).concat()))
+}
+
+/// Whether `path` is the directory of a changeset's evidence.
+fn holds_our_artifacts(path: &[u8]) -> bool {
+    path.ends_with(b"/verify") && proctor_core::drift::is_our_artifact(&paths::join(path, b"x"))
 }
