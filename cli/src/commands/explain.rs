@@ -6,7 +6,7 @@ use std::path::Path;
 
 use proctor_core::names::SkillName;
 use proctor_core::plan::{Determinism, Plan, PlannedCheck, PlannedSkill, PlannedStep};
-use proctor_core::spec::{Resolved, Sourced};
+use proctor_core::spec::{Profile, Resolved, Sourced, Spec};
 use proctor_core::tier::Tier;
 use proctor_runner::environment::{Environment, Origin, why_missing};
 use proctor_runner::{Engine, Preview};
@@ -44,7 +44,7 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
         });
     }
     let wanted = if env_only { args.step.as_deref() } else { Some(args.target.as_str()) };
-    let chosen = choose(&subjects, wanted)?;
+    let chosen = choose(&subjects, wanted).map_err(|error| elsewhere(&spec.spec, wanted).unwrap_or(error))?;
     if !env_only {
         for (path, _) in &chosen {
             screen.out(&values(path, &resolved));
@@ -122,6 +122,21 @@ fn choose<'a>(
     Err(CliError::Usage {
         message: format!("the profile has no step `{}`", shown_line(wanted)),
         hint: format!("there are {}{more}, and `{ENV}`", names.join(", ")),
+    })
+}
+
+/// The step may be one of another profile: which, and how to name it.
+fn elsewhere(spec: &Spec, wanted: Option<&str>) -> Option<CliError> {
+    let (skill, step) = wanted?.rsplit_once('/')?;
+    spec.skills.get(skill)?.steps.value.iter().find(|written| written.name.value.as_str() == step)?;
+    let includes = |profile: &Profile| profile.include.value.iter().any(|name| name.value.as_str() == skill);
+    let hint = match spec.profiles.iter().find(|(_, profile)| includes(profile)) {
+        Some((name, _)) => format!("the profile `{0}` has it; say `--profile {0}`", shown_line(name.value.as_str())),
+        None => format!("no profile includes the skill `{}`", shown_line(skill)),
+    };
+    Some(CliError::Usage {
+        message: format!("the profile has no step `{}`", shown_line(&format!("{skill}/{step}"))),
+        hint,
     })
 }
 

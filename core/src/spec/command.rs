@@ -214,6 +214,7 @@ mod tests {
             ("find . -exec true {} +", &["find", ".", "-exec", "true", "{}", "+"]),
             ("cargo test --features=a", &["cargo", "test", "--features=a"]),
             ("x ''", &["x", ""]),
+            ("a block scalar ends in a line break\n", &["a", "block", "scalar", "ends", "in", "a", "line", "break"]),
         ];
         for (line, words) in cases {
             assert_eq!(argv(line).expect(line), *words, "{line}");

@@ -13,6 +13,7 @@ pub(super) const CASES: &[Case] = &[
     dry_case("commands::validate_says_that_a_good_spec_is_good", validate),
     dry_case("commands::plan_is_valid_and_complete", plan),
     dry_case("commands::explain_names_where_a_value_comes_from", explain),
+    dry_case("commands::explain_names_the_profile_that_has_a_step", explain_elsewhere),
     dry_case("commands::explain_env_says_why_a_variable_is_missing", explain_env),
     dry_case("commands::schema_prints_what_is_published", schema),
     dry_case("commands::an_unknown_command_or_flag_is_a_usage_error", usage),
@@ -78,6 +79,16 @@ fn explain(env: &TestEnvironment) {
     assert!(run.stdout.contains("defaults") && run.stdout.contains("step"), "{run}");
     let run = repo.proctor(&["explain", "verify.it/onne"]).exits(2);
     assert!(run.stderr.contains("verify.it/one") || run.stderr.contains("`one`"), "{run}");
+}
+
+fn explain_elsewhere(env: &TestEnvironment) {
+    let repo = env.repo(&rich_spec());
+    let spec = "version: 1\nprofiles: { pr: { include: [a] }, other: { include: [b] } }\n\
+                skills:\n  a: { steps: [ { name: s, cmd: make } ] }\n  b: { steps: [ { name: s, cmd: make } ] }\n";
+    repo.write("spec/verification.yaml", spec);
+    let run = repo.proctor(&["explain", "b/s"]).exits(2);
+    assert!(run.stderr.contains("--profile other"), "{run}");
+    repo.proctor(&["explain", "b/s", "--profile", "other"]).exits(0).says(&["b/s"]);
 }
 
 fn explain_env(env: &TestEnvironment) {

@@ -209,10 +209,11 @@ fn forged_evidence(env: &TestEnvironment) {
 }
 
 fn off_forged_evidence(env: &TestEnvironment) {
-    let script = "cd changes/009_x; mkdir -p verify; echo '{}' > verify/x.json; echo '{\"state\":\"done\"}' > 05-status.json; echo ok > note.md";
+    let script = "cd changes/009_x; mkdir -p verify; echo '{}' > verify/x.json; echo '{\"state\":\"done\"}' > 05-status.json; echo ok > note.md; mkdir -p ../other/verify; echo x > ../other/verify/x";
     let repo = env.repo(&Spec::of_steps([Step::sh("it", script).with("read_only: off")]));
     repo.run().exits(0);
     assert_eq!(repo.read("changes/009_x/note.md"), "ok\n");
+    assert!(!repo.file("changes/other/verify").exists(), "an empty directory for evidence was applied");
     assert!(!repo.changeset().join("verify/x.json").exists(), "a step wrote evidence");
     assert_eq!(crate::documents::read(&repo.changeset().join("05-status.json")).get("state"), None);
 }

@@ -12,6 +12,7 @@ pub(super) const CASES: &[Case] = &[
     dry_case("spec::nothing_to_run_is_no_pass", nothing_to_run),
     dry_case("spec::a_refused_spec_leaves_no_trace", no_trace),
     dry_case("spec::bombs_are_refused_cheaply", bombs),
+    dry_case("spec::a_link_out_of_the_repository_is_refused", link_out),
     dry_case("spec::a_fifo_or_a_link_to_a_device_does_not_hang", no_regular_file),
     dry_case("spec::each_of_these_is_refused_with_its_place", refused_one_by_one),
     dry_case("spec::colliding_artifacts_are_refused", colliding_artifacts),
@@ -105,6 +106,16 @@ fn bombs(env: &TestEnvironment) {
         assert!(run.stderr.len() + run.stdout.len() < 200_000, "{what}: a wall of text");
         assert!(run.elapsed < std::time::Duration::from_secs(20), "{what}: {:?}", run.elapsed);
         assert!(run.peak_kib < 64 << 10, "{what}: {} KiB", run.peak_kib);
+    }
+}
+
+fn link_out(env: &TestEnvironment) {
+    let (repo, other) = (env.repo(&Spec::of_script("true")), env.repo_at("other", &Spec::of_script("true")));
+    std::fs::remove_file(repo.file("spec/verification.yaml")).expect("it goes");
+    repo.link("spec/verification.yaml", &other.file("spec/verification.yaml"));
+    for command in ["validate", "run"] {
+        let run = repo.proctor(&[command]).exits(2);
+        assert!(run.stderr.contains("leads out of the repository") && run.stderr.contains("hint:"), "{run}");
     }
 }
 

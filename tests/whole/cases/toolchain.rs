@@ -84,5 +84,6 @@ fn drifting_check(env: &TestEnvironment) {
     let run = repo.run();
     assert!(matches!(run.code, Some(3 | 5)), "{run}");
     assert_eq!(toolchain(&repo)["checks"][0]["outcome"], "drifted");
+    assert!(run.everything().contains("changed `README.md`, which it must not"), "{run}");
     assert!(!run.everything().contains("a skill ran"), "{run}");
 }
