@@ -120,7 +120,7 @@ pub enum RunEvent {
     RunFinished {
         /// What it means.
         verdict: Verdict,
-        /// The highest effective tier of its skills.
+        /// The highest effective tier of its skills and checks.
         tier: Tier,
         /// The exit code of `proctor run`.
         exit_code: u8,

@@ -27,7 +27,7 @@ pub struct LastRun {
     pub timestamp: String,
     /// The run.
     pub run_id: RunId,
-    /// The highest effective tier of its skills.
+    /// The highest effective tier of its skills and checks.
     pub tier: Tier,
     /// The tree that was verified.
     pub snapshot: SnapshotId,

@@ -12,7 +12,7 @@ use proctor_core::names::TOOLCHAIN_ARTIFACT;
 use proctor_core::outcome::Outcome;
 use proctor_core::plan::Plan;
 use proctor_core::status::LastRun;
-use proctor_core::tier::Tier;
+use proctor_core::tier::{self, Tier};
 use proctor_core::verdict::{self, Doubt, Facts, Verdict};
 use proctor_snapshot::{FileContent, GitHelper, LayerEntry, Snapshot};
 
@@ -72,8 +72,10 @@ impl Observed {
         too_high.map(|skill| (Doubt::TierAboveLimit, message(skill))).collect()
     }
 
+    /// The highest effective tier of the run: a toolchain check that drifts raises it too.
     pub(crate) fn tier(&self) -> Tier {
-        self.skills.iter().map(|skill| skill.tier).max().unwrap_or(Tier::ONE)
+        let checks = record::tier_reasons(self.toolchain.checks.iter().map(|check| &check.step));
+        self.skills.iter().map(|skill| skill.tier).fold(tier::effective(Tier::ONE, &checks), Tier::max)
     }
 }
 

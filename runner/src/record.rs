@@ -86,7 +86,7 @@ pub(crate) fn skipped(step: &PlannedStep, reason: &str) -> StepEvidence {
 }
 
 /// Why the effective tier of a skill is higher than the declared one.
-pub(crate) fn tier_reasons(steps: &[StepEvidence]) -> BTreeSet<TierReason> {
+pub(crate) fn tier_reasons<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> BTreeSet<TierReason> {
     let mut reasons = BTreeSet::new();
     for step in steps {
         let ran = !step.enforcement.0.is_empty();

@@ -85,5 +85,6 @@ fn drifting_check(env: &TestEnvironment) {
     assert!(matches!(run.code, Some(3 | 5)), "{run}");
     assert_eq!(toolchain(&repo)["checks"][0]["outcome"], "drifted");
     assert!(run.everything().contains("changed `README.md`, which it must not"), "{run}");
+    assert_eq!(repo.last_run()["tier"], 3);
     assert!(!run.everything().contains("a skill ran"), "{run}");
 }
