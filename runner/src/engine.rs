@@ -1,17 +1,15 @@
 //! From a request to a finished run. The parent of everything else here: it holds the order of
 //! things and no detail of them.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::event::{PlannedOutline, RunEvent};
-use proctor_core::names::{ChangesetId, ProfileName, SkillName, StepName};
-use proctor_core::plan::{Determinism, Limit, Plan, PlannedSkill, PlannedStep};
+use proctor_core::names::{ChangesetId, ProfileName, StepName};
+use proctor_core::plan::{Limit, Plan, PlannedSkill, PlannedStep};
 use proctor_core::spec::{self, Resolved, Spec};
-use proctor_core::tier::Tier;
 use proctor_core::verdict::{self, Doubt};
 use proctor_sandbox::{
     CacheMount, DoctorReport, Host, HostConfig, Launcher, RepoFacts, RunSpace, RunSpaceConfig, StepUser, ToolKind,
@@ -29,16 +27,16 @@ use crate::error::EngineError;
 use crate::finish::{self, Observed};
 use crate::record::{self, RunFacts, Span};
 use crate::repository::Repository;
-use crate::request::{EngineConfig, ExecReport, ExecRequest, Preview, RunReport, RunRequest};
+use crate::request::{EngineConfig, ExecReport, ExecRequest, Preview, RunReport, RunRequest, StepReport};
+use crate::session::Session;
 use crate::skill::SkillRun;
 use crate::spec_file::SpecFile;
-use crate::stack::Stack;
 use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
 use crate::store::objects::Objects;
 use crate::store::retention;
 use crate::surroundings::{Toolchains, neighbourhood};
-use crate::{checks, dispatch, guards, step};
+use crate::{checks, dispatch, guards};
 
 /// The engine: one per process.
 pub struct Engine {
@@ -160,40 +158,27 @@ impl Engine {
         observed
     }
 
-    /// Runs one command exactly as a step would be run. Nothing is recorded but its output.
+    /// Takes the snapshot of `repo` once, for any number of commands. `disk` bounds what all of
+    /// them that run at the same time write; `cancel` ends them all.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub async fn session(&self, repo: &Path, disk: Limit, cancel: CancellationToken) -> Result<Session, EngineError> {
+        let repository = Repository::open(repo)?;
+        // Nobody listens: a command's report tells all that its events would.
+        let (events, _) = mpsc::channel(1);
+        Ok(Session::new(self.context(repository, disk, events, cancel).await?))
+    }
+
+    /// Runs one command exactly as a step would be run: a session with one run.
     ///
     /// # Errors
     /// As [`Engine::run`].
     pub async fn exec(&self, request: ExecRequest, cancel: CancellationToken) -> Result<ExecReport, EngineError> {
-        let (events, mut ignored) = mpsc::channel(1);
-        let silence = tokio::spawn(async move { while ignored.recv().await.is_some() {} });
-        let disk = request.step.limits.disk;
-        let repository = Repository::open(&request.repo)?;
-        let context = self.context(repository, disk, events, cancel).await?;
-        let skill = exec_skill(&request.step)?;
-        let stack = Stack::new(Arc::clone(&context.tree.snapshot));
-        let run = step::run(&context, &stack, &skill, &request.step).await;
-        let mut doubts = run.doubts;
-        if context.cancel.is_cancelled() {
-            doubts.push((Doubt::Interrupted, "the command was interrupted".to_owned()));
-        }
-        let facts = verdict::Facts {
-            outcomes: vec![run.evidence.outcome],
-            doubts: doubts.iter().map(|(doubt, _)| *doubt).collect(),
-        };
-        silence.abort();
-        Ok(ExecReport {
-            stdout: self.kept(&context, &run.evidence.stdout.sha256, run.evidence.stdout.kept_bytes)?,
-            stderr: self.kept(&context, &run.evidence.stderr.sha256, run.evidence.stderr.kept_bytes)?,
-            evidence: run.evidence,
-            verdict: verdict::fold(&facts),
-            exit_code: verdict::exit_code(&facts),
-            doubts,
-        })
-    }
-
-    fn kept(&self, context: &Context, sha256: &Sha256Hex, bytes: u64) -> Result<Vec<u8>, EngineError> {
-        Ok(context.objects.read(sha256, bytes)?.map(|(bytes, _)| bytes).unwrap_or_default())
+        let session = self.session(&request.repo, request.step.limits.disk, cancel).await?;
+        let StepReport { evidence, verdict, exit_code, doubts } = session.run(&request.step).await?;
+        let (stdout, stderr) = (session.kept(&evidence.stdout)?, session.kept(&evidence.stderr)?);
+        Ok(ExecReport { evidence, stdout, stderr, verdict, exit_code, doubts })
     }
 
     /// Does the whole set-up of a sandbox over `repo` once.
@@ -312,21 +297,6 @@ fn repo_key(repo: &Path) -> String {
 fn disk_of(plan: &Plan) -> Limit {
     let steps = plan.skills.iter().flat_map(|skill| &skill.steps);
     steps.map(|step| step.limits.disk).max_by_key(|limit| limit.get_or_max()).unwrap_or(Limit::Unlimited)
-}
-
-fn exec_skill(step: &PlannedStep) -> Result<PlannedSkill, EngineError> {
-    let name = SkillName::new("exec").map_err(|error| EngineError::Internal(error.to_string()))?;
-    Ok(PlannedSkill {
-        name,
-        description: String::new(),
-        determinism: Determinism::D2,
-        declared_tier: Tier::ONE,
-        needs: vec![],
-        caches: vec![],
-        platform: BTreeMap::new(),
-        container: String::new(),
-        steps: vec![step.clone()],
-    })
 }
 
 fn started(context: &Context, plan: &Plan, facts: &RunFacts) -> RunEvent {

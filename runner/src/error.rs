@@ -87,6 +87,9 @@ pub enum EngineError {
     /// The state directory lies in the tree that is verified.
     #[error("the state directory `{}` lies below the repository{HINT}name another one with `--state-dir`", .0.display())]
     StateInRepository(PathBuf),
+    /// A command of a session changed the tree that the session is of.
+    #[error("an earlier command of this session changed `{}`{HINT}start a new session", .0.display())]
+    SessionSpent(PathBuf),
     /// Our own mistake.
     #[error("{0}{HINT}this is a mistake of proctor's; please report it")]
     Internal(String),
@@ -146,6 +149,7 @@ impl EngineError {
             | Self::Git(_)
             | Self::Store(_)
             | Self::Sandbox(_)
+            | Self::SessionSpent(_)
             | Self::Internal(_) => EXIT_INCONCLUSIVE,
         }
     }

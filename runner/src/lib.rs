@@ -19,6 +19,7 @@ mod record;
 mod repository;
 mod request;
 mod schedule;
+mod session;
 mod skill;
 mod spec_file;
 mod stack;
@@ -27,13 +28,15 @@ mod store;
 mod surroundings;
 #[cfg(test)]
 mod test_support;
+pub mod timing;
 mod toolchain;
 
 pub use clock::Clock;
 pub use engine::Engine;
 pub use error::{EngineError, SpecProblems};
 pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp, claim_signals};
-pub use request::{EngineConfig, ExecReport, ExecRequest, Helpers, Preview, RunReport, RunRequest};
+pub use request::{EngineConfig, ExecReport, ExecRequest, Helpers, Preview, RunReport, RunRequest, StepReport};
+pub use session::Session;
 pub use spec_file::SpecFile;
 pub use store::StoreError;
 pub use tokio_util::sync::CancellationToken;

@@ -95,6 +95,19 @@ pub struct ExecReport {
     pub doubts: Vec<(Doubt, String)>,
 }
 
+/// What one command of a session came to.
+#[derive(Debug, Clone)]
+pub struct StepReport {
+    /// What it did, as a step's record.
+    pub evidence: StepEvidence,
+    /// What it means.
+    pub verdict: Verdict,
+    /// The exit code of a run with this one step.
+    pub exit_code: u8,
+    /// Why there is no honest answer.
+    pub doubts: Vec<(Doubt, String)>,
+}
+
 /// What a step would be given: for `explain`.
 #[derive(Debug, Clone)]
 pub struct Preview {

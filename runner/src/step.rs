@@ -11,7 +11,7 @@ use proctor_core::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_
 use proctor_core::outcome::{Outcome, StartFault, Termination, judge};
 use proctor_core::plan::{PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::verdict::Doubt;
-use proctor_sandbox::{Layer, Open};
+use proctor_sandbox::{Layer, Open, Sealed};
 use proctor_snapshot::{ApplyInput, DriftInput, ScanBounds, apply_back, find_drift, scan_layer};
 
 use crate::attempt::{self, AttemptReport};
@@ -19,6 +19,7 @@ use crate::context::Context;
 use crate::error::one_line;
 use crate::record::{self, millis};
 use crate::stack::{Stack, Stacked};
+use crate::timing::Laps;
 
 /// What became of a step.
 pub(crate) struct StepRun {
@@ -73,7 +74,7 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
         if may_repeat(&tried, step, attempt) && !context.cancel.is_cancelled() {
             context.emit(retrying(skill, step, attempt, tried.outcome)).await;
             earlier.push(attempt_evidence(&tried));
-            discard(tried.layer);
+            discard(tried.layer).await;
             continue;
         }
         let applied = apply(context, stack, skill, step, &mut tried).await;
@@ -90,11 +91,20 @@ fn may_repeat(tried: &Tried, step: &PlannedStep, attempt: u32) -> bool {
     failed && tried.doubts.is_empty() && attempt <= step.retries
 }
 
-/// Frees the room of an attempt that is repeated; what cannot be freed goes with the run.
-fn discard(layer: Option<Arc<Stacked>>) {
-    let alone = layer.and_then(|layer| Arc::try_unwrap(layer).ok());
-    if let Some(Err(error)) = alone.map(|stacked| stacked.layer.discard()) {
-        tracing::warn!(%error, "the layer of a failed attempt stays until the run ends");
+/// Frees the room of an attempt that nothing stands on.
+pub(crate) async fn discard(layer: Option<Arc<Stacked>>) {
+    if let Some(stacked) = layer.and_then(|layer| Arc::try_unwrap(layer).ok()) {
+        free(stacked.layer).await;
+    }
+}
+
+/// Removes what a layer holds, off the runtime's workers: a step may have written many files.
+/// What cannot be freed goes with the run.
+async fn free(layer: Layer<Sealed>) {
+    match tokio::task::spawn_blocking(move || layer.discard()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the layer of an attempt stays until the run ends"),
+        Err(error) => tracing::error!(%error, "freeing a layer ended badly"),
     }
 }
 
@@ -105,17 +115,27 @@ async fn try_once(
     step: &PlannedStep,
     policy: &proctor_sandbox::Policy,
 ) -> Tried {
-    let spawned = context
-        .space
-        .layer(&context.tree.repository.facts)
-        .and_then(|upper| Ok((context.launcher.spawn(&context.space, &stack.lowers(), &upper, policy)?, upper)));
-    let (running, upper) = match spawned {
-        Ok(spawned) => spawned,
-        Err(error) => return Tried::not_started(StartFault::Sandbox, one_line(&error)),
+    let not_started = |error| Tried::not_started(StartFault::Sandbox, one_line(&error));
+    let mut laps = Laps::start();
+    let upper = match context.space.layer(&context.tree.repository.facts) {
+        Ok(upper) => upper,
+        Err(error) => return not_started(error),
     };
+    laps.lap("layer");
+    let running = match context.launcher.spawn(&context.space, &stack.lowers(), &upper, policy) {
+        Ok(running) => running,
+        Err(error) => {
+            free(upper.seal()).await;
+            return not_started(error);
+        }
+    };
+    laps.lap("spawn");
     let say = |reason| tell_end(context, skill, step, reason);
     let report = attempt::follow(running, step, &context.objects, &context.cancel, say).await;
-    conclude(context, stack, skill, step, report, upper).await
+    laps.lap_apart("command", report.duration, "set_up");
+    let tried = conclude(context, stack, skill, step, report, upper).await;
+    laps.lap("read_layer");
+    tried
 }
 
 /// Seals the layer, reads it, and judges.
@@ -142,6 +162,7 @@ async fn conclude(
         return tried;
     }
     if !ran || tried.outcome == Outcome::Cancelled {
+        free(upper.seal()).await;
         return tried;
     }
     if tried.outcome == Outcome::Passed && !(tried.report.stdout.complete && tried.report.stderr.complete) {

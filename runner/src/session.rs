@@ -1,0 +1,92 @@
+//! Commands that run by themselves, one after the other or side by side, on one snapshot of a
+//! tree. Each is a step as any other (layer, attempts, seal, drift) and sees the bare tree; what
+//! it wrote is judged and then thrown away. Nothing is recorded but its output.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proctor_core::evidence::StreamEvidence;
+use proctor_core::names::SkillName;
+use proctor_core::plan::{Determinism, PlannedSkill, PlannedStep};
+use proctor_core::tier::Tier;
+use proctor_core::verdict::{self, Doubt};
+
+use crate::context::Context;
+use crate::error::EngineError;
+use crate::request::StepReport;
+use crate::stack::Stack;
+use crate::step;
+
+/// One tree with a place for layers, in which any number of commands can run.
+///
+/// The snapshot is taken when the session is made: whoever edits the tree afterwards makes a new
+/// session. The place for layers, and the namespaces with it, goes when the session is dropped.
+pub struct Session {
+    context: Arc<Context>,
+    stack: Stack,
+    /// A command wrote to the worktree, so that the snapshot is of the past.
+    spent: AtomicBool,
+}
+
+impl Session {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        let stack = Stack::new(Arc::clone(&context.tree.snapshot));
+        Self { context, stack, spent: AtomicBool::new(false) }
+    }
+
+    /// Runs one command exactly as a step would be run, on the tree as it is. Its layer is freed
+    /// before this returns.
+    ///
+    /// # Errors
+    /// An earlier command (`read_only: off`) changed the tree.
+    pub async fn run(&self, step: &PlannedStep) -> Result<StepReport, EngineError> {
+        if self.spent.load(Ordering::Acquire) {
+            return Err(EngineError::SessionSpent(self.context.tree.repository.path().to_path_buf()));
+        }
+        let skill = skill_of(step)?;
+        let run = step::run(&self.context, &self.stack, &skill, step).await;
+        if !run.applied.is_empty() {
+            self.spent.store(true, Ordering::Release);
+        }
+        let mut doubts = run.doubts;
+        if self.context.cancel.is_cancelled() {
+            doubts.push((Doubt::Interrupted, "the command was interrupted".to_owned()));
+        }
+        step::discard(run.layer).await;
+        let facts = verdict::Facts {
+            outcomes: vec![run.evidence.outcome],
+            doubts: doubts.iter().map(|(doubt, _)| *doubt).collect(),
+        };
+        let (verdict, exit_code) = (verdict::fold(&facts), verdict::exit_code(&facts));
+        Ok(StepReport { evidence: run.evidence, verdict, exit_code, doubts })
+    }
+
+    /// What is kept of an output of this session.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn kept(&self, stream: &StreamEvidence) -> Result<Vec<u8>, EngineError> {
+        if stream.kept_bytes == 0 {
+            return Ok(vec![]);
+        }
+        let kept = self.context.objects.read(&stream.sha256, stream.kept_bytes)?;
+        Ok(kept.map(|(bytes, _)| bytes).unwrap_or_default())
+    }
+}
+
+/// A command runs as the only step of a skill that nobody declared.
+fn skill_of(step: &PlannedStep) -> Result<PlannedSkill, EngineError> {
+    let name = SkillName::new("exec").map_err(|error| EngineError::Internal(error.to_string()))?;
+    Ok(PlannedSkill {
+        name,
+        description: String::new(),
+        determinism: Determinism::D2,
+        declared_tier: Tier::ONE,
+        needs: vec![],
+        caches: vec![],
+        platform: BTreeMap::new(),
+        container: String::new(),
+        steps: vec![step.clone()],
+    })
+}
