@@ -1,0 +1,209 @@
+//! An assembler for classic BPF, as far as seccomp takes it (seccomp(2), linux/filter.h). Knows
+//! instructions and distances, nothing of system calls.
+//!
+//! A jump of classic BPF goes forward, and a conditional one 255 instructions at the most. So the
+//! program is written from its end to its beginning: each piece is given where to go on, which
+//! exists already, and says where it begins itself.
+
+use libc::sock_filter;
+
+/// Where an instruction stands, counted from the end of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Label(usize);
+
+/// How an instruction compares the accumulator with its constant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Test {
+    /// The two are equal.
+    Equal,
+    /// The accumulator is at least the constant.
+    AtLeast,
+    /// The two have a bit in common.
+    AnyBit,
+}
+
+/// Thirty-two bits of what a filter sees: `struct seccomp_data`, whose 64-bit fields classic BPF
+/// can only read by halves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    /// The number of the call.
+    Number,
+    /// The calling convention, as `AUDIT_ARCH_*`.
+    Arch,
+    /// The low half of an argument, counted from 0.
+    Low(u32),
+    /// The high half of an argument.
+    High(u32),
+}
+
+/// `BPF_LD | BPF_W | BPF_ABS`: the accumulator becomes the word at offset `k`.
+pub(super) const LOAD: u16 = 0x20;
+/// `BPF_ALU | BPF_AND | BPF_K`.
+pub(super) const AND: u16 = 0x54;
+/// `BPF_JMP | BPF_JA`: goes `k` instructions further than the next.
+pub(super) const JUMP: u16 = 0x05;
+/// `BPF_JMP | BPF_JEQ | BPF_K`.
+pub(super) const JUMP_EQUAL: u16 = 0x15;
+/// `BPF_JMP | BPF_JGE | BPF_K`.
+pub(super) const JUMP_AT_LEAST: u16 = 0x35;
+/// `BPF_JMP | BPF_JSET | BPF_K`.
+pub(super) const JUMP_ANY_BIT: u16 = 0x45;
+/// `BPF_RET | BPF_K`.
+pub(super) const RETURN: u16 = 0x06;
+
+/// How far a conditional jump goes beyond the next instruction.
+const FAR: usize = u8::MAX as usize;
+
+#[cfg(target_endian = "big")]
+compile_error!("the halves of a seccomp argument lie the other way round on a big-endian machine");
+
+impl Word {
+    /// The offset in `struct seccomp_data`: number, arch, instruction pointer (8 bytes), six arguments.
+    pub(super) const fn offset(self) -> u32 {
+        match self {
+            Self::Number => 0,
+            Self::Arch => 4,
+            Self::Low(argument) => 16 + 8 * argument,
+            Self::High(argument) => 20 + 8 * argument,
+        }
+    }
+}
+
+/// A program that grows at its beginning.
+#[derive(Debug, Default)]
+pub(super) struct Assembler {
+    /// Last instruction first.
+    reversed: Vec<sock_filter>,
+}
+
+impl Assembler {
+    /// With room for a program of ordinary length.
+    pub(super) fn new() -> Self {
+        Self { reversed: Vec::with_capacity(512) }
+    }
+
+    /// Ends the filter with an answer to the kernel (`SECCOMP_RET_*`).
+    pub(super) fn ret(&mut self, answer: u32) -> Label {
+        self.push(RETURN, answer, 0, 0)
+    }
+
+    /// Goes on at `yes` where the accumulator passes the test, at `no` elsewhere.
+    pub(super) fn branch(&mut self, test: Test, constant: u32, yes: Label, no: Label) -> Label {
+        // The jump for `yes` may come between, and puts `no` one further away.
+        let no = self.within(no, FAR - 1);
+        let yes = self.within(yes, FAR);
+        let code = match test {
+            Test::Equal => JUMP_EQUAL,
+            Test::AtLeast => JUMP_AT_LEAST,
+            Test::AnyBit => JUMP_ANY_BIT,
+        };
+        let (if_true, if_false) = (self.short_distance(yes), self.short_distance(no));
+        self.push(code, constant, if_true, if_false)
+    }
+
+    /// Reads a word into the accumulator.
+    pub(super) fn load(&mut self, word: Word, next: Label) -> Label {
+        self.fall_to(next);
+        self.push(LOAD, word.offset(), 0, 0)
+    }
+
+    /// Keeps the bits of `mask` in the accumulator.
+    pub(super) fn and(&mut self, mask: u32, next: Label) -> Label {
+        self.fall_to(next);
+        self.push(AND, mask, 0, 0)
+    }
+
+    /// The program in the order in which it runs, from `start`.
+    pub(super) fn finish(mut self, start: Label) -> Vec<sock_filter> {
+        self.fall_to(start);
+        self.reversed.reverse();
+        self.reversed
+    }
+
+    /// A label for the same place that is at most `most` instructions beyond the next.
+    fn within(&mut self, label: Label, most: usize) -> Label {
+        if self.distance(label) <= most { label } else { self.jump(label) }
+    }
+
+    /// The next instruction to be written is followed by the one at `label`.
+    fn fall_to(&mut self, label: Label) {
+        if self.distance(label) > 0 {
+            self.jump(label);
+        }
+    }
+
+    fn jump(&mut self, to: Label) -> Label {
+        // A program has a few hundred instructions, far from the bound of the field.
+        let distance = u32::try_from(self.distance(to)).unwrap_or(u32::MAX);
+        self.push(JUMP, distance, 0, 0)
+    }
+
+    /// How many instructions lie between the one to be written and that at `label`.
+    fn distance(&self, label: Label) -> usize {
+        self.reversed.len() - 1 - label.0
+    }
+
+    fn short_distance(&self, label: Label) -> u8 {
+        // `within` has seen to it that it fits.
+        u8::try_from(self.distance(label)).unwrap_or(u8::MAX)
+    }
+
+    fn push(&mut self, code: u16, k: u32, jt: u8, jf: u8) -> Label {
+        self.reversed.push(sock_filter { code, jt, jf, k });
+        Label(self.reversed.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seccomp::machine::{Call, run};
+
+    /// A program that answers 7 to call 1 and 9 to all others, with `between` instructions
+    /// between the branch and either answer.
+    fn distant(between: usize) -> Vec<sock_filter> {
+        let mut asm = Assembler::new();
+        let (yes, no) = (asm.ret(7), asm.ret(9));
+        for _ in 0..between {
+            asm.ret(0);
+        }
+        let branch = asm.branch(Test::Equal, 1, yes, no);
+        let load = asm.load(Word::Number, branch);
+        asm.finish(load)
+    }
+
+    #[test]
+    fn jumps_reach_any_distance() {
+        for between in [0, 1, 252, 253, 254, 255, 256, 257, 600] {
+            let program = distant(between);
+            assert_eq!(run(&program, &Call::new(1)), 7, "{between} between");
+            assert_eq!(run(&program, &Call::new(2)), 9, "{between} between");
+        }
+    }
+
+    #[test]
+    fn a_near_branch_needs_no_jump() {
+        assert_eq!(distant(0).len(), 4);
+        assert!(distant(300).iter().filter(|instruction| instruction.code == JUMP).count() == 2);
+    }
+
+    #[test]
+    fn tests_and_words_mean_what_they_say() {
+        let mut asm = Assembler::new();
+        let (yes, no) = (asm.ret(1), asm.ret(0));
+        let bit = asm.branch(Test::AnyBit, 0x30, yes, no);
+        let high = asm.load(Word::High(5), bit);
+        let equal = asm.branch(Test::Equal, 0x50, high, no);
+        let masked = asm.and(0xf0, equal);
+        let low = asm.load(Word::Low(5), masked);
+        let at_least = asm.branch(Test::AtLeast, 3, low, no);
+        let start = asm.load(Word::Number, at_least);
+        let program = asm.finish(start);
+        let call = |number, argument| run(&program, &Call::new(number).with(5, argument));
+        assert_eq!(call(3, 0x10_0000_0a5f), 1);
+        assert_eq!(call(4, 0x20_0000_0050), 1);
+        assert_eq!(call(2, 0x20_0000_0050), 0);
+        assert_eq!(call(3, 0x40_0000_0050), 0);
+        assert_eq!(call(3, 0x10_0000_0060), 0);
+    }
+}

@@ -1,0 +1,221 @@
+//! The table: every system call that this project knows, and what becomes of it. The rules that
+//! turn on arguments stand in `rules`; what is not named here does not exist for a step.
+//!
+//! The beginning was what Docker's default profile lets through without a capability
+//! (github.com/moby/profiles, seccomp); `docs/sandbox.md` says where this differs, and why.
+
+use nix::errno::Errno;
+
+use super::decision::{Decision, From};
+use super::{numbers, rules};
+
+/// A system call of this machine.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    /// Its name in libc, with the prefix.
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests name the call that fails"))]
+    pub(super) name: &'static str,
+    /// Its number.
+    pub(super) number: u32,
+}
+
+/// Calls by their names, several a line.
+macro_rules! calls {
+    ($($name:ident)*) => { &[$(Known { name: stringify!($name), number: numbers::$name as u32 }),*] };
+}
+
+/// Calls that get the same decision.
+type Group = (Decision, &'static [Known]);
+
+/// `AUDIT_ARCH_X86_64`.
+#[cfg(target_arch = "x86_64")]
+pub(super) const ARCH: u32 = 0xc000_003e;
+
+/// `AUDIT_ARCH_AARCH64`.
+#[cfg(target_arch = "aarch64")]
+pub(super) const ARCH: u32 = 0xc000_00b7;
+
+/// A number that no kernel knows, below those of x32; see `filter`.
+pub(super) const WITNESS: u32 = 0x3fff_ffff;
+
+/// What [`WITNESS`] answers. No kernel has an error of this meaning for a call that it does not
+/// know, and no other filter has a reason to.
+pub(super) const WITNESSED: Errno = Errno::ENOTNAM;
+
+/// What a tracer writes instead of a number to skip a call: the kernel does nothing then, and
+/// leaves the result to the tracer (ptrace(2), seccomp(2)).
+const SKIPPED: u32 = u32::MAX;
+
+/// What a kernel answers to a call that it does not have: programs fall back then. So for calls
+/// newer than this table, for the numbers of x32, and for calls by the 32-bit entries.
+pub(super) const UNKNOWN: Decision = Decision::Refuse(Errno::ENOSYS);
+
+/// Decisions in the order of the numbers, from 0 to the last number that there is.
+pub(super) fn steps() -> Vec<From> {
+    let mut known: Vec<From> = TABLE.iter().flat_map(numbered).chain(LEGACY.iter().flat_map(numbered)).collect();
+    known.push((WITNESS, Decision::Refuse(WITNESSED)));
+    known.push((SKIPPED, Decision::Allow));
+    known.sort_unstable_by_key(|(number, _)| *number);
+    let mut steps = Vec::with_capacity(known.len());
+    let mut next = 0;
+    for (number, decision) in known {
+        if next < number {
+            extend(&mut steps, (next, UNKNOWN));
+        }
+        extend(&mut steps, (number, decision));
+        next = number.saturating_add(1);
+    }
+    steps
+}
+
+fn numbered((decision, calls): &Group) -> impl Iterator<Item = From> {
+    calls.iter().map(|call| (call.number, *decision))
+}
+
+/// A step that changes nothing is left out.
+fn extend(steps: &mut Vec<From>, step: From) {
+    if steps.last().is_none_or(|(_, decision)| *decision != step.1) {
+        steps.push(step);
+    }
+}
+
+/// The calls that both machines have.
+pub(super) const TABLE: &[Group] = &[
+    (Decision::Allow, FILES),
+    (Decision::Allow, MEMORY),
+    (Decision::Allow, PROCESSES),
+    (Decision::Allow, WAITING),
+    (Decision::Allow, SOCKETS_AND_IPC),
+    (rules::MMAP, calls! { SYS_mmap }),
+    (rules::MEMORY_FILE, calls! { SYS_memfd_create }),
+    (rules::SHARED_MEMORY, calls! { SYS_shmget }),
+    (rules::CLONE, calls! { SYS_clone }),
+    (rules::UNSHARE, calls! { SYS_unshare }),
+    (rules::SOCKET, calls! { SYS_socket }),
+    (rules::SOCKET_PAIR, calls! { SYS_socketpair }),
+    (rules::IOCTL, calls! { SYS_ioctl }),
+    (rules::FCNTL, calls! { SYS_fcntl }),
+    (rules::PRCTL, calls! { SYS_prctl }),
+    (rules::PERSONALITY, calls! { SYS_personality }),
+    (rules::LIMITS, calls! { SYS_prlimit64 }),
+    (rules::SCHEDULING, calls! { SYS_sched_setaffinity SYS_sched_setattr SYS_sched_setparam SYS_sched_setscheduler }),
+    (rules::PRIORITY, calls! { SYS_setpriority }),
+    (rules::IO_PRIORITY, calls! { SYS_ioprio_set }),
+    (rules::MODE_SECOND, calls! { SYS_fchmod }),
+    (rules::MODE_THIRD, calls! { SYS_fchmodat SYS_fchmodat2 }),
+    (rules::OPENAT, calls! { SYS_openat }),
+    (rules::MKNODAT, calls! { SYS_mknodat }),
+    (Decision::Refuse(Errno::EPERM), REFUSED),
+    (Decision::Refuse(Errno::ENOSYS), ABSENT),
+    // What an overlay answers anyway. Without `open_by_handle_at` a handle is of no use.
+    (Decision::Refuse(Errno::EOPNOTSUPP), calls! { SYS_name_to_handle_at }),
+];
+
+/// Files by path and by descriptor. `statmount` and `listmount` tell what `/proc/self/mountinfo`
+/// does.
+const FILES: &[Known] = calls! {
+    SYS_cachestat SYS_chdir SYS_close SYS_close_range SYS_copy_file_range SYS_dup SYS_dup3 SYS_faccessat SYS_faccessat2
+    SYS_fadvise64 SYS_fallocate SYS_fchdir SYS_fchown SYS_fchownat SYS_fdatasync SYS_fgetxattr SYS_flistxattr SYS_flock
+    SYS_fremovexattr SYS_fsetxattr SYS_fstat SYS_fstatfs SYS_fsync SYS_ftruncate SYS_getcwd SYS_getdents64 SYS_getxattr
+    SYS_getxattrat SYS_inotify_add_watch SYS_inotify_init1 SYS_inotify_rm_watch SYS_lgetxattr SYS_linkat SYS_listmount
+    SYS_listxattr SYS_listxattrat SYS_llistxattr SYS_lremovexattr SYS_lseek SYS_lsetxattr SYS_mkdirat SYS_newfstatat
+    SYS_pipe2 SYS_pread64 SYS_preadv SYS_preadv2 SYS_pwrite64 SYS_pwritev SYS_pwritev2 SYS_read SYS_readahead
+    SYS_readlinkat SYS_readv SYS_removexattr SYS_removexattrat SYS_renameat SYS_renameat2 SYS_sendfile SYS_setxattr
+    SYS_setxattrat SYS_splice SYS_statfs SYS_statmount SYS_statx SYS_symlinkat SYS_sync SYS_sync_file_range SYS_syncfs
+    SYS_tee SYS_truncate SYS_umask SYS_unlinkat SYS_utimensat SYS_vmsplice SYS_write SYS_writev
+};
+
+/// A process's own memory, and where of several memories it lies.
+const MEMORY: &[Known] = calls! {
+    SYS_brk SYS_get_mempolicy SYS_madvise SYS_map_shadow_stack SYS_mbind SYS_mincore SYS_mlock SYS_mlock2 SYS_mlockall
+    SYS_mprotect SYS_mremap SYS_mseal SYS_msync SYS_munlock SYS_munlockall SYS_munmap SYS_pkey_alloc SYS_pkey_free
+    SYS_pkey_mprotect SYS_remap_file_pages SYS_set_mempolicy SYS_set_mempolicy_home_node
+};
+
+/// Processes, credentials, signals and scheduling: the PID and user namespaces bound whom they
+/// reach. `ptrace` is for debuggers and leak checkers, on the step's own processes. `seccomp` and
+/// Landlock can only take away: of two filters the stricter answer holds, and an error is
+/// stricter than a listener's word.
+const PROCESSES: &[Known] = calls! {
+    SYS_capget SYS_capset SYS_execve SYS_execveat SYS_exit SYS_exit_group SYS_get_robust_list SYS_getcpu SYS_getegid
+    SYS_geteuid SYS_getgid SYS_getgroups SYS_getpgid SYS_getpid SYS_getppid SYS_getpriority SYS_getrandom SYS_getresgid
+    SYS_getresuid SYS_getrlimit SYS_getrusage SYS_getsid SYS_gettid SYS_getuid SYS_ioprio_get SYS_kill
+    SYS_landlock_add_rule SYS_landlock_create_ruleset SYS_landlock_restrict_self SYS_membarrier SYS_pidfd_open
+    SYS_pidfd_send_signal SYS_process_mrelease SYS_ptrace SYS_restart_syscall SYS_rseq SYS_rt_sigaction
+    SYS_rt_sigpending SYS_rt_sigprocmask SYS_rt_sigqueueinfo SYS_rt_sigreturn SYS_rt_sigsuspend SYS_rt_sigtimedwait
+    SYS_rt_tgsigqueueinfo SYS_sched_get_priority_max SYS_sched_get_priority_min SYS_sched_getaffinity
+    SYS_sched_getattr SYS_sched_getparam SYS_sched_getscheduler SYS_sched_rr_get_interval SYS_sched_yield SYS_seccomp
+    SYS_set_robust_list SYS_set_tid_address SYS_setfsgid SYS_setfsuid SYS_setgid SYS_setgroups SYS_setpgid SYS_setregid
+    SYS_setresgid SYS_setresuid SYS_setreuid SYS_setrlimit SYS_setsid SYS_setuid SYS_sigaltstack SYS_sysinfo SYS_tgkill
+    SYS_times SYS_tkill SYS_uname SYS_wait4 SYS_waitid
+};
+
+/// Clocks, timers, and waiting for many things.
+const WAITING: &[Known] = calls! {
+    SYS_clock_getres SYS_clock_gettime SYS_clock_nanosleep SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait
+    SYS_epoll_pwait2 SYS_eventfd2 SYS_futex SYS_futex_requeue SYS_futex_wait SYS_futex_waitv SYS_futex_wake
+    SYS_getitimer SYS_gettimeofday SYS_nanosleep SYS_ppoll SYS_pselect6 SYS_setitimer SYS_signalfd4 SYS_timer_create
+    SYS_timer_delete SYS_timer_getoverrun SYS_timer_gettime SYS_timer_settime SYS_timerfd_create SYS_timerfd_gettime
+    SYS_timerfd_settime
+};
+
+/// Sockets that exist, and what the IPC namespace holds.
+const SOCKETS_AND_IPC: &[Known] = calls! {
+    SYS_accept SYS_accept4 SYS_bind SYS_connect SYS_getpeername SYS_getsockname SYS_getsockopt SYS_listen
+    SYS_mq_getsetattr SYS_mq_notify SYS_mq_open SYS_mq_timedreceive SYS_mq_timedsend SYS_mq_unlink SYS_msgctl
+    SYS_msgget SYS_msgrcv SYS_msgsnd SYS_recvfrom SYS_recvmmsg SYS_recvmsg SYS_semctl SYS_semget SYS_semop
+    SYS_semtimedop SYS_sendmmsg SYS_sendmsg SYS_sendto SYS_setsockopt SYS_shmat SYS_shmctl SYS_shmdt SYS_shutdown
+};
+
+/// What a step has no business with, or would need a capability for: mounts and namespaces, the
+/// kernel itself, its keys, probes and clocks, other processes' memory.
+const REFUSED: &[Known] = calls! {
+    SYS_acct SYS_add_key SYS_adjtimex SYS_bpf SYS_chroot SYS_clock_adjtime SYS_clock_settime SYS_delete_module
+    SYS_fanotify_init SYS_fanotify_mark SYS_finit_module SYS_fsconfig SYS_fsmount SYS_fsopen SYS_fspick SYS_init_module
+    SYS_kexec_file_load SYS_kexec_load SYS_keyctl SYS_migrate_pages SYS_mount SYS_mount_setattr SYS_move_mount
+    SYS_move_pages SYS_open_by_handle_at SYS_open_tree SYS_open_tree_attr SYS_perf_event_open SYS_pidfd_getfd
+    SYS_pivot_root SYS_quotactl SYS_quotactl_fd SYS_reboot SYS_request_key SYS_setdomainname SYS_sethostname SYS_setns
+    SYS_settimeofday SYS_swapoff SYS_swapon SYS_syslog SYS_umount2 SYS_userfaultfd SYS_vhangup
+};
+
+/// What programs have a way around, if the kernel does not have it.
+///
+/// - `clone3` and `openat2` hand their flags over in memory, where no filter sees them.
+/// - `io_uring` does everything that the filter watches over, past it.
+/// - The requests of asynchronous input and output are counted for the whole host.
+/// - A debugger uses `ptrace` or `/proc/<pid>/mem` where `process_vm_readv` is not there.
+/// - `memfd_secret` memory cannot be looked at, and switches hibernation off.
+const ABSENT: &[Known] = calls! {
+    SYS_clone3 SYS_io_cancel SYS_io_destroy SYS_io_getevents SYS_io_pgetevents SYS_io_setup SYS_io_submit
+    SYS_io_uring_enter SYS_io_uring_register SYS_io_uring_setup SYS_kcmp SYS_lookup_dcookie SYS_lsm_get_self_attr
+    SYS_lsm_list_modules SYS_lsm_set_self_attr SYS_memfd_secret SYS_nfsservctl SYS_openat2 SYS_process_madvise
+    SYS_process_vm_readv SYS_process_vm_writev
+};
+
+/// The calls that x86_64 alone has, most of them older forms of others. Probes of user space
+/// (`uprobe`, `uretprobe`) are calls that the kernel itself puts into a traced program.
+#[cfg(target_arch = "x86_64")]
+pub(super) const LEGACY: &[Group] = &[
+    (
+        Decision::Allow,
+        calls! {
+            SYS_access SYS_alarm SYS_arch_prctl SYS_chown SYS_dup2 SYS_epoll_create SYS_epoll_wait SYS_eventfd SYS_fork
+            SYS_futimesat SYS_getdents SYS_getpgrp SYS_inotify_init SYS_lchown SYS_link SYS_lstat SYS_mkdir SYS_pause
+            SYS_pipe SYS_poll SYS_readlink SYS_rename SYS_rmdir SYS_select SYS_signalfd SYS_stat SYS_symlink SYS_time
+            SYS_unlink SYS_uprobe SYS_uretprobe SYS_utime SYS_utimes SYS_vfork
+        },
+    ),
+    (rules::MODE_SECOND, calls! { SYS_chmod SYS_creat }),
+    (rules::OPEN, calls! { SYS_open }),
+    (rules::MKNOD, calls! { SYS_mknod }),
+    (Decision::Refuse(Errno::EPERM), calls! { SYS_ioperm SYS_iopl }),
+    // Segments of 16-bit programs; many kernels are built without.
+    (Decision::Refuse(Errno::ENOSYS), calls! { SYS_modify_ldt SYS_uselib SYS_sysfs SYS_ustat SYS__sysctl }),
+];
+
+/// The calls that aarch64 alone has: none.
+#[cfg(target_arch = "aarch64")]
+pub(super) const LEGACY: &[Group] = &[];
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("the table of system calls is written for x86_64 and aarch64");

@@ -1,0 +1,278 @@
+//! Decisions that turn on arguments: what a call may be asked for. Which call each belongs to
+//! stands in `calls`.
+//!
+//! A filter sees registers and no memory. Where the kernel takes an `int` or `unsigned int`, it
+//! ignores the high half of the register, and so does the rule.
+
+use nix::errno::Errno;
+
+use super::assembler::Word;
+use super::decision::{ALL, Decision};
+
+use Decision::{Allow, AnyBit, OneOf, Refuse};
+use Word::{High, Low};
+
+const EPERM: &Decision = &Refuse(Errno::EPERM);
+
+/// A call that gives bits of `mask` in an argument gets `errno`.
+const fn without(of: Word, mask: u32, errno: &'static Decision) -> Decision {
+    AnyBit { of, mask, then: errno, otherwise: &Allow }
+}
+
+/// A call that gives one of `values` gets `errno`.
+const fn other_than(of: Word, values: &'static [u32], errno: &'static Decision) -> Decision {
+    OneOf { of, mask: ALL, values, then: errno, otherwise: &Allow }
+}
+
+/// Every namespace that `clone(2)` makes: mnt, cgroup, uts, ipc, user, pid, net. The bit of time
+/// namespaces belongs to the exit signal there.
+const NEW_NAMESPACE: u32 = 0x7e02_0000;
+
+/// `CLONE_NEWTIME`, which `unshare(2)` knows.
+const NEW_TIME: u32 = 0x80;
+
+/// New processes and threads, in no namespace of their own.
+pub(super) const CLONE: Decision = without(Low(0), NEW_NAMESPACE, EPERM);
+
+/// What a process may stop to share: descriptors, work directory, semaphores; no namespace.
+pub(super) const UNSHARE: Decision = without(Low(0), NEW_NAMESPACE | NEW_TIME, EPERM);
+
+const UNIX: u32 = 1;
+const INET: u32 = 2;
+const INET6: u32 = 10;
+const NETLINK: u32 = 16;
+
+const STREAM: u32 = 1;
+const DATAGRAM: u32 = 2;
+const RAW: u32 = 3;
+const PACKET: u32 = 10;
+
+/// `SOCK_TYPE_MASK` of the kernel; the bits above are flags.
+const TYPE: u32 = 0xf;
+
+const ANY_PROTOCOL: u32 = 0;
+const TCP: u32 = 6;
+const UDP: u32 = 17;
+const ICMP: u32 = 1;
+const ICMP6: u32 = 58;
+const NETLINK_ROUTE: u32 = 0;
+
+const NO_FAMILY: &Decision = &Refuse(Errno::EAFNOSUPPORT);
+const NO_TYPE: &Decision = &Refuse(Errno::ESOCKTNOSUPPORT);
+const NO_PROTOCOL: &Decision = &Refuse(Errno::EPROTONOSUPPORT);
+
+const fn protocols(values: &'static [u32]) -> Decision {
+    OneOf { of: Low(2), mask: ALL, values, then: &Allow, otherwise: NO_PROTOCOL }
+}
+
+/// TCP and UDP, and ICMP by datagrams, which the kernel gives to the groups of
+/// `net.ipv4.ping_group_range` alone. MPTCP, SCTP, SMC, L2TP and what else there is get the
+/// answer of a kernel without them, upon which Go takes TCP; raw sockets that of one without
+/// `CAP_NET_RAW`.
+const INTERNET: Decision = OneOf {
+    of: Low(1),
+    mask: TYPE,
+    values: &[STREAM],
+    then: &protocols(&[ANY_PROTOCOL, TCP]),
+    otherwise: &OneOf {
+        of: Low(1),
+        mask: TYPE,
+        values: &[DATAGRAM],
+        then: &protocols(&[ANY_PROTOCOL, UDP, ICMP, ICMP6]),
+        otherwise: &OneOf { of: Low(1), mask: TYPE, values: &[RAW, PACKET], then: EPERM, otherwise: NO_TYPE },
+    },
+};
+
+/// Sockets of the families Unix, IPv4 and IPv6, and the one netlink protocol that `getifaddrs(3)`
+/// needs. Vsock, packet, alg, xdp, tipc, bluetooth and the rest get the answer of a kernel without
+/// them: some reach past the network namespace, and each is attack surface that no step needs.
+pub(super) const SOCKET: Decision = OneOf {
+    of: Low(0),
+    mask: ALL,
+    values: &[UNIX],
+    then: &Allow,
+    otherwise: &OneOf {
+        of: Low(0),
+        mask: ALL,
+        values: &[INET, INET6],
+        then: &INTERNET,
+        otherwise: &OneOf {
+            of: Low(0),
+            mask: ALL,
+            values: &[NETLINK],
+            then: &protocols(&[NETLINK_ROUTE]),
+            otherwise: NO_FAMILY,
+        },
+    },
+};
+
+/// Pairs of Unix sockets, the only ones that the kernel makes of the families above.
+pub(super) const SOCKET_PAIR: Decision = OneOf {
+    of: Low(0),
+    mask: ALL,
+    values: &[UNIX],
+    then: &Allow,
+    otherwise: &OneOf {
+        of: Low(0),
+        mask: ALL,
+        values: &[INET, INET6],
+        then: &Refuse(Errno::EOPNOTSUPP),
+        otherwise: NO_FAMILY,
+    },
+};
+
+/// Requests that put input into a terminal, change its line discipline, or take the console:
+/// TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD.
+const TERMINAL: &[u32] = &[0x5412, 0x541c, 0x541d, 0x5423];
+
+/// Requests that leave something in a host's file system which file modes do not bound:
+/// FS_IOC_SET_ENCRYPTION_POLICY, FS_IOC_ADD_ENCRYPTION_KEY and FS_IOC_REMOVE_ENCRYPTION_KEY (by
+/// any descriptor of the file system, read-only mounts included), FS_IOC_ENABLE_VERITY.
+const FILE_SYSTEM: &[u32] = &[0x800c_6613, 0xc050_6617, 0xc040_6618, 0x4080_6685];
+
+/// The letter of btrfs, whose requests make subvolumes that `rm -r` does not always remove.
+const BTRFS: u32 = 0x9400;
+
+/// The requests under that letter which are for every file system: FICLONE, FICLONERANGE,
+/// FIDEDUPERANGE, FS_IOC_GETFSLABEL.
+const SHARE_BLOCKS: &[u32] = &[0x4004_9409, 0x4020_940d, 0xc018_9436, 0x8100_9431];
+
+const NO_REQUEST: &Decision = &Refuse(Errno::ENOTTY);
+
+/// Requests to devices and files, but those above. File systems answer ENOTTY to what they do not
+/// have, and so does the filter.
+pub(super) const IOCTL: Decision = OneOf {
+    of: Low(1),
+    mask: ALL,
+    values: TERMINAL,
+    then: EPERM,
+    otherwise: &OneOf {
+        of: Low(1),
+        mask: 0xff00,
+        values: &[BTRFS],
+        then: &OneOf { of: Low(1), mask: ALL, values: SHARE_BLOCKS, then: &Allow, otherwise: NO_REQUEST },
+        otherwise: &other_than(Low(1), FILE_SYSTEM, NO_REQUEST),
+    },
+};
+
+/// No lease and no delegation (F_SETLEASE, F_SETDELEG) on what the host opens for writing: it
+/// would wait for us. EINVAL is what file systems without leases answer.
+pub(super) const FCNTL: Decision = other_than(Low(1), &[1024, 1040], &Refuse(Errno::EINVAL));
+
+/// No core scheduling (PR_SCHED_CORE): its cookies keep others off the sibling of our CPU.
+/// EINVAL is what a kernel without it answers.
+pub(super) const PRCTL: Decision = other_than(Low(0), &[62], &Refuse(Errno::EINVAL));
+
+/// The query, PER_LINUX, and the harmless of its flags: PER_LINUX32, UNAME26, ADDR_NO_RANDOMIZE
+/// (debuggers and sanitizers), ADDR_COMPAT_LAYOUT. No memory that is executable because it is
+/// readable, no mapping at address 0, no foreign system.
+pub(super) const PERSONALITY: Decision = OneOf {
+    of: Low(0),
+    mask: ALL,
+    values: &[u32::MAX],
+    then: &Allow,
+    otherwise: &without(Low(0), !0x0026_0008, EPERM),
+};
+
+/// The limits of other processes are read and not set: PID 1 of the step is the same user.
+pub(super) const LIMITS: Decision = AnyBit {
+    of: Low(0),
+    mask: ALL,
+    then: &AnyBit {
+        of: Low(2),
+        mask: ALL,
+        then: EPERM,
+        otherwise: &AnyBit { of: High(2), mask: ALL, then: EPERM, otherwise: &Allow },
+    },
+    otherwise: &Allow,
+};
+
+const INIT: &[u32] = &[1];
+
+/// Scheduling of anybody but PID 1, which has to get the CPU when it is asked to end the step.
+pub(super) const SCHEDULING: Decision = other_than(Low(0), INIT, EPERM);
+
+/// The same for `setpriority(2)`: neither PID 1 (PRIO_PROCESS), nor all of the user (PRIO_USER).
+pub(super) const PRIORITY: Decision = OneOf {
+    of: Low(0),
+    mask: ALL,
+    values: &[2],
+    then: EPERM,
+    otherwise: &AnyBit { of: Low(0), mask: ALL, then: &Allow, otherwise: &other_than(Low(1), INIT, EPERM) },
+};
+
+/// The same for `ioprio_set(2)`, whose IOPRIO_WHO_USER reached past the PID namespace before
+/// Linux 5.16.
+pub(super) const IO_PRIORITY: Decision = OneOf {
+    of: Low(0),
+    mask: ALL,
+    values: &[3],
+    then: EPERM,
+    otherwise: &OneOf {
+        of: Low(0),
+        mask: ALL,
+        values: &[1],
+        then: &other_than(Low(1), INIT, EPERM),
+        otherwise: &Allow,
+    },
+};
+
+/// `S_ISUID`. Of set-id bits this one alone is refused: on a file it gives away its owner. The
+/// set-group-id bit is ordinary on directories (shared checkouts, `cp -a`), which a filter cannot
+/// tell from files, and gives a group to which the step's user belongs anyway.
+const SET_USER_ID: u32 = 0o4000;
+
+/// The mode lies in the argument with this number.
+const fn no_set_user_id(argument: u32) -> Decision {
+    without(Low(argument), SET_USER_ID, EPERM)
+}
+
+/// `chmod`, `fchmod`, `creat`: no set-user-id bit.
+pub(super) const MODE_SECOND: Decision = no_set_user_id(1);
+
+/// `fchmodat`, `fchmodat2`: no set-user-id bit.
+pub(super) const MODE_THIRD: Decision = no_set_user_id(2);
+
+/// `O_CREAT` and the proper bit of `O_TMPFILE`: without them the mode is not looked at, and may
+/// be anything.
+const CREATES: u32 = 0x0040_0040;
+
+/// The mode first: it decides the usual case.
+const fn opens(mode: Word, flags: &'static Decision) -> Decision {
+    AnyBit { of: mode, mask: SET_USER_ID, then: flags, otherwise: &Allow }
+}
+
+/// `open`: creates no file with the set-user-id bit.
+#[cfg(target_arch = "x86_64")]
+pub(super) const OPEN: Decision = opens(Low(2), &without(Low(1), CREATES, EPERM));
+
+/// `openat`: creates no file with the set-user-id bit.
+pub(super) const OPENAT: Decision = opens(Low(3), &without(Low(2), CREATES, EPERM));
+
+const FILE_TYPE: u32 = 0xf000;
+
+/// Regular files (also as type 0), FIFOs and sockets.
+const NODES: &[u32] = &[0, 0x8000, 0x1000, 0xc000];
+
+const fn node(mode: Word, then: &'static Decision) -> Decision {
+    OneOf { of: mode, mask: FILE_TYPE, values: NODES, then, otherwise: EPERM }
+}
+
+/// `mknod`: no device, not even the whiteout of an overlay; no set-user-id bit.
+#[cfg(target_arch = "x86_64")]
+pub(super) const MKNOD: Decision = node(Low(1), &MODE_SECOND);
+
+/// `mknodat`: no device, not even the whiteout of an overlay; no set-user-id bit.
+pub(super) const MKNODAT: Decision = node(Low(2), &MODE_THIRD);
+
+const NO_HUGE_PAGE: &Decision = &Refuse(Errno::ENOMEM);
+
+/// `MAP_HUGETLB`: the host's pool of huge pages is for all of it, and what is taken from it counts
+/// to no memory limit. ENOMEM is what an empty pool answers.
+pub(super) const MMAP: Decision = without(Low(3), 0x0004_0000, NO_HUGE_PAGE);
+
+/// `MFD_HUGETLB`: as for `mmap`.
+pub(super) const MEMORY_FILE: Decision = without(Low(1), 0x4, NO_HUGE_PAGE);
+
+/// `SHM_HUGETLB`: as for `mmap`.
+pub(super) const SHARED_MEMORY: Decision = without(Low(2), 0x0800, NO_HUGE_PAGE);
