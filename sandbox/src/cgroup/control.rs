@@ -1,0 +1,72 @@
+//! Reading and writing the files by which the kernel is told what a group may do.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Writes `text` in one call, as the kernel wants it. A file that is not there is an error and is
+/// not made.
+pub(super) fn write(dir: &Path, file: &str, text: &str) -> io::Result<()> {
+    let path = dir.join(file);
+    let written = OpenOptions::new().write(true).open(&path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| {
+        io::Error::new(error.kind(), format!("writing `{}` to `{}`: {error}", text.trim(), path.display()))
+    })
+}
+
+/// As [`write`], for a file that this kernel may lack: says whether it was there.
+pub(super) fn write_if_there(dir: &Path, file: &str, text: &str) -> io::Result<bool> {
+    match write(dir, file, text) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// What the file says; nothing where it cannot be read.
+pub(super) fn read(dir: &Path, file: &str) -> Option<String> {
+    std::fs::read_to_string(dir.join(file)).ok()
+}
+
+/// The number that is the whole of a file.
+pub(super) fn number(dir: &Path, file: &str) -> Option<u64> {
+    read(dir, file)?.trim().parse().ok()
+}
+
+/// The number after `key` in a file of `key number` lines.
+pub(super) fn keyed(dir: &Path, file: &str, key: &str) -> Option<u64> {
+    let text = read(dir, file)?;
+    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
+    value.trim().parse().ok()
+}
+
+/// The processes in a group, as this PID namespace names them: 0 for one that it cannot see.
+pub(super) fn processes(dir: &Path) -> io::Result<Vec<u32>> {
+    let text = std::fs::read_to_string(dir.join("cgroup.procs"))?;
+    Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests write plain files")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_whole_words() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        std::fs::write(dir.path().join("memory.events"), "oom 3\noom_kill 2\noom_group_kill 1\n").expect("write");
+        assert_eq!(keyed(dir.path(), "memory.events", "oom"), Some(3));
+        assert_eq!(keyed(dir.path(), "memory.events", "oom_kill"), Some(2));
+        assert_eq!(keyed(dir.path(), "memory.events", "kill"), None);
+        assert_eq!(keyed(dir.path(), "absent", "oom"), None);
+    }
+
+    #[test]
+    fn a_missing_file_is_never_made() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let error = write(dir.path(), "memory.max", "1").expect_err("it is not there");
+        assert!(error.to_string().contains("memory.max"), "{error}");
+        assert!(!write_if_there(dir.path(), "memory.max", "1").expect("no error"));
+        assert!(!dir.path().join("memory.max").exists());
+    }
+}

@@ -1,0 +1,220 @@
+//! The own cgroup of v2, where it is ours to divide: this process moves out of the way, and the
+//! controllers are given on. What other processes live in is not touched.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::control;
+use super::place::{Holds, Place, Version};
+use super::scope::{self, Manager};
+use super::seat::{Branch, SWEEP, Unusable};
+use super::subtree::{self, OWN, Subtree};
+
+/// How long the group of this process may stay busy after it has left.
+const LEAVING: Duration = Duration::from_millis(100);
+
+/// The group in which this process waits while its siblings hold attempts: a cgroup that gives
+/// controllers on may hold no process itself (the kernel's cgroup-v2.rst, "No Internal Process
+/// Constraint"). This process goes back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Home {
+    base: PathBuf,
+    subtree: PathBuf,
+    /// Whether the controllers of `base` were given on by us.
+    enabled: bool,
+}
+
+/// Takes the own cgroup of v2.
+pub(super) fn take(places: &[Place], manager: Manager) -> Result<Branch, Unusable> {
+    let place = places.iter().find(|place| place.version == Version::V2).ok_or(Unusable::NoUnified)?;
+    let base = &place.dir;
+    if !gives_limits(base) {
+        return Err(Unusable::Controllers(base.clone()));
+    }
+    // The root alone has no type; it may hold processes and give its controllers on.
+    let kind = control::read(base, "cgroup.type");
+    if let Some(kind) = &kind {
+        check_alone(base, kind.trim(), manager)?;
+    }
+    subtree::sweep(base, Instant::now() + SWEEP);
+    divide(base, kind.is_some()).map_err(|error| Unusable::Refused { version: Version::V2, error })
+}
+
+/// Whether the group may bound memory and processes.
+pub(super) fn gives_limits(dir: &Path) -> bool {
+    has_limits(dir, "cgroup.controllers")
+}
+
+fn has_limits(dir: &Path, file: &str) -> bool {
+    let names = control::read(dir, file).unwrap_or_default();
+    let holds = Holds::of(names.split_whitespace());
+    holds.memory && holds.pids
+}
+
+fn check_alone(base: &Path, kind: &str, manager: Manager) -> Result<(), Unusable> {
+    if kind != "domain" {
+        return Err(Unusable::Threaded(base.to_owned()));
+    }
+    if !is_ours(base, manager) {
+        return Err(Unusable::Undelegated(base.to_owned()));
+    }
+    let refused = |error| Unusable::Refused { version: Version::V2, error };
+    let processes = control::processes(base).map_err(refused)?;
+    if !processes.contains(&std::process::id()) {
+        return Err(Unusable::Elsewhere(base.to_owned()));
+    }
+    match processes.len() - 1 {
+        0 => Ok(()),
+        others => Err(Unusable::Shared { dir: base.to_owned(), others }),
+    }
+}
+
+/// Whether the one who manages the cgroups of this machine has left this one to us. systemd marks
+/// it (`systemd.resource-control(5)`, `Delegate=`; the mark is described in its
+/// `CGROUP_DELEGATION`), and gives it to the user of the unit.
+fn is_ours(base: &Path, manager: Manager) -> bool {
+    match manager {
+        Manager::Nobody => true,
+        Manager::Systemd => is_marked(base) || is_given(base) || is_our_scope(base),
+    }
+}
+
+fn is_marked(base: &Path) -> bool {
+    ["trusted.delegate", "user.delegate"].iter().any(|name| {
+        let mut value = [0; 8];
+        rustix::fs::getxattr(base, *name, &mut value).is_ok_and(|length| value.starts_with(b"1") && length == 1)
+    })
+}
+
+fn is_our_scope(base: &Path) -> bool {
+    base.file_name().is_some_and(|name| name == scope::own_unit().as_str())
+}
+
+/// An ordinary user owns a cgroup below one of somebody else only where it was handed over.
+fn is_given(base: &Path) -> bool {
+    let owner = |path: &Path| std::fs::metadata(path).ok().map(|found| found.uid());
+    let user = rustix::process::geteuid().as_raw();
+    user != 0 && owner(base) == Some(user) && base.parent().is_some_and(|above| owner(above) != Some(user))
+}
+
+/// Makes our directory, moves us where we have to, and gives the controllers on.
+fn divide(base: &Path, moving: bool) -> io::Result<Branch> {
+    let subtree = Subtree::create(base)?;
+    let mut home = if moving { Some(Home::enter(base, &subtree)?) } else { None };
+    let enabled = enable(base)?;
+    if let Some(home) = &mut home {
+        home.enabled = enabled;
+    }
+    enable(subtree.dir())?;
+    let holds = Holds { memory: true, pids: true, cpu: subtree.dir().join("cpu.stat").exists() };
+    Ok(Branch { version: Version::V2, holds, _home: home, subtree })
+}
+
+/// Says whether anything had to be changed.
+fn enable(dir: &Path) -> io::Result<bool> {
+    if has_limits(dir, SUBTREE) {
+        return Ok(false);
+    }
+    control::write(dir, SUBTREE, "+memory +pids").map(|()| true)
+}
+
+const SUBTREE: &str = "cgroup.subtree_control";
+
+impl Home {
+    /// Moves this process, with all its threads.
+    fn enter(base: &Path, subtree: &Subtree) -> io::Result<Self> {
+        let own = subtree.dir().join(OWN);
+        subtree::make(&own)?;
+        if let Err(error) = control::write(&own, "cgroup.procs", "0") {
+            drop(std::fs::remove_dir(&own));
+            return Err(error);
+        }
+        Ok(Self { base: base.to_owned(), subtree: subtree.dir().to_owned(), enabled: false })
+    }
+}
+
+impl Drop for Home {
+    /// The controllers go first: a cgroup that gives them on takes no process. Where a step fails
+    /// because others live there, all stays as it is and the next owner sweeps.
+    fn drop(&mut self) {
+        drop(control::write(&self.subtree, SUBTREE, "-memory -pids"));
+        if self.enabled {
+            drop(control::write(&self.base, SUBTREE, "-memory -pids"));
+        }
+        drop(control::write(&self.base, "cgroup.procs", "0"));
+        drop(subtree::remove_until(&self.subtree.join(OWN), Instant::now() + LEAVING));
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests write plain files")]
+mod tests {
+    use super::*;
+
+    /// A directory with plain files in place of a cgroup.
+    fn plain(files: &[(&str, &str)]) -> (tempfile::TempDir, Vec<Place>) {
+        let dir = tempfile::tempdir().expect("tempdir");
+        for (name, text) in files {
+            std::fs::write(dir.path().join(name), text).expect("write");
+        }
+        let (dir_path, top) = (dir.path().to_owned(), dir.path().to_owned());
+        let place = Place { version: Version::V2, holds: Holds::default(), dir: dir_path, top };
+        (dir, vec![place])
+    }
+
+    fn refusal(files: &[(&str, &str)], manager: Manager) -> String {
+        let (_dir, places) = plain(files);
+        take(&places, manager).expect_err("unusable").to_string()
+    }
+
+    fn own(kind: &str, others: &str) -> Vec<(&'static str, String)> {
+        let processes = format!("{}\n{others}", std::process::id());
+        vec![
+            ("cgroup.controllers", "cpu memory pids\n".to_owned()),
+            ("cgroup.type", format!("{kind}\n")),
+            ("cgroup.procs", processes),
+        ]
+    }
+
+    fn refused(files: &[(&str, String)], manager: Manager) -> String {
+        let files: Vec<_> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        refusal(&files, manager)
+    }
+
+    #[test]
+    fn on_plain_files_both_controllers_are_wanted() {
+        for controllers in ["", "hugetlb\n", "memory\n", "pids cpu\n"] {
+            let why = refusal(&[("cgroup.controllers", controllers)], Manager::Nobody);
+            assert!(why.contains("has not both"), "{why}");
+        }
+        assert!(take(&[], Manager::Nobody).expect_err("none").to_string().contains("no mount"));
+    }
+
+    #[test]
+    fn on_plain_files_others_are_left_alone() {
+        let why = refused(&own("domain", "1\n2\n"), Manager::Nobody);
+        assert!(why.contains("2 other processes"), "{why}");
+        let why = refused(&own("threaded", ""), Manager::Nobody);
+        assert!(why.contains("threaded"), "{why}");
+        let mut strange = own("domain", "");
+        strange[2].1 = "1\n".to_owned();
+        assert!(refused(&strange, Manager::Nobody).contains("not in its list"));
+    }
+
+    #[test]
+    fn on_plain_files_systemd_has_to_delegate() {
+        let why = refused(&own("domain", ""), Manager::Systemd);
+        assert!(why.contains("not delegated"), "{why}");
+    }
+
+    #[test]
+    fn on_plain_files_what_cannot_be_divided_is_left_clean() {
+        let (dir, places) = plain(&[("cgroup.controllers", "memory pids\n"), ("cgroup.subtree_control", "")]);
+        let why = take(&places, Manager::Nobody).expect_err("a new directory has no control files here");
+        assert!(matches!(why, Unusable::Refused { .. }), "{why}");
+        let left: Vec<_> = std::fs::read_dir(dir.path()).expect("list").flatten().map(|e| e.path()).collect();
+        assert!(left.iter().all(|path| path.is_file()), "{left:?}");
+    }
+}

@@ -1,0 +1,361 @@
+//! One group: the way in, what is bounded in it, what was counted, and its end.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use proctor_core::plan::{Limit, Limits};
+use rustix::fs::{Mode, OFlags};
+
+use super::control;
+use super::place::{Holds, Version};
+use super::seat::Trees;
+use super::subtree;
+
+/// The first process of a group is PID 1 of the sandbox, which is ours.
+const OWN_PROCESSES: u64 = 1;
+/// The greatest number that `pids.max` takes: `PID_MAX_LIMIT` of the kernel.
+const MOST_PIDS: u64 = 4 << 20;
+
+/// A group of one attempt, in each tree of its seat. It is removed when it is dropped; whatever
+/// still lives in it then is killed, where the kernel can do that.
+#[derive(Debug)]
+pub struct Group {
+    trees: Arc<Trees>,
+    rooms: Vec<Room>,
+}
+
+/// The group in one tree.
+#[derive(Debug)]
+struct Room {
+    version: Version,
+    holds: Holds,
+    dir: PathBuf,
+    /// Of v1 the file `tasks`, for writing; of v2 the directory.
+    door: OwnedFd,
+}
+
+/// What the first process of a group needs to enter it. It has to do both, in any order, before
+/// it has threads or children, and before it takes a cgroup namespace: where v2 is mounted with
+/// `nsdelegate`, no process joins a group outside of its own namespace (ENOENT, cgroups(7)).
+#[derive(Debug)]
+pub struct Entrance<'a> {
+    /// The directory for `CLONE_INTO_CGROUP` of `clone3(2)`. Entering by `cgroup.procs` takes
+    /// longer, since the kernel waits until all its processors have taken notice.
+    pub unified: Option<BorrowedFd<'a>>,
+    /// The `tasks` files, open for writing: `0` in each of them moves the thread that writes it.
+    pub tasks: Vec<BorrowedFd<'a>>,
+}
+
+/// How the bounds are held, as phrases for the record. `None` where the plan sets no such bound,
+/// or no tree has the controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// Memory of all processes together, with what they keep in tmpfs, memory files and shared memory.
+    pub memory: Option<String>,
+    /// Processes and threads of all users together.
+    pub pids: Option<String>,
+    /// Whether [`Usage::cpu_usec`] will tell the CPU time of all processes, also of those that were
+    /// not waited for.
+    pub cpu_accounting: bool,
+}
+
+/// What was counted in a group until now; `None` what could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// CPU time of all processes, user and system, in microseconds.
+    pub cpu_usec: Option<u64>,
+    /// The most memory at one time, in bytes, page cache included.
+    pub memory_peak: Option<u64>,
+    /// Processes that were killed because memory ran out, in the group or on the machine. Not 0:
+    /// the result of the step is not that of its program alone.
+    pub oom_kills: Option<u64>,
+    /// Processes or threads that could not be started because of the bound.
+    pub pids_denied: Option<u64>,
+}
+
+impl Group {
+    pub(super) fn make(trees: &Arc<Trees>, number: u64) -> io::Result<Self> {
+        // What was made before an error is removed with it.
+        let mut group = Self { trees: Arc::clone(trees), rooms: Vec::with_capacity(trees.branches.len()) };
+        for branch in &trees.branches {
+            let dir = branch.subtree.dir().join(number.to_string());
+            group.rooms.push(Room::make(dir, branch.version, branch.holds)?);
+        }
+        Ok(group)
+    }
+
+    /// The way in.
+    pub fn entrance(&self) -> Entrance<'_> {
+        let doors = |version| self.rooms.iter().filter(move |room| room.version == version);
+        Entrance {
+            unified: doors(Version::V2).map(|room| room.door.as_fd()).next(),
+            tasks: doors(Version::V1).map(|room| room.door.as_fd()).collect(),
+        }
+    }
+
+    /// Sets the bounds of memory and of processes, once. PID 1 counts beside the step's processes.
+    ///
+    /// # Errors
+    /// The kernel refuses a bound, or says afterwards that another one holds.
+    pub fn limit(&self, limits: &Limits) -> io::Result<Held> {
+        let memory = match (limits.memory, self.room(|holds| holds.memory)) {
+            (Limit::Max(bytes), Some(room)) => Some(room.limit_memory(bytes)?),
+            _ => None,
+        };
+        let pids = match (limits.pids, self.room(|holds| holds.pids)) {
+            (Limit::Max(most), Some(room)) => Some(room.limit_pids(most)?),
+            _ => None,
+        };
+        Ok(Held { memory, pids, cpu_accounting: self.room(|holds| holds.cpu).is_some() })
+    }
+
+    /// What was counted until now. To be read before the group is removed.
+    pub fn usage(&self) -> Usage {
+        let memory = self.room(|holds| holds.memory);
+        Usage {
+            cpu_usec: self.room(|holds| holds.cpu).and_then(Room::cpu_usec),
+            memory_peak: memory.and_then(Room::memory_peak),
+            oom_kills: memory.and_then(Room::oom_kills),
+            pids_denied: self.room(|holds| holds.pids).and_then(|room| room.keyed("pids.events", "max")),
+        }
+    }
+
+    /// Sends SIGKILL to everything in the group at once, whatever it is doing. `false` where the
+    /// kernel cannot: before Linux 5.14, or where there is no v2.
+    ///
+    /// # Errors
+    /// The kernel has the means and refuses.
+    pub fn kill(&self) -> io::Result<bool> {
+        match self.rooms.iter().find(|room| room.version == Version::V2) {
+            Some(room) => control::write_if_there(&room.dir, "cgroup.kill", "1"),
+            None => Ok(false),
+        }
+    }
+
+    /// Its directory in each tree.
+    pub fn dirs(&self) -> Vec<&Path> {
+        self.rooms.iter().map(|room| room.dir.as_path()).collect()
+    }
+
+    /// Removes it, as dropping it does. A group whose last task has not left yet is removed later:
+    /// with the next group, with the seat, or by the next owner.
+    pub fn remove(self) {
+        drop(self);
+    }
+
+    fn room(&self, held: impl Fn(Holds) -> bool) -> Option<&Room> {
+        self.rooms.iter().find(|room| held(room.holds))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for room in &self.rooms {
+            match std::fs::remove_dir(&room.dir) {
+                Err(error) if subtree::is_busy(&error) => {
+                    subtree::kill(&room.dir);
+                    self.trees.leave(room.dir.clone());
+                }
+                // Somebody has removed it before us, or we may no longer: nothing can be done.
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Room {
+    fn make(dir: PathBuf, version: Version, holds: Holds) -> io::Result<Self> {
+        subtree::make(&dir)?;
+        match open_door(&dir, version) {
+            Ok(door) => Ok(Self { version, holds, dir, door }),
+            Err(error) => {
+                drop(std::fs::remove_dir(&dir));
+                Err(error)
+            }
+        }
+    }
+
+    fn limit_memory(&self, bytes: u64) -> io::Result<String> {
+        match self.version {
+            Version::V1 => self.limit_memory_v1(bytes),
+            Version::V2 => self.limit_memory_v2(bytes),
+        }
+    }
+
+    /// The bound with swap may not lie below the one without: it comes second.
+    fn limit_memory_v1(&self, bytes: u64) -> io::Result<String> {
+        let text = bytes.to_string();
+        control::write(&self.dir, "memory.limit_in_bytes", &text)?;
+        let with_swap = control::write_if_there(&self.dir, "memory.memsw.limit_in_bytes", &text)?;
+        self.holds_now("memory.limit_in_bytes", bytes)?;
+        let swap = if with_swap { "swap included" } else { "swap not counted" };
+        Ok(format!("cgroup v1 memory.limit_in_bytes {bytes}, of all processes together, {swap}"))
+    }
+
+    fn limit_memory_v2(&self, bytes: u64) -> io::Result<String> {
+        control::write(&self.dir, "memory.max", &bytes.to_string())?;
+        let no_swap = control::write_if_there(&self.dir, "memory.swap.max", "0")?;
+        let together = control::write_if_there(&self.dir, "memory.oom.group", "1")?;
+        self.holds_now("memory.max", bytes)?;
+        let swap = if no_swap { "no swap" } else { "swap not counted" };
+        let end = if together { ", which end together" } else { "" };
+        Ok(format!("cgroup v2 memory.max {bytes}, of all processes together{end}, {swap}"))
+    }
+
+    fn limit_pids(&self, most: u64) -> io::Result<String> {
+        let all = most.saturating_add(OWN_PROCESSES).min(MOST_PIDS);
+        control::write(&self.dir, "pids.max", &all.to_string())?;
+        self.holds_now("pids.max", all)?;
+        let version = match self.version {
+            Version::V1 => "v1",
+            Version::V2 => "v2",
+        };
+        Ok(format!("cgroup {version} pids.max {all}, PID 1 of the sandbox among them"))
+    }
+
+    /// The kernel rounds down to whole pages, and never up.
+    fn holds_now(&self, file: &str, most: u64) -> io::Result<()> {
+        match control::read(&self.dir, file) {
+            Some(text) if text.trim().parse::<u64>().is_ok_and(|now| now <= most) => Ok(()),
+            other => {
+                let now = other.unwrap_or_default();
+                let path = self.dir.join(file);
+                let message = format!("`{}` is `{}` after {most} was written to it", path.display(), now.trim());
+                Err(io::Error::other(message))
+            }
+        }
+    }
+
+    fn cpu_usec(&self) -> Option<u64> {
+        match self.version {
+            Version::V1 => control::number(&self.dir, "cpuacct.usage").map(|nanoseconds| nanoseconds / 1000),
+            Version::V2 => self.keyed("cpu.stat", "usage_usec"),
+        }
+    }
+
+    fn memory_peak(&self) -> Option<u64> {
+        let file = match self.version {
+            Version::V1 => "memory.max_usage_in_bytes",
+            Version::V2 => "memory.peak",
+        };
+        control::number(&self.dir, file)
+    }
+
+    fn oom_kills(&self) -> Option<u64> {
+        let file = match self.version {
+            Version::V1 => "memory.oom_control",
+            Version::V2 => "memory.events",
+        };
+        self.keyed(file, "oom_kill")
+    }
+
+    fn keyed(&self, file: &str, key: &str) -> Option<u64> {
+        control::keyed(&self.dir, file, key)
+    }
+}
+
+fn open_door(dir: &Path, version: Version) -> io::Result<OwnedFd> {
+    match version {
+        Version::V1 => Ok(OpenOptions::new().write(true).open(dir.join("tasks"))?.into()),
+        Version::V2 => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            Ok(rustix::fs::open(dir, flags, Mode::empty())?)
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests write plain files")]
+mod tests {
+    use super::*;
+
+    /// A room with plain files in place of the kernel's.
+    fn room(version: Version, files: &[(&str, &str)]) -> (tempfile::TempDir, Room) {
+        let dir = tempfile::tempdir().expect("tempdir");
+        std::fs::write(dir.path().join("tasks"), "").expect("write");
+        for (name, text) in files {
+            std::fs::write(dir.path().join(name), text).expect("write");
+        }
+        let holds = Holds { memory: true, pids: true, cpu: true };
+        let door = open_door(dir.path(), version).expect("door");
+        let room = Room { version, holds, dir: dir.path().to_owned(), door };
+        (dir, room)
+    }
+
+    fn text(room: &Room, file: &str) -> String {
+        control::read(&room.dir, file).expect("read")
+    }
+
+    #[test]
+    fn on_plain_files_v2_bounds_swap_and_kills_together() {
+        let files = [("memory.max", ""), ("memory.swap.max", ""), ("memory.oom.group", ""), ("pids.max", "")];
+        let (_dir, room) = room(Version::V2, &files);
+        let phrase = room.limit_memory(1 << 20).expect("limit");
+        assert!(phrase.contains("memory.max 1048576") && phrase.contains("end together, no swap"), "{phrase}");
+        assert_eq!(
+            ["memory.max", "memory.swap.max", "memory.oom.group"].map(|f| text(&room, f)),
+            ["1048576", "0", "1"]
+        );
+        let phrase = room.limit_pids(64).expect("limit");
+        assert!(phrase.contains("pids.max 65"), "{phrase}");
+        assert_eq!(text(&room, "pids.max"), "65");
+    }
+
+    #[test]
+    fn on_plain_files_v1_bounds_memory_with_swap() {
+        let files = [("memory.limit_in_bytes", ""), ("memory.memsw.limit_in_bytes", "")];
+        let (_dir, room) = room(Version::V1, &files);
+        let phrase = room.limit_memory(4096).expect("limit");
+        assert!(phrase.contains("swap included"), "{phrase}");
+        assert_eq!(text(&room, "memory.memsw.limit_in_bytes"), "4096");
+    }
+
+    #[test]
+    fn on_plain_files_a_kernel_without_swap_accounting_is_not_praised() {
+        for (version, file) in [(Version::V1, "memory.limit_in_bytes"), (Version::V2, "memory.max")] {
+            let (_dir, room) = room(version, &[(file, "")]);
+            let phrase = room.limit_memory(4096).expect("limit");
+            assert!(phrase.contains("swap not counted") && !phrase.contains("end together"), "{phrase}");
+        }
+    }
+
+    #[test]
+    fn on_plain_files_a_bound_that_does_not_hold_is_an_error() {
+        let (_dir, room) = room(Version::V2, &[("memory.max", "999999")]);
+        // A plain file keeps the digits that a shorter text does not cover.
+        let error = room.limit_memory(1).expect_err("199999").to_string();
+        assert!(error.contains("199999"), "{error}");
+        assert!(room.limit_pids(1).is_err(), "there is no pids.max");
+    }
+
+    #[test]
+    fn on_plain_files_the_greatest_bound_is_what_the_kernel_takes() {
+        let (_dir, room) = room(Version::V1, &[("pids.max", "")]);
+        room.limit_pids(u64::MAX).expect("limit");
+        assert_eq!(text(&room, "pids.max"), "4194304");
+    }
+
+    #[test]
+    fn on_plain_files_both_interfaces_are_read() {
+        let v1 = [
+            ("memory.max_usage_in_bytes", "4096\n"),
+            ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"),
+            ("cpuacct.usage", "5000999\n"),
+        ];
+        let v2 = [
+            ("memory.peak", "4096\n"),
+            ("memory.events", "low 0\noom 5\noom_kill 2\noom_group_kill 1\n"),
+            ("cpu.stat", "usage_usec 5000\nuser_usec 1\n"),
+        ];
+        for (version, files) in [(Version::V1, v1), (Version::V2, v2)] {
+            let (_dir, room) = room(version, &files);
+            let seen = (room.memory_peak(), room.oom_kills(), room.cpu_usec());
+            assert_eq!(seen, (Some(4096), Some(2), Some(5000)), "{version:?}");
+        }
+        let (_dir, bare) = room(Version::V2, &[]);
+        assert_eq!((bare.memory_peak(), bare.oom_kills(), bare.cpu_usec()), (None, None, None));
+    }
+}

@@ -1,0 +1,201 @@
+//! Where in the cgroup trees this process is, computed from what `/proc` says. Nothing is touched.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// Which of the two interfaces a tree has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    /// One tree for each controller, or for a few of them.
+    V1,
+    /// The one unified tree.
+    V2,
+}
+
+/// What a tree can do for us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Holds {
+    /// It bounds memory.
+    pub(super) memory: bool,
+    /// It bounds processes.
+    pub(super) pids: bool,
+    /// It counts CPU time.
+    pub(super) cpu: bool,
+}
+
+impl Holds {
+    /// Of controllers by the kernel's names.
+    pub(super) fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut holds = Self::default();
+        for name in names {
+            match name {
+                "memory" => holds.memory = true,
+                "pids" => holds.pids = true,
+                "cpuacct" => holds.cpu = true,
+                _ => {}
+            }
+        }
+        holds
+    }
+}
+
+impl fmt::Display for Holds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [(self.memory, "memory"), (self.pids, "pids"), (self.cpu, "cpu")];
+        let held: Vec<_> = words.iter().filter(|(held, _)| *held).map(|(_, word)| *word).collect();
+        f.write_str(&held.join(", "))
+    }
+}
+
+/// The group of one tree in which this process is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The interface of the tree.
+    pub(super) version: Version,
+    /// The v1 controllers of the tree; of v2 only the group itself can say.
+    pub(super) holds: Holds,
+    /// The group's directory.
+    pub(super) dir: PathBuf,
+    /// Where its tree is mounted.
+    pub(super) top: PathBuf,
+}
+
+/// One line of `/proc/self/mountinfo` that is about a cgroup tree.
+struct Mount {
+    root: PathBuf,
+    at: PathBuf,
+    version: Version,
+    options: String,
+}
+
+/// The places of a process with this `/proc/<pid>/cgroup` and `/proc/<pid>/mountinfo`, in the order
+/// of the former. Trees without a mount that shows the group are passed over.
+pub(super) fn places(memberships: &str, mountinfo: &str) -> Vec<Place> {
+    let mounts: Vec<Mount> = mountinfo.lines().filter_map(mount).collect();
+    memberships.lines().filter_map(|line| place(line, &mounts)).collect()
+}
+
+/// A line `id:controllers:path`; of v2 `0::path`. cgroups(7).
+fn place(line: &str, mounts: &[Mount]) -> Option<Place> {
+    let mut fields = line.splitn(3, ':').skip(1);
+    let (controllers, path) = (fields.next()?, Path::new(fields.next()?));
+    let version = if controllers.is_empty() { Version::V2 } else { Version::V1 };
+    let first = controllers.split(',').next()?;
+    let same_tree = |mount: &&Mount| {
+        mount.version == version && (version == Version::V2 || mount.options.split(',').any(|option| option == first))
+    };
+    let shown = |mount: &Mount| Some((mount.at.join(path.strip_prefix(&mount.root).ok()?), mount.at.clone()));
+    let (dir, top) = mounts.iter().filter(same_tree).find_map(shown)?;
+    // `/..` stands for what lies outside of the own cgroup namespace.
+    if path.starts_with("/..") {
+        return None;
+    }
+    let holds = Holds::of(controllers.split(','));
+    Some(Place { version, holds, dir, top })
+}
+
+/// Fields 4 and 5 are the root and the mount point; after the lone `-` come type, source and
+/// options. proc_pid_mountinfo(5).
+fn mount(line: &str) -> Option<Mount> {
+    let (front, back) = line.split_once(" - ")?;
+    let mut back = back.split(' ');
+    let version = match back.next()? {
+        "cgroup" => Version::V1,
+        "cgroup2" => Version::V2,
+        _ => return None,
+    };
+    let options = back.nth(1)?.to_owned();
+    let mut front = front.split(' ').skip(3);
+    Some(Mount { root: unescape(front.next()?), at: unescape(front.next()?), version, options })
+}
+
+/// Blank, tab, newline and backslash stand there as a backslash and three octal digits.
+fn unescape(field: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|_| byte == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(code) => {
+                bytes.push(code);
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIFIED: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
+    const HYBRID: &str = "\
+        22 1 0:21 / / rw - ext4 /dev/vda rw\n\
+        33 31 0:30 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
+        35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+        40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd\n\
+        41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+
+    fn dirs(memberships: &str, mountinfo: &str) -> Vec<String> {
+        places(memberships, mountinfo).iter().map(|place| place.dir.display().to_string()).collect()
+    }
+
+    #[test]
+    fn the_unified_tree_is_found() {
+        let found = places("0::/user.slice/x.scope\n", UNIFIED);
+        let place = found.first().expect("one place");
+        assert_eq!((place.version, place.holds), (Version::V2, Holds::default()));
+        assert_eq!(place.dir, Path::new("/sys/fs/cgroup/user.slice/x.scope"));
+        assert_eq!(place.top, Path::new("/sys/fs/cgroup"));
+    }
+
+    #[test]
+    fn every_tree_of_a_hybrid_host_is_found() {
+        let found = places("5:pids:/\n4:memory:/a\n2:cpu,cpuacct:/b\n1:name=systemd:/c\n0::/d\n", HYBRID);
+        let seen: Vec<_> = found.iter().map(|place| (place.dir.display().to_string(), place.holds)).collect();
+        let holds = |names: &[&str]| Holds::of(names.iter().copied());
+        // `pids` has no mount, so nothing can be done there.
+        let expected = [
+            ("/sys/fs/cgroup/memory/a".to_owned(), holds(&["memory"])),
+            ("/sys/fs/cgroup/cpu,cpuacct/b".to_owned(), holds(&["cpuacct"])),
+            ("/sys/fs/cgroup/systemd/c".to_owned(), holds(&[])),
+            ("/sys/fs/cgroup/unified/d".to_owned(), holds(&[])),
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn the_root_of_the_mount_is_taken_off() {
+        let inside = "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
+        assert_eq!(dirs("0::/docker/abc/x\n", inside), ["/sys/fs/cgroup/x"]);
+        assert_eq!(dirs("0::/docker/abc\n", inside), ["/sys/fs/cgroup/"]);
+        assert_eq!(dirs("0::/docker/abcd\n", inside), [""; 0]);
+    }
+
+    #[test]
+    fn what_lies_outside_of_the_namespace_is_no_place() {
+        assert_eq!(dirs("0::/../other\n", UNIFIED), [""; 0]);
+        assert_eq!(dirs("0::/x\n", ""), [""; 0]);
+        assert_eq!(dirs("broken\n", UNIFIED), [""; 0]);
+    }
+
+    #[test]
+    fn blanks_in_mount_points_are_read() {
+        let odd = "30 23 0:26 / /my\\040groups\\134x rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(dirs("0::/a\n", odd), ["/my groups\\x/a"]);
+        assert_eq!(unescape("/a\\04"), Path::new("/a\\04"));
+    }
+
+    #[test]
+    fn what_is_held_is_named() {
+        assert_eq!(Holds::of(["memory", "pids", "cpuacct", "io"]).to_string(), "memory, pids, cpu");
+        assert_eq!(Holds::default().to_string(), "");
+    }
+}

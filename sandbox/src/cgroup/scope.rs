@@ -1,0 +1,186 @@
+//! A scope of our own from systemd, asked for through its `busctl`: a cgroup that is ours, with
+//! this process moved into it, as `systemd-run --scope` would do before it starts a program. Only
+//! where systemd runs, and only when nothing nearer serves.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags};
+
+use super::delegated::gives_limits;
+use super::place::{Place, Version};
+use super::seat::{Roots, Unusable, is_service};
+use crate::wait;
+
+/// How long systemd may take altogether.
+const PATIENCE: Duration = Duration::from_millis(1500);
+/// How much of what `busctl` complains about is kept.
+const COMPLAINT: u64 = 4096;
+
+/// Who manages the cgroups of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manager {
+    /// Whoever may write there.
+    Nobody,
+    /// systemd: only what it delegates is ours.
+    Systemd,
+}
+
+/// Who it is.
+pub(super) fn manager(roots: &Roots) -> Manager {
+    if roots.systemd.is_dir() { Manager::Systemd } else { Manager::Nobody }
+}
+
+/// Whether systemd could give us a better place. A service of its own stays where it is: its unit
+/// says whether it is delegated.
+pub(super) fn is_worth_asking(manager: Manager, places: &[Place]) -> bool {
+    let unified = places.iter().find(|place| place.version == Version::V2);
+    manager == Manager::Systemd && unified.is_some_and(|place| gives_limits(&place.top) && !is_service(&place.dir))
+}
+
+/// Has systemd make the scope and move this process into it.
+pub(super) fn enter(roots: &Roots) -> Result<(), Unusable> {
+    let until = Instant::now() + PATIENCE;
+    let unit = own_unit();
+    ask(&roots.busctl, &unit).map_err(Unusable::Scope)?;
+    wait_until_moved(&roots.cgroup, &unit, until)
+}
+
+/// The name of the scope of this process, which is made with `Delegate=yes`.
+pub(super) fn own_unit() -> String {
+    format!("proctor-{}.scope", std::process::id())
+}
+
+fn ask(busctl: &Path, unit: &str) -> Result<(), String> {
+    let child = command(busctl, unit).spawn().map_err(|error| format!("`{}`: {error}", busctl.display()))?;
+    let (mut child, in_time) = waited(child).map_err(|error| format!("cannot wait for `busctl`: {error}"))?;
+    let Some(success) = in_time else { return Err(format!("no answer within {} ms", PATIENCE.as_millis())) };
+    if success {
+        return Ok(());
+    }
+    let mut complaint = String::new();
+    if let Some(stderr) = child.stderr.take() {
+        drop(stderr.take(COMPLAINT).read_to_string(&mut complaint));
+    }
+    Err(complaint.trim().replace('\n', " "))
+}
+
+/// Waits for the child, and kills it where it takes too long. `Some` where it ended by itself,
+/// with whether it succeeded.
+fn waited(mut child: Child) -> std::io::Result<(Child, Option<bool>)> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let ended = pid.and_then(|pid| {
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        wait::readable(pidfd.as_fd(), PATIENCE).ok()
+    });
+    if ended.is_none() {
+        child.kill()?;
+    }
+    let status = child.wait()?;
+    Ok((child, ended.map(|()| status.success())))
+}
+
+/// `StartTransientUnit(name, mode, properties, aux)`, org.freedesktop.systemd1(5).
+#[expect(clippy::disallowed_methods, reason = "the service manager is asked by its own program, once")]
+fn command(busctl: &Path, unit: &str) -> Command {
+    let user = rustix::process::geteuid();
+    let pid = std::process::id().to_string();
+    let mut command = Command::new(busctl);
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    if !user.is_root() {
+        command.arg("--user").env("XDG_RUNTIME_DIR", format!("/run/user/{}", user.as_raw()));
+    }
+    command.args(["--allow-interactive-authorization=no", "call", "org.freedesktop.systemd1"]);
+    command.args(["/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager", "StartTransientUnit"]);
+    command.args(["ssa(sv)a(sa(sv))", unit, "fail", "4"]);
+    command.args(["Description", "s", "Proctor's groups for attempts"]);
+    command.args(["Delegate", "b", "true", "CollectMode", "s", "inactive-or-failed"]);
+    command.args(["PIDs", "au", "1", &pid, "0"]);
+    command
+}
+
+/// The answer names a job; the move is its last act, and nothing but our own entry in `/proc` tells
+/// of it to somebody who does not listen on the bus.
+fn wait_until_moved(cgroup: &Path, unit: &str, until: Instant) -> Result<(), Unusable> {
+    let moved = || std::fs::read_to_string(cgroup).is_ok_and(|text| is_in(&text, unit));
+    while !moved() {
+        if Instant::now() >= until {
+            let message = format!("`{unit}` was promised, but we were not moved into it in time");
+            return Err(Unusable::Scope(message));
+        }
+        pause();
+    }
+    Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the kernel tells no process that it was moved")]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(2));
+}
+
+/// Whether `/proc/self/cgroup` says that we are in the unit's own cgroup of v2.
+fn is_in(memberships: &str, unit: &str) -> bool {
+    let unified = memberships.lines().find_map(|line| line.strip_prefix("0::"));
+    unified.is_some_and(|path| Path::new(path).file_name().is_some_and(|name| name == unit))
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests write plain files")]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_own_scope_is_recognised() {
+        assert!(is_in("1:name=systemd:/x\n0::/user.slice/proctor-7.scope\n", "proctor-7.scope"));
+        assert!(!is_in("0::/user.slice/proctor-77.scope\n", "proctor-7.scope"));
+        assert!(!is_in("0::/proctor-7.scope/below\n", "proctor-7.scope"));
+        assert!(!is_in("", "proctor-7.scope"));
+    }
+
+    /// A program in the place of `busctl`.
+    fn script(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("busctl");
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("write");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+        (dir, path)
+    }
+
+    #[test]
+    fn a_refusal_is_passed_on() {
+        let (_dir, busctl) = script("echo 'Call failed: no bus' >&2; exit 1");
+        assert_eq!(ask(&busctl, "x.scope"), Err("Call failed: no bus".to_owned()));
+        let absent = ask(Path::new("/absent/busctl"), "x.scope").expect_err("not there");
+        assert!(absent.contains("/absent/busctl"), "{absent}");
+    }
+
+    #[test]
+    fn a_manager_that_hangs_is_given_up() {
+        let (_dir, busctl) = script("exec sleep 100");
+        let started = Instant::now();
+        let why = ask(&busctl, "x.scope").expect_err("hangs");
+        assert!(why.contains("no answer"), "{why}");
+        assert!(started.elapsed() < PATIENCE * 4, "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn a_promise_that_is_not_kept_is_given_up() {
+        let (dir, busctl) = script("exit 0");
+        std::fs::write(dir.path().join("cgroup"), "0::/elsewhere\n").expect("write");
+        let roots = Roots { cgroup: dir.path().join("cgroup"), busctl, ..Roots::default() };
+        let why = enter(&roots).expect_err("not moved").to_string();
+        assert!(why.contains("were not moved"), "{why}");
+    }
+
+    #[test]
+    fn who_has_no_systemd_is_not_asked() {
+        let roots = Roots { systemd: "/absent".into(), ..Roots::default() };
+        assert_eq!(manager(&roots), Manager::Nobody);
+        assert!(!is_worth_asking(Manager::Systemd, &[]));
+    }
+}

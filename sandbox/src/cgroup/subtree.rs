@@ -1,0 +1,198 @@
+//! The directory of ours in one cgroup tree, below which all groups of attempts lie: made, locked
+//! for as long as its owner lives, and removed; and what dead owners left behind.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::control;
+
+/// What the name of each such directory begins with.
+const PREFIX: &str = "proctor-";
+/// The group of our own process, where it has to be in one.
+pub(super) const OWN: &str = "daemon";
+/// How long the removal of what has no process any more may take altogether.
+const LAST_TASKS: Duration = Duration::from_millis(500);
+/// How often a sweeper may take a directory away from us that we have just made.
+const TRIES: usize = 5;
+
+/// A locked directory that holds groups. It goes when it is dropped.
+#[derive(Debug)]
+pub(super) struct Subtree {
+    dir: PathBuf,
+    _lock: OwnedFd,
+}
+
+impl Subtree {
+    /// Makes one below `base`, for this process.
+    pub(super) fn create(base: &Path) -> io::Result<Self> {
+        for _ in 0..TRIES {
+            let dir = base.join(name()?);
+            make(&dir)?;
+            match lock(&dir) {
+                Ok(Some(lock)) => return Ok(Self { dir, _lock: lock }),
+                // A sweeper took it for abandoned, between the two calls.
+                Ok(None) => {}
+                Err(error) => {
+                    drop(fs::remove_dir(&dir));
+                    return Err(error);
+                }
+            }
+        }
+        let message = format!("other processes keep taking our directory in `{}` away", base.display());
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, message))
+    }
+
+    /// Its path.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+impl Drop for Subtree {
+    fn drop(&mut self) {
+        // What is left nevertheless, the next owner sweeps.
+        drop(remove_until(&self.dir, Instant::now() + LAST_TASKS));
+    }
+}
+
+/// Makes the directory of a group, closed to other users: whoever can open it can lock it.
+pub(super) fn make(dir: &Path) -> io::Result<()> {
+    let made = DirBuilder::new().mode(0o700).create(dir);
+    made.map_err(|error| io::Error::new(error.kind(), format!("making the group `{}`: {error}", dir.display())))
+}
+
+/// Removes what owners that are no more left below `base`: the groups of their attempts, with
+/// what may still live there, and their directories. Stops at `until`.
+pub(super) fn sweep(base: &Path, until: Instant) {
+    let Ok(entries) = fs::read_dir(base) else { return };
+    for entry in entries.flatten() {
+        if Instant::now() >= until {
+            return;
+        }
+        if !entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+            continue;
+        }
+        let dir = entry.path();
+        // Who holds the lock lives.
+        if let Ok(Some(_lock)) = lock(&dir) {
+            sweep_one(&dir, until);
+        }
+    }
+}
+
+/// Our own group is only removed, never killed: a process in it need not be a step's.
+fn sweep_one(dir: &Path, until: Instant) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for group in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        if group.file_name() != OWN {
+            kill(&group.path());
+        }
+        drop(remove_until(&group.path(), until));
+    }
+    drop(fs::remove_dir(dir));
+}
+
+/// Kills what is in a group, where the kernel offers that: Linux 5.14, v2. It has not all ended
+/// when this returns.
+pub(super) fn kill(dir: &Path) -> bool {
+    control::write(dir, "cgroup.kill", "1").is_ok()
+}
+
+/// Removes a group. The last task of a dead process leaves its group a moment after the process
+/// could be waited for.
+pub(super) fn remove_until(dir: &Path, until: Instant) -> io::Result<()> {
+    loop {
+        match fs::remove_dir(dir) {
+            Err(error) if is_busy(&error) && Instant::now() < until => pause(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => return other,
+        }
+    }
+}
+
+/// Whether a group could not be removed because there is still something in it.
+pub(super) fn is_busy(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty)
+}
+
+#[expect(clippy::disallowed_methods, reason = "cgroup v1 tells nobody when the last task has left a group")]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(1));
+}
+
+/// Locks the directory; `None` where somebody else holds it, or it is gone.
+fn lock(dir: &Path) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let opened = match rustix::fs::open(dir, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        opened => opened?,
+    };
+    match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        locked => locked?,
+    }
+    // It may have been removed before it was locked.
+    let inode = rustix::fs::fstat(&opened)?.st_ino;
+    Ok(fs::symlink_metadata(dir).is_ok_and(|now| now.ino() == inode).then_some(opened))
+}
+
+/// The process id is for people; the rest makes the name unique in what several PID namespaces see.
+fn name() -> io::Result<String> {
+    let mut random = [0; 4];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    Ok(format!("{PREFIX}{}-{:08x}", std::process::id(), u32::from_ne_bytes(random)))
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests build plain directories")]
+mod tests {
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(50)
+    }
+
+    #[test]
+    fn in_plain_directories_a_live_owners_subtree_stays() {
+        let base = tempfile::tempdir().expect("tempdir");
+        let subtree = Subtree::create(base.path()).expect("subtree");
+        make(&subtree.dir().join("1")).expect("group");
+        sweep(base.path(), soon());
+        assert!(subtree.dir().join("1").exists());
+        fs::remove_dir(subtree.dir().join("1")).expect("remove");
+        let dir = subtree.dir().to_owned();
+        drop(subtree);
+        assert!(!dir.exists());
+    }
+
+    #[test]
+    fn in_plain_directories_what_nobody_holds_is_swept_and_nothing_else() {
+        let base = tempfile::tempdir().expect("tempdir");
+        for dir in ["proctor-1-abc/1", "proctor-1-abc/daemon", "proctor-2-abc", "other/1"] {
+            fs::create_dir_all(base.path().join(dir)).expect("mkdir");
+        }
+        fs::write(base.path().join("proctor-file"), "").expect("write");
+        std::os::unix::fs::symlink("other", base.path().join("proctor-link")).expect("symlink");
+        sweep(base.path(), soon());
+        let mut left: Vec<_> = fs::read_dir(base.path()).expect("list").flatten().map(|e| e.file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["other", "proctor-file", "proctor-link"]);
+        assert!(base.path().join("other/1").exists());
+    }
+
+    #[test]
+    fn a_removal_that_cannot_succeed_ends() {
+        let base = tempfile::tempdir().expect("tempdir");
+        fs::write(base.path().join("file"), "").expect("write");
+        let error = remove_until(base.path(), soon()).expect_err("not empty");
+        assert!(is_busy(&error), "{error}");
+        remove_until(&base.path().join("absent"), soon()).expect("gone already");
+    }
+}
