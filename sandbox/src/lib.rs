@@ -19,6 +19,7 @@ mod host;
 mod launcher;
 mod policy;
 mod running;
+mod seccomp;
 mod setup;
 mod space;
 mod sys;

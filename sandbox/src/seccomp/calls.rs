@@ -219,3 +219,97 @@ pub(super) const LEGACY: &[Group] = &[];
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("the table of system calls is written for x86_64 and aarch64");
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::seccomp::assembler::Word;
+    use crate::seccomp::decision::{compile, refusal};
+    use crate::seccomp::machine::{Call, check, run};
+
+    fn program() -> Vec<libc::sock_filter> {
+        compile(ARCH, UNKNOWN, &steps())
+    }
+
+    fn all() -> impl Iterator<Item = (&'static Known, Decision)> {
+        TABLE.iter().chain(LEGACY).flat_map(|(decision, calls)| calls.iter().map(|call| (call, *decision)))
+    }
+
+    fn with(call: Call, word: Word, value: u32) -> Call {
+        let mut arguments = call.arguments;
+        match word {
+            Word::Low(at) => arguments[at as usize] = arguments[at as usize] >> 32 << 32 | u64::from(value),
+            Word::High(at) => arguments[at as usize] = arguments[at as usize] & 0xffff_ffff | u64::from(value) << 32,
+            Word::Number | Word::Arch => {}
+        }
+        Call { arguments, ..call }
+    }
+
+    #[test]
+    fn no_call_is_named_twice() {
+        let mut names = BTreeMap::new();
+        for (call, _) in all() {
+            let before = names.insert(call.number, call.name);
+            assert_eq!(before, None, "{} again", call.name);
+        }
+        assert!(names.len() > 250);
+    }
+
+    #[test]
+    fn the_kernel_can_take_it() {
+        let program = program();
+        check(&program);
+        assert!(program.len() < 512, "{} instructions: the search is balanced, and checks are shared", program.len());
+    }
+
+    #[test]
+    fn every_number_is_decided_as_the_table_says() {
+        let program = program();
+        let table: BTreeMap<u32, Decision> = all().map(|(call, decision)| (call.number, decision)).collect();
+        for number in (0..4096).chain(0x4000_0000..0x4000_0400).chain([WITNESS - 1, WITNESS + 1, SKIPPED - 1]) {
+            let decision = table.get(&number).unwrap_or(&UNKNOWN);
+            let call = Call::new(number);
+            assert_eq!(run(&program, &call), decision.answer(&call), "call {number:#x}");
+        }
+        assert_eq!(run(&program, &Call::new(WITNESS)), refusal(WITNESSED));
+        assert_eq!(run(&program, &Call::new(SKIPPED)), libc::SECCOMP_RET_ALLOW);
+    }
+
+    #[test]
+    fn every_rule_decides_as_written_around_all_its_turns() {
+        let program = program();
+        for (known, decision) in all() {
+            let turns = decision.turns();
+            for (word, value) in &turns {
+                for (other, beside) in &turns {
+                    let call = with(with(Call::new(known.number), *other, *beside), *word, *value);
+                    assert_eq!(run(&program, &call), decision.answer(&call), "{}: {call:x?}", known.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn another_calling_convention_finds_nothing() {
+        let program = program();
+        // AUDIT_ARCH_I386, AUDIT_ARCH_ARM, AUDIT_ARCH_X86_64 with its bits turned, nonsense.
+        for arch in [0x4000_0003, 0x4000_0028, !ARCH, 0] {
+            for number in (0..1024).chain([WITNESS, SKIPPED]) {
+                let call = Call { arch, ..Call::new(number) };
+                assert_eq!(run(&program, &call), refusal(Errno::ENOSYS), "{call:x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_number_alone_decides_the_usual_calls() {
+        // The kernel remembers such answers and does not run the program for them (Linux 5.11).
+        let program = program();
+        for number in [libc::SYS_read, libc::SYS_write, libc::SYS_futex, libc::SYS_newfstatat, libc::SYS_munmap] {
+            let call = Call { arguments: [u64::MAX; 6], ..Call::new(u32::try_from(number).unwrap()) };
+            assert_eq!(run(&program, &call), libc::SECCOMP_RET_ALLOW);
+        }
+    }
+}

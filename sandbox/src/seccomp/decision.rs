@@ -146,10 +146,18 @@ pub(super) mod tests {
                 Self::Allow => libc::SECCOMP_RET_ALLOW,
                 Self::Refuse(errno) => refusal(errno),
                 Self::AnyBit { of, mask, then, otherwise } => {
-                    if word(of) & mask != 0 { then.answer(call) } else { otherwise.answer(call) }
+                    if word(of) & mask != 0 {
+                        then.answer(call)
+                    } else {
+                        otherwise.answer(call)
+                    }
                 }
                 Self::OneOf { of, mask, values, then, otherwise } => {
-                    if values.contains(&(word(of) & mask)) { then.answer(call) } else { otherwise.answer(call) }
+                    if values.contains(&(word(of) & mask)) {
+                        then.answer(call)
+                    } else {
+                        otherwise.answer(call)
+                    }
                 }
             }
         }

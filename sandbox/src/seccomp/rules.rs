@@ -276,3 +276,158 @@ pub(super) const MEMORY_FILE: Decision = without(Low(1), 0x4, NO_HUGE_PAGE);
 
 /// `SHM_HUGETLB`: as for `mmap`.
 pub(super) const SHARED_MEMORY: Decision = without(Low(2), 0x0800, NO_HUGE_PAGE);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seccomp::decision::refusal;
+    use crate::seccomp::machine::Call;
+
+    /// What the rule answers to a call with these first arguments; no error means allowed.
+    fn answer<const N: usize>(rule: &Decision, arguments: [u64; N]) -> Option<Errno> {
+        let call = arguments.iter().enumerate().fold(Call::new(0), |call, (at, value)| call.with(at, *value));
+        let answer = rule.answer(&call);
+        let errno = Errno::from_raw((answer & libc::SECCOMP_RET_DATA).cast_signed());
+        if answer == libc::SECCOMP_RET_ALLOW {
+            return None;
+        }
+        assert_eq!(answer, refusal(errno));
+        Some(errno)
+    }
+
+    const HIGH_BITS: u64 = 0xdead_beef_0000_0000;
+
+    #[test]
+    fn each_namespace_bit_is_refused_and_no_other() {
+        for bit in 0..64 {
+            let flag = 1_u64 << bit;
+            let namespace = [17, 25, 26, 27, 28, 29, 30].contains(&bit);
+            assert_eq!(answer(&CLONE, [flag]), namespace.then_some(Errno::EPERM), "clone, bit {bit}");
+            assert_eq!(answer(&UNSHARE, [flag]), (namespace || bit == 7).then_some(Errno::EPERM), "unshare, bit {bit}");
+        }
+        let thread = 0x003d_0f00;
+        assert_eq!(answer(&CLONE, [thread]), None);
+        assert_eq!(answer(&CLONE, [thread | 1 << 28]), Some(Errno::EPERM));
+    }
+
+    #[test]
+    fn families_types_and_protocols_are_listed() {
+        let socket = |family, kind, protocol| answer(&SOCKET, [family, kind, protocol]);
+        for family in (0..64).filter(|family| ![1, 2, 10, 16].contains(family)) {
+            assert_eq!(socket(family, 1, 0), Some(Errno::EAFNOSUPPORT), "family {family}");
+        }
+        let flags = 0o2_004_000;
+        for family in [2, 10, HIGH_BITS | 2] {
+            for (kind, protocol) in [(1, 0), (1, 6), (2, 0), (2, 17), (2, 1), (2, 58), (HIGH_BITS | 1, HIGH_BITS)] {
+                assert_eq!(socket(family, kind | flags, protocol), None, "{kind} {protocol}");
+            }
+            for (kind, protocol) in [(1, 262), (1, 132), (1, 17), (1, 256), (2, 115), (2, 136), (2, 6)] {
+                assert_eq!(socket(family, kind | flags, protocol), Some(Errno::EPROTONOSUPPORT), "{kind} {protocol}");
+            }
+            for kind in [3, 10] {
+                assert_eq!(socket(family, kind | flags, 6), Some(Errno::EPERM));
+            }
+            for kind in [0, 4, 5, 6, 15] {
+                assert_eq!(socket(family, kind, 0), Some(Errno::ESOCKTNOSUPPORT));
+            }
+        }
+        assert_eq!(socket(16, 3, 0), None);
+        assert!((1..32).all(|protocol| socket(16, 3, protocol) == Some(Errno::EPROTONOSUPPORT)));
+        assert_eq!(answer(&SOCKET_PAIR, [1, 1, 0]), None);
+        assert_eq!(answer(&SOCKET_PAIR, [2, 1, 0]), Some(Errno::EOPNOTSUPP));
+        assert_eq!(answer(&SOCKET_PAIR, [30, 1, 0]), Some(Errno::EAFNOSUPPORT));
+    }
+
+    #[test]
+    fn requests_that_are_refused() {
+        let ioctl = |request| answer(&IOCTL, [0, request]);
+        for request in [0x5412, 0x541c, 0x541d, 0x5423, HIGH_BITS | 0x5412] {
+            assert_eq!(ioctl(request), Some(Errno::EPERM), "{request:#x}");
+        }
+        for request in [0x5000_940e, 0x5000_9417, 0xc050_6617, 0x4080_6685, HIGH_BITS | 0xc050_6617] {
+            assert_eq!(ioctl(request), Some(Errno::ENOTTY), "{request:#x}");
+        }
+        // TCGETS, TIOCSCTTY, TIOCGWINSZ, FIONREAD, FIOCLEX, FS_IOC_GETFLAGS, FIEMAP, FICLONE.
+        for request in [0x5401, 0x540e, 0x5413, 0x541b, 0x5451, 0x8008_6601, 0xc020_660b, 0x4004_9409] {
+            assert_eq!(ioctl(request), None, "{request:#x}");
+        }
+    }
+
+    #[test]
+    fn limits_of_others_are_read_only() {
+        assert_eq!(answer(&LIMITS, [0, 7, 0x1000]), None);
+        assert_eq!(answer(&LIMITS, [HIGH_BITS, 7, 0x1000]), None);
+        assert_eq!(answer(&LIMITS, [1, 7, 0]), None);
+        assert_eq!(answer(&LIMITS, [1, 7, 0x1000]), Some(Errno::EPERM));
+        assert_eq!(answer(&LIMITS, [1, 7, 0x7fff_0000_0000]), Some(Errno::EPERM));
+    }
+
+    #[test]
+    fn nobody_puts_the_first_process_off() {
+        assert_eq!(answer(&SCHEDULING, [0]), None);
+        assert_eq!(answer(&SCHEDULING, [2]), None);
+        assert_eq!(answer(&SCHEDULING, [HIGH_BITS | 1]), Some(Errno::EPERM));
+        assert_eq!(answer(&PRIORITY, [0, 0, 5]), None);
+        assert_eq!(answer(&PRIORITY, [1, 1, 5]), None);
+        assert_eq!(answer(&PRIORITY, [0, 1, 5]), Some(Errno::EPERM));
+        assert_eq!(answer(&PRIORITY, [2, 1000, 5]), Some(Errno::EPERM));
+        assert_eq!(answer(&IO_PRIORITY, [1, 0, 5]), None);
+        assert_eq!(answer(&IO_PRIORITY, [1, 1, 5]), Some(Errno::EPERM));
+        assert_eq!(answer(&IO_PRIORITY, [3, 0, 5]), Some(Errno::EPERM));
+    }
+
+    #[test]
+    fn personalities_of_debuggers_alone() {
+        for persona in [0, 8, 0x0002_0000, 0x0004_0000, 0x0026_0008, 0xffff_ffff, HIGH_BITS] {
+            assert_eq!(answer(&PERSONALITY, [persona]), None, "{persona:#x}");
+        }
+        for persona in [1, 0x0010_0000, 0x0040_0000, 0x0044_0000, 0x0080_0000, 0xffff_fffe] {
+            assert_eq!(answer(&PERSONALITY, [persona]), Some(Errno::EPERM), "{persona:#x}");
+        }
+    }
+
+    #[test]
+    fn modes_without_the_set_user_id_bit() {
+        for mode in [0o644, 0o2755, 0o1777, 0o100_644] {
+            assert_eq!(answer(&MODE_SECOND, [0, mode]), None);
+            assert_eq!(answer(&MODE_THIRD, [0, 0, mode]), None);
+            assert_eq!(answer(&MODE_SECOND, [0, mode | 0o4000]), Some(Errno::EPERM));
+            assert_eq!(answer(&MODE_THIRD, [0, 0, mode | 0o4000]), Some(Errno::EPERM));
+        }
+        let (create, temporary) = (0o100, 0o20_200_000);
+        assert_eq!(answer(&OPENAT, [0, 0, create, 0o644]), None);
+        assert_eq!(answer(&OPENAT, [0, 0, create | 1, 0o4644]), Some(Errno::EPERM));
+        assert_eq!(answer(&OPENAT, [0, 0, temporary | 1, 0o4644]), Some(Errno::EPERM));
+        assert_eq!(answer(&OPENAT, [0, 0, 1, u64::MAX]), None, "no file is created, and the mode is chance");
+        assert_eq!(answer(&OPENAT, [0, 0, 0o200_000, u64::MAX]), None, "O_DIRECTORY is no O_TMPFILE");
+    }
+
+    #[test]
+    fn nodes_of_harmless_types() {
+        for kind in [0, 0o100_000, 0o10_000, 0o140_000] {
+            assert_eq!(answer(&MKNODAT, [0, 0, kind | 0o644]), None);
+            assert_eq!(answer(&MKNODAT, [0, 0, kind | 0o4644]), Some(Errno::EPERM));
+        }
+        for kind in [0o20_000, 0o60_000, 0o40_000, 0o120_000] {
+            assert_eq!(answer(&MKNODAT, [0, 0, kind | 0o644]), Some(Errno::EPERM));
+        }
+    }
+
+    #[test]
+    fn nothing_from_the_pool_of_huge_pages() {
+        assert_eq!(answer(&MMAP, [0, 4096, 3, 0x22]), None);
+        assert_eq!(answer(&MMAP, [0, 4096, 3, 0x4_0022]), Some(Errno::ENOMEM));
+        assert_eq!(answer(&MEMORY_FILE, [0, 3]), None);
+        assert_eq!(answer(&MEMORY_FILE, [0, 7]), Some(Errno::ENOMEM));
+        assert_eq!(answer(&SHARED_MEMORY, [0, 1, 0o1600]), None);
+        assert_eq!(answer(&SHARED_MEMORY, [0, 1, 0o5600]), Some(Errno::ENOMEM));
+    }
+
+    #[test]
+    fn no_lease_and_no_core_cookie() {
+        assert_eq!([0, 1, 2, 1031, 1033].map(|command| answer(&FCNTL, [0, command])), [None; 5]);
+        assert_eq!([1024, 1040].map(|command| answer(&FCNTL, [0, command])), [Some(Errno::EINVAL); 2]);
+        assert_eq!(answer(&PRCTL, [62]), Some(Errno::EINVAL));
+        assert_eq!(answer(&PRCTL, [38]), None);
+    }
+}
