@@ -33,7 +33,11 @@ check: ## format, lints, dependencies, schemas, rules of the house, documentatio
 schemas: ## write schemas/ from the types
 	@$(CARGO) xtask schemas
 
-bench: ## measure what one step costs, and how late a timeout is
+bench: ## measure attempts, kills, leftovers, output, steps, deadlines
 	@scripts/need cargo cc git
+	@bench/attempt
+	@bench/kill
+	@bench/leftovers
+	@bench/output
 	@bench/step
 	@bench/deadline

@@ -6,13 +6,14 @@ use toml::{Table, Value};
 use super::{Findings, Texts};
 
 /// Which crates of ours each crate may use. `core` is the lowest.
-const DIRECTIONS: [(&str, &[&str]); 7] = [
+const DIRECTIONS: [(&str, &[&str]); 8] = [
     ("core", &[]),
     ("sandbox", &["core"]),
     ("snapshot", &["core"]),
     ("runner", &["core", "sandbox", "snapshot"]),
     ("cli", &["core", "sandbox", "snapshot", "runner"]),
     ("tests", &["core", "sandbox", "snapshot", "runner"]),
+    ("bench", &["core", "runner"]),
     ("xtask", &["core"]),
 ];
 

@@ -1,0 +1,157 @@
+//! Where measurements take place: a small git repository, a state directory, an engine, a
+//! runtime. All of it goes when it is dropped.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use proctor_core::names::StepName;
+use proctor_core::outcome::Outcome;
+use proctor_core::plan::{Argv, Limit, Network, PlannedStep, ReadOnly, RelPath};
+use proctor_core::spec::{Adhoc, Operator, adhoc_step};
+use proctor_runner::{CancellationToken, Engine, EngineConfig, Helpers, Session, StepReport};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::program;
+
+/// How many files the repository has.
+const FILES: usize = 100;
+/// The bound of the layers of one session, in bytes.
+const DISK: u64 = 1 << 30;
+/// Where steps look for programs.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A repository and a state directory; they go with the last clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Place(Arc<TempDir>);
+
+impl Place {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// There is no git, or no room.
+    pub(crate) fn make() -> Result<Self> {
+        let root = TempDir::with_prefix("proctor-bench.").context("a scratch directory cannot be made")?;
+        make_repository(&root.path().join("repository"))?;
+        Ok(Self(Arc::new(root)))
+    }
+
+    pub(crate) fn repository(&self) -> PathBuf {
+        self.0.path().join("repository")
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.0.path().join("state")
+    }
+}
+
+/// An engine and its runtime, in one place.
+pub(crate) struct Arena {
+    engine: Engine,
+    runtime: Runtime,
+    place: Place,
+}
+
+impl Arena {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// A helper does not stand beside this program.
+    pub(crate) fn open(place: &Place) -> Result<Self> {
+        let runtime = Runtime::new().context("the runtime cannot be started")?;
+        let engine = Engine::open(config(place)?)?;
+        Ok(Self { engine, runtime, place: place.clone() })
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// A session over the repository.
+    ///
+    /// # Errors
+    /// The machine does not allow one.
+    pub(crate) fn session(&self, cancel: CancellationToken) -> Result<Session> {
+        let made = self.runtime.block_on(self.engine.session(&self.place.repository(), Limit::Max(DISK), cancel));
+        made.map_err(|error| anyhow::anyhow!("{}; {}", error.message(), error.hint().unwrap_or_default()))
+    }
+
+    /// Runs a step to its end.
+    ///
+    /// # Errors
+    /// It did not end in `expected`.
+    pub(crate) fn run(&self, session: &Session, step: &PlannedStep, expected: Outcome) -> Result<StepReport> {
+        self.runtime.block_on(run(session, step, expected))
+    }
+}
+
+/// Runs a step to its end, within the runtime.
+///
+/// # Errors
+/// It did not end in `expected`.
+pub(crate) async fn run(session: &Session, step: &PlannedStep, expected: Outcome) -> Result<StepReport> {
+    let report = session.run(step).await?;
+    let StepReport { evidence, doubts, .. } = &report;
+    if evidence.outcome != expected {
+        bail!("a step ended as {:?} and not as {expected:?}: {:?} {doubts:?}", evidence.outcome, evidence.termination);
+    }
+    Ok(report)
+}
+
+/// A step as `proctor exec` plans it.
+///
+/// # Errors
+/// The command is empty.
+pub(crate) fn step(argv: &[&str]) -> Result<PlannedStep> {
+    let adhoc = Adhoc {
+        cmd: Argv::new(argv.iter().map(|word| (*word).to_owned()).collect())?,
+        workdir: None::<RelPath>,
+        timeout_ms: None,
+        network: None::<Network>,
+        read_only: None::<ReadOnly>,
+        env_allowlist: None,
+        env: BTreeMap::new(),
+    };
+    let planned = adhoc_step(&adhoc, StepName::new("bench")?, None, &Operator::default());
+    planned.map_err(|diagnostics| anyhow::anyhow!("the step cannot be planned: {diagnostics:?}"))
+}
+
+fn config(place: &Place) -> Result<EngineConfig> {
+    let own = std::env::current_exe().context("this program does not know where it stands")?;
+    let beside = |name: &str| own.with_file_name(name);
+    Ok(EngineConfig {
+        state_dir: place.state(),
+        helpers: Helpers { sandbox: beside("proctor-sandbox"), git: beside("proctor-git") },
+        // The real one: what toolchains keep there is mounted for every step.
+        home: program::setting("HOME", place.0.path().join("home"))?,
+        caller_env: BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]),
+        operator: Operator::default(),
+    })
+}
+
+fn make_repository(at: &Path) -> Result<()> {
+    std::fs::create_dir(at)?;
+    for number in 0..FILES {
+        write(&at.join(format!("f{number}")), format!("file {number}\n").as_bytes())?;
+    }
+    write(&at.join(".gitignore"), b"big\nbuild\n")?;
+    for arguments in [&["init", "--quiet"][..], &["add", "--all"], &["commit", "--quiet", "--message=files"]] {
+        let identity = ["-c", "user.name=Bench", "-c", "user.email=bench@example.org"];
+        let mut git = program::quiet("git", &[&identity[..], arguments].concat());
+        git.current_dir(at).env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
+        let status = git.status().context("git cannot be started")?;
+        ensure!(status.success(), "`git {}` ended with {status}", arguments.join(" "));
+    }
+    Ok(())
+}
+
+/// Writes a file of a repository that goes away.
+///
+/// # Errors
+/// The system refuses.
+#[expect(clippy::disallowed_methods, reason = "a file of a scratch repository is nothing of ours")]
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    std::fs::write(path, bytes).with_context(|| format!("`{}` cannot be written", path.display()))
+}

@@ -1,0 +1,165 @@
+//! One sandboxed `/bin/true` beside the same one under bubblewrap and under plain posix_spawn,
+//! alternating; then all of it with a large parent.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+use proctor_core::outcome::Outcome;
+use proctor_core::plan::PlannedStep;
+use proctor_runner::{CancellationToken, Session};
+use tokio::time::Instant;
+
+use crate::arena::{Arena, Place, step};
+use crate::figures::{Bars, Sample, heading, ratio, row};
+use crate::stages::Stages;
+use crate::{machine, program};
+
+/// What is run.
+const COMMAND: &str = "/bin/true";
+/// How many rounds are run before any is measured.
+const WARM_UP: usize = 20;
+/// How many rounds follow each other with the same parent.
+const BLOCK: usize = 50;
+/// How much is resident in the large parent, in bytes.
+const LARGE: usize = 2 << 30;
+/// How much memory must be left beside it.
+const ROOM: u64 = 1 << 30;
+
+/// What one attempt of ours may cost of one of bubblewrap's.
+const COLD: f64 = 0.7;
+/// What a large parent may add.
+const UNCHANGED: f64 = 1.15;
+
+/// What was measured with one size of the parent.
+#[derive(Default)]
+struct Samples {
+    plain: Sample,
+    peer: Sample,
+    cold: Sample,
+}
+
+/// Measures, prints, and holds the medians to their bars. RUNS is how many rounds.
+///
+/// # Errors
+/// Something does not run at all.
+pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
+    let runs = program::setting("RUNS", 200)?;
+    if !program::is_there("bwrap") {
+        println!("skipped: bench/attempt needs bwrap, the peer that it measures against");
+        return Ok(());
+    }
+    let place = Place::make()?;
+    let arena = Arena::open(&place)?;
+    let mut bench = Bench::new(&arena, &place)?;
+    bench.rounds(WARM_UP, &mut Samples::default())?;
+    let (mut small, mut large) = (Samples::default(), Samples::default());
+    let has_room = machine::available_memory() >= LARGE as u64 + ROOM;
+    let mut left: usize = runs;
+    // In turns, so that what else happens on the machine falls on both.
+    while left > 0 {
+        let block = left.min(BLOCK);
+        bench.rounds(block, &mut small)?;
+        if has_room {
+            let ballast = resident(LARGE);
+            bench.rounds(block, &mut large)?;
+            drop(ballast);
+        }
+        left -= block;
+    }
+    small.show(&heading(&format!("{runs} rounds, milliseconds")), "");
+    hold(bars, "an attempt", &small);
+    if has_room {
+        large.show("", " with 2 GiB");
+        hold(bars, "an attempt with 2 GiB resident in the parent", &large);
+        let grown = ratio(large.cold.median(), small.cold.median());
+        bars.at_most("an attempt with 2 GiB resident to one without", grown, UNCHANGED);
+    } else {
+        println!("skipped: a parent with 2 GiB resident needs 3 GiB of free memory");
+    }
+    bench.breakdown(runs)
+}
+
+fn hold(bars: &mut Bars, what: &str, samples: &Samples) {
+    let peer = samples.peer.median();
+    bars.at_most(&format!("{what} to bubblewrap's"), ratio(samples.cold.median(), peer), COLD);
+}
+
+impl Samples {
+    fn show(&self, heading: &str, with: &str) {
+        println!("{heading}");
+        let rows = [("posix_spawn", &self.plain), ("bubblewrap", &self.peer), ("proctor, cold", &self.cold)];
+        for (name, sample) in rows {
+            let times = ratio(sample.median(), self.peer.median());
+            println!("{} {times:>7.2} x bubblewrap", row(&format!("{name}{with}"), sample));
+        }
+    }
+}
+
+/// The contestants.
+struct Bench<'a> {
+    arena: &'a Arena,
+    session: Session,
+    step: PlannedStep,
+    plain: Command,
+    peer: Command,
+}
+
+impl<'a> Bench<'a> {
+    fn new(arena: &'a Arena, place: &Place) -> Result<Self> {
+        let session = arena.session(CancellationToken::new())?;
+        Ok(Self {
+            arena,
+            session,
+            step: step(&[COMMAND])?,
+            plain: program::quiet(COMMAND, &[]),
+            peer: bubblewrap(&place.repository().display().to_string()),
+        })
+    }
+
+    fn rounds(&mut self, count: usize, samples: &mut Samples) -> Result<()> {
+        for _ in 0..count {
+            samples.plain.push(program::timed(&mut self.plain)?);
+            samples.peer.push(program::timed(&mut self.peer)?);
+            samples.cold.push(self.cold()?);
+        }
+        Ok(())
+    }
+
+    fn cold(&self) -> Result<Duration> {
+        let began = Instant::now();
+        self.arena.run(&self.session, &self.step, Outcome::Passed)?;
+        Ok(began.elapsed())
+    }
+
+    /// Where the time of an attempt goes: rounds of their own, since listening costs too.
+    fn breakdown(&self, runs: usize) -> Result<()> {
+        let stages = Stages::listen()?;
+        let mut whole = Sample::default();
+        for _ in 0..runs {
+            whole.push(self.cold()?);
+        }
+        println!("{}", heading("where it goes"));
+        for (stage, sample) in stages.samples() {
+            println!("{}", row(&stage, &sample));
+        }
+        println!("{}", row("all of it", &whole));
+        Ok(())
+    }
+}
+
+/// Bubblewrap with the flags that people give it.
+fn bubblewrap(repository: &str) -> Command {
+    let namespaces = ["--unshare-all", "--die-with-parent", "--new-session"];
+    let root = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"];
+    let scratch = ["--tmpfs", "/tmp", "--tmpfs", "/run", "--tmpfs", "/home"];
+    let work = ["--bind", repository, repository, "--chdir", repository];
+    let rest = ["--cap-drop", "ALL", "--clearenv", COMMAND];
+    program::quiet("bwrap", &[&namespaces[..], &root, &scratch, &work, &rest].concat())
+}
+
+/// Memory of which every page was written.
+fn resident(bytes: usize) -> Vec<u8> {
+    let ballast = vec![1; bytes];
+    std::hint::black_box(ballast)
+}

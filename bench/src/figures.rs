@@ -1,0 +1,120 @@
+//! Samples, their medians, and the bars that they are held to.
+
+use std::fmt;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long something took, each time.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Sample(Vec<Duration>);
+
+impl Sample {
+    pub(crate) fn push(&mut self, took: Duration) {
+        self.0.push(took);
+    }
+
+    /// The lower of the two middle ones where there are two; zero where there is none.
+    pub(crate) fn median(&self) -> Duration {
+        self.at(50)
+    }
+
+    pub(crate) fn greatest(&self) -> Duration {
+        self.at(100)
+    }
+
+    /// The smallest one that is not below `percent` of all.
+    fn at(&self, percent: usize) -> Duration {
+        let mut sorted = self.0.clone();
+        sorted.sort();
+        let rank = (sorted.len() * percent).div_ceil(100).max(1);
+        sorted.get(rank - 1).copied().unwrap_or_default()
+    }
+}
+
+/// Milliseconds: median, least, nine of ten, greatest.
+impl fmt::Display for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for percent in [50, 0, 90, 100] {
+            write!(f, " {:>9.2}", millis(self.at(percent)))?;
+        }
+        Ok(())
+    }
+}
+
+/// The heading of rows that end in a [`Sample`].
+pub(crate) fn heading(what: &str) -> String {
+    format!("{what:<28} {:>9} {:>9} {:>9} {:>9}", "median", "least", "90 %", "greatest")
+}
+
+/// One row below a [`heading`].
+pub(crate) fn row(name: &str, sample: &Sample) -> String {
+    format!("{name:<28}{sample}")
+}
+
+pub(crate) fn millis(took: Duration) -> f64 {
+    took.as_secs_f64() * 1000.0
+}
+
+/// `of` divided by `by`; a peer that took no time was not measured.
+pub(crate) fn ratio(of: Duration, by: Duration) -> f64 {
+    if by.is_zero() { f64::INFINITY } else { of.as_secs_f64() / by.as_secs_f64() }
+}
+
+/// What was held against a bar.
+#[derive(Debug, Default)]
+pub(crate) struct Bars {
+    missed: Vec<String>,
+}
+
+impl Bars {
+    /// Says how `value` stands to the most that it may be.
+    pub(crate) fn at_most(&mut self, what: &str, value: f64, most: f64) {
+        self.held(what, value <= most, &format!("{value:.3}, at most {most}"));
+    }
+
+    /// Says how `value` stands to the least that it may be.
+    pub(crate) fn at_least(&mut self, what: &str, value: f64, least: f64) {
+        self.held(what, value >= least, &format!("{value:.3}, at least {least}"));
+    }
+
+    /// Says whether something holds that has no number.
+    pub(crate) fn held(&mut self, what: &str, holds: bool, figure: &str) {
+        println!("{} {what}: {figure}", if holds { "ok  " } else { "OVER" });
+        if !holds {
+            self.missed.push(what.to_owned());
+        }
+    }
+
+    /// The end of the program.
+    pub(crate) fn conclude(self) -> ExitCode {
+        if self.missed.is_empty() {
+            return ExitCode::SUCCESS;
+        }
+        eprintln!("error: over the bar: {}", self.missed.join("; "));
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        let sample = |all: &[u64]| Sample(all.iter().copied().map(Duration::from_millis).collect());
+        assert_eq!(sample(&[]).median(), Duration::ZERO);
+        assert_eq!(sample(&[3, 1, 2]).median(), Duration::from_millis(2));
+        assert_eq!(sample(&[4, 3, 1, 2]).median(), Duration::from_millis(2));
+        assert_eq!(
+            (sample(&[5, 9]).at(0), sample(&[5, 9]).greatest()),
+            (Duration::from_millis(5), Duration::from_millis(9))
+        );
+    }
+
+    #[test]
+    fn a_peer_that_was_not_measured_is_no_reason_to_pass() {
+        let mut bars = Bars::default();
+        bars.at_most("a", ratio(Duration::from_millis(1), Duration::ZERO), 0.7);
+        assert_eq!(bars.missed, ["a"]);
+    }
+}

@@ -1,0 +1,115 @@
+//! How long after a kill the last process of an attempt is gone: daemonised grandchildren, each
+//! in a session of its own, that ignore every polite signal.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use proctor_core::outcome::Outcome;
+use proctor_runner::CancellationToken;
+use rustix::event::{PollFd, PollFlags};
+use tokio::time::Instant;
+
+use crate::arena::{Arena, Place, run, step};
+use crate::figures::{Bars, Sample, heading, millis, row};
+use crate::{machine, program};
+
+/// How many grandchildren there are, and the longest that they may take to go, in milliseconds.
+const CROWDS: [(usize, f64); 2] = [(20, 10.0), (400, 100.0)];
+/// How long a crowd may take to come, and how long it is waited for after the kill.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often is looked whether a crowd is complete.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Measures, prints, and holds the medians to their bars. RUNS is how many kills of each kind.
+///
+/// # Errors
+/// Something does not run at all, or a process outlives its kill.
+pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
+    let runs: usize = program::setting("RUNS", 10)?;
+    if !program::is_there("setsid") {
+        println!("skipped: bench/kill needs setsid");
+        return Ok(());
+    }
+    let place = Place::make()?;
+    let arena = Arena::open(&place)?;
+    println!("{}", heading(&format!("{runs} kills, milliseconds")));
+    for (crowd, most) in CROWDS {
+        let (mut gone, mut told) = (Sample::default(), Sample::default());
+        kill(&arena, crowd, usize::MAX)?;
+        for round in 0..runs {
+            let end = kill(&arena, crowd, round)?;
+            gone.push(end.gone);
+            told.push(end.told);
+        }
+        println!("{}", row(&format!("{crowd} processes gone"), &gone));
+        println!("{}", row("  … and the step's record", &told));
+        bars.at_most(&format!("milliseconds until {crowd} are gone, median"), millis(gone.median()), most);
+        println!("     the worst of {runs}: {:.2}", millis(gone.greatest()));
+    }
+    Ok(())
+}
+
+/// What one kill took, from the word to cancel.
+struct End {
+    /// Until the last process was gone, as the host sees it.
+    gone: Duration,
+    /// Until the runner said so.
+    told: Duration,
+}
+
+/// Has a crowd come, kills it, and watches it go.
+fn kill(arena: &Arena, crowd: usize, round: usize) -> Result<End> {
+    // An argument of `sleep` that nothing else on the machine has.
+    let marker = format!("0.{}{round:020}", rustix::process::getpid());
+    let script = format!(
+        "trap '' TERM HUP INT; i=0; while [ $i -lt {crowd} ]; do (setsid -f sleep 300 {marker} &); i=$((i + 1)); done; \
+         while :; do sleep 300; done"
+    );
+    let mut planned = step(&["sh", "-c", &script])?;
+    // The kill is what is measured, and not the time that a step has to end by itself.
+    planned.grace_ms = 0;
+    let cancel = CancellationToken::new();
+    let session = arena.session(cancel.clone())?;
+    arena.runtime().block_on(async {
+        let attempt = async { run(&session, &planned, Outcome::Cancelled).await.map(|_| Instant::now()) };
+        let watch = async {
+            let crowd = complete(&marker, crowd).await?;
+            let began = Instant::now();
+            // The end is seen from a thread of its own: the runtime is what is measured.
+            let watch = tokio::task::spawn_blocking(move || all_gone(&crowd));
+            cancel.cancel();
+            let gone = watch.await.context("the watch ended badly")??;
+            Ok::<_, anyhow::Error>((began, gone))
+        };
+        let (told, (began, gone)) = tokio::try_join!(attempt, watch)?;
+        let left = machine::marked(&marker)?;
+        ensure!(left.is_empty(), "{} processes outlived the kill", left.len());
+        Ok(End { gone: gone - began, told: told - began })
+    })
+}
+
+/// Waits until all of a crowd are there.
+async fn complete(marker: &str, crowd: usize) -> Result<Vec<OwnedFd>> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let there = machine::marked(marker)?;
+        // `setsid` has the marker among its arguments until it has become `sleep`.
+        if there.len() == crowd && there.iter().all(|pid| machine::is_named(*pid, "sleep")) {
+            return machine::watched(&there);
+        }
+        ensure!(Instant::now() < until, "{} of {crowd} processes came within {PATIENCE:?}", there.len());
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Waits until every one has ended; answers when the last one had.
+fn all_gone(crowd: &[OwnedFd]) -> Result<Instant> {
+    let timeout = rustix::time::Timespec::try_from(PATIENCE)?;
+    for member in crowd {
+        let mut waited = [PollFd::new(member, PollFlags::IN)];
+        let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut waited, Some(&timeout)))?;
+        ensure!(ready == 1, "a process is still there {PATIENCE:?} after the kill");
+    }
+    Ok(Instant::now())
+}

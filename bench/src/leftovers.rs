@@ -1,0 +1,113 @@
+//! What many timed-out attempts leave on the machine: nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use proctor_core::outcome::Outcome;
+use proctor_core::plan::PlannedStep;
+use proctor_runner::{CancellationToken, Session};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::arena::{Arena, Place, run, step};
+use crate::figures::Bars;
+use crate::{machine, program};
+
+/// How many attempts share a session.
+const SESSION: usize = 100;
+/// How long what others do on this machine is given to end, so that it is not mistaken for ours.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often is looked.
+const LOOK: Duration = Duration::from_millis(200);
+/// How many things are named.
+const NAMED: usize = 10;
+
+/// Runs the attempts, and compares the machine before and after. RUNS is how many.
+///
+/// # Errors
+/// Something does not run at all.
+pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
+    let runs: usize = program::setting("RUNS", 1000)?;
+    if !program::is_there("setsid") {
+        println!("skipped: bench/leftovers needs setsid");
+        return Ok(());
+    }
+    let place = Place::make()?;
+    // An argument of `sleep` that nothing else on the machine has.
+    let marker = format!("0.{}000007", rustix::process::getpid());
+    // What is made once (directories of the state, threads, a runtime's descriptors) is there
+    // before the machine is looked at.
+    attempts(&place, &marker, 10)?;
+    let before = machine::things(&place.state(), &marker)?;
+    let began = Instant::now();
+    attempts(&place, &marker, runs)?;
+    println!("{runs} attempts timed out in {:.1} s", began.elapsed().as_secs_f64());
+    let left = left(&place, &marker, &before)?;
+    for thing in left.iter().take(NAMED) {
+        println!("     left: {thing}");
+    }
+    for kind in ["process", "child", "namespace", "mount", "cgroup", "descriptor", "file"] {
+        let count = left.iter().filter(|thing| thing.split(' ').next() == Some(kind)).count();
+        bars.held(&format!("no {kind} stays"), count == 0, &format!("{count} of {runs} attempts"));
+    }
+    Ok(())
+}
+
+/// Runs attempts, as many at a time as there are processors, in sessions of their own.
+fn attempts(place: &Place, marker: &str, count: usize) -> Result<()> {
+    let arena = Arena::open(place)?;
+    let parallel = std::thread::available_parallelism()?.get();
+    let mut started = 0;
+    while started < count {
+        let session = Arc::new(arena.session(CancellationToken::new())?);
+        let until = (started + SESSION).min(count);
+        let numbers: Vec<usize> = (started..until).collect();
+        let shares = (0..parallel).map(|share| numbers.iter().copied().skip(share).step_by(parallel).collect());
+        arena.runtime().block_on(all(session, shares, marker))?;
+        started = until;
+    }
+    Ok(())
+}
+
+async fn all(session: Arc<Session>, shares: impl Iterator<Item = Vec<usize>>, marker: &str) -> Result<()> {
+    let mut workers: JoinSet<Result<()>> = JoinSet::new();
+    for share in shares {
+        let (session, marker) = (Arc::clone(&session), marker.to_owned());
+        workers.spawn(async move {
+            for number in share {
+                run(&session, &stubborn(&marker, number)?, Outcome::TimedOut).await?;
+            }
+            Ok(())
+        });
+    }
+    while let Some(worker) = workers.join_next().await {
+        worker.context("an attempt ended badly")??;
+    }
+    Ok(())
+}
+
+/// A step that ends by no word, with a daemon. Its time ends at another point of its life each time.
+fn stubborn(marker: &str, number: usize) -> Result<PlannedStep> {
+    let script = format!(
+        "trap '' TERM HUP INT; (setsid -f sleep 300 {marker} &); mkdir -p build/d; : >build/f; sleep 300 {marker}"
+    );
+    let mut planned = step(&["sh", "-c", &script])?;
+    planned.timeout_ms = 1 + (number as u64 * 7) % 40;
+    planned.grace_ms = (number as u64 % 3) * 5;
+    Ok(planned)
+}
+
+/// What is there now and was not there before, and stays.
+fn left(place: &Place, marker: &str, before: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+    let until = Instant::now() + PATIENCE;
+    let now = machine::things(&place.state(), marker)?;
+    let mut left: BTreeSet<String> = now.difference(before).cloned().collect();
+    while !left.is_empty() && Instant::now() < until {
+        machine::pause(LOOK)?;
+        let now = machine::things(&place.state(), marker)?;
+        left.retain(|thing| now.contains(thing));
+    }
+    Ok(left)
+}

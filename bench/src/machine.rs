@@ -1,0 +1,191 @@
+//! What the host shows of itself in /proc and /sys: processes, namespaces, mounts, cgroups,
+//! descriptors, memory.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use rustix::process::{Pid, PidfdFlags};
+
+/// One line about the machine and who measures on it.
+///
+/// # Errors
+/// The kernel does not say its name.
+pub(crate) fn describe(what: &str) -> Result<String> {
+    let system = rustix::system::uname();
+    let release = system.release().to_str().context("the kernel's name is no text")?;
+    let processors = std::thread::available_parallelism()?;
+    let who = if rustix::process::geteuid().is_root() { "root" } else { "an ordinary user" };
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or_default();
+    Ok(format!("\n{what}: Linux {release}, {processors} processors, load {load}, as {who}"))
+}
+
+/// The processes that have `marker` among their arguments.
+///
+/// # Errors
+/// /proc cannot be read.
+pub(crate) fn marked(marker: &str) -> Result<Vec<Pid>> {
+    let is_marked = |dir: &Path| {
+        // One that ends meanwhile is not there any more.
+        let line = fs::read(dir.join("cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == marker.as_bytes())
+    };
+    Ok(processes()?.into_iter().filter(|(_, dir)| is_marked(dir)).map(|(pid, _)| pid).collect())
+}
+
+/// Descriptors that tell the end of each process. One that has ended already is passed over.
+///
+/// # Errors
+/// No descriptor is left.
+pub(crate) fn watched(pids: &[Pid]) -> Result<Vec<OwnedFd>> {
+    let open = |pid: &Pid| match rustix::process::pidfd_open(*pid, PidfdFlags::empty()) {
+        Err(rustix::io::Errno::SRCH) => None,
+        other => Some(other.context("a process cannot be watched")),
+    };
+    pids.iter().filter_map(open).collect()
+}
+
+/// All processes, with their directories.
+fn processes() -> Result<Vec<(Pid, PathBuf)>> {
+    let entries = fs::read_dir("/proc").context("/proc cannot be read")?;
+    let process = |entry: fs::DirEntry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        Some((Pid::from_raw(number)?, entry.path()))
+    };
+    Ok(entries.filter_map(Result::ok).filter_map(process).collect())
+}
+
+/// What an attempt could leave on the machine, each thing by a name of its own.
+///
+/// # Errors
+/// /proc cannot be read.
+pub(crate) fn things(state: &Path, marker: &str) -> Result<BTreeSet<String>> {
+    let mut things = BTreeSet::new();
+    for (pid, dir) in processes()? {
+        let links = fs::read_dir(dir.join("ns")).into_iter().flatten().filter_map(Result::ok);
+        let names = links.filter_map(|link| fs::read_link(link.path()).ok());
+        things.extend(names.map(|name| format!("namespace {}", name.display())));
+        if is_child(&dir) {
+            things.insert(format!("child {pid}"));
+        }
+    }
+    things.extend(marked(marker)?.into_iter().map(|pid| format!("process {pid}")));
+    things.extend(descriptors()?.into_iter().map(|descriptor| format!("descriptor {descriptor}")));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").context("the mounts cannot be read")?;
+    things.extend(mounts.lines().map(|line| format!("mount {line}")));
+    directories(Path::new("/sys/fs/cgroup"), &mut |path| {
+        things.insert(format!("cgroup {}", path.display()));
+    });
+    files(state, &mut |path| {
+        things.insert(format!("file {}", path.display()));
+    });
+    Ok(things)
+}
+
+/// Whether it is a child of ours, ended and not waited for included.
+fn is_child(process: &Path) -> bool {
+    let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok());
+    parent == Some(rustix::process::getpid().as_raw_nonzero().get())
+}
+
+/// Every directory below `at`, links not followed. One that goes meanwhile is passed over.
+fn directories(at: &Path, see: &mut impl FnMut(&Path)) {
+    for entry in fs::read_dir(at).into_iter().flatten().filter_map(Result::ok) {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            see(&entry.path());
+            directories(&entry.path(), see);
+        }
+    }
+}
+
+/// Everything below `at`, links not followed.
+fn files(at: &Path, see: &mut impl FnMut(&Path)) {
+    for entry in fs::read_dir(at).into_iter().flatten().filter_map(Result::ok) {
+        see(&entry.path());
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            files(&entry.path(), see);
+        }
+    }
+}
+
+/// Our own descriptors, with what each leads to.
+fn descriptors() -> Result<Vec<String>> {
+    let entries = fs::read_dir("/proc/self/fd").context("our descriptors cannot be read")?;
+    let number_and_target = |entry: fs::DirEntry| {
+        // The one that reads the directory is among them, and gone when that is done.
+        let target = fs::read_link(entry.path()).ok().filter(|target| !target.ends_with("fd"))?;
+        Some(format!("{} to {}", entry.file_name().to_string_lossy(), target.display()))
+    };
+    Ok(entries.filter_map(Result::ok).filter_map(number_and_target).collect())
+}
+
+/// The bytes that this machine can still hand out.
+pub(crate) fn available_memory() -> u64 {
+    kibibytes("/proc/meminfo", "MemAvailable:").unwrap_or(0) << 10
+}
+
+/// The most bytes that were resident in this process since it started, or since
+/// [`forget_peak`].
+///
+/// # Errors
+/// /proc does not say.
+pub(crate) fn peak_memory() -> Result<u64> {
+    let peak = kibibytes("/proc/self/status", "VmHWM:").context("/proc does not say how much memory we use")?;
+    Ok(peak << 10)
+}
+
+/// Makes the present use of memory the peak (`clear_refs` of proc(5), value 5).
+///
+/// # Errors
+/// The kernel does not let us.
+#[expect(clippy::disallowed_methods, reason = "a switch of /proc, and no file")]
+pub(crate) fn forget_peak() -> Result<()> {
+    fs::write("/proc/self/clear_refs", "5").context("the peak of memory cannot be set back")
+}
+
+fn kibibytes(file: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB")?.parse().ok())
+}
+
+/// Whether a process runs the program of this name.
+pub(crate) fn is_named(pid: Pid, name: &str) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
+}
+
+/// Lets the machine go on for a moment.
+///
+/// # Errors
+/// The system refuses.
+pub(crate) fn pause(moment: Duration) -> Result<()> {
+    let timeout = rustix::time::Timespec::try_from(moment)?;
+    rustix::event::poll(&mut [], Some(&timeout)).context("the wait was interrupted")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program;
+
+    #[test]
+    fn what_stays_is_seen() {
+        let state = tempfile::tempdir().expect("temp");
+        let marker = format!("0.{}000009", rustix::process::getpid());
+        let before = things(state.path(), &marker).expect("looks");
+        let mut child = program::quiet("sleep", &["300", &marker]).spawn().expect("starts");
+        let (_reader, _writer) = std::io::pipe().expect("pipe");
+        std::fs::create_dir(state.path().join("left")).expect("makes");
+        let after = things(state.path(), &marker).expect("looks");
+        child.kill().and_then(|()| child.wait()).expect("ends");
+        for kind in ["child", "process", "descriptor", "file"] {
+            let count = after.difference(&before).filter(|thing| thing.split(' ').next() == Some(kind)).count();
+            assert_eq!(count, if kind == "descriptor" { 2 } else { 1 }, "{kind}");
+        }
+    }
+}

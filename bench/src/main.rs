@@ -1,0 +1,43 @@
+//! `proctor-bench`: what an attempt costs, how fast a kill is, what stays behind, how fast an
+//! output is read; each through the runner's own path, beside a peer where there is one. One
+//! argument names the measurement. The exit code is 1 where one is over its bar.
+
+mod arena;
+mod attempt;
+mod figures;
+mod kill;
+mod leftovers;
+mod machine;
+mod output;
+mod program;
+mod stages;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use figures::Bars;
+
+fn main() -> ExitCode {
+    match measured() {
+        Ok(bars) => bars.conclude(),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measured() -> Result<Bars> {
+    proctor_runner::claim_signals().context("signals cannot be claimed")?;
+    let name = std::env::args().nth(1).unwrap_or_default();
+    let mut bars = Bars::default();
+    println!("{}", machine::describe(&name)?);
+    match name.as_str() {
+        "attempt" => attempt::measure(&mut bars)?,
+        "kill" => kill::measure(&mut bars)?,
+        "leftovers" => leftovers::measure(&mut bars)?,
+        "output" => output::measure(&mut bars)?,
+        other => bail!("`{other}` is no measurement; they are attempt, kill, leftovers and output"),
+    }
+    Ok(bars)
+}

@@ -1,0 +1,144 @@
+//! How fast the output of a step is read and hashed, beside `cat | sha256sum`; and how much
+//! memory that takes.
+
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use proctor_core::evidence::StreamEvidence;
+use proctor_core::outcome::Outcome;
+use proctor_core::plan::PlannedStep;
+use proctor_runner::{CancellationToken, Session};
+use tokio::time::Instant;
+
+use crate::arena::{Arena, Place, step};
+use crate::figures::{Bars, Sample, heading, ratio, row};
+use crate::{machine, program};
+
+/// The share of the peer's throughput that ours must reach.
+const SHARE: f64 = 0.7;
+/// What a long output may take of memory beyond a short one, in bytes.
+const FLAT: u64 = 32 << 20;
+/// The short one, in bytes.
+const SHORT: u64 = 1 << 20;
+
+/// An output, as a command line of a shell; it takes the number of bytes.
+struct Source {
+    name: &'static str,
+    command: fn(u64) -> String,
+}
+
+/// Nothing is easier to compress than the first, and nothing harder than the second.
+const SOURCES: [Source; 2] = [
+    Source { name: "zeros", command: |bytes| format!("head -c {bytes} /dev/zero") },
+    Source { name: "noise", command: |bytes| format!("head -c {bytes} big") },
+];
+
+/// Measures, prints, and holds the medians to their bars. RUNS is how many rounds, BYTES how
+/// much each prints.
+///
+/// # Errors
+/// Something does not run at all, or what is recorded of an output is wrong.
+pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
+    let runs: usize = program::setting("RUNS", 7)?;
+    let bytes: u64 = program::setting("BYTES", 1 << 30)?;
+    if !program::is_there("sha256sum") {
+        println!("skipped: bench/output needs sha256sum, the peer that it measures against");
+        return Ok(());
+    }
+    let place = Place::make()?;
+    write_noise(&place.repository().join("big"), bytes)?;
+    let arena = Arena::open(&place)?;
+    let bench = Bench { session: arena.session(CancellationToken::new())?, arena: &arena, place: &place };
+    for source in &SOURCES {
+        bench.speed(source, bytes, runs, bars)?;
+        bench.memory(source, bytes, bars)?;
+    }
+    Ok(())
+}
+
+struct Bench<'a> {
+    arena: &'a Arena,
+    place: &'a Place,
+    session: Session,
+}
+
+impl Bench<'_> {
+    fn speed(&self, source: &Source, bytes: u64, runs: usize, bars: &mut Bars) -> Result<()> {
+        let command = (source.command)(bytes);
+        let planned = step(&["sh", "-c", &command])?;
+        let (mut peer, mut ours) = (Sample::default(), Sample::default());
+        self.peer(&command)?;
+        for _ in 0..runs {
+            let (took, hash) = self.peer(&command)?;
+            peer.push(took);
+            let began = Instant::now();
+            let stdout = self.output_of(&planned)?;
+            ours.push(began.elapsed());
+            check(&stdout, bytes, &hash)?;
+        }
+        println!("{}", heading(&format!("{runs} x {} MB of {}", bytes >> 20, source.name)));
+        for (name, sample) in [("cat | sha256sum", &peer), ("proctor", &ours)] {
+            let speed = bytes as f64 / (1 << 20) as f64 / sample.median().as_secs_f64();
+            println!("{} {speed:>7.0} MB/s", row(name, sample));
+        }
+        let share = ratio(peer.median(), ours.median());
+        bars.at_least(&format!("throughput of {} to the peer's", source.name), share, SHARE);
+        Ok(())
+    }
+
+    /// The most that is resident while a long output is read, beyond that of a short one.
+    fn memory(&self, source: &Source, bytes: u64, bars: &mut Bars) -> Result<()> {
+        let peak = |bytes: u64| {
+            machine::forget_peak()?;
+            self.output_of(&step(&["sh", "-c", &(source.command)(bytes)])?)?;
+            machine::peak_memory()
+        };
+        let (short, long) = (peak(SHORT)?, peak(bytes)?);
+        let more = long.saturating_sub(short);
+        let figure = format!("{} KiB beyond {} KiB", more >> 10, short >> 10);
+        bars.held(&format!("memory is flat over {}", source.name), more <= FLAT, &figure);
+        Ok(())
+    }
+
+    fn output_of(&self, planned: &PlannedStep) -> Result<StreamEvidence> {
+        Ok(self.arena.run(&self.session, planned, Outcome::Passed)?.evidence.stdout)
+    }
+
+    /// The same bytes through a pipe into `sha256sum`: how long it takes, and what it says.
+    fn peer(&self, command: &str) -> Result<(Duration, String)> {
+        let mut shell = program::quiet("sh", &["-c", &format!("{command} | sha256sum")]);
+        shell.current_dir(self.place.repository()).stdout(std::process::Stdio::piped());
+        let began = Instant::now();
+        let output = shell.output().context("the peer cannot be started")?;
+        let took = began.elapsed();
+        program::succeeded(&shell, output.status)?;
+        let text = String::from_utf8(output.stdout).context("the peer's answer is no text")?;
+        Ok((took, text.split(' ').next().unwrap_or_default().to_owned()))
+    }
+}
+
+/// What is on record of an output must be true: all of it hashed and counted, a part kept.
+fn check(stdout: &StreamEvidence, bytes: u64, hash: &str) -> Result<()> {
+    ensure!(stdout.complete && stdout.bytes == bytes, "{} of {bytes} bytes were seen", stdout.bytes);
+    ensure!(stdout.sha256.as_str() == hash, "the hash on record is {} and not {hash}", stdout.sha256);
+    ensure!(stdout.kept_bytes < bytes, "all of the output is kept: it is no long one; set BYTES higher");
+    Ok(())
+}
+
+/// Fills a file with bytes that do not compress, the same ones each time.
+#[expect(clippy::disallowed_methods, reason = "a file of a scratch repository is nothing of ours")]
+fn write_noise(path: &Path, bytes: u64) -> Result<()> {
+    let file = std::fs::File::create(path).with_context(|| format!("`{}` cannot be made", path.display()))?;
+    let mut file = BufWriter::with_capacity(1 << 20, file);
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for _ in 0..bytes.div_ceil(8) {
+        // xorshift64, <https://doi.org/10.18637/jss.v008.i14>.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        file.write_all(&state.to_ne_bytes())?;
+    }
+    file.flush().with_context(|| format!("`{}` cannot be written", path.display()))
+}

@@ -1,0 +1,84 @@
+//! Where the time of an attempt goes: hears what the runner tells of its stages.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use proctor_runner::timing;
+use tracing::field::{Field, Visit};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+
+use crate::figures::Sample;
+
+/// The stages that were heard of, by the order in which they were first heard.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Stages(Arc<Mutex<Heard>>);
+
+#[derive(Debug, Default)]
+struct Heard {
+    order: Vec<String>,
+    samples: BTreeMap<String, Sample>,
+}
+
+impl Stages {
+    /// Listens from now on, to all threads.
+    ///
+    /// # Errors
+    /// Somebody else listens already.
+    pub(crate) fn listen() -> Result<Self> {
+        let stages = Self::default();
+        let filtered = stages.clone().with_filter(Targets::new().with_target(timing::TARGET, LevelFilter::TRACE));
+        let subscriber = tracing_subscriber::registry().with(filtered);
+        tracing::subscriber::set_global_default(subscriber).context("the stages cannot be heard")?;
+        Ok(stages)
+    }
+
+    /// What was heard, in its order.
+    pub(crate) fn samples(&self) -> Vec<(String, Sample)> {
+        let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.order.iter().map(|stage| (stage.clone(), heard.samples[stage].clone())).collect()
+    }
+
+    fn hear(&self, stage: String, took: Duration) {
+        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !heard.samples.contains_key(&stage) {
+            heard.order.push(stage.clone());
+        }
+        heard.samples.entry(stage).or_default().push(took);
+    }
+}
+
+impl<S: tracing::Subscriber> Layer<S> for Stages {
+    fn on_event(&self, event: &tracing::Event<'_>, _context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        if let (Some(stage), Some(took)) = (fields.stage, fields.took) {
+            self.hear(stage, took);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Fields {
+    stage: Option<String>,
+    took: Option<Duration>,
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "stage" {
+            self.stage = Some(value.to_owned());
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if field.name() == "us" {
+            self.took = Some(Duration::from_micros(value));
+        }
+    }
+
+    fn record_debug(&mut self, _field: &Field, _value: &dyn std::fmt::Debug) {}
+}
