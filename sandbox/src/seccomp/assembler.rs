@@ -77,11 +77,6 @@ pub(super) struct Assembler {
 }
 
 impl Assembler {
-    /// With room for a program of ordinary length.
-    pub(super) fn new() -> Self {
-        Self { reversed: Vec::with_capacity(512) }
-    }
-
     /// Ends the filter with an answer to the kernel (`SECCOMP_RET_*`).
     pub(super) fn ret(&mut self, answer: u32) -> Label {
         self.push(RETURN, answer, 0, 0)
@@ -162,7 +157,7 @@ mod tests {
     /// A program that answers 7 to call 1 and 9 to all others, with `between` instructions
     /// between the branch and either answer.
     fn distant(between: usize) -> Vec<sock_filter> {
-        let mut asm = Assembler::new();
+        let mut asm = Assembler::default();
         let (yes, no) = (asm.ret(7), asm.ret(9));
         for _ in 0..between {
             asm.ret(0);
@@ -189,7 +184,7 @@ mod tests {
 
     #[test]
     fn tests_and_words_mean_what_they_say() {
-        let mut asm = Assembler::new();
+        let mut asm = Assembler::default();
         let (yes, no) = (asm.ret(1), asm.ret(0));
         let bit = asm.branch(Test::AnyBit, 0x30, yes, no);
         let high = asm.load(Word::High(5), bit);
