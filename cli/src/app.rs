@@ -85,7 +85,8 @@ fn wants_json(command: &Command) -> bool {
         Command::Validate(args) => args.format == Format::Json,
         Command::Plan(args) => args.format == Format::Json,
         Command::Doctor(args) => args.format == Format::Json,
-        Command::Explain(_) | Command::Exec(_) | Command::Schema(_) | Command::Completions(_) => false,
+        Command::Exec(args) => args.format == Format::Json,
+        Command::Explain(_) | Command::Schema(_) | Command::Completions(_) => false,
     }
 }
 

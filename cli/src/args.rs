@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use proctor_core::names::{BadName, ChangesetId, ProfileName, VarName};
-use proctor_core::plan::{Network, ReadOnly, RelPath};
+use proctor_core::plan::{Limit, Network, ReadOnly, RelPath};
 use proctor_core::tier::Tier;
 
 /// Verifies a repository: runs its own checks in a sandbox, finds what they changed, and
@@ -166,14 +166,25 @@ pub(crate) struct ExecArgs {
     /// When it must have ended, in milliseconds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub timeout_ms: Option<u64>,
+    /// How long it has between SIGTERM and SIGKILL, in milliseconds
+    #[arg(long, value_name = "N")]
+    pub grace_ms: Option<u64>,
     /// Where it starts, relative to the repository
     #[arg(long, value_name = "DIR", value_parser = rel_path)]
     pub workdir: Option<RelPath>,
     /// A variable that it is given; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub env: Vec<(VarName, String)>,
-    /// Write its output as it is, control characters too
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    /// Take nothing from the spec of the repository, which may be broken then
     #[arg(long)]
+    pub no_spec: bool,
+    /// How the result is written to standard output; `human` is the command's own output
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    /// Write its output with control characters as they are
+    #[arg(long, conflicts_with = "format")]
     pub raw: bool,
     #[command(flatten)]
     pub repo: RepoArgs,
@@ -184,6 +195,29 @@ pub(crate) struct ExecArgs {
     /// The program and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub cmd: Vec<String>,
+}
+
+/// What a command may use: a number, a size such as `512MiB`, or `unlimited`.
+#[derive(Debug, Args)]
+pub(crate) struct LimitArgs {
+    /// Memory, or `unlimited`
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Limit>,
+    /// Processes and threads, or `unlimited`
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub pids: Option<Limit>,
+    /// What it may write, or `unlimited`
+    #[arg(long, value_name = "SIZE")]
+    pub disk: Option<Limit>,
+    /// How much of each output stream is kept, or `unlimited`
+    #[arg(long, value_name = "SIZE")]
+    pub output: Option<Limit>,
+    /// CPU time, in seconds, or `unlimited`
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub cpu_seconds: Option<Limit>,
+    /// Open files, or `unlimited`
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub open_files: Option<Limit>,
 }
 
 /// `proctor doctor`.
@@ -269,6 +303,14 @@ fn network(text: &str) -> Result<Network, String> {
     }
 }
 
+fn count(text: &str) -> Result<Limit, String> {
+    match text.parse() {
+        _ if text == "unlimited" => Ok(Limit::Unlimited),
+        Ok(number) if number > 0 => Ok(Limit::Max(number)),
+        _ => Err("a number of at least 1, or `unlimited`, is expected".to_owned()),
+    }
+}
+
 fn rel_path(text: &str) -> Result<RelPath, String> {
     RelPath::new(text).map_err(|bad| bad.to_string())
 }
@@ -312,6 +354,10 @@ mod tests {
             &["exec", "--env", "NAME", "true"],
             &["exec", "--timeout-ms", "0", "true"],
             &["exec", "--read-only", "maybe", "true"],
+            &["exec", "--memory", "0", "true"],
+            &["exec", "--memory", "much", "true"],
+            &["exec", "--pids", "1KiB", "true"],
+            &["exec", "--format", "json", "--raw", "true"],
             &["validate", "a.yaml", "--repo", "."],
             &["nothing"],
             &[],

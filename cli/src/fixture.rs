@@ -74,6 +74,7 @@ pub(crate) fn stream(text: &str) -> StreamEvidence {
         bytes,
         kept_bytes: bytes,
         complete: true,
+        redacted: 0,
         preview: proctor_core::evidence::escape_output(text.as_bytes()),
         tail: String::new(),
     }

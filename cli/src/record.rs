@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::event::{PlannedOutline, RunEvent};
 use proctor_core::evidence::{CheckEvidence, StepEvidence};
+use proctor_core::exec::DoubtRecord;
 use proctor_core::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
 use proctor_core::outcome::Outcome;
 use proctor_core::tier::Tier;
@@ -68,15 +69,6 @@ pub(crate) struct SkillRecord {
     pub tier: Option<Tier>,
     /// Why it did not run as planned; empty where it did.
     pub reason: String,
-}
-
-/// One reason why no honest answer is possible.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct DoubtRecord {
-    /// Which.
-    pub doubt: Doubt,
-    /// What happened, where, and what to do.
-    pub message: String,
 }
 
 /// How a run ended.

@@ -3,15 +3,16 @@
 
 mod step;
 
+use proctor_core::exec::DoubtRecord;
 use proctor_core::outcome::Outcome;
 use proctor_core::verdict::{Doubt, EXIT_USAGE, Verdict};
 use serde::Serialize;
 
-use crate::record::{DoubtRecord, Finished, RunRecord, SkillRecord};
+use crate::record::{Finished, RunRecord, SkillRecord};
 use crate::style::{self, DIM, STRONG, UNSURE, paint};
 use crate::text::{count, duration, shown, shown_line};
 
-pub(crate) use step::{check_reason, command_line, drift_block, manner_of_end, why};
+pub(crate) use step::{check_reason, command_line, drift_block, manner_of_end, stream_block, why};
 
 /// The report on a run.
 pub(crate) fn report(record: &RunRecord) -> String {

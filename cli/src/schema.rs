@@ -22,6 +22,8 @@ pub(crate) enum SchemaName {
     Event,
     /// `proctor run --format json`.
     Run,
+    /// `proctor exec --format json`.
+    Exec,
     /// `verify/<skill>.json`.
     SkillEvidence,
     /// `verify/_toolchain.json`.
@@ -47,6 +49,7 @@ impl SchemaName {
             Self::Plan => "plan",
             Self::Event => "event",
             Self::Run => "run",
+            Self::Exec => "exec",
             Self::SkillEvidence => "skill-evidence",
             Self::ToolchainEvidence => "toolchain-evidence",
             Self::StatusLastRun => "status-last-run",
@@ -65,6 +68,7 @@ impl SchemaName {
             Self::Plan => "what `plan --format json` prints",
             Self::Event => "one line of `run --format jsonl`",
             Self::Run => "what `run --format json` prints",
+            Self::Exec => "what `exec --format json` prints",
             Self::SkillEvidence => "verify/<skill>.json",
             Self::ToolchainEvidence => "verify/_toolchain.json",
             Self::StatusLastRun => "`verification.last_run` in 05-status.json",
@@ -86,6 +90,7 @@ pub(crate) fn text(name: SchemaName) -> Result<String, serde_json::Error> {
         SchemaName::Operator => include_str!("../../schemas/operator.schema.json").to_owned(),
         SchemaName::Plan => include_str!("../../schemas/plan.schema.json").to_owned(),
         SchemaName::Event => include_str!("../../schemas/event.schema.json").to_owned(),
+        SchemaName::Exec => include_str!("../../schemas/exec.schema.json").to_owned(),
         SchemaName::SkillEvidence => include_str!("../../schemas/skill-evidence.schema.json").to_owned(),
         SchemaName::ToolchainEvidence => include_str!("../../schemas/toolchain-evidence.schema.json").to_owned(),
         SchemaName::StatusLastRun => include_str!("../../schemas/status-last-run.schema.json").to_owned(),

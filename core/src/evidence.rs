@@ -154,7 +154,7 @@ pub struct AttemptEvidence {
     pub stderr_sha256: Sha256Hex,
 }
 
-/// One output stream: its hash covers the whole of it, the previews its two ends.
+/// One output stream: its hash covers all bytes as they came, the previews its two ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamEvidence {
     /// The sha256 of all bytes.
@@ -165,9 +165,11 @@ pub struct StreamEvidence {
     pub kept_bytes: u64,
     /// Whether its end was seen; `false` where something held it open past our deadline.
     pub complete: bool,
-    /// The first [`PREVIEW_BYTES`], escaped.
+    /// In how many places of what is kept and shown a secret of the caller was taken out.
+    pub redacted: u64,
+    /// The first [`PREVIEW_BYTES`], without secrets, escaped.
     pub preview: String,
-    /// The last [`PREVIEW_BYTES`] of what follows the preview, escaped.
+    /// The last [`PREVIEW_BYTES`] of what follows the preview, without secrets, escaped.
     pub tail: String,
 }
 
@@ -175,12 +177,12 @@ impl StreamEvidence {
     /// A stream of which nothing came.
     pub fn empty() -> Self {
         let (preview, tail) = (String::new(), String::new());
-        Self { sha256: Sha256Hex::of(b""), bytes: 0, kept_bytes: 0, complete: true, preview, tail }
+        Self { sha256: Sha256Hex::of(b""), bytes: 0, kept_bytes: 0, complete: true, redacted: 0, preview, tail }
     }
 }
 
 macro_rules! stream_fields {
-    ($module:ident, $fields:ident, $sha:ident, $bytes:ident, $kept:ident, $complete:ident, $preview:ident, $tail:ident) => {
+    ($module:ident, $fields:ident, $sha:ident, $bytes:ident, $kept:ident, $complete:ident, $redacted:ident, $preview:ident, $tail:ident) => {
         /// The flat spelling of a [`StreamEvidence`].
         #[derive(Serialize, Deserialize, JsonSchema)]
         #[expect(missing_docs, reason = "StreamEvidence documents them")]
@@ -189,6 +191,7 @@ macro_rules! stream_fields {
             pub $bytes: u64,
             pub $kept: u64,
             pub $complete: bool,
+            pub $redacted: u64,
             pub $preview: String,
             pub $tail: String,
         }
@@ -203,6 +206,7 @@ macro_rules! stream_fields {
                     $bytes: s.bytes,
                     $kept: s.kept_bytes,
                     $complete: s.complete,
+                    $redacted: s.redacted,
                     $preview: s.preview.clone(),
                     $tail: s.tail.clone(),
                 };
@@ -216,6 +220,7 @@ macro_rules! stream_fields {
                     bytes: fields.$bytes,
                     kept_bytes: fields.$kept,
                     complete: fields.$complete,
+                    redacted: fields.$redacted,
                     preview: fields.$preview,
                     tail: fields.$tail,
                 })
@@ -230,6 +235,7 @@ stream_fields!(
     stdout_bytes,
     stdout_kept_bytes,
     stdout_complete,
+    stdout_redacted,
     stdout_preview,
     stdout_tail
 );
@@ -240,6 +246,7 @@ stream_fields!(
     stderr_bytes,
     stderr_kept_bytes,
     stderr_complete,
+    stderr_redacted,
     stderr_preview,
     stderr_tail
 );

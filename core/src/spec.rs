@@ -26,7 +26,7 @@ pub use operator::{LimitSettings, Operator, OperatorDefaults};
 pub use provenance::{Origin, Provenance, Sourced};
 pub use resolve::{Resolved, adhoc_step, resolve};
 pub use schema::{operator_schema, schema};
-pub use size::{BadSize, Size};
+pub use size::{BadBound, BadSize, Size};
 pub use span::{Span, Spanned};
 pub use written::{
     Defaults, Expect, Profile, Reports, Skill, Spec, Step, StepLimits, Table, Text, ToolCheck, Toolchain,

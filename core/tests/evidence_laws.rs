@@ -15,7 +15,7 @@ use proctor_core::evidence::{
 use proctor_core::names::StepName;
 use proctor_core::outcome::{Outcome, Termination};
 use proctor_core::plan::{Argv, Determinism, PlannedStep, ReadOnly, VersionDemand};
-use proctor_core::spec::{self, Adhoc, Operator};
+use proctor_core::spec::{self, Adhoc, LimitSettings, Operator};
 use proctor_core::tier::{Tier, TierReason};
 
 fn sha(text: &str) -> Sha256Hex {
@@ -27,10 +27,12 @@ fn planned() -> PlannedStep {
         cmd: Argv::new(vec!["cargo".into(), "test".into()]).expect("a command"),
         workdir: None,
         timeout_ms: None,
+        grace_ms: None,
         network: None,
         read_only: None,
         env_allowlist: Some(vec!["CI".parse().expect("a name")]),
         env: BTreeMap::from([("A".parse().expect("a name"), "b".to_owned())]),
+        limits: LimitSettings::default(),
     };
     let name = StepName::new("unit").expect("a name");
     spec::adhoc_step(&adhoc, name, None, &Operator::default()).expect("a step")

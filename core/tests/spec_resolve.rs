@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proctor_core::digest::Sha256Hex;
 use proctor_core::names::{ProfileName, StepName};
 use proctor_core::plan::{Argv, Limit, Network, Plan, PlannedStep, ReadOnly, SkillOrder};
-use proctor_core::spec::{self, Adhoc, Code, Diagnostic, Operator, Resolved, Spec, built_in};
+use proctor_core::spec::{self, Adhoc, Code, Diagnostic, LimitSettings, Operator, Resolved, Spec, built_in};
 
 fn spec_of(text: &str) -> Spec {
     spec::read(text.as_bytes()).expect(text).spec
@@ -170,10 +170,12 @@ fn one_command_is_planned_as_a_step_would_be() {
         cmd: Argv::new(vec!["make".into()]).expect("a command"),
         workdir: None,
         timeout_ms: None,
+        grace_ms: None,
         network: Some(Network::Allow),
         read_only: Some(ReadOnly::Off),
         env_allowlist: None,
         env: BTreeMap::from([("B".parse().expect("a name"), "c".to_owned())]),
+        limits: LimitSettings::default(),
     };
     let name = || StepName::new("a").expect("a name");
     let step = spec::adhoc_step(&adhoc, name(), Some(&spec), &Operator::default()).expect("a step");

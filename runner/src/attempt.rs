@@ -19,8 +19,7 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::output;
-use crate::store::objects::Objects;
+use crate::output::{self, Outputs};
 
 /// How long the set-up of a sandbox may take.
 const SETUP: Duration = Duration::from_secs(30);
@@ -102,7 +101,7 @@ struct Observed {
 pub(crate) async fn follow(
     running: Running,
     step: &PlannedStep,
-    objects: &Objects,
+    outputs: &Outputs,
     cancel: &CancellationToken,
     notify: impl Fn(EndReason) + Send,
 ) -> AttemptReport {
@@ -114,8 +113,8 @@ pub(crate) async fn follow(
             return AttemptReport::not_started(StartFault::Internal, format!("no descriptors are left: {error}"));
         }
     };
-    let stdout = tokio::spawn(output::drain(out, keep, objects.clone(), stop.clone()));
-    let stderr = tokio::spawn(output::drain(err, keep, objects.clone(), stop.clone()));
+    let stdout = tokio::spawn(output::drain(out, keep, outputs.clone(), stop.clone()));
+    let stderr = tokio::spawn(output::drain(err, keep, outputs.clone(), stop.clone()));
     let (observed, duration) = match Control::new(running) {
         Ok(control) => {
             let observed = watch(&control, step, cancel, notify).await;

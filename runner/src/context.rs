@@ -7,6 +7,7 @@ use std::sync::Arc;
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::GitIdentity;
 use proctor_core::plan::{PlannedSkill, PlannedStep, RelPath};
+use proctor_core::redact::Redactor;
 use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, RunSpace, StepUser, ToolMount};
 use proctor_snapshot::{GitFacts, IgnoreQuery, Snapshot};
 use tokio::sync::mpsc;
@@ -14,18 +15,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::environment::{self, Environment, Surroundings};
+use crate::output::Outputs;
 use crate::record::TreeFacts;
 use crate::repository::Repository;
 use crate::store::StoreError;
 use crate::store::directory::Directory;
-use crate::store::objects::Objects;
 
 /// The parts that one run shares.
 pub(crate) struct Context {
     pub(crate) launcher: Arc<Launcher>,
     pub(crate) space: RunSpace,
     pub(crate) tree: Tree,
-    pub(crate) objects: Objects,
+    pub(crate) outputs: Outputs,
     pub(crate) caches: Caches,
     pub(crate) sight: Sight,
     pub(crate) clock: Clock,
@@ -94,8 +95,14 @@ impl Tree {
 }
 
 impl Context {
+    /// What takes the caller's secrets out of all that is said and recorded.
+    pub(crate) fn redactor(&self) -> &Redactor {
+        &self.outputs.redactor
+    }
+
     /// Says what happened. Nobody listening is no reason to stop.
-    pub(crate) async fn emit(&self, event: RunEvent) {
+    pub(crate) async fn emit(&self, mut event: RunEvent) {
+        self.redactor().clean_event(&mut event);
         if self.events.send(event).await.is_err() {
             tracing::debug!("nobody listens to the run's events any more");
         }

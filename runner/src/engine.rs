@@ -1,6 +1,7 @@
 //! From a request to a finished run. The parent of everything else here: it holds the order of
 //! things and no detail of them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use proctor_core::digest::Sha256Hex;
 use proctor_core::event::{PlannedOutline, RunEvent};
 use proctor_core::names::{ChangesetId, ProfileName, StepName};
 use proctor_core::plan::{Limit, Plan, PlannedSkill, PlannedStep};
+use proctor_core::redact::Redactor;
 use proctor_core::spec::{self, Resolved, Spec};
 use proctor_core::verdict::{self, Doubt};
 use proctor_sandbox::{
@@ -25,6 +27,7 @@ use crate::context::{Caches, Context, Sight, Tree, cache_source, git_dirs};
 use crate::environment::Surroundings;
 use crate::error::EngineError;
 use crate::finish::{self, Observed};
+use crate::output::Outputs;
 use crate::record::{self, RunFacts, Span};
 use crate::repository::Repository;
 use crate::request::{EngineConfig, ExecReport, ExecRequest, Preview, RunReport, RunRequest, StepReport};
@@ -45,6 +48,7 @@ pub struct Engine {
     state: Directory,
     state_path: PathBuf,
     config: EngineConfig,
+    redactor: Redactor,
     clock: Clock,
 }
 
@@ -70,7 +74,14 @@ impl Engine {
         let state = Directory::open(&state_path)?;
         let launcher = Arc::new(Launcher::start(host)?);
         let helper = GitHelper::new(config.helpers.git.clone());
-        Ok(Self { launcher, helper, state, state_path, config, clock: Clock::system() })
+        let redactor = secrets_of(&config.caller_env, &BTreeMap::new());
+        Ok(Self { launcher, helper, state, state_path, config, redactor, clock: Clock::system() })
+    }
+
+    /// The same engine, which hides the secrets among `variables` too, such as those that the
+    /// caller gives to one command.
+    pub fn hiding(self, variables: &BTreeMap<String, String>) -> Self {
+        Self { redactor: secrets_of(&self.config.caller_env, variables), ..self }
     }
 
     /// Resolves a profile of a spec under this engine's operator.
@@ -113,6 +124,7 @@ impl Engine {
         let unwritten = finish::write(&context, &documents, &observed, &facts, &plan).await;
         observed.doubts.extend(emitted(&context, unwritten).await);
         self.tidy().await;
+        observed.doubts.iter_mut().for_each(|(_, message)| self.redactor.clean(message));
         let report = report(&observed, &facts, &documents);
         context.emit(finished(&report, began.elapsed())).await;
         Ok(report)
@@ -132,7 +144,8 @@ impl Engine {
     /// Checks, then skills, then one more look at the tree.
     async fn observe(&self, context: &Arc<Context>, plan: &Plan, facts: &RunFacts, request: &RunRequest) -> Observed {
         let began = self.clock.now_text();
-        let (checks, doubts) = checks::run(context, plan).await;
+        let (mut checks, doubts) = checks::run(context, plan).await;
+        checks.iter_mut().for_each(|check| self.redactor.clean_step(&mut check.step));
         for (doubt, message) in &doubts {
             context.emit(RunEvent::Doubted { doubt: *doubt, message: message.clone() }).await;
         }
@@ -149,6 +162,7 @@ impl Engine {
         if changed.is_some() {
             runs.iter_mut().for_each(SkillRun::take_back);
         }
+        runs.iter_mut().flat_map(|run| &mut run.steps).for_each(|step| self.redactor.clean_step(step));
         let mut observed = Observed::new(facts, &tree, plan, toolchain, runs);
         observed.doubts.extend(doubts);
         let above = observed.above(max_tier);
@@ -176,9 +190,10 @@ impl Engine {
     /// As [`Engine::run`].
     pub async fn exec(&self, request: ExecRequest, cancel: CancellationToken) -> Result<ExecReport, EngineError> {
         let session = self.session(&request.repo, request.step.limits.disk, cancel).await?;
-        let StepReport { evidence, verdict, exit_code, doubts } = session.run(&request.step).await?;
+        let StepReport { evidence, verdict, exit_code, tier, tier_reasons, doubts } =
+            session.run(&request.step).await?;
         let (stdout, stderr) = (session.kept(&evidence.stdout)?, session.kept(&evidence.stderr)?);
-        Ok(ExecReport { evidence, stdout, stderr, verdict, exit_code, doubts })
+        Ok(ExecReport { evidence, stdout, stderr, verdict, exit_code, tier, tier_reasons, doubts })
     }
 
     /// Does the whole set-up of a sandbox over `repo` once.
@@ -244,7 +259,7 @@ impl Engine {
         Ok(Arc::new(Context {
             launcher: Arc::clone(&self.launcher),
             space,
-            objects: Objects::open(&self.state)?,
+            outputs: Outputs { objects: Objects::open(&self.state)?, redactor: self.redactor.clone() },
             caches: Caches { directory: caches, path: self.caches_path(&path), user },
             sight,
             tree: Tree { ignored: IgnoreQuery::new(self.helper.clone(), path), repository, snapshot },
@@ -285,6 +300,12 @@ impl Engine {
                 .collect(),
         }
     }
+}
+
+/// What takes the secrets of the caller out of everything that leaves us.
+fn secrets_of(caller: &BTreeMap<String, String>, given: &BTreeMap<String, String>) -> Redactor {
+    let variables = caller.iter().chain(given).map(|(name, value)| (name.as_str(), value.as_str()));
+    Redactor::of(variables, |path| Path::new(path).exists())
 }
 
 /// The name of a repository's directory of caches.

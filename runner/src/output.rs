@@ -1,40 +1,69 @@
 //! One output stream of an attempt: drained while the step runs, hashed as it comes, its two
-//! ends kept for the preview, and as much of it as the plan allows kept whole.
+//! ends kept for the preview, and as much of it as the plan allows kept whole. The hash is that
+//! of the bytes as they came; what is kept and shown has no secrets of the caller in it.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::evidence::{PREVIEW_BYTES, StreamEvidence, escape_output};
+use proctor_core::redact::{RedactedStream, Redactor};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio_util::sync::CancellationToken;
 
-use crate::store::objects::{ObjectWriter, Objects};
+use crate::store::StoreError;
+use crate::store::objects::{Kept, ObjectWriter, Objects};
 
 /// How much is read at a time: the size that pipes are set to.
 const CHUNK: usize = 256 << 10;
 /// The largest pipe that an ordinary user may have (`pipe-max-size` of pipe(7)).
 const MAX_PIPE: usize = 1 << 20;
 
+/// Where outputs are kept, and what must not be seen of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Outputs {
+    pub(crate) objects: Objects,
+    pub(crate) redactor: Redactor,
+}
+
+impl Outputs {
+    /// What is kept of a stream that was drained here.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn read(&self, stream: &StreamEvidence) -> Result<Vec<u8>, StoreError> {
+        if stream.kept_bytes == 0 {
+            return Ok(vec![]);
+        }
+        if stream.redacted > 0
+            // A mark may be longer than what it stands for.
+            && let Some(bytes) = self.objects.read(&stream.sha256, Kept::Redacted, u64::MAX)?
+        {
+            return Ok(bytes);
+        }
+        let kept = if stream.kept_bytes < stream.bytes { Kept::Cut } else { Kept::Whole };
+        Ok(self.objects.read(&stream.sha256, kept, stream.kept_bytes)?.unwrap_or_default())
+    }
+}
+
 /// What was seen of a stream so far.
 struct Capture {
     hash: Sha256,
     bytes: u64,
     keep: u64,
-    kept: u64,
-    head: Vec<u8>,
-    tail: Tail,
-    whole: Option<ObjectWriter>,
+    ends: Ends,
+    whole: Store,
 }
 
 /// Drains `pipe` until its end, or until `stop` says that nothing more is waited for. At most
-/// `keep` bytes are kept in `objects`; all of them are hashed and counted.
+/// `keep` bytes are kept; all of them are hashed and counted.
 ///
 /// What cannot be kept (a full disk) is not kept, and `kept_bytes` says so: the step's result
 /// does not depend on it.
-pub(crate) async fn drain(pipe: OwnedFd, keep: u64, objects: Objects, stop: CancellationToken) -> StreamEvidence {
-    let mut capture = Capture::new(keep, &objects);
+pub(crate) async fn drain(pipe: OwnedFd, keep: u64, outputs: Outputs, stop: CancellationToken) -> StreamEvidence {
+    let mut capture = Capture::new(keep, outputs);
     let complete = match prepare(pipe) {
         Ok(mut pipe) => {
             let end = tokio::select! {
@@ -60,10 +89,9 @@ fn prepare(pipe: OwnedFd) -> std::io::Result<pipe::Receiver> {
 }
 
 impl Capture {
-    fn new(keep: u64, objects: &Objects) -> Self {
-        let whole = objects.writer().inspect_err(|error| tracing::warn!(%error, "an output is not kept")).ok();
-        let (head, tail) = (Vec::with_capacity(PREVIEW_BYTES), Tail::default());
-        Self { hash: Sha256::new(), bytes: 0, keep, kept: 0, head, tail, whole }
+    fn new(keep: u64, outputs: Outputs) -> Self {
+        let whole = Store::new(&outputs);
+        Self { hash: Sha256::new(), bytes: 0, keep, ends: Ends::new(outputs.redactor), whole }
     }
 
     /// Reads to the end; `false` where reading fails before it.
@@ -99,60 +127,148 @@ impl Capture {
     fn take(&mut self, bytes: &[u8]) {
         self.hash.update(bytes);
         self.bytes += bytes.len() as u64;
-        let (head, rest) = bytes.split_at(bytes.len().min(PREVIEW_BYTES - self.head.len()));
-        self.head.extend_from_slice(head);
-        self.tail.push(rest);
-        let wanted = usize::try_from(self.keep - self.kept).unwrap_or(usize::MAX).min(bytes.len());
-        self.store(&bytes[..wanted]);
+        self.ends.take(bytes);
+        let wanted = usize::try_from(self.keep - self.whole.kept).unwrap_or(usize::MAX).min(bytes.len());
+        self.whole.take(&bytes[..wanted]);
     }
 
-    fn store(&mut self, bytes: &[u8]) {
-        let Some(writer) = self.whole.as_mut().filter(|_| !bytes.is_empty()) else { return };
-        match writer.write(bytes) {
+    fn finish(self, complete: bool) -> StreamEvidence {
+        let sha256 = Sha256Hex::from_raw(self.hash.finalize().into());
+        let (kept_bytes, kept_secrets) = self.whole.finish(&sha256, self.bytes);
+        let shown = self.ends.finish(self.bytes);
+        let only_shown = shown.secrets.range(kept_bytes..).count() as u64;
+        StreamEvidence {
+            sha256,
+            bytes: self.bytes,
+            kept_bytes,
+            complete,
+            redacted: kept_secrets + only_shown,
+            preview: shown.preview,
+            tail: shown.tail,
+        }
+    }
+}
+
+/// The bytes on their way into the store.
+struct Store {
+    writer: Option<ObjectWriter>,
+    clean: RedactedStream,
+    /// How many bytes went in, as they came.
+    kept: u64,
+}
+
+impl Store {
+    fn new(outputs: &Outputs) -> Self {
+        let writer = outputs.objects.writer().inspect_err(|error| tracing::warn!(%error, "an output is not kept")).ok();
+        Self { writer, clean: outputs.redactor.stream(), kept: 0 }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        let Some(writer) = self.writer.as_mut().filter(|_| !bytes.is_empty()) else { return };
+        match writer.write(&self.clean.push(bytes)) {
             Ok(()) => self.kept += bytes.len() as u64,
             Err(error) => {
                 tracing::warn!(%error, "the rest of an output is not kept");
-                self.whole = None;
+                self.writer = None;
                 self.kept = 0;
             }
         }
     }
 
-    fn finish(self, complete: bool) -> StreamEvidence {
-        let sha256 = Sha256Hex::from_raw(self.hash.finalize().into());
-        let cut = self.kept < self.bytes;
-        let stored = match self.whole {
-            // Nothing printed needs no object.
-            Some(writer) if self.bytes > 0 => writer.finish(&sha256, cut),
-            _ => Ok(()),
+    /// How many of `bytes` are kept, and how many secrets were taken out of them.
+    fn finish(self, sha256: &Sha256Hex, bytes: u64) -> (u64, u64) {
+        // Nothing printed needs no object.
+        let Some(mut writer) = self.writer.filter(|_| self.kept > 0) else { return (0, 0) };
+        let cut = self.kept < bytes;
+        let (rest, secrets) = self.clean.finish(cut);
+        let kept = match (secrets, cut) {
+            (0, false) => Kept::Whole,
+            (0, true) => Kept::Cut,
+            _ => Kept::Redacted,
         };
-        let kept_bytes = match stored {
-            Ok(()) => self.kept,
+        let written = writer.write(&rest).map_err(|error| error.to_string());
+        match written.and_then(|()| writer.finish(sha256, kept).map_err(|error| error.to_string())) {
+            Ok(()) => (self.kept, secrets),
             Err(error) => {
                 tracing::warn!(%error, "an output is not kept");
-                0
+                (0, 0)
             }
-        };
-        let (preview, tail) = (escape_output(&self.head), escape_output(&self.tail.into_bytes()));
-        StreamEvidence { sha256, bytes: self.bytes, kept_bytes, complete, preview, tail }
+        }
     }
 }
 
-/// The last bytes of a stream, without holding more than twice as many.
-#[derive(Default)]
-struct Tail(Vec<u8>);
+/// The first and the last bytes of a stream, with as much beside each as it takes to know a
+/// secret that reaches into it.
+struct Ends {
+    redactor: Redactor,
+    room: usize,
+    head: Vec<u8>,
+    tail: Tail,
+}
+
+/// The ends as they are shown.
+struct Shown {
+    preview: String,
+    tail: String,
+    /// Where in the stream the secrets began that were taken out of the two.
+    secrets: BTreeSet<u64>,
+}
+
+impl Ends {
+    fn new(redactor: Redactor) -> Self {
+        let room = PREVIEW_BYTES + redactor.margin();
+        Self { redactor, room, head: Vec::with_capacity(room), tail: Tail { room, bytes: Vec::new() } }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        let (head, rest) = bytes.split_at(bytes.len().min(self.room - self.head.len()));
+        self.head.extend_from_slice(head);
+        self.tail.push(rest);
+    }
+
+    /// Shows the ends of a stream of `bytes` bytes. Secrets go before anything is cut, so that
+    /// no half of one stays at an edge.
+    fn finish(self, bytes: u64) -> Shown {
+        let (mut head, tail) = (self.head, self.tail.into_bytes());
+        if (head.len() + tail.len()) as u64 == bytes {
+            head.extend_from_slice(&tail);
+            let (end, begin) = (head.len().min(PREVIEW_BYTES), head.len().saturating_sub(PREVIEW_BYTES));
+            let (preview, mut secrets) = self.redactor.part(&head, 0..end);
+            let (tail, more) = self.redactor.part(&head, begin.max(end)..head.len());
+            secrets.extend(more);
+            return Shown::new(&preview, &tail, secrets.into_iter().map(|at| at as u64));
+        }
+        let (preview, secrets) = self.redactor.part(&head, 0..PREVIEW_BYTES);
+        let before = bytes - tail.len() as u64;
+        let (tail, more) = self.redactor.part(&tail, tail.len() - PREVIEW_BYTES..tail.len());
+        let secrets = secrets.into_iter().map(|at| at as u64);
+        Shown::new(&preview, &tail, secrets.chain(more.into_iter().map(|at| before + at as u64)))
+    }
+}
+
+impl Shown {
+    fn new(preview: &[u8], tail: &[u8], secrets: impl Iterator<Item = u64>) -> Self {
+        Self { preview: escape_output(preview), tail: escape_output(tail), secrets: secrets.collect() }
+    }
+}
+
+/// The last `room` bytes of a stream, without holding more than twice as many.
+struct Tail {
+    room: usize,
+    bytes: Vec<u8>,
+}
 
 impl Tail {
     fn push(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(&bytes[bytes.len().saturating_sub(PREVIEW_BYTES)..]);
-        if self.0.len() > 2 * PREVIEW_BYTES {
-            self.0.drain(..self.0.len() - PREVIEW_BYTES);
+        self.bytes.extend_from_slice(&bytes[bytes.len().saturating_sub(self.room)..]);
+        if self.bytes.len() > 2 * self.room {
+            self.bytes.drain(..self.bytes.len() - self.room);
         }
     }
 
     fn into_bytes(mut self) -> Vec<u8> {
-        self.0.drain(..self.0.len().saturating_sub(PREVIEW_BYTES));
-        self.0
+        self.bytes.drain(..self.bytes.len().saturating_sub(self.room));
+        self.bytes
     }
 }
 
@@ -162,21 +278,24 @@ mod tests {
     use crate::store::directory::Directory;
     use std::io::Write as _;
 
-    fn objects(temp: &tempfile::TempDir) -> Objects {
-        Objects::open(&Directory::open(temp.path()).expect("opens")).expect("opens")
+    const SECRET: &str = "s3cr3t-value";
+
+    fn outputs(temp: &tempfile::TempDir) -> Outputs {
+        let objects = Objects::open(&Directory::open(temp.path()).expect("opens")).expect("opens");
+        Outputs { objects, redactor: Redactor::of([("A_TOKEN", SECRET)], |_| false) }
     }
 
-    async fn drained(text: Vec<u8>, keep: u64) -> (StreamEvidence, Option<(Vec<u8>, bool)>) {
+    async fn drained(text: Vec<u8>, keep: u64) -> (StreamEvidence, Vec<u8>) {
         let temp = tempfile::tempdir().expect("temp");
-        let objects = objects(&temp);
+        let outputs = outputs(&temp);
         let (reader, writer) = std::io::pipe().expect("pipe");
         let feeder = std::thread::spawn(move || {
             let mut writer = writer;
             writer.write_all(&text).expect("writes");
         });
-        let stream = drain(reader.into(), keep, objects.clone(), CancellationToken::new()).await;
+        let stream = drain(reader.into(), keep, outputs.clone(), CancellationToken::new()).await;
         feeder.join().expect("fed");
-        let kept = objects.read(&stream.sha256, u64::MAX).expect("reads");
+        let kept = outputs.read(&stream).expect("reads");
         (stream, kept)
     }
 
@@ -186,16 +305,48 @@ mod tests {
         let (stream, kept) = drained(text.clone(), 1000).await;
         assert_eq!(stream.sha256, Sha256Hex::of(&text));
         assert_eq!((stream.bytes, stream.kept_bytes, stream.complete), (text.len() as u64, 1000, true));
-        assert_eq!(stream.preview.as_bytes(), &text[..PREVIEW_BYTES]);
+        assert_eq!((stream.preview.as_bytes(), stream.redacted), (&text[..PREVIEW_BYTES], 0));
         assert_eq!(stream.tail.as_bytes(), &text[text.len() - PREVIEW_BYTES..]);
-        assert_eq!(kept, Some((text[..1000].to_vec(), true)));
+        assert_eq!(kept, text[..1000]);
     }
 
     #[tokio::test]
     async fn a_short_output_is_all_preview() {
         let (stream, kept) = drained(b"hi".to_vec(), 1000).await;
         assert_eq!((stream.preview.as_str(), stream.tail.as_str()), ("hi", ""));
-        assert_eq!(kept, Some((b"hi".to_vec(), false)));
+        assert_eq!(kept, b"hi");
+    }
+
+    #[tokio::test]
+    async fn a_secret_is_hashed_and_neither_kept_nor_shown() {
+        let text = format!("a {SECRET} b\n").into_bytes();
+        let (stream, kept) = drained(text.clone(), 1000).await;
+        assert_eq!((stream.sha256, stream.bytes, stream.kept_bytes), (Sha256Hex::of(&text), 17, 17));
+        assert_eq!((stream.preview.as_str(), stream.redacted), ("a [redacted] b\n", 1));
+        assert_eq!(kept, b"a [redacted] b\n");
+    }
+
+    #[tokio::test]
+    async fn no_half_of_a_secret_stands_at_an_edge() {
+        // A secret over the end of the preview, one over the cut, one over the tail's beginning.
+        let filler = |length: usize| ".".repeat(length);
+        let (edge, cut) = (PREVIEW_BYTES - 5, 20_000 - 5);
+        let middle = filler(cut - edge - SECRET.len());
+        let end = filler(PREVIEW_BYTES - 5);
+        let text = format!("{}{SECRET}{middle}{SECRET}{}{SECRET}{end}", filler(edge), filler(9000));
+        let (stream, kept) = drained(text.into_bytes(), 20_000).await;
+        assert_eq!(stream.preview, filler(edge) + "[redacted]");
+        assert_eq!(stream.tail, "[redacted]".to_owned() + &end);
+        assert_eq!(kept, format!("{}[redacted]{middle}[redacted]", filler(edge)).into_bytes());
+        assert_eq!((stream.redacted, stream.kept_bytes), (3, 20_000));
+    }
+
+    #[tokio::test]
+    async fn secrets_between_the_ends_are_not_kept_either() {
+        let text = format!("{}{SECRET}{}", " ".repeat(300_000), " ".repeat(300_000));
+        let (stream, kept) = drained(text.into_bytes(), 1 << 20).await;
+        assert_eq!((stream.redacted, kept.len()), (1, 600_010));
+        assert!(!String::from_utf8_lossy(&kept).contains(SECRET));
     }
 
     #[tokio::test]
@@ -205,15 +356,15 @@ mod tests {
         writer.write_all(b"so far").expect("writes");
         let stop = CancellationToken::new();
         stop.cancel();
-        let stream = drain(reader.into(), 1000, objects(&temp), stop).await;
+        let stream = drain(reader.into(), 1000, outputs(&temp), stop).await;
         assert_eq!((stream.preview.as_str(), stream.complete), ("so far", false));
         drop(writer);
     }
 
     proptest::proptest! {
         #[test]
-        fn the_tail_is_the_last_bytes_after_the_head(chunks in proptest::collection::vec(proptest::collection::vec(0u8..255, 0..3000), 0..12)) {
-            let mut tail = Tail::default();
+        fn the_tail_is_the_last_bytes(chunks in proptest::collection::vec(proptest::collection::vec(0u8..255, 0..3000), 0..12)) {
+            let mut tail = Tail { room: PREVIEW_BYTES, bytes: Vec::new() };
             chunks.iter().for_each(|chunk| tail.push(chunk));
             let all: Vec<u8> = chunks.concat();
             let expected = &all[all.len().saturating_sub(PREVIEW_BYTES)..];

@@ -1,13 +1,13 @@
 //! What callers hand to the engine, and what they get back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use proctor_core::evidence::StepEvidence;
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::plan::PlannedStep;
 use proctor_core::spec::Operator;
-use proctor_core::tier::Tier;
+use proctor_core::tier::{Tier, TierReason};
 use proctor_core::verdict::{Doubt, Verdict};
 use proctor_sandbox::{Policy, SetupOp};
 
@@ -91,6 +91,10 @@ pub struct ExecReport {
     pub verdict: Verdict,
     /// The exit code of `proctor exec`.
     pub exit_code: u8,
+    /// The effective tier.
+    pub tier: Tier,
+    /// Why it is higher than the lowest.
+    pub tier_reasons: BTreeSet<TierReason>,
     /// Why there is no honest answer.
     pub doubts: Vec<(Doubt, String)>,
 }
@@ -104,6 +108,10 @@ pub struct StepReport {
     pub verdict: Verdict,
     /// The exit code of a run with this one step.
     pub exit_code: u8,
+    /// The effective tier.
+    pub tier: Tier,
+    /// Why it is higher than the lowest.
+    pub tier_reasons: BTreeSet<TierReason>,
     /// Why there is no honest answer.
     pub doubts: Vec<(Doubt, String)>,
 }

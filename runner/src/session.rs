@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proctor_core::evidence::StreamEvidence;
 use proctor_core::names::SkillName;
 use proctor_core::plan::{Determinism, PlannedSkill, PlannedStep};
-use proctor_core::tier::Tier;
+use proctor_core::tier::{self, Tier};
 use proctor_core::verdict::{self, Doubt};
 
 use crate::context::Context;
 use crate::error::EngineError;
 use crate::request::StepReport;
 use crate::stack::Stack;
-use crate::step;
+use crate::{record, step};
 
 /// One tree with a place for layers, in which any number of commands can run.
 ///
@@ -59,7 +59,12 @@ impl Session {
             doubts: doubts.iter().map(|(doubt, _)| *doubt).collect(),
         };
         let (verdict, exit_code) = (verdict::fold(&facts), verdict::exit_code(&facts));
-        Ok(StepReport { evidence: run.evidence, verdict, exit_code, doubts })
+        let mut evidence = run.evidence;
+        self.context.redactor().clean_step(&mut evidence);
+        doubts.iter_mut().for_each(|(_, message)| self.context.redactor().clean(message));
+        let tier_reasons = record::tier_reasons([&evidence]);
+        let tier = tier::effective(skill.declared_tier, &tier_reasons);
+        Ok(StepReport { evidence, verdict, exit_code, tier, tier_reasons, doubts })
     }
 
     /// What is kept of an output of this session.
@@ -67,11 +72,7 @@ impl Session {
     /// # Errors
     /// It cannot be read.
     pub fn kept(&self, stream: &StreamEvidence) -> Result<Vec<u8>, EngineError> {
-        if stream.kept_bytes == 0 {
-            return Ok(vec![]);
-        }
-        let kept = self.context.objects.read(&stream.sha256, stream.kept_bytes)?;
-        Ok(kept.map(|(bytes, _)| bytes).unwrap_or_default())
+        Ok(self.context.outputs.read(stream)?)
     }
 }
 

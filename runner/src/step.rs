@@ -131,7 +131,7 @@ async fn try_once(
     };
     laps.lap("spawn");
     let say = |reason| tell_end(context, skill, step, reason);
-    let report = attempt::follow(running, step, &context.objects, &context.cancel, say).await;
+    let report = attempt::follow(running, step, &context.outputs, &context.cancel, say).await;
     laps.lap_apart("command", report.duration, "set_up");
     let tried = conclude(context, stack, skill, step, report, upper).await;
     laps.lap("read_layer");

@@ -1,28 +1,29 @@
 //! `proctor exec`: one command, exactly as a step would run it. Its output goes where it would
-//! have gone; what became of it goes to standard error.
+//! have gone, or its record to standard output; what became of it goes to standard error.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use proctor_core::evidence::{StepEvidence, StreamEvidence, escape_output};
+use proctor_core::evidence::{StepEvidence, StreamEvidence, VERSION, escape_output};
+use proctor_core::exec::{DoubtRecord, ExecRecord};
 use proctor_core::names::StepName;
 use proctor_core::outcome::Outcome;
 use proctor_core::plan::{Argv, PlannedStep};
-use proctor_core::spec::{self, Adhoc, Operator, Spec};
+use proctor_core::spec::{self, Adhoc, LimitSettings, Operator, Spec};
 use proctor_core::verdict::Doubt;
 use proctor_runner::{Engine, ExecReport, ExecRequest};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::ExecArgs;
+use crate::args::{ExecArgs, Format, LimitArgs};
 use crate::caller::Caller;
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation;
 use crate::interrupt::{self, Asked, Interrupts};
 use crate::progress::{HEARTBEAT, Progress};
-use crate::report::{doubt_block, drift_block, outcome_words, why};
+use crate::report::{doubt_block, drift_block, outcome_words, stream_block, why};
 use crate::screen::Screen;
 use crate::specfile::Specification;
 use crate::style::{self, paint};
@@ -38,14 +39,40 @@ const NAME: &str = "exec";
 pub(crate) async fn exec(args: &ExecArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
     let operator = installation::operator(&args.operator, caller)?;
-    let step = planned(args, spec_of(&repo, caller)?.as_ref(), &operator)?;
-    let engine = engine::open(&args.state, operator, caller, screen)?;
+    let spec = if args.no_spec { None } else { spec_of(&repo, caller)? };
+    let step = planned(args, spec.as_ref(), &operator)?;
+    // What is given to the command by name may be as secret as what the caller has.
+    let given = step.env.iter().map(|(name, value)| (name.as_str().to_owned(), value.clone()));
+    let engine = engine::open(&args.state, operator, caller, screen)?.hiding(&given.collect());
     let report = follow(engine, ExecRequest { repo, step }, screen).await?;
-    for (stream, bytes, to) in streams(&report) {
-        show(stream, bytes, to, args.raw, screen);
+    match args.format {
+        Format::Human => streams(&report).into_iter().for_each(|(s, bytes, to)| show(s, bytes, to, args.raw, screen)),
+        Format::Json => screen.err(&excerpts(&report.evidence)),
     }
     screen.err(&remarks(&report.evidence, &report.doubts));
-    Ok(report.exit_code)
+    let exit_code = report.exit_code;
+    if args.format == Format::Json {
+        screen.out_json(&record(report))?;
+    }
+    Ok(exit_code)
+}
+
+fn record(report: ExecReport) -> ExecRecord {
+    let doubts = report.doubts.into_iter().map(|(doubt, message)| DoubtRecord { doubt, message });
+    ExecRecord {
+        version: VERSION,
+        step: report.evidence,
+        verdict: report.verdict,
+        exit_code: report.exit_code,
+        tier: report.tier,
+        tier_reasons: report.tier_reasons,
+        doubts: doubts.collect(),
+    }
+}
+
+/// The ends of both streams, for who watches while a program reads the record.
+fn excerpts(step: &StepEvidence) -> String {
+    stream_block("stdout", &step.stdout) + &stream_block("stderr", &step.stderr)
 }
 
 /// The spec of the repository; a command may run without one.
@@ -65,10 +92,12 @@ fn planned(args: &ExecArgs, spec: Option<&Spec>, operator: &Operator) -> Result<
         cmd,
         workdir: args.workdir.clone(),
         timeout_ms: args.timeout_ms,
+        grace_ms: args.grace_ms,
         network: args.network,
         read_only: args.read_only,
         env_allowlist: None,
         env: args.env.iter().cloned().collect::<BTreeMap<_, _>>(),
+        limits: limits(&args.limits),
     };
     let name = StepName::new(NAME).map_err(|bad| CliError::Internal(bad.to_string()))?;
     spec::adhoc_step(&adhoc, name, spec, operator).map_err(|diagnostics| {
@@ -78,6 +107,17 @@ fn planned(args: &ExecArgs, spec: Option<&Spec>, operator: &Operator) -> Result<
             hint: "ask for less, or have the operator raise the ceiling in `proctord.toml`".to_owned(),
         }
     })
+}
+
+fn limits(args: &LimitArgs) -> LimitSettings {
+    LimitSettings {
+        memory: args.memory,
+        pids: args.pids,
+        disk: args.disk,
+        output: args.output,
+        cpu_seconds: args.cpu_seconds,
+        open_files: args.open_files,
+    }
 }
 
 async fn follow(engine: Engine, request: ExecRequest, screen: &mut Screen) -> Result<ExecReport, CliError> {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::operator::exceeds;
+use super::operator::{LimitSettings, exceeds};
 use super::provenance::Origin;
 use super::span::{Span, Spanned};
-use super::written::{Defaults, Skill, Step, Table, Text};
+use super::written::{Defaults, Skill, Step, StepLimits, Table, Text};
 use crate::names::{EnvName, VarName};
 use crate::plan::{Argv, Limit, Network, ReadOnly, RelPath};
 
@@ -18,6 +18,8 @@ pub struct Adhoc {
     pub workdir: Option<RelPath>,
     /// Its timeout, in milliseconds.
     pub timeout_ms: Option<u64>,
+    /// The time between SIGTERM and SIGKILL, in milliseconds.
+    pub grace_ms: Option<u64>,
     /// What network it sees.
     pub network: Option<Network>,
     /// What it must not change.
@@ -26,6 +28,8 @@ pub struct Adhoc {
     pub env_allowlist: Option<Vec<EnvName>>,
     /// The variables that are set.
     pub env: BTreeMap<VarName, String>,
+    /// What it may use.
+    pub limits: LimitSettings,
 }
 
 /// What one level of the spec says of the settings that may stand on every level.
@@ -102,16 +106,47 @@ impl Overrides {
     }
 }
 
-/// What only a step can say.
+/// What only a step, or the caller of one command, can say.
 #[derive(Clone, Copy)]
-pub(super) struct Own<'a>(pub(super) Option<&'a Step>);
+pub(super) enum Own<'a> {
+    /// A toolchain check says nothing of this.
+    Nothing,
+    Step(&'a Step),
+    CommandLine(&'a Adhoc),
+}
 
 impl<'a> Own<'a> {
-    pub(super) fn none() -> Self {
-        Self(None)
-    }
     pub(super) fn get<T>(self, pick: impl Fn(&'a Step) -> Option<&'a Spanned<T>>) -> Option<&'a Spanned<T>> {
-        self.0.and_then(pick)
+        match self {
+            Self::Step(step) => pick(step),
+            Self::Nothing | Self::CommandLine(_) => None,
+        }
+    }
+
+    pub(super) fn grace_ms(self) -> Option<Chosen<u64>> {
+        match self {
+            Self::Nothing => None,
+            Self::Step(step) => {
+                step.grace_ms.map(|asked| Chosen { value: asked.value, origin: Origin::Step(asked.span) })
+            }
+            Self::CommandLine(adhoc) => adhoc.grace_ms.map(|value| Chosen { value, origin: Origin::CommandLine }),
+        }
+    }
+
+    /// One of the limits, which a step writes as a number and the command line may lift.
+    pub(super) fn limit<T: Copy + Into<u64>>(
+        self,
+        written: impl Fn(&StepLimits) -> Option<Spanned<T>>,
+        said: impl Fn(&LimitSettings) -> Option<Limit>,
+    ) -> Option<Chosen<Limit>> {
+        match self {
+            Self::Nothing => None,
+            Self::Step(step) => {
+                let asked = step.limits.as_ref().and_then(written)?;
+                Some(Chosen { value: Limit::Max(asked.value.into()), origin: Origin::Step(asked.span) })
+            }
+            Self::CommandLine(adhoc) => said(&adhoc.limits).map(|value| Chosen { value, origin: Origin::CommandLine }),
+        }
     }
 }
 

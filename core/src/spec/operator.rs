@@ -11,7 +11,6 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::diagnostic::{Code, Diagnostic};
-use super::size::Size;
 use super::span::Span;
 use crate::plan::{Limit, Limits, ReadOnly};
 use crate::tier::Tier;
@@ -180,11 +179,7 @@ impl<'de> Deserialize<'de> for Bound {
                 }
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Bound, E> {
-                match text.parse() {
-                    _ if text == "unlimited" => Ok(Bound(Limit::Unlimited)),
-                    Ok(Size(bytes)) if bytes > 0 => Ok(Bound(Limit::Max(bytes))),
-                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
-                }
+                text.parse().map(Bound).map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
             }
         }
         deserializer.deserialize_any(BoundVisitor)

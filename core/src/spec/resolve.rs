@@ -78,7 +78,7 @@ pub fn adhoc_step(
         adhoc.cmd.clone(),
         Origin::CommandLine,
         &layers,
-        Own::none(),
+        Own::CommandLine(adhoc),
     );
     resolver.finish().map(|_| step)
 }
@@ -166,7 +166,7 @@ impl<'a> Resolver<'a> {
                     Settings { origin: |_| Origin::BuiltIn, read_only: Some(&tracked), ..Settings::of_defaults(None) };
                 let layers = [fixed, Settings::of_defaults(spec.defaults.as_ref())];
                 let key = step_key(toolchain.value.as_str(), name.as_str());
-                let run = self.step(&key, name, cmd, origin, &layers, Own::none());
+                let run = self.step(&key, name, cmd, origin, &layers, Own::Nothing);
                 let version = match &check.version {
                     Some(range) => VersionDemand::Range { range: range.value.clone() },
                     None => VersionDemand::Any,
@@ -243,7 +243,7 @@ impl<'a> Resolver<'a> {
         let layers = [Settings::of_step(step), Settings::of_skill(skill), defaults];
         let key = step_path(skill_name, &step.name.value);
         let origin = Origin::Step(step.cmd.span);
-        Some(self.step(&key, step.name.value.clone(), cmd, origin, &layers, Own(Some(step))))
+        Some(self.step(&key, step.name.value.clone(), cmd, origin, &layers, Own::Step(step)))
     }
 
     /// One planned step, from the nearest layer that says something of each field.
@@ -292,10 +292,8 @@ impl<'a> Resolver<'a> {
 
     fn grace_ms(&mut self, own: Own<'_>) -> u64 {
         let most = self.operator.max_grace_ms;
-        let asked = own.get(|step| step.grace_ms.as_ref());
-        let asked = asked.map(|asked| Chosen { value: asked.value, origin: Origin::Step(asked.span) });
         let unspoken = unspoken(self.operator.defaults.grace_ms.map(Limit::Max), Limit::Max(built_in::GRACE_MS), most);
-        self.milliseconds("grace_ms", asked, unspoken, most)
+        self.milliseconds("grace_ms", own.grace_ms(), unspoken, most)
     }
 
     fn milliseconds(&mut self, field: &str, asked: Option<Chosen<u64>>, unspoken: Chosen<Limit>, most: Limit) -> u64 {
@@ -366,11 +364,10 @@ impl<'a> Resolver<'a> {
     }
 
     fn limits(&mut self, own: Own<'_>) -> Limits {
-        let written = own.0.and_then(|step| step.limits.as_ref());
         let (operator, most) = (self.operator.defaults.limits, self.operator.ceiling);
         macro_rules! limit {
             ($name:ident, $show:ident) => {{
-                let asked = written.and_then(|limits| limits.$name).map(asked);
+                let asked = own.limit(|limits| limits.$name, |said| said.$name);
                 let chosen = asked.unwrap_or_else(|| unspoken(operator.$name, built_in::LIMITS.$name, most.$name));
                 self.bounded(concat!("limits.", stringify!($name)), chosen, most.$name, $show)
             }};
@@ -420,7 +417,8 @@ impl<'a> Resolver<'a> {
     }
 
     fn reports(&mut self, own: Own<'_>) -> Vec<ReportFile> {
-        let written = own.0.and_then(|step| step.reports.as_ref());
+        let Own::Step(Step { reports: written, .. }) = own else { return vec![] };
+        let written = written.as_ref();
         let formats = [
             ("reports.junit", ReportFormat::Junit, written.and_then(|reports| reports.junit.as_ref())),
             ("reports.sarif", ReportFormat::Sarif, written.and_then(|reports| reports.sarif.as_ref())),
@@ -463,10 +461,6 @@ impl<'a> Resolver<'a> {
             }
         }
     }
-}
-
-fn asked<T: Into<u64>>(written: Spanned<T>) -> Chosen<Limit> {
-    Chosen { value: Limit::Max(written.value.into()), origin: Origin::Step(written.span) }
 }
 
 fn show_count(limit: &Limit) -> String {

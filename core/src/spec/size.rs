@@ -6,6 +6,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::plan::Limit;
+
 /// A number of bytes, written as such or with a unit: `1048576`, `512MiB`, `10MB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
@@ -56,6 +58,31 @@ impl std::str::FromStr for Size {
         };
         let number: u64 = number.parse().map_err(|_| BadSize::TooLarge)?;
         number.checked_mul(*factor).map(Self).ok_or(BadSize::TooLarge)
+    }
+}
+
+/// A text that is no bound.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadBound {
+    /// It is no size.
+    #[error(transparent)]
+    Size(#[from] BadSize),
+    /// It is nothing: a step could not run with it.
+    #[error("a bound is at least 1, or `unlimited`")]
+    Zero,
+}
+
+/// A size, or `unlimited`.
+impl std::str::FromStr for Limit {
+    type Err = BadBound;
+    fn from_str(text: &str) -> Result<Self, BadBound> {
+        if text == "unlimited" {
+            return Ok(Self::Unlimited);
+        }
+        match text.parse()? {
+            Size(0) => Err(BadBound::Zero),
+            Size(bytes) => Ok(Self::Max(bytes)),
+        }
     }
 }
 
@@ -135,6 +162,14 @@ mod tests {
         for text in ["18446744073709551616", "16777216TiB"] {
             assert_eq!(text.parse::<Size>(), Err(BadSize::TooLarge), "{text}");
         }
+    }
+
+    #[test]
+    fn a_bound_is_a_size_or_none_at_all() {
+        assert_eq!("unlimited".parse(), Ok(Limit::Unlimited));
+        assert_eq!("1KiB".parse(), Ok(Limit::Max(1024)));
+        assert_eq!("0".parse::<Limit>(), Err(BadBound::Zero));
+        assert_eq!("-1".parse::<Limit>(), Err(BadBound::Size(BadSize::Form)));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Whole outputs, compressed, addressed by the sha256 of all that was written.
 //!
 //! `objects/<2 hex>/<62 hex>.zst` holds the whole; where the plan's output limit cut it, the
-//! name ends in `.cut.zst` and the file holds what came before the cut.
+//! name ends in `.cut.zst` and the file holds what came before the cut. One that ends in
+//! `.redacted.zst` is either of both without the secrets that stood in it: its hash is that of
+//! bytes which are nowhere kept.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -13,6 +15,27 @@ use super::directory::{Directory, Temporary};
 
 /// The level is zstd's fastest: outputs are written while a step runs.
 const LEVEL: i32 = 1;
+
+/// What an object holds of the output whose hash names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// All of it.
+    Whole,
+    /// What came before a cut.
+    Cut,
+    /// All of it or what came before a cut, without secrets.
+    Redacted,
+}
+
+impl Kept {
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Whole => "zst",
+            Self::Cut => "cut.zst",
+            Self::Redacted => "redacted.zst",
+        }
+    }
+}
 
 /// The objects of a state directory.
 #[derive(Debug, Clone)]
@@ -41,25 +64,20 @@ impl Objects {
         Ok(ObjectWriter { objects: self.clone(), temp, encoder })
     }
 
-    /// The bytes kept under `sha256`, at most `limit`, and whether they are only the part
-    /// before a cut. `None` where the object is not there.
+    /// The bytes kept under `sha256` as `kept`, at most `limit`. `None` where there are none.
     ///
     /// # Errors
-    /// It cannot be read.
-    pub(crate) fn read(&self, sha256: &Sha256Hex, limit: u64) -> Result<Option<(Vec<u8>, bool)>, StoreError> {
+    /// They cannot be read.
+    pub(crate) fn read(&self, sha256: &Sha256Hex, kept: Kept, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let (shard, rest) = sha256.as_str().split_at(2);
         let Ok(directory) = self.root.descend(shard) else { return Ok(None) };
-        for (suffix, cut) in [("zst", false), ("cut.zst", true)] {
-            let name = format!("{rest}.{suffix}");
-            if let Some(packed) = directory.read(&name, u64::MAX - 1)? {
-                let failed = |source| StoreError::Io { action: "decompress", path: name.clone(), source };
-                let decoder = zstd::stream::read::Decoder::new(packed.as_slice()).map_err(failed)?;
-                let mut bytes = Vec::new();
-                decoder.take(limit).read_to_end(&mut bytes).map_err(failed)?;
-                return Ok(Some((bytes, cut)));
-            }
-        }
-        Ok(None)
+        let name = format!("{rest}.{}", kept.suffix());
+        let Some(packed) = directory.read(&name, u64::MAX - 1)? else { return Ok(None) };
+        let failed = |source| StoreError::Io { action: "decompress", path: name.clone(), source };
+        let decoder = zstd::stream::read::Decoder::new(packed.as_slice()).map_err(failed)?;
+        let mut bytes = Vec::new();
+        decoder.take(limit).read_to_end(&mut bytes).map_err(failed)?;
+        Ok(Some(bytes))
     }
 }
 
@@ -83,9 +101,9 @@ impl ObjectWriter {
     ///
     /// # Errors
     /// The system refuses; nothing appears.
-    pub(crate) fn finish(self, sha256: &Sha256Hex, cut: bool) -> Result<(), StoreError> {
+    pub(crate) fn finish(self, sha256: &Sha256Hex, kept: Kept) -> Result<(), StoreError> {
         let (shard, rest) = sha256.as_str().split_at(2);
-        let name = if cut { format!("{rest}.cut.zst") } else { format!("{rest}.zst") };
+        let name = format!("{rest}.{}", kept.suffix());
         let failed = |source| StoreError::Io { action: "write", path: name.clone(), source };
         self.encoder.finish().and_then(|file| file.sync_all()).map_err(failed)?;
         let directory = self.objects.root.ensure(shard, 0o700)?;
@@ -103,11 +121,12 @@ mod tests {
         let objects = Objects::open(&Directory::open(temp.path()).expect("opens")).expect("opens");
         let text = b"hello\n".repeat(1000);
         let sha256 = Sha256Hex::of(&text);
-        assert_eq!(objects.read(&sha256, 10).expect("reads"), None);
+        assert_eq!(objects.read(&sha256, Kept::Whole, 10).expect("reads"), None);
         let mut writer = objects.writer().expect("makes");
         writer.write(&text).expect("writes");
-        writer.finish(&sha256, false).expect("finishes");
-        assert_eq!(objects.read(&sha256, 1 << 20).expect("reads"), Some((text, false)));
+        writer.finish(&sha256, Kept::Whole).expect("finishes");
+        assert_eq!(objects.read(&sha256, Kept::Whole, 1 << 20).expect("reads"), Some(text));
+        assert_eq!(objects.read(&sha256, Kept::Redacted, 1 << 20).expect("reads"), None);
         drop(objects.writer().expect("makes"));
         assert_eq!(objects.root.names().expect("lists").len(), 1);
     }

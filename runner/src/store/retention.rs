@@ -114,7 +114,7 @@ fn entries(directory: &Path) -> io::Result<Box<dyn Iterator<Item = io::Result<fs
 mod tests {
     use super::*;
     use crate::store::directory::Directory;
-    use crate::store::objects::Objects;
+    use crate::store::objects::{Kept, Objects};
     use proctor_core::digest::Sha256Hex;
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
         for text in ["one", "two", "three"] {
             let mut writer = store.writer().expect("makes");
             writer.write(text.as_bytes()).expect("writes");
-            writer.finish(&Sha256Hex::of(text.as_bytes()), false).expect("finishes");
+            writer.finish(&Sha256Hex::of(text.as_bytes()), Kept::Whole).expect("finishes");
         }
         let all = objects(&state.path().join("objects")).expect("lists");
         let newest = all.last().expect("three").bytes;

@@ -240,7 +240,7 @@ fn skill_evidence_fits_with_its_streams_flat_and_its_digests_bounded() {
     let name = "skill-evidence";
     let value = assert_fits(name, &skill_evidence());
     for stream in ["stdout", "stderr"] {
-        for field in ["sha256", "bytes", "kept_bytes", "complete", "preview", "tail"] {
+        for field in ["sha256", "bytes", "kept_bytes", "complete", "redacted", "preview", "tail"] {
             assert_required(name, &value, "/steps/0", &format!("{stream}_{field}"));
         }
         assert_refused(name, &value, &format!("/steps/0/{stream}_sha256"), &json!("E3B0"));

@@ -1,0 +1,75 @@
+//! The texts of records and events in which a secret may stand. Names, hashes and numbers
+//! stay as they are; streams come without secrets from whoever read them.
+
+use std::borrow::Cow;
+
+use super::Redactor;
+use crate::drift::{Diff, StepDrift};
+use crate::event::RunEvent;
+use crate::evidence::StepEvidence;
+use crate::outcome::Termination;
+use crate::plan::{Argv, PlannedStep};
+
+impl Redactor {
+    /// Takes secrets out of `text`, in place.
+    pub fn clean(&self, text: &mut String) {
+        if let Cow::Owned(clean) = self.text(text) {
+            *text = clean;
+        }
+    }
+
+    /// Takes secrets out of the record of a step.
+    pub fn clean_step(&self, step: &mut StepEvidence) {
+        if self.0.is_none() {
+            return;
+        }
+        self.clean_planned(&mut step.planned);
+        self.clean_termination(&mut step.termination);
+        self.clean_drift(&mut step.drift.found);
+        step.drift.applied.iter_mut().for_each(|path| self.clean(path));
+        step.earlier_attempts.iter_mut().for_each(|attempt| self.clean_termination(&mut attempt.termination));
+    }
+
+    /// Takes secrets out of an event.
+    pub fn clean_event(&self, event: &mut RunEvent) {
+        match event {
+            RunEvent::CheckFinished { check } => self.clean_step(&mut check.step),
+            RunEvent::StepFinished { step, .. } => self.clean_step(step),
+            RunEvent::SkillFinished { reason: text, .. } | RunEvent::Doubted { message: text, .. } => self.clean(text),
+            RunEvent::RunStarted { .. }
+            | RunEvent::SkillStarted { .. }
+            | RunEvent::StepStarted { .. }
+            | RunEvent::StepTerminating { .. }
+            | RunEvent::StepRetrying { .. }
+            | RunEvent::Cancelling { .. }
+            | RunEvent::EvidenceWritten { .. }
+            | RunEvent::RunFinished { .. } => {}
+        }
+    }
+
+    fn clean_planned(&self, step: &mut PlannedStep) {
+        let words = step.cmd.words().iter().map(|word| self.text(word).into_owned()).collect();
+        if let Ok(cmd) = Argv::new(words) {
+            step.cmd = cmd;
+        }
+        step.env.values_mut().for_each(|value| self.clean(value));
+    }
+
+    fn clean_termination(&self, termination: &mut Termination) {
+        if let Termination::NotStarted { reason, .. } = termination {
+            self.clean(reason);
+        }
+    }
+
+    fn clean_drift(&self, drift: &mut StepDrift) {
+        for change in &mut drift.changes {
+            self.clean(&mut change.path);
+            match &mut change.diff {
+                Diff::Whole { text } | Diff::Truncated { text, .. } | Diff::Omitted { reason: text } => {
+                    self.clean(text);
+                }
+                Diff::Binary | Diff::None => {}
+            }
+        }
+    }
+}

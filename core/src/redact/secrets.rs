@@ -1,0 +1,231 @@
+//! Which values of an environment are secrets, and in which shapes each of them shows up in
+//! text. How they are found there is not decided here.
+
+use std::collections::BTreeSet;
+
+use crate::drift::display_path;
+use crate::evidence::escape_output;
+
+/// The shortest value that counts as a secret, in bytes: shorter ones are ordinary words, and
+/// taking them out would leave nothing readable.
+pub const MIN_SECRET: usize = 8;
+/// The longest value that is also looked for in other encodings.
+const MAX_ENCODED: usize = 4 << 10;
+
+/// What makes a name one of a secret wherever it stands, `_` and the like left out.
+const ANYWHERE: [&str; 14] = [
+    "TOKEN",
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "PASSPHRASE",
+    "CREDENTIAL",
+    "COOKIE",
+    "BEARER",
+    "APIKEY",
+    "ACCESSKEY",
+    "PRIVATEKEY",
+    "SESSIONKEY",
+    "SIGNINGKEY",
+    "ENCRYPTIONKEY",
+];
+/// The same, as a word by itself: `AUTH` and not `AUTHOR`, `KEY` and not `KEYBOARD`.
+const WORDS: [&str; 11] =
+    ["AUTH", "AUTHORIZATION", "OAUTH", "CRED", "CREDS", "DSN", "JWT", "KEY", "PASS", "PAT", "PWD"];
+/// Names that only look like it.
+const PLACES: [&str; 2] = ["PWD", "OLDPWD"];
+/// The least length of a user name in a URL that is a token and no name.
+const MIN_TOKEN_USER: usize = 20;
+
+/// The secrets of an environment. `is_path` says whether an absolute path names something that
+/// is there; such a value tells where a secret lies and is none.
+pub(super) fn of<'e>(
+    environment: impl IntoIterator<Item = (&'e str, &'e str)>,
+    is_path: impl Fn(&str) -> bool,
+) -> BTreeSet<String> {
+    let mut secrets = BTreeSet::new();
+    for (name, value) in environment {
+        let value = value.trim();
+        if is_secret_name(name) && !(value.starts_with('/') && is_path(value)) {
+            secrets.insert(value.to_owned());
+            // Tools show a key of several lines with something before each.
+            secrets.extend(value.lines().map(|line| line.trim().to_owned()));
+        }
+        for password in passwords_in_urls(value) {
+            secrets.extend(percent_decoded(password));
+            secrets.insert(password.to_owned());
+        }
+    }
+    secrets.retain(|secret| secret.len() >= MIN_SECRET && !super::MARK.contains(secret.as_str()));
+    secrets
+}
+
+/// Whether a variable of this name holds a secret.
+pub fn is_secret_name(name: &str) -> bool {
+    let words = words(name);
+    let joined = words.concat();
+    !PLACES.contains(&name)
+        && (ANYWHERE.iter().any(|part| joined.contains(part))
+            || words.iter().any(|word| WORDS.contains(&word.as_str())))
+}
+
+/// The words of a name in capitals: `npm_authToken` is `NPM`, `AUTH`, `TOKEN`.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut before = ' ';
+    for c in name.chars() {
+        let begins = !c.is_ascii_alphanumeric() || before.is_ascii_lowercase() && c.is_ascii_uppercase();
+        if begins {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| c.is_ascii_alphanumeric()) {
+            word.push(c.to_ascii_uppercase());
+        }
+        before = c;
+    }
+    words
+}
+
+/// What stands for a password in the URLs of a value: `scheme://user:password@host`, and a
+/// user name that is a token.
+fn passwords_in_urls(value: &str) -> impl Iterator<Item = &str> {
+    let authority = |rest: &'_ str| rest.find(|c: char| "/?#".contains(c) || c.is_whitespace()).unwrap_or(rest.len());
+    value.split("://").skip(1).filter_map(move |rest| {
+        let (user, _) = rest[..authority(rest)].rsplit_once('@')?;
+        match user.split_once(':') {
+            Some((_, password)) => Some(password),
+            None => Some(user).filter(|user| user.len() >= MIN_TOKEN_USER),
+        }
+    })
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut parts = text.split('%');
+    bytes.extend_from_slice(parts.next()?.as_bytes());
+    for part in parts {
+        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The shapes in which `secret` is looked for: as it is, as our own documents write it, as
+/// JSON and URLs do, and in base64 wherever in the encoded text it may begin.
+pub(super) fn shapes(secret: &str) -> BTreeSet<Vec<u8>> {
+    let mut shapes = BTreeSet::from([secret.as_bytes().to_vec()]);
+    if secret.len() <= MAX_ENCODED {
+        shapes.insert(escape_output(secret.as_bytes()).into_bytes());
+        shapes.insert(display_path(secret.as_bytes()).into_bytes());
+        shapes.insert(in_json(secret).into_bytes());
+        for digits in [b"0123456789ABCDEF", b"0123456789abcdef"] {
+            shapes.insert(percent_encoded(secret, digits));
+        }
+        for specials in [b"+/", b"-_"] {
+            shapes.extend((0..3).map(|shift| base64_within(secret.as_bytes(), shift, *specials)));
+        }
+    }
+    shapes
+}
+
+fn in_json(secret: &str) -> String {
+    let quoted = serde_json::Value::from(secret).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+fn percent_encoded(secret: &str, digits: &[u8; 16]) -> Vec<u8> {
+    let mut encoded = Vec::with_capacity(secret.len());
+    for byte in secret.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            encoded.push(byte);
+        } else {
+            encoded.extend([b'%', digits[usize::from(byte >> 4)], digits[usize::from(byte & 15)]]);
+        }
+    }
+    encoded
+}
+
+/// The part of a base64 text (RFC 4648) that is the same whatever `shift` bytes stand before
+/// `secret` and whatever follows it. `specials` are the last two of the alphabet.
+fn base64_within(secret: &[u8], shift: usize, specials: [u8; 2]) -> Vec<u8> {
+    const ALPHABET: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    let bytes = [&[0; 2][..shift], secret].concat();
+    let sextet = |index: usize| {
+        let (byte, bit) = (index * 6 / 8, index * 6 % 8);
+        let pair = u16::from_be_bytes([bytes[byte], bytes.get(byte + 1).copied().unwrap_or(0)]);
+        usize::from((pair >> (10 - bit)) & 63)
+    };
+    let chars = (shift * 8).div_ceil(6)..bytes.len() * 8 / 6;
+    chars.map(sextet).map(|value| if value < 62 { ALPHABET[value] } else { specials[value - 62] }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(variables: &[(&str, &str)]) -> Vec<String> {
+        of(variables.iter().copied(), |path| path == "/there").into_iter().collect()
+    }
+
+    #[test]
+    fn a_name_tells_whether_its_value_is_a_secret() {
+        let secret = [
+            "GITHUB_TOKEN",
+            "AWS_SECRET_ACCESS_KEY",
+            "ANTHROPIC_API_KEY",
+            "OPENAI_APIKEY",
+            "npm_config__authToken",
+            "PGPASSWORD",
+            "MYSQL_PWD",
+            "SMTP_PASS",
+            "lowercase_cred",
+            "HTTP_AUTH",
+            "SENTRY_DSN",
+            "SESSION_COOKIE",
+            "SSH_PRIVATE_KEY",
+            "STRIPE_KEY",
+            "apiKey",
+        ];
+        let plain = ["PATH", "PWD", "OLDPWD", "GIT_AUTHOR_NAME", "KEYBOARD", "LANG", "BYPASS", "PATTERN", "XAUTHORITY"];
+        assert_eq!(secret.map(is_secret_name), [true; 15]);
+        assert_eq!(plain.map(is_secret_name), [false; 9]);
+    }
+
+    #[test]
+    fn ordinary_words_and_places_are_no_secrets() {
+        assert_eq!(found(&[("A_TOKEN", "short"), ("CREDENTIALS", "/there"), ("LANG", "long enough")]), [""; 0]);
+        assert_eq!(
+            found(&[("CREDENTIALS", "/not/there"), ("X_TOKEN", "[redacted]"), ("Y_TOKEN", "redacted")]),
+            ["/not/there"]
+        );
+    }
+
+    #[test]
+    fn a_password_in_a_url_is_one_in_any_variable() {
+        assert_eq!(found(&[("DB", "pg://u:p%40ssw0rd@h:5/d?x=a@b")]), ["p%40ssw0rd", "p@ssw0rd"]);
+        assert_eq!(found(&[("INDEX", "a https://ghp_0123456789abcdef@h/x,b://u:password2@h")]).len(), 2);
+        assert_eq!(found(&[("URL", "https://host:8080/@scope/x"), ("SSH", "ssh://git@h/x")]), [""; 0]);
+    }
+
+    #[test]
+    fn every_line_of_a_key_is_a_secret() {
+        assert_eq!(found(&[("PRIVATE_KEY", "first line\n  second line\nend\n")]).len(), 3);
+    }
+
+    #[test]
+    fn base64_is_found_wherever_it_begins() {
+        let within = |shift| String::from_utf8(base64_within(b"s3cr3t-value", shift, *b"+/")).expect("ASCII");
+        // printf 's3cr3t-value' | base64, then with `a` and `ab` before it.
+        assert_eq!("czNjcjN0LXZhbHVl", within(0));
+        assert!("YXMzY3IzdC12YWx1ZQ==".contains(&within(1)) && within(1).len() == 15);
+        assert!("YWJzM2NyM3QtdmFsdWU=".contains(&within(2)) && within(2).len() == 15);
+    }
+
+    #[test]
+    fn a_secret_is_looked_for_as_others_write_it() {
+        let shapes = shapes("a\"b\nc d?e");
+        for shape in ["a\\\"b\\nc d?e", "a%22b%0Ac%20d%3Fe", "a%22b%0ac%20d%3fe", "a\"b\\x0ac d?e"] {
+            assert!(shapes.contains(shape.as_bytes()), "{shape}");
+        }
+    }
+}
