@@ -1,6 +1,6 @@
 //! What must hold for an attempt, and what the kernel was in fact made to enforce.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -57,11 +57,22 @@ pub enum Control {
     CpuLimit,
     /// Open files are bounded.
     OpenFilesLimit,
+    /// A group of processes of its own, by which the kernel counts and bounds it as a whole.
+    Cgroup,
+    /// System calls that no check needs are refused: other address families, io_uring, bpf,
+    /// keyrings, mounts, namespaces, 32-bit entry.
+    SyscallFilter,
+    /// A second wall around files, abstract sockets and signals.
+    Landlock,
+    /// What the kernel shows of the host in /proc and /sys is masked, its settings read-only.
+    KernelFiles,
+    /// The host's keyrings cannot be reached.
+    Keyring,
 }
 
 impl Control {
     /// Every control.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 29] = [
         Self::UserNamespace,
         Self::MountNamespace,
         Self::PidNamespace,
@@ -86,6 +97,11 @@ impl Control {
         Self::MemoryLimit,
         Self::CpuLimit,
         Self::OpenFilesLimit,
+        Self::Cgroup,
+        Self::SyscallFilter,
+        Self::Landlock,
+        Self::KernelFiles,
+        Self::Keyring,
     ];
 
     /// Whether a plan may leave it out: it allows the network, or sets no such limit.
@@ -128,6 +144,11 @@ impl Control {
             Self::MemoryLimit => "memory_limit",
             Self::CpuLimit => "cpu_limit",
             Self::OpenFilesLimit => "open_files_limit",
+            Self::Cgroup => "cgroup",
+            Self::SyscallFilter => "syscall_filter",
+            Self::Landlock => "landlock",
+            Self::KernelFiles => "kernel_files",
+            Self::Keyring => "keyring",
         }
     }
 }
@@ -161,9 +182,11 @@ pub enum ControlState {
 pub struct Enforcement(pub BTreeMap<Control, ControlState>);
 
 impl Enforcement {
-    /// Records that `control` holds by `mechanism`.
+    /// Records that `control` holds by `mechanism`, unless a part of it was missing before.
     pub fn enforced(&mut self, control: Control, mechanism: impl Into<String>) {
-        self.0.insert(control, ControlState::Enforced { mechanism: mechanism.into() });
+        if !matches!(self.0.get(&control), Some(ControlState::NotEnforced { .. })) {
+            self.0.insert(control, ControlState::Enforced { mechanism: mechanism.into() });
+        }
     }
 
     /// Records that `control` was asked for and does not hold.
@@ -176,14 +199,15 @@ impl Enforcement {
         self.0.insert(control, ControlState::NotRequested { reason: reason.into() });
     }
 
-    /// The controls of which it is not known that they hold: asked for and not had, left out
-    /// although only a plan may leave them out, or not spoken of at all. A command that ran
-    /// with one of these ran on less than was promised.
-    pub fn gaps(&self) -> impl Iterator<Item = Control> {
+    /// The controls of which it is not known that they hold: asked for, not had and not
+    /// `tolerated`, left out although only a plan may leave them out, or not spoken of at all. A
+    /// command that ran with one of these ran on less than was promised.
+    pub fn gaps<'a>(&'a self, tolerated: &'a Tolerated) -> impl Iterator<Item = Control> + 'a {
         Control::ALL.into_iter().filter(|control| match self.0.get(control) {
             Some(ControlState::Enforced { .. }) => false,
             Some(ControlState::NotRequested { .. }) => !control.is_optional(),
-            Some(ControlState::NotEnforced { .. }) | None => true,
+            Some(ControlState::NotEnforced { .. }) => !tolerated.contains(*control),
+            None => true,
         })
     }
 
@@ -196,22 +220,58 @@ impl Enforcement {
     }
 }
 
+/// The controls that may be missing. A missing one is recorded and raises the tier; it does not
+/// refuse the step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Tolerated(BTreeSet<Control>);
+
+/// What holds where the operator says nothing: everything but the control group is demanded.
+impl Default for Tolerated {
+    fn default() -> Self {
+        Self([Control::Cgroup].into())
+    }
+}
+
+impl Tolerated {
+    /// Whatever can be had: the caller's `--sandbox=best-effort`.
+    pub fn everything() -> Self {
+        Self(Control::ALL.into())
+    }
+
+    /// Whether `control` may be missing.
+    pub fn contains(&self, control: Control) -> bool {
+        self.0.contains(&control)
+    }
+}
+
+impl FromIterator<Control> for Tolerated {
+    fn from_iter<I: IntoIterator<Item = Control>>(controls: I) -> Self {
+        Self(controls.into_iter().collect())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_nobody_spoke_of_is_a_gap() {
+        let strict = Tolerated::default();
         let mut enforcement = Enforcement::default();
-        assert_eq!(enforcement.gaps().count(), Control::ALL.len());
+        assert_eq!(enforcement.gaps(&strict).count(), Control::ALL.len());
+        assert_eq!(enforcement.gaps(&Tolerated::everything()).count(), Control::ALL.len());
         for control in Control::ALL {
             enforcement.enforced(control, "x");
         }
-        assert_eq!(enforcement.gaps().count(), 0);
+        assert_eq!(enforcement.gaps(&strict).count(), 0);
         enforcement.not_requested(Control::MemoryLimit, "the plan sets no bound");
-        assert_eq!(enforcement.gaps().count(), 0);
+        assert_eq!(enforcement.gaps(&strict).count(), 0);
         enforcement.not_requested(Control::PidNamespace, "x");
         enforcement.not_enforced(Control::Layer, "x");
-        assert_eq!(enforcement.gaps().collect::<Vec<_>>(), [Control::PidNamespace, Control::Layer]);
+        enforcement.not_enforced(Control::Cgroup, "x");
+        assert_eq!(enforcement.gaps(&strict).collect::<Vec<_>>(), [Control::PidNamespace, Control::Layer]);
+        let everything = Tolerated::everything();
+        assert_eq!(enforcement.gaps(&everything).collect::<Vec<_>>(), [Control::PidNamespace]);
     }
 }

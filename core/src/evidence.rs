@@ -14,7 +14,7 @@ use crate::digest::{Sha256Hex, SnapshotId};
 use crate::drift::{DriftMethod, StepDrift};
 use crate::enforcement::Enforcement;
 use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
-use crate::outcome::{Outcome, Termination};
+use crate::outcome::{LimitKind, Outcome, Termination};
 use crate::plan::{Determinism, PlannedStep, ReadOnly, VersionDemand};
 use crate::tier::{Tier, TierReason};
 
@@ -252,7 +252,7 @@ stream_fields!(
 );
 
 /// What an attempt used, as the kernel counted it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Resources {
     /// CPU time in user mode, in milliseconds, of all waited-for processes.
     pub user_ms: u64,
@@ -260,6 +260,11 @@ pub struct Resources {
     pub system_ms: u64,
     /// The largest resident set of any of them, in KiB.
     pub max_rss_kib: u64,
+    /// The most memory of all processes at one time, files in memory included, in KiB; `null`
+    /// where no control group counts it.
+    pub memory_peak_kib: Option<u64>,
+    /// The limits that it ran into, whether it ended of that or not, as far as that can be seen.
+    pub limits_hit: BTreeSet<LimitKind>,
 }
 
 /// The fold over the steps of a skill, or over the toolchain checks.

@@ -188,7 +188,7 @@ fn what_is_measured_does_not_move_the_seal() {
         document.cached_from = Some("r0".parse().expect("a run id"));
         document.steps[0].duration_ms = 99;
         document.steps[0].earlier_attempts[0].duration_ms = 99;
-        document.steps[0].resources = Resources { user_ms: 9, system_ms: 9, max_rss_kib: 9 };
+        document.steps[0].resources = Resources { user_ms: 9, system_ms: 9, max_rss_kib: 9, ..Resources::default() };
     });
     assert_eq!(plain, changed);
 }

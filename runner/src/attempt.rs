@@ -92,6 +92,8 @@ struct Observed {
     enforcement: Enforcement,
     not_started: Option<(StartFault, String)>,
     status: Option<WaitStatus>,
+    /// The limit for which the sandbox ended it.
+    limit: Option<LimitKind>,
     resources: Resources,
     reason: Option<EndReason>,
     gone: bool,
@@ -260,6 +262,7 @@ impl Observed {
             enforcement: Enforcement::default(),
             not_started: None,
             status: None,
+            limit: None,
             resources: Resources::default(),
             reason: None,
             gone: false,
@@ -292,8 +295,9 @@ impl Observed {
                 self.not_started.get_or_insert((fault, message));
                 Phase::Ending { give_up: Instant::now() + GONE }
             }
-            Report::Exited { status, resources } => {
+            Report::Exited { status, limit, resources } => {
                 self.status = Some(status);
+                self.limit = limit;
                 self.resources = resources;
                 Phase::Ending { give_up: Instant::now() + GONE }
             }
@@ -333,13 +337,24 @@ impl Observed {
             (Some(EndReason::Cancelled), ..) => Termination::Cancelled,
             (Some(EndReason::Timeout), ..) => Termination::TimedOut { exit_code },
             (None, Some((fault, reason)), _) => Termination::NotStarted { reason: reason.clone(), fault: *fault },
-            (None, None, Some(WaitStatus::Code(code))) => Termination::Exited { code },
-            (None, None, Some(WaitStatus::Signal(signal))) => signaled(signal, exit_code, step),
+            (None, None, Some(status)) => self.ended(status, exit_code, step),
             (None, None, None) => Termination::NotStarted {
                 reason: "the sandbox ended without telling how the command ended; something outside killed it"
                     .to_owned(),
                 fault: StartFault::Internal,
             },
+        }
+    }
+
+    /// The end of a command that ran: of a limit where it was ended for that, or where it did not
+    /// succeed and had run into one.
+    fn ended(&self, status: WaitStatus, exit_code: u8, step: &PlannedStep) -> Termination {
+        let succeeded = matches!(status, WaitStatus::Code(code) if step.expect_exit.contains(&code));
+        let met = || self.resources.limits_hit.first().copied().filter(|_| !succeeded);
+        match (self.limit.or_else(met), status) {
+            (Some(limit), _) => Termination::LimitHit { limit, exit_code },
+            (None, WaitStatus::Code(code)) => Termination::Exited { code },
+            (None, WaitStatus::Signal(signal)) => signaled(signal, exit_code, step),
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use proctor_core::enforcement::Tolerated;
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::GitIdentity;
 use proctor_core::plan::{PlannedSkill, PlannedStep, RelPath};
@@ -48,6 +49,8 @@ pub(crate) struct Sight {
     pub(crate) home: PathBuf,
     pub(crate) hide: Vec<PathBuf>,
     pub(crate) tools: Vec<ToolMount>,
+    /// Which controls may be missing.
+    pub(crate) tolerated: Tolerated,
 }
 
 impl Sight {
@@ -73,6 +76,7 @@ impl Sight {
             hide: self.hide.clone(),
             tools: self.tools.clone(),
             caches,
+            tolerated: self.tolerated.clone(),
         };
         (policy, environment)
     }

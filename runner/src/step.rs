@@ -169,7 +169,7 @@ async fn conclude(
         let what = "something outside of it still holds its output open, so what was read may not be all";
         tried.doubt(Doubt::Internal, format!("{}: {what}", step_path(&skill.name, &step.name)));
     }
-    let gaps: Vec<&str> = tried.report.enforcement.gaps().map(Control::as_str).collect();
+    let gaps: Vec<&str> = tried.report.enforcement.gaps(&context.sight.tolerated).map(Control::as_str).collect();
     if !gaps.is_empty() {
         let message = format!("{}: it ran without {}", step_path(&skill.name, &step.name), gaps.join(", "));
         tried.doubt(Doubt::Sandbox, message);
@@ -282,7 +282,7 @@ fn evidence(
         flaky,
         earlier_attempts,
         env_names,
-        resources: report.resources,
+        resources: report.resources.clone(),
     }
 }
 

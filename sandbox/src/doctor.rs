@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-use proctor_core::enforcement::{Control, Enforcement};
+use proctor_core::enforcement::{Control, Enforcement, Tolerated};
 use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
 use rustix::event::{PollFd, PollFlags};
 
@@ -90,6 +90,7 @@ fn trial_policy(launcher: &Launcher, facts: &RepoFacts) -> Result<Policy, Sandbo
         hide: Vec::new(),
         tools: Vec::new(),
         caches: Vec::new(),
+        tolerated: Tolerated::default(),
     })
 }
 

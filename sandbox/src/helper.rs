@@ -1,13 +1,16 @@
 //! The helper program: one thread, an empty environment, a control socket as standard input.
-//! It makes the place for a run's layers, or carries out one attempt.
+//! It makes the place for a run's layers, or prepares one sandbox and runs one command in it.
 
 mod attempt;
 mod command;
 mod failure;
 mod init;
+mod landlock;
+mod masks;
 mod mounts;
 mod outer;
 mod space;
+mod warden;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
@@ -47,10 +50,10 @@ fn prepare() -> std::io::Result<OwnedFd> {
 }
 
 fn serve(control: &mut OwnedFd) -> ExitCode {
-    let Ok((request, fds)) = wire::recv_request(control.as_fd()) else { return ExitCode::FAILURE };
+    let Ok(Some((request, fds))) = wire::recv_document(control.as_fd()) else { return ExitCode::FAILURE };
     let served = match request {
         Request::Space(request) => space::serve(control.as_fd(), &request),
-        Request::Attempt(request) => attempt::serve(control, &request, fds),
+        Request::Sandbox(request) => attempt::serve(control, &request, fds),
     };
     match served {
         Ok(()) => ExitCode::SUCCESS,

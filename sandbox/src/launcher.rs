@@ -1,30 +1,41 @@
 //! The one thread that starts processes. The kernel ends a helper when the *thread* that
 //! started it ends (`PR_SET_PDEATHSIG`), so that thread must live as long as the daemon: it is
-//! never one of an asynchronous runtime's.
+//! never one of an asynchronous runtime's. It also lets prepared sandboxes go that nobody asks for.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 
 use rustix::pipe::PipeFlags;
 
+use crate::cgroup::{Entrance, Group, NoSeat, Seat};
 use crate::error::SandboxError;
-use crate::host::Host;
-use crate::policy::Policy;
-use crate::running::Running;
-use crate::setup::{self, setup_ops};
+use crate::host::{Host, RepoFacts, StepUser};
+use crate::policy::{Frame, Policy};
+use crate::pool::{self, Pool};
+use crate::reaper::Reaper;
+use crate::running::{Running, Watched};
+use crate::setup::{self, claim_ops, prepare_ops};
 use crate::space::{Layer, Open, RunSpace, Sealed};
 use crate::wait::Helper;
-use crate::wire::{self, AttemptRequest, Request};
+use crate::wire::{self, Claim, Entry, HeldLimits, Request, SandboxRequest};
 
 /// Starts helpers. When it is dropped, everything that it started ends.
 #[derive(Debug)]
 pub struct Launcher {
     host: Host,
     jobs: Sender<Job>,
+    /// Where control groups can be made.
+    seat: Result<Seat, NoSeat>,
+    reaper: Arc<Reaper>,
+    pools: Pools,
 }
+
+/// The pools of all runs.
+type Pools = Arc<Mutex<Vec<Weak<Pool>>>>;
 
 /// The three descriptors that a helper starts with, and where its handle goes.
 struct Job {
@@ -35,29 +46,23 @@ struct Job {
 }
 
 impl Launcher {
-    /// Starts the thread.
+    /// Starts the threads, and looks once where control groups can be made.
     ///
     /// # Errors
     /// The system has no thread left.
     pub fn start(host: Host) -> Result<Self, SandboxError> {
+        let system = |what| move |source| SandboxError::System { what, source };
         let (jobs, inbox) = channel::<Job>();
-        let helper = host.helper.clone();
+        let (helper, pools) = (host.helper.clone(), Pools::default());
+        let pools_to_tidy = Arc::clone(&pools);
+        // Before the first helper: it may move this process.
+        let seat = Seat::find();
         thread::Builder::new()
             .name("launcher".to_owned())
-            .spawn(move || {
-                for job in inbox {
-                    let spawned = helper_command(&helper)
-                        .stdin(Stdio::from(job.stdin))
-                        .stdout(job.stdout)
-                        .stderr(job.stderr)
-                        .spawn();
-                    // A caller that no longer waits has dropped its end of the control socket:
-                    // the helper sees that and ends by itself.
-                    drop(job.reply.send(spawned));
-                }
-            })
-            .map_err(|source| SandboxError::System { what: "cannot start the launcher's thread", source })?;
-        Ok(Self { host, jobs })
+            .spawn(move || launch(&helper, &inbox, &pools_to_tidy))
+            .map_err(system("cannot start the launcher's thread"))?;
+        let reaper = Arc::new(Reaper::start().map_err(system("cannot start the reaper's thread"))?);
+        Ok(Self { host, jobs, seat, reaper, pools })
     }
 
     /// The machine that it starts them on.
@@ -66,7 +71,8 @@ impl Launcher {
     }
 
     /// Starts one attempt: `upper` takes its writes, `lowers` (newest first) lie between it and
-    /// the repository. Returns as soon as the helper has its request; the set-up goes on there.
+    /// the repository. A prepared sandbox is taken where one waits. Returns as soon as the helper
+    /// has its request; the set-up goes on there.
     ///
     /// # Errors
     /// The helper cannot be started, or the policy cannot hold in this arrangement of paths.
@@ -82,19 +88,96 @@ impl Launcher {
         if foreign(upper.space()) || lowers.iter().any(|layer| foreign(layer.space())) {
             return Err(SandboxError::Protocol("a layer of another run was given".to_owned()));
         }
-        let request = Request::Attempt(Box::new(AttemptRequest {
-            policy: policy.clone(),
-            user: upper.user(),
-            space: self.host.space_dir(),
+        let claim = || Claim {
+            command: policy.command(),
             lowers: lowers.iter().map(|layer| layer.id()).collect(),
             upper: upper.id(),
-            ops: setup_ops(policy, &self.host, upper.user()),
-        }));
+            held: HeldLimits::default(),
+            ops: claim_ops(policy),
+        };
+        let frame = policy.frame();
+        while let Some(prepared) = space.pool().take(&frame, upper.user()) {
+            // One that died a moment ago is replaced.
+            if prepared.claim(claim()).is_ok() {
+                return Ok(prepared);
+            }
+        }
+        let sandbox = self.prepare(space, frame, upper.user())?;
+        sandbox
+            .claim(claim())
+            .map_err(|source| SandboxError::System { what: "cannot send the helper its command", source })?;
+        Ok(sandbox)
+    }
+
+    /// Has up to `wanted` sandboxes wait for commands under policies like this one, eight at most.
+    /// Returns when they are started; they get ready by themselves.
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn).
+    pub fn warm(
+        &self,
+        space: &RunSpace,
+        facts: &RepoFacts,
+        policy: &Policy,
+        wanted: usize,
+    ) -> Result<(), SandboxError> {
+        setup::check(policy, &self.host)?;
+        let (frame, user) = (policy.frame(), StepUser::choose(&self.host, facts)?);
+        for _ in space.pool().count(&frame, user)..wanted.min(pool::MOST) {
+            let sandbox = self.prepare(space, frame.clone(), user)?;
+            space.pool().put(frame.clone(), user, sandbox);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_pool(&self) -> Arc<Pool> {
+        let pool = Arc::new(Pool::default());
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.retain(|known| known.strong_count() > 0);
+        pools.push(Arc::downgrade(&pool));
+        pool
+    }
+
+    /// Where control groups are made, or why there are none.
+    pub fn control_groups(&self) -> Result<String, String> {
+        match &self.seat {
+            Ok(seat) => Ok(seat.describe()),
+            Err(none) => Err(none.reason.clone()),
+        }
+    }
+
+    fn prepare(&self, space: &RunSpace, frame: Frame, user: StepUser) -> Result<Running, SandboxError> {
+        let (group, entry) = self.group();
+        let ops = prepare_ops(&frame, &self.host, user);
+        let request =
+            Request::Sandbox(Box::new(SandboxRequest { frame, user, space: self.host.space_dir(), entry, ops }));
+        let mut fds = space.fds().to_vec();
+        if let Some(Entrance { unified, tasks }) = group.as_ref().map(Group::entrance) {
+            fds.extend(unified.into_iter().chain(tasks));
+        }
         let (stdout, their_stdout) = pipe()?;
         let (stderr, their_stderr) = pipe()?;
-        let (helper, control) =
-            self.start_helper(&request, &space.fds(), Stdio::from(their_stdout), Stdio::from(their_stderr))?;
-        Running::new(helper, control, stdout, stderr)
+        let (helper, control) = self.start_helper(&request, &fds, their_stdout.into(), their_stderr.into())?;
+        let reaper = Arc::clone(&self.reaper);
+        drop(fds);
+        Running::new(Watched { helper, control, stdout, stderr, group, reaper })
+    }
+
+    fn group(&self) -> (Option<Group>, Entry) {
+        let seat = match &self.seat {
+            Ok(seat) => seat,
+            Err(none) => return (None, Entry::None { reason: none.reason.clone(), hint: none.hint.clone() }),
+        };
+        match seat.group() {
+            Ok(group) => {
+                let born = group.entrance().unified.is_some();
+                (Some(group), Entry::Group { group: seat.describe(), born })
+            }
+            Err(error) => {
+                let reason = format!("no control group could be made: {error}");
+                (None, Entry::None { reason, hint: "remove groups that are not used any more".to_owned() })
+            }
+        }
     }
 
     /// Starts a helper and hands it its request. The socket that is returned blocks.
@@ -114,13 +197,38 @@ impl Launcher {
             .map_err(|_| SandboxError::LauncherGone)?
             .map_err(|source| SandboxError::Helper { helper: self.host.helper.clone(), source })?;
         let mut helper = Helper::new(child).map_err(system("cannot watch the sandbox helper"))?;
-        if let Err(source) = wire::send_request(control.as_fd(), request, fds) {
+        if let Err(source) = wire::send_document(control.as_fd(), request, fds) {
             // It waits for nothing else; what it says to that helps nobody.
             drop(helper.kill());
             drop(helper.end());
             return Err(SandboxError::System { what: "cannot send the helper its request", source });
         }
         Ok((helper, control))
+    }
+}
+
+/// Starts what it is asked to, until nobody is left who could ask.
+fn launch(helper: &std::path::Path, inbox: &Receiver<Job>, pools: &Pools) {
+    loop {
+        match inbox.recv_timeout(pool::PATIENCE) {
+            Ok(job) => {
+                let spawned =
+                    helper_command(helper).stdin(Stdio::from(job.stdin)).stdout(job.stdout).stderr(job.stderr).spawn();
+                // A caller that no longer waits has dropped its end of the control socket: the
+                // helper sees that and ends by itself.
+                drop(job.reply.send(spawned));
+            }
+            Err(RecvTimeoutError::Timeout) => release(pools),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn release(pools: &Pools) {
+    // The lock is not held while sandboxes end.
+    let known = pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for pool in known.iter().filter_map(Weak::upgrade) {
+        pool.release(pool::PATIENCE);
     }
 }
 

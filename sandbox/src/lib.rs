@@ -12,12 +12,16 @@
 //! [`Layer`] has one owner and is [`Open`] or [`Sealed`] by type, because the kernel reports
 //! neither two overlays over one upper directory nor a live upper used as a lower.
 
+#[doc(hidden)]
+pub mod cgroup;
 mod doctor;
 mod error;
 pub mod helper;
 mod host;
 mod launcher;
 mod policy;
+mod pool;
+mod reaper;
 mod running;
 mod seccomp;
 mod setup;

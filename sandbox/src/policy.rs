@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use proctor_core::enforcement::Tolerated;
 use proctor_core::plan::{Argv, Limits, Network, RelPath};
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,51 @@ pub struct Policy {
     pub tools: Vec<ToolMount>,
     /// Directories of the repository that outlive the run.
     pub caches: Vec<CacheMount>,
+    /// Which controls may be missing without a refusal.
+    pub tolerated: Tolerated,
+}
+
+impl Policy {
+    /// The part that is the same for many commands.
+    pub(crate) fn frame(&self) -> Frame {
+        Frame {
+            repo: self.repo.clone(),
+            git: self.git.clone(),
+            network: self.network,
+            home: self.home.clone(),
+            hide: self.hide.clone(),
+            tools: self.tools.clone(),
+            caches: self.caches.clone(),
+            tolerated: self.tolerated.clone(),
+        }
+    }
+
+    /// The part that is this command's own.
+    pub(crate) fn command(&self) -> Command {
+        Command { workdir: self.workdir.clone(), argv: self.argv.clone(), env: self.env.clone(), limits: self.limits }
+    }
+}
+
+/// What of a policy does not depend on the command: a sandbox can be prepared from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Frame {
+    pub(crate) repo: PathBuf,
+    pub(crate) git: GitDirs,
+    pub(crate) network: Network,
+    pub(crate) home: PathBuf,
+    pub(crate) hide: Vec<PathBuf>,
+    pub(crate) tools: Vec<ToolMount>,
+    pub(crate) caches: Vec<CacheMount>,
+    pub(crate) tolerated: Tolerated,
+}
+
+/// What of a policy is the command's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Command {
+    pub(crate) workdir: RelPath,
+    pub(crate) argv: Argv,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) limits: Limits,
 }
 
 /// Where git keeps its data for a repository.

@@ -2,18 +2,21 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::evidence::Resources;
-use proctor_core::outcome::StartFault;
+use proctor_core::outcome::{LimitKind, StartFault};
+use proctor_core::plan::Limits;
 use rustix::net::Shutdown;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup::Group;
 use crate::error::SandboxError;
+use crate::reaper::Reaper;
 use crate::wait::{self, Helper};
-use crate::wire::{self, Message};
+use crate::wire::{self, Claim, HeldLimits, Message};
 
 /// An attempt. Dropping it kills it and waits until it is gone, for ten seconds at most.
 #[derive(Debug)]
@@ -24,11 +27,17 @@ pub struct Running {
     pub stderr: OwnedFd,
     control: OwnedFd,
     state: Mutex<State>,
+    group: Option<Group>,
+    reaper: Arc<Reaper>,
 }
 
 #[derive(Debug)]
 struct State {
-    helper: Helper,
+    helper: Option<Helper>,
+    /// Whether the sandbox has said that it waits for its command.
+    prepared: bool,
+    /// Whether every process of the attempt is known to be gone.
+    gone: bool,
     /// PID 1 of the step, once the helper has made it.
     init: Option<OwnedFd>,
     /// Received while we looked for `init`.
@@ -64,6 +73,8 @@ pub enum Report {
     Exited {
         /// How.
         status: WaitStatus,
+        /// The limit for which we ended it.
+        limit: Option<LimitKind>,
         /// What it used.
         resources: Resources,
     },
@@ -90,16 +101,48 @@ pub enum Received {
     Closed,
 }
 
+/// What a sandbox is watched by.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) helper: Helper,
+    pub(crate) control: OwnedFd,
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: OwnedFd,
+    pub(crate) group: Option<Group>,
+    pub(crate) reaper: Arc<Reaper>,
+}
+
 impl Running {
-    pub(crate) fn new(
-        helper: Helper,
-        control: OwnedFd,
-        stdout: OwnedFd,
-        stderr: OwnedFd,
-    ) -> Result<Self, SandboxError> {
+    pub(crate) fn new(watched: Watched) -> Result<Self, SandboxError> {
+        let Watched { helper, control, stdout, stderr, group, reaper } = watched;
         rustix::io::ioctl_fionbio(&control, true).map_err(SandboxError::system("cannot set up the control socket"))?;
-        let state = Mutex::new(State { helper, init: None, early: std::collections::VecDeque::new() });
-        Ok(Self { stdout, stderr, control, state })
+        let early = std::collections::VecDeque::new();
+        let state = Mutex::new(State { helper: Some(helper), prepared: false, gone: false, init: None, early });
+        Ok(Self { stdout, stderr, control, state, group, reaper })
+    }
+
+    /// Gives the sandbox its command. What its control group can hold of the limits is set first.
+    pub(crate) fn claim(&self, mut claim: Claim) -> io::Result<()> {
+        claim.held = self.hold(&claim.command.limits)?;
+        wire::send_document(self.control.as_fd(), &claim, &[])
+    }
+
+    fn hold(&self, limits: &Limits) -> io::Result<HeldLimits> {
+        let Some(group) = &self.group else { return Ok(HeldLimits::default()) };
+        let held = group.limit(limits)?;
+        Ok(HeldLimits { memory: held.memory, pids: held.pids })
+    }
+
+    /// Whether it waits for its command; `None` where it is of no use any more.
+    pub(crate) fn is_prepared(&self) -> Option<bool> {
+        let mut state = self.state();
+        loop {
+            match state.recv(self.control.as_fd()) {
+                Ok(Received::WouldBlock) => return Some(state.prepared),
+                // Nothing is to be reported before there is a command.
+                Ok(Received::Report(_) | Received::Closed) | Err(_) => return None,
+            }
+        }
     }
 
     /// Takes the next report, without waiting.
@@ -108,10 +151,14 @@ impl Running {
     /// The helper does not speak our protocol, or the system fails.
     pub fn recv(&self) -> io::Result<Received> {
         let mut state = self.state();
-        if let Some(report) = state.early.pop_front() {
-            return Ok(Received::Report(report));
-        }
-        state.recv(self.control.as_fd())
+        let received = match state.early.pop_front() {
+            Some(report) => Received::Report(report),
+            None => state.recv(self.control.as_fd())?,
+        };
+        Ok(match (received, &self.group) {
+            (Received::Report(report), Some(group)) => Received::Report(counted(report, group)),
+            (other, _) => other,
+        })
     }
 
     /// Sends SIGTERM to every process of the attempt; before there is one, ends the set-up.
@@ -144,9 +191,17 @@ impl Running {
 impl State {
     fn recv(&mut self, control: BorrowedFd<'_>) -> io::Result<Received> {
         loop {
+            if self.gone {
+                return Ok(Received::Closed);
+            }
             match wire::recv(control) {
                 Ok(Some((Message::Init, fds))) => self.init = fds.into_iter().next(),
-                Ok(Some((message, _))) => return report(message).map(Received::Report),
+                Ok(Some((Message::Prepared, _))) => self.prepared = true,
+                Ok(Some((message, _))) => {
+                    // It is said when PID 1 was waited for; what is left is the helper's own end.
+                    self.gone = matches!(message, Message::Exited { .. });
+                    return report(message).map(Received::Report);
+                }
                 Ok(None) => return self.wait_for_the_end().map(|()| Received::Closed),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received::WouldBlock),
                 // The helper died with something of ours unread.
@@ -179,7 +234,7 @@ impl State {
         self.look_for_init(control)?;
         match &self.init {
             Some(init) => signal(init, Signal::KILL),
-            None => self.helper.kill(),
+            None => self.helper.as_mut().map_or(Ok(()), Helper::kill),
         }
     }
 
@@ -189,7 +244,9 @@ impl State {
         if let Some(init) = &self.init {
             wait::readable(init.as_fd(), wait::LAST_BREATH)?;
         }
-        self.helper.end()
+        self.helper.as_mut().map_or(Ok(()), Helper::end)?;
+        self.gone = true;
+        Ok(())
     }
 }
 
@@ -198,13 +255,31 @@ fn report(message: Message) -> io::Result<Report> {
         Message::Ready(enforcement) => Report::Ready { enforcement },
         Message::Refused { control, message, hint } => Report::Refused { control, message, hint },
         Message::NotStarted { fault, message } => Report::NotStarted { fault, message },
-        Message::Exited { status, user_ms, system_ms, max_rss_kib } => {
-            Report::Exited { status, resources: Resources { user_ms, system_ms, max_rss_kib } }
+        Message::Exited { status, limit, user_ms, system_ms, max_rss_kib } => {
+            let limits_hit = limit.into_iter().collect();
+            let resources = Resources { user_ms, system_ms, max_rss_kib, memory_peak_kib: None, limits_hit };
+            Report::Exited { status, limit, resources }
         }
-        Message::Init | Message::Space => {
+        Message::Init | Message::Prepared | Message::Space => {
             return Err(io::Error::other("the sandbox helper answered what was not asked"));
         }
     })
+}
+
+/// With what its control group counted. A process that the kernel killed for memory makes it the
+/// limit that ended the attempt: its result is no longer that of its program alone.
+fn counted(report: Report, group: &Group) -> Report {
+    let Report::Exited { status, mut limit, mut resources } = report else { return report };
+    let usage = group.usage();
+    resources.memory_peak_kib = usage.memory_peak.map(|bytes| bytes >> 10);
+    if usage.oom_kills.is_some_and(|kills| kills > 0) {
+        limit.get_or_insert(LimitKind::Memory);
+    }
+    if usage.pids_denied.is_some_and(|denied| denied > 0) {
+        resources.limits_hit.insert(LimitKind::Pids);
+    }
+    resources.limits_hit.extend(limit);
+    Report::Exited { status, limit, resources }
 }
 
 fn signal(process: &OwnedFd, signal: Signal) -> io::Result<()> {
@@ -230,9 +305,12 @@ impl Drop for Running {
     fn drop(&mut self) {
         let control = self.control.as_fd();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Nothing is left to tell a caller: the helper is ours to reap, whatever happened.
-        drop(state.end_set_up(control));
-        // One that cannot be killed is left to the kernel: it must not hold us too.
-        drop(state.helper.end());
+        if !state.gone {
+            // Nothing is left to tell a caller: the helper is ours to reap, whatever happened. One
+            // that cannot be killed is left to the kernel: it must not hold us too.
+            drop(state.end_set_up(control));
+            drop(state.wait_for_the_end());
+        }
+        self.reaper.take(state.helper.take(), self.group.take());
     }
 }

@@ -1,16 +1,19 @@
 //! The set-up of a sandbox as a list: computed from the policy without looking at the machine,
 //! printable, and carried out by the helper in one loop, in this order.
+//!
+//! What does not depend on the command (its argv, environment, limits, layers) stands first, so
+//! that a sandbox can be prepared while there is none and wait for it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-use proctor_core::plan::{Limit, Network, RelPath};
+use proctor_core::plan::{Limit, Limits, Network, RelPath};
 use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
 use crate::host::{Host, StepUser};
-use crate::policy::{Policy, ToolKind};
+use crate::policy::{Frame, Policy, ToolKind};
 
 /// One thing that is done to make a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,13 +47,10 @@ pub enum SetupOp {
         /// The repository.
         repo: PathBuf,
     },
+    /// Look which Unix sockets services of the host listen on, while the host's network is seen.
+    ListSockets,
     /// Take the devices of `/dev` while they can be had.
     CloneDevices,
-    /// Write a passwd and a group file with two lines each, and take them.
-    CloneAccounts {
-        /// The home directory that they name.
-        home: PathBuf,
-    },
     /// Take a file or directory of the host while it can be seen.
     Clone {
         /// What.
@@ -60,43 +60,62 @@ pub enum SetupOp {
         /// In which way.
         kind: CloneKind,
     },
-    /// Make the overlay of the repository, the layers below and the layer of this attempt.
-    Overlay {
+    /// Take the repository and the place for layers, for the overlay to come.
+    HoldTree {
         /// The repository.
         repo: PathBuf,
         /// Whether root's files appear as the step's.
         mapped: bool,
-        /// Directories that must be there, so that caches can be mounted on them.
-        scaffold: Vec<RelPath>,
     },
-    /// Make everything that is mounted read-only, without devices and set-id programs.
+    /// Make everything that is mounted read-only, without devices and set-id programs; the place
+    /// for layers, which gets hidden, stays writable.
     ReadOnlyRoot,
-    /// Mount an empty tmpfs over a directory.
+    /// Mount the one tmpfs on which all scratch directories lie.
+    Scratch,
+    /// Write a passwd and a group file with two lines each, and put them in place.
+    Accounts {
+        /// The home directory that they name.
+        home: PathBuf,
+    },
+    /// Mount an empty directory over another.
     Cover {
         /// The directory.
         at: PathBuf,
-        /// What the tmpfs is for.
+        /// What it is for.
         kind: Cover,
-        /// Its size in bytes, where the policy bounds it.
-        bytes: Limit,
         /// What becomes of a directory that is not there.
         absent: Absent,
     },
     /// Mount a minimal `/dev`.
-    Dev {
-        /// The size of `/dev/shm` in bytes, where the policy bounds it.
-        shm: Limit,
-    },
+    Dev,
     /// Write a `.gitconfig` into the home directory, so that git does not compare the ids that
     /// its index remembers with those that the mount maps.
     GitConfig {
         /// The home directory.
         home: PathBuf,
     },
-    /// Put the overlay at the repository's own path.
-    AttachRepo {
+    /// Make the directory that the repository is going to appear on.
+    RepoPoint {
         /// The repository.
         at: PathBuf,
+        /// Directories that must be there, so that caches can be mounted on them.
+        scaffold: Vec<RelPath>,
+    },
+    /// Mask the Unix sockets of the host that can still be seen.
+    MaskSockets {
+        /// What hides them already.
+        hidden: Vec<PathBuf>,
+    },
+    /// Bound the scratch directories.
+    ScratchSize {
+        /// Their size in bytes, all together.
+        bytes: Limit,
+    },
+    /// Make the overlay of the repository, the layers below and the layer of this attempt, and
+    /// put it at the repository's own path.
+    Overlay {
+        /// The repository.
+        repo: PathBuf,
     },
     /// Put a clone at its place.
     Attach {
@@ -109,10 +128,21 @@ pub enum SetupOp {
     SealCovers,
     /// Start PID 1; what follows happens in it.
     StartInit,
+    /// Enter the control group of this attempt.
+    JoinCgroup,
+    /// See no control group above it.
+    CgroupNamespace,
     /// Mount a fresh `/proc`.
     Proc,
     /// Mount a fresh `/sys` that shows the own network only, or an empty directory over it.
     Sys,
+    /// Mask what the kernel shows of the host in `/proc` and `/sys`.
+    MaskKernelFiles {
+        /// Whether `/sys` is a fresh one.
+        fresh_sys: bool,
+    },
+    /// Leave the caller's keyrings.
+    NewKeyring,
     /// Set the loopback device up.
     Loopback,
     /// Become the step's user for ever, in a user namespace of its own.
@@ -128,12 +158,21 @@ pub enum SetupOp {
     NoNewPrivs,
     /// Make PID 1 unreadable for the step, which is the same user.
     Undumpable,
+    /// Refuse system calls that no check needs.
+    SyscallFilter,
+    /// Wait for the command; what follows needs it.
+    AwaitCommand,
     /// Start the process that becomes the command; what follows happens in it.
     StartCommand,
     /// Leave the session and the terminal.
     NewSession,
     /// Set the resource limits.
     ResourceLimits,
+    /// Draw the second wall around what may be written.
+    Landlock {
+        /// The directories in which files may be made and changed.
+        writable: Vec<PathBuf>,
+    },
     /// Mark every descriptor but the standard three to be closed.
     CloseFds,
     /// Go to the work directory.
@@ -152,6 +191,8 @@ pub enum Stage {
     Outer,
     /// PID 1.
     Init,
+    /// The helper again, once the command is known; PID 1 waits.
+    Claim,
     /// The process that becomes the command.
     Command,
 }
@@ -173,8 +214,8 @@ pub enum CloneKind {
     Mask,
 }
 
-/// What a tmpfs is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// What an empty directory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cover {
     /// Hiding what is there; read-only in the end.
@@ -212,33 +253,78 @@ pub enum Inside {
 
 /// What is done to hold `policy` for a step of this user, in order.
 pub fn setup_ops(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
-    let mut ops = Vec::new();
-    ops.extend(namespaces(policy, user));
-    ops.extend(clones(policy, host, user));
-    // While the layers can be written: an overlay over a read-only upper directory is refused.
-    // It is not attached yet, so that it escapes the change to read-only.
-    ops.push(SetupOp::Overlay {
-        repo: policy.repo.clone(),
-        mapped: user.is_mapped(),
-        scaffold: policy.caches.iter().map(|cache| cache.at.clone()).collect(),
-    });
-    // Before anything of ours is mounted: what comes later stays as we make it.
-    ops.push(SetupOp::ReadOnlyRoot);
-    ops.extend(covers(policy, host, user));
-    ops.push(SetupOp::Dev { shm: policy.limits.disk });
-    ops.extend(user.is_mapped().then(|| SetupOp::GitConfig { home: policy.home.clone() }));
-    ops.extend(attachments(policy, host));
-    ops.extend(init(policy, user));
+    let mut ops = prepare_ops(&policy.frame(), host, user);
+    ops.extend(claim_ops(policy));
     ops
 }
 
-fn namespaces(policy: &Policy, user: StepUser) -> Vec<SetupOp> {
+/// What can be done before the command is known.
+pub(crate) fn prepare_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
+    let mut ops = namespaces(frame, user);
+    ops.extend(clones(frame, host, user));
+    ops.push(SetupOp::HoldTree { repo: frame.repo.clone(), mapped: user.is_mapped() });
+    // Before anything of ours is mounted: what comes later stays as we make it.
+    ops.push(SetupOp::ReadOnlyRoot);
+    // Before the covers: it is mounted on a directory that one of them covers.
+    ops.push(SetupOp::Scratch);
+    let covers = covers(frame, host, user);
+    let hidden = covers.iter().filter_map(SetupOp::covered).map(Path::to_owned).chain([frame.repo.clone()]).collect();
+    ops.extend(covers);
+    ops.push(SetupOp::Dev);
+    ops.extend(user.is_mapped().then(|| SetupOp::GitConfig { home: frame.home.clone() }));
+    ops.extend(attachments(frame, host));
+    // After the last mount point in them is made.
+    ops.push(SetupOp::SealCovers);
+    ops.extend(init(frame, user, hidden));
+    ops
+}
+
+/// What needs the command.
+pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
+    let frame = policy.frame();
+    let Limits { disk, .. } = policy.limits;
+    let mut ops = vec![SetupOp::ScratchSize { bytes: disk }, SetupOp::Overlay { repo: frame.repo.clone() }];
+    // One inside of another after it, or it would be covered.
+    let mut caches: Vec<_> = frame.caches.iter().collect();
+    caches.sort_by_key(|cache| cache.at.as_str());
+    for cache in caches {
+        let inside = Inside::Repo { repo: frame.repo.clone(), path: cache.at.clone() };
+        ops.push(SetupOp::Attach { at: frame.repo.join(cache.at.as_str()), inside });
+    }
+    // Last, so that no cache can lie above it.
+    for (git, path) in git_dirs(&frame).filter_map(|git| Some((git, below(git, &frame.repo)?))) {
+        let inside = Inside::Repo { repo: frame.repo.clone(), path };
+        ops.push(SetupOp::Attach { at: git.to_owned(), inside });
+    }
+    let scratch = SCRATCH.into_iter().chain(["/dev/shm"]).map(PathBuf::from);
+    let writable = [frame.repo.clone(), frame.home.clone()].into_iter().chain(scratch).collect();
+    ops.extend([
+        SetupOp::StartCommand,
+        SetupOp::NewSession,
+        SetupOp::ResourceLimits,
+        SetupOp::CloseFds,
+        // By path: a directory that was open before lies below the overlay.
+        SetupOp::Workdir { path: frame.repo.join(policy.workdir.as_str()).components().collect() },
+        // After the last file is opened for writing.
+        SetupOp::Landlock { writable },
+        SetupOp::Exec,
+    ]);
+    ops
+}
+
+fn below(git: &Path, repo: &Path) -> Option<RelPath> {
+    git.strip_prefix(repo).ok().and_then(|path| RelPath::new(path.to_str()?).ok())
+}
+
+fn namespaces(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
     let own = !user.steps_down();
     let mut ops = vec![
+        // While it is the host's network that is seen.
+        SetupOp::ListSockets,
         // First of all: from inside the new namespaces we have no power over the run's.
         SetupOp::JoinSpace { user: own },
         // In one call: the kernel takes the user namespace first, so that it owns the others.
-        SetupOp::Unshare { user: own, network: policy.network == Network::Deny },
+        SetupOp::Unshare { user: own, network: frame.network == Network::Deny },
     ];
     // Before any file is made: an unmapped user can make none.
     ops.extend(own.then_some(SetupOp::MapUser { uid: user.uid(), gid: user.gid() }));
@@ -247,29 +333,29 @@ fn namespaces(policy: &Policy, user: StepUser) -> Vec<SetupOp> {
         // Before the first mount.
         SetupOp::MakePrivate,
         // In the mount namespace that the overlay is going to see.
-        SetupOp::RefuseSubmounts { repo: policy.repo.clone() },
+        SetupOp::RefuseSubmounts { repo: frame.repo.clone() },
     ]);
     ops
 }
 
 /// Everything that is to appear although its directory gets hidden, or writable although the
 /// root gets read-only, is taken first.
-fn clones(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
+fn clones(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let clone = |source: &Path, at: PathBuf, kind| SetupOp::Clone { source: source.to_owned(), at, kind };
-    let mut ops = vec![SetupOp::CloneDevices, SetupOp::CloneAccounts { home: policy.home.clone() }];
-    for git in git_dirs(policy) {
+    let mut ops = vec![SetupOp::CloneDevices];
+    for git in git_dirs(frame) {
         ops.push(clone(git, git.to_owned(), CloneKind::Git { mapped: user.is_mapped() }));
     }
-    for tool in &policy.tools {
+    for tool in &frame.tools {
         let kind = match tool.kind {
             ToolKind::ReadOnly => CloneKind::Tool,
             ToolKind::Masked => CloneKind::Mask,
         };
         ops.push(clone(&tool.source, tool.at.clone(), kind));
     }
-    ops.extend(resolver(policy, host).map(|path| clone(path, path.to_owned(), CloneKind::Tool)));
-    for cache in &policy.caches {
-        ops.push(clone(&cache.source, policy.repo.join(cache.at.as_str()), CloneKind::Cache));
+    ops.extend(resolver(frame, host).map(|path| clone(path, path.to_owned(), CloneKind::Tool)));
+    for cache in &frame.caches {
+        ops.push(clone(&cache.source, frame.repo.join(cache.at.as_str()), CloneKind::Cache));
     }
     ops
 }
@@ -287,16 +373,16 @@ pub fn is_hidden(path: &Path, host: &Host, hide: &[PathBuf]) -> bool {
     fixed.chain(own).chain(hide.iter().map(PathBuf::as_path)).any(|hidden| path.starts_with(hidden))
 }
 
-/// Parents before children: a tmpfs on a parent would cover the one on its child. A directory
-/// below another that is hidden needs none of its own.
-fn covers(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
+/// Parents before children: an empty directory on a parent would cover the one on its child. A
+/// directory below another that is hidden needs none of its own.
+fn covers(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let fixed = HIDDEN.map(PathBuf::from);
     let own = [host.home.clone(), host.state_dir.clone()].into_iter().chain(host.homes.get(&user.uid()).cloned());
-    let hidden = fixed.into_iter().chain(own).chain(policy.hide.clone());
+    let hidden = fixed.into_iter().chain(own).chain(frame.hide.clone());
     let mut wanted: BTreeMap<PathBuf, Cover> =
         hidden.filter(|path| path.parent().is_some()).map(|path| (path, Cover::Hidden)).collect();
     wanted.extend(SCRATCH.map(|path| (PathBuf::from(path), Cover::Scratch)));
-    wanted.insert(policy.home.clone(), Cover::Home);
+    wanted.insert(frame.home.clone(), Cover::Home);
 
     let mut done: Vec<PathBuf> = Vec::new();
     let mut ops = Vec::new();
@@ -308,51 +394,48 @@ fn covers(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
         }
         let absent = if nested || kind == Cover::Home { Absent::Make } else { Absent::PassOver };
         done.push(at.clone());
-        ops.push(SetupOp::Cover { at, kind, bytes: policy.limits.disk, absent });
+        ops.push(SetupOp::Cover { at, kind, absent });
     }
     ops
 }
 
-fn attachments(policy: &Policy, host: &Host) -> Vec<SetupOp> {
+fn attachments(frame: &Frame, host: &Host) -> Vec<SetupOp> {
     let in_root = |at: PathBuf| SetupOp::Attach { at, inside: Inside::Root };
-    let mut ops = vec![
-        in_root("/etc/passwd".into()),
-        in_root("/etc/group".into()),
-        SetupOp::AttachRepo { at: policy.repo.clone() },
-    ];
-    ops.extend(policy.tools.iter().map(|tool| in_root(tool.at.clone())));
-    ops.extend(resolver(policy, host).map(|path| in_root(path.to_owned())));
-    // One inside of another after it, or it would be covered.
-    let mut caches: Vec<_> = policy.caches.iter().collect();
-    caches.sort_by_key(|cache| cache.at.as_str());
-    for cache in caches {
-        let inside = Inside::Repo { repo: policy.repo.clone(), path: cache.at.clone() };
-        ops.push(SetupOp::Attach { at: policy.repo.join(cache.at.as_str()), inside });
-    }
-    // Last, so that no cache and no tool can lie above it.
-    for git in git_dirs(policy) {
-        let below = git.strip_prefix(&policy.repo).ok().and_then(|path| RelPath::new(path.to_str()?).ok());
-        let inside = below.map_or(Inside::Root, |path| Inside::Repo { repo: policy.repo.clone(), path });
-        ops.push(SetupOp::Attach { at: git.to_owned(), inside });
-    }
-    // After the last mount point in them is made.
-    ops.push(SetupOp::SealCovers);
+    let scaffold = frame.caches.iter().map(|cache| cache.at.clone()).collect();
+    let mut ops =
+        vec![SetupOp::Accounts { home: frame.home.clone() }, SetupOp::RepoPoint { at: frame.repo.clone(), scaffold }];
+    ops.extend(frame.tools.iter().map(|tool| in_root(tool.at.clone())));
+    ops.extend(resolver(frame, host).map(|path| in_root(path.to_owned())));
+    // Last, so that no tool can lie above it.
+    ops.extend(git_dirs(frame).filter(|git| below(git, &frame.repo).is_none()).map(|git| in_root(git.to_owned())));
     ops
 }
 
 /// A step that may use the network finds no name without this file, wherever it lies.
-fn resolver<'a>(policy: &Policy, host: &'a Host) -> Option<&'a Path> {
+fn resolver<'a>(frame: &Frame, host: &'a Host) -> Option<&'a Path> {
     let path = host.resolver.as_deref()?;
-    (policy.network == Network::Allow && path.starts_with("/run")).then_some(path)
+    (frame.network == Network::Allow && path.starts_with("/run")).then_some(path)
 }
 
-fn init(policy: &Policy, user: StepUser) -> Vec<SetupOp> {
-    // Only a member of the new PID namespace can mount the right /proc.
-    let mut ops = vec![SetupOp::StartInit, SetupOp::Proc];
-    if policy.network == Network::Deny {
+fn init(frame: &Frame, user: StepUser, hidden: Vec<PathBuf>) -> Vec<SetupOp> {
+    let own_network = frame.network == Network::Deny;
+    let mut ops = vec![
+        SetupOp::StartInit,
+        SetupOp::JoinCgroup,
+        SetupOp::CgroupNamespace,
+        // Only a member of the new PID namespace can mount the right /proc.
+        SetupOp::Proc,
+    ];
+    if own_network {
         // The kernel lets the owner of a network namespace mount its /sys, and nobody else.
         ops.extend([SetupOp::Sys, SetupOp::Loopback]);
     }
+    ops.extend([
+        SetupOp::MaskKernelFiles { fresh_sys: own_network },
+        // With a mask that the operation before has made.
+        SetupOp::MaskSockets { hidden },
+        SetupOp::NewKeyring,
+    ]);
     // After the last mount: root's mounts stay out of the step's power for good.
     ops.extend(user.steps_down().then_some(SetupOp::StepDown { uid: user.uid(), gid: user.gid() }));
     ops.extend([
@@ -360,19 +443,15 @@ fn init(policy: &Policy, user: StepUser) -> Vec<SetupOp> {
         SetupOp::NoNewPrivs,
         // After the last change of credentials, each of which sets it anew.
         SetupOp::Undumpable,
-        SetupOp::StartCommand,
-        SetupOp::NewSession,
-        SetupOp::ResourceLimits,
-        SetupOp::CloseFds,
-        // By path: a directory that was open before lies below the overlay.
-        SetupOp::Workdir { path: policy.repo.join(policy.workdir.as_str()).components().collect() },
-        SetupOp::Exec,
+        // After everything that it refuses.
+        SetupOp::SyscallFilter,
+        SetupOp::AwaitCommand,
     ]);
     ops
 }
 
-fn git_dirs(policy: &Policy) -> impl Iterator<Item = &Path> {
-    [&policy.git.worktree_git, &policy.git.common].into_iter().flatten().map(PathBuf::as_path)
+fn git_dirs(frame: &Frame) -> impl Iterator<Item = &Path> {
+    [&frame.git.worktree_git, &frame.git.common].into_iter().flatten().map(PathBuf::as_path)
 }
 
 /// Refuses arrangements of paths in which the policy could not hold.
@@ -432,7 +511,8 @@ fn absolute_paths(policy: &Policy) -> impl Iterator<Item = &Path> {
     let tools = policy.tools.iter().map(|tool| tool.at.as_path());
     let caches = policy.caches.iter().map(|cache| cache.source.as_path());
     let hide = policy.hide.iter().map(PathBuf::as_path);
-    [policy.repo.as_path(), &policy.home].into_iter().chain(git_dirs(policy)).chain(tools).chain(caches).chain(hide)
+    let git = [&policy.git.worktree_git, &policy.git.common].into_iter().flatten().map(PathBuf::as_path);
+    [policy.repo.as_path(), &policy.home].into_iter().chain(git).chain(tools).chain(caches).chain(hide)
 }
 
 fn is_plain(path: &Path) -> Result<(), SandboxError> {
@@ -451,18 +531,56 @@ impl SetupOp {
     /// In which process it happens.
     pub fn stage(&self) -> Stage {
         match self {
-            Self::Proc
+            Self::JoinCgroup
+            | Self::CgroupNamespace
+            | Self::Proc
             | Self::Sys
             | Self::Loopback
+            | Self::MaskKernelFiles { .. }
+            | Self::NewKeyring
             | Self::StepDown { .. }
             | Self::DropCapabilities
             | Self::NoNewPrivs
             | Self::Undumpable
-            | Self::StartCommand => Stage::Init,
-            Self::NewSession | Self::ResourceLimits | Self::CloseFds | Self::Workdir { .. } | Self::Exec => {
-                Stage::Command
-            }
+            | Self::MaskSockets { .. }
+            | Self::SyscallFilter
+            | Self::AwaitCommand => Stage::Init,
+            Self::ScratchSize { .. }
+            | Self::Overlay { .. }
+            | Self::Attach { inside: Inside::Repo { .. }, .. }
+            | Self::StartCommand => Stage::Claim,
+            Self::NewSession
+            | Self::ResourceLimits
+            | Self::Landlock { .. }
+            | Self::CloseFds
+            | Self::Workdir { .. }
+            | Self::Exec => Stage::Command,
             _ => Stage::Outer,
+        }
+    }
+
+    /// Whether what follows can be done without it.
+    pub(crate) fn may_be_left_out(&self) -> bool {
+        matches!(
+            self,
+            Self::Hostname
+                | Self::MaskSockets { .. }
+                | Self::ListSockets
+                | Self::JoinCgroup
+                | Self::CgroupNamespace
+                | Self::Proc
+                | Self::MaskKernelFiles { .. }
+                | Self::NewKeyring
+                | Self::SyscallFilter
+                | Self::Landlock { .. }
+        )
+    }
+
+    /// The directory that it covers.
+    fn covered(&self) -> Option<&Path> {
+        match self {
+            Self::Cover { at, .. } => Some(at),
+            _ => None,
         }
     }
 }
@@ -475,37 +593,54 @@ impl fmt::Display for SetupOp {
             Self::JoinSpace { user: false } => write!(f, "join the run's mount namespace"),
             Self::Unshare { user, network } => {
                 let (user, network) = (if *user { "user, " } else { "" }, if *network { ", net" } else { "" });
-                write!(f, "new namespaces: {user}mount, pid, ipc, uts, cgroup{network}")
+                write!(f, "new namespaces: {user}mount, pid, ipc, uts{network}")
             }
             Self::MapUser { uid, gid } => write!(f, "map user {uid} and group {gid} to themselves"),
             Self::Hostname => write!(f, "host name `{HOSTNAME}`"),
             Self::MakePrivate => write!(f, "make all mounts private"),
             Self::RefuseSubmounts { repo } => write!(f, "refuse file systems mounted below {}", repo.display()),
+            Self::ListSockets => write!(f, "list the Unix sockets that services of the host listen on"),
             Self::CloneDevices => write!(f, "take {} of /dev", DEVICES.join(", ")),
-            Self::CloneAccounts { home } => write!(f, "take a passwd and group of two lines, home {}", home.display()),
             Self::Clone { source, at, kind } => write!(f, "take {} for {} ({kind})", source.display(), at.display()),
-            Self::Overlay { repo, mapped, .. } => {
+            Self::HoldTree { repo, mapped } => {
                 let mapped = if *mapped { ", root's files as the step's" } else { "" };
-                write!(f, "overlay of {}, the layers below and the step's own{mapped}", repo.display())
+                write!(f, "take {} and the place for layers{mapped}", repo.display())
             }
+            Self::Overlay { repo } => {
+                write!(f, "overlay of {}, the layers below and the step's own, at its own path", repo.display())
+            }
+            Self::Scratch => write!(f, "mount one tmpfs for all scratch directories"),
+            Self::ScratchSize { bytes: Limit::Max(bytes) } => write!(f, "bound the scratch directories: {bytes} bytes"),
+            Self::ScratchSize { bytes: Limit::Unlimited } => write!(f, "leave the scratch directories as they are"),
+            Self::Accounts { home } => {
+                write!(f, "put a passwd and group of two lines in place, home {}", home.display())
+            }
+            Self::RepoPoint { at, .. } => write!(f, "make the mount point {}", at.display()),
+            Self::MaskSockets { .. } => write!(f, "mask the host's Unix sockets that are still seen"),
             Self::ReadOnlyRoot => write!(f, "make / read-only, nosuid, nodev, with all mounts below it"),
             Self::Cover { at, kind, .. } => write!(f, "{kind} {}", at.display()),
-            Self::Dev { .. } => write!(f, "mount a minimal /dev with its own pts and shm"),
+            Self::Dev => write!(f, "mount a minimal /dev with its own pts and shm"),
             Self::GitConfig { home } => write!(f, "write {}/.gitconfig with core.checkStat=minimal", home.display()),
-            Self::AttachRepo { at } => write!(f, "mount the overlay at {}", at.display()),
             Self::Attach { at, .. } => write!(f, "mount what was taken at {}", at.display()),
             Self::SealCovers => write!(f, "make the hiding directories read-only"),
             Self::StartInit => write!(f, "start PID 1"),
+            Self::JoinCgroup => write!(f, "enter the control group of this attempt"),
+            Self::CgroupNamespace => write!(f, "see no control group above it"),
             Self::Proc => write!(f, "mount a fresh /proc"),
             Self::Sys => write!(f, "mount a fresh /sys, read-only"),
             Self::Loopback => write!(f, "set the loopback device up"),
+            Self::MaskKernelFiles { .. } => write!(f, "mask what /proc and /sys show of the host"),
+            Self::NewKeyring => write!(f, "leave the caller's keyrings"),
             Self::StepDown { uid, gid } => write!(f, "become user {uid}, group {gid} in a new user namespace"),
             Self::DropCapabilities => write!(f, "drop all capabilities"),
             Self::NoNewPrivs => write!(f, "set no_new_privs"),
             Self::Undumpable => write!(f, "make PID 1 unreadable"),
+            Self::SyscallFilter => write!(f, "refuse system calls that no check needs"),
+            Self::AwaitCommand => write!(f, "wait for the command"),
             Self::StartCommand => write!(f, "start the command's process"),
             Self::NewSession => write!(f, "start a new session"),
             Self::ResourceLimits => write!(f, "set the resource limits"),
+            Self::Landlock { .. } => write!(f, "second wall around what may be written"),
             Self::CloseFds => write!(f, "close every descriptor but the standard three"),
             Self::Workdir { path } => write!(f, "change to {}", path.display()),
             Self::Exec => write!(f, "execute the command"),
@@ -584,6 +719,7 @@ mod tests {
             hide: vec!["/home/u/work".into(), "/srv/x".into(), "/".into()],
             tools: vec![tool("/home/u/.cargo/registry")],
             caches: vec![CacheMount { source: "/home/u/.state/c".into(), at: RelPath::new("target").expect("a path") }],
+            tolerated: proctor_core::enforcement::Tolerated::default(),
         }
     }
 
@@ -594,20 +730,21 @@ mod tests {
     #[test]
     fn the_list_of_an_ordinary_user() {
         let expected = "\
+list the Unix sockets that services of the host listen on
 join the run's user and mount namespace
-new namespaces: user, mount, pid, ipc, uts, cgroup, net
+new namespaces: user, mount, pid, ipc, uts, net
 map user 1001 and group 1001 to themselves
 host name `localhost`
 make all mounts private
 refuse file systems mounted below /home/u/src/r
 take null, zero, full, random, urandom, tty of /dev
-take a passwd and group of two lines, home /home/u
 take /home/u/src/r/.git for /home/u/src/r/.git (git, read-only)
 take /home/u/main/.git for /home/u/main/.git (git, read-only)
 take /home/u/.cargo/registry for /home/u/.cargo/registry (tool, read-only)
 take /home/u/.state/c for /home/u/src/r/target (cache, writable)
-overlay of /home/u/src/r, the layers below and the step's own
+take /home/u/src/r and the place for layers
 make / read-only, nosuid, nodev, with all mounts below it
+mount one tmpfs for all scratch directories
 hide /home
 empty home directory /home/u
 hide /root
@@ -616,26 +753,35 @@ hide /srv/x
 private scratch directory /tmp
 private scratch directory /var/tmp
 mount a minimal /dev with its own pts and shm
-mount what was taken at /etc/passwd
-mount what was taken at /etc/group
-mount the overlay at /home/u/src/r
+put a passwd and group of two lines in place, home /home/u
+make the mount point /home/u/src/r
 mount what was taken at /home/u/.cargo/registry
-mount what was taken at /home/u/src/r/target
-mount what was taken at /home/u/src/r/.git
 mount what was taken at /home/u/main/.git
 make the hiding directories read-only
 start PID 1
+enter the control group of this attempt
+see no control group above it
 mount a fresh /proc
 mount a fresh /sys, read-only
 set the loopback device up
+mask what /proc and /sys show of the host
+mask the host's Unix sockets that are still seen
+leave the caller's keyrings
 drop all capabilities
 set no_new_privs
 make PID 1 unreadable
+refuse system calls that no check needs
+wait for the command
+bound the scratch directories: 1048576 bytes
+overlay of /home/u/src/r, the layers below and the step's own, at its own path
+mount what was taken at /home/u/src/r/target
+mount what was taken at /home/u/src/r/.git
 start the command's process
 start a new session
 set the resource limits
 close every descriptor but the standard three
 change to /home/u/src/r/sub
+second wall around what may be written
 execute the command";
         assert_eq!(listed(USER).join("\n"), expected);
     }
@@ -688,12 +834,12 @@ execute the command";
     #[test]
     fn what_is_taken_is_taken_before_it_is_hidden_or_read_only() {
         let ops = setup_ops(&policy(), &host(), USER);
-        let last_taken = ops.iter().rposition(|op| matches!(op, SetupOp::Clone { .. } | SetupOp::Overlay { .. }));
+        let last_taken = ops.iter().rposition(|op| matches!(op, SetupOp::Clone { .. } | SetupOp::HoldTree { .. }));
         let first_changed = ops.iter().position(|op| matches!(op, SetupOp::ReadOnlyRoot | SetupOp::Cover { .. }));
         assert!(last_taken < first_changed);
         let taken = ops.iter().filter(|op| matches!(op, SetupOp::Clone { .. })).count();
         let put = ops.iter().filter(|op| matches!(op, SetupOp::Attach { .. })).count();
-        assert_eq!(taken + 2, put, "passwd and group are taken together");
+        assert_eq!(taken, put);
     }
 
     #[test]

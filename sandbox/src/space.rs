@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use crate::error::SandboxError;
 use crate::host::{RepoFacts, StepUser};
 use crate::launcher::Launcher;
+use crate::pool::Pool;
 use crate::wait;
 use crate::wire::{self, Message, Request, SpaceRequest};
 
@@ -42,6 +43,7 @@ struct Inner {
     /// owners of a repository of root's.
     users: OwnedFd,
     next: AtomicU32,
+    pool: Arc<Pool>,
 }
 
 /// A layer that its attempt may still write.
@@ -83,16 +85,16 @@ impl RunSpace {
         let answer =
             answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
         match answer {
-            Some((Message::Space, fds)) => Self::from_fds(host, fds),
+            Some((Message::Space, fds)) => Self::from_fds(host, fds, launcher.add_pool()),
             Some((Message::Refused { message, hint, .. }, _)) => Err(SandboxError::NoSpace { message, hint }),
             other => Err(SandboxError::Protocol(format!("{other:?}"))),
         }
     }
 
-    fn from_fds(host: crate::host::Host, fds: Vec<OwnedFd>) -> Result<Self, SandboxError> {
+    fn from_fds(host: crate::host::Host, fds: Vec<OwnedFd>, pool: Arc<Pool>) -> Result<Self, SandboxError> {
         let [dir, mounts, users] = <[OwnedFd; 3]>::try_from(fds)
             .map_err(|fds| SandboxError::Protocol(format!("{} descriptors instead of 3", fds.len())))?;
-        Ok(Self(Arc::new(Inner { host, dir, mounts, users, next: AtomicU32::new(0) })))
+        Ok(Self(Arc::new(Inner { host, dir, mounts, users, next: AtomicU32::new(0), pool })))
     }
 
     /// Makes an empty layer for a step over this repository.
@@ -124,6 +126,15 @@ impl RunSpace {
         // mode the umask cuts.
         rustix::fs::fchmod(&upper, Mode::from_raw_mode(repo.mode))?;
         Ok(upper)
+    }
+
+    /// How many prepared sandboxes wait for a command.
+    pub fn ready(&self) -> usize {
+        self.0.pool.ready()
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.0.pool
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {

@@ -1,5 +1,5 @@
-//! What daemon and helper say to each other, and how it travels: a request as JSON in a memory
-//! file, sent with its descriptors over a `SOCK_SEQPACKET` pair; answers as one JSON packet each.
+//! What daemon and helper say to each other, and how it travels: one JSON packet each over a
+//! `SOCK_SEQPACKET` pair, with its descriptors; what is too long for a packet lies in a memory file.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use proctor_core::enforcement::{Control, Enforcement};
-use proctor_core::outcome::StartFault;
+use proctor_core::outcome::{LimitKind, StartFault};
 use rustix::fs::MemfdFlags;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -17,14 +17,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::host::StepUser;
-use crate::policy::Policy;
+use crate::policy::{Command, Frame};
 use crate::running::WaitStatus;
 use crate::setup::SetupOp;
 
 /// The longest answer, in bytes. Longer texts are cut before they are sent.
 const MAX_PACKET: usize = 64 << 10;
 /// How many descriptors travel with one packet at most.
-const MAX_FDS: usize = 4;
+const MAX_FDS: usize = 8;
 /// The largest request, in bytes: the kernel allows an argument list and environment of 6 MiB.
 const MAX_REQUEST: u64 = 32 << 20;
 
@@ -34,8 +34,8 @@ const MAX_REQUEST: u64 = 32 << 20;
 pub(crate) enum Request {
     /// Make the place for the layers of a run, hand it out as descriptors, and end.
     Space(SpaceRequest),
-    /// Run one attempt.
-    Attempt(Box<AttemptRequest>),
+    /// Prepare a sandbox, and wait for its command.
+    Sandbox(Box<SandboxRequest>),
 }
 
 /// The place for the layers of a run.
@@ -51,21 +51,76 @@ pub(crate) struct SpaceRequest {
     pub(crate) user: Option<(u32, u32)>,
 }
 
-/// One attempt.
+/// A sandbox whose command is not known yet. Its descriptors: the mount namespace of the run's
+/// layers, the user namespace, and what [`Entry`] says.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct AttemptRequest {
+pub(crate) struct SandboxRequest {
     /// What must hold.
-    pub(crate) policy: Policy,
+    pub(crate) frame: Frame,
     /// Who the step is.
     pub(crate) user: StepUser,
     /// Where the layers of the run appear once the helper has joined its namespace.
     pub(crate) space: std::path::PathBuf,
+    /// How PID 1 gets into its control group.
+    pub(crate) entry: Entry,
+    /// What is done, in order.
+    pub(crate) ops: Vec<SetupOp>,
+}
+
+/// How PID 1 gets into its control group.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Entry {
+    /// There is none.
+    None {
+        /// Why not.
+        reason: String,
+        /// How to mend that.
+        hint: String,
+    },
+    /// There is one.
+    Group {
+        /// What it is.
+        group: String,
+        /// Whether PID 1 is born in the group whose directory the first descriptor is (version 2). It
+        /// writes itself into each other one, which are `tasks` files (version 1).
+        born: bool,
+    },
+}
+
+/// The command for a prepared sandbox.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Claim {
+    /// The command.
+    pub(crate) command: Command,
     /// The layers below, newest first.
     pub(crate) lowers: Vec<u32>,
     /// The layer of this attempt.
     pub(crate) upper: u32,
+    /// What of the limits the control group holds.
+    pub(crate) held: HeldLimits,
     /// What is done, in order.
     pub(crate) ops: Vec<SetupOp>,
+}
+
+/// What of the limits a control group holds, as phrases for the record.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HeldLimits {
+    /// Memory.
+    pub(crate) memory: Option<String>,
+    /// Processes and threads.
+    pub(crate) pids: Option<String>,
+}
+
+/// The command for PID 1, once the tree is in place.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Go {
+    /// The command.
+    pub(crate) claim: Claim,
+    /// What holds because of what the helper did for it.
+    pub(crate) enforcement: Enforcement,
+    /// The size of the tmpfs that all layers of the run share, in bytes.
+    pub(crate) layers_bytes: u64,
 }
 
 /// What the helper says.
@@ -77,6 +132,8 @@ pub(crate) enum Message {
     Space,
     /// PID 1 of the step exists; its pidfd. It waits until the helper has sent this.
     Init,
+    /// The sandbox waits for its command.
+    Prepared,
     /// The set-up is done, control by control.
     Ready(Enforcement),
     /// A control cannot be had.
@@ -84,7 +141,15 @@ pub(crate) enum Message {
     /// The command could not be started.
     NotStarted { fault: StartFault, message: String },
     /// The command has ended, and so has every other process of the attempt.
-    Exited { status: WaitStatus, user_ms: u64, system_ms: u64, max_rss_kib: u64 },
+    Exited {
+        /// How.
+        status: WaitStatus,
+        /// The limit for which PID 1 ended it.
+        limit: Option<LimitKind>,
+        user_ms: u64,
+        system_ms: u64,
+        max_rss_kib: u64,
+    },
 }
 
 /// A pair of connected packet sockets, closed on exec.
@@ -92,26 +157,41 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Sends a request with the descriptors that belong to it.
-pub(crate) fn send_request(socket: BorrowedFd<'_>, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// Stands for a document that lies in the first descriptor of its packet.
+const IN_MEMORY: &[u8] = b"m";
+
+/// Sends a document with the descriptors that belong to it.
+pub(crate) fn send_document<T: Serialize>(
+    socket: BorrowedFd<'_>,
+    document: &T,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let bytes = serde_json::to_vec(document)?;
+    if bytes.len() <= MAX_PACKET {
+        return send_packet(socket, &bytes, fds);
+    }
     let mut memory = File::from(rustix::fs::memfd_create("proctor-request", MemfdFlags::CLOEXEC)?);
-    memory.write_all(&serde_json::to_vec(request)?)?;
+    memory.write_all(&bytes)?;
     let mut all = vec![memory.as_fd()];
     all.extend_from_slice(fds);
-    send_packet(socket, b"request", &all)
+    send_packet(socket, IN_MEMORY, &all)
 }
 
-/// Receives a request and the descriptors that belong to it.
-pub(crate) fn recv_request(socket: BorrowedFd<'_>) -> io::Result<(Request, Vec<OwnedFd>)> {
-    let (_, mut fds) = recv_packet(socket)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+/// Receives a document and the descriptors that belong to it; `None` where the other side has
+/// closed.
+pub(crate) fn recv_document<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let Some((bytes, mut fds)) = recv_packet(socket)? else { return Ok(None) };
+    if bytes != IN_MEMORY {
+        return Ok(Some((decode(&bytes)?, fds)));
+    }
     if fds.is_empty() {
-        return Err(io::Error::other("the request came without its memory file"));
+        return Err(io::Error::other("a document came without its memory file"));
     }
     let mut memory = File::from(fds.remove(0));
     memory.rewind()?;
     let mut bytes = Vec::new();
     memory.take(MAX_REQUEST).read_to_end(&mut bytes)?;
-    Ok((decode(&bytes)?, fds))
+    Ok(Some((decode(&bytes)?, fds)))
 }
 
 /// Sends one message; `fds` travel with it.
@@ -181,5 +261,17 @@ mod tests {
         assert_eq!(fds.len(), 1);
         drop(theirs);
         assert!(recv(ours.as_fd()).expect("received").is_none());
+    }
+
+    #[test]
+    fn a_document_of_any_length_arrives() {
+        let (ours, theirs) = pair().expect("a pair");
+        for length in [10, MAX_PACKET, 4 * MAX_PACKET] {
+            let null = File::open("/dev/null").expect("there");
+            let text = "x".repeat(length);
+            send_document(theirs.as_fd(), &text, &[null.as_fd()]).expect("sent");
+            let (came, fds) = recv_document::<String>(ours.as_fd()).expect("received").expect("a document");
+            assert!(came == text && fds.len() == 1, "{length}");
+        }
     }
 }

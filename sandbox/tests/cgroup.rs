@@ -94,7 +94,10 @@ fn no_seat() -> Option<String> {
     });
     match found {
         Ok(output) if output.status.success() => None,
-        Ok(output) => Some(String::from_utf8_lossy(&output.stdout).replace('\n', " ").trim().to_owned()),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            Some(format!("needs a cgroup: {}", said.lines().next().unwrap_or_default()))
+        }
         Err(error) => Some(error.to_string()),
     }
 }

@@ -1,12 +1,14 @@
-//! One attempt as the helper sees it: set-up, PID 1, and then waiting: for PID 1 to end, or for
-//! the daemon to be gone. The helper ends last.
+//! One sandbox as the helper sees it: set-up, PID 1, the command's claim, and then waiting: for
+//! PID 1 to end, or for the daemon to be gone. The helper ends last.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use proctor_core::enforcement::Enforcement;
+use proctor_core::outcome::LimitKind;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
@@ -17,22 +19,25 @@ use super::outer::Outer;
 use crate::running::WaitStatus;
 use crate::setup::{SetupOp, Stage};
 use crate::sys::{self, Fork};
-use crate::wire::{self, AttemptRequest, Message};
+use crate::wire::{self, Claim, Entry, Go, Message, SandboxRequest};
 
 /// What the stages after the helper's own need to know.
 pub(super) struct Prepared<'a> {
-    pub(super) request: &'a AttemptRequest,
+    pub(super) request: &'a SandboxRequest,
     /// What holds so far.
     pub(super) enforcement: Enforcement,
-    /// The size of the tmpfs that all layers of the run share, in bytes.
-    pub(super) layers_bytes: u64,
+    /// Where PID 1 writes itself into its control group.
+    pub(super) tasks: Vec<OwnedFd>,
+    /// The Unix sockets of the host.
+    pub(super) sockets: Vec<PathBuf>,
     /// To the helper. Closed on exec.
     pub(super) channel: OwnedFd,
 }
 
 impl Prepared<'_> {
-    pub(super) fn ops(&self, stage: Stage) -> impl Iterator<Item = &SetupOp> {
-        self.request.ops.iter().filter(move |op| op.stage() == stage)
+    /// Goes on without what may be left out and is tolerated to be missing.
+    pub(super) fn tolerate(&mut self, op: &SetupOp, done: Result<(), Failure>) -> Result<(), Failure> {
+        tolerate(&mut self.enforcement, self.request, op, done)
     }
 
     /// Says the last word of this attempt.
@@ -43,34 +48,65 @@ impl Prepared<'_> {
     }
 }
 
+/// Records what cannot be had, where the step can go on without it and the policy tolerates that.
+pub(super) fn tolerate(
+    enforcement: &mut Enforcement,
+    request: &SandboxRequest,
+    op: &SetupOp,
+    done: Result<(), Failure>,
+) -> Result<(), Failure> {
+    match done {
+        Err(Failure::Refused { control, message, .. })
+            if op.may_be_left_out() && request.frame.tolerated.contains(control) =>
+        {
+            enforcement.not_enforced(control, message);
+            Ok(())
+        }
+        other => other,
+    }
+}
+
 /// Lets PID 1 go on.
 pub(super) const GO: &[u8] = b"go";
 
-pub(super) fn serve(control: &mut OwnedFd, request: &AttemptRequest, fds: Vec<OwnedFd>) -> Result<(), Failure> {
-    let mut outer = Outer::new(request, fds)?;
-    for op in request.ops.iter().filter(|op| op.stage() == Stage::Outer) {
-        outer.apply(op)?;
+pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Vec<OwnedFd>) -> Result<(), Failure> {
+    if fds.len() < 2 {
+        return Err(Failure::internal(format_args!("{} descriptors instead of 2 came along", fds.len())));
     }
-    let (enforcement, layers_bytes) = outer.finish();
+    let (users, mount_ns) = (fds.remove(1), fds.remove(0));
+    let mut outer = Outer::new(request, mount_ns, users);
+    for op in request.ops.iter().filter(|op| op.stage() == Stage::Outer) {
+        let done = outer.apply(op);
+        outer.tolerate(op, done)?;
+    }
+    let (enforcement, sockets) = (outer.enforcement(), outer.sockets());
 
     if request.user.steps_down() {
         command::own_streams(request.user).map_err(internal("give the step its streams"))?;
     }
     init::block_signals().map_err(internal("block signals"))?;
     let (ours, channel) = wire::pair().map_err(internal("make a socket pair"))?;
-    match sys::fork().map_err(internal("start PID 1"))? {
+    match fork(&request.entry, &fds).map_err(internal("start PID 1"))? {
         Fork::Child => {
             drop(ours);
-            init::run(Prepared { request, enforcement, layers_bytes, channel }, control)
+            drop(outer);
+            init::run(Prepared { request, enforcement, tasks: fds, sockets, channel }, control)
         }
         Fork::Parent(pid) => {
-            drop(channel);
-            supervise(control.as_fd(), ours, pid).map_err(internal("watch over PID 1"))
+            drop((channel, fds));
+            supervise(control.as_fd(), ours, pid, outer).map_err(internal("watch over PID 1"))
         }
     }
 }
 
-fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32) -> io::Result<()> {
+fn fork(entry: &Entry, fds: &[OwnedFd]) -> io::Result<Fork> {
+    match (entry, fds) {
+        (Entry::Group { born: true, .. }, [group, ..]) => sys::fork_into(group.as_fd()),
+        _ => sys::fork(),
+    }
+}
+
+fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, outer: Outer<'_>) -> io::Result<()> {
     // The namespaces that we joined may have cleared it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no process"))?;
@@ -89,7 +125,7 @@ fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32) -> io::Result<
         // PID 1 may have died already; its end is seen below.
         drop(wire::forward(channel.as_fd(), GO));
     }
-    wait(control, &pidfd, &mut words)?;
+    wait(control, &pidfd, &mut words, outer)?;
     let status = reap(pid)?;
     words.hear_all(control)?;
     if let Some(message) = words.last(status)? {
@@ -102,7 +138,7 @@ fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32) -> io::Result<
 /// What PID 1 and the command's process have said.
 struct Words {
     channel: Option<OwnedFd>,
-    exited: Option<WaitStatus>,
+    exited: Option<(WaitStatus, Option<LimitKind>)>,
     /// Whether a last word was passed on already.
     spoken: bool,
 }
@@ -111,17 +147,22 @@ impl Words {
     /// Passes one message on; `Exited` is kept back until everything is gone.
     fn hear(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
         let Some(channel) = &self.channel else { return Ok(()) };
-        let Some((bytes, _)) = wire::recv_packet(channel.as_fd())? else {
+        let packet = match wire::recv_packet(channel.as_fd()) {
+            // It ended with something of ours unread.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => None,
+            other => other?,
+        };
+        let Some((bytes, _)) = packet else {
             self.channel = None;
             return Ok(());
         };
         match serde_json::from_slice(&bytes)? {
-            Message::Exited { status, .. } => {
-                self.exited = Some(status);
+            Message::Exited { status, limit, .. } => {
+                self.exited = Some((status, limit));
                 return Ok(());
             }
             Message::Refused { .. } | Message::NotStarted { .. } => self.spoken = true,
-            Message::Ready(_) | Message::Init | Message::Space => {}
+            Message::Prepared | Message::Ready(_) | Message::Init | Message::Space => {}
         }
         // The daemon may be gone: the poll sees it.
         drop(wire::forward(control, &bytes));
@@ -137,12 +178,12 @@ impl Words {
 
     /// What is left to be said once PID 1 has ended so.
     fn last(&self, init: WaitStatus) -> io::Result<Option<Message>> {
-        let status = match (self.exited, self.spoken, init) {
+        let (status, limit) = match (self.exited, self.spoken, init) {
             // PID 1 reports the end of a process that never became the command.
             (_, true, _) => return Ok(None),
-            (Some(status), ..) => status,
+            (Some(exited), ..) => exited,
             // Killed, by the daemon or by the kernel for want of memory: the command with it.
-            (None, false, WaitStatus::Signal(_)) => init,
+            (None, false, WaitStatus::Signal(_)) => (init, None),
             (None, false, WaitStatus::Code(code)) => {
                 let failure = Failure::internal(format_args!("PID 1 of the step ended with {code} and without a word"));
                 return Ok(Some(failure.into_message()));
@@ -151,6 +192,7 @@ impl Words {
         let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
         Ok(Some(Message::Exited {
             status,
+            limit,
             user_ms: usage.user_time().num_milliseconds().unsigned_abs(),
             system_ms: usage.system_time().num_milliseconds().unsigned_abs(),
             max_rss_kib: usage.max_rss().unsigned_abs(),
@@ -158,19 +200,21 @@ impl Words {
     }
 }
 
-/// Waits until PID 1 has ended. The daemon's end of the control socket closes when the daemon
-/// dies, or when it wants the end: then PID 1 is killed.
-fn wait(control: BorrowedFd<'_>, init: &OwnedFd, words: &mut Words) -> io::Result<()> {
-    let mut alone = false;
+/// Waits until PID 1 has ended, and serves the claim when it comes. The daemon's end of the
+/// control socket closes when the daemon dies, or when it wants the end: then PID 1 is killed.
+fn wait(control: BorrowedFd<'_>, init: &OwnedFd, words: &mut Words, outer: Outer<'_>) -> io::Result<()> {
+    let (mut alone, mut outer) = (false, Some(outer));
     loop {
         let mut fds = vec![PollFd::new(init, PollFlags::IN)];
         fds.extend(words.channel.as_ref().map(|channel| PollFd::new(channel, PollFlags::IN)));
         if !alone {
-            fds.push(PollFd::from_borrowed_fd(control, PollFlags::IN | PollFlags::RDHUP));
+            let wanted = if outer.is_some() { PollFlags::IN | PollFlags::RDHUP } else { PollFlags::RDHUP };
+            fds.push(PollFd::from_borrowed_fd(control, wanted));
         }
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
         let init_ended = !fds[0].revents().is_empty();
         let said = words.channel.is_some() && !fds[1].revents().is_empty();
+        let asked = !alone && fds.last().is_some_and(|fd| fd.revents().contains(PollFlags::IN));
         if said {
             words.hear(control)?;
         }
@@ -180,13 +224,38 @@ fn wait(control: BorrowedFd<'_>, init: &OwnedFd, words: &mut Words) -> io::Resul
         if !alone && is_alone(control)? {
             alone = true;
             end(init);
+        } else if let (true, Some(outer)) = (asked, outer.take()) {
+            serve_claim(control, init, words, outer)?;
         }
     }
 }
 
-/// Whether the daemon has closed its side. It never sends a second packet.
+/// Does what the command needs, and hands it to PID 1. What cannot be done is the attempt's end.
+fn serve_claim(control: BorrowedFd<'_>, init: &OwnedFd, words: &mut Words, mut outer: Outer<'_>) -> io::Result<()> {
+    // The other side has closed: the next look sees that.
+    let Some((claim, _)) = wire::recv_document::<Claim>(control)? else { return Ok(()) };
+    match outer.claim(&claim) {
+        Ok(done) => {
+            let go = Go { claim, enforcement: done.enforcement, layers_bytes: done.layers_bytes };
+            if let Some(channel) = &words.channel {
+                // PID 1 may have died of a refusal, which is heard next.
+                drop(wire::send_document(channel.as_fd(), &go, &[]));
+            }
+        }
+        // Where PID 1 has refused already, that was the first word, and the first one counts.
+        Err(_) if words.spoken => end(init),
+        Err(failure) => {
+            words.spoken = true;
+            wire::send(control, &failure.into_message(), &[])?;
+            end(init);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the daemon has closed its side.
 fn is_alone(control: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut fds = [PollFd::from_borrowed_fd(control, PollFlags::IN | PollFlags::RDHUP)];
+    let mut fds = [PollFd::from_borrowed_fd(control, PollFlags::RDHUP)];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
     Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)))? > 0)
 }

@@ -4,7 +4,7 @@ use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sys::signal::SigSet;
@@ -14,28 +14,35 @@ use proctor_core::plan::{Limit, Limits};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::process::{Resource, Rlimit};
 
-use super::attempt::Prepared;
-use super::failure::{Failure, internal, refuse};
+use super::attempt::{Prepared, tolerate};
+use super::failure::{Failure, internal, refuse, refused};
+use super::landlock::{Wall, Walled};
 use crate::host::StepUser;
+use crate::policy;
 use crate::setup::{SetupOp, Stage};
 use crate::sys::{self, Close};
-use crate::wire::{self, Message};
+use crate::wire::{self, Go, Message};
 
 /// Becomes the command, or says why not and ends.
-pub(super) fn run(prepared: &Prepared<'_>) -> ! {
+pub(super) fn run(prepared: &Prepared<'_>, go: &Go) -> ! {
     let mut enforcement = prepared.enforcement.clone();
-    let ops = prepared.ops(Stage::Command);
-    let failure = ops.map(|op| apply(prepared, &mut enforcement, op)).find_map(Result::err);
+    let ops = go.claim.ops.iter().filter(|op| op.stage() == Stage::Command);
+    let mut done = ops.map(|op| {
+        let done = apply(prepared, go, &mut enforcement, op);
+        tolerate(&mut enforcement, prepared.request, op, done)
+    });
+    let failure = done.find_map(Result::err);
     prepared.fail(failure.unwrap_or_else(|| Failure::internal("the list of operations ends without `exec`")))
 }
 
-fn apply(prepared: &Prepared<'_>, enforcement: &mut Enforcement, op: &SetupOp) -> Result<(), Failure> {
+fn apply(prepared: &Prepared<'_>, go: &Go, enforcement: &mut Enforcement, op: &SetupOp) -> Result<(), Failure> {
     match op {
         SetupOp::NewSession => new_session(enforcement),
-        SetupOp::ResourceLimits => limit(prepared, enforcement),
+        SetupOp::ResourceLimits => limit(prepared, go, enforcement),
+        SetupOp::Landlock { writable } => restrict(writable, enforcement),
         SetupOp::CloseFds => close_fds(enforcement),
-        SetupOp::Workdir { path } => change_to(path, &prepared.request.policy.repo),
-        SetupOp::Exec => Err(execute(prepared, enforcement)),
+        SetupOp::Workdir { path } => change_to(path, &prepared.request.frame.repo),
+        SetupOp::Exec => Err(execute(prepared, &go.claim.command, enforcement)),
         other => Err(Failure::internal(format_args!("`{other}` does not belong into the command's process"))),
     }
 }
@@ -52,8 +59,8 @@ fn own_processes(prepared: &Prepared<'_>) -> u64 {
     if prepared.request.user.steps_down() { 1 } else { 2 }
 }
 
-fn limit(prepared: &Prepared<'_>, enforcement: &mut Enforcement) -> Result<(), Failure> {
-    let Limits { memory, pids, disk, cpu_seconds, open_files, output: _ } = prepared.request.policy.limits;
+fn limit(prepared: &Prepared<'_>, go: &Go, enforcement: &mut Enforcement) -> Result<(), Failure> {
+    let Limits { memory, pids, disk, cpu_seconds, open_files, output: _ } = go.claim.command.limits;
     // Not 0: then the kernel would still start the host's handler of core dumps, where it has one,
     // and hand it the step's memory (core(5)). 1 is too small for a file and forbids the handler.
     set(Resource::Core, 1).map_err(internal("switch core dumps off"))?;
@@ -61,29 +68,53 @@ fn limit(prepared: &Prepared<'_>, enforcement: &mut Enforcement) -> Result<(), F
     match disk {
         Limit::Max(bytes) => {
             set(Resource::Fsize, bytes).map_err(refuse(Control::DiskLimit, "bound the size of files"))?;
-            let room = prepared.layers_bytes;
-            let how =
-                format!("tmpfs of {room} bytes for the run's layers, {bytes} for each scratch directory and file");
+            let room = go.layers_bytes;
+            let how = format!(
+                "tmpfs of {room} bytes for the run's layers, {bytes} for all scratch directories, and for each file"
+            );
             enforcement.enforced(Control::DiskLimit, how);
         }
         Limit::Unlimited => enforcement.not_requested(Control::DiskLimit, unbounded),
     }
-    let mut bound = |control, limit, resource, spare: u64, mechanism: &str| match limit {
-        Limit::Max(most) => {
-            set(resource, most.saturating_add(spare)).map_err(refuse(control, format_args!("set {mechanism}")))?;
-            enforcement.enforced(control, format!("{mechanism} {most}"));
+    let mut bound = |control, limit, resource, spare: u64, held: Option<&str>, mechanism: &str| match (limit, held) {
+        (Limit::Max(_), Some(held)) => {
+            enforcement.enforced(control, held);
             Ok::<_, Failure>(())
         }
-        Limit::Unlimited => {
+        (Limit::Max(most), None) => {
+            set(resource, most.saturating_add(spare)).map_err(refuse(control, format_args!("set {mechanism}")))?;
+            enforcement.enforced(control, format!("{mechanism} {most}"));
+            Ok(())
+        }
+        (Limit::Unlimited, _) => {
             enforcement.not_requested(control, unbounded);
             Ok(())
         }
     };
     let own = own_processes(prepared);
-    bound(Control::PidsLimit, pids, Resource::Nproc, own, "RLIMIT_NPROC in the step's user namespace,")?;
-    bound(Control::MemoryLimit, memory, Resource::Data, 0, "RLIMIT_DATA of each process, bytes:")?;
-    bound(Control::CpuLimit, cpu_seconds, Resource::Cpu, 0, "RLIMIT_CPU of each process, seconds:")?;
-    bound(Control::OpenFilesLimit, open_files, Resource::Nofile, 0, "RLIMIT_NOFILE of each process,")
+    let held = &go.claim.held;
+    let (memory_held, pids_held) = (held.memory.as_deref(), held.pids.as_deref());
+    let nproc = "RLIMIT_NPROC in the step's user namespace,";
+    let data = "RLIMIT_DATA of each process, and PID 1 ends the step when the sum is above, bytes:";
+    let cpu = "RLIMIT_CPU of each process, and PID 1 ends the step when the sum is above, seconds:";
+    bound(Control::PidsLimit, pids, Resource::Nproc, own, pids_held, nproc)?;
+    bound(Control::MemoryLimit, memory, Resource::Data, 0, memory_held, data)?;
+    bound(Control::CpuLimit, cpu_seconds, Resource::Cpu, 0, None, cpu)?;
+    bound(Control::OpenFilesLimit, open_files, Resource::Nofile, 0, None, "RLIMIT_NOFILE of each process,")
+}
+
+fn restrict(writable: &[PathBuf], enforcement: &mut Enforcement) -> Result<(), Failure> {
+    let control = Control::Landlock;
+    let writable: Vec<&Path> = writable.iter().map(PathBuf::as_path).collect();
+    let (scratch, others) = writable.split_first().ok_or_else(|| Failure::internal("nothing is to be writable"))?;
+    let wall = Wall::new(scratch, others).and_then(Wall::build);
+    match wall.map_err(refuse(control, "draw the second wall"))? {
+        Walled::By { mechanism } => enforcement.enforced(control, mechanism),
+        Walled::Absent { reason } => {
+            return Err(refused(control, reason, "boot with `lsm=…,landlock`, or use a kernel that has it"));
+        }
+    }
+    Ok(())
 }
 
 /// Sets both limits, never above what we may have ourselves. Of CPU time the hard limit lies a
@@ -122,8 +153,8 @@ fn change_to(path: &Path, repo: &Path) -> Result<(), Failure> {
 }
 
 /// Reports that everything holds, and becomes the command. Returns only where that fails.
-fn execute(prepared: &Prepared<'_>, enforcement: &mut Enforcement) -> Failure {
-    let command = match Command::new(prepared) {
+fn execute(prepared: &Prepared<'_>, wanted: &policy::Command, enforcement: &mut Enforcement) -> Failure {
+    let command = match Command::new(wanted) {
         Ok(command) => command,
         Err(nul) => return Failure::internal(format_args!("the command holds a NUL byte: {nul}")),
     };
@@ -148,8 +179,7 @@ struct Command {
 }
 
 impl Command {
-    fn new(prepared: &Prepared<'_>) -> Result<Self, std::ffi::NulError> {
-        let policy = &prepared.request.policy;
+    fn new(policy: &policy::Command) -> Result<Self, std::ffi::NulError> {
         let argv = policy.argv.words().iter().map(|word| CString::new(word.as_str())).collect::<Result<_, _>>()?;
         let pairs = policy.env.iter().map(|(name, value)| CString::new(format!("{name}={value}")));
         let path = policy.env.get("PATH").map_or(DEFAULT_PATH, String::as_str).as_bytes().to_vec();

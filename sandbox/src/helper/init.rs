@@ -1,14 +1,16 @@
-//! PID 1 of the step: the operations that only it can do, then a loop that reaps, forwards
-//! SIGTERM, and ends with the command. Its end is the end of every process of the step.
+//! PID 1 of the step: the operations that only it can do, the wait for the command, then a loop
+//! that reaps, forwards SIGTERM, and ends with the command. Its end is the end of every process of
+//! the step.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::sched::CloneFlags;
 use nix::sys::signal::{SigSet, Signal as NixSignal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use proctor_core::enforcement::Control;
+use proctor_core::outcome::LimitKind;
 use rustix::event::{PollFd, PollFlags};
 use rustix::mount::MountAttrFlags;
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions};
@@ -17,12 +19,15 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use super::attempt::{GO, Prepared};
 use super::command;
 use super::failure::{Failure, internal, refuse, refused};
+use super::masks::{self, Sockets, SysView};
 use super::mounts;
 use super::space::map_self;
+use super::warden::Warden;
 use crate::running::WaitStatus;
+use crate::seccomp;
 use crate::setup::{SetupOp, Stage};
 use crate::sys::{self, Fork};
-use crate::wire::{self, Message};
+use crate::wire::{self, Entry, Go, Message};
 
 type Done = Result<(), Failure>;
 
@@ -38,9 +43,9 @@ fn handled() -> SigSet {
 
 /// Runs as PID 1 until the command has ended.
 pub(super) fn run(mut prepared: Prepared<'_>, control: &mut OwnedFd) -> ! {
-    match set_up(&mut prepared, control).and_then(|()| start(&prepared)).and_then(|pid| watch(&prepared, pid)) {
-        Ok(status) => {
-            let exited = Message::Exited { status, user_ms: 0, system_ms: 0, max_rss_kib: 0 };
+    match set_up(&mut prepared, control).and_then(|()| serve(&mut prepared)) {
+        Ok((status, limit)) => {
+            let exited = Message::Exited { status, limit, user_ms: 0, system_ms: 0, max_rss_kib: 0 };
             // If the helper is gone there is nobody to tell.
             drop(wire::send(prepared.channel.as_fd(), &exited, &[]));
             std::process::exit(0)
@@ -59,22 +64,50 @@ fn set_up(prepared: &mut Prepared<'_>, control: &mut OwnedFd) -> Done {
     }
     let how = "unshare; PID 1 is ours, and all others end with it";
     prepared.enforcement.enforced(Control::PidNamespace, how);
-    let ops: Vec<SetupOp> = prepared.ops(Stage::Init).cloned().collect();
-    ops.iter().try_for_each(|op| apply(prepared, op))
+    let request = prepared.request;
+    request.ops.iter().filter(|op| op.stage() == Stage::Init).try_for_each(|op| {
+        let done = apply(prepared, op);
+        prepared.tolerate(op, done)
+    })
+}
+
+/// Waits for the command, runs it, and tells how it ended.
+fn serve(prepared: &mut Prepared<'_>) -> Result<(WaitStatus, Option<LimitKind>), Failure> {
+    let go = wait_for_command_to_run(prepared)?;
+    prepared.enforcement.0.extend(go.enforcement.0.clone());
+    let pid = start(prepared, &go)?;
+    watch(prepared, pid, Warden::new(&go.claim))
+}
+
+/// The helper's end, or the daemon's, reads as no word at all.
+fn wait_for_command_to_run(prepared: &Prepared<'_>) -> Result<Go, Failure> {
+    let cannot = internal("wait for the command");
+    drop(wire::send(prepared.channel.as_fd(), &Message::Prepared, &[]));
+    match wire::recv_document(prepared.channel.as_fd()) {
+        Ok(Some((go, _))) => Ok(go),
+        Ok(None) => std::process::exit(1),
+        Err(error) => Err(cannot(error)),
+    }
 }
 
 fn apply(prepared: &mut Prepared<'_>, op: &SetupOp) -> Done {
     match op {
+        SetupOp::JoinCgroup => join_cgroup(prepared),
+        SetupOp::CgroupNamespace => leave_cgroup_namespace(prepared),
         SetupOp::Proc => mount_proc(prepared),
         SetupOp::Sys => mount_sys(),
+        SetupOp::MaskKernelFiles { fresh_sys } => mask_kernel_files(prepared, *fresh_sys),
+        SetupOp::MaskSockets { hidden } => mask_sockets(prepared, hidden),
+        SetupOp::NewKeyring => new_keyring(prepared),
+        SetupOp::SyscallFilter => filter_syscalls(prepared),
         SetupOp::Loopback => loopback(prepared),
         SetupOp::StepDown { uid, gid } => step_down(prepared, *uid, *gid),
         SetupOp::DropCapabilities => drop_capabilities(prepared),
         SetupOp::NoNewPrivs => no_new_privs(prepared),
         SetupOp::Undumpable => rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .map_err(internal("make PID 1 unreadable")),
-        // Marks the place in the list; the fork follows the last operation of this stage.
-        SetupOp::StartCommand => Ok(()),
+        // Marks the place in the list; the wait follows the last operation of this stage.
+        SetupOp::AwaitCommand => Ok(()),
         other => Err(Failure::internal(format_args!("`{other}` does not belong into PID 1"))),
     }
 }
@@ -96,6 +129,71 @@ fn wait_for_go(prepared: &Prepared<'_>) -> Done {
 fn close_control(control: &mut OwnedFd) -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
     Ok(rustix::io::dup3(&null, control, rustix::io::DupFlags::CLOEXEC)?)
+}
+
+/// Version 1: writing 0 moves the writing thread alone, which spares the kernel the wait for all
+/// processors that moving a process costs.
+fn join_cgroup(prepared: &mut Prepared<'_>) -> Done {
+    let control = Control::Cgroup;
+    match &prepared.request.entry {
+        Entry::None { reason, hint } => return Err(refused(control, reason, hint)),
+        Entry::Group { group, born } => {
+            for tasks in prepared.tasks.iter().skip(usize::from(*born)) {
+                rustix::io::write(tasks, b"0").map_err(refuse(control, "enter the control group"))?;
+            }
+            prepared.enforcement.enforced(control, group);
+        }
+    }
+    prepared.tasks.clear();
+    Ok(())
+}
+
+fn leave_cgroup_namespace(prepared: &mut Prepared<'_>) -> Done {
+    let control = Control::CgroupNamespace;
+    nix::sched::unshare(CloneFlags::CLONE_NEWCGROUP).map_err(refuse(control, "leave the host's cgroup namespace"))?;
+    prepared.enforcement.enforced(control, "unshare");
+    Ok(())
+}
+
+fn mask_kernel_files(prepared: &mut Prepared<'_>, fresh_sys: bool) -> Done {
+    let control = Control::KernelFiles;
+    masks::proc().map_err(refuse(control, "mask what /proc shows of the host"))?;
+    let view = if fresh_sys { SysView::Fresh } else { SysView::Host };
+    masks::sys(view).map_err(refuse(control, "mask what /sys shows of the host"))?;
+    prepared.enforcement.enforced(control, "read-only /proc/sys; empty mounts over what tells of the host");
+    Ok(())
+}
+
+/// Only by name can the host's services be reached from another network namespace; a read-only
+/// mount does not keep anybody from connecting.
+fn mask_sockets(prepared: &Prepared<'_>, hidden: &[PathBuf]) -> Done {
+    let frame = &prepared.request.frame;
+    let skip: Vec<&Path> = hidden.iter().map(PathBuf::as_path).collect();
+    let tools = frame.tools.iter().map(|tool| (tool.source.as_path(), tool.at.as_path()));
+    let sockets = Sockets { bound: &prepared.sockets, skip: &skip, shown: &tools.collect::<Vec<_>>() };
+    masks::sockets(&sockets).map_err(refuse(Control::HiddenPaths, "mask the host's Unix sockets")).map(drop)
+}
+
+/// What the caller's session keyring holds stays the caller's, should a call get past the filter.
+fn new_keyring(prepared: &mut Prepared<'_>) -> Done {
+    let control = Control::Keyring;
+    match sys::new_session_keyring() {
+        Ok(()) => prepared.enforcement.enforced(control, "a session keyring of its own; keyctl is refused"),
+        // A kernel without keyrings, or a container that refuses them, has none to reach.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EDQUOT)) => {
+            prepared.enforcement.enforced(control, format!("keyctl is refused ({error} for a keyring of its own)"));
+        }
+        Err(error) => return Err(refuse(control, "leave the caller's keyrings")(error)),
+    }
+    Ok(())
+}
+
+fn filter_syscalls(prepared: &mut Prepared<'_>) -> Done {
+    let control = Control::SyscallFilter;
+    let filter = seccomp::filter();
+    filter.install().map_err(refuse(control, "install the filter of system calls"))?;
+    prepared.enforcement.enforced(control, format!("seccomp, {} instructions", filter.len()));
+    Ok(())
 }
 
 fn mount_proc(prepared: &mut Prepared<'_>) -> Done {
@@ -190,15 +288,15 @@ fn no_new_privs(prepared: &mut Prepared<'_>) -> Done {
     Ok(())
 }
 
-fn start(prepared: &Prepared<'_>) -> Result<Pid, Failure> {
+fn start(prepared: &Prepared<'_>, go: &Go) -> Result<Pid, Failure> {
     match sys::fork().map_err(internal("start the command's process"))? {
-        Fork::Child => command::run(prepared),
+        Fork::Child => command::run(prepared, go),
         Fork::Parent(pid) => Pid::from_raw(pid).ok_or_else(|| Failure::internal("fork returned no process")),
     }
 }
 
 /// Waits until the command has ended, and reaps whatever else ends meanwhile.
-fn watch(prepared: &Prepared<'_>, command: Pid) -> Result<WaitStatus, Failure> {
+fn watch(prepared: &Prepared<'_>, command: Pid, warden: Warden) -> Result<(WaitStatus, Option<LimitKind>), Failure> {
     let watched = internal("watch over the command");
     let signals = || {
         // The step's streams belong to it: our copies would keep them open.
@@ -206,15 +304,20 @@ fn watch(prepared: &Prepared<'_>, command: Pid) -> Result<WaitStatus, Failure> {
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
         let signals = SignalFd::with_flags(&handled(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        wait_for_command(prepared, &signals, command)
+        wait_for_command(prepared, &signals, command, warden)
     };
     signals().map_err(watched)
 }
 
-fn wait_for_command(prepared: &Prepared<'_>, signals: &SignalFd, command: Pid) -> io::Result<WaitStatus> {
+fn wait_for_command(
+    prepared: &Prepared<'_>,
+    signals: &SignalFd,
+    command: Pid,
+    mut warden: Warden,
+) -> io::Result<(WaitStatus, Option<LimitKind>)> {
     loop {
         let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(&prepared.channel, PollFlags::IN)];
-        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, warden.patience()))?;
         // The helper sends nothing after its first word: this is its end, and ours.
         if !fds[1].revents().is_empty() {
             std::process::exit(1);
@@ -225,10 +328,17 @@ fn wait_for_command(prepared: &Prepared<'_>, signals: &SignalFd, command: Pid) -
             }
         }
         if let Some(status) = reap_all(command)? {
-            return Ok(status);
+            return Ok((status, None));
+        }
+        if let Some(limit) = warden.look() {
+            // Our end is everybody's.
+            return Ok((WaitStatus::Signal(SIGKILL), Some(limit)));
         }
     }
 }
+
+/// What a process that the kernel ends for us dies of.
+const SIGKILL: u8 = 9;
 
 /// Everybody but PID 1 itself; that there is nobody left is no error.
 fn terminate_all() {

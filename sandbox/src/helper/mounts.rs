@@ -8,8 +8,8 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string,
-    fsmount, fsopen,
+    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_string, fsmount, fsopen,
 };
 
 use crate::sys::{self, Reach};
@@ -71,17 +71,67 @@ const BYTES_PER_FILE: u64 = 4096;
 /// However small a tmpfs is, so many files have room.
 const MIN_FILES: u64 = 1024;
 
-/// A tmpfs with these permission bits and bounds, owned by `owner` or by us.
-pub(super) fn tmpfs(mode: u32, bytes: Option<u64>, owner: Option<Owner>) -> io::Result<OwnedFd> {
+/// How large a tmpfs is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Size {
+    /// As the kernel has it: half of the memory.
+    Kernels,
+    /// So many bytes, and a number of files that goes with them.
+    Bytes(u64),
+}
+
+impl Size {
+    fn options(self) -> Vec<Opt> {
+        match self {
+            Self::Kernels => Vec::new(),
+            Self::Bytes(bytes) => {
+                let files = (bytes / BYTES_PER_FILE).max(MIN_FILES);
+                vec![Opt("size", bytes.to_string()), Opt("nr_inodes", files.to_string())]
+            }
+        }
+    }
+}
+
+/// A tmpfs with these permission bits and bounds.
+pub(super) fn tmpfs(mode: u32, size: Size) -> io::Result<OwnedFd> {
     let mut options = vec![Opt("mode", format!("{mode:o}"))];
-    if let Some(bytes) = bytes {
-        let files = (bytes / BYTES_PER_FILE).max(MIN_FILES);
-        options.extend([Opt("size", bytes.to_string()), Opt("nr_inodes", files.to_string())]);
+    options.extend(size.options());
+    new_fs("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV)
+}
+
+/// Gives a mounted tmpfs another size.
+pub(super) fn resize(mount: BorrowedFd<'_>, size: Size) -> io::Result<()> {
+    let fs = rustix::mount::fspick(mount, "", FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC)?;
+    for Opt(key, value) in size.options() {
+        fsconfig_set_string(&fs, key, value.as_str()).map_err(|errno| explained(&fs, errno))?;
+    }
+    rustix::mount::fsconfig_reconfigure(&fs).map_err(|errno| explained(&fs, errno))
+}
+
+/// A directory in `dir` with this mode and owner; an existing one as it is.
+pub(super) fn dir_in(dir: BorrowedFd<'_>, name: &str, mode: u32, owner: Option<Owner>) -> io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o700)) {
+        Err(rustix::io::Errno::EXIST) => return open_beneath(dir, Path::new(name)),
+        other => other?,
     }
     if let Some(Owner { uid, gid }) = owner {
-        options.extend([Opt("uid", uid.to_string()), Opt("gid", gid.to_string())]);
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     }
-    new_fs("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV)
+    // Apart from mkdir, whose mode the umask cuts.
+    rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
+    open_beneath(dir, Path::new(name))
+}
+
+/// A detached mount of what `name` is in `dir`, which is ours.
+pub(super) fn clone_beneath(dir: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    Ok(rustix::mount::open_tree(dir, name, flags)?)
+}
+
+/// An existing file or directory to mount on, reached by the host's own paths.
+pub(super) fn open_point(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, NAMED, Mode::empty())?)
 }
 
 /// Whether symbolic links in a path are followed. Whoever owns a directory above the repository

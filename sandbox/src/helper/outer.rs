@@ -14,55 +14,105 @@ use proctor_core::plan::{Limit, RelPath};
 use rustix::fs::{Gid, Mode, StatVfsMountFlags, Uid};
 use rustix::mount::{FsOpenFlags, MountAttrFlags, fsconfig_set_fd, fsconfig_set_flag, fsconfig_set_string};
 
+use super::attempt::tolerate;
 use super::failure::{Failure, internal, refuse, refused};
-use super::mounts::{self, Links, NODEV, NOSUID, Opt, Owner, Point, RDONLY};
+use super::masks;
+use super::mounts::{self, Links, NODEV, NOSUID, Opt, Owner, Point, RDONLY, Size};
 use super::space::map_self;
-use crate::setup::{Absent, CloneKind, Cover, DEVICES, HOSTNAME, Inside, SetupOp};
+use crate::setup::{Absent, CloneKind, Cover, DEVICES, HOSTNAME, Inside, SetupOp, Stage};
 use crate::space::{UPPER, WORK};
 use crate::sys::{self, Reach};
-use crate::wire::AttemptRequest;
+use crate::wire::{Claim, SandboxRequest};
 
 type Done = Result<(), Failure>;
 
 /// What has been taken and not yet been put anywhere, and what holds so far.
 pub(super) struct Outer<'a> {
-    request: &'a AttemptRequest,
+    request: &'a SandboxRequest,
     /// The mount namespace that holds the layers.
     mount_ns: OwnedFd,
     /// The user namespace that owns it, or (root) the one that maps owners.
     users: OwnedFd,
+    /// Unix sockets of the host.
+    sockets: Vec<PathBuf>,
     devices: Vec<(&'static str, OwnedFd)>,
     clones: BTreeMap<PathBuf, OwnedFd>,
-    overlay: Option<OwnedFd>,
-    layers_bytes: u64,
-    /// The tmpfs that get read-only in the end, and where they are.
+    tree: Option<Tree>,
+    scratch: Option<OwnedFd>,
+    /// The directory on which the repository appears.
+    repo_point: Option<OwnedFd>,
+    /// The empty directories that get read-only in the end, and where they are.
     hidden: Vec<(PathBuf, OwnedFd)>,
-    /// Scratch directories, with their sizes as phrases.
-    scratch: Vec<String>,
+    /// Scratch directories.
+    open: Vec<String>,
     enforcement: Enforcement,
 }
 
+/// What the overlay is going to be made of.
+struct Tree {
+    /// The place for layers.
+    space: OwnedFd,
+    /// The repository, or its mapped clone that is not in place yet.
+    repo: OwnedFd,
+    /// Mount points that the repository may lack.
+    scaffold: Option<OwnedFd>,
+}
+
+/// What the helper did for one command.
+pub(super) struct Claimed {
+    /// What holds because of it.
+    pub(super) enforcement: Enforcement,
+    /// The size of the tmpfs that all layers of the run share, in bytes.
+    pub(super) layers_bytes: u64,
+}
+
 impl<'a> Outer<'a> {
-    pub(super) fn new(request: &'a AttemptRequest, fds: Vec<OwnedFd>) -> Result<Self, Failure> {
-        let [mount_ns, users] = <[OwnedFd; 2]>::try_from(fds)
-            .map_err(|fds| Failure::internal(format_args!("{} descriptors instead of 2 came along", fds.len())))?;
-        Ok(Self {
+    pub(super) fn new(request: &'a SandboxRequest, mount_ns: OwnedFd, users: OwnedFd) -> Self {
+        Self {
             request,
             mount_ns,
             users,
+            sockets: Vec::new(),
             devices: Vec::new(),
             clones: BTreeMap::new(),
-            overlay: None,
-            layers_bytes: 0,
+            tree: None,
+            scratch: None,
+            repo_point: None,
             hidden: Vec::new(),
-            scratch: Vec::new(),
+            open: Vec::new(),
             enforcement: Enforcement::default(),
-        })
+        }
     }
 
-    /// What holds, and the size of the tmpfs of all layers.
-    pub(super) fn finish(self) -> (Enforcement, u64) {
-        (self.enforcement, self.layers_bytes)
+    /// The Unix sockets of the host.
+    pub(super) fn sockets(&mut self) -> Vec<PathBuf> {
+        std::mem::take(&mut self.sockets)
+    }
+
+    /// What holds so far.
+    pub(super) fn enforcement(&mut self) -> Enforcement {
+        std::mem::take(&mut self.enforcement)
+    }
+
+    /// Goes on without what may be left out and is tolerated to be missing.
+    pub(super) fn tolerate(&mut self, op: &SetupOp, done: Done) -> Done {
+        tolerate(&mut self.enforcement, self.request, op, done)
+    }
+
+    /// Does for one command what needs to know it.
+    pub(super) fn claim(&mut self, claim: &Claim) -> Result<Claimed, Failure> {
+        let mut layers_bytes = 0;
+        for op in claim.ops.iter().filter(|op| op.stage() == Stage::Claim) {
+            match op {
+                SetupOp::ScratchSize { bytes } => self.scratch_size(*bytes)?,
+                SetupOp::Overlay { repo } => layers_bytes = self.overlay(repo, claim)?,
+                SetupOp::Attach { at, inside } => self.attach(at, inside)?,
+                // Marks the place in the list; PID 1 does it.
+                SetupOp::StartCommand => {}
+                other => return Err(Failure::internal(format_args!("`{other}` needs no command"))),
+            }
+        }
+        Ok(Claimed { enforcement: self.enforcement(), layers_bytes })
     }
 
     pub(super) fn apply(&mut self, op: &SetupOp) -> Done {
@@ -74,15 +124,17 @@ impl<'a> Outer<'a> {
                 .map_err(refuse(Control::UtsNamespace, "set the host name")),
             SetupOp::MakePrivate => self.make_private(),
             SetupOp::RefuseSubmounts { repo } => refuse_submounts(repo),
+            SetupOp::ListSockets => self.list_sockets(),
             SetupOp::CloneDevices => self.clone_devices(),
-            SetupOp::CloneAccounts { home } => self.clone_accounts(home),
             SetupOp::Clone { source, at, kind } => self.clone(source, at, *kind),
-            SetupOp::Overlay { repo, mapped, scaffold } => self.make_overlay(repo, *mapped, scaffold),
+            SetupOp::HoldTree { repo, mapped } => self.hold_tree(repo, *mapped),
             SetupOp::ReadOnlyRoot => self.read_only_root(),
-            SetupOp::Cover { at, kind, bytes, absent } => self.cover(at, *kind, *bytes, *absent),
-            SetupOp::Dev { shm } => self.dev(*shm),
+            SetupOp::Scratch => self.make_scratch(),
+            SetupOp::Accounts { home } => self.accounts(home),
+            SetupOp::Cover { at, kind, absent } => self.cover(at, *kind, *absent),
+            SetupOp::Dev => self.dev(),
             SetupOp::GitConfig { home } => self.git_config(home),
-            SetupOp::AttachRepo { at } => self.attach_repo(at),
+            SetupOp::RepoPoint { at, scaffold } => self.make_repo_point(at, scaffold),
             SetupOp::Attach { at, inside } => self.attach(at, inside),
             SetupOp::SealCovers => self.seal_covers(),
             // Marks the place in the list; the fork itself follows the last operation of this stage.
@@ -103,16 +155,13 @@ impl<'a> Outer<'a> {
     }
 
     fn unshare(&mut self, user: bool, network: bool) -> Done {
-        let mut flags = CloneFlags::CLONE_NEWNS
-            | CloneFlags::CLONE_NEWPID
-            | CloneFlags::CLONE_NEWIPC
-            | CloneFlags::CLONE_NEWUTS
-            | CloneFlags::CLONE_NEWCGROUP;
+        let mut flags =
+            CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
         flags.set(CloneFlags::CLONE_NEWUSER, user);
         flags.set(CloneFlags::CLONE_NEWNET, network);
         let control = if user { Control::UserNamespace } else { Control::MountNamespace };
         nix::sched::unshare(flags).map_err(refuse(control, "leave the host's namespaces"))?;
-        for control in [Control::IpcNamespace, Control::UtsNamespace, Control::CgroupNamespace] {
+        for control in [Control::IpcNamespace, Control::UtsNamespace] {
             self.enforcement.enforced(control, "unshare");
         }
         if !network {
@@ -143,33 +192,38 @@ impl<'a> Outer<'a> {
         Ok(())
     }
 
+    /// Only by name can they be reached from another network namespace; a read-only mount does
+    /// not keep anybody from connecting.
+    fn list_sockets(&mut self) -> Done {
+        self.sockets = masks::bound_sockets().map_err(refuse(Control::HiddenPaths, "list the host's Unix sockets"))?;
+        Ok(())
+    }
+
     /// Tools that ask who they are fail without an entry.
-    fn clone_accounts(&mut self, home: &Path) -> Done {
+    fn accounts(&mut self, home: &Path) -> Done {
         let (uid, gid) = (self.request.user.uid(), self.request.user.gid());
         let user = format!("step:x:{uid}:{gid}:step:");
         let nobody = "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
         let passwd = [user.as_bytes(), home.as_os_str().as_bytes(), b":/bin/sh\n", nobody.as_bytes()].concat();
         let group = format!("step:x:{gid}:\nnogroup:x:65534:\n");
-        self.clone_account("passwd", &passwd)?;
-        self.clone_account("group", group.as_bytes())
+        self.account("passwd", &passwd)?;
+        self.account("group", group.as_bytes())
     }
 
-    fn clone_account(&mut self, name: &str, content: &[u8]) -> Done {
+    fn account(&self, name: &str, content: &[u8]) -> Done {
         let at = Path::new("/etc").join(name);
         // A mount point cannot be made there, and without such a file nothing asks for one.
         if !at.exists() {
             return Ok(());
         }
-        let write = || {
-            let dir = mounts::open_readable_dir(&self.layer_dir(self.request.upper))?;
+        let put = || {
+            let dir = self.scratch_dir("etc", 0o755, None)?;
             mounts::make_file(dir.as_fd(), name.as_ref())?.write_all(content)?;
-            let file = mounts::clone(&self.layer_dir(self.request.upper).join(name), Links::Refuse)?;
+            let file = mounts::clone_beneath(dir.as_fd(), name)?;
             mounts::set(file.as_fd(), RDONLY | NOSUID | NODEV)?;
-            Ok::<_, io::Error>(file)
+            mounts::attach(file.as_fd(), mounts::open_point(&at)?.as_fd())
         };
-        let file = write().map_err(internal(format_args!("write the step's {}", at.display())))?;
-        self.clones.insert(at, file);
-        Ok(())
+        put().map_err(internal(format_args!("put the step's {} in place", at.display())))
     }
 
     fn clone(&mut self, source: &Path, at: &Path, kind: CloneKind) -> Done {
@@ -234,12 +288,181 @@ impl<'a> Outer<'a> {
         take().map_err(internal(format_args!("take the cache directory `{}`", source.display())))
     }
 
-    fn make_overlay(&mut self, repo: &Path, mapped: bool, scaffold: &[RelPath]) -> Done {
+    /// By descriptor: all of it gets covered, and whoever owns a directory above the repository
+    /// may put something else there meanwhile.
+    fn hold_tree(&mut self, repo: &Path, mapped: bool) -> Done {
+        let what = format_args!("open the repository {}", repo.display());
+        let space =
+            mounts::open_dir(&self.request.space).map_err(refuse(Control::Layer, "open the place for layers"))?;
+        let repo_fd = if mapped {
+            let clone = mounts::clone(repo, Links::Refuse).map_err(refuse(Control::Layer, what))?;
+            self.map_owners(&clone, repo)?;
+            clone
+        } else {
+            mounts::open_plain(repo).map_err(refuse(Control::Layer, what))?
+        };
+        self.tree = Some(Tree { space, repo: repo_fd, scaffold: None });
+        Ok(())
+    }
+
+    fn tree(&self) -> Result<&Tree, Failure> {
+        self.tree.as_ref().ok_or_else(|| Failure::internal("the repository was not taken"))
+    }
+
+    fn read_only_root(&mut self) -> Done {
+        let control = Control::ReadOnlyRoot;
+        let root = mounts::root().map_err(refuse(control, "open /"))?;
+        mounts::set(root.as_fd(), RDONLY | NOSUID | NODEV).map_err(refuse(control, "make / read-only"))?;
+        let state = rustix::fs::fstatvfs(&root).map_err(refuse(control, "look at /"))?;
+        if !state.f_flag.contains(StatVfsMountFlags::RDONLY) {
+            return Err(refused(control, "/ stays writable", "report this with the kernel's version"));
+        }
+        // An overlay over a read-only upper directory is refused. The step never sees it.
+        sys::make_writable(self.tree()?.space.as_fd()).map_err(refuse(Control::Layer, "keep the layers writable"))?;
+        self.enforcement.enforced(control, "mount_setattr, recursive: read-only, nosuid, nodev");
+        Ok(())
+    }
+
+    /// On `/dev`, which is covered soon: in the mount namespace, since kernels before 6.15 take
+    /// no detached mount as a layer.
+    fn make_scratch(&mut self) -> Done {
+        let control = Control::PrivateTmp;
+        let make = || {
+            let scratch = mounts::tmpfs(0o755, Size::Kernels)?;
+            mounts::attach_at(scratch.as_fd(), Path::new("/dev"))?;
+            Ok::<_, io::Error>(scratch)
+        };
+        self.scratch = Some(make().map_err(refuse(control, "mount a tmpfs for scratch directories"))?);
+        self.stage_repo()
+    }
+
+    /// Puts a mapped repository in the mount namespace.
+    fn stage_repo(&mut self) -> Done {
+        if !self.request.user.is_mapped() {
+            return Ok(());
+        }
+        let stage = |clone: &OwnedFd| {
+            let point = self.scratch_dir("repo", 0o755, None)?;
+            mounts::attach(clone.as_fd(), point.as_fd())?;
+            // Opened anew: the descriptor above names what lies below the mount.
+            mounts::open_beneath(self.scratch()?.as_fd(), Path::new("repo"))
+        };
+        let staged = stage(&self.tree()?.repo).map_err(refuse(Control::Layer, "put the mapped repository in place"))?;
+        if let Some(tree) = &mut self.tree {
+            tree.repo = staged;
+        }
+        Ok(())
+    }
+
+    fn scratch(&self) -> io::Result<&OwnedFd> {
+        self.scratch.as_ref().ok_or_else(|| io::Error::other("there is no tmpfs for scratch directories"))
+    }
+
+    /// A new directory of the scratch tmpfs; an existing one as it is.
+    fn scratch_dir(&self, name: &str, mode: u32, owner: Option<Owner>) -> io::Result<OwnedFd> {
+        mounts::dir_in(self.scratch()?.as_fd(), name, mode, owner)
+    }
+
+    fn cover(&mut self, at: &Path, kind: Cover, absent: Absent) -> Done {
+        let control = if kind == Cover::Hidden { Control::HiddenPaths } else { Control::PrivateTmp };
+        let what = format_args!("cover {} with an empty directory", at.display());
+        let target = match absent {
+            Absent::Make => mounts::ensure(at, Point::Directory, |path| self.home_owner(path)),
+            Absent::PassOver => mounts::open_dir(at),
+        };
+        let target = match target {
+            Err(error) if absent == Absent::PassOver && error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+            other => other.map_err(refuse(control, what))?,
+        };
+        let mount = self.empty_dir(kind, target.as_fd()).map_err(refuse(control, what))?;
+        match kind {
+            Cover::Hidden => self.hidden.push((at.to_owned(), mount)),
+            Cover::Scratch | Cover::Home => self.open.push(at.display().to_string()),
+        }
+        Ok(())
+    }
+
+    fn empty_dir(&self, kind: Cover, target: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        let name = format!("cover{}", self.hidden.len() + self.open.len());
+        drop(match kind {
+            Cover::Hidden => self.scratch_dir(&name, 0o755, None)?,
+            Cover::Scratch => self.scratch_dir(&name, 0o1777, None)?,
+            Cover::Home => self.scratch_dir(&name, 0o700, Some(self.owner()))?,
+        });
+        let mount = mounts::clone_beneath(self.scratch()?.as_fd(), &name)?;
+        mounts::attach(mount.as_fd(), target)?;
+        Ok(mount)
+    }
+
+    fn dev(&mut self) -> Done {
+        let devices = std::mem::take(&mut self.devices);
+        let make = || {
+            drop(self.scratch_dir("dev", 0o755, None)?);
+            drop(self.scratch_dir("shm", 0o1777, None)?);
+            let scratch = self.scratch()?.as_fd();
+            make_dev(&mounts::clone_beneath(scratch, "dev")?, &mounts::clone_beneath(scratch, "shm")?, &devices)
+                .and_then(|()| mounts::open_dir(Path::new("/dev")))
+        };
+        let mount = make().map_err(refuse(Control::PrivateDev, "mount a minimal /dev"))?;
+        self.hidden.push(("/dev".into(), mount));
+        self.open.push("/dev/shm".to_owned());
+        self.enforcement.enforced(Control::PrivateDev, "six devices, devpts and shm of its own");
+        Ok(())
+    }
+
+    fn make_repo_point(&mut self, at: &Path, scaffold: &[RelPath]) -> Done {
+        let what = format_args!("make the mount point {}", at.display());
+        // A repository that nothing hides is reached without any link, as it was taken.
+        let hidden = self.hidden.iter().map(|(path, _)| path.as_path()).chain(self.open.iter().map(Path::new));
+        let point = if hidden.into_iter().any(|cover| at.starts_with(cover)) {
+            mounts::ensure(at, Point::Directory, |path| self.home_owner(path))
+        } else {
+            mounts::open_plain(at)
+        };
+        self.repo_point = Some(point.map_err(refuse(Control::Layer, what))?);
+        if scaffold.is_empty() {
+            return Ok(());
+        }
+        let made = self.scaffold(scaffold).map_err(refuse(Control::Layer, "make mount points for caches"))?;
+        if let Some(tree) = &mut self.tree {
+            tree.scaffold = Some(made);
+        }
+        Ok(())
+    }
+
+    fn scaffold(&self, paths: &[RelPath]) -> io::Result<OwnedFd> {
+        let dir = self.scratch_dir("scaffold", 0o755, self.stepping_down())?;
+        for path in paths {
+            mounts::ensure_beneath(dir.as_fd(), Path::new(path.as_str()), self.stepping_down())?;
+        }
+        Ok(dir)
+    }
+
+    fn scratch_size(&mut self, bytes: Limit) -> Done {
+        let control = Control::PrivateTmp;
+        let scratch = self.scratch().map_err(internal("bound the scratch directories"))?;
+        let size = match bytes {
+            Limit::Max(bytes) => {
+                mounts::resize(scratch.as_fd(), Size::Bytes(bytes))
+                    .map_err(refuse(control, "bound the scratch directories"))?;
+                format!("of {bytes} bytes")
+            }
+            Limit::Unlimited => "of the kernel's default size".to_owned(),
+        };
+        self.enforcement.enforced(control, format!("one tmpfs {size} for {}", self.open.join(", ")));
+        Ok(())
+    }
+
+    /// The size of the tmpfs of all layers, in bytes.
+    fn overlay(&mut self, repo: &Path, claim: &Claim) -> Result<u64, Failure> {
         let control = Control::Layer;
-        let layers = self.lower_dirs(repo, mapped, scaffold)?;
-        let dir = self.layer_dir(self.request.upper);
-        let upper = mounts::open_dir(&dir.join(UPPER)).map_err(refuse(control, "open the layer"))?;
-        let work = mounts::open_dir(&dir.join(WORK)).map_err(refuse(control, "open the layer's work directory"))?;
+        let upper = self.layer(claim.upper, UPPER).map_err(refuse(control, "open the layer"))?;
+        let work = self.layer(claim.upper, WORK).map_err(refuse(control, "open the layer's work directory"))?;
+        let lowers = self.lowers(&claim.lowers).map_err(refuse(control, "open an earlier layer"))?;
+        let mut layers: Vec<BorrowedFd<'_>> = lowers.iter().map(AsFd::as_fd).collect();
+        let tree = self.tree()?;
+        layers.push(tree.repo.as_fd());
+        layers.extend(tree.scaffold.as_ref().map(AsFd::as_fd));
         let overlay = overlay(&layers, &upper, &work)
             .map_err(refuse(control, format_args!("make an overlay over {}", repo.display())))?;
         // Overlayfs turns read-only in silence where it cannot use its work directory.
@@ -251,107 +474,24 @@ impl<'a> Outer<'a> {
                 "the kernel's log (`dmesg`) says why; keep the state directory on a disk of this machine",
             ));
         }
+        let point = self.repo_point.take().ok_or_else(|| Failure::internal("there is no mount point"))?;
+        mounts::attach(overlay.as_fd(), point.as_fd())
+            .map_err(refuse(control, format_args!("mount the overlay at {}", repo.display())))?;
+        self.repo_point = Some(overlay);
         let room = rustix::fs::fstatvfs(&upper).map_err(refuse(control, "look at the layer"))?;
-        self.layers_bytes = room.f_blocks.saturating_mul(room.f_frsize);
-        let over = if mapped { ", over an idmapped repository" } else { "" };
+        let over = if self.request.user.is_mapped() { ", over an idmapped repository" } else { "" };
         self.enforcement.enforced(control, format!("overlayfs with userxattr on tmpfs{over}"));
-        self.overlay = Some(overlay);
-        Ok(())
+        Ok(room.f_blocks.saturating_mul(room.f_frsize))
     }
 
-    /// Newest first, the repository, and below it the mount points that it may lack.
-    fn lower_dirs(&self, repo: &Path, mapped: bool, scaffold: &[RelPath]) -> Result<Vec<OwnedFd>, Failure> {
-        let control = Control::Layer;
-        let mut layers = Vec::new();
-        for id in &self.request.lowers {
-            let dir = self.layer_dir(*id).join(UPPER);
-            layers.push(mounts::open_dir(&dir).map_err(refuse(control, "open an earlier layer"))?);
-        }
-        layers.push(self.lower_repo(repo, mapped)?);
-        if !scaffold.is_empty() {
-            layers.push(self.scaffold(scaffold).map_err(refuse(control, "make mount points for caches"))?);
-        }
-        Ok(layers)
+    fn layer(&self, id: u32, part: &str) -> io::Result<OwnedFd> {
+        let space = self.tree.as_ref().ok_or_else(|| io::Error::other("the place for layers was not taken"))?;
+        mounts::open_beneath(space.space.as_fd(), &PathBuf::from(id.to_string()).join(part))
     }
 
-    fn lower_repo(&self, repo: &Path, mapped: bool) -> Result<OwnedFd, Failure> {
-        let what = format_args!("open the repository {}", repo.display());
-        if !mapped {
-            return mounts::open_plain(repo).map_err(refuse(Control::Layer, what));
-        }
-        let clone = mounts::clone(repo, Links::Refuse).map_err(refuse(Control::Layer, what))?;
-        self.map_owners(&clone, repo)?;
-        self.stage(&clone).map_err(refuse(Control::Layer, what))
-    }
-
-    /// Puts the mapped repository beside the layer, where the state directory's cover is going to
-    /// hide it: kernels before 6.15 take no detached mount as a layer.
-    fn stage(&self, clone: &OwnedFd) -> io::Result<OwnedFd> {
-        let layer = mounts::open_dir(&self.layer_dir(self.request.upper))?;
-        let stage = mounts::ensure_beneath(layer.as_fd(), Path::new("repo"), None)?;
-        mounts::attach(clone.as_fd(), stage.as_fd())?;
-        // Opened anew: the descriptor above names what lies below the mount.
-        mounts::open_beneath(layer.as_fd(), Path::new("repo"))
-    }
-
-    fn scaffold(&self, paths: &[RelPath]) -> io::Result<OwnedFd> {
-        let layer = mounts::open_dir(&self.layer_dir(self.request.upper))?;
-        let dir = mounts::ensure_beneath(layer.as_fd(), Path::new("scaffold"), self.stepping_down())?;
-        for path in paths {
-            mounts::ensure_beneath(dir.as_fd(), Path::new(path.as_str()), self.stepping_down())?;
-        }
-        Ok(dir)
-    }
-
-    fn read_only_root(&mut self) -> Done {
-        let control = Control::ReadOnlyRoot;
-        let root = mounts::root().map_err(refuse(control, "open /"))?;
-        mounts::set(root.as_fd(), RDONLY | NOSUID | NODEV).map_err(refuse(control, "make / read-only"))?;
-        let state = rustix::fs::fstatvfs(&root).map_err(refuse(control, "look at /"))?;
-        if !state.f_flag.contains(StatVfsMountFlags::RDONLY) {
-            return Err(refused(control, "/ stays writable", "report this with the kernel's version"));
-        }
-        self.enforcement.enforced(control, "mount_setattr, recursive: read-only, nosuid, nodev");
-        Ok(())
-    }
-
-    fn cover(&mut self, at: &Path, kind: Cover, bytes: Limit, absent: Absent) -> Done {
-        let control = if kind == Cover::Hidden { Control::HiddenPaths } else { Control::PrivateTmp };
-        let what = format_args!("mount an empty tmpfs on {}", at.display());
-        let target = match absent {
-            Absent::Make => mounts::ensure(at, Point::Directory, |path| self.home_owner(path)),
-            Absent::PassOver => mounts::open_dir(at),
-        };
-        let target = match target {
-            Err(error) if absent == Absent::PassOver && error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
-            other => other.map_err(refuse(control, what))?,
-        };
-        let mount = match kind {
-            Cover::Hidden => mounts::tmpfs(0o755, Some(COVER_BYTES), None),
-            Cover::Scratch => mounts::tmpfs(0o1777, bound(bytes), None),
-            Cover::Home => mounts::tmpfs(0o700, bound(bytes), Some(self.owner())),
-        };
-        let mount = mount.map_err(refuse(control, what))?;
-        mounts::attach(mount.as_fd(), target.as_fd()).map_err(refuse(control, what))?;
-        match kind {
-            Cover::Hidden => self.hidden.push((at.to_owned(), mount)),
-            Cover::Scratch | Cover::Home => self.scratch.push(at.display().to_string()),
-        }
-        Ok(())
-    }
-
-    fn dev(&mut self, shm: Limit) -> Done {
-        let devices = std::mem::take(&mut self.devices);
-        let mount = make_dev(&devices, bound(shm)).map_err(refuse(Control::PrivateDev, "mount a minimal /dev"))?;
-        self.hidden.push(("/dev".into(), mount));
-        self.scratch.push("/dev/shm".to_owned());
-        self.enforcement.enforced(Control::PrivateDev, "tmpfs with six devices, devpts and shm of its own");
-        let size = match bound(shm) {
-            Some(bytes) => format!("of {bytes} bytes each"),
-            None => "of the kernel's default size".to_owned(),
-        };
-        self.enforcement.enforced(Control::PrivateTmp, format!("tmpfs {size} on {}", self.scratch.join(", ")));
-        Ok(())
+    /// Newest first.
+    fn lowers(&self, ids: &[u32]) -> io::Result<Vec<OwnedFd>> {
+        ids.iter().map(|id| self.layer(*id, UPPER)).collect()
     }
 
     fn git_config(&self, home: &Path) -> Done {
@@ -365,21 +505,14 @@ impl<'a> Outer<'a> {
         write().map_err(internal("write the step's .gitconfig"))
     }
 
-    fn attach_repo(&mut self, at: &Path) -> Done {
-        let overlay = self.overlay.take().ok_or_else(|| Failure::internal("there is no overlay to mount"))?;
-        mounts::ensure(at, Point::Directory, |path| self.home_owner(path))
-            .and_then(|target| mounts::attach(overlay.as_fd(), target.as_fd()))
-            .map_err(refuse(Control::Layer, format_args!("mount the overlay at {}", at.display())))
-    }
-
     /// Passes over what was passed over when it was to be taken.
     fn attach(&mut self, at: &Path, inside: &Inside) -> Done {
         let Some(clone) = self.clones.remove(at) else { return Ok(()) };
-        let git = [&self.request.policy.git.worktree_git, &self.request.policy.git.common];
+        let git = [&self.request.frame.git.worktree_git, &self.request.frame.git.common];
         let is_git = git.into_iter().flatten().any(|path| path == at);
         let control = if is_git { Control::GitReadOnly } else { Control::HiddenPaths };
         let target = match inside {
-            Inside::Repo { repo, path } => self.point_in_repo(&clone, repo, path, control)?,
+            Inside::Repo { path, .. } => self.point_in_repo(&clone, path, control)?,
             Inside::Root => self.point_in_root(&clone, at, control)?,
         };
         mounts::attach(clone.as_fd(), target.as_fd())
@@ -401,18 +534,13 @@ impl<'a> Outer<'a> {
     }
 
     /// A mount point of the repository is hostile: it may have become a link or a file.
-    fn point_in_repo(
-        &self,
-        clone: &OwnedFd,
-        repo: &Path,
-        path: &RelPath,
-        control: Control,
-    ) -> Result<OwnedFd, Failure> {
+    fn point_in_repo(&self, clone: &OwnedFd, path: &RelPath, control: Control) -> Result<OwnedFd, Failure> {
         let find = || {
-            let tree = mounts::open_dir(repo)?;
+            let tree = self.repo_point.as_ref().ok_or_else(|| io::Error::other("the overlay is not in place"))?;
             let path = Path::new(path.as_str());
             if mounts::is_dir(clone.as_fd())? {
-                mounts::ensure_beneath(tree.as_fd(), path, None)
+                let point = mounts::ensure_beneath(tree.as_fd(), path, None)?;
+                if mounts::is_dir(point.as_fd())? { Ok(point) } else { Err(io::Error::from_raw_os_error(libc::ENOTDIR)) }
             } else {
                 mounts::open_beneath(tree.as_fd(), path)
             }
@@ -438,15 +566,11 @@ impl<'a> Outer<'a> {
         }
         let hidden: Vec<&Path> =
             self.hidden.iter().map(|(at, _)| at.as_path()).filter(|at| *at != Path::new("/dev")).collect();
-        self.enforcement.enforced(control, format!("empty tmpfs over {}", listed(&hidden)));
-        if self.request.policy.git.worktree_git.is_none() && self.request.policy.git.common.is_none() {
+        self.enforcement.enforced(control, format!("empty directories over {}", listed(&hidden)));
+        if self.request.frame.git.worktree_git.is_none() && self.request.frame.git.common.is_none() {
             self.enforcement.not_requested(Control::GitReadOnly, "the tree is under no git");
         }
         Ok(())
-    }
-
-    fn layer_dir(&self, id: u32) -> PathBuf {
-        self.request.space.join(id.to_string())
     }
 
     fn owner(&self) -> Owner {
@@ -460,7 +584,7 @@ impl<'a> Outer<'a> {
 
     /// Directories that we make in the step's home are the step's.
     fn home_owner(&self, path: &Path) -> Option<Owner> {
-        self.stepping_down().filter(|_| path.starts_with(&self.request.policy.home))
+        self.stepping_down().filter(|_| path.starts_with(&self.request.frame.home))
     }
 }
 
@@ -472,16 +596,6 @@ fn listed(paths: &[&Path]) -> String {
         names.push(format!("{more} more"));
     }
     names.join(", ")
-}
-
-/// Room for mount points, and no more.
-const COVER_BYTES: u64 = 1 << 20;
-
-fn bound(limit: Limit) -> Option<u64> {
-    match limit {
-        Limit::Max(bytes) => Some(bytes),
-        Limit::Unlimited => None,
-    }
 }
 
 /// Overlay clones its lower mount without what is mounted below it: a step would see other files
@@ -543,7 +657,7 @@ fn clone_mask(source: &Path) -> Result<Option<OwnedFd>, Failure> {
     mounts::clone(Path::new("/dev/null"), Links::Refuse).map(Some).map_err(refuse(Control::HiddenPaths, what))
 }
 
-fn overlay(layers: &[OwnedFd], upper: &OwnedFd, work: &OwnedFd) -> io::Result<OwnedFd> {
+fn overlay(layers: &[BorrowedFd<'_>], upper: &OwnedFd, work: &OwnedFd) -> io::Result<OwnedFd> {
     overlay_over(layers, upper, work, set_each_lower)
         // Kernels before 6.8 know one list only, and those before 6.5 say so no sooner than at the
         // end. Where that fails too, the first answer is the one that tells.
@@ -551,10 +665,10 @@ fn overlay(layers: &[OwnedFd], upper: &OwnedFd, work: &OwnedFd) -> io::Result<Ow
 }
 
 fn overlay_over(
-    layers: &[OwnedFd],
+    layers: &[BorrowedFd<'_>],
     upper: &OwnedFd,
     work: &OwnedFd,
-    set_lowers: fn(&OwnedFd, &[OwnedFd]) -> io::Result<()>,
+    set_lowers: fn(&OwnedFd, &[BorrowedFd<'_>]) -> io::Result<()>,
 ) -> io::Result<OwnedFd> {
     let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     // Without privilege overlay cannot use its own attributes, and the layers of root must read
@@ -566,13 +680,13 @@ fn overlay_over(
     mounts::create(&fs, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV)
 }
 
-fn set_each_lower(fs: &OwnedFd, layers: &[OwnedFd]) -> io::Result<()> {
-    layers.iter().try_for_each(|layer| set_layer(fs, "lowerdir+", layer.as_fd()))
+fn set_each_lower(fs: &OwnedFd, layers: &[BorrowedFd<'_>]) -> io::Result<()> {
+    layers.iter().try_for_each(|layer| set_layer(fs, "lowerdir+", *layer))
 }
 
 /// The kernel takes no value longer than 255 bytes: some 14 layers.
-fn set_lowers_in_one(fs: &OwnedFd, layers: &[OwnedFd]) -> io::Result<()> {
-    let paths: Vec<String> = layers.iter().map(|layer| path_of(layer.as_fd())).collect();
+fn set_lowers_in_one(fs: &OwnedFd, layers: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let paths: Vec<String> = layers.iter().map(|layer| path_of(*layer)).collect();
     fsconfig_set_string(fs, "lowerdir", paths.join(":")).map_err(|errno| mounts::explained(fs, errno))
 }
 
@@ -589,9 +703,8 @@ fn set_layer(fs: &OwnedFd, key: &'static str, dir: BorrowedFd<'_>) -> io::Result
     fsconfig_set_string(fs, key, path_of(dir)).map_err(|errno| mounts::explained(fs, errno))
 }
 
-/// The mount is attached when this returns, so that its files can be mount points.
-fn make_dev(devices: &[(&'static str, OwnedFd)], shm: Option<u64>) -> io::Result<OwnedFd> {
-    let mount = mounts::tmpfs(0o755, Some(COVER_BYTES), None)?;
+/// Attaches both, so that the files of the first can be mount points.
+fn make_dev(mount: &OwnedFd, shm: &OwnedFd, devices: &[(&'static str, OwnedFd)]) -> io::Result<()> {
     mounts::attach_at(mount.as_fd(), Path::new("/dev"))?;
     let dev = mounts::open_readable_dir(Path::new("/dev"))?;
     for (name, device) in devices {
@@ -611,13 +724,12 @@ fn make_dev(devices: &[(&'static str, OwnedFd)], shm: Option<u64>) -> io::Result
     for name in ["shm", "pts"] {
         rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755))?;
     }
-    mounts::attach_at(mounts::tmpfs(0o1777, shm, None)?.as_fd(), Path::new("/dev/shm"))?;
+    mounts::attach_at(shm.as_fd(), Path::new("/dev/shm"))?;
     // Without `gid=5`: that group is not mapped, and the kernel refuses it.
     let options = [Opt("ptmxmode", "0666".to_owned()), Opt("mode", "0620".to_owned())];
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let pts = mounts::new_fs("devpts", &options, attributes)?;
-    mounts::attach_at(pts.as_fd(), Path::new("/dev/pts"))?;
-    Ok(mount)
+    mounts::attach_at(pts.as_fd(), Path::new("/dev/pts"))
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use nix::sched::CloneFlags;
-use proctor_core::enforcement::Enforcement;
+use proctor_core::enforcement::{Enforcement, Tolerated};
+use proctor_core::outcome::LimitKind;
 use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
 use proctor_sandbox::{
     CacheMount, GitDirs, Host, HostConfig, Launcher, Layer, Policy, Received, RepoFacts, Report, RunSpace,
@@ -226,6 +227,14 @@ impl Ran {
         }
     }
 
+    /// The limit that ended it.
+    pub(crate) fn limit(&self) -> Option<LimitKind> {
+        match self.reports.last() {
+            Some(Report::Exited { limit, .. }) => *limit,
+            _ => None,
+        }
+    }
+
     pub(crate) fn enforcement(&self) -> &Enforcement {
         match self.reports.first() {
             Some(Report::Ready { enforcement }) => enforcement,
@@ -285,6 +294,7 @@ impl Bench {
             hide: vec![self.root.clone()],
             tools: step.tools.clone(),
             caches: step.caches.clone(),
+            tolerated: Tolerated::default(),
         })
     }
 
@@ -439,6 +449,18 @@ pub(crate) fn children() -> Result<Vec<String>, Failed> {
         children.extend(listed.split_whitespace().map(str::to_owned));
     }
     Ok(children)
+}
+
+/// Waits until this process has no children: helpers are buried when their attempts are gone.
+pub(crate) fn no_children() -> Result<(), Failed> {
+    let began = std::time::Instant::now();
+    while !children()?.is_empty() {
+        if began.elapsed() > DEADLINE {
+            return Err(format!("children are left: {:?}", children()?).into());
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
 }
 
 /// Makes this process's mounts its own, so that a trial can add some.

@@ -125,7 +125,7 @@ fn step() -> StepEvidence {
         flaky: true,
         earlier_attempts: vec![failed],
         env_names: BTreeSet::from(["PATH".to_owned()]),
-        resources: Resources { user_ms: 1, system_ms: 2, max_rss_kib: 3 },
+        resources: Resources { user_ms: 1, system_ms: 2, max_rss_kib: 3, ..Resources::default() },
     }
 }
 

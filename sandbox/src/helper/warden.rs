@@ -1,0 +1,222 @@
+//! Limits of the whole step that the kernel does not hold for us: PID 1 looks at all processes of
+//! its namespace every now and then, and ends the step when their sum is above.
+//!
+//! Looking is no wall: between two looks a step can go above. Where a control group holds the
+//! memory, nothing is looked at but CPU time.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use proctor_core::outcome::LimitKind;
+use proctor_core::plan::Limit;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::time::Timespec;
+
+use crate::wire::Claim;
+
+/// How often it looks at memory: what a fast program takes in that time is what it can go above.
+const MEMORY_PATIENCE: Duration = Duration::from_millis(20);
+/// How often it looks at CPU time.
+const CPU_PATIENCE: Duration = Duration::from_millis(100);
+/// How many open files are looked at for memory that no process maps.
+const MAX_FILES: usize = 4096;
+/// Clock ticks in a second, as /proc counts them (`USER_HZ`, proc_pid_stat(5)).
+const TICKS_PER_SECOND: u64 = 100;
+
+/// What has to be looked at.
+#[derive(Debug)]
+pub(super) struct Warden {
+    /// Bytes.
+    memory: Option<u64>,
+    /// Seconds.
+    cpu: Option<u64>,
+    last: Instant,
+}
+
+impl Warden {
+    pub(super) fn new(claim: &Claim) -> Self {
+        let bounded = |limit| match limit {
+            Limit::Max(most) => Some(most),
+            Limit::Unlimited => None,
+        };
+        let limits = claim.command.limits;
+        let memory = if claim.held.memory.is_some() { None } else { bounded(limits.memory) };
+        Self { memory, cpu: bounded(limits.cpu_seconds), last: Instant::now() }
+    }
+
+    /// How long PID 1 may wait for something else; `None` without end.
+    pub(super) fn patience(&self) -> Option<&'static Timespec> {
+        const fn timespec(duration: Duration) -> Timespec {
+            Timespec { tv_sec: 0, tv_nsec: duration.subsec_nanos() as i64 }
+        }
+        static MEMORY: Timespec = timespec(MEMORY_PATIENCE);
+        static CPU: Timespec = timespec(CPU_PATIENCE);
+        match (self.memory, self.cpu) {
+            (Some(_), _) => Some(&MEMORY),
+            (None, Some(_)) => Some(&CPU),
+            (None, None) => None,
+        }
+    }
+
+    /// The limit that the step is above.
+    pub(super) fn look(&mut self) -> Option<LimitKind> {
+        // A step that forks all the time wakes PID 1 all the time.
+        if self.patience().is_none() || self.last.elapsed() < MEMORY_PATIENCE {
+            return None;
+        }
+        self.last = Instant::now();
+        // What cannot be read has ended meanwhile.
+        let sum = Sum::of_all(self.memory.is_some()).unwrap_or_default();
+        let above = |limit: Option<u64>, used: u64| limit.is_some_and(|most| used > most);
+        if above(self.memory, sum.bytes) {
+            return Some(LimitKind::Memory);
+        }
+        above(self.cpu, sum.ticks / TICKS_PER_SECOND).then_some(LimitKind::CpuSeconds)
+    }
+}
+
+/// What all processes of the namespace use together.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Sum {
+    bytes: u64,
+    ticks: u64,
+}
+
+impl Sum {
+    fn of_all(memory: bool) -> io::Result<Self> {
+        let mut sum = Self { bytes: 0, ticks: reaped_ticks() };
+        let mut unmapped = Unmapped::default();
+        for entry in std::fs::read_dir("/proc")? {
+            let Ok(name) = entry?.file_name().into_string() else { continue };
+            // PID 1 is ours.
+            if !name.bytes().all(|byte| byte.is_ascii_digit()) || name == "1" {
+                continue;
+            }
+            sum.ticks += read(&name, "stat").as_deref().and_then(ticks).unwrap_or_default();
+            if memory {
+                sum.bytes += bytes_of(&name);
+                unmapped.add(&name);
+            }
+        }
+        if memory {
+            sum.bytes += unmapped.bytes + read("sysvipc", "shm").as_deref().map(shared_bytes).unwrap_or_default();
+        }
+        Ok(sum)
+    }
+}
+
+fn read(dir: &str, name: &str) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/{dir}/{name}")).ok()
+}
+
+/// Of processes that have ended and been waited for, by us or by theirs.
+fn reaped_ticks() -> u64 {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return 0 };
+    let milliseconds = usage.user_time().num_milliseconds() + usage.system_time().num_milliseconds();
+    milliseconds.unsigned_abs() * TICKS_PER_SECOND / 1000
+}
+
+/// utime, stime, cutime and cstime of a stat line: fields 14 to 17, the name in parentheses being
+/// the second and of any characters.
+fn ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().skip(11).take(4).map(|field| field.parse::<u64>().ok()).sum()
+}
+
+/// A page that processes share is charged to each by its share, where the kernel tells that; else
+/// to each of them.
+fn bytes_of(pid: &str) -> u64 {
+    let fields = |name, keys: &[&str]| {
+        let text = read(pid, name)?;
+        let of = |line: &str| keys.iter().any(|key| line.starts_with(key)).then(|| kilobytes(line))?;
+        Some(text.lines().filter_map(of).sum::<u64>() << 10)
+    };
+    let resident = fields("status", &["RssAnon:", "RssShmem:"]).unwrap_or_default();
+    // The exact figure costs the kernel a walk: not for small processes.
+    const SMALL: u64 = 8 << 20;
+    if resident < SMALL {
+        return resident;
+    }
+    fields("smaps_rollup", &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]).unwrap_or(resident)
+}
+
+fn kilobytes(line: &str) -> Option<u64> {
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The resident bytes of System V segments that nobody has attached: `rss` and `nattch` of
+/// /proc/sysvipc/shm (sysvipc(7)). What is attached counts with the process.
+fn shared_bytes(table: &str) -> u64 {
+    let unattached = |line: &str| {
+        let fields: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
+        // key shmid perms size cpid lpid nattch uid gid cuid cgid atime dtime ctime rss swap
+        let (attached, resident) = (fields.get(6)?, fields.get(14)?);
+        (*attached == 0).then_some(*resident)
+    };
+    table.lines().filter_map(unattached).sum()
+}
+
+/// Files that lie in memory alone (`memfd_create(2)`), by what they hold and no process maps.
+#[derive(Debug, Default)]
+struct Unmapped {
+    seen: BTreeSet<(u64, u64)>,
+    looked_at: usize,
+    bytes: u64,
+}
+
+impl Unmapped {
+    fn add(&mut self, pid: &str) {
+        let path = format!("/proc/{pid}/fd");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(dir) = rustix::fs::openat(CWD, path.as_str(), flags, Mode::empty()) else { return };
+        let Ok(entries) = rustix::fs::Dir::read_from(&dir) else { return };
+        for entry in entries.flatten() {
+            self.looked_at += 1;
+            if self.looked_at > MAX_FILES {
+                return;
+            }
+            let mut target = [0; 16];
+            let Ok(length) = rustix::fs::readlinkat_raw(&dir, entry.file_name(), &mut target[..]) else { continue };
+            if !target[..length].starts_with(b"/memfd:") {
+                continue;
+            }
+            let Ok(stat) = rustix::fs::statat(&dir, entry.file_name(), AtFlags::empty()) else { continue };
+            if self.seen.insert((stat.st_dev, stat.st_ino)) {
+                self.bytes += stat.st_blocks.unsigned_abs() * 512;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_whatever_the_name_is() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 11 22 33 44 20 0 1 0 5 1000 10";
+        assert_eq!(ticks(stat), Some(110));
+        assert_eq!(ticks("7 (x"), None);
+    }
+
+    #[test]
+    fn a_segment_counts_where_nobody_has_it_attached() {
+        let table = "       key      shmid perms       size  cpid  lpid nattch   uid   gid  cuid  cgid  atime  dtime  ctime  rss  swap\n\
+            1 0 1600 9000 1 1 0 0 0 0 0 1 1 1 8192 0\n2 1 1600 9000 1 1 2 0 0 0 0 1 1 1 4096 0\n";
+        assert_eq!(shared_bytes(table), 8192);
+    }
+
+    #[test]
+    fn memory_without_a_mapping_counts_once() {
+        let file = rustix::fs::memfd_create("held", rustix::fs::MemfdFlags::CLOEXEC).expect("made");
+        let again = rustix::io::dup(&file).expect("doubled");
+        rustix::io::write(&file, &[1; 8192]).expect("written");
+        let mut unmapped = Unmapped::default();
+        unmapped.add(&std::process::id().to_string());
+        drop(again);
+        assert!(unmapped.bytes >= 8192 && unmapped.bytes < (1 << 20), "{unmapped:?}");
+    }
+}
