@@ -271,8 +271,9 @@ const NO_HUGE_PAGE: &Decision = &Refuse(Errno::ENOMEM);
 /// to no memory limit. ENOMEM is what an empty pool answers.
 pub(super) const MMAP: Decision = without(Low(3), 0x0004_0000, NO_HUGE_PAGE);
 
-/// `MFD_HUGETLB`: as for `mmap`.
-pub(super) const MEMORY_FILE: Decision = without(Low(1), 0x4, NO_HUGE_PAGE);
+/// `MFD_HUGETLB`: as for `mmap`. EINVAL is what a kernel answers that does not know the flag;
+/// Chromium gives every flag to see whether the call exists, and stops at any other error.
+pub(super) const MEMORY_FILE: Decision = without(Low(1), 0x4, &Refuse(Errno::EINVAL));
 
 /// `SHM_HUGETLB`: as for `mmap`.
 pub(super) const SHARED_MEMORY: Decision = without(Low(2), 0x0800, NO_HUGE_PAGE);
@@ -418,7 +419,7 @@ mod tests {
         assert_eq!(answer(&MMAP, [0, 4096, 3, 0x22]), None);
         assert_eq!(answer(&MMAP, [0, 4096, 3, 0x4_0022]), Some(Errno::ENOMEM));
         assert_eq!(answer(&MEMORY_FILE, [0, 3]), None);
-        assert_eq!(answer(&MEMORY_FILE, [0, 7]), Some(Errno::ENOMEM));
+        assert_eq!(answer(&MEMORY_FILE, [0, 7]), Some(Errno::EINVAL));
         assert_eq!(answer(&SHARED_MEMORY, [0, 1, 0o1600]), None);
         assert_eq!(answer(&SHARED_MEMORY, [0, 1, 0o5600]), Some(Errno::ENOMEM));
     }
