@@ -14,8 +14,8 @@ use proctor_core::redact::Redactor;
 use proctor_core::spec::{self, Resolved, Spec};
 use proctor_core::verdict::{self, Doubt};
 use proctor_sandbox::{
-    CacheMount, DoctorReport, Host, HostConfig, Launcher, RepoFacts, RunSpace, RunSpaceConfig, StepUser, ToolKind,
-    ToolMount, setup_ops,
+    CacheMount, DoctorReport, Host, HostConfig, Launcher, RepoFacts, RunSpace, RunSpaceConfig, StepUser, is_hidden,
+    setup_ops,
 };
 use proctor_snapshot::{GitHelper, IgnoreQuery, Snapshot};
 use tokio::sync::mpsc;
@@ -38,7 +38,7 @@ use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
 use crate::store::objects::Objects;
 use crate::store::retention;
-use crate::surroundings::{Toolchains, neighbourhood};
+use crate::surroundings::{Look, Toolchains, neighbourhood};
 use crate::{checks, dispatch, guards};
 
 /// The engine: one per process.
@@ -56,6 +56,8 @@ pub struct Engine {
 const LAYER_INODES: u64 = 2_000_000;
 /// How many bytes the layers of one run may hold where the plan sets no bound.
 const UNBOUNDED_DISK: u64 = 64 << 30;
+/// An empty directory of ours, shown in place of directories that hold credentials.
+const EMPTY_DIR: &str = "empty";
 /// The name of the user that a step sees itself as.
 const STEP_USER: &str = "step";
 
@@ -216,7 +218,7 @@ impl Engine {
         let snapshot = Snapshot::take(&facts.path, &self.helper)?;
         let source = self.caches_path(&facts.path);
         let caches = skill.caches.iter().map(|at| CacheMount { source: cache_source(&source, at), at: at.clone() });
-        let sight = self.sight(&facts.path);
+        let sight = self.sight(&facts.path)?;
         let (policy, environment) = sight.policy(facts.path, git_dirs(&snapshot.git), step, caches.collect());
         let ops = setup_ops(&policy, self.launcher.host(), user);
         Ok(Preview { environment, policy, ops })
@@ -250,7 +252,7 @@ impl Engine {
         let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
         let snapshot = Arc::new(self.snapshot(&path).await?);
         let disk_bytes = disk.get_or_max().min(UNBOUNDED_DISK);
-        let sight = self.sight(&path);
+        let sight = self.sight(&path)?;
         guards::borrows_nothing_hidden(&snapshot.git.common_dir, &path, self.launcher.host(), &sight)?;
         let space = RunSpace::create(&self.launcher, RunSpaceConfig { disk_bytes, inodes: LAYER_INODES })?;
         // Nobody but us walks in: what a step makes of its caches, set-uid programs too, is
@@ -281,9 +283,18 @@ impl Engine {
         self.state_path.join("caches").join(repo_key(repo))
     }
 
-    fn sight(&self, repo: &Path) -> Sight {
-        let found = Toolchains::find(&self.config.home, &self.config.operator.tool_mounts, &self.config.caller_env);
-        Sight {
+    fn sight(&self, repo: &Path) -> Result<Sight, EngineError> {
+        let hide: Vec<PathBuf> = neighbourhood(repo).into_iter().collect();
+        self.state.ensure(EMPTY_DIR, 0o755)?;
+        let found = Toolchains::find(&Look {
+            home: &self.config.home,
+            operator: &self.config.operator.tool_mounts,
+            caller: &self.config.caller_env,
+            kept: [repo, &self.state_path],
+            empty: &self.state_path.join(EMPTY_DIR),
+            is_hidden: &|path| is_hidden(path, self.launcher.host(), &hide),
+        });
+        Ok(Sight {
             surroundings: Surroundings {
                 home: self.config.home.display().to_string(),
                 path: found.path,
@@ -292,13 +303,9 @@ impl Engine {
                 caller: self.config.caller_env.clone(),
             },
             home: self.config.home.clone(),
-            hide: neighbourhood(repo).into_iter().collect(),
-            tools: found
-                .mounts
-                .into_iter()
-                .map(|(at, source)| ToolMount { source, at, kind: ToolKind::ReadOnly })
-                .collect(),
-        }
+            hide,
+            tools: found.mounts,
+        })
     }
 }
 

@@ -1,12 +1,35 @@
-//! What of the host a step may see beyond the tree: toolchains below the hidden homes, and the
-//! variables and programs that come with them. Read once, when the engine opens.
+//! What of the host a step may see beyond the tree: toolchains below the hidden homes, the
+//! variables and programs that come with them, and what of them is masked. Looked up for each
+//! run. What holds credentials is known by `credentials`.
+
+mod credentials;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
 
-/// What toolchains need of a home, all of it mounted read-only. What is not named here stays
+use proctor_sandbox::{ToolKind, ToolMount};
+
+use credentials::Credentials;
+
+/// What toolchains need of a home, all of it shown read-only. What is not named here stays
 /// hidden: credentials, histories, keys.
-const BELOW_HOME: [&str; 7] = [".pyenv", ".nvm", ".volta", "go/bin", "go/pkg/mod", ".local/bin", ".local/lib"];
+const BELOW_HOME: [&str; 14] = [
+    ".pyenv",
+    ".nvm",
+    ".volta",
+    ".npm-global",
+    "go/bin",
+    "go/pkg/mod",
+    "sdk",
+    ".local/bin",
+    ".local/lib",
+    ".local/go",
+    ".local/pipx/venvs",
+    ".local/share/pipx/venvs",
+    ".local/share/uv/python",
+    ".local/share/uv/tools",
+];
 
 /// What cargo needs of `CARGO_HOME`. Its lock files go to the directory itself, which is empty
 /// and writable inside; `credentials.toml` is not named.
@@ -15,17 +38,51 @@ const OF_CARGO: [&str; 3] = ["bin", "registry", "git"];
 /// What rustup needs of `RUSTUP_HOME`; it makes `tmp` and `update-hashes` beside these.
 const OF_RUSTUP: [&str; 2] = ["toolchains", "settings.toml"];
 
+/// Directories below a home whose entries are versions, and may be links to where those lie.
+const VERSIONS: [&str; 3] = [".rustup/toolchains", ".pyenv/versions", ".nvm/versions/node"];
+
+/// Directories that people install into by hand. Nothing hides them, but what lies in them may
+/// be a link to what is hidden.
+const INSTALLED: [&str; 2] = ["/opt", "/usr/local"];
+
 /// Directories of programs below a home, in the order of `PATH`.
-const PROGRAMS: [&str; 7] =
-    [".cargo/bin", ".pyenv/shims", ".pyenv/bin", ".volta/bin", "go/bin", ".local/bin", ".nvm/current/bin"];
+const PROGRAMS: [&str; 9] = [
+    ".cargo/bin",
+    ".pyenv/shims",
+    ".pyenv/bin",
+    ".volta/bin",
+    ".npm-global/bin",
+    "go/bin",
+    ".local/go/bin",
+    ".local/bin",
+    ".nvm/current/bin",
+];
 
-const SYSTEM_PATH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+const SYSTEM_PATH: [&str; 7] =
+    ["/usr/local/go/bin", "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// The operator's list, made concrete for one home.
-#[derive(Debug, Clone, Default)]
+/// Where toolchains are looked for.
+pub(crate) struct Look<'a> {
+    /// The caller's home.
+    pub home: &'a Path,
+    /// The operator's own paths; `~/` is the home.
+    pub operator: &'a [String],
+    /// The caller's environment.
+    pub caller: &'a BTreeMap<String, String>,
+    /// What no toolchain may show: the repository, which a step sees by its layers alone, and
+    /// our state.
+    pub kept: [&'a Path; 2],
+    /// An empty directory, which stands in for directories that are masked.
+    pub empty: &'a Path,
+    /// Whether a step does not see a path unless a tool shows it.
+    pub is_hidden: &'a dyn Fn(&Path) -> bool,
+}
+
+/// The toolchains that were found.
+#[derive(Debug, Default)]
 pub(crate) struct Toolchains {
-    /// What is mounted read-only: where it appears → where it lies.
-    pub mounts: BTreeMap<PathBuf, PathBuf>,
+    /// What is shown and what of it is masked, in the order in which it is put in place.
+    pub mounts: Vec<ToolMount>,
     /// `PATH`, toolchains first.
     pub path: Vec<String>,
     /// Variables that the mounted toolchains need.
@@ -33,77 +90,172 @@ pub(crate) struct Toolchains {
 }
 
 impl Toolchains {
-    /// Finds what is there: the built-in list below `home` and the operator's own paths (`~/`
-    /// is the home). Wherever the caller's `CARGO_HOME` and `RUSTUP_HOME` lie, inside they
-    /// appear at their default places in the home, which are writable around the mounts.
-    pub(crate) fn find(home: &Path, operator: &[String], caller: &BTreeMap<String, String>) -> Self {
-        let place = |name: &str, default: &str| match caller.get(name).map(PathBuf::from) {
+    /// Finds what is there: the built-in list below the home and the operator's own paths.
+    /// Wherever the caller's `CARGO_HOME` and `RUSTUP_HOME` lie, inside they appear at their
+    /// default places in the home, which are writable around the mounts.
+    pub(crate) fn find(look: &Look<'_>) -> Self {
+        let place = |name: &str, default: &str| match look.caller.get(name).map(PathBuf::from) {
             Some(path) if path.is_absolute() => path,
-            _ => home.join(default),
+            _ => look.home.join(default),
         };
         let (cargo, rustup) = (place("CARGO_HOME", ".cargo"), place("RUSTUP_HOME", ".rustup"));
-        let mut found = Self::default();
-        found.mount(OF_CARGO.iter().map(|name| (home.join(".cargo").join(name), cargo.join(name))));
-        found.mount(OF_RUSTUP.iter().map(|name| (home.join(".rustup").join(name), rustup.join(name))));
-        found.mount(BELOW_HOME.iter().map(|below| (home.join(below), home.join(below))));
-        found.mount(operator.iter().map(|path| (expand(path, home), expand(path, home))));
-        found.mount_cargo_config(home, &cargo);
-        found.set_env(&cargo, &rustup);
-        found.set_path(home, caller);
-        found
+        let mut shown = Shown::new(look);
+        shown.built_in(&cargo, &rustup);
+        look.operator.iter().for_each(|path| shown.by_operator(&expand(path, look.home)));
+        shown.versions();
+        let places = shown.finish();
+        let masks = Credentials { look, cargo: &cargo, places: &places }.masks();
+        let path = path(look, &places);
+        let mounts = places.into_iter().map(|(at, source)| ToolMount { source, at, kind: ToolKind::ReadOnly });
+        Self { mounts: mounts.chain(masks).collect(), path, env: env(&cargo, &rustup) }
+    }
+}
+
+/// Where something of the host appears → where it lies, all links followed.
+type Places = BTreeMap<PathBuf, PathBuf>;
+
+/// What is going to be shown.
+struct Shown<'a> {
+    look: &'a Look<'a>,
+    /// The homes and scratch directories that are never shown as a whole, links followed.
+    kept: Vec<PathBuf>,
+    places: Places,
+}
+
+impl<'a> Shown<'a> {
+    fn new(look: &'a Look<'a>) -> Self {
+        let fixed = ["/root", "/home", "/run", "/tmp", "/var/tmp"].map(Path::new);
+        let kept = fixed.into_iter().chain(look.kept).chain([look.home]);
+        let kept = kept.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())).collect();
+        Self { look, kept, places: Places::new() }
     }
 
-    fn mount(&mut self, wanted: impl Iterator<Item = (PathBuf, PathBuf)>) {
-        self.mounts.extend(wanted.filter(|(_, source)| source.exists()));
-    }
-
-    /// Cargo's config tells where its registry is replaced, and may hold tokens. With a token
-    /// in it it stays hidden.
-    fn mount_cargo_config(&mut self, home: &Path, cargo: &Path) {
+    fn built_in(&mut self, cargo: &Path, rustup: &Path) {
+        let home = self.look.home;
+        OF_CARGO.iter().for_each(|name| self.add(home.join(".cargo").join(name), &cargo.join(name)));
+        OF_RUSTUP.iter().for_each(|name| self.add(home.join(".rustup").join(name), &rustup.join(name)));
+        BELOW_HOME.iter().for_each(|below| self.add(home.join(below), &home.join(below)));
+        // Cargo's config tells where its registry is replaced, and may hold tokens. With a token
+        // in it, it stays hidden.
         for name in ["config.toml", "config"] {
             let source = cargo.join(name);
-            if std::fs::read_to_string(&source).is_ok_and(|text| !holds_secret(&text)) {
-                self.mounts.insert(home.join(".cargo").join(name), source);
+            if source.exists() && !credentials::holds_secret(&source) {
+                self.add(home.join(".cargo").join(name), &source);
             }
         }
     }
 
-    fn set_env(&mut self, cargo: &Path, rustup: &Path) {
-        if cargo.exists() {
-            self.env.insert("CARGO_NET_OFFLINE".to_owned(), "true".to_owned());
-        }
-        if rustup.exists() {
-            // A missing toolchain is an answer; trying to fetch one without a network is not.
-            self.env.insert("RUSTUP_AUTO_INSTALL".to_owned(), "0".to_owned());
+    /// What a link of the caller's own home leads to is shown only where it shows no more than
+    /// a toolchain would.
+    fn add(&mut self, at: PathBuf, source: &Path) {
+        let Some(real) = self.reached(source) else { return };
+        if !self.kept.iter().any(|kept| kept.starts_with(&real)) && !credentials::is_credential(&real, self.look.home) {
+            self.show(at, real);
         }
     }
 
-    /// The caller's own choice among several versions (nvm, pyenv) is an entry of its `PATH`
-    /// below a mount; no other entry is taken.
-    fn set_path(&mut self, home: &Path, caller: &BTreeMap<String, String>) {
-        let callers = caller.get("PATH").map(String::as_str).unwrap_or_default().split(':');
-        let below_mount = |entry: &&str| {
-            let path = Path::new(entry);
-            path.is_absolute() && self.mounts.keys().any(|mount| path.starts_with(mount))
-        };
-        let mut path: Vec<String> = callers.filter(below_mount).map(str::to_owned).collect();
-        let programs = PROGRAMS.iter().map(|below| home.join(below));
-        let mounted = |dir: &PathBuf| self.mounts.keys().any(|mount| dir.starts_with(mount));
-        path.extend(programs.filter(mounted).map(|dir| dir.display().to_string()));
-        path.extend(SYSTEM_PATH.iter().map(|dir| (*dir).to_owned()));
-        let mut seen = BTreeSet::new();
-        path.retain(|entry| seen.insert(entry.clone()));
-        self.path = path;
+    /// The operator is taken at their word: what shows too much is refused by the sandbox, with
+    /// its reason.
+    fn by_operator(&mut self, at: &Path) {
+        if let Some(real) = self.reached(at) {
+            self.show(at.to_owned(), real);
+        }
     }
+
+    /// Where a path leads; `None` where nothing is there, or only what is ours.
+    fn reached(&self, source: &Path) -> Option<PathBuf> {
+        let real = fs::canonicalize(source).ok()?;
+        let [_, state] = self.look.kept;
+        (!real.starts_with(state)).then_some(real)
+    }
+
+    /// Under its own name, and where links lead to it by their text: what was installed there
+    /// knows itself by that name.
+    fn show(&mut self, at: PathBuf, real: PathBuf) {
+        let hidden = |path: &Path| (self.look.is_hidden)(path) && path.components().all(is_plain);
+        let [repo, _] = self.look.kept;
+        // The repository is seen anyway, by its layers.
+        if real != at && hidden(&real) && !real.starts_with(repo) {
+            self.places.insert(real.clone(), real.clone());
+        }
+        // A link in a place that is seen leads on by itself.
+        if hidden(&at) {
+            self.places.insert(at, real);
+        }
+    }
+
+    /// A version may be a link to where it was built.
+    fn versions(&mut self) {
+        let below_home = VERSIONS.map(|below| self.look.home.join(below));
+        let shown = below_home.iter().filter_map(|dir| self.places.iter().find_map(|place| behind(dir, place)));
+        let dirs: Vec<PathBuf> = shown.chain(INSTALLED.map(PathBuf::from)).collect();
+        let entries = dirs.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
+        let links: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_symlink()).collect();
+        for link in links.iter().filter(|link| link.is_dir()) {
+            if let Ok(text) = fs::read_link(link) {
+                self.add(link.with_file_name(text), link);
+            }
+        }
+    }
+
+    /// What lies below another place is seen there.
+    fn finish(self) -> Places {
+        let mut last: Option<PathBuf> = None;
+        let mut places = self.places;
+        // The order of the map is that of the components: a parent stands before its children.
+        places.retain(|at, _| {
+            let nested = last.as_ref().is_some_and(|parent| at.starts_with(parent));
+            if !nested {
+                last = Some(at.clone());
+            }
+            !nested
+        });
+        places
+    }
+}
+
+/// Where `dir` lies on the host, if it is what `place` shows or lies in that.
+fn behind(dir: &Path, (at, source): (&PathBuf, &PathBuf)) -> Option<PathBuf> {
+    dir.strip_prefix(at).ok().map(|below| source.join(below))
+}
+
+fn is_plain(part: Component<'_>) -> bool {
+    matches!(part, Component::RootDir | Component::Normal(_))
+}
+
+fn env(cargo: &Path, rustup: &Path) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::new();
+    if cargo.exists() {
+        env.insert("CARGO_NET_OFFLINE".to_owned(), "true".to_owned());
+    }
+    if rustup.exists() {
+        // A missing toolchain is an answer; trying to fetch one without a network is not.
+        env.insert("RUSTUP_AUTO_INSTALL".to_owned(), "0".to_owned());
+    }
+    env
+}
+
+/// The caller's own choice among several versions (nvm, pyenv) is an entry of its `PATH` below
+/// what is shown or installed by hand; no other entry is taken.
+fn path(look: &Look<'_>, places: &Places) -> Vec<String> {
+    let shown = |path: &Path| places.keys().any(|at| path.starts_with(at));
+    let installed = |path: &Path| INSTALLED.iter().any(|dir| path.starts_with(dir)) && !(look.is_hidden)(path);
+    let callers = look.caller.get("PATH").map(String::as_str).unwrap_or_default().split(':');
+    let taken = |entry: &&str| {
+        let path = Path::new(entry);
+        path.components().all(is_plain) && path.is_absolute() && (shown(path) || installed(path))
+    };
+    let mut path: Vec<String> = callers.filter(taken).map(str::to_owned).collect();
+    let programs = PROGRAMS.iter().map(|below| look.home.join(below));
+    path.extend(programs.filter(|dir| shown(dir)).map(|dir| dir.display().to_string()));
+    path.extend(SYSTEM_PATH.iter().map(|dir| (*dir).to_owned()));
+    let mut seen = BTreeSet::new();
+    path.retain(|entry| seen.insert(entry.clone()));
+    path
 }
 
 fn expand(path: &str, home: &Path) -> PathBuf {
     path.strip_prefix("~/").map_or_else(|| PathBuf::from(path), |below| home.join(below))
-}
-
-fn holds_secret(text: &str) -> bool {
-    let lower = text.to_ascii_lowercase();
-    ["token", "secret", "password", "credential"].iter().any(|word| lower.contains(word))
 }
 
 /// Directories that programs need; a repository directly below one of them does not hide it.
@@ -118,69 +270,4 @@ pub(crate) fn neighbourhood(repo: &Path) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn home_with(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let home = tempfile::tempdir().expect("temp");
-        for (path, text) in files {
-            let path = home.path().join(path);
-            std::fs::create_dir_all(path.parent().expect("a parent")).expect("makes");
-            #[expect(clippy::disallowed_methods, reason = "a fixture, not a document of ours")]
-            std::fs::write(path, text).expect("writes");
-        }
-        home
-    }
-
-    #[test]
-    fn credentials_are_never_mounted() {
-        let home = home_with(&[
-            (".cargo/bin/cargo", ""),
-            (".cargo/credentials.toml", "token"),
-            (".cargo/config.toml", "[registry]\ntoken = 'x'"),
-            (".ssh/id", ""),
-        ]);
-        let found = Toolchains::find(home.path(), &[], &BTreeMap::new());
-        let bin = home.path().join(".cargo/bin");
-        assert_eq!(found.mounts, BTreeMap::from([(bin.clone(), bin)]));
-        assert_eq!(found.env["CARGO_NET_OFFLINE"], "true");
-    }
-
-    #[test]
-    fn a_config_without_secrets_and_the_operators_paths_are_mounted() {
-        let home = home_with(&[(".cargo/config.toml", "[net]\nretry = 1"), ("tools/x", "")]);
-        let operator = ["~/tools".to_owned(), "~/absent".to_owned()];
-        let found = Toolchains::find(home.path(), &operator, &BTreeMap::new());
-        let expected = [home.path().join(".cargo/config.toml"), home.path().join("tools")];
-        assert_eq!(found.mounts.into_keys().collect::<Vec<_>>(), expected);
-    }
-
-    #[test]
-    fn a_cargo_home_elsewhere_appears_in_the_home() {
-        let (home, elsewhere) = (home_with(&[]), home_with(&[("cargo/bin/cargo", ""), ("rustup/toolchains/x", "")]));
-        let at = |name: &str| elsewhere.path().join(name).display().to_string();
-        let caller = BTreeMap::from([("CARGO_HOME".to_owned(), at("cargo")), ("RUSTUP_HOME".to_owned(), at("rustup"))]);
-        let found = Toolchains::find(home.path(), &[], &caller);
-        assert_eq!(found.mounts[&home.path().join(".cargo/bin")], elsewhere.path().join("cargo/bin"));
-        assert_eq!(found.mounts[&home.path().join(".rustup/toolchains")], elsewhere.path().join("rustup/toolchains"));
-        assert_eq!(found.path[0], home.path().join(".cargo/bin").display().to_string());
-    }
-
-    #[test]
-    fn of_the_callers_path_only_what_is_mounted_counts() {
-        let home = home_with(&[(".nvm/versions/node/v20/bin/node", ""), (".cargo/bin/cargo", "")]);
-        let node = home.path().join(".nvm/versions/node/v20/bin").display().to_string();
-        let caller = BTreeMap::from([("PATH".to_owned(), format!("/evil:{node}:relative:/usr/bin"))]);
-        let path = Toolchains::find(home.path(), &[], &caller).path;
-        assert_eq!(path[..2], [node, home.path().join(".cargo/bin").display().to_string()]);
-        assert!(!path.contains(&"/evil".to_owned()));
-        assert_eq!(path.last().map(String::as_str), Some("/bin"));
-    }
-
-    #[test]
-    fn the_neighbours_of_a_repository_are_hidden_but_the_system_is_not() {
-        assert_eq!(neighbourhood(Path::new("/srv/git/a")), Some("/srv/git".into()));
-        assert_eq!(neighbourhood(Path::new("/opt/a")), None);
-        assert_eq!(neighbourhood(Path::new("/a")), None);
-    }
-}
+mod tests;

@@ -17,6 +17,9 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
 /// A copy that every user of the machine can reach: the build may lie below a private home.
 static SHARED: OnceLock<tempfile::TempDir> = OnceLock::new();
 
+/// The Rust toolchain, the same way.
+static TOOLCHAIN: OnceLock<tempfile::TempDir> = OnceLock::new();
+
 /// `proctor`, as built.
 pub(crate) fn proctor() -> PathBuf {
     BUILT.join("proctor")
@@ -27,18 +30,33 @@ pub(crate) fn proctor_for_all() -> PathBuf {
     SHARED.get_or_init(share).path().join("proctor")
 }
 
-fn share() -> tempfile::TempDir {
-    let dir = tempfile::Builder::new().prefix("proctor-bin-").tempdir().expect("a directory for the binaries");
+/// The toolchain that built the tests, where every user can run it. It is nobody's to give away.
+pub(crate) fn toolchain_for_all(own: &Path) -> PathBuf {
+    let share = || {
+        let dir = open_dir();
+        crate::machine::copy_toolchain(own, dir.path());
+        dir
+    };
+    TOOLCHAIN.get_or_init(share).path().to_owned()
+}
+
+fn open_dir() -> tempfile::TempDir {
+    let dir = tempfile::Builder::new().prefix("proctor-bin-").tempdir().expect("a directory for binaries");
     crate::machine::open_to_all(dir.path());
+    dir
+}
+
+fn share() -> tempfile::TempDir {
+    let dir = open_dir();
     for program in PROGRAMS {
         std::fs::copy(BUILT.join(program), dir.path().join(program)).expect("a copy of a binary");
     }
     dir
 }
 
-/// Removes the copy, since nothing drops a static.
+/// Removes the copies, since nothing drops a static.
 pub(crate) fn clean_up() {
-    if let Some(dir) = SHARED.get() {
+    for dir in [SHARED.get(), TOOLCHAIN.get()].into_iter().flatten() {
         // What is left behind then is a few files in the temporary directory.
         let _ = std::fs::remove_dir_all(dir.path());
     }

@@ -24,6 +24,7 @@ mod screen;
 mod spec;
 mod timeout;
 mod toolchain;
+mod tools;
 mod unprivileged;
 mod verdict;
 mod visibility;
@@ -32,7 +33,7 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 27] = [
+    let groups: [&'static [Case]; 28] = [
         applying::CASES,
         caches::CASES,
         callers::CASES,
@@ -57,6 +58,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         spec::CASES,
         timeout::CASES,
         toolchain::CASES,
+        tools::CASES,
         unprivileged::CASES,
         verdict::CASES,
         visibility::CASES,

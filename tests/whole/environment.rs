@@ -132,7 +132,8 @@ impl TestEnvironment {
         command
     }
 
-    fn changes_user(&self) -> bool {
+    /// Whether `proctor` runs as another user than the tests.
+    pub(crate) fn changes_user(&self) -> bool {
         self.actor == Actor::Unprivileged && machine::is_root()
     }
 
@@ -147,7 +148,7 @@ impl TestEnvironment {
     }
 
     /// Gives what the test wrote to the actor.
-    fn hand_over(&self, path: &Path) {
+    pub(crate) fn hand_over(&self, path: &Path) {
         if self.changes_user() {
             machine::give_to(path, machine::UNPRIVILEGED_ID);
         }

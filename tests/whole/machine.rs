@@ -39,9 +39,55 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether a program lies on [`PATH`].
+/// Whether a program lies on [`PATH`], or at the path that `name` is.
 pub(crate) fn has_program(name: &str) -> bool {
-    PATH.split(':').any(|dir| Path::new(dir).join(name).is_file())
+    program(name).is_some()
+}
+
+/// Where a program lies, links followed.
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
+    let found = PATH.split(':').map(|dir| Path::new(dir).join(name)).find(|path| path.is_file())?;
+    found.canonicalize().ok()
+}
+
+/// The toolchain of rustup that built the tests; `None` where something else did.
+pub(crate) fn rust_toolchain() -> Option<PathBuf> {
+    let toolchain = Path::new(env!("CARGO")).parent()?.parent()?;
+    (toolchain.parent()?.ends_with("toolchains") && rustup().is_some()).then(|| toolchain.to_owned())
+}
+
+/// Rustup itself, which is also each of its proxies.
+fn rustup() -> Option<PathBuf> {
+    let homes = [option_env!("CARGO_HOME").map(PathBuf::from), std::env::home_dir().map(|home| home.join(".cargo"))];
+    homes.into_iter().flatten().map(|home| home.join("bin/rustup")).find(|path| path.is_file())
+}
+
+/// Makes a home in which rustup's proxies lead to a toolchain that lies elsewhere.
+pub(crate) fn rust_home(home: &Path, toolchain: &Path) {
+    let (bin, toolchains) = (home.join(".cargo/bin"), home.join(".rustup/toolchains"));
+    for dir in [&bin, &toolchains] {
+        std::fs::create_dir_all(dir).expect("a directory of the test");
+    }
+    std::fs::copy(rustup().expect("the case needs it"), bin.join("rustup")).expect("a copy of rustup");
+    for proxy in ["cargo", "rustc", "rustdoc"] {
+        std::os::unix::fs::symlink("rustup", bin.join(proxy)).expect("a link of the test");
+    }
+    std::os::unix::fs::symlink(toolchain, toolchains.join("linked")).expect("a link of the test");
+    write(&home.join(".rustup/settings.toml"), "version = \"12\"\ndefault_toolchain = \"linked\"\n");
+}
+
+/// What compiling needs of a toolchain, as hard links where those can be had. Whoever gives
+/// the files away gives the toolchain itself away.
+pub(crate) fn copy_toolchain(from: &Path, to: &Path) {
+    let sources = from.join("lib/rustlib/src");
+    let files = ["bin", "lib"].into_iter().flat_map(|dir| walk(&from.join(dir)));
+    for file in files.filter(|path| !path.is_dir() && !path.starts_with(&sources)) {
+        let target = to.join(file.strip_prefix(from).expect("the walk began there"));
+        std::fs::create_dir_all(target.parent().expect("a file has a directory")).expect("a directory of the test");
+        if std::fs::hard_link(&file, &target).is_err() {
+            std::fs::copy(&file, &target).expect("a copy of a file of the toolchain");
+        }
+    }
 }
 
 /// Gives everything below `dir`, and itself, to a user.

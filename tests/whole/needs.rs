@@ -5,6 +5,7 @@ use std::sync::{LazyLock, Mutex};
 
 use crate::environment::TestEnvironment;
 use crate::machine;
+use crate::process::Running;
 use crate::spec::Spec;
 
 /// Who runs `proctor` in a case.
@@ -25,6 +26,10 @@ pub(crate) enum Needs {
     Root,
     /// A program in one of the directories of [`machine::PATH`].
     Program(&'static str),
+    /// A command that succeeds outside of any sandbox: a program, and what it needs in turn.
+    Works(&'static [&'static str]),
+    /// The Rust toolchain that built the tests, by rustup.
+    Cargo,
 }
 
 /// One test: a name, what it needs, and what it does in an environment of its own.
@@ -71,8 +76,23 @@ impl Needs {
             Self::Sandbox => sandbox_lacks(actor),
             Self::Root => (!machine::is_root()).then(|| "root".to_owned()),
             Self::Program(name) => (!machine::has_program(name)).then(|| format!("the program {name}")),
+            Self::Works(command) => (!works(command)).then(|| format!("`{}` to work", command.join(" "))),
+            Self::Cargo => machine::rust_toolchain().is_none().then(|| "a Rust toolchain of rustup".to_owned()),
         }
     }
+}
+
+/// Whether a command succeeds, tried once.
+fn works(command: &'static [&'static str]) -> bool {
+    static ANSWERS: LazyLock<Mutex<BTreeMap<&[&str], bool>>> = LazyLock::new(Mutex::default);
+    let mut answers = ANSWERS.lock().expect("no probe panics while it holds the lock");
+    *answers.entry(command).or_insert_with(|| {
+        machine::has_program(command[0]) && {
+            let mut started = machine::command(command[0]);
+            started.args(&command[1..]).env("HOME", "/nonexistent");
+            Running::start(started).wait().code == Some(0)
+        }
+    })
 }
 
 /// What `proctor doctor` says is missing, asked once for each actor.

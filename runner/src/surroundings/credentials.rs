@@ -1,0 +1,164 @@
+//! What of the places that a step sees holds credentials, and is shown as if it were empty.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proctor_sandbox::{ToolKind, ToolMount};
+
+use super::{Look, Places};
+
+/// Files and directories below a home that are there to hold credentials, or hold what somebody
+/// typed. The built-in list of tools names none of them; the operator's may name what they lie in.
+const BELOW_HOME: [&str; 38] = [
+    ".aws",
+    ".azure",
+    ".bash_history",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".composer/auth.json",
+    ".config/composer/auth.json",
+    ".config/containers/auth.json",
+    ".config/gcloud",
+    ".config/gh",
+    ".config/git/credentials",
+    ".config/hub",
+    ".config/op",
+    ".config/pip",
+    ".config/rclone",
+    ".docker/config.json",
+    ".gem/credentials",
+    ".git-credentials",
+    ".gnupg",
+    ".gradle/gradle.properties",
+    ".kube",
+    ".local/share/keyrings",
+    ".local/share/uv/credentials",
+    ".m2/settings-security.xml",
+    ".m2/settings.xml",
+    ".mozilla",
+    ".netrc",
+    ".npmrc",
+    ".nuget/NuGet/NuGet.Config",
+    ".password-store",
+    ".pip/pip.conf",
+    ".pypirc",
+    ".python_history",
+    ".ssh",
+    ".terraform.d/credentials.tfrc.json",
+    ".vault-token",
+    ".yarnrc.yml",
+    ".zsh_history",
+];
+
+/// Files that hold credentials wherever they lie directly in what is shown.
+const ANYWHERE: [&str; 6] = ["credentials", "credentials.toml", ".git-credentials", ".netrc", ".npmrc", ".pypirc"];
+
+/// Settings of one version of a tool: the directory of versions below a home, and the file in
+/// each. They are masked where they hold a secret.
+const OF_VERSIONS: [(&str, &str); 3] =
+    [(".pyenv/versions", "pip.conf"), (".nvm/versions/node", "etc/npmrc"), (".volta/tools/image/node", "etc/npmrc")];
+
+/// Settings below a home that may hold a secret; they are masked where they do.
+const SETTINGS: [&str; 4] = [".cargo/config", ".cargo/config.toml", ".pyenv/.git/config", ".nvm/.git/config"];
+
+/// Whether a path is one that is there to hold credentials, or lies in one.
+pub(super) fn is_credential(path: &Path, home: &Path) -> bool {
+    let home = fs::canonicalize(home).unwrap_or_else(|_| home.to_owned());
+    BELOW_HOME.iter().any(|below| path.starts_with(home.join(below)))
+}
+
+/// Whether settings hold a secret. What cannot be read may.
+pub(super) fn holds_secret(file: &Path) -> bool {
+    fs::read_to_string(file).map_or(true, |text| tells_secret(&text))
+}
+
+fn tells_secret(text: &str) -> bool {
+    const WORDS: [&str; 6] = ["token", "secret", "password", "credential", "_auth", "passwd"];
+    let lower = text.to_ascii_lowercase();
+    WORDS.iter().any(|word| lower.contains(word)) || lower.split("://").skip(1).any(names_user)
+}
+
+/// Whether what follows `://` begins with a user, and perhaps a password. The user of ssh is none
+/// that lets anybody in.
+fn names_user(rest: &str) -> bool {
+    let host = rest.split(['/', '"', '\'', ' ', '\n']).next().unwrap_or_default();
+    host.rsplit_once('@').is_some_and(|(user, _)| user != "git")
+}
+
+/// Where credentials are looked for.
+pub(super) struct Credentials<'a> {
+    pub(super) look: &'a Look<'a>,
+    /// `CARGO_HOME`, which may lie where nothing hides it.
+    pub(super) cargo: &'a Path,
+    /// What is shown.
+    pub(super) places: &'a Places,
+}
+
+impl Credentials<'_> {
+    /// The masks, to be put in place after what they mask.
+    pub(super) fn masks(&self) -> Vec<ToolMount> {
+        let files: BTreeSet<PathBuf> = self.secrets().filter_map(|path| fs::canonicalize(path).ok()).collect();
+        let seen = files.iter().flat_map(|file| self.seen_at(file).map(move |at| (at, file)));
+        let masks: Vec<ToolMount> = seen.map(|(at, file)| self.mask(at, file)).collect();
+        masks
+    }
+
+    fn secrets(&self) -> impl Iterator<Item = PathBuf> {
+        let home = self.look.home;
+        let of_cargo = ["credentials", "credentials.toml"].map(|name| self.cargo.join(name));
+        let named = BELOW_HOME.iter().map(|below| home.join(below)).chain(of_cargo);
+        let anywhere = self.places.values().flat_map(|dir| ANYWHERE.iter().map(|name| dir.join(name)));
+        let settings = SETTINGS.iter().map(|below| home.join(below));
+        let of_cargo = ["config", "config.toml"].map(|name| self.cargo.join(name));
+        let settings = settings.chain(of_cargo).chain(OF_VERSIONS.iter().flat_map(|(dir, file)| {
+            let versions = fs::read_dir(home.join(dir)).into_iter().flatten().flatten();
+            versions.map(move |version| version.path().join(file))
+        }));
+        named.chain(anywhere).chain(settings.filter(|path| path.exists() && holds_secret(path)))
+    }
+
+    /// Where a step would see a file of the host: at its own path unless that is hidden, and
+    /// in each place that shows what it lies in.
+    fn seen_at(&self, file: &Path) -> impl Iterator<Item = PathBuf> {
+        let [repo, _] = self.look.kept;
+        let own = (!(self.look.is_hidden)(file)).then(|| file.to_owned());
+        let shown = self.places.iter().filter_map(|(at, source)| {
+            let below = file.strip_prefix(source).ok()?;
+            Some(if below.as_os_str().is_empty() { at.clone() } else { at.join(below) })
+        });
+        let places: BTreeSet<PathBuf> = own.into_iter().chain(shown).filter(|at| !at.starts_with(repo)).collect();
+        places.into_iter()
+    }
+
+    fn mask(&self, at: PathBuf, file: &Path) -> ToolMount {
+        if file.is_dir() {
+            return ToolMount { source: self.look.empty.to_owned(), at, kind: ToolKind::ReadOnly };
+        }
+        ToolMount { source: file.to_owned(), at, kind: ToolKind::Masked }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_told_by_words_and_by_users_in_addresses() {
+        let secret = [
+            "//registry.example/:_authToken=abc",
+            "_auth=abc",
+            "index-url = https://user:pass@example.org/simple",
+            "url = https://ghp_abc@example.org/x.git",
+            "[registry]\ntoken = 'x'",
+        ];
+        let plain = [
+            "registry=https://registry.example.org/",
+            "url = ssh://git@example.org/x.git",
+            "[source.a]\nregistry = \"https://example.org/a@b\"",
+            "prefix=~/.npm-global",
+        ];
+        assert!(secret.iter().all(|text| tells_secret(text)));
+        assert!(!plain.iter().any(|text| tells_secret(text)));
+    }
+}

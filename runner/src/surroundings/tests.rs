@@ -1,0 +1,179 @@
+//! What is found in homes of different make.
+
+use super::*;
+
+/// A directory with files in it, by its canonical path.
+struct Dir {
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Dir {
+    fn with(files: &[(&str, &str)]) -> Self {
+        let dir = tempfile::tempdir().expect("temp");
+        let path = fs::canonicalize(dir.path()).expect("it is there");
+        for (name, text) in files {
+            let file = path.join(name);
+            fs::create_dir_all(file.parent().expect("a parent")).expect("makes");
+            #[expect(clippy::disallowed_methods, reason = "a fixture, not a document of ours")]
+            fs::write(file, text).expect("writes");
+        }
+        Self { path, _dir: dir }
+    }
+
+    fn link(&self, name: &str, target: &Path) {
+        let link = self.path.join(name);
+        fs::create_dir_all(link.parent().expect("a parent")).expect("makes");
+        std::os::unix::fs::symlink(target, link).expect("links");
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.at(name).display().to_string()
+    }
+
+    /// What is found with this as the home, where everything but `visible` is hidden.
+    fn look(&self, caller: &[(&str, &str)], operator: &[&str], visible: Option<&Path>) -> Toolchains {
+        let caller = caller.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let operator: Vec<String> = operator.iter().map(|path| (*path).to_owned()).collect();
+        Toolchains::find(&Look {
+            home: &self.path,
+            operator: &operator,
+            caller: &caller,
+            kept: [&self.at("repo"), &self.at("state")],
+            empty: &self.at("state/empty"),
+            is_hidden: &|path| {
+                !["/opt", "/usr"].map(Path::new).into_iter().chain(visible).any(|seen| path.starts_with(seen))
+            },
+        })
+    }
+}
+
+fn shown(found: &Toolchains) -> Vec<(PathBuf, PathBuf)> {
+    let shown = found.mounts.iter().filter(|tool| tool.kind == ToolKind::ReadOnly);
+    shown.map(|tool| (tool.at.clone(), tool.source.clone())).collect()
+}
+
+fn masked(found: &Toolchains) -> Vec<PathBuf> {
+    found.mounts.iter().filter(|tool| tool.kind == ToolKind::Masked).map(|tool| tool.at.clone()).collect()
+}
+
+#[test]
+fn credentials_are_never_mounted() {
+    let home = Dir::with(&[
+        (".cargo/bin/cargo", ""),
+        (".cargo/credentials.toml", "token"),
+        (".cargo/config.toml", "[registry]\ntoken = 'x'"),
+        (".ssh/id", ""),
+        (".local/share/keyrings/x", ""),
+    ]);
+    let found = home.look(&[], &[], None);
+    let bin = home.at(".cargo/bin");
+    assert_eq!(shown(&found), [(bin.clone(), bin)]);
+    assert_eq!(masked(&found), [""; 0].map(PathBuf::from));
+    assert_eq!(found.env["CARGO_NET_OFFLINE"], "true");
+}
+
+#[test]
+fn a_config_without_secrets_and_the_operators_paths_are_mounted() {
+    let home = Dir::with(&[(".cargo/config.toml", "[net]\nretry = 1"), ("tools/x", "")]);
+    let found = home.look(&[], &["~/tools", "~/absent"], None);
+    let expected = [home.at(".cargo/config.toml"), home.at("tools")];
+    assert_eq!(shown(&found).into_iter().map(|(at, _)| at).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_cargo_home_elsewhere_appears_in_the_home() {
+    let (home, elsewhere) = (Dir::with(&[]), Dir::with(&[("cargo/bin/cargo", ""), ("rustup/toolchains/x/y", "")]));
+    let (cargo, rustup) = (elsewhere.text("cargo"), elsewhere.text("rustup"));
+    let found = home.look(&[("CARGO_HOME", &cargo), ("RUSTUP_HOME", &rustup)], &[], None);
+    let shown = shown(&found);
+    for (at, source) in [(".cargo/bin", "cargo/bin"), (".rustup/toolchains", "rustup/toolchains")] {
+        assert!(shown.contains(&(home.at(at), elsewhere.at(source))), "{shown:?}");
+        assert!(shown.contains(&(elsewhere.at(source), elsewhere.at(source))), "{shown:?}");
+    }
+    assert_eq!(found.path[0], home.text(".cargo/bin"));
+}
+
+#[test]
+fn of_the_callers_path_only_what_is_mounted_or_installed_counts() {
+    let home = Dir::with(&[(".nvm/versions/node/v20/bin/node", ""), (".cargo/bin/cargo", "")]);
+    let node = home.text(".nvm/versions/node/v20/bin");
+    let out = format!("{node}/../../../../../.ssh");
+    let path = format!("/evil:{node}:relative:{out}:/usr/bin:/opt/x/bin");
+    let path = home.look(&[("PATH", &path)], &[], None).path;
+    assert_eq!(path[..3], [node, "/opt/x/bin".to_owned(), home.text(".cargo/bin")]);
+    assert!(!path.contains(&"/evil".to_owned()) && !path.contains(&out), "{path:?}");
+    assert_eq!(path.last().map(String::as_str), Some("/bin"));
+}
+
+#[test]
+fn links_are_followed_and_what_they_lead_to_is_found_by_its_own_path() {
+    let (home, elsewhere) =
+        (Dir::with(&[(".rustup/toolchains/plain/x", "")]), Dir::with(&[("pyenv/a", ""), ("b/c", "")]));
+    home.link(".pyenv", &elsewhere.at("pyenv"));
+    home.link(".rustup/toolchains/linked", &elsewhere.at("b"));
+    home.link(".nvm", &elsewhere.at("absent"));
+    let shown = shown(&home.look(&[], &[], None));
+    assert!(shown.contains(&(home.at(".pyenv"), elsewhere.at("pyenv"))), "{shown:?}");
+    assert!(shown.contains(&(elsewhere.at("pyenv"), elsewhere.at("pyenv"))), "{shown:?}");
+    assert!(shown.contains(&(elsewhere.at("b"), elsewhere.at("b"))), "{shown:?}");
+    assert_eq!(shown.len(), 4, "{shown:?}");
+}
+
+#[test]
+fn a_link_shows_neither_a_home_nor_what_is_ours_nor_credentials() {
+    let home = Dir::with(&[("state/caches/x", ""), ("repo/x", ""), (".ssh/id", ""), ("secret", "")]);
+    home.link(".nvm", &home.path);
+    home.link(".pyenv", Path::new("/"));
+    home.link(".volta", &home.at("state"));
+    home.link("sdk", &home.at("state/caches"));
+    home.link(".local/bin", &home.at(".ssh"));
+    home.link(".local/lib", &home.at("repo"));
+    assert_eq!(shown(&home.look(&[], &[], None)), []);
+}
+
+#[test]
+fn credentials_in_what_is_shown_are_masked() {
+    let home = Dir::with(&[
+        (".cargo/credentials.toml", "token"),
+        (".cargo/config.toml", "token"),
+        (".config/gh/hosts.yml", "token"),
+        (".nvm/versions/node/v1/etc/npmrc", "//x/:_authToken=y"),
+        (".nvm/versions/node/v2/etc/npmrc", "prefix=/x"),
+        (".pyenv/versions/v1/pip.conf", "[global]\nindex-url = https://u:p@x/"),
+        ("secrets/npmrc", ""),
+        ("tools/x", ""),
+    ]);
+    home.link("tools/.npmrc", &home.at("secrets/npmrc"));
+    let found = home.look(&[], &["~/.cargo", "~/.config", "~/tools", "~/secrets"], None);
+    let expected = [
+        ".cargo/config.toml",
+        ".cargo/credentials.toml",
+        ".nvm/versions/node/v1/etc/npmrc",
+        ".pyenv/versions/v1/pip.conf",
+        "secrets/npmrc",
+    ];
+    assert_eq!(masked(&found), expected.map(|path| home.at(path)));
+    assert!(shown(&found).contains(&(home.at(".config/gh"), home.at("state/empty"))));
+}
+
+#[test]
+fn credentials_of_a_cargo_home_that_nothing_hides_are_masked() {
+    let files = [("bin/cargo", ""), ("credentials.toml", "token"), ("config.toml", "secret")];
+    let (home, cargo) = (Dir::with(&[]), Dir::with(&files));
+    home.link(".cargo", &cargo.path);
+    let found = home.look(&[], &[], Some(&cargo.path));
+    assert_eq!(shown(&found), [(home.at(".cargo/bin"), cargo.at("bin"))]);
+    assert_eq!(masked(&found), [cargo.at("config.toml"), cargo.at("credentials.toml")]);
+}
+
+#[test]
+fn the_neighbours_of_a_repository_are_hidden_but_the_system_is_not() {
+    assert_eq!(neighbourhood(Path::new("/srv/git/a")), Some("/srv/git".into()));
+    assert_eq!(neighbourhood(Path::new("/opt/a")), None);
+    assert_eq!(neighbourhood(Path::new("/a")), None);
+}

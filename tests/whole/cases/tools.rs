@@ -1,0 +1,342 @@
+//! Real tools at their daily work, inside: each case verifies a repository of `fixtures/tools`,
+//! with the network denied and an empty home, and looks at what its steps said.
+
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use crate::binaries;
+use crate::environment::{CHANGESET, Repo, TestEnvironment};
+use crate::machine;
+use crate::needs::{Case, Needs, case};
+use crate::spec::Spec;
+
+pub(super) const CASES: &[Case] = &[
+    case("tools::cargo_builds_tests_and_reuses_its_cache", cargo).needs(CARGO),
+    case("", cargo).needs(CARGO).unprivileged("tools::cargo_builds_tests_and_reuses_its_cache_as_a_user"),
+    case("tools::npm_installs_and_tests", npm).needs(NPM),
+    case("", npm).needs(NPM).unprivileged("tools::npm_installs_and_tests_as_a_user"),
+    case("tools::node_of_a_version_manager_in_the_home", nvm).needs(NPM),
+    case("tools::pip_installs_into_a_virtual_environment", pip).needs(VENV),
+    case("", pip).needs(VENV).unprivileged("tools::pip_installs_into_a_virtual_environment_as_a_user"),
+    case("tools::pytest_with_processes_and_databases", pytest).needs(PYTEST),
+    case("", pytest).needs(PYTEST).unprivileged("tools::pytest_with_processes_and_databases_as_a_user"),
+    case("tools::go_runs_tests_in_parallel", go).needs(GO),
+    case("", go).needs(GO).unprivileged("tools::go_runs_tests_in_parallel_as_a_user"),
+    case("tools::parallel_processes_with_ports_sockets_and_locks", parallel).needs(PYTHON),
+    case("", parallel).needs(PYTHON).unprivileged("tools::parallel_processes_with_ports_sockets_and_locks_as_a_user"),
+    case("tools::localhost_answers", localhost).needs(PYTHON),
+    case("", localhost).needs(PYTHON).unprivileged("tools::localhost_answers_as_a_user"),
+    case("tools::localhost_answers_over_v6", localhost_v6).needs(&[Needs::Sandbox, PYTHON3, V6]),
+    case("tools::sqlite_in_wal_mode", sqlite).needs(PYTHON),
+    case("", sqlite).needs(PYTHON).unprivileged("tools::sqlite_in_wal_mode_as_a_user"),
+    case("tools::sqlite_in_wal_mode_by_its_shell", sqlite_shell).needs(&[Needs::Sandbox, Needs::Program("sqlite3")]),
+    case("tools::a_headless_browser_renders_a_page", chromium).needs(CHROMIUM),
+    case("", chromium).needs(CHROMIUM).unprivileged("tools::a_headless_browser_renders_a_page_as_a_user"),
+    case("tools::terminals", terminals).needs(PYTHON),
+    case("", terminals).needs(PYTHON).unprivileged("tools::terminals_as_a_user"),
+    case("tools::a_terminal_by_script", script).needs(&[Needs::Sandbox, Needs::Program("script")]),
+    case("tools::shared_memory", memory).needs(PYTHON),
+    case("", memory).needs(PYTHON).unprivileged("tools::shared_memory_as_a_user"),
+    case("tools::users_locales_and_time_zones", names).needs(ZONES),
+    case("", names).needs(ZONES).unprivileged("tools::users_locales_and_time_zones_as_a_user"),
+    case("tools::a_compiler_in_a_temporary_directory", compiler).needs(&[Needs::Sandbox, CC]),
+    case("", compiler)
+        .needs(&[Needs::Sandbox, CC])
+        .unprivileged("tools::a_compiler_in_a_temporary_directory_as_a_user"),
+    case("tools::gdb_debugs_its_own_child", gdb).needs(GDB),
+    case("", gdb).needs(GDB).unprivileged("tools::gdb_debugs_its_own_child_as_a_user"),
+    case("tools::strace_follows_its_own_child", strace).needs(STRACE),
+    case("", strace).needs(STRACE).unprivileged("tools::strace_follows_its_own_child_as_a_user"),
+    case("tools::git_reads", git).needs(&[Needs::Sandbox, Needs::Program("git")]),
+    case("", git).needs(&[Needs::Sandbox, Needs::Program("git")]).unprivileged("tools::git_reads_as_a_user"),
+    case("tools::toolchains_behind_links_are_seen_and_credentials_are_not", behind_links),
+    case("", behind_links).unprivileged("tools::toolchains_behind_links_are_seen_and_credentials_are_not_as_a_user"),
+    case("tools::a_home_behind_a_link", home_behind_link),
+    case("tools::make_with_a_jobserver", make).needs(&[Needs::Sandbox, MAKE]),
+    case("", make).needs(&[Needs::Sandbox, MAKE]).unprivileged("tools::make_with_a_jobserver_as_a_user"),
+];
+
+const CC: Needs = Needs::Works(&["cc", "--version"]);
+const MAKE: Needs = Needs::Works(&["make", "--version"]);
+const PYTHON3: Needs = Needs::Program("python3");
+const V6: Needs = Needs::Works(&["python3", "-c", "import socket; socket.socket(socket.AF_INET6).bind(('::1', 0))"]);
+const PYTHON: &[Needs] = &[Needs::Sandbox, PYTHON3];
+const ZONES: &[Needs] =
+    &[Needs::Sandbox, Needs::Works(&["python3", "-c", "import zoneinfo; zoneinfo.ZoneInfo('Europe/Berlin')"])];
+const CARGO: &[Needs] = &[Needs::Sandbox, Needs::Cargo, CC, MAKE];
+const NPM: &[Needs] =
+    &[Needs::Sandbox, Needs::Works(&["node", "--test", "/dev/null"]), Needs::Works(&["npm", "--version"])];
+const VENV: &[Needs] = &[Needs::Sandbox, Needs::Works(&["/usr/bin/python3", "-c", "import ensurepip, venv"])];
+const PYTEST: &[Needs] = &[Needs::Sandbox, Needs::Works(&["/usr/bin/python3", "-c", "import pytest"])];
+const GO: &[Needs] = &[Needs::Sandbox, Needs::Works(&["go", "version"])];
+const CHROMIUM: &[Needs] = &[Needs::Sandbox, PYTHON3, Needs::Works(&["chromium", "--version"])];
+const GDB: &[Needs] = &[Needs::Sandbox, CC, Needs::Works(&["gdb", "-batch", "-nx", "-ex", "run", "true"])];
+const STRACE: &[Needs] = &[Needs::Sandbox, PYTHON3, Needs::Works(&["strace", "-o", "/dev/null", "true"])];
+
+/// The repository `fixtures/tools/<name>`, with the mark of the case in its spec.
+fn repo_of<'e>(env: &'e TestEnvironment, name: &str) -> Repo<'e> {
+    let repo = env.repo_from(&format!("tools/{name}"));
+    let spec = repo.read("spec/verification.yaml");
+    let marked = spec.replace("TEST_MARKER: fixture", &format!("TEST_MARKER: {}", env.marker()));
+    assert_ne!(marked, spec, "the spec of {name} has no mark to replace");
+    repo.write("spec/verification.yaml", marked);
+    repo.commit();
+    repo
+}
+
+/// Demands that every step of a profile passes as real work does: nothing drifts, the network
+/// is denied, and git finds the tree as it was.
+fn demand_passed(repo: &Repo<'_>, profile: &str) {
+    repo.run_bare(&["--profile", profile, "--changeset", CHANGESET]).exits(0);
+    assert_eq!(repo.last_run()["outcome"], "passed");
+    let evidence = repo.evidence(&skill_of(profile));
+    for step in evidence["steps"].as_array().expect("the schema says so") {
+        assert_eq!((&step["outcome"], &step["network"]), (&"passed".into(), &"deny".into()), "{step:#}");
+        assert_eq!(step["enforcement"]["network_namespace"]["state"], "enforced", "{step:#}");
+        assert_eq!(step["drift"]["changes"].as_array().map(Vec::len), Some(0), "{step:#}");
+    }
+    assert_eq!(evidence["tier"], 1, "{evidence:#}");
+    assert_eq!(repo.changes_seen_by_git(), [""; 0]);
+}
+
+/// A fixture with one purpose has the profile `pr`; the others have one for each skill.
+fn skill_of(profile: &str) -> String {
+    if profile == "pr" { "verify.it".to_owned() } else { format!("verify.{profile}") }
+}
+
+/// What a step said on standard output.
+#[track_caller]
+fn said(repo: &Repo<'_>, profile: &str, step: &str) -> String {
+    said_on(repo, profile, step, "stdout")
+}
+
+#[track_caller]
+fn said_on(repo: &Repo<'_>, profile: &str, step: &str, stream: &str) -> String {
+    let evidence = repo.evidence(&skill_of(profile));
+    let steps = evidence["steps"].as_array().expect("the schema says so");
+    let step = steps.iter().find(|it| it["name"] == step).unwrap_or_else(|| panic!("no {step} in {evidence:#}"));
+    step[format!("{stream}_preview")].as_str().expect("text").to_owned()
+}
+
+/// Demands a whole output of the step `run` of a profile.
+#[track_caller]
+fn demand_says(repo: &Repo<'_>, profile: &str, text: &str) {
+    demand_passed(repo, profile);
+    assert_eq!(said(repo, profile, "run"), text);
+}
+
+/// A toolchain that is a link out of the home to a directory that no step sees, as `rustup
+/// toolchain link` makes it, reached by the programs of the home.
+fn cargo(env: &TestEnvironment) {
+    let toolchain = toolchain_for(env);
+    let repo = repo_of(env, "cargo");
+    machine::rust_home(&env.home(), &toolchain);
+    env.hand_over(&env.home());
+    demand_passed(&repo, "pr");
+    assert!(said_on(&repo, "pr", "build", "stderr").contains("Compiling hello"));
+    let tests = said(&repo, "pr", "test");
+    assert_eq!(tests.matches("test result: ok.").count(), 1, "{tests}");
+    assert!(tests.contains("test tests::localhost_answers ... ok"), "{tests}");
+    assert_eq!(said(&repo, "pr", "run"), "hello, step 1 2 3 4 5 6\n");
+    assert!(!repo.file("target").exists(), "a cache was written into the repository");
+    demand_passed(&repo, "pr");
+    let again = said_on(&repo, "pr", "build", "stderr");
+    assert!(again.contains("Finished") && !again.contains("Compiling"), "the cache was not used: {again}");
+}
+
+/// The toolchain that built the tests, where the actor can reach it.
+fn toolchain_for(env: &TestEnvironment) -> PathBuf {
+    let own = machine::rust_toolchain().expect("the case needs one");
+    if env.changes_user() { binaries::toolchain_for_all(&own) } else { own }
+}
+
+fn npm(env: &TestEnvironment) {
+    let repo = repo_of(env, "npm");
+    demand_passed(&repo, "pr");
+    demand_npm_worked(&repo);
+}
+
+fn demand_npm_worked(repo: &Repo<'_>) {
+    assert!(said(repo, "pr", "list").contains("shout@1.0.0 -> ./shout"), "{}", said(repo, "pr", "list"));
+    let tests = said(repo, "pr", "test");
+    assert!(tests.contains("# pass 3") && tests.contains("# fail 0"), "{tests}");
+    assert!(!repo.file("node_modules").exists());
+}
+
+/// Of several versions in the home, the one that the caller chose by its `PATH`.
+fn nvm(env: &TestEnvironment) {
+    let bin = env.home().join(".nvm/versions/node/v99.0.0/bin");
+    std::fs::create_dir_all(&bin).expect("a directory of the test");
+    std::fs::copy(machine::program("node").expect("the case needs it"), bin.join("node")).expect("a copy of node");
+    symlink(machine::program("npm").expect("the case needs it"), bin.join("npm")).expect("a link");
+    env.caller_has("PATH", &format!("{}:{}", bin.display(), machine::PATH));
+    let repo = repo_of(env, "npm");
+    demand_passed(&repo, "pr");
+    assert_eq!(said(&repo, "pr", "which"), format!("{}\n", bin.join("node").display()));
+    demand_npm_worked(&repo);
+}
+
+fn pip(env: &TestEnvironment) {
+    let repo = repo_of(env, "pip");
+    demand_passed(&repo, "pr");
+    assert!(said(&repo, "pr", "install").contains("Successfully installed counter-1.0 words-1.0"));
+    assert_eq!(said(&repo, "pr", "check"), "No broken requirements found.\n");
+    assert_eq!(said(&repo, "pr", "run"), "2 the, 1 cat, 1 and, 1 dog\n");
+    assert!(!repo.file(".venv").exists() && !repo.file("wheels").exists());
+}
+
+fn pytest(env: &TestEnvironment) {
+    let repo = repo_of(env, "pytest");
+    demand_passed(&repo, "pr");
+    assert!(said(&repo, "pr", "test").contains("7 passed"), "{}", said(&repo, "pr", "test"));
+    assert!(!repo.file(".pytest_cache").exists());
+}
+
+fn go(env: &TestEnvironment) {
+    let repo = repo_of(env, "go");
+    demand_passed(&repo, "pr");
+    let tests = said(&repo, "pr", "test");
+    for package in ["locked", "served"] {
+        assert!(tests.contains(&format!("ok  \texample.com/parallel/{package}")), "{tests}");
+    }
+}
+
+fn parallel(env: &TestEnvironment) {
+    demand_says(&repo_of(env, "servers"), "parallel", "320 turns\n");
+}
+
+fn localhost(env: &TestEnvironment) {
+    let repo = repo_of(env, "servers");
+    demand_passed(&repo, "localhost");
+    assert!(said(&repo, "localhost", "run").starts_with("the name is found\n127.0.0.1 answers\n"));
+}
+
+fn localhost_v6(env: &TestEnvironment) {
+    demand_says(&repo_of(env, "servers"), "localhost", "the name is found\n127.0.0.1 answers\n::1 answers\n");
+}
+
+fn sqlite(env: &TestEnvironment) {
+    demand_says(&repo_of(env, "sqlite"), "python", "wal 300 ok\n");
+}
+
+fn sqlite_shell(env: &TestEnvironment) {
+    demand_says(&repo_of(env, "sqlite"), "shell", "wal\n30\nok\n");
+}
+
+fn chromium(env: &TestEnvironment) {
+    let repo = repo_of(env, "chromium");
+    demand_passed(&repo, "pr");
+    let page = said(&repo, "pr", "render");
+    assert!(page.contains("<p id=\"answer\">the server says: all is well</p>"), "{page}");
+}
+
+fn terminals(env: &TestEnvironment) {
+    demand_says(&repo_of(env, "everyday"), "terminal", "a line\n33 77\ngot a line\n");
+}
+
+fn script(env: &TestEnvironment) {
+    demand_says(&repo_of(env, "everyday"), "script", "on a terminal\n");
+}
+
+fn memory(env: &TestEnvironment) {
+    demand_says(&repo_of(env, "everyday"), "memory", "1200 hello there\n");
+}
+
+fn names(env: &TestEnvironment) {
+    demand_says(&repo_of(env, "everyday"), "names", "2026-07-01T14:00:00+02:00\n09:00\n");
+}
+
+fn compiler(env: &TestEnvironment) {
+    demand_says(&repo_of(env, "everyday"), "compiler", "counted to 10\ncounted to 10\n");
+}
+
+fn gdb(env: &TestEnvironment) {
+    let repo = repo_of(env, "everyday");
+    demand_passed(&repo, "gdb");
+    let text = said(&repo, "gdb", "run");
+    for line in ["hit Breakpoint 1, count", "$1 = 0", "counted to 10", "exited normally"] {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
+}
+
+fn strace(env: &TestEnvironment) {
+    demand_says(&repo_of(env, "everyday"), "strace", "1\n");
+}
+
+fn git(env: &TestEnvironment) {
+    let repo = repo_of(env, "everyday");
+    demand_passed(&repo, "git");
+    let commits = "a commit of a test\na commit of a test\n";
+    assert_eq!(said(&repo, "git", "run"), format!("{commits}git.sh\ngit.sh\n1\n"));
+}
+
+fn make(env: &TestEnvironment) {
+    demand_says(&repo_of(env, "everyday"), "make", "12\n");
+}
+
+const SECRET: &str = "the-credential-of-the-caller";
+
+/// The operator shows directories in which credentials lie among other things; links of the home
+/// lead to a version manager elsewhere, to a toolchain elsewhere, to the home itself, to a
+/// directory of credentials, and nowhere.
+fn behind_links(env: &TestEnvironment) {
+    let secrets = [
+        "home/.ssh/id_ed25519",
+        "home/.cargo/credentials.toml",
+        "home/.config/gh/hosts.yml",
+        "home/.config/pip/pip.conf",
+        "home/.local/share/keyrings/login",
+        "home/.npmrc",
+        "elsewhere/nvm/versions/node/v1/etc/npmrc",
+        "elsewhere/secret",
+    ];
+    secrets.iter().for_each(|path| machine::write(&env.root().join(path), SECRET));
+    machine::write(&env.home().join(".cargo/config.toml"), format!("[registry]\ntoken = \"{SECRET}\"\n"));
+    machine::write(&env.home().join(".config/tool/settings"), "settings\n");
+    let tool = env.root().join("elsewhere/nvm/versions/node/v1/bin/a-tool");
+    machine::write(&tool, "#!/bin/sh\necho a tool ran\n");
+    machine::open_to_all(&tool);
+    machine::write(&env.root().join("elsewhere/toolchain/lib"), "a library\n");
+    plant_links(env);
+    let config = "tool_mounts = ['~/.cargo', '~/.config', '~/.local/share', '~/absent']\n";
+    machine::write(&env.root().join("config/proctor/proctord.toml"), config);
+    let bin = env.home().join(".nvm/versions/node/v1/bin");
+    env.caller_has("PATH", &format!("{}:{}", bin.display(), machine::PATH));
+    let script = format!(
+        "a-tool; {}; cat ~/.rustup/toolchains/linked/lib ~/.config/tool/settings; ls -A ~/.config/gh; \
+         grep -rls {SECRET} ~ {}/elsewhere /root /home /run; ls ~/.volta ~/.pyenv ~/.local/bin 2>/dev/null; true",
+        tool.display(),
+        env.root().display()
+    );
+    let repo = env.repo(&Spec::of_script(&script));
+    repo.run().exits(0);
+    assert_eq!(repo.step("it")["stdout_preview"], "a tool ran\na tool ran\na library\nsettings\n");
+}
+
+fn plant_links(env: &TestEnvironment) {
+    let links = [
+        (".nvm", "elsewhere/nvm"),
+        (".rustup/toolchains/linked", "elsewhere/toolchain"),
+        (".volta", "home"),
+        (".local/bin", "home/.ssh"),
+        (".pyenv", "nowhere"),
+    ];
+    for (link, target) in links {
+        let link = env.home().join(link);
+        std::fs::create_dir_all(link.parent().expect("it is in the home")).expect("a directory of the test");
+        symlink(env.root().join(target), link).expect("a link of the test");
+    }
+}
+
+fn home_behind_link(env: &TestEnvironment) {
+    let link = env.root().join("home-link");
+    symlink(env.home(), &link).expect("a link of the test");
+    let tool = env.home().join(".nvm/current/bin/a-tool");
+    machine::write(&tool, "#!/bin/sh\necho a tool ran\n");
+    machine::open_to_all(&tool);
+    env.caller_has("HOME", link.to_str().expect("UTF-8"));
+    let script = "a-tool && echo x > ~/file && cat ~/file ~/secret.txt; ls -A ~ | grep -v '^.gitconfig$'";
+    let repo = env.repo_at("home/src/repo", &Spec::of_script(script));
+    repo.run().exits(0);
+    assert_eq!(repo.step("it")["stdout_preview"], "a tool ran\nx\n.nvm\nfile\n");
+}
