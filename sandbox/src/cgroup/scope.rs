@@ -4,6 +4,7 @@
 
 use std::io::Read;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -34,11 +35,18 @@ pub(super) fn manager(roots: &Roots) -> Manager {
     if roots.systemd.is_dir() { Manager::Systemd } else { Manager::Nobody }
 }
 
-/// Whether systemd could give us a better place. A service of its own stays where it is: its unit
-/// says whether it is delegated.
+/// Whether systemd could give us a better place. A service of the system stays where it is: its
+/// unit says whether it is delegated. Those of a user's manager carry no mark of that (seen with
+/// systemd 252), so they ask too.
 pub(super) fn is_worth_asking(manager: Manager, places: &[Place]) -> bool {
     let unified = places.iter().find(|place| place.version == Version::V2);
-    manager == Manager::Systemd && unified.is_some_and(|place| gives_limits(&place.top) && !is_service(&place.dir))
+    let movable = |dir: &Path| !is_service(dir) || belongs_to_user(dir);
+    manager == Manager::Systemd && unified.is_some_and(|place| gives_limits(&place.top) && movable(&place.dir))
+}
+
+fn belongs_to_user(dir: &Path) -> bool {
+    let user = rustix::process::geteuid();
+    !user.is_root() && std::fs::metadata(dir).is_ok_and(|found| found.uid() == user.as_raw())
 }
 
 /// Has systemd make the scope and move this process into it.

@@ -209,7 +209,8 @@ impl Drop for Trees {
 impl NoSeat {
     fn of(why: &[Unusable]) -> Self {
         let reasons: Vec<_> = why.iter().map(ToString::to_string).collect();
-        let hint = why.iter().find_map(Unusable::hint).unwrap_or(MOUNT);
+        // The last one that was tried came nearest.
+        let hint = why.iter().rev().find_map(Unusable::hint).unwrap_or(MOUNT);
         Self { reason: reasons.join("; "), hint: hint.to_owned() }
     }
 }
@@ -218,6 +219,8 @@ const MOUNT: &str = "mount cgroup v2, writable, at /sys/fs/cgroup; in a containe
                      writable /sys/fs/cgroup";
 const SCOPE: &str = "start proctor by `systemd-run --user --scope -p Delegate=yes` (as root without `--user`), or \
                      alone in a cgroup that belongs to its user";
+const BUS: &str = "let systemd answer: `loginctl enable-linger` starts the manager of a user's units, the package \
+                   `dbus-user-session` its bus; or start proctor alone in a cgroup that belongs to its user";
 const UNIT: &str = "put `Delegate=yes` into the `[Service]` section of the unit that starts proctor";
 const CONTROLLERS: &str = "put `Delegate=cpu io memory pids` into `/etc/systemd/system/user@.service.d/delegate.conf`, \
                            below `[Service]`; without systemd, enable memory and pids in `cgroup.subtree_control` of \
@@ -228,7 +231,8 @@ impl Unusable {
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Undelegated(dir) if is_service(dir) => Some(UNIT),
-            Self::Undelegated(_) | Self::Shared { .. } | Self::Scope(_) | Self::Threaded(_) => Some(SCOPE),
+            Self::Undelegated(_) | Self::Shared { .. } | Self::Threaded(_) => Some(SCOPE),
+            Self::Scope(_) => Some(BUS),
             Self::Controllers(_) => Some(CONTROLLERS),
             Self::Refused { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => Some(SCOPE),
             Self::NoUnified | Self::NoLegacy | Self::Elsewhere(_) | Self::Refused { .. } => None,
