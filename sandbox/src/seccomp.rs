@@ -47,8 +47,8 @@ impl Filter {
     /// whether it holds. The caller has set `no_new_privs` and started no other thread.
     ///
     /// # Errors
-    /// The kernel does not take the filter (EINVAL: it has no seccomp; EACCES: `no_new_privs` is
-    /// off; ENOMEM: too many filters already), or takes it and lets a call through.
+    /// The kernel does not take the filter (ENOSYS or EINVAL: it is built without seccomp; EACCES:
+    /// `no_new_privs` is off; ENOMEM: too many filters already), or takes it and lets a call through.
     pub(crate) fn install(&self) -> io::Result<()> {
         sys::seccomp_filter(&self.program)?;
         self.look()

@@ -217,9 +217,12 @@ pub(super) const IO_PRIORITY: Decision = OneOf {
     },
 };
 
-/// `S_ISUID`. Of set-id bits this one alone is refused: on a file it gives away its owner. The
-/// set-group-id bit is ordinary on directories (shared checkouts, `cp -a`), which a filter cannot
-/// tell from files, and gives a group to which the step's user belongs anyway.
+/// `S_ISUID`: what a step leaves in a cache must not hand its owner on, and no mount option says
+/// so outside of the sandbox. An unprivileged `tar x`, `cp -p`, git, cargo and npm do not ask for
+/// the bit; `tar xp` of an archive that has it and `install -m 4755` do, and get EPERM.
+///
+/// The set-group-id bit stays: on directories it is ordinary (shared checkouts, `cp -a`), a filter
+/// cannot tell them from files, and it gives a group to which the step's user belongs anyway.
 const SET_USER_ID: u32 = 0o4000;
 
 /// The mode lies in the argument with this number.
