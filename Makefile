@@ -19,6 +19,7 @@ demo: ## verify a small repository three times: it passes, fails, drifts
 
 test: ## run every test; the last line counts them
 	@scripts/need cargo cc git setpriv python3
+	@scripts/need --try make node npm venv pytest go sqlite3 gdb strace script chromium
 	@$(CARGO) xtask test
 
 check: ## format, lints, dependencies, schemas, rules of the house, documentation
