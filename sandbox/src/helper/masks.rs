@@ -22,8 +22,9 @@ use crate::sys::{self, Reach};
 /// Files about the kernel itself, which only administration reads: its configuration, symbols,
 /// memory, keys, log and scheduler, and the switch to halt the machine. They cannot be opened.
 ///
-/// Not among them: what every kernel since 5.12 opens for root alone and what shows less than these
-/// (`kpagecount` and its like, `slabinfo`, `timer_list`, `vmallocinfo`). Each mask costs a mount.
+/// Not among them, since each costs a mount: what every kernel since 5.12 opens for root alone and
+/// what shows less than these (`kpagecount` and its like, `pagetypeinfo`, `slabinfo`, `timer_list`,
+/// `vmallocinfo`). A step is never root.
 const CLOSED: [&str; 10] = [
     "config.gz",
     "kallsyms",
@@ -41,8 +42,7 @@ const CLOSED: [&str; 10] = [
 const EMPTY: [&str; 3] = ["cmdline", "interrupts", "softirqs"];
 /// Directories about the host's hardware and file systems; [`STAGE`] is one more.
 const HARDWARE: [&str; 6] = ["acpi", "asound", "bus", "fs", "irq", "scsi"];
-/// Where the masks themselves lie: a directory that every kernel's `/proc` has, and which is masked by
-/// that.
+/// Where the masks themselves lie: a directory that every kernel's `/proc` has, masked by that too.
 const STAGE: &str = "/proc/driver";
 /// Cannot be opened.
 const CLOSED_FILE: &str = "/proc/driver/closed";
@@ -110,12 +110,14 @@ pub(super) fn sys(view: SysView) -> io::Result<()> {
 /// # Errors
 /// A mount is refused, or there are too many of them.
 pub(super) fn sockets(sockets: &Sockets<'_>) -> io::Result<usize> {
-    let found = sockets.reachable()?;
-    for socket in &found {
+    let mut masked = 0;
+    for socket in sockets.reachable()? {
+        let socket = socket?;
         // The descriptor names the socket that was looked at, whatever its path names by now.
         rustix::mount::mount_bind(CLOSED_FILE, format!("/proc/self/fd/{}", socket.as_raw_fd()))?;
+        masked += 1;
     }
-    Ok(found.len())
+    Ok(masked)
 }
 
 /// Makes the masks and puts them at their place: kernels before 6.15 clone nothing that is not

@@ -27,9 +27,9 @@ pub(in crate::helper) fn bound_sockets() -> io::Result<Vec<PathBuf>> {
     Ok(parse(&std::fs::read("/proc/net/unix")?))
 }
 
-/// The table as the kernel prints it (proc_pid_net(5)): a head line, then a line for each socket, seven fields
-/// and a path where there is one. The path is printed as it is, so one with a line break goes on in
-/// the next line; one in the abstract namespace begins with `@`.
+/// The table as the kernel prints it (`/proc/net/unix` in proc_pid_net(5)): a head line, then a line
+/// for each socket, seven fields and a path where there is one. The path is printed as it is, so one
+/// with a line break goes on in the next line; one in the abstract namespace begins with `@`.
 fn parse(table: &[u8]) -> Vec<PathBuf> {
     let mut paths: Vec<Vec<u8>> = Vec::new();
     for line in table.split(|byte| *byte == b'\n').skip(1) {
@@ -82,8 +82,8 @@ pub(in crate::helper) struct Sockets<'a> {
 }
 
 impl Sockets<'_> {
-    /// Those that can be reached now, as descriptors that name them.
-    pub(super) fn reachable(&self) -> io::Result<Vec<OwnedFd>> {
+    /// Those that can be reached now, as descriptors that name them; one is open at a time.
+    pub(super) fn reachable(&self) -> io::Result<impl Iterator<Item = io::Result<OwnedFd>>> {
         let places = self.places();
         if places.len() > MAX {
             return Err(io::Error::other(format!(
@@ -91,7 +91,7 @@ impl Sockets<'_> {
                 places.len()
             )));
         }
-        places.iter().filter_map(|place| open_socket(place).transpose()).collect()
+        Ok(places.into_iter().filter_map(|place| open_socket(&place).transpose()))
     }
 
     fn places(&self) -> BTreeSet<PathBuf> {
