@@ -1,0 +1,225 @@
+"""Runs the hostile probes of a harness as steps, by `proctor exec`, and judges what only a runner can do.
+
+The harness (`run_probes.py --adapter FILE`) calls `run(ctx)` for each probe, looks from the host at what happened,
+and asks `judge(kind, probe, result)` for what it cannot see. Nothing here decides for a probe: what is answered is
+what the record of the run says, and the bytes that a person and a program were shown.
+
+The program is that of the variable PROCTOR, else `proctor` beside this file, else the release or debug build.
+"""
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# What a step that could not be run answers, as shells have it.
+NOT_RUN = 126
+# How long after SIGTERM a step that is out of time lives, in milliseconds.
+GRACE_MS = 500
+# How long `proctor` may take beyond the deadline of the step, in seconds.
+PATIENCE = 30
+# How long the kernel may take to end a step whose runner is gone, in seconds.
+GONE_WITHIN = 1.0
+
+
+def proctor():
+    places = [os.path.join(HERE, "proctor")]
+    places += [os.path.join(HERE, "..", "target", kind, "proctor") for kind in ("release", "debug")]
+    named = os.environ.get("PROCTOR")
+    found = next((place for place in ([named] if named else places) if os.access(place, os.X_OK)), None)
+    if found is None:
+        raise FileNotFoundError("no proctor: build it, or name it in PROCTOR")
+    return os.path.abspath(found)
+
+
+def command(ctx, form):
+    limits = ctx["limits"]
+    # The harness bounds what is accepted of both streams together, and `--output` bounds each.
+    each = limits["output_limit"] // 2
+    return [proctor(), "exec", "--format", form, "--no-spec",
+            "--repo", ctx["repo"],
+            "--state-dir", os.path.join(ctx["state"], "proctor"),
+            "--timeout-ms", str(int(ctx["timeout_s"] * 1000)),
+            "--grace-ms", str(GRACE_MS),
+            "--memory", "%dMiB" % limits["mem_limit_mb"],
+            "--pids", str(limits["pids_limit"]),
+            "--disk", "%dMiB" % limits["disk_limit_mb"],
+            "--output", str(each),
+            "--", *ctx["argv"]]
+
+
+def start(ctx, form, out, err):
+    leaked = () if ctx["leak_fd"] is None else (ctx["leak_fd"],)
+    return subprocess.Popen(command(ctx, form), cwd=ctx["repo"], env={**ctx["env"], "HOME": ctx["home"]},
+                            stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=leaked, start_new_session=True)
+
+
+def finish(ctx, form):
+    """What `proctor` printed: its two streams and its own exit code."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = start(ctx, form, out, err)
+        try:
+            code = process.wait(ctx["timeout_s"] + PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        out.seek(0)
+        err.seek(0)
+        return out.read(), err.read(), code
+
+
+def run(ctx):
+    if ctx["kill_runner"]:
+        return run_and_kill(ctx)
+    out, err, code = finish(ctx, "json")
+    presented = out + b"\n" + err
+    if any(check.startswith("runner:") for check in ctx["probe"]["checks"]):
+        # What a person sees who did not ask for JSON: the output itself.
+        human_out, human_err, _ = finish(ctx, "human")
+        presented += b"\n" + human_out + b"\n" + human_err
+    try:
+        record = json.loads(out)
+        return answer(record, presented)
+    except (ValueError, KeyError):
+        text = b"PROBE-ERROR proctor ended with %d and no record: " % code + out[:200] + err[:500]
+        return dict(rc=NOT_RUN, out=text, timed_out=False, drift=[], presented=presented, record={})
+
+
+def answer(record, presented):
+    step = record["step"]
+    ended = step["termination"]
+    drift = [change["path"] for change in step["drift"]["changes"]]
+    text = "\n".join(step[stream + end] for stream in ("stdout", "stderr") for end in ("_preview", "_tail")).encode()
+    if ended["kind"] == "not_started":
+        text += b"\nPROBE-ERROR the step did not start: " + ended["reason"].encode()
+    # The harness counts what was accepted; the record says how much that is.
+    kept = step["stdout_kept_bytes"] + step["stderr_kept_bytes"]
+    return dict(rc=NOT_RUN if step["exit_code"] is None else step["exit_code"],
+                out=text + b" " * max(0, kept - len(text)), timed_out=ended["kind"] == "timed_out",
+                drift=drift, presented=presented, record=record)
+
+
+def run_and_kill(ctx):
+    """Kills `proctor` itself, and nothing else, while the step runs; then nothing of the step may live."""
+    name = os.path.basename(ctx["argv"][0])
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = start(ctx, "json", out, err)
+        began = wait_until(lambda: of_step(ctx, name), PATIENCE)
+        # It has begun; now let it do what it came for.
+        time.sleep(1)
+        ran = bool(of_step(ctx, name))
+        process.send_signal(signal.SIGKILL)
+        code = process.wait()
+        gone = wait_until(lambda: not of_step(ctx, name), GONE_WITHIN)
+        err.seek(0)
+        said = err.read()
+    if not (began and ran):
+        text = b"PROBE-ERROR the step did not run before the runner was killed: " + said[:500]
+    elif gone:
+        text = b"CONTAINED nothing of the step outlived its runner"
+    else:
+        text = b"ESCAPED the step outlived its runner: %r" % of_step(ctx, name)
+    return dict(rc=code, out=text, timed_out=False, drift=[], presented=said, record={})
+
+
+def wait_until(condition, seconds):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def of_step(ctx, name):
+    """The processes of this probe, as seen from the host. What it starts carries the repository's token."""
+    with open(os.path.join(ctx["repo"], ".hostile", "conf.json")) as conf:
+        token = json.load(conf)["token"]
+    marks = ("/.hostile/probes/" + name).encode(), ("SURVIVOR_" + token).encode()
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/cmdline" % pid, "rb") as file:
+                words = file.read()
+            with open("/proc/%s/stat" % pid) as file:
+                state = file.read().rsplit(")", 1)[1].split()[0]
+        except (OSError, IndexError):
+            continue
+        # The words of `proctor` itself name the probe too.
+        if state != "Z" and any(mark in words for mark in marks) and b"--no-spec" not in words:
+            found.append(int(pid))
+    return found
+
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+COMMANDS = re.compile(r"(?m)^\s*::|##\[|##vso\[|##teamcity\[")
+
+
+def judge(kind, probe, result):
+    """Why a demand on the runner is not met; None where it is."""
+    if not result["record"]:
+        return "there is no record"
+    judgement = JUDGEMENTS.get(kind)
+    return judgement(probe, result) if judgement else "nobody here judges `%s`" % kind
+
+
+def judge_utf8(probe, result):
+    try:
+        result["presented"].decode("utf-8")
+        json.dumps(result["record"]).encode("utf-8")
+    except ValueError:
+        return "what is presented is not valid UTF-8"
+    return "a NUL is presented" if b"\0" in result["presented"] else None
+
+
+def judge_escapes(probe, result):
+    wrong = judge_utf8(probe, result)
+    if wrong:
+        return wrong
+    found = CONTROL.search(result["presented"].decode("utf-8")) or CONTROL.search(texts(result["record"]))
+    return "a control character is presented: %r" % found.group() if found else None
+
+
+def judge_commands(probe, result):
+    found = COMMANDS.search(result["presented"].decode("utf-8", "replace"))
+    return "a workflow command is presented: %r" % found.group() if found else None
+
+
+def judge_spoof(probe, result):
+    record = result["record"]
+    told = record["step"]["exit_code"], record["step"]["outcome"], record["verdict"], record["exit_code"]
+    return None if told == (3, "failed", "failed", 1) else "the verdict follows the output: %r" % (told,)
+
+
+def judge_secrets(probe, result):
+    shown = result["presented"] + json.dumps(result["record"]).encode()
+    return "a secret is presented" if b"CANARY-" in shown else None
+
+
+def judge_scan(probe, result):
+    record = result["record"]
+    if not record["step"]["drift"]["method"]:
+        return "it is not recorded how drift was looked for"
+    return "the scan gave no answer: %r" % record["doubts"] if record["verdict"] == "inconclusive" else None
+
+
+def judge_cpu(probe, result):
+    used = result["record"]["step"]["resources"]
+    spent = used["user_ms"] + used["system_ms"]
+    return None if spent >= 500 else "of seconds of CPU time %d ms are recorded" % spent
+
+
+JUDGEMENTS = dict(utf8=judge_utf8, esc=judge_escapes, wf=judge_commands, spoof=judge_spoof, redact=judge_secrets,
+                  scan=judge_scan, cpu=judge_cpu)
+
+
+def texts(value):
+    """Every text in a document, one a line."""
+    if isinstance(value, dict):
+        return "\n".join(texts(part) for pair in value.items() for part in pair)
+    if isinstance(value, list):
+        return "\n".join(texts(part) for part in value)
+    return value if isinstance(value, str) else ""
