@@ -77,7 +77,7 @@ pub(crate) async fn drain(pipe: OwnedFd, keep: u64, outputs: Outputs, stop: Canc
             false
         }
     };
-    capture.finish(complete)
+    capture.finish_apart(complete).await
 }
 
 fn prepare(pipe: OwnedFd) -> std::io::Result<pipe::Receiver> {
@@ -100,7 +100,11 @@ impl Capture {
         loop {
             match pipe.read(&mut buffer).await {
                 Ok(0) => return true,
-                Ok(count) => self.take(&buffer[..count]),
+                Ok(count) => {
+                    self.take(&buffer[..count]);
+                    // A stream that never runs dry must not keep a deadline from being seen.
+                    tokio::task::yield_now().await;
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     tracing::error!(%error, "an output pipe cannot be read");
@@ -132,6 +136,17 @@ impl Capture {
         self.whole.take(&bytes[..wanted]);
     }
 
+    /// The end, off the runtime's workers where something is kept: that is when the disk has it.
+    async fn finish_apart(self, complete: bool) -> StreamEvidence {
+        if self.whole.kept == 0 {
+            return self.finish(complete);
+        }
+        tokio::task::spawn_blocking(move || self.finish(complete)).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "the end of an output could not be kept");
+            StreamEvidence { complete: false, ..StreamEvidence::empty() }
+        })
+    }
+
     fn finish(self, complete: bool) -> StreamEvidence {
         let sha256 = Sha256Hex::from_raw(self.hash.finalize().into());
         let (kept_bytes, kept_secrets) = self.whole.finish(&sha256, self.bytes);
@@ -151,25 +166,40 @@ impl Capture {
 
 /// The bytes on their way into the store.
 struct Store {
-    writer: Option<ObjectWriter>,
+    objects: Objects,
+    object: Object,
     clean: RedactedStream,
     /// How many bytes went in, as they came.
     kept: u64,
 }
 
+/// Where they go.
+enum Object {
+    /// Nothing came yet; most streams stay empty, and cost no file.
+    Unmade,
+    Open(Box<ObjectWriter>),
+    /// It could not be made or written.
+    Lost,
+}
+
 impl Store {
     fn new(outputs: &Outputs) -> Self {
-        let writer = outputs.objects.writer().inspect_err(|error| tracing::warn!(%error, "an output is not kept")).ok();
-        Self { writer, clean: outputs.redactor.stream(), kept: 0 }
+        let (objects, clean) = (outputs.objects.clone(), outputs.redactor.stream());
+        Self { objects, object: Object::Unmade, clean, kept: 0 }
     }
 
     fn take(&mut self, bytes: &[u8]) {
-        let Some(writer) = self.writer.as_mut().filter(|_| !bytes.is_empty()) else { return };
+        if bytes.is_empty() {
+            return;
+        }
+        if matches!(self.object, Object::Unmade) {
+            self.object = self.objects.writer().map_or_else(lost, |writer| Object::Open(Box::new(writer)));
+        }
+        let Object::Open(writer) = &mut self.object else { return };
         match writer.write(&self.clean.push(bytes)) {
             Ok(()) => self.kept += bytes.len() as u64,
             Err(error) => {
-                tracing::warn!(%error, "the rest of an output is not kept");
-                self.writer = None;
+                self.object = lost(error);
                 self.kept = 0;
             }
         }
@@ -177,8 +207,7 @@ impl Store {
 
     /// How many of `bytes` are kept, and how many secrets were taken out of them.
     fn finish(self, sha256: &Sha256Hex, bytes: u64) -> (u64, u64) {
-        // Nothing printed needs no object.
-        let Some(mut writer) = self.writer.filter(|_| self.kept > 0) else { return (0, 0) };
+        let Object::Open(mut writer) = self.object else { return (0, 0) };
         let cut = self.kept < bytes;
         let (rest, secrets) = self.clean.finish(cut);
         let kept = match (secrets, cut) {
@@ -195,6 +224,11 @@ impl Store {
             }
         }
     }
+}
+
+fn lost(error: impl std::fmt::Display) -> Object {
+    tracing::warn!(%error, "an output, or the rest of it, is not kept");
+    Object::Lost
 }
 
 /// The first and the last bytes of a stream, with as much beside each as it takes to know a
