@@ -7,14 +7,17 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::chown;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use proctor_core::plan::{Limit, Limits};
 use proctor_sandbox::cgroup::{Group, Roots, Seat};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::time::ClockId;
 
@@ -56,6 +59,8 @@ const MIB: u64 = 1 << 20;
 /// What a balloon may have, and how much it takes.
 const BOUND: u64 = 32 * MIB;
 const BALLOON: usize = 96 << 20;
+/// What is left of a trial that failed ends by itself then.
+const LONGEST: Duration = Duration::from_secs(60);
 /// How long the burner computes.
 const BURN_MS: i64 = 100;
 
@@ -208,9 +213,11 @@ fn a_group_that_is_in_use_is_removed_later() -> Done {
     let mut dirs: Vec<PathBuf> = group.dirs().into_iter().map(Path::to_owned).collect();
     dirs.extend(seat.dirs().into_iter().map(Path::to_owned));
     let mut inmate = Inmate::start(&group, &["hold"])?;
+    let dies = group.entrance().unified.is_some();
     group.remove();
-    // Where the kernel can kill a group, this one is dying already.
-    inmate.child.kill()?;
+    if !dies {
+        inmate.child.kill()?;
+    }
     assert_eq!(inmate.end()?.signal(), Some(9));
     drop(seat);
     assert_eq!(left(&dirs), [""; 0]);
@@ -229,8 +236,20 @@ fn a_dead_owners_groups_are_swept() -> Done {
         rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL)?;
     }
     drop(Seat::find()?);
+    wait_for_end(&pidfd)?;
+    // The first one may have come to its end before the process that it has killed.
+    drop(Seat::find()?);
     assert_eq!(left(&owner.dirs), [""; 0]);
     Ok(())
+}
+
+fn wait_for_end(pidfd: &OwnedFd) -> Done {
+    let mut waited = [PollFd::new(pidfd, PollFlags::IN)];
+    let most = rustix::time::Timespec { tv_sec: 10, tv_nsec: 0 };
+    match rustix::io::retry_on_intr(|| rustix::event::poll(&mut waited, Some(&most)))? {
+        0 => Err("what a dead owner left is alive".into()),
+        _ => Ok(()),
+    }
 }
 
 fn a_live_owners_groups_stay() -> Done {
@@ -422,7 +441,7 @@ impl Owner {
 fn own() -> Done {
     let seat = Seat::find()?;
     let group = seat.group()?;
-    let inmate = Inmate::start(&group, &["hold"])?;
+    let inmate = Inmate::start(&group, &["stay"])?;
     let dirs: Vec<_> = group.dirs().into_iter().chain(seat.dirs()).map(|dir| dir.display().to_string()).collect();
     println!("{}\n{}\n{}", inmate.child.id(), group.entrance().unified.is_some(), dirs.join(" "));
     std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -453,6 +472,10 @@ fn perform(part: &str, more: &[&str]) -> Done {
         ("own", []) => own(),
         ("divide", []) => divide(),
         ("hold", []) => Ok(std::io::stdin().read_to_end(&mut Vec::new()).map(drop)?),
+        ("stay", []) => {
+            std::thread::park_timeout(LONGEST);
+            Ok(())
+        }
         ("balloon", ["heap"]) => {
             std::hint::black_box(vec![1_u8; BALLOON]);
             Ok(())
