@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use proctor_core::names::StepName;
 use proctor_core::outcome::Outcome;
 use proctor_core::plan::{Argv, Limit, Network, PlannedStep, ReadOnly, RelPath};
-use proctor_core::spec::{Adhoc, Operator, adhoc_step};
+use proctor_core::spec::{Adhoc, LimitSettings, Operator, adhoc_step};
 use proctor_runner::{CancellationToken, Engine, EngineConfig, Helpers, Session, StepReport};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -20,8 +20,11 @@ use crate::program;
 const FILES: usize = 100;
 /// The bound of the layers of one session, in bytes.
 const DISK: u64 = 1 << 30;
-/// Where steps look for programs.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The caller's environment: with a secret, as most have one, so that outputs are searched for it.
+const CALLER: [(&str, &str); 2] = [
+    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+    ("BENCH_TOKEN", "a-token-that-no-step-prints"),
+];
 
 /// A repository and a state directory; they go with the last clone.
 #[derive(Debug, Clone)]
@@ -109,10 +112,12 @@ pub(crate) fn step(argv: &[&str]) -> Result<PlannedStep> {
         cmd: Argv::new(argv.iter().map(|word| (*word).to_owned()).collect())?,
         workdir: None::<RelPath>,
         timeout_ms: None,
+        grace_ms: None,
         network: None::<Network>,
         read_only: None::<ReadOnly>,
         env_allowlist: None,
         env: BTreeMap::new(),
+        limits: LimitSettings::default(),
     };
     let planned = adhoc_step(&adhoc, StepName::new("bench")?, None, &Operator::default());
     planned.map_err(|diagnostics| anyhow::anyhow!("the step cannot be planned: {diagnostics:?}"))
@@ -126,7 +131,7 @@ fn config(place: &Place) -> Result<EngineConfig> {
         helpers: Helpers { sandbox: beside("proctor-sandbox"), git: beside("proctor-git") },
         // The real one: what toolchains keep there is mounted for every step.
         home: program::setting("HOME", place.0.path().join("home"))?,
-        caller_env: BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]),
+        caller_env: CALLER.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         operator: Operator::default(),
     })
 }
