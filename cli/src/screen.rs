@@ -43,9 +43,8 @@ impl Screen {
     /// # Errors
     /// The value does not serialise, which would be our bug.
     pub(crate) fn out_json<T: Serialize>(&mut self, value: &T) -> Result<(), CliError> {
-        let mut line = serde_json::to_vec(value).map_err(|error| CliError::Internal(error.to_string()))?;
-        line.push(b'\n');
-        self.out_bytes(&line);
+        let line = serde_json::to_string(value).map_err(|error| CliError::Internal(error.to_string()))?;
+        self.out(&(without_ci_commands(&line) + "\n"));
         Ok(())
     }
 
@@ -87,6 +86,13 @@ impl Screen {
     }
 }
 
+/// The same JSON, which the log of a CI system does not take for a command: Azure, TeamCity and
+/// GitHub look for `##vso[`, `##teamcity[` and `##[` anywhere in a line. Two `#` in a row stand
+/// only in strings, where one of them may as well be an escape.
+fn without_ci_commands(json: &str) -> String {
+    json.replace("##", "#\\u0023")
+}
+
 fn choice(colored: bool) -> ColorChoice {
     if colored { ColorChoice::AlwaysAnsi } else { ColorChoice::Never }
 }
@@ -106,6 +112,15 @@ fn wants_color(when: ColorWhen, caller: &Caller, is_terminal: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_is_no_command_and_means_the_same() {
+        let text = "##vso[task] ###[x] a\\##teamcity[";
+        let json = serde_json::to_string(text).expect("JSON");
+        let safe = without_ci_commands(&json);
+        assert!(!safe.contains("##"), "{safe}");
+        assert_eq!(serde_json::from_str::<String>(&safe).expect("JSON"), text);
+    }
 
     #[test]
     fn colour_is_for_terminals_that_want_it() {

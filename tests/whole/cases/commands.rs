@@ -24,6 +24,10 @@ pub(super) const CASES: &[Case] = &[
     case("commands::exec_shows_drift", exec_drift),
     case("commands::exec_runs_like_a_step", exec_is_a_step),
     case("commands::exec_ends_at_its_deadline", exec_timeout),
+    case("commands::exec_prints_its_record", exec_json),
+    case("commands::exec_has_limits_below_the_ceiling", exec_limits),
+    case("commands::exec_does_without_a_broken_spec", exec_no_spec),
+    case("commands::exec_hides_what_it_was_given", exec_secret),
     case("commands::jsonl_is_valid_and_ends_with_the_verdict", jsonl),
     case("commands::json_is_one_document", json),
     case("commands::the_screen_without_a_terminal_has_no_escapes", no_escapes),
@@ -102,7 +106,7 @@ fn explain_env(env: &TestEnvironment) {
 
 fn schema(env: &TestEnvironment) {
     let names = env.proctor(["schema"]).exits(0);
-    for name in ["spec", "plan", "skill-evidence", "toolchain-evidence", "status", "event"] {
+    for name in ["spec", "plan", "skill-evidence", "toolchain-evidence", "status", "event", "exec"] {
         assert!(names.stdout.contains(name), "{name}\n{names}");
         let printed = env.proctor(["schema", name]).exits(0);
         let printed: Value = serde_json::from_str(&printed.stdout).expect("JSON");
@@ -203,6 +207,75 @@ fn exec_timeout(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
     let run = repo.proctor(&["exec", "--timeout-ms", "400", "--", "sh", "-c", "echo began; sleep 300"]).exits(4);
     assert!(run.everything().contains("began"), "{run}");
+}
+
+fn record_of(repo: &Repo<'_>, arguments: &[&str], code: i32) -> Value {
+    let run = repo.proctor(&[&["exec", "--format", "json"], arguments].concat()).exits(code);
+    let record: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run}"));
+    schemas::demand("exec", &record, &run);
+    record
+}
+
+fn exec_json(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let script = ["--", "sh", "-c", "echo out; echo err >&2; exit 7"];
+    let record = record_of(&repo, &script, 1);
+    assert_eq!((&record["verdict"], &record["exit_code"], &record["tier"]), (&"failed".into(), &1.into(), &1.into()));
+    let step = &record["step"];
+    assert_eq!((&step["exit_code"], &step["stdout_preview"]), (&7.into(), &"out\n".into()));
+    let drifted = record_of(&repo, &["--", "sh", "-c", "echo x >> README.md"], 3);
+    assert_eq!((&drifted["tier"], &drifted["tier_reasons"][0]), (&3.into(), &"drift".into()));
+    assert_eq!(drifted["step"]["drift"]["changes"][0]["path"], "README.md");
+    let run = repo.proctor(&["exec", "--format", "json", "--", "no-such-program-anywhere"]).exits(5);
+    assert!(run.stderr.contains("no-such-program-anywhere"), "{run}");
+    let run = repo.proctor(&["exec", "--format", "json", "--repo", "nowhere", "--", "true"]).exits(2);
+    let error: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run}"));
+    assert_eq!(error["error"]["exit_code"], 2);
+}
+
+fn exec_limits(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    machine::write(&env.root().join("proctord.toml"), "max_grace_ms = 900\n[ceiling]\nmemory = '1GiB'\n");
+    let config = env.root().join("proctord.toml");
+    let under = |limits: &[&str]| -> Vec<String> {
+        let words = [&["--config", config.to_str().expect("UTF-8"), "--grace-ms", "800"], limits, &["--", "true"]];
+        words.concat().into_iter().map(str::to_owned).collect()
+    };
+    let words =
+        under(&["--memory", "512MiB", "--pids", "64", "--disk", "64MiB", "--output", "1kB", "--open-files", "99"]);
+    let record = record_of(&repo, &words.iter().map(String::as_str).collect::<Vec<_>>(), 0);
+    let step = &record["step"];
+    let max = |name: &str| step["limits"][name]["max"].as_u64();
+    let found = ["memory", "pids", "disk", "output", "open_files"].map(max);
+    assert_eq!(found, [512 << 20, 64, 64 << 20, 1000, 99].map(Some), "{step:#}");
+    assert_eq!((&step["grace_ms"], &step["limits"]["cpu_seconds"]), (&800.into(), &"unlimited".into()));
+    for (limits, named) in [(["--memory", "2GiB"], "limits.memory"), (["--memory", "unlimited"], "limits.memory")] {
+        let words = [vec!["exec".to_owned()], under(&limits)].concat();
+        let run = repo.proctor(&words.iter().map(String::as_str).collect::<Vec<_>>()).exits(2);
+        assert!(run.stderr.contains(named) && run.stderr.contains("1GiB at most"), "{run}");
+    }
+}
+
+fn exec_no_spec(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true").with_default("timeout_ms: 4321"));
+    assert_eq!(record_of(&repo, &["--", "true"], 0)["step"]["timeout_ms"], 4321);
+    assert_ne!(record_of(&repo, &["--no-spec", "--", "true"], 0)["step"]["timeout_ms"], 4321);
+    repo.write("spec/verification.yaml", "version: 1\nskils: {}\n");
+    repo.proctor(&["exec", "--", "true"]).exits(2);
+    repo.proctor(&["exec", "--no-spec", "--", "true"]).exits(0);
+}
+
+fn exec_secret(env: &TestEnvironment) {
+    let value = "tok-0123456789abcdef";
+    let repo = env.repo(&Spec::of_script("true"));
+    let given = format!("DEPLOY_TOKEN={value}");
+    for form in [&["--format", "json"][..], &["--raw"], &[]] {
+        let words = [&["exec", "--env", &given], form, &["--", "sh", "-c", "echo \"<$DEPLOY_TOKEN>\""]].concat();
+        let run = repo.proctor(&words).exits(0);
+        assert!(!run.everything().contains(value) && run.everything().contains("<[redacted]>"), "{run}");
+    }
+    let run = repo.proctor(&["exec", "--env", &given, "--", value]).exits(5);
+    assert!(!run.everything().contains(value), "{run}");
 }
 
 fn jsonl(env: &TestEnvironment) {

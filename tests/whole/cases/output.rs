@@ -1,10 +1,13 @@
 //! What a step prints: hashed whole, kept within bounds, and harmless on a screen.
 
+use std::path::Path;
+
 use sha2::{Digest as _, Sha256};
 
 use proctor_core::digest::Sha256Hex;
 
-use crate::environment::TestEnvironment;
+use crate::environment::{Repo, TestEnvironment};
+use crate::machine;
 use crate::needs::{Case, case};
 use crate::spec::{Spec, Step};
 
@@ -16,6 +19,8 @@ pub(super) const CASES: &[Case] = &[
     case("output::escapes_do_not_reach_the_screen", escapes),
     case("output::a_ci_command_does_not_reach_the_screen_as_one", ci_commands),
     case("output::a_line_without_an_end_is_kept", no_newline),
+    case("output::a_secret_of_the_caller_is_neither_kept_nor_shown", secret),
+    case("output::a_secret_of_the_caller_is_not_shown_as_drift", drifting_secret),
 ];
 
 const FLOOD: usize = 200_000_000;
@@ -91,12 +96,70 @@ fn escapes(env: &TestEnvironment) {
 fn ci_commands(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("echo '::error file=x::forged'; echo '##vso[task.complete]'; exit 1"));
     let run = repo.run().exits(1);
-    let starts = |line: &str| line.starts_with("::") || line.starts_with("##vso");
-    assert!(!run.everything().lines().any(starts), "{run}");
+    let is_command = |line: &str| line.starts_with("::") || line.contains("##vso[");
+    assert!(!run.everything().lines().any(is_command), "{run}");
+    for format in ["json", "jsonl"] {
+        let run = repo.run_with(&["--format", format]).exits(1);
+        assert!(!run.everything().lines().any(is_command), "{run}");
+    }
+    for format in ["human", "json"] {
+        let script = "echo ' ::error::forged'; echo 'x ##vso[task.complete]' >&2";
+        let run = repo.proctor(&["exec", "--format", format, "--", "sh", "-c", script]).exits(0);
+        assert!(!run.everything().lines().any(|line| is_command(line.trim_start())), "{run}");
+    }
 }
 
 fn no_newline(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("printf 'no end'; exit 1"));
     repo.run().exits(1).says(&["no end\n"]);
     assert_eq!(repo.step("it")["stdout_preview"], "no end");
+}
+
+const SECRET: &str = "tok-0123456789abcdef";
+
+/// A repository whose step is let the caller's secret, and the step's script.
+fn repo_with_secret<'e>(env: &'e TestEnvironment, script: &str) -> Repo<'e> {
+    env.caller_has("DEPLOY_TOKEN", SECRET);
+    env.repo(&Spec::of_steps([Step::sh("it", script).with("env_allowlist: [DEPLOY_TOKEN]")]))
+}
+
+/// The secret stands in no output of a run and in no file that it left outside the repository's own.
+fn demand_no_secret(env: &TestEnvironment, repo: &Repo<'_>, code: i32) {
+    for format in ["human", "json", "jsonl"] {
+        let run = repo.run_with(&["--format", format]).exits(code);
+        assert!(!run.everything().contains(SECRET), "{format}: {run}");
+    }
+    let holds = |path: &Path| {
+        let bytes = std::fs::read(path).unwrap_or_default();
+        bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes())
+    };
+    let files = machine::walk(env.root()).into_iter().filter(|path| path.is_file());
+    let found: Vec<_> = files.filter(|path| holds(path)).collect();
+    assert!(found.is_empty(), "{found:?}");
+}
+
+fn secret(env: &TestEnvironment) {
+    let script =
+        "echo \"a $DEPLOY_TOKEN b\"; printf %s \"$DEPLOY_TOKEN\" | base64; echo \"x$DEPLOY_TOKEN\" >&2; exit 1";
+    let repo = repo_with_secret(env, script);
+    demand_no_secret(env, &repo, 1);
+    let step = repo.step("it");
+    assert_eq!(step["stderr_preview"], "x[redacted]\n");
+    assert!(step["stdout_preview"].as_str().expect("text").starts_with("a [redacted] b\n[redacted]"), "{step:#}");
+    assert_eq!((&step["stdout_redacted"], &step["stderr_redacted"]), (&2.into(), &1.into()));
+    let sha256 = Sha256Hex::of(format!("x{SECRET}\n").as_bytes());
+    assert_eq!(step["stderr_sha256"], sha256.as_str(), "the hash is that of what was written");
+    let object = env.state().join("objects").join(&sha256.as_str()[..2]).join(&sha256.as_str()[2..]);
+    let kept = |suffix: &str| object.with_extension(suffix).exists();
+    assert_eq!((kept("zst"), kept("redacted.zst")), (false, true));
+}
+
+fn drifting_secret(env: &TestEnvironment) {
+    let repo = repo_with_secret(env, "echo \"key = $DEPLOY_TOKEN\" >> README.md; touch \"$DEPLOY_TOKEN\"");
+    demand_no_secret(env, &repo, 3);
+    let step = repo.step("it");
+    let changes = step["drift"]["changes"].as_array().expect("a list");
+    let texts: Vec<&str> = changes.iter().filter_map(|change| change["diff"]["text"].as_str()).collect();
+    assert!(texts.iter().any(|text| text.contains("+key = [redacted]\n")), "{step:#}");
+    assert!(changes.iter().any(|change| change["path"] == "[redacted]"), "{step:#}");
 }
