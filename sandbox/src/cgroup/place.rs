@@ -39,6 +39,11 @@ impl Holds {
         }
         holds
     }
+
+    /// What the two hold together.
+    pub(super) fn with(self, other: Self) -> Self {
+        Self { memory: self.memory || other.memory, pids: self.pids || other.pids, cpu: self.cpu || other.cpu }
+    }
 }
 
 impl fmt::Display for Holds {
@@ -196,6 +201,7 @@ mod tests {
     #[test]
     fn what_is_held_is_named() {
         assert_eq!(Holds::of(["memory", "pids", "cpuacct", "io"]).to_string(), "memory, pids, cpu");
+        assert_eq!(Holds::of(["pids"]).with(Holds::of(["memory"])).to_string(), "memory, pids");
         assert_eq!(Holds::default().to_string(), "");
     }
 }

@@ -1,7 +1,6 @@
 //! The search for a place in which groups can be made, from the best to the last resort, and what
 //! is said where there is none.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -171,9 +170,9 @@ impl Seat {
     /// What it can do, such as `cgroup v1: memory, pids; cgroup v2: cpu`.
     pub fn describe(&self) -> String {
         let of = |version| {
-            let held = self.0.branches.iter().filter(|branch| branch.version == version);
-            let words: Vec<_> = held.map(|branch| branch.holds.to_string()).filter(|words| !words.is_empty()).collect();
-            (!words.is_empty()).then(|| format!("{}: {}", name(version), words.join(", ")))
+            let trees = self.0.branches.iter().filter(|branch| branch.version == version);
+            let holds = trees.map(|branch| branch.holds).reduce(Holds::with)?;
+            Some(format!("{}: {holds}", name(version)))
         };
         let parts: Vec<_> = [Version::V1, Version::V2].into_iter().filter_map(of).collect();
         let scope = if self.0.scope { " (systemd scope)" } else { "" };
@@ -219,6 +218,8 @@ const MOUNT: &str = "mount cgroup v2, writable, at /sys/fs/cgroup; in a containe
                      writable /sys/fs/cgroup";
 const SCOPE: &str = "start proctor by `systemd-run --user --scope -p Delegate=yes` (as root without `--user`), or \
                      alone in a cgroup that belongs to its user";
+const LEGACY: &str = "boot the machine with cgroup v2 (`systemd.unified_cgroup_hierarchy=1`), or have root make a group \
+                      for proctor's user in the memory and pids trees, give it away and move the shell into it";
 const BUS: &str = "let systemd answer: `loginctl enable-linger` starts the manager of a user's units, the package \
                    `dbus-user-session` its bus; or start proctor alone in a cgroup that belongs to its user";
 const UNIT: &str = "put `Delegate=yes` into the `[Service]` section of the unit that starts proctor";
@@ -234,7 +235,10 @@ impl Unusable {
             Self::Undelegated(_) | Self::Shared { .. } | Self::Threaded(_) => Some(SCOPE),
             Self::Scope(_) => Some(BUS),
             Self::Controllers(_) => Some(CONTROLLERS),
-            Self::Refused { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => Some(SCOPE),
+            Self::Refused { version, error } if error.kind() == io::ErrorKind::PermissionDenied => match version {
+                Version::V1 => Some(LEGACY),
+                Version::V2 => Some(SCOPE),
+            },
             Self::NoUnified | Self::NoLegacy | Self::Elsewhere(_) | Self::Refused { .. } => None,
         }
     }
@@ -253,10 +257,4 @@ fn read_places(roots: &Roots) -> Vec<Place> {
 /// Nothing that is guarded here can be left half done.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl fmt::Display for Seat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.describe())
-    }
 }

@@ -64,8 +64,9 @@ impl Drop for Subtree {
 
 /// Makes the directory of a group, closed to other users: whoever can open it can lock it.
 pub(super) fn make(dir: &Path) -> io::Result<()> {
+    let above = dir.parent().unwrap_or(dir).display();
     let made = DirBuilder::new().mode(0o700).create(dir);
-    made.map_err(|error| io::Error::new(error.kind(), format!("making the group `{}`: {error}", dir.display())))
+    made.map_err(|error| io::Error::new(error.kind(), format!("making a group in `{above}`: {error}")))
 }
 
 /// Removes what owners that are no more left below `base`: the groups of their attempts, with
