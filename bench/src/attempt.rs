@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use proctor_core::outcome::Outcome;
 use proctor_core::plan::PlannedStep;
 use proctor_runner::{CancellationToken, Session};
@@ -26,8 +26,14 @@ const LARGE: usize = 2 << 30;
 /// How much memory must be left beside it.
 const ROOM: u64 = 1 << 30;
 
+/// How long a sandbox of the pool may take to get ready, and how often is looked.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(1);
+
 /// What one attempt of ours may cost of one of bubblewrap's.
 const COLD: f64 = 0.7;
+/// The same of one from the pool.
+const POOL: f64 = 0.25;
 /// What a large parent may add.
 const UNCHANGED: f64 = 1.15;
 
@@ -37,6 +43,7 @@ struct Samples {
     plain: Sample,
     peer: Sample,
     cold: Sample,
+    pool: Sample,
 }
 
 /// Measures, prints, and holds the medians to their bars. RUNS is how many rounds.
@@ -68,27 +75,31 @@ pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
         left -= block;
     }
     small.show(&heading(&format!("{runs} rounds, milliseconds")), "");
-    hold(bars, "an attempt", &small);
+    hold(bars, "", &small);
     if has_room {
         large.show("", " with 2 GiB");
-        hold(bars, "an attempt with 2 GiB resident in the parent", &large);
-        let grown = ratio(large.cold.median(), small.cold.median());
-        bars.at_most("an attempt with 2 GiB resident to one without", grown, UNCHANGED);
+        hold(bars, " with 2 GiB resident", &large);
+        for (name, large, small) in [("cold", &large.cold, &small.cold), ("pool", &large.pool, &small.pool)] {
+            let grown = ratio(large.median(), small.median());
+            bars.at_most(&format!("{name} with 2 GiB resident to {name} without"), grown, UNCHANGED);
+        }
     } else {
         println!("skipped: a parent with 2 GiB resident needs 3 GiB of free memory");
     }
     bench.breakdown(runs)
 }
 
-fn hold(bars: &mut Bars, what: &str, samples: &Samples) {
+fn hold(bars: &mut Bars, with: &str, samples: &Samples) {
     let peer = samples.peer.median();
-    bars.at_most(&format!("{what} to bubblewrap's"), ratio(samples.cold.median(), peer), COLD);
+    bars.at_most(&format!("cold{with} to bubblewrap"), ratio(samples.cold.median(), peer), COLD);
+    bars.at_most(&format!("pool{with} to bubblewrap"), ratio(samples.pool.median(), peer), POOL);
 }
 
 impl Samples {
     fn show(&self, heading: &str, with: &str) {
         println!("{heading}");
-        let rows = [("posix_spawn", &self.plain), ("bubblewrap", &self.peer), ("proctor, cold", &self.cold)];
+        let ours = [("proctor, cold", &self.cold), ("proctor, pool", &self.pool)];
+        let rows = [("posix_spawn", &self.plain), ("bubblewrap", &self.peer)].into_iter().chain(ours);
         for (name, sample) in rows {
             let times = ratio(sample.median(), self.peer.median());
             println!("{} {times:>7.2} x bubblewrap", row(&format!("{name}{with}"), sample));
@@ -99,7 +110,9 @@ impl Samples {
 /// The contestants.
 struct Bench<'a> {
     arena: &'a Arena,
-    session: Session,
+    /// A session whose pool stays empty.
+    cold: Session,
+    pool: Session,
     step: PlannedStep,
     plain: Command,
     peer: Command,
@@ -107,10 +120,10 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(arena: &'a Arena, place: &Place) -> Result<Self> {
-        let session = arena.session(CancellationToken::new())?;
         Ok(Self {
             arena,
-            session,
+            cold: arena.session(CancellationToken::new())?,
+            pool: arena.session(CancellationToken::new())?,
             step: step(&[COMMAND])?,
             plain: program::quiet(COMMAND, &[]),
             peer: bubblewrap(&place.repository().display().to_string()),
@@ -121,29 +134,45 @@ impl<'a> Bench<'a> {
         for _ in 0..count {
             samples.plain.push(program::timed(&mut self.plain)?);
             samples.peer.push(program::timed(&mut self.peer)?);
-            samples.cold.push(self.cold()?);
+            samples.cold.push(self.attempt(&self.cold)?);
+            self.warm()?;
+            samples.pool.push(self.attempt(&self.pool)?);
         }
         Ok(())
     }
 
-    fn cold(&self) -> Result<Duration> {
+    fn attempt(&self, session: &Session) -> Result<Duration> {
         let began = Instant::now();
-        self.arena.run(&self.session, &self.step, Outcome::Passed)?;
+        self.arena.run(session, &self.step, Outcome::Passed)?;
         Ok(began.elapsed())
+    }
+
+    /// Waits until a sandbox is ready: that is what a pool is for.
+    fn warm(&self) -> Result<()> {
+        self.arena.runtime().block_on(async {
+            self.pool.warm(&self.step, 1).await?;
+            let until = Instant::now() + PATIENCE;
+            while self.pool.ready() == 0 {
+                ensure!(Instant::now() < until, "no sandbox of the pool is ready after {PATIENCE:?}");
+                tokio::time::sleep(LOOK).await;
+            }
+            Ok(())
+        })
     }
 
     /// Where the time of an attempt goes: rounds of their own, since listening costs too.
     fn breakdown(&self, runs: usize) -> Result<()> {
         let stages = Stages::listen()?;
-        let mut whole = Sample::default();
+        let (mut cold, mut pool) = (Sample::default(), Sample::default());
         for _ in 0..runs {
-            whole.push(self.cold()?);
+            cold.push(self.attempt(&self.cold)?);
         }
-        println!("{}", heading("where it goes"));
-        for (stage, sample) in stages.samples() {
-            println!("{}", row(&stage, &sample));
+        stages.show("where a cold one goes", &cold);
+        for _ in 0..runs {
+            self.warm()?;
+            pool.push(self.attempt(&self.pool)?);
         }
-        println!("{}", row("all of it", &whole));
+        stages.show("where one of the pool goes", &pool);
         Ok(())
     }
 }

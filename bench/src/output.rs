@@ -13,7 +13,7 @@ use proctor_runner::{CancellationToken, Session};
 use tokio::time::Instant;
 
 use crate::arena::{Arena, Place, step};
-use crate::figures::{Bars, Sample, heading, ratio, row};
+use crate::figures::{Bars, Sample, heading, millis, ratio, row};
 use crate::{machine, program};
 
 /// The share of the peer's throughput that ours must reach.
@@ -22,6 +22,11 @@ const SHARE: f64 = 0.7;
 const FLAT: u64 = 32 << 20;
 /// The short one, in bytes.
 const SHORT: u64 = 1 << 20;
+
+/// When a step ends that would print for ever.
+const DEADLINE: Duration = Duration::from_millis(300);
+/// How late it may end, in milliseconds.
+const LATE: f64 = 100.0;
 
 /// An output, as a command line of a shell; it takes the number of bytes.
 struct Source {
@@ -55,7 +60,7 @@ pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
         bench.speed(source, bytes, runs, bars)?;
         bench.memory(source, bytes, bars)?;
     }
-    Ok(())
+    bench.flood(runs, bars)
 }
 
 struct Bench<'a> {
@@ -99,6 +104,22 @@ impl Bench<'_> {
         let more = long.saturating_sub(short);
         let figure = format!("{} KiB beyond {} KiB", more >> 10, short >> 10);
         bars.held(&format!("memory is flat over {}", source.name), more <= FLAT, &figure);
+        Ok(())
+    }
+
+    /// How late a step ends that fills both of its streams: reading must not keep the deadline
+    /// from being seen.
+    fn flood(&self, runs: usize, bars: &mut Bars) -> Result<()> {
+        let mut planned = step(&["sh", "-c", "yes >&2 & exec yes"])?;
+        (planned.timeout_ms, planned.grace_ms) = (u64::try_from(DEADLINE.as_millis())?, 0);
+        let mut late = Sample::default();
+        for _ in 0..runs {
+            let report = self.arena.run(&self.session, &planned, Outcome::TimedOut)?;
+            late.push(Duration::from_millis(report.evidence.duration_ms).saturating_sub(DEADLINE));
+        }
+        println!("{}", heading("late by, milliseconds"));
+        println!("{}", row("both streams full", &late));
+        bars.at_most("milliseconds late where both streams are full", millis(late.median()), LATE);
         Ok(())
     }
 

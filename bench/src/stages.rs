@@ -11,7 +11,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
-use crate::figures::Sample;
+use crate::figures::{Sample, heading, row};
 
 /// The stages that were heard of, by the order in which they were first heard.
 #[derive(Debug, Default, Clone)]
@@ -36,10 +36,14 @@ impl Stages {
         Ok(stages)
     }
 
-    /// What was heard, in its order.
-    pub(crate) fn samples(&self) -> Vec<(String, Sample)> {
-        let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.order.iter().map(|stage| (stage.clone(), heard.samples[stage].clone())).collect()
+    /// Prints what was heard, in its order, and begins anew.
+    pub(crate) fn show(&self, what: &str, whole: &Sample) {
+        let heard = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        println!("{}", heading(what));
+        for stage in &heard.order {
+            println!("{}", row(stage, &heard.samples[stage]));
+        }
+        println!("{}", row("all of it", whole));
     }
 
     fn hear(&self, stage: String, took: Duration) {

@@ -67,6 +67,27 @@ impl Session {
         Ok(StepReport { evidence, verdict, exit_code, tier, tier_reasons, doubts })
     }
 
+    /// Has up to `wanted` sandboxes wait for commands like `step`, eight at most: such a command
+    /// then skips the set-up. Each serves one; nothing refills them but another call. Returns when
+    /// they are started, and [`ready`](Self::ready) tells when they are there.
+    ///
+    /// # Errors
+    /// No sandbox can be had.
+    pub async fn warm(&self, step: &PlannedStep, wanted: usize) -> Result<(), EngineError> {
+        let (policy, _) = self.context.policy(&skill_of(step)?, step)?;
+        let context = Arc::clone(&self.context);
+        let work = tokio::task::spawn_blocking(move || {
+            context.launcher.warm(&context.space, &context.tree.repository.facts, &policy, wanted)
+        });
+        let warmed = work.await.map_err(|error| EngineError::Internal(format!("warming ended badly: {error}")))?;
+        Ok(warmed?)
+    }
+
+    /// How many sandboxes wait for a command and are ready for it.
+    pub fn ready(&self) -> usize {
+        self.context.space.ready()
+    }
+
     /// What is kept of an output of this session.
     ///
     /// # Errors
