@@ -224,7 +224,7 @@ fn wait(control: BorrowedFd<'_>, init: &OwnedFd, words: &mut Words, outer: Outer
         if !alone && is_alone(control)? {
             alone = true;
             end(init);
-        } else if let (true, Some(outer)) = (asked, outer.take()) {
+        } else if asked && let Some(outer) = outer.take() {
             serve_claim(control, init, words, outer)?;
         }
     }
