@@ -38,8 +38,17 @@ pub(super) fn take(places: &[Place], manager: Manager) -> Result<Branch, Unusabl
     if let Some(kind) = &kind {
         check_alone(base, kind.trim(), manager)?;
     }
-    subtree::sweep(base, Instant::now() + SWEEP);
+    sweep(base);
     divide(base, kind.is_some()).map_err(|error| Unusable::Refused { version: Version::V2, error })
+}
+
+/// Each owner has a scope of its own: what one of them left lies beside ours.
+fn sweep(base: &Path) {
+    let until = Instant::now() + SWEEP;
+    subtree::sweep(base, until);
+    if is_our_scope(base) {
+        scope::siblings(base).iter().for_each(|scope| subtree::sweep(scope, until));
+    }
 }
 
 /// Whether the group may bound memory and processes.

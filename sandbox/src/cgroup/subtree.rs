@@ -77,7 +77,7 @@ pub(super) fn sweep(base: &Path, until: Instant) {
         if Instant::now() >= until {
             return;
         }
-        if !entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+        if !entry.file_name().to_str().is_some_and(is_name) {
             continue;
         }
         let dir = entry.path();
@@ -151,6 +151,15 @@ fn name() -> io::Result<String> {
     Ok(format!("{PREFIX}{}-{:08x}", std::process::id(), u32::from_ne_bytes(random)))
 }
 
+/// Whether [`name`] has made it: others may begin theirs with the same word, systemd's scope of
+/// ours among them.
+fn is_name(name: &str) -> bool {
+    let parts = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'));
+    parts.is_some_and(|(pid, random)| {
+        pid.parse::<u32>().is_ok() && random.len() == 8 && u32::from_str_radix(random, 16).is_ok()
+    })
+}
+
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "tests build plain directories")]
 mod tests {
@@ -176,16 +185,26 @@ mod tests {
     #[test]
     fn in_plain_directories_what_nobody_holds_is_swept_and_nothing_else() {
         let base = tempfile::tempdir().expect("tempdir");
-        for dir in ["proctor-1-abc/1", "proctor-1-abc/daemon", "proctor-2-abc", "other/1"] {
+        let others = ["proctor-3.scope/1", "proctor-4-0000000g/1", "proctor-tests/1", "other/1"];
+        for dir in ["proctor-1-01234567/1", "proctor-1-01234567/daemon", "proctor-2-89abcdef"].iter().chain(&others) {
             fs::create_dir_all(base.path().join(dir)).expect("mkdir");
         }
-        fs::write(base.path().join("proctor-file"), "").expect("write");
-        std::os::unix::fs::symlink("other", base.path().join("proctor-link")).expect("symlink");
+        let (file, link) = ("proctor-5-01234567", "proctor-6-01234567");
+        fs::write(base.path().join(file), "").expect("write");
+        std::os::unix::fs::symlink("other", base.path().join(link)).expect("symlink");
         sweep(base.path(), soon());
-        let mut left: Vec<_> = fs::read_dir(base.path()).expect("list").flatten().map(|e| e.file_name()).collect();
-        left.sort();
-        assert_eq!(left, ["other", "proctor-file", "proctor-link"]);
-        assert!(base.path().join("other/1").exists());
+        assert!(others.iter().all(|dir| base.path().join(dir).exists()));
+        assert!(base.path().join(file).exists() && base.path().join(link).is_symlink());
+        let left = fs::read_dir(base.path()).expect("list").count();
+        assert_eq!(left, others.len() + 2);
+    }
+
+    #[test]
+    fn names_are_recognised() {
+        assert!(is_name(&name().expect("random")));
+        for other in ["proctor-1", "proctor-1.scope", "proctor--01234567", "proctor-1-0123456", "x-1-01234567"] {
+            assert!(!is_name(other), "{other}");
+        }
     }
 
     #[test]
