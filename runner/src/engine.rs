@@ -288,7 +288,7 @@ impl Engine {
         self.state.ensure(EMPTY_DIR, 0o755)?;
         let found = Toolchains::find(&Look {
             home: &self.config.home,
-            operator: &self.config.operator.tool_mounts,
+            operator: &self.config.operator,
             caller: &self.config.caller_env,
             kept: [repo, &self.state_path],
             empty: &self.state_path.join(EMPTY_DIR),

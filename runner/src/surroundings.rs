@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use proctor_core::spec::Operator;
 use proctor_sandbox::{ToolKind, ToolMount};
 
 use credentials::Credentials;
@@ -65,8 +66,8 @@ const SYSTEM_PATH: [&str; 7] =
 pub(crate) struct Look<'a> {
     /// The caller's home.
     pub home: &'a Path,
-    /// The operator's own paths; `~/` is the home.
-    pub operator: &'a [String],
+    /// Whose mounts and masks count too; `~/` is the home.
+    pub operator: &'a Operator,
     /// The caller's environment.
     pub caller: &'a BTreeMap<String, String>,
     /// What no toolchain may show: the repository, which a step sees by its layers alone, and
@@ -101,7 +102,7 @@ impl Toolchains {
         let (cargo, rustup) = (place("CARGO_HOME", ".cargo"), place("RUSTUP_HOME", ".rustup"));
         let mut shown = Shown::new(look);
         shown.built_in(&cargo, &rustup);
-        look.operator.iter().for_each(|path| shown.by_operator(&expand(path, look.home)));
+        look.operator.tool_mounts.iter().for_each(|path| shown.by_operator(&expand(path, look.home)));
         shown.versions();
         let places = shown.finish();
         let masks = Credentials { look, cargo: &cargo, places: &places }.masks();

@@ -40,6 +40,9 @@ pub struct Operator {
     /// Paths that are shown to steps read-only, beside those that are found by themselves; each
     /// is absolute or starts with `~/`.
     pub tool_mounts: Vec<String>,
+    /// Files and directories in them that steps see as empty, beside those that are known to
+    /// hold credentials; each is absolute or starts with `~/`.
+    pub tool_masks: Vec<String>,
 }
 
 /// What the operator says for specs that say nothing; `None` leaves the built-in value.
@@ -102,6 +105,7 @@ impl Default for Operator {
             ceiling: LimitSettings::default().or_unlimited(),
             defaults: OperatorDefaults::default(),
             tool_mounts: Vec::new(),
+            tool_masks: Vec::new(),
         }
     }
 }
@@ -130,6 +134,8 @@ struct OperatorFile {
     defaults: Option<DefaultsFile>,
     /// Paths that are shown to steps read-only: absolute, or starting with `~/`.
     tool_mounts: Option<Vec<String>>,
+    /// Files and directories that steps see as empty: absolute, or starting with `~/`.
+    tool_masks: Option<Vec<String>>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
@@ -248,10 +254,11 @@ impl Operator {
                 limits: limits(defaults.and_then(|d| d.limits.as_ref())),
             },
             tool_mounts: file.tool_mounts.clone().unwrap_or_default(),
+            tool_masks: file.tool_masks.clone().unwrap_or_default(),
         }
     }
 
-    /// Defaults above the operator's own ceiling, and mounts that name no place.
+    /// Defaults above the operator's own ceiling, and mounts and masks that name no place.
     fn contradictions(&self) -> impl Iterator<Item = Diagnostic> {
         let (of, most) = (self.defaults.limits, self.ceiling);
         let of_number = |number: Option<u64>| number.map(Limit::Max);
@@ -270,10 +277,14 @@ impl Operator {
         let above = above.map(|(name, ..)| {
             Diagnostic::unplaced(Code::BadConfig, format!("`defaults.{name}` is above the ceiling of the same file"))
         });
-        let placeless = self.tool_mounts.iter().filter(|path| !path.starts_with('/') && !path.starts_with("~/"));
+        let tools = self.tool_mounts.iter().chain(&self.tool_masks);
+        let placeless = tools.filter(|path| !path.starts_with('/') && !path.starts_with("~/"));
         above.chain(placeless.map(|path| {
             let path = super::diagnostic::quoted(path);
-            Diagnostic::unplaced(Code::BadConfig, format!("the tool mount {path} is neither absolute nor below `~/`"))
+            Diagnostic::unplaced(
+                Code::BadConfig,
+                format!("{path} of `tool_mounts` or `tool_masks` is neither absolute nor below `~/`"),
+            )
         }))
     }
 }
@@ -316,13 +327,14 @@ mod tests {
     #[test]
     fn a_file_is_read() {
         let text = "allow_network = false\nmax_timeout_ms = 900000\nmax_tier = 1\ntool_mounts = ['~/.cargo', '/opt/x']\n\
-            [ceiling]\nmemory = '8GiB'\n[defaults.limits]\nmemory = '4GiB'\npids = 100\n";
+            tool_masks = ['~/.cargo/x']\n[ceiling]\nmemory = '8GiB'\n[defaults.limits]\nmemory = '4GiB'\npids = 100\n";
         let operator = Operator::parse(text).expect("reads");
         assert!(!operator.allow_network);
         assert_eq!(operator.max_timeout_ms, Limit::Max(900_000));
         assert_eq!(operator.ceiling.memory, Limit::Max(8 << 30));
         assert_eq!(operator.defaults.limits.pids, Some(Limit::Max(100)));
         assert_eq!(operator.tool_mounts, ["~/.cargo", "/opt/x"]);
+        assert_eq!(operator.tool_masks, ["~/.cargo/x"]);
     }
 
     #[test]
@@ -342,8 +354,8 @@ mod tests {
 
     #[test]
     fn a_default_above_the_ceiling_is_refused() {
-        let text = "max_timeout_ms = 10\ntool_mounts = ['x']\n[ceiling]\nmemory = 5\npids = 9\n[defaults]\ntimeout_ms = 11\n\
+        let text = "max_timeout_ms = 10\ntool_mounts = ['x']\ntool_masks = ['y']\n[ceiling]\nmemory = 5\npids = 9\n[defaults]\ntimeout_ms = 11\n\
             [defaults.limits]\nmemory = 'unlimited'\npids = 9\n";
-        assert_eq!(Operator::parse(text).expect_err("contradicts itself").len(), 3);
+        assert_eq!(Operator::parse(text).expect_err("contradicts itself").len(), 4);
     }
 }

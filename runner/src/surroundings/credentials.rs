@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use proctor_sandbox::{ToolKind, ToolMount};
 
-use super::{Look, Places};
+use super::{Look, Places, expand};
 
 /// Files and directories below a home that are there to hold credentials, or hold what somebody
 /// typed. The built-in list of tools names none of them; the operator's may name what they lie in.
@@ -115,7 +115,8 @@ impl Credentials<'_> {
             let versions = fs::read_dir(home.join(dir)).into_iter().flatten().flatten();
             versions.map(move |version| version.path().join(file))
         }));
-        named.chain(anywhere).chain(settings.filter(|path| path.exists() && holds_secret(path)))
+        let by_operator = self.look.operator.tool_masks.iter().map(|path| expand(path, home));
+        named.chain(by_operator).chain(anywhere).chain(settings.filter(|path| path.exists() && holds_secret(path)))
     }
 
     /// Where a step would see a file of the host: at its own path unless that is hidden, and

@@ -38,7 +38,13 @@ impl Dir {
     /// What is found with this as the home, where everything but `visible` is hidden.
     fn look(&self, caller: &[(&str, &str)], operator: &[&str], visible: Option<&Path>) -> Toolchains {
         let caller = caller.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let operator: Vec<String> = operator.iter().map(|path| (*path).to_owned()).collect();
+        // What begins with `!` is a mask.
+        let (masks, mounts): (Vec<&str>, Vec<&str>) = operator.iter().partition(|path| path.starts_with('!'));
+        let operator = Operator {
+            tool_mounts: mounts.iter().map(|path| (*path).to_owned()).collect(),
+            tool_masks: masks.iter().map(|path| path.replace('!', "")).collect(),
+            ..Operator::default()
+        };
         Toolchains::find(&Look {
             home: &self.path,
             operator: &operator,
@@ -146,16 +152,18 @@ fn credentials_in_what_is_shown_are_masked() {
         (".nvm/versions/node/v2/etc/npmrc", "prefix=/x"),
         (".pyenv/versions/v1/pip.conf", "[global]\nindex-url = https://u:p@x/"),
         ("secrets/npmrc", ""),
+        ("tools/private/key", ""),
         ("tools/x", ""),
     ]);
     home.link("tools/.npmrc", &home.at("secrets/npmrc"));
-    let found = home.look(&[], &["~/.cargo", "~/.config", "~/tools", "~/secrets"], None);
+    let found = home.look(&[], &["~/.cargo", "~/.config", "~/tools", "~/secrets", "!~/tools/private/key"], None);
     let expected = [
         ".cargo/config.toml",
         ".cargo/credentials.toml",
         ".nvm/versions/node/v1/etc/npmrc",
         ".pyenv/versions/v1/pip.conf",
         "secrets/npmrc",
+        "tools/private/key",
     ];
     assert_eq!(masked(&found), expected.map(|path| home.at(path)));
     assert!(shown(&found).contains(&(home.at(".config/gh"), home.at("state/empty"))));
