@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::names::{ProfileName, StepName};
-use proctor_core::plan::{Argv, Limit, Network, Plan, PlannedStep, ReadOnly, SkillOrder};
+use proctor_core::plan::{Argv, Limit, Limits, Network, Plan, PlannedStep, ReadOnly, SkillOrder};
 use proctor_core::spec::{self, Adhoc, Code, Diagnostic, LimitSettings, Operator, Resolved, Spec, built_in};
 
 fn spec_of(text: &str) -> Spec {
@@ -190,6 +190,34 @@ fn one_command_is_planned_as_a_step_would_be() {
     let strict = Operator { allow_network: false, ..Operator::default() };
     let found = spec::adhoc_step(&adhoc, name(), None, &strict).expect_err("over the ceiling");
     assert_eq!((found.len(), found[0].span), (1, None));
+}
+
+#[test]
+fn one_command_has_the_limits_that_were_said_below_the_ceiling() {
+    let limits =
+        LimitSettings { memory: Some(Limit::Max(1 << 20)), disk: Some(Limit::Unlimited), ..Default::default() };
+    let adhoc = Adhoc {
+        cmd: Argv::new(vec!["make".into()]).expect("a command"),
+        workdir: None,
+        timeout_ms: None,
+        grace_ms: Some(7),
+        network: None,
+        read_only: None,
+        env_allowlist: None,
+        env: BTreeMap::new(),
+        limits,
+    };
+    let name = || StepName::new("a").expect("a name");
+    let step = spec::adhoc_step(&adhoc, name(), None, &Operator::default()).expect("a step");
+    let expected = Limits { memory: Limit::Max(1 << 20), disk: Limit::Unlimited, ..built_in::LIMITS };
+    assert_eq!((step.grace_ms, step.limits), (7, expected));
+    let ceiling = Limits { memory: Limit::Max(1 << 19), disk: Limit::Max(1 << 30), ..Operator::default().ceiling };
+    let strict = Operator { ceiling, max_grace_ms: Limit::Max(6), ..Operator::default() };
+    let found = spec::adhoc_step(&adhoc, name(), None, &strict).expect_err("over the ceiling");
+    let messages: Vec<&str> = found.iter().map(|problem| problem.message.as_str()).collect();
+    for field in ["`grace_ms` is 7", "`limits.memory` is 1MiB", "`limits.disk` is unlimited"] {
+        assert!(messages.iter().any(|message| message.starts_with(field)), "{messages:?}");
+    }
 }
 
 #[test]

@@ -73,3 +73,30 @@ impl Redactor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::Doubt;
+
+    #[test]
+    fn no_text_of_a_record_keeps_a_secret() {
+        let redactor = Redactor::of([("A_TOKEN", "s3cr3t-value")], |_| false);
+        let mut event = RunEvent::Doubted { doubt: Doubt::Internal, message: "`s3cr3t-value` did not start".into() };
+        redactor.clean_event(&mut event);
+        assert_eq!(event, RunEvent::Doubted { doubt: Doubt::Internal, message: "`[redacted]` did not start".into() });
+        let mut drift = StepDrift::default();
+        for diff in [
+            Diff::Whole { text: "+s3cr3t-value\n".into() },
+            Diff::Truncated { text: "+s3cr3t-value\n".into(), omitted_lines: 1 },
+            Diff::Omitted { reason: "s3cr3t-value".into() },
+            Diff::Binary,
+        ] {
+            let (path, kind) = ("a/s3cr3t-value".to_owned(), crate::drift::ChangeKind::Created);
+            drift.changes.push(crate::drift::Change { path, kind, before: None, after: None, diff });
+        }
+        redactor.clean_drift(&mut drift);
+        let written = String::from_utf8(crate::canonical::to_vec(&drift)).expect("UTF-8");
+        assert_eq!((written.contains("s3cr3t"), written.matches("[redacted]").count()), (false, 7));
+    }
+}

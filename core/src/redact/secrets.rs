@@ -13,7 +13,7 @@ pub const MIN_SECRET: usize = 8;
 const MAX_ENCODED: usize = 4 << 10;
 
 /// What makes a name one of a secret wherever it stands, `_` and the like left out.
-const ANYWHERE: [&str; 14] = [
+const ANYWHERE: [&str; 15] = [
     "TOKEN",
     "SECRET",
     "PASSWORD",
@@ -28,10 +28,11 @@ const ANYWHERE: [&str; 14] = [
     "SESSIONKEY",
     "SIGNINGKEY",
     "ENCRYPTIONKEY",
+    "AUTHCONFIG",
 ];
-/// The same, as a word by itself: `AUTH` and not `AUTHOR`, `KEY` and not `KEYBOARD`.
-const WORDS: [&str; 11] =
-    ["AUTH", "AUTHORIZATION", "OAUTH", "CRED", "CREDS", "DSN", "JWT", "KEY", "PASS", "PAT", "PWD"];
+/// The same, as the last word, numbers aside: `HTTP_AUTH` and not `AUTHOR`, `STRIPE_KEY_2` and not
+/// `KEY_TYPE`, whose value is an ordinary word.
+const LAST: [&str; 11] = ["AUTH", "AUTHORIZATION", "OAUTH", "CRED", "CREDS", "DSN", "JWT", "KEY", "PASS", "PAT", "PWD"];
 /// Names that only look like it.
 const PLACES: [&str; 2] = ["PWD", "OLDPWD"];
 /// The least length of a user name in a URL that is a token and no name.
@@ -64,9 +65,10 @@ pub(super) fn of<'e>(
 pub fn is_secret_name(name: &str) -> bool {
     let words = words(name);
     let joined = words.concat();
+    let named = |word: &&String| !word.bytes().all(|byte| byte.is_ascii_digit());
+    let last = words.iter().rev().find(named).map(|word| word.trim_end_matches(|c: char| c.is_ascii_digit()));
     !PLACES.contains(&name)
-        && (ANYWHERE.iter().any(|part| joined.contains(part))
-            || words.iter().any(|word| WORDS.contains(&word.as_str())))
+        && (ANYWHERE.iter().any(|part| joined.contains(part)) || last.is_some_and(|last| LAST.contains(&last)))
 }
 
 /// The words of a name in capitals: `npm_authToken` is `NPM`, `AUTH`, `TOKEN`.
@@ -183,12 +185,26 @@ mod tests {
             "SENTRY_DSN",
             "SESSION_COOKIE",
             "SSH_PRIVATE_KEY",
-            "STRIPE_KEY",
+            "STRIPE_KEY_2",
+            "DEPLOY_KEY3",
+            "DOCKER_AUTH_CONFIG",
             "apiKey",
         ];
-        let plain = ["PATH", "PWD", "OLDPWD", "GIT_AUTHOR_NAME", "KEYBOARD", "LANG", "BYPASS", "PATTERN", "XAUTHORITY"];
-        assert_eq!(secret.map(is_secret_name), [true; 15]);
-        assert_eq!(plain.map(is_secret_name), [false; 9]);
+        let plain = [
+            "PATH",
+            "PWD",
+            "OLDPWD",
+            "GIT_AUTHOR_NAME",
+            "KEYBOARD",
+            "LANG",
+            "BYPASS",
+            "KEY_TYPE",
+            "AUTH_METHOD",
+            "_",
+            "2",
+        ];
+        assert_eq!(secret.map(is_secret_name), [true; 17]);
+        assert_eq!(plain.map(is_secret_name), [false; 11]);
     }
 
     #[test]
