@@ -38,17 +38,8 @@ pub(super) fn take(places: &[Place], manager: Manager) -> Result<Branch, Unusabl
     if let Some(kind) = &kind {
         check_alone(base, kind.trim(), manager)?;
     }
-    sweep(base);
+    subtree::sweep_around(base, &place.top, Instant::now() + SWEEP);
     divide(base, kind.is_some()).map_err(|error| Unusable::Refused { version: Version::V2, error })
-}
-
-/// Each owner has a scope of its own: what one of them left lies beside ours.
-fn sweep(base: &Path) {
-    let until = Instant::now() + SWEEP;
-    subtree::sweep(base, until);
-    if is_our_scope(base) {
-        scope::siblings(base).iter().for_each(|scope| subtree::sweep(scope, until));
-    }
 }
 
 /// Whether the group may bound memory and processes.

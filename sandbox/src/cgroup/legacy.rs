@@ -38,7 +38,7 @@ fn sweep(places: &[Place]) {
     let until = Instant::now() + SWEEP;
     for version in [Version::V2, Version::V1] {
         let same = places.iter().filter(|place| place.version == version);
-        same.for_each(|place| subtree::sweep(&place.dir, until));
+        same.for_each(|place| subtree::sweep_around(&place.dir, &place.top, until));
     }
 }
 

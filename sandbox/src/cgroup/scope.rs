@@ -5,7 +5,7 @@
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -60,18 +60,6 @@ pub(super) fn enter(roots: &Roots) -> Result<(), Unusable> {
 /// The name of the scope of this process, which is made with `Delegate=yes`.
 pub(super) fn own_unit() -> String {
     format!("proctor-{}.scope", std::process::id())
-}
-
-/// The scopes of all processes like this one, by their directories.
-pub(super) fn siblings(scope: &Path) -> Vec<PathBuf> {
-    let entries = scope.parent().and_then(|above| std::fs::read_dir(above).ok());
-    let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
-    paths.filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_unit)).collect()
-}
-
-fn is_unit(name: &str) -> bool {
-    let pid = name.strip_prefix("proctor-").and_then(|rest| rest.strip_suffix(".scope"));
-    pid.is_some_and(|pid| pid.parse::<u32>().is_ok())
 }
 
 fn ask(busctl: &Path, unit: &str) -> Result<(), String> {
@@ -160,18 +148,6 @@ mod tests {
         assert!(!is_in("0::/user.slice/proctor-77.scope\n", "proctor-7.scope"));
         assert!(!is_in("0::/proctor-7.scope/below\n", "proctor-7.scope"));
         assert!(!is_in("", "proctor-7.scope"));
-    }
-
-    #[test]
-    fn scopes_beside_ours_are_found() {
-        let slice = tempfile::tempdir().expect("tempdir");
-        for name in ["proctor-1.scope", "proctor-2.scope", "proctor-x.scope", "proctor-3.service", "session-4.scope"] {
-            std::fs::create_dir(slice.path().join(name)).expect("mkdir");
-        }
-        let mut found = siblings(&slice.path().join("proctor-1.scope"));
-        found.sort();
-        assert_eq!(found, ["proctor-1.scope", "proctor-2.scope"].map(|name| slice.path().join(name)));
-        assert!(is_unit(&own_unit()));
     }
 
     /// A program in the place of `busctl`.

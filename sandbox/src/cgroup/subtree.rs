@@ -1,7 +1,7 @@
 //! The directory of ours in one cgroup tree, below which all groups of attempts lie: made, locked
 //! for as long as its owner lives, and removed; and what dead owners left behind.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, DirEntry};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -69,9 +69,23 @@ pub(super) fn make(dir: &Path) -> io::Result<()> {
     made.map_err(|error| io::Error::new(error.kind(), format!("making a group in `{above}`: {error}")))
 }
 
-/// Removes what owners that are no more left below `base`: the groups of their attempts, with
-/// what may still live there, and their directories. Stops at `until`.
-pub(super) fn sweep(base: &Path, until: Instant) {
+/// Removes what owners that are no more left: the groups of their attempts, with what may still
+/// live there, and their directories. Looks below `base` and below its siblings, since each
+/// session, service and scope has a cgroup of its own; `top` has none. Stops at `until`.
+pub(super) fn sweep_around(base: &Path, top: &Path, until: Instant) {
+    sweep(base, until);
+    let Some(above) = base.parent().filter(|_| base != top) else { return };
+    let Ok(siblings) = fs::read_dir(above) else { return };
+    for sibling in siblings.flatten().filter(is_dir) {
+        sweep(&sibling.path(), until);
+    }
+}
+
+fn is_dir(entry: &DirEntry) -> bool {
+    entry.file_type().is_ok_and(|kind| kind.is_dir())
+}
+
+fn sweep(base: &Path, until: Instant) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for entry in entries.flatten() {
         if Instant::now() >= until {
@@ -91,7 +105,7 @@ pub(super) fn sweep(base: &Path, until: Instant) {
 /// Our own group is only removed, never killed: a process in it need not be a step's.
 fn sweep_one(dir: &Path, until: Instant) {
     let Ok(entries) = fs::read_dir(dir) else { return };
-    for group in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+    for group in entries.flatten().filter(is_dir) {
         if group.file_name() != OWN {
             kill(&group.path());
         }
@@ -197,6 +211,18 @@ mod tests {
         assert!(base.path().join(file).exists() && base.path().join(link).is_symlink());
         let left = fs::read_dir(base.path()).expect("list").count();
         assert_eq!(left, others.len() + 2);
+    }
+
+    #[test]
+    fn in_plain_directories_siblings_are_swept_and_nothing_above_the_tree() {
+        let top = tempfile::tempdir().expect("tempdir");
+        let dirs = ["ours", "sibling/proctor-1-01234567/1", "sibling/deep/proctor-1-01234567"];
+        let [ours, sibling, deep] = dirs.map(|dir| top.path().join(dir));
+        [&ours, &sibling, &deep].into_iter().for_each(|dir| fs::create_dir_all(dir).expect("mkdir"));
+        sweep_around(&ours, &ours, soon());
+        assert!(sibling.exists());
+        sweep_around(&ours, top.path(), soon());
+        assert!(!sibling.exists() && !top.path().join("sibling/proctor-1-01234567").exists() && deep.exists());
     }
 
     #[test]
