@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::output::{self, Outputs};
+use crate::timing::Laps;
 
 /// How long the set-up of a sandbox may take.
 const SETUP: Duration = Duration::from_secs(30);
@@ -106,6 +107,7 @@ pub(crate) async fn follow(
     outputs: &Outputs,
     cancel: &CancellationToken,
     notify: impl Fn(EndReason) + Send,
+    laps: &mut Laps,
 ) -> AttemptReport {
     let stop = CancellationToken::new();
     let keep = step.limits.output.get_or_max();
@@ -119,7 +121,7 @@ pub(crate) async fn follow(
     let stderr = tokio::spawn(output::drain(err, keep, outputs.clone(), stop.clone()));
     let (observed, duration) = match Control::new(running) {
         Ok(control) => {
-            let observed = watch(&control, step, cancel, notify).await;
+            let observed = watch(&control, step, cancel, notify, laps).await;
             // Before `control` goes: letting go of an attempt that does not end takes a while.
             let duration = observed.started.map_or(Duration::ZERO, |started| started.elapsed());
             (observed, duration)
@@ -129,7 +131,9 @@ pub(crate) async fn follow(
             (Observed::lost(reason), Duration::ZERO)
         }
     };
+    laps.lap("let_go");
     let (stdout, stderr) = drained(stdout, stderr, &stop).await;
+    laps.lap("drain");
     AttemptReport {
         termination: observed.termination(step),
         duration,
@@ -171,6 +175,7 @@ async fn watch(
     step: &PlannedStep,
     cancel: &CancellationToken,
     notify: impl Fn(EndReason),
+    laps: &mut Laps,
 ) -> Observed {
     let mut observed = Observed::new();
     let mut phase = Phase::SettingUp { until: Instant::now() + SETUP };
@@ -178,8 +183,12 @@ async fn watch(
         let may_cancel = observed.reason.is_none() && !matches!(phase, Phase::Ending { .. });
         tokio::select! {
             received = control.receive() => match received {
-                Ok(Some(report)) => phase = observed.hear(report, phase, step),
+                Ok(Some(report)) => {
+                    laps.lap(if matches!(report, Report::Exited { .. }) { "command" } else { "set_up" });
+                    phase = observed.hear(report, phase, step);
+                }
                 Ok(None) => {
+                    laps.lap("end");
                     observed.gone = true;
                     return observed;
                 }

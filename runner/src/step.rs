@@ -64,10 +64,12 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
     loop {
         let attempt = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1);
         context.emit(started(skill, step, attempt)).await;
+        let mut laps = Laps::start();
         let mut tried = match context.policy(skill, step) {
             Ok((policy, environment)) => {
                 env_names = attempt::names(&environment);
-                try_once(context, stack, skill, step, &policy).await
+                laps.lap("policy");
+                try_once(context, stack, skill, step, &policy, laps).await
             }
             Err(error) => Tried::not_started(StartFault::Internal, one_line(&error)),
         };
@@ -94,7 +96,9 @@ fn may_repeat(tried: &Tried, step: &PlannedStep, attempt: u32) -> bool {
 /// Frees the room of an attempt that nothing stands on.
 pub(crate) async fn discard(layer: Option<Arc<Stacked>>) {
     if let Some(stacked) = layer.and_then(|layer| Arc::try_unwrap(layer).ok()) {
+        let mut laps = Laps::start();
         free(stacked.layer).await;
+        laps.lap("discard");
     }
 }
 
@@ -114,9 +118,9 @@ async fn try_once(
     skill: &PlannedSkill,
     step: &PlannedStep,
     policy: &proctor_sandbox::Policy,
+    mut laps: Laps,
 ) -> Tried {
     let not_started = |error| Tried::not_started(StartFault::Sandbox, one_line(&error));
-    let mut laps = Laps::start();
     let upper = match context.space.layer(&context.tree.repository.facts) {
         Ok(upper) => upper,
         Err(error) => return not_started(error),
@@ -131,8 +135,7 @@ async fn try_once(
     };
     laps.lap("spawn");
     let say = |reason| tell_end(context, skill, step, reason);
-    let report = attempt::follow(running, step, &context.outputs, &context.cancel, say).await;
-    laps.lap_apart("command", report.duration, "set_up");
+    let report = attempt::follow(running, step, &context.outputs, &context.cancel, say, &mut laps).await;
     let tried = conclude(context, stack, skill, step, report, upper).await;
     laps.lap("read_layer");
     tried
