@@ -15,11 +15,12 @@ use credentials::Credentials;
 
 /// What toolchains need of a home, all of it shown read-only. What is not named here stays
 /// hidden: credentials, histories, keys.
-const BELOW_HOME: [&str; 14] = [
+const BELOW_HOME: [&str; 15] = [
     ".pyenv",
     ".nvm",
     ".volta",
     ".npm-global",
+    ".npm/_cacache",
     "go/bin",
     "go/pkg/mod",
     "sdk",

@@ -2,13 +2,16 @@
 //! with the network denied and an empty home, and looks at what its steps said.
 
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
 
 use crate::binaries;
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
 use crate::needs::{Case, Needs, case};
-use crate::spec::Spec;
+use crate::process::Running;
+use crate::spec::{Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
     case("tools::cargo_builds_tests_and_reuses_its_cache", cargo).needs(CARGO),
@@ -16,12 +19,16 @@ pub(super) const CASES: &[Case] = &[
     case("tools::npm_installs_and_tests", npm).needs(NPM),
     case("", npm).needs(NPM).unprivileged("tools::npm_installs_and_tests_as_a_user"),
     case("tools::node_of_a_version_manager_in_the_home", nvm).needs(NPM),
+    case("tools::npm_installs_from_the_callers_cache", npm_cache).needs(NPM),
+    case("", npm_cache).needs(NPM).unprivileged("tools::npm_installs_from_the_callers_cache_as_a_user"),
     case("tools::pip_installs_into_a_virtual_environment", pip).needs(VENV),
     case("", pip).needs(VENV).unprivileged("tools::pip_installs_into_a_virtual_environment_as_a_user"),
     case("tools::pytest_with_processes_and_databases", pytest).needs(PYTEST),
     case("", pytest).needs(PYTEST).unprivileged("tools::pytest_with_processes_and_databases_as_a_user"),
     case("tools::go_runs_tests_in_parallel", go).needs(GO),
     case("", go).needs(GO).unprivileged("tools::go_runs_tests_in_parallel_as_a_user"),
+    case("tools::go_builds_with_the_callers_modules", go_modules).needs(GO),
+    case("", go_modules).needs(GO).unprivileged("tools::go_builds_with_the_callers_modules_as_a_user"),
     case("tools::parallel_processes_with_ports_sockets_and_locks", parallel).needs(PYTHON),
     case("", parallel).needs(PYTHON).unprivileged("tools::parallel_processes_with_ports_sockets_and_locks_as_a_user"),
     case("tools::localhost_answers", localhost).needs(PYTHON),
@@ -178,6 +185,45 @@ fn nvm(env: &TestEnvironment) {
     demand_npm_worked(&repo);
 }
 
+/// A package that only the caller's cache has: the registry is not to be reached.
+fn npm_cache(env: &TestEnvironment) {
+    let shout = crate::schemas::project().join("fixtures/tools/npm/shout");
+    let packed = outside(env, env.root(), &["npm", "pack", "--json", shout.to_str().expect("UTF-8")]);
+    let packed: Value = serde_json::from_str(&packed).expect("npm says JSON");
+    outside(env, env.root(), &["npm", "cache", "add", "shout-1.0.0.tgz"]);
+    std::fs::remove_dir_all(env.home().join(".npm/_logs")).expect("npm has said what it did");
+    env.hand_over(&env.home());
+    let package = serde_json::json!({ "name": "hello", "version": "1.0.0", "dependencies": { "shout": "1.0.0" } });
+    let lock = serde_json::json!({
+        "name": "hello", "version": "1.0.0", "lockfileVersion": 3, "requires": true,
+        "packages": {
+            "": package,
+            "node_modules/shout": {
+                "version": "1.0.0",
+                "resolved": "https://registry.npmjs.org/shout/-/shout-1.0.0.tgz",
+                "integrity": packed[0]["integrity"],
+            },
+        },
+    });
+    let say = Step::argv("say", &["node", "-p", "require('shout').shout('all is well')"]);
+    let repo = env.repo(&Spec::of_steps([Step::argv("install", &["npm", "ci"]), say]));
+    repo.write("package.json", package.to_string());
+    repo.write("package-lock.json", lock.to_string());
+    repo.write(".gitignore", "node_modules/\n");
+    repo.commit();
+    demand_passed(&repo, "pr");
+    assert_eq!(repo.step("say")["stdout_preview"], "ALL IS WELL!\n");
+}
+
+/// Runs a program outside of any sandbox, with the home of the case.
+fn outside(env: &TestEnvironment, dir: &Path, words: &[&str]) -> String {
+    let mut command = machine::command(words[0]);
+    command.args(&words[1..]).current_dir(dir).env("HOME", env.home());
+    let finished = Running::start(command).wait();
+    assert_eq!(finished.code, Some(0), "{words:?}\n{finished}");
+    finished.stdout
+}
+
 fn pip(env: &TestEnvironment) {
     let repo = repo_of(env, "pip");
     demand_passed(&repo, "pr");
@@ -201,6 +247,32 @@ fn go(env: &TestEnvironment) {
     for package in ["locked", "served"] {
         assert!(tests.contains(&format!("ok  \texample.com/parallel/{package}")), "{tests}");
     }
+}
+
+/// A module that the caller has fetched before, from a proxy that is a directory.
+fn go_modules(env: &TestEnvironment) {
+    let proxy = env.root().join("proxy/example.com/one/@v");
+    let module = "module example.com/one\n\ngo 1.19\n";
+    machine::write(&proxy.join("v1.0.0.info"), "{\"Version\":\"v1.0.0\"}");
+    machine::write(&proxy.join("v1.0.0.mod"), module);
+    let files = env.root().join("zip/example.com/one@v1.0.0");
+    machine::write(&files.join("go.mod"), module);
+    machine::write(&files.join("one.go"), "package one\n\nfunc One() int { return 1 }\n");
+    let zip = proxy.join("v1.0.0.zip");
+    let program = "import pathlib, sys, zipfile\nroot = pathlib.Path('zip')\nwith zipfile.ZipFile(sys.argv[1], 'w') as z:\n    \
+                   for path in root.rglob('*.*o*'):\n        if path.is_file(): z.write(path, path.relative_to(root))";
+    outside(env, env.root(), &["python3", "-c", program, zip.to_str().expect("UTF-8")]);
+    let repo = env.repo(&Spec::of_steps([Step::argv("it", &["go", "run", "."])]));
+    let program = "package main\n\nimport \"example.com/one\"\n\nfunc main() { print(one.One()) }\n";
+    repo.write("main.go", program);
+    repo.write("go.mod", "module example.com/use\n\ngo 1.19\n\nrequire example.com/one v1.0.0\n");
+    let url = format!("GOPROXY=file://{}", env.root().join("proxy").display());
+    let settings = [url.as_str(), "GONOSUMDB=*", "GOFLAGS=-mod=mod -modcacherw"];
+    outside(env, repo.path(), &[&["env"], &settings[..], &["go", "mod", "tidy"]].concat());
+    env.hand_over(&env.home());
+    repo.commit();
+    demand_passed(&repo, "pr");
+    assert_eq!(repo.step("it")["stderr_preview"], "1");
 }
 
 fn parallel(env: &TestEnvironment) {
