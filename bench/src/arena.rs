@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use proctor_core::enforcement::SandboxMode;
 use proctor_core::names::StepName;
 use proctor_core::outcome::Outcome;
 use proctor_core::plan::{Argv, Limit, Network, PlannedStep, ReadOnly, RelPath};
@@ -77,7 +78,12 @@ impl Arena {
     /// # Errors
     /// The machine does not allow one.
     pub(crate) fn session(&self, cancel: CancellationToken) -> Result<Session> {
-        let made = self.runtime.block_on(self.engine.session(&self.place.repository(), Limit::Max(DISK), cancel));
+        let made = self.runtime.block_on(self.engine.session(
+            &self.place.repository(),
+            Limit::Max(DISK),
+            SandboxMode::Strict,
+            cancel,
+        ));
         made.map_err(|error| anyhow::anyhow!("{}; {}", error.message(), error.hint().unwrap_or_default()))
     }
 

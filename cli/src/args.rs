@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use proctor_core::enforcement::SandboxMode;
 use proctor_core::names::{BadName, ChangesetId, ProfileName, VarName};
 use proctor_core::plan::{Limit, Network, ReadOnly, RelPath};
 use proctor_core::tier::Tier;
@@ -78,6 +79,15 @@ pub(crate) struct StateArgs {
     pub state_dir: Option<PathBuf>,
 }
 
+/// What is done where the machine cannot enforce everything.
+#[derive(Debug, Args)]
+pub(crate) struct SandboxArgs {
+    /// Where controls of the sandbox are missing: `strict` refuses, `best-effort` goes on with what
+    /// can be had, records that, and raises the tier to 2
+    #[arg(long, value_name = "MODE", default_value = "strict", value_parser = sandbox_mode)]
+    pub sandbox: SandboxMode,
+}
+
 /// `proctor run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -96,6 +106,8 @@ pub(crate) struct RunArgs {
     /// How the result is written to standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: RunFormat,
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
@@ -187,6 +199,8 @@ pub(crate) struct ExecArgs {
     #[arg(long, conflicts_with = "format")]
     pub raw: bool,
     #[command(flatten)]
+    pub sandbox: SandboxArgs,
+    #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
     pub state: StateArgs,
@@ -226,6 +240,8 @@ pub(crate) struct DoctorArgs {
     /// How the findings are written to standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
@@ -303,6 +319,14 @@ fn network(text: &str) -> Result<Network, String> {
     }
 }
 
+fn sandbox_mode(text: &str) -> Result<SandboxMode, String> {
+    match text {
+        "strict" => Ok(SandboxMode::Strict),
+        "best-effort" => Ok(SandboxMode::BestEffort),
+        _ => Err("`strict` or `best-effort` is expected".to_owned()),
+    }
+}
+
 fn count(text: &str) -> Result<Limit, String> {
     match text.parse() {
         _ if text == "unlimited" => Ok(Limit::Unlimited),
@@ -349,6 +373,8 @@ mod tests {
         let cases: &[&[&str]] = &[
             &["run", "--max-tier", "4"],
             &["run", "--format", "xml"],
+            &["run", "--sandbox", "none"],
+            &["exec", "--sandbox", "best_effort", "true"],
             &["exec"],
             &["exec", "--env", "1st=1", "true"],
             &["exec", "--env", "NAME", "true"],

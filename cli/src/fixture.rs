@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::{Change, ChangeKind, Diff, DriftMethod, StepDrift};
-use proctor_core::enforcement::{Control, Enforcement};
+use proctor_core::enforcement::{Control, Enforcement, SandboxMode};
 use proctor_core::event::{PlannedOutline, RunEvent};
 use proctor_core::evidence::{CheckEvidence, DriftEvidence, Resources, StepEvidence, StreamEvidence};
 use proctor_core::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
@@ -115,6 +115,7 @@ pub(crate) fn started(skills: &[(&str, &[&str])]) -> RunEvent {
         spec_sha256: Sha256Hex::of(b"spec"),
         plan_sha256: Sha256Hex::of(b"plan"),
         snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
+        sandbox: SandboxMode::Strict,
         checks: 1,
         skills: skills
             .iter()

@@ -3,6 +3,9 @@
 
 mod step;
 
+use std::collections::BTreeSet;
+
+use proctor_core::evidence::StepEvidence;
 use proctor_core::exec::DoubtRecord;
 use proctor_core::outcome::Outcome;
 use proctor_core::verdict::{Doubt, EXIT_USAGE, Verdict};
@@ -90,7 +93,8 @@ fn skill_cells(record: &SkillRecord) -> String {
 
 /// What a reader should know although it did not decide anything.
 fn notes(record: &RunRecord) -> String {
-    let mut text = String::new();
+    let checks = record.checks.iter().map(|check| &check.step);
+    let mut text = missing_controls(checks.chain(record.steps().map(|(_, step)| step)));
     for (skill, step) in record.steps().filter(|(_, step)| step.flaky) {
         let attempts = step.earlier_attempts.len() + 1;
         let message =
@@ -103,6 +107,17 @@ fn notes(record: &RunRecord) -> String {
         text.push_str(&format!("{} {}\n", paint(DIM, "note:"), shown_line(&message)));
     }
     text
+}
+
+/// What did not hold for some of these steps, in one line; nothing where everything did.
+pub(crate) fn missing_controls<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> String {
+    let missing: BTreeSet<_> =
+        steps.into_iter().flat_map(|step| step.enforcement.missing()).map(|(control, _)| control.as_str()).collect();
+    if missing.is_empty() {
+        return String::new();
+    }
+    let names = missing.into_iter().collect::<Vec<_>>().join(", ");
+    style::warning(&format!("not enforced here, which makes it tier 2: {names} (`proctor doctor` says why)"))
 }
 
 /// The last line: the verdict, the count of each outcome, the time.

@@ -171,6 +171,8 @@ pub enum ControlState {
     NotEnforced {
         /// Why not, with the kernel's answer, as a phrase for people.
         reason: String,
+        /// How to have it, where somebody can do something about it.
+        hint: Option<String>,
     },
 }
 
@@ -191,7 +193,13 @@ impl Enforcement {
 
     /// Records that `control` was asked for and does not hold.
     pub fn not_enforced(&mut self, control: Control, reason: impl Into<String>) {
-        self.0.insert(control, ControlState::NotEnforced { reason: reason.into() });
+        self.0.insert(control, ControlState::NotEnforced { reason: reason.into(), hint: None });
+    }
+
+    /// Records that `control` was asked for and does not hold, and how it could be had.
+    pub fn not_enforced_unless(&mut self, control: Control, reason: impl Into<String>, hint: impl Into<String>) {
+        let hint = Some(hint.into()).filter(|hint| !hint.is_empty());
+        self.0.insert(control, ControlState::NotEnforced { reason: reason.into(), hint });
     }
 
     /// Records that `control` was not asked for.
@@ -214,10 +222,29 @@ impl Enforcement {
     /// The controls that were asked for and do not hold, with the reason.
     pub fn missing(&self) -> impl Iterator<Item = (Control, &str)> {
         self.0.iter().filter_map(|(control, state)| match state {
-            ControlState::NotEnforced { reason } => Some((*control, reason.as_str())),
+            ControlState::NotEnforced { reason, .. } => Some((*control, reason.as_str())),
             _ => None,
         })
     }
+
+    /// How a control that does not hold could be had, where that is known.
+    pub fn hint(&self, control: Control) -> Option<&str> {
+        match self.0.get(&control) {
+            Some(ControlState::NotEnforced { hint, .. }) => hint.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+/// What a caller wants to be done where controls are missing. A spec cannot ask for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxMode {
+    /// Nothing runs with less than the operator demands.
+    #[default]
+    Strict,
+    /// What runs, runs with whatever can be had; the record and the tier say with how little.
+    BestEffort,
 }
 
 /// The controls that may be missing. A missing one is recorded and raises the tier; it does not
@@ -254,6 +281,18 @@ impl FromIterator<Control> for Tolerated {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_control_says_how_it_could_be_had() {
+        let mut enforcement = Enforcement::default();
+        enforcement.not_enforced_unless(Control::Landlock, "no", "boot with it");
+        enforcement.enforced(Control::Landlock, "what came before counts");
+        enforcement.not_enforced(Control::Layer, "no");
+        enforcement.not_enforced_unless(Control::Cgroup, "no", "");
+        let hints = [Control::Landlock, Control::Layer, Control::Cgroup].map(|control| enforcement.hint(control));
+        assert_eq!(hints, [Some("boot with it"), None, None]);
+        assert_eq!(enforcement.missing().count(), 3);
+    }
 
     #[test]
     fn what_nobody_spoke_of_is_a_gap() {

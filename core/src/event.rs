@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::{Sha256Hex, SnapshotId};
+use crate::enforcement::SandboxMode;
 use crate::evidence::{CheckEvidence, StepEvidence};
 use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
 use crate::outcome::Outcome;
@@ -31,6 +32,8 @@ pub enum RunEvent {
         plan_sha256: Sha256Hex,
         /// The tree that is verified.
         snapshot: SnapshotId,
+        /// What is done where controls are missing.
+        sandbox: SandboxMode,
         /// How many toolchain checks there are.
         checks: u32,
         /// The skills with their steps, in order.

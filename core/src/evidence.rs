@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::canonical::{self, Json};
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::drift::{DriftMethod, StepDrift};
-use crate::enforcement::Enforcement;
+use crate::enforcement::{Enforcement, SandboxMode};
 use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
 use crate::outcome::{LimitKind, Outcome, Termination};
 use crate::plan::{Determinism, PlannedStep, ReadOnly, VersionDemand};
@@ -43,6 +43,8 @@ pub struct SkillEvidence {
     pub tier: Tier,
     /// Why the effective tier is higher than the declared one.
     pub tier_reasons: BTreeSet<TierReason>,
+    /// What was to be done where controls are missing; `enforcement` of each step has what held.
+    pub sandbox: SandboxMode,
     /// The tree as the skill saw it at its start.
     pub repo_snapshot_before: SnapshotId,
     /// The tree as its steps left it in their layers.
@@ -299,6 +301,8 @@ pub struct ToolchainEvidence {
     pub changeset_id: Option<ChangesetId>,
     /// The profile that was run.
     pub profile: ProfileName,
+    /// What was to be done where controls are missing; `enforcement` of each check has what held.
+    pub sandbox: SandboxMode,
     /// The sha256 of the spec's bytes.
     pub spec_sha256: Sha256Hex,
     /// The sha256 of the plan's canonical JSON.
@@ -372,8 +376,9 @@ pub fn to_bytes<D: Document>(document: &D) -> Vec<u8> {
 }
 
 /// The part of a document that the same inputs reproduce byte for byte: everything but
-/// `sha256`, `measured`, `cached_from`, each `duration_ms`, `resources`, `mechanism` and
-/// `reason` of a control, and, where the determinism class lets the output differ, but what tells of the output.
+/// `sha256`, `measured`, `cached_from`, each `duration_ms`, `resources`, `mechanism`, `reason` and
+/// `hint` of a control, and, where the determinism class lets the output differ, but what tells of
+/// the output.
 pub fn stable_part<D: Document>(document: &D) -> Json {
     let mut json = Json::of(document);
     if let Some(members) = json.as_object_mut() {
@@ -399,7 +404,8 @@ fn strip_step(step: &mut Json, outputs: bool) {
     remove_keys(step, goes);
     // That a control held is stable; by what, with which ids and paths of this host, is not.
     if let Some(Json::Object(controls)) = step.as_object_mut().and_then(|s| s.get_mut("enforcement")) {
-        controls.values_mut().for_each(|control| remove_keys(control, |key| matches!(key, "mechanism" | "reason")));
+        let goes = |key: &str| matches!(key, "mechanism" | "reason" | "hint");
+        controls.values_mut().for_each(|control| remove_keys(control, goes));
     }
     if let Some(Json::Array(attempts)) = step.as_object_mut().and_then(|s| s.get_mut("earlier_attempts")) {
         attempts.iter_mut().for_each(|attempt| remove_keys(attempt, goes));

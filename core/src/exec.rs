@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::enforcement::SandboxMode;
 use crate::evidence::{StepEvidence, VERSION};
 use crate::tier::{Tier, TierReason};
 use crate::verdict::{Doubt, Verdict};
@@ -15,6 +16,8 @@ pub struct ExecRecord {
     /// The version of the documents' format: [`VERSION`].
     #[schemars(extend("const" = VERSION))]
     pub version: u32,
+    /// What was to be done where controls are missing; `enforcement` of the step has what held.
+    pub sandbox: SandboxMode,
     /// What the command did, as in the evidence of a skill.
     pub step: StepEvidence,
     /// What it means.

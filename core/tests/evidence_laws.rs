@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proctor_core::canonical::Json;
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::{Change, ChangeKind, Diff, DriftMethod, StepDrift};
-use proctor_core::enforcement::{Control, Enforcement};
+use proctor_core::enforcement::{Control, Enforcement, SandboxMode};
 use proctor_core::evidence::{
     self, AttemptEvidence, CheckEvidence, DriftEvidence, GitIdentity, Measured, Resources, SkillEvidence, StepEvidence,
     StreamEvidence, Summary, ToolchainEvidence, TrackedDrift,
@@ -108,6 +108,7 @@ fn skill(determinism: Determinism) -> SkillEvidence {
         declared_tier: Tier::ONE,
         tier: Tier::THREE,
         tier_reasons: BTreeSet::from([TierReason::Drift]),
+        sandbox: SandboxMode::Strict,
         repo_snapshot_before: snapshot.clone(),
         repo_snapshot_after: snapshot,
         repo_git: git(),
@@ -127,6 +128,7 @@ fn toolchain() -> ToolchainEvidence {
     evidence::seal(ToolchainEvidence {
         version: evidence::VERSION,
         changeset_id: None,
+        sandbox: SandboxMode::Strict,
         profile: "pr".parse().expect("a name"),
         spec_sha256: sha("spec"),
         plan_sha256: sha("plan"),

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proctor_core::digest::Sha256Hex;
+use proctor_core::enforcement::{SandboxMode, Tolerated};
 use proctor_core::event::{PlannedOutline, RunEvent};
-use proctor_core::names::{ChangesetId, ProfileName, StepName};
-use proctor_core::plan::{Limit, Plan, PlannedSkill, PlannedStep};
+use proctor_core::names::{ProfileName, StepName};
+use proctor_core::plan::{Limit, Network, Plan, PlannedSkill, PlannedStep};
 use proctor_core::redact::Redactor;
 use proctor_core::spec::{self, Resolved, Spec};
 use proctor_core::verdict::{self, Doubt};
@@ -25,9 +26,10 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::context::{Caches, Context, Sight, Tree, cache_source, git_dirs};
 use crate::environment::Surroundings;
-use crate::error::EngineError;
+use crate::error::{EngineError, Missing};
 use crate::finish::{self, Observed};
 use crate::output::Outputs;
+use crate::probe::{Circumstances, Probe};
 use crate::record::{self, RunFacts, Span};
 use crate::repository::Repository;
 use crate::request::{EngineConfig, ExecReport, ExecRequest, Preview, RunReport, RunRequest, StepReport};
@@ -108,12 +110,16 @@ impl Engine {
         cancel: CancellationToken,
     ) -> Result<RunReport, EngineError> {
         let began = Instant::now();
+        let tolerated = self.tolerated(request.sandbox)?;
         let repository = Repository::open(&request.repo)?;
         let file = SpecFile::within(&repository)?;
         let plan = self.resolve(&file, &file.parse()?.spec, &request.profile)?.plan;
-        let facts = self.facts(&plan, request.changeset.clone())?;
+        if isolates(&plan) {
+            self.admit(&repository, &tolerated).await?;
+        }
+        let facts = self.facts(&plan, &request)?;
         let documents = self.documents(&repository, &facts)?;
-        let context = self.context(repository, disk_of(&plan), events, cancel).await?;
+        let context = self.context(repository, disk_of(&plan), tolerated, events, cancel).await?;
         guards::same_spec(&context.tree.snapshot, &file)?;
         guards::caches_hide_nothing(&context.tree.snapshot, &plan)?;
         context.emit(started(&context, &plan, &facts)).await;
@@ -179,11 +185,18 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::run`].
-    pub async fn session(&self, repo: &Path, disk: Limit, cancel: CancellationToken) -> Result<Session, EngineError> {
+    pub async fn session(
+        &self,
+        repo: &Path,
+        disk: Limit,
+        sandbox: SandboxMode,
+        cancel: CancellationToken,
+    ) -> Result<Session, EngineError> {
+        let tolerated = self.tolerated(sandbox)?;
         let repository = Repository::open(repo)?;
         // Nobody listens: a command's report tells all that its events would.
         let (events, _) = mpsc::channel(1);
-        Ok(Session::new(self.context(repository, disk, events, cancel).await?))
+        Ok(Session::new(self.context(repository, disk, tolerated, events, cancel).await?))
     }
 
     /// Runs one command exactly as a step would be run: a session with one run.
@@ -191,21 +204,61 @@ impl Engine {
     /// # Errors
     /// As [`Engine::run`].
     pub async fn exec(&self, request: ExecRequest, cancel: CancellationToken) -> Result<ExecReport, EngineError> {
-        let session = self.session(&request.repo, request.step.limits.disk, cancel).await?;
+        let session = self.session(&request.repo, request.step.limits.disk, request.sandbox, cancel).await?;
         let StepReport { evidence, verdict, exit_code, tier, tier_reasons, doubts } =
             session.run(&request.step).await?;
         let (stdout, stderr) = (session.kept(&evidence.stdout)?, session.kept(&evidence.stderr)?);
         Ok(ExecReport { evidence, stdout, stderr, verdict, exit_code, tier, tier_reasons, doubts })
     }
 
-    /// Does the whole set-up of a sandbox over `repo` once.
+    /// Does the whole set-up of a sandbox over `repo` once, and keeps what it showed for the runs to
+    /// come.
     ///
     /// # Errors
     /// Never for what is missing: that is the report.
     pub async fn doctor(&self, repo: &Path) -> Result<DoctorReport, EngineError> {
+        let circumstances = Repository::open(repo).ok().and_then(|repository| self.circumstances(&repository));
         let (launcher, repo) = (Arc::clone(&self.launcher), repo.to_path_buf());
         let work = tokio::task::spawn_blocking(move || proctor_sandbox::doctor(&launcher, &repo));
-        work.await.map_err(|error| EngineError::Internal(format!("the doctor ended badly: {error}")))
+        let report = work.await.map_err(|error| EngineError::Internal(format!("the doctor ended badly: {error}")))?;
+        if let Some(circumstances) = circumstances.filter(|_| report.findings.is_empty()) {
+            let kept = Probe::new(circumstances, &report.enforcement).store(&self.state);
+            // The next run makes a trial of its own then.
+            kept.unwrap_or_else(|error| tracing::warn!(%error, "what was found out about this machine is not kept"));
+        }
+        Ok(report)
+    }
+
+    /// Refuses a run at once where the machine lacks more than may be missing. What only the
+    /// steps themselves would meet is left to them.
+    async fn admit(&self, repository: &Repository, tolerated: &Tolerated) -> Result<(), EngineError> {
+        if *tolerated == Tolerated::everything() {
+            return Ok(());
+        }
+        let kept = self.circumstances(repository).and_then(|now| Probe::load(&self.state, &now));
+        if kept.is_some_and(|kept| kept.is_enough(tolerated)) {
+            return Ok(());
+        }
+        let shown = self.doctor(repository.path()).await?.enforcement;
+        let missing: Vec<Missing> = shown
+            .missing()
+            .filter(|(control, _)| !tolerated.contains(*control))
+            .map(|(control, reason)| Missing {
+                control,
+                reason: reason.to_owned(),
+                hint: shown.hint(control).map(str::to_owned),
+            })
+            .collect();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(EngineError::ControlsMissing { missing, best_effort: self.config.operator.allow_best_effort }),
+        }
+    }
+
+    /// What a trial over this repository depends on; `None` where that cannot be told, so that
+    /// nothing is kept.
+    fn circumstances(&self, repository: &Repository) -> Option<Circumstances> {
+        Circumstances::now(&self.config.helpers.sandbox, repository, self.launcher.control_groups().is_ok()).ok()
     }
 
     /// What a step would be given, without running it.
@@ -218,16 +271,22 @@ impl Engine {
         let snapshot = Snapshot::take(&facts.path, &self.helper)?;
         let source = self.caches_path(&facts.path);
         let caches = skill.caches.iter().map(|at| CacheMount { source: cache_source(&source, at), at: at.clone() });
-        let sight = self.sight(&facts.path)?;
+        let sight = self.sight(&facts.path, self.config.operator.may_miss.clone())?;
         let (policy, environment) = sight.policy(facts.path, git_dirs(&snapshot.git), step, caches.collect());
         let ops = setup_ops(&policy, self.launcher.host(), user);
         Ok(Preview { environment, policy, ops })
     }
 
-    fn facts(&self, plan: &Plan, changeset: Option<ChangesetId>) -> Result<RunFacts, EngineError> {
+    /// What a caller who asks for `mode` may do without.
+    fn tolerated(&self, mode: SandboxMode) -> Result<Tolerated, EngineError> {
+        self.config.operator.tolerated(mode).ok_or(EngineError::BestEffortForbidden)
+    }
+
+    fn facts(&self, plan: &Plan, request: &RunRequest) -> Result<RunFacts, EngineError> {
         let random = u32::try_from(random_u64()? & u64::from(u32::MAX)).unwrap_or_default();
         let run_id = self.clock.run_id(random).map_err(|error| EngineError::Internal(error.to_string()))?;
-        Ok(RunFacts { run_id, changeset, plan_sha256: plan.digest() })
+        let (changeset, sandbox) = (request.changeset.clone(), request.sandbox);
+        Ok(RunFacts { run_id, changeset, plan_sha256: plan.digest(), sandbox })
     }
 
     fn documents(&self, repository: &Repository, facts: &RunFacts) -> Result<Documents, EngineError> {
@@ -242,6 +301,7 @@ impl Engine {
         &self,
         repository: Repository,
         disk: Limit,
+        tolerated: Tolerated,
         events: mpsc::Sender<RunEvent>,
         cancel: CancellationToken,
     ) -> Result<Arc<Context>, EngineError> {
@@ -252,7 +312,7 @@ impl Engine {
         let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
         let snapshot = Arc::new(self.snapshot(&path).await?);
         let disk_bytes = disk.get_or_max().min(UNBOUNDED_DISK);
-        let sight = self.sight(&path)?;
+        let sight = self.sight(&path, tolerated)?;
         guards::borrows_nothing_hidden(&snapshot.git.common_dir, &path, self.launcher.host(), &sight)?;
         let space = RunSpace::create(&self.launcher, RunSpaceConfig { disk_bytes, inodes: LAYER_INODES })?;
         // Nobody but us walks in: what a step makes of its caches, set-uid programs too, is
@@ -283,7 +343,7 @@ impl Engine {
         self.state_path.join("caches").join(repo_key(repo))
     }
 
-    fn sight(&self, repo: &Path) -> Result<Sight, EngineError> {
+    fn sight(&self, repo: &Path, tolerated: Tolerated) -> Result<Sight, EngineError> {
         let hide: Vec<PathBuf> = neighbourhood(repo).into_iter().collect();
         self.state.ensure(EMPTY_DIR, 0o755)?;
         let found = Toolchains::find(&Look {
@@ -303,6 +363,7 @@ impl Engine {
                 caller: self.config.caller_env.clone(),
             },
             home: self.config.home.clone(),
+            tolerated,
             hide,
             tools: found.mounts,
         })
@@ -321,6 +382,13 @@ fn repo_key(repo: &Path) -> String {
     Sha256Hex::of(repo.as_os_str().as_bytes()).as_str()[..32].to_owned()
 }
 
+/// Whether some command of the plan is denied the network: a trial is made in that way, and needs
+/// one control more than a plan of commands that all may use it.
+fn isolates(plan: &Plan) -> bool {
+    let steps = plan.skills.iter().flat_map(|skill| &skill.steps);
+    steps.chain(plan.toolchain.iter().map(|check| &check.run)).any(|step| step.network == Network::Deny)
+}
+
 /// The layers of a run share one bound: that of its most demanding step.
 fn disk_of(plan: &Plan) -> Limit {
     let steps = plan.skills.iter().flat_map(|skill| &skill.steps);
@@ -337,6 +405,7 @@ fn started(context: &Context, plan: &Plan, facts: &RunFacts) -> RunEvent {
         spec_sha256: plan.spec_sha256.clone(),
         plan_sha256: facts.plan_sha256.clone(),
         snapshot: context.tree.snapshot.id.clone(),
+        sandbox: facts.sandbox,
         checks: u32::try_from(plan.toolchain.len()).unwrap_or(u32::MAX),
         skills: plan
             .skills

@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
+use proctor_core::enforcement::Control;
 use proctor_core::spec::Diagnostic;
 use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
 use proctor_sandbox::SandboxError;
@@ -23,6 +24,17 @@ pub struct SpecProblems {
     pub source: String,
     /// What is wrong, sorted by where it stands.
     pub diagnostics: Vec<Diagnostic>,
+}
+
+/// A control that is demanded and that this machine cannot enforce.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// Which.
+    pub control: Control,
+    /// Why not, with the kernel's answer.
+    pub reason: String,
+    /// How to have it, where that is known.
+    pub hint: Option<String>,
 }
 
 /// Why there is no run.
@@ -84,6 +96,19 @@ pub enum EngineError {
     /// No sandbox can be had.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
+    /// The operator wants nothing to run with less than is demanded.
+    #[error(
+        "the operator does not allow `--sandbox=best-effort` on this machine{HINT}run without it, or have the operator set `allow_best_effort = true` in `proctord.toml`"
+    )]
+    BestEffortForbidden,
+    /// This machine enforces less than the operator demands; nothing ran.
+    #[error("this machine lacks what the sandbox must have, so nothing ran: {}{HINT}{}", named(.missing), mended(.missing, *.best_effort))]
+    ControlsMissing {
+        /// What is missing.
+        missing: Vec<Missing>,
+        /// Whether the operator lets a caller do with less.
+        best_effort: bool,
+    },
     /// The state directory lies in the tree that is verified.
     #[error("the state directory `{}` lies below the repository{HINT}name another one with `--state-dir`", .0.display())]
     StateInRepository(PathBuf),
@@ -102,6 +127,26 @@ fn unreadable(error: &std::io::Error) -> String {
     } else {
         error.to_string()
     }
+}
+
+fn named(missing: &[Missing]) -> String {
+    let each = missing.iter().map(|Missing { control, reason, .. }| format!("`{}`: {reason}", control.as_str()));
+    each.collect::<Vec<_>>().join("; ")
+}
+
+/// What to do, each thing once, and last how to do without.
+fn mended(missing: &[Missing], best_effort: bool) -> String {
+    let mut hints: Vec<&str> = Vec::new();
+    for hint in missing.iter().filter_map(|missing| missing.hint.as_deref()) {
+        if !hints.contains(&hint) {
+            hints.push(hint);
+        }
+    }
+    if best_effort {
+        hints.push("or accept a run with less, which says so on its record, by `--sandbox=best-effort`");
+    }
+    hints.push("`proctor doctor` shows what this machine enforces");
+    hints.join("; ")
 }
 
 fn with_hint(message: impl Display, hint: Option<String>) -> String {
@@ -136,6 +181,7 @@ impl EngineError {
             | Self::NoSpec(_)
             | Self::UnreadableSpec { .. }
             | Self::StateInRepository(_)
+            | Self::BestEffortForbidden
             | Self::CacheHidesTree { .. } => EXIT_USAGE,
             Self::Git(GitError::NotARepository { .. })
             | Self::Snapshot(SnapshotError::Git(GitError::NotARepository { .. })) => EXIT_USAGE,
@@ -150,6 +196,7 @@ impl EngineError {
             | Self::Store(_)
             | Self::Sandbox(_)
             | Self::SessionSpent(_)
+            | Self::ControlsMissing { .. }
             | Self::Internal(_) => EXIT_INCONCLUSIVE,
         }
     }

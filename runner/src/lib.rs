@@ -15,6 +15,7 @@ mod error;
 mod finish;
 mod guards;
 mod output;
+mod probe;
 mod record;
 mod repository;
 mod request;

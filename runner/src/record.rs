@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::StepDrift;
-use proctor_core::enforcement::Enforcement;
+use proctor_core::enforcement::{Enforcement, SandboxMode};
 use proctor_core::evidence::{
     CheckEvidence, DriftEvidence, GitIdentity, Measured, Resources, SkillEvidence, StepEvidence, StreamEvidence,
     Summary, ToolchainEvidence, TrackedDrift, VERSION, fold_steps, seal,
@@ -26,6 +26,8 @@ pub(crate) struct RunFacts {
     pub changeset: Option<ChangesetId>,
     /// The plan's digest.
     pub plan_sha256: Sha256Hex,
+    /// What is done where controls of the sandbox are missing.
+    pub sandbox: SandboxMode,
 }
 
 /// The tree that a run verifies, for the record.
@@ -128,6 +130,7 @@ pub(crate) fn skill(
         declared_tier: skill.declared_tier,
         tier: tier::effective(skill.declared_tier, &reasons),
         tier_reasons: reasons,
+        sandbox: run.sandbox,
         repo_snapshot_before: snapshots.before,
         repo_snapshot_after: snapshots.after,
         repo_git: tree.git.clone(),
@@ -165,6 +168,7 @@ pub(crate) fn toolchain(
         version: VERSION,
         changeset_id: run.changeset.clone(),
         profile: plan.profile.clone(),
+        sandbox: run.sandbox,
         spec_sha256: plan.spec_sha256.clone(),
         plan_sha256: run.plan_sha256.clone(),
         repo_snapshot: tree.snapshot.clone(),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use proctor_core::enforcement::SandboxMode;
 use proctor_core::evidence::StepEvidence;
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::plan::PlannedStep;
@@ -48,6 +49,8 @@ pub struct RunRequest {
     pub changeset: Option<ChangesetId>,
     /// The highest tier that the caller may run.
     pub max_tier: Tier,
+    /// What is done where controls of the sandbox are missing.
+    pub sandbox: SandboxMode,
     /// Whether no further skill starts after the first that does not pass.
     pub fail_fast: bool,
 }
@@ -76,6 +79,8 @@ pub struct ExecRequest {
     pub repo: PathBuf,
     /// The command, resolved like a step.
     pub step: PlannedStep,
+    /// What is done where controls of the sandbox are missing.
+    pub sandbox: SandboxMode,
 }
 
 /// What one command came to.

@@ -23,13 +23,16 @@ pub struct DoctorReport {
     pub root: bool,
     /// Who a step over this repository is; `None` where there can be no step.
     pub user: Option<StepUser>,
-    /// What the kernel was made to enforce; empty where the set-up failed.
+    /// Where control groups are made, or why there are none.
+    pub control_groups: Result<String, String>,
+    /// What the kernel was made to enforce with nothing demanded, and why the rest cannot be had;
+    /// empty where not even that was possible.
     pub enforcement: Enforcement,
-    /// What is missing; empty where a step can run.
+    /// Why no step can run at all; empty where one can.
     pub findings: Vec<Finding>,
 }
 
-/// Something that is missing.
+/// Something without which no step runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The control that cannot be had, where it is one.
@@ -43,11 +46,13 @@ pub struct Finding {
 /// How long the trial may take.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Does the whole set-up over `repo` once, network denied, with `/bin/true` as the command.
+/// Does the whole set-up over `repo` once, network denied, with `/bin/true` as the command. What
+/// cannot be had is left out where that is possible, so that one trial shows all that is missing.
 pub fn doctor(launcher: &Launcher, repo: &Path) -> DoctorReport {
     let mut report = DoctorReport {
         root: launcher.host().is_root(),
         user: None,
+        control_groups: launcher.control_groups(),
         enforcement: Enforcement::default(),
         findings: Vec::new(),
     };
@@ -90,7 +95,7 @@ fn trial_policy(launcher: &Launcher, facts: &RepoFacts) -> Result<Policy, Sandbo
         hide: Vec::new(),
         tools: Vec::new(),
         caches: Vec::new(),
-        tolerated: Tolerated::default(),
+        tolerated: Tolerated::everything(),
     })
 }
 

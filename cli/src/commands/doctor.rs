@@ -1,10 +1,11 @@
-//! `proctor doctor`: what this machine can enforce, found by doing it once.
+//! `proctor doctor`: what this machine can enforce, found by doing it once, and what that is
+//! enough for.
 
 use std::path::Path;
 
-use proctor_core::enforcement::{Control, ControlState, Enforcement};
+use proctor_core::enforcement::{Control, ControlState, Enforcement, SandboxMode, Tolerated};
 use proctor_core::verdict::EXIT_INCONCLUSIVE;
-use proctor_runner::{DoctorReport, Finding};
+use proctor_runner::{DoctorReport, EngineError, Finding};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -20,8 +21,12 @@ use crate::text::shown;
 /// What `proctor doctor --format json` prints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct DoctorRecord {
-    /// Whether a step can run here as it must.
+    /// Whether a step can run here, as `sandbox` and the operator demand.
     pub ready: bool,
+    /// How much of the sandbox this machine reaches.
+    pub reach: Reach,
+    /// What is done where controls are missing.
+    pub sandbox: SandboxMode,
     /// Whether we are root.
     pub root: bool,
     /// Who a step is; `null` where there can be no step.
@@ -30,10 +35,51 @@ pub(crate) struct DoctorRecord {
     pub repo: String,
     /// Where outputs and evidence without a changeset are kept.
     pub state_dir: String,
+    /// Where control groups are made; `null` where none can be.
+    pub control_groups: Option<String>,
     /// What the kernel was made to enforce.
     pub enforcement: Enforcement,
-    /// What is missing.
+    /// What is missing, and how to mend it: first what keeps every step from running.
     pub findings: Vec<FindingRecord>,
+}
+
+/// How much of the sandbox a machine reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reach {
+    /// Everything.
+    Full,
+    /// Everything but control groups: limits hold for each process apart, and are watched over.
+    FullWithoutCgroup,
+    /// Less: for `--sandbox=best-effort` only, unless the operator lets the rest be missing.
+    Degraded,
+    /// No step can run.
+    Refused,
+}
+
+impl Reach {
+    fn of(report: &DoctorReport) -> Self {
+        let missing: Vec<Control> = report.enforcement.missing().map(|(control, _)| control).collect();
+        // A control that nobody spoke of is one of which nothing is known.
+        let is_whole = Control::ALL.iter().all(|control| report.enforcement.0.contains_key(control));
+        if !report.findings.is_empty() || !is_whole {
+            return Self::Refused;
+        }
+        match missing.as_slice() {
+            [] => Self::Full,
+            [Control::Cgroup] => Self::FullWithoutCgroup,
+            _ => Self::Degraded,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::FullWithoutCgroup => "full without control group; results are of tier 2",
+            Self::Degraded => "degraded; results are of tier 2",
+            Self::Refused => "refused",
+        }
+    }
 }
 
 /// Who a step is on the host.
@@ -67,10 +113,12 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
         (None, Err(_)) => caller.cwd.clone(),
     };
     let operator = installation::operator(&args.operator, caller)?;
+    let mode = args.sandbox.sandbox;
+    let tolerated = operator.tolerated(mode).ok_or_else(|| engine_error(EngineError::BestEffortForbidden))?;
     let state_dir = installation::state_dir(&args.state, caller)?;
     let engine = engine::open(&args.state, operator, caller, screen)?;
     let report = engine.doctor(&repo).await.map_err(engine_error)?;
-    let record = record(report, &repo, &state_dir);
+    let record = record(report, Demand { mode, tolerated }, &repo, &state_dir);
     match args.format {
         Format::Human => screen.out(&render(&record)),
         Format::Json => screen.out_json(&record)?,
@@ -78,17 +126,35 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     Ok(if record.ready { 0 } else { EXIT_INCONCLUSIVE })
 }
 
-fn record(report: DoctorReport, repo: &Path, state_dir: &Path) -> DoctorRecord {
-    let whole = report.enforcement.missing().next().is_none() && !report.enforcement.0.is_empty();
+/// What must hold for a step.
+struct Demand {
+    mode: SandboxMode,
+    tolerated: Tolerated,
+}
+
+fn record(report: DoctorReport, demand: Demand, repo: &Path, state_dir: &Path) -> DoctorRecord {
+    let (reach, missing) = (Reach::of(&report), missing(&report.enforcement));
+    let has_all = report.enforcement.missing().all(|(control, _)| demand.tolerated.contains(control));
     DoctorRecord {
-        ready: whole && report.findings.is_empty(),
+        ready: reach != Reach::Refused && has_all,
+        reach,
+        sandbox: demand.mode,
+        control_groups: report.control_groups.ok(),
         root: report.root,
         user: report.user.map(|user| UserRecord { uid: user.uid(), gid: user.gid() }),
         repo: show(repo),
         state_dir: show(state_dir),
         enforcement: report.enforcement,
-        findings: report.findings.into_iter().map(finding).collect(),
+        findings: report.findings.into_iter().map(finding).chain(missing).collect(),
     }
+}
+
+fn missing(enforcement: &Enforcement) -> Vec<FindingRecord> {
+    let of = |(control, reason): (Control, &str)| {
+        let hint = enforcement.hint(control).unwrap_or_default().to_owned();
+        FindingRecord { control: Some(control), message: reason.to_owned(), hint }
+    };
+    enforcement.missing().map(of).collect()
 }
 
 fn finding(finding: Finding) -> FindingRecord {
@@ -106,17 +172,25 @@ fn render(record: &DoctorRecord) -> String {
         text.push_str(&style::error(&format!("{control}{}", shown(&finding.message)), &hints));
     }
     text.push_str(&facts(record));
-    text.push_str(&match record.ready {
-        true => format!("{} steps run here with every control enforced\n", paint(GOOD, "ready:")),
-        false => format!("{} no step can run here as it must\n", paint(BAD, "not ready:")),
-    });
+    text.push_str(&verdict(record));
     text
+}
+
+fn verdict(record: &DoctorRecord) -> String {
+    let what = match (record.ready, record.reach) {
+        (true, Reach::Full) => "steps run here with every control enforced",
+        (true, _) => "steps run here, and each record says what was missing",
+        (false, Reach::Refused) => "no step can run here",
+        (false, _) => "no step can run here as it must; `--sandbox=best-effort` runs with less",
+    };
+    let word = if record.ready { paint(GOOD, "ready:") } else { paint(BAD, "not ready:") };
+    format!("{word} {what}\n")
 }
 
 fn control_line(control: Control, state: &ControlState) -> String {
     let (style, word, why) = match state {
         ControlState::Enforced { mechanism } => (GOOD, "enforced", mechanism),
-        ControlState::NotEnforced { reason } => (BAD, "missing", reason),
+        ControlState::NotEnforced { reason, .. } => (BAD, "missing", reason),
         ControlState::NotRequested { reason } => (DIM, "not asked", reason),
     };
     format!("{}  {:<18}  {}\n", paint(style, format!("{word:<9}")), control.as_str(), paint(DIM, shown(why)))
@@ -128,6 +202,14 @@ fn facts(record: &DoctorRecord) -> String {
         Some(user) => format!("uid {}, gid {}", user.uid, user.gid),
         None => "nobody: no step can run".to_owned(),
     };
-    let rows = [("we are", we), ("steps run as", &user), ("tried over", &record.repo), ("state in", &record.state_dir)];
+    let groups = record.control_groups.as_deref().unwrap_or("none; limits hold for each process, and are watched over");
+    let rows = [
+        ("we are", we),
+        ("steps run as", &user),
+        ("tried over", &record.repo),
+        ("state in", &record.state_dir),
+        ("groups", groups),
+        ("reach", record.reach.words()),
+    ];
     rows.iter().map(|(label, value)| format!("{} {value}\n", paint(DIM, format!("{label:<13}")))).collect()
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use proctor_core::enforcement::SandboxMode;
 use proctor_core::evidence::{StepEvidence, StreamEvidence, VERSION, escape_output};
 use proctor_core::exec::{DoubtRecord, ExecRecord};
 use proctor_core::names::StepName;
@@ -23,7 +24,7 @@ use crate::error::CliError;
 use crate::installation;
 use crate::interrupt::{self, Asked, Interrupts};
 use crate::progress::{HEARTBEAT, Progress};
-use crate::report::{doubt_block, drift_block, outcome_words, stream_block, why};
+use crate::report::{doubt_block, drift_block, missing_controls, outcome_words, stream_block, why};
 use crate::screen::Screen;
 use crate::specfile::Specification;
 use crate::style::{self, paint};
@@ -44,7 +45,7 @@ pub(crate) async fn exec(args: &ExecArgs, caller: &Caller, screen: &mut Screen) 
     // What is given to the command by name may be as secret as what the caller has.
     let given = step.env.iter().map(|(name, value)| (name.as_str().to_owned(), value.clone()));
     let engine = engine::open(&args.state, operator, caller, screen)?.hiding(&given.collect());
-    let report = follow(engine, ExecRequest { repo, step }, screen).await?;
+    let report = follow(engine, ExecRequest { repo, step, sandbox: args.sandbox.sandbox }, screen).await?;
     match args.format {
         Format::Human => streams(&report).into_iter().for_each(|(s, bytes, to)| show(s, bytes, to, args.raw, screen)),
         Format::Json => screen.err(&excerpts(&report.evidence)),
@@ -52,15 +53,16 @@ pub(crate) async fn exec(args: &ExecArgs, caller: &Caller, screen: &mut Screen) 
     screen.err(&remarks(&report.evidence, &report.doubts));
     let exit_code = report.exit_code;
     if args.format == Format::Json {
-        screen.out_json(&record(report))?;
+        screen.out_json(&record(report, args.sandbox.sandbox))?;
     }
     Ok(exit_code)
 }
 
-fn record(report: ExecReport) -> ExecRecord {
+fn record(report: ExecReport, sandbox: SandboxMode) -> ExecRecord {
     let doubts = report.doubts.into_iter().map(|(doubt, message)| DoubtRecord { doubt, message });
     ExecRecord {
         version: VERSION,
+        sandbox,
         step: report.evidence,
         verdict: report.verdict,
         exit_code: report.exit_code,
@@ -188,5 +190,6 @@ fn remarks(step: &StepEvidence, doubts: &[(Doubt, String)]) -> String {
         let word = paint(style::of_outcome(step.outcome), outcome_words(step.outcome));
         text.push_str(&format!("{word}: {}\n", why(step)));
     }
+    text.push_str(&missing_controls([step]));
     text + &drift_block(step)
 }

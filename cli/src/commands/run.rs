@@ -35,6 +35,7 @@ pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) ->
         profile: args.profile.clone(),
         changeset: args.changeset.clone(),
         max_tier: args.max_tier,
+        sandbox: args.sandbox.sandbox,
         fail_fast: args.fail_fast,
     };
     let cancel = CancellationToken::new();

@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::diagnostic::{Code, Diagnostic};
 use super::span::Span;
+use crate::enforcement::{Control, SandboxMode, Tolerated};
 use crate::plan::{Limit, Limits, ReadOnly};
 use crate::tier::Tier;
 
@@ -43,6 +44,10 @@ pub struct Operator {
     /// Files and directories in them that steps see as empty, beside those that are known to
     /// hold credentials; each is absolute or starts with `~/`.
     pub tool_masks: Vec<String>,
+    /// The controls of the sandbox that a step may do without.
+    pub may_miss: Tolerated,
+    /// Whether a caller may ask for whatever the machine can enforce, however little.
+    pub allow_best_effort: bool,
 }
 
 /// What the operator says for specs that say nothing; `None` leaves the built-in value.
@@ -106,6 +111,8 @@ impl Default for Operator {
             defaults: OperatorDefaults::default(),
             tool_mounts: Vec::new(),
             tool_masks: Vec::new(),
+            may_miss: Tolerated::default(),
+            allow_best_effort: true,
         }
     }
 }
@@ -136,6 +143,11 @@ struct OperatorFile {
     tool_mounts: Option<Vec<String>>,
     /// Files and directories that steps see as empty: absolute, or starting with `~/`.
     tool_masks: Option<Vec<String>>,
+    /// The controls of the sandbox that may be missing where the machine cannot enforce them; that
+    /// raises the tier to 2. Default: cgroup alone. An empty list demands everything.
+    may_miss: Option<Vec<Control>>,
+    /// Whether a caller may say `--sandbox=best-effort`. Default: true.
+    allow_best_effort: Option<bool>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
@@ -255,6 +267,16 @@ impl Operator {
             },
             tool_mounts: file.tool_mounts.clone().unwrap_or_default(),
             tool_masks: file.tool_masks.clone().unwrap_or_default(),
+            may_miss: file.may_miss.as_ref().map(|list| list.iter().copied().collect()).unwrap_or_default(),
+            allow_best_effort: file.allow_best_effort.unwrap_or(true),
+        }
+    }
+
+    /// What may be missing for a caller who asks for `mode`; `None` where it may not be asked for.
+    pub fn tolerated(&self, mode: SandboxMode) -> Option<Tolerated> {
+        match mode {
+            SandboxMode::Strict => Some(self.may_miss.clone()),
+            SandboxMode::BestEffort => self.allow_best_effort.then(Tolerated::everything),
         }
     }
 
@@ -350,6 +372,26 @@ mod tests {
         ] {
             assert!(Operator::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn what_may_be_missing_is_the_operators_to_say() {
+        let strict = |text: &str| Operator::parse(text).expect("reads").tolerated(SandboxMode::Strict);
+        assert_eq!(strict(""), Some(Tolerated::default()));
+        assert_eq!(strict("may_miss = []"), Some(Tolerated::from_iter([])));
+        let both = Tolerated::from_iter([Control::Cgroup, Control::Landlock]);
+        assert_eq!(strict("may_miss = ['landlock', 'cgroup']"), Some(both));
+        let best = |text: &str| Operator::parse(text).expect("reads").tolerated(SandboxMode::BestEffort);
+        assert_eq!(best("may_miss = []"), Some(Tolerated::everything()));
+        assert_eq!(best("allow_best_effort = false"), None);
+    }
+
+    #[test]
+    fn a_control_that_nobody_knows_is_refused_where_it_stands() {
+        let problems = Operator::parse("may_miss = ['cgroup', 'firewall']").expect_err("no such control");
+        assert_eq!(problems[0].span.map(|s| s.to_string()), Some("1:23".to_owned()));
+        let message = &problems[0].message;
+        assert!(message.contains("firewall") && message.contains("landlock"), "{message}");
     }
 
     #[test]

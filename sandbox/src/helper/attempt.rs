@@ -56,14 +56,20 @@ pub(super) fn tolerate(
     done: Result<(), Failure>,
 ) -> Result<(), Failure> {
     match done {
-        Err(Failure::Refused { control, message, .. })
-            if op.may_be_left_out() && request.frame.tolerated.contains(control) =>
-        {
-            enforcement.not_enforced(control, message);
+        Err(Failure::Refused { control, message, hint }) if op.may_be_left_out() => {
+            if !request.frame.tolerated.contains(control) {
+                return Err(Failure::Refused { control, message, hint: or_with_less(&hint) });
+            }
+            enforcement.not_enforced_unless(control, message, hint);
             Ok(())
         }
         other => other,
     }
+}
+
+/// What else can be done where a step could run with less.
+fn or_with_less(hint: &str) -> String {
+    format!("{hint}; or accept a run with less, which says so on its record, by `--sandbox=best-effort`")
 }
 
 /// Lets PID 1 go on.

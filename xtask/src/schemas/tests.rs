@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use proctor_core::canonical;
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::{Change, ChangeKind, Diff, DriftMethod, Entry, EntryKind, StepDrift};
-use proctor_core::enforcement::{Control, Enforcement};
+use proctor_core::enforcement::{Control, Enforcement, SandboxMode};
 use proctor_core::evidence::{
     self, AttemptEvidence, CheckEvidence, DriftEvidence, Measured, Resources, StepEvidence, StreamEvidence, Summary,
     TrackedDrift,
@@ -171,6 +171,7 @@ fn skill_evidence() -> SkillEvidence {
         declared_tier: Tier::ONE,
         tier: Tier::THREE,
         tier_reasons: BTreeSet::from([TierReason::Drift]),
+        sandbox: SandboxMode::Strict,
         repo_snapshot_before: tree(),
         repo_snapshot_after: tree(),
         repo_git: git(),
@@ -289,6 +290,7 @@ fn toolchain_evidence_fits() {
         version: evidence::VERSION,
         changeset_id: None,
         profile: ProfileName::new("pr").expect("name"),
+        sandbox: SandboxMode::Strict,
         spec_sha256: Sha256Hex::of(b"spec"),
         plan_sha256: Sha256Hex::of(b"plan"),
         repo_snapshot: tree(),

@@ -1,0 +1,185 @@
+//! What the last trial of the sandbox has shown, kept in the state directory: a run on a machine
+//! that has all it needs makes no trial of its own, and on one that lacks something it is refused
+//! at once, by one message, instead of step by step.
+//!
+//! What is kept is believed only where it says that nothing is missing, since whoever mends a
+//! machine does not tell us. It never makes a record: that is always what was done for the step.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use proctor_core::enforcement::{Control, Enforcement, Tolerated};
+use rustix::fs::Mode;
+use serde::{Deserialize, Serialize};
+
+use crate::repository::Repository;
+use crate::store::StoreError;
+use crate::store::directory::Directory;
+
+/// Its file in the state directory.
+const FILE: &str = "probe.json";
+/// The largest such file that is read, in bytes.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// What a trial has shown, and what it depends on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Probe {
+    circumstances: Circumstances,
+    missing: BTreeSet<Control>,
+}
+
+/// What the outcome of a trial depends on. Where any of it differs, the outcome is of another
+/// machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Circumstances {
+    boot_id: String,
+    kernel: String,
+    helper: Program,
+    /// Who sets the sandbox up.
+    uid: u32,
+    gid: u32,
+    /// Whose tree it is over decides who a step is.
+    owner: u32,
+    /// The device of the tree's file system: not each can lie below an overlay.
+    file_system: u64,
+    /// Whether control groups can be made.
+    control_groups: bool,
+}
+
+/// A program file, as far as one differs from what replaced it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Program {
+    path: PathBuf,
+    inode: u64,
+    bytes: u64,
+    /// In nanoseconds since 1970.
+    changed: i128,
+}
+
+impl Circumstances {
+    /// Those of a trial over `repository` now.
+    ///
+    /// # Errors
+    /// The kernel or the helper tells nothing of itself.
+    pub(crate) fn now(helper: &Path, repository: &Repository, control_groups: bool) -> std::io::Result<Self> {
+        let program = std::fs::metadata(helper)?;
+        let changed = i128::from(program.ctime()) * 1_000_000_000 + i128::from(program.ctime_nsec());
+        Ok(Self {
+            boot_id: std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            helper: Program { path: helper.to_owned(), inode: program.ino(), bytes: program.size(), changed },
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            owner: repository.facts.uid,
+            file_system: std::fs::metadata(repository.path())?.dev(),
+            control_groups,
+        })
+    }
+}
+
+impl Probe {
+    /// The outcome of a trial.
+    pub(crate) fn new(circumstances: Circumstances, shown: &Enforcement) -> Self {
+        Self { circumstances, missing: shown.missing().map(|(control, _)| control).collect() }
+    }
+
+    /// What was kept of a trial under the same circumstances; `None` where there is nothing, or
+    /// nothing that can be used.
+    pub(crate) fn load(state: &Directory, circumstances: &Circumstances) -> Option<Self> {
+        let bytes = state.read(FILE, MAX_BYTES).ok()??;
+        let kept: Self = serde_json::from_slice(&bytes).ok()?;
+        (kept.circumstances == *circumstances).then_some(kept)
+    }
+
+    /// Keeps it, readable for us alone.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub(crate) fn store(&self, state: &Directory) -> Result<(), StoreError> {
+        let io = |source| StoreError::Io { action: "write", path: format!("{}/{FILE}", state.name()), source };
+        let bytes = serde_json::to_vec(self).map_err(|error| io(error.into()))?;
+        let mut temporary = state.temporary(FILE)?;
+        rustix::fs::fchmod(&temporary.file, Mode::RUSR | Mode::WUSR).map_err(|errno| io(errno.into()))?;
+        temporary.file.write_all(&bytes).and_then(|()| temporary.file.sync_all()).map_err(io)?;
+        temporary.publish(FILE)
+    }
+
+    /// Whether nothing was missing but what may be.
+    pub(crate) fn is_enough(&self, tolerated: &Tolerated) -> bool {
+        self.missing.iter().all(|control| tolerated.contains(*control))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn circumstances() -> Circumstances {
+        Circumstances {
+            boot_id: "b".to_owned(),
+            kernel: "6.18".to_owned(),
+            helper: Program { path: "/h".into(), inode: 1, bytes: 2, changed: 3 },
+            uid: 4,
+            gid: 5,
+            owner: 6,
+            file_system: 7,
+            control_groups: false,
+        }
+    }
+
+    fn state() -> (tempfile::TempDir, Directory) {
+        let temp = tempfile::tempdir().expect("a directory");
+        let directory = Directory::open(temp.path()).expect("opens");
+        (temp, directory)
+    }
+
+    #[test]
+    fn what_was_kept_is_thrown_away_where_anything_differs() {
+        type Change = fn(&mut Circumstances);
+        let changes: [Change; 8] = [
+            |c| c.boot_id.push('x'),
+            |c| c.kernel.push('x'),
+            |c| c.helper.changed += 1,
+            |c| c.helper.bytes += 1,
+            |c| c.uid += 1,
+            |c| c.owner += 1,
+            |c| c.file_system += 1,
+            |c| c.control_groups = true,
+        ];
+        let (_temp, state) = state();
+        assert_eq!(Probe::load(&state, &circumstances()), None, "there is none");
+        let probe = Probe::new(circumstances(), &Enforcement::default());
+        probe.store(&state).expect("stored");
+        assert_eq!(Probe::load(&state, &circumstances()), Some(probe));
+        for (index, change) in changes.into_iter().enumerate() {
+            let mut other = circumstances();
+            change(&mut other);
+            assert_eq!(Probe::load(&state, &other), None, "{index}");
+        }
+    }
+
+    #[test]
+    fn what_was_kept_is_ours_alone_and_what_cannot_be_read_is_nothing() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (temp, state) = state();
+        Probe::new(circumstances(), &Enforcement::default()).store(&state).expect("stored");
+        let mode = std::fs::metadata(temp.path().join(FILE)).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        state.write(FILE, b"{\"circumstances\":{}}").expect("written");
+        assert_eq!(Probe::load(&state, &circumstances()), None);
+    }
+
+    #[test]
+    fn only_what_may_be_missing_is_enough() {
+        let mut shown = Enforcement::default();
+        shown.enforced(Control::Layer, "x");
+        shown.not_enforced(Control::Cgroup, "no");
+        let probe = Probe::new(circumstances(), &shown);
+        assert!(probe.is_enough(&Tolerated::default()));
+        assert!(!probe.is_enough(&Tolerated::from_iter([])));
+        shown.not_enforced(Control::Landlock, "no");
+        assert!(!Probe::new(circumstances(), &shown).is_enough(&Tolerated::default()));
+    }
+}
