@@ -52,6 +52,25 @@ pub(crate) fn mount_setattr(
     check(result)
 }
 
+/// Takes the read-only attribute off the one mount that `fd` names. `mount_setattr(2)`.
+pub(crate) fn make_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: an all-zero mount_attr is a valid value of the plain C struct.
+    let mut attr: libc::mount_attr = unsafe { zeroed() };
+    attr.attr_clr = libc::MOUNT_ATTR_RDONLY;
+    // SAFETY: the path is a C string, the struct lives through the call and its size is given.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            fd.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attr,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    check(result)
+}
+
 /// Which side of a [`fork`] this is.
 #[derive(Debug)]
 pub(crate) enum Fork {
@@ -70,6 +89,36 @@ pub(crate) fn fork() -> io::Result<Fork> {
         pid if pid > 0 => Ok(Fork::Parent(pid)),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Doubles this process as [`fork`] does; the new process is born in the control group (version
+/// 2) whose directory `group` names. `clone3(2)`, `CLONE_INTO_CGROUP`: moving a process later
+/// makes the kernel wait for all processors.
+pub(crate) fn fork_into(group: BorrowedFd<'_>) -> io::Result<Fork> {
+    // SAFETY: an all-zero clone_args is a valid value of the plain C struct.
+    let mut args: libc::clone_args = unsafe { zeroed() };
+    args.flags = CLONE_INTO_CGROUP;
+    args.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
+    args.cgroup = u64::from(group.as_raw_fd().cast_unsigned());
+    // SAFETY: no memory is shared and no stack given, so this is a fork; the helper has a single
+    // thread and uses nothing of the C library's that remembers its thread's id.
+    match unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) } {
+        0 => Ok(Fork::Child),
+        pid if pid > 0 => Ok(Fork::Parent(i32::try_from(pid).map_err(io::Error::other)?)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// `CLONE_INTO_CGROUP` of linux/sched.h: it does not fit the type of the C library's constant.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// Gives this process a session keyring of its own, empty. `keyctl(2)`,
+/// `KEYCTL_JOIN_SESSION_KEYRING`.
+pub(crate) fn new_session_keyring() -> io::Result<()> {
+    // SAFETY: the name is absent, which asks for a new keyring without one.
+    let result =
+        unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
+    if result >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// What is done with the descriptors above the standard three.
