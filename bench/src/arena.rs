@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use proctor_core::enforcement::SandboxMode;
@@ -14,6 +15,7 @@ use proctor_core::spec::{Adhoc, LimitSettings, Operator, adhoc_step};
 use proctor_runner::{CancellationToken, Engine, EngineConfig, Helpers, Session, StepReport};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+use tokio::time::Instant;
 
 use crate::program;
 
@@ -77,22 +79,34 @@ impl Arena {
     ///
     /// # Errors
     /// The machine does not allow one.
-    pub(crate) fn session(&self, cancel: CancellationToken) -> Result<Session> {
+    pub(crate) fn session(&self, cancel: CancellationToken) -> Result<Arc<Session>> {
         let made = self.runtime.block_on(self.engine.session(
             &self.place.repository(),
             Limit::Max(DISK),
             SandboxMode::Strict,
             cancel,
         ));
-        made.map_err(|error| anyhow::anyhow!("{}; {}", error.message(), error.hint().unwrap_or_default()))
+        made.map(Arc::new).map_err(|error| anyhow::anyhow!("{}; {}", error.message(), error.hint().unwrap_or_default()))
     }
 
-    /// Runs a step to its end.
+    /// Runs a step to its end, as the command line and the daemon do: on a worker of the runtime.
+    /// Answers how long it took, too.
     ///
     /// # Errors
     /// It did not end in `expected`.
-    pub(crate) fn run(&self, session: &Session, step: &PlannedStep, expected: Outcome) -> Result<StepReport> {
-        self.runtime.block_on(run(session, step, expected))
+    pub(crate) fn run(
+        &self,
+        session: &Arc<Session>,
+        step: &PlannedStep,
+        expected: Outcome,
+    ) -> Result<(StepReport, Duration)> {
+        let (session, step) = (Arc::clone(session), step.clone());
+        let attempt = self.runtime.spawn(async move {
+            let began = Instant::now();
+            let report = run(&session, &step, expected).await?;
+            Ok((report, began.elapsed()))
+        });
+        self.runtime.block_on(attempt).context("an attempt ended badly")?
     }
 }
 

@@ -2,6 +2,7 @@
 //! alternating; then all of it with a large parent.
 
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -111,8 +112,8 @@ impl Samples {
 struct Bench<'a> {
     arena: &'a Arena,
     /// A session whose pool stays empty.
-    cold: Session,
-    pool: Session,
+    cold: Arc<Session>,
+    pool: Arc<Session>,
     step: PlannedStep,
     plain: Command,
     peer: Command,
@@ -141,10 +142,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    fn attempt(&self, session: &Session) -> Result<Duration> {
-        let began = Instant::now();
-        self.arena.run(session, &self.step, Outcome::Passed)?;
-        Ok(began.elapsed())
+    fn attempt(&self, session: &Arc<Session>) -> Result<Duration> {
+        Ok(self.arena.run(session, &self.step, Outcome::Passed)?.1)
     }
 
     /// Waits until a sandbox is ready: that is what a pool is for.

@@ -72,7 +72,11 @@ fn kill(arena: &Arena, crowd: usize, round: usize) -> Result<End> {
     let cancel = CancellationToken::new();
     let session = arena.session(cancel.clone())?;
     arena.runtime().block_on(async {
-        let attempt = async { run(&session, &planned, Outcome::Cancelled).await.map(|_| Instant::now()) };
+        let running = tokio::spawn(async move {
+            run(&session, &planned, Outcome::Cancelled).await?;
+            Ok::<_, anyhow::Error>(Instant::now())
+        });
+        let attempt = async { running.await.context("an attempt ended badly")? };
         let watch = async {
             let crowd = complete(&marker, crowd).await?;
             let began = Instant::now();

@@ -61,7 +61,7 @@ fn attempts(place: &Place, marker: &str, count: usize) -> Result<()> {
     let parallel = std::thread::available_parallelism()?.get();
     let mut started = 0;
     while started < count {
-        let session = Arc::new(arena.session(CancellationToken::new())?);
+        let session = arena.session(CancellationToken::new())?;
         let until = (started + SESSION).min(count);
         let numbers: Vec<usize> = (started..until).collect();
         let shares = (0..parallel).map(|share| numbers.iter().copied().skip(share).step_by(parallel).collect());

@@ -3,6 +3,7 @@
 
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -66,7 +67,7 @@ pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
 struct Bench<'a> {
     arena: &'a Arena,
     place: &'a Place,
-    session: Session,
+    session: Arc<Session>,
 }
 
 impl Bench<'_> {
@@ -78,9 +79,8 @@ impl Bench<'_> {
         for _ in 0..runs {
             let (took, hash) = self.peer(&command)?;
             peer.push(took);
-            let began = Instant::now();
-            let stdout = self.output_of(&planned)?;
-            ours.push(began.elapsed());
+            let (stdout, took) = self.output_of(&planned)?;
+            ours.push(took);
             check(&stdout, bytes, &hash)?;
         }
         println!("{}", heading(&format!("{runs} x {} MB of {}", bytes >> 20, source.name)));
@@ -114,7 +114,7 @@ impl Bench<'_> {
         (planned.timeout_ms, planned.grace_ms) = (u64::try_from(DEADLINE.as_millis())?, 0);
         let mut late = Sample::default();
         for _ in 0..runs {
-            let report = self.arena.run(&self.session, &planned, Outcome::TimedOut)?;
+            let (report, _) = self.arena.run(&self.session, &planned, Outcome::TimedOut)?;
             late.push(Duration::from_millis(report.evidence.duration_ms).saturating_sub(DEADLINE));
         }
         println!("{}", heading("late by, milliseconds"));
@@ -123,8 +123,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn output_of(&self, planned: &PlannedStep) -> Result<StreamEvidence> {
-        Ok(self.arena.run(&self.session, planned, Outcome::Passed)?.evidence.stdout)
+    fn output_of(&self, planned: &PlannedStep) -> Result<(StreamEvidence, Duration)> {
+        let (report, took) = self.arena.run(&self.session, planned, Outcome::Passed)?;
+        Ok((report.evidence.stdout, took))
     }
 
     /// The same bytes through a pipe into `sha256sum`: how long it takes, and what it says.

@@ -11,7 +11,7 @@ use proctor_core::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_
 use proctor_core::outcome::{Outcome, StartFault, Termination, judge};
 use proctor_core::plan::{PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::verdict::Doubt;
-use proctor_sandbox::{Layer, Open, Sealed};
+use proctor_sandbox::{Layer, Open, SandboxError, Sealed};
 use proctor_snapshot::{ApplyInput, DriftInput, ScanBounds, apply_back, find_drift, scan_layer};
 
 use crate::attempt::{self, AttemptReport};
@@ -97,7 +97,12 @@ fn may_repeat(tried: &Tried, step: &PlannedStep, attempt: u32) -> bool {
 pub(crate) async fn discard(layer: Option<Arc<Stacked>>) {
     if let Some(stacked) = layer.and_then(|layer| Arc::try_unwrap(layer).ok()) {
         let mut laps = Laps::start();
-        free(stacked.layer).await;
+        if stacked.scan.entries.is_empty() {
+            // As good as nothing is to be done: less than it takes to hand it on.
+            freed(stacked.layer.discard());
+        } else {
+            free(stacked.layer).await;
+        }
         laps.lap("discard");
     }
 }
@@ -106,9 +111,14 @@ pub(crate) async fn discard(layer: Option<Arc<Stacked>>) {
 /// What cannot be freed goes with the run.
 async fn free(layer: Layer<Sealed>) {
     match tokio::task::spawn_blocking(move || layer.discard()).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "the layer of an attempt stays until the run ends"),
+        Ok(result) => freed(result),
         Err(error) => tracing::error!(%error, "freeing a layer ended badly"),
+    }
+}
+
+fn freed(result: Result<(), SandboxError>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "the layer of an attempt stays until the run ends");
     }
 }
 
