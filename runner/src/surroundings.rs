@@ -151,9 +151,14 @@ impl<'a> Shown<'a> {
     /// a toolchain would.
     fn add(&mut self, at: PathBuf, source: &Path) {
         let Some(real) = self.reached(source) else { return };
-        if !self.kept.iter().any(|kept| kept.starts_with(&real)) && !credentials::is_credential(&real, self.look.home) {
+        if !self.shows_a_home(&real) && !credentials::is_credential(&real, self.look.home) {
             self.show(at, real);
         }
+    }
+
+    /// Or what is ours, or everybody's scratch.
+    fn shows_a_home(&self, real: &Path) -> bool {
+        real.parent() == Some(Path::new("/home")) || self.kept.iter().any(|kept| kept.starts_with(real))
     }
 
     /// The operator is taken at their word: what shows too much is refused by the sandbox, with

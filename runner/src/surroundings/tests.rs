@@ -37,6 +37,16 @@ impl Dir {
 
     /// What is found with this as the home, where everything but `visible` is hidden.
     fn look(&self, caller: &[(&str, &str)], operator: &[&str], visible: Option<&Path>) -> Toolchains {
+        self.looking(caller, operator, visible, Toolchains::find)
+    }
+
+    fn looking<T>(
+        &self,
+        caller: &[(&str, &str)],
+        operator: &[&str],
+        visible: Option<&Path>,
+        find: impl FnOnce(&Look<'_>) -> T,
+    ) -> T {
         let caller = caller.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         // What begins with `!` is a mask.
         let (masks, mounts): (Vec<&str>, Vec<&str>) = operator.iter().partition(|path| path.starts_with('!'));
@@ -45,7 +55,7 @@ impl Dir {
             tool_masks: masks.iter().map(|path| path.replace('!', "")).collect(),
             ..Operator::default()
         };
-        Toolchains::find(&Look {
+        find(&Look {
             home: &self.path,
             operator: &operator,
             caller: &caller,
@@ -140,6 +150,8 @@ fn a_link_shows_neither_a_home_nor_what_is_ours_nor_credentials() {
     home.link(".local/bin", &home.at(".ssh"));
     home.link(".local/lib", &home.at("repo"));
     assert_eq!(shown(&home.look(&[], &[], None)), []);
+    let others = |path: &str| home.looking(&[], &[], None, |look| Shown::new(look).shows_a_home(Path::new(path)));
+    assert!(others("/home/other") && others("/home") && !others("/home/other/.nvm"));
 }
 
 #[test]
