@@ -3,12 +3,16 @@
 
 mod attempt;
 mod command;
+mod copy;
 mod failure;
 mod init;
+mod kin;
 mod landlock;
 mod masks;
 mod mounts;
 mod outer;
+mod plain;
+mod seal;
 mod space;
 mod warden;
 
@@ -54,6 +58,7 @@ fn serve(control: &mut OwnedFd) -> ExitCode {
     let served = match request {
         Request::Space(request) => space::serve(control.as_fd(), &request),
         Request::Sandbox(request) => attempt::serve(control, &request, fds),
+        Request::Plain(request) => plain::serve(control, &request, &fds),
     };
     match served {
         Ok(()) => ExitCode::SUCCESS,

@@ -17,7 +17,7 @@ use crate::host::{Host, RepoFacts, StepUser};
 use crate::policy::{Frame, Policy};
 use crate::pool::{self, Pool};
 use crate::reaper::Reaper;
-use crate::running::{Running, Watched};
+use crate::running::{EndedBy, Running, Watched};
 use crate::setup::{self, claim_ops, prepare_ops};
 use crate::space::{Layer, Open, RunSpace, Sealed};
 use crate::wait::Helper;
@@ -148,10 +148,15 @@ impl Launcher {
 
     fn prepare(&self, space: &RunSpace, frame: Frame, user: StepUser) -> Result<Running, SandboxError> {
         let (group, entry) = self.group();
-        let ops = prepare_ops(&frame, &self.host, user);
-        let request =
-            Request::Sandbox(Box::new(SandboxRequest { frame, user, space: self.host.space_dir(), entry, ops }));
-        let mut fds = space.fds().to_vec();
+        let (request, ended_by) = match space.as_plain() {
+            Some(plain) => (Request::Plain(Box::new(plain.request(frame, &self.host, user, entry))), EndedBy::Helper),
+            None => {
+                let ops = prepare_ops(&frame, &self.host, user);
+                let request = SandboxRequest { frame, user, space: self.host.space_dir(), entry, ops };
+                (Request::Sandbox(Box::new(request)), EndedBy::Kernel)
+            }
+        };
+        let mut fds = space.fds();
         if let Some(Entrance { unified, tasks }) = group.as_ref().map(Group::entrance) {
             fds.extend(unified.into_iter().chain(tasks));
         }
@@ -160,7 +165,7 @@ impl Launcher {
         let (helper, control) = self.start_helper(&request, &fds, their_stdout.into(), their_stderr.into())?;
         let reaper = Arc::clone(&self.reaper);
         drop(fds);
-        Running::new(Watched { helper, control, stdout, stderr, group, reaper })
+        Running::new(Watched { helper, control, stdout, stderr, ended_by, group, reaper })
     }
 
     fn group(&self) -> (Option<Group>, Entry) {

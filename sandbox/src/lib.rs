@@ -19,6 +19,7 @@ mod error;
 pub mod helper;
 mod host;
 mod launcher;
+mod plain;
 mod policy;
 mod pool;
 mod reaper;

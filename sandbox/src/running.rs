@@ -31,11 +31,23 @@ pub struct Running {
     reaper: Arc<Reaper>,
 }
 
+/// Who ends what is left of an attempt when its first process has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndedBy {
+    /// The kernel: that process was PID 1.
+    Kernel,
+    /// The helper. Where it ends without a last word, nobody knows what is left.
+    Helper,
+}
+
 #[derive(Debug)]
 struct State {
+    ended_by: EndedBy,
     helper: Option<Helper>,
     /// Whether the sandbox has said that it waits for its command.
     prepared: bool,
+    /// Whether the last report has come.
+    told: bool,
     /// Whether every process of the attempt is known to be gone.
     gone: bool,
     /// PID 1 of the step, once the helper has made it.
@@ -108,16 +120,25 @@ pub(crate) struct Watched {
     pub(crate) control: OwnedFd,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
+    pub(crate) ended_by: EndedBy,
     pub(crate) group: Option<Group>,
     pub(crate) reaper: Arc<Reaper>,
 }
 
 impl Running {
     pub(crate) fn new(watched: Watched) -> Result<Self, SandboxError> {
-        let Watched { helper, control, stdout, stderr, group, reaper } = watched;
+        let Watched { helper, control, stdout, stderr, ended_by, group, reaper } = watched;
         rustix::io::ioctl_fionbio(&control, true).map_err(SandboxError::system("cannot set up the control socket"))?;
         let early = std::collections::VecDeque::new();
-        let state = Mutex::new(State { helper: Some(helper), prepared: false, gone: false, init: None, early });
+        let state = Mutex::new(State {
+            ended_by,
+            helper: Some(helper),
+            prepared: false,
+            told: false,
+            gone: false,
+            init: None,
+            early,
+        });
         Ok(Self { stdout, stderr, control, state, group, reaper })
     }
 
@@ -200,15 +221,24 @@ impl State {
                 Ok(Some((message, _))) => {
                     // It is said when PID 1 was waited for; what is left is the helper's own end.
                     self.gone = matches!(message, Message::Exited { .. });
+                    self.told = !matches!(message, Message::Ready(_));
                     return report(message).map(Received::Report);
                 }
-                Ok(None) => return self.wait_for_the_end().map(|()| Received::Closed),
+                Ok(None) => return self.wait_for_the_end().and_then(|()| self.closed()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received::WouldBlock),
                 // The helper died with something of ours unread.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// What the end of the control socket means.
+    fn closed(&self) -> io::Result<Received> {
+        if self.ended_by == EndedBy::Helper && self.init.is_some() && !self.told {
+            return Err(io::Error::other("the sandbox helper was killed; processes of the step may be left"));
+        }
+        Ok(Received::Closed)
     }
 
     /// Reads on until the pidfd of PID 1 has come or nothing is left to read.

@@ -42,6 +42,12 @@ pub(crate) fn filter() -> Filter {
     Filter { program: decision::compile(calls::ARCH, calls::UNKNOWN, &calls::steps()) }
 }
 
+/// The same for a step that shares the host's network although it is denied to it: it can make
+/// Unix sockets and no others, so that not even the loopback device is there.
+pub(crate) fn filter_without_internet() -> Filter {
+    Filter { program: decision::compile(calls::ARCH, calls::UNKNOWN, &calls::steps_without_internet()) }
+}
+
 impl Filter {
     /// Puts the calling thread and all that it will start under the filter, for good, and looks
     /// whether it holds. The caller has set `no_new_privs` and started no other thread.

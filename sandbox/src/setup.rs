@@ -361,7 +361,7 @@ fn clones(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
 }
 
 /// Homes and run-time sockets.
-const HIDDEN: [&str; 3] = ["/root", "/home", "/run"];
+pub(crate) const HIDDEN: [&str; 3] = ["/root", "/home", "/run"];
 /// What every program may write, and what nobody's program may see of another's.
 const SCRATCH: [&str; 2] = ["/tmp", "/var/tmp"];
 
@@ -412,7 +412,7 @@ fn attachments(frame: &Frame, host: &Host) -> Vec<SetupOp> {
 }
 
 /// A step that may use the network finds no name without this file, wherever it lies.
-fn resolver<'a>(frame: &Frame, host: &'a Host) -> Option<&'a Path> {
+pub(crate) fn resolver<'a>(frame: &Frame, host: &'a Host) -> Option<&'a Path> {
     let path = host.resolver.as_deref()?;
     (frame.network == Network::Allow && path.starts_with("/run")).then_some(path)
 }

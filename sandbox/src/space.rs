@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use proctor_core::enforcement::Tolerated;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 use crate::error::SandboxError;
 use crate::host::{RepoFacts, StepUser};
 use crate::launcher::Launcher;
+use crate::plain::{self, PlainSpace};
 use crate::pool::Pool;
 use crate::wait;
 use crate::wire::{self, Message, Request, SpaceRequest};
@@ -21,13 +23,16 @@ use crate::wire::{self, Message, Request, SpaceRequest};
 /// How long the kernel may take to make the place for a run's layers.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The bounds of one run's layers, all of them together.
-#[derive(Debug, Clone, Copy)]
+/// The bounds of one run's layers, all of them together, and what may be missing.
+#[derive(Debug, Clone)]
 pub struct RunSpaceConfig {
     /// How many bytes they hold.
     pub disk_bytes: u64,
     /// How many files they hold.
     pub inodes: u64,
+    /// Which controls may be missing. Where the kernel refuses namespaces and all that goes with
+    /// them may be missing, the layers lie in a directory of the host and bounds are not held.
+    pub tolerated: Tolerated,
 }
 
 /// The layers of one run. Cheap to clone; the last clone, layers included, frees it.
@@ -38,12 +43,23 @@ pub struct RunSpace(Arc<Inner>);
 struct Inner {
     host: crate::host::Host,
     dir: OwnedFd,
-    mounts: OwnedFd,
-    /// Unprivileged: the owner of the mount namespace. Root: the namespace that maps the
-    /// owners of a repository of root's.
-    users: OwnedFd,
+    kind: Kind,
     next: AtomicU32,
     pool: Arc<Pool>,
+}
+
+/// Where the layers lie.
+#[derive(Debug)]
+enum Kind {
+    /// On a tmpfs of their own.
+    Namespaces {
+        mounts: OwnedFd,
+        /// Unprivileged: the owner of the mount namespace. Root: the namespace that maps the
+        /// owners of a repository of root's.
+        users: OwnedFd,
+    },
+    /// In a directory of the host.
+    Plain(PlainSpace),
 }
 
 /// A layer that its attempt may still write.
@@ -68,7 +84,8 @@ impl RunSpace {
     /// Makes the place; it costs one short-lived helper.
     ///
     /// # Errors
-    /// The helper cannot be started, or the kernel refuses a namespace or the tmpfs.
+    /// The helper cannot be started, or the kernel refuses a namespace or the tmpfs and that is not
+    /// tolerated.
     pub fn create(launcher: &Launcher, config: RunSpaceConfig) -> Result<Self, SandboxError> {
         let host = launcher.host().clone();
         let request = Request::Space(SpaceRequest {
@@ -86,6 +103,9 @@ impl RunSpace {
             answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
         match answer {
             Some((Message::Space, fds)) => Self::from_fds(host, fds, launcher.add_pool()),
+            Some((Message::Refused { message, .. }, _)) if plain::is_tolerated(&config.tolerated) => {
+                Self::plain(host, message, launcher.add_pool())
+            }
             Some((Message::Refused { message, hint, .. }, _)) => Err(SandboxError::NoSpace { message, hint }),
             other => Err(SandboxError::Protocol(format!("{other:?}"))),
         }
@@ -94,7 +114,13 @@ impl RunSpace {
     fn from_fds(host: crate::host::Host, fds: Vec<OwnedFd>, pool: Arc<Pool>) -> Result<Self, SandboxError> {
         let [dir, mounts, users] = <[OwnedFd; 3]>::try_from(fds)
             .map_err(|fds| SandboxError::Protocol(format!("{} descriptors instead of 3", fds.len())))?;
-        Ok(Self(Arc::new(Inner { host, dir, mounts, users, next: AtomicU32::new(0), pool })))
+        let kind = Kind::Namespaces { mounts, users };
+        Ok(Self(Arc::new(Inner { host, dir, kind, next: AtomicU32::new(0), pool })))
+    }
+
+    fn plain(host: crate::host::Host, refusal: String, pool: Arc<Pool>) -> Result<Self, SandboxError> {
+        let (space, dir) = PlainSpace::make(&host, refusal)?;
+        Ok(Self(Arc::new(Inner { host, dir, kind: Kind::Plain(space), next: AtomicU32::new(0), pool })))
     }
 
     /// Makes an empty layer for a step over this repository.
@@ -118,6 +144,9 @@ impl RunSpace {
         rustix::fs::mkdirat(&dir, WORK, private)?;
         rustix::fs::mkdirat(&dir, UPPER, private)?;
         let upper = rustix::fs::openat(&dir, UPPER, flags, Mode::empty())?;
+        if self.as_plain().is_some() {
+            plain::open_to(&dir, user)?;
+        }
         if user.steps_down() {
             let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid()), rustix::fs::Gid::from_raw(user.gid()));
             rustix::fs::fchown(&upper, Some(uid), Some(gid))?;
@@ -141,9 +170,20 @@ impl RunSpace {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Mount namespace, then user namespace.
-    pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
-        [self.0.mounts.as_fd(), self.0.users.as_fd()]
+    /// Mount namespace, then user namespace, where there are any.
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        match &self.0.kind {
+            Kind::Namespaces { mounts, users } => vec![mounts.as_fd(), users.as_fd()],
+            Kind::Plain(_) => Vec::new(),
+        }
+    }
+
+    /// The directory of the host in which the layers lie, where there are no namespaces.
+    pub(crate) fn as_plain(&self) -> Option<&PlainSpace> {
+        match &self.0.kind {
+            Kind::Namespaces { .. } => None,
+            Kind::Plain(space) => Some(space),
+        }
     }
 }
 
@@ -197,7 +237,7 @@ impl Layer<Sealed> {
 ///
 /// How deep it is was the step's choice: neither the stack nor the descriptors may grow with
 /// that. So what is found one level down is moved up beside `name`, and waits there.
-fn remove_dir(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()> {
+pub(crate) fn remove_dir(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()> {
     let mut moved = 0_u64;
     let mut waiting = vec![name.to_owned()];
     while let Some(next) = waiting.pop() {

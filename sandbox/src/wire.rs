@@ -36,6 +36,21 @@ pub(crate) enum Request {
     Space(SpaceRequest),
     /// Prepare a sandbox, and wait for its command.
     Sandbox(Box<SandboxRequest>),
+    /// The same without namespaces, on a kernel that refuses them.
+    Plain(Box<PlainRequest>),
+}
+
+/// A sandbox without namespaces. Its descriptors: what [`Entry`] says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct PlainRequest {
+    /// What must hold; its place for layers is a directory of the host, and it has no operations.
+    pub(crate) sandbox: SandboxRequest,
+    /// What the kernel answered when namespaces were tried.
+    pub(crate) refusal: String,
+    /// What a step must not read, besides what no rule names.
+    pub(crate) hidden: Vec<std::path::PathBuf>,
+    /// The file in which names of machines are looked up, where it lies in a hidden directory.
+    pub(crate) resolver: Option<std::path::PathBuf>,
 }
 
 /// The place for the layers of a run.

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use super::command;
-use super::failure::{Failure, internal};
+use super::failure::{Failure, internal, refused};
 use super::init;
 use super::outer::Outer;
 use crate::running::WaitStatus;
@@ -28,6 +28,8 @@ pub(super) struct Prepared<'a> {
     pub(super) enforcement: Enforcement,
     /// Where PID 1 writes itself into its control group.
     pub(super) tasks: Vec<OwnedFd>,
+    /// Why PID 1 was not born in its control group, where it was to be.
+    pub(super) unborn: Option<io::Error>,
     /// The Unix sockets of the host.
     pub(super) sockets: Vec<PathBuf>,
     /// To the helper. Closed on exec.
@@ -58,7 +60,7 @@ pub(super) fn tolerate(
     match done {
         Err(Failure::Refused { control, message, hint }) if op.may_be_left_out() => {
             if !request.frame.tolerated.contains(control) {
-                return Err(Failure::Refused { control, message, hint: or_with_less(&hint) });
+                return Err(refused(control, message, or_with_less(&hint)));
             }
             enforcement.not_enforced_unless(control, message, hint);
             Ok(())
@@ -66,6 +68,19 @@ pub(super) fn tolerate(
         other => other,
     }
 }
+
+/// Refuses what was asked for, does not hold and may not be missing. What is found missing at the
+/// side of another operation stops nothing at that time: it does here, before anything runs.
+pub(super) fn demand(enforcement: &Enforcement, request: &SandboxRequest) -> Result<(), Failure> {
+    match enforcement.missing().find(|(control, _)| !request.frame.tolerated.contains(*control)) {
+        None => Ok(()),
+        Some((control, reason)) => {
+            Err(refused(control, reason, or_with_less(enforcement.hint(control).unwrap_or(ASK_THE_DOCTOR))))
+        }
+    }
+}
+
+const ASK_THE_DOCTOR: &str = "run `proctor doctor`";
 
 /// What else can be done where a step could run with less.
 fn or_with_less(hint: &str) -> String {
@@ -92,11 +107,12 @@ pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Ve
     }
     init::block_signals().map_err(internal("block signals"))?;
     let (ours, channel) = wire::pair().map_err(internal("make a socket pair"))?;
-    match fork(&request.entry, &fds).map_err(internal("start PID 1"))? {
+    let (forked, unborn) = fork(&request.entry, &fds).map_err(internal("start PID 1"))?;
+    match forked {
         Fork::Child => {
             drop(ours);
             drop(outer);
-            init::run(Prepared { request, enforcement, tasks: fds, sockets, channel }, control)
+            init::run(Prepared { request, enforcement, tasks: fds, unborn, sockets, channel }, control)
         }
         Fork::Parent(pid) => {
             drop((channel, fds));
@@ -105,10 +121,15 @@ pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Ve
     }
 }
 
-fn fork(entry: &Entry, fds: &[OwnedFd]) -> io::Result<Fork> {
+/// In the control group where that can be; with the reason where it cannot, as under a filter that
+/// refuses clone3.
+pub(super) fn fork(entry: &Entry, fds: &[OwnedFd]) -> io::Result<(Fork, Option<io::Error>)> {
     match (entry, fds) {
-        (Entry::Group { born: true, .. }, [group, ..]) => sys::fork_into(group.as_fd()),
-        _ => sys::fork(),
+        (Entry::Group { born: true, .. }, [group, ..]) => match sys::fork_into(group.as_fd()) {
+            Ok(forked) => Ok((forked, None)),
+            Err(error) => Ok((sys::fork()?, Some(error))),
+        },
+        _ => Ok((sys::fork()?, None)),
     }
 }
 
@@ -142,16 +163,16 @@ fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, outer: Outer<'
 }
 
 /// What PID 1 and the command's process have said.
-struct Words {
-    channel: Option<OwnedFd>,
-    exited: Option<(WaitStatus, Option<LimitKind>)>,
+pub(super) struct Words {
+    pub(super) channel: Option<OwnedFd>,
+    pub(super) exited: Option<(WaitStatus, Option<LimitKind>)>,
     /// Whether a last word was passed on already.
-    spoken: bool,
+    pub(super) spoken: bool,
 }
 
 impl Words {
     /// Passes one message on; `Exited` is kept back until everything is gone.
-    fn hear(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn hear(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
         let Some(channel) = &self.channel else { return Ok(()) };
         let packet = match wire::recv_packet(channel.as_fd()) {
             // It ended with something of ours unread.
@@ -175,7 +196,7 @@ impl Words {
         Ok(())
     }
 
-    fn hear_all(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn hear_all(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
         while self.channel.is_some() {
             self.hear(control)?;
         }
@@ -183,7 +204,7 @@ impl Words {
     }
 
     /// What is left to be said once PID 1 has ended so.
-    fn last(&self, init: WaitStatus) -> io::Result<Option<Message>> {
+    pub(super) fn last(&self, init: WaitStatus) -> io::Result<Option<Message>> {
         let (status, limit) = match (self.exited, self.spoken, init) {
             // PID 1 reports the end of a process that never became the command.
             (_, true, _) => return Ok(None),
@@ -260,18 +281,18 @@ fn serve_claim(control: BorrowedFd<'_>, init: &OwnedFd, words: &mut Words, mut o
 }
 
 /// Whether the daemon has closed its side.
-fn is_alone(control: BorrowedFd<'_>) -> io::Result<bool> {
+pub(super) fn is_alone(control: BorrowedFd<'_>) -> io::Result<bool> {
     let mut fds = [PollFd::from_borrowed_fd(control, PollFlags::RDHUP)];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
     Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)))? > 0)
 }
 
-fn end(init: &OwnedFd) {
+pub(super) fn end(init: &OwnedFd) {
     // It may have ended by itself.
     let _ = rustix::process::pidfd_send_signal(init, Signal::KILL);
 }
 
-fn reap(pid: Pid) -> io::Result<WaitStatus> {
+pub(super) fn reap(pid: Pid) -> io::Result<WaitStatus> {
     let waited = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(pid), WaitOptions::empty()))?;
     let (_, status) = waited.ok_or_else(|| io::Error::other("PID 1 cannot be waited for"))?;
     Ok(init::wait_status(status))

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsStr};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -10,11 +10,12 @@ use nix::errno::Errno;
 use nix::sys::signal::SigSet;
 use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::outcome::StartFault;
-use proctor_core::plan::{Limit, Limits};
+use proctor_core::plan::{Limit, Limits, Network};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit};
 
-use super::attempt::{Prepared, tolerate};
+use super::attempt::{Prepared, demand, tolerate};
 use super::failure::{Failure, internal, refuse, refused};
 use super::landlock::{Wall, Walled};
 use crate::host::StepUser;
@@ -39,15 +40,18 @@ fn apply(prepared: &Prepared<'_>, go: &Go, enforcement: &mut Enforcement, op: &S
     match op {
         SetupOp::NewSession => new_session(enforcement),
         SetupOp::ResourceLimits => limit(prepared, go, enforcement),
-        SetupOp::Landlock { writable } => restrict(writable, enforcement),
+        SetupOp::Landlock { writable } => restrict(prepared, writable, enforcement),
         SetupOp::CloseFds => close_fds(enforcement),
         SetupOp::Workdir { path } => change_to(path, &prepared.request.frame.repo),
-        SetupOp::Exec => Err(execute(prepared, &go.claim.command, enforcement)),
+        SetupOp::Exec => {
+            demand(enforcement, prepared.request)?;
+            Err(execute(prepared, &go.claim.command, enforcement))
+        }
         other => Err(Failure::internal(format_args!("`{other}` does not belong into the command's process"))),
     }
 }
 
-fn new_session(enforcement: &mut Enforcement) -> Result<(), Failure> {
+pub(super) fn new_session(enforcement: &mut Enforcement) -> Result<(), Failure> {
     rustix::process::setsid().map_err(refuse(Control::NewSession, "start a new session"))?;
     enforcement.enforced(Control::NewSession, "setsid");
     Ok(())
@@ -103,11 +107,18 @@ fn limit(prepared: &Prepared<'_>, go: &Go, enforcement: &mut Enforcement) -> Res
     bound(Control::OpenFilesLimit, open_files, Resource::Nofile, 0, None, "RLIMIT_NOFILE of each process,")
 }
 
-fn restrict(writable: &[PathBuf], enforcement: &mut Enforcement) -> Result<(), Failure> {
+fn restrict(prepared: &Prepared<'_>, writable: &[PathBuf], enforcement: &mut Enforcement) -> Result<(), Failure> {
     let control = Control::Landlock;
     let writable: Vec<&Path> = writable.iter().map(PathBuf::as_path).collect();
     let (scratch, others) = writable.split_first().ok_or_else(|| Failure::internal("nothing is to be writable"))?;
+    let outside = match prepared.request.frame.network {
+        Network::Allow => Some(abstract_socket().map_err(internal("make a socket to be refused"))?),
+        Network::Deny => None,
+    };
     let wall = Wall::new(scratch, others).and_then(Wall::build);
+    if let Some(outside) = outside {
+        look_at_abstract_sockets(&outside, enforcement).map_err(internal("try to reach a socket of the outside"))?;
+    }
     match wall.map_err(refuse(control, "draw the second wall"))? {
         Walled::By { mechanism } => enforcement.enforced(control, mechanism),
         Walled::Absent { reason } => {
@@ -117,16 +128,43 @@ fn restrict(writable: &[PathBuf], enforcement: &mut Enforcement) -> Result<(), F
     Ok(())
 }
 
+/// A socket without a path, made outside of the wall to come, that anybody could connect to.
+fn abstract_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The kernel finds a name that is free.
+    rustix::net::bind(&socket, &SocketAddrUnix::new_unnamed())?;
+    rustix::net::listen(&socket, 1)?;
+    Ok(socket)
+}
+
+/// In the host's network namespace, Landlock's scopes alone keep a step from the host's sockets.
+fn look_at_abstract_sockets(outside: &OwnedFd, enforcement: &mut Enforcement) -> io::Result<()> {
+    let control = Control::AbstractSockets;
+    let address = rustix::net::getsockname(outside)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &address) {
+        Err(rustix::io::Errno::PERM) => enforcement.enforced(control, "Landlock; one of the outside was refused"),
+        answer => enforcement.not_enforced_unless(
+            control,
+            format!("the network is allowed, and a socket of the outside answered {answer:?}"),
+            "use a kernel with Landlock's scopes (ABI 6, Linux 6.12), or deny the network",
+        ),
+    }
+    Ok(())
+}
+
 /// Sets both limits, never above what we may have ourselves. Of CPU time the hard limit lies a
 /// second higher: SIGXCPU comes first and says which limit it was, SIGKILL tells nothing.
-fn set(resource: Resource, most: u64) -> io::Result<()> {
+pub(super) fn set(resource: Resource, most: u64) -> io::Result<()> {
     let own = rustix::process::getrlimit(resource).maximum;
     let within = |wanted: u64| Some(own.map_or(wanted, |own| own.min(wanted)));
     let hard = if resource == Resource::Cpu { most.saturating_add(1) } else { most };
     Ok(rustix::process::setrlimit(resource, Rlimit { current: within(most), maximum: within(hard) })?)
 }
 
-fn close_fds(enforcement: &mut Enforcement) -> Result<(), Failure> {
+pub(super) fn close_fds(enforcement: &mut Enforcement) -> Result<(), Failure> {
     let control = Control::CloseFds;
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(refuse(Control::PrivateDev, "open /dev/null"))?;
@@ -138,7 +176,7 @@ fn close_fds(enforcement: &mut Enforcement) -> Result<(), Failure> {
 
 /// A symbolic link may lead elsewhere in the repository, but not out of it: the command would
 /// work on what nobody has recorded.
-fn change_to(path: &Path, repo: &Path) -> Result<(), Failure> {
+pub(super) fn change_to(path: &Path, repo: &Path) -> Result<(), Failure> {
     let not_started =
         |message| Failure::NotStarted { fault: StartFault::Workdir, message: format!("the work directory {message}") };
     let cannot = |errno| not_started(format!("`{}` cannot be entered: {errno}", path.display()));
@@ -153,7 +191,7 @@ fn change_to(path: &Path, repo: &Path) -> Result<(), Failure> {
 }
 
 /// Reports that everything holds, and becomes the command. Returns only where that fails.
-fn execute(prepared: &Prepared<'_>, wanted: &policy::Command, enforcement: &mut Enforcement) -> Failure {
+pub(super) fn execute(prepared: &Prepared<'_>, wanted: &policy::Command, enforcement: &mut Enforcement) -> Failure {
     let command = match Command::new(wanted) {
         Ok(command) => command,
         Err(nul) => return Failure::internal(format_args!("the command holds a NUL byte: {nul}")),

@@ -11,6 +11,7 @@ use nix::sys::signal::{SigSet, Signal as NixSignal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use proctor_core::enforcement::Control;
 use proctor_core::outcome::LimitKind;
+use proctor_core::plan::Network;
 use rustix::event::{PollFd, PollFlags};
 use rustix::mount::MountAttrFlags;
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions};
@@ -27,7 +28,7 @@ use crate::running::WaitStatus;
 use crate::seccomp;
 use crate::setup::{SetupOp, Stage};
 use crate::sys::{self, Fork};
-use crate::wire::{self, Entry, Go, Message};
+use crate::wire::{self, Entry, Go, HeldLimits, Message};
 
 type Done = Result<(), Failure>;
 
@@ -37,7 +38,7 @@ pub(super) fn block_signals() -> io::Result<()> {
     Ok(handled().thread_block()?)
 }
 
-fn handled() -> SigSet {
+pub(super) fn handled() -> SigSet {
     SigSet::from_iter([NixSignal::SIGCHLD, NixSignal::SIGTERM])
 }
 
@@ -73,14 +74,18 @@ fn set_up(prepared: &mut Prepared<'_>, control: &mut OwnedFd) -> Done {
 
 /// Waits for the command, runs it, and tells how it ended.
 fn serve(prepared: &mut Prepared<'_>) -> Result<(WaitStatus, Option<LimitKind>), Failure> {
-    let go = wait_for_command_to_run(prepared)?;
-    prepared.enforcement.0.extend(go.enforcement.0.clone());
+    let mut go = wait_for_command_to_run(prepared)?;
+    prepared.enforcement.add(go.enforcement.clone());
+    // The daemon has set limits on a group that PID 1 may not have got into.
+    if !prepared.enforcement.holds(Control::Cgroup) {
+        go.claim.held = HeldLimits::default();
+    }
     let pid = start(prepared, &go)?;
     watch(prepared, pid, Warden::new(&go.claim))
 }
 
 /// The helper's end, or the daemon's, reads as no word at all.
-fn wait_for_command_to_run(prepared: &Prepared<'_>) -> Result<Go, Failure> {
+pub(super) fn wait_for_command_to_run(prepared: &Prepared<'_>) -> Result<Go, Failure> {
     let cannot = internal("wait for the command");
     drop(wire::send(prepared.channel.as_fd(), &Message::Prepared, &[]));
     match wire::recv_document(prepared.channel.as_fd()) {
@@ -90,7 +95,7 @@ fn wait_for_command_to_run(prepared: &Prepared<'_>) -> Result<Go, Failure> {
     }
 }
 
-fn apply(prepared: &mut Prepared<'_>, op: &SetupOp) -> Done {
+pub(super) fn apply(prepared: &mut Prepared<'_>, op: &SetupOp) -> Done {
     match op {
         SetupOp::JoinCgroup => join_cgroup(prepared),
         SetupOp::CgroupNamespace => leave_cgroup_namespace(prepared),
@@ -117,7 +122,7 @@ fn die_with_the_helper() -> Done {
 }
 
 /// The helper tells the daemon of us before it lets us go on; its end reads as no word at all.
-fn wait_for_go(prepared: &Prepared<'_>) -> Done {
+pub(super) fn wait_for_go(prepared: &Prepared<'_>) -> Done {
     match wire::recv_packet(prepared.channel.as_fd()) {
         Ok(Some((bytes, _))) if bytes == GO => Ok(()),
         Ok(_) => std::process::exit(1),
@@ -126,7 +131,7 @@ fn wait_for_go(prepared: &Prepared<'_>) -> Done {
 }
 
 /// The socket is the helper's alone: it has to close when the helper ends.
-fn close_control(control: &mut OwnedFd) -> io::Result<()> {
+pub(super) fn close_control(control: &mut OwnedFd) -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
     Ok(rustix::io::dup3(&null, control, rustix::io::DupFlags::CLOEXEC)?)
 }
@@ -135,6 +140,9 @@ fn close_control(control: &mut OwnedFd) -> io::Result<()> {
 /// processors that moving a process costs.
 fn join_cgroup(prepared: &mut Prepared<'_>) -> Done {
     let control = Control::Cgroup;
+    if let Some(error) = prepared.unborn.take() {
+        return Err(refuse(control, "start PID 1 in the control group (clone3)")(error));
+    }
     match &prepared.request.entry {
         Entry::None { reason, hint } => return Err(refused(control, reason, hint)),
         Entry::Group { group, born } => {
@@ -191,9 +199,28 @@ fn new_keyring(prepared: &mut Prepared<'_>) -> Done {
 fn filter_syscalls(prepared: &mut Prepared<'_>) -> Done {
     let control = Control::SyscallFilter;
     let filter = seccomp::filter();
-    filter.install().map_err(refuse(control, "install the filter of system calls"))?;
+    if let Err(error) = filter.install() {
+        look_without_filter(prepared);
+        return Err(refuse(control, "install the filter of system calls")(error));
+    }
     prepared.enforcement.enforced(control, format!("seccomp, {} instructions", filter.len()));
     Ok(())
+}
+
+/// What else does not hold without the filter of system calls, found by trying.
+fn look_without_filter(prepared: &mut Prepared<'_>) {
+    let hint = "as for `syscall_filter`";
+    let refused = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM));
+    if !sys::new_session_keyring().is_err_and(|error| refused(&error)) {
+        let reason = "keys of the same user can be named by their numbers: keyctl is not refused without the filter";
+        prepared.enforcement.not_enforced_unless(Control::Keyring, reason, hint);
+    }
+    let vsock = rustix::net::AddressFamily::from_raw(libc::AF_VSOCK.unsigned_abs() as u16);
+    let isolated = prepared.request.frame.network == Network::Deny;
+    if isolated && rustix::net::socket(vsock, rustix::net::SocketType::STREAM, None).is_ok() {
+        let reason = "sockets of AF_VSOCK, which no network namespace holds, are not refused without the filter";
+        prepared.enforcement.not_enforced_unless(Control::NetworkNamespace, reason, hint);
+    }
 }
 
 fn mount_proc(prepared: &mut Prepared<'_>) -> Done {
@@ -225,6 +252,7 @@ fn loopback(prepared: &mut Prepared<'_>) -> Done {
     let control = Control::NetworkNamespace;
     sys::loopback_up().map_err(refuse(control, "set the loopback device up"))?;
     prepared.enforcement.enforced(control, "unshare; loopback is up, and nothing else is there");
+    prepared.enforcement.enforced(Control::AbstractSockets, "each network namespace has its own");
     Ok(())
 }
 
@@ -338,14 +366,14 @@ fn wait_for_command(
 }
 
 /// What a process that the kernel ends for us dies of.
-const SIGKILL: u8 = 9;
+pub(super) const SIGKILL: u8 = 9;
 
 /// Everybody but PID 1 itself; that there is nobody left is no error.
 fn terminate_all() {
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), NixSignal::SIGTERM);
 }
 
-fn reap_all(command: Pid) -> io::Result<Option<WaitStatus>> {
+pub(super) fn reap_all(command: Pid) -> io::Result<Option<WaitStatus>> {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) if pid == command => return Ok(Some(wait_status(status))),

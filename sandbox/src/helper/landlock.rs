@@ -30,6 +30,9 @@ pub(super) enum Walled {
     },
 }
 
+/// What may be done with files below a directory.
+pub(super) type Rights = BitFlags<AccessFs>;
+
 /// A wall that is drawn and not yet built: its rules are with the kernel, and hold for nobody.
 #[derive(Debug)]
 pub(super) struct Wall {
@@ -39,6 +42,16 @@ pub(super) struct Wall {
 }
 
 impl Wall {
+    /// Draws the wall by its rules alone: what none of them names can be neither read nor written.
+    /// A rule for a file takes what of its rights files have; one for what is absent is passed over.
+    ///
+    /// # Errors
+    /// The kernel refuses a rule.
+    pub(super) fn by_rules(rules: &[(PathBuf, Rights)], tried_in: &Path) -> io::Result<Self> {
+        let rules: Vec<(&Path, Rights)> = rules.iter().map(|(path, rights)| (path.as_path(), *rights)).collect();
+        Self::draw(&rules, tried_in)
+    }
+
     /// Draws the wall, after the last mount. Below `scratch`, which exists, and below the
     /// directories `others` everything may be changed; what is mounted in them comes with them, and
     /// one that is absent is passed over.
@@ -46,6 +59,13 @@ impl Wall {
     /// # Errors
     /// The kernel refuses a rule.
     pub(super) fn new(scratch: &Path, others: &[&Path]) -> io::Result<Self> {
+        let fixed =
+            [("/", seen()), ("/dev", used()), ("/proc", told())].map(|(path, rights)| (Path::new(path), rights));
+        let writable = [scratch].into_iter().chain(others.iter().copied()).map(|path| (path, changed()));
+        Self::draw(&fixed.into_iter().chain(writable).collect::<Vec<_>>(), scratch)
+    }
+
+    fn draw(wanted: &[(&Path, Rights)], tried_in: &Path) -> io::Result<Self> {
         let scopes = Scope::from_all(NEWEST);
         let (created, scopes) = match create(scopes) {
             // Some vendors' kernels count an ABI whose scopes they lack.
@@ -54,8 +74,8 @@ impl Wall {
             }
             other => (other, scopes),
         };
-        let rules = created.and_then(|rules| allow(rules, scratch, others)).map_err(io::Error::other)?;
-        Ok(Self { rules, scopes, tried_in: scratch.to_owned() })
+        let rules = created.and_then(|rules| allow(rules, wanted)).map_err(io::Error::other)?;
+        Ok(Self { rules, scopes, tried_in: tried_in.to_owned() })
     }
 
     /// Builds it around this process and all that it is going to start, and tries it. For a process
@@ -98,12 +118,9 @@ fn create(scopes: BitFlags<Scope>) -> Result<RulesetCreated, RulesetError> {
     rules.create()?.no_new_privs(false).log_same_exec(false)?.log_subdomains(false)
 }
 
-fn allow(rules: RulesetCreated, scratch: &Path, others: &[&Path]) -> Result<RulesetCreated, RulesetError> {
-    let fixed = [("/", seen()), ("/dev", used()), ("/proc", told())];
-    let fixed = fixed.into_iter().map(|(path, rights)| (Path::new(path), rights));
-    let writable = [scratch].into_iter().chain(others.iter().copied()).map(|path| (path, changed()));
-    fixed.chain(writable).try_fold(rules, |rules, (path, rights)| match PathFd::new(path) {
-        Ok(fd) => rules.add_rule(PathBeneath::new(fd, rights)),
+fn allow(rules: RulesetCreated, wanted: &[(&Path, Rights)]) -> Result<RulesetCreated, RulesetError> {
+    wanted.iter().try_fold(rules, |rules, (path, rights)| match PathFd::new(path) {
+        Ok(fd) => rules.add_rule(PathBeneath::new(fd, *rights)),
         // Whoever cannot reach it cannot write it.
         Err(_) => Ok(rules),
     })
@@ -111,22 +128,22 @@ fn allow(rules: RulesetCreated, scratch: &Path, others: &[&Path]) -> Result<Rule
 
 /// Below `/`: what mounts and modes show may be read and executed. A socket that another process
 /// listens on may not be connected to (ABI 9); those of the step itself need no right.
-fn seen() -> BitFlags<AccessFs> {
+pub(super) fn seen() -> Rights {
     AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir
 }
 
 /// Below `/dev`: devices and terminals.
-fn used() -> BitFlags<AccessFs> {
+pub(super) fn used() -> Rights {
     AccessFs::WriteFile | AccessFs::IoctlDev
 }
 
 /// Below `/proc`: a process's own files, `echo 500 >/proc/self/oom_score_adj` among them.
-fn told() -> BitFlags<AccessFs> {
+fn told() -> Rights {
     AccessFs::WriteFile | AccessFs::Truncate
 }
 
 /// Below what is writable: everything but devices.
-fn changed() -> BitFlags<AccessFs> {
+pub(super) fn changed() -> Rights {
     let never = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev | AccessFs::ResolveUnix;
     AccessFs::from_all(NEWEST) & !never
 }

@@ -15,6 +15,7 @@ use proctor_core::plan::Limit;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::time::Timespec;
 
+use super::kin;
 use crate::wire::Claim;
 
 /// How often it looks at memory: what a fast program takes in that time is what it can go above.
@@ -33,18 +34,38 @@ pub(super) struct Warden {
     memory: Option<u64>,
     /// Seconds.
     cpu: Option<u64>,
+    whose: Whose,
     last: Instant,
 }
 
+/// Which processes are the step's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// All of the PID namespace, but PID 1.
+    Namespace,
+    /// Those that descend from this one.
+    Kin,
+}
+
 impl Warden {
+    /// For PID 1 of a namespace.
     pub(super) fn new(claim: &Claim) -> Self {
+        Self::of(claim, Whose::Namespace)
+    }
+
+    /// For a process that sees others than the step's.
+    pub(super) fn of_kin(claim: &Claim) -> Self {
+        Self::of(claim, Whose::Kin)
+    }
+
+    fn of(claim: &Claim, whose: Whose) -> Self {
         let bounded = |limit| match limit {
             Limit::Max(most) => Some(most),
             Limit::Unlimited => None,
         };
         let limits = claim.command.limits;
         let memory = if claim.held.memory.is_some() { None } else { bounded(limits.memory) };
-        Self { memory, cpu: bounded(limits.cpu_seconds), last: Instant::now() }
+        Self { memory, cpu: bounded(limits.cpu_seconds), whose, last: Instant::now() }
     }
 
     /// How long PID 1 may wait for something else; `None` without end.
@@ -69,7 +90,7 @@ impl Warden {
         }
         self.last = Instant::now();
         // What cannot be read has ended meanwhile.
-        let sum = Sum::of_all(self.memory.is_some()).unwrap_or_default();
+        let sum = Sum::of_all(self.whose, self.memory.is_some()).unwrap_or_default();
         let above = |limit: Option<u64>, used: u64| limit.is_some_and(|most| used > most);
         if above(self.memory, sum.bytes) {
             return Some(LimitKind::Memory);
@@ -78,7 +99,7 @@ impl Warden {
     }
 }
 
-/// What all processes of the namespace use together.
+/// What all processes of a step use together.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sum {
     bytes: u64,
@@ -86,15 +107,14 @@ struct Sum {
 }
 
 impl Sum {
-    fn of_all(memory: bool) -> io::Result<Self> {
+    fn of_all(whose: Whose, memory: bool) -> io::Result<Self> {
         let mut sum = Self { bytes: 0, ticks: reaped_ticks() };
         let mut unmapped = Unmapped::default();
-        for entry in std::fs::read_dir("/proc")? {
-            let Ok(name) = entry?.file_name().into_string() else { continue };
-            // PID 1 is ours.
-            if !name.bytes().all(|byte| byte.is_ascii_digit()) || name == "1" {
-                continue;
-            }
+        let processes = match whose {
+            Whose::Namespace => all_but_the_first()?,
+            Whose::Kin => kin::of_this()?.into_iter().map(|pid| pid.to_string()).collect(),
+        };
+        for name in processes {
             sum.ticks += read(&name, "stat").as_deref().and_then(ticks).unwrap_or_default();
             if memory {
                 sum.bytes += bytes_of(&name);
@@ -102,10 +122,26 @@ impl Sum {
             }
         }
         if memory {
-            sum.bytes += unmapped.bytes + read("sysvipc", "shm").as_deref().map(shared_bytes).unwrap_or_default();
+            sum.bytes += unmapped.bytes;
+        }
+        // Segments of System V are everybody's who shares the IPC namespace.
+        if memory && whose == Whose::Namespace {
+            sum.bytes += read("sysvipc", "shm").as_deref().map(shared_bytes).unwrap_or_default();
         }
         Ok(sum)
     }
+}
+
+/// PID 1 is ours.
+fn all_but_the_first() -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Ok(name) = entry?.file_name().into_string() else { continue };
+        if name.bytes().all(|byte| byte.is_ascii_digit()) && name != "1" {
+            names.push(name);
+        }
+    }
+    Ok(names)
 }
 
 fn read(dir: &str, name: &str) -> Option<String> {

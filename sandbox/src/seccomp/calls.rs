@@ -52,7 +52,21 @@ pub(super) const UNKNOWN: Decision = Decision::Refuse(Errno::ENOSYS);
 
 /// Decisions in the order of the numbers, from 0 to the last number that there is.
 pub(super) fn steps() -> Vec<From> {
+    steps_with(rules::SOCKET)
+}
+
+/// The same where no socket of the internet can be made.
+pub(super) fn steps_without_internet() -> Vec<From> {
+    steps_with(rules::SOCKET_UNIX)
+}
+
+fn steps_with(socket: Decision) -> Vec<From> {
     let mut known: Vec<From> = TABLE.iter().flat_map(numbered).chain(LEGACY.iter().flat_map(numbered)).collect();
+    for (_, decision) in &mut known {
+        if *decision == rules::SOCKET {
+            *decision = socket;
+        }
+    }
     known.push((WITNESS, Decision::Refuse(WITNESSED)));
     known.push((SKIPPED, Decision::Allow));
     known.sort_unstable_by_key(|(number, _)| *number);

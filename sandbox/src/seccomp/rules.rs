@@ -106,6 +106,10 @@ pub(super) const SOCKET: Decision = OneOf {
     },
 };
 
+/// Unix sockets alone: for a step that is in the host's network and must not use it.
+pub(super) const SOCKET_UNIX: Decision =
+    OneOf { of: Low(0), mask: ALL, values: &[UNIX], then: &Allow, otherwise: NO_FAMILY };
+
 /// Pairs of Unix sockets, the only ones that the kernel makes of the families above.
 pub(super) const SOCKET_PAIR: Decision = OneOf {
     of: Low(0),
@@ -338,6 +342,10 @@ mod tests {
         }
         assert_eq!(socket(16, 3, 0), None);
         assert!((1..32).all(|protocol| socket(16, 3, protocol) == Some(Errno::EPROTONOSUPPORT)));
+        for family in (0..64).filter(|family| *family != 1) {
+            assert_eq!(answer(&SOCKET_UNIX, [HIGH_BITS | family, 1, 0]), Some(Errno::EAFNOSUPPORT), "family {family}");
+        }
+        assert_eq!(answer(&SOCKET_UNIX, [1, 1, 0]), None);
         assert_eq!(answer(&SOCKET_PAIR, [1, 1, 0]), None);
         assert_eq!(answer(&SOCKET_PAIR, [2, 1, 0]), Some(Errno::EOPNOTSUPP));
         assert_eq!(answer(&SOCKET_PAIR, [30, 1, 0]), Some(Errno::EAFNOSUPPORT));

@@ -276,7 +276,7 @@ impl Bench {
         let host = Host::new(HostConfig { helper, state_dir: state.to_owned(), home: home.clone() })?;
         let facts = RepoFacts::read(&repo)?;
         let launcher = Launcher::start(host)?;
-        let space = RunSpace::create(&launcher, RunSpaceConfig { disk_bytes: 32 << 20, inodes: 10_000 })?;
+        let space = RunSpace::create(&launcher, RunSpaceConfig { disk_bytes: 32 << 20, inodes: 10_000, tolerated: Tolerated::default() })?;
         Ok(Self { role, root, repo, home, facts, launcher, space, _dir: None })
     }
 

@@ -1,0 +1,160 @@
+//! The processes that descend from this one, where no PID namespace bounds them. This process is
+//! their reaper (`PR_SET_CHILD_SUBREAPER`): whoever loses its parent becomes its child, so that none
+//! gets away, and none is left when there is no child left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal as NixSignal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::time::Timespec;
+
+/// How long the kernel may take to end what was killed.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it waits for somebody's end before it looks for new ones.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+/// How often it looks for new ones before it kills those that it has stopped.
+const MOST_LOOKS: usize = 20;
+
+/// Makes this process the reaper of all that descend from it.
+pub(super) fn adopt() -> io::Result<()> {
+    // Any process means yes; the kernel looks at nothing else.
+    Ok(rustix::process::set_child_subreaper(Some(Pid::INIT))?)
+}
+
+/// All that descend from this process, by the parents that /proc names. A snapshot: one that was
+/// born meanwhile may be missing.
+pub(super) fn of_this() -> io::Result<BTreeSet<i32>> {
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // One that has ended meanwhile has no parent.
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+        if let Some(parent) = parent(&stat) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = BTreeSet::new();
+    let mut waiting = vec![rustix::process::getpid().as_raw_pid()];
+    while let Some(next) = waiting.pop() {
+        for child in children.get(&next).into_iter().flatten() {
+            if found.insert(*child) {
+                waiting.push(*child);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The fourth field of a stat line, the name in parentheses being the second and of any
+/// characters.
+fn parent(stat: &str) -> Option<i32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Sends SIGTERM to all of them.
+pub(super) fn terminate() {
+    // Without /proc nobody can be found: SIGKILL ends them later.
+    for pid in of_this().unwrap_or_default() {
+        send(pid, Signal::TERM);
+    }
+}
+
+/// Kills all of them and waits until none is left. SIGCHLD is blocked in this process.
+///
+/// # Errors
+/// Some are left after ten seconds, or nobody can be found.
+pub(super) fn end_all() -> io::Result<()> {
+    let began = Instant::now();
+    let ends =
+        SignalFd::with_flags(&SigSet::from_iter([NixSignal::SIGCHLD]), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    loop {
+        // It is the kernel that says whether anybody is left, not our list.
+        if reap_all()? == Left::Nobody {
+            return Ok(());
+        }
+        if began.elapsed() > PATIENCE {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "processes of the step cannot be ended"));
+        }
+        for pid in stop_all()? {
+            send(pid, Signal::KILL);
+        }
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut [PollFd::new(&ends, PollFlags::IN)], Some(&PAUSE)))?;
+        while ends.read_signal()?.is_some() {}
+    }
+}
+
+/// Stops all of them, so that nobody starts another while they are killed one after the other.
+fn stop_all() -> io::Result<BTreeSet<i32>> {
+    let mut stopped = BTreeSet::new();
+    for _ in 0..MOST_LOOKS {
+        let found = of_this()?;
+        let new: Vec<i32> = found.difference(&stopped).copied().collect();
+        for pid in &new {
+            send(*pid, Signal::STOP);
+        }
+        let is_all = new.is_empty();
+        // Those that ended before their signal: their number may be somebody else's by now.
+        for strange in stopped.difference(&found) {
+            send(*strange, Signal::CONT);
+        }
+        stopped = found;
+        if is_all {
+            break;
+        }
+    }
+    Ok(stopped)
+}
+
+/// Whether somebody still descends from this process.
+#[derive(Debug, PartialEq, Eq)]
+enum Left {
+    Somebody,
+    Nobody,
+}
+
+fn reap_all() -> io::Result<Left> {
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+            Ok(None) => return Ok(Left::Somebody),
+            Err(rustix::io::Errno::CHILD) => return Ok(Left::Nobody),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// One that has ended meanwhile is no error.
+fn send(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_is_read_whatever_the_name_is() {
+        assert_eq!(parent("7 (a) b) S 5 7 7 0 -1"), Some(5));
+        assert_eq!(parent("7 (x"), None);
+    }
+
+    #[test]
+    fn a_child_is_found_and_a_stranger_is_not() {
+        let mut child = sleeper();
+        let found = of_this().expect("/proc is there");
+        assert!(found.contains(&child.id().cast_signed()) && !found.contains(&1));
+        child.kill().expect("killed");
+        child.wait().expect("waited for");
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a process to be found")]
+    fn sleeper() -> std::process::Child {
+        std::process::Command::new("sleep").arg("1000").spawn().expect("started")
+    }
+}

@@ -1,0 +1,206 @@
+//! One sandbox without namespaces, as the helper sees it, for a kernel that refuses them: a copy of
+//! the tree instead of an overlay, Landlock instead of mounts, and two supervisors instead of a PID
+//! namespace.
+//!
+//! The helper and the first process of the step both adopt whatever loses its parent, and watch each
+//! other: whichever of them is left kills every process of the step. So neither dies with its parent
+//! as PID 1 of a namespace does; that the daemon is gone is seen by the control socket.
+
+mod command;
+mod init;
+mod limits;
+mod place;
+mod wall;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use proctor_core::enforcement::{Control, Enforcement};
+use proctor_core::plan::Network;
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags};
+
+use self::place::Place;
+use super::attempt::{self, GO, Prepared, Words};
+use super::failure::{Failure, internal};
+use super::{command as shared, init as pid_one, kin};
+use crate::sys::Fork;
+use crate::wire::{self, Claim, Go, Message, PlainRequest};
+
+pub(super) fn serve(control: &mut OwnedFd, request: &PlainRequest, fds: &[OwnedFd]) -> Result<(), Failure> {
+    take_charge().map_err(internal("become the one that ends the step"))?;
+    let user = request.sandbox.user;
+    if user.steps_down() {
+        shared::own_streams(user).map_err(internal("give the step its streams"))?;
+        rustix::thread::set_thread_groups(&[]).map_err(internal("leave the groups of root"))?;
+    }
+    pid_one::block_signals().map_err(internal("block signals"))?;
+    let (ours, channel) = wire::pair().map_err(internal("make a socket pair"))?;
+    let (forked, unborn) = attempt::fork(&request.sandbox.entry, fds).map_err(internal("start the first process"))?;
+    match forked {
+        Fork::Child => {
+            drop(ours);
+            let tasks = fds.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>();
+            let tasks = tasks.map_err(internal("take the control group"))?;
+            let (sandbox, enforcement, sockets) = (&request.sandbox, Enforcement::default(), Vec::new());
+            init::run(Prepared { request: sandbox, enforcement, tasks, unborn, sockets, channel }, request, control)
+        }
+        Fork::Parent(pid) => {
+            drop(channel);
+            supervise(control.as_fd(), ours, pid, request).map_err(internal("watch over the step"))
+        }
+    }
+}
+
+/// The step is the same user: it may neither read our memory nor find anybody whom we do not see.
+fn take_charge() -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(None)?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    kin::adopt()
+}
+
+fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, request: &PlainRequest) -> io::Result<()> {
+    let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no process"))?;
+    let first = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    // In this order: `Running::kill` relies on it.
+    wire::send(control, &Message::Init, &[first.as_fd()])?;
+    let mut words = Words { channel: Some(channel), exited: None, spoken: false };
+    if attempt::is_alone(control)? {
+        attempt::end(&first);
+    } else if let Some(channel) = &words.channel {
+        // It may have died already; its end is seen below.
+        drop(wire::forward(channel.as_fd(), GO));
+    }
+    let waited = wait(control, &first, &mut words, request);
+    let status = attempt::reap(pid);
+    if kin::end_all().is_err() {
+        // Without a last word, which would say that everybody is gone.
+        std::process::exit(1);
+    }
+    let (place, status) = (waited?, status?);
+    words.hear_all(control)?;
+    if let Some(message) = words.last(status)? {
+        // The daemon may be gone; then nobody needs the answer.
+        drop(wire::send(control, &concluded(place, message), &[]));
+    }
+    Ok(())
+}
+
+/// The last word, once the layer holds what the step changed.
+fn concluded(place: Option<Place>, message: Message) -> Message {
+    let Some(place) = place else { return message };
+    match place.seal() {
+        Ok(()) => message,
+        Err(error) => internal("tell what the step changed in its copy of the tree")(error).into_message(),
+    }
+}
+
+/// Waits until the first process has ended, and serves the claim when it comes.
+fn wait(
+    control: BorrowedFd<'_>,
+    first: &OwnedFd,
+    words: &mut Words,
+    request: &PlainRequest,
+) -> io::Result<Option<Place>> {
+    let (mut alone, mut claimed, mut place) = (false, false, None);
+    loop {
+        let mut fds = vec![PollFd::new(first, PollFlags::IN)];
+        fds.extend(words.channel.as_ref().map(|channel| PollFd::new(channel, PollFlags::IN)));
+        if !alone {
+            let wanted = if claimed { PollFlags::RDHUP } else { PollFlags::IN | PollFlags::RDHUP };
+            fds.push(PollFd::from_borrowed_fd(control, wanted));
+        }
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
+        let has_ended = !fds[0].revents().is_empty();
+        let said = words.channel.is_some() && !fds[1].revents().is_empty();
+        let asked = !alone && fds.last().is_some_and(|fd| fd.revents().contains(PollFlags::IN));
+        if said {
+            words.hear(control)?;
+        }
+        if has_ended {
+            return Ok(place);
+        }
+        if !alone && attempt::is_alone(control)? {
+            alone = true;
+            attempt::end(first);
+        } else if asked && !claimed {
+            claimed = true;
+            place = serve_claim(control, first, words, request)?;
+        }
+    }
+}
+
+/// Makes the copy of the tree, and hands the command to the first process.
+fn serve_claim(
+    control: BorrowedFd<'_>,
+    first: &OwnedFd,
+    words: &mut Words,
+    request: &PlainRequest,
+) -> io::Result<Option<Place>> {
+    // The other side has closed: the next look sees that.
+    let Some((mut claim, _)) = wire::recv_document::<Claim>(control)? else { return Ok(None) };
+    match Place::make(request, &claim) {
+        Ok((place, enforcement)) => {
+            place.lead(&mut claim.command.env, &request.sandbox.frame);
+            let go = Go { claim, enforcement, layers_bytes: 0 };
+            if let Some(channel) = &words.channel {
+                // It may have died of a refusal, which is heard next.
+                drop(wire::send_document(channel.as_fd(), &go, &[]));
+            }
+            return Ok(Some(place));
+        }
+        // Where the first process has refused already, that was the first word.
+        Err(_) if words.spoken => {}
+        Err(failure) => {
+            words.spoken = true;
+            wire::send(control, &failure.into_message(), &[])?;
+        }
+    }
+    attempt::end(first);
+    Ok(None)
+}
+
+/// What such a sandbox does not have, and what holds instead.
+fn confess(enforcement: &mut Enforcement, request: &PlainRequest) {
+    let why = request.refusal.as_str();
+    let user = request.sandbox.user.uid();
+    let lacks = [
+        (Control::UserNamespace, format!("it runs as user {user} of the host, without capabilities")),
+        (Control::MountNamespace, "it sees the host's mounts".to_owned()),
+        (
+            Control::PidNamespace,
+            "it sees the host's processes; a reaper of ours finds those that descend from it, and kills them"
+                .to_owned(),
+        ),
+        (Control::IpcNamespace, "it shares System V IPC and message queues with the host".to_owned()),
+        (Control::UtsNamespace, "it sees the host's name".to_owned()),
+        (Control::CgroupNamespace, "it sees the host's control groups".to_owned()),
+        (Control::PrivateProc, "it sees the host's /proc, as modes and Landlock allow".to_owned()),
+        (Control::KernelFiles, "it sees the host's /proc and /sys, as their modes allow".to_owned()),
+        (
+            Control::PrivateTmp,
+            "`TMPDIR` and `HOME` are directories of its own on the host's disk, unbounded".to_owned(),
+        ),
+    ];
+    for (control, instead) in lacks {
+        enforcement.not_enforced(control, format!("{instead} ({why})"));
+    }
+}
+
+/// What of the denied network a filter holds back.
+fn confess_network(enforcement: &mut Enforcement, request: &PlainRequest) {
+    let control = Control::NetworkNamespace;
+    let is_filtered = enforcement.missing().all(|(missing, _)| missing != Control::SyscallFilter);
+    let instead = match (request.sandbox.frame.network, is_filtered) {
+        (Network::Allow, _) => return enforcement.not_requested(control, "the plan allows the network"),
+        (Network::Deny, true) => {
+            "seccomp refuses sockets of the internet, the loopback device's too; Unix sockets of the host can be reached where \
+             their modes allow"
+        }
+        (Network::Deny, false) => "nothing denies it the network",
+    };
+    enforcement.not_enforced(control, format!("{instead} ({})", request.refusal));
+}

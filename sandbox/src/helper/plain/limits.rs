@@ -1,0 +1,99 @@
+//! Resource limits of a step without namespaces. What bounds a process holds as ever; what is counted
+//! for a user counts everything that this user runs on the host.
+
+use std::os::unix::fs::MetadataExt;
+
+use proctor_core::enforcement::{Control, Enforcement};
+use proctor_core::plan::{Limit, Limits};
+use rustix::process::Resource;
+
+use crate::helper::command;
+use crate::helper::failure::{Failure, internal, refuse};
+use crate::host::StepUser;
+use crate::wire::Go;
+
+const UNBOUNDED: &str = "the plan sets no bound";
+
+/// Sets them in this process, for it and all that it is going to start.
+pub(super) fn set(user: StepUser, go: &Go, enforcement: &mut Enforcement) -> Result<(), Failure> {
+    let Limits { memory, pids, disk, cpu_seconds, open_files, output: _ } = go.claim.command.limits;
+    // As in a sandbox with namespaces: with 0 the kernel would still start the host's handler.
+    command::set(Resource::Core, 1).map_err(internal("switch core dumps off"))?;
+    bound_disk(disk, enforcement)?;
+    bound_pids(user, pids, go, enforcement)?;
+    let data = "RLIMIT_DATA of each process, and a supervisor ends the step when the sum is above, bytes:";
+    let cpu = "RLIMIT_CPU of each process, and a supervisor ends the step when the sum is above, seconds:";
+    match (memory, &go.claim.held.memory) {
+        (Limit::Max(_), Some(held)) => enforcement.enforced(Control::MemoryLimit, held),
+        _ => bound(Control::MemoryLimit, memory, Resource::Data, data, enforcement)?,
+    }
+    bound(Control::CpuLimit, cpu_seconds, Resource::Cpu, cpu, enforcement)?;
+    bound(Control::OpenFilesLimit, open_files, Resource::Nofile, "RLIMIT_NOFILE of each process,", enforcement)
+}
+
+fn bound(
+    control: Control,
+    limit: Limit,
+    resource: Resource,
+    mechanism: &str,
+    enforcement: &mut Enforcement,
+) -> Result<(), Failure> {
+    match limit {
+        Limit::Max(most) => {
+            command::set(resource, most).map_err(refuse(control, format_args!("set {mechanism}")))?;
+            enforcement.enforced(control, format!("{mechanism} {most}"));
+        }
+        Limit::Unlimited => enforcement.not_requested(control, UNBOUNDED),
+    }
+    Ok(())
+}
+
+fn bound_disk(disk: Limit, enforcement: &mut Enforcement) -> Result<(), Failure> {
+    let control = Control::DiskLimit;
+    match disk {
+        Limit::Max(bytes) => {
+            command::set(Resource::Fsize, bytes).map_err(refuse(control, "bound the size of files"))?;
+            let how = format!("each file alone is bounded, to {bytes} bytes; all of them lie on a disk of the host");
+            enforcement.not_enforced(control, how);
+        }
+        Limit::Unlimited => enforcement.not_requested(control, UNBOUNDED),
+    }
+    Ok(())
+}
+
+fn bound_pids(user: StepUser, pids: Limit, go: &Go, enforcement: &mut Enforcement) -> Result<(), Failure> {
+    let control = Control::PidsLimit;
+    match (pids, &go.claim.held.pids) {
+        (Limit::Max(_), Some(held)) => enforcement.enforced(control, held),
+        (Limit::Max(most), None) => {
+            let others = threads_of(user.uid());
+            let all = most.saturating_add(others);
+            command::set(Resource::Nproc, all).map_err(refuse(control, "set RLIMIT_NPROC"))?;
+            let how = format!(
+                "RLIMIT_NPROC {all} bounds all that user {} runs on the host, of which there were {others}",
+                user.uid()
+            );
+            enforcement.not_enforced(control, how);
+        }
+        (Limit::Unlimited, _) => enforcement.not_requested(control, UNBOUNDED),
+    }
+    Ok(())
+}
+
+/// How many threads the user has on the host now.
+fn threads_of(uid: u32) -> u64 {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
+    let own = entries.flatten().filter(|entry| {
+        entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit())
+            && entry.metadata().is_ok_and(|meta| meta.uid() == uid || is_of(&entry.path(), uid))
+    });
+    // One that has ended meanwhile has none.
+    own.map(|entry| std::fs::read_dir(entry.path().join("task")).map_or(0, |tasks| tasks.count() as u64)).sum()
+}
+
+/// The directory of a process that nobody may read the memory of is root's.
+fn is_of(process: &std::path::Path, uid: u32) -> bool {
+    let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+    ids.split_whitespace().next().and_then(|id| id.parse().ok()) == Some(uid)
+}

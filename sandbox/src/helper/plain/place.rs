@@ -1,0 +1,291 @@
+//! Where one attempt without namespaces runs: a copy of the tree, of its git directory, a home and a
+//! scratch directory, all of them beside the upper directory of its layer.
+//!
+//! ```text
+//! <space>/<id>/tree   the copy: the repository and the layers below
+//!              git    a copy of `.git`, which `tree/.git` names
+//!              home   empty but for links to tools
+//!              tmp    scratch
+//!              upper  what changed in `tree`, when everybody is gone
+//! ```
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Gid, Uid};
+use proctor_core::enforcement::{Control, Enforcement};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+
+use crate::helper::copy::{self, Copier};
+use crate::helper::failure::{Failure, internal, refuse, refused};
+use crate::helper::mounts::{self, Owner};
+use crate::helper::seal::Baseline;
+use crate::host::StepUser;
+use crate::policy::{Frame, ToolKind};
+use crate::space::{UPPER, remove_dir};
+use crate::wire::{Claim, PlainRequest};
+
+const TREE: &CStr = c"tree";
+const GIT: &CStr = c"git";
+const HOME: &CStr = c"home";
+const TMP: &CStr = c"tmp";
+
+/// The paths of one attempt.
+#[derive(Debug)]
+pub(super) struct Paths {
+    pub(super) tree: PathBuf,
+    pub(super) git: PathBuf,
+    pub(super) home: PathBuf,
+    pub(super) tmp: PathBuf,
+    /// Paths in the tree, and the directories that stand there as links.
+    pub(super) caches: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Paths {
+    /// Those of the attempt whose layer has this number.
+    pub(super) fn of(request: &PlainRequest, id: u32) -> Self {
+        let dir = request.sandbox.space.join(id.to_string());
+        let below = |name: &CStr| dir.join(name.to_string_lossy().as_ref());
+        // A step of root's is somebody else, who cannot reach root's state directory.
+        let kept = !request.sandbox.user.steps_down();
+        let caches = request.sandbox.frame.caches.iter().enumerate().map(|(index, cache)| {
+            let source = if kept { cache.source.clone() } else { dir.join(format!("cache{index}")) };
+            (PathBuf::from(cache.at.as_str()), source)
+        });
+        Self { tree: below(TREE), git: below(GIT), home: below(HOME), tmp: below(TMP), caches: caches.collect() }
+    }
+}
+
+/// The place of one attempt, as its supervisor holds it.
+#[derive(Debug)]
+pub(super) struct Place {
+    paths: Paths,
+    dir: OwnedFd,
+    tree: OwnedFd,
+    upper: OwnedFd,
+    baseline: Baseline,
+    owner: Option<Owner>,
+}
+
+impl Place {
+    /// Makes it, and says what holds of the layer.
+    ///
+    /// # Errors
+    /// The tree cannot be copied.
+    pub(super) fn make(request: &PlainRequest, claim: &Claim) -> Result<(Self, Enforcement), Failure> {
+        let control = Control::Layer;
+        let paths = Paths::of(request, claim.upper);
+        let user = request.sandbox.user;
+        let owner = user.steps_down().then(|| Owner { uid: user.uid(), gid: user.gid() });
+        let space = mounts::open_dir(&request.sandbox.space).map_err(refuse(control, "open the place for layers"))?;
+        let dir = beneath(&space, Path::new(&claim.upper.to_string())).map_err(refuse(control, "open the layer"))?;
+        let upper = beneath(&dir, Path::new(UPPER)).map_err(refuse(control, "open the layer"))?;
+        let tree = own_dir(&dir, TREE, owner).map_err(refuse(control, "make a directory for the copy"))?;
+        let left_out = copy_tree(request, claim, &space, &tree).map_err(refuse(control, "copy the tree"))?;
+        make_scratch(&request.sandbox.frame, &dir, owner).map_err(internal("make the step's home"))?;
+        link_git(request, &paths, &dir, &tree, owner)?;
+        link_caches(&paths, &dir, &tree, owner)?;
+        let baseline = Baseline::take(tree.as_fd()).map_err(refuse(control, "look at the copy of the tree"))?;
+        let mut enforcement = Enforcement::default();
+        enforcement.not_enforced(control, describe(request, &paths, left_out));
+        Ok((Self { paths, dir, tree, upper, baseline, owner }, enforcement))
+    }
+
+    /// Has the variables that name the home and the scratch directory name those of the step.
+    pub(super) fn lead(&self, env: &mut BTreeMap<String, String>, frame: &Frame) {
+        let places = [("HOME", frame.home.as_path(), &self.paths.home), ("TMPDIR", Path::new("/tmp"), &self.paths.tmp)];
+        for (name, usual, own) in places {
+            if let Some(value) = env.get_mut(name)
+                && let Ok(below) = Path::new(value.as_str()).strip_prefix(usual)
+            {
+                *value = own.join(below).components().collect::<PathBuf>().display().to_string();
+            }
+        }
+    }
+
+    /// Moves what the step changed into its layer and removes the rest. For a step that is gone.
+    ///
+    /// # Errors
+    /// What changed cannot be told.
+    pub(super) fn seal(self) -> io::Result<()> {
+        self.baseline.seal(self.tree.as_fd(), self.upper.as_fd(), self.owner)?;
+        // What cannot be removed goes with the run.
+        for name in [TREE, GIT, HOME, TMP] {
+            let _ = remove_dir(self.dir.as_fd(), name);
+        }
+        Ok(())
+    }
+}
+
+fn describe(request: &PlainRequest, paths: &Paths, left_out: u64) -> String {
+    let mut text = format!("the step runs in a copy, at `{}`", paths.tree.display());
+    if left_out > 0 {
+        text.push_str(&format!("; {left_out} entries that cannot be read or copied are not in it"));
+    }
+    if request.sandbox.user.steps_down() && !paths.caches.is_empty() {
+        text.push_str("; its caches are empty and not kept");
+    }
+    format!("{text} ({})", request.refusal)
+}
+
+fn beneath(dir: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
+    copy::readable(mounts::open_beneath(dir.as_fd(), path)?.as_fd())
+}
+
+fn own_dir(dir: &OwnedFd, name: &CStr, owner: Option<Owner>) -> io::Result<OwnedFd> {
+    rustix::fs::mkdirat(dir, name, Mode::RWXU)?;
+    if let Some(Owner { uid, gid }) = owner {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+        rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
+}
+
+/// How many entries were left out.
+fn copy_tree(request: &PlainRequest, claim: &Claim, space: &OwnedFd, tree: &OwnedFd) -> io::Result<u64> {
+    let frame = &request.sandbox.frame;
+    let repo = copy::readable(mounts::open_plain(&frame.repo)?.as_fd())?;
+    let layer = |id: &u32| beneath(space, &Path::new(&id.to_string()).join(UPPER));
+    let lowers: Vec<OwnedFd> = claim.lowers.iter().map(layer).collect::<io::Result<_>>()?;
+    let caches = frame.caches.iter().map(|cache| cache.at.as_str().as_bytes().to_vec());
+    let git = git_is_inside(frame).then(|| b".git".to_vec());
+    let mut copier = Copier { owner: given_to(request.sandbox.user), hollow: caches.chain(git).collect(), left_out: 0 };
+    as_reader(request.sandbox.user, || {
+        copier.repository(repo.as_fd(), tree.as_fd())?;
+        // Newest first in the claim, oldest first here.
+        lowers.iter().rev().try_for_each(|upper| copier.layer(upper.as_fd(), tree.as_fd()))?;
+        let top = lowers.first().unwrap_or(&repo);
+        Ok(rustix::fs::fchmod(tree, copy::permissions(rustix::fs::fstat(top)?.st_mode))?)
+    })?;
+    Ok(copier.left_out)
+}
+
+/// Whose the copies become where they are not made by their owner.
+fn given_to(user: StepUser) -> Option<Owner> {
+    user.is_mapped().then(|| Owner { uid: user.uid(), gid: user.gid() })
+}
+
+/// Does `work` with the rights that the owner of the repository has on files: root would read for
+/// that one what the one may not.
+fn as_reader<T>(user: StepUser, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let StepUser::Owner { uid, gid } = user else { return work() };
+    become_on_files(uid, gid)?;
+    let done = work();
+    become_on_files(0, 0)?;
+    done
+}
+
+/// The kernel does not say whether it obeyed; the second call answers what the first one did.
+fn become_on_files(uid: u32, gid: u32) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    // In this order back to root, whose power the second one needs.
+    if uid.is_root() {
+        nix::unistd::setfsuid(uid);
+    }
+    nix::unistd::setfsgid(gid);
+    nix::unistd::setfsuid(uid);
+    if nix::unistd::setfsuid(uid) == uid && nix::unistd::setfsgid(gid) == gid {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("files cannot be used as user {uid} and group {gid}")))
+}
+
+fn git_is_inside(frame: &Frame) -> bool {
+    frame.git.worktree_git.as_deref() == Some(&frame.repo.join(".git"))
+}
+
+/// Puts a link to a copy where the tree has its git directory: the copy may be read alone, and a rule
+/// of Landlock that lets the tree be written holds for everything that lies in it.
+fn link_git(
+    request: &PlainRequest,
+    paths: &Paths,
+    dir: &OwnedFd,
+    tree: &OwnedFd,
+    owner: Option<Owner>,
+) -> Result<(), Failure> {
+    let cannot = || refuse::<io::Error>(Control::GitReadOnly, "copy the git directory");
+    let place = own_dir(dir, GIT, owner).map_err(internal("make a directory for git"))?;
+    let is_dir = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode).is_dir();
+    let hollow = rustix::fs::statat(tree, c".git", AtFlags::SYMLINK_NOFOLLOW).is_ok_and(is_dir);
+    if !git_is_inside(&request.sandbox.frame) || !hollow {
+        return Ok(());
+    }
+    let copy_git = || {
+        let source = mounts::open_plain(&request.sandbox.frame.repo.join(".git"))?;
+        let mut copier = Copier { owner: given_to(request.sandbox.user), hollow: [].into(), left_out: 0 };
+        as_reader(request.sandbox.user, || copier.repository(source.as_fd(), place.as_fd()))?;
+        copy::remove(tree.as_fd(), b".git")?;
+        link(&paths.git, tree.as_fd(), Path::new(".git"), owner)
+    };
+    copy_git().map_err(cannot())
+}
+
+fn link(target: &Path, dir: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) -> io::Result<()> {
+    rustix::fs::symlinkat(target, dir, name)?;
+    if let Some(Owner { uid, gid }) = owner {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+        rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
+}
+
+/// Puts a link to each cache where the tree has it.
+fn link_caches(paths: &Paths, dir: &OwnedFd, tree: &OwnedFd, owner: Option<Owner>) -> Result<(), Failure> {
+    for (at, source) in &paths.caches {
+        if owner.is_some() {
+            let name = std::ffi::CString::new(source.file_name().unwrap_or_default().as_encoded_bytes());
+            let name = name.map_err(|error| Failure::internal(format_args!("a name holds a NUL byte: {error}")))?;
+            own_dir(dir, &name, owner).map_err(internal("make a directory for a cache"))?;
+        }
+        link_cache(at, source, tree, owner).map_err(|error| match error.raw_os_error() {
+            Some(libc::ELOOP | libc::ENOTDIR) => refused(
+                Control::HiddenPaths,
+                format!(
+                    "`{}` of the repository is a symbolic link or a file, and a cache is to be there",
+                    at.display()
+                ),
+                "make it a directory, or take it off `caches`",
+            ),
+            _ => internal(format_args!("link the cache `{}`", at.display()))(error),
+        })?;
+    }
+    Ok(())
+}
+
+fn link_cache(at: &Path, source: &Path, tree: &OwnedFd, owner: Option<Owner>) -> io::Result<()> {
+    let (parent, name) = (at.parent().unwrap_or(Path::new("")), at.file_name().unwrap_or_default());
+    let parent = copy::readable(mounts::ensure_beneath(tree.as_fd(), parent, owner)?.as_fd())?;
+    match rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(rustix::io::Errno::NOENT) => {}
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_dir() => {
+            copy::remove(parent.as_fd(), name.as_encoded_bytes())?;
+        }
+        Ok(_) => return Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
+        Err(errno) => return Err(errno.into()),
+    }
+    link(source, parent.as_fd(), Path::new(name), owner)
+}
+
+/// A home with links to the tools that the caller's home shows, and a scratch directory.
+fn make_scratch(frame: &Frame, dir: &OwnedFd, owner: Option<Owner>) -> io::Result<()> {
+    own_dir(dir, TMP, owner)?;
+    let home = own_dir(dir, HOME, owner)?;
+    for tool in frame.tools.iter().filter(|tool| tool.kind == ToolKind::ReadOnly && tool.source.exists()) {
+        let Ok(below) = tool.at.strip_prefix(&frame.home) else { continue };
+        let (Some(parent), Some(name)) = (below.parent(), below.file_name()) else { continue };
+        let Ok(parent) = mounts::ensure_beneath(home.as_fd(), parent, owner) else { continue };
+        // Below another tool it is there already.
+        drop(link(&tool.source, parent.as_fd(), Path::new(name), owner));
+    }
+    // The index of git remembers other files than those of the copy.
+    let mut config = mounts::make_file(home.as_fd(), ".gitconfig".as_ref())?;
+    config.write_all(b"[core]\n\tcheckStat = minimal\n\ttrustctime = false\n")?;
+    if let Some(Owner { uid, gid }) = owner {
+        rustix::fs::fchown(&config, Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! The one wall of a step without mounts of its own: Landlock, with a rule for each thing that it may
+//! use. What no rule names it can neither read nor write.
+
+use std::path::{Path, PathBuf};
+
+use proctor_core::enforcement::{Control, Enforcement};
+
+use super::place::Paths;
+use crate::helper::failure::{Failure, refuse, refused};
+use crate::helper::landlock::{Rights, Wall, Walled, changed, seen, used};
+use crate::host::StepUser;
+use crate::policy::ToolKind;
+use crate::setup::DEVICES;
+use crate::wire::PlainRequest;
+
+/// Directories of the system: programs, libraries, settings, and what the kernel tells.
+const SYSTEM: [&str; 13] =
+    ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/etc", "/opt", "/nix", "/gnu", "/proc", "/sys"];
+
+/// Builds it around this process. Where there is none, what it would have held is recorded as
+/// missing before the refusal comes back.
+pub(super) fn build(request: &PlainRequest, paths: &Paths, enforcement: &mut Enforcement) -> Result<(), Failure> {
+    let control = Control::Landlock;
+    let wall = Wall::by_rules(&rules(request, paths), &paths.tree).and_then(Wall::build);
+    match wall.map_err(refuse(control, "build the wall"))? {
+        Walled::By { mechanism } => {
+            record(request.sandbox.user, is_whole(&mechanism), enforcement);
+            note_git(request, enforcement);
+            enforcement.enforced(control, mechanism);
+            Ok(())
+        }
+        Walled::Absent { reason } => {
+            for control in HELD {
+                enforcement.not_enforced(control, format!("nothing but modes: {reason}"));
+            }
+            note_git(request, enforcement);
+            Err(refused(control, reason, "boot with `lsm=…,landlock`, or use a kernel that has it"))
+        }
+    }
+}
+
+/// What the wall stands for, as far as it goes.
+const HELD: [Control; 4] = [Control::ReadOnlyRoot, Control::HiddenPaths, Control::PrivateDev, Control::GitReadOnly];
+
+/// Before ABI 3 (Linux 6.2) it does not keep anybody from cutting files short.
+fn is_whole(mechanism: &str) -> bool {
+    mechanism.contains("truncating")
+}
+
+/// Landlock speaks of contents and names. Modes, owners and times of a file are its owner's to change,
+/// wherever it lies; so is whether a path exists everybody's to ask.
+fn record(user: StepUser, is_whole: bool, enforcement: &mut Enforcement) {
+    let owns_nothing = user.is_mapped();
+    let kept = "Landlock: nothing outside of the copy, its home and its scratch directory can be written";
+    for control in [Control::ReadOnlyRoot, Control::GitReadOnly] {
+        match (is_whole, owns_nothing) {
+            (true, true) => enforcement.enforced(control, kept),
+            (true, false) => enforcement.not_enforced(
+                control,
+                format!("{kept}; modes and times of files of user {} can be changed wherever they lie", user.uid()),
+            ),
+            (false, _) => enforcement.not_enforced(control, "this kernel's Landlock lets files be cut short"),
+        }
+    }
+    let hidden = "Landlock: no file of a hidden directory can be read, and none listed; that a path exists can be seen, and a \
+                  socket with a path be connected to";
+    enforcement.not_enforced(Control::HiddenPaths, hidden);
+    enforcement.enforced(Control::PrivateDev, format!("Landlock: of /dev, {} can be opened", DEVICES.join(", ")));
+}
+
+fn note_git(request: &PlainRequest, enforcement: &mut Enforcement) {
+    let git = &request.sandbox.frame.git;
+    if git.worktree_git.is_none() && git.common.is_none() {
+        enforcement.not_requested(Control::GitReadOnly, "the tree is under no git");
+    }
+}
+
+fn rules(request: &PlainRequest, paths: &Paths) -> Vec<(PathBuf, Rights)> {
+    let frame = &request.sandbox.frame;
+    let hidden: Vec<PathBuf> = request.hidden.iter().map(|path| real(path)).collect();
+    let tools = frame.tools.iter().filter(|tool| tool.kind == ToolKind::ReadOnly).map(|tool| real(&tool.source));
+    let mut read = Vec::new();
+    for dir in SYSTEM.into_iter().map(PathBuf::from).chain(tools) {
+        carve(&dir, &hidden, &mut read);
+    }
+    read.extend(request.resolver.clone());
+    read.extend(frame.git.common.clone());
+    read.push(paths.git.clone());
+    let mut rules: Vec<(PathBuf, Rights)> = read.into_iter().map(|path| (path, seen())).collect();
+    rules.extend(DEVICES.iter().map(|name| (Path::new("/dev").join(name), seen() | used())));
+    let caches = paths.caches.iter().map(|(_, place)| place);
+    let writable = [&paths.tree, &paths.home, &paths.tmp].into_iter().chain(caches);
+    rules.extend(writable.map(|path| (path.clone(), seen() | changed())));
+    rules
+}
+
+fn real(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// What of `dir` may be read: all of it, or what stands beside a hidden directory. A rule holds for
+/// everything below its directory, and nothing can be taken off again.
+fn carve(dir: &Path, hidden: &[PathBuf], into: &mut Vec<PathBuf>) {
+    if hidden.iter().any(|path| path == dir) || dir.is_symlink() {
+        return;
+    }
+    if !hidden.iter().any(|path| path.starts_with(dir)) {
+        into.push(dir.to_owned());
+        return;
+    }
+    // What we may not list the step may not either.
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        carve(&entry.path(), hidden, into);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_beside_a_hidden_directory_is_shown() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = dir.path();
+        for below in ["a/b/secret", "a/c", "d"] {
+            std::fs::create_dir_all(root.join(below)).expect("made");
+        }
+        std::os::unix::fs::symlink(root.join("a/b/secret"), root.join("a/link")).expect("made");
+        std::fs::create_dir_all(root.join("a/b/open")).expect("made");
+        let mut shown = Vec::new();
+        carve(root, &[root.join("a/b/secret")], &mut shown);
+        shown.sort();
+        assert_eq!(shown, ["a/b/open", "a/c", "d"].map(|below| root.join(below)));
+    }
+}

@@ -1,0 +1,202 @@
+//! Sandboxes without namespaces, as the daemon sees them: for a kernel that refuses them and a caller
+//! who has said aloud that less is enough. Layers lie in a private directory of the host, and each
+//! attempt runs in a copy of the tree; the helper's part stands in `helper/plain.rs`.
+//!
+//! The directory is locked (`flock`) for as long as its owner lives: the kernel lets go of the lock
+//! whatever ends the owner, so that the next one can tell what is abandoned.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use proctor_core::enforcement::{Control, Tolerated};
+use rustix::fs::{FlockOperation, Gid, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::SandboxError;
+use crate::host::{Host, StepUser};
+use crate::policy::{Frame, ToolKind};
+use crate::setup::{HIDDEN, resolver};
+use crate::space::remove_dir;
+use crate::wire::{Entry, PlainRequest, SandboxRequest};
+
+/// What does not hold in such a sandbox, whatever the kernel has.
+const NEVER_HELD: [Control; 12] = [
+    Control::UserNamespace,
+    Control::MountNamespace,
+    Control::PidNamespace,
+    Control::NetworkNamespace,
+    Control::IpcNamespace,
+    Control::UtsNamespace,
+    Control::CgroupNamespace,
+    Control::PrivateProc,
+    Control::PrivateTmp,
+    Control::Layer,
+    Control::DiskLimit,
+    Control::KernelFiles,
+];
+
+/// Whether a run may do without all of that.
+pub(crate) fn is_tolerated(tolerated: &Tolerated) -> bool {
+    NEVER_HELD.iter().all(|control| tolerated.contains(*control))
+}
+
+/// Below our state directory, which nobody else enters.
+const DIR: &str = "plain";
+/// Where root keeps them: a step that is somebody else cannot reach root's state directory.
+const ROOTS_DIR: &str = "/var/tmp/proctor-plain";
+/// How often a name is tried that somebody took, or took away, meanwhile.
+const MOST_TRIES: usize = 16;
+
+/// A directory of the host for the layers of one run. Removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct PlainSpace {
+    parent: OwnedFd,
+    name: CString,
+    path: PathBuf,
+    /// What the kernel answered when namespaces were tried.
+    refusal: String,
+}
+
+impl PlainSpace {
+    /// Makes it, and removes those whose owners are dead.
+    ///
+    /// # Errors
+    /// It cannot be made; or, for root, its place is somebody else's.
+    pub(crate) fn make(host: &Host, refusal: String) -> Result<(Self, OwnedFd), SandboxError> {
+        let base = if host.is_root() { PathBuf::from(ROOTS_DIR) } else { host.state_dir.join(DIR) };
+        let parent = open_base(&base, host)?;
+        sweep(parent.as_fd());
+        for _ in 0..MOST_TRIES {
+            let (name, dir) = match make_locked(parent.as_fd(), host) {
+                // It was taken for an abandoned one before it was locked.
+                Err(Errno::NOENT | Errno::AGAIN | Errno::EXIST) => continue,
+                other => other.map_err(SandboxError::system("cannot make a directory for the layers of a run"))?,
+            };
+            let path = base.join(name.to_string_lossy().as_ref());
+            return Ok((Self { parent, name, path, refusal }, dir));
+        }
+        Err(SandboxError::System {
+            what: "cannot make a directory for the layers of a run",
+            source: Errno::AGAIN.into(),
+        })
+    }
+
+    /// What the helper is asked to prepare.
+    pub(crate) fn request(&self, frame: Frame, host: &Host, user: StepUser, entry: Entry) -> PlainRequest {
+        let own = [host.home.clone(), host.state_dir.clone()].into_iter().chain(host.homes.get(&user.uid()).cloned());
+        let masked = frame.tools.iter().filter(|tool| tool.kind == ToolKind::Masked).map(|tool| tool.source.clone());
+        let hidden = HIDDEN.map(PathBuf::from).into_iter().chain(own).chain(frame.hide.clone()).chain(masked);
+        let hidden = hidden.filter(|path| path.parent().is_some()).collect();
+        let resolver = resolver(&frame, host).map(Path::to_owned);
+        let sandbox = SandboxRequest { frame, user, space: self.path.clone(), entry, ops: Vec::new() };
+        PlainRequest { sandbox, refusal: self.refusal.clone(), hidden, resolver }
+    }
+}
+
+impl Drop for PlainSpace {
+    fn drop(&mut self) {
+        // What cannot be removed now is abandoned a moment later, and the next run tries again.
+        let _ = remove_dir(self.parent.as_fd(), &self.name);
+    }
+}
+
+/// Lets the step's user walk into the directory of one attempt, and nobody else.
+pub(crate) fn open_to(dir: &OwnedFd, user: StepUser) -> rustix::io::Result<()> {
+    if !user.steps_down() {
+        return Ok(());
+    }
+    rustix::fs::fchown(dir, None, Some(Gid::from_raw(user.gid())))?;
+    rustix::fs::fchmod(dir, Mode::RWXU | Mode::XGRP)
+}
+
+/// In a directory that everybody may write somebody else may have been first.
+fn open_base(base: &Path, host: &Host) -> Result<OwnedFd, SandboxError> {
+    let mode = walked_through(host);
+    let cannot = |errno: Errno| SandboxError::Path {
+        what: "cannot make the directory for layers",
+        path: base.to_owned(),
+        source: errno.into(),
+    };
+    match rustix::fs::mkdir(base, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(cannot(errno)),
+    }
+    let dir = rustix::fs::open(base, DIRECTORY, Mode::empty()).map_err(cannot)?;
+    let owner = rustix::fs::fstat(&dir).map_err(cannot)?.st_uid;
+    if owner != host.euid {
+        return Err(SandboxError::policy(
+            format!("`{}` belongs to user {owner}", base.display()),
+            "remove it: proctor makes it anew",
+        ));
+    }
+    rustix::fs::fchmod(&dir, mode).map_err(cannot)?;
+    Ok(dir)
+}
+
+/// A step of root's is somebody else and has to get to its own directory.
+fn walked_through(host: &Host) -> Mode {
+    if host.is_root() { Mode::RWXU | Mode::XGRP | Mode::XOTH } else { Mode::RWXU }
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+fn make_locked(parent: BorrowedFd<'_>, host: &Host) -> Result<(CString, OwnedFd), Errno> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+    rustix::fs::mkdirat(parent, &name, Mode::RWXU)?;
+    let dir = rustix::fs::openat(parent, &name, DIRECTORY, Mode::empty())?;
+    rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
+    if rustix::fs::fstat(&dir)?.st_nlink == 0 {
+        return Err(Errno::NOENT);
+    }
+    rustix::fs::fchmod(&dir, walked_through(host))?;
+    Ok((name, dir))
+}
+
+/// Removes what nobody holds. One that cannot be removed is left to the next time.
+fn sweep(parent: BorrowedFd<'_>) {
+    let Ok(entries) = rustix::fs::Dir::read_from(parent) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if !matches!(name.to_bytes(), b"." | b"..") && is_abandoned(parent, name) {
+            let _ = remove_dir(parent, name);
+        }
+    }
+}
+
+fn is_abandoned(parent: BorrowedFd<'_>, name: &CStr) -> bool {
+    let Ok(dir) = rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()) else { return false };
+    rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_left_alone_and_what_is_abandoned_is_removed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let parent = rustix::fs::open(dir.path(), DIRECTORY, Mode::empty()).expect("opened");
+        let names = [c"1-0", c"2-0"];
+        for name in names {
+            rustix::fs::mkdirat(&parent, name, Mode::RWXU).expect("made");
+            let inner = rustix::fs::openat(&parent, name, DIRECTORY, Mode::empty()).expect("opened");
+            rustix::fs::mkdirat(&inner, "0", Mode::empty()).expect("made");
+        }
+        let held = rustix::fs::openat(&parent, names[0], DIRECTORY, Mode::empty()).expect("opened");
+        rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive).expect("locked");
+        sweep(parent.as_fd());
+        let left: Vec<_> = dir.path().read_dir().expect("read").map(|entry| entry.expect("read").file_name()).collect();
+        assert_eq!(left, ["1-0"]);
+    }
+
+    #[test]
+    fn less_than_everything_is_not_enough() {
+        assert!(is_tolerated(&Tolerated::everything()));
+        assert!(!is_tolerated(&Tolerated::default()));
+        assert!(!is_tolerated(&NEVER_HELD.into_iter().skip(1).collect()));
+    }
+}
