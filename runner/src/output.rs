@@ -97,13 +97,18 @@ impl Capture {
     /// Reads to the end; `false` where reading fails before it.
     async fn read_all(&mut self, pipe: &mut pipe::Receiver) -> bool {
         let mut buffer = vec![0u8; CHUNK];
+        let mut unbroken = 0;
         loop {
             match pipe.read(&mut buffer).await {
                 Ok(0) => return true,
                 Ok(count) => {
                     self.take(&buffer[..count]);
-                    // A stream that never runs dry must not keep a deadline from being seen.
-                    tokio::task::yield_now().await;
+                    unbroken += count;
+                    if unbroken >= CHUNK {
+                        // A stream that never runs dry must not keep a deadline from being seen.
+                        tokio::task::yield_now().await;
+                        unbroken = 0;
+                    }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
