@@ -68,11 +68,13 @@ pub enum Control {
     KernelFiles,
     /// The host's keyrings cannot be reached.
     Keyring,
+    /// Sockets of the host that have no path cannot be reached.
+    AbstractSockets,
 }
 
 impl Control {
     /// Every control.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::UserNamespace,
         Self::MountNamespace,
         Self::PidNamespace,
@@ -102,6 +104,7 @@ impl Control {
         Self::Landlock,
         Self::KernelFiles,
         Self::Keyring,
+        Self::AbstractSockets,
     ];
 
     /// Whether a plan may leave it out: it allows the network, or sets no such limit.
@@ -149,6 +152,7 @@ impl Control {
             Self::Landlock => "landlock",
             Self::KernelFiles => "kernel_files",
             Self::Keyring => "keyring",
+            Self::AbstractSockets => "abstract_sockets",
         }
     }
 }
@@ -200,6 +204,21 @@ impl Enforcement {
     pub fn not_enforced_unless(&mut self, control: Control, reason: impl Into<String>, hint: impl Into<String>) {
         let hint = Some(hint.into()).filter(|hint| !hint.is_empty());
         self.0.insert(control, ControlState::NotEnforced { reason: reason.into(), hint });
+    }
+
+    /// Takes in what holds by what was done later. A part that was missing before stays missing.
+    pub fn add(&mut self, later: Self) {
+        for (control, state) in later.0 {
+            match state {
+                ControlState::Enforced { mechanism } => self.enforced(control, mechanism),
+                other => drop(self.0.insert(control, other)),
+            }
+        }
+    }
+
+    /// Whether `control` is known to hold.
+    pub fn holds(&self, control: Control) -> bool {
+        matches!(self.0.get(&control), Some(ControlState::Enforced { .. }))
     }
 
     /// Records that `control` was not asked for.
@@ -292,6 +311,19 @@ mod tests {
         let hints = [Control::Landlock, Control::Layer, Control::Cgroup].map(|control| enforcement.hint(control));
         assert_eq!(hints, [Some("boot with it"), None, None]);
         assert_eq!(enforcement.missing().count(), 3);
+    }
+
+    #[test]
+    fn what_comes_later_mends_nothing() {
+        let (mut before, mut later) = (Enforcement::default(), Enforcement::default());
+        before.not_enforced(Control::Layer, "no");
+        before.enforced(Control::Landlock, "x");
+        later.enforced(Control::Layer, "y");
+        later.enforced(Control::PrivateTmp, "y");
+        later.not_enforced(Control::Landlock, "gone");
+        before.add(later);
+        let holds = [Control::Layer, Control::PrivateTmp, Control::Landlock].map(|control| before.holds(control));
+        assert_eq!(holds, [false, true, false]);
     }
 
     #[test]

@@ -129,9 +129,15 @@ fn unreadable(error: &std::io::Error) -> String {
     }
 }
 
+/// A few with their reasons, or all by name.
 fn named(missing: &[Missing]) -> String {
-    let each = missing.iter().map(|Missing { control, reason, .. }| format!("`{}`: {reason}", control.as_str()));
-    each.collect::<Vec<_>>().join("; ")
+    const FEW: usize = 3;
+    let is_few = missing.len() <= FEW;
+    let each = missing.iter().map(|Missing { control, reason, .. }| match is_few {
+        true => format!("`{}`: {reason}", control.as_str()),
+        false => format!("`{}`", control.as_str()),
+    });
+    each.collect::<Vec<_>>().join(if is_few { "; " } else { ", " })
 }
 
 /// What to do, each thing once, and last how to do without.

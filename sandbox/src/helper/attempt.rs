@@ -175,8 +175,8 @@ impl Words {
     pub(super) fn hear(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
         let Some(channel) = &self.channel else { return Ok(()) };
         let packet = match wire::recv_packet(channel.as_fd()) {
-            // It ended with something of ours unread.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => None,
+            // It ended with something of ours unread. That is told once, and before its last word.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => wire::recv_packet(channel.as_fd())?,
             other => other?,
         };
         let Some((bytes, _)) = packet else {
