@@ -1,8 +1,8 @@
-//! A repository, a home and a state directory of their own for each trial, and the three roles
-//! in which trials run.
+//! A repository, a home and a state directory of their own for each trial, and the roles in which
+//! trials run.
 #![expect(clippy::disallowed_methods, reason = "trials build their world with plain files and processes")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use nix::sched::CloneFlags;
-use proctor_core::enforcement::{Enforcement, Tolerated};
+use proctor_core::enforcement::{Control, Enforcement, Tolerated};
 use proctor_core::outcome::LimitKind;
 use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
 use proctor_sandbox::{
@@ -36,6 +36,25 @@ pub(crate) enum Role {
     RootForeign,
     /// An ordinary user, over their own.
     User,
+    /// The same, where the kernel refuses namespaces.
+    Plain,
+    /// Root over root's repository, where it does.
+    PlainRootOwn,
+    /// Root over an ordinary user's, where it does.
+    PlainRootForeign,
+}
+
+/// All of them.
+const ROLES: [Role; 6] =
+    [Role::RootOwn, Role::RootForeign, Role::User, Role::Plain, Role::PlainRootOwn, Role::PlainRootForeign];
+
+/// What keeps a role from its trials.
+#[derive(Debug, Default)]
+pub(crate) struct Lacks {
+    /// Why there can be none at all.
+    reason: Option<String>,
+    /// The controls that a sandbox of this role does not claim to hold.
+    controls: BTreeSet<Control>,
 }
 
 impl Role {
@@ -44,21 +63,41 @@ impl Role {
             Self::RootOwn => "root_own",
             Self::RootForeign => "root_foreign",
             Self::User => "user",
+            Self::Plain => "plain",
+            Self::PlainRootOwn => "plain_root_own",
+            Self::PlainRootForeign => "plain_root_foreign",
         }
     }
 
     fn named(name: &str) -> Option<Self> {
-        [Self::RootOwn, Self::RootForeign, Self::User].into_iter().find(|role| role.name() == name)
+        ROLES.into_iter().find(|role| role.name() == name)
     }
 
     pub(crate) fn steps_down(self) -> bool {
-        self != Self::User
+        !matches!(self, Self::User | Self::Plain)
+    }
+
+    /// Whether the kernel refuses namespaces.
+    pub(crate) fn is_plain(self) -> bool {
+        matches!(self, Self::Plain | Self::PlainRootOwn | Self::PlainRootForeign)
+    }
+
+    /// Whether the repository is another user's.
+    pub(crate) fn is_foreign(self) -> bool {
+        matches!(self, Self::RootForeign | Self::PlainRootForeign)
+    }
+
+    /// What may be missing in this role.
+    fn tolerated(self) -> Tolerated {
+        if self.is_plain() { Tolerated::everything() } else { Tolerated::default() }
     }
 
     /// The trial in a process of its own, so that it can be somebody else; ignored where the
-    /// machine lacks what it needs.
-    pub(crate) fn trial(self, check: &'static str, missing: Option<&str>) -> Trial {
-        match missing {
+    /// machine lacks what it needs, or a sandbox of this role does not claim what it rests on.
+    pub(crate) fn trial(self, check: &'static str, needs: &[Control], lacks: &Lacks) -> Trial {
+        let unclaimed = needs.iter().find(|control| lacks.controls.contains(control));
+        let unclaimed = unclaimed.map(|control| format!("{} is not claimed", control.as_str()));
+        match lacks.reason.clone().or(unclaimed) {
             Some(reason) => {
                 Trial::test(format!("{}::{check} ({reason})", self.name()), || Ok(())).with_ignored_flag(true)
             }
@@ -69,21 +108,26 @@ impl Role {
     }
 
     /// Why trials of this role cannot run here.
-    pub(crate) fn missing(self) -> Option<String> {
+    fn lacks(self) -> Lacks {
+        let because = |reason: String| Lacks { reason: Some(reason), ..Lacks::default() };
         if self.steps_down() && !rustix::process::geteuid().is_root() {
-            return Some("needs root".to_owned());
+            return because("needs root".to_owned());
         }
         match self.play(&["probe", self.name()]) {
-            Ok(output) if output.status.success() => None,
-            Ok(output) => Some(format!("needs namespaces: {}", String::from_utf8_lossy(&output.stderr).trim())),
-            Err(error) => Some(format!("needs setpriv: {error}")),
+            Ok(output) if output.status.success() => {
+                let named = String::from_utf8_lossy(&output.stdout);
+                let controls = Control::ALL.into_iter().filter(|control| named.lines().any(|one| one == control.as_str()));
+                Lacks { reason: None, controls: controls.collect() }
+            }
+            Ok(output) => because(format!("needs namespaces: {}", String::from_utf8_lossy(&output.stderr).trim())),
+            Err(error) => because(format!("needs setpriv: {error}")),
         }
     }
 
     /// This program again, in one of its parts, as the user of this role.
     fn play(self, part: &[&str]) -> std::io::Result<Output> {
         let own = std::env::current_exe()?;
-        let mut command = if self == Self::User && rustix::process::geteuid().is_root() {
+        let mut command = if !self.steps_down() && rustix::process::geteuid().is_root() {
             let mut command = Command::new("setpriv");
             command.arg(format!("--reuid={USER}")).arg(format!("--regid={USER}")).arg("--clear-groups").arg(own);
             command
@@ -95,8 +139,8 @@ impl Role {
 }
 
 /// All roles with what keeps them from running.
-pub(crate) fn roles() -> Vec<(Role, Option<String>)> {
-    [Role::RootOwn, Role::RootForeign, Role::User].map(|role| (role, role.missing())).into()
+pub(crate) fn roles() -> Vec<(Role, Lacks)> {
+    ROLES.map(|role| (role, role.lacks())).into()
 }
 
 fn succeed(output: std::io::Result<Output>) -> Result<(), Failed> {
@@ -110,17 +154,21 @@ fn succeed(output: std::io::Result<Output>) -> Result<(), Failed> {
 /// One trial.
 pub(crate) type Check = fn(&Bench) -> Result<(), Failed>;
 
+/// A trial by its name, with the controls on which it rests.
+pub(crate) type Listed = (&'static str, &'static [Control], Check);
+
 const PART: &str = "--part";
 
 /// Plays the part that another process of this program asks for; `None` where nobody asks.
-pub(crate) fn play_a_part(checks: &[(&str, Check)]) -> Option<ExitCode> {
+pub(crate) fn play_a_part(checks: &[Listed]) -> Option<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let played = match words.as_slice() {
         [PART, "probe", role] => probe(Role::named(role)?),
         [PART, "check", role, name] => {
-            let (_, check) = checks.iter().find(|(known, _)| known == name)?;
-            Bench::new(Role::named(role)?).and_then(|bench| check(&bench))
+            let (_, _, check) = checks.iter().find(|(known, ..)| known == name)?;
+            let role = Role::named(role)?;
+            take_away(role).and_then(|()| Bench::new(role)).and_then(|bench| check(&bench))
         }
         [PART, "parent", role, script] => parent(Role::named(role)?, script),
         _ => return None,
@@ -136,11 +184,57 @@ pub(crate) fn play_a_part(checks: &[(&str, Check)]) -> Option<ExitCode> {
 
 /// What every sandbox needs, without any of our code.
 fn probe(role: Role) -> Result<(), Failed> {
+    if role.is_plain() {
+        return probe_plain(role);
+    }
     let mut flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNET;
     flags.set(CloneFlags::CLONE_NEWUSER, role == Role::User);
     nix::sched::unshare(flags)?;
     nix::mount::mount(None::<&str>, "/tmp", Some("tmpfs"), nix::mount::MsFlags::empty(), None::<&str>)?;
     Ok(())
+}
+
+/// Prints the controls that a sandbox of this role does not claim to hold.
+fn probe_plain(role: Role) -> Result<(), Failed> {
+    take_away(role)?;
+    let ran = Bench::new(role)?.run(&Step::sh("true"))?;
+    let missing = ran.enforcement().missing().map(|(control, _)| control);
+    missing.for_each(|control| println!("{}", control.as_str()));
+    match ran.status() {
+        Some(WaitStatus::Code(0)) => Ok(()),
+        _ => Err(format!("{:?}", ran.reports).into()),
+    }
+}
+
+/// Takes from this process, for good, what its role is to do without: an ordinary user gets into a
+/// user namespace in which there can be no others, root loses the capability that makes them.
+fn take_away(role: Role) -> Result<(), Failed> {
+    if !role.is_plain() {
+        return Ok(());
+    }
+    let lost = rustix::thread::CapabilitySet::SYS_ADMIN;
+    let none = rustix::thread::CapabilitySet::empty();
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    if role.steps_down() {
+        rustix::thread::remove_capability_from_bounding_set(lost)?;
+        let mut own = rustix::thread::capabilities(None)?;
+        own.effective.remove(lost);
+        own.permitted.remove(lost);
+        own.inheritable = none;
+        rustix::thread::set_capabilities(None, own)?;
+    } else if nix::sched::unshare(CloneFlags::CLONE_NEWUSER).is_ok() {
+        fs::write("/proc/self/setgroups", "deny")?;
+        fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
+        fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+        fs::write("/proc/sys/user/max_user_namespaces", "0")?;
+        let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
+        rustix::thread::set_capabilities(None, sets)?;
+    }
+    let wanted = if role.steps_down() { CloneFlags::CLONE_NEWNS } else { CloneFlags::CLONE_NEWUSER };
+    match nix::sched::unshare(wanted) {
+        Err(_) => Ok(()),
+        Ok(()) => Err("the kernel gives namespaces all the same".into()),
+    }
 }
 
 /// A parent that waits to be killed while its step runs.
@@ -258,7 +352,7 @@ impl Bench {
         make_repo(&root.join("repo"))?;
         fs::create_dir(root.join("home"))?;
         fs::write(root.join("home/secret"), "s3cret")?;
-        if role == Role::RootForeign {
+        if role.is_foreign() {
             give_away(&root.join("repo"))?;
         }
         Ok(Self { _dir: Some(dir), ..Self::over(role, &root)? })
@@ -276,7 +370,7 @@ impl Bench {
         let host = Host::new(HostConfig { helper, state_dir: state.to_owned(), home: home.clone() })?;
         let facts = RepoFacts::read(&repo)?;
         let launcher = Launcher::start(host)?;
-        let space = RunSpace::create(&launcher, RunSpaceConfig { disk_bytes: 32 << 20, inodes: 10_000, tolerated: Tolerated::default() })?;
+        let space = RunSpace::create(&launcher, RunSpaceConfig { disk_bytes: 32 << 20, inodes: 10_000, tolerated: role.tolerated() })?;
         Ok(Self { role, root, repo, home, facts, launcher, space, _dir: None })
     }
 
@@ -294,7 +388,7 @@ impl Bench {
             hide: vec![self.root.clone()],
             tools: step.tools.clone(),
             caches: step.caches.clone(),
-            tolerated: Tolerated::default(),
+            tolerated: self.role.tolerated(),
         })
     }
 
@@ -305,6 +399,12 @@ impl Bench {
         upper: &Layer<proctor_sandbox::Open>,
     ) -> Result<Running, Failed> {
         Ok(self.launcher.spawn(&self.space, lowers, upper, &self.policy(step)?)?)
+    }
+
+    /// Whether a step that prints this path is at `below` of the repository, where it sees it.
+    pub(crate) fn is_at(&self, printed: &str, below: &str) -> bool {
+        let is_copy = self.role.is_plain() && printed.ends_with(&format!("/tree/{below}"));
+        is_copy || printed == self.repo.join(below).display().to_string()
     }
 
     pub(crate) fn run(&self, step: &Step) -> Result<Ran, Failed> {

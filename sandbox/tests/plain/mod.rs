@@ -1,0 +1,283 @@
+//! What is special about sandboxes without namespaces: the step runs in a copy, what it changed is
+//! found afterwards, and supervisors end its processes.
+#![expect(clippy::disallowed_methods, reason = "trials build their world with plain files")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use libtest_mimic::Failed;
+use proctor_core::enforcement::Tolerated;
+use proctor_core::outcome::LimitKind;
+use proctor_core::plan::Limit;
+use proctor_sandbox::{GitDirs, RunSpace, RunSpaceConfig, Sealed, ToolKind, ToolMount, WaitStatus};
+use rustix::fs::{AtFlags, FileType};
+
+use crate::bench::{self, Bench, Step, line, until_closed};
+
+/// Whatever the step does to paths that it knows, the host is as it was.
+pub(crate) fn the_real_tree_and_the_host_are_out_of_reach(bench: &Bench) -> Result<(), Failed> {
+    fs::write(bench.root.join("neighbour"), "secret")?;
+    let (repo, root, own) = (bench.repo.display(), bench.root.display(), std::process::id());
+    let script = format!(
+        "echo x > {repo}/tracked.txt; rm -rf {repo}/src; touch {repo}/new; echo x > {repo}/.git/HEAD; mv {repo} {repo}2; \
+         cat {repo}/tracked.txt {root}/neighbour {root}/home/secret; ls {root} {root}/state /root /home /tmp /var/tmp /run; \
+         touch /tmp/proctor-x /dev/shm/proctor-x; ln {repo}/tracked.txt hard; kill -9 {own}; kill -STOP {own}; \
+         cat /proc/{own}/environ; exec 3< /dev/ptmx; echo end"
+    );
+    let ran = bench.run(&Step::sh(&format!("({script}) 2>&1 | grep -v -i -E 'denied|not permitted|cannot|cross-device'")))?;
+    assert_eq!(ran.stdout.trim(), "", "{ran:?}");
+    assert_eq!(fs::read_to_string(bench.repo.join("tracked.txt"))?, "as it was\n");
+    assert_eq!(fs::read_to_string(bench.repo.join(".git/HEAD"))?, "ref: refs/heads/main\n");
+    assert!(bench.repo.join("src/lib.rs").exists() && !bench.repo.join("new").exists());
+    assert!(!Path::new("/tmp/proctor-x").exists() && !Path::new("/dev/shm/proctor-x").exists());
+    assert_eq!(bench::names(ran.layer.upper())?, [""; 0]);
+    Ok(())
+}
+
+/// What stands at `path` of a layer: kind, permission bits, and the bits of a whiteout.
+fn stands(layer: &proctor_sandbox::Layer<Sealed>, path: &str) -> Result<(FileType, u32), Failed> {
+    let stat = rustix::fs::statat(layer.upper(), path, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok((FileType::from_raw_mode(stat.st_mode), stat.st_mode & 0o7777))
+}
+
+pub(crate) fn whatever_changes_lands_in_the_layer(bench: &Bench) -> Result<(), Failed> {
+    for dir in ["gone/deep", "becomes-file", "emptied", "kept"] {
+        fs::create_dir_all(bench.repo.join(dir))?;
+        fs::write(bench.repo.join(dir).join("f"), dir)?;
+        give(bench, &bench.repo.join(dir))?;
+    }
+    give(bench, &bench.repo.join("gone"))?;
+    for file in ["mode", "becomes-dir", "same"] {
+        fs::write(bench.repo.join(file), file)?;
+        give(bench, &bench.repo.join(file))?;
+    }
+    let script = "rm -r gone; rm -r becomes-file && echo x > becomes-file; rm -r emptied && mkdir emptied; \
+        chmod 755 mode; rm becomes-dir && mkdir becomes-dir && echo x > becomes-dir/x; ln -sfn /usr link; mkfifo pipe; \
+        mkdir -p new/deep && echo x > new/deep/x && chmod 500 new; echo y >> kept/f; cat same";
+    let ran = bench.run(&Step::sh(script))?;
+    assert_eq!(ran.printed(), "same");
+    let expected = ["becomes-dir", "becomes-file", "emptied", "gone", "kept", "link", "mode", "new", "pipe"];
+    assert_eq!(bench::names(ran.layer.upper())?, expected);
+    for (path, kind) in [
+        ("gone", FileType::CharacterDevice),
+        ("becomes-file", FileType::RegularFile),
+        ("emptied/f", FileType::CharacterDevice),
+        ("becomes-dir", FileType::Directory),
+        ("link", FileType::Symlink),
+        ("pipe", FileType::Fifo),
+        ("new/deep/x", FileType::RegularFile),
+    ] {
+        assert_eq!(stands(&ran.layer, path)?.0, kind, "{path}");
+    }
+    assert_eq!((stands(&ran.layer, "mode")?.1, stands(&ran.layer, "new")?.1), (0o755, 0o500));
+    let next = bench.run_over(
+        &Step::sh("ls; cat becomes-file becomes-dir/x new/deep/x kept/f; ls emptied; readlink link; rm -rf becomes-dir; echo z > gone"),
+        &[&ran.layer],
+    )?;
+    let seen = "becomes-dir\nbecomes-file\nemptied\nkept\nlink\nmode\nnew\npipe\nsame\nsrc\ntracked.txt\nx\nx\nx\nkepty\n/usr";
+    assert_eq!(next.printed(), seen);
+    let third = bench.run_over(&Step::sh("ls; cat gone"), &[&next.layer, &ran.layer])?;
+    assert_eq!(third.printed(), "becomes-file\nemptied\ngone\nkept\nlink\nmode\nnew\npipe\nsame\nsrc\ntracked.txt\nz");
+    Ok(())
+}
+
+/// A file or directory of the trial becomes the repository owner's.
+fn give(bench: &Bench, path: &Path) -> Result<(), Failed> {
+    let meta = fs::symlink_metadata(path)?;
+    if bench.role.is_foreign() && meta.uid() != bench.facts.uid {
+        std::os::unix::fs::lchown(path, Some(bench.facts.uid), Some(bench.facts.gid))?;
+    }
+    if meta.is_dir() {
+        for entry in fs::read_dir(path)? {
+            give(bench, &entry?.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Of the same length, with the same time of change, in the same file.
+pub(crate) fn a_change_that_hides_itself_is_found(bench: &Bench) -> Result<(), Failed> {
+    let script = "import os\ns = os.stat('tracked.txt')\nwith open('tracked.txt', 'r+') as f: f.write('A')\n\
+        os.utime('tracked.txt', ns=(s.st_atime_ns, s.st_mtime_ns))\n\
+        t = os.stat('tracked.txt')\nprint(s.st_ino == t.st_ino, s.st_size == t.st_size, s.st_mtime_ns == t.st_mtime_ns)";
+    for _ in 0..5 {
+        let ran = bench.run(&Step::new(&["/usr/bin/python3", "-c", script]))?;
+        assert_eq!(ran.printed(), "True True True");
+        assert_eq!(bench::content(ran.layer.upper(), "tracked.txt")?, "As it was\n");
+    }
+    let mapped = "import mmap\nwith open('tracked.txt', 'r+b') as f:\n  m = mmap.mmap(f.fileno(), 0)\n  m[0:1] = b'B'";
+    let ran = bench.run(&Step::new(&["/usr/bin/python3", "-c", mapped]))?;
+    assert_eq!(bench::content(ran.layer.upper(), "tracked.txt")?, "Bs it was\n");
+    Ok(())
+}
+
+pub(crate) fn the_git_directory_is_a_copy_that_no_layer_holds(bench: &Bench) -> Result<(), Failed> {
+    let script = "cat .git/HEAD; echo x > .git/HEAD; echo x > .git/new; rm .git/HEAD; cat .git/HEAD; ls .git";
+    let ran = bench.run(&Step::sh(script))?;
+    assert_eq!(ran.printed(), "ref: refs/heads/main\nref: refs/heads/main\nHEAD", "{ran:?}");
+    assert_eq!(bench::names(ran.layer.upper())?, [""; 0]);
+    // The link itself is the step's to take away; the next step has one all the same.
+    let without = bench.run(&Step::sh("rm -r .git; mkdir .git; echo own > .git/HEAD"))?;
+    assert_eq!(bench.run_over(&Step::sh("cat .git/HEAD"), &[&without.layer])?.printed(), "ref: refs/heads/main");
+    assert_eq!(fs::read_to_string(bench.repo.join(".git/HEAD"))?, "ref: refs/heads/main\n");
+    Ok(())
+}
+
+pub(crate) fn a_linked_worktree_reads_its_common_directory(bench: &Bench) -> Result<(), Failed> {
+    let common = bench.root.join("main/.git");
+    fs::create_dir_all(&common)?;
+    fs::write(common.join("config"), "common\n")?;
+    fs::write(bench.root.join("main/neighbour"), "secret")?;
+    give(bench, &bench.root.join("main"))?;
+    fs::remove_dir_all(bench.repo.join(".git"))?;
+    fs::write(bench.repo.join(".git"), format!("gitdir: {}\n", common.display()))?;
+    give(bench, &bench.repo.join(".git"))?;
+    let path = common.display();
+    let script = format!("cat .git {path}/config; echo x >> {path}/config; cat {path}/../neighbour");
+    let mut policy = bench.policy(&Step::sh(&format!("{script}; true")))?;
+    policy.git = GitDirs { worktree_git: Some(bench.repo.join(".git")), common: Some(common.clone()) };
+    let ran = bench.run_policy(&policy, &[])?;
+    assert_eq!(ran.printed(), format!("gitdir: {path}\ncommon"), "{ran:?}");
+    assert_eq!(fs::read_to_string(common.join("config"))?, "common\n");
+    Ok(())
+}
+
+pub(crate) fn sockets_of_the_internet_are_refused(bench: &Bench) -> Result<(), Failed> {
+    let script = "import errno, socket\n\
+        for family in (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, socket.AF_PACKET):\n\
+        \x20 try: socket.socket(family, socket.SOCK_DGRAM)\n\
+        \x20 except OSError as error: print(errno.errorcode[error.errno])\n\
+        a, b = socket.socketpair(); a.send(b'x'); print(b.recv(1).decode())";
+    let ran = bench.run(&Step::new(&["/usr/bin/python3", "-c", script]))?;
+    assert_eq!(ran.printed(), "EAFNOSUPPORT\nEAFNOSUPPORT\nEAFNOSUPPORT\nEAFNOSUPPORT\nx");
+    Ok(())
+}
+
+pub(crate) fn tools_are_linked_and_credentials_are_not_read(bench: &Bench) -> Result<(), Failed> {
+    let tool = bench.home.join(".tool");
+    fs::create_dir_all(tool.join("bin"))?;
+    fs::write(tool.join("bin/t"), "tool\n")?;
+    fs::write(tool.join("credentials"), "token")?;
+    let mount = |at: &Path, kind| ToolMount { source: at.to_owned(), at: at.to_owned(), kind };
+    let mut step = Step::sh(
+        "cd ~ && ls; cat .tool/bin/t; cat .tool/credentials; touch .tool/bin/x; echo x > mine; echo x > $TMPDIR/y; ls -A; true",
+    );
+    step.env.insert("HOME".to_owned(), bench.home.display().to_string());
+    step.env.insert("TMPDIR".to_owned(), "/tmp".to_owned());
+    step.tools = vec![
+        mount(&tool, ToolKind::ReadOnly),
+        mount(&tool.join("credentials"), ToolKind::Masked),
+        mount(&bench.home.join(".absent"), ToolKind::ReadOnly),
+    ];
+    let ran = bench.run(&step)?;
+    assert_eq!(ran.printed(), "tool\n.gitconfig\n.tool\nmine", "{ran:?}");
+    assert_eq!(ran.stderr.matches("ermission denied").count(), 2, "{ran:?}");
+    assert!(!tool.join("bin/x").exists() && !bench.home.join("mine").exists());
+    Ok(())
+}
+
+/// No process of these gets as much by itself.
+pub(crate) fn sums_of_all_processes_are_bounded(bench: &Bench) -> Result<(), Failed> {
+    let mut step = Step::new(&["/usr/bin/python3", "-c", "x = bytearray(512 << 20)"]);
+    step.limits.memory = Limit::Max(256 << 20);
+    let alone = bench.run(&step)?;
+    assert_ne!(alone.status(), Some(WaitStatus::Code(0)), "{alone:?}");
+    step.limits.memory = Limit::Unlimited;
+    step.limits.cpu_seconds = Limit::Max(1);
+    let children = "import os, time\nfor _ in range(40):\n  if os.fork() == 0:\n    end = time.process_time() + 0.2\n    while time.process_time() < end: pass\n    os._exit(0)\n  os.wait()\n";
+    step.argv = Step::new(&["/usr/bin/python3", "-c", children]).argv;
+    let burnt = bench.run(&step)?;
+    assert_eq!(burnt.limit(), Some(LimitKind::CpuSeconds), "{burnt:?}");
+    Ok(())
+}
+
+/// Twenty grandchildren, each in a session of its own, that ignore everything and hold the pipe.
+const STUBBORN: &str = r"
+import os, signal, sys, time
+for _ in range(20):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            for s in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(s, signal.SIG_IGN)
+            os.write(1, b'up ' + sys.argv[1].encode() + b'\n')
+            while True: time.sleep(1000)
+        os._exit(0)
+    os.wait()
+while True: time.sleep(1000)
+";
+
+fn stubborn(name: &str) -> (Step, String) {
+    let marker = format!("proctor-test-{name}-{}", std::process::id());
+    (Step::new(&["/usr/bin/python3", "-c", STUBBORN, &marker]), marker)
+}
+
+pub(crate) fn twenty_stubborn_grandchildren_end(bench: &Bench) -> Result<(), Failed> {
+    let layer = bench.space.layer(&bench.facts)?;
+    let (step, marker) = stubborn("twenty");
+    let running = bench.start(&step, &[], &layer)?;
+    for _ in 0..20 {
+        line(&running.stdout)?;
+    }
+    assert!(bench::statuses_of(&marker)?.len() >= 21);
+    running.terminate()?;
+    running.kill()?;
+    until_closed(&running)?;
+    assert_eq!(bench::statuses_of(&marker)?, [""; 0]);
+    Ok(())
+}
+
+/// Nobody can say any more whether all are gone: so it is not said.
+pub(crate) fn a_killed_helper_is_doubted_and_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
+    let layer = bench.space.layer(&bench.facts)?;
+    let (step, marker) = stubborn("doubted");
+    let running = bench.start(&step, &[], &layer)?;
+    for _ in 0..20 {
+        line(&running.stdout)?;
+    }
+    let processes = bench::pidfds_of(&marker)?;
+    for helper in bench::children()? {
+        let pid = rustix::process::Pid::from_raw(helper.parse()?).ok_or("no process")?;
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+    }
+    assert!(until_closed(&running).is_err(), "it was said that all are gone");
+    for process in processes {
+        bench::readable(process.as_fd())?;
+    }
+    Ok(())
+}
+
+pub(crate) fn what_a_dead_owner_left_is_swept(bench: &Bench) -> Result<(), Failed> {
+    let mut parent = bench::spawn_parent(bench.role, "echo x > x; echo $PWD; exec sleep 1000")?;
+    let mut first = String::new();
+    BufReader::new(parent.stdout.take().ok_or("no output")?).read_line(&mut first)?;
+    let tree = Path::new(first.trim());
+    let space = tree.ancestors().nth(2).ok_or("no directory")?;
+    assert!(tree.ends_with("tree") && space.exists(), "{first}");
+    parent.kill()?;
+    parent.wait()?;
+    // Root's lie in one place for all; an ordinary user's in the state directory of each.
+    let theirs = if bench.role.steps_down() { &bench.root } else { space.ancestors().nth(3).ok_or("no directory")? };
+    drop(Bench::over(bench.role, theirs)?);
+    assert!(!space.exists(), "{}", space.display());
+    if !bench.role.steps_down() {
+        fs::remove_dir_all(theirs)?;
+    }
+    Ok(())
+}
+
+/// The caller has to say it.
+pub(crate) fn nobody_gets_a_sandbox_with_less_unasked(bench: &Bench) -> Result<(), Failed> {
+    let config = RunSpaceConfig { disk_bytes: 1 << 20, inodes: 100, tolerated: Tolerated::default() };
+    let refused = RunSpace::create(&bench.launcher, config).err().ok_or("a space without namespaces")?;
+    assert!(refused.to_string().contains("namespace"), "{refused}");
+    let layer = bench.space.layer(&bench.facts)?;
+    let mut policy = bench.policy(&Step::sh("touch ran"))?;
+    policy.tolerated = Tolerated::default();
+    let running = bench.launcher.spawn(&bench.space, &[], &layer, &policy)?;
+    let reports = until_closed(&running)?;
+    assert!(matches!(reports.as_slice(), [proctor_sandbox::Report::Refused { .. }]), "{reports:?}");
+    Ok(())
+}
