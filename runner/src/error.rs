@@ -129,15 +129,16 @@ fn unreadable(error: &std::io::Error) -> String {
     }
 }
 
-/// A few with their reasons, or all by name.
+/// The first few with their reasons, the others by name.
 fn named(missing: &[Missing]) -> String {
     const FEW: usize = 3;
-    let is_few = missing.len() <= FEW;
-    let each = missing.iter().map(|Missing { control, reason, .. }| match is_few {
-        true => format!("`{}`: {reason}", control.as_str()),
-        false => format!("`{}`", control.as_str()),
-    });
-    each.collect::<Vec<_>>().join(if is_few { "; " } else { ", " })
+    let few = if missing.len() > FEW { 1 } else { missing.len() };
+    let (told, others) = missing.split_at(few);
+    let name = |control: Control| format!("`{}`", control.as_str());
+    let told: Vec<_> = told.iter().map(|missing| format!("{}: {}", name(missing.control), missing.reason)).collect();
+    let others: Vec<_> = others.iter().map(|missing| name(missing.control)).collect();
+    let and = if others.is_empty() { "" } else { "; and " };
+    format!("{}{and}{}", told.join("; "), others.join(", "))
 }
 
 /// What to do, each thing once, and last how to do without.

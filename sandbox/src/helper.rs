@@ -3,6 +3,7 @@
 
 mod attempt;
 mod command;
+mod copied;
 mod copy;
 mod failure;
 mod init;
@@ -11,6 +12,7 @@ mod landlock;
 mod masks;
 mod mounts;
 mod outer;
+mod outside;
 mod plain;
 mod seal;
 mod space;

@@ -57,6 +57,8 @@ pub(crate) struct PlainSpace {
     path: PathBuf,
     /// What the kernel answered when namespaces were tried.
     refusal: String,
+    /// How they could be had.
+    hint: String,
 }
 
 impl PlainSpace {
@@ -64,7 +66,7 @@ impl PlainSpace {
     ///
     /// # Errors
     /// It cannot be made; or, for root, its place is somebody else's.
-    pub(crate) fn make(host: &Host, refusal: String) -> Result<(Self, OwnedFd), SandboxError> {
+    pub(crate) fn make(host: &Host, refusal: String, hint: String) -> Result<(Self, OwnedFd), SandboxError> {
         let base = if host.is_root() { PathBuf::from(ROOTS_DIR) } else { host.state_dir.join(DIR) };
         let parent = open_base(&base, host)?;
         sweep(parent.as_fd());
@@ -75,7 +77,7 @@ impl PlainSpace {
                 other => other.map_err(SandboxError::system("cannot make a directory for the layers of a run"))?,
             };
             let path = base.join(name.to_string_lossy().as_ref());
-            return Ok((Self { parent, name, path, refusal }, dir));
+            return Ok((Self { parent, name, path, refusal, hint }, dir));
         }
         Err(SandboxError::System {
             what: "cannot make a directory for the layers of a run",
@@ -91,7 +93,8 @@ impl PlainSpace {
         let hidden = hidden.filter(|path| path.parent().is_some()).collect();
         let resolver = resolver(&frame, host).map(Path::to_owned);
         let sandbox = SandboxRequest { frame, user, space: self.path.clone(), entry, ops: Vec::new() };
-        PlainRequest { sandbox, refusal: self.refusal.clone(), hidden, resolver }
+        let (refusal, hint) = (self.refusal.clone(), self.hint.clone());
+        PlainRequest { sandbox, refusal, hint, hidden, resolver }
     }
 }
 

@@ -103,8 +103,8 @@ impl RunSpace {
             answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
         match answer {
             Some((Message::Space, fds)) => Self::from_fds(host, fds, launcher.add_pool()),
-            Some((Message::Refused { message, .. }, _)) if plain::is_tolerated(&config.tolerated) => {
-                Self::plain(host, message, launcher.add_pool())
+            Some((Message::Refused { message, hint, .. }, _)) if plain::is_tolerated(&config.tolerated) => {
+                Self::plain(host, message, hint, launcher.add_pool())
             }
             Some((Message::Refused { message, hint, .. }, _)) => Err(SandboxError::NoSpace { message, hint }),
             other => Err(SandboxError::Protocol(format!("{other:?}"))),
@@ -118,8 +118,8 @@ impl RunSpace {
         Ok(Self(Arc::new(Inner { host, dir, kind, next: AtomicU32::new(0), pool })))
     }
 
-    fn plain(host: crate::host::Host, refusal: String, pool: Arc<Pool>) -> Result<Self, SandboxError> {
-        let (space, dir) = PlainSpace::make(&host, refusal)?;
+    fn plain(host: crate::host::Host, refusal: String, hint: String, pool: Arc<Pool>) -> Result<Self, SandboxError> {
+        let (space, dir) = PlainSpace::make(&host, refusal, hint)?;
         Ok(Self(Arc::new(Inner { host, dir, kind: Kind::Plain(space), next: AtomicU32::new(0), pool })))
     }
 

@@ -47,6 +47,8 @@ pub(crate) struct PlainRequest {
     pub(crate) sandbox: SandboxRequest,
     /// What the kernel answered when namespaces were tried.
     pub(crate) refusal: String,
+    /// How namespaces could be had.
+    pub(crate) hint: String,
     /// What a step must not read, besides what no rule names.
     pub(crate) hidden: Vec<std::path::PathBuf>,
     /// The file in which names of machines are looked up, where it lies in a hidden directory.

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsStr};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -12,12 +12,12 @@ use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::outcome::StartFault;
 use proctor_core::plan::{Limit, Limits, Network};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit};
 
 use super::attempt::{Prepared, demand, tolerate};
-use super::failure::{Failure, internal, refuse, refused};
+use super::failure::{Failure, LANDLOCK, internal, refuse, refused};
 use super::landlock::{Wall, Walled};
+use super::outside::Outside;
 use crate::host::StepUser;
 use crate::policy;
 use crate::setup::{SetupOp, Stage};
@@ -112,45 +112,18 @@ fn restrict(prepared: &Prepared<'_>, writable: &[PathBuf], enforcement: &mut Enf
     let writable: Vec<&Path> = writable.iter().map(PathBuf::as_path).collect();
     let (scratch, others) = writable.split_first().ok_or_else(|| Failure::internal("nothing is to be writable"))?;
     let outside = match prepared.request.frame.network {
-        Network::Allow => Some(abstract_socket().map_err(internal("make a socket to be refused"))?),
+        Network::Allow => Some(Outside::make()?),
         Network::Deny => None,
     };
     let wall = Wall::new(scratch, others).and_then(Wall::build);
     if let Some(outside) = outside {
-        look_at_abstract_sockets(&outside, enforcement).map_err(internal("try to reach a socket of the outside"))?;
+        outside.look(enforcement)?;
     }
     match wall.map_err(refuse(control, "draw the second wall"))? {
         Walled::By { mechanism } => enforcement.enforced(control, mechanism),
         Walled::Absent { reason } => {
-            return Err(refused(control, reason, "boot with `lsm=…,landlock`, or use a kernel that has it"));
+            return Err(refused(control, reason, LANDLOCK));
         }
-    }
-    Ok(())
-}
-
-/// A socket without a path, made outside of the wall to come, that anybody could connect to.
-fn abstract_socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The kernel finds a name that is free.
-    rustix::net::bind(&socket, &SocketAddrUnix::new_unnamed())?;
-    rustix::net::listen(&socket, 1)?;
-    Ok(socket)
-}
-
-/// In the host's network namespace, Landlock's scopes alone keep a step from the host's sockets.
-fn look_at_abstract_sockets(outside: &OwnedFd, enforcement: &mut Enforcement) -> io::Result<()> {
-    let control = Control::AbstractSockets;
-    let address = rustix::net::getsockname(outside)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    match rustix::net::connect(&socket, &address) {
-        Err(rustix::io::Errno::PERM) => enforcement.enforced(control, "Landlock; one of the outside was refused"),
-        answer => enforcement.not_enforced_unless(
-            control,
-            format!("the network is allowed, and a socket of the outside answered {answer:?}"),
-            "use a kernel with Landlock's scopes (ABI 6, Linux 6.12), or deny the network",
-        ),
     }
     Ok(())
 }
@@ -201,7 +174,6 @@ pub(super) fn execute(prepared: &Prepared<'_>, wanted: &policy::Command, enforce
     if let Err(error) = wire::send(prepared.channel.as_fd(), &ready, &[]) {
         return internal("report that the sandbox is ready")(error);
     }
-    sys::reset_signals();
     if let Err(errno) = SigSet::empty().thread_set_mask() {
         return internal("unblock signals")(errno);
     }

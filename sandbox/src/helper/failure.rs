@@ -71,14 +71,24 @@ pub(super) fn internal<E: Into<io::Error>>(what: impl Display) -> impl FnOnce(E)
     move |error| Failure::internal(format_args!("cannot {what}: {}", error.into()))
 }
 
-const USER_NAMESPACES: &str = "allow user namespaces: `sysctl kernel.unprivileged_userns_clone=1` (Debian, Arch), \
-    `sysctl kernel.apparmor_restrict_unprivileged_userns=0` or an AppArmor profile with `userns,` for `proctor-sandbox` \
-    (Ubuntu), `sysctl user.max_user_namespaces=15000`; in a container, allow nesting \
-    (`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`), or run proctor outside of it";
+const USER_NAMESPACES: &str = "allow user namespaces: on Ubuntu by a profile for the helper alone (`proctor doctor \
+    --apparmor-profile | sudo tee /etc/apparmor.d/proctor-sandbox | sudo apparmor_parser -r`), on Debian and Arch by \
+    `sysctl kernel.unprivileged_userns_clone=1`, where there are too few by `sysctl user.max_user_namespaces=15000`; in a \
+    container, allow nesting (`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`), or run proctor \
+    outside of it";
+/// What the second wall needs.
+pub(super) const LANDLOCK: &str =
+    "boot with `lsm=…,landlock`, or use a kernel that has it (`CONFIG_SECURITY_LANDLOCK`)";
+/// What the filter of system calls needs.
+pub(super) const FILTER: &str = "use a kernel with seccomp (`CONFIG_SECCOMP_FILTER`); in a container, one whose own \
+    filter lets `seccomp` through";
 
 fn hint(control: Control, errno: Option<Errno>) -> &'static str {
     use Control as C;
     match (control, errno) {
+        (C::SyscallFilter, _) => FILTER,
+        (C::Landlock, _) => LANDLOCK,
+        (_, Some(Errno::ENOSYS)) => "this needs Linux 5.12 or newer, and a container that refuses none of its calls",
         (C::UserNamespace | C::MountNamespace, _) => USER_NAMESPACES,
         (C::PrivateProc, Some(Errno::EPERM)) => {
             "the container masks parts of /proc: start it with `--security-opt systempaths=unconfined` or as a nested \
@@ -88,7 +98,6 @@ fn hint(control: Control, errno: Option<Errno>) -> &'static str {
             "layers need overlayfs with `userxattr` (Linux 5.12, `modprobe overlay`; more than 14 layers need 6.8), and a \
              repository on a file system that can lie below an overlay"
         }
-        (_, Some(Errno::ENOSYS)) => "this needs Linux 5.12 or newer",
         (_, Some(Errno::EPERM | Errno::EACCES)) => USER_NAMESPACES,
         (_, Some(Errno::ENOSPC | Errno::ENOMEM)) => {
             "free memory, or raise `limits.disk`, `user.max_mnt_namespaces` and `fs.mount-max`"

@@ -7,6 +7,7 @@ use super::{limits, wall};
 use crate::helper::attempt::{Prepared, demand, tolerate};
 use crate::helper::command;
 use crate::helper::failure::Failure;
+use crate::helper::outside::Outside;
 use crate::setup::SetupOp;
 use crate::wire::{Go, PlainRequest};
 
@@ -27,7 +28,9 @@ fn set_up(request: &PlainRequest, go: &Go, enforcement: &mut Enforcement) -> Res
     command::close_fds(enforcement)?;
     command::change_to(&paths.tree.join(go.claim.command.workdir.as_str()), &paths.tree)?;
     // After the last file is opened.
+    let outside = Outside::make()?;
     let wall = wall::build(request, &paths, enforcement);
+    outside.look(enforcement)?;
     tolerate(enforcement, &request.sandbox, &SetupOp::Landlock { writable: Vec::new() }, wall)?;
     demand(enforcement, &request.sandbox)
 }

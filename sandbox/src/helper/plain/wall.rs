@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use proctor_core::enforcement::{Control, Enforcement};
 
 use super::place::Paths;
-use crate::helper::failure::{Failure, refuse, refused};
+use crate::helper::failure::{Failure, LANDLOCK, refuse, refused};
 use crate::helper::landlock::{Rights, Wall, Walled, changed, seen, used};
 use crate::host::StepUser;
 use crate::policy::ToolKind;
@@ -34,7 +34,7 @@ pub(super) fn build(request: &PlainRequest, paths: &Paths, enforcement: &mut Enf
                 enforcement.not_enforced(control, format!("nothing but modes: {reason}"));
             }
             note_git(request, enforcement);
-            Err(refused(control, reason, "boot with `lsm=…,landlock`, or use a kernel that has it"))
+            Err(refused(control, reason, LANDLOCK))
         }
     }
 }

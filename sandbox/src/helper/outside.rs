@@ -1,0 +1,47 @@
+//! A socket of the outside: made before the wall is built around this process, to see whether the
+//! host's sockets without a path can be reached from inside.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use proctor_core::enforcement::{Control, Enforcement};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::failure::{Failure, internal};
+
+/// A socket without a path that anybody in the host's network namespace could connect to.
+pub(super) struct Outside(OwnedFd);
+
+impl Outside {
+    /// Makes it, under a name that the kernel finds free.
+    pub(super) fn make() -> Result<Self, Failure> {
+        let make = || {
+            let listener = socket()?;
+            rustix::net::bind(&listener, &SocketAddrUnix::new_unnamed())?;
+            rustix::net::listen(&listener, 1)?;
+            Ok::<_, io::Error>(Self(listener))
+        };
+        make().map_err(internal("make a socket that is to be refused"))
+    }
+
+    /// Tries to reach it, and records the answer. In the host's network namespace Landlock's scopes
+    /// alone keep anybody from that.
+    pub(super) fn look(&self, enforcement: &mut Enforcement) -> Result<(), Failure> {
+        let control = Control::AbstractSockets;
+        let reach = || Ok::<_, io::Error>(rustix::net::connect(&socket()?, &rustix::net::getsockname(&self.0)?));
+        match reach().map_err(internal("try to reach a socket of the outside"))? {
+            Err(rustix::io::Errno::PERM) => enforcement.enforced(control, "Landlock; a socket of the outside refused"),
+            answer => enforcement.not_enforced_unless(
+                control,
+                format!("it shares the host's network, and a socket of the outside answered {answer:?}"),
+                "use a kernel with Landlock's scopes (ABI 6, Linux 6.12), or deny the network",
+            ),
+        }
+        Ok(())
+    }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
