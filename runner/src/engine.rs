@@ -15,8 +15,8 @@ use proctor_core::redact::Redactor;
 use proctor_core::spec::{self, Resolved, Spec};
 use proctor_core::verdict::{self, Doubt};
 use proctor_sandbox::{
-    CacheMount, DoctorReport, Host, HostConfig, Launcher, RepoFacts, RunSpace, RunSpaceConfig, StepUser, is_hidden,
-    setup_ops,
+    CacheMount, DoctorReport, Host, HostConfig, Launcher, RepoFacts, RunSpace, RunSpaceConfig, StepUser, files_of,
+    is_hidden, setup_ops,
 };
 use proctor_snapshot::{GitHelper, IgnoreQuery, Snapshot};
 use tokio::sync::mpsc;
@@ -54,8 +54,6 @@ pub struct Engine {
     clock: Clock,
 }
 
-/// How many files the layers of one run may hold.
-const LAYER_INODES: u64 = 2_000_000;
 /// How many bytes the layers of one run may hold where the plan sets no bound.
 const UNBOUNDED_DISK: u64 = 64 << 30;
 /// An empty directory of ours, shown in place of directories that hold credentials.
@@ -314,7 +312,9 @@ impl Engine {
         let disk_bytes = disk.get_or_max().min(UNBOUNDED_DISK);
         let sight = self.sight(&path, tolerated)?;
         guards::borrows_nothing_hidden(&snapshot.git.common_dir, &path, self.launcher.host(), &sight)?;
-        let space = RunSpace::create(&self.launcher, RunSpaceConfig { disk_bytes, inodes: LAYER_INODES })?;
+        let tolerated = sight.tolerated.clone();
+        let space =
+            RunSpace::create(&self.launcher, RunSpaceConfig { disk_bytes, inodes: files_of(disk_bytes), tolerated })?;
         // Nobody but us walks in: what a step makes of its caches, set-uid programs too, is
         // reached by its mounts alone.
         let caches = self.state.ensure("caches", 0o700)?.ensure(&repo_key(&path), 0o700)?;

@@ -38,5 +38,5 @@ pub use launcher::Launcher;
 pub use policy::{CacheMount, GitDirs, Policy, ToolKind, ToolMount};
 pub use running::{Received, Report, Running, WaitStatus};
 pub use setup::{SetupOp, Stage, is_hidden, setup_ops};
-pub use space::{Layer, Open, RunSpace, RunSpaceConfig, Sealed};
+pub use space::{Layer, Open, RunSpace, RunSpaceConfig, Sealed, files_of};
 pub use sys::claim_signals;

@@ -24,12 +24,10 @@ pub enum SetupOp {
         /// Also the user namespace that owns it: without privilege it is the only way in.
         user: bool,
     },
-    /// Leave the host's namespaces.
+    /// Leave the host's mounts and processes.
     Unshare {
         /// The user namespace too; root does that later, in [`SetupOp::StepDown`].
         user: bool,
-        /// The network namespace too.
-        network: bool,
     },
     /// Map one user and one group, to themselves.
     MapUser {
@@ -47,8 +45,6 @@ pub enum SetupOp {
         /// The repository.
         repo: PathBuf,
     },
-    /// Look which Unix sockets services of the host listen on, while the host's network is seen.
-    ListSockets,
     /// Take the devices of `/dev` while they can be had.
     CloneDevices,
     /// Take a file or directory of the host while it can be seen.
@@ -132,6 +128,11 @@ pub enum SetupOp {
     JoinCgroup,
     /// See no control group above it.
     CgroupNamespace,
+    /// Leave the host's other namespaces.
+    OwnNamespaces {
+        /// The network namespace too.
+        network: bool,
+    },
     /// Mount a fresh `/proc`.
     Proc,
     /// Mount a fresh `/sys` that shows the own network only, or an empty directory over it.
@@ -191,6 +192,8 @@ pub enum Stage {
     Outer,
     /// PID 1.
     Init,
+    /// The helper, while PID 1 is at its own operations: the two do not touch the same mounts.
+    Beside,
     /// The helper again, once the command is known; PID 1 waits.
     Claim,
     /// The process that becomes the command.
@@ -265,17 +268,8 @@ pub(crate) fn prepare_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<Set
     ops.push(SetupOp::HoldTree { repo: frame.repo.clone(), mapped: user.is_mapped() });
     // Before anything of ours is mounted: what comes later stays as we make it.
     ops.push(SetupOp::ReadOnlyRoot);
-    // Before the covers: it is mounted on a directory that one of them covers.
-    ops.push(SetupOp::Scratch);
-    let covers = covers(frame, host, user);
-    let hidden = covers.iter().filter_map(SetupOp::covered).map(Path::to_owned).chain([frame.repo.clone()]).collect();
-    ops.extend(covers);
-    ops.push(SetupOp::Dev);
-    ops.extend(user.is_mapped().then(|| SetupOp::GitConfig { home: frame.home.clone() }));
-    ops.extend(attachments(frame, host));
-    // After the last mount point in them is made.
-    ops.push(SetupOp::SealCovers);
-    ops.extend(init(frame, user, hidden));
+    ops.extend(init(frame, user));
+    ops.extend(beside(frame, host, user));
     ops
 }
 
@@ -319,17 +313,14 @@ fn below(git: &Path, repo: &Path) -> Option<RelPath> {
 fn namespaces(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
     let own = !user.steps_down();
     let mut ops = vec![
-        // While it is the host's network that is seen.
-        SetupOp::ListSockets,
         // First of all: from inside the new namespaces we have no power over the run's.
         SetupOp::JoinSpace { user: own },
         // In one call: the kernel takes the user namespace first, so that it owns the others.
-        SetupOp::Unshare { user: own, network: frame.network == Network::Deny },
+        SetupOp::Unshare { user: own },
     ];
     // Before any file is made: an unmapped user can make none.
     ops.extend(own.then_some(SetupOp::MapUser { uid: user.uid(), gid: user.gid() }));
     ops.extend([
-        SetupOp::Hostname,
         // Before the first mount.
         SetupOp::MakePrivate,
         // In the mount namespace that the overlay is going to see.
@@ -417,12 +408,34 @@ pub(crate) fn resolver<'a>(frame: &Frame, host: &'a Host) -> Option<&'a Path> {
     (frame.network == Network::Allow && path.starts_with("/run")).then_some(path)
 }
 
-fn init(frame: &Frame, user: StepUser, hidden: Vec<PathBuf>) -> Vec<SetupOp> {
+/// What hides and what appears.
+fn beside(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
+    // Before the covers: it is mounted on a directory that one of them covers.
+    let mut ops = vec![SetupOp::Scratch];
+    let covers = covers(frame, host, user);
+    let hidden = covers.iter().filter_map(SetupOp::covered).map(Path::to_owned).chain([frame.repo.clone()]).collect();
+    ops.extend(covers);
+    ops.push(SetupOp::Dev);
+    ops.extend(user.is_mapped().then(|| SetupOp::GitConfig { home: frame.home.clone() }));
+    ops.extend(attachments(frame, host));
+    ops.extend([
+        // After the last thing of the host's that is shown.
+        SetupOp::MaskSockets { hidden },
+        // After the last mount point in them is made.
+        SetupOp::SealCovers,
+    ]);
+    ops
+}
+
+fn init(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
     let own_network = frame.network == Network::Deny;
     let mut ops = vec![
         SetupOp::StartInit,
+        // Before its namespace: from inside, no group outside of it can be entered.
         SetupOp::JoinCgroup,
         SetupOp::CgroupNamespace,
+        SetupOp::OwnNamespaces { network: own_network },
+        SetupOp::Hostname,
         // Only a member of the new PID namespace can mount the right /proc.
         SetupOp::Proc,
     ];
@@ -430,12 +443,7 @@ fn init(frame: &Frame, user: StepUser, hidden: Vec<PathBuf>) -> Vec<SetupOp> {
         // The kernel lets the owner of a network namespace mount its /sys, and nobody else.
         ops.extend([SetupOp::Sys, SetupOp::Loopback]);
     }
-    ops.extend([
-        SetupOp::MaskKernelFiles { fresh_sys: own_network },
-        // With a mask that the operation before has made.
-        SetupOp::MaskSockets { hidden },
-        SetupOp::NewKeyring,
-    ]);
+    ops.extend([SetupOp::MaskKernelFiles { fresh_sys: own_network }, SetupOp::NewKeyring]);
     // After the last mount: root's mounts stay out of the step's power for good.
     ops.extend(user.steps_down().then_some(SetupOp::StepDown { uid: user.uid(), gid: user.gid() }));
     ops.extend([
@@ -533,6 +541,8 @@ impl SetupOp {
         match self {
             Self::JoinCgroup
             | Self::CgroupNamespace
+            | Self::OwnNamespaces { .. }
+            | Self::Hostname
             | Self::Proc
             | Self::Sys
             | Self::Loopback
@@ -542,9 +552,17 @@ impl SetupOp {
             | Self::DropCapabilities
             | Self::NoNewPrivs
             | Self::Undumpable
-            | Self::MaskSockets { .. }
             | Self::SyscallFilter
             | Self::AwaitCommand => Stage::Init,
+            Self::Scratch
+            | Self::Cover { .. }
+            | Self::Dev
+            | Self::GitConfig { .. }
+            | Self::Accounts { .. }
+            | Self::RepoPoint { .. }
+            | Self::Attach { inside: Inside::Root, .. }
+            | Self::MaskSockets { .. }
+            | Self::SealCovers => Stage::Beside,
             Self::ScratchSize { .. }
             | Self::Overlay { .. }
             | Self::Attach { inside: Inside::Repo { .. }, .. }
@@ -565,7 +583,6 @@ impl SetupOp {
             self,
             Self::Hostname
                 | Self::MaskSockets { .. }
-                | Self::ListSockets
                 | Self::JoinCgroup
                 | Self::CgroupNamespace
                 | Self::Proc
@@ -591,15 +608,13 @@ impl fmt::Display for SetupOp {
         match self {
             Self::JoinSpace { user: true } => write!(f, "join the run's user and mount namespace"),
             Self::JoinSpace { user: false } => write!(f, "join the run's mount namespace"),
-            Self::Unshare { user, network } => {
-                let (user, network) = (if *user { "user, " } else { "" }, if *network { ", net" } else { "" });
-                write!(f, "new namespaces: {user}mount, pid, ipc, uts{network}")
+            Self::Unshare { user } => {
+                write!(f, "new namespaces: {}mount, pid", if *user { "user, " } else { "" })
             }
             Self::MapUser { uid, gid } => write!(f, "map user {uid} and group {gid} to themselves"),
             Self::Hostname => write!(f, "host name `{HOSTNAME}`"),
             Self::MakePrivate => write!(f, "make all mounts private"),
             Self::RefuseSubmounts { repo } => write!(f, "refuse file systems mounted below {}", repo.display()),
-            Self::ListSockets => write!(f, "list the Unix sockets that services of the host listen on"),
             Self::CloneDevices => write!(f, "take {} of /dev", DEVICES.join(", ")),
             Self::Clone { source, at, kind } => write!(f, "take {} for {} ({kind})", source.display(), at.display()),
             Self::HoldTree { repo, mapped } => {
@@ -625,6 +640,9 @@ impl fmt::Display for SetupOp {
             Self::SealCovers => write!(f, "make the hiding directories read-only"),
             Self::StartInit => write!(f, "start PID 1"),
             Self::JoinCgroup => write!(f, "enter the control group of this attempt"),
+            Self::OwnNamespaces { network } => {
+                write!(f, "new namespaces: ipc, uts{}", if *network { ", net" } else { "" })
+            }
             Self::CgroupNamespace => write!(f, "see no control group above it"),
             Self::Proc => write!(f, "mount a fresh /proc"),
             Self::Sys => write!(f, "mount a fresh /sys, read-only"),
@@ -730,11 +748,9 @@ mod tests {
     #[test]
     fn the_list_of_an_ordinary_user() {
         let expected = "\
-list the Unix sockets that services of the host listen on
 join the run's user and mount namespace
-new namespaces: user, mount, pid, ipc, uts, net
+new namespaces: user, mount, pid
 map user 1001 and group 1001 to themselves
-host name `localhost`
 make all mounts private
 refuse file systems mounted below /home/u/src/r
 take null, zero, full, random, urandom, tty of /dev
@@ -744,6 +760,21 @@ take /home/u/.cargo/registry for /home/u/.cargo/registry (tool, read-only)
 take /home/u/.state/c for /home/u/src/r/target (cache, writable)
 take /home/u/src/r and the place for layers
 make / read-only, nosuid, nodev, with all mounts below it
+start PID 1
+enter the control group of this attempt
+see no control group above it
+new namespaces: ipc, uts, net
+host name `localhost`
+mount a fresh /proc
+mount a fresh /sys, read-only
+set the loopback device up
+mask what /proc and /sys show of the host
+leave the caller's keyrings
+drop all capabilities
+set no_new_privs
+make PID 1 unreadable
+refuse system calls that no check needs
+wait for the command
 mount one tmpfs for all scratch directories
 hide /home
 empty home directory /home/u
@@ -757,21 +788,8 @@ put a passwd and group of two lines in place, home /home/u
 make the mount point /home/u/src/r
 mount what was taken at /home/u/.cargo/registry
 mount what was taken at /home/u/main/.git
-make the hiding directories read-only
-start PID 1
-enter the control group of this attempt
-see no control group above it
-mount a fresh /proc
-mount a fresh /sys, read-only
-set the loopback device up
-mask what /proc and /sys show of the host
 mask the host's Unix sockets that are still seen
-leave the caller's keyrings
-drop all capabilities
-set no_new_privs
-make PID 1 unreadable
-refuse system calls that no check needs
-wait for the command
+make the hiding directories read-only
 bound the scratch directories: 1048576 bytes
 overlay of /home/u/src/r, the layers below and the step's own, at its own path
 mount what was taken at /home/u/src/r/target
@@ -793,7 +811,7 @@ execute the command";
         let down = at(|op| matches!(op, SetupOp::StepDown { .. }));
         assert!(at(|op| matches!(op, SetupOp::Sys)) < down && at(|op| matches!(op, SetupOp::Loopback)) < down);
         assert!(down < at(|op| matches!(op, SetupOp::DropCapabilities)));
-        assert!(ops.iter().any(|op| matches!(op, SetupOp::Unshare { user: false, network: true })));
+        assert!(ops.iter().any(|op| matches!(op, SetupOp::Unshare { user: false })));
         assert!(!ops.iter().any(|op| matches!(op, SetupOp::MapUser { .. })));
         assert!(ops.iter().any(|op| matches!(op, SetupOp::GitConfig { .. })));
     }
@@ -846,7 +864,7 @@ execute the command";
     fn the_network_is_left_alone_where_it_is_allowed() {
         let policy = Policy { network: Network::Allow, ..policy() };
         let ops = setup_ops(&policy, &host(), USER);
-        assert!(ops.iter().any(|op| matches!(op, SetupOp::Unshare { network: false, .. })));
+        assert!(ops.iter().any(|op| matches!(op, SetupOp::OwnNamespaces { network: false })));
         assert!(!ops.iter().any(|op| matches!(op, SetupOp::Sys | SetupOp::Loopback)));
         let shows_resolver = |op: &SetupOp| matches!(op, SetupOp::Attach { at, .. } if at.starts_with("/run/r"));
         assert!(ops.iter().any(shows_resolver));

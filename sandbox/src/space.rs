@@ -23,6 +23,17 @@ use crate::wire::{self, Message, Request, SpaceRequest};
 /// How long the kernel may take to make the place for a run's layers.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// One file of a tmpfs for each so many bytes: an empty file costs the kernel memory too, which
+/// the size of a tmpfs does not count.
+const BYTES_PER_FILE: u64 = 16 << 10;
+/// However small a tmpfs is, so many files have room.
+const MIN_FILES: u64 = 4096;
+
+/// How many files go with so many bytes of disk.
+pub fn files_of(bytes: u64) -> u64 {
+    (bytes / BYTES_PER_FILE).max(MIN_FILES)
+}
+
 /// The bounds of one run's layers, all of them together, and what may be missing.
 #[derive(Debug, Clone)]
 pub struct RunSpaceConfig {

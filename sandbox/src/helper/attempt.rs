@@ -3,7 +3,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -13,6 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use super::command;
+use super::copied::Copied;
 use super::failure::{Failure, internal, refused};
 use super::init;
 use super::outer::Outer;
@@ -30,8 +30,8 @@ pub(super) struct Prepared<'a> {
     pub(super) tasks: Vec<OwnedFd>,
     /// Why PID 1 was not born in its control group, where it was to be.
     pub(super) unborn: Option<io::Error>,
-    /// The Unix sockets of the host.
-    pub(super) sockets: Vec<PathBuf>,
+    /// `/dev/null`, which is not to be had while `/dev` is made.
+    pub(super) null: OwnedFd,
     /// To the helper. Closed on exec.
     pub(super) channel: OwnedFd,
 }
@@ -95,12 +95,14 @@ pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Ve
         return Err(Failure::internal(format_args!("{} descriptors instead of 2 came along", fds.len())));
     }
     let (users, mount_ns) = (fds.remove(1), fds.remove(0));
+    // While devices can be opened.
+    let null = open_null().map_err(internal("open /dev/null"))?;
     let mut outer = Outer::new(request, mount_ns, users);
     for op in request.ops.iter().filter(|op| op.stage() == Stage::Outer) {
         let done = outer.apply(op);
         outer.tolerate(op, done)?;
     }
-    let (enforcement, sockets) = (outer.enforcement(), outer.sockets());
+    let enforcement = outer.enforcement();
 
     if request.user.steps_down() {
         command::own_streams(request.user).map_err(internal("give the step its streams"))?;
@@ -112,11 +114,11 @@ pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Ve
         Fork::Child => {
             drop(ours);
             drop(outer);
-            init::run(Prepared { request, enforcement, tasks: fds, unborn, sockets, channel }, control)
+            init::run(Prepared { request, enforcement, tasks: fds, unborn, null, channel }, control)
         }
         Fork::Parent(pid) => {
             drop((channel, fds));
-            supervise(control.as_fd(), ours, pid, outer).map_err(internal("watch over PID 1"))
+            supervise(control.as_fd(), ours, pid, outer, &null).map_err(internal("watch over PID 1"))
         }
     }
 }
@@ -133,15 +135,25 @@ pub(super) fn fork(entry: &Entry, fds: &[OwnedFd]) -> io::Result<(Fork, Option<i
     }
 }
 
-fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, outer: Outer<'_>) -> io::Result<()> {
+pub(super) fn open_null() -> io::Result<OwnedFd> {
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+    Ok(rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?)
+}
+
+fn supervise(
+    control: BorrowedFd<'_>,
+    channel: OwnedFd,
+    pid: i32,
+    mut outer: Outer<'_>,
+    null: &OwnedFd,
+) -> io::Result<()> {
     // The namespaces that we joined may have cleared it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no process"))?;
     let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     // The step's streams belong to it and to the daemon: our copies would keep them open.
-    let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
-    rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
+    rustix::stdio::dup2_stdout(null)?;
+    rustix::stdio::dup2_stderr(null)?;
     // First the pidfd, then a look whether the daemon is still there, then the word to go on:
     // `Running::kill` relies on this order.
     wire::send(control, &Message::Init, &[pidfd.as_fd()])?;
@@ -151,11 +163,18 @@ fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, outer: Outer<'
     } else if let Some(channel) = &words.channel {
         // PID 1 may have died already; its end is seen below.
         drop(wire::forward(channel.as_fd(), GO));
+        if let Err(failure) = outer.work_beside() {
+            words.refuse(control, &pidfd, failure)?;
+        }
     }
-    wait(control, &pidfd, &mut words, outer)?;
+    let copied = wait(control, &pidfd, &mut words, outer)?;
     let status = reap(pid)?;
     words.hear_all(control)?;
     if let Some(message) = words.last(status)? {
+        let message = match copied {
+            Some(copied) => copied.concluded(message),
+            None => message,
+        };
         // The daemon may be gone; then nobody needs the answer.
         drop(wire::send(control, &message, &[]));
     }
@@ -171,6 +190,13 @@ pub(super) struct Words {
 }
 
 impl Words {
+    /// Says the last word, and ends PID 1.
+    fn refuse(&mut self, control: BorrowedFd<'_>, init: &OwnedFd, failure: Failure) -> io::Result<()> {
+        self.spoken = true;
+        end(init);
+        wire::send(control, &failure.into_message(), &[])
+    }
+
     /// Passes one message on; `Exited` is kept back until everything is gone.
     pub(super) fn hear(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
         let Some(channel) = &self.channel else { return Ok(()) };
@@ -229,8 +255,8 @@ impl Words {
 
 /// Waits until PID 1 has ended, and serves the claim when it comes. The daemon's end of the
 /// control socket closes when the daemon dies, or when it wants the end: then PID 1 is killed.
-fn wait(control: BorrowedFd<'_>, init: &OwnedFd, words: &mut Words, outer: Outer<'_>) -> io::Result<()> {
-    let (mut alone, mut outer) = (false, Some(outer));
+fn wait(control: BorrowedFd<'_>, init: &OwnedFd, words: &mut Words, outer: Outer<'_>) -> io::Result<Option<Copied>> {
+    let (mut alone, mut outer, mut copied) = (false, Some(outer), None);
     loop {
         let mut fds = vec![PollFd::new(init, PollFlags::IN)];
         fds.extend(words.channel.as_ref().map(|channel| PollFd::new(channel, PollFlags::IN)));
@@ -246,21 +272,26 @@ fn wait(control: BorrowedFd<'_>, init: &OwnedFd, words: &mut Words, outer: Outer
             words.hear(control)?;
         }
         if init_ended {
-            return Ok(());
+            return Ok(copied);
         }
         if !alone && is_alone(control)? {
             alone = true;
             end(init);
         } else if asked && let Some(outer) = outer.take() {
-            serve_claim(control, init, words, outer)?;
+            copied = serve_claim(control, init, words, outer)?;
         }
     }
 }
 
 /// Does what the command needs, and hands it to PID 1. What cannot be done is the attempt's end.
-fn serve_claim(control: BorrowedFd<'_>, init: &OwnedFd, words: &mut Words, mut outer: Outer<'_>) -> io::Result<()> {
+fn serve_claim(
+    control: BorrowedFd<'_>,
+    init: &OwnedFd,
+    words: &mut Words,
+    mut outer: Outer<'_>,
+) -> io::Result<Option<Copied>> {
     // The other side has closed: the next look sees that.
-    let Some((claim, _)) = wire::recv_document::<Claim>(control)? else { return Ok(()) };
+    let Some((claim, _)) = wire::recv_document::<Claim>(control)? else { return Ok(None) };
     match outer.claim(&claim) {
         Ok(done) => {
             let go = Go { claim, enforcement: done.enforcement, layers_bytes: done.layers_bytes };
@@ -268,16 +299,13 @@ fn serve_claim(control: BorrowedFd<'_>, init: &OwnedFd, words: &mut Words, mut o
                 // PID 1 may have died of a refusal, which is heard next.
                 drop(wire::send_document(channel.as_fd(), &go, &[]));
             }
+            return Ok(done.copied);
         }
         // Where PID 1 has refused already, that was the first word, and the first one counts.
         Err(_) if words.spoken => end(init),
-        Err(failure) => {
-            words.spoken = true;
-            wire::send(control, &failure.into_message(), &[])?;
-            end(init);
-        }
+        Err(failure) => words.refuse(control, init, failure)?,
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Whether the daemon has closed its side.

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::sched::CloneFlags;
 use nix::sys::signal::{SigSet, Signal as NixSignal};
@@ -19,22 +19,23 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::attempt::{GO, Prepared};
 use super::command;
-use super::failure::{Failure, internal, refuse, refused};
-use super::masks::{self, Sockets, SysView};
+use super::failure::{FILTER, Failure, internal, refuse, refused};
+use super::masks::{self, SysView};
 use super::mounts;
 use super::space::map_self;
 use super::warden::Warden;
 use crate::running::WaitStatus;
 use crate::seccomp;
-use crate::setup::{SetupOp, Stage};
+use crate::setup::{HOSTNAME, SetupOp, Stage};
 use crate::sys::{self, Fork};
 use crate::wire::{self, Entry, Go, HeldLimits, Message};
 
 type Done = Result<(), Failure>;
 
-/// Blocks the signals that PID 1 reads from a descriptor. Before the fork: a PID 1 that neither
-/// blocks nor handles a signal loses it.
+/// Blocks the signals that PID 1 reads from a descriptor, all of them at their defaults, which the
+/// command inherits. Before the fork: a PID 1 that neither blocks nor handles a signal loses it.
 pub(super) fn block_signals() -> io::Result<()> {
+    sys::reset_signals();
     Ok(handled().thread_block()?)
 }
 
@@ -58,7 +59,7 @@ pub(super) fn run(mut prepared: Prepared<'_>, control: &mut OwnedFd) -> ! {
 fn set_up(prepared: &mut Prepared<'_>, control: &mut OwnedFd) -> Done {
     die_with_the_helper()?;
     wait_for_go(prepared)?;
-    close_control(control).map_err(internal("close the control socket"))?;
+    close_control(&prepared.null, control).map_err(internal("close the control socket"))?;
     if rustix::process::getpid() != Pid::INIT {
         let hint = "report this with the kernel's version";
         return Err(refused(Control::PidNamespace, "the first process of the step is not PID 1", hint));
@@ -99,10 +100,13 @@ pub(super) fn apply(prepared: &mut Prepared<'_>, op: &SetupOp) -> Done {
     match op {
         SetupOp::JoinCgroup => join_cgroup(prepared),
         SetupOp::CgroupNamespace => leave_cgroup_namespace(prepared),
+        SetupOp::OwnNamespaces { network } => leave_namespaces(prepared, *network),
+        SetupOp::Hostname => {
+            rustix::system::sethostname(HOSTNAME.as_bytes()).map_err(refuse(Control::UtsNamespace, "set the host name"))
+        }
         SetupOp::Proc => mount_proc(prepared),
         SetupOp::Sys => mount_sys(),
         SetupOp::MaskKernelFiles { fresh_sys } => mask_kernel_files(prepared, *fresh_sys),
-        SetupOp::MaskSockets { hidden } => mask_sockets(prepared, hidden),
         SetupOp::NewKeyring => new_keyring(prepared),
         SetupOp::SyscallFilter => filter_syscalls(prepared),
         SetupOp::Loopback => loopback(prepared),
@@ -131,9 +135,8 @@ pub(super) fn wait_for_go(prepared: &Prepared<'_>) -> Done {
 }
 
 /// The socket is the helper's alone: it has to close when the helper ends.
-pub(super) fn close_control(control: &mut OwnedFd) -> io::Result<()> {
-    let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
-    Ok(rustix::io::dup3(&null, control, rustix::io::DupFlags::CLOEXEC)?)
+pub(super) fn close_control(null: &OwnedFd, control: &mut OwnedFd) -> io::Result<()> {
+    Ok(rustix::io::dup3(null, control, rustix::io::DupFlags::CLOEXEC)?)
 }
 
 /// Version 1: writing 0 moves the writing thread alone, which spares the kernel the wait for all
@@ -163,6 +166,20 @@ fn leave_cgroup_namespace(prepared: &mut Prepared<'_>) -> Done {
     Ok(())
 }
 
+fn leave_namespaces(prepared: &mut Prepared<'_>, network: bool) -> Done {
+    let mut flags = CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
+    flags.set(CloneFlags::CLONE_NEWNET, network);
+    let control = if network { Control::NetworkNamespace } else { Control::IpcNamespace };
+    nix::sched::unshare(flags).map_err(refuse(control, "leave the host's namespaces"))?;
+    for control in [Control::IpcNamespace, Control::UtsNamespace] {
+        prepared.enforcement.enforced(control, "unshare");
+    }
+    if !network {
+        prepared.enforcement.not_requested(Control::NetworkNamespace, "the plan allows the network");
+    }
+    Ok(())
+}
+
 fn mask_kernel_files(prepared: &mut Prepared<'_>, fresh_sys: bool) -> Done {
     let control = Control::KernelFiles;
     masks::proc().map_err(refuse(control, "mask what /proc shows of the host"))?;
@@ -170,16 +187,6 @@ fn mask_kernel_files(prepared: &mut Prepared<'_>, fresh_sys: bool) -> Done {
     masks::sys(view).map_err(refuse(control, "mask what /sys shows of the host"))?;
     prepared.enforcement.enforced(control, "read-only /proc/sys; empty mounts over what tells of the host");
     Ok(())
-}
-
-/// Only by name can the host's services be reached from another network namespace; a read-only
-/// mount does not keep anybody from connecting.
-fn mask_sockets(prepared: &Prepared<'_>, hidden: &[PathBuf]) -> Done {
-    let frame = &prepared.request.frame;
-    let skip: Vec<&Path> = hidden.iter().map(PathBuf::as_path).collect();
-    let tools = frame.tools.iter().map(|tool| (tool.source.as_path(), tool.at.as_path()));
-    let sockets = Sockets { bound: &prepared.sockets, skip: &skip, shown: &tools.collect::<Vec<_>>() };
-    masks::sockets(&sockets).map_err(refuse(Control::HiddenPaths, "mask the host's Unix sockets")).map(drop)
 }
 
 /// What the caller's session keyring holds stays the caller's, should a call get past the filter.
@@ -209,17 +216,16 @@ fn filter_syscalls(prepared: &mut Prepared<'_>) -> Done {
 
 /// What else does not hold without the filter of system calls, found by trying.
 fn look_without_filter(prepared: &mut Prepared<'_>) {
-    let hint = "as for `syscall_filter`";
     let refused = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM));
     if !sys::new_session_keyring().is_err_and(|error| refused(&error)) {
         let reason = "keys of the same user can be named by their numbers: keyctl is not refused without the filter";
-        prepared.enforcement.not_enforced_unless(Control::Keyring, reason, hint);
+        prepared.enforcement.not_enforced_unless(Control::Keyring, reason, FILTER);
     }
     let vsock = rustix::net::AddressFamily::from_raw(libc::AF_VSOCK.unsigned_abs() as u16);
     let isolated = prepared.request.frame.network == Network::Deny;
     if isolated && rustix::net::socket(vsock, rustix::net::SocketType::STREAM, None).is_ok() {
         let reason = "sockets of AF_VSOCK, which no network namespace holds, are not refused without the filter";
-        prepared.enforcement.not_enforced_unless(Control::NetworkNamespace, reason, hint);
+        prepared.enforcement.not_enforced_unless(Control::NetworkNamespace, reason, FILTER);
     }
 }
 

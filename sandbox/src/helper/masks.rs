@@ -7,7 +7,7 @@
 mod sockets;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
@@ -104,17 +104,17 @@ pub(super) fn sys(view: SysView) -> io::Result<()> {
     }
 }
 
-/// Masks, after `/proc`, every socket of the list that can be reached, and says how many. Afterwards
-/// nothing can be sent to them.
+/// Masks every socket of the list that can be reached by a file that `closed` makes, and says how
+/// many. Afterwards nothing can be sent to them.
 ///
 /// # Errors
 /// A mount is refused, or there are too many of them.
-pub(super) fn sockets(sockets: &Sockets<'_>) -> io::Result<usize> {
+pub(super) fn sockets(sockets: &Sockets<'_>, closed: impl Fn() -> io::Result<OwnedFd>) -> io::Result<usize> {
     let mut masked = 0;
     for socket in sockets.reachable()? {
         let socket = socket?;
         // The descriptor names the socket that was looked at, whatever its path names by now.
-        rustix::mount::mount_bind(CLOSED_FILE, format!("/proc/self/fd/{}", socket.as_raw_fd()))?;
+        mounts::attach(closed()?.as_fd(), socket.as_fd())?;
         masked += 1;
     }
     Ok(masked)

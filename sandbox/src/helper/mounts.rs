@@ -65,12 +65,6 @@ pub(super) fn explained(fs: &OwnedFd, errno: rustix::io::Errno) -> io::Error {
     }
 }
 
-/// One file of a tmpfs for each so many bytes: an empty file costs the kernel memory too, which
-/// `size` does not count.
-const BYTES_PER_FILE: u64 = 4096;
-/// However small a tmpfs is, so many files have room.
-const MIN_FILES: u64 = 1024;
-
 /// How large a tmpfs is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
@@ -85,8 +79,7 @@ impl Size {
         match self {
             Self::Kernels => Vec::new(),
             Self::Bytes(bytes) => {
-                let files = (bytes / BYTES_PER_FILE).max(MIN_FILES);
-                vec![Opt("size", bytes.to_string()), Opt("nr_inodes", files.to_string())]
+                vec![Opt("size", bytes.to_string()), Opt("nr_inodes", crate::space::files_of(bytes).to_string())]
             }
         }
     }

@@ -1,6 +1,8 @@
 //! The set-up operations of the helper itself: namespaces, what is taken of the host, the
 //! overlay, what is hidden, and what appears where.
 
+mod fallback;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -15,11 +17,12 @@ use rustix::fs::{Gid, Mode, StatVfsMountFlags, Uid};
 use rustix::mount::{FsOpenFlags, MountAttrFlags, fsconfig_set_fd, fsconfig_set_flag, fsconfig_set_string};
 
 use super::attempt::tolerate;
+use super::copied::Copied;
 use super::failure::{Failure, internal, refuse, refused};
-use super::masks;
+use super::masks::{self, Sockets};
 use super::mounts::{self, Links, NODEV, NOSUID, Opt, Owner, Point, RDONLY, Size};
 use super::space::map_self;
-use crate::setup::{Absent, CloneKind, Cover, DEVICES, HOSTNAME, Inside, SetupOp, Stage};
+use crate::setup::{Absent, CloneKind, Cover, DEVICES, Inside, SetupOp, Stage};
 use crate::space::{UPPER, WORK};
 use crate::sys::{self, Reach};
 use crate::wire::{Claim, SandboxRequest};
@@ -33,8 +36,9 @@ pub(super) struct Outer<'a> {
     mount_ns: OwnedFd,
     /// The user namespace that owns it, or (root) the one that maps owners.
     users: OwnedFd,
-    /// Unix sockets of the host.
-    sockets: Vec<PathBuf>,
+    /// The host's table of Unix sockets, and our own descriptors by number: /proc gets another one
+    /// under us, in which we do not appear.
+    held: Option<Held>,
     devices: Vec<(&'static str, OwnedFd)>,
     clones: BTreeMap<PathBuf, OwnedFd>,
     tree: Option<Tree>,
@@ -46,6 +50,12 @@ pub(super) struct Outer<'a> {
     /// Scratch directories.
     open: Vec<String>,
     enforcement: Enforcement,
+}
+
+/// What of the host's /proc is still needed.
+struct Held {
+    sockets: fs::File,
+    descriptors: OwnedFd,
 }
 
 /// What the overlay is going to be made of.
@@ -64,6 +74,8 @@ pub(super) struct Claimed {
     pub(super) enforcement: Enforcement,
     /// The size of the tmpfs that all layers of the run share, in bytes.
     pub(super) layers_bytes: u64,
+    /// The copy that stands in place of an overlay.
+    pub(super) copied: Option<Copied>,
 }
 
 impl<'a> Outer<'a> {
@@ -72,7 +84,7 @@ impl<'a> Outer<'a> {
             request,
             mount_ns,
             users,
-            sockets: Vec::new(),
+            held: None,
             devices: Vec::new(),
             clones: BTreeMap::new(),
             tree: None,
@@ -82,11 +94,6 @@ impl<'a> Outer<'a> {
             open: Vec::new(),
             enforcement: Enforcement::default(),
         }
-    }
-
-    /// The Unix sockets of the host.
-    pub(super) fn sockets(&mut self) -> Vec<PathBuf> {
-        std::mem::take(&mut self.sockets)
     }
 
     /// What holds so far.
@@ -99,32 +106,38 @@ impl<'a> Outer<'a> {
         tolerate(&mut self.enforcement, self.request, op, done)
     }
 
+    /// Hides and shows, while PID 1 is at its own operations.
+    pub(super) fn work_beside(&mut self) -> Done {
+        for op in self.request.ops.iter().filter(|op| op.stage() == Stage::Beside) {
+            let done = self.apply(op);
+            self.tolerate(op, done)?;
+        }
+        Ok(())
+    }
+
     /// Does for one command what needs to know it.
     pub(super) fn claim(&mut self, claim: &Claim) -> Result<Claimed, Failure> {
-        let mut layers_bytes = 0;
+        let (mut layers_bytes, mut copied) = (0, None);
         for op in claim.ops.iter().filter(|op| op.stage() == Stage::Claim) {
             match op {
                 SetupOp::ScratchSize { bytes } => self.scratch_size(*bytes)?,
-                SetupOp::Overlay { repo } => layers_bytes = self.overlay(repo, claim)?,
+                SetupOp::Overlay { repo } => (layers_bytes, copied) = self.overlay_or_copy(repo, claim)?,
                 SetupOp::Attach { at, inside } => self.attach(at, inside)?,
                 // Marks the place in the list; PID 1 does it.
                 SetupOp::StartCommand => {}
                 other => return Err(Failure::internal(format_args!("`{other}` needs no command"))),
             }
         }
-        Ok(Claimed { enforcement: self.enforcement(), layers_bytes })
+        Ok(Claimed { enforcement: self.enforcement(), layers_bytes, copied })
     }
 
     pub(super) fn apply(&mut self, op: &SetupOp) -> Done {
         match op {
             SetupOp::JoinSpace { user } => self.join_space(*user),
-            SetupOp::Unshare { user, network } => self.unshare(*user, *network),
+            SetupOp::Unshare { user } => self.unshare(*user),
             SetupOp::MapUser { uid, gid } => self.map_user(*uid, *gid),
-            SetupOp::Hostname => rustix::system::sethostname(HOSTNAME.as_bytes())
-                .map_err(refuse(Control::UtsNamespace, "set the host name")),
             SetupOp::MakePrivate => self.make_private(),
             SetupOp::RefuseSubmounts { repo } => refuse_submounts(repo),
-            SetupOp::ListSockets => self.list_sockets(),
             SetupOp::CloneDevices => self.clone_devices(),
             SetupOp::Clone { source, at, kind } => self.clone(source, at, *kind),
             SetupOp::HoldTree { repo, mapped } => self.hold_tree(repo, *mapped),
@@ -136,6 +149,7 @@ impl<'a> Outer<'a> {
             SetupOp::GitConfig { home } => self.git_config(home),
             SetupOp::RepoPoint { at, scaffold } => self.make_repo_point(at, scaffold),
             SetupOp::Attach { at, inside } => self.attach(at, inside),
+            SetupOp::MaskSockets { hidden } => self.mask_sockets(hidden),
             SetupOp::SealCovers => self.seal_covers(),
             // Marks the place in the list; the fork itself follows the last operation of this stage.
             SetupOp::StartInit => Ok(()),
@@ -154,20 +168,11 @@ impl<'a> Outer<'a> {
             .map_err(refuse(Control::MountNamespace, "join the run's mount namespace"))
     }
 
-    fn unshare(&mut self, user: bool, network: bool) -> Done {
-        let mut flags =
-            CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
+    fn unshare(&mut self, user: bool) -> Done {
+        let mut flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID;
         flags.set(CloneFlags::CLONE_NEWUSER, user);
-        flags.set(CloneFlags::CLONE_NEWNET, network);
         let control = if user { Control::UserNamespace } else { Control::MountNamespace };
-        nix::sched::unshare(flags).map_err(refuse(control, "leave the host's namespaces"))?;
-        for control in [Control::IpcNamespace, Control::UtsNamespace] {
-            self.enforcement.enforced(control, "unshare");
-        }
-        if !network {
-            self.enforcement.not_requested(Control::NetworkNamespace, "the plan allows the network");
-        }
-        Ok(())
+        nix::sched::unshare(flags).map_err(refuse(control, "leave the host's namespaces"))
     }
 
     fn map_user(&mut self, uid: u32, gid: u32) -> Done {
@@ -192,11 +197,38 @@ impl<'a> Outer<'a> {
         Ok(())
     }
 
-    /// Only by name can they be reached from another network namespace; a read-only mount does
-    /// not keep anybody from connecting.
-    fn list_sockets(&mut self) -> Done {
-        self.sockets = masks::bound_sockets().map_err(refuse(Control::HiddenPaths, "list the host's Unix sockets"))?;
-        Ok(())
+    /// Only by name can the host's services be reached from another network namespace; a read-only
+    /// mount does not keep anybody from connecting.
+    fn mask_sockets(&mut self, hidden: &[PathBuf]) -> Done {
+        let control = Control::HiddenPaths;
+        let table = &self.held()?.sockets;
+        let bound = masks::bound_sockets(table).map_err(refuse(control, "list the host's Unix sockets"))?;
+        let skip: Vec<&Path> = hidden.iter().map(PathBuf::as_path).collect();
+        let tools = &self.request.frame.tools;
+        let shown: Vec<_> = tools.iter().map(|tool| (tool.source.as_path(), tool.at.as_path())).collect();
+        let sockets = Sockets { bound: &bound, skip: &skip, shown: &shown };
+        masks::sockets(&sockets, || self.closed_file())
+            .map_err(refuse(control, "mask the host's Unix sockets"))
+            .map(drop)
+    }
+
+    /// A file that nobody can open, as a mount of its own.
+    fn closed_file(&self) -> io::Result<OwnedFd> {
+        const NAME: &str = "closed";
+        let scratch = self.scratch()?.as_fd();
+        match mounts::make_file(scratch, NAME.as_ref()) {
+            Ok(file) => rustix::fs::fchmod(&file, Mode::empty())?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        let file = mounts::clone_beneath(scratch, NAME)?;
+        // Or else its owner, who may be the step, could change its mode.
+        mounts::set(file.as_fd(), RDONLY | NOSUID | NODEV)?;
+        Ok(file)
+    }
+
+    fn held(&self) -> Result<&Held, Failure> {
+        self.held.as_ref().ok_or_else(|| Failure::internal("nothing of /proc was held"))
     }
 
     /// Tools that ask who they are fail without an entry.
@@ -302,6 +334,7 @@ impl<'a> Outer<'a> {
             mounts::open_plain(repo).map_err(refuse(Control::Layer, what))?
         };
         self.tree = Some(Tree { space, repo: repo_fd, scaffold: None });
+        self.held = Some(hold_proc().map_err(internal("hold what is needed of /proc"))?);
         Ok(())
     }
 
@@ -323,13 +356,13 @@ impl<'a> Outer<'a> {
         Ok(())
     }
 
-    /// On `/dev`, which is covered soon: in the mount namespace, since kernels before 6.15 take
-    /// no detached mount as a layer.
+    /// Where the layers are, which the step never sees, since the state directory is hidden: in the
+    /// mount namespace, since kernels before 6.15 take no detached mount as a layer.
     fn make_scratch(&mut self) -> Done {
         let control = Control::PrivateTmp;
         let make = || {
             let scratch = mounts::tmpfs(0o755, Size::Kernels)?;
-            mounts::attach_at(scratch.as_fd(), Path::new("/dev"))?;
+            mounts::attach_at(scratch.as_fd(), &self.request.space)?;
             Ok::<_, io::Error>(scratch)
         };
         self.scratch = Some(make().map_err(refuse(control, "mount a tmpfs for scratch directories"))?);
@@ -463,7 +496,7 @@ impl<'a> Outer<'a> {
         let tree = self.tree()?;
         layers.push(tree.repo.as_fd());
         layers.extend(tree.scaffold.as_ref().map(AsFd::as_fd));
-        let overlay = overlay(&layers, &upper, &work)
+        let overlay = overlay(&self.held()?.descriptors, &layers, &upper, &work)
             .map_err(refuse(control, format_args!("make an overlay over {}", repo.display())))?;
         // Overlayfs turns read-only in silence where it cannot use its work directory.
         let state = rustix::fs::fstatvfs(&overlay).map_err(refuse(control, "look at the overlay"))?;
@@ -540,7 +573,11 @@ impl<'a> Outer<'a> {
             let path = Path::new(path.as_str());
             if mounts::is_dir(clone.as_fd())? {
                 let point = mounts::ensure_beneath(tree.as_fd(), path, None)?;
-                if mounts::is_dir(point.as_fd())? { Ok(point) } else { Err(io::Error::from_raw_os_error(libc::ENOTDIR)) }
+                if mounts::is_dir(point.as_fd())? {
+                    Ok(point)
+                } else {
+                    Err(io::Error::from_raw_os_error(libc::ENOTDIR))
+                }
             } else {
                 mounts::open_beneath(tree.as_fd(), path)
             }
@@ -657,7 +694,15 @@ fn clone_mask(source: &Path) -> Result<Option<OwnedFd>, Failure> {
     mounts::clone(Path::new("/dev/null"), Links::Refuse).map(Some).map_err(refuse(Control::HiddenPaths, what))
 }
 
-fn overlay(layers: &[BorrowedFd<'_>], upper: &OwnedFd, work: &OwnedFd) -> io::Result<OwnedFd> {
+/// Kernels that take no descriptors take their names, relative to the directory of `descriptors`.
+fn overlay(descriptors: &OwnedFd, layers: &[BorrowedFd<'_>], upper: &OwnedFd, work: &OwnedFd) -> io::Result<OwnedFd> {
+    rustix::process::fchdir(descriptors)?;
+    let overlay = overlay_by_any_means(layers, upper, work);
+    rustix::process::chdir("/")?;
+    overlay
+}
+
+fn overlay_by_any_means(layers: &[BorrowedFd<'_>], upper: &OwnedFd, work: &OwnedFd) -> io::Result<OwnedFd> {
     overlay_over(layers, upper, work, set_each_lower)
         // Kernels before 6.8 know one list only, and those before 6.5 say so no sooner than at the
         // end. Where that fails too, the first answer is the one that tells.
@@ -691,10 +736,14 @@ fn set_lowers_in_one(fs: &OwnedFd, layers: &[BorrowedFd<'_>]) -> io::Result<()> 
 }
 
 fn path_of(dir: BorrowedFd<'_>) -> String {
-    format!("/proc/self/fd/{}", dir.as_raw_fd())
+    dir.as_raw_fd().to_string()
 }
 
-/// By descriptor; by its path in /proc where the kernel (before 6.13) knows only paths. Neither
+fn hold_proc() -> io::Result<Held> {
+    Ok(Held { sockets: fs::File::open("/proc/net/unix")?, descriptors: mounts::open_dir(Path::new("/proc/self/fd"))? })
+}
+
+/// By descriptor; by its name in /proc where the kernel (before 6.13) knows only paths. Neither
 /// needs escaping.
 fn set_layer(fs: &OwnedFd, key: &'static str, dir: BorrowedFd<'_>) -> io::Result<()> {
     if fsconfig_set_fd(fs, key, dir).is_ok() {

@@ -42,8 +42,9 @@ pub(super) fn serve(control: &mut OwnedFd, request: &PlainRequest, fds: &[OwnedF
             drop(ours);
             let tasks = fds.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>();
             let tasks = tasks.map_err(internal("take the control group"))?;
-            let (sandbox, enforcement, sockets) = (&request.sandbox, Enforcement::default(), Vec::new());
-            init::run(Prepared { request: sandbox, enforcement, tasks, unborn, sockets, channel }, request, control)
+            let (sandbox, enforcement) = (&request.sandbox, Enforcement::default());
+            let null = attempt::open_null().map_err(internal("open /dev/null"))?;
+            init::run(Prepared { request: sandbox, enforcement, tasks, unborn, null, channel }, request, control)
         }
         Fork::Parent(pid) => {
             drop(channel);
@@ -84,18 +85,13 @@ fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, request: &Plai
     words.hear_all(control)?;
     if let Some(message) = words.last(status)? {
         // The daemon may be gone; then nobody needs the answer.
-        drop(wire::send(control, &concluded(place, message), &[]));
+        let message = match place {
+            Some(place) => place.concluded(message),
+            None => message,
+        };
+        drop(wire::send(control, &message, &[]));
     }
     Ok(())
-}
-
-/// The last word, once the layer holds what the step changed.
-fn concluded(place: Option<Place>, message: Message) -> Message {
-    let Some(place) = place else { return message };
-    match place.seal() {
-        Ok(()) => message,
-        Err(error) => internal("tell what the step changed in its copy of the tree")(error).into_message(),
-    }
 }
 
 /// Waits until the first process has ended, and serves the claim when it comes.
@@ -186,7 +182,7 @@ fn confess(enforcement: &mut Enforcement, request: &PlainRequest) {
         ),
     ];
     for (control, instead) in lacks {
-        enforcement.not_enforced(control, format!("{instead} ({why})"));
+        enforcement.not_enforced_unless(control, format!("{instead} ({why})"), &request.hint);
     }
 }
 
@@ -202,5 +198,5 @@ fn confess_network(enforcement: &mut Enforcement, request: &PlainRequest) {
         }
         (Network::Deny, false) => "nothing denies it the network",
     };
-    enforcement.not_enforced(control, format!("{instead} ({})", request.refusal));
+    enforcement.not_enforced_unless(control, format!("{instead} ({})", request.refusal), &request.hint);
 }

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -23,8 +24,10 @@ const MAX: usize = 1024;
 ///
 /// # Errors
 /// The kernel's table cannot be read.
-pub(in crate::helper) fn bound_sockets() -> io::Result<Vec<PathBuf>> {
-    Ok(parse(&std::fs::read("/proc/net/unix")?))
+pub(in crate::helper) fn bound_sockets(mut table: &File) -> io::Result<Vec<PathBuf>> {
+    let mut text = Vec::new();
+    table.read_to_end(&mut text)?;
+    Ok(parse(&text))
 }
 
 /// The table as the kernel prints it (`/proc/net/unix` in proc_pid_net(5)): a head line, then a line

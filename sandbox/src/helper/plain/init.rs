@@ -42,7 +42,7 @@ pub(super) fn run(mut prepared: Prepared<'_>, request: &PlainRequest, control: &
 fn set_up(prepared: &mut Prepared<'_>, request: &PlainRequest, control: &mut OwnedFd) -> Done {
     kin::adopt().map_err(internal("adopt the step's processes"))?;
     pid_one::wait_for_go(prepared)?;
-    pid_one::close_control(control).map_err(internal("close the control socket"))?;
+    pid_one::close_control(&prepared.null, control).map_err(internal("close the control socket"))?;
     super::confess(&mut prepared.enforcement, request);
     shared(prepared, &SetupOp::JoinCgroup)?;
     // Before the change of user, which takes the right to do so.
