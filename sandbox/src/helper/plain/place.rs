@@ -15,18 +15,16 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{Gid, Uid};
 use proctor_core::enforcement::{Control, Enforcement};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
+use crate::helper::copied::{Copied, Copy, Sources, as_reader, beneath, git_is_inside, given_to, hollow, owner_of};
 use crate::helper::copy::{self, Copier};
 use crate::helper::failure::{Failure, internal, refuse, refused};
 use crate::helper::mounts::{self, Owner};
-use crate::helper::seal::Baseline;
-use crate::host::StepUser;
 use crate::policy::{Frame, ToolKind};
 use crate::space::{UPPER, remove_dir};
-use crate::wire::{Claim, PlainRequest};
+use crate::wire::{Claim, Message, PlainRequest};
 
 const TREE: &CStr = c"tree";
 const GIT: &CStr = c"git";
@@ -64,10 +62,7 @@ impl Paths {
 pub(super) struct Place {
     paths: Paths,
     dir: OwnedFd,
-    tree: OwnedFd,
-    upper: OwnedFd,
-    baseline: Baseline,
-    owner: Option<Owner>,
+    copied: Copied,
 }
 
 impl Place {
@@ -79,19 +74,17 @@ impl Place {
         let control = Control::Layer;
         let paths = Paths::of(request, claim.upper);
         let user = request.sandbox.user;
-        let owner = user.steps_down().then(|| Owner { uid: user.uid(), gid: user.gid() });
+        let owner = owner_of(user);
         let space = mounts::open_dir(&request.sandbox.space).map_err(refuse(control, "open the place for layers"))?;
-        let dir = beneath(&space, Path::new(&claim.upper.to_string())).map_err(refuse(control, "open the layer"))?;
-        let upper = beneath(&dir, Path::new(UPPER)).map_err(refuse(control, "open the layer"))?;
-        let tree = own_dir(&dir, TREE, owner).map_err(refuse(control, "make a directory for the copy"))?;
-        let left_out = copy_tree(request, claim, &space, &tree).map_err(refuse(control, "copy the tree"))?;
+        let dir = beneath(space.as_fd(), Path::new(&claim.upper.to_string())).map_err(refuse(control, "open the layer"))?;
+        let copy = copy_tree(request, claim, (&space, &dir), owner).map_err(refuse(control, "copy the tree"))?;
         make_scratch(&request.sandbox.frame, &dir, owner).map_err(internal("make the step's home"))?;
-        link_git(request, &paths, &dir, &tree, owner)?;
-        link_caches(&paths, &dir, &tree, owner)?;
-        let baseline = Baseline::take(tree.as_fd()).map_err(refuse(control, "look at the copy of the tree"))?;
+        link_git(request, &paths, &dir, &copy.tree, owner)?;
+        link_caches(&paths, &dir, &copy.tree, owner)?;
+        let copied = copy.hold().map_err(refuse(control, "look at the copy of the tree"))?;
         let mut enforcement = Enforcement::default();
-        enforcement.not_enforced(control, describe(request, &paths, left_out));
-        Ok((Self { paths, dir, tree, upper, baseline, owner }, enforcement))
+        enforcement.not_enforced_unless(control, describe(request, &paths, copied.left_out()), &request.hint);
+        Ok((Self { paths, dir, copied }, enforcement))
     }
 
     /// Has the variables that name the home and the scratch directory name those of the step.
@@ -106,17 +99,14 @@ impl Place {
         }
     }
 
-    /// Moves what the step changed into its layer and removes the rest. For a step that is gone.
-    ///
-    /// # Errors
-    /// What changed cannot be told.
-    pub(super) fn seal(self) -> io::Result<()> {
-        self.baseline.seal(self.tree.as_fd(), self.upper.as_fd(), self.owner)?;
+    /// The last word of the attempt, once its layer holds what the step changed. The rest is removed.
+    pub(super) fn concluded(self, message: Message) -> Message {
+        let message = self.copied.concluded(message);
         // What cannot be removed goes with the run.
         for name in [TREE, GIT, HOME, TMP] {
             let _ = remove_dir(self.dir.as_fd(), name);
         }
-        Ok(())
+        message
     }
 }
 
@@ -131,10 +121,6 @@ fn describe(request: &PlainRequest, paths: &Paths, left_out: u64) -> String {
     format!("{text} ({})", request.refusal)
 }
 
-fn beneath(dir: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
-    copy::readable(mounts::open_beneath(dir.as_fd(), path)?.as_fd())
-}
-
 fn own_dir(dir: &OwnedFd, name: &CStr, owner: Option<Owner>) -> io::Result<OwnedFd> {
     rustix::fs::mkdirat(dir, name, Mode::RWXU)?;
     if let Some(Owner { uid, gid }) = owner {
@@ -145,57 +131,24 @@ fn own_dir(dir: &OwnedFd, name: &CStr, owner: Option<Owner>) -> io::Result<Owned
     Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
 }
 
-/// How many entries were left out.
-fn copy_tree(request: &PlainRequest, claim: &Claim, space: &OwnedFd, tree: &OwnedFd) -> io::Result<u64> {
+fn copy_tree(
+    request: &PlainRequest,
+    claim: &Claim,
+    (space, dir): (&OwnedFd, &OwnedFd),
+    owner: Option<Owner>,
+) -> io::Result<Copy> {
     let frame = &request.sandbox.frame;
     let repo = copy::readable(mounts::open_plain(&frame.repo)?.as_fd())?;
-    let layer = |id: &u32| beneath(space, &Path::new(&id.to_string()).join(UPPER));
+    let layer = |id: &u32| beneath(space.as_fd(), &Path::new(&id.to_string()).join(UPPER));
     let lowers: Vec<OwnedFd> = claim.lowers.iter().map(layer).collect::<io::Result<_>>()?;
-    let caches = frame.caches.iter().map(|cache| cache.at.as_str().as_bytes().to_vec());
-    let git = git_is_inside(frame).then(|| b".git".to_vec());
-    let mut copier = Copier { owner: given_to(request.sandbox.user), hollow: caches.chain(git).collect(), left_out: 0 };
-    as_reader(request.sandbox.user, || {
-        copier.repository(repo.as_fd(), tree.as_fd())?;
-        // Newest first in the claim, oldest first here.
-        lowers.iter().rev().try_for_each(|upper| copier.layer(upper.as_fd(), tree.as_fd()))?;
-        let top = lowers.first().unwrap_or(&repo);
-        Ok(rustix::fs::fchmod(tree, copy::permissions(rustix::fs::fstat(top)?.st_mode))?)
-    })?;
-    Ok(copier.left_out)
-}
-
-/// Whose the copies become where they are not made by their owner.
-fn given_to(user: StepUser) -> Option<Owner> {
-    user.is_mapped().then(|| Owner { uid: user.uid(), gid: user.gid() })
-}
-
-/// Does `work` with the rights that the owner of the repository has on files: root would read for
-/// that one what the one may not.
-fn as_reader<T>(user: StepUser, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let StepUser::Owner { uid, gid } = user else { return work() };
-    become_on_files(uid, gid)?;
-    let done = work();
-    become_on_files(0, 0)?;
-    done
-}
-
-/// The kernel does not say whether it obeyed; the second call answers what the first one did.
-fn become_on_files(uid: u32, gid: u32) -> io::Result<()> {
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    // In this order back to root, whose power the second one needs.
-    if uid.is_root() {
-        nix::unistd::setfsuid(uid);
-    }
-    nix::unistd::setfsgid(gid);
-    nix::unistd::setfsuid(uid);
-    if nix::unistd::setfsuid(uid) == uid && nix::unistd::setfsgid(gid) == gid {
-        return Ok(());
-    }
-    Err(io::Error::other(format!("files cannot be used as user {uid} and group {gid}")))
-}
-
-fn git_is_inside(frame: &Frame) -> bool {
-    frame.git.worktree_git.as_deref() == Some(&frame.repo.join(".git"))
+    Copy::make(Sources {
+        repo: &repo,
+        lowers: &lowers,
+        tree: own_dir(dir, TREE, owner)?,
+        upper: beneath(dir.as_fd(), Path::new(UPPER))?,
+        hollow: hollow(frame),
+        user: request.sandbox.user,
+    })
 }
 
 /// Puts a link to a copy where the tree has its git directory: the copy may be read alone, and a rule

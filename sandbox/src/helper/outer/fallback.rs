@@ -1,0 +1,71 @@
+//! A copy of the tree at the tree's own path, where the kernel makes no overlay and a run may do
+//! without. All else of the sandbox holds as ever.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use proctor_core::enforcement::Control;
+
+use super::Outer;
+use crate::helper::copied::{Copied, Copy, Sources, hollow};
+use crate::helper::copy;
+use crate::helper::failure::{Failure, refuse};
+use crate::helper::mounts::{self, NODEV, NOSUID};
+use crate::space::UPPER;
+use crate::wire::Claim;
+
+/// The copy, beside the upper directory of the layer.
+const TREE: &str = "tree";
+
+impl Outer<'_> {
+    /// Puts the overlay in place, or the copy. With the size of the tmpfs of all layers, in bytes.
+    pub(super) fn overlay_or_copy(&mut self, repo: &Path, claim: &Claim) -> Result<(u64, Option<Copied>), Failure> {
+        match self.overlay(repo, claim) {
+            Err(Failure::Refused { control: Control::Layer, message, hint })
+                if self.request.frame.tolerated.contains(Control::Layer) && self.repo_point.is_some() =>
+            {
+                let (room, copied) = self.copy(repo, claim)?;
+                let instead = "the step runs in a copy, at the tree's own path and on the tmpfs of all layers";
+                let left_out = copied.left_out();
+                let without = if left_out > 0 { format!(" without {left_out} entries") } else { String::new() };
+                self.enforcement.not_enforced_unless(Control::Layer, format!("{instead}{without} ({message})"), hint);
+                Ok((room, Some(copied)))
+            }
+            other => other.map(|room| (room, None)),
+        }
+    }
+
+    fn copy(&mut self, repo: &Path, claim: &Claim) -> Result<(u64, Copied), Failure> {
+        let control = Control::Layer;
+        let frame = &self.request.frame;
+        let dir = self.layer(claim.upper, "").map_err(refuse(control, "open the layer"))?;
+        let copy = self.make_copy(claim, &dir).map_err(refuse(control, "copy the tree"))?;
+        copy.scaffold(frame.caches.iter().map(|cache| &cache.at));
+        let copied = copy.hold().map_err(refuse(control, "look at the copy of the tree"))?;
+        let point = self.repo_point.take().ok_or_else(|| Failure::internal("there is no mount point"))?;
+        let put = || {
+            let mount = mounts::clone_beneath(dir.as_fd(), TREE)?;
+            mounts::set(mount.as_fd(), NOSUID | NODEV)?;
+            mounts::attach(mount.as_fd(), point.as_fd())?;
+            Ok::<_, std::io::Error>(mount)
+        };
+        let what = format_args!("mount the copy at {}", repo.display());
+        self.repo_point = Some(put().map_err(refuse(control, what))?);
+        let room = rustix::fs::fstatvfs(&dir).map_err(refuse(control, "look at the layer"))?;
+        Ok((room.f_blocks.saturating_mul(room.f_frsize), copied))
+    }
+
+    fn make_copy(&self, claim: &Claim, dir: &OwnedFd) -> std::io::Result<Copy> {
+        let tree = self.tree.as_ref().ok_or_else(|| std::io::Error::other("the repository was not taken"))?;
+        let lowers = self.lowers(&claim.lowers)?;
+        let place = mounts::dir_in(dir.as_fd(), TREE, 0o700, self.stepping_down())?;
+        Copy::make(Sources {
+            repo: &copy::readable(tree.repo.as_fd())?,
+            lowers: &lowers,
+            tree: copy::readable(place.as_fd())?,
+            upper: copy::readable(self.layer(claim.upper, UPPER)?.as_fd())?,
+            hollow: hollow(&self.request.frame),
+            user: self.request.user,
+        })
+    }
+}
