@@ -237,6 +237,9 @@ pub(crate) struct LimitArgs {
 /// `proctor doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
+    /// Print the AppArmor profile that lets our helper make user namespaces, and try nothing
+    #[arg(long, conflicts_with = "format")]
+    pub apparmor_profile: bool,
     /// How the findings are written to standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,

@@ -2,6 +2,7 @@
 //! failing stands here; those are the core's.
 
 mod app;
+mod apparmor;
 mod args;
 mod caller;
 mod commands;

@@ -59,6 +59,11 @@ pub enum SandboxError {
     LauncherGone,
 }
 
+/// A way to mend what is missing, and what else can be done where a step could run with less.
+pub(crate) fn or_with_less(hint: &str) -> String {
+    format!("{hint}; or accept a run with less, which says so on its record, by `--sandbox=best-effort`")
+}
+
 impl SandboxError {
     pub(crate) fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
         move |errno| Self::System { what, source: errno.into() }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use proctor_core::enforcement::Tolerated;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-use crate::error::SandboxError;
+use crate::error::{SandboxError, or_with_less};
 use crate::host::{RepoFacts, StepUser};
 use crate::launcher::Launcher;
 use crate::plain::{self, PlainSpace};
@@ -117,7 +117,9 @@ impl RunSpace {
             Some((Message::Refused { message, hint, .. }, _)) if plain::is_tolerated(&config.tolerated) => {
                 Self::plain(host, message, hint, launcher.add_pool())
             }
-            Some((Message::Refused { message, hint, .. }, _)) => Err(SandboxError::NoSpace { message, hint }),
+            Some((Message::Refused { message, hint, .. }, _)) => {
+                Err(SandboxError::NoSpace { message, hint: or_with_less(&hint) })
+            }
             other => Err(SandboxError::Protocol(format!("{other:?}"))),
         }
     }

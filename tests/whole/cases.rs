@@ -5,6 +5,7 @@ mod caches;
 mod callers;
 mod changesets;
 mod commands;
+mod degrading;
 mod drift;
 mod environment;
 mod evidence;
@@ -33,12 +34,13 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 28] = [
+    let groups: [&'static [Case]; 29] = [
         applying::CASES,
         caches::CASES,
         callers::CASES,
         changesets::CASES,
         commands::CASES,
+        degrading::CASES,
         drift::CASES,
         environment::CASES,
         evidence::CASES,

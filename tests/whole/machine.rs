@@ -34,6 +34,11 @@ pub(crate) fn open_to_all(dir: &Path) {
     std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).expect("a mode for a directory of the test");
 }
 
+/// Lets every user read a file.
+pub(crate) fn open_file_to_all(path: &Path) {
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o644)).expect("a mode for a file of the test");
+}
+
 /// Whether the tests run as root.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()

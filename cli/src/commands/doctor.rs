@@ -9,6 +9,7 @@ use proctor_runner::{DoctorReport, EngineError, Finding};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::apparmor;
 use crate::args::{DoctorArgs, Format};
 use crate::caller::Caller;
 use crate::engine::{self, engine_error};
@@ -107,6 +108,12 @@ pub(crate) struct FindingRecord {
 /// # Errors
 /// Not even the trial could be made.
 pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    if args.apparmor_profile {
+        let helper = installation::helpers(caller)?.sandbox;
+        let helper = helper.canonicalize().map_err(|error| CliError::Internal(error.to_string()))?;
+        screen.out(&apparmor::profile(&helper));
+        return Ok(0);
+    }
     let repo = match (&args.repo.repo, installation::repository(&args.repo, caller)) {
         (_, Ok(repo)) => repo,
         (Some(_), Err(error)) => return Err(error),

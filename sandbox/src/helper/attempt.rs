@@ -16,6 +16,7 @@ use super::copied::Copied;
 use super::failure::{Failure, internal, refused};
 use super::init;
 use super::outer::Outer;
+use crate::error::or_with_less;
 use crate::running::WaitStatus;
 use crate::setup::{SetupOp, Stage};
 use crate::sys::{self, Fork};
@@ -81,11 +82,6 @@ pub(super) fn demand(enforcement: &Enforcement, request: &SandboxRequest) -> Res
 }
 
 const ASK_THE_DOCTOR: &str = "run `proctor doctor`";
-
-/// What else can be done where a step could run with less.
-fn or_with_less(hint: &str) -> String {
-    format!("{hint}; or accept a run with less, which says so on its record, by `--sandbox=best-effort`")
-}
 
 /// Lets PID 1 go on.
 pub(super) const GO: &[u8] = b"go";

@@ -1,0 +1,47 @@
+//! The AppArmor profile that lets our helper make user namespaces, for the place where it lies.
+//! Nothing is installed here: that takes root, and is one command of the caller's.
+
+use std::path::Path;
+
+/// The profile as packages install it, for the directories that belong to root.
+const PROFILE: &str = include_str!("../../apparmor/proctor-sandbox");
+/// The line that names the places.
+const PLACES: &str = "@{proctor_sandbox} = ";
+
+/// The profile for the helper at an absolute path without symbolic links: AppArmor goes by the path
+/// that the kernel has.
+pub(crate) fn profile(helper: &Path) -> String {
+    let place = format!("{PLACES}\"{}\"", escaped(&helper.display().to_string()));
+    let lines = PROFILE.lines().map(|line| if line.starts_with(PLACES) { place.as_str() } else { line });
+    lines.flat_map(|line| [line, "\n"]).collect()
+}
+
+/// Without what would be a pattern, apparmor.d(5), "Globbing".
+fn escaped(path: &str) -> String {
+    let mut text = String::with_capacity(path.len());
+    for c in path.chars() {
+        if matches!(c, '*' | '?' | '[' | ']' | '{' | '}' | '^' | ',' | '"' | '\\' | '@') {
+            text.push('\\');
+        }
+        text.push(c);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_profile_is_for_the_helper_that_is_used() {
+        let text = profile(Path::new("/home/a b/{x}/proctor-sandbox"));
+        let places: Vec<&str> = text.lines().filter(|line| line.contains("@{proctor_sandbox} =")).collect();
+        assert_eq!(places, ["@{proctor_sandbox} = \"/home/a b/\\{x\\}/proctor-sandbox\""]);
+        assert!(text.lines().any(|line| line == "  userns,") && text.ends_with("}\n"), "{text}");
+    }
+
+    #[test]
+    fn packages_install_it_as_it_is() {
+        assert_eq!(PROFILE.lines().filter(|line| line.starts_with(PLACES)).count(), 1);
+    }
+}

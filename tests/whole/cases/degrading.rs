@@ -1,0 +1,397 @@
+//! What becomes of a run on a machine that cannot enforce everything. Each thing is taken away in
+//! turn: strict refuses before anything runs, and says what is missing and how to mend it;
+//! `--sandbox=best-effort` runs, and records no control that the step itself sees missing.
+
+use std::collections::BTreeMap;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::environment::{CHANGESET, Repo, TestEnvironment};
+use crate::machine;
+use crate::needs::{Case, NEEDS_PYTHON, Needs, case, dry_case};
+use crate::process::Finished;
+use crate::spec::{Skill, Spec, Step};
+
+pub(super) const CASES: &[Case] = &[
+    case("degrading::a_whole_sandbox_is_what_the_step_sees", whole).needs(NEEDS_PYTHON),
+    case("", whole).needs(NEEDS_PYTHON).unprivileged("degrading::a_whole_sandbox_is_what_the_step_sees_as_a_user"),
+    case("degrading::without_seccomp", without_seccomp).needs(NEEDS_PYTHON),
+    case("", without_seccomp).needs(NEEDS_PYTHON).unprivileged("degrading::without_seccomp_as_a_user"),
+    case("degrading::without_landlock", without_landlock).needs(NEEDS_PYTHON),
+    case("", without_landlock).needs(NEEDS_PYTHON).unprivileged("degrading::without_landlock_as_a_user"),
+    case("degrading::with_landlock_switched_off", landlock_switched_off).needs(NEEDS_PYTHON),
+    case("degrading::with_every_landlock_domain_taken", landlock_full).needs(NEEDS_PYTHON),
+    case("degrading::without_cgroup_namespaces", without_cgroup_namespaces).needs(NEEDS_PYTHON),
+    case("", without_cgroup_namespaces)
+        .needs(NEEDS_PYTHON)
+        .unprivileged("degrading::without_cgroup_namespaces_as_a_user"),
+    case("degrading::without_a_host_name_of_its_own", without_host_name).needs(NEEDS_PYTHON),
+    case("degrading::without_keyrings_nothing_is_missing", without_keyrings).needs(NEEDS_PYTHON),
+    case("degrading::without_clone3_there_is_no_control_group_at_most", without_clone3).needs(NEEDS_PYTHON),
+    case("degrading::without_mount_setattr_nothing_runs", without_mount_setattr).needs(NEEDS_PYTHON),
+    case("", with_proc_masked).needs(NEEDS_PYTHON).unprivileged("degrading::with_parts_of_proc_masked"),
+    case("", without_namespaces).needs(NEEDS_PYTHON).unprivileged("degrading::without_namespaces"),
+    case("", in_bubblewrap).needs(NEEDS_BUBBLEWRAP).unprivileged("degrading::in_bubblewrap"),
+    case("", without_control_group).unprivileged("degrading::without_a_control_group"),
+    case("degrading::an_outcome_is_the_same_with_less", outcomes).needs(NEEDS_PYTHON),
+    case("degrading::what_is_missing_with_another_is_demanded_too", coupled).needs(NEEDS_PYTHON),
+    case("degrading::the_operator_can_forbid_best_effort", forbidden),
+    case("degrading::the_operator_says_what_may_be_missing", may_miss).needs(NEEDS_PYTHON),
+    dry_case("degrading::a_spec_cannot_ask_for_less", spec_cannot_ask),
+    case("degrading::what_was_found_out_before_makes_no_record", stale_probe).needs(NEEDS_PYTHON),
+];
+
+const NEEDS_BUBBLEWRAP: &[Needs] = &[Needs::Sandbox, Needs::Program("python3"), Needs::Works(&BUBBLEWRAP_TRUE)];
+const BUBBLEWRAP: [&str; 9] =
+    ["bwrap", "--unshare-user", "--unshare-pid", "--dev-bind", "/", "/", "--proc", "/proc", "--"];
+const BUBBLEWRAP_TRUE: [&str; 10] =
+    ["bwrap", "--unshare-user", "--unshare-pid", "--dev-bind", "/", "/", "--proc", "/proc", "--", "true"];
+
+/// A program that goes on as another on a machine that lacks something.
+const LACKING: &str = include_str!("../lacking.py");
+/// A program that tells what it sees of its sandbox.
+const SEEN: &str = include_str!("../seen.py");
+
+/// A machine that lacks something.
+struct Lack<'a> {
+    /// The arguments of the program that takes it away.
+    lacks: &'a [&'a str],
+    /// How many filters of system calls that costs.
+    filters: u32,
+    /// What is then missing at least.
+    control: &'a str,
+    /// What a refusal says of how to mend it.
+    hint: &'a str,
+}
+
+/// What a step has seen.
+#[derive(Deserialize)]
+struct Seen {
+    controls: BTreeMap<String, bool>,
+    namespaces: BTreeMap<String, String>,
+}
+
+fn lacking<'a>(lacks: &[&'a str]) -> Vec<&'a str> {
+    [&["python3", "-c", LACKING], lacks, &["--"]].concat()
+}
+
+/// A step that looks around, under so many filters that are not ours.
+fn looking(env: &TestEnvironment, filters: u32) -> Spec {
+    let secret = env.root().join("sibling/secret.txt");
+    let secret = secret.to_str().expect("UTF-8");
+    let step = Step::argv("it", &["python3", "-c", SEEN, &filters.to_string(), secret, env.marker()]);
+    Spec::new([Skill::new("verify.it", [step]).determinism("D2")])
+}
+
+/// A service of the host that a step must not reach.
+fn listen(env: &TestEnvironment) -> UnixListener {
+    let address = SocketAddr::from_abstract_name(env.marker()).expect("a name");
+    UnixListener::bind_addr(&address).expect("nobody else has this name")
+}
+
+fn through(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str], arguments: &[&str]) -> Finished {
+    env.finish(env.start_through(repo.path(), wrapper, arguments))
+}
+
+fn run_through(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str], mode: &str) -> Finished {
+    through(env, repo, wrapper, &["run", "--changeset", CHANGESET, "--sandbox", mode])
+}
+
+/// What the record of `it` says of a control.
+fn recorded(repo: &Repo<'_>, control: &str) -> String {
+    let state = repo.step("it")["enforcement"][control]["state"].clone();
+    state.as_str().unwrap_or_else(|| panic!("nobody spoke of {control}")).to_owned()
+}
+
+/// Demands that the record says of each control what the step has seen of it, and returns what is
+/// missing by the record.
+fn honest(repo: &Repo<'_>) -> Vec<String> {
+    let step = repo.step("it");
+    let output = step["stdout_preview"].as_str().expect("the schema says so");
+    let seen: Seen = serde_json::from_str(output).unwrap_or_else(|error| panic!("{error}: {step:#}"));
+    let namespace = |(kind, link): (&String, &String)| {
+        let here = std::fs::read_link(format!("/proc/self/ns/{kind}")).expect("a namespace of this process");
+        let word = match kind.as_str() {
+            "mnt" => "mount",
+            "net" => "network",
+            other => other,
+        };
+        (format!("{word}_namespace"), here.as_os_str() != link.as_str())
+    };
+    // The network namespace is seen by what is in it, the host's name by itself.
+    let namespaces = seen.namespaces.iter().map(namespace).filter(|(name, _)| name != "network_namespace");
+    let mut facts: BTreeMap<String, bool> = namespaces.chain(seen.controls.clone()).collect();
+    if recorded(repo, "mount_namespace") != "enforced" {
+        // That of whoever took the namespaces away, which this process is not in.
+        facts.remove("user_namespace");
+    }
+    let host_name = facts.remove("uts").expect("seen");
+    facts.entry("uts_namespace".to_owned()).and_modify(|own| *own &= host_name);
+    assert!(facts.len() > 20, "{facts:?}");
+    for (control, holds) in &facts {
+        let said = &step["enforcement"][control];
+        assert_eq!(recorded(repo, control) == "enforced", *holds, "{control} as the step sees it: {said:#}\n{output}");
+    }
+    missing(&step)
+}
+
+fn missing(step: &Value) -> Vec<String> {
+    let controls = step["enforcement"].as_object().expect("the schema says so").iter();
+    controls.filter(|(_, state)| state["state"] == "not_enforced").map(|(control, _)| control.clone()).collect()
+}
+
+/// Demands that a strict run refuses, that one with less runs and tells, and returns what was missing.
+fn degrades(env: &TestEnvironment, lack: &Lack<'_>) -> Vec<String> {
+    let (_outside, repo) = (listen(env), env.repo(&looking(env, lack.filters)));
+    refuses(env, &repo, lack);
+    let missing = runs_with_less(env, &repo, &lacking(lack.lacks));
+    assert!(missing.contains(&lack.control.to_owned()), "{missing:?}");
+    missing
+}
+
+fn refuses(env: &TestEnvironment, repo: &Repo<'_>, lack: &Lack<'_>) {
+    let wrapper = lacking(lack.lacks);
+    refuses_through(env, repo, &wrapper, [lack.control, lack.hint]);
+}
+
+fn refuses_through(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str], words: [&str; 2]) {
+    let run = run_through(env, repo, wrapper, "strict").exits(5).complains(&words);
+    let run = run.complains(&["hint:", "--sandbox=best-effort"]);
+    assert!(repo.is_untouched(), "something of the run is on record\n{run}");
+    let exec = ["exec", "--", "echo", "the command ran"];
+    let ran = through(env, repo, wrapper, &exec).exits(5).complains(&words).complains(&["--sandbox=best-effort"]);
+    assert!(!ran.stdout.contains("the command ran"), "{ran}");
+    let doctor = through(env, repo, wrapper, &["doctor"]).exits(5).says(&words).says(&["degraded"]);
+    assert!(doctor.stdout.contains("not ready"), "{doctor}");
+    through(env, repo, wrapper, &["doctor", "--sandbox", "best-effort"]).exits(0).says(&words);
+}
+
+/// Demands that a best-effort run passes, shows and records how little held.
+fn runs_with_less(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str]) -> Vec<String> {
+    let run = run_through(env, repo, wrapper, "best-effort").exits(0).says(&["passed", "not enforced here"]);
+    let evidence = repo.evidence("verify.it");
+    assert_eq!(evidence["sandbox"], "best_effort");
+    assert_eq!((&evidence["tier"], &evidence["declared_tier"]), (&json!(2), &json!(1)));
+    assert_eq!(evidence["tier_reasons"], json!(["control_not_enforced"]));
+    assert_eq!(repo.last_run()["tier"], 2);
+    let missing = honest(repo);
+    missing.iter().for_each(|control| assert!(run.stdout.contains(control), "{control} is not shown\n{run}"));
+    // Whoever trusts it with tier 1 alone gets no pass.
+    let arguments = ["run", "--changeset", CHANGESET, "--sandbox=best-effort", "--max-tier", "1"];
+    through(env, repo, wrapper, &arguments).exits(5).says(&["tier"]);
+    let exec = ["exec", "--sandbox=best-effort", "--format", "json", "--", "true"];
+    let exec = through(env, repo, wrapper, &exec).exits(0).complains(&["not enforced here"]);
+    let record: Value = serde_json::from_str(&exec.stdout).unwrap_or_else(|error| panic!("{error}: {exec}"));
+    assert_eq!((&record["sandbox"], &record["tier"]), (&json!("best_effort"), &json!(2)));
+    missing
+}
+
+/// Nothing is taken away: everything but a control group is there, and seen.
+fn whole(env: &TestEnvironment) {
+    let (_outside, repo) = (listen(env), env.repo(&looking(env, 0)));
+    let strict = run_through(env, &repo, &[], "strict").exits(0);
+    let missing = honest(&repo);
+    assert!(missing.iter().all(|control| control == "cgroup"), "{missing:?}\n{strict}");
+    assert_eq!(repo.evidence("verify.it")["sandbox"], "strict");
+    assert_eq!(strict.stdout.contains("not enforced here"), !missing.is_empty(), "{strict}");
+    // To ask for less does not take anything away.
+    run_through(env, &repo, &[], "best-effort").exits(0);
+    assert_eq!((honest(&repo), &repo.evidence("verify.it")["sandbox"]), (missing, &json!("best_effort")));
+}
+
+fn without_seccomp(env: &TestEnvironment) {
+    let lack = Lack { lacks: &["seccomp=ENOSYS"], filters: 1, control: "syscall_filter", hint: "seccomp" };
+    assert!(degrades(env, &lack).contains(&"keyring".to_owned()), "keys can be named by their numbers then");
+}
+
+fn without_landlock(env: &TestEnvironment) {
+    let lacks = ["landlock_create_ruleset=ENOSYS"];
+    degrades(env, &Lack { lacks: &lacks, filters: 1, control: "landlock", hint: "lsm=" });
+}
+
+fn landlock_switched_off(env: &TestEnvironment) {
+    let lacks = ["landlock_create_ruleset=EOPNOTSUPP"];
+    degrades(env, &Lack { lacks: &lacks, filters: 1, control: "landlock", hint: "lsm=" });
+}
+
+fn landlock_full(env: &TestEnvironment) {
+    let lacks = ["landlock_restrict_self=E2BIG"];
+    degrades(env, &Lack { lacks: &lacks, filters: 1, control: "landlock", hint: "domains" });
+}
+
+fn without_cgroup_namespaces(env: &TestEnvironment) {
+    let lacks = ["unshare:0&0x2000000=EPERM"];
+    degrades(env, &Lack { lacks: &lacks, filters: 1, control: "cgroup_namespace", hint: "nesting" });
+}
+
+fn without_host_name(env: &TestEnvironment) {
+    let lacks = ["sethostname=EPERM"];
+    degrades(env, &Lack { lacks: &lacks, filters: 1, control: "uts_namespace", hint: "nesting" });
+}
+
+/// What refuses keyctl to us refuses it to the step.
+fn without_keyrings(env: &TestEnvironment) {
+    let (_outside, repo) = (listen(env), env.repo(&looking(env, 1)));
+    run_through(env, &repo, &lacking(&["keyctl=EPERM"]), "strict").exits(0);
+    assert_eq!(recorded(&repo, "keyring"), "enforced");
+    honest(&repo);
+}
+
+fn without_clone3(env: &TestEnvironment) {
+    let (_outside, repo) = (listen(env), env.repo(&looking(env, 1)));
+    run_through(env, &repo, &lacking(&["clone3=ENOSYS"]), "strict").exits(0);
+    let missing = honest(&repo);
+    assert!(missing.iter().all(|control| control == "cgroup"), "{missing:?}");
+    let held = |control: &str| repo.step("it")["enforcement"][control]["mechanism"].to_string();
+    let by_group = held("pids_limit").contains("cgroup");
+    assert_eq!(by_group, missing.is_empty(), "a group that it is not in holds nothing: {}", held("pids_limit"));
+}
+
+fn without_mount_setattr(env: &TestEnvironment) {
+    let (_outside, repo) = (listen(env), env.repo(&looking(env, 1)));
+    let run = run_through(env, &repo, &lacking(&["mount_setattr=ENOSYS"]), "strict").exits(5);
+    assert!(run.everything().contains("hint:") && run.everything().contains("5.12"), "{run}");
+    assert!(repo.is_untouched() || repo.step("it")["termination"]["kind"] == "not_started", "{run}");
+}
+
+const MASKED_PROC: [&str; 2] = ["mask:/proc/interrupts", "mask:/proc/timer_list"];
+
+fn with_proc_masked(env: &TestEnvironment) {
+    let lack = Lack { lacks: &MASKED_PROC, filters: 0, control: "private_proc", hint: "systempaths" };
+    degrades(env, &lack);
+}
+
+/// Nothing of ours is between the step and the host then but Landlock, seccomp and modes.
+fn without_namespaces(env: &TestEnvironment) {
+    let hint = "max_user_namespaces";
+    let lack = Lack { lacks: &["namespaces"], filters: 0, control: "user_namespace", hint };
+    let missing = degrades(env, &lack);
+    for control in ["mount_namespace", "pid_namespace", "network_namespace", "layer", "private_proc"] {
+        assert!(missing.contains(&control.to_owned()), "{control}: {missing:?}");
+    }
+}
+
+fn in_bubblewrap(env: &TestEnvironment) {
+    let (_outside, repo) = (listen(env), env.repo(&looking(env, 0)));
+    let doctor = through(env, &repo, &BUBBLEWRAP, &["doctor"]);
+    if doctor.code == Some(0) {
+        // A bubblewrap that masks nothing of /proc.
+        run_through(env, &repo, &BUBBLEWRAP, "strict").exits(0);
+        honest(&repo);
+        return;
+    }
+    refuses_through(env, &repo, &BUBBLEWRAP, ["private_proc", "systempaths"]);
+    let missing = runs_with_less(env, &repo, &BUBBLEWRAP);
+    assert!(missing.contains(&"private_proc".to_owned()), "{missing:?}");
+}
+
+/// Who has none runs all the same, in tier 2, unless the operator demands one.
+fn without_control_group(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let doctor = repo.proctor(&["doctor", "--format", "json"]).exits(0);
+    let doctor: Value = serde_json::from_str(&doctor.stdout).expect("a document");
+    let has_groups = !doctor["control_groups"].is_null();
+    assert_eq!(doctor["reach"], if has_groups { "full" } else { "full_without_cgroup" });
+    repo.run().exits(0);
+    let evidence = repo.evidence("verify.it");
+    let (tier, reasons) = if has_groups { (1, json!([])) } else { (2, json!(["control_not_enforced"])) };
+    assert_eq!((&evidence["tier"], &evidence["tier_reasons"]), (&json!(tier), &reasons));
+    assert_eq!(recorded(&repo, "cgroup") == "enforced", has_groups);
+    let config = config(env, "may_miss = []\n");
+    let demanding = repo.run_with(&["--config", &config]).exits(if has_groups { 0 } else { 5 });
+    assert_eq!(demanding.stderr.contains("`cgroup`"), !has_groups, "{demanding}");
+}
+
+fn config(env: &TestEnvironment, text: &str) -> String {
+    let path = env.root().join("proctord.toml");
+    machine::write(&path, text);
+    machine::open_file_to_all(&path);
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+/// Less around a step does not change what it did.
+fn outcomes(env: &TestEnvironment) {
+    let wrapper = lacking(&["landlock_create_ruleset=ENOSYS"]);
+    let cases = [("exit 7", 1, "failed"), ("echo x >> README.md", 3, "drifted"), ("sleep 300", 4, "timed_out")];
+    for (index, (script, code, outcome)) in cases.into_iter().enumerate() {
+        let step = Step::sh("it", script).with(if code == 4 { "timeout_ms: 300" } else { "timeout_ms: 60000" });
+        let repo = env.repo_at(&format!("repo{index}"), &Spec::of_steps([step]));
+        run_through(env, &repo, &wrapper, "best-effort").exits(code);
+        assert_eq!(repo.step("it")["outcome"], outcome);
+        assert_eq!(recorded(&repo, "landlock"), "not_enforced");
+    }
+}
+
+/// Without the filter keys can be reached: who lets only the filter be missing has not said so.
+fn coupled(env: &TestEnvironment) {
+    let (_outside, repo) = (listen(env), env.repo(&looking(env, 1)));
+    let config = config(env, "may_miss = ['cgroup', 'syscall_filter', 'network_namespace']\n");
+    let wrapper = lacking(&["seccomp=ENOSYS"]);
+    let arguments = ["run", "--changeset", CHANGESET, "--config", &config];
+    through(env, &repo, &wrapper, &arguments).exits(5).complains(&["`keyring`"]);
+    let exec = ["exec", "--config", &config, "--", "echo", "the command ran"];
+    let exec = through(env, &repo, &wrapper, &exec).exits(5).complains(&["`keyring`"]);
+    assert!(!exec.stdout.contains("the command ran"), "{exec}");
+}
+
+fn forbidden(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let config = config(env, "allow_best_effort = false\n");
+    for words in [&["run"][..], &["exec"], &["doctor"]] {
+        let command: &[&str] = if words == ["exec"] { &["--", "true"] } else { &[] };
+        let arguments = [words, &["--sandbox=best-effort", "--config", &config], command].concat();
+        repo.proctor(&arguments).exits(2).complains(&["--sandbox=best-effort", "allow_best_effort", "hint:"]);
+        repo.proctor(&[words, &["--config", &config], command].concat()).exits(0);
+    }
+}
+
+fn may_miss(env: &TestEnvironment) {
+    let (_outside, repo) = (listen(env), env.repo(&looking(env, 1)));
+    let wrapper = lacking(&["landlock_create_ruleset=ENOSYS"]);
+    let arguments = |config| ["run", "--changeset", CHANGESET, "--config", config];
+    let allowed = config(env, "may_miss = ['cgroup', 'landlock']\n");
+    through(env, &repo, &wrapper, &arguments(&allowed)).exits(0).says(&["not enforced here", "landlock"]);
+    let evidence = repo.evidence("verify.it");
+    assert_eq!((&evidence["sandbox"], &evidence["tier"]), (&json!("strict"), &json!(2)));
+    honest(&repo);
+    let unknown = config(env, "may_miss = ['cgroup', 'firewall']\n");
+    let run = through(env, &repo, &wrapper, &arguments(&unknown)).exits(2);
+    assert!(run.everything().contains("firewall") && run.everything().contains("landlock"), "{run}");
+}
+
+fn spec_cannot_ask(env: &TestEnvironment) {
+    let step = Step::sh("it", "true").with("sandbox: best_effort");
+    let specs = [
+        Spec::of_script("true").top("sandbox: best_effort"),
+        Spec::of_script("true").with_default("sandbox: best_effort"),
+        Spec::of_steps([step]),
+    ];
+    for (index, spec) in specs.iter().enumerate() {
+        let repo = env.repo_at(&format!("repo{index}"), spec);
+        let run = repo.run().exits(2);
+        assert!(run.everything().contains("`sandbox`"), "{run}");
+        assert!(repo.is_untouched());
+    }
+}
+
+/// What a trial has shown is believed where nothing was missing, and even then each step is refused
+/// by what it meets; whoever has mended the machine need not say so.
+fn stale_probe(env: &TestEnvironment) {
+    let (_outside, repo) = (listen(env), env.repo(&looking(env, 0)));
+    let wrapper = lacking(&["seccomp=ENOSYS"]);
+    run_through(env, &repo, &[], "strict").exits(0);
+    let kept = env.state().join("probe.json");
+    assert_eq!(kept.metadata().expect("a trial was kept").permissions().mode() & 0o777, 0o600);
+    run_through(env, &repo, &wrapper, "strict").exits(5).says(&["syscall_filter"]);
+    assert_eq!(repo.step("it")["termination"]["kind"], "not_started");
+    through(env, &repo, &wrapper, &["doctor"]).exits(5);
+    run_through(env, &repo, &wrapper, "strict").exits(5).complains(&["syscall_filter", "nothing ran"]);
+    run_through(env, &repo, &[], "strict").exits(0);
+    honest(&repo);
+    machine::write(&kept, "{");
+    run_through(env, &repo, &[], "strict").exits(0);
+}

@@ -1,0 +1,102 @@
+"""Goes on as another program on a machine that lacks something.
+
+    python3 -c "$(cat lacking.py)" LACK... -- PROGRAM ARGUMENT...
+
+A LACK is one of
+
+    CALL=ERRNO              the kernel answers the system call with that error
+    CALL:NUMBER&MASK=ERRNO  only where the argument of that number has one of these bits
+    mask:PATH               PATH cannot be seen, as where a container masks it
+    namespaces              no further user namespace can be made
+
+by a seccomp filter, which whatever is started inherits, or in namespaces of an ordinary user's.
+"""
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+
+# By machine: the number that seccomp knows it by, and those of the calls.
+MACHINES = {
+    "x86_64": (0xC000003E, {
+        "clone3": 435, "keyctl": 250, "landlock_add_rule": 445, "landlock_create_ruleset": 444,
+        "landlock_restrict_self": 446, "mount_setattr": 442, "seccomp": 317, "sethostname": 170, "unshare": 272,
+    }),
+    "aarch64": (0xC00000B7, {
+        "clone3": 435, "keyctl": 219, "landlock_add_rule": 445, "landlock_create_ruleset": 444,
+        "landlock_restrict_self": 446, "mount_setattr": 442, "seccomp": 277, "sethostname": 161, "unshare": 97,
+    }),
+}
+# linux/bpf_common.h, linux/filter.h, linux/seccomp.h
+LOAD, EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06
+ALLOW, ERRNO = 0x7FFF0000, 0x00050000
+NUMBER_AT, ARCH_AT, ARGUMENTS_AT = 0, 4, 16
+# linux/prctl.h, linux/sched.h, linux/mount.h
+SET_NO_NEW_PRIVS, SET_SECCOMP, FILTER = 38, 22, 2
+NEW_USER, NEW_MOUNT, BIND, PRIVATE = 0x10000000, 0x00020000, 0x1000, 0x44000
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def demand(result, what):
+    if result != 0:
+        sys.exit(f"{what}: {os.strerror(ctypes.get_errno())}")
+
+
+def refusal(lack, numbers):
+    """The instructions for one lack; the call's number is loaded before and after."""
+    call, answer = lack.split("=")
+    name, _, test = call.partition(":")
+    last = (RETURN, 0, 0, ERRNO | getattr(errno, answer))
+    if not test:
+        return [(EQUAL, 0, 1, numbers[name]), last]
+    argument, mask = test.split("&")
+    low_half = ARGUMENTS_AT + 8 * int(argument)
+    return [
+        (EQUAL, 0, 4, numbers[name]), (LOAD, 0, 0, low_half), (ANY_BIT, 0, 1, int(mask, 0)), last,
+        (LOAD, 0, 0, NUMBER_AT),
+    ]
+
+
+def refuse(lacks):
+    arch, numbers = MACHINES[os.uname().machine]
+    code = [(LOAD, 0, 0, ARCH_AT), (EQUAL, 1, 0, arch), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, NUMBER_AT)]
+    for lack in lacks:
+        code += refusal(lack, numbers)
+    code.append((RETURN, 0, 0, ALLOW))
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+    head = struct.pack("HP", len(code), ctypes.addressof(program))
+    demand(libc.prctl(SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    demand(libc.prctl(SET_SECCOMP, FILTER, head, 0, 0), "the filter")
+
+
+def unshare(kinds):
+    uid, gid = os.getuid(), os.getgid()
+    demand(libc.unshare(NEW_USER | kinds), "namespaces")
+    for name, text in [("setgroups", "deny"), ("gid_map", f"{gid} {gid} 1"), ("uid_map", f"{uid} {uid} 1")]:
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def mask(paths):
+    unshare(NEW_MOUNT)
+    demand(libc.mount(None, b"/", None, PRIVATE, None), "private mounts")
+    for path in paths:
+        demand(libc.mount(b"/dev/null", path.encode(), None, BIND, None), path)
+
+
+end = sys.argv.index("--")
+lacks, command = sys.argv[1:end], sys.argv[end + 1:]
+masked = [lack.removeprefix("mask:") for lack in lacks if lack.startswith("mask:")]
+refused = [lack for lack in lacks if "=" in lack]
+if "namespaces" in lacks:
+    unshare(0)
+    with open("/proc/sys/user/max_user_namespaces", "w") as file:
+        file.write("0")
+if masked:
+    mask(masked)
+if refused:
+    refuse(refused)
+os.execvp(command[0], command)
