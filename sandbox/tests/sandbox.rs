@@ -68,6 +68,7 @@ const CHECKS: &[Listed] = checks![
     a_workdir_outside_of_the_repository_is_reported;
     a_mount_in_the_repository_is_refused: MountNamespace;
     a_repository_that_cannot_be_mapped_is_refused: MountNamespace;
+    without_an_overlay_a_copy_stands_at_its_place: MountNamespace;
     a_home_in_the_repository_is_refused;
     what_took_the_repositorys_place_is_not_opened;
     a_path_that_became_a_link_is_refused: MountNamespace;
@@ -684,6 +685,41 @@ fn a_repository_that_cannot_be_mapped_is_refused(bench: &Bench) -> Result<(), Fa
     }
 }
 
+/// The kernel stacks two overlays and no third one. Only root over somebody else's repository can bring
+/// that about and have it copied: the other roles map owners, or cannot mount.
+fn without_an_overlay_a_copy_stands_at_its_place(bench: &Bench) -> Result<(), Failed> {
+    if bench.role != Role::RootForeign {
+        return Ok(());
+    }
+    bench::own_mounts()?;
+    let options = format!("lowerdir={}:{}", bench.repo.display(), bench.home.display());
+    for _ in 0..2 {
+        nix::mount::mount(Some("overlay"), &bench.repo, Some("overlay"), MsFlags::empty(), Some(options.as_str()))?;
+    }
+    let bench = Bench::over(bench.role, &bench.root)?;
+    let strict = bench.run(&Step::sh("true"))?;
+    assert!(matches!(strict.reports.as_slice(), [Report::Refused { control: Control::Layer, .. }]), "{strict:?}");
+
+    let mut step =
+        Step::sh("pwd; echo x >> tracked.txt; rm -r src; mkdir new; echo y > new/y; echo x > .git/HEAD; echo k > c/k");
+    step.caches = vec![cache(&bench, "c")?];
+    let mut policy = bench.policy(&step)?;
+    policy.tolerated = [Control::Cgroup, Control::Layer].into_iter().collect();
+    let first = bench.run_policy(&policy, &[])?;
+    assert_eq!(first.printed(), bench.repo.display().to_string(), "{first:?}");
+    assert!(first.stderr.contains("Read-only file system"), "{first:?}");
+    assert_eq!(bench::names(first.layer.upper())?, ["new", "src", "tracked.txt"]);
+    let missing: Vec<_> = first.enforcement().missing().map(|(control, _)| control).collect();
+    assert!(missing.contains(&Control::Layer) && missing.len() <= 2, "{missing:?}");
+    policy.argv =
+        proctor_core::plan::Argv::new(["sh", "-c", "ls; cat tracked.txt new/y c/k; id -u"].map(str::to_owned).into())?;
+    let second = bench.run_policy(&policy, &[&first.layer])?;
+    let uid = bench.facts.uid;
+    assert_eq!(second.printed(), format!("c\nlink\nnew\nsecret\ntracked.txt\nas it was\nx\ny\nk\n{uid}"), "{second:?}");
+    assert_eq!(bench::names(second.layer.upper())?, [""; 0]);
+    Ok(())
+}
+
 fn a_home_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
     let layer = bench.space.layer(&bench.facts)?;
     let mut policy = bench.policy(&Step::sh("true"))?;
@@ -758,7 +794,12 @@ fn every_control_is_accounted_for(bench: &Bench) -> Result<(), Failed> {
     let ran = bench.run(&step)?;
     let not_enforced: Vec<_> =
         ran.enforcement().0.iter().filter(|(_, state)| !matches!(state, ControlState::Enforced { .. })).collect();
-    assert_eq!(ran.enforcement().0.len(), Control::ALL.len(), "every control of the vocabulary: {:?}", ran.enforcement());
+    assert_eq!(
+        ran.enforcement().0.len(),
+        Control::ALL.len(),
+        "every control of the vocabulary: {:?}",
+        ran.enforcement()
+    );
     if bench.role.is_plain() {
         return Ok(());
     }

@@ -116,7 +116,8 @@ impl Role {
         match self.play(&["probe", self.name()]) {
             Ok(output) if output.status.success() => {
                 let named = String::from_utf8_lossy(&output.stdout);
-                let controls = Control::ALL.into_iter().filter(|control| named.lines().any(|one| one == control.as_str()));
+                let controls =
+                    Control::ALL.into_iter().filter(|control| named.lines().any(|one| one == control.as_str()));
                 Lacks { reason: None, controls: controls.collect() }
             }
             Ok(output) => because(format!("needs namespaces: {}", String::from_utf8_lossy(&output.stderr).trim())),
@@ -370,7 +371,10 @@ impl Bench {
         let host = Host::new(HostConfig { helper, state_dir: state.to_owned(), home: home.clone() })?;
         let facts = RepoFacts::read(&repo)?;
         let launcher = Launcher::start(host)?;
-        let space = RunSpace::create(&launcher, RunSpaceConfig { disk_bytes: 32 << 20, inodes: 10_000, tolerated: role.tolerated() })?;
+        let space = RunSpace::create(
+            &launcher,
+            RunSpaceConfig { disk_bytes: 32 << 20, inodes: 10_000, tolerated: role.tolerated() },
+        )?;
         Ok(Self { role, root, repo, home, facts, launcher, space, _dir: None })
     }
 

@@ -27,7 +27,8 @@ pub(crate) fn the_real_tree_and_the_host_are_out_of_reach(bench: &Bench) -> Resu
          touch /tmp/proctor-x /dev/shm/proctor-x; ln {repo}/tracked.txt hard; kill -9 {own}; kill -STOP {own}; \
          cat /proc/{own}/environ; exec 3< /dev/ptmx; echo end"
     );
-    let ran = bench.run(&Step::sh(&format!("({script}) 2>&1 | grep -v -i -E 'denied|not permitted|cannot|cross-device'")))?;
+    let ran =
+        bench.run(&Step::sh(&format!("({script}) 2>&1 | grep -v -i -E 'denied|not permitted|cannot|cross-device'")))?;
     assert_eq!(ran.stdout.trim(), "", "{ran:?}");
     assert_eq!(fs::read_to_string(bench.repo.join("tracked.txt"))?, "as it was\n");
     assert_eq!(fs::read_to_string(bench.repo.join(".git/HEAD"))?, "ref: refs/heads/main\n");
@@ -77,7 +78,8 @@ pub(crate) fn whatever_changes_lands_in_the_layer(bench: &Bench) -> Result<(), F
         &Step::sh("ls; cat becomes-file becomes-dir/x new/deep/x kept/f; ls emptied; readlink link; rm -rf becomes-dir; echo z > gone"),
         &[&ran.layer],
     )?;
-    let seen = "becomes-dir\nbecomes-file\nemptied\nkept\nlink\nmode\nnew\npipe\nsame\nsrc\ntracked.txt\nx\nx\nx\nkepty\n/usr";
+    let seen =
+        "becomes-dir\nbecomes-file\nemptied\nkept\nlink\nmode\nnew\npipe\nsame\nsrc\ntracked.txt\nx\nx\nx\nkepty\n/usr";
     assert_eq!(next.printed(), seen);
     let third = bench.run_over(&Step::sh("ls; cat gone"), &[&next.layer, &ran.layer])?;
     assert_eq!(third.printed(), "becomes-file\nemptied\ngone\nkept\nlink\nmode\nnew\npipe\nsame\nsrc\ntracked.txt\nz");
