@@ -99,10 +99,11 @@ impl RunSpace {
     /// tolerated.
     pub fn create(launcher: &Launcher, config: RunSpaceConfig) -> Result<Self, SandboxError> {
         let host = launcher.host().clone();
+        let RunSpaceConfig { disk_bytes, inodes, tolerated } = config;
         let request = Request::Space(SpaceRequest {
             at: host.space_dir(),
-            bytes: config.disk_bytes,
-            inodes: config.inodes,
+            bytes: disk_bytes,
+            inodes,
             user: (!host.is_root()).then_some((host.euid, host.egid)),
         });
         let (mut helper, control) = launcher.start_helper(&request, &[], Stdio::null(), Stdio::null())?;
@@ -114,7 +115,7 @@ impl RunSpace {
             answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
         match answer {
             Some((Message::Space, fds)) => Self::from_fds(host, fds, launcher.add_pool()),
-            Some((Message::Refused { message, hint, .. }, _)) if plain::is_tolerated(&config.tolerated) => {
+            Some((Message::Refused { message, hint, .. }, _)) if plain::is_tolerated(&tolerated) => {
                 Self::plain(host, message, hint, launcher.add_pool())
             }
             Some((Message::Refused { message, hint, .. }, _)) => {

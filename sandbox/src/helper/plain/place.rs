@@ -76,7 +76,8 @@ impl Place {
         let user = request.sandbox.user;
         let owner = owner_of(user);
         let space = mounts::open_dir(&request.sandbox.space).map_err(refuse(control, "open the place for layers"))?;
-        let dir = beneath(space.as_fd(), Path::new(&claim.upper.to_string())).map_err(refuse(control, "open the layer"))?;
+        let dir =
+            beneath(space.as_fd(), Path::new(&claim.upper.to_string())).map_err(refuse(control, "open the layer"))?;
         let copy = copy_tree(request, claim, (&space, &dir), owner).map_err(refuse(control, "copy the tree"))?;
         make_scratch(&request.sandbox.frame, &dir, owner).map_err(internal("make the step's home"))?;
         link_git(request, &paths, &dir, &copy.tree, owner)?;
