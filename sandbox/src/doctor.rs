@@ -56,24 +56,40 @@ pub fn doctor(launcher: &Launcher, repo: &Path) -> DoctorReport {
         enforcement: Enforcement::default(),
         findings: Vec::new(),
     };
-    if let Err(error) = trial(launcher, repo, &mut report) {
-        let text = error.to_string();
-        let (message, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
-        report.findings.push(Finding { control: None, message: message.to_owned(), hint: hint.to_owned() });
+    if let Err(error) = trial(launcher, repo, Tolerated::everything(), &mut report) {
+        // What is met first where everything is demanded is nearer to the cause.
+        if let Err(cause) = trial(launcher, repo, Tolerated::default(), &mut report) {
+            report.findings.push(cause.into());
+        }
+        report.findings.extend(Some(error.into()).filter(|finding| !report.findings.contains(finding)));
     }
     report
 }
 
-fn trial(launcher: &Launcher, repo: &Path, report: &mut DoctorReport) -> Result<(), SandboxError> {
+impl From<SandboxError> for Finding {
+    fn from(error: SandboxError) -> Self {
+        let text = error.to_string();
+        let (message, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
+        Self { control: None, message: message.to_owned(), hint: hint.to_owned() }
+    }
+}
+
+fn trial(
+    launcher: &Launcher,
+    repo: &Path,
+    tolerated: Tolerated,
+    report: &mut DoctorReport,
+) -> Result<(), SandboxError> {
     let facts = RepoFacts::read(repo)?;
-    let space = RunSpace::create(launcher, RunSpaceConfig { disk_bytes: 16 << 20, inodes: 4096, tolerated: Tolerated::everything() })?;
+    let config = RunSpaceConfig { disk_bytes: 16 << 20, inodes: 4096, tolerated: tolerated.clone() };
+    let space = RunSpace::create(launcher, config)?;
     let layer = space.layer(&facts)?;
     report.user = Some(layer.user());
-    let running = launcher.spawn(&space, &[], &layer, &trial_policy(launcher, &facts)?)?;
+    let running = launcher.spawn(&space, &[], &layer, &trial_policy(launcher, &facts, tolerated)?)?;
     watch(&running, report).map_err(|source| SandboxError::System { what: "the trial cannot be watched", source })
 }
 
-fn trial_policy(launcher: &Launcher, facts: &RepoFacts) -> Result<Policy, SandboxError> {
+fn trial_policy(launcher: &Launcher, facts: &RepoFacts, tolerated: Tolerated) -> Result<Policy, SandboxError> {
     let internal = |error: &dyn std::fmt::Display| SandboxError::Protocol(error.to_string());
     let git = facts.path.join(".git");
     Ok(Policy {
@@ -84,18 +100,18 @@ fn trial_policy(launcher: &Launcher, facts: &RepoFacts) -> Result<Policy, Sandbo
         env: BTreeMap::new(),
         network: Network::Deny,
         limits: Limits {
-            memory: Limit::Unlimited,
+            memory: Limit::Max(256 << 20),
             pids: Limit::Max(64),
             disk: Limit::Max(16 << 20),
             output: Limit::Max(1 << 16),
-            cpu_seconds: Limit::Unlimited,
+            cpu_seconds: Limit::Max(DEADLINE.as_secs()),
             open_files: Limit::Max(256),
         },
         home: launcher.host().home.clone(),
         hide: Vec::new(),
         tools: Vec::new(),
         caches: Vec::new(),
-        tolerated: Tolerated::everything(),
+        tolerated,
     })
 }
 
