@@ -215,7 +215,7 @@ fn filter_syscalls(prepared: &mut Prepared<'_>) -> Done {
 }
 
 /// What else does not hold without the filter of system calls, found by trying.
-fn look_without_filter(prepared: &mut Prepared<'_>) {
+pub(super) fn look_without_filter(prepared: &mut Prepared<'_>) {
     let refused = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM));
     if !sys::new_session_keyring().is_err_and(|error| refused(&error)) {
         let reason = "keys of the same user can be named by their numbers: keyctl is not refused without the filter";

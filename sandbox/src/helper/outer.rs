@@ -42,6 +42,8 @@ pub(super) struct Outer<'a> {
     devices: Vec<(&'static str, OwnedFd)>,
     clones: BTreeMap<PathBuf, OwnedFd>,
     tree: Option<Tree>,
+    /// Why the repository's owners could not be mapped, and how they could be.
+    unmapped: Option<(String, String)>,
     scratch: Option<OwnedFd>,
     /// The directory on which the repository appears.
     repo_point: Option<OwnedFd>,
@@ -88,6 +90,7 @@ impl<'a> Outer<'a> {
             devices: Vec::new(),
             clones: BTreeMap::new(),
             tree: None,
+            unmapped: None,
             scratch: None,
             repo_point: None,
             hidden: Vec::new(),
@@ -269,7 +272,7 @@ impl<'a> Outer<'a> {
         Ok(())
     }
 
-    fn clone_git(&self, source: &Path, mapped: bool) -> Result<OwnedFd, Failure> {
+    fn clone_git(&mut self, source: &Path, mapped: bool) -> Result<OwnedFd, Failure> {
         let control = Control::GitReadOnly;
         let clone = mounts::clone(source, Links::Refuse).map_err(|error| match error.raw_os_error() {
             Some(libc::ELOOP) => refused(
@@ -284,7 +287,7 @@ impl<'a> Outer<'a> {
         })?;
         // The mapping first: it is allowed on a fresh clone only.
         if mapped {
-            self.map_owners(&clone, source)?;
+            self.map_or_copy(&clone, source)?;
         }
         mounts::set(clone.as_fd(), RDONLY | NOSUID | NODEV)
             .map_err(refuse(control, format_args!("make {} read-only", source.display())))?;
@@ -328,7 +331,7 @@ impl<'a> Outer<'a> {
             mounts::open_dir(&self.request.space).map_err(refuse(Control::Layer, "open the place for layers"))?;
         let repo_fd = if mapped {
             let clone = mounts::clone(repo, Links::Refuse).map_err(refuse(Control::Layer, what))?;
-            self.map_owners(&clone, repo)?;
+            self.map_or_copy(&clone, repo)?;
             clone
         } else {
             mounts::open_plain(repo).map_err(refuse(Control::Layer, what))?
@@ -531,6 +534,7 @@ impl<'a> Outer<'a> {
         let write = || {
             let mut file = mounts::make_file(mounts::open_readable_dir(home)?.as_fd(), ".gitconfig".as_ref())?;
             file.write_all(b"[core]\n\tcheckStat = minimal\n")?;
+            file.write_all(self.git_trust())?;
             let owner = self.owner();
             rustix::fs::fchown(&file, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
             Ok::<_, io::Error>(())

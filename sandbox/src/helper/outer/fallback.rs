@@ -18,11 +18,38 @@ use crate::wire::Claim;
 const TREE: &str = "tree";
 
 impl Outer<'_> {
+    /// Shows a clone of root's with the step as the owner. Where the file system maps no owners and a
+    /// copy is tolerated it goes on without: the owner of a copy can be chosen.
+    pub(super) fn map_or_copy(&mut self, clone: &OwnedFd, source: &Path) -> Result<(), Failure> {
+        match self.map_owners(clone, source) {
+            Err(Failure::Refused { control: Control::UserNamespace, message, hint }) if self.may_copy() => {
+                self.unmapped.get_or_insert((message, hint));
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Git looks into no directory of somebody else's, as root's is where it could not be mapped, unless
+    /// it is told to.
+    pub(super) fn git_trust(&self) -> &'static [u8] {
+        if self.unmapped.is_some() { b"[safe]\n\tdirectory = *\n" } else { b"" }
+    }
+
+    fn may_copy(&self) -> bool {
+        self.request.frame.tolerated.contains(Control::Layer)
+    }
+
     /// Puts the overlay in place, or the copy. With the size of the tmpfs of all layers, in bytes.
     pub(super) fn overlay_or_copy(&mut self, repo: &Path, claim: &Claim) -> Result<(u64, Option<Copied>), Failure> {
-        match self.overlay(repo, claim) {
+        let made = match self.unmapped.take() {
+            // An overlay would show files of root's, which no step may be.
+            Some((message, hint)) => Err(Failure::Refused { control: Control::Layer, message, hint }),
+            None => self.overlay(repo, claim),
+        };
+        match made {
             Err(Failure::Refused { control: Control::Layer, message, hint })
-                if self.request.frame.tolerated.contains(Control::Layer) && self.repo_point.is_some() =>
+                if self.may_copy() && self.repo_point.is_some() =>
             {
                 let (room, copied) = self.copy(repo, claim)?;
                 let instead = "the step runs in a copy, at the tree's own path and on the tmpfs of all layers";

@@ -124,7 +124,10 @@ fn filter(prepared: &mut Prepared<'_>, request: &PlainRequest) -> Done {
         Network::Allow => seccomp::filter(),
         Network::Deny => seccomp::filter_without_internet(),
     };
-    filter.install().map_err(refuse(control, "install the filter of system calls"))?;
+    if let Err(error) = filter.install() {
+        pid_one::look_without_filter(prepared);
+        return Err(refuse(control, "install the filter of system calls")(error));
+    }
     prepared.enforcement.enforced(control, format!("seccomp, {} instructions", filter.len()));
     Ok(())
 }
