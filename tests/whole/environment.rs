@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::needs::Actor;
+use crate::needs::{self, Actor};
 use crate::process::{Finished, Running};
 use crate::spec::{Spec, Step};
 use crate::{binaries, documents, machine};
@@ -130,6 +130,17 @@ impl TestEnvironment {
         }
         command.envs(self.caller_env.borrow().iter().map(|(name, value)| (name, value)));
         command
+    }
+
+    /// The effective tier of a skill that declares the lowest and does nothing to raise it.
+    pub(crate) fn least_tier(&self) -> u8 {
+        if needs::has_control_groups(self.actor) { 1 } else { 2 }
+    }
+
+    /// The reasons why a tier is higher: these, and what the actor cannot have here.
+    pub(crate) fn tier_reasons(&self, reasons: &[&str]) -> Value {
+        let lacks = if needs::has_control_groups(self.actor) { None } else { Some("control_not_enforced") };
+        reasons.iter().copied().chain(lacks).collect()
     }
 
     /// Whether `proctor` runs as another user than the tests.

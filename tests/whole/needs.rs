@@ -20,7 +20,7 @@ pub(crate) enum Actor {
 /// Something that a machine may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// Every control of the sandbox, as `proctor doctor` finds it for the actor of the case.
+    /// Every control of the sandbox but a control group, as `proctor doctor` finds it for the actor of the case.
     Sandbox,
     /// To run as root.
     Root,
@@ -95,20 +95,37 @@ fn works(command: &'static [&'static str]) -> bool {
     })
 }
 
-/// What `proctor doctor` says is missing, asked once for each actor.
-fn sandbox_lacks(actor: Actor) -> Option<String> {
-    static ANSWERS: LazyLock<Mutex<BTreeMap<Actor, Option<String>>>> = LazyLock::new(Mutex::default);
+/// What `proctor doctor` says, asked once for each actor.
+#[derive(Clone)]
+struct Doctor {
+    /// Why no step can run; `None` where one can.
+    lacks: Option<String>,
+    has_control_groups: bool,
+}
+
+fn doctor(actor: Actor) -> Doctor {
+    static ANSWERS: LazyLock<Mutex<BTreeMap<Actor, Doctor>>> = LazyLock::new(Mutex::default);
     let mut answers = ANSWERS.lock().expect("no probe panics while it holds the lock");
     answers.entry(actor).or_insert_with(|| probe(actor)).clone()
 }
 
-fn probe(actor: Actor) -> Option<String> {
+fn sandbox_lacks(actor: Actor) -> Option<String> {
+    doctor(actor).lacks
+}
+
+/// Whether control groups can be made. Where they cannot, every result is of tier 2.
+pub(crate) fn has_control_groups(actor: Actor) -> bool {
+    doctor(actor).has_control_groups
+}
+
+fn probe(actor: Actor) -> Doctor {
     let env = TestEnvironment::new(actor);
     let doctor = env.repo(&Spec::of_script("true")).proctor(&["doctor"]);
     let lines = || doctor.stdout.lines().chain(doctor.stderr.lines());
     let reason = lines().find(|line| line.starts_with("error:")).or_else(|| lines().next()).unwrap_or("no answer");
     let root = env.root().to_str().unwrap_or_default();
-    (doctor.code != Some(0)).then(|| format!("the sandbox as {actor:?}: {}", reason.replace(root, "…")))
+    let lacks = (doctor.code != Some(0)).then(|| format!("the sandbox as {actor:?}: {}", reason.replace(root, "…")));
+    Doctor { lacks, has_control_groups: lines().any(|line| line.starts_with("enforced") && line.contains(" cgroup ")) }
 }
 
 /// A case that asks git itself.

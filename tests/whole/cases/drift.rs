@@ -50,7 +50,7 @@ pub(crate) fn edited_file(env: &TestEnvironment) {
     assert!(run.stdout.contains("verify.it"), "{run}");
     let evidence = repo.evidence("verify.it");
     assert_eq!((&evidence["tier"], &evidence["declared_tier"]), (&3.into(), &1.into()));
-    assert_eq!(evidence["tier_reasons"], serde_json::json!(["drift"]));
+    assert_eq!(evidence["tier_reasons"], env.tier_reasons(&["drift"]));
     assert_eq!(evidence["tracked_drift"]["changed_files"], serde_json::json!(["README.md"]));
     assert_ne!(evidence["repo_snapshot_before"], evidence["repo_snapshot_after"]);
     let diff = evidence["steps"][0]["drift"]["changes"][0]["diff"]["text"].as_str().expect("a diff");

@@ -57,7 +57,7 @@ pub(crate) fn stubborn_grandchild(env: &TestEnvironment) {
     assert_eq!(step["stdout_preview"], "said before the deadline\n");
     let evidence = repo.evidence("verify.it");
     assert_eq!(evidence["tier"], 2);
-    assert_eq!(evidence["tier_reasons"], serde_json::json!(["timeout"]));
+    assert_eq!(evidence["tier_reasons"], env.tier_reasons(&["timeout"]));
     assert_eq!(evidence["summary"]["overall_exit_code"], 4);
     assert_eq!(repo.step("later")["outcome"], "skipped");
     assert_eq!(repo.last_run()["outcome"], "failed");

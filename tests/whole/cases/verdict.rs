@@ -32,7 +32,7 @@ pub(crate) fn passing_run(env: &TestEnvironment) {
     let evidence = repo.evidence("verify.it");
     assert_eq!(evidence["summary"]["overall_exit_code"], 0);
     assert_eq!(evidence["changeset_id"], crate::environment::CHANGESET);
-    assert_eq!(evidence["tier"], 1);
+    assert_eq!((&evidence["tier"], &evidence["tier_reasons"]), (&env.least_tier().into(), &env.tier_reasons(&[])));
     assert_eq!(evidence["repo_snapshot_before"], evidence["repo_snapshot_after"]);
     let last_run = repo.last_run();
     assert_eq!(last_run["outcome"], "passed");
