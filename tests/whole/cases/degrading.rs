@@ -23,6 +23,10 @@ pub(super) const CASES: &[Case] = &[
     case("", without_seccomp).needs(NEEDS_PYTHON).unprivileged("degrading::without_seccomp_as_a_user"),
     case("degrading::without_landlock", without_landlock).needs(NEEDS_PYTHON),
     case("", without_landlock).needs(NEEDS_PYTHON).unprivileged("degrading::without_landlock_as_a_user"),
+    case("degrading::with_the_hosts_network_landlock_holds_its_sockets_back", allowed_network).needs(NEEDS_PYTHON),
+    case("", allowed_network)
+        .needs(NEEDS_PYTHON)
+        .unprivileged("degrading::with_the_hosts_network_landlock_holds_its_sockets_back_as_a_user"),
     case("degrading::with_landlock_switched_off", landlock_switched_off).needs(NEEDS_PYTHON),
     case("degrading::with_every_landlock_domain_taken", landlock_full).needs(NEEDS_PYTHON),
     case("degrading::without_cgroup_namespaces", without_cgroup_namespaces).needs(NEEDS_PYTHON),
@@ -211,6 +215,22 @@ fn without_seccomp(env: &TestEnvironment) {
 fn without_landlock(env: &TestEnvironment) {
     let lacks = ["landlock_create_ruleset=ENOSYS"];
     degrades(env, &Lack { lacks: &lacks, filters: 1, control: "landlock", hint: "lsm=" });
+}
+
+/// In the host's network namespace a socket without a path is anybody's to connect to.
+fn allowed_network(env: &TestEnvironment) {
+    let spec = |filters| looking(env, filters).with_default("network: allow");
+    let (_outside, repo) = (listen(env), env.repo(&spec(0)));
+    run_through(env, &repo, &[], "strict").exits(0);
+    assert!(!honest(&repo).contains(&"abstract_sockets".to_owned()), "this kernel has Landlock's scopes");
+    let repo = env.repo_at("without", &spec(1));
+    let wrapper = lacking(&["landlock_create_ruleset=ENOSYS"]);
+    let config = config(env, "may_miss = ['cgroup', 'landlock']\n");
+    let exec = ["exec", "--config", &config, "--network", "allow", "--", "echo", "the command ran"];
+    let exec = through(env, &repo, &wrapper, &exec).exits(5).complains(&["`abstract_sockets`"]);
+    assert!(!exec.stdout.contains("the command ran"), "{exec}");
+    run_through(env, &repo, &wrapper, "best-effort").exits(0).says(&["abstract_sockets", "landlock"]);
+    assert!(honest(&repo).contains(&"abstract_sockets".to_owned()));
 }
 
 fn landlock_switched_off(env: &TestEnvironment) {
