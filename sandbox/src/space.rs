@@ -18,7 +18,7 @@ use crate::launcher::Launcher;
 use crate::plain::{self, PlainSpace};
 use crate::pool::Pool;
 use crate::wait;
-use crate::wire::{self, Message, Request, SpaceRequest};
+use crate::wire::{self, Beforehand, Message, Request, SpaceRequest};
 
 /// How long the kernel may take to make the place for a run's layers.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -105,6 +105,7 @@ impl RunSpace {
             bytes: disk_bytes,
             inodes,
             user: (!host.is_root()).then_some((host.euid, host.egid)),
+            beforehand: if plain::is_tolerated(&tolerated) { Beforehand::Namespaces } else { Beforehand::Nothing },
         });
         let (mut helper, control) = launcher.start_helper(&request, &[], Stdio::null(), Stdio::null())?;
         let answer = wait::readable(control.as_fd(), PATIENCE).and_then(|()| wire::recv(control.as_fd()));
@@ -118,8 +119,8 @@ impl RunSpace {
             Some((Message::Refused { message, hint, .. }, _)) if plain::is_tolerated(&tolerated) => {
                 Self::plain(host, message, hint, launcher.add_pool())
             }
-            Some((Message::Refused { message, hint, .. }, _)) => {
-                Err(SandboxError::NoSpace { message, hint: or_with_less(&hint) })
+            Some((Message::Refused { control, message, hint }, _)) => {
+                Err(SandboxError::NoSpace { control, message, hint: or_with_less(&hint) })
             }
             other => Err(SandboxError::Protocol(format!("{other:?}"))),
         }

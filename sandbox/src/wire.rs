@@ -66,6 +66,18 @@ pub(crate) struct SpaceRequest {
     pub(crate) inodes: u64,
     /// Ourselves where we are not root: the user of the namespace.
     pub(crate) user: Option<(u32, u32)>,
+    /// What else is tried first.
+    pub(crate) beforehand: Beforehand,
+}
+
+/// What is tried before the place for layers is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Beforehand {
+    /// Nothing: an attempt that cannot have its namespaces is refused.
+    Nothing,
+    /// The namespaces of an attempt: a run that may do without them has to know now.
+    Namespaces,
 }
 
 /// A sandbox whose command is not known yet. Its descriptors: the mount namespace of the run's
@@ -129,7 +141,7 @@ pub(crate) struct HeldLimits {
     pub(crate) pids: Option<String>,
 }
 
-/// The command for PID 1, once the tree is in place.
+/// The command for the process that becomes it, once the tree is in place; PID 1 hears of it too.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Go {
     /// The command.
@@ -163,6 +175,8 @@ pub(crate) enum Message {
         status: WaitStatus,
         /// The limit for which PID 1 ended it.
         limit: Option<LimitKind>,
+        /// Whether PID 1 itself is all that is left.
+        alone: bool,
         user_ms: u64,
         system_ms: u64,
         max_rss_kib: u64,

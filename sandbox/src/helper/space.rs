@@ -15,7 +15,7 @@ use super::failure::{Failure, internal, refuse};
 use super::mounts::{self, Opt};
 use crate::host::{MAPPED_BASE, MAPPED_COUNT};
 use crate::sys::{self, Fork};
-use crate::wire::{self, Message, SpaceRequest};
+use crate::wire::{self, Beforehand, Message, SpaceRequest};
 
 pub(super) fn serve(control: BorrowedFd<'_>, request: &SpaceRequest) -> Result<(), Failure> {
     let users = match request.user {
@@ -29,6 +29,9 @@ pub(super) fn serve(control: BorrowedFd<'_>, request: &SpaceRequest) -> Result<(
             namespace("user").map_err(internal("open the user namespace"))?
         }
     };
+    if request.beforehand == Beforehand::Namespaces {
+        try_namespaces()?;
+    }
     mounts::make_all_private().map_err(refuse(Control::MountNamespace, "make all mounts private"))?;
     let dir = mount_layers(request).map_err(refuse(Control::Layer, "mount a tmpfs for the layers"))?;
     let mount_ns = namespace("mnt").map_err(internal("open the mount namespace"))?;
@@ -38,6 +41,47 @@ pub(super) fn serve(control: BorrowedFd<'_>, request: &SpaceRequest) -> Result<(
 
 fn enter(flags: CloneFlags, control: Control) -> Result<(), Failure> {
     nix::sched::unshare(flags).map_err(refuse(control, "make a namespace for the run's layers"))
+}
+
+/// What an attempt is going to have besides, by the control that lacks without it.
+const NAMESPACES: [(CloneFlags, Control); 4] = [
+    (CloneFlags::CLONE_NEWPID, Control::PidNamespace),
+    (CloneFlags::CLONE_NEWIPC, Control::IpcNamespace),
+    (CloneFlags::CLONE_NEWUTS, Control::UtsNamespace),
+    (CloneFlags::CLONE_NEWNET, Control::NetworkNamespace),
+];
+
+/// Makes one of each in a child, which ends with them.
+fn try_namespaces() -> Result<(), Failure> {
+    let tried = internal("try the namespaces of an attempt");
+    let made = || {
+        let (ours, theirs) = wire::pair()?;
+        match sys::fork()? {
+            Fork::Child => {
+                let answers =
+                    NAMESPACES.map(|(flag, _)| nix::sched::unshare(flag).err().map_or(0, |errno| errno as i32));
+                drop(std::fs::File::from(theirs).write_all(&answers.map(i32::to_ne_bytes).concat()));
+                std::process::exit(0)
+            }
+            Fork::Parent(pid) => {
+                drop(theirs);
+                let mut answers = [0; 4 * NAMESPACES.len()];
+                let read = std::fs::File::from(ours).read_exact(&mut answers);
+                let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no process"))?;
+                rustix::process::waitpid(Some(pid), WaitOptions::empty())?;
+                read.map(|()| answers)
+            }
+        }
+    };
+    let answers = made().map_err(tried)?;
+    for ((_, control), answer) in NAMESPACES.into_iter().zip(answers.as_chunks::<4>().0) {
+        let errno = i32::from_ne_bytes(*answer);
+        if errno != 0 {
+            let error = io::Error::from_raw_os_error(errno);
+            return Err(refuse(control, format_args!("make the {} of an attempt", control.as_str()))(error));
+        }
+    }
+    Ok(())
 }
 
 fn mount_layers(request: &SpaceRequest) -> io::Result<OwnedFd> {
