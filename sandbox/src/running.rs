@@ -285,7 +285,7 @@ fn report(message: Message) -> io::Result<Report> {
         Message::Ready(enforcement) => Report::Ready { enforcement },
         Message::Refused { control, message, hint } => Report::Refused { control, message, hint },
         Message::NotStarted { fault, message } => Report::NotStarted { fault, message },
-        Message::Exited { status, limit, user_ms, system_ms, max_rss_kib } => {
+        Message::Exited { status, limit, alone: _, user_ms, system_ms, max_rss_kib } => {
             let limits_hit = limit.into_iter().collect();
             let resources = Resources { user_ms, system_ms, max_rss_kib, memory_peak_kib: None, limits_hit };
             Report::Exited { status, limit, resources }
@@ -300,7 +300,7 @@ fn report(message: Message) -> io::Result<Report> {
 /// limit that ended the attempt: its result is no longer that of its program alone.
 fn counted(report: Report, group: &Group) -> Report {
     let Report::Exited { status, mut limit, mut resources } = report else { return report };
-    let usage = group.usage();
+    let usage = group.bounded_usage();
     resources.memory_peak_kib = usage.memory_peak.map(|bytes| bytes >> 10);
     if usage.oom_kills.is_some_and(|kills| kills > 0) {
         limit.get_or_insert(LimitKind::Memory);

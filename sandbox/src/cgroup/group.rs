@@ -114,9 +114,15 @@ impl Group {
 
     /// What was counted until now. To be read before the group is removed.
     pub fn usage(&self) -> Usage {
+        Usage { cpu_usec: self.room(|holds| holds.cpu).and_then(Room::cpu_usec), ..self.bounded_usage() }
+    }
+
+    /// What was counted of that which has bounds, without the CPU time: summing that up over all
+    /// processors takes the kernel longer than all the rest.
+    pub fn bounded_usage(&self) -> Usage {
         let memory = self.room(|holds| holds.memory);
         Usage {
-            cpu_usec: self.room(|holds| holds.cpu).and_then(Room::cpu_usec),
+            cpu_usec: None,
             memory_peak: memory.and_then(Room::memory_peak),
             oom_kills: memory.and_then(Room::oom_kills),
             pids_denied: self.room(|holds| holds.pids).and_then(|room| room.keyed("pids.events", "max")),

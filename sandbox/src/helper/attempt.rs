@@ -33,6 +33,8 @@ pub(super) struct Prepared<'a> {
     pub(super) unborn: Option<io::Error>,
     /// `/dev/null`, which is not to be had while `/dev` is made.
     pub(super) null: OwnedFd,
+    /// Where the command comes from. Closed on exec.
+    pub(super) orders: OwnedFd,
     /// To the helper. Closed on exec.
     pub(super) channel: OwnedFd,
 }
@@ -105,16 +107,18 @@ pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Ve
     }
     init::block_signals().map_err(internal("block signals"))?;
     let (ours, channel) = wire::pair().map_err(internal("make a socket pair"))?;
+    let (our_orders, orders) = wire::pair().map_err(internal("make a socket pair"))?;
     let (forked, unborn) = fork(&request.entry, &fds).map_err(internal("start PID 1"))?;
     match forked {
         Fork::Child => {
-            drop(ours);
+            drop((ours, our_orders));
             drop(outer);
-            init::run(Prepared { request, enforcement, tasks: fds, unborn, null, channel }, control)
+            init::run(Prepared { request, enforcement, tasks: fds, unborn, null, orders, channel }, control)
         }
         Fork::Parent(pid) => {
-            drop((channel, fds));
-            supervise(control.as_fd(), ours, pid, outer, &null).map_err(internal("watch over PID 1"))
+            drop((channel, orders, fds));
+            supervise(control.as_fd(), Lines { words: ours, orders: our_orders }, pid, outer, &null)
+                .map_err(internal("watch over PID 1"))
         }
     }
 }
@@ -136,13 +140,15 @@ pub(super) fn open_null() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?)
 }
 
-fn supervise(
-    control: BorrowedFd<'_>,
-    channel: OwnedFd,
-    pid: i32,
-    mut outer: Outer<'_>,
-    null: &OwnedFd,
-) -> io::Result<()> {
+/// The helper's ends of what it shares with PID 1 and the command's process.
+struct Lines {
+    /// What both of them say.
+    words: OwnedFd,
+    /// What the command's process is told.
+    orders: OwnedFd,
+}
+
+fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'_>, null: &OwnedFd) -> io::Result<()> {
     // The namespaces that we joined may have cleared it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no process"))?;
@@ -153,7 +159,7 @@ fn supervise(
     // First the pidfd, then a look whether the daemon is still there, then the word to go on:
     // `Running::kill` relies on this order.
     wire::send(control, &Message::Init, &[pidfd.as_fd()])?;
-    let mut words = Words { channel: Some(channel), exited: None, spoken: false };
+    let mut words = Words { channel: Some(lines.words), exited: None, spoken: false, sealing: false };
     if is_alone(control)? {
         end(&pidfd);
     } else if let Some(channel) = &words.channel {
@@ -163,7 +169,7 @@ fn supervise(
             words.refuse(control, &pidfd, failure)?;
         }
     }
-    let copied = wait(control, &pidfd, &mut words, outer)?;
+    let copied = wait(control, &pidfd, &mut words, outer, lines.orders)?;
     let status = reap(pid)?;
     words.hear_all(control)?;
     if let Some(message) = words.last(status)? {
@@ -183,6 +189,8 @@ pub(super) struct Words {
     pub(super) exited: Option<(WaitStatus, Option<LimitKind>)>,
     /// Whether a last word was passed on already.
     pub(super) spoken: bool,
+    /// Whether something is to be done when all has ended, before the last word.
+    pub(super) sealing: bool,
 }
 
 impl Words {
@@ -193,7 +201,8 @@ impl Words {
         wire::send(control, &failure.into_message(), &[])
     }
 
-    /// Passes one message on; `Exited` is kept back until everything is gone.
+    /// Passes one message on; `Exited` is kept back until everything is gone but PID 1, which is
+    /// ours.
     pub(super) fn hear(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
         let Some(channel) = &self.channel else { return Ok(()) };
         let packet = match wire::recv_packet(channel.as_fd()) {
@@ -206,6 +215,7 @@ impl Words {
             return Ok(());
         };
         match serde_json::from_slice(&bytes)? {
+            Message::Exited { alone: true, .. } if !self.spoken && !self.sealing => self.spoken = true,
             Message::Exited { status, limit, .. } => {
                 self.exited = Some((status, limit));
                 return Ok(());
@@ -242,6 +252,7 @@ impl Words {
         Ok(Some(Message::Exited {
             status,
             limit,
+            alone: true,
             user_ms: usage.user_time().num_milliseconds().unsigned_abs(),
             system_ms: usage.system_time().num_milliseconds().unsigned_abs(),
             max_rss_kib: usage.max_rss().unsigned_abs(),
@@ -251,8 +262,14 @@ impl Words {
 
 /// Waits until PID 1 has ended, and serves the claim when it comes. The daemon's end of the
 /// control socket closes when the daemon dies, or when it wants the end: then PID 1 is killed.
-fn wait(control: BorrowedFd<'_>, init: &OwnedFd, words: &mut Words, outer: Outer<'_>) -> io::Result<Option<Copied>> {
-    let (mut alone, mut outer, mut copied) = (false, Some(outer), None);
+fn wait(
+    control: BorrowedFd<'_>,
+    init: &OwnedFd,
+    words: &mut Words,
+    outer: Outer<'_>,
+    orders: OwnedFd,
+) -> io::Result<Option<Copied>> {
+    let (mut alone, mut outer, mut copied) = (false, Some((outer, orders)), None);
     loop {
         let mut fds = vec![PollFd::new(init, PollFlags::IN)];
         fds.extend(words.channel.as_ref().map(|channel| PollFd::new(channel, PollFlags::IN)));
@@ -275,24 +292,27 @@ fn wait(control: BorrowedFd<'_>, init: &OwnedFd, words: &mut Words, outer: Outer
             end(init);
         } else if asked && let Some(outer) = outer.take() {
             copied = serve_claim(control, init, words, outer)?;
+            words.sealing = copied.is_some();
         }
     }
 }
 
-/// Does what the command needs, and hands it to PID 1. What cannot be done is the attempt's end.
+/// Does what the command needs, and hands it over. What cannot be done is the attempt's end.
 fn serve_claim(
     control: BorrowedFd<'_>,
     init: &OwnedFd,
     words: &mut Words,
-    mut outer: Outer<'_>,
+    (mut outer, orders): (Outer<'_>, OwnedFd),
 ) -> io::Result<Option<Copied>> {
     // The other side has closed: the next look sees that.
     let Some((claim, _)) = wire::recv_document::<Claim>(control)? else { return Ok(None) };
     match outer.claim(&claim) {
         Ok(done) => {
             let go = Go { claim, enforcement: done.enforcement, layers_bytes: done.layers_bytes };
+            // Either may have died of a refusal, which is heard next. The command's process waits
+            // longer than PID 1, which only looks after its limits.
+            drop(wire::send_document(orders.as_fd(), &go, &[]));
             if let Some(channel) = &words.channel {
-                // PID 1 may have died of a refusal, which is heard next.
                 drop(wire::send_document(channel.as_fd(), &go, &[]));
             }
             return Ok(done.copied);

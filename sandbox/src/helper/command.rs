@@ -16,6 +16,7 @@ use rustix::process::{Resource, Rlimit};
 
 use super::attempt::{Prepared, demand, tolerate};
 use super::failure::{Failure, LANDLOCK, internal, refuse, refused};
+use super::init;
 use super::landlock::{Wall, Walled};
 use super::outside::Outside;
 use crate::host::StepUser;
@@ -24,8 +25,18 @@ use crate::setup::{SetupOp, Stage};
 use crate::sys::{self, Close};
 use crate::wire::{self, Go, Message};
 
-/// Becomes the command, or says why not and ends.
-pub(super) fn run(prepared: &Prepared<'_>, go: &Go) -> ! {
+/// Waits for the command and becomes it, or says why not and ends.
+pub(super) fn run(prepared: &mut Prepared<'_>) -> ! {
+    let go = match wire::recv_document::<Go>(prepared.orders.as_fd()) {
+        Ok(Some((mut go, _))) => {
+            init::take_over(prepared, &mut go);
+            go
+        }
+        // The helper has ended, and everybody with it.
+        Ok(None) => std::process::exit(1),
+        Err(error) => prepared.fail(internal("wait for the command")(error)),
+    };
+    let (prepared, go) = (&*prepared, &go);
     let mut enforcement = prepared.enforcement.clone();
     let ops = go.claim.ops.iter().filter(|op| op.stage() == Stage::Command);
     let mut done = ops.map(|op| {

@@ -7,8 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use nix::sched::CloneFlags;
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{SigSet, Signal as NixSignal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::time::TimeValLike;
 use proctor_core::enforcement::Control;
 use proctor_core::outcome::LimitKind;
 use proctor_core::plan::Network;
@@ -47,13 +49,35 @@ pub(super) fn handled() -> SigSet {
 pub(super) fn run(mut prepared: Prepared<'_>, control: &mut OwnedFd) -> ! {
     match set_up(&mut prepared, control).and_then(|()| serve(&mut prepared)) {
         Ok((status, limit)) => {
-            let exited = Message::Exited { status, limit, user_ms: 0, system_ms: 0, max_rss_kib: 0 };
+            let exited = exited(status, limit);
             // If the helper is gone there is nobody to tell.
             drop(wire::send(prepared.channel.as_fd(), &exited, &[]));
             std::process::exit(0)
         }
         Err(failure) => prepared.fail(failure),
     }
+}
+
+/// The end of the command, with what all processes that were waited for have used.
+fn exited(status: WaitStatus, limit: Option<LimitKind>) -> Message {
+    let alone = nobody_is_left();
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
+    let milliseconds =
+        |time: Option<nix::sys::time::TimeVal>| time.map_or(0, |time| time.num_milliseconds().unsigned_abs());
+    Message::Exited {
+        status,
+        limit,
+        alone: alone && usage.is_some(),
+        user_ms: milliseconds(usage.map(|usage| usage.user_time())),
+        system_ms: milliseconds(usage.map(|usage| usage.system_time())),
+        max_rss_kib: usage.map_or(0, |usage| usage.max_rss().unsigned_abs()),
+    }
+}
+
+/// Whether PID 1 is the only process of its namespace: nobody can come any more then.
+fn nobody_is_left() -> bool {
+    while matches!(rustix::process::wait(WaitOptions::NOHANG), Ok(Some(_)) | Err(rustix::io::Errno::INTR)) {}
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), None) == Err(nix::errno::Errno::ESRCH)
 }
 
 fn set_up(prepared: &mut Prepared<'_>, control: &mut OwnedFd) -> Done {
@@ -73,16 +97,21 @@ fn set_up(prepared: &mut Prepared<'_>, control: &mut OwnedFd) -> Done {
     })
 }
 
-/// Waits for the command, runs it, and tells how it ended.
+/// Starts the process that waits for the command, and tells how it ended.
 fn serve(prepared: &mut Prepared<'_>) -> Result<(WaitStatus, Option<LimitKind>), Failure> {
-    let mut go = wait_for_command_to_run(prepared)?;
+    let pid = start(prepared)?;
+    // If the helper is gone there is nobody to tell.
+    drop(wire::send(prepared.channel.as_fd(), &Message::Prepared, &[]));
+    watch(prepared, pid)
+}
+
+/// Takes into account what the helper did, and what of it does not hold.
+pub(super) fn take_over(prepared: &mut Prepared<'_>, go: &mut Go) {
     prepared.enforcement.add(go.enforcement.clone());
     // The daemon has set limits on a group that PID 1 may not have got into.
     if !prepared.enforcement.holds(Control::Cgroup) {
         go.claim.held = HeldLimits::default();
     }
-    let pid = start(prepared, &go)?;
-    watch(prepared, pid, Warden::new(&go.claim))
 }
 
 /// The helper's end, or the daemon's, reads as no word at all.
@@ -322,39 +351,38 @@ fn no_new_privs(prepared: &mut Prepared<'_>) -> Done {
     Ok(())
 }
 
-fn start(prepared: &Prepared<'_>, go: &Go) -> Result<Pid, Failure> {
+fn start(prepared: &mut Prepared<'_>) -> Result<Pid, Failure> {
     match sys::fork().map_err(internal("start the command's process"))? {
-        Fork::Child => command::run(prepared, go),
+        Fork::Child => command::run(prepared),
         Fork::Parent(pid) => Pid::from_raw(pid).ok_or_else(|| Failure::internal("fork returned no process")),
     }
 }
 
 /// Waits until the command has ended, and reaps whatever else ends meanwhile.
-fn watch(prepared: &Prepared<'_>, command: Pid, warden: Warden) -> Result<(WaitStatus, Option<LimitKind>), Failure> {
+fn watch(prepared: &mut Prepared<'_>, command: Pid) -> Result<(WaitStatus, Option<LimitKind>), Failure> {
     let watched = internal("watch over the command");
-    let signals = || {
+    let mut signals = || {
         // The step's streams belong to it: our copies would keep them open.
-        let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
-        rustix::stdio::dup2_stdout(&null)?;
-        rustix::stdio::dup2_stderr(&null)?;
+        rustix::stdio::dup2_stdout(&prepared.null)?;
+        rustix::stdio::dup2_stderr(&prepared.null)?;
         let signals = SignalFd::with_flags(&handled(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        wait_for_command(prepared, &signals, command, warden)
+        wait_for_command(prepared, &signals, command)
     };
     signals().map_err(watched)
 }
 
 fn wait_for_command(
-    prepared: &Prepared<'_>,
+    prepared: &mut Prepared<'_>,
     signals: &SignalFd,
     command: Pid,
-    mut warden: Warden,
 ) -> io::Result<(WaitStatus, Option<LimitKind>)> {
+    let mut warden = None;
     loop {
         let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(&prepared.channel, PollFlags::IN)];
-        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, warden.patience()))?;
-        // The helper sends nothing after its first word: this is its end, and ours.
+        let patience = warden.as_ref().and_then(Warden::patience);
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience))?;
         if !fds[1].revents().is_empty() {
-            std::process::exit(1);
+            warden = Some(instructed(prepared)?);
         }
         while let Some(signal) = signals.read_signal()? {
             if signal.ssi_signo == libc::SIGTERM.cast_unsigned() {
@@ -364,11 +392,18 @@ fn wait_for_command(
         if let Some(status) = reap_all(command)? {
             return Ok((status, None));
         }
-        if let Some(limit) = warden.look() {
+        if let Some(limit) = warden.as_mut().and_then(Warden::look) {
             // Our end is everybody's.
             return Ok((WaitStatus::Signal(SIGKILL), Some(limit)));
         }
     }
+}
+
+/// The helper sends the command and nothing after it: its end is ours.
+fn instructed(prepared: &mut Prepared<'_>) -> io::Result<Warden> {
+    let Some((mut go, _)) = wire::recv_document::<Go>(prepared.channel.as_fd())? else { std::process::exit(1) };
+    take_over(prepared, &mut go);
+    Ok(Warden::new(&go.claim))
 }
 
 /// What a process that the kernel ends for us dies of.

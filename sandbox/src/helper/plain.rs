@@ -44,7 +44,10 @@ pub(super) fn serve(control: &mut OwnedFd, request: &PlainRequest, fds: &[OwnedF
             let tasks = tasks.map_err(internal("take the control group"))?;
             let (sandbox, enforcement) = (&request.sandbox, Enforcement::default());
             let null = attempt::open_null().map_err(internal("open /dev/null"))?;
-            init::run(Prepared { request: sandbox, enforcement, tasks, unborn, null, channel }, request, control)
+            // Here the first process itself hears the command.
+            let orders = channel.try_clone().map_err(internal("double a descriptor"))?;
+            let prepared = Prepared { request: sandbox, enforcement, tasks, unborn, null, orders, channel };
+            init::run(prepared, request, control)
         }
         Fork::Parent(pid) => {
             drop(channel);
@@ -68,7 +71,7 @@ fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, request: &Plai
     rustix::stdio::dup2_stderr(&null)?;
     // In this order: `Running::kill` relies on it.
     wire::send(control, &Message::Init, &[first.as_fd()])?;
-    let mut words = Words { channel: Some(channel), exited: None, spoken: false };
+    let mut words = Words { channel: Some(channel), exited: None, spoken: false, sealing: true };
     if attempt::is_alone(control)? {
         attempt::end(&first);
     } else if let Some(channel) = &words.channel {
