@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use proctor_core::enforcement::Control;
+
 /// We could not do our job. What the kernel refuses inside the set-up comes as
 /// [`Report::Refused`](crate::Report::Refused) instead, since it names a control.
 #[derive(Debug, thiserror::Error)]
@@ -42,8 +44,10 @@ pub enum SandboxError {
         hint: String,
     },
     /// The kernel refused the place where the layers of a run are held.
-    #[error("no place for the layers of a run could be made: {message}\nhint: {hint}")]
+    #[error("the sandbox control `{}` cannot be had for the layers of a run: {message}\nhint: {hint}", control.as_str())]
     NoSpace {
+        /// What is missing.
+        control: Control,
         /// What the helper says.
         message: String,
         /// How to mend it.
