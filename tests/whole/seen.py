@@ -39,6 +39,18 @@ def read_only(path):
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
+def touched(path):
+    """Whether something is changed: a file made in a directory, or the times of either."""
+    made = os.path.join(path, ".made-by-a-step")
+    can_make = answers(lambda: os.close(os.open(made, os.O_CREAT | os.O_WRONLY, 0o600))) == 0
+    return can_make or answers(lambda: os.utime(path)) == 0
+
+
+def git_directory():
+    """In a copy of the tree `.git` names it."""
+    return ".git" if os.path.isdir(".git") else open(".git").read().removeprefix("gitdir:").strip()
+
+
 def keys():
     ctypes.set_errno(0)
     return libc.syscall(KEYCTL, 0, USER, 0) >= 0 or ctypes.get_errno() not in (errno.EPERM, errno.ENOSYS)
@@ -78,7 +90,7 @@ namespaces = {kind: os.readlink(f"/proc/self/ns/{kind}") for kind in ["user", "m
 seen = {
     "abstract_sockets": not reached(outer_socket),
     "close_fds": sorted(os.listdir("/proc/self/fd"))[:4] in (["0", "1", "2", "3"], ["0", "1", "2"]),
-    "git_read_only": read_only(".git"),
+    "git_read_only": not touched(git_directory()) and not touched(os.path.join(git_directory(), "HEAD")),
     "hidden_paths": not os.path.exists(secret),
     "kernel_files": kernel_files(),
     "keyring": not keys(),
@@ -92,7 +104,7 @@ seen = {
     "private_proc": os.readlink("/proc/self") == str(os.getpid()) and len(processes()) <= 3,
     # The repositories of the tests lie there.
     "private_tmp": all(name.startswith("proctor-test-") for name in listed("/tmp") or ["unlisted"]),
-    "read_only_root": read_only("/"),
+    "read_only_root": not any(touched(path) for path in ["/", "/etc", "/usr", "/var", os.path.dirname(secret), secret]),
     "syscall_filter": int(status["Seccomp_filters"]) == outer_filters + 1,
     "uts": socket.gethostname() == "localhost",
 }

@@ -39,6 +39,7 @@ pub(super) const CASES: &[Case] = &[
     case("degrading::without_mount_setattr_nothing_runs", without_mount_setattr).needs(NEEDS_PYTHON),
     case("", with_proc_masked).needs(NEEDS_PYTHON).unprivileged("degrading::with_parts_of_proc_masked"),
     case("", without_namespaces).needs(NEEDS_PYTHON).unprivileged("degrading::without_namespaces"),
+    case("degrading::without_namespaces_as_root", without_namespaces_as_root).needs(NEEDS_ROOT),
     case("", in_bubblewrap).needs(NEEDS_BUBBLEWRAP).unprivileged("degrading::in_bubblewrap"),
     case("", without_control_group).unprivileged("degrading::without_a_control_group"),
     case("degrading::an_outcome_is_the_same_with_less", outcomes).needs(NEEDS_PYTHON),
@@ -49,6 +50,7 @@ pub(super) const CASES: &[Case] = &[
     case("degrading::what_was_found_out_before_makes_no_record", stale_probe).needs(NEEDS_PYTHON),
 ];
 
+const NEEDS_ROOT: &[Needs] = &[Needs::Sandbox, Needs::Program("python3"), Needs::Root];
 const NEEDS_BUBBLEWRAP: &[Needs] = &[Needs::Sandbox, Needs::Program("python3"), Needs::Works(&BUBBLEWRAP_TRUE)];
 const BUBBLEWRAP: [&str; 9] =
     ["bwrap", "--unshare-user", "--unshare-pid", "--dev-bind", "/", "/", "--proc", "/proc", "--"];
@@ -288,8 +290,16 @@ fn with_proc_masked(env: &TestEnvironment) {
 /// Nothing of ours is between the step and the host then but Landlock, seccomp and modes.
 fn without_namespaces(env: &TestEnvironment) {
     let hint = "max_user_namespaces";
-    let lack = Lack { lacks: &["namespaces"], filters: 0, control: "user_namespace", hint };
-    let missing = degrades(env, &lack);
+    lacks_namespaces(env, &Lack { lacks: &["namespaces"], filters: 0, control: "user_namespace", hint });
+}
+
+/// As in a container that refuses them to its root.
+fn without_namespaces_as_root(env: &TestEnvironment) {
+    lacks_namespaces(env, &Lack { lacks: &["unshare=EPERM"], filters: 1, control: "mount_namespace", hint: "nesting" });
+}
+
+fn lacks_namespaces(env: &TestEnvironment, lack: &Lack<'_>) {
+    let missing = degrades(env, lack);
     for control in ["mount_namespace", "pid_namespace", "network_namespace", "layer", "private_proc"] {
         assert!(missing.contains(&control.to_owned()), "{control}: {missing:?}");
     }

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use proctor_core::enforcement::{Control, Enforcement};
 
 use super::place::Paths;
+use crate::helper::copied::git_is_inside;
 use crate::helper::failure::{Failure, LANDLOCK, refuse, refused};
 use crate::helper::landlock::{Rights, Wall, Walled, changed, seen, used};
-use crate::host::StepUser;
 use crate::policy::ToolKind;
 use crate::setup::DEVICES;
-use crate::wire::PlainRequest;
+use crate::wire::{PlainRequest, SandboxRequest};
 
 /// Directories of the system: programs, libraries, settings, and what the kernel tells.
 const SYSTEM: [&str; 13] =
@@ -24,7 +24,7 @@ pub(super) fn build(request: &PlainRequest, paths: &Paths, enforcement: &mut Enf
     let wall = Wall::by_rules(&rules(request, paths), &paths.tree).and_then(Wall::build);
     match wall.map_err(refuse(control, "build the wall"))? {
         Walled::By { mechanism } => {
-            record(request.sandbox.user, is_whole(&mechanism), enforcement);
+            record(&request.sandbox, is_whole(&mechanism), enforcement);
             note_git(request, enforcement);
             enforcement.enforced(control, mechanism);
             Ok(())
@@ -49,11 +49,14 @@ fn is_whole(mechanism: &str) -> bool {
 
 /// Landlock speaks of contents and names. Modes, owners and times of a file are its owner's to change,
 /// wherever it lies; so is whether a path exists everybody's to ask.
-fn record(user: StepUser, is_whole: bool, enforcement: &mut Enforcement) {
-    let owns_nothing = user.is_mapped();
+fn record(request: &SandboxRequest, is_whole: bool, enforcement: &mut Enforcement) {
+    let user = request.user;
+    // The copy of a git directory is its own.
+    let owns_nothing =
+        |control| user.is_mapped() && !(control == Control::GitReadOnly && git_is_inside(&request.frame));
     let kept = "Landlock: nothing outside of the copy, its home and its scratch directory can be written";
     for control in [Control::ReadOnlyRoot, Control::GitReadOnly] {
-        match (is_whole, owns_nothing) {
+        match (is_whole, owns_nothing(control)) {
             (true, true) => enforcement.enforced(control, kept),
             (true, false) => enforcement.not_enforced(
                 control,
