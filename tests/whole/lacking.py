@@ -6,6 +6,7 @@ A LACK is one of
 
     CALL=ERRNO              the kernel answers the system call with that error
     CALL:NUMBER&MASK=ERRNO  only where the argument of that number has one of these bits
+    CALL:NUMBER@VALUE=ERRNO only where it is that
     mask:PATH               PATH cannot be seen, as where a container masks it
     namespaces              no further user namespace can be made
 
@@ -21,11 +22,11 @@ import sys
 # By machine: the number that seccomp knows it by, and those of the calls.
 MACHINES = {
     "x86_64": (0xC000003E, {
-        "clone3": 435, "keyctl": 250, "landlock_add_rule": 445, "landlock_create_ruleset": 444,
+        "clone3": 435, "fsconfig": 431, "keyctl": 250, "landlock_add_rule": 445, "landlock_create_ruleset": 444,
         "landlock_restrict_self": 446, "mount_setattr": 442, "seccomp": 317, "sethostname": 170, "unshare": 272,
     }),
     "aarch64": (0xC00000B7, {
-        "clone3": 435, "keyctl": 219, "landlock_add_rule": 445, "landlock_create_ruleset": 444,
+        "clone3": 435, "fsconfig": 431, "keyctl": 219, "landlock_add_rule": 445, "landlock_create_ruleset": 444,
         "landlock_restrict_self": 446, "mount_setattr": 442, "seccomp": 277, "sethostname": 161, "unshare": 97,
     }),
 }
@@ -52,10 +53,10 @@ def refusal(lack, numbers):
     last = (RETURN, 0, 0, ERRNO | getattr(errno, answer))
     if not test:
         return [(EQUAL, 0, 1, numbers[name]), last]
-    argument, mask = test.split("&")
+    (argument, value), compare = (test.split("&"), ANY_BIT) if "&" in test else (test.split("@"), EQUAL)
     low_half = ARGUMENTS_AT + 8 * int(argument)
     return [
-        (EQUAL, 0, 4, numbers[name]), (LOAD, 0, 0, low_half), (ANY_BIT, 0, 1, int(mask, 0)), last,
+        (EQUAL, 0, 4, numbers[name]), (LOAD, 0, 0, low_half), (compare, 0, 1, int(value, 0)), last,
         (LOAD, 0, 0, NUMBER_AT),
     ]
 

@@ -125,7 +125,7 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     let state_dir = installation::state_dir(&args.state, caller)?;
     let engine = engine::open(&args.state, operator, caller, screen)?;
     let report = engine.doctor(&repo).await.map_err(engine_error)?;
-    let record = record(report, Demand { mode, tolerated }, &repo, &state_dir);
+    let record = record(report, &Demand { mode, tolerated }, &repo, &state_dir);
     match args.format {
         Format::Human => screen.out(&render(&record)),
         Format::Json => screen.out_json(&record)?,
@@ -139,7 +139,7 @@ struct Demand {
     tolerated: Tolerated,
 }
 
-fn record(report: DoctorReport, demand: Demand, repo: &Path, state_dir: &Path) -> DoctorRecord {
+fn record(report: DoctorReport, demand: &Demand, repo: &Path, state_dir: &Path) -> DoctorRecord {
     let (reach, missing) = (Reach::of(&report), missing(&report.enforcement));
     let has_all = report.enforcement.missing().all(|(control, _)| demand.tolerated.contains(control));
     DoctorRecord {

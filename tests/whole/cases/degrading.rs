@@ -36,6 +36,8 @@ pub(super) const CASES: &[Case] = &[
     case("degrading::without_a_host_name_of_its_own", without_host_name).needs(NEEDS_PYTHON),
     case("degrading::without_keyrings_nothing_is_missing", without_keyrings).needs(NEEDS_PYTHON),
     case("degrading::without_clone3_there_is_no_control_group_at_most", without_clone3).needs(NEEDS_PYTHON),
+    case("degrading::without_overlays", without_overlays).needs(NEEDS_PYTHON),
+    case("", without_overlays).needs(NEEDS_PYTHON).unprivileged("degrading::without_overlays_as_a_user"),
     case("degrading::without_mount_setattr_nothing_runs", without_mount_setattr).needs(NEEDS_PYTHON),
     case("", with_proc_masked).needs(NEEDS_PYTHON).unprivileged("degrading::with_parts_of_proc_masked"),
     case("", without_namespaces).needs(NEEDS_PYTHON).unprivileged("degrading::without_namespaces"),
@@ -271,6 +273,12 @@ fn without_clone3(env: &TestEnvironment) {
     let held = |control: &str| repo.step("it")["enforcement"][control]["mechanism"].to_string();
     let by_group = held("pids_limit").contains("cgroup");
     assert_eq!(by_group, missing.is_empty(), "a group that it is not in holds nothing: {}", held("pids_limit"));
+}
+
+/// A kernel whose overlayfs takes no flag, and so not the one that an ordinary user needs.
+fn without_overlays(env: &TestEnvironment) {
+    let lack = Lack { lacks: &["fsconfig:1@0=EINVAL"], filters: 1, control: "layer", hint: "overlayfs" };
+    assert_eq!(degrades(env, &lack).into_iter().filter(|control| control != "cgroup").count(), 1, "nothing else");
 }
 
 fn without_mount_setattr(env: &TestEnvironment) {

@@ -7,9 +7,10 @@ use std::path::Path;
 use proctor_core::enforcement::Control;
 
 use super::Outer;
+use crate::error::or_with_less;
 use crate::helper::copied::{Copied, Copy, Sources, hollow};
 use crate::helper::copy;
-use crate::helper::failure::{Failure, refuse};
+use crate::helper::failure::{Failure, refuse, refused};
 use crate::helper::mounts::{self, NODEV, NOSUID};
 use crate::space::UPPER;
 use crate::wire::Claim;
@@ -26,6 +27,7 @@ impl Outer<'_> {
                 self.unmapped.get_or_insert((message, hint));
                 Ok(())
             }
+            Err(Failure::Refused { control, message, hint }) => Err(refused(control, message, or_with_less(&hint))),
             other => other,
         }
     }
@@ -57,6 +59,9 @@ impl Outer<'_> {
                 let without = if left_out > 0 { format!(" without {left_out} entries") } else { String::new() };
                 self.enforcement.not_enforced_unless(Control::Layer, format!("{instead}{without} ({message})"), hint);
                 Ok((room, Some(copied)))
+            }
+            Err(Failure::Refused { control: Control::Layer, message, hint }) if !self.may_copy() => {
+                Err(refused(Control::Layer, message, or_with_less(&hint)))
             }
             other => other.map(|room| (room, None)),
         }
