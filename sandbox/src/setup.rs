@@ -66,6 +66,10 @@ pub enum SetupOp {
     /// Make everything that is mounted read-only, without devices and set-id programs; the place
     /// for layers, which gets hidden, stays writable.
     ReadOnlyRoot,
+    /// Hold what is needed of the host's `/proc`: PID 1 is going to mount its own over it.
+    HoldProc,
+    /// Wait until the helper has made everything read-only.
+    AwaitReadOnlyRoot,
     /// Mount the one tmpfs on which all scratch directories lie.
     Scratch,
     /// Write a passwd and a group file with two lines each, and put them in place.
@@ -263,11 +267,7 @@ pub fn setup_ops(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
 
 /// What can be done before the command is known.
 pub(crate) fn prepare_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
-    let mut ops = namespaces(frame, user);
-    ops.extend(clones(frame, host, user));
-    ops.push(SetupOp::HoldTree { repo: frame.repo.clone(), mapped: user.is_mapped() });
-    // Before anything of ours is mounted: what comes later stays as we make it.
-    ops.push(SetupOp::ReadOnlyRoot);
+    let mut ops = namespaces(user);
     ops.extend(init(frame, user));
     ops.extend(beside(frame, host, user));
     ops
@@ -310,7 +310,7 @@ fn below(git: &Path, repo: &Path) -> Option<RelPath> {
     git.strip_prefix(repo).ok().and_then(|path| RelPath::new(path.to_str()?).ok())
 }
 
-fn namespaces(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
+fn namespaces(user: StepUser) -> Vec<SetupOp> {
     let own = !user.steps_down();
     let mut ops = vec![
         // First of all: from inside the new namespaces we have no power over the run's.
@@ -323,8 +323,8 @@ fn namespaces(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
     ops.extend([
         // Before the first mount.
         SetupOp::MakePrivate,
-        // In the mount namespace that the overlay is going to see.
-        SetupOp::RefuseSubmounts { repo: frame.repo.clone() },
+        // While /proc is the host's.
+        SetupOp::HoldProc,
     ]);
     ops
 }
@@ -410,8 +410,17 @@ pub(crate) fn resolver<'a>(frame: &Frame, host: &'a Host) -> Option<&'a Path> {
 
 /// What hides and what appears.
 fn beside(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
-    // Before the covers: it is mounted on a directory that one of them covers.
-    let mut ops = vec![SetupOp::Scratch];
+    // In the mount namespace that the overlay is going to see.
+    let mut ops = vec![SetupOp::RefuseSubmounts { repo: frame.repo.clone() }];
+    ops.extend(clones(frame, host, user));
+    ops.extend([
+        SetupOp::HoldTree { repo: frame.repo.clone(), mapped: user.is_mapped() },
+        // Before anything of ours is mounted: what comes later stays as we make it. PID 1 waits for
+        // it, at the same words.
+        SetupOp::ReadOnlyRoot,
+        // Before the covers: it is mounted on a directory that one of them covers.
+        SetupOp::Scratch,
+    ]);
     let covers = covers(frame, host, user);
     let hidden = covers.iter().filter_map(SetupOp::covered).map(Path::to_owned).chain([frame.repo.clone()]).collect();
     ops.extend(covers);
@@ -436,13 +445,16 @@ fn init(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
         SetupOp::CgroupNamespace,
         SetupOp::OwnNamespaces { network: own_network },
         SetupOp::Hostname,
+    ];
+    ops.extend(own_network.then_some(SetupOp::Loopback));
+    ops.extend([
+        // Or else what is mounted next would become read-only with it.
+        SetupOp::AwaitReadOnlyRoot,
         // Only a member of the new PID namespace can mount the right /proc.
         SetupOp::Proc,
-    ];
-    if own_network {
-        // The kernel lets the owner of a network namespace mount its /sys, and nobody else.
-        ops.extend([SetupOp::Sys, SetupOp::Loopback]);
-    }
+    ]);
+    // The kernel lets the owner of a network namespace mount its /sys, and nobody else.
+    ops.extend(own_network.then_some(SetupOp::Sys));
     ops.extend([SetupOp::MaskKernelFiles { fresh_sys: own_network }, SetupOp::NewKeyring]);
     // After the last mount: root's mounts stay out of the step's power for good.
     ops.extend(user.steps_down().then_some(SetupOp::StepDown { uid: user.uid(), gid: user.gid() }));
@@ -542,6 +554,7 @@ impl SetupOp {
             Self::JoinCgroup
             | Self::CgroupNamespace
             | Self::OwnNamespaces { .. }
+            | Self::AwaitReadOnlyRoot
             | Self::Hostname
             | Self::Proc
             | Self::Sys
@@ -554,7 +567,12 @@ impl SetupOp {
             | Self::Undumpable
             | Self::SyscallFilter
             | Self::AwaitCommand => Stage::Init,
-            Self::Scratch
+            Self::RefuseSubmounts { .. }
+            | Self::CloneDevices
+            | Self::Clone { .. }
+            | Self::HoldTree { .. }
+            | Self::ReadOnlyRoot
+            | Self::Scratch
             | Self::Cover { .. }
             | Self::Dev
             | Self::GitConfig { .. }
@@ -624,6 +642,8 @@ impl fmt::Display for SetupOp {
             Self::Overlay { repo } => {
                 write!(f, "overlay of {}, the layers below and the step's own, at its own path", repo.display())
             }
+            Self::HoldProc => write!(f, "hold the host's table of mounts and of Unix sockets"),
+            Self::AwaitReadOnlyRoot => write!(f, "wait until / is read-only"),
             Self::Scratch => write!(f, "mount one tmpfs for all scratch directories"),
             Self::ScratchSize { bytes: Limit::Max(bytes) } => write!(f, "bound the scratch directories: {bytes} bytes"),
             Self::ScratchSize { bytes: Limit::Unlimited } => write!(f, "leave the scratch directories as they are"),
@@ -752,6 +772,23 @@ join the run's user and mount namespace
 new namespaces: user, mount, pid
 map user 1001 and group 1001 to themselves
 make all mounts private
+hold the host's table of mounts and of Unix sockets
+start PID 1
+enter the control group of this attempt
+see no control group above it
+new namespaces: ipc, uts, net
+host name `localhost`
+set the loopback device up
+wait until / is read-only
+mount a fresh /proc
+mount a fresh /sys, read-only
+mask what /proc and /sys show of the host
+leave the caller's keyrings
+drop all capabilities
+set no_new_privs
+make PID 1 unreadable
+refuse system calls that no check needs
+wait for the command
 refuse file systems mounted below /home/u/src/r
 take null, zero, full, random, urandom, tty of /dev
 take /home/u/src/r/.git for /home/u/src/r/.git (git, read-only)
@@ -760,21 +797,6 @@ take /home/u/.cargo/registry for /home/u/.cargo/registry (tool, read-only)
 take /home/u/.state/c for /home/u/src/r/target (cache, writable)
 take /home/u/src/r and the place for layers
 make / read-only, nosuid, nodev, with all mounts below it
-start PID 1
-enter the control group of this attempt
-see no control group above it
-new namespaces: ipc, uts, net
-host name `localhost`
-mount a fresh /proc
-mount a fresh /sys, read-only
-set the loopback device up
-mask what /proc and /sys show of the host
-leave the caller's keyrings
-drop all capabilities
-set no_new_privs
-make PID 1 unreadable
-refuse system calls that no check needs
-wait for the command
 mount one tmpfs for all scratch directories
 hide /home
 empty home directory /home/u

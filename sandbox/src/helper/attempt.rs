@@ -85,7 +85,7 @@ pub(super) fn demand(enforcement: &Enforcement, request: &SandboxRequest) -> Res
 
 const ASK_THE_DOCTOR: &str = "run `proctor doctor`";
 
-/// Lets PID 1 go on.
+/// Lets PID 1 go on: first at all, then to its mounts.
 pub(super) const GO: &[u8] = b"go";
 
 pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Vec<OwnedFd>) -> Result<(), Failure> {
@@ -165,7 +165,8 @@ fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'
     } else if let Some(channel) = &words.channel {
         // PID 1 may have died already; its end is seen below.
         drop(wire::forward(channel.as_fd(), GO));
-        if let Err(failure) = outer.work_beside() {
+        let ready = || drop(wire::forward(channel.as_fd(), GO));
+        if let Err(failure) = outer.work_beside(ready) {
             words.refuse(control, &pidfd, failure)?;
         }
     }

@@ -133,6 +133,7 @@ pub(super) fn apply(prepared: &mut Prepared<'_>, op: &SetupOp) -> Done {
         SetupOp::Hostname => {
             rustix::system::sethostname(HOSTNAME.as_bytes()).map_err(refuse(Control::UtsNamespace, "set the host name"))
         }
+        SetupOp::AwaitReadOnlyRoot => wait_for_go(prepared),
         SetupOp::Proc => mount_proc(prepared),
         SetupOp::Sys => mount_sys(),
         SetupOp::MaskKernelFiles { fresh_sys } => mask_kernel_files(prepared, *fresh_sys),
@@ -154,7 +155,8 @@ fn die_with_the_helper() -> Done {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(internal("bind PID 1 to its helper"))
 }
 
-/// The helper tells the daemon of us before it lets us go on; its end reads as no word at all.
+/// The helper tells the daemon of us before it lets us go on, and later that it is time for our
+/// mounts; its end reads as no word at all.
 pub(super) fn wait_for_go(prepared: &Prepared<'_>) -> Done {
     match wire::recv_packet(prepared.channel.as_fd()) {
         Ok(Some((bytes, _))) if bytes == GO => Ok(()),

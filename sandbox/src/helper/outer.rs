@@ -5,7 +5,7 @@ mod fallback;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -56,6 +56,7 @@ pub(super) struct Outer<'a> {
 
 /// What of the host's /proc is still needed.
 struct Held {
+    mounts: fs::File,
     sockets: fs::File,
     descriptors: OwnedFd,
 }
@@ -109,11 +110,14 @@ impl<'a> Outer<'a> {
         tolerate(&mut self.enforcement, self.request, op, done)
     }
 
-    /// Hides and shows, while PID 1 is at its own operations.
-    pub(super) fn work_beside(&mut self) -> Done {
+    /// Hides and shows, while PID 1 is at its own operations; says when the root is read-only.
+    pub(super) fn work_beside(&mut self, ready: impl Fn()) -> Done {
         for op in self.request.ops.iter().filter(|op| op.stage() == Stage::Beside) {
             let done = self.apply(op);
             self.tolerate(op, done)?;
+            if matches!(op, SetupOp::ReadOnlyRoot) {
+                ready();
+            }
         }
         Ok(())
     }
@@ -140,7 +144,8 @@ impl<'a> Outer<'a> {
             SetupOp::Unshare { user } => self.unshare(*user),
             SetupOp::MapUser { uid, gid } => self.map_user(*uid, *gid),
             SetupOp::MakePrivate => self.make_private(),
-            SetupOp::RefuseSubmounts { repo } => refuse_submounts(repo),
+            SetupOp::HoldProc => self.hold_proc(),
+            SetupOp::RefuseSubmounts { repo } => self.refuse_submounts(repo),
             SetupOp::CloneDevices => self.clone_devices(),
             SetupOp::Clone { source, at, kind } => self.clone(source, at, *kind),
             SetupOp::HoldTree { repo, mapped } => self.hold_tree(repo, *mapped),
@@ -228,6 +233,28 @@ impl<'a> Outer<'a> {
         // Or else its owner, who may be the step, could change its mode.
         mounts::set(file.as_fd(), RDONLY | NOSUID | NODEV)?;
         Ok(file)
+    }
+
+    fn hold_proc(&mut self) -> Done {
+        let hold = || {
+            Ok::<_, io::Error>(Held {
+                mounts: fs::File::open("/proc/self/mountinfo")?,
+                sockets: fs::File::open("/proc/net/unix")?,
+                descriptors: mounts::open_dir(Path::new("/proc/self/fd"))?,
+            })
+        };
+        self.held = Some(hold().map_err(internal("hold what is needed of /proc"))?);
+        Ok(())
+    }
+
+    /// Overlay clones its lower mount without what is mounted below it: a step would see other
+    /// files than a person does.
+    fn refuse_submounts(&self, repo: &Path) -> Done {
+        let control = Control::Layer;
+        let mut table = Vec::with_capacity(USUAL_TABLE);
+        let mut file = &self.held()?.mounts;
+        file.read_to_end(&mut table).map_err(refuse(control, "read the table of mounts"))?;
+        refuse_mounts_below(repo, &table)
     }
 
     fn held(&self) -> Result<&Held, Failure> {
@@ -337,7 +364,6 @@ impl<'a> Outer<'a> {
             mounts::open_plain(repo).map_err(refuse(Control::Layer, what))?
         };
         self.tree = Some(Tree { space, repo: repo_fd, scaffold: None });
-        self.held = Some(hold_proc().map_err(internal("hold what is needed of /proc"))?);
         Ok(())
     }
 
@@ -639,11 +665,11 @@ fn listed(paths: &[&Path]) -> String {
     names.join(", ")
 }
 
-/// Overlay clones its lower mount without what is mounted below it: a step would see other files
-/// than a person does.
-fn refuse_submounts(repo: &Path) -> Done {
+/// The table of mounts of an ordinary host, in bytes.
+const USUAL_TABLE: usize = 16 << 10;
+
+fn refuse_mounts_below(repo: &Path, table: &[u8]) -> Done {
     let control = Control::Layer;
-    let table = fs::read("/proc/self/mountinfo").map_err(refuse(control, "read the table of mounts"))?;
     let points = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
     let below = points.map(unescape).find(|point| point != repo && point.starts_with(repo));
     match below {
@@ -741,10 +767,6 @@ fn set_lowers_in_one(fs: &OwnedFd, layers: &[BorrowedFd<'_>]) -> io::Result<()> 
 
 fn path_of(dir: BorrowedFd<'_>) -> String {
     dir.as_raw_fd().to_string()
-}
-
-fn hold_proc() -> io::Result<Held> {
-    Ok(Held { sockets: fs::File::open("/proc/net/unix")?, descriptors: mounts::open_dir(Path::new("/proc/self/fd"))? })
 }
 
 /// By descriptor; by its name in /proc where the kernel (before 6.13) knows only paths. Neither
