@@ -50,11 +50,16 @@ pub(crate) fn of_verdict(verdict: Verdict) -> Style {
 
 /// `error: message`, and a `hint:` line for each thing that can be done.
 pub(crate) fn error(message: &str, hints: &[String]) -> String {
-    let mut text = format!("{} {message}\n", paint(BAD, "error:"));
-    for hint in hints {
-        text.push_str(&format!("{} {hint}\n", paint(HINT, "hint:")));
-    }
-    text
+    format!("{} {message}\n", paint(BAD, "error:")) + &lines_of(hints)
+}
+
+/// `warning: message`, and a `hint:` line for each thing that can be done.
+pub(crate) fn warning_with(message: &str, hints: &[String]) -> String {
+    warning(message) + &lines_of(hints)
+}
+
+fn lines_of(hints: &[String]) -> String {
+    hints.iter().map(|hint| format!("{} {hint}\n", paint(HINT, "hint:"))).collect()
 }
 
 /// `warning: message`.

@@ -101,6 +101,8 @@ pub(crate) struct FindingRecord {
     pub message: String,
     /// How to mend it.
     pub hint: String,
+    /// Whether no step runs here because of it.
+    pub refuses: bool,
 }
 
 /// Sets a sandbox up once, and says what came of it: code 0 where a step can run, 5 where not.
@@ -140,7 +142,7 @@ struct Demand {
 }
 
 fn record(report: DoctorReport, demand: &Demand, repo: &Path, state_dir: &Path) -> DoctorRecord {
-    let (reach, missing) = (Reach::of(&report), missing(&report.enforcement));
+    let (reach, missing) = (Reach::of(&report), missing(&report.enforcement, &demand.tolerated));
     let has_all = report.enforcement.missing().all(|(control, _)| demand.tolerated.contains(control));
     DoctorRecord {
         ready: reach != Reach::Refused && has_all,
@@ -156,16 +158,17 @@ fn record(report: DoctorReport, demand: &Demand, repo: &Path, state_dir: &Path) 
     }
 }
 
-fn missing(enforcement: &Enforcement) -> Vec<FindingRecord> {
+fn missing(enforcement: &Enforcement, tolerated: &Tolerated) -> Vec<FindingRecord> {
     let of = |(control, reason): (Control, &str)| {
         let hint = enforcement.hint(control).unwrap_or_default().to_owned();
-        FindingRecord { control: Some(control), message: reason.to_owned(), hint }
+        let refuses = !tolerated.contains(control);
+        FindingRecord { control: Some(control), message: reason.to_owned(), hint, refuses }
     };
     enforcement.missing().map(of).collect()
 }
 
 fn finding(finding: Finding) -> FindingRecord {
-    FindingRecord { control: finding.control, message: finding.message, hint: finding.hint }
+    FindingRecord { control: finding.control, message: finding.message, hint: finding.hint, refuses: true }
 }
 
 fn render(record: &DoctorRecord) -> String {
@@ -176,7 +179,8 @@ fn render(record: &DoctorRecord) -> String {
     for finding in &record.findings {
         let control = finding.control.map(|control| format!("{}: ", control.as_str())).unwrap_or_default();
         let hints: Vec<String> = Some(shown(&finding.hint)).filter(|hint| !hint.is_empty()).into_iter().collect();
-        text.push_str(&style::error(&format!("{control}{}", shown(&finding.message)), &hints));
+        let render = if finding.refuses { style::error } else { style::warning_with };
+        text.push_str(&render(&format!("{control}{}", shown(&finding.message)), &hints));
     }
     text.push_str(&facts(record));
     text.push_str(&verdict(record));
@@ -219,4 +223,49 @@ fn facts(record: &DoctorRecord) -> String {
         ("reach", record.reach.words()),
     ];
     rows.iter().map(|(label, value)| format!("{} {value}\n", paint(DIM, format!("{label:<13}")))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(missing: &[Control]) -> DoctorReport {
+        let mut enforcement = Enforcement::default();
+        Control::ALL.into_iter().for_each(|control| enforcement.enforced(control, "x"));
+        missing.iter().for_each(|control| enforcement.not_enforced_unless(*control, "no", "mend it"));
+        let control_groups = Ok("cgroup v2".to_owned());
+        DoctorReport { root: false, user: None, control_groups, enforcement, findings: Vec::new() }
+    }
+
+    fn judged(report: DoctorReport, mode: SandboxMode, tolerated: Tolerated) -> DoctorRecord {
+        super::record(report, &Demand { mode, tolerated }, Path::new("/r"), Path::new("/s"))
+    }
+
+    #[test]
+    fn what_is_missing_says_what_the_machine_is_enough_for() {
+        let cases: [(&[Control], Reach, bool); 3] = [
+            (&[], Reach::Full, true),
+            (&[Control::Cgroup], Reach::FullWithoutCgroup, true),
+            (&[Control::Cgroup, Control::Landlock], Reach::Degraded, false),
+        ];
+        for (missing, reach, ready) in cases {
+            let strict = judged(report(missing), SandboxMode::Strict, Tolerated::default());
+            assert_eq!((strict.reach, strict.ready, strict.findings.len()), (reach, ready, missing.len()));
+            assert_eq!(strict.findings.iter().all(|finding| !finding.refuses), ready);
+            let least = judged(report(missing), SandboxMode::BestEffort, Tolerated::everything());
+            assert!(least.ready, "{missing:?}");
+        }
+        assert!(!judged(report(&[Control::Cgroup]), SandboxMode::Strict, Tolerated::from_iter([])).ready);
+    }
+
+    #[test]
+    fn a_machine_on_which_nothing_runs_is_never_enough() {
+        let finding = Finding { control: None, message: "no".to_owned(), hint: String::new() };
+        let refused = DoctorReport { findings: vec![finding], ..report(&[]) };
+        let silent = DoctorReport { enforcement: Enforcement::default(), ..report(&[]) };
+        for report in [refused, silent] {
+            let record = judged(report, SandboxMode::BestEffort, Tolerated::everything());
+            assert_eq!((record.reach, record.ready), (Reach::Refused, false));
+        }
+    }
 }
