@@ -405,7 +405,8 @@ fn wait_for_command(
 fn instructed(prepared: &mut Prepared<'_>) -> io::Result<Warden> {
     let Some((mut go, _)) = wire::recv_document::<Go>(prepared.channel.as_fd())? else { std::process::exit(1) };
     take_over(prepared, &mut go);
-    Ok(Warden::new(&go.claim))
+    let is_own = prepared.enforcement.holds(Control::PrivateProc);
+    Ok(if is_own { Warden::new(&go.claim) } else { Warden::among_others(&go.claim) })
 }
 
 /// What a process that the kernel ends for us dies of.

@@ -38,7 +38,7 @@ pub(super) fn of_this() -> io::Result<BTreeSet<i32>> {
         }
     }
     let mut found = BTreeSet::new();
-    let mut waiting = vec![rustix::process::getpid().as_raw_pid()];
+    let mut waiting = vec![own_number()?];
     while let Some(next) = waiting.pop() {
         for child in children.get(&next).into_iter().flatten() {
             if found.insert(*child) {
@@ -47,6 +47,13 @@ pub(super) fn of_this() -> io::Result<BTreeSet<i32>> {
         }
     }
     Ok(found)
+}
+
+/// The number of this process as /proc has it: another than its own where that /proc is of an outer
+/// PID namespace.
+fn own_number() -> io::Result<i32> {
+    let link = std::fs::read_link("/proc/self")?;
+    link.to_str().and_then(|number| number.parse().ok()).ok_or_else(|| io::Error::other("/proc/self is no number"))
 }
 
 /// The fourth field of a stat line, the name in parentheses being the second and of any

@@ -35,6 +35,8 @@ pub(super) struct Warden {
     /// Seconds.
     cpu: Option<u64>,
     whose: Whose,
+    /// Whether the segments of System V are the step's alone.
+    own_segments: bool,
     last: Instant,
 }
 
@@ -48,24 +50,29 @@ enum Whose {
 }
 
 impl Warden {
-    /// For PID 1 of a namespace.
+    /// For PID 1 of a namespace whose /proc is its own.
     pub(super) fn new(claim: &Claim) -> Self {
-        Self::of(claim, Whose::Namespace)
+        Self::of(claim, Whose::Namespace, true)
     }
 
-    /// For a process that sees others than the step's.
+    /// For PID 1 of a namespace that sees the /proc of another.
+    pub(super) fn among_others(claim: &Claim) -> Self {
+        Self::of(claim, Whose::Kin, true)
+    }
+
+    /// For a process without any namespace of its own.
     pub(super) fn of_kin(claim: &Claim) -> Self {
-        Self::of(claim, Whose::Kin)
+        Self::of(claim, Whose::Kin, false)
     }
 
-    fn of(claim: &Claim, whose: Whose) -> Self {
+    fn of(claim: &Claim, whose: Whose, own_segments: bool) -> Self {
         let bounded = |limit| match limit {
             Limit::Max(most) => Some(most),
             Limit::Unlimited => None,
         };
         let limits = claim.command.limits;
         let memory = if claim.held.memory.is_some() { None } else { bounded(limits.memory) };
-        Self { memory, cpu: bounded(limits.cpu_seconds), whose, last: Instant::now() }
+        Self { memory, cpu: bounded(limits.cpu_seconds), whose, own_segments, last: Instant::now() }
     }
 
     /// How long PID 1 may wait for something else; `None` without end.
@@ -90,7 +97,10 @@ impl Warden {
         }
         self.last = Instant::now();
         // What cannot be read has ended meanwhile.
-        let sum = Sum::of_all(self.whose, self.memory.is_some()).unwrap_or_default();
+        let mut sum = Sum::of_all(self.whose, self.memory.is_some()).unwrap_or_default();
+        if self.memory.is_some() && self.own_segments {
+            sum.bytes += read("sysvipc", "shm").as_deref().map(shared_bytes).unwrap_or_default();
+        }
         let above = |limit: Option<u64>, used: u64| limit.is_some_and(|most| used > most);
         if above(self.memory, sum.bytes) {
             return Some(LimitKind::Memory);
@@ -123,10 +133,6 @@ impl Sum {
         }
         if memory {
             sum.bytes += unmapped.bytes;
-        }
-        // Segments of System V are everybody's who shares the IPC namespace.
-        if memory && whose == Whose::Namespace {
-            sum.bytes += read("sysvipc", "shm").as_deref().map(shared_bytes).unwrap_or_default();
         }
         Ok(sum)
     }

@@ -293,6 +293,19 @@ const MASKED_PROC: [&str; 2] = ["mask:/proc/interrupts", "mask:/proc/timer_list"
 fn with_proc_masked(env: &TestEnvironment) {
     let lack = Lack { lacks: &MASKED_PROC, filters: 0, control: "private_proc", hint: "systempaths" };
     degrades(env, &lack);
+    sums_are_the_steps(env);
+}
+
+/// Limits are of the step, however many other processes that /proc shows.
+fn sums_are_the_steps(env: &TestEnvironment) {
+    let hold = |mebibytes| format!("import time; held = b'x' * ({mebibytes} << 20); time.sleep(0.3); print('had it')");
+    let repo = env.repo_at("sums", &Spec::of_script("true"));
+    let limits = ["exec", "--sandbox=best-effort", "--memory", "100MiB", "--cpu-seconds", "60", "--"];
+    for (program, code) in [(hold(40), 0), ("import os\nos.fork()\n".to_owned() + &hold(70), 1)] {
+        let arguments = [&limits[..], &["python3", "-c", &program]].concat();
+        let ran = through(env, &repo, &lacking(&MASKED_PROC), &arguments).exits(code);
+        assert_eq!(ran.stderr.contains("its limit"), code != 0, "{ran}");
+    }
 }
 
 /// Nothing of ours is between the step and the host then but Landlock, seccomp and modes.
