@@ -1,5 +1,6 @@
 """What a step can see for itself of its sandbox, as one JSON object: the name of a control, and whether
-it holds. What cannot be told from inside is left out; `namespaces` is for who stands outside.
+it holds. What cannot be told from inside is left out; `namespaces` is for who stands outside, and
+`foreign` has what could be read or changed of processes that are not the step's.
 
     python3 -c "$(cat seen.py)" FILTERS SECRET SOCKET
 
@@ -77,6 +78,24 @@ def processes():
     return [name for name in os.listdir("/proc") if name.isdigit()]
 
 
+def foreign():
+    """Files of other processes that let this one read secrets or change something."""
+    own = {os.readlink("/proc/self"), status["PPid"].strip()}
+    others = [f"/proc/{number}" for number in processes() if number not in own]
+    secret_files = [f"{other}/{name}" for other in others for name in ["environ", "mem", "maps"]]
+    read = [path for path in secret_files if answers(lambda: open(path, "rb").close()) == 0 and readable(path)]
+    settings = [f"{other}/oom_score_adj" for other in others]
+    return read + [path for path in settings if answers(lambda: open(path, "r+").close()) == 0]
+
+
+def readable(path):
+    try:
+        with open(path, "rb") as file:
+            return bool(file.read(1))
+    except OSError:
+        return False
+
+
 def listed(path):
     """The names in a directory; nothing where they cannot be had."""
     try:
@@ -108,4 +127,4 @@ seen = {
     "syscall_filter": int(status["Seccomp_filters"]) == outer_filters + 1,
     "uts": socket.gethostname() == "localhost",
 }
-print(json.dumps({"controls": seen, "namespaces": namespaces}))
+print(json.dumps({"controls": seen, "foreign": foreign()[:9], "namespaces": namespaces}))

@@ -80,6 +80,7 @@ struct Lack<'a> {
 #[derive(Deserialize)]
 struct Seen {
     controls: BTreeMap<String, bool>,
+    foreign: Vec<String>,
     namespaces: BTreeMap<String, String>,
 }
 
@@ -121,6 +122,7 @@ fn honest(repo: &Repo<'_>) -> Vec<String> {
     let step = repo.step("it");
     let output = step["stdout_preview"].as_str().expect("the schema says so");
     let seen: Seen = serde_json::from_str(output).unwrap_or_else(|error| panic!("{error}: {step:#}"));
+    assert_eq!(seen.foreign, [""; 0], "other processes are in its reach");
     let namespace = |(kind, link): (&String, &String)| {
         let here = std::fs::read_link(format!("/proc/self/ns/{kind}")).expect("a namespace of this process");
         let word = match kind.as_str() {
