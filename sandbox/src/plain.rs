@@ -147,7 +147,11 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 
 fn make_locked(parent: BorrowedFd<'_>, host: &Host) -> Result<(CString, OwnedFd), Errno> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    // Root's lie where others may walk: what a private directory kept from them must not be found here.
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let (own, next, random) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed), u64::from_ne_bytes(random));
+    let name = format!("{own}-{next}-{random:016x}");
     let name = CString::new(name).map_err(|_| Errno::INVAL)?;
     rustix::fs::mkdirat(parent, &name, Mode::RWXU)?;
     let dir = rustix::fs::openat(parent, &name, DIRECTORY, Mode::empty())?;
