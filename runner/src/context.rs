@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proctor_core::enforcement::Tolerated;
 use proctor_core::event::RunEvent;
@@ -33,6 +34,8 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     pub(crate) events: mpsc::Sender<RunEvent>,
     pub(crate) cancel: CancellationToken,
+    /// How many commands are still to come, as far as that is known.
+    pub(crate) to_come: AtomicUsize,
 }
 
 /// The tree that is verified.
@@ -99,6 +102,24 @@ impl Tree {
 }
 
 impl Context {
+    /// Has a sandbox wait for the next command, where one is still to come: it is prepared while
+    /// this one runs. Most commands of a run need the same; one that does not finds none.
+    pub(crate) fn prepare_for_the_next(self: &Arc<Self>, policy: &Policy) {
+        let fewer = |left: usize| left.checked_sub(1);
+        let left = self.to_come.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).unwrap_or(0);
+        // The one that has just begun is among them.
+        if left < 2 {
+            return;
+        }
+        let (context, policy) = (Arc::clone(self), policy.clone());
+        tokio::task::spawn_blocking(move || {
+            let facts = &context.tree.repository.facts;
+            if let Err(error) = context.launcher.warm(&context.space, facts, &policy, 1) {
+                tracing::debug!(%error, "no sandbox waits for the next command; it gets one of its own");
+            }
+        });
+    }
+
     /// What takes the caller's secrets out of all that is said and recorded.
     pub(crate) fn redactor(&self) -> &Redactor {
         &self.outputs.redactor

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use proctor_core::digest::Sha256Hex;
@@ -120,6 +121,7 @@ impl Engine {
         let context = self.context(repository, disk_of(&plan), tolerated, events, cancel).await?;
         guards::same_spec(&context.tree.snapshot, &file)?;
         guards::caches_hide_nothing(&context.tree.snapshot, &plan)?;
+        context.to_come.store(commands_of(&plan), Ordering::Relaxed);
         context.emit(started(&context, &plan, &facts)).await;
         let watch = tokio::spawn(announce_cancel(Arc::clone(&context)));
         let mut observed = self.observe(&context, &plan, &facts, &request).await;
@@ -326,6 +328,7 @@ impl Engine {
             sight,
             tree: Tree { ignored: IgnoreQuery::new(self.helper.clone(), path), repository, snapshot },
             clock: self.clock,
+            to_come: AtomicUsize::new(0),
             events,
             cancel,
         }))
@@ -387,6 +390,11 @@ fn repo_key(repo: &Path) -> String {
 fn isolates(plan: &Plan) -> bool {
     let steps = plan.skills.iter().flat_map(|skill| &skill.steps);
     steps.chain(plan.toolchain.iter().map(|check| &check.run)).any(|step| step.network == Network::Deny)
+}
+
+/// How many commands a run has at least, where nothing fails.
+fn commands_of(plan: &Plan) -> usize {
+    plan.toolchain.len() + plan.skills.iter().map(|skill| skill.steps.len()).sum::<usize>()
 }
 
 /// The layers of a run share one bound: that of its most demanding step.

@@ -11,11 +11,13 @@ use proctor_core::names::SkillName;
 use proctor_core::plan::{Determinism, PlannedSkill, PlannedStep};
 use proctor_core::tier::{self, Tier};
 use proctor_core::verdict::{self, Doubt};
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 
 use crate::context::Context;
 use crate::error::EngineError;
 use crate::request::StepReport;
-use crate::stack::Stack;
+use crate::stack::{Stack, Stacked};
 use crate::{record, step};
 
 /// One tree with a place for layers, in which any number of commands can run.
@@ -27,16 +29,21 @@ pub struct Session {
     stack: Stack,
     /// A command wrote to the worktree, so that the snapshot is of the past.
     spent: AtomicBool,
+    /// Layers that are being freed.
+    freeing: Mutex<JoinSet<()>>,
 }
+
+/// How many layers are freed at a time.
+const MOST_FREED: usize = 8;
 
 impl Session {
     pub(crate) fn new(context: Arc<Context>) -> Self {
         let stack = Stack::new(Arc::clone(&context.tree.snapshot));
-        Self { context, stack, spent: AtomicBool::new(false) }
+        Self { context, stack, spent: AtomicBool::new(false), freeing: Mutex::default() }
     }
 
     /// Runs one command exactly as a step would be run, on the tree as it is. Its layer is freed
-    /// before this returns.
+    /// meanwhile or soon after; no more than a few wait for that.
     ///
     /// # Errors
     /// An earlier command (`read_only: off`) changed the tree.
@@ -53,7 +60,7 @@ impl Session {
         if self.context.cancel.is_cancelled() {
             doubts.push((Doubt::Interrupted, "the command was interrupted".to_owned()));
         }
-        step::discard(run.layer).await;
+        self.free(run.layer).await;
         let facts = verdict::Facts {
             outcomes: vec![run.evidence.outcome],
             doubts: doubts.iter().map(|(doubt, _)| *doubt).collect(),
@@ -65,6 +72,16 @@ impl Session {
         let tier_reasons = record::tier_reasons([&evidence]);
         let tier = tier::effective(skill.declared_tier, &tier_reasons);
         Ok(StepReport { evidence, verdict, exit_code, tier, tier_reasons, doubts })
+    }
+
+    /// Frees a layer without waiting for it, unless too many wait already.
+    async fn free(&self, layer: Option<Arc<Stacked>>) {
+        let mut freeing = self.freeing.lock().await;
+        while freeing.try_join_next().is_some() {}
+        if freeing.len() >= MOST_FREED {
+            freeing.join_next().await;
+        }
+        freeing.spawn(step::discard(layer));
     }
 
     /// Has up to `wanted` sandboxes wait for commands like `step`, eight at most: such a command

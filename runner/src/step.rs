@@ -144,6 +144,7 @@ async fn try_once(
         }
     };
     laps.lap("spawn");
+    context.prepare_for_the_next(policy);
     let say = |reason| tell_end(context, skill, step, reason);
     let report = attempt::follow(running, step, &context.outputs, &context.cancel, say, &mut laps).await;
     let tried = conclude(context, stack, skill, step, report, upper).await;

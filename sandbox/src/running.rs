@@ -157,12 +157,10 @@ impl Running {
     /// Whether it waits for its command; `None` where it is of no use any more.
     pub(crate) fn is_prepared(&self) -> Option<bool> {
         let mut state = self.state();
-        loop {
-            match state.recv(self.control.as_fd()) {
-                Ok(Received::WouldBlock) => return Some(state.prepared),
-                // Nothing is to be reported before there is a command.
-                Ok(Received::Report(_) | Received::Closed) | Err(_) => return None,
-            }
+        match state.recv(self.control.as_fd()) {
+            Ok(Received::WouldBlock) => Some(state.prepared),
+            // Nothing is to be reported before there is a command.
+            Ok(Received::Report(_) | Received::Closed) | Err(_) => None,
         }
     }
 
