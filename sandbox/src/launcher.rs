@@ -98,13 +98,12 @@ impl Launcher {
         let frame = policy.frame();
         while let Some(prepared) = space.pool().take(&frame, upper.user()) {
             // One that died a moment ago is replaced.
-            if prepared.claim(claim()).is_ok() {
+            if claimed(&prepared, claim(), upper).is_ok() {
                 return Ok(prepared);
             }
         }
         let sandbox = self.prepare(space, frame, upper.user())?;
-        sandbox
-            .claim(claim())
+        claimed(&sandbox, claim(), upper)
             .map_err(|source| SandboxError::System { what: "cannot send the helper its command", source })?;
         Ok(sandbox)
     }
@@ -210,6 +209,13 @@ impl Launcher {
         }
         Ok((helper, control))
     }
+}
+
+fn claimed(sandbox: &Running, claim: Claim, upper: &Layer<Open>) -> io::Result<()> {
+    let holder = sandbox.end_fd()?;
+    sandbox.claim(claim)?;
+    holder.into_iter().for_each(|holder| upper.is_held_by(holder));
+    Ok(())
 }
 
 /// Starts what it is asked to, until nobody is left who could ask.

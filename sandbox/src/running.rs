@@ -154,6 +154,11 @@ impl Running {
         Ok(HeldLimits { memory: held.memory, pids: held.pids })
     }
 
+    /// A descriptor that tells the end of the helper; `None` where it has ended.
+    pub(crate) fn end_fd(&self) -> io::Result<Option<OwnedFd>> {
+        self.state().helper.as_ref().map(Helper::end_fd).transpose()
+    }
+
     /// Whether it waits for its command; `None` where it is of no use any more.
     pub(crate) fn is_prepared(&self) -> Option<bool> {
         let mut state = self.state();

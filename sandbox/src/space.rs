@@ -5,8 +5,8 @@ use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Stdio;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use proctor_core::enforcement::Tolerated;
@@ -88,6 +88,8 @@ pub struct Layer<S> {
     id: u32,
     user: StepUser,
     upper: OwnedFd,
+    /// The helper whose mounts hold what is in it, until that has ended.
+    holder: OnceLock<OwnedFd>,
     state: PhantomData<S>,
 }
 
@@ -146,7 +148,7 @@ impl RunSpace {
         let user = StepUser::choose(&self.0.host, repo)?;
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
         let upper = self.make_dirs(id, user, repo).map_err(SandboxError::system("cannot make a layer"))?;
-        Ok(Layer { space: self.clone(), id, user, upper, state: PhantomData })
+        Ok(Layer { space: self.clone(), id, user, upper, holder: OnceLock::new(), state: PhantomData })
     }
 
     /// `<id>/upper` with the mode of the repository's root (overlay shows that of the upper
@@ -223,11 +225,17 @@ impl<S> Layer<S> {
 }
 
 impl Layer<Open> {
+    /// Remembers the helper of its attempt.
+    pub(crate) fn is_held_by(&self, holder: OwnedFd) {
+        // A layer has one attempt.
+        drop(self.holder.set(holder));
+    }
+
     /// Declares that nobody writes it any more. Only after its attempt is gone: after
     /// [`Received::Closed`](crate::Received::Closed). Nothing is remounted.
     pub fn seal(self) -> Layer<Sealed> {
-        let Self { space, id, user, upper, .. } = self;
-        Layer { space, id, user, upper, state: PhantomData }
+        let Self { space, id, user, upper, holder, .. } = self;
+        Layer { space, id, user, upper, holder, state: PhantomData }
     }
 }
 
@@ -243,6 +251,11 @@ impl Layer<Sealed> {
     /// # Errors
     /// Something cannot be removed.
     pub fn discard(self) -> Result<(), SandboxError> {
+        // The kernel keeps what was removed for as long as an overlay holds it. A helper that hangs
+        // is killed by whoever buries it.
+        if let Some(holder) = self.holder.get() {
+            let _ = wait::readable(holder.as_fd(), wait::LAST_BREATH);
+        }
         let name = CString::new(self.id.to_string()).unwrap_or_default();
         remove_dir(self.space.0.dir.as_fd(), &name).map_err(SandboxError::system("cannot discard a layer"))
     }

@@ -48,6 +48,11 @@ impl Helper {
         }
     }
 
+    /// Another descriptor that tells its end.
+    pub(crate) fn end_fd(&self) -> io::Result<OwnedFd> {
+        self.pidfd.try_clone()
+    }
+
     /// Sends SIGKILL; one that is gone already is no error.
     pub(crate) fn kill(&mut self) -> io::Result<()> {
         self.child.kill()
