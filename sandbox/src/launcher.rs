@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 
+use proctor_core::plan::Limits;
 use rustix::pipe::PipeFlags;
 
 use crate::cgroup::{Entrance, Group, NoSeat, Seat};
@@ -88,22 +89,22 @@ impl Launcher {
         if foreign(upper.space()) || lowers.iter().any(|layer| foreign(layer.space())) {
             return Err(SandboxError::Protocol("a layer of another run was given".to_owned()));
         }
-        let claim = || Claim {
+        let claim = |sandbox: &Running| Claim {
             command: policy.command(),
             lowers: lowers.iter().map(|layer| layer.id()).collect(),
             upper: upper.id(),
-            held: HeldLimits::default(),
+            held: sandbox.held().clone(),
             ops: claim_ops(policy),
         };
         let frame = policy.frame();
         while let Some(prepared) = space.pool().take(&frame, upper.user()) {
             // One that died a moment ago is replaced.
-            if claimed(&prepared, claim(), upper).is_ok() {
+            if claimed(&prepared, &claim(&prepared), upper).is_ok() {
                 return Ok(prepared);
             }
         }
         let sandbox = self.prepare(space, frame, upper.user())?;
-        claimed(&sandbox, claim(), upper)
+        claimed(&sandbox, &claim(&sandbox), upper)
             .map_err(|source| SandboxError::System { what: "cannot send the helper its command", source })?;
         Ok(sandbox)
     }
@@ -147,6 +148,7 @@ impl Launcher {
 
     fn prepare(&self, space: &RunSpace, frame: Frame, user: StepUser) -> Result<Running, SandboxError> {
         let (group, entry) = self.group();
+        let limits = frame.limits;
         let (request, ended_by) = match space.as_plain() {
             Some(plain) => (Request::Plain(Box::new(plain.request(frame, &self.host, user, entry))), EndedBy::Helper),
             None => {
@@ -164,7 +166,16 @@ impl Launcher {
         let (helper, control) = self.start_helper(&request, &fds, their_stdout.into(), their_stderr.into())?;
         let reaper = Arc::clone(&self.reaper);
         drop(fds);
-        Running::new(Watched { helper, control, stdout, stderr, ended_by, group, reaper })
+        // While the helper is at its start.
+        let held = match group.as_ref().map(|group| hold(group, &limits)).transpose() {
+            Ok(held) => held.unwrap_or_default(),
+            Err(error) => {
+                drop(control);
+                self.reaper.take(Some(helper), group);
+                return Err(error);
+            }
+        };
+        Running::new(Watched { helper, control, stdout, stderr, ended_by, group, held, reaper })
     }
 
     fn group(&self) -> (Option<Group>, Entry) {
@@ -211,7 +222,13 @@ impl Launcher {
     }
 }
 
-fn claimed(sandbox: &Running, claim: Claim, upper: &Layer<Open>) -> io::Result<()> {
+fn hold(group: &Group, limits: &Limits) -> Result<HeldLimits, SandboxError> {
+    let system = |source| SandboxError::System { what: "cannot set the limits of a control group", source };
+    let held = group.limit(limits).map_err(system)?;
+    Ok(HeldLimits { memory: held.memory, pids: held.pids })
+}
+
+fn claimed(sandbox: &Running, claim: &Claim, upper: &Layer<Open>) -> io::Result<()> {
     let holder = sandbox.end_fd()?;
     sandbox.claim(claim)?;
     holder.into_iter().for_each(|holder| upper.is_held_by(holder));

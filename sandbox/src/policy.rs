@@ -51,6 +51,7 @@ impl Policy {
             tools: self.tools.clone(),
             caches: self.caches.clone(),
             tolerated: self.tolerated.clone(),
+            limits: self.limits,
         }
     }
 
@@ -71,6 +72,8 @@ pub(crate) struct Frame {
     pub(crate) tools: Vec<ToolMount>,
     pub(crate) caches: Vec<CacheMount>,
     pub(crate) tolerated: Tolerated,
+    /// The same for most commands of a run, so that they can be set before one comes.
+    pub(crate) limits: Limits,
 }
 
 /// What of a policy is the command's own.

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::evidence::Resources;
 use proctor_core::outcome::{LimitKind, StartFault};
-use proctor_core::plan::Limits;
 use rustix::net::Shutdown;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -28,6 +27,7 @@ pub struct Running {
     control: OwnedFd,
     state: Mutex<State>,
     group: Option<Group>,
+    held: HeldLimits,
     reaper: Arc<Reaper>,
 }
 
@@ -122,12 +122,13 @@ pub(crate) struct Watched {
     pub(crate) stderr: OwnedFd,
     pub(crate) ended_by: EndedBy,
     pub(crate) group: Option<Group>,
+    pub(crate) held: HeldLimits,
     pub(crate) reaper: Arc<Reaper>,
 }
 
 impl Running {
     pub(crate) fn new(watched: Watched) -> Result<Self, SandboxError> {
-        let Watched { helper, control, stdout, stderr, ended_by, group, reaper } = watched;
+        let Watched { helper, control, stdout, stderr, ended_by, group, held, reaper } = watched;
         rustix::io::ioctl_fionbio(&control, true).map_err(SandboxError::system("cannot set up the control socket"))?;
         let early = std::collections::VecDeque::new();
         let state = Mutex::new(State {
@@ -139,19 +140,17 @@ impl Running {
             init: None,
             early,
         });
-        Ok(Self { stdout, stderr, control, state, group, reaper })
+        Ok(Self { stdout, stderr, control, state, group, held, reaper })
     }
 
-    /// Gives the sandbox its command. What its control group can hold of the limits is set first.
-    pub(crate) fn claim(&self, mut claim: Claim) -> io::Result<()> {
-        claim.held = self.hold(&claim.command.limits)?;
-        wire::send_document(self.control.as_fd(), &claim, &[])
+    /// Gives the sandbox its command.
+    pub(crate) fn claim(&self, claim: &Claim) -> io::Result<()> {
+        wire::send_document(self.control.as_fd(), claim, &[])
     }
 
-    fn hold(&self, limits: &Limits) -> io::Result<HeldLimits> {
-        let Some(group) = &self.group else { return Ok(HeldLimits::default()) };
-        let held = group.limit(limits)?;
-        Ok(HeldLimits { memory: held.memory, pids: held.pids })
+    /// What its control group holds of the limits.
+    pub(crate) fn held(&self) -> &HeldLimits {
+        &self.held
     }
 
     /// A descriptor that tells the end of the helper; `None` where it has ended.
@@ -288,8 +287,8 @@ fn report(message: Message) -> io::Result<Report> {
         Message::Ready(enforcement) => Report::Ready { enforcement },
         Message::Refused { control, message, hint } => Report::Refused { control, message, hint },
         Message::NotStarted { fault, message } => Report::NotStarted { fault, message },
-        Message::Exited { status, limit, alone: _, user_ms, system_ms, max_rss_kib } => {
-            let limits_hit = limit.into_iter().collect();
+        Message::Exited { status, limit, alone: _, scratch_full, user_ms, system_ms, max_rss_kib } => {
+            let limits_hit = limit.into_iter().chain(scratch_full.then_some(LimitKind::Disk)).collect();
             let resources = Resources { user_ms, system_ms, max_rss_kib, memory_peak_kib: None, limits_hit };
             Report::Exited { status, limit, resources }
         }

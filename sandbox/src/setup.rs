@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-use proctor_core::plan::{Limit, Limits, Network, RelPath};
+use proctor_core::plan::{Limit, Network, RelPath};
 use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
@@ -174,9 +174,15 @@ pub enum SetupOp {
     /// Set the resource limits.
     ResourceLimits,
     /// Draw the second wall around what may be written.
-    Landlock {
-        /// The directories in which files may be made and changed.
+    DrawWall {
+        /// The directories in which files may be made and changed, beside the repository; the first
+        /// of them is there.
         writable: Vec<PathBuf>,
+    },
+    /// Draw it around the repository too, and build it.
+    Landlock {
+        /// The repository.
+        repo: PathBuf,
     },
     /// Mark every descriptor but the standard three to be closed.
     CloseFds,
@@ -198,6 +204,8 @@ pub enum Stage {
     Init,
     /// The helper, while PID 1 is at its own operations: the two do not touch the same mounts.
     Beside,
+    /// The process that becomes the command, before that is known.
+    Waiting,
     /// The helper again, once the command is known; PID 1 waits.
     Claim,
     /// The process that becomes the command.
@@ -276,8 +284,7 @@ pub(crate) fn prepare_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<Set
 /// What needs the command.
 pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
     let frame = policy.frame();
-    let Limits { disk, .. } = policy.limits;
-    let mut ops = vec![SetupOp::ScratchSize { bytes: disk }, SetupOp::Overlay { repo: frame.repo.clone() }];
+    let mut ops = vec![SetupOp::Overlay { repo: frame.repo.clone() }];
     // One inside of another after it, or it would be covered.
     let mut caches: Vec<_> = frame.caches.iter().collect();
     caches.sort_by_key(|cache| cache.at.as_str());
@@ -290,8 +297,6 @@ pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
         let inside = Inside::Repo { repo: frame.repo.clone(), path };
         ops.push(SetupOp::Attach { at: git.to_owned(), inside });
     }
-    let scratch = SCRATCH.into_iter().chain(["/dev/shm"]).map(PathBuf::from);
-    let writable = [frame.repo.clone(), frame.home.clone()].into_iter().chain(scratch).collect();
     ops.extend([
         SetupOp::StartCommand,
         SetupOp::NewSession,
@@ -300,7 +305,7 @@ pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
         // By path: a directory that was open before lies below the overlay.
         SetupOp::Workdir { path: frame.repo.join(policy.workdir.as_str()).components().collect() },
         // After the last file is opened for writing.
-        SetupOp::Landlock { writable },
+        SetupOp::Landlock { repo: frame.repo },
         SetupOp::Exec,
     ]);
     ops
@@ -427,11 +432,17 @@ fn beside(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     ops.push(SetupOp::Dev);
     ops.extend(user.is_mapped().then(|| SetupOp::GitConfig { home: frame.home.clone() }));
     ops.extend(attachments(frame, host));
+    let scratch = SCRATCH.into_iter().chain(["/dev/shm"]).map(PathBuf::from);
+    let writable = [frame.home.clone()].into_iter().chain(scratch).collect();
     ops.extend([
         // After the last thing of the host's that is shown.
         SetupOp::MaskSockets { hidden },
+        // After the last of them is there.
+        SetupOp::ScratchSize { bytes: frame.limits.disk },
         // After the last mount point in them is made.
         SetupOp::SealCovers,
+        // After the last of its directories is there.
+        SetupOp::DrawWall { writable },
     ]);
     ops
 }
@@ -580,11 +591,12 @@ impl SetupOp {
             | Self::RepoPoint { .. }
             | Self::Attach { inside: Inside::Root, .. }
             | Self::MaskSockets { .. }
+            | Self::ScratchSize { .. }
             | Self::SealCovers => Stage::Beside,
-            Self::ScratchSize { .. }
-            | Self::Overlay { .. }
-            | Self::Attach { inside: Inside::Repo { .. }, .. }
-            | Self::StartCommand => Stage::Claim,
+            Self::DrawWall { .. } => Stage::Waiting,
+            Self::Overlay { .. } | Self::Attach { inside: Inside::Repo { .. }, .. } | Self::StartCommand => {
+                Stage::Claim
+            }
             Self::NewSession
             | Self::ResourceLimits
             | Self::Landlock { .. }
@@ -607,6 +619,7 @@ impl SetupOp {
                 | Self::MaskKernelFiles { .. }
                 | Self::NewKeyring
                 | Self::SyscallFilter
+                | Self::DrawWall { .. }
                 | Self::Landlock { .. }
         )
     }
@@ -678,7 +691,8 @@ impl fmt::Display for SetupOp {
             Self::StartCommand => write!(f, "start the command's process"),
             Self::NewSession => write!(f, "start a new session"),
             Self::ResourceLimits => write!(f, "set the resource limits"),
-            Self::Landlock { .. } => write!(f, "second wall around what may be written"),
+            Self::DrawWall { .. } => write!(f, "draw a second wall around what may be written"),
+            Self::Landlock { repo } => write!(f, "draw it around {} too, and build it", repo.display()),
             Self::CloseFds => write!(f, "close every descriptor but the standard three"),
             Self::Workdir { path } => write!(f, "change to {}", path.display()),
             Self::Exec => write!(f, "execute the command"),
@@ -811,8 +825,9 @@ make the mount point /home/u/src/r
 mount what was taken at /home/u/.cargo/registry
 mount what was taken at /home/u/main/.git
 mask the host's Unix sockets that are still seen
-make the hiding directories read-only
 bound the scratch directories: 1048576 bytes
+make the hiding directories read-only
+draw a second wall around what may be written
 overlay of /home/u/src/r, the layers below and the step's own, at its own path
 mount what was taken at /home/u/src/r/target
 mount what was taken at /home/u/src/r/.git
@@ -821,7 +836,7 @@ start a new session
 set the resource limits
 close every descriptor but the standard three
 change to /home/u/src/r/sub
-second wall around what may be written
+draw it around /home/u/src/r too, and build it
 execute the command";
         assert_eq!(listed(USER).join("\n"), expected);
     }

@@ -15,6 +15,7 @@ use super::command;
 use super::copied::Copied;
 use super::failure::{Failure, internal, refused};
 use super::init;
+use super::landlock::Wall;
 use super::outer::Outer;
 use crate::error::or_with_less;
 use crate::running::WaitStatus;
@@ -33,6 +34,8 @@ pub(super) struct Prepared<'a> {
     pub(super) unborn: Option<io::Error>,
     /// `/dev/null`, which is not to be had while `/dev` is made.
     pub(super) null: OwnedFd,
+    /// What Landlock is going to enforce.
+    pub(super) wall: Option<Wall>,
     /// Where the command comes from. Closed on exec.
     pub(super) orders: OwnedFd,
     /// To the helper. Closed on exec.
@@ -85,7 +88,8 @@ pub(super) fn demand(enforcement: &Enforcement, request: &SandboxRequest) -> Res
 
 const ASK_THE_DOCTOR: &str = "run `proctor doctor`";
 
-/// Lets PID 1 go on: first at all, then to its mounts.
+/// Lets PID 1 go on: first at all, then to its mounts. And the command's process, when all that can be
+/// mounted without the command is.
 pub(super) const GO: &[u8] = b"go";
 
 pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Vec<OwnedFd>) -> Result<(), Failure> {
@@ -113,7 +117,7 @@ pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Ve
         Fork::Child => {
             drop((ours, our_orders));
             drop(outer);
-            init::run(Prepared { request, enforcement, tasks: fds, unborn, null, orders, channel }, control)
+            init::run(Prepared { request, enforcement, tasks: fds, unborn, null, wall: None, orders, channel }, control)
         }
         Fork::Parent(pid) => {
             drop((channel, orders, fds));
@@ -166,8 +170,9 @@ fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'
         // PID 1 may have died already; its end is seen below.
         drop(wire::forward(channel.as_fd(), GO));
         let ready = || drop(wire::forward(channel.as_fd(), GO));
-        if let Err(failure) = outer.work_beside(ready) {
-            words.refuse(control, &pidfd, failure)?;
+        match outer.work_beside(ready) {
+            Ok(()) => drop(wire::forward(lines.orders.as_fd(), GO)),
+            Err(failure) => words.refuse(control, &pidfd, failure)?,
         }
     }
     let copied = wait(control, &pidfd, &mut words, outer, lines.orders)?;
@@ -184,10 +189,18 @@ fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'
     Ok(())
 }
 
+/// How PID 1 says that the command has ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    status: WaitStatus,
+    limit: Option<LimitKind>,
+    scratch_full: bool,
+}
+
 /// What PID 1 and the command's process have said.
 pub(super) struct Words {
     pub(super) channel: Option<OwnedFd>,
-    pub(super) exited: Option<(WaitStatus, Option<LimitKind>)>,
+    pub(super) exited: Option<Ended>,
     /// Whether a last word was passed on already.
     pub(super) spoken: bool,
     /// Whether something is to be done when all has ended, before the last word.
@@ -217,8 +230,8 @@ impl Words {
         };
         match serde_json::from_slice(&bytes)? {
             Message::Exited { alone: true, .. } if !self.spoken && !self.sealing => self.spoken = true,
-            Message::Exited { status, limit, .. } => {
-                self.exited = Some((status, limit));
+            Message::Exited { status, limit, scratch_full, .. } => {
+                self.exited = Some(Ended { status, limit, scratch_full });
                 return Ok(());
             }
             Message::Refused { .. } | Message::NotStarted { .. } => self.spoken = true,
@@ -238,12 +251,12 @@ impl Words {
 
     /// What is left to be said once PID 1 has ended so.
     pub(super) fn last(&self, init: WaitStatus) -> io::Result<Option<Message>> {
-        let (status, limit) = match (self.exited, self.spoken, init) {
+        let Ended { status, limit, scratch_full } = match (self.exited, self.spoken, init) {
             // PID 1 reports the end of a process that never became the command.
             (_, true, _) => return Ok(None),
             (Some(exited), ..) => exited,
             // Killed, by the daemon or by the kernel for want of memory: the command with it.
-            (None, false, WaitStatus::Signal(_)) => (init, None),
+            (None, false, WaitStatus::Signal(_)) => Ended { status: init, limit: None, scratch_full: false },
             (None, false, WaitStatus::Code(code)) => {
                 let failure = Failure::internal(format_args!("PID 1 of the step ended with {code} and without a word"));
                 return Ok(Some(failure.into_message()));
@@ -254,6 +267,7 @@ impl Words {
             status,
             limit,
             alone: true,
+            scratch_full,
             user_ms: usage.user_time().num_milliseconds().unsigned_abs(),
             system_ms: usage.system_time().num_milliseconds().unsigned_abs(),
             max_rss_kib: usage.max_rss().unsigned_abs(),

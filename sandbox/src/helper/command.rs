@@ -27,31 +27,60 @@ use crate::wire::{self, Go, Message};
 
 /// Waits for the command and becomes it, or says why not and ends.
 pub(super) fn run(prepared: &mut Prepared<'_>) -> ! {
-    let go = match wire::recv_document::<Go>(prepared.orders.as_fd()) {
-        Ok(Some((mut go, _))) => {
-            init::take_over(prepared, &mut go);
-            go
-        }
-        // The helper has ended, and everybody with it.
-        Ok(None) => std::process::exit(1),
-        Err(error) => prepared.fail(internal("wait for the command")(error)),
+    let mut go = match wait(prepared) {
+        Ok(go) => go,
+        Err(failure) => prepared.fail(failure),
     };
+    init::take_over(prepared, &mut go);
+    let wall = prepared.wall.take();
     let (prepared, go) = (&*prepared, &go);
-    let mut enforcement = prepared.enforcement.clone();
+    let (mut enforcement, mut wall) = (prepared.enforcement.clone(), wall);
     let ops = go.claim.ops.iter().filter(|op| op.stage() == Stage::Command);
     let mut done = ops.map(|op| {
-        let done = apply(prepared, go, &mut enforcement, op);
+        let done = apply(prepared, go, &mut wall, &mut enforcement, op);
         tolerate(&mut enforcement, prepared.request, op, done)
     });
     let failure = done.find_map(Result::err);
     prepared.fail(failure.unwrap_or_else(|| Failure::internal("the list of operations ends without `exec`")))
 }
 
-fn apply(prepared: &Prepared<'_>, go: &Go, enforcement: &mut Enforcement, op: &SetupOp) -> Result<(), Failure> {
+/// Does what can be done without the command, once all is mounted that can be without it.
+fn wait(prepared: &mut Prepared<'_>) -> Result<Go, Failure> {
+    init::wait_for_word(&prepared.orders)?;
+    let request = prepared.request;
+    for op in request.ops.iter().filter(|op| op.stage() == Stage::Waiting) {
+        let done = match op {
+            SetupOp::DrawWall { writable } => draw(prepared, writable),
+            other => Err(Failure::internal(format_args!("`{other}` needs the command"))),
+        };
+        prepared.tolerate(op, done)?;
+    }
+    match wire::recv_document::<Go>(prepared.orders.as_fd()) {
+        Ok(Some((go, _))) => Ok(go),
+        // The helper has ended, and everybody with it.
+        Ok(None) => std::process::exit(1),
+        Err(error) => Err(internal("wait for the command")(error)),
+    }
+}
+
+fn draw(prepared: &mut Prepared<'_>, writable: &[PathBuf]) -> Result<(), Failure> {
+    let writable: Vec<&Path> = writable.iter().map(PathBuf::as_path).collect();
+    let (scratch, others) = writable.split_first().ok_or_else(|| Failure::internal("nothing is to be writable"))?;
+    prepared.wall = Some(Wall::new(scratch, others).map_err(refuse(Control::Landlock, "draw the second wall"))?);
+    Ok(())
+}
+
+fn apply(
+    prepared: &Prepared<'_>,
+    go: &Go,
+    wall: &mut Option<Wall>,
+    enforcement: &mut Enforcement,
+    op: &SetupOp,
+) -> Result<(), Failure> {
     match op {
         SetupOp::NewSession => new_session(enforcement),
         SetupOp::ResourceLimits => limit(prepared, go, enforcement),
-        SetupOp::Landlock { writable } => restrict(prepared, writable, enforcement),
+        SetupOp::Landlock { repo } => restrict(prepared, repo, wall.take(), enforcement),
         SetupOp::CloseFds => close_fds(enforcement),
         SetupOp::Workdir { path } => change_to(path, &prepared.request.frame.repo),
         SetupOp::Exec => {
@@ -118,19 +147,24 @@ fn limit(prepared: &Prepared<'_>, go: &Go, enforcement: &mut Enforcement) -> Res
     bound(Control::OpenFilesLimit, open_files, Resource::Nofile, 0, None, "RLIMIT_NOFILE of each process,")
 }
 
-fn restrict(prepared: &Prepared<'_>, writable: &[PathBuf], enforcement: &mut Enforcement) -> Result<(), Failure> {
+fn restrict(
+    prepared: &Prepared<'_>,
+    repo: &Path,
+    wall: Option<Wall>,
+    enforcement: &mut Enforcement,
+) -> Result<(), Failure> {
     let control = Control::Landlock;
-    let writable: Vec<&Path> = writable.iter().map(PathBuf::as_path).collect();
-    let (scratch, others) = writable.split_first().ok_or_else(|| Failure::internal("nothing is to be writable"))?;
     let outside = match prepared.request.frame.network {
         Network::Allow => Some(Outside::make()?),
         Network::Deny => None,
     };
-    let wall = Wall::new(scratch, others).and_then(Wall::build);
+    // Where it could not be drawn, that is on record already.
+    let wall = wall.map(|wall| wall.with(repo).and_then(Wall::build)).transpose();
     if let Some(outside) = outside {
         outside.look(enforcement)?;
     }
-    match wall.map_err(refuse(control, "draw the second wall"))? {
+    let Some(wall) = wall.map_err(refuse(control, "build the second wall"))? else { return Ok(()) };
+    match wall {
         Walled::By { mechanism } => enforcement.enforced(control, mechanism),
         Walled::Absent { reason } => {
             return Err(refused(control, reason, LANDLOCK));

@@ -49,7 +49,8 @@ pub(super) fn handled() -> SigSet {
 pub(super) fn run(mut prepared: Prepared<'_>, control: &mut OwnedFd) -> ! {
     match set_up(&mut prepared, control).and_then(|()| serve(&mut prepared)) {
         Ok((status, limit)) => {
-            let exited = exited(status, limit);
+            let scratch_full = prepared.enforcement.holds(Control::DiskLimit) && is_full("/tmp");
+            let exited = exited(status, limit, scratch_full);
             // If the helper is gone there is nobody to tell.
             drop(wire::send(prepared.channel.as_fd(), &exited, &[]));
             std::process::exit(0)
@@ -59,7 +60,7 @@ pub(super) fn run(mut prepared: Prepared<'_>, control: &mut OwnedFd) -> ! {
 }
 
 /// The end of the command, with what all processes that were waited for have used.
-fn exited(status: WaitStatus, limit: Option<LimitKind>) -> Message {
+fn exited(status: WaitStatus, limit: Option<LimitKind>, scratch_full: bool) -> Message {
     let alone = nobody_is_left();
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
     let milliseconds =
@@ -68,10 +69,19 @@ fn exited(status: WaitStatus, limit: Option<LimitKind>) -> Message {
         status,
         limit,
         alone: alone && usage.is_some(),
+        scratch_full,
         user_ms: milliseconds(usage.map(|usage| usage.user_time())),
         system_ms: milliseconds(usage.map(|usage| usage.system_time())),
         max_rss_kib: usage.map_or(0, |usage| usage.max_rss().unsigned_abs()),
     }
+}
+
+/// Whether a bounded file system has no room left, for bytes or for files. One without a bound
+/// tells of no number at all.
+fn is_full(path: &str) -> bool {
+    let bounded = |total: u64, free: u64| total > 0 && free == 0;
+    rustix::fs::statvfs(path)
+        .is_ok_and(|room| bounded(room.f_blocks, room.f_bfree) || bounded(room.f_files, room.f_ffree))
 }
 
 /// Whether PID 1 is the only process of its namespace: nobody can come any more then.
@@ -158,7 +168,11 @@ fn die_with_the_helper() -> Done {
 /// The helper tells the daemon of us before it lets us go on, and later that it is time for our
 /// mounts; its end reads as no word at all.
 pub(super) fn wait_for_go(prepared: &Prepared<'_>) -> Done {
-    match wire::recv_packet(prepared.channel.as_fd()) {
+    wait_for_word(&prepared.channel)
+}
+
+pub(super) fn wait_for_word(from: &OwnedFd) -> Done {
+    match wire::recv_packet(from.as_fd()) {
         Ok(Some((bytes, _))) if bytes == GO => Ok(()),
         Ok(_) => std::process::exit(1),
         Err(error) => Err(internal("wait for the helper")(error)),

@@ -65,6 +65,15 @@ impl Wall {
         Self::draw(&fixed.into_iter().chain(writable).collect::<Vec<_>>(), scratch)
     }
 
+    /// Lets everything be changed below one directory more.
+    ///
+    /// # Errors
+    /// The kernel refuses the rule.
+    pub(super) fn with(self, directory: &Path) -> io::Result<Self> {
+        let rules = allow(self.rules, &[(directory, changed())]).map_err(io::Error::other)?;
+        Ok(Self { rules, ..self })
+    }
+
     fn draw(wanted: &[(&Path, Rights)], tried_in: &Path) -> io::Result<Self> {
         let scopes = Scope::from_all(NEWEST);
         let (created, scopes) = match create(scopes) {

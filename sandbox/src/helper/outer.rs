@@ -127,7 +127,6 @@ impl<'a> Outer<'a> {
         let (mut layers_bytes, mut copied) = (0, None);
         for op in claim.ops.iter().filter(|op| op.stage() == Stage::Claim) {
             match op {
-                SetupOp::ScratchSize { bytes } => self.scratch_size(*bytes)?,
                 SetupOp::Overlay { repo } => (layers_bytes, copied) = self.overlay_or_copy(repo, claim)?,
                 SetupOp::Attach { at, inside } => self.attach(at, inside)?,
                 // Marks the place in the list; PID 1 does it.
@@ -158,6 +157,7 @@ impl<'a> Outer<'a> {
             SetupOp::RepoPoint { at, scaffold } => self.make_repo_point(at, scaffold),
             SetupOp::Attach { at, inside } => self.attach(at, inside),
             SetupOp::MaskSockets { hidden } => self.mask_sockets(hidden),
+            SetupOp::ScratchSize { bytes } => self.scratch_size(*bytes),
             SetupOp::SealCovers => self.seal_covers(),
             // Marks the place in the list; the fork itself follows the last operation of this stage.
             SetupOp::StartInit => Ok(()),

@@ -46,7 +46,7 @@ pub(super) fn serve(control: &mut OwnedFd, request: &PlainRequest, fds: &[OwnedF
             let null = attempt::open_null().map_err(internal("open /dev/null"))?;
             // Here the first process itself hears the command.
             let orders = channel.try_clone().map_err(internal("double a descriptor"))?;
-            let prepared = Prepared { request: sandbox, enforcement, tasks, unborn, null, orders, channel };
+            let prepared = Prepared { request: sandbox, enforcement, tasks, unborn, null, wall: None, orders, channel };
             init::run(prepared, request, control)
         }
         Fork::Parent(pid) => {

@@ -31,6 +31,6 @@ fn set_up(request: &PlainRequest, go: &Go, enforcement: &mut Enforcement) -> Res
     let outside = Outside::make()?;
     let wall = wall::build(request, &paths, enforcement);
     outside.look(enforcement)?;
-    tolerate(enforcement, &request.sandbox, &SetupOp::Landlock { writable: Vec::new() }, wall)?;
+    tolerate(enforcement, &request.sandbox, &SetupOp::Landlock { repo: paths.tree.clone() }, wall)?;
     demand(enforcement, &request.sandbox)
 }
