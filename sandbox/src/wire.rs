@@ -177,6 +177,8 @@ pub(crate) enum Message {
         limit: Option<LimitKind>,
         /// Whether PID 1 itself is all that is left.
         alone: bool,
+        /// Whether the bounded scratch directories had no room left.
+        scratch_full: bool,
         user_ms: u64,
         system_ms: u64,
         max_rss_kib: u64,

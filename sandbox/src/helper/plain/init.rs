@@ -30,7 +30,15 @@ type Done = Result<(), Failure>;
 pub(super) fn run(mut prepared: Prepared<'_>, request: &PlainRequest, control: &mut OwnedFd) -> ! {
     match set_up(&mut prepared, request, control).and_then(|()| serve(&mut prepared, request)) {
         Ok((status, limit)) => {
-            let exited = Message::Exited { status, limit, alone: false, user_ms: 0, system_ms: 0, max_rss_kib: 0 };
+            let exited = Message::Exited {
+                status,
+                limit,
+                alone: false,
+                scratch_full: false,
+                user_ms: 0,
+                system_ms: 0,
+                max_rss_kib: 0,
+            };
             // If the helper is gone there is nobody to tell.
             drop(wire::send(prepared.channel.as_fd(), &exited, &[]));
             std::process::exit(0)
