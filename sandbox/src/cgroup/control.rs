@@ -1,7 +1,8 @@
 //! Reading and writing the files by which the kernel is told what a group may do.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Writes `text` in one call, as the kernel wants it. A file that is not there is an error and is
@@ -33,11 +34,31 @@ pub(super) fn number(dir: &Path, file: &str) -> Option<u64> {
     read(dir, file)?.trim().parse().ok()
 }
 
-/// The number after `key` in a file of `key number` lines.
-pub(super) fn keyed(dir: &Path, file: &str, key: &str) -> Option<u64> {
-    let text = read(dir, file)?;
+/// As [`number`], of an open file, from its start.
+pub(super) fn number_in(file: &File) -> Option<u64> {
+    whole(file)?.trim().parse().ok()
+}
+
+/// The number after `key` in a file of `key number` lines, read from its start.
+pub(super) fn keyed_in(file: &File, key: &str) -> Option<u64> {
+    valued(&whole(file)?, key)
+}
+
+/// The files that are read again and again are short: one call reads all of one.
+fn whole(file: &File) -> Option<String> {
+    let mut text = [0; 1024];
+    let length = file.read_at(&mut text, 0).ok()?;
+    Some(String::from_utf8_lossy(&text[..length]).into_owned())
+}
+
+fn valued(text: &str, key: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
     value.trim().parse().ok()
+}
+
+/// The number after `key` in a file of `key number` lines.
+pub(super) fn keyed(dir: &Path, file: &str, key: &str) -> Option<u64> {
+    valued(&read(dir, file)?, key)
 }
 
 /// The processes in a group, as this PID namespace names them: 0 for one that it cannot see.

@@ -1,10 +1,10 @@
 //! One group: the way in, what is bounded in it, what was counted, and its end.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use proctor_core::plan::{Limit, Limits};
 use rustix::fs::{Mode, OFlags};
@@ -25,6 +25,38 @@ const MOST_PIDS: u64 = 4 << 20;
 pub struct Group {
     trees: Arc<Trees>,
     rooms: Vec<Room>,
+    /// Opened when the bounds were set: at the end of an attempt somebody waits.
+    counters: OnceLock<Counters>,
+}
+
+/// What tells whether a bound was met. `None` where there is no such file.
+#[derive(Debug)]
+struct Counters {
+    memory_peak: Option<File>,
+    memory_events: Option<File>,
+    pids_events: Option<File>,
+}
+
+impl Counters {
+    fn open(memory: Option<&Room>, pids: Option<&Room>) -> Self {
+        let open = |room: Option<&Room>, file: fn(&Room) -> &'static str| {
+            room.and_then(|room| File::open(room.dir.join(file(room))).ok())
+        };
+        Self {
+            memory_peak: open(memory, Room::memory_peak),
+            memory_events: open(memory, Room::memory_events),
+            pids_events: open(pids, |_| "pids.events"),
+        }
+    }
+
+    fn read(&self) -> Usage {
+        Usage {
+            cpu_usec: None,
+            memory_peak: self.memory_peak.as_ref().and_then(control::number_in),
+            oom_kills: self.memory_events.as_ref().and_then(|file| control::keyed_in(file, "oom_kill")),
+            pids_denied: self.pids_events.as_ref().and_then(|file| control::keyed_in(file, "max")),
+        }
+    }
 }
 
 /// The group in one tree.
@@ -79,7 +111,11 @@ pub struct Usage {
 impl Group {
     pub(super) fn make(trees: &Arc<Trees>, number: u64) -> io::Result<Self> {
         // What was made before an error is removed with it.
-        let mut group = Self { trees: Arc::clone(trees), rooms: Vec::with_capacity(trees.branches.len()) };
+        let mut group = Self {
+            trees: Arc::clone(trees),
+            rooms: Vec::with_capacity(trees.branches.len()),
+            counters: OnceLock::new(),
+        };
         for branch in &trees.branches {
             let dir = branch.subtree.dir().join(number.to_string());
             group.rooms.push(Room::make(dir, branch.version, branch.holds)?);
@@ -109,6 +145,8 @@ impl Group {
             (Limit::Max(most), Some(room)) => Some(room.limit_pids(most)?),
             _ => None,
         };
+        // One group has its bounds set once.
+        drop(self.counters.set(self.open_counters()));
         Ok(Held { memory, pids, cpu_accounting: self.room(|holds| holds.cpu).is_some() })
     }
 
@@ -120,13 +158,20 @@ impl Group {
     /// What was counted of that which has bounds, without the CPU time: summing that up over all
     /// processors takes the kernel longer than all the rest.
     pub fn bounded_usage(&self) -> Usage {
+        let opened;
+        let counters = match self.counters.get() {
+            Some(counters) => counters,
+            None => {
+                opened = self.open_counters();
+                &opened
+            }
+        };
+        counters.read()
+    }
+
+    fn open_counters(&self) -> Counters {
         let memory = self.room(|holds| holds.memory);
-        Usage {
-            cpu_usec: None,
-            memory_peak: memory.and_then(Room::memory_peak),
-            oom_kills: memory.and_then(Room::oom_kills),
-            pids_denied: self.room(|holds| holds.pids).and_then(|room| room.keyed("pids.events", "max")),
-        }
+        Counters::open(memory, self.room(|holds| holds.pids))
     }
 
     /// Sends SIGKILL to everything in the group at once, whatever it is doing. `false` where the
@@ -238,28 +283,22 @@ impl Room {
     fn cpu_usec(&self) -> Option<u64> {
         match self.version {
             Version::V1 => control::number(&self.dir, "cpuacct.usage").map(|nanoseconds| nanoseconds / 1000),
-            Version::V2 => self.keyed("cpu.stat", "usage_usec"),
+            Version::V2 => control::keyed(&self.dir, "cpu.stat", "usage_usec"),
         }
     }
 
-    fn memory_peak(&self) -> Option<u64> {
-        let file = match self.version {
+    fn memory_peak(&self) -> &'static str {
+        match self.version {
             Version::V1 => "memory.max_usage_in_bytes",
             Version::V2 => "memory.peak",
-        };
-        control::number(&self.dir, file)
+        }
     }
 
-    fn oom_kills(&self) -> Option<u64> {
-        let file = match self.version {
+    fn memory_events(&self) -> &'static str {
+        match self.version {
             Version::V1 => "memory.oom_control",
             Version::V2 => "memory.events",
-        };
-        self.keyed(file, "oom_kill")
-    }
-
-    fn keyed(&self, file: &str, key: &str) -> Option<u64> {
-        control::keyed(&self.dir, file, key)
+        }
     }
 }
 
@@ -358,10 +397,11 @@ mod tests {
         ];
         for (version, files) in [(Version::V1, v1), (Version::V2, v2)] {
             let (_dir, room) = room(version, &files);
-            let seen = (room.memory_peak(), room.oom_kills(), room.cpu_usec());
+            let counted = Counters::open(Some(&room), None).read();
+            let seen = (counted.memory_peak, counted.oom_kills, room.cpu_usec());
             assert_eq!(seen, (Some(4096), Some(2), Some(5000)), "{version:?}");
         }
         let (_dir, bare) = room(Version::V2, &[]);
-        assert_eq!((bare.memory_peak(), bare.oom_kills(), bare.cpu_usec()), (None, None, None));
+        assert_eq!((Counters::open(Some(&bare), None).read(), bare.cpu_usec()), (Usage::default(), None));
     }
 }
