@@ -15,7 +15,9 @@ use crate::record::{Finished, RunRecord, SkillRecord};
 use crate::style::{self, DIM, STRONG, UNSURE, paint};
 use crate::text::{count, duration, shown, shown_line};
 
-pub(crate) use step::{check_reason, command_line, drift_block, manner_of_end, stream_block, why};
+pub(crate) use step::{
+    check_reason, command_line, drift_block, limit_hint, limits_met, manner_of_end, stream_block, why,
+};
 
 /// The report on a run.
 pub(crate) fn report(record: &RunRecord) -> String {
@@ -100,6 +102,11 @@ fn notes(record: &RunRecord) -> String {
         let message =
             format!("{skill}/{} passed only on attempt {attempts}; it is recorded as flaky", step.planned.name);
         text.push_str(&style::warning(&shown_line(&message)));
+    }
+    for (skill, step) in record.steps() {
+        if let Some(met) = limits_met(step) {
+            text.push_str(&style::warning(&shown_line(&format!("{skill}/{} {met}", step.planned.name))));
+        }
     }
     for (skill, step) in record.steps().filter(|(_, step)| !step.drift.applied.is_empty()) {
         let paths = count(step.drift.applied.len(), "changed path");

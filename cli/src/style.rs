@@ -58,7 +58,8 @@ pub(crate) fn warning_with(message: &str, hints: &[String]) -> String {
     warning(message) + &lines_of(hints)
 }
 
-fn lines_of(hints: &[String]) -> String {
+/// A `hint:` line for each thing that can be done.
+pub(crate) fn lines_of(hints: &[String]) -> String {
     hints.iter().map(|hint| format!("{} {hint}\n", paint(HINT, "hint:"))).collect()
 }
 

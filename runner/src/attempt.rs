@@ -64,6 +64,20 @@ impl AttemptReport {
     }
 }
 
+impl AttemptReport {
+    /// Takes into account a limit that was found to be reached when all was over: a command that
+    /// did not succeed has then failed of that, as far as can be seen.
+    pub(crate) fn reached(&mut self, limit: LimitKind, step: &PlannedStep) {
+        self.resources.limits_hit.insert(limit);
+        let exit_code = match self.termination {
+            Termination::Exited { code } if !step.expect_exit.contains(&code) => code,
+            Termination::Signaled { signal } => signal.saturating_add(128),
+            _ => return,
+        };
+        self.termination = Termination::LimitHit { limit, exit_code };
+    }
+}
+
 /// How an attempt proceeds.
 enum Phase {
     /// The sandbox is being set up.

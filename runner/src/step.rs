@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use proctor_core::drift::{DriftMethod, StepDrift, display_path};
-use proctor_core::enforcement::Control;
+use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::event::{EndReason, RunEvent};
 use proctor_core::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
-use proctor_core::outcome::{Outcome, StartFault, Termination, judge};
+use proctor_core::outcome::{LimitKind, Outcome, StartFault, Termination, judge};
 use proctor_core::plan::{PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::verdict::Doubt;
 use proctor_sandbox::{Layer, Open, SandboxError, Sealed};
@@ -158,10 +158,15 @@ async fn conclude(
     stack: &Stack,
     skill: &PlannedSkill,
     step: &PlannedStep,
-    report: AttemptReport,
+    mut report: AttemptReport,
     upper: Layer<Open>,
 ) -> Tried {
     let ran = !matches!(report.termination, Termination::NotStarted { .. });
+    // Nothing of it is left, or else nobody reads the layer any more.
+    let upper = upper.seal();
+    if is_full(&upper, &report.enforcement) {
+        report.reached(LimitKind::Disk, step);
+    }
     let mut tried = Tried {
         outcome: judge(&report.termination, &step.expect_exit, false),
         report,
@@ -176,7 +181,7 @@ async fn conclude(
         return tried;
     }
     if !ran || tried.outcome == Outcome::Cancelled {
-        free(upper.seal()).await;
+        free(upper).await;
         return tried;
     }
     if tried.outcome == Outcome::Passed && !(tried.report.stdout.complete && tried.report.stderr.complete) {
@@ -206,19 +211,27 @@ async fn conclude(
     tried
 }
 
-/// Reads what the step wrote, off the runtime's workers: it hashes files.
+/// Whether the bounded room of all layers of the run was spent, by bytes or by files, when an
+/// attempt had ended.
+fn is_full(layer: &Layer<Sealed>, enforcement: &Enforcement) -> bool {
+    // Where it does not hold, the layer lies on the host's own disk.
+    enforcement.holds(Control::DiskLimit)
+        && rustix::fs::fstatvfs(layer.upper()).is_ok_and(|room| room.f_bfree == 0 || room.f_ffree == 0)
+}
+
+/// Reads what the step wrote, off the runtime's workers where it wrote anything: it hashes files.
 async fn read_layer(
     context: &Arc<Context>,
     stack: &Stack,
     skill: &PlannedSkill,
     step: &PlannedStep,
-    upper: Layer<Open>,
+    layer: Layer<Sealed>,
 ) -> Result<(Arc<Stacked>, StepDrift), String> {
     let (context, stack) = (Arc::clone(context), stack.clone());
     let (caches, mode) = (skill.caches.clone(), step.read_only);
     let bounds = ScanBounds::default();
-    let work = tokio::task::spawn_blocking(move || {
-        let layer = upper.seal();
+    let is_empty = holds_nothing(&layer);
+    let work = move || {
         let scan = scan_layer(layer.upper(), bounds).map_err(|error| one_line(&error))?;
         let drift = find_drift(DriftInput {
             view: stack.view(),
@@ -232,8 +245,20 @@ async fn read_layer(
         })
         .map_err(|error| one_line(&error))?;
         Ok((Arc::new(Stacked { layer, scan }), drift))
-    });
-    work.await.unwrap_or_else(|error| Err(format!("reading the layer ended badly: {error}")))
+    };
+    if is_empty {
+        return work();
+    }
+    let ended = tokio::task::spawn_blocking(work).await;
+    ended.unwrap_or_else(|error| Err(format!("reading the layer ended badly: {error}")))
+}
+
+/// Whether nothing lies in a layer; what cannot be looked at may hold something.
+fn holds_nothing(layer: &Layer<Sealed>) -> bool {
+    let is_entry = |entry: &rustix::fs::DirEntry| !matches!(entry.file_name().to_bytes(), b"." | b"..");
+    let first = rustix::fs::Dir::read_from(layer.upper())
+        .map(|mut dir| dir.find(|entry| entry.as_ref().map_or(true, is_entry)).is_none());
+    first.unwrap_or(false)
 }
 
 /// Carries the changes of a passed `read_only: off` step into the worktree. Answers the paths.

@@ -24,7 +24,9 @@ use crate::error::CliError;
 use crate::installation;
 use crate::interrupt::{self, Asked, Interrupts};
 use crate::progress::{HEARTBEAT, Progress};
-use crate::report::{doubt_block, drift_block, missing_controls, outcome_words, stream_block, why};
+use crate::report::{
+    doubt_block, drift_block, limit_hint, limits_met, missing_controls, outcome_words, stream_block, why,
+};
 use crate::screen::Screen;
 use crate::specfile::Specification;
 use crate::style::{self, paint};
@@ -179,7 +181,8 @@ fn show(stream: &StreamEvidence, bytes: &[u8], to: To, raw: bool, screen: &mut S
     }
     if stream.kept_bytes < stream.bytes {
         let lost = size(stream.bytes - stream.kept_bytes);
-        screen.err(&style::warning(&format!("{lost} more of its output were hashed and not kept (`limits.output`)")));
+        let what = "more of its output were hashed and not kept (`limits.output`, `--output`)";
+        screen.err(&style::warning(&format!("{lost} {what}")));
     }
 }
 
@@ -189,6 +192,10 @@ fn remarks(step: &StepEvidence, doubts: &[(Doubt, String)]) -> String {
     if step.outcome != Outcome::Passed {
         let word = paint(style::of_outcome(step.outcome), outcome_words(step.outcome));
         text.push_str(&format!("{word}: {}\n", why(step)));
+        text.push_str(&limit_hint(step));
+    }
+    if let Some(met) = limits_met(step) {
+        text.push_str(&style::warning(&format!("the command {met}")));
     }
     text.push_str(&missing_controls([step]));
     text + &drift_block(step)

@@ -30,6 +30,7 @@ pub(crate) fn block(name: &str, step: &StepEvidence) -> String {
         earlier => format!(", on attempt {}", earlier + 1),
     };
     let mut text = format!("{outcome} {name}: {}{attempt}\n", why(step));
+    text.push_str(&limit_hint(step));
     text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
     text.push_str(&drift_block(step));
     text.push_str(&streams(step));
@@ -141,6 +142,38 @@ fn limit_words(kind: LimitKind, limits: &Limits) -> String {
     match limit {
         Limit::Max(bound) => format!("{} {name}", say(bound)),
         Limit::Unlimited => name.to_owned(),
+    }
+}
+
+/// What can be done where a limit ended a step; nothing where none did.
+pub(crate) fn limit_hint(step: &StepEvidence) -> String {
+    let Termination::LimitHit { limit, .. } = &step.termination else { return String::new() };
+    let setting = setting(*limit);
+    let flag = setting.replace('_', "-");
+    let mut hints = vec![format!("have it take less, or raise `limits.{setting}` (`--{flag}` of `proctor exec`)")];
+    if *limit == LimitKind::Disk {
+        let what = "all layers of a run share one such room, and all scratch directories of a step another";
+        hints.push(format!("{what}; large files that nobody verifies belong in `caches`"));
+    }
+    style::lines_of(&hints)
+}
+
+/// The limits that a step ran into and passed all the same; nothing where it met none.
+pub(crate) fn limits_met(step: &StepEvidence) -> Option<String> {
+    let met: Vec<String> =
+        step.resources.limits_hit.iter().map(|limit| limit_words(*limit, &step.planned.limits)).collect();
+    (step.outcome == Outcome::Passed && !met.is_empty())
+        .then(|| format!("passed although it ran into its limit of {}", met.join(" and of ")))
+}
+
+/// What a limit is called where it is set.
+fn setting(limit: LimitKind) -> &'static str {
+    match limit {
+        LimitKind::Memory => "memory",
+        LimitKind::Pids => "pids",
+        LimitKind::Disk => "disk",
+        LimitKind::CpuSeconds => "cpu_seconds",
+        LimitKind::OpenFiles => "open_files",
     }
 }
 

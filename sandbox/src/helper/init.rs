@@ -49,8 +49,8 @@ pub(super) fn handled() -> SigSet {
 pub(super) fn run(mut prepared: Prepared<'_>, control: &mut OwnedFd) -> ! {
     match set_up(&mut prepared, control).and_then(|()| serve(&mut prepared)) {
         Ok((status, limit)) => {
-            let scratch_full = prepared.enforcement.holds(Control::DiskLimit) && is_full("/tmp");
-            let exited = exited(status, limit, scratch_full);
+            // One file system for all scratch directories.
+            let exited = exited(status, limit, is_full("/tmp"));
             // If the helper is gone there is nobody to tell.
             drop(wire::send(prepared.channel.as_fd(), &exited, &[]));
             std::process::exit(0)
@@ -153,12 +153,17 @@ pub(super) fn apply(prepared: &mut Prepared<'_>, op: &SetupOp) -> Done {
         SetupOp::StepDown { uid, gid } => step_down(prepared, *uid, *gid),
         SetupOp::DropCapabilities => drop_capabilities(prepared),
         SetupOp::NoNewPrivs => no_new_privs(prepared),
-        SetupOp::Undumpable => rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-            .map_err(internal("make PID 1 unreadable")),
+        SetupOp::Undumpable => undumpable(),
         // Marks the place in the list; the wait follows the last operation of this stage.
         SetupOp::AwaitCommand => Ok(()),
         other => Err(Failure::internal(format_args!("`{other}` does not belong into PID 1"))),
     }
+}
+
+/// What PID 1 holds in memory is not for the step, and what the step holds not for the host.
+fn undumpable() -> Done {
+    command::switch_core_dumps_off().map_err(internal("switch core dumps off"))?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(internal("make PID 1 unreadable"))
 }
 
 fn die_with_the_helper() -> Done {

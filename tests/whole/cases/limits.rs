@@ -8,6 +8,11 @@ pub(super) const CASES: &[Case] = &[
     case("limits::open_files", open_files),
     case("limits::cpu_seconds", cpu_seconds),
     case("limits::disk", disk),
+    case("limits::a_full_layer_is_named", full_layer),
+    case("limits::full_scratch_is_named", full_scratch),
+    case("limits::no_room_for_files_is_named", no_inodes),
+    case("limits::what_a_pass_met_is_said", met_and_passed),
+    case("limits::exec_says_what_to_do", exec_says),
     case("limits::memory", memory).needs(NEEDS_PYTHON),
     case("limits::processes", processes).needs(NEEDS_PYTHON),
 ];
@@ -48,6 +53,52 @@ fn disk(env: &TestEnvironment) {
     let held = is_enforced(&repo, "disk_limit");
     let step = repo.step("it");
     assert_eq!(step["outcome"] == "failed", held, "{step:#}");
+}
+
+/// A step that ran out of room failed of that limit, by the record and on the screen.
+fn ran_out(env: &TestEnvironment, script: &str) {
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", script).with("limits: { disk: 8MiB }")]));
+    let run = repo.run();
+    if !is_enforced(&repo, "disk_limit") {
+        return;
+    }
+    let step = repo.step("it");
+    assert_eq!(step["termination"], serde_json::json!({ "kind": "limit_hit", "limit": "disk", "exit_code": 7 }));
+    assert_eq!(step["resources"]["limits_hit"], serde_json::json!(["disk"]));
+    assert_eq!(step["outcome"], "failed", "{step:#}");
+    run.exits(1).says(&["hit its limit of 8 MiB disk", "raise `limits.disk`"]);
+}
+
+/// Many files, each below the limit of one.
+fn full_layer(env: &TestEnvironment) {
+    let script = "mkdir target; for i in 1 2 3 4 5; do head -c 3000000 /dev/zero > target/$i || exit 7; done";
+    ran_out(env, script);
+}
+
+fn full_scratch(env: &TestEnvironment) {
+    ran_out(env, "for i in 1 2 3 4 5; do head -c 3000000 /dev/zero > /dev/shm/$i || exit 7; done");
+}
+
+fn no_inodes(env: &TestEnvironment) {
+    ran_out(env, "i=0; while (: > /tmp/$i) 2>/dev/null; do i=$((i+1)); done; exit 7");
+}
+
+fn met_and_passed(env: &TestEnvironment) {
+    let script = "for i in 1 2 3 4 5; do head -c 3000000 /dev/zero > /tmp/$i; done 2>/dev/null; exit 0";
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", script).with("limits: { disk: 8MiB }")]));
+    let run = repo.run().exits(0);
+    if is_enforced(&repo, "disk_limit") {
+        assert_eq!(repo.step("it")["resources"]["limits_hit"], serde_json::json!(["disk"]));
+        run.says(&["verify.it/it passed although it ran into its limit of 8 MiB disk"]);
+    }
+}
+
+fn exec_says(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let endless = repo.proctor(&["exec", "--cpu-seconds", "1", "--", "sh", "-c", "while :; do :; done"]);
+    endless.exits(1).complains(&["hit its limit of 1 s CPU time", "raise `limits.cpu_seconds` (`--cpu-seconds` of"]);
+    let loud = repo.proctor(&["exec", "--output", "1KiB", "--", "seq", "1", "10000"]);
+    loud.exits(0).complains(&["were hashed and not kept (`limits.output`, `--output`)"]);
 }
 
 fn memory(env: &TestEnvironment) {
