@@ -161,7 +161,7 @@ pub enum SetupOp {
     DropCapabilities,
     /// Give up the gaining of privileges.
     NoNewPrivs,
-    /// Make PID 1 unreadable for the step, which is the same user.
+    /// Make PID 1 unreadable for the step, which is the same user, and switch core dumps off.
     Undumpable,
     /// Refuse system calls that no check needs.
     SyscallFilter,

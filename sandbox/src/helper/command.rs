@@ -105,9 +105,6 @@ fn own_processes(prepared: &Prepared<'_>) -> u64 {
 
 fn limit(prepared: &Prepared<'_>, go: &Go, enforcement: &mut Enforcement) -> Result<(), Failure> {
     let Limits { memory, pids, disk, cpu_seconds, open_files, output: _ } = go.claim.command.limits;
-    // Not 0: then the kernel would still start the host's handler of core dumps, where it has one,
-    // and hand it the step's memory (core(5)). 1 is too small for a file and forbids the handler.
-    set(Resource::Core, 1).map_err(internal("switch core dumps off"))?;
     let unbounded = "the plan sets no bound";
     match disk {
         Limit::Max(bytes) => {
@@ -171,6 +168,14 @@ fn restrict(
         }
     }
     Ok(())
+}
+
+/// For this process and all that it starts: the filter of system calls keeps it so.
+///
+/// Not 0: then the kernel would still start the host's handler of core dumps, where it has one, and
+/// hand it the step's memory (core(5)). 1 is too small for a file and forbids the handler.
+pub(super) fn switch_core_dumps_off() -> io::Result<()> {
+    set(Resource::Core, 1)
 }
 
 /// Sets both limits, never above what we may have ourselves. Of CPU time the hard limit lies a

@@ -100,6 +100,7 @@ impl Warden {
         let mut sum = Sum::of_all(self.whose, self.memory.is_some()).unwrap_or_default();
         if self.memory.is_some() && self.own_segments {
             sum.bytes += read("sysvipc", "shm").as_deref().map(shared_bytes).unwrap_or_default();
+            sum.bytes += read("sysvipc", "msg").as_deref().map(queued_bytes).unwrap_or_default();
         }
         let above = |limit: Option<u64>, used: u64| limit.is_some_and(|most| used > most);
         if above(self.memory, sum.bytes) {
@@ -201,6 +202,13 @@ fn shared_bytes(table: &str) -> u64 {
     table.lines().filter_map(unattached).sum()
 }
 
+/// What waits in the message queues of System V, which the kernel holds for nobody: `cbytes` of
+/// /proc/sysvipc/msg (sysvipc(7)).
+fn queued_bytes(table: &str) -> u64 {
+    // key msqid perms cbytes qnum lspid lrpid uid gid cuid cgid stime rtime ctime
+    table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok()).sum()
+}
+
 /// Files that lie in memory alone (`memfd_create(2)`), by what they hold and no process maps.
 #[derive(Debug, Default)]
 struct Unmapped {
@@ -249,6 +257,13 @@ mod tests {
         let table = "       key      shmid perms       size  cpid  lpid nattch   uid   gid  cuid  cgid  atime  dtime  ctime  rss  swap\n\
             1 0 1600 9000 1 1 0 0 0 0 0 1 1 1 8192 0\n2 1 1600 9000 1 1 2 0 0 0 0 1 1 1 4096 0\n";
         assert_eq!(shared_bytes(table), 8192);
+    }
+
+    #[test]
+    fn what_waits_in_queues_counts() {
+        let table = "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n\
+            0 0 600 16000 2 1 0 0 0 0 0 1 0 1\n 0 1 600 8000 1 1 0 0 0 0 0 1 0 1\n";
+        assert_eq!(queued_bytes(table), 24000);
     }
 
     #[test]

@@ -112,6 +112,7 @@ pub(super) const TABLE: &[Group] = &[
     (rules::PRCTL, calls! { SYS_prctl }),
     (rules::PERSONALITY, calls! { SYS_personality }),
     (rules::LIMITS, calls! { SYS_prlimit64 }),
+    (rules::OWN_LIMITS, calls! { SYS_setrlimit }),
     (rules::SCHEDULING, calls! { SYS_sched_setaffinity SYS_sched_setattr SYS_sched_setparam SYS_sched_setscheduler }),
     (rules::PRIORITY, calls! { SYS_setpriority }),
     (rules::IO_PRIORITY, calls! { SYS_ioprio_set }),
@@ -160,7 +161,7 @@ const PROCESSES: &[Known] = calls! {
     SYS_rt_tgsigqueueinfo SYS_sched_get_priority_max SYS_sched_get_priority_min SYS_sched_getaffinity
     SYS_sched_getattr SYS_sched_getparam SYS_sched_getscheduler SYS_sched_rr_get_interval SYS_sched_yield SYS_seccomp
     SYS_set_robust_list SYS_set_tid_address SYS_setfsgid SYS_setfsuid SYS_setgid SYS_setgroups SYS_setpgid SYS_setregid
-    SYS_setresgid SYS_setresuid SYS_setreuid SYS_setrlimit SYS_setsid SYS_setuid SYS_sigaltstack SYS_sysinfo SYS_tgkill
+    SYS_setresgid SYS_setresuid SYS_setreuid SYS_setsid SYS_setuid SYS_sigaltstack SYS_sysinfo SYS_tgkill
     SYS_times SYS_tkill SYS_uname SYS_wait4 SYS_waitid
 };
 

@@ -178,7 +178,30 @@ pub(super) const PERSONALITY: Decision = OneOf {
     otherwise: &without(Low(0), !0x0026_0008, EPERM),
 };
 
-/// The limits of other processes are read and not set: PID 1 of the step is the same user.
+/// `RLIMIT_CORE`. It stays at 1, whatever a step asks for: 0 would have a crash start the host's
+/// handler of core dumps, where it has one, outside of every namespace (core(5)). Many programs set
+/// it to 0, and some end where they cannot: they are told that it is done.
+const CORE: &[u32] = &[4];
+
+/// Nothing happens, and the caller is told that it did: an error of 0 is none.
+const PASSED_OVER: &Decision = &Refuse(Errno::UnknownErrno);
+
+/// `setrlimit`: all but that of core dumps.
+pub(super) const OWN_LIMITS: Decision = other_than(Low(0), CORE, PASSED_OVER);
+
+/// A new limit of core dumps; that the old one is asked for at the same time is refused, since
+/// nobody would fill it in.
+const CORE_LIMIT: &Decision = &AnyBit {
+    of: Low(3),
+    mask: ALL,
+    then: EPERM,
+    otherwise: &AnyBit { of: High(3), mask: ALL, then: EPERM, otherwise: PASSED_OVER },
+};
+
+const NEW_OWN_LIMIT: &Decision = &other_than(Low(1), CORE, CORE_LIMIT);
+
+/// The limits of other processes are read and not set: PID 1 of the step is the same user. Of the
+/// own ones, that of core dumps is only read.
 pub(super) const LIMITS: Decision = AnyBit {
     of: Low(0),
     mask: ALL,
@@ -188,7 +211,12 @@ pub(super) const LIMITS: Decision = AnyBit {
         then: EPERM,
         otherwise: &AnyBit { of: High(2), mask: ALL, then: EPERM, otherwise: &Allow },
     },
-    otherwise: &Allow,
+    otherwise: &AnyBit {
+        of: Low(2),
+        mask: ALL,
+        then: NEW_OWN_LIMIT,
+        otherwise: &AnyBit { of: High(2), mask: ALL, then: NEW_OWN_LIMIT, otherwise: &Allow },
+    },
 };
 
 const INIT: &[u32] = &[1];
@@ -370,6 +398,14 @@ mod tests {
     fn limits_of_others_are_read_only() {
         assert_eq!(answer(&LIMITS, [0, 7, 0x1000]), None);
         assert_eq!(answer(&LIMITS, [HIGH_BITS, 7, 0x1000]), None);
+        for new in [0x1000, 0x7fff_0000_0000] {
+            assert_eq!(answer(&LIMITS, [0, 4, new, 0]), Some(Errno::UnknownErrno), "said to be done");
+            assert_eq!(answer(&LIMITS, [0, 4, new, 0x1000]), Some(Errno::EPERM));
+            assert_eq!(answer(&LIMITS, [0, 4, new, 0x7fff_0000_0000]), Some(Errno::EPERM));
+        }
+        assert_eq!(answer(&LIMITS, [0, 4, 0, 0x1000]), None, "to read it is no harm");
+        assert_eq!(answer(&OWN_LIMITS, [4, 0x1000]), Some(Errno::UnknownErrno));
+        assert_eq!(answer(&OWN_LIMITS, [7, 0x1000]), None);
         assert_eq!(answer(&LIMITS, [1, 7, 0]), None);
         assert_eq!(answer(&LIMITS, [1, 7, 0x1000]), Some(Errno::EPERM));
         assert_eq!(answer(&LIMITS, [1, 7, 0x7fff_0000_0000]), Some(Errno::EPERM));

@@ -132,6 +132,19 @@ fn files_get_no_set_user_id_bit_and_are_no_devices() {
 }
 
 #[test]
+fn core_dumps_stay_as_they_are() {
+    under_the_filter(|| {
+        let before = rustix::process::getrlimit(Resource::Core);
+        let zero = Rlimit { current: Some(0), maximum: Some(0) };
+        rustix::process::setrlimit(Resource::Core, zero).unwrap();
+        // Some address that the kernel would refuse, if it looked.
+        assert_eq!(raw_call(libc::SYS_setrlimit, [4, NOTHING, 0, 0, 0, 0]), Ok(0));
+        assert_eq!(rustix::process::getrlimit(Resource::Core), before);
+        assert_eq!(raw_call(libc::SYS_prlimit64, [0, 4, NOTHING, NOTHING, 0, 0]), Err(Errno::EPERM));
+    });
+}
+
+#[test]
 fn other_processes_keep_their_limits_and_priorities() {
     let limit = || Rlimit { current: Some(7), maximum: Some(7) };
     under_the_filter(|| {

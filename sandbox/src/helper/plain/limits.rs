@@ -8,7 +8,7 @@ use proctor_core::plan::{Limit, Limits};
 use rustix::process::Resource;
 
 use crate::helper::command;
-use crate::helper::failure::{Failure, internal, refuse};
+use crate::helper::failure::{Failure, refuse};
 use crate::host::StepUser;
 use crate::wire::Go;
 
@@ -17,8 +17,6 @@ const UNBOUNDED: &str = "the plan sets no bound";
 /// Sets them in this process, for it and all that it is going to start.
 pub(super) fn set(user: StepUser, go: &Go, enforcement: &mut Enforcement) -> Result<(), Failure> {
     let Limits { memory, pids, disk, cpu_seconds, open_files, output: _ } = go.claim.command.limits;
-    // As in a sandbox with namespaces: with 0 the kernel would still start the host's handler.
-    command::set(Resource::Core, 1).map_err(internal("switch core dumps off"))?;
     bound_disk(disk, enforcement)?;
     bound_pids(user, pids, go, enforcement)?;
     let data = "RLIMIT_DATA of each process, and a supervisor ends the step when the sum is above, bytes:";
