@@ -4,7 +4,7 @@
 //! Looking is no wall: between two looks a step can go above. Where a control group holds the
 //! memory, nothing is looked at but CPU time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -22,8 +22,11 @@ use crate::wire::Claim;
 const MEMORY_PATIENCE: Duration = Duration::from_millis(20);
 /// How often it looks at CPU time.
 const CPU_PATIENCE: Duration = Duration::from_millis(100);
-/// How many open files are looked at for memory that no process maps.
-const MAX_FILES: usize = 4096;
+/// How many open files are looked at for memory that no process maps: twice what a process may have
+/// open where the plan does not say.
+const MAX_FILES: usize = 1 << 17;
+/// How many times as long as it has looked it does something else.
+const REST: u32 = 4;
 /// Clock ticks in a second, as /proc counts them (`USER_HZ`, proc_pid_stat(5)).
 const TICKS_PER_SECOND: u64 = 100;
 
@@ -37,7 +40,10 @@ pub(super) struct Warden {
     whose: Whose,
     /// Whether the segments of System V are the step's alone.
     own_segments: bool,
+    seen: Seen,
     last: Instant,
+    /// How long it waits after `last` at least.
+    rest: Duration,
 }
 
 /// Which processes are the step's.
@@ -72,7 +78,15 @@ impl Warden {
         };
         let limits = claim.command.limits;
         let memory = if claim.held.memory.is_some() { None } else { bounded(limits.memory) };
-        Self { memory, cpu: bounded(limits.cpu_seconds), whose, own_segments, last: Instant::now() }
+        Self {
+            memory,
+            cpu: bounded(limits.cpu_seconds),
+            whose,
+            own_segments,
+            seen: Seen::default(),
+            last: Instant::now(),
+            rest: MEMORY_PATIENCE,
+        }
     }
 
     /// How long PID 1 may wait for something else; `None` without end.
@@ -92,12 +106,19 @@ impl Warden {
     /// The limit that the step is above.
     pub(super) fn look(&mut self) -> Option<LimitKind> {
         // A step that forks all the time wakes PID 1 all the time.
-        if self.patience().is_none() || self.last.elapsed() < MEMORY_PATIENCE {
+        if self.patience().is_none() || self.last.elapsed() < self.rest {
             return None;
         }
+        let began = Instant::now();
+        let limit = self.judge();
         self.last = Instant::now();
+        self.rest = MEMORY_PATIENCE.max((self.last - began) * REST);
+        limit
+    }
+
+    fn judge(&mut self) -> Option<LimitKind> {
         // What cannot be read has ended meanwhile.
-        let mut sum = Sum::of_all(self.whose, self.memory.is_some()).unwrap_or_default();
+        let mut sum = Sum::of_all(self.whose, self.memory.is_some(), &mut self.seen).unwrap_or_default();
         if self.memory.is_some() && self.own_segments {
             sum.bytes += read("sysvipc", "shm").as_deref().map(shared_bytes).unwrap_or_default();
             sum.bytes += read("sysvipc", "msg").as_deref().map(queued_bytes).unwrap_or_default();
@@ -118,15 +139,19 @@ struct Sum {
 }
 
 impl Sum {
-    fn of_all(whose: Whose, memory: bool) -> io::Result<Self> {
+    fn of_all(whose: Whose, memory: bool, seen: &mut Seen) -> io::Result<Self> {
         let mut sum = Self { bytes: 0, ticks: reaped_ticks() };
+        let mut now = BTreeMap::new();
         let mut unmapped = Unmapped::default();
         let processes = match whose {
             Whose::Namespace => all_but_the_first()?,
             Whose::Kin => kin::of_this()?.into_iter().map(|pid| pid.to_string()).collect(),
         };
         for name in processes {
-            sum.ticks += read(&name, "stat").as_deref().and_then(ticks).unwrap_or_default();
+            if let Some(times) = read(&name, "stat").as_deref().and_then(times) {
+                sum.ticks += times.own + times.of_children;
+                now.insert((name.clone(), times.start), times.own);
+            }
             if memory {
                 sum.bytes += bytes_of(&name);
                 unmapped.add(&name);
@@ -135,7 +160,31 @@ impl Sum {
         if memory {
             sum.bytes += unmapped.bytes;
         }
+        // Each of the two leaves something out, and neither counts anything twice.
+        sum.ticks = sum.ticks.max(seen.ticks_with(now));
         Ok(sum)
+    }
+}
+
+/// A process by its id and the time of its start, which is another where the id is used again.
+type Process = (String, u64);
+
+/// What processes had used when they were last looked at. Where a process ignores SIGCHLD, the
+/// kernel adds what its children used to nobody (`RUSAGE_CHILDREN` of getrusage(2)).
+#[derive(Debug, Default)]
+struct Seen {
+    alive: BTreeMap<Process, u64>,
+    /// Of those that are there no more.
+    gone: u64,
+}
+
+impl Seen {
+    /// Clock ticks of all processes that were ever seen, with those that are there `now`.
+    fn ticks_with(&mut self, now: BTreeMap<Process, u64>) -> u64 {
+        let gone = self.alive.iter().filter(|(process, _)| !now.contains_key(*process)).map(|(_, ticks)| ticks);
+        self.gone += gone.sum::<u64>();
+        self.alive = now;
+        self.gone + self.alive.values().sum::<u64>()
     }
 }
 
@@ -162,11 +211,22 @@ fn reaped_ticks() -> u64 {
     milliseconds.unsigned_abs() * TICKS_PER_SECOND / 1000
 }
 
-/// utime, stime, cutime and cstime of a stat line: fields 14 to 17, the name in parentheses being
-/// the second and of any characters.
-fn ticks(stat: &str) -> Option<u64> {
+/// What a stat line says of a process's times, in clock ticks.
+#[derive(Debug, PartialEq, Eq)]
+struct Times {
+    own: u64,
+    /// Of the children that it has waited for.
+    of_children: u64,
+    start: u64,
+}
+
+/// utime, stime, cutime, cstime and starttime of a stat line: fields 14 to 17 and 22, the name in
+/// parentheses being the second and of any characters.
+fn times(stat: &str) -> Option<Times> {
     let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_whitespace().skip(11).take(4).map(|field| field.parse::<u64>().ok()).sum()
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    Some(Times { own: field(14)? + field(15)?, of_children: field(16)? + field(17)?, start: field(22)? })
 }
 
 /// A page that processes share is charged to each by its share, where the kernel tells that; else
@@ -248,8 +308,17 @@ mod tests {
     #[test]
     fn times_are_read_whatever_the_name_is() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 11 22 33 44 20 0 1 0 5 1000 10";
-        assert_eq!(ticks(stat), Some(110));
-        assert_eq!(ticks("7 (x"), None);
+        assert_eq!(times(stat), Some(Times { own: 33, of_children: 77, start: 5 }));
+        assert_eq!(times("7 (x"), None);
+    }
+
+    #[test]
+    fn what_a_process_had_used_is_not_forgotten_when_it_is_gone() {
+        let process = |pid: &str, start, ticks| ((pid.to_owned(), start), ticks);
+        let mut seen = Seen::default();
+        assert_eq!(seen.ticks_with([process("2", 10, 5), process("3", 11, 7)].into()), 12);
+        assert_eq!(seen.ticks_with([process("2", 10, 6), process("3", 20, 1)].into()), 14, "the id is another's");
+        assert_eq!(seen.ticks_with(BTreeMap::new()), 14);
     }
 
     #[test]
