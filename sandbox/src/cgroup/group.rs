@@ -236,11 +236,13 @@ impl Room {
         }
     }
 
-    /// The bound with swap may not lie below the one without: it comes second.
+    /// The bound with swap may not lie below the one without: it comes second. What TCP holds is
+    /// counted apart there; without a bound it would be taken from what the whole host has for TCP.
     fn limit_memory_v1(&self, bytes: u64) -> io::Result<String> {
         let text = bytes.to_string();
         control::write(&self.dir, "memory.limit_in_bytes", &text)?;
         let with_swap = control::write_if_there(&self.dir, "memory.memsw.limit_in_bytes", &text)?;
+        control::write_if_there(&self.dir, "memory.kmem.tcp.limit_in_bytes", &text)?;
         self.holds_now("memory.limit_in_bytes", bytes)?;
         let swap = if with_swap { "swap included" } else { "swap not counted" };
         Ok(format!("cgroup v1 memory.limit_in_bytes {bytes}, of all processes together, {swap}"))
@@ -351,11 +353,13 @@ mod tests {
 
     #[test]
     fn on_plain_files_v1_bounds_memory_with_swap() {
-        let files = [("memory.limit_in_bytes", ""), ("memory.memsw.limit_in_bytes", "")];
+        let files = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes"]
+            .map(|name| (name, ""));
         let (_dir, room) = room(Version::V1, &files);
         let phrase = room.limit_memory(4096).expect("limit");
         assert!(phrase.contains("swap included"), "{phrase}");
         assert_eq!(text(&room, "memory.memsw.limit_in_bytes"), "4096");
+        assert_eq!(text(&room, "memory.kmem.tcp.limit_in_bytes"), "4096");
     }
 
     #[test]
