@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::spec::{self, Reading};
-use rustix::fs::{self, Mode, OFlags, ResolveFlags};
+use proctor_snapshot::{Links, open_beneath};
+use rustix::fs::{self, Mode, OFlags};
 
 use crate::error::{EngineError, SpecProblems};
 use crate::repository::Repository;
@@ -35,8 +37,7 @@ impl SpecFile {
     pub(crate) fn within(repository: &Repository) -> Result<Self, EngineError> {
         let path = repository.path().join(spec::PATH);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        match fs::openat2(repository, spec::PATH, flags, Mode::empty(), resolve) {
+        match open_beneath(repository.as_fd(), Path::new(spec::PATH), flags, Links::Within) {
             Ok(fd) => Self::read(path, &File::from(fd)),
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Err(EngineError::NoSpec(path)),
             Err(errno) => Err(EngineError::UnreadableSpec { path, source: errno.into() }),

@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
@@ -152,7 +153,11 @@ impl RepoFacts {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = || {
             let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-            let dir = rustix::fs::openat2(root, below, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+            let dir = match rustix::fs::openat2(&root, below, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+                // Refused where we run inside of a container, or of a sandbox of ours.
+                Err(Errno::NOSYS | Errno::PERM) => open_step_by_step(root, below, flags)?,
+                other => other?,
+            };
             let owner = rustix::fs::fstat(&dir)?.st_uid;
             Ok::<_, std::io::Error>((dir, owner))
         };
@@ -164,6 +169,16 @@ impl RepoFacts {
             )),
         }
     }
+}
+
+/// As openat2(2) with `RESOLVE_NO_SYMLINKS`: a link in the way is ELOOP or ENOTDIR.
+fn open_step_by_step(root: OwnedFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut here = root;
+    for name in path {
+        here = rustix::fs::openat(&here, name, directory, Mode::empty())?;
+    }
+    rustix::fs::openat(&here, ".", flags, Mode::empty())
 }
 
 /// Who a step is, on the host and in its own user namespace: the ids are the same in both.

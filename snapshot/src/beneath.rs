@@ -1,15 +1,19 @@
 //! Looking at what stands below an open directory, without following a symbolic link anywhere
 //! on the way and without opening anything but regular files and directories.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::{Entry, EntryKind};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, readlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, readlinkat};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
+
+use crate::resolve::{Links, open_beneath};
 
 /// How often a file that changes under our eyes is read before we give up.
 const READ_ATTEMPTS: u32 = 5;
@@ -43,14 +47,13 @@ pub(crate) fn open_real(path: &Path) -> io::Result<OwnedFd> {
     let root = rustix::fs::open("/", flags, Mode::empty())?;
     let below = path.strip_prefix("/").unwrap_or(path);
     let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
-    Ok(openat2(root, below, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?)
+    Ok(open_beneath(root.as_fd(), below, flags, Links::Refuse)?)
 }
 
 /// Opens `path` below `root`; the empty path is `root` itself.
 pub(crate) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
-    let path = if path.is_empty() { b"." } else { path };
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    Ok(openat2(root, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty(), resolve)?)
+    let path = if path.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(path)) };
+    Ok(open_beneath(root, path, flags | OFlags::NOFOLLOW, Links::Refuse)?)
 }
 
 /// Opens what stands at `path` without touching it, or nothing where nothing of the tree does.

@@ -14,6 +14,7 @@ mod git;
 mod layer;
 mod merkle;
 mod paths;
+mod resolve;
 mod snapshot;
 mod view;
 
@@ -24,5 +25,6 @@ pub use git::protocol;
 pub use git::{GitError, reader};
 pub use layer::{FileContent, LayerEntry, LayerScan, ScanBounds, ScanError, scan_layer};
 pub use merkle::merkle_root;
+pub use resolve::{Links, open_beneath};
 pub use snapshot::{GitFacts, ObjectFormat, Snapshot, SnapshotError, find_root};
 pub use view::{Standing, View, conflicts};

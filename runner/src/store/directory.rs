@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid};
+use proctor_snapshot::{Links, open_beneath};
+use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, Uid};
 
 use super::StoreError;
 
@@ -51,8 +52,7 @@ impl Directory {
     /// # Errors
     /// It is not there, is no directory, or a part of the path is a symlink.
     pub(crate) fn descend(&self, path: &str) -> Result<Self, StoreError> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let fd = fs::openat2(&self.fd, path, DIRECTORY, Mode::empty(), resolve)
+        let fd = open_beneath(self.fd.as_fd(), Path::new(path), DIRECTORY, Links::Refuse)
             .map_err(StoreError::io("open", self.path_of(path)))?;
         Ok(Self { fd: Arc::new(fd), name: self.path_of(path) })
     }
