@@ -136,7 +136,7 @@ fn limit(prepared: &Prepared<'_>, go: &Go, enforcement: &mut Enforcement) -> Res
     let held = &go.claim.held;
     let (memory_held, pids_held) = (held.memory.as_deref(), held.pids.as_deref());
     let nproc = "RLIMIT_NPROC in the step's user namespace,";
-    let data = "RLIMIT_DATA of each process, and PID 1 ends the step when the sum is above, bytes:";
+    let data = "RLIMIT_DATA of each process, and PID 1 ends the step when the sum is above (buffers of sockets and files on their way are not seen), bytes:";
     let cpu = "RLIMIT_CPU of each process, and PID 1 ends the step when the sum is above, seconds:";
     bound(Control::PidsLimit, pids, Resource::Nproc, own, pids_held, nproc)?;
     bound(Control::MemoryLimit, memory, Resource::Data, 0, memory_held, data)?;

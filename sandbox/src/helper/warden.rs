@@ -127,7 +127,8 @@ impl Warden {
         if above(self.memory, sum.bytes) {
             return Some(LimitKind::Memory);
         }
-        above(self.cpu, sum.ticks / TICKS_PER_SECOND).then_some(LimitKind::CpuSeconds)
+        let ticks = self.cpu.map(|seconds| seconds.saturating_mul(TICKS_PER_SECOND));
+        above(ticks, sum.ticks).then_some(LimitKind::CpuSeconds)
     }
 }
 
