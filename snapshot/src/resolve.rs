@@ -66,6 +66,11 @@ impl Walk {
             }
             let found = openat(self.last()?, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
             match FileType::from_raw_mode(fstat(&found)?.st_mode) {
+                // Asked for itself, a link is no step of the way.
+                FileType::Symlink if self.to_come.is_empty() && flags.contains(ITSELF) => return Ok(found),
+                FileType::Symlink if self.to_come.is_empty() && flags.contains(OFlags::NOFOLLOW) => {
+                    return Err(Errno::LOOP);
+                }
                 FileType::Symlink => self.follow(&found)?,
                 FileType::Directory if !self.to_come.is_empty() => self.here.push(found),
                 _ if !self.to_come.is_empty() => return Err(Errno::NOTDIR),
@@ -80,7 +85,11 @@ impl Walk {
         let opened = openat(self.last()?, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
         let is_link = || fstat(&opened).map(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
         // With O_PATH a link would be opened as itself.
-        if flags.contains(OFlags::PATH) && is_link()? { Err(Errno::LOOP) } else { Ok(opened) }
+        if flags.contains(OFlags::PATH) && !flags.contains(ITSELF) && is_link()? {
+            Err(Errno::LOOP)
+        } else {
+            Ok(opened)
+        }
     }
 
     fn follow(&mut self, link: &OwnedFd) -> Result<(), Errno> {
@@ -112,6 +121,8 @@ impl Walk {
     }
 }
 
+/// By these flags a link at the end is opened as itself.
+const ITSELF: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 #[cfg(test)]
@@ -119,6 +130,8 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    const NOFOLLOW: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW);
 
     /// What the kernel answers and what we answer by hand, for every path, kind of link and way of opening.
     #[test]
@@ -160,7 +173,7 @@ mod tests {
         let is_refused = openat2(&root, ".", OFlags::PATH, Mode::empty(), ResolveFlags::BENEATH).is_err();
         for path in paths {
             for links in [Links::Refuse, Links::Within] {
-                for flags in [OFlags::PATH, OFlags::RDONLY, OFlags::RDONLY | OFlags::DIRECTORY] {
+                for flags in [OFlags::PATH, ITSELF, OFlags::RDONLY, NOFOLLOW, OFlags::RDONLY | OFlags::DIRECTORY] {
                     let ino = |fd: Result<OwnedFd, Errno>| fd.and_then(|fd| Ok(fstat(fd)?.st_ino));
                     let by_kernel = ino(open_beneath(root.as_fd(), Path::new(path), flags, links));
                     let by_hand = Walk::new(root.as_fd(), links).and_then(|walk| walk.open(Path::new(path), flags));
