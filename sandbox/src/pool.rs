@@ -55,7 +55,9 @@ impl Pool {
 
     /// Lets those go that have waited for longer than `patience`.
     pub(crate) fn release(&self, patience: Duration) {
-        self.waiting().retain(|one| one.since.elapsed() < patience);
+        // Their ends are waited for, and nobody else's: the lock goes first.
+        let idle: Vec<Waiting> = self.waiting().extract_if(.., |one| one.since.elapsed() >= patience).collect();
+        drop(idle);
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {

@@ -221,7 +221,8 @@ impl State {
                 Ok(Some((Message::Init, fds))) => self.init = fds.into_iter().next(),
                 Ok(Some((Message::Prepared, _))) => self.prepared = true,
                 Ok(Some((message, _))) => {
-                    // It is said when PID 1 was waited for; what is left is the helper's own end.
+                    // It is said when PID 1 was waited for, or when it alone is left, which is ours: no
+                    // process of the step can come any more.
                     self.gone = matches!(message, Message::Exited { .. });
                     self.told = !matches!(message, Message::Ready(_));
                     return report(message).map(Received::Report);

@@ -73,6 +73,7 @@ const CHECKS: &[Listed] = checks![
     what_took_the_repositorys_place_is_not_opened;
     a_path_that_became_a_link_is_refused: MountNamespace;
     no_process_is_left_and_the_space_stays;
+    a_prepared_sandbox_serves_one_command: MountNamespace;
     a_discarded_layer_gives_its_room_back;
     a_layer_of_any_depth_can_be_discarded;
     every_control_is_accounted_for;
@@ -774,6 +775,28 @@ fn no_process_is_left_and_the_space_stays(bench: &Bench) -> Result<(), Failed> {
     bench::no_children()?;
     assert_eq!(bench::content(ran.layer.upper(), "file")?, "kept\n");
     assert_eq!(fs::read_dir(bench.root.join("state/space"))?.count(), 0, "on the host nothing is mounted");
+    Ok(())
+}
+
+/// Also one that became ready long before its command: that is heard, and nothing of one command
+/// is seen by the next.
+fn a_prepared_sandbox_serves_one_command(bench: &Bench) -> Result<(), Failed> {
+    let step = Step::sh("test ! -e /tmp/left && test ! -e new && echo left > /tmp/left && echo new > new && cat new");
+    bench.launcher.warm(&bench.space, &bench.facts, &bench.policy(&step)?, 2)?;
+    let began = std::time::Instant::now();
+    while bench.space.ready() < 2 {
+        assert!(began.elapsed().as_secs() < 30, "only {} got ready", bench.space.ready());
+        std::thread::yield_now();
+    }
+    for left in [1, 0, 0] {
+        let ran = bench.run(&step)?;
+        assert_eq!(ran.printed(), "new", "nothing of the one before is there");
+        assert_eq!(bench.space.ready(), left, "each serves one, and then they are made when asked for");
+    }
+    bench.launcher.warm(&bench.space, &bench.facts, &bench.policy(&step)?, 1)?;
+    let mut other = Step::sh("ulimit -n");
+    other.limits.open_files = Limit::Max(99);
+    assert_eq!(bench.run(&other)?.printed(), "99", "one that is made for other limits is not taken");
     Ok(())
 }
 
