@@ -118,12 +118,35 @@ impl StepDrift {
     }
 }
 
-/// How the drift of a step was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// How the drift of a step was found. Whatever the way, what is found is compared with the same
+/// hashes of the tree before the step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DriftMethod {
-    /// Read off the overlay's upper directory.
+    /// Read off the overlay's upper directory, which the kernel wrote.
     Layer,
+    /// The step had a copy of the tree. What differs there from a record of each file's inode,
+    /// size, mode and times before the step was hashed.
+    Stat,
+    /// The step had a copy of the tree, on a file system whose times do not tell of every change:
+    /// each file was hashed before the step and after it.
+    Rehash,
+}
+
+/// Whether a file system of this kind (`f_type` of statfs(2), linux/magic.h) sets a file's `st_ctime`
+/// whenever its content changes, so that equal stat data mean equal content: those with a
+/// `page_mkwrite` of their own that does it for writes through a mapping, on a disk of this
+/// machine.
+///
+/// Not tmpfs: there a page of a shared mapping that was read first is written later without
+/// anybody's notice. Not overlayfs, whose layers can lie on one; not those whose times somebody
+/// else sets, as NFS, 9p and FUSE.
+pub fn times_tell_of_changes(f_type: u64) -> bool {
+    const EXT2_TO_4: u64 = 0xEF53;
+    const XFS: u64 = 0x5846_5342;
+    const BTRFS: u64 = 0x9123_683E;
+    const F2FS: u64 = 0xF2F5_2010;
+    matches!(f_type, EXT2_TO_4 | XFS | BTRFS | F2FS)
 }
 
 /// Whether a path holds evidence of ours, which is never drift and no part of a snapshot:
