@@ -69,6 +69,7 @@ impl Sight {
         let env = environment.iter().map(|(name, (value, _))| (name.clone(), value.clone())).collect();
         let policy = Policy {
             repo,
+            checkout: None,
             git,
             workdir: step.workdir.clone(),
             argv: step.cmd.clone(),

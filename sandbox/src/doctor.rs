@@ -94,6 +94,7 @@ fn trial_policy(launcher: &Launcher, facts: &RepoFacts, tolerated: Tolerated) ->
     let git = facts.path.join(".git");
     Ok(Policy {
         repo: facts.path.clone(),
+        checkout: None,
         git: GitDirs { worktree_git: git.exists().then_some(git), common: None },
         workdir: RelPath::new(".").map_err(|error| internal(&error))?,
         argv: Argv::new(vec!["/bin/true".to_owned()]).map_err(|error| internal(&error))?,

@@ -2,7 +2,7 @@
 //! look at the machine.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use proctor_core::enforcement::Tolerated;
 use proctor_core::plan::{Argv, Limits, Network, RelPath};
@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 pub struct Policy {
     /// The repository; it stays visible at this path, as an overlay.
     pub repo: PathBuf,
+    /// Where the tree that appears there lies on the host, where that is elsewhere: a checkout of
+    /// ours. Its `.git` appears as the repository's.
+    pub checkout: Option<PathBuf>,
     /// What of git must stay readable and cannot be written.
     pub git: GitDirs,
     /// Where the command starts, relative to the repository.
@@ -44,6 +47,7 @@ impl Policy {
     pub(crate) fn frame(&self) -> Frame {
         Frame {
             repo: self.repo.clone(),
+            checkout: self.checkout.clone(),
             git: self.git.clone(),
             network: self.network,
             home: self.home.clone(),
@@ -65,6 +69,7 @@ impl Policy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Frame {
     pub(crate) repo: PathBuf,
+    pub(crate) checkout: Option<PathBuf>,
     pub(crate) git: GitDirs,
     pub(crate) network: Network,
     pub(crate) home: PathBuf,
@@ -74,6 +79,21 @@ pub(crate) struct Frame {
     pub(crate) tolerated: Tolerated,
     /// The same for most commands of a run, so that they can be set before one comes.
     pub(crate) limits: Limits,
+}
+
+impl Frame {
+    /// Where the tree lies on the host.
+    pub(crate) fn tree(&self) -> &Path {
+        self.checkout.as_deref().unwrap_or(&self.repo)
+    }
+
+    /// Where on the host that lies which appears as the git directory `at`.
+    pub(crate) fn git_source(&self, at: &Path) -> PathBuf {
+        match &self.checkout {
+            Some(checkout) if at == self.repo.join(".git") => checkout.join(".git"),
+            _ => at.to_owned(),
+        }
+    }
 }
 
 /// What of a policy is the command's own.

@@ -141,6 +141,10 @@ pub enum SetupOp {
     Proc,
     /// Mount a fresh `/sys` that shows the own network only, or an empty directory over it.
     Sys,
+    /// Say that `/proc` and `/sys` are mounted.
+    SayMounted,
+    /// Wait until PID 1 has mounted `/proc` and `/sys`.
+    AwaitMounted,
     /// Mask what the kernel shows of the host in `/proc` and `/sys`.
     MaskKernelFiles {
         /// Whether `/sys` is a fresh one.
@@ -340,7 +344,7 @@ fn clones(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let clone = |source: &Path, at: PathBuf, kind| SetupOp::Clone { source: source.to_owned(), at, kind };
     let mut ops = vec![SetupOp::CloneDevices];
     for git in git_dirs(frame) {
-        ops.push(clone(git, git.to_owned(), CloneKind::Git { mapped: user.is_mapped() }));
+        ops.push(clone(&frame.git_source(git), git.to_owned(), CloneKind::Git { mapped: user.is_mapped() }));
     }
     for tool in &frame.tools {
         let kind = match tool.kind {
@@ -416,10 +420,10 @@ pub(crate) fn resolver<'a>(frame: &Frame, host: &'a Host) -> Option<&'a Path> {
 /// What hides and what appears.
 fn beside(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     // In the mount namespace that the overlay is going to see.
-    let mut ops = vec![SetupOp::RefuseSubmounts { repo: frame.repo.clone() }];
+    let mut ops = vec![SetupOp::RefuseSubmounts { repo: frame.tree().to_owned() }];
     ops.extend(clones(frame, host, user));
     ops.extend([
-        SetupOp::HoldTree { repo: frame.repo.clone(), mapped: user.is_mapped() },
+        SetupOp::HoldTree { repo: frame.tree().to_owned(), mapped: user.is_mapped() },
         // Before anything of ours is mounted: what comes later stays as we make it. PID 1 waits for
         // it, at the same words.
         SetupOp::ReadOnlyRoot,
@@ -441,6 +445,8 @@ fn beside(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
         SetupOp::ScratchSize { bytes: frame.limits.disk },
         // After the last mount point in them is made.
         SetupOp::SealCovers,
+        SetupOp::AwaitMounted,
+        SetupOp::MaskKernelFiles { fresh_sys: frame.network == Network::Deny },
         // After the last of its directories is there.
         SetupOp::DrawWall { writable },
     ]);
@@ -466,7 +472,8 @@ fn init(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
     ]);
     // The kernel lets the owner of a network namespace mount its /sys, and nobody else.
     ops.extend(own_network.then_some(SetupOp::Sys));
-    ops.extend([SetupOp::MaskKernelFiles { fresh_sys: own_network }, SetupOp::NewKeyring]);
+    // The helper masks what they show, while the rest of this list is done.
+    ops.extend([SetupOp::SayMounted, SetupOp::NewKeyring]);
     // After the last mount: root's mounts stay out of the step's power for good.
     ops.extend(user.steps_down().then_some(SetupOp::StepDown { uid: user.uid(), gid: user.gid() }));
     ops.extend([
@@ -543,7 +550,7 @@ fn absolute_paths(policy: &Policy) -> impl Iterator<Item = &Path> {
     let caches = policy.caches.iter().map(|cache| cache.source.as_path());
     let hide = policy.hide.iter().map(PathBuf::as_path);
     let git = [&policy.git.worktree_git, &policy.git.common].into_iter().flatten().map(PathBuf::as_path);
-    [policy.repo.as_path(), &policy.home].into_iter().chain(git).chain(tools).chain(caches).chain(hide)
+    [policy.repo.as_path(), &policy.home].into_iter().chain(policy.checkout.as_deref()).chain(git).chain(tools).chain(caches).chain(hide)
 }
 
 fn is_plain(path: &Path) -> Result<(), SandboxError> {
@@ -570,7 +577,7 @@ impl SetupOp {
             | Self::Proc
             | Self::Sys
             | Self::Loopback
-            | Self::MaskKernelFiles { .. }
+            | Self::SayMounted
             | Self::NewKeyring
             | Self::StepDown { .. }
             | Self::DropCapabilities
@@ -592,7 +599,9 @@ impl SetupOp {
             | Self::Attach { inside: Inside::Root, .. }
             | Self::MaskSockets { .. }
             | Self::ScratchSize { .. }
-            | Self::SealCovers => Stage::Beside,
+            | Self::SealCovers
+            | Self::AwaitMounted
+            | Self::MaskKernelFiles { .. } => Stage::Beside,
             Self::DrawWall { .. } => Stage::Waiting,
             Self::Overlay { .. } | Self::Attach { inside: Inside::Repo { .. }, .. } | Self::StartCommand => {
                 Stage::Claim
@@ -680,6 +689,8 @@ impl fmt::Display for SetupOp {
             Self::Proc => write!(f, "mount a fresh /proc"),
             Self::Sys => write!(f, "mount a fresh /sys, read-only"),
             Self::Loopback => write!(f, "set the loopback device up"),
+            Self::SayMounted => write!(f, "say that /proc and /sys are mounted"),
+            Self::AwaitMounted => write!(f, "wait until /proc and /sys are mounted"),
             Self::MaskKernelFiles { .. } => write!(f, "mask what /proc and /sys show of the host"),
             Self::NewKeyring => write!(f, "leave the caller's keyrings"),
             Self::StepDown { uid, gid } => write!(f, "become user {uid}, group {gid} in a new user namespace"),
@@ -754,6 +765,7 @@ mod tests {
         let tool = |path: &str| ToolMount { source: path.into(), at: path.into(), kind: ToolKind::ReadOnly };
         Policy {
             repo: "/home/u/src/r".into(),
+            checkout: None,
             git: GitDirs { worktree_git: Some("/home/u/src/r/.git".into()), common: Some("/home/u/main/.git".into()) },
             workdir: RelPath::new("sub").expect("a path"),
             argv: Argv::new(vec!["true".into()]).expect("a command"),
@@ -839,6 +851,24 @@ change to /home/u/src/r/sub
 draw it around /home/u/src/r too, and build it
 execute the command";
         assert_eq!(listed(USER).join("\n"), expected);
+    }
+
+    #[test]
+    fn a_checkout_appears_in_place_of_the_repository() {
+        let objects = Some(PathBuf::from("/home/u/src/r/.git/objects"));
+        let git = GitDirs { common: objects, ..policy().git };
+        let policy = Policy { checkout: Some("/home/u/.state/x/tree".into()), git, ..policy() };
+        let list: Vec<String> = setup_ops(&policy, &host(), USER).iter().map(ToString::to_string).collect();
+        for wanted in [
+            "take /home/u/.state/x/tree and the place for layers",
+            "take /home/u/.state/x/tree/.git for /home/u/src/r/.git (git, read-only)",
+            "take /home/u/src/r/.git/objects for /home/u/src/r/.git/objects (git, read-only)",
+            "refuse file systems mounted below /home/u/.state/x/tree",
+        ] {
+            assert!(list.iter().any(|line| line == wanted), "{wanted}: {list:#?}");
+        }
+        let at = |wanted: &str| list.iter().position(|line| line == wanted).expect(wanted);
+        assert!(at("mount what was taken at /home/u/src/r/.git") < at("mount what was taken at /home/u/src/r/.git/objects"));
     }
 
     #[test]

@@ -381,6 +381,7 @@ impl Bench {
     pub(crate) fn policy(&self, step: &Step) -> Result<Policy, Failed> {
         let git = step.git.then(|| self.repo.join(".git"));
         Ok(Policy {
+            checkout: None,
             repo: self.repo.clone(),
             git: GitDirs { worktree_git: git, common: None },
             workdir: RelPath::new(step.workdir)?,

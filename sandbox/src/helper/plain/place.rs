@@ -139,7 +139,7 @@ fn copy_tree(
     owner: Option<Owner>,
 ) -> io::Result<Copy> {
     let frame = &request.sandbox.frame;
-    let repo = copy::readable(mounts::open_plain(&frame.repo)?.as_fd())?;
+    let repo = copy::readable(mounts::open_plain(frame.tree())?.as_fd())?;
     let layer = |id: &u32| beneath(space.as_fd(), &Path::new(&id.to_string()).join(UPPER));
     let lowers: Vec<OwnedFd> = claim.lowers.iter().map(layer).collect::<io::Result<_>>()?;
     Copy::make(Sources {
@@ -169,7 +169,7 @@ fn link_git(
         return Ok(());
     }
     let copy_git = || {
-        let source = mounts::open_plain(&request.sandbox.frame.repo.join(".git"))?;
+        let source = mounts::open_plain(&request.sandbox.frame.tree().join(".git"))?;
         let mut copier = Copier { owner: given_to(request.sandbox.user), hollow: [].into(), left_out: 0 };
         as_reader(request.sandbox.user, || copier.repository(source.as_fd(), place.as_fd()))?;
         copy::remove(tree.as_fd(), b".git")?;
