@@ -550,7 +550,13 @@ fn absolute_paths(policy: &Policy) -> impl Iterator<Item = &Path> {
     let caches = policy.caches.iter().map(|cache| cache.source.as_path());
     let hide = policy.hide.iter().map(PathBuf::as_path);
     let git = [&policy.git.worktree_git, &policy.git.common].into_iter().flatten().map(PathBuf::as_path);
-    [policy.repo.as_path(), &policy.home].into_iter().chain(policy.checkout.as_deref()).chain(git).chain(tools).chain(caches).chain(hide)
+    [policy.repo.as_path(), &policy.home]
+        .into_iter()
+        .chain(policy.checkout.as_deref())
+        .chain(git)
+        .chain(tools)
+        .chain(caches)
+        .chain(hide)
 }
 
 fn is_plain(path: &Path) -> Result<(), SandboxError> {
@@ -868,7 +874,9 @@ execute the command";
             assert!(list.iter().any(|line| line == wanted), "{wanted}: {list:#?}");
         }
         let at = |wanted: &str| list.iter().position(|line| line == wanted).expect(wanted);
-        assert!(at("mount what was taken at /home/u/src/r/.git") < at("mount what was taken at /home/u/src/r/.git/objects"));
+        assert!(
+            at("mount what was taken at /home/u/src/r/.git") < at("mount what was taken at /home/u/src/r/.git/objects")
+        );
     }
 
     #[test]
