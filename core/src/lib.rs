@@ -5,6 +5,7 @@
 //! [`verdict::Verdict`] → [`evidence`] → [`status`]. Nothing here reads a file, a clock, a
 //! process or an environment variable; facts come in as arguments and warnings go out as values.
 
+pub mod attestation;
 pub mod canonical;
 pub mod digest;
 pub mod drift;
@@ -12,6 +13,7 @@ pub mod enforcement;
 pub mod event;
 pub mod evidence;
 pub mod exec;
+pub mod gate;
 pub mod names;
 pub mod outcome;
 pub mod plan;

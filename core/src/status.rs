@@ -15,10 +15,17 @@ use crate::names::{ProfileName, RunId};
 use crate::tier::Tier;
 use crate::verdict::Verdict;
 
+/// The version of [`LastRun`]'s format.
+pub const VERSION: u32 = 1;
+
 /// `verification.last_run`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LastRun {
+    /// The version of this object's format: [`VERSION`]. Where it is absent, it is 1.
+    #[serde(default = "first_version")]
+    #[schemars(extend("const" = VERSION))]
+    pub version: u32,
     /// The profile that was run.
     pub profile: ProfileName,
     /// What the run means.
@@ -31,10 +38,39 @@ pub struct LastRun {
     pub tier: Tier,
     /// The tree that was verified.
     pub snapshot: SnapshotId,
+    /// The tree that the run left: another one where a `read_only: off` step was applied; `null`
+    /// where the tree could not be looked at once more.
+    #[serde(default)]
+    pub snapshot_after: Option<SnapshotId>,
     /// The spec.
     pub spec_sha256: Sha256Hex,
     /// File below the changeset → sha256 of its bytes.
     pub evidence: EvidenceIndex,
+}
+
+fn first_version() -> u32 {
+    1
+}
+
+impl LastRun {
+    /// Whether the run changed the tree that it verified, by a `read_only: off` step.
+    pub fn left_another_tree(&self) -> bool {
+        self.snapshot_after.as_ref().is_some_and(|after| *after != self.snapshot)
+    }
+}
+
+/// Why `verification.last_run` of a status file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LastRunError {
+    /// The file is no status file.
+    #[error(transparent)]
+    Status(#[from] StatusError),
+    /// It was written in a format that this program does not know.
+    #[error("its `verification.last_run` has version {0}, and this program knows {VERSION}")]
+    Version(String),
+    /// It is no object of ours.
+    #[error("its `verification.last_run` is not as we write it: {0}")]
+    Shape(String),
 }
 
 /// Why a status file cannot be updated without losing something of it.
@@ -70,6 +106,22 @@ pub fn check(old: Option<&[u8]>) -> Result<(), StatusError> {
     verification(&mut read(old)?).map(drop)
 }
 
+/// `verification.last_run` of a status file; `None` where it has none.
+///
+/// # Errors
+/// The file is no status file, or what stands there is not ours.
+pub fn last_run(status: &[u8]) -> Result<Option<LastRun>, LastRunError> {
+    let mut document = read(Some(status))?;
+    let Some(value) = verification(&mut document)?.remove("last_run") else { return Ok(None) };
+    match value.get("version") {
+        None => {}
+        Some(Json::Number(version)) if *version == VERSION.to_string() => {}
+        Some(Json::Number(version)) => return Err(LastRunError::Version(version.clone())),
+        Some(_) => return Err(LastRunError::Shape("its `version` is no number".to_owned())),
+    }
+    serde_json::from_slice(&value.to_vec()).map(Some).map_err(|error| LastRunError::Shape(error.to_string()))
+}
+
 fn read(old: Option<&[u8]>) -> Result<Json, StatusError> {
     Ok(old.map_or(Ok(Json::Object(BTreeMap::new())), Json::parse)?)
 }
@@ -89,12 +141,14 @@ mod tests {
 
     fn last_run() -> LastRun {
         LastRun {
+            version: VERSION,
             profile: ProfileName::new("pr").expect("name"),
             outcome: Verdict::Passed,
             timestamp: "2026-01-02T03:04:05.678Z".into(),
             run_id: RunId::new("r1").expect("name"),
             tier: Tier::ONE,
             snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
+            snapshot_after: None,
             spec_sha256: Sha256Hex::of(b"spec"),
             evidence: EvidenceIndex::new(),
         }
@@ -127,5 +181,30 @@ mod tests {
         for bad in [&b"[]"[..], b"{\"a\":1,\"a\":2}", b"", b"{\"verification\":3}", b"{} x"] {
             assert!(update(Some(bad), &last_run()).is_err(), "{}", String::from_utf8_lossy(bad));
         }
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let written = update(None, &last_run()).expect("updates");
+        assert_eq!(super::last_run(&written).expect("reads"), Some(last_run()));
+        assert_eq!(super::last_run(b"{\"verification\":{}}").expect("reads"), None);
+    }
+
+    #[test]
+    fn an_object_without_a_version_is_of_the_first() {
+        let text = String::from_utf8(update(None, &last_run()).expect("updates")).expect("utf-8");
+        let old = text.replace(",\"version\":1", "").replace("\"snapshot_after\":null,", "");
+        assert_ne!(old, text);
+        assert_eq!(super::last_run(old.as_bytes()).expect("reads"), Some(last_run()));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_refused() {
+        let text = String::from_utf8(update(None, &last_run()).expect("updates")).expect("utf-8");
+        let newer = text.replace("\"version\":1", "\"version\":2,\"more\":true");
+        assert!(matches!(super::last_run(newer.as_bytes()), Err(LastRunError::Version(v)) if v == "2"));
+        let foreign = text.replace("\"tier\":1", "\"tier\":1,\"more\":true");
+        assert!(matches!(super::last_run(foreign.as_bytes()), Err(LastRunError::Shape(_))));
+        assert!(matches!(super::last_run(b"{"), Err(LastRunError::Status(_))));
     }
 }

@@ -11,7 +11,7 @@ use proctor_core::evidence::{EvidenceIndex, SkillEvidence, ToolchainEvidence, to
 use proctor_core::names::TOOLCHAIN_ARTIFACT;
 use proctor_core::outcome::Outcome;
 use proctor_core::plan::Plan;
-use proctor_core::status::LastRun;
+use proctor_core::status::{self, LastRun};
 use proctor_core::tier::{self, Tier};
 use proctor_core::verdict::{self, Doubt, Facts, Verdict};
 use proctor_snapshot::{FileContent, GitHelper, LayerEntry, Snapshot};
@@ -149,12 +149,14 @@ pub(crate) async fn write(
 ) -> Option<(Doubt, String)> {
     let failed = |error: StoreError| (Doubt::Internal, format!("the evidence could not be written: {error}"));
     let last_run = |verdict: Verdict, evidence: EvidenceIndex| LastRun {
+        version: status::VERSION,
         profile: plan.profile.clone(),
         outcome: verdict,
         timestamp: context.clock.now_text(),
         run_id: facts.run_id.clone(),
         tier: observed.tier(),
         snapshot: context.tree.snapshot.id.clone(),
+        snapshot_after: None,
         spec_sha256: plan.spec_sha256.clone(),
         evidence,
     };

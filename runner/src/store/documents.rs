@@ -130,12 +130,14 @@ mod tests {
 
     fn last_run() -> LastRun {
         LastRun {
+            version: status::VERSION,
             profile: ProfileName::new("pr").expect("a name"),
             outcome: Verdict::Passed,
             timestamp: "2026-01-02T03:04:05.678Z".into(),
             run_id: RunId::new("r1").expect("an id"),
             tier: Tier::ONE,
             snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
+            snapshot_after: None,
             spec_sha256: Sha256Hex::of(b"spec"),
             evidence: EvidenceIndex::new(),
         }

@@ -309,12 +309,14 @@ fn toolchain_evidence_fits() {
 
 fn last_run() -> LastRun {
     LastRun {
+        version: proctor_core::status::VERSION,
         profile: ProfileName::new("pr").expect("name"),
         outcome: Verdict::Passed,
         timestamp: "2026-01-02T03:04:05.678Z".into(),
         run_id: RunId::new("r1").expect("name"),
         tier: Tier::ONE,
         snapshot: tree(),
+        snapshot_after: Some(tree()),
         spec_sha256: Sha256Hex::of(b"spec"),
         evidence: BTreeMap::from([("verify/a.json".to_owned(), Sha256Hex::of(b"a"))]),
     }

@@ -1,0 +1,290 @@
+//! Whether this very tree is verified: the decision of `proctor gate`. Facts come in (bytes that
+//! were read, what the tree and the plan are today), findings go out, each with a code of its
+//! own; the gate passes where there is none. It reads nothing, and it trusts nothing that it was
+//! not told: the bytes of each document are hashed here.
+
+mod documents;
+mod finding;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use finding::{GateCode, GateFinding, MAX_FINDINGS};
+
+use crate::attestation::{Attestation, Subject};
+use crate::digest::{Sha256Hex, SnapshotId};
+use crate::names::{ChangesetId, ProfileName, RunId};
+use crate::plan::Plan;
+use crate::spec::{self, Operator};
+use crate::status::{self, LastRun, LastRunError};
+use crate::tier::Tier;
+use crate::verdict::Verdict;
+use documents::Documents;
+use finding::Findings;
+
+/// The version of [`GateAnswer`]'s format.
+pub const VERSION: u32 = 1;
+/// How old a run may be where the caller does not say.
+pub const DEFAULT_MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// How far in the future a run may have ended: the clocks of two machines are never quite one.
+pub const CLOCK_SKEW: Duration = Duration::from_secs(5);
+
+/// What the caller wants to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Demands {
+    /// The profile that must have passed.
+    pub profile: ProfileName,
+    /// The changeset whose evidence counts; without one, that of runs without one.
+    pub changeset: Option<ChangesetId>,
+    /// The highest effective tier that is accepted; the operator's own stands above it.
+    pub max_tier: Tier,
+    /// How old the run may be.
+    pub max_age: MaxAge,
+    /// What is done where our own state does not know the run.
+    pub unattested: Unattested,
+}
+
+/// How old a run may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaxAge {
+    /// As old as it is.
+    Unlimited,
+    /// Up to this.
+    Within(Duration),
+}
+
+/// What is done with a run that our own state does not know, such as one of another machine.
+/// Its evidence proves no more than that whoever wrote it was consistent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unattested {
+    /// It does not pass.
+    Refuse,
+    /// The caller vouches for it.
+    Accept,
+}
+
+/// What was found when the gate looked.
+#[derive(Debug, Clone)]
+pub struct Facts<'a> {
+    /// The time, in milliseconds since 1970.
+    pub now_ms: u64,
+    /// The repository, as a [`Subject`] names it.
+    pub repository: String,
+    /// The tree as it is.
+    pub snapshot: SnapshotId,
+    /// What differs from the tree that was verified, where that can be told.
+    pub changed: ChangedPaths,
+    /// The plan as it resolves today, from the spec as it is.
+    pub plan: &'a Plan,
+    /// What the operator allows today.
+    pub operator: &'a Operator,
+    /// What lies where the run's documents are.
+    pub found: Found,
+    /// Our own record of the newest run on the tree that the status file names, as bytes.
+    pub attestation: Option<Vec<u8>>,
+}
+
+/// Paths that differ from the tree that was verified, for people; empty where they cannot be told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChangedPaths {
+    /// The first ones.
+    pub paths: Vec<String>,
+    /// How many more there are.
+    pub omitted: u64,
+}
+
+/// What lies where a run's documents are.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// `05-status.json`.
+    pub status: Piece,
+    /// Every entry of `verify/`, by its path below the status file's directory.
+    pub files: BTreeMap<String, Piece>,
+    /// Whether a run holds the place at this moment.
+    pub writer: bool,
+}
+
+/// One thing that was looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// It is not there.
+    Absent,
+    /// A regular file, whole.
+    Bytes(Vec<u8>),
+    /// It is there, and was not read; why, as a phrase.
+    Unreadable(String),
+}
+
+/// The answer of `proctor gate` and of `POST /v1/gate`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GateAnswer {
+    /// The version of this document's format: [`VERSION`].
+    #[schemars(extend("const" = VERSION))]
+    pub version: u32,
+    /// Whether this very tree is verified.
+    pub pass: bool,
+    /// The exit code of `proctor gate`.
+    pub exit_code: u8,
+    /// The profile that was asked for.
+    pub profile: ProfileName,
+    /// The changeset that was asked for; `null` where there was none.
+    pub changeset_id: Option<ChangesetId>,
+    /// The tree as it is.
+    pub snapshot: SnapshotId,
+    /// The spec as it is.
+    pub spec_sha256: Sha256Hex,
+    /// The plan as it resolves today.
+    pub plan_sha256: Sha256Hex,
+    /// The run that was looked at; `null` where there is none that can be read.
+    pub run: Option<GateRun>,
+    /// What speaks against a pass; at most [`MAX_FINDINGS`].
+    pub findings: Vec<GateFinding>,
+    /// How many findings more there were.
+    pub omitted: u64,
+}
+
+/// The run that a gate looked at, as its status file tells of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GateRun {
+    /// The run.
+    pub run_id: RunId,
+    /// What it meant.
+    pub outcome: Verdict,
+    /// Its highest effective tier.
+    pub tier: Tier,
+    /// When it ended.
+    pub timestamp: String,
+    /// How long ago that is, in milliseconds; `null` where it is not in the past.
+    pub age_ms: Option<u64>,
+    /// Whether our own state knows it.
+    pub attested: bool,
+}
+
+/// Decides.
+pub fn answer(demands: &Demands, facts: &Facts<'_>) -> GateAnswer {
+    let mut findings = Findings::new(demands);
+    if facts.found.writer {
+        findings.run_under_way();
+    }
+    let run = recorded(facts, &mut findings);
+    if let Some(run) = &run {
+        judge_run(run, demands, facts, &mut findings);
+        documents::judge(&Documents { run, demands, facts }, &mut findings);
+        judge_attestation(run, demands, facts, &mut findings);
+    }
+    let run = run.map(|run| outline(run, facts));
+    let (exit_code, findings, omitted) = findings.conclude();
+    GateAnswer {
+        version: VERSION,
+        pass: exit_code == 0,
+        exit_code,
+        profile: demands.profile.clone(),
+        changeset_id: demands.changeset.clone(),
+        snapshot: facts.snapshot.clone(),
+        spec_sha256: facts.plan.spec_sha256.clone(),
+        plan_sha256: facts.plan.digest(),
+        run,
+        findings,
+        omitted,
+    }
+}
+
+/// The run that the status file tells of; where it tells of none, that is found.
+fn recorded(facts: &Facts<'_>, findings: &mut Findings) -> Option<LastRun> {
+    let read = match &facts.found.status {
+        Piece::Absent => Ok(None),
+        Piece::Bytes(bytes) => status::last_run(bytes),
+        Piece::Unreadable(why) => {
+            findings.status_unreadable(why);
+            return None;
+        }
+    };
+    match read {
+        Ok(Some(run)) => return Some(run),
+        Ok(None) => findings.nothing_recorded(),
+        Err(LastRunError::Version(version)) => findings.version_unknown("05-status.json", &version),
+        Err(error) => findings.status_unreadable(&error.to_string()),
+    }
+    None
+}
+
+fn judge_run(run: &LastRun, demands: &Demands, facts: &Facts<'_>, findings: &mut Findings) {
+    if run.profile != demands.profile {
+        findings.other_profile(&run.profile);
+    }
+    if run.spec_sha256 != facts.plan.spec_sha256 {
+        findings.other_spec(spec::PATH);
+    }
+    judge_tree(run, facts, findings);
+    if run.evidence.is_empty() {
+        findings.cites_nothing(run.outcome);
+    } else if run.outcome == Verdict::Inconclusive {
+        findings.run_inconclusive(&run.run_id);
+    }
+    judge_age(run, demands, facts, findings);
+}
+
+/// What was verified must be what stands, and the run must have left it like that: what a
+/// `read_only: off` step of it changed was another tree for the checks before that step.
+fn judge_tree(run: &LastRun, facts: &Facts<'_>, findings: &mut Findings) {
+    if run.left_another_tree()
+        && (run.snapshot == facts.snapshot || run.snapshot_after.as_ref() == Some(&facts.snapshot))
+    {
+        findings.changed_by_run(&facts.changed);
+    } else if run.snapshot != facts.snapshot {
+        findings.tree_changed(&run.snapshot, &facts.snapshot, &facts.changed);
+    }
+}
+
+fn judge_age(run: &LastRun, demands: &Demands, facts: &Facts<'_>, findings: &mut Findings) {
+    let Some(ended) = since_epoch(&run.timestamp) else {
+        return findings.time_unreadable(&run.timestamp);
+    };
+    let now = Duration::from_millis(facts.now_ms);
+    if ended > now + CLOCK_SKEW {
+        return findings.future(&run.timestamp);
+    }
+    if let MaxAge::Within(most) = demands.max_age
+        && now.saturating_sub(ended) > most
+    {
+        findings.stale(&run.timestamp, now.saturating_sub(ended), most);
+    }
+}
+
+/// Our own record of the run, which nobody who edits the repository can edit with it.
+fn judge_attestation(run: &LastRun, demands: &Demands, facts: &Facts<'_>, findings: &mut Findings) {
+    let Some(bytes) = &facts.attestation else {
+        return findings.unattested(&run.run_id);
+    };
+    let asked = Subject {
+        repository: facts.repository.clone(),
+        changeset_id: demands.changeset.clone(),
+        profile: run.profile.clone(),
+    };
+    match Attestation::parse(bytes) {
+        Some(ours) if ours.subject != asked => findings.record_unreadable(),
+        Some(ours) if ours.last_run.run_id != run.run_id => findings.superseded(&run.run_id, &ours.last_run),
+        Some(ours) if ours.last_run != *run => findings.record_differs(&run.run_id),
+        Some(_) => {}
+        None => findings.record_unreadable(),
+    }
+}
+
+fn outline(run: LastRun, facts: &Facts<'_>) -> GateRun {
+    let ended = since_epoch(&run.timestamp);
+    let age = ended.and_then(|ended| Duration::from_millis(facts.now_ms).checked_sub(ended));
+    let age_ms = age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+    let attested = facts.attestation.as_deref().and_then(Attestation::parse).is_some_and(|ours| ours.last_run == run);
+    let LastRun { run_id, outcome, tier, timestamp, .. } = run;
+    GateRun { run_id, outcome, tier, timestamp, age_ms, attested }
+}
+
+/// When something was, as it stands in a document: RFC 3339 in UTC.
+fn since_epoch(timestamp: &str) -> Option<Duration> {
+    humantime::parse_rfc3339(timestamp).ok()?.duration_since(UNIX_EPOCH).ok()
+}

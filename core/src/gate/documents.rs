@@ -1,0 +1,315 @@
+//! The evidence that a run cites, held against what its status file says, against the plan as it
+//! is today, and against what else lies there.
+
+use std::cmp::Ordering;
+
+use serde::de::DeserializeOwned;
+
+use super::finding::Findings;
+use super::{Demands, Facts, Piece};
+use crate::digest::{Sha256Hex, SnapshotId};
+use crate::enforcement::SandboxMode;
+use crate::evidence::{self, Document, SkillEvidence, StepEvidence, ToolchainEvidence, VERSION, step_path};
+use crate::names::{ChangesetId, ProfileName, RunId, SkillName, TOOLCHAIN_ARTIFACT};
+use crate::outcome::Outcome;
+use crate::plan::{Plan, PlannedSkill};
+use crate::status::LastRun;
+use crate::tier::Tier;
+use crate::verdict::Verdict;
+
+/// Where evidence lies below the status file's directory.
+const VERIFY: &str = "verify/";
+
+/// What is held against each other.
+pub(super) struct Documents<'a> {
+    pub(super) run: &'a LastRun,
+    pub(super) demands: &'a Demands,
+    pub(super) facts: &'a Facts<'a>,
+}
+
+/// A document of ours, of either kind.
+enum Evidence {
+    Skill(Box<SkillEvidence>),
+    Toolchain(Box<ToolchainEvidence>),
+}
+
+/// What documents of both kinds say.
+struct Common<'a> {
+    run_id: &'a RunId,
+    changeset_id: &'a Option<ChangesetId>,
+    profile: &'a ProfileName,
+    spec_sha256: &'a Sha256Hex,
+    plan_sha256: &'a Sha256Hex,
+    snapshots: Vec<&'a SnapshotId>,
+    sandbox: SandboxMode,
+    outcome: Outcome,
+    steps: Vec<&'a StepEvidence>,
+}
+
+/// Why a document cannot be used.
+enum Unusable {
+    Malformed(String),
+    Version(String),
+    SealBroken,
+}
+
+/// Every document that is cited, every one that the plan wants, and every one that nobody wants.
+pub(super) fn judge(documents: &Documents<'_>, findings: &mut Findings) {
+    let cited = documents.cited(findings);
+    documents.judge_outcome(&cited, findings);
+    documents.judge_tier(&cited, findings);
+    for (file, evidence) in &cited {
+        documents.judge_origin(file, &evidence.common(), findings);
+    }
+    documents.judge_plan(&cited, findings);
+    documents.judge_leftovers(findings);
+}
+
+impl Documents<'_> {
+    /// The documents that the status file cites, as far as they are intact.
+    fn cited(&self, findings: &mut Findings) -> Vec<(String, Evidence)> {
+        let mut cited = Vec::new();
+        for (file, sha256) in &self.run.evidence {
+            match self.facts.found.files.get(file).unwrap_or(&Piece::Absent) {
+                Piece::Absent => findings.evidence_missing(file, ""),
+                Piece::Unreadable(why) => findings.evidence_unreadable(file, why),
+                Piece::Bytes(bytes) if Sha256Hex::of(bytes) != *sha256 => findings.evidence_edited(file),
+                Piece::Bytes(bytes) => match Evidence::read(file, bytes) {
+                    Ok(evidence) => cited.push((file.clone(), evidence)),
+                    Err(Unusable::Malformed(why)) => findings.evidence_unreadable(file, &why),
+                    Err(Unusable::Version(version)) => findings.version_unknown(file, &version),
+                    Err(Unusable::SealBroken) => findings.seal_broken(file),
+                },
+            }
+        }
+        cited
+    }
+
+    /// A pass of the status file must be one of each document; a failure is told with its steps.
+    fn judge_outcome(&self, cited: &[(String, Evidence)], findings: &mut Findings) {
+        if self.run.outcome == Verdict::Failed {
+            let failed: Vec<String> = cited.iter().flat_map(|(_, evidence)| evidence.unpassed()).collect();
+            return findings.run_failed(&self.run.run_id, &failed);
+        }
+        if self.run.outcome != Verdict::Passed {
+            return;
+        }
+        for (file, evidence) in cited {
+            let common = evidence.common();
+            let steps_passed = common.steps.iter().all(|step| step.outcome == Outcome::Passed);
+            if common.outcome != Outcome::Passed || !steps_passed {
+                findings.contradicts(file, "not all of it passed");
+            }
+        }
+    }
+
+    /// The highest tier that anything says counts.
+    fn judge_tier(&self, cited: &[(String, Evidence)], findings: &mut Findings) {
+        let most = self.demands.max_tier.min(self.facts.operator.max_tier);
+        let tier = cited.iter().map(|(_, evidence)| evidence.tier()).fold(self.run.tier, Tier::max);
+        if tier > most {
+            findings.tier_too_high(tier, most);
+        }
+    }
+
+    fn judge_origin(&self, file: &str, common: &Common<'_>, findings: &mut Findings) {
+        let run = self.run;
+        if *common.run_id != run.run_id {
+            return findings.foreign(file, common.run_id);
+        }
+        if *common.changeset_id != self.demands.changeset {
+            findings.other_changeset(file);
+        }
+        if *common.profile != run.profile {
+            findings.contradicts(file, "it is of another profile");
+        }
+        if *common.spec_sha256 != run.spec_sha256 {
+            findings.contradicts(file, "it is of another spec");
+        }
+        // Where the run itself changed the tree, that is a finding of its own.
+        let one_tree = run.outcome == Verdict::Passed && !run.left_another_tree();
+        if one_tree && common.snapshots.iter().any(|snapshot| **snapshot != run.snapshot) {
+            findings.contradicts(file, "it is of another tree");
+        }
+        self.judge_controls(file, common, findings);
+    }
+
+    /// What the operator demands today must have been enforced then.
+    fn judge_controls(&self, file: &str, common: &Common<'_>, findings: &mut Findings) {
+        let tolerated = self.facts.operator.tolerated(common.sandbox);
+        for step in &common.steps {
+            let missing = step.enforcement.missing();
+            let demanded = missing.map(|(control, _)| control);
+            let gap = demanded.filter(|control| !tolerated.as_ref().is_some_and(|some| some.contains(*control))).min();
+            if let Some(control) = gap {
+                findings.control_missing(file, step.planned.name.as_str(), control.as_str());
+            }
+        }
+    }
+
+    /// The documents must be those of today's plan, all of them and no other.
+    fn judge_plan(&self, cited: &[(String, Evidence)], findings: &mut Findings) {
+        let (plan, run) = (self.facts.plan, self.run);
+        if run.profile != plan.profile || run.spec_sha256 != plan.spec_sha256 || run.evidence.is_empty() {
+            return;
+        }
+        let digest = plan.digest();
+        if cited.iter().any(|(_, evidence)| *evidence.common().plan_sha256 != digest) {
+            return findings.other_plan();
+        }
+        let is_cited = |artifact: &str| run.evidence.contains_key(&format!("{VERIFY}{artifact}"));
+        let wanted = plan.skills.iter().map(|skill| skill.name.artifact()).chain([TOOLCHAIN_ARTIFACT.to_owned()]);
+        for artifact in wanted.filter(|artifact| !is_cited(artifact)) {
+            findings.evidence_missing(&format!("{VERIFY}{artifact}"), ", and the plan has it");
+        }
+        for (file, evidence) in cited {
+            if let Some(how) = evidence.differs_from(plan) {
+                findings.contradicts(file, how);
+            }
+        }
+    }
+
+    /// What an earlier run of another profile left is intact and older; anything else that lies
+    /// there and is not cited was put there, or was cited once.
+    fn judge_leftovers(&self, findings: &mut Findings) {
+        let uncited = self.facts.found.files.iter().filter(|(file, _)| !self.run.evidence.contains_key(*file));
+        for (file, piece) in uncited {
+            if let Some(why) = self.suspicion(file, piece) {
+                findings.extra(file, why);
+            }
+        }
+    }
+
+    fn suspicion(&self, file: &str, piece: &Piece) -> Option<&'static str> {
+        let Piece::Bytes(bytes) = piece else { return Some("it is no file that we write") };
+        let Ok(evidence) = Evidence::read(file, bytes) else { return Some("it is no intact evidence of ours") };
+        let common = evidence.common();
+        if *common.changeset_id != self.demands.changeset {
+            return Some("it is of another changeset");
+        }
+        match common.run_id.cmp(&self.run.run_id) {
+            Ordering::Less => None,
+            Ordering::Equal => Some("it is of the same run"),
+            Ordering::Greater => Some("it is of a newer run"),
+        }
+    }
+}
+
+impl Evidence {
+    /// Reads a document as it stands in `file`.
+    fn read(file: &str, bytes: &[u8]) -> Result<Self, Unusable> {
+        if file.strip_prefix(VERIFY) == Some(TOOLCHAIN_ARTIFACT) {
+            return Ok(Self::Toolchain(Box::new(read_document(bytes)?)));
+        }
+        let skill: SkillEvidence = read_document(bytes)?;
+        match file.strip_prefix(VERIFY) == Some(&skill.skill.artifact()) {
+            true => Ok(Self::Skill(Box::new(skill))),
+            false => Err(Unusable::Malformed(format!("it is that of the skill `{}`", skill.skill))),
+        }
+    }
+
+    fn common(&self) -> Common<'_> {
+        match self {
+            Self::Skill(skill) => Common {
+                run_id: &skill.measured.run_id,
+                changeset_id: &skill.changeset_id,
+                profile: &skill.profile,
+                spec_sha256: &skill.spec_sha256,
+                plan_sha256: &skill.plan_sha256,
+                snapshots: vec![&skill.repo_snapshot_before, &skill.repo_snapshot_after],
+                sandbox: skill.sandbox,
+                outcome: skill.summary.outcome,
+                steps: skill.steps.iter().collect(),
+            },
+            Self::Toolchain(checks) => Common {
+                run_id: &checks.measured.run_id,
+                changeset_id: &checks.changeset_id,
+                profile: &checks.profile,
+                spec_sha256: &checks.spec_sha256,
+                plan_sha256: &checks.plan_sha256,
+                snapshots: vec![&checks.repo_snapshot],
+                sandbox: checks.sandbox,
+                outcome: checks.summary.outcome,
+                steps: checks.checks.iter().map(|check| &check.step).collect(),
+            },
+        }
+    }
+
+    fn tier(&self) -> Tier {
+        match self {
+            Self::Skill(skill) => skill.tier.max(skill.declared_tier),
+            Self::Toolchain(_) => Tier::ONE,
+        }
+    }
+
+    /// The steps that did not pass, for people.
+    fn unpassed(&self) -> Vec<String> {
+        let Self::Skill(skill) = self else { return Vec::new() };
+        let unpassed = skill.steps.iter().filter(|step| step.outcome.is_failure());
+        let told =
+            |step: &StepEvidence| format!("`{}` {}", step_path(&skill.skill, &step.planned.name), word(step.outcome));
+        unpassed.map(told).collect()
+    }
+
+    /// How the document is not that of its part of the plan. Arguments and variables are not
+    /// compared: secrets of the caller are not in what is recorded.
+    fn differs_from(&self, plan: &Plan) -> Option<&'static str> {
+        match self {
+            Self::Skill(skill) => match planned(plan, &skill.skill) {
+                None => Some("the plan has no such skill"),
+                Some(planned) if !same_steps(planned, skill) => Some("its steps are not those of the plan"),
+                Some(planned) if planned.declared_tier != skill.declared_tier => {
+                    Some("its tier is not that of the plan")
+                }
+                Some(_) => None,
+            },
+            Self::Toolchain(recorded) => {
+                let names =
+                    recorded.checks.iter().map(|check| (&check.toolchain, &check.step.planned.name, &check.demand));
+                let wanted = plan.toolchain.iter().map(|check| (&check.toolchain, &check.run.name, &check.version));
+                let unsatisfied = recorded.checks.iter().any(|check| !check.satisfied);
+                match (names.eq(wanted), unsatisfied) {
+                    (false, _) => Some("its checks are not those of the plan"),
+                    (true, true) => Some("a check does not hold"),
+                    (true, false) => None,
+                }
+            }
+        }
+    }
+}
+
+fn planned<'a>(plan: &'a Plan, name: &SkillName) -> Option<&'a PlannedSkill> {
+    plan.skills.iter().find(|skill| skill.name == *name)
+}
+
+fn same_steps(planned: &PlannedSkill, recorded: &SkillEvidence) -> bool {
+    let wanted = planned.steps.iter().map(|step| &step.name);
+    recorded.steps.iter().map(|step| &step.planned.name).eq(wanted) && !recorded.steps.is_empty()
+}
+
+fn word(outcome: Outcome) -> String {
+    outcome.as_str().replace('_', " ")
+}
+
+/// What every version of a document says.
+#[derive(serde::Deserialize)]
+struct Versioned {
+    version: u64,
+}
+
+/// A document in our own spelling, whole, and sealed.
+fn read_document<D: Document + DeserializeOwned + Clone>(bytes: &[u8]) -> Result<D, Unusable> {
+    let malformed = |error: serde_json::Error| Unusable::Malformed(error.to_string());
+    let Versioned { version } = serde_json::from_slice(bytes).map_err(malformed)?;
+    if version != u64::from(VERSION) {
+        return Err(Unusable::Version(version.to_string()));
+    }
+    let document: D = serde_json::from_slice(bytes).map_err(malformed)?;
+    if evidence::to_bytes(&document) != bytes {
+        return Err(Unusable::Malformed("it is not in our spelling".to_owned()));
+    }
+    match evidence::to_bytes(&evidence::seal(document.clone())) == bytes {
+        true => Ok(document),
+        false => Err(Unusable::SealBroken),
+    }
+}

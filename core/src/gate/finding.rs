@@ -1,0 +1,336 @@
+//! What can speak against a pass: a code, what happened, and what to do, each said in one place.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{ChangedPaths, Demands, Unattested};
+use crate::digest::SnapshotId;
+use crate::names::{ProfileName, RunId};
+use crate::status::LastRun;
+use crate::tier::Tier;
+use crate::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE, Verdict};
+
+/// How many findings an answer holds; what is beyond is counted.
+pub const MAX_FINDINGS: usize = 50;
+/// How many steps that did not pass a message names.
+const NAMED_STEPS: usize = 5;
+/// The exit code where what was recorded does not speak for this tree.
+const EXIT_NOT_VERIFIED: u8 = 1;
+
+/// Why a gate does not pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GateCode {
+    /// No run of this profile is on record.
+    NothingRecorded,
+    /// A run holds the changeset at this moment.
+    RunUnderWay,
+    /// The status file cannot be read, or is not ours.
+    StatusUnreadable,
+    /// A document is in a format that this program does not know.
+    VersionUnknown,
+    /// The run cites no evidence.
+    CitesNothing,
+    /// The run is of another profile.
+    OtherProfile,
+    /// The evidence is of another changeset.
+    OtherChangeset,
+    /// The spec is not the one that was verified.
+    OtherSpec,
+    /// The same spec resolves to another plan today.
+    OtherPlan,
+    /// The tree is not the one that was verified.
+    TreeChanged,
+    /// A step of the run changed the tree while it was verified.
+    ChangedByRun,
+    /// The run failed.
+    RunFailed,
+    /// The run has no honest answer.
+    RunInconclusive,
+    /// The run's effective tier is above what is accepted.
+    TierTooHigh,
+    /// A control that the operator demands today was not enforced.
+    ControlMissing,
+    /// The run is older than is accepted.
+    Stale,
+    /// The run ended in the future.
+    FromTheFuture,
+    /// The time of the run cannot be read.
+    TimeUnreadable,
+    /// Evidence that must be there is not.
+    EvidenceMissing,
+    /// Evidence is not what the status file cites.
+    EvidenceEdited,
+    /// Evidence cannot be read, or is no document of ours.
+    EvidenceUnreadable,
+    /// A document's own `sha256` is not that of its stable part.
+    EvidenceSealBroken,
+    /// Evidence is of another run than the one that cites it.
+    EvidenceForeign,
+    /// There is evidence that the run does not cite.
+    EvidenceExtra,
+    /// The evidence does not say what the status file says.
+    EvidenceContradicts,
+    /// Our own state does not know the run.
+    Unattested,
+    /// Our own record of the run says something else.
+    RecordDiffers,
+    /// Our own state knows a newer run of the same tree.
+    Superseded,
+    /// Our own record of the run cannot be read.
+    RecordUnreadable,
+}
+
+impl GateCode {
+    /// The exit code that this alone calls for.
+    fn exit_code(self) -> u8 {
+        match self {
+            Self::NothingRecorded => EXIT_USAGE,
+            Self::RunUnderWay | Self::VersionUnknown | Self::RunInconclusive | Self::FromTheFuture => EXIT_INCONCLUSIVE,
+            _ => EXIT_NOT_VERIFIED,
+        }
+    }
+}
+
+/// One thing that speaks against a pass.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GateFinding {
+    /// Which.
+    pub code: GateCode,
+    /// What was found, and where.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+    /// The paths that differ, where the finding is about some and they can be told.
+    pub paths: Vec<String>,
+    /// How many paths more there are.
+    pub omitted: u64,
+    /// Whether the caller has said that this may be so; then it does not keep the gate shut.
+    pub accepted: bool,
+}
+
+/// Findings as they come, each code with its words.
+pub(super) struct Findings {
+    again: String,
+    unattested: Unattested,
+    list: Vec<GateFinding>,
+    omitted: u64,
+    worst: Option<u8>,
+}
+
+impl Findings {
+    pub(super) fn new(demands: &Demands) -> Self {
+        let changeset = demands.changeset.as_ref().map(|id| format!(" --changeset {id}")).unwrap_or_default();
+        let again = format!("run `proctor run --profile {}{changeset}`", demands.profile);
+        Self { again, unattested: demands.unattested, list: Vec::new(), omitted: 0, worst: None }
+    }
+
+    /// The exit code, the findings, and how many more there were. What was found to be wrong
+    /// stands before what could not be told, and nothing on record before neither.
+    pub(super) fn conclude(self) -> (u8, Vec<GateFinding>, u64) {
+        (self.worst.unwrap_or(0), self.list, self.omitted)
+    }
+
+    fn add(&mut self, code: GateCode, message: String, hint: String) -> Option<&mut GateFinding> {
+        self.push(GateFinding { code, message, hint, paths: Vec::new(), omitted: 0, accepted: false })
+    }
+
+    /// The same, mended by a new run.
+    fn rerun(&mut self, code: GateCode, message: String) {
+        let hint = self.again.clone();
+        self.add(code, message, hint);
+    }
+
+    fn push(&mut self, finding: GateFinding) -> Option<&mut GateFinding> {
+        if !finding.accepted {
+            let rank =
+                |code: u8| [EXIT_INCONCLUSIVE, EXIT_USAGE, EXIT_NOT_VERIFIED].iter().position(|one| *one == code);
+            let code = finding.code.exit_code();
+            self.worst = Some(self.worst.map_or(code, |worst| if rank(code) > rank(worst) { code } else { worst }));
+        }
+        if self.list.len() >= MAX_FINDINGS {
+            self.omitted += 1;
+            return None;
+        }
+        self.list.push(finding);
+        self.list.last_mut()
+    }
+
+    pub(super) fn nothing_recorded(&mut self) {
+        self.rerun(GateCode::NothingRecorded, "no run is on record".to_owned());
+    }
+
+    pub(super) fn run_under_way(&mut self) {
+        let message = "a run of this changeset is under way".to_owned();
+        self.add(GateCode::RunUnderWay, message, "wait for it to end, then ask again".to_owned());
+    }
+
+    pub(super) fn status_unreadable(&mut self, why: &str) {
+        let hint = format!("mend `05-status.json` by hand, then {}", self.again);
+        self.add(GateCode::StatusUnreadable, format!("`05-status.json` cannot be used: {why}"), hint);
+    }
+
+    pub(super) fn version_unknown(&mut self, file: &str, version: &str) {
+        let message = format!("`{file}` is in version {version} of its format, which this program does not know");
+        let hint = format!("ask with the newer proctor that wrote it, or {}", self.again);
+        self.add(GateCode::VersionUnknown, message, hint);
+    }
+
+    pub(super) fn cites_nothing(&mut self, outcome: Verdict) {
+        let message = match outcome {
+            Verdict::Inconclusive => "the last run was ended while it wrote its evidence, and cites none".to_owned(),
+            outcome => format!("the last run says `{}` and cites no evidence", outcome.as_str()),
+        };
+        self.rerun(GateCode::CitesNothing, message);
+    }
+
+    pub(super) fn other_profile(&mut self, found: &ProfileName) {
+        let message = format!("the last run is of the profile `{found}`");
+        self.rerun(GateCode::OtherProfile, message);
+    }
+
+    pub(super) fn other_changeset(&mut self, file: &str) {
+        self.rerun(GateCode::OtherChangeset, format!("`{file}` is evidence of another changeset"));
+    }
+
+    pub(super) fn other_spec(&mut self, path: &str) {
+        self.rerun(GateCode::OtherSpec, format!("`{path}` is not the spec that was verified"));
+    }
+
+    pub(super) fn other_plan(&mut self) {
+        let message = "the spec resolves to another plan than the one that ran: the operator's config, or proctor itself, has changed";
+        self.rerun(GateCode::OtherPlan, message.to_owned());
+    }
+
+    pub(super) fn tree_changed(&mut self, then: &SnapshotId, now: &SnapshotId, changed: &ChangedPaths) {
+        let message = match changed.paths.len() as u64 + changed.omitted {
+            0 => format!("the tree is not the one that was verified: it was {then}, and it is {now}"),
+            1 => "the tree was changed since it was verified, at 1 path".to_owned(),
+            count => format!("the tree was changed since it was verified, at {count} paths"),
+        };
+        self.with_paths(GateCode::TreeChanged, message, changed);
+    }
+
+    pub(super) fn changed_by_run(&mut self, changed: &ChangedPaths) {
+        let message =
+            "a `read_only: off` step of the run changed the tree, so that not every check saw the tree as it is";
+        self.with_paths(GateCode::ChangedByRun, message.to_owned(), changed);
+    }
+
+    fn with_paths(&mut self, code: GateCode, message: String, changed: &ChangedPaths) {
+        let hint = self.again.clone();
+        let ChangedPaths { paths, omitted } = changed.clone();
+        self.push(GateFinding { code, message, hint, paths, omitted, accepted: false });
+    }
+
+    pub(super) fn run_failed(&mut self, run: &RunId, steps: &[String]) {
+        let what = said(steps);
+        self.rerun(GateCode::RunFailed, format!("the last run, {run}, failed{what}"));
+    }
+
+    pub(super) fn run_inconclusive(&mut self, run: &RunId) {
+        self.rerun(GateCode::RunInconclusive, format!("the last run, {run}, was inconclusive"));
+    }
+
+    pub(super) fn tier_too_high(&mut self, tier: Tier, most: Tier) {
+        let message = format!("the run's effective tier is {tier}, and up to {most} is accepted");
+        let hint =
+            format!("see `tier_reasons` in its evidence; `--max-tier {tier}` accepts it where the operator does");
+        self.add(GateCode::TierTooHigh, message, hint);
+    }
+
+    pub(super) fn control_missing(&mut self, file: &str, step: &str, control: &str) {
+        let message = format!("`{step}` ran without the control `{control}`, which the operator demands (`{file}`)");
+        let hint = format!("{}; `proctor doctor` shows what this machine enforces", self.again);
+        self.add(GateCode::ControlMissing, message, hint);
+    }
+
+    pub(super) fn stale(&mut self, timestamp: &str, age: Duration, most: Duration) {
+        let (age, most) = (span(age), span(most));
+        let message = format!("the run ended {age} ago, at {timestamp}, and {most} is the most that is accepted");
+        let hint = format!("{}, or accept an older one with `--max-age`", self.again);
+        self.add(GateCode::Stale, message, hint);
+    }
+
+    pub(super) fn future(&mut self, timestamp: &str) {
+        let hint = format!("set this machine's clock right, then {}", self.again);
+        self.add(GateCode::FromTheFuture, format!("the run ended in the future, at {timestamp}"), hint);
+    }
+
+    pub(super) fn time_unreadable(&mut self, timestamp: &str) {
+        self.rerun(GateCode::TimeUnreadable, format!("the run's end, `{timestamp}`, is no time in UTC"));
+    }
+
+    pub(super) fn evidence_missing(&mut self, file: &str, why: &str) {
+        self.rerun(GateCode::EvidenceMissing, format!("`{file}` is not there{why}"));
+    }
+
+    pub(super) fn evidence_edited(&mut self, file: &str) {
+        let message = format!("`{file}` is not what `05-status.json` cites: it was edited since");
+        self.rerun(GateCode::EvidenceEdited, message);
+    }
+
+    pub(super) fn evidence_unreadable(&mut self, file: &str, why: &str) {
+        self.rerun(GateCode::EvidenceUnreadable, format!("`{file}` is no evidence of ours: {why}"));
+    }
+
+    pub(super) fn seal_broken(&mut self, file: &str) {
+        let message = format!("the `sha256` in `{file}` is not that of its stable part");
+        self.rerun(GateCode::EvidenceSealBroken, message);
+    }
+
+    pub(super) fn foreign(&mut self, file: &str, of: &RunId) {
+        self.rerun(GateCode::EvidenceForeign, format!("`{file}` is evidence of another run, {of}"));
+    }
+
+    pub(super) fn extra(&mut self, file: &str, why: &str) {
+        let hint = format!("remove `{file}`, or {}", self.again);
+        self.add(GateCode::EvidenceExtra, format!("`{file}` is not cited by `05-status.json`, and {why}"), hint);
+    }
+
+    pub(super) fn contradicts(&mut self, file: &str, how: &str) {
+        self.rerun(GateCode::EvidenceContradicts, format!("`{file}` does not bear out `05-status.json`: {how}"));
+    }
+
+    pub(super) fn unattested(&mut self, run: &RunId) {
+        let code = GateCode::Unattested;
+        let message = format!("the state directory does not know the run {run}: only its own files vouch for it");
+        let hint = format!("{} here, or vouch for it with `--accept-unattested`", self.again);
+        let accepted = self.unattested == Unattested::Accept;
+        self.push(GateFinding { code, message, hint, paths: Vec::new(), omitted: 0, accepted });
+    }
+
+    pub(super) fn record_differs(&mut self, run: &RunId) {
+        let message = format!("`05-status.json` does not say of the run {run} what it said when it was written");
+        self.rerun(GateCode::RecordDiffers, message);
+    }
+
+    pub(super) fn superseded(&mut self, run: &RunId, newer: &LastRun) {
+        let (id, outcome) = (&newer.run_id, newer.outcome.as_str());
+        let message =
+            format!("`05-status.json` tells of the run {run}, and the last one on that tree was {id} ({outcome})");
+        self.rerun(GateCode::Superseded, message);
+    }
+
+    pub(super) fn record_unreadable(&mut self) {
+        let message = "the state directory's record of the run is not as we write it".to_owned();
+        self.rerun(GateCode::RecordUnreadable, message);
+    }
+}
+
+/// The steps that did not pass, for a message.
+fn said(steps: &[String]) -> String {
+    let named = steps.iter().take(NAMED_STEPS).cloned().collect::<Vec<_>>().join(", ");
+    match steps.len().saturating_sub(NAMED_STEPS) {
+        _ if steps.is_empty() => String::new(),
+        0 => format!(": {named}"),
+        more => format!(": {named} and {more} more"),
+    }
+}
+
+/// A duration in whole seconds, as it is written for `--max-age`.
+fn span(duration: Duration) -> String {
+    humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string()
+}
