@@ -11,6 +11,7 @@ use proctor_core::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_
 use proctor_core::outcome::{LimitKind, Outcome, StartFault, Termination, judge};
 use proctor_core::plan::{PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::verdict::Doubt;
+use proctor_sandbox::helper::seal::method_on;
 use proctor_sandbox::{Layer, Open, SandboxError, Sealed};
 use proctor_snapshot::{ApplyInput, DriftInput, ScanBounds, apply_back, find_drift, scan_layer};
 
@@ -131,20 +132,13 @@ async fn try_once(
     mut laps: Laps,
 ) -> Tried {
     let not_started = |error| Tried::not_started(StartFault::Sandbox, one_line(&error));
-    let upper = match context.space.layer(&context.tree.repository.facts) {
-        Ok(upper) => upper,
+    let facts = &context.tree.repository.facts;
+    let (running, upper) = match context.launcher.spawn(&context.space, &stack.lowers(), facts, policy) {
+        Ok(started) => started,
         Err(error) => return not_started(error),
     };
-    laps.lap("layer");
-    let running = match context.launcher.spawn(&context.space, &stack.lowers(), &upper, policy) {
-        Ok(running) => running,
-        Err(error) => {
-            free(upper.seal()).await;
-            return not_started(error);
-        }
-    };
     laps.lap("spawn");
-    context.prepare_for_the_next(policy);
+    context.prepare_for_the_next(stack, policy);
     let say = |reason| tell_end(context, skill, step, reason);
     let report = attempt::follow(running, step, &context.outputs, &context.cancel, say, &mut laps).await;
     let tried = conclude(context, stack, skill, step, report, upper).await;
@@ -194,13 +188,14 @@ async fn conclude(
         tried.doubt(Doubt::Sandbox, message);
     }
     let in_doubt = tried.outcome == Outcome::Inconclusive;
-    match read_layer(context, stack, skill, step, upper).await {
-        Ok((layer, drift)) => {
+    let method = method_of(&upper, &tried.report.enforcement);
+    match read_layer(context, stack, skill, step, upper).await.and_then(|read| Ok((read, method?))) {
+        Ok(((layer, drift), method)) => {
             if !drift.is_empty() || !in_doubt {
                 tried.outcome = judge(&tried.report.termination, &step.expect_exit, !drift.is_empty());
             }
             tried.drift = drift;
-            tried.method = Some(DriftMethod::Layer);
+            tried.method = Some(method);
             tried.layer = Some(layer);
         }
         Err(message) => {
@@ -209,6 +204,15 @@ async fn conclude(
         }
     }
     tried
+}
+
+/// How what the step changed came into its layer: by the kernel; or, where it makes no overlay, by
+/// the sandbox, which asks the same function how changes of the copy are to be found.
+fn method_of(layer: &Layer<Sealed>, enforcement: &Enforcement) -> Result<DriftMethod, String> {
+    if enforcement.holds(Control::Layer) {
+        return Ok(DriftMethod::Layer);
+    }
+    method_on(layer.upper()).map_err(|error| format!("how they were found is not known: {error}"))
 }
 
 /// Whether the bounded room of all layers of the run was spent, by bytes or by files, when an

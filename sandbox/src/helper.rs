@@ -14,7 +14,8 @@ mod mounts;
 mod outer;
 mod outside;
 mod plain;
-mod seal;
+#[doc(hidden)]
+pub mod seal;
 mod space;
 mod warden;
 

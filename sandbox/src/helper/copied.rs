@@ -94,7 +94,7 @@ impl Copied {
     /// gone.
     pub(super) fn concluded(&self, message: Message) -> Message {
         let Copy { tree, upper, user, .. } = &self.copy;
-        match self.baseline.seal(tree.as_fd(), upper.as_fd(), owner_of(*user)) {
+        match self.baseline.seal_for(owner_of(*user), tree.as_fd(), upper.as_fd()) {
             Ok(()) => message,
             Err(error) => internal("tell what the step changed in its copy of the tree")(error).into_message(),
         }

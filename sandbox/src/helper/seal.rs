@@ -3,7 +3,8 @@
 //!
 //! A file counts as untouched where the kernel's own marks are as they were when the copy was made:
 //! inode number, size, mode, the time of its last change of content, and the time of its last change
-//! of anything, which no program can set.
+//! of anything, which no program can set. Where the file system is none whose times tell of every
+//! change, its content must be the same as well.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,9 +12,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use proctor_core::drift::{DriftMethod, times_tell_of_changes};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RawMode, Stat, Uid, XattrFlags};
 use rustix::io::Errno;
-use rustix::time::ClockId;
+use rustix::time::{ClockId, Timespec};
+use sha2::{Digest as _, Sha256};
 
 use super::copy::{self, OPAQUE};
 use super::mounts::Owner;
@@ -23,16 +26,48 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Of a file system that remembers whole seconds alone.
 const LAST_OF_THE_SECOND: u64 = 999_999_999;
 
+/// How much of a file is hashed at a time.
+const CHUNK: usize = 128 << 10;
+/// By how many nanoseconds two looks at the clocks may differ without their having been set.
+const JITTER: i128 = 10_000_000;
+/// How often the clocks are read until both are read at once.
+const MOST_READINGS: usize = 64;
+
+/// How the changes of a copy that lies on the file system of `dir` are found.
+///
+/// # Errors
+/// The file system does not say what it is.
+pub fn method_on(dir: BorrowedFd<'_>) -> io::Result<DriftMethod> {
+    let kind = u64::try_from(rustix::fs::fstatfs(dir)?.f_type).unwrap_or_default();
+    Ok(if times_tell_of_changes(kind) { DriftMethod::Stat } else { DriftMethod::Rehash })
+}
+
 /// The copy as it was before the step.
 #[derive(Debug)]
-pub(super) struct Baseline(Entries);
+pub struct Baseline {
+    entries: Entries,
+    method: DriftMethod,
+    offset: i128,
+}
 
 type Entries = BTreeMap<Vec<u8>, Was>;
 
 #[derive(Debug)]
 struct Was {
     marks: Marks,
+    content: Content,
     below: Entries,
+}
+
+/// What is known of the bytes of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Content {
+    /// The marks say it all.
+    ByMarks,
+    /// The sha256 of a file.
+    Hashed([u8; 32]),
+    /// A file that its owner may not read. It counts as changed.
+    Unread,
 }
 
 /// By what a change is seen.
@@ -59,6 +94,10 @@ impl Marks {
     fn is_dir(&self) -> bool {
         FileType::from_raw_mode(self.mode).is_dir()
     }
+
+    fn is_file(&self) -> bool {
+        FileType::from_raw_mode(self.mode).is_file()
+    }
 }
 
 impl Baseline {
@@ -66,48 +105,119 @@ impl Baseline {
     ///
     /// # Errors
     /// It cannot be read, or the clock stands still.
-    pub(super) fn take(tree: BorrowedFd<'_>) -> io::Result<Self> {
-        let mut latest = (0, 0);
-        let entries = look(&copy::readable(tree)?, &mut latest)?;
+    pub fn take(tree: BorrowedFd<'_>) -> io::Result<Self> {
+        Self::by(method_on(tree)?, tree)
+    }
+
+    /// The same by a method that the caller chooses: by stat data, or by hashing all.
+    ///
+    /// # Errors
+    /// As [`Baseline::take`].
+    pub fn by(method: DriftMethod, tree: BorrowedFd<'_>) -> io::Result<Self> {
+        let (mut latest, offset) = ((0, 0), clock_offset());
+        let entries = look(&copy::readable(tree)?, method, &mut latest)?;
         wait_until_after(latest)?;
-        Ok(Self(entries))
+        Ok(Self { entries, method, offset })
     }
 
     /// Moves what has changed since into `upper`, an empty directory on the same file system. For a
-    /// tree that nobody uses any more. New directories of ours become `owner`'s.
+    /// tree that nobody uses any more.
     ///
     /// # Errors
-    /// Something cannot be moved, or the file system takes no whiteout.
-    pub(super) fn seal(&self, tree: BorrowedFd<'_>, upper: BorrowedFd<'_>, owner: Option<Owner>) -> io::Result<()> {
+    /// Something cannot be moved, the file system takes no whiteout, or the clock was set back
+    /// meanwhile: then a change may have the time that the file had before.
+    pub fn seal(&self, tree: BorrowedFd<'_>, upper: BorrowedFd<'_>) -> io::Result<()> {
+        self.seal_for(None, tree, upper)
+    }
+
+    /// The same; new directories of ours become `owner`'s.
+    pub(super) fn seal_for(&self, owner: Option<Owner>, tree: BorrowedFd<'_>, upper: BorrowedFd<'_>) -> io::Result<()> {
+        if self.method == DriftMethod::Stat && was_set_back(self.offset, clock_offset()) {
+            return Err(io::Error::other("the clock of the machine was set back meanwhile; run again"));
+        }
         let top = rustix::fs::fstat(tree)?.st_mode;
         rustix::fs::fchmod(tree, copy::permissions(top) | Mode::RWXU)?;
         rustix::fs::fchmod(upper, copy::permissions(top) | Mode::RWXU)?;
         let there = There { at: Place::Top(upper), owner, mode: top };
-        compare(&copy::readable(tree)?, &self.0, &there)?;
+        compare(&copy::readable(tree)?, &self.entries, &there)?;
         Ok(rustix::fs::fchmod(upper, copy::permissions(top))?)
     }
 }
 
-fn look(dir: &OwnedFd, latest: &mut (i64, u64)) -> io::Result<Entries> {
+fn look(dir: &OwnedFd, method: DriftMethod, latest: &mut (i64, u64)) -> io::Result<Entries> {
     let mut entries = Entries::new();
     for name in copy::names(dir)? {
         let stat = rustix::fs::statat(dir, &name[..], AtFlags::SYMLINK_NOFOLLOW)?;
         let marks = Marks::of(&stat);
         *latest = (*latest).max(marks.changed);
-        let below = if marks.is_dir() { look_below(dir, &name, latest)? } else { Entries::new() };
-        entries.insert(name, Was { marks, below });
+        let below = if marks.is_dir() { look_below(dir, &name, method, latest)? } else { Entries::new() };
+        let hashes = method != DriftMethod::Stat && marks.is_file();
+        let content = if hashes { content_of(dir, &name)? } else { Content::ByMarks };
+        entries.insert(name, Was { marks, content, below });
     }
     Ok(entries)
 }
 
 /// A directory that its owner may not read is empty: the copy was made without what is in it.
-fn look_below(dir: &OwnedFd, name: &[u8], latest: &mut (i64, u64)) -> io::Result<Entries> {
+fn look_below(dir: &OwnedFd, name: &[u8], method: DriftMethod, latest: &mut (i64, u64)) -> io::Result<Entries> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(dir, name, flags, Mode::empty()) {
-        Ok(inner) => look(&inner, latest),
+        Ok(inner) => look(&inner, method, latest),
         Err(Errno::ACCESS) => Ok(Entries::new()),
         Err(errno) => Err(errno.into()),
     }
+}
+
+/// Hashes a regular file, to its end: nobody writes it now.
+fn content_of(dir: &OwnedFd, name: &[u8]) -> io::Result<Content> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::ACCESS) => return Ok(Content::Unread),
+        Err(errno) => return Err(errno.into()),
+    };
+    let (mut hasher, mut buffer) = (Sha256::new(), vec![0; CHUNK]);
+    loop {
+        match rustix::io::read(&file, &mut buffer) {
+            Ok(0) => return Ok(Content::Hashed(hasher.finalize().into())),
+            Ok(count) => hasher.update(&buffer[..count]),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Whether an entry is what it was.
+fn is_untouched(here: &OwnedFd, name: &[u8], was: &Was, now: &Marks) -> io::Result<bool> {
+    Ok(was.marks == *now
+        && match was.content {
+            Content::ByMarks => true,
+            Content::Unread => false,
+            known @ Content::Hashed(_) => content_of(here, name)? == known,
+        })
+}
+
+/// By how many nanoseconds the clock that can be set is ahead of the one that cannot. Whoever is
+/// interrupted between reading the two reads them again.
+fn clock_offset() -> i128 {
+    let now = |clock| {
+        let Timespec { tv_sec, tv_nsec } = rustix::time::clock_gettime(clock);
+        i128::from(tv_sec) * 1_000_000_000 + i128::from(tv_nsec)
+    };
+    let mut offset = 0;
+    for _ in 0..MOST_READINGS {
+        let (before, set, after) = (now(ClockId::Boottime), now(ClockId::Realtime), now(ClockId::Boottime));
+        offset = set - before;
+        if after - before <= JITTER / 2 {
+            break;
+        }
+    }
+    offset
+}
+
+/// Whether the clock was set back between two looks.
+fn was_set_back(before: i128, after: i128) -> bool {
+    after < before - JITTER
 }
 
 /// The kernel stamps changes with a clock that goes on every few milliseconds: two changes within
@@ -202,7 +312,7 @@ fn compare(here: &OwnedFd, was: &Entries, there: &There<'_>) -> io::Result<()> {
         match was.get(name) {
             None => there.take(here, name)?,
             Some(was) if was.marks.is_dir() && now.is_dir() => compare_directory(here, name, (was, &now), there)?,
-            Some(was) if was.marks == now => {}
+            Some(was) if is_untouched(here, name, was, &now)? => {}
             Some(_) => {
                 there.take(here, name)?;
                 if now.is_dir() {
@@ -228,4 +338,17 @@ fn compare_directory(here: &OwnedFd, name: &[u8], (was, now): (&Was, &Marks), th
     }
     compare(&inner, &was.below, &below)?;
     below.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_back_is_noticed_and_one_that_was_set_forward_does_no_harm() {
+        let second = 1_000_000_000;
+        assert!(was_set_back(5 * second, 4 * second));
+        assert!(!was_set_back(5 * second, 6 * second) && !was_set_back(5 * second, 5 * second - JITTER / 2));
+        assert!(!was_set_back(clock_offset(), clock_offset()));
+    }
 }
