@@ -20,6 +20,7 @@ use crate::environment::{self, Environment, Surroundings};
 use crate::output::Outputs;
 use crate::record::TreeFacts;
 use crate::repository::Repository;
+use crate::stack::Stack;
 use crate::store::StoreError;
 use crate::store::directory::Directory;
 
@@ -105,17 +106,18 @@ impl Tree {
 impl Context {
     /// Has a sandbox wait for the next command, where one is still to come: it is prepared while
     /// this one runs. Most commands of a run need the same; one that does not finds none.
-    pub(crate) fn prepare_for_the_next(self: &Arc<Self>, policy: &Policy) {
+    pub(crate) fn prepare_for_the_next(self: &Arc<Self>, stack: &Stack, policy: &Policy) {
         let fewer = |left: usize| left.checked_sub(1);
         let left = self.to_come.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).unwrap_or(0);
         // The one that has just begun is among them.
         if left < 2 {
             return;
         }
-        let (context, policy) = (Arc::clone(self), policy.clone());
+        let (context, stack, policy) = (Arc::clone(self), stack.clone(), policy.clone());
         tokio::task::spawn_blocking(move || {
             let facts = &context.tree.repository.facts;
-            if let Err(error) = context.launcher.warm(&context.space, facts, &policy, 1) {
+            // Most commands change nothing of the tree: the next one stands on the same layers.
+            if let Err(error) = context.launcher.warm(&context.space, &stack.lowers(), facts, &policy, 1) {
                 tracing::debug!(%error, "no sandbox waits for the next command; it gets one of its own");
             }
         });

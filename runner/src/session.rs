@@ -92,9 +92,10 @@ impl Session {
     /// No sandbox can be had.
     pub async fn warm(&self, step: &PlannedStep, wanted: usize) -> Result<(), EngineError> {
         let (policy, _) = self.context.policy(&skill_of(step)?, step)?;
-        let context = Arc::clone(&self.context);
+        let (context, stack) = (Arc::clone(&self.context), self.stack.clone());
         let work = tokio::task::spawn_blocking(move || {
-            context.launcher.warm(&context.space, &context.tree.repository.facts, &policy, wanted)
+            let facts = &context.tree.repository.facts;
+            context.launcher.warm(&context.space, &stack.lowers(), facts, &policy, wanted)
         });
         let warmed = work.await.map_err(|error| EngineError::Internal(format!("warming ended badly: {error}")))?;
         Ok(warmed?)

@@ -83,9 +83,9 @@ fn trial(
     let facts = RepoFacts::read(repo)?;
     let config = RunSpaceConfig { disk_bytes: 16 << 20, inodes: 4096, tolerated: tolerated.clone() };
     let space = RunSpace::create(launcher, config)?;
-    let layer = space.layer(&facts)?;
-    report.user = Some(layer.user());
-    let running = launcher.spawn(&space, &[], &layer, &trial_policy(launcher, &facts, tolerated)?)?;
+    let policy = trial_policy(launcher, &facts, tolerated)?;
+    report.user = Some(StepUser::choose(launcher.host(), &facts)?);
+    let (running, _layer) = launcher.spawn(&space, &[], &facts, &policy)?;
     watch(&running, report).map_err(|source| SandboxError::System { what: "the trial cannot be watched", source })
 }
 

@@ -16,13 +16,13 @@ use crate::cgroup::{Entrance, Group, NoSeat, Seat};
 use crate::error::SandboxError;
 use crate::host::{Host, RepoFacts, StepUser};
 use crate::policy::{Frame, Policy};
-use crate::pool::{self, Pool};
+use crate::pool::{self, Pool, Prepared};
 use crate::reaper::Reaper;
 use crate::running::{EndedBy, Running, Watched};
 use crate::setup::{self, claim_ops, prepare_ops};
 use crate::space::{Layer, Open, RunSpace, Sealed};
 use crate::wait::Helper;
-use crate::wire::{self, Claim, Entry, HeldLimits, Request, SandboxRequest};
+use crate::wire::{self, Claim, Entry, HeldLimits, Layers, Request, SandboxRequest};
 
 /// Starts helpers. When it is dropped, everything that it started ends.
 #[derive(Debug)]
@@ -44,6 +44,30 @@ struct Job {
     stdout: Stdio,
     stderr: Stdio,
     reply: SyncSender<io::Result<Child>>,
+}
+
+/// A helper that is being started.
+struct Starting {
+    child: Receiver<io::Result<Child>>,
+    control: OwnedFd,
+}
+
+impl Starting {
+    /// It finds its control socket closed, and ends.
+    fn abandon(self, reaper: &Reaper) {
+        drop(self.control);
+        if let Ok(Ok(child)) = self.child.recv() {
+            reaper.take(Helper::new(child).ok(), None);
+        }
+    }
+}
+
+/// What a sandbox is prepared for.
+struct Wanted<'a> {
+    facts: &'a RepoFacts,
+    user: StepUser,
+    /// Newest first.
+    lowers: Vec<u32>,
 }
 
 impl Launcher {
@@ -71,61 +95,56 @@ impl Launcher {
         &self.host
     }
 
-    /// Starts one attempt: `upper` takes its writes, `lowers` (newest first) lie between it and
-    /// the repository. A prepared sandbox is taken where one waits. Returns as soon as the helper
-    /// has its request; the set-up goes on there.
+    /// Starts one attempt over a repository, with a layer of its own that takes its writes; `lowers`
+    /// (newest first) lie between that and the repository. A prepared sandbox is taken where one waits.
+    /// Returns as soon as the helper has its request; the set-up goes on there.
     ///
     /// # Errors
-    /// The helper cannot be started, or the policy cannot hold in this arrangement of paths.
+    /// The helper cannot be started, the repository is somebody else's, there is no room for a layer, or
+    /// the policy cannot hold in this arrangement of paths.
     pub fn spawn(
         &self,
         space: &RunSpace,
         lowers: &[&Layer<Sealed>],
-        upper: &Layer<Open>,
+        facts: &RepoFacts,
         policy: &Policy,
-    ) -> Result<Running, SandboxError> {
+    ) -> Result<(Running, Layer<Open>), SandboxError> {
         setup::check(policy, &self.host)?;
-        let foreign = |layer_space: &RunSpace| !layer_space.is_same(space);
-        if foreign(upper.space()) || lowers.iter().any(|layer| foreign(layer.space())) {
-            return Err(SandboxError::Protocol("a layer of another run was given".to_owned()));
-        }
-        let claim = |sandbox: &Running| Claim {
-            command: policy.command(),
-            lowers: lowers.iter().map(|layer| layer.id()).collect(),
-            upper: upper.id(),
-            held: sandbox.held().clone(),
-            ops: claim_ops(policy),
-        };
-        let frame = policy.frame();
-        while let Some(prepared) = space.pool().take(&frame, upper.user()) {
+        let user = StepUser::choose(&self.host, facts)?;
+        let (frame, lowers) = (policy.frame(), numbers(space, lowers)?);
+        while let Some(prepared) = space.pool().take(&frame, user, &lowers) {
             // One that died a moment ago is replaced.
-            if claimed(&prepared, &claim(&prepared), upper).is_ok() {
-                return Ok(prepared);
+            if claimed(&prepared, policy, &lowers).is_ok() {
+                return Ok((prepared.sandbox, space.open(prepared.slot)));
             }
+            prepared.let_go();
         }
-        let sandbox = self.prepare(space, frame, upper.user())?;
-        claimed(&sandbox, &claim(&sandbox), upper)
+        let prepared = self.prepare(space, frame, Wanted { facts, user, lowers: lowers.clone() })?;
+        claimed(&prepared, policy, &lowers)
             .map_err(|source| SandboxError::System { what: "cannot send the helper its command", source })?;
-        Ok(sandbox)
+        Ok((prepared.sandbox, space.open(prepared.slot)))
     }
 
-    /// Has up to `wanted` sandboxes wait for commands under policies like this one, eight at most.
-    /// Returns when they are started; they get ready by themselves.
+    /// Has up to `wanted` sandboxes wait for commands under policies like this one, over these layers,
+    /// eight at most; they serve over other layers too, a little later. Returns when they are started;
+    /// they get ready by themselves.
     ///
     /// # Errors
     /// As [`spawn`](Self::spawn).
     pub fn warm(
         &self,
         space: &RunSpace,
+        lowers: &[&Layer<Sealed>],
         facts: &RepoFacts,
         policy: &Policy,
         wanted: usize,
     ) -> Result<(), SandboxError> {
         setup::check(policy, &self.host)?;
         let (frame, user) = (policy.frame(), StepUser::choose(&self.host, facts)?);
+        let lowers = numbers(space, lowers)?;
         for _ in space.pool().count(&frame, user)..wanted.min(pool::MOST) {
-            let sandbox = self.prepare(space, frame.clone(), user)?;
-            space.pool().put(frame.clone(), user, sandbox);
+            let prepared = self.prepare(space, frame.clone(), Wanted { facts, user, lowers: lowers.clone() })?;
+            space.pool().put(frame.clone(), user, prepared);
         }
         Ok(())
     }
@@ -146,14 +165,29 @@ impl Launcher {
         }
     }
 
-    fn prepare(&self, space: &RunSpace, frame: Frame, user: StepUser) -> Result<Running, SandboxError> {
+    fn prepare(&self, space: &RunSpace, frame: Frame, wanted: Wanted<'_>) -> Result<Prepared, SandboxError> {
+        let (stdout, their_stdout) = pipe()?;
+        let (stderr, their_stderr) = pipe()?;
+        let starting = self.begin(their_stdout.into(), their_stderr.into())?;
+        // While the helper is at its start.
+        let Wanted { facts, user, lowers } = wanted;
+        let slot = match space.slot(facts, user) {
+            Ok(slot) => slot,
+            Err(error) => {
+                starting.abandon(&self.reaper);
+                return Err(error);
+            }
+        };
         let (group, entry) = self.group();
         let limits = frame.limits;
+        let layers = Layers { lowers: lowers.clone(), upper: slot.id() };
         let (request, ended_by) = match space.as_plain() {
-            Some(plain) => (Request::Plain(Box::new(plain.request(frame, &self.host, user, entry))), EndedBy::Helper),
+            Some(plain) => {
+                (Request::Plain(Box::new(plain.request(frame, &self.host, user, entry, layers))), EndedBy::Helper)
+            }
             None => {
                 let ops = prepare_ops(&frame, &self.host, user);
-                let request = SandboxRequest { frame, user, space: self.host.space_dir(), entry, ops };
+                let request = SandboxRequest { frame, user, space: self.host.space_dir(), entry, layers, ops };
                 (Request::Sandbox(Box::new(request)), EndedBy::Kernel)
             }
         };
@@ -161,12 +195,10 @@ impl Launcher {
         if let Some(Entrance { unified, tasks }) = group.as_ref().map(Group::entrance) {
             fds.extend(unified.into_iter().chain(tasks));
         }
-        let (stdout, their_stdout) = pipe()?;
-        let (stderr, their_stderr) = pipe()?;
-        let (helper, control) = self.start_helper(&request, &fds, their_stdout.into(), their_stderr.into())?;
+        let (helper, control) = self.hand_over(starting, &request, &fds)?;
         let reaper = Arc::clone(&self.reaper);
         drop(fds);
-        // While the helper is at its start.
+        // While the helper is at its first operations.
         let held = match group.as_ref().map(|group| hold(group, &limits)).transpose() {
             Ok(held) => held.unwrap_or_default(),
             Err(error) => {
@@ -175,7 +207,11 @@ impl Launcher {
                 return Err(error);
             }
         };
-        Running::new(Watched { helper, control, stdout, stderr, ended_by, group, held, reaper })
+        let sandbox = Running::new(Watched { helper, control, stdout, stderr, ended_by, group, held, reaper })?;
+        let holder =
+            sandbox.end_fd().map_err(|source| SandboxError::System { what: "cannot watch the helper", source })?;
+        holder.into_iter().for_each(|holder| slot.is_held_by(holder));
+        Ok(Prepared { sandbox, slot, lowers })
     }
 
     fn group(&self) -> (Option<Group>, Entry) {
@@ -203,11 +239,28 @@ impl Launcher {
         stdout: Stdio,
         stderr: Stdio,
     ) -> Result<(Helper, OwnedFd), SandboxError> {
-        let system = |what| move |source| SandboxError::System { what, source };
-        let (control, stdin) = wire::pair().map_err(system("cannot make the control socket"))?;
-        let (reply, answer) = sync_channel(1);
+        let starting = self.begin(stdout, stderr)?;
+        self.hand_over(starting, request, fds)
+    }
+
+    /// Has a helper started, and does not wait for that.
+    fn begin(&self, stdout: Stdio, stderr: Stdio) -> Result<Starting, SandboxError> {
+        let cannot = |source| SandboxError::System { what: "cannot make the control socket", source };
+        let (control, stdin) = wire::pair().map_err(cannot)?;
+        let (reply, child) = sync_channel(1);
         self.jobs.send(Job { stdin, stdout, stderr, reply }).map_err(|_| SandboxError::LauncherGone)?;
-        let child = answer
+        Ok(Starting { child, control })
+    }
+
+    fn hand_over(
+        &self,
+        starting: Starting,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Helper, OwnedFd), SandboxError> {
+        let system = |what| move |source| SandboxError::System { what, source };
+        let Starting { child, control } = starting;
+        let child = child
             .recv()
             .map_err(|_| SandboxError::LauncherGone)?
             .map_err(|source| SandboxError::Helper { helper: self.host.helper.clone(), source })?;
@@ -228,11 +281,23 @@ fn hold(group: &Group, limits: &Limits) -> Result<HeldLimits, SandboxError> {
     Ok(HeldLimits { memory: held.memory, pids: held.pids })
 }
 
-fn claimed(sandbox: &Running, claim: &Claim, upper: &Layer<Open>) -> io::Result<()> {
-    let holder = sandbox.end_fd()?;
-    sandbox.claim(claim)?;
-    holder.into_iter().for_each(|holder| upper.is_held_by(holder));
-    Ok(())
+/// The numbers of layers, all of which must lie in `space`.
+fn numbers(space: &RunSpace, layers: &[&Layer<Sealed>]) -> Result<Vec<u32>, SandboxError> {
+    if layers.iter().any(|layer| !layer.space().is_same(space)) {
+        return Err(SandboxError::Protocol("a layer of another run was given".to_owned()));
+    }
+    Ok(layers.iter().map(|layer| layer.id()).collect())
+}
+
+/// Gives a prepared sandbox its command, over these layers.
+fn claimed(prepared: &Prepared, policy: &Policy, lowers: &[u32]) -> io::Result<()> {
+    let Prepared { sandbox, slot, .. } = prepared;
+    sandbox.claim(&Claim {
+        command: policy.command(),
+        layers: Layers { lowers: lowers.to_vec(), upper: slot.id() },
+        held: sandbox.held().clone(),
+        ops: claim_ops(policy),
+    })
 }
 
 /// Starts what it is asked to, until nobody is left who could ask.

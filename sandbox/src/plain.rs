@@ -19,7 +19,7 @@ use crate::host::{Host, StepUser};
 use crate::policy::{Frame, ToolKind};
 use crate::setup::{HIDDEN, resolver};
 use crate::space::remove_dir;
-use crate::wire::{Entry, PlainRequest, SandboxRequest};
+use crate::wire::{Entry, Layers, PlainRequest, SandboxRequest};
 
 /// What does not hold in such a sandbox, whatever the kernel has.
 const NEVER_HELD: [Control; 12] = [
@@ -86,13 +86,20 @@ impl PlainSpace {
     }
 
     /// What the helper is asked to prepare.
-    pub(crate) fn request(&self, frame: Frame, host: &Host, user: StepUser, entry: Entry) -> PlainRequest {
+    pub(crate) fn request(
+        &self,
+        frame: Frame,
+        host: &Host,
+        user: StepUser,
+        entry: Entry,
+        layers: Layers,
+    ) -> PlainRequest {
         let own = [host.home.clone(), host.state_dir.clone()].into_iter().chain(host.homes.get(&user.uid()).cloned());
         let masked = frame.tools.iter().filter(|tool| tool.kind == ToolKind::Masked).map(|tool| tool.source.clone());
         let hidden = HIDDEN.map(PathBuf::from).into_iter().chain(own).chain(frame.hide.clone()).chain(masked);
         let hidden = hidden.filter(|path| path.parent().is_some()).collect();
         let resolver = resolver(&frame, host).map(Path::to_owned);
-        let sandbox = SandboxRequest { frame, user, space: self.path.clone(), entry, ops: Vec::new() };
+        let sandbox = SandboxRequest { frame, user, space: self.path.clone(), entry, layers, ops: Vec::new() };
         let (refusal, hint) = (self.refusal.clone(), self.hint.clone());
         PlainRequest { sandbox, refusal, hint, hidden, resolver }
     }

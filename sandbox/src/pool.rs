@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::host::StepUser;
 use crate::policy::Frame;
 use crate::running::Running;
+use crate::space::Slot;
 
 /// How many sandboxes wait at most for one run.
 pub(crate) const MOST: usize = 8;
@@ -21,26 +22,56 @@ pub(crate) struct Pool(Mutex<Vec<Waiting>>);
 struct Waiting {
     frame: Frame,
     user: StepUser,
-    sandbox: Running,
+    prepared: Prepared,
     since: Instant,
 }
 
+/// A sandbox with the layer that its command is going to write.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) sandbox: Running,
+    pub(crate) slot: Slot,
+    /// The layers below, as they were expected; newest first.
+    pub(crate) lowers: Vec<u32>,
+}
+
+impl Prepared {
+    /// Ends one that nobody is going to use.
+    pub(crate) fn let_go(self) {
+        drop(self.sandbox);
+        // Empty directories, which stay until the run ends where they cannot be removed.
+        let _ = self.slot.discard();
+    }
+}
+
 impl Pool {
-    /// Takes the oldest one that is made for this frame; those that are of no use any more go.
-    pub(crate) fn take(&self, frame: &Frame, user: StepUser) -> Option<Running> {
-        let mut waiting = self.waiting();
-        waiting.retain(|one| one.sandbox.is_prepared().is_some());
-        let at = waiting.iter().position(|one| one.user == user && one.frame == *frame)?;
-        Some(waiting.remove(at).sandbox)
+    /// Takes the oldest one that is made for this frame, rather one that expects these layers; those
+    /// that are of no use any more go.
+    pub(crate) fn take(&self, frame: &Frame, user: StepUser, lowers: &[u32]) -> Option<Prepared> {
+        let (taken, dead) = {
+            let mut waiting = self.waiting();
+            let dead: Vec<Waiting> =
+                waiting.extract_if(.., |one| one.prepared.sandbox.is_prepared().is_none()).collect();
+            let fits = |one: &Waiting| one.user == user && one.frame == *frame;
+            let expected = waiting.iter().position(|one| fits(one) && one.prepared.lowers == lowers);
+            let at = expected.or_else(|| waiting.iter().position(fits));
+            (at.map(|at| waiting.remove(at).prepared), dead)
+        };
+        dead.into_iter().for_each(|one| one.prepared.let_go());
+        taken
     }
 
     /// Puts one in; the oldest goes where there is no room.
-    pub(crate) fn put(&self, frame: Frame, user: StepUser, sandbox: Running) {
-        let mut waiting = self.waiting();
-        if waiting.len() >= MOST {
-            waiting.remove(0);
+    pub(crate) fn put(&self, frame: Frame, user: StepUser, prepared: Prepared) {
+        let oldest = {
+            let mut waiting = self.waiting();
+            let oldest = (waiting.len() >= MOST).then(|| waiting.remove(0));
+            waiting.push(Waiting { frame, user, prepared, since: Instant::now() });
+            oldest
+        };
+        if let Some(oldest) = oldest {
+            oldest.prepared.let_go();
         }
-        waiting.push(Waiting { frame, user, sandbox, since: Instant::now() });
     }
 
     /// How many there are for this frame, being prepared or ready.
@@ -50,14 +81,14 @@ impl Pool {
 
     /// How many of all are ready for their command.
     pub(crate) fn ready(&self) -> usize {
-        self.waiting().iter().filter(|one| one.sandbox.is_prepared() == Some(true)).count()
+        self.waiting().iter().filter(|one| one.prepared.sandbox.is_prepared() == Some(true)).count()
     }
 
     /// Lets those go that have waited for longer than `patience`.
     pub(crate) fn release(&self, patience: Duration) {
         // Their ends are waited for, and nobody else's: the lock goes first.
         let idle: Vec<Waiting> = self.waiting().extract_if(.., |one| one.since.elapsed() >= patience).collect();
-        drop(idle);
+        idle.into_iter().for_each(|one| one.prepared.let_go());
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {

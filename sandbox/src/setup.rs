@@ -111,8 +111,14 @@ pub enum SetupOp {
         /// Their size in bytes, all together.
         bytes: Limit,
     },
-    /// Make the overlay of the repository, the layers below and the layer of this attempt, and
-    /// put it at the repository's own path.
+    /// Make the overlay of the repository, the layers below and the layer of this attempt, as far as
+    /// the layers are known.
+    MakeOverlay {
+        /// The repository.
+        repo: PathBuf,
+    },
+    /// Put the overlay of the repository, the layers below and the layer of this attempt at the
+    /// repository's own path.
     Overlay {
         /// The repository.
         repo: PathBuf,
@@ -447,6 +453,7 @@ fn beside(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
         SetupOp::SealCovers,
         SetupOp::AwaitMounted,
         SetupOp::MaskKernelFiles { fresh_sys: frame.network == Network::Deny },
+        SetupOp::MakeOverlay { repo: frame.repo.clone() },
         // After the last of its directories is there.
         SetupOp::DrawWall { writable },
     ]);
@@ -607,7 +614,8 @@ impl SetupOp {
             | Self::ScratchSize { .. }
             | Self::SealCovers
             | Self::AwaitMounted
-            | Self::MaskKernelFiles { .. } => Stage::Beside,
+            | Self::MaskKernelFiles { .. }
+            | Self::MakeOverlay { .. } => Stage::Beside,
             Self::DrawWall { .. } => Stage::Waiting,
             Self::Overlay { .. } | Self::Attach { inside: Inside::Repo { .. }, .. } | Self::StartCommand => {
                 Stage::Claim
@@ -667,9 +675,10 @@ impl fmt::Display for SetupOp {
                 let mapped = if *mapped { ", root's files as the step's" } else { "" };
                 write!(f, "take {} and the place for layers{mapped}", repo.display())
             }
-            Self::Overlay { repo } => {
-                write!(f, "overlay of {}, the layers below and the step's own, at its own path", repo.display())
+            Self::MakeOverlay { repo } => {
+                write!(f, "make the overlay of {}, the layers below and the step's own", repo.display())
             }
+            Self::Overlay { repo } => write!(f, "put the overlay at {}", repo.display()),
             Self::HoldProc => write!(f, "hold the host's table of mounts and of Unix sockets"),
             Self::AwaitReadOnlyRoot => write!(f, "wait until / is read-only"),
             Self::Scratch => write!(f, "mount one tmpfs for all scratch directories"),
@@ -814,7 +823,7 @@ set the loopback device up
 wait until / is read-only
 mount a fresh /proc
 mount a fresh /sys, read-only
-mask what /proc and /sys show of the host
+say that /proc and /sys are mounted
 leave the caller's keyrings
 drop all capabilities
 set no_new_privs
@@ -845,8 +854,11 @@ mount what was taken at /home/u/main/.git
 mask the host's Unix sockets that are still seen
 bound the scratch directories: 1048576 bytes
 make the hiding directories read-only
+wait until /proc and /sys are mounted
+mask what /proc and /sys show of the host
+make the overlay of /home/u/src/r, the layers below and the step's own
 draw a second wall around what may be written
-overlay of /home/u/src/r, the layers below and the step's own, at its own path
+put the overlay at /home/u/src/r
 mount what was taken at /home/u/src/r/target
 mount what was taken at /home/u/src/r/.git
 start the command's process

@@ -52,8 +52,7 @@ pub struct RunSpace(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    host: crate::host::Host,
-    dir: OwnedFd,
+    dir: Arc<OwnedFd>,
     kind: Kind,
     next: AtomicU32,
     pool: Arc<Pool>,
@@ -85,12 +84,20 @@ pub struct Sealed(());
 #[derive(Debug)]
 pub struct Layer<S> {
     space: RunSpace,
+    slot: Slot,
+    state: PhantomData<S>,
+}
+
+/// The directories of a layer, apart from the space that they lie in: one that waits with a prepared
+/// sandbox must not keep that.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    dir: Arc<OwnedFd>,
     id: u32,
     user: StepUser,
     upper: OwnedFd,
     /// The helper whose mounts hold what is in it, until that has ended.
     holder: OnceLock<OwnedFd>,
-    state: PhantomData<S>,
 }
 
 impl RunSpace {
@@ -117,9 +124,9 @@ impl RunSpace {
         let answer =
             answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
         match answer {
-            Some((Message::Space, fds)) => Self::from_fds(host, fds, launcher.add_pool()),
+            Some((Message::Space, fds)) => Self::from_fds(fds, launcher.add_pool()),
             Some((Message::Refused { message, hint, .. }, _)) if plain::is_tolerated(&tolerated) => {
-                Self::plain(host, message, hint, launcher.add_pool())
+                Self::plain(&host, message, hint, launcher.add_pool())
             }
             Some((Message::Refused { control, message, hint }, _)) => {
                 Err(SandboxError::NoSpace { control, message, hint: or_with_less(&hint) })
@@ -128,27 +135,29 @@ impl RunSpace {
         }
     }
 
-    fn from_fds(host: crate::host::Host, fds: Vec<OwnedFd>, pool: Arc<Pool>) -> Result<Self, SandboxError> {
+    fn from_fds(fds: Vec<OwnedFd>, pool: Arc<Pool>) -> Result<Self, SandboxError> {
         let [dir, mounts, users] = <[OwnedFd; 3]>::try_from(fds)
             .map_err(|fds| SandboxError::Protocol(format!("{} descriptors instead of 3", fds.len())))?;
         let kind = Kind::Namespaces { mounts, users };
-        Ok(Self(Arc::new(Inner { host, dir, kind, next: AtomicU32::new(0), pool })))
+        Ok(Self(Arc::new(Inner { dir: Arc::new(dir), kind, next: AtomicU32::new(0), pool })))
     }
 
-    fn plain(host: crate::host::Host, refusal: String, hint: String, pool: Arc<Pool>) -> Result<Self, SandboxError> {
-        let (space, dir) = PlainSpace::make(&host, refusal, hint)?;
-        Ok(Self(Arc::new(Inner { host, dir, kind: Kind::Plain(space), next: AtomicU32::new(0), pool })))
+    fn plain(host: &crate::host::Host, refusal: String, hint: String, pool: Arc<Pool>) -> Result<Self, SandboxError> {
+        let (space, dir) = PlainSpace::make(host, refusal, hint)?;
+        let (dir, kind) = (Arc::new(dir), Kind::Plain(space));
+        Ok(Self(Arc::new(Inner { dir, kind, next: AtomicU32::new(0), pool })))
     }
 
-    /// Makes an empty layer for a step over this repository.
-    ///
-    /// # Errors
-    /// The repository is somebody else's, or there is no room.
-    pub fn layer(&self, repo: &RepoFacts) -> Result<Layer<Open>, SandboxError> {
-        let user = StepUser::choose(&self.0.host, repo)?;
+    /// Makes an empty layer for a step of `user` over this repository.
+    pub(crate) fn slot(&self, repo: &RepoFacts, user: StepUser) -> Result<Slot, SandboxError> {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
         let upper = self.make_dirs(id, user, repo).map_err(SandboxError::system("cannot make a layer"))?;
-        Ok(Layer { space: self.clone(), id, user, upper, holder: OnceLock::new(), state: PhantomData })
+        Ok(Slot { dir: Arc::clone(&self.0.dir), id, user, upper, holder: OnceLock::new() })
+    }
+
+    /// The layer of an attempt that begins.
+    pub(crate) fn open(&self, slot: Slot) -> Layer<Open> {
+        Layer { space: self.clone(), slot, state: PhantomData }
     }
 
     /// `<id>/upper` with the mode of the repository's root (overlay shows that of the upper
@@ -156,8 +165,8 @@ impl RunSpace {
     fn make_dirs(&self, id: u32, user: StepUser, repo: &RepoFacts) -> rustix::io::Result<OwnedFd> {
         let private = Mode::RWXU;
         let (name, flags) = (id.to_string(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC);
-        rustix::fs::mkdirat(&self.0.dir, &name, private)?;
-        let dir = rustix::fs::openat(&self.0.dir, &name, flags, Mode::empty())?;
+        rustix::fs::mkdirat(&*self.0.dir, &name, private)?;
+        let dir = rustix::fs::openat(&*self.0.dir, &name, flags, Mode::empty())?;
         rustix::fs::mkdirat(&dir, WORK, private)?;
         rustix::fs::mkdirat(&dir, UPPER, private)?;
         let upper = rustix::fs::openat(&dir, UPPER, flags, Mode::empty())?;
@@ -212,11 +221,11 @@ pub(crate) const WORK: &str = "work";
 impl<S> Layer<S> {
     /// Who writes it.
     pub fn user(&self) -> StepUser {
-        self.user
+        self.slot.user
     }
 
     pub(crate) fn id(&self) -> u32 {
-        self.id
+        self.slot.id
     }
 
     pub(crate) fn space(&self) -> &RunSpace {
@@ -225,24 +234,41 @@ impl<S> Layer<S> {
 }
 
 impl Layer<Open> {
+    /// Declares that nobody writes it any more. Only after its attempt is gone: after
+    /// [`Received::Closed`](crate::Received::Closed). Nothing is remounted.
+    pub fn seal(self) -> Layer<Sealed> {
+        let Self { space, slot, .. } = self;
+        Layer { space, slot, state: PhantomData }
+    }
+}
+
+impl Slot {
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
     /// Remembers the helper of its attempt.
     pub(crate) fn is_held_by(&self, holder: OwnedFd) {
         // A layer has one attempt.
         drop(self.holder.set(holder));
     }
 
-    /// Declares that nobody writes it any more. Only after its attempt is gone: after
-    /// [`Received::Closed`](crate::Received::Closed). Nothing is remounted.
-    pub fn seal(self) -> Layer<Sealed> {
-        let Self { space, id, user, upper, holder, .. } = self;
-        Layer { space, id, user, upper, holder, state: PhantomData }
+    /// See [`Layer::discard`].
+    pub(crate) fn discard(self) -> Result<(), SandboxError> {
+        // The kernel keeps what was removed for as long as an overlay holds it. A helper that hangs
+        // is killed by whoever buries it.
+        if let Some(holder) = self.holder.get() {
+            let _ = wait::readable(holder.as_fd(), wait::LAST_BREATH);
+        }
+        let name = CString::new(self.id.to_string()).unwrap_or_default();
+        remove_dir(self.dir.as_fd(), &name).map_err(SandboxError::system("cannot discard a layer"))
     }
 }
 
 impl Layer<Sealed> {
     /// The upper directory, for reading.
     pub fn upper(&self) -> BorrowedFd<'_> {
-        self.upper.as_fd()
+        self.slot.upper.as_fd()
     }
 
     /// Removes what was written, so that its room is free again before the run ends: for an
@@ -251,13 +277,7 @@ impl Layer<Sealed> {
     /// # Errors
     /// Something cannot be removed.
     pub fn discard(self) -> Result<(), SandboxError> {
-        // The kernel keeps what was removed for as long as an overlay holds it. A helper that hangs
-        // is killed by whoever buries it.
-        if let Some(holder) = self.holder.get() {
-            let _ = wait::readable(holder.as_fd(), wait::LAST_BREATH);
-        }
-        let name = CString::new(self.id.to_string()).unwrap_or_default();
-        remove_dir(self.space.0.dir.as_fd(), &name).map_err(SandboxError::system("cannot discard a layer"))
+        self.slot.discard()
     }
 }
 

@@ -92,8 +92,19 @@ pub(crate) struct SandboxRequest {
     pub(crate) space: std::path::PathBuf,
     /// How PID 1 gets into its control group.
     pub(crate) entry: Entry,
+    /// The layers that the command is going to have, as far as can be told.
+    pub(crate) layers: Layers,
     /// What is done, in order.
     pub(crate) ops: Vec<SetupOp>,
+}
+
+/// The layers of one attempt, by their numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Layers {
+    /// The layers below, newest first.
+    pub(crate) lowers: Vec<u32>,
+    /// The layer of this attempt.
+    pub(crate) upper: u32,
 }
 
 /// How PID 1 gets into its control group.
@@ -122,10 +133,8 @@ pub(crate) enum Entry {
 pub(crate) struct Claim {
     /// The command.
     pub(crate) command: Command,
-    /// The layers below, newest first.
-    pub(crate) lowers: Vec<u32>,
-    /// The layer of this attempt.
-    pub(crate) upper: u32,
+    /// Its layers.
+    pub(crate) layers: Layers,
     /// What of the limits the control group holds.
     pub(crate) held: HeldLimits,
     /// What is done, in order.
@@ -257,7 +266,11 @@ fn send_packet(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> 
 
 /// One packet and its descriptors; `None` at the end of the stream.
 pub(crate) fn recv_packet(socket: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
-    let mut bytes = vec![0; MAX_PACKET];
+    // Of the packet's own size: growing by the largest one and shrinking again costs more than to ask.
+    let length = rustix::io::retry_on_intr(|| {
+        rustix::net::recv(socket, &mut [] as &mut [u8], RecvFlags::PEEK | RecvFlags::TRUNC).map(|(_, length)| length)
+    })?;
+    let mut bytes = vec![0; length.clamp(1, MAX_PACKET)];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {

@@ -74,6 +74,7 @@ const CHECKS: &[Listed] = checks![
     a_path_that_became_a_link_is_refused: MountNamespace;
     no_process_is_left_and_the_space_stays;
     a_prepared_sandbox_serves_one_command: MountNamespace;
+    a_prepared_sandbox_serves_over_any_layers: MountNamespace;
     a_discarded_layer_gives_its_room_back;
     a_layer_of_any_depth_can_be_discarded;
     every_control_is_accounted_for;
@@ -146,8 +147,7 @@ fn the_next_step_sees_the_layer(bench: &Bench) -> Result<(), Failed> {
 
 fn attempts_at_once_do_not_see_each_other(bench: &Bench) -> Result<(), Failed> {
     let earlier = bench.run(&Step::sh("echo sealed > f"))?;
-    let layer = bench.space.layer(&bench.facts)?;
-    let running = bench.start(&Step::sh("echo a >> f; echo up; exec sleep 1000"), &[&earlier.layer], &layer)?;
+    let (running, layer) = bench.start(&Step::sh("echo a >> f; echo up; exec sleep 1000"), &[&earlier.layer])?;
     assert_eq!(line(&running.stdout)?, "up");
     let other = bench.run_over(&Step::sh("cat f; echo b >> f"), &[&earlier.layer])?;
     assert_eq!(other.printed(), "sealed");
@@ -279,13 +279,9 @@ fn there_are_no_capabilities_and_no_new_privileges(bench: &Bench) -> Result<(), 
 
 /// Seen from the host, since inside nothing but the own user can be seen.
 fn the_step_is_nobody_else_on_the_host(bench: &Bench) -> Result<(), Failed> {
-    let layer = bench.space.layer(&bench.facts)?;
     let marker = format!("proctor-test-{}", std::process::id());
-    let running = bench.start(
-        &Step::sh(&format!("echo up; id -u; sleep 1000 {marker} || sleep 1000; : {marker}")),
-        &[],
-        &layer,
-    )?;
+    let step = Step::sh(&format!("echo up; id -u; sleep 1000 {marker} || sleep 1000; : {marker}"));
+    let (running, _layer) = bench.start(&step, &[])?;
     assert_eq!(line(&running.stdout)?, "up");
     let inside: u32 = line(&running.stdout)?.parse()?;
     let statuses = bench::statuses_of(&marker)?;
@@ -492,9 +488,8 @@ fn marker(name: &str) -> String {
 }
 
 fn kill_ends_everything(bench: &Bench) -> Result<(), Failed> {
-    let layer = bench.space.layer(&bench.facts)?;
     let marker = marker("kill");
-    let running = bench.start(&stubborn(&marker), &[], &layer)?;
+    let (running, _layer) = bench.start(&stubborn(&marker), &[])?;
     for _ in 0..3 {
         line(&running.stdout)?;
     }
@@ -510,9 +505,8 @@ fn kill_ends_everything(bench: &Bench) -> Result<(), Failed> {
 
 /// By the kernel for want of memory, for instance.
 fn a_killed_helper_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
-    let layer = bench.space.layer(&bench.facts)?;
     let marker = marker("helper");
-    let running = bench.start(&stubborn(&marker), &[], &layer)?;
+    let (running, _layer) = bench.start(&stubborn(&marker), &[])?;
     for _ in 0..3 {
         line(&running.stdout)?;
     }
@@ -528,9 +522,8 @@ fn a_killed_helper_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
 
 /// By somebody else of the same user; a step cannot reach it.
 fn a_stopped_helper_does_not_hold_us(bench: &Bench) -> Result<(), Failed> {
-    let layer = bench.space.layer(&bench.facts)?;
     let marker = marker("stopped");
-    let running = bench.start(&stubborn(&marker), &[], &layer)?;
+    let (running, _layer) = bench.start(&stubborn(&marker), &[])?;
     for _ in 0..3 {
         line(&running.stdout)?;
     }
@@ -545,9 +538,8 @@ fn a_stopped_helper_does_not_hold_us(bench: &Bench) -> Result<(), Failed> {
 }
 
 fn terminate_reaches_everybody(bench: &Bench) -> Result<(), Failed> {
-    let layer = bench.space.layer(&bench.facts)?;
     let script = "(trap 'echo child; exit' TERM; echo up; while :; do sleep 0.01; done) & trap 'wait; echo leader; exit 3' TERM; echo up; wait";
-    let running = bench.start(&Step::sh(script), &[], &layer)?;
+    let (running, _layer) = bench.start(&Step::sh(script), &[])?;
     assert_eq!((line(&running.stdout)?.as_str(), line(&running.stdout)?.as_str()), ("up", "up"));
     running.terminate()?;
     let reports = until_closed(&running)?;
@@ -562,8 +554,7 @@ fn terminate_reaches_everybody(bench: &Bench) -> Result<(), Failed> {
 fn killing_early_is_safe(bench: &Bench) -> Result<(), Failed> {
     let marker = marker("early");
     for round in 0..20 {
-        let layer = bench.space.layer(&bench.facts)?;
-        let running = bench.start(&stubborn(&marker), &[], &layer)?;
+        let (running, _layer) = bench.start(&stubborn(&marker), &[])?;
         for _ in 0..round * 20_000 {
             std::hint::spin_loop();
         }
@@ -732,11 +723,10 @@ fn without_an_overlay_a_copy_stands_at_its_place(bench: &Bench) -> Result<(), Fa
 }
 
 fn a_home_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
-    let layer = bench.space.layer(&bench.facts)?;
     let mut policy = bench.policy(&Step::sh("true"))?;
     for home in [bench.repo.clone(), bench.repo.join("src")] {
         policy.home = home;
-        assert!(bench.launcher.spawn(&bench.space, &[], &layer, &policy).is_err());
+        assert!(bench.launcher.spawn(&bench.space, &[], &bench.facts, &policy).is_err());
     }
     let whole = Bench::over_state(bench.role, &bench.root, &bench.repo.join("state"))?;
     assert!(whole.run(&Step::sh("true")).is_err(), "a state directory in the repository shows up in itself");
@@ -782,7 +772,7 @@ fn no_process_is_left_and_the_space_stays(bench: &Bench) -> Result<(), Failed> {
 /// is seen by the next.
 fn a_prepared_sandbox_serves_one_command(bench: &Bench) -> Result<(), Failed> {
     let step = Step::sh("test ! -e /tmp/left && test ! -e new && echo left > /tmp/left && echo new > new && cat new");
-    bench.launcher.warm(&bench.space, &bench.facts, &bench.policy(&step)?, 2)?;
+    bench.launcher.warm(&bench.space, &[], &bench.facts, &bench.policy(&step)?, 2)?;
     let began = std::time::Instant::now();
     while bench.space.ready() < 2 {
         assert!(began.elapsed().as_secs() < 30, "only {} got ready", bench.space.ready());
@@ -793,10 +783,37 @@ fn a_prepared_sandbox_serves_one_command(bench: &Bench) -> Result<(), Failed> {
         assert_eq!(ran.printed(), "new", "nothing of the one before is there");
         assert_eq!(bench.space.ready(), left, "each serves one, and then they are made when asked for");
     }
-    bench.launcher.warm(&bench.space, &bench.facts, &bench.policy(&step)?, 1)?;
+    bench.launcher.warm(&bench.space, &[], &bench.facts, &bench.policy(&step)?, 1)?;
     let mut other = Step::sh("ulimit -n");
     other.limits.open_files = Limit::Max(99);
     assert_eq!(bench.run(&other)?.printed(), "99", "one that is made for other limits is not taken");
+    Ok(())
+}
+
+/// Over the layers that it was made for, and over others too.
+fn a_prepared_sandbox_serves_over_any_layers(bench: &Bench) -> Result<(), Failed> {
+    let step = Step::sh("cat f 2>/dev/null || echo none; echo mine > f");
+    let ready = |lowers: &[&proctor_sandbox::Layer<proctor_sandbox::Sealed>]| {
+        bench.launcher.warm(&bench.space, lowers, &bench.facts, &bench.policy(&step)?, 1)?;
+        let began = std::time::Instant::now();
+        while bench.space.ready() == 0 {
+            assert!(began.elapsed().as_secs() < 30, "none got ready");
+            std::thread::yield_now();
+        }
+        Ok::<_, Failed>(())
+    };
+    let first = bench.run(&Step::sh("echo first > f"))?;
+    for (made_for, run_over, seen) in [
+        (vec![&first.layer], vec![&first.layer], "first"),
+        (vec![], vec![&first.layer], "first"),
+        (vec![&first.layer], vec![], "none"),
+    ] {
+        ready(&made_for)?;
+        let ran = bench.run_over(&step, &run_over)?;
+        assert_eq!((ran.printed(), bench.space.ready()), (seen, 0), "{ran:?}");
+        assert_eq!(bench::content(ran.layer.upper(), "f")?, "mine\n");
+    }
+    assert_eq!(bench::content(first.layer.upper(), "f")?, "first\n");
     Ok(())
 }
 

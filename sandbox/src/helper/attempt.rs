@@ -16,7 +16,7 @@ use super::copied::Copied;
 use super::failure::{Failure, internal, refused};
 use super::init;
 use super::landlock::Wall;
-use super::outer::Outer;
+use super::outer::{Beside, Outer, Worked};
 use crate::error::or_with_less;
 use crate::running::WaitStatus;
 use crate::setup::{SetupOp, Stage};
@@ -92,6 +92,9 @@ const ASK_THE_DOCTOR: &str = "run `proctor doctor`";
 /// mounted without the command is.
 pub(super) const GO: &[u8] = b"go";
 
+/// Tells the helper that `/proc` and `/sys` are mounted.
+pub(super) const MOUNTED: &[u8] = b"mounted";
+
 pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Vec<OwnedFd>) -> Result<(), Failure> {
     if fds.len() < 2 {
         return Err(Failure::internal(format_args!("{} descriptors instead of 2 came along", fds.len())));
@@ -166,12 +169,13 @@ fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'
     let mut words = Words { channel: Some(lines.words), exited: None, spoken: false, sealing: false };
     if is_alone(control)? {
         end(&pidfd);
-    } else if let Some(channel) = &words.channel {
-        // PID 1 may have died already; its end is seen below.
-        drop(wire::forward(channel.as_fd(), GO));
-        let ready = || drop(wire::forward(channel.as_fd(), GO));
-        match outer.work_beside(ready) {
-            Ok(()) => drop(wire::forward(lines.orders.as_fd(), GO)),
+    } else {
+        words.tell(GO);
+        match outer.work_beside(&mut Partner { control, words: &mut words }) {
+            Ok(Worked::ToTheEnd) => drop(wire::forward(lines.orders.as_fd(), GO)),
+            Ok(Worked::UntilInitEnded) => {}
+            // Where PID 1 has refused already, that was the first word, and the first one counts.
+            Err(_) if words.spoken => end(&pidfd),
             Err(failure) => words.refuse(control, &pidfd, failure)?,
         }
     }
@@ -187,6 +191,31 @@ fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'
         drop(wire::send(control, &message, &[]));
     }
     Ok(())
+}
+
+/// PID 1, as [`Outer`] sees it.
+struct Partner<'a> {
+    control: BorrowedFd<'a>,
+    words: &'a mut Words,
+}
+
+impl Beside for Partner<'_> {
+    fn root_is_read_only(&self) {
+        self.words.tell(GO);
+    }
+
+    fn wait_until_mounted(&mut self) -> io::Result<Worked> {
+        loop {
+            match self.words.next()? {
+                Some(bytes) if bytes == MOUNTED => return Ok(Worked::ToTheEnd),
+                Some(bytes) => self.words.pass_on(self.control, &bytes)?,
+                None => return Ok(Worked::UntilInitEnded),
+            }
+            if self.words.spoken {
+                return Ok(Worked::UntilInitEnded);
+            }
+        }
+    }
 }
 
 /// How PID 1 says that the command has ended.
@@ -215,20 +244,39 @@ impl Words {
         wire::send(control, &failure.into_message(), &[])
     }
 
-    /// Passes one message on; `Exited` is kept back until everything is gone but PID 1, which is
-    /// ours.
-    pub(super) fn hear(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
-        let Some(channel) = &self.channel else { return Ok(()) };
+    /// PID 1 may have died already; its end is seen later.
+    fn tell(&self, word: &[u8]) {
+        if let Some(channel) = &self.channel {
+            drop(wire::forward(channel.as_fd(), word));
+        }
+    }
+
+    /// What comes next of PID 1 and the command's process; `None` when both have ended.
+    fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let Some(channel) = &self.channel else { return Ok(None) };
         let packet = match wire::recv_packet(channel.as_fd()) {
             // It ended with something of ours unread. That is told once, and before its last word.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => wire::recv_packet(channel.as_fd())?,
             other => other?,
         };
-        let Some((bytes, _)) = packet else {
+        if packet.is_none() {
             self.channel = None;
-            return Ok(());
-        };
-        match serde_json::from_slice(&bytes)? {
+        }
+        Ok(packet.map(|(bytes, _)| bytes))
+    }
+
+    /// Passes one message on; `Exited` is kept back until everything is gone but PID 1, which is
+    /// ours.
+    pub(super) fn hear(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
+        match self.next()? {
+            None => Ok(()),
+            Some(bytes) if bytes == MOUNTED => Ok(()),
+            Some(bytes) => self.pass_on(control, &bytes),
+        }
+    }
+
+    fn pass_on(&mut self, control: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+        match serde_json::from_slice(bytes)? {
             Message::Exited { alone: true, .. } if !self.spoken && !self.sealing => self.spoken = true,
             Message::Exited { status, limit, scratch_full, .. } => {
                 self.exited = Some(Ended { status, limit, scratch_full });
@@ -238,7 +286,7 @@ impl Words {
             Message::Prepared | Message::Ready(_) | Message::Init | Message::Space => {}
         }
         // The daemon may be gone: the poll sees it.
-        drop(wire::forward(control, &bytes));
+        drop(wire::forward(control, bytes));
         Ok(())
     }
 

@@ -19,10 +19,9 @@ use rustix::mount::MountAttrFlags;
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::attempt::{GO, Prepared};
+use super::attempt::{GO, MOUNTED, Prepared};
 use super::command;
 use super::failure::{FILTER, Failure, internal, refuse, refused};
-use super::masks::{self, SysView};
 use super::mounts;
 use super::space::map_self;
 use super::warden::Warden;
@@ -146,7 +145,7 @@ pub(super) fn apply(prepared: &mut Prepared<'_>, op: &SetupOp) -> Done {
         SetupOp::AwaitReadOnlyRoot => wait_for_go(prepared),
         SetupOp::Proc => mount_proc(prepared),
         SetupOp::Sys => mount_sys(),
-        SetupOp::MaskKernelFiles { fresh_sys } => mask_kernel_files(prepared, *fresh_sys),
+        SetupOp::SayMounted => say_mounted(prepared),
         SetupOp::NewKeyring => new_keyring(prepared),
         SetupOp::SyscallFilter => filter_syscalls(prepared),
         SetupOp::Loopback => loopback(prepared),
@@ -230,15 +229,6 @@ fn leave_namespaces(prepared: &mut Prepared<'_>, network: bool) -> Done {
     Ok(())
 }
 
-fn mask_kernel_files(prepared: &mut Prepared<'_>, fresh_sys: bool) -> Done {
-    let control = Control::KernelFiles;
-    masks::proc().map_err(refuse(control, "mask what /proc shows of the host"))?;
-    let view = if fresh_sys { SysView::Fresh } else { SysView::Host };
-    masks::sys(view).map_err(refuse(control, "mask what /sys shows of the host"))?;
-    prepared.enforcement.enforced(control, "read-only /proc/sys; empty mounts over what tells of the host");
-    Ok(())
-}
-
 /// What the caller's session keyring holds stays the caller's, should a call get past the filter.
 fn new_keyring(prepared: &mut Prepared<'_>) -> Done {
     let control = Control::Keyring;
@@ -277,6 +267,10 @@ pub(super) fn look_without_filter(prepared: &mut Prepared<'_>) {
         let reason = "sockets of AF_VSOCK, which no network namespace holds, are not refused without the filter";
         prepared.enforcement.not_enforced_unless(Control::NetworkNamespace, reason, FILTER);
     }
+}
+
+fn say_mounted(prepared: &Prepared<'_>) -> Done {
+    wire::forward(prepared.channel.as_fd(), MOUNTED).map_err(internal("tell the helper of /proc and /sys"))
 }
 
 fn mount_proc(prepared: &mut Prepared<'_>) -> Done {

@@ -19,13 +19,13 @@ use rustix::mount::{FsOpenFlags, MountAttrFlags, fsconfig_set_fd, fsconfig_set_f
 use super::attempt::tolerate;
 use super::copied::Copied;
 use super::failure::{Failure, internal, refuse, refused};
-use super::masks::{self, Sockets};
+use super::masks::{self, Sockets, SysView};
 use super::mounts::{self, Links, NODEV, NOSUID, Opt, Owner, Point, RDONLY, Size};
 use super::space::map_self;
 use crate::setup::{Absent, CloneKind, Cover, DEVICES, Inside, SetupOp, Stage};
 use crate::space::{UPPER, WORK};
 use crate::sys::{self, Reach};
-use crate::wire::{Claim, SandboxRequest};
+use crate::wire::{Claim, Layers, SandboxRequest};
 
 type Done = Result<(), Failure>;
 
@@ -51,7 +51,17 @@ pub(super) struct Outer<'a> {
     hidden: Vec<(PathBuf, OwnedFd)>,
     /// Scratch directories.
     open: Vec<String>,
+    /// The overlay for the layers that were expected.
+    overlay: Option<Made>,
     enforcement: Enforcement,
+}
+
+/// An overlay that is in no place yet.
+struct Made {
+    mount: OwnedFd,
+    layers: Layers,
+    /// The size of the tmpfs of all layers, in bytes.
+    room: u64,
 }
 
 /// What of the host's /proc is still needed.
@@ -81,6 +91,23 @@ pub(super) struct Claimed {
     pub(super) copied: Option<Copied>,
 }
 
+/// PID 1, which sets up at the same time.
+pub(super) trait Beside {
+    /// Lets it go on to its mounts.
+    fn root_is_read_only(&self);
+    /// Waits until it has mounted `/proc` and `/sys`.
+    fn wait_until_mounted(&mut self) -> io::Result<Worked>;
+}
+
+/// How far two that work side by side have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Worked {
+    /// As far as they were to.
+    ToTheEnd,
+    /// PID 1 has said its last word, or is gone.
+    UntilInitEnded,
+}
+
 impl<'a> Outer<'a> {
     pub(super) fn new(request: &'a SandboxRequest, mount_ns: OwnedFd, users: OwnedFd) -> Self {
         Self {
@@ -96,6 +123,7 @@ impl<'a> Outer<'a> {
             repo_point: None,
             hidden: Vec::new(),
             open: Vec::new(),
+            overlay: None,
             enforcement: Enforcement::default(),
         }
     }
@@ -111,15 +139,22 @@ impl<'a> Outer<'a> {
     }
 
     /// Hides and shows, while PID 1 is at its own operations; says when the root is read-only.
-    pub(super) fn work_beside(&mut self, ready: impl Fn()) -> Done {
+    /// Stops where PID 1 has said its last word.
+    pub(super) fn work_beside(&mut self, init: &mut impl Beside) -> Result<Worked, Failure> {
         for op in self.request.ops.iter().filter(|op| op.stage() == Stage::Beside) {
+            if matches!(op, SetupOp::AwaitMounted) {
+                match init.wait_until_mounted().map_err(internal("wait for PID 1"))? {
+                    Worked::ToTheEnd => continue,
+                    Worked::UntilInitEnded => return Ok(Worked::UntilInitEnded),
+                }
+            }
             let done = self.apply(op);
             self.tolerate(op, done)?;
             if matches!(op, SetupOp::ReadOnlyRoot) {
-                ready();
+                init.root_is_read_only();
             }
         }
-        Ok(())
+        Ok(Worked::ToTheEnd)
     }
 
     /// Does for one command what needs to know it.
@@ -159,6 +194,11 @@ impl<'a> Outer<'a> {
             SetupOp::MaskSockets { hidden } => self.mask_sockets(hidden),
             SetupOp::ScratchSize { bytes } => self.scratch_size(*bytes),
             SetupOp::SealCovers => self.seal_covers(),
+            SetupOp::MakeOverlay { repo } => {
+                self.make_overlay_early(repo);
+                Ok(())
+            }
+            SetupOp::MaskKernelFiles { fresh_sys } => self.mask_kernel_files(*fresh_sys),
             // Marks the place in the list; the fork itself follows the last operation of this stage.
             SetupOp::StartInit => Ok(()),
             other => Err(Failure::internal(format_args!("`{other}` does not belong into the helper"))),
@@ -218,6 +258,15 @@ impl<'a> Outer<'a> {
         masks::sockets(&sockets, || self.closed_file())
             .map_err(refuse(control, "mask the host's Unix sockets"))
             .map(drop)
+    }
+
+    fn mask_kernel_files(&mut self, fresh_sys: bool) -> Done {
+        let control = Control::KernelFiles;
+        masks::proc().map_err(refuse(control, "mask what /proc shows of the host"))?;
+        let view = if fresh_sys { SysView::Fresh } else { SysView::Host };
+        masks::sys(view).map_err(refuse(control, "mask what /sys shows of the host"))?;
+        self.enforcement.enforced(control, "read-only /proc/sys; empty mounts over what tells of the host");
+        Ok(())
     }
 
     /// A file that nobody can open, as a mount of its own.
@@ -515,12 +564,18 @@ impl<'a> Outer<'a> {
         Ok(())
     }
 
-    /// The size of the tmpfs of all layers, in bytes.
-    fn overlay(&mut self, repo: &Path, claim: &Claim) -> Result<u64, Failure> {
+    /// What cannot be made now is made, or refused, when the command comes.
+    fn make_overlay_early(&mut self, repo: &Path) {
+        if self.unmapped.is_none() {
+            self.overlay = self.make_overlay(repo, &self.request.layers).ok();
+        }
+    }
+
+    fn make_overlay(&self, repo: &Path, wanted: &Layers) -> Result<Made, Failure> {
         let control = Control::Layer;
-        let upper = self.layer(claim.upper, UPPER).map_err(refuse(control, "open the layer"))?;
-        let work = self.layer(claim.upper, WORK).map_err(refuse(control, "open the layer's work directory"))?;
-        let lowers = self.lowers(&claim.lowers).map_err(refuse(control, "open an earlier layer"))?;
+        let upper = self.layer(wanted.upper, UPPER).map_err(refuse(control, "open the layer"))?;
+        let work = self.layer(wanted.upper, WORK).map_err(refuse(control, "open the layer's work directory"))?;
+        let lowers = self.lowers(&wanted.lowers).map_err(refuse(control, "open an earlier layer"))?;
         let mut layers: Vec<BorrowedFd<'_>> = lowers.iter().map(AsFd::as_fd).collect();
         let tree = self.tree()?;
         layers.push(tree.repo.as_fd());
@@ -536,14 +591,26 @@ impl<'a> Outer<'a> {
                 "the kernel's log (`dmesg`) says why; keep the state directory on a disk of this machine",
             ));
         }
-        let point = self.repo_point.take().ok_or_else(|| Failure::internal("there is no mount point"))?;
-        mounts::attach(overlay.as_fd(), point.as_fd())
-            .map_err(refuse(control, format_args!("mount the overlay at {}", repo.display())))?;
-        self.repo_point = Some(overlay);
         let room = rustix::fs::fstatvfs(&upper).map_err(refuse(control, "look at the layer"))?;
+        let room = room.f_blocks.saturating_mul(room.f_frsize);
+        Ok(Made { mount: overlay, layers: wanted.clone(), room })
+    }
+
+    /// The size of the tmpfs of all layers, in bytes.
+    fn overlay(&mut self, repo: &Path, claim: &Claim) -> Result<u64, Failure> {
+        let control = Control::Layer;
+        // One for other layers goes first: its upper directory may be the same, and has one owner.
+        let made = match self.overlay.take().filter(|made| made.layers == claim.layers) {
+            Some(made) => made,
+            None => self.make_overlay(repo, &claim.layers)?,
+        };
+        let point = self.repo_point.take().ok_or_else(|| Failure::internal("there is no mount point"))?;
+        mounts::attach(made.mount.as_fd(), point.as_fd())
+            .map_err(refuse(control, format_args!("mount the overlay at {}", repo.display())))?;
+        self.repo_point = Some(made.mount);
         let over = if self.request.user.is_mapped() { ", over an idmapped repository" } else { "" };
         self.enforcement.enforced(control, format!("overlayfs with userxattr on tmpfs{over}"));
-        Ok(room.f_blocks.saturating_mul(room.f_frsize))
+        Ok(made.room)
     }
 
     fn layer(&self, id: u32, part: &str) -> io::Result<OwnedFd> {

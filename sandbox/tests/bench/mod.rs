@@ -241,8 +241,7 @@ fn take_away(role: Role) -> Result<(), Failed> {
 /// A parent that waits to be killed while its step runs.
 fn parent(role: Role, script: &str) -> Result<(), Failed> {
     let bench = Bench::new(role)?;
-    let layer = bench.space.layer(&bench.facts)?;
-    let running = bench.start(&Step::sh(script), &[], &layer)?;
+    let (running, _layer) = bench.start(&Step::sh(script), &[])?;
     std::io::copy(&mut File::from(running.stdout.try_clone()?), &mut std::io::stdout())?;
     Ok(())
 }
@@ -401,9 +400,8 @@ impl Bench {
         &self,
         step: &Step,
         lowers: &[&Layer<Sealed>],
-        upper: &Layer<proctor_sandbox::Open>,
-    ) -> Result<Running, Failed> {
-        Ok(self.launcher.spawn(&self.space, lowers, upper, &self.policy(step)?)?)
+    ) -> Result<(Running, Layer<proctor_sandbox::Open>), Failed> {
+        Ok(self.launcher.spawn(&self.space, lowers, &self.facts, &self.policy(step)?)?)
     }
 
     /// Whether a step that prints this path is at `below` of the repository, where it sees it.
@@ -421,8 +419,7 @@ impl Bench {
     }
 
     pub(crate) fn run_policy(&self, policy: &Policy, lowers: &[&Layer<Sealed>]) -> Result<Ran, Failed> {
-        let layer = self.space.layer(&self.facts)?;
-        let running = self.launcher.spawn(&self.space, lowers, &layer, policy)?;
+        let (running, layer) = self.launcher.spawn(&self.space, lowers, &self.facts, policy)?;
         let reports = until_closed(&running)?;
         let (stdout, stderr) = (read(&running.stdout)?, read(&running.stderr)?);
         drop(running);

@@ -217,9 +217,8 @@ fn stubborn(name: &str) -> (Step, String) {
 }
 
 pub(crate) fn twenty_stubborn_grandchildren_end(bench: &Bench) -> Result<(), Failed> {
-    let layer = bench.space.layer(&bench.facts)?;
     let (step, marker) = stubborn("twenty");
-    let running = bench.start(&step, &[], &layer)?;
+    let (running, _layer) = bench.start(&step, &[])?;
     for _ in 0..20 {
         line(&running.stdout)?;
     }
@@ -233,9 +232,8 @@ pub(crate) fn twenty_stubborn_grandchildren_end(bench: &Bench) -> Result<(), Fai
 
 /// Nobody can say any more whether all are gone: so it is not said.
 pub(crate) fn a_killed_helper_is_doubted_and_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
-    let layer = bench.space.layer(&bench.facts)?;
     let (step, marker) = stubborn("doubted");
-    let running = bench.start(&step, &[], &layer)?;
+    let (running, _layer) = bench.start(&step, &[])?;
     for _ in 0..20 {
         line(&running.stdout)?;
     }
@@ -275,10 +273,9 @@ pub(crate) fn nobody_gets_a_sandbox_with_less_unasked(bench: &Bench) -> Result<(
     let config = RunSpaceConfig { disk_bytes: 1 << 20, inodes: 100, tolerated: Tolerated::default() };
     let refused = RunSpace::create(&bench.launcher, config).err().ok_or("a space without namespaces")?;
     assert!(refused.to_string().contains("namespace"), "{refused}");
-    let layer = bench.space.layer(&bench.facts)?;
     let mut policy = bench.policy(&Step::sh("touch ran"))?;
     policy.tolerated = Tolerated::default();
-    let running = bench.launcher.spawn(&bench.space, &[], &layer, &policy)?;
+    let (running, _layer) = bench.launcher.spawn(&bench.space, &[], &bench.facts, &policy)?;
     let reports = until_closed(&running)?;
     assert!(matches!(reports.as_slice(), [proctor_sandbox::Report::Refused { .. }]), "{reports:?}");
     Ok(())

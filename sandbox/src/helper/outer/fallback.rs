@@ -70,7 +70,7 @@ impl Outer<'_> {
     fn copy(&mut self, repo: &Path, claim: &Claim) -> Result<(u64, Copied), Failure> {
         let control = Control::Layer;
         let frame = &self.request.frame;
-        let dir = self.layer(claim.upper, "").map_err(refuse(control, "open the layer"))?;
+        let dir = self.layer(claim.layers.upper, "").map_err(refuse(control, "open the layer"))?;
         let copy = self.make_copy(claim, &dir).map_err(refuse(control, "copy the tree"))?;
         copy.scaffold(frame.caches.iter().map(|cache| &cache.at));
         let copied = copy.hold().map_err(refuse(control, "look at the copy of the tree"))?;
@@ -89,13 +89,13 @@ impl Outer<'_> {
 
     fn make_copy(&self, claim: &Claim, dir: &OwnedFd) -> std::io::Result<Copy> {
         let tree = self.tree.as_ref().ok_or_else(|| std::io::Error::other("the repository was not taken"))?;
-        let lowers = self.lowers(&claim.lowers)?;
+        let lowers = self.lowers(&claim.layers.lowers)?;
         let place = mounts::dir_in(dir.as_fd(), TREE, 0o700, self.stepping_down())?;
         Copy::make(Sources {
             repo: &copy::readable(tree.repo.as_fd())?,
             lowers: &lowers,
             tree: copy::readable(place.as_fd())?,
-            upper: copy::readable(self.layer(claim.upper, UPPER)?.as_fd())?,
+            upper: copy::readable(self.layer(claim.layers.upper, UPPER)?.as_fd())?,
             hollow: hollow(&self.request.frame),
             user: self.request.user,
         })

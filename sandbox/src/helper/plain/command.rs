@@ -22,7 +22,7 @@ pub(super) fn run(prepared: &Prepared<'_>, request: &PlainRequest, go: &Go) -> !
 }
 
 fn set_up(request: &PlainRequest, go: &Go, enforcement: &mut Enforcement) -> Result<(), Failure> {
-    let paths = Paths::of(request, go.claim.upper);
+    let paths = Paths::of(request, go.claim.layers.upper);
     command::new_session(enforcement)?;
     limits::set(request.sandbox.user, go, enforcement)?;
     command::close_fds(enforcement)?;

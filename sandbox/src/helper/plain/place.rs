@@ -72,12 +72,12 @@ impl Place {
     /// The tree cannot be copied.
     pub(super) fn make(request: &PlainRequest, claim: &Claim) -> Result<(Self, Enforcement), Failure> {
         let control = Control::Layer;
-        let paths = Paths::of(request, claim.upper);
+        let paths = Paths::of(request, claim.layers.upper);
         let user = request.sandbox.user;
         let owner = owner_of(user);
         let space = mounts::open_dir(&request.sandbox.space).map_err(refuse(control, "open the place for layers"))?;
-        let dir =
-            beneath(space.as_fd(), Path::new(&claim.upper.to_string())).map_err(refuse(control, "open the layer"))?;
+        let dir = beneath(space.as_fd(), Path::new(&claim.layers.upper.to_string()))
+            .map_err(refuse(control, "open the layer"))?;
         let copy = copy_tree(request, claim, (&space, &dir), owner).map_err(refuse(control, "copy the tree"))?;
         make_scratch(&request.sandbox.frame, &dir, owner).map_err(internal("make the step's home"))?;
         link_git(request, &paths, &dir, &copy.tree, owner)?;
@@ -141,7 +141,7 @@ fn copy_tree(
     let frame = &request.sandbox.frame;
     let repo = copy::readable(mounts::open_plain(frame.tree())?.as_fd())?;
     let layer = |id: &u32| beneath(space.as_fd(), &Path::new(&id.to_string()).join(UPPER));
-    let lowers: Vec<OwnedFd> = claim.lowers.iter().map(layer).collect::<io::Result<_>>()?;
+    let lowers: Vec<OwnedFd> = claim.layers.lowers.iter().map(layer).collect::<io::Result<_>>()?;
     Copy::make(Sources {
         repo: &repo,
         lowers: &lowers,
