@@ -8,12 +8,20 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+mod attributes;
+mod blob;
+mod checkout;
 mod config;
 pub(crate) mod helper;
 mod ignore;
+mod index;
 mod listing;
+pub(crate) mod object;
 pub mod protocol;
 pub mod reader;
+mod revision;
+pub(crate) mod state;
+mod tracked;
 mod tree_id;
 
 /// Why a repository could not be read. Every message ends with how to mend it, on a `hint:` line.
@@ -86,6 +94,48 @@ pub enum GitError {
         limit: usize,
         /// Of what.
         what: String,
+    },
+    /// What the caller calls a revision is none, or not one that can be verified.
+    #[error("cannot use the revision `{revision}`: {problem}\nhint: {mend}")]
+    Revision {
+        /// The repository.
+        path: PathBuf,
+        /// What was asked for, for people.
+        revision: String,
+        /// What is wrong with it.
+        problem: String,
+        /// How to mend it.
+        mend: String,
+    },
+    /// A commit has a tree that cannot be what it says, or one that is too large.
+    #[error(
+        "the tree of commit {commit} is not checked out: `{path}` {problem}\nhint: `git ls-tree -r -t {commit}` shows it"
+    )]
+    Tree {
+        /// The commit.
+        commit: String,
+        /// The path in its tree, for people.
+        path: String,
+        /// What is wrong there.
+        problem: String,
+    },
+    /// A submodule that is to be checked out is not here.
+    #[error(
+        "the submodule `{path}` cannot be checked out: its commit {commit} is not in this clone\nhint: `git submodule update --init --recursive` fetches it; without `--submodules` its directory stays empty"
+    )]
+    Submodule {
+        /// Where it stands, for people.
+        path: String,
+        /// The commit that is recorded for it.
+        commit: String,
+    },
+    /// A checkout of ours could not be written.
+    #[error("cannot write the checkout `{}`: {problem}\nhint: mend the permissions of the state directory, or make room there", path.display())]
+    CheckOut {
+        /// The path.
+        path: PathBuf,
+        /// The system's own words.
+        problem: String,
     },
     /// The helper did not answer in time, and was killed.
     #[error(

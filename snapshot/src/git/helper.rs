@@ -15,10 +15,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::GitError;
-use super::protocol::{Answer, Listing, RepoPath, Request};
+use super::protocol::{Answer, CheckedOut, Listing, NamedCommit, RepoPath, Request};
 
 /// How long one answer of the helper may take by default.
 const DEADLINE: Duration = Duration::from_secs(60);
+/// How long a checkout may take.
+const CHECK_OUT_DEADLINE: Duration = Duration::from_secs(600);
 /// How many bytes an answer may have.
 const ANSWER_BYTES: usize = 512 << 20;
 /// How many bytes of the helper's complaint are kept.
@@ -47,7 +49,7 @@ impl GitHelper {
         match self.ask(repo, &Request::List { repo: repo.to_owned() })? {
             Answer::List(listing) => Ok(listing),
             Answer::Refused { why } => Err(why),
-            Answer::Ignored { .. } => Err(self.failed("it answered another question".into())),
+            _ => Err(self.failed("it answered another question".into())),
         }
     }
 
@@ -62,6 +64,50 @@ impl GitHelper {
         let asked = paths.iter().map(|path| RepoPath(path.to_vec())).collect();
         match self.ask(repo, &Request::Ignored { repo: repo.to_owned(), paths: asked })? {
             Answer::Ignored { ignored } if ignored.len() == paths.len() => Ok(ignored),
+            Answer::Refused { why } => Err(why),
+            _ => Err(self.failed("it answered another question".into())),
+        }
+    }
+
+    /// The commits that a revision or a range of `repo` names, oldest first; at most `limit`.
+    ///
+    /// # Errors
+    /// [`GitError::Revision`] where it names none or too many; else as [`GitHelper::list`].
+    pub fn resolve(&self, repo: &Path, revision: &str, limit: usize) -> Result<Vec<NamedCommit>, GitError> {
+        let request = Request::Resolve { repo: repo.to_owned(), revision: revision.to_owned(), limit };
+        match self.ask(repo, &request)? {
+            Answer::Resolved { commits } if !commits.is_empty() => Ok(commits),
+            Answer::Refused { why } => Err(why),
+            _ => Err(self.failed("it answered another question".into())),
+        }
+    }
+
+    /// Writes the tree of a commit as `tree` in the directory `into`, which is empty and belongs to the
+    /// owner of `repo`. Half a tree stays there where it fails.
+    ///
+    /// # Errors
+    /// [`GitError::Tree`] where the commit's tree is refused, [`GitError::CheckOut`] where it cannot be
+    /// written; else as [`GitHelper::list`].
+    pub fn check_out(&self, repo: &Path, commit: &str, into: &Path, submodules: bool) -> Result<CheckedOut, GitError> {
+        let request =
+            Request::CheckOut { repo: repo.to_owned(), commit: commit.to_owned(), into: into.to_owned(), submodules };
+        // Its time goes by the size of the tree.
+        let patient = Self { deadline: self.deadline.max(CHECK_OUT_DEADLINE), ..self.clone() };
+        match patient.ask(repo, &request)? {
+            Answer::CheckedOut(checked_out) => Ok(checked_out),
+            Answer::Refused { why } => Err(why),
+            _ => Err(self.failed("it answered another question".into())),
+        }
+    }
+
+    /// Brings the refs of a checkout up to date; the directory of the objects that it borrows.
+    ///
+    /// # Errors
+    /// As [`GitHelper::check_out`].
+    pub fn refresh(&self, repo: &Path, commit: &str, checkout: &Path) -> Result<PathBuf, GitError> {
+        let (repo_path, checkout) = (repo.to_owned(), checkout.to_owned());
+        match self.ask(repo, &Request::Refresh { repo: repo_path, commit: commit.to_owned(), checkout })? {
+            Answer::Refreshed { objects } => Ok(objects),
             Answer::Refused { why } => Err(why),
             _ => Err(self.failed("it answered another question".into())),
         }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::GitError;
+pub use super::index::{FileRules, Index, IndexEntry, IndexStat, Moment};
+pub use super::object::{ObjectFormat, ObjectId};
 
 /// What is asked, on the helper's standard input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +26,35 @@ pub enum Request {
         /// The paths, relative to it.
         paths: Vec<RepoPath>,
     },
+    /// Which commits a revision or a range names.
+    Resolve {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// One revision, `A..B` or `A...B`.
+        revision: String,
+        /// How many commits a range may hold.
+        limit: usize,
+    },
+    /// Write the tree of a commit, with a git directory of its own, as `tree` in a directory.
+    CheckOut {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The commit, in full.
+        commit: String,
+        /// An empty directory of the repository's owner.
+        into: PathBuf,
+        /// Whether submodules are checked out too.
+        submodules: bool,
+    },
+    /// Bring the git directory of a checkout up to date with the repository's refs.
+    Refresh {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The commit, in full.
+        commit: String,
+        /// The directory that [`Request::CheckOut`] wrote into.
+        checkout: PathBuf,
+    },
 }
 
 /// What is answered, on the helper's standard output.
@@ -37,11 +68,47 @@ pub enum Answer {
         /// Whether it is ignored.
         ignored: Vec<bool>,
     },
+    /// To [`Request::Resolve`], oldest first.
+    Resolved {
+        /// The commits; one at least.
+        commits: Vec<NamedCommit>,
+    },
+    /// To [`Request::CheckOut`].
+    CheckedOut(CheckedOut),
+    /// To [`Request::Refresh`].
+    Refreshed {
+        /// The directory of the repository's objects, which the checkout borrows.
+        objects: PathBuf,
+    },
     /// It could not be answered.
     Refused {
         /// Why.
         why: GitError,
     },
+}
+
+/// A commit that a revision or a range names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedCommit {
+    /// Its id, in full.
+    pub id: String,
+    /// The first line of its message, escaped and cut, for people.
+    pub subject: String,
+}
+
+/// What a checkout holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckedOut {
+    /// The id of the commit's tree.
+    pub tree: String,
+    /// The directory of the repository's objects, which the checkout borrows.
+    pub objects: PathBuf,
+    /// How many files, links and submodules there are.
+    pub files: u64,
+    /// How many bytes its files have.
+    pub bytes: u64,
+    /// How many of its files are pointers of git-lfs, in place of what they point to.
+    pub lfs_pointers: u64,
 }
 
 /// What git knows of a work tree.
@@ -57,14 +124,14 @@ pub struct Listing {
     pub head_commit: Option<String>,
     /// The branch that HEAD names, without `refs/heads/`; `null` where it names a commit.
     pub branch: Option<String>,
-    /// What `git write-tree` would print; `null` where the index holds a conflict.
-    pub tree: Option<String>,
     /// The files in the index or in HEAD, those of nested repositories too; sorted.
     pub tracked: Vec<RepoPath>,
     /// What is neither tracked nor ignored; sorted.
     pub untracked: Vec<RepoPath>,
     /// Submodules and nested repositories, outermost first.
     pub nested: Vec<Nested>,
+    /// The index of the repository, then of each one inside it.
+    pub indexes: Vec<Index>,
 }
 
 /// A repository inside the work tree.

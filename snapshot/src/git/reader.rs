@@ -16,10 +16,12 @@ use git2::{Config, ConfigLevel, ErrorCode, Index, Repository, RepositoryOpenFlag
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::GitError;
+use super::checkout;
 use super::config::{back_link, check_config, check_extensions, check_worktree, common_dir, gitfile_target, io};
 use super::ignore::Rules;
 use super::listing;
 use super::protocol::{Answer, Request};
+use super::revision;
 use crate::beneath;
 
 /// Answers one request.
@@ -31,6 +33,15 @@ pub fn answer(request: &Request) -> Answer {
             let ignored = paths.iter().map(|path| rules.ignores(&path.0)).collect::<Result<_, _>>()?;
             Ok(Answer::Ignored { ignored })
         }),
+        Request::Resolve { repo, revision, limit } => Opened::open(repo)
+            .and_then(|top| revision::resolve(&top, revision, *limit))
+            .map(|commits| Answer::Resolved { commits }),
+        Request::CheckOut { repo, commit, into, submodules } => Opened::open(repo)
+            .and_then(|top| checkout::check_out(&top, &checkout::Order { commit, into, submodules: *submodules }))
+            .map(Answer::CheckedOut),
+        Request::Refresh { repo, commit, checkout } => Opened::open(repo)
+            .and_then(|top| checkout::refresh(&top, commit, checkout))
+            .map(|objects| Answer::Refreshed { objects }),
     };
     answered.unwrap_or_else(|why| Answer::Refused { why })
 }
@@ -166,6 +177,23 @@ fn checked_config(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<
         return Err(GitError::Bare { path: worktree.to_owned() });
     }
     Ok(whole)
+}
+
+/// The config of a git directory without a work tree of its own, such as that of a submodule, after it
+/// was found to be ours and to point nowhere.
+pub(super) fn check_git_dir(git_dir: &Path) -> Result<Config, GitError> {
+    let (real, failed) = (real(git_dir)?, |error: git2::Error| unreadable(git_dir, &error));
+    if real != git_dir {
+        let problem = format!("it lies at `{}`", real.display());
+        return Err(GitError::Unreadable { path: git_dir.to_owned(), problem });
+    }
+    check_owner(git_dir, git_dir)?;
+    let (file, mut config) = (git_dir.join("config"), Config::new().map_err(failed)?);
+    if check_config(&file)? {
+        check_extensions(&Config::open(&file).map_err(failed)?, git_dir)?;
+        config.add_file(&file, ConfigLevel::Local, false).map_err(failed)?;
+    }
+    Ok(config)
 }
 
 /// libgit2 must have come to the same places as we did.

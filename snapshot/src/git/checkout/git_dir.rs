@@ -1,0 +1,154 @@
+//! The git directory of a checkout: complete by itself, but for the objects, which are borrowed.
+//!
+//! It holds nothing that the repository's config says, and no hook: git in a step reads history,
+//! refs and the index, and runs nothing.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use git2::{Index, IndexEntry, Oid};
+
+use super::super::GitError;
+use super::super::reader::{Opened, unreadable};
+
+/// How many refs are told to git in a step.
+const MAX_REFS: usize = 1_000_000;
+/// The largest list of a shallow clone's edges, in bytes.
+const MAX_SHALLOW: u64 = 16 << 20;
+const CONFIG: &[u8] =
+    b"[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = false\n";
+
+/// Where the objects of a checkout are.
+pub(super) enum Objects {
+    /// In another directory of objects.
+    Borrowed(PathBuf),
+    /// In its own directory: written there already, or about to be.
+    Own,
+}
+
+/// What a git directory says.
+pub(super) struct GitDir {
+    pub(super) head: Oid,
+    pub(super) objects: Objects,
+    /// As `packed-refs` has them.
+    pub(super) refs: Vec<u8>,
+    /// The edges of a shallow clone.
+    pub(super) shallow: Option<Vec<u8>>,
+}
+
+impl GitDir {
+    /// Makes the git directory of the tree at `place`, or brings it up to date; each file is put
+    /// in place whole, since git in a step may be reading it.
+    pub(super) fn make(&self, place: &Path, index: Option<&[IndexEntry]>) -> Result<(), GitError> {
+        let git = place.join(".git");
+        self.write(&git).map_err(|error| failed(&git, &error))?;
+        match index {
+            Some(entries) => write_index(&git.join("index"), entries)
+                .map_err(|error| GitError::CheckOut { path: git, problem: error.message().to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&self, git: &Path) -> io::Result<()> {
+        for dir in ["", "objects", "objects/info", "objects/pack", "refs", "info"] {
+            ensure(&git.join(dir))?;
+        }
+        put(&git.join("config"), CONFIG)?;
+        if let Objects::Borrowed(objects) = &self.objects {
+            put(&git.join("objects/info/alternates"), &alternates(objects)?)?;
+        }
+        if let Some(edges) = &self.shallow {
+            put(&git.join("shallow"), edges)?;
+        }
+        put(&git.join("packed-refs"), &self.refs)?;
+        put(&git.join("HEAD"), format!("{}\n", self.head).as_bytes())
+    }
+}
+
+fn alternates(objects: &Path) -> io::Result<Vec<u8>> {
+    let bytes = objects.as_os_str().as_bytes();
+    if bytes.contains(&b'\n') {
+        return Err(io::Error::other("git cannot borrow objects from a directory whose path holds a line break"));
+    }
+    Ok([bytes, b"\n"].concat())
+}
+
+fn ensure(dir: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o755).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+/// Puts a file in place of another by a rename.
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let beside = path.with_extension(format!("{}.new", random.map(|byte| format!("{byte:02x}")).concat()));
+    let mut file = File::options().write(true).create_new(true).mode(0o644).open(&beside)?;
+    let written = file.write_all(bytes).and_then(|()| std::fs::rename(&beside, path));
+    if written.is_err() {
+        // The first error is the one to report.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
+}
+
+fn write_index(path: &Path, entries: &[IndexEntry]) -> Result<(), git2::Error> {
+    let mut index = Index::open(path)?;
+    entries.iter().try_for_each(|entry| index.add(entry))?;
+    index.write()
+}
+
+/// All refs of a repository as `packed-refs` has them (gitrepository-layout(5)); one that names another
+/// by the commit that it leads to. One that leads nowhere is left out.
+pub(super) fn packed_refs(top: &Opened) -> Result<Vec<u8>, GitError> {
+    let unreadable = |error: git2::Error| unreadable(&top.worktree, &error);
+    let mut text = Vec::new();
+    for (count, found) in top.repository.references().map_err(unreadable)?.enumerate() {
+        if count >= MAX_REFS {
+            return Err(GitError::TooMany { path: top.worktree.clone(), limit: MAX_REFS, what: "refs".into() });
+        }
+        let Ok(found) = found else { continue };
+        let name = found.name_bytes();
+        let is_plain = name.starts_with(b"refs/") && !name.iter().any(|byte| *byte <= b' ' || *byte == 0x7f);
+        let target = found.target().or_else(|| found.resolve().ok().and_then(|end| end.target()));
+        if let (true, Some(id)) = (is_plain, target) {
+            text.extend_from_slice(format!("{id} ").as_bytes());
+            text.extend_from_slice(name);
+            text.push(b'\n');
+        }
+    }
+    Ok(text)
+}
+
+/// Where the history of a shallow clone ends.
+pub(super) fn shallow(common_dir: &Path) -> Result<Option<Vec<u8>>, GitError> {
+    let path = common_dir.join("shallow");
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+    let custom = i32::try_from(flags.bits()).unwrap_or_default();
+    let file = match File::options().read(true).custom_flags(custom).open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(&path, &error)),
+    };
+    let mut edges = Vec::new();
+    let read = file.metadata().and_then(|meta| {
+        if !meta.is_file() {
+            return Err(io::Error::other("it is no regular file"));
+        }
+        file.take(MAX_SHALLOW + 1).read_to_end(&mut edges)
+    });
+    match read {
+        Ok(_) if edges.len() as u64 <= MAX_SHALLOW => Ok(Some(edges)),
+        Ok(_) => Err(failed(&path, &io::Error::other(format!("it is larger than {MAX_SHALLOW} bytes")))),
+        Err(error) => Err(failed(&path, &error)),
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> GitError {
+    GitError::CheckOut { path: path.to_owned(), problem: error.to_string() }
+}

@@ -1,0 +1,58 @@
+//! Names that a tree may not have: those that leave it, and those that are `.git` to some system.
+
+/// Characters that HFS+ passes over when it compares names, as git's `utf8.c` has them.
+const PASSED_OVER: [std::ops::RangeInclusive<char>; 4] =
+    ['\u{200c}'..='\u{200f}', '\u{202a}'..='\u{202e}', '\u{206a}'..='\u{206f}', '\u{feff}'..='\u{feff}'];
+/// The longest name of a file system of Linux, in bytes (NAME_MAX).
+const MAX_NAME: usize = 255;
+
+/// Why a file cannot have this name; `None` where it can.
+pub(super) fn problem(name: &[u8]) -> Option<&'static str> {
+    match name {
+        b"" => Some("has a part without a name"),
+        b"." | b".." => Some("leads out of the tree"),
+        _ if name.contains(&b'/') => Some("has a part with a slash in it"),
+        _ if name.contains(&0) => Some("has a part with a NUL byte in it"),
+        _ if name.len() > MAX_NAME => Some("has a part of more than 255 bytes"),
+        _ if is_git_somewhere(name) => Some("is called `.git`, or is that to some file system"),
+        _ => None,
+    }
+}
+
+/// Whether some file system takes `name`, or a part of it, for `.git`: those that do not tell case, NTFS
+/// (`git~1`, `.git ` and `.git:x`, with `\` between parts), and HFS+.
+fn is_git_somewhere(name: &[u8]) -> bool {
+    name.split(|byte| *byte == b'\\').any(|part| is_git_on_ntfs(part) || is_git_on_hfs(part))
+}
+
+fn is_git_on_ntfs(name: &[u8]) -> bool {
+    let stem = name.split(|byte| *byte == b':').next().unwrap_or(name);
+    let end = stem.iter().rposition(|byte| !matches!(byte, b' ' | b'.')).map_or(0, |at| at + 1);
+    let stem = &stem[..end];
+    stem.eq_ignore_ascii_case(b".git") || stem.eq_ignore_ascii_case(b"git~1")
+}
+
+fn is_git_on_hfs(name: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(name) else { return false };
+    let kept: String = text.chars().filter(|c| !PASSED_OVER.iter().any(|range| range.contains(c))).collect();
+    kept.eq_ignore_ascii_case(".git")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_of_git_is_refused() {
+        let bad = [".git", ".GIT", ".Git", ".git ", ".git. .", "git~1", "GIT~1", ".git::$INDEX_ALLOCATION", "a\\.git"];
+        for name in bad.iter().chain(&[".g\u{200c}it", "\u{feff}.git", ".git\\config", "..", ".", "", "a/b"]) {
+            assert!(problem(name.as_bytes()).is_some(), "{name:?}");
+        }
+        for name in [".gitignore", ".gitmodules", "git", ".github", "a.git", "git~2", "...", ".git-x", "a\\b", "\u{e4}"]
+        {
+            assert_eq!(problem(name.as_bytes()), None, "{name:?}");
+        }
+        assert_eq!(problem(b"\xff\xfe"), None);
+        assert!(problem(&[b'a'; 256]).is_some() && problem(&[b'a'; 255]).is_none());
+    }
+}

@@ -1,0 +1,184 @@
+//! What is going to be written, and whether it may be: the whole tree is looked at first.
+
+use std::collections::{HashMap, HashSet};
+
+use git2::{ObjectType, Odb, Oid, Tree};
+
+use super::{Source, names};
+use crate::git::GitError;
+use crate::git::reader::unreadable;
+use crate::paths;
+
+/// How many entries a tree may have, directories too. What a tree has many times counts as often.
+const MAX_ENTRIES: usize = 1_000_000;
+/// How many bytes all files together may have.
+const MAX_BYTES: u64 = 8 << 30;
+/// How many bytes one file may have: it is held in memory.
+const MAX_BLOB: u64 = 512 << 20;
+/// How many bytes the object of one directory may have.
+const MAX_TREE: u64 = 64 << 20;
+/// How deep directories may lie in each other, as for a snapshot.
+const MAX_DEPTH: usize = 256;
+/// How long a path may be, in bytes: with our own above it, it stays below PATH_MAX.
+const MAX_PATH: usize = 2048;
+/// How many bytes all paths together may have: they are held in memory.
+const MAX_PATHS: usize = 256 << 20;
+/// How long the target of a link may be, in bytes (PATH_MAX, its NUL included).
+const MAX_TARGET: u64 = 4095;
+
+/// What may still be planned, for the tree and its submodules together.
+pub(super) struct Bounds {
+    entries: usize,
+    bytes: u64,
+    paths: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { entries: MAX_ENTRIES, bytes: MAX_BYTES, paths: MAX_PATHS }
+    }
+}
+
+/// What is written at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LeafKind {
+    /// A file.
+    File {
+        /// Whether it may be executed.
+        executable: bool,
+    },
+    /// A symbolic link.
+    Symlink,
+    /// The empty directory of a submodule.
+    Gitlink,
+}
+
+/// Something that is no directory.
+#[derive(Debug)]
+pub(super) struct Leaf {
+    pub(super) path: Vec<u8>,
+    pub(super) kind: LeafKind,
+    pub(super) id: Oid,
+    /// In bytes.
+    pub(super) size: u64,
+}
+
+/// All of it, sorted by path.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) leaves: Vec<Leaf>,
+    /// How many bytes its files have.
+    pub(super) bytes: u64,
+}
+
+impl Plan {
+    /// Plans the tree of a commit.
+    pub(super) fn of(source: &Source<'_>, bounds: &mut Bounds) -> Result<Self, GitError> {
+        let failed = |error: git2::Error| unreadable(source.worktree, &error);
+        let objects = source.repository.odb().map_err(failed)?;
+        let mut planner = Planner { source, objects, sizes: HashMap::new(), bounds, plan: Self::default() };
+        planner.tree(source.tree()?, b"", 0)?;
+        let mut plan = planner.plan;
+        plan.leaves.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        Ok(plan)
+    }
+}
+
+struct Planner<'a, 'b> {
+    source: &'a Source<'a>,
+    objects: Odb<'a>,
+    sizes: HashMap<Oid, u64>,
+    bounds: &'b mut Bounds,
+    plan: Plan,
+}
+
+impl Planner<'_, '_> {
+    fn tree(&mut self, id: Oid, prefix: &[u8], depth: usize) -> Result<(), GitError> {
+        if depth > MAX_DEPTH {
+            return Err(self.source.refused(prefix, format!("lies more than {MAX_DEPTH} directories deep")));
+        }
+        if self.size(id, ObjectType::Tree, prefix)? > MAX_TREE {
+            return Err(self.source.refused(prefix, format!("is a directory of more than {MAX_TREE} bytes")));
+        }
+        let tree = self.source.repository.find_tree(id).map_err(|error| self.lacks(prefix, &error))?;
+        self.entries(&tree, prefix, depth)
+    }
+
+    fn entries(&mut self, tree: &Tree<'_>, prefix: &[u8], depth: usize) -> Result<(), GitError> {
+        let mut seen = HashSet::new();
+        for entry in tree {
+            let name = entry.name_bytes();
+            let path = paths::join(prefix, name);
+            self.count(&path)?;
+            if let Some(problem) = names::problem(name) {
+                return Err(self.source.refused(&path, problem));
+            }
+            if !seen.insert(name.to_vec()) {
+                return Err(self.source.refused(&path, "stands there twice"));
+            }
+            match entry.filemode_raw() {
+                0o040_000 => self.tree(entry.id(), &path, depth + 1)?,
+                // The second is what git wrote before 2005.
+                0o100_644 | 0o100_664 => self.leaf(path, LeafKind::File { executable: false }, entry.id())?,
+                0o100_755 => self.leaf(path, LeafKind::File { executable: true }, entry.id())?,
+                0o120_000 => self.leaf(path, LeafKind::Symlink, entry.id())?,
+                0o160_000 => self.leaf(path, LeafKind::Gitlink, entry.id())?,
+                mode => return Err(self.source.refused(&path, format!("has the mode {mode:o}, which no file has"))),
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, path: &[u8]) -> Result<(), GitError> {
+        if path.len() > MAX_PATH {
+            return Err(self.source.refused(&path[..MAX_PATH], format!("has more than {MAX_PATH} bytes")));
+        }
+        let left = (self.bounds.entries.checked_sub(1), self.bounds.paths.checked_sub(path.len()));
+        let (Some(entries), Some(paths)) = left else {
+            let problem = format!(
+                "is one entry too many: {MAX_ENTRIES} entries, with {MAX_PATHS} bytes of paths, are checked out"
+            );
+            return Err(self.source.refused(path, problem));
+        };
+        (self.bounds.entries, self.bounds.paths) = (entries, paths);
+        Ok(())
+    }
+
+    fn leaf(&mut self, path: Vec<u8>, kind: LeafKind, id: Oid) -> Result<(), GitError> {
+        let size = if kind == LeafKind::Gitlink { 0 } else { self.size(id, ObjectType::Blob, &path)? };
+        if kind == LeafKind::Symlink && !(1..=MAX_TARGET).contains(&size) {
+            return Err(self.source.refused(&path, format!("is a link whose target has {size} bytes")));
+        }
+        if size > MAX_BLOB {
+            return Err(self
+                .source
+                .refused(&path, format!("has {size} bytes; a file of at most {MAX_BLOB} is checked out")));
+        }
+        let Some(left) = self.bounds.bytes.checked_sub(size) else {
+            return Err(self
+                .source
+                .refused(&path, format!("is too much: all files together may have {MAX_BYTES} bytes")));
+        };
+        self.bounds.bytes = left;
+        self.plan.bytes += size;
+        self.plan.leaves.push(Leaf { path, kind, id, size });
+        Ok(())
+    }
+
+    /// The size of an object that must be of `kind`.
+    fn size(&mut self, id: Oid, kind: ObjectType, path: &[u8]) -> Result<u64, GitError> {
+        if let Some(size) = self.sizes.get(&id) {
+            return Ok(*size);
+        }
+        let (size, found) = self.objects.read_header(id).map_err(|error| self.lacks(path, &error))?;
+        if found != kind {
+            return Err(self.source.refused(path, format!("is a {found} where its mode says {kind}")));
+        }
+        self.sizes.insert(id, size as u64);
+        Ok(size as u64)
+    }
+
+    fn lacks(&self, path: &[u8], error: &git2::Error) -> GitError {
+        self.source.refused(path, format!("cannot be read: {}", error.message()))
+    }
+}
