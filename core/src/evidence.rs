@@ -72,16 +72,23 @@ pub struct SkillEvidence {
 }
 
 /// What git alone says of the tree that was verified, so that anyone can find it again without
-/// us: `git rev-parse HEAD`, `git write-tree`. Uncommitted content is in the snapshot only.
+/// us; docs/snapshot.md has the commands. Untracked content is in the snapshot only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GitIdentity {
     /// The commit that HEAD names; `null` before the first.
     pub head_commit: Option<String>,
     /// The branch that HEAD names; `null` where it names a commit.
     pub branch: Option<String>,
-    /// The tree that `git write-tree` would give for the index; `null` where the index holds a
-    /// conflict.
+    /// The tree that `git add -u` and `git write-tree` would make of the tracked content as it
+    /// stands; `null` where that cannot be told.
     pub tree: Option<String>,
+    /// Why `tree` is `null`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_tree: Option<String>,
+    /// Whether something that the snapshot covers is not as in `head_commit`: tracked content, or
+    /// something untracked; `null` where that cannot be told.
+    #[serde(default)]
+    pub dirty: Option<bool>,
 }
 
 /// The v1 format's summary of drift.

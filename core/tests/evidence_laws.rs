@@ -82,7 +82,7 @@ fn step() -> StepEvidence {
 }
 
 fn git() -> GitIdentity {
-    GitIdentity { head_commit: None, branch: Some("main".to_owned()), tree: None }
+    GitIdentity { head_commit: None, branch: Some("main".to_owned()), tree: None, no_tree: None, dirty: None }
 }
 
 fn measured() -> Measured {

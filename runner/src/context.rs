@@ -98,8 +98,10 @@ impl Tree {
     /// The tree, for the record.
     pub(crate) fn record(&self) -> TreeFacts {
         let git = &self.snapshot.git;
-        let (head_commit, branch, tree) = (git.head_commit.clone(), git.branch.clone(), git.tree.clone());
-        TreeFacts { snapshot: self.snapshot.id.clone(), git: GitIdentity { head_commit, branch, tree } }
+        let (head_commit, branch) = (git.head_commit.clone(), git.branch.clone());
+        let (tree, no_tree) = (git.tree.clone().ok(), git.tree.clone().err());
+        let git = GitIdentity { head_commit, branch, tree, no_tree, dirty: git.dirty };
+        TreeFacts { snapshot: self.snapshot.id.clone(), git }
     }
 }
 

@@ -26,5 +26,6 @@ pub use git::{GitError, reader};
 pub use layer::{FileContent, LayerEntry, LayerScan, ScanBounds, ScanError, scan_layer};
 pub use merkle::merkle_root;
 pub use resolve::{Links, open_beneath};
-pub use snapshot::{GitFacts, ObjectFormat, Snapshot, SnapshotError, find_root};
+pub use git::object::ObjectFormat;
+pub use snapshot::{GitFacts, Snapshot, SnapshotError, find_root};
 pub use view::{Standing, View, conflicts};

@@ -13,7 +13,9 @@ use proctor_core::plan::RelPath;
 use crate::beneath::{self, ChangeTime, Found};
 use crate::git::GitError;
 use crate::git::helper::GitHelper;
+use crate::git::object::ObjectFormat;
 use crate::git::protocol::Listing;
+use crate::git::state::{TreeState, tree_state};
 use crate::merkle::merkle_root;
 use crate::paths;
 
@@ -46,17 +48,13 @@ pub struct GitFacts {
     pub head_commit: Option<String>,
     /// The branch that HEAD names; none where it names a commit.
     pub branch: Option<String>,
-    /// What `git write-tree` would print; none where the index holds a conflict.
-    pub tree: Option<String>,
+    /// The tree that `git add -u` and `git write-tree` would make of the tracked content, or why
+    /// there is none.
+    pub tree: Result<String, String>,
+    /// Whether something covered is not that of HEAD; none where that cannot be told.
+    pub dirty: Option<bool>,
     /// How the object ids above were made.
     pub object_format: ObjectFormat,
-}
-
-/// How git names objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ObjectFormat {
-    /// 40 hex digits; the one that libgit2 reads.
-    Sha1,
 }
 
 /// Why no snapshot could be taken.
@@ -108,7 +106,9 @@ impl Snapshot {
             }
         }
         let id = SnapshotId::from_root(&merkle_root(&entries));
-        Ok(Self { id, entries, git: facts(listing), changed })
+        let state = tree_state(&listing, top.as_fd())
+            .map_err(|error| io_error(listing.worktree.as_os_str().as_bytes(), error))?;
+        Ok(Self { id, entries, git: facts(listing, state), changed })
     }
 
     /// The first covered path that lies at or below `directory`. A cache that is mounted there
@@ -137,15 +137,16 @@ impl Snapshot {
     }
 }
 
-fn facts(listing: Listing) -> GitFacts {
+fn facts(listing: Listing, state: TreeState) -> GitFacts {
     GitFacts {
+        object_format: listing.indexes.first().map_or(ObjectFormat::Sha1, |index| index.format),
         worktree: listing.worktree,
         git_dir: listing.git_dir,
         common_dir: listing.common_dir,
         head_commit: listing.head_commit,
         branch: listing.branch,
-        tree: listing.tree,
-        object_format: ObjectFormat::Sha1,
+        tree: state.tree.map(|id| id.to_string()),
+        dirty: state.dirty,
     }
 }
 

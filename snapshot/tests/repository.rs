@@ -19,6 +19,10 @@ use tempfile::TempDir;
 
 /// Runs `git` in `dir`, apart from the config of the machine and the user.
 fn run_git(dir: &Path, args: &[&str]) -> Output {
+    git_command(dir, args).output().expect("git runs")
+}
+
+fn git_command(dir: &Path, args: &[&str]) -> Command {
     #[expect(clippy::disallowed_methods, reason = "the repositories of tests are made by git itself")]
     let mut command = Command::new("git");
     command.args(["-c", "protocol.file.allow=always", "-c", "init.defaultBranch=main"]).args(args).current_dir(dir);
@@ -32,7 +36,7 @@ fn run_git(dir: &Path, args: &[&str]) -> Output {
     ] {
         command.env(name, value);
     }
-    command.output().expect("git runs")
+    command
 }
 
 /// Runs a program in `dir`.
@@ -85,6 +89,35 @@ impl Repo {
         let output = run_git(&self.top, args);
         assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Whether git succeeds in the work tree.
+    pub(crate) fn git_tries(&self, args: &[&str]) -> bool {
+        run_git(&self.top, args).status.success()
+    }
+
+    /// What git makes of the tracked content as it stands: `git add -u` and `git write-tree` on a
+    /// copy of the index, as old as that, with objects of its own.
+    pub(crate) fn tree_as_it_stands(&self) -> String {
+        let room = TempDir::new().expect("a temporary directory");
+        let (git_dir, index) =
+            (PathBuf::from(self.git(&["rev-parse", "--absolute-git-dir"])), room.path().join("index"));
+        if git_dir.join("index").exists() {
+            let written = fs::metadata(git_dir.join("index")).and_then(|found| found.modified()).expect("a time");
+            fs::copy(git_dir.join("index"), &index).expect("copies");
+            fs::File::options().write(true).open(&index).and_then(|file| file.set_modified(written)).expect("sets");
+        }
+        let objects = self.git(&["rev-parse", "--git-path", "objects"]);
+        let run = |args: &[&str]| {
+            let mut command = git_command(&self.top, args);
+            command.env("GIT_INDEX_FILE", &index).env("GIT_OBJECT_DIRECTORY", room.path());
+            command.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", self.top.join(&objects));
+            let output = command.output().expect("git runs");
+            assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        };
+        run(&["-c", "core.safecrlf=false", "add", "-u", "."]);
+        run(&["write-tree"])
     }
 
     /// Commits everything that is not ignored.

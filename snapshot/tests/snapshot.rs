@@ -15,7 +15,7 @@ use crate::{Case, Need};
 pub(crate) const CASES: &[Case] = &[
     ("snapshot: tracked, untracked and ignored", Need::Nothing, tracked_untracked_and_ignored),
     ("snapshot: the tree id is that of git write-tree", Need::Nothing, tree_id_is_gits),
-    ("snapshot: a conflict has no tree id", Need::Nothing, a_conflict_has_no_tree_id),
+    ("snapshot: a conflict is as it stands in the work tree", Need::Nothing, a_conflict_is_as_it_stands),
     ("snapshot: nothing is written below .git", Need::Nothing, nothing_is_written_below_git),
     ("snapshot: before the first commit", Need::Nothing, unborn_head),
     ("snapshot: kinds and exec bits", Need::Nothing, kinds_and_exec_bits),
@@ -71,26 +71,25 @@ fn tree_id_is_gits() {
     chmod(&repo.at("a0"), 0o755);
     repo.git(&["add", "-A"]);
     let facts = repo.snapshot().git;
-    assert_eq!(facts.tree, Some(repo.git(&["write-tree"])));
+    assert_eq!(facts.tree, Ok(repo.git(&["write-tree"])));
     assert_eq!(facts.head_commit, Some(repo.git(&["rev-parse", "HEAD"])));
     assert_eq!(facts.branch.as_deref(), Some("main"));
     repo.write("later", "x").git(&["add", "-N", "later"]);
-    assert_eq!(repo.snapshot().git.tree, Some(repo.git(&["write-tree"])));
+    assert_eq!(repo.snapshot().git.tree, Ok(repo.tree_as_it_stands()));
     repo.git(&["checkout", "-q", "--detach"]);
     assert_eq!(repo.snapshot().git.branch, None);
 }
 
-fn a_conflict_has_no_tree_id() {
+fn a_conflict_is_as_it_stands() {
     let repo = Repo::small();
-    let blob = repo.git(&["hash-object", "-w", "README.md"]);
-    for stage in ["1", "2", "3"] {
-        let info = repo.at(format!("info-{stage}"));
-        crate::repository::put(&info, format!("100644 {blob} {stage}\tboth\n").as_bytes());
-        let script = format!("git update-index --index-info < '{}'", info.display());
-        repo.git(&["-c", &format!("alias.feed=!{script}"), "feed"]);
-        fs::remove_file(info).expect("removes");
-    }
-    assert_eq!(repo.snapshot().git.tree, None);
+    repo.git(&["checkout", "-q", "-b", "other"]);
+    repo.write("README.md", "theirs\n").commit();
+    repo.git(&["checkout", "-q", "main"]);
+    repo.write("README.md", "ours\n").commit();
+    assert!(!repo.git_tries(&["merge", "-q", "other"]));
+    assert_eq!(repo.snapshot().git.tree, Ok(repo.tree_as_it_stands()));
+    fs::remove_file(repo.at("README.md")).expect("removes");
+    assert_eq!(repo.snapshot().git.tree, Ok(repo.tree_as_it_stands()));
 }
 
 fn nothing_is_written_below_git() {
@@ -108,7 +107,7 @@ fn unborn_head() {
     let snapshot = repo.snapshot();
     assert_eq!(paths(&snapshot), ["a"]);
     assert_eq!((snapshot.git.head_commit, snapshot.git.branch.as_deref()), (None, Some("main")));
-    assert_eq!(snapshot.git.tree.as_deref(), Some("4b825dc642cb6eb9a060e54bf8d69288fbee4904"));
+    assert_eq!(snapshot.git.tree.as_deref(), Ok("4b825dc642cb6eb9a060e54bf8d69288fbee4904"));
 }
 
 fn kinds_and_exec_bits() {
@@ -206,7 +205,7 @@ fn what_a_cache_would_hide() {
 fn deep_trees() {
     let repo = Repo::small();
     repo.write(format!("{}f", "d/".repeat(30)), "x").commit();
-    assert_eq!(repo.snapshot().git.tree, Some(repo.git(&["write-tree"])));
+    assert_eq!(repo.snapshot().git.tree, Ok(repo.tree_as_it_stands()));
     repo.write(format!("{}f", "d/".repeat(260)), "x");
     assert_refused(&repo, &["more than 256 levels of directories"]);
 }
@@ -244,7 +243,7 @@ fn submodules_are_covered() {
     let before = repo.snapshot();
     assert_eq!(before.entries[&b"sub"[..]].kind, EntryKind::Gitlink);
     assert!(before.entries.contains_key(&b"sub/src/main.rs"[..]));
-    assert_eq!(before.git.tree, Some(repo.git(&["write-tree"])));
+    assert_eq!(before.git.tree, Ok(repo.tree_as_it_stands()));
     repo.write("sub/README.md", "HELLO\n").write("sub/target/x", "ignored by the rules of the submodule");
     assert_eq!(before.difference(&repo.snapshot()), [b"sub/README.md".to_vec()]);
     assert_eq!(repo.rules().ignored(&[b"sub/target/x", b"sub/new"]).expect("answers"), [true, false]);

@@ -37,6 +37,12 @@ fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, GitError> {
     Ok(Some(bytes))
 }
 
+/// A file of attributes beside the config; none where it is no regular file of a usual size, and
+/// empty where there is none.
+pub(super) fn read_attributes(path: &Path) -> Option<Vec<u8>> {
+    read_bounded(path, CONFIG_BYTES).map(Option::unwrap_or_default).ok()
+}
+
 fn not_regular(path: &Path) -> GitError {
     refused(path, "it is not a regular file".into(), "put a regular file there")
 }

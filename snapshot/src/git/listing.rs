@@ -3,22 +3,21 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use git2::{Index, ObjectType, Oid, Tree};
+use git2::{ObjectType, Oid, Tree};
 use walkdir::{DirEntry, WalkDir};
 
 use super::GitError;
 use super::config::io;
 use super::ignore::{directory_is_ignored, leaf_is_ignored, on_disk};
+use super::index::from_libgit2;
+use super::object::ObjectId;
 use super::protocol::{Listing, Nested, RepoPath};
 use super::reader::{Opened, PathSet, holds_repository, is_real_directory, unreadable};
-use super::tree_id::{IndexFile, tree_id};
 use crate::paths;
 use proctor_core::drift::display_path;
 
 /// The mode of a submodule in the index.
 pub(super) const GITLINK_MODE: u32 = 0o160_000;
-/// The flag of an entry of `git add --intent-to-add`, which `git write-tree` leaves out.
-const INTENT_TO_ADD: u16 = 1 << 13;
 /// How many paths a tree may have, nested repositories included.
 const MAX_PATHS: usize = 4_000_000;
 /// How deep repositories and directories may lie in each other; what reads them recurses.
@@ -27,18 +26,18 @@ const MAX_DEPTH: usize = 256;
 /// Lists the work tree of `top`.
 pub(super) fn list(top: &Opened) -> Result<Listing, GitError> {
     let mut found = Collected::default();
-    let own = collect(top, b"", 0, &mut found)?;
+    let head = collect(top, b"", 0, &mut found)?;
     let as_paths = |set: PathSet| set.into_iter().map(RepoPath).collect();
     Ok(Listing {
         worktree: top.worktree.clone(),
         git_dir: top.git_dir.clone(),
         common_dir: top.common_dir.clone(),
-        head_commit: own.head.map(|id| id.to_string()),
+        head_commit: head.map(|id| id.to_string()),
         branch: branch(top)?,
-        tree: own.tree.map(|id| id.to_string()),
         tracked: as_paths(found.tracked),
         untracked: as_paths(found.untracked),
         nested: found.nested,
+        indexes: found.indexes,
     })
 }
 
@@ -47,6 +46,7 @@ struct Collected {
     tracked: PathSet,
     untracked: PathSet,
     nested: Vec<Nested>,
+    indexes: Vec<super::index::Index>,
 }
 
 impl Collected {
@@ -58,21 +58,17 @@ impl Collected {
     }
 }
 
-/// Where one repository stands in its history.
-struct Standing {
-    head: Option<Oid>,
-    tree: Option<Oid>,
-}
-
-/// Adds what the repository at `prefix` consists of, and the repositories inside it.
-fn collect(opened: &Opened, prefix: &[u8], depth: usize, found: &mut Collected) -> Result<Standing, GitError> {
+/// Adds what the repository at `prefix` consists of, and the repositories inside it. Answers the
+/// commit that it is at.
+fn collect(opened: &Opened, prefix: &[u8], depth: usize, found: &mut Collected) -> Result<Option<Oid>, GitError> {
     if depth > MAX_DEPTH {
         let what = "levels of nested repositories".into();
         return Err(GitError::TooMany { path: opened.worktree.clone(), limit: MAX_DEPTH, what });
     }
     let index = opened.index()?;
     let head = head_commit(opened)?;
-    let tree = index_tree(opened, &index)?;
+    found.indexes.push(from_libgit2::read(opened, prefix, &index, head)?);
+    let tree = found.indexes.last().and_then(super::index::Index::tree);
     let mut tracked = PathSet::new();
     let mut gitlinks = Vec::new();
     for entry in index.iter() {
@@ -95,7 +91,7 @@ fn collect(opened: &Opened, prefix: &[u8], depth: usize, found: &mut Collected) 
     for path in walked.repositories {
         nest(opened, prefix, &path, None, depth, found)?;
     }
-    Ok(Standing { head, tree })
+    Ok(head)
 }
 
 /// The paths of one repository, relative to the outermost.
@@ -124,7 +120,7 @@ fn nest(
     found.nested.push(Nested { path: RepoPath(whole.clone()), commit: recorded.map(|id| id.to_string()) });
     if holds_repository(&place)? {
         let inner = collect(&Opened::open(&place)?, &whole, depth + 1, found)?;
-        found.nested[at].commit = inner.head.map(|id| id.to_string());
+        found.nested[at].commit = inner.map(|id| id.to_string());
     }
     Ok(())
 }
@@ -145,28 +141,17 @@ fn branch(opened: &Opened) -> Result<Option<String>, GitError> {
     Ok(name.map(proctor_core::drift::display_path))
 }
 
-/// What `git write-tree` would give; none where it would refuse, because of a conflict.
-fn index_tree(opened: &Opened, index: &Index) -> Result<Option<Oid>, GitError> {
-    if index.has_conflicts() {
-        return Ok(None);
-    }
-    let entries: Vec<_> = index.iter().filter(|entry| entry.flags_extended & INTENT_TO_ADD == 0).collect();
-    let files: Vec<_> =
-        entries.iter().map(|entry| IndexFile { path: &entry.path, mode: entry.mode, id: entry.id }).collect();
-    tree_id(&files).map(Some).map_err(|error| unreadable(&opened.worktree, &error))
-}
-
 /// Adds what HEAD tracks and the index does not: `git rm --cached` hides nothing from us.
 fn add_head_paths(
     opened: &Opened,
     head: Option<Oid>,
-    index: Option<Oid>,
+    index: Option<ObjectId>,
     tracked: &mut PathSet,
 ) -> Result<(), GitError> {
     let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
     let Some(head) = head else { return Ok(()) };
     let tree = opened.repository.find_commit(head).and_then(|commit| commit.tree()).map_err(failed)?;
-    if Some(tree.id()) == index {
+    if index.is_some() && ObjectId::from_raw(tree.id().as_bytes()) == index {
         return Ok(());
     }
     add_tree(opened, &tree, b"", 0, tracked)

@@ -1,34 +1,30 @@
-//! The id that `git write-tree` would give the index, without writing an object.
+//! The id of a tree of git over a list of files, without writing an object.
 
-use git2::{ObjectType, Oid};
+use std::collections::BTreeMap;
 
-/// One file of the index.
-pub(super) struct IndexFile<'a> {
-    pub(super) path: &'a [u8],
-    pub(super) mode: u32,
-    pub(super) id: Oid,
-}
+use super::object::{ObjectFormat, ObjectId, ObjectKind, object_id};
 
 const TREE_MODE: u32 = 0o40000;
 
-/// The id of the tree of `files`, which are in the order of the index: by the bytes of their
-/// paths. That is git's order inside each tree too, where a directory sorts as if its name
-/// ended in `/`.
-pub(super) fn tree_id(files: &[IndexFile<'_>]) -> Result<Oid, git2::Error> {
-    level(files, 0)
+/// The id of the tree of `files`: paths relative to its top, each with its mode and blob, or
+/// commit. They come in the order of the bytes of their paths, which is git's order inside each tree
+/// too, where a directory sorts as if its name ended in `/`.
+pub(crate) fn tree_id(format: ObjectFormat, files: &BTreeMap<&[u8], (u32, ObjectId)>) -> ObjectId {
+    let files: Vec<_> = files.iter().map(|(path, (mode, id))| (*path, *mode, *id)).collect();
+    level(format, &files, 0)
 }
 
-fn level(files: &[IndexFile<'_>], depth: usize) -> Result<Oid, git2::Error> {
+fn level(format: ObjectFormat, files: &[(&[u8], u32, ObjectId)], depth: usize) -> ObjectId {
     let mut object = Vec::new();
     let mut rest = files;
-    while let Some(first) = rest.first() {
-        let tail = &first.path[depth..];
+    while let Some((path, mode, id)) = rest.first() {
+        let tail = &path[depth..];
         let (mode, name, id, count) = match tail.iter().position(|b| *b == b'/') {
-            None => (first.mode, tail, first.id, 1),
+            None => (*mode, tail, *id, 1),
             Some(end) => {
-                let prefix = &first.path[..=depth + end];
-                let count = rest.iter().take_while(|file| file.path.starts_with(prefix)).count();
-                (TREE_MODE, &tail[..end], level(&rest[..count], prefix.len())?, count)
+                let prefix = &path[..=depth + end];
+                let count = rest.iter().take_while(|(path, ..)| path.starts_with(prefix)).count();
+                (TREE_MODE, &tail[..end], level(format, &rest[..count], prefix.len()), count)
             }
         };
         object.extend_from_slice(format!("{mode:o} ").as_bytes());
@@ -37,7 +33,7 @@ fn level(files: &[IndexFile<'_>], depth: usize) -> Result<Oid, git2::Error> {
         object.extend_from_slice(id.as_bytes());
         rest = &rest[count..];
     }
-    Oid::hash_object(ObjectType::Tree, &object)
+    object_id(format, ObjectKind::Tree, &object)
 }
 
 #[cfg(test)]
@@ -46,7 +42,8 @@ mod tests {
 
     #[test]
     fn the_empty_tree_has_gits_own_id() {
-        let id = tree_id(&[]).expect("hashes").to_string();
-        assert_eq!(id, "4b825dc642cb6eb9a060e54bf8d69288fbee4904");
+        let of = |format| tree_id(format, &BTreeMap::new()).to_string();
+        assert_eq!(of(ObjectFormat::Sha1), "4b825dc642cb6eb9a060e54bf8d69288fbee4904");
+        assert_eq!(of(ObjectFormat::Sha256), "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321");
     }
 }

@@ -1,0 +1,211 @@
+//! Whether git may convert a file on its way into a blob: by line endings, `$Id$`, an encoding, or
+//! a filter program. The answer is never too little: where it is not clear, git itself is asked.
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::FileType;
+
+use super::index::{FileRules, Index};
+use crate::{beneath, paths};
+
+/// The largest file of attributes that is read; git reads no line beyond 2 KiB.
+const ATTRIBUTES_BYTES: u64 = 1 << 20;
+/// What only git itself can apply.
+const PROGRAMS: [&[u8]; 2] = [b"filter", b"working-tree-encoding"];
+
+/// What may become of the content of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Conversion {
+    /// Its bytes are the blob.
+    Nothing,
+    /// Line endings and `$Id$`: bytes without CR LF and `$Id:` are the blob.
+    Text,
+    /// Whatever a program or an encoding makes of it.
+    Anything,
+}
+
+/// The attributes of one repository, read where they are asked for.
+pub(crate) struct Attributes<'a> {
+    index: &'a Index,
+    /// The top of the outermost work tree.
+    top: BorrowedFd<'a>,
+    /// What holds in the whole repository.
+    everywhere: Rules,
+    /// What the file of each directory says.
+    directories: HashMap<Vec<u8>, Rules>,
+}
+
+impl<'a> Attributes<'a> {
+    pub(crate) fn new(index: &'a Index, top: BorrowedFd<'a>) -> Self {
+        let FileRules { autocrlf, foreign_attributes, own_attributes, .. } = &index.rules;
+        let mut everywhere = match own_attributes {
+            Some(text) if !foreign_attributes => Rules::parse(&text.0),
+            _ => Rules::unclear(),
+        };
+        everywhere.any |= autocrlf;
+        Self { index, top, everywhere, directories: HashMap::new() }
+    }
+
+    /// What may become of the file at `path`, relative to its own repository.
+    ///
+    /// # Errors
+    /// A file of attributes cannot be read.
+    pub(crate) fn conversion(&mut self, path: &[u8]) -> std::io::Result<Conversion> {
+        let mut found = self.everywhere.of(path);
+        for directory in std::iter::once(&b""[..]).chain(paths::ancestors(path)) {
+            if found == Conversion::Anything {
+                break;
+            }
+            if !self.directories.contains_key(directory) {
+                let rules = self.read(directory)?;
+                self.directories.insert(directory.to_vec(), rules);
+            }
+            found = found.max(self.directories.get(directory).map_or(Conversion::Nothing, |rules| rules.of(path)));
+        }
+        Ok(found)
+    }
+
+    fn read(&self, directory: &[u8]) -> std::io::Result<Rules> {
+        let path = paths::join(directory, b".gitattributes");
+        let whole = paths::join(&self.index.at.0, &path);
+        let Some((_, stat)) = beneath::look(self.top, &whole)? else {
+            // Git falls back to the index, as far as that still has it.
+            return Ok(if self.is_indexed(&path) { Rules::unclear() } else { Rules::default() });
+        };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Ok(Rules::unclear());
+        }
+        let text = beneath::content(self.top, &whole, ATTRIBUTES_BYTES)?;
+        Ok(text.map_or_else(Rules::unclear, |text| Rules::parse(&text)))
+    }
+
+    fn is_indexed(&self, path: &[u8]) -> bool {
+        !self.index.at_path(path).is_empty()
+    }
+}
+
+/// What one file of attributes says, as far as it matters here.
+#[derive(Debug, Default)]
+struct Rules {
+    /// It says something.
+    any: bool,
+    /// The ends of the names of files that a program may apply to; an empty one is the end of every
+    /// name.
+    programs: Vec<Vec<u8>>,
+}
+
+impl Rules {
+    /// Any program may apply to any file.
+    fn unclear() -> Self {
+        Self { any: true, programs: vec![Vec::new()] }
+    }
+
+    fn parse(text: &[u8]) -> Self {
+        let lines = || text.split(|b| *b == b'\n').map(<[u8]>::trim_ascii);
+        let any = lines().any(|line| !line.is_empty() && !line.starts_with(b"#"));
+        Self { any, programs: lines().filter_map(program_of).collect() }
+    }
+
+    fn of(&self, path: &[u8]) -> Conversion {
+        // Patterns ignore case where `core.ignoreCase` says so.
+        let ends_in =
+            |end: &Vec<u8>| path.len() >= end.len() && path[path.len() - end.len()..].eq_ignore_ascii_case(end);
+        match () {
+            () if self.programs.iter().any(ends_in) => Conversion::Anything,
+            () if self.any => Conversion::Text,
+            () => Conversion::Nothing,
+        }
+    }
+}
+
+/// The end of the names that a line may give to a program. A pattern such as `*.png` is the only one
+/// that is understood; every other may match any name.
+fn program_of(line: &[u8]) -> Option<Vec<u8>> {
+    if line.starts_with(b"#") || !PROGRAMS.iter().any(|program| contains(line, program)) {
+        return None;
+    }
+    let pattern = line.split(u8::is_ascii_whitespace).next().unwrap_or_default();
+    let end = pattern.strip_prefix(b"*").unwrap_or_default();
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    Some(if end.iter().all(plain) { end.to_vec() } else { Vec::new() })
+}
+
+fn contains(text: &[u8], what: &[u8]) -> bool {
+    text.windows(what.len()).any(|window| window == what)
+}
+
+/// Looks through bytes that come piece by piece for what git would convert in a text.
+#[derive(Debug, Default)]
+pub(crate) struct TextScan {
+    last: Vec<u8>,
+    found: bool,
+}
+
+/// What git turns into a line feed; what it cuts back to `$Id$`.
+const CONVERTED: [&[u8]; 2] = [b"\r\n", b"$Id:"];
+/// How many bytes of a piece the longest of them needs of the one before.
+const OVERLAP: usize = 3;
+
+impl TextScan {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        if self.found {
+            return;
+        }
+        let seam = [&self.last, &bytes[..bytes.len().min(OVERLAP)]].concat();
+        self.found = CONVERTED.iter().any(|what| contains(&seam, what) || contains(bytes, what));
+        let kept = if bytes.len() >= OVERLAP { bytes } else { &seam };
+        self.last = kept[kept.len().saturating_sub(OVERLAP)..].to_vec();
+    }
+
+    /// Whether there was any of it.
+    pub(crate) fn found(&self) -> bool {
+        self.found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str, path: &str) -> Conversion {
+        Rules::parse(text.as_bytes()).of(path.as_bytes())
+    }
+
+    #[test]
+    fn a_program_counts_where_its_pattern_may_match() {
+        use Conversion::{Anything, Nothing, Text};
+        for (text, path, expected) in [
+            ("", "a.png", Nothing),
+            ("# * filter=x\n\n  \n", "a.png", Nothing),
+            ("* text=auto", "a.png", Text),
+            ("*.png filter=lfs diff=lfs -text", "a.png", Anything),
+            ("*.png filter=lfs diff=lfs -text", "d/A.PNG", Anything),
+            ("*.png filter=lfs diff=lfs -text", "main.rs", Text),
+            ("*.txt working-tree-encoding=UTF-16", "a.txt", Anything),
+            ("/only/here.txt filter=x", "elsewhere", Anything),
+            ("*.p[n]g filter=x", "a.png", Anything),
+            ("\"*.a b\" filter=x", "x", Anything),
+            ("[attr]lfs filter=lfs", "x", Anything),
+            ("a* filter=x", "x", Anything),
+            ("*\tfilter=x\r", "x", Anything),
+        ] {
+            assert_eq!(of(text, path), expected, "{text:?} {path}");
+        }
+    }
+
+    #[test]
+    fn what_git_would_convert_is_seen_across_pieces() {
+        let found = |pieces: &[&[u8]]| {
+            let mut scan = TextScan::default();
+            pieces.iter().for_each(|piece| scan.update(piece));
+            scan.found()
+        };
+        for yes in [&[&b"a\r\nb"[..]][..], &[b"a\r", b"\n"], &[b"$", b"I", b"d", b": x$"], &[b"xxxx$Id", b":"]] {
+            assert!(found(yes), "{yes:?}");
+        }
+        for no in [&[&b"a\rb\n"[..]][..], &[b"$Id$"], &[b"\n", b"\r"], &[b"\r", b"x", b"\n"], &[b"", b""]] {
+            assert!(!found(no), "{no:?}");
+        }
+    }
+}

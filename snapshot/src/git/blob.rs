@@ -1,0 +1,82 @@
+//! The blob that a file is, and what of it git might convert.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use rustix::fs::{FileType, OFlags, Stat, fstat};
+use rustix::io::Errno;
+
+use super::attributes::TextScan;
+use super::index::{IndexStat, Moment};
+use super::object::{ObjectFormat, ObjectHasher, ObjectId, ObjectKind};
+use crate::beneath;
+
+/// How often a file that changes under our eyes is read before we give up.
+const READ_ATTEMPTS: u32 = 5;
+/// How much of a file is read at a time.
+const PIECE: usize = 128 << 10;
+
+/// A file as a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Blob {
+    /// The id of its raw bytes.
+    pub(crate) id: ObjectId,
+    /// Whether it holds what git would convert in a text.
+    pub(crate) convertible: bool,
+}
+
+/// The regular file at `path`; none where no such file stands still there.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn blob_at(top: BorrowedFd<'_>, path: &[u8], format: ObjectFormat) -> io::Result<Option<Blob>> {
+    for _ in 0..READ_ATTEMPTS {
+        let fd = match beneath::open(top, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
+            Ok(fd) => fd,
+            Err(error) if beneath::is_nothing(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if let Some(blob) = read(fd.as_fd(), format)? {
+            return Ok(Some(blob));
+        }
+    }
+    Ok(None)
+}
+
+/// Reads an open file once; none where it changed meanwhile or is no regular file.
+fn read(fd: BorrowedFd<'_>, format: ObjectFormat) -> io::Result<Option<Blob>> {
+    let before = fstat(fd)?;
+    if FileType::from_raw_mode(before.st_mode) != FileType::RegularFile {
+        return Ok(None);
+    }
+    let size = beneath::size_of(&before);
+    let (mut hasher, mut scan) = (ObjectHasher::new(format, ObjectKind::Blob, size), TextScan::default());
+    let (mut buffer, mut at) = (vec![0; PIECE], 0);
+    // One byte past the size is asked for too, so that a file that grows is noticed.
+    while at <= size {
+        match rustix::io::pread(fd, &mut buffer, at) {
+            Ok(0) => break,
+            Ok(count) => {
+                hasher.update(&buffer[..count]);
+                scan.update(&buffer[..count]);
+                at += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let stood_still = at == size && index_stat(&before) == index_stat(&fstat(fd)?);
+    Ok(stood_still.then(|| Blob { id: hasher.finish(), convertible: scan.found() }))
+}
+
+/// What an index would remember of a file.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index keeps the low 32 bits")]
+pub(crate) fn index_stat(stat: &Stat) -> IndexStat {
+    let moment = |seconds: i64, nanoseconds: u64| -> Moment { (seconds as u32, nanoseconds as u32) };
+    IndexStat {
+        mtime: moment(stat.st_mtime, stat.st_mtime_nsec as u64),
+        ctime: moment(stat.st_ctime, stat.st_ctime_nsec as u64),
+        ino: stat.st_ino as u32,
+        size: stat.st_size as u32,
+    }
+}

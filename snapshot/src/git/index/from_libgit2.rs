@@ -1,0 +1,91 @@
+//! An index as libgit2 reads it, with what of the config decides how files become blobs.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use git2::{Config, IndexTime, Oid};
+
+use super::{FileRules, Index, IndexEntry, IndexStat, Moment};
+use crate::git::GitError;
+use crate::git::config::{io, read_attributes};
+use crate::git::object::{ObjectFormat, ObjectId};
+use crate::git::protocol::RepoPath;
+use crate::git::reader::{Opened, unreadable};
+
+/// The flag of an entry of `git add --intent-to-add`.
+const INTENT_TO_ADD: u16 = 1 << 13;
+/// The flag of an entry that a sparse checkout leaves out.
+const SKIP_WORKTREE: u16 = 1 << 14;
+
+/// The index of `opened`, whose work tree stands at `at` in the outermost one.
+pub(in crate::git) fn read(
+    opened: &Opened,
+    at: &[u8],
+    index: &git2::Index,
+    head: Option<Oid>,
+) -> Result<Index, GitError> {
+    let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
+    let head_tree = head.map(|head| opened.repository.find_commit(head).map(|commit| commit.tree_id()));
+    Ok(Index {
+        at: RepoPath(at.to_vec()),
+        format: ObjectFormat::Sha1,
+        head_tree: head_tree.transpose().map_err(failed)?.and_then(object_id),
+        written: written(opened)?,
+        entries: index.iter().filter_map(entry).collect(),
+        rules: rules(opened)?,
+    })
+}
+
+fn object_id(id: Oid) -> Option<ObjectId> {
+    ObjectId::from_raw(id.as_bytes())
+}
+
+fn entry(entry: git2::IndexEntry) -> Option<IndexEntry> {
+    let moment = |time: IndexTime| -> Moment { (time.seconds().cast_unsigned(), time.nanoseconds()) };
+    Some(IndexEntry {
+        mode: entry.mode,
+        id: object_id(entry.id)?,
+        stage: u8::try_from(entry.flags >> 12 & 3).unwrap_or_default(),
+        intent_to_add: entry.flags_extended & INTENT_TO_ADD != 0,
+        skip_worktree: entry.flags_extended & SKIP_WORKTREE != 0,
+        stat: Some(IndexStat {
+            mtime: moment(entry.mtime),
+            ctime: moment(entry.ctime),
+            ino: entry.ino,
+            size: entry.file_size,
+        }),
+        path: RepoPath(entry.path),
+    })
+}
+
+/// When the index file was written; the beginning of time where there is none.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index keeps the low 32 bits")]
+fn written(opened: &Opened) -> Result<Moment, GitError> {
+    let file = opened.git_dir.join("index");
+    match file.symlink_metadata() {
+        Ok(found) => Ok((found.mtime() as u32, found.mtime_nsec() as u32)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok((0, 0)),
+        Err(error) => Err(io(&file, &error)),
+    }
+}
+
+fn rules(opened: &Opened) -> Result<FileRules, GitError> {
+    let config = opened.repository.config().and_then(|mut config| config.snapshot());
+    let config = config.map_err(|error| unreadable(&opened.worktree, &error))?;
+    let own = read_attributes(&opened.common_dir.join("info/attributes"));
+    Ok(FileRules {
+        file_mode: flag(&config, "core.filemode", true),
+        symlinks: flag(&config, "core.symlinks", true),
+        // `input` too is something else than off.
+        autocrlf: config.get_entry("core.autocrlf").is_ok() && !flag_is(&config, "core.autocrlf", false),
+        foreign_attributes: ["core.attributesfile", "attr.tree"].iter().any(|key| config.get_entry(key).is_ok()),
+        own_attributes: own.map(RepoPath),
+    })
+}
+
+fn flag(config: &Config, key: &str, otherwise: bool) -> bool {
+    config.get_bool(key).unwrap_or(otherwise)
+}
+
+fn flag_is(config: &Config, key: &str, value: bool) -> bool {
+    config.get_bool(key).is_ok_and(|found| found == value)
+}

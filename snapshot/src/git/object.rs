@@ -1,0 +1,189 @@
+//! How git names objects: ids of blobs and trees, in both formats, computed without git.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256};
+
+/// How git names objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ObjectFormat {
+    /// 40 hex digits; the one that libgit2 reads.
+    Sha1,
+    /// 64 hex digits (`git init --object-format=sha256`).
+    Sha256,
+}
+
+impl ObjectFormat {
+    /// The name that `extensions.objectFormat` gives it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sha1 => "sha1",
+            Self::Sha256 => "sha256",
+        }
+    }
+
+    /// How many bytes an id has.
+    fn width(self) -> usize {
+        match self {
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+        }
+    }
+}
+
+/// The name of an object of git.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ObjectId {
+    format: ObjectFormat,
+    raw: [u8; 32],
+}
+
+impl ObjectId {
+    /// The id with these bytes: 20 of them, or 32. None for any other number.
+    pub fn from_raw(bytes: &[u8]) -> Option<Self> {
+        let format = [ObjectFormat::Sha1, ObjectFormat::Sha256].into_iter().find(|f| f.width() == bytes.len())?;
+        let mut raw = [0; 32];
+        raw[..bytes.len()].copy_from_slice(bytes);
+        Some(Self { format, raw })
+    }
+
+    /// The id that is written so, in lower-case hex; none where that is no id.
+    pub fn from_hex(text: &[u8]) -> Option<Self> {
+        let nibble = |digit: u8| match digit {
+            b'0'..=b'9' => Some(digit - b'0'),
+            b'a'..=b'f' => Some(digit - b'a' + 10),
+            _ => None,
+        };
+        let (pairs, rest) = text.as_chunks::<2>();
+        let bytes: Option<Vec<u8>> =
+            pairs.iter().map(|[high, low]| Some(nibble(*high)? << 4 | nibble(*low)?)).collect();
+        if rest.is_empty() { Self::from_raw(&bytes?) } else { None }
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.raw[..self.format.width()]
+    }
+
+    /// How it was made.
+    pub fn format(self) -> ObjectFormat {
+        self.format
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<ObjectId> for String {
+    fn from(id: ObjectId) -> Self {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for ObjectId {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::from_hex(text.as_bytes()).ok_or_else(|| format!("`{text}` is no object id"))
+    }
+}
+
+/// The kinds of objects that are named here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ObjectKind {
+    /// The content of a file, or the target of a link.
+    Blob,
+    /// A directory.
+    Tree,
+}
+
+impl ObjectKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Blob => "blob",
+            Self::Tree => "tree",
+        }
+    }
+}
+
+/// Names one object whose bytes come piece by piece.
+pub(crate) enum ObjectHasher {
+    Sha1(Sha1),
+    Sha256(Sha256),
+}
+
+impl ObjectHasher {
+    /// For an object of `length` bytes: an id covers the length before the first byte.
+    pub(crate) fn new(format: ObjectFormat, kind: ObjectKind, length: u64) -> Self {
+        let mut hasher = match format {
+            ObjectFormat::Sha1 => Self::Sha1(Sha1::new()),
+            ObjectFormat::Sha256 => Self::Sha256(Sha256::new()),
+        };
+        hasher.update(format!("{} {length}\0", kind.as_str()).as_bytes());
+        hasher
+    }
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Sha1(hasher) => hasher.update(bytes),
+            Self::Sha256(hasher) => hasher.update(bytes),
+        }
+    }
+
+    pub(crate) fn finish(self) -> ObjectId {
+        let mut raw = [0; 32];
+        let format = match self {
+            Self::Sha1(hasher) => {
+                raw[..20].copy_from_slice(&hasher.finalize());
+                ObjectFormat::Sha1
+            }
+            Self::Sha256(hasher) => {
+                raw.copy_from_slice(&hasher.finalize());
+                ObjectFormat::Sha256
+            }
+        };
+        ObjectId { format, raw }
+    }
+}
+
+/// The id of the object with these bytes.
+pub(crate) fn object_id(format: ObjectFormat, kind: ObjectKind, bytes: &[u8]) -> ObjectId {
+    let mut hasher = ObjectHasher::new(format, kind, bytes.len() as u64);
+    hasher.update(bytes);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_those_of_git_hash_object() {
+        let of = |format| object_id(format, ObjectKind::Blob, b"hi\n").to_string();
+        assert_eq!(of(ObjectFormat::Sha1), "45b983be36b73c0788dc9cbcb76cbb80fc7bb057");
+        assert_eq!(of(ObjectFormat::Sha256), "96c18f0297e38d01f4b2dacddea4259aea6b2961eb0822bd2c0c3f6029030045");
+    }
+
+    #[test]
+    fn hex_goes_both_ways_and_nothing_else_is_an_id() {
+        for text in ["0".repeat(40), "af".repeat(32)] {
+            let id = ObjectId::from_hex(text.as_bytes()).expect("an id");
+            assert_eq!((id.to_string(), id.as_bytes().len() * 2), (text.clone(), text.len()));
+        }
+        for bad in ["", "0", "AF", &"0".repeat(39), &"0".repeat(63), &"g".repeat(40)] {
+            assert_eq!(ObjectId::from_hex(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What git would add the tracked content of a work tree as: for each path of an index, the entry
+//! of the tree that `git add -u` and `git write-tree` would make.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::fs::{FileType, Stat};
+
+use super::attributes::{Attributes, Conversion};
+use super::blob::{blob_at, index_stat};
+use super::index::{EXECUTABLE, FILE, FileRules, GITLINK, Index, IndexEntry, SYMLINK, is_file, leading};
+use super::object::{ObjectId, ObjectKind, object_id};
+use super::tree_id::tree_id;
+use crate::{beneath, paths};
+use proctor_core::drift::display_path;
+
+/// The commits of the repositories inside a work tree, by their place.
+pub(crate) type Commits = BTreeMap<Vec<u8>, Option<ObjectId>>;
+
+/// The tracked content of one repository.
+#[derive(Debug)]
+pub(crate) struct Tracked<'a> {
+    index: &'a Index,
+    /// What becomes of each path, as far as that is clear.
+    files: BTreeMap<&'a [u8], (u32, ObjectId)>,
+    /// The paths that only git can tell about.
+    pub(crate) unclear: Vec<&'a [u8]>,
+    /// The paths that git would remove or change, those that are unclear too.
+    pub(crate) changed: Vec<&'a [u8]>,
+    /// Why git would refuse to add something.
+    pub(crate) refused: Option<String>,
+}
+
+/// What becomes of one path.
+enum Fate {
+    /// Its entry stays.
+    Kept(u32, ObjectId),
+    /// It is another one now.
+    Now(u32, ObjectId),
+    /// It goes.
+    Gone,
+    /// Git may convert it.
+    Unclear,
+    /// Git cannot add it.
+    Refused(String),
+}
+
+impl<'a> Tracked<'a> {
+    /// Looks at every path of `index`, below the outermost work tree `top`.
+    ///
+    /// # Errors
+    /// Something cannot be read.
+    pub(crate) fn look(index: &'a Index, top: BorrowedFd<'a>, commits: &Commits) -> io::Result<Self> {
+        let mut tracked =
+            Self { index, files: BTreeMap::new(), unclear: Vec::new(), changed: Vec::new(), refused: None };
+        let mut eye = Eye { index, top, commits, attributes: Attributes::new(index, top) };
+        for entries in index.paths() {
+            let Some(entry) = leading(entries) else { continue };
+            let fate = eye.fate(entry)?;
+            tracked.add(&entry.path.0, fate);
+        }
+        Ok(tracked)
+    }
+
+    fn add(&mut self, path: &'a [u8], fate: Fate) {
+        if !matches!(fate, Fate::Kept(..)) {
+            self.changed.push(path);
+        }
+        match fate {
+            Fate::Kept(mode, id) | Fate::Now(mode, id) => drop(self.files.insert(path, (mode, id))),
+            Fate::Gone => {}
+            Fate::Unclear => self.unclear.push(path),
+            Fate::Refused(why) => self.refused = Some(why),
+        }
+    }
+
+    /// The id of the tree, where git says of every unclear path what becomes of it: the entry of
+    /// the tree, or that there is none.
+    pub(crate) fn tree(&self, told: &BTreeMap<Vec<u8>, (u32, ObjectId)>) -> ObjectId {
+        let mut files = self.files.clone();
+        files.extend(self.unclear.iter().filter_map(|path| Some((*path, *told.get(*path)?))));
+        tree_id(self.index.format, &files)
+    }
+}
+
+/// What is looked at.
+struct Eye<'a> {
+    index: &'a Index,
+    top: BorrowedFd<'a>,
+    commits: &'a Commits,
+    attributes: Attributes<'a>,
+}
+
+impl Eye<'_> {
+    fn fate(&mut self, entry: &IndexEntry) -> io::Result<Fate> {
+        let whole = paths::join(&self.index.at.0, &entry.path.0);
+        let Some((fd, stat)) = beneath::look(self.top, &whole)? else {
+            return Ok(if entry.skip_worktree { Fate::Kept(entry.mode, entry.id) } else { Fate::Gone });
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => Ok(self.directory(entry, &whole)),
+            FileType::RegularFile => self.file(entry, &whole, &stat),
+            FileType::Symlink => self.link(entry, &fd, &stat),
+            _ => Ok(Fate::Refused(format!("`{}` is no file that git can add", display_path(&whole)))),
+        }
+    }
+
+    /// A submodule is what its HEAD names. A file in whose place a directory stands is gone, unless
+    /// that is a repository.
+    fn directory(&self, entry: &IndexEntry, whole: &[u8]) -> Fate {
+        match (entry.mode, self.commits.get(whole)) {
+            (GITLINK, Some(Some(commit))) if entry.stage == 0 && *commit == entry.id => Fate::Kept(GITLINK, entry.id),
+            (_, Some(Some(commit))) => Fate::Now(GITLINK, *commit),
+            (GITLINK, _) if entry.stage == 0 => Fate::Kept(GITLINK, entry.id),
+            (GITLINK, _) => Fate::Refused(format!("the submodule `{}` has no commit", display_path(whole))),
+            _ => Fate::Gone,
+        }
+    }
+
+    fn link(&self, entry: &IndexEntry, fd: &OwnedFd, stat: &Stat) -> io::Result<Fate> {
+        if entry.mode == SYMLINK && entry.is_of(&index_stat(stat), self.index.written) {
+            return Ok(Fate::Kept(SYMLINK, entry.id));
+        }
+        let target = beneath::link_target(fd.as_fd())?;
+        Ok(fate(entry, SYMLINK, object_id(self.index.format, ObjectKind::Blob, &target)))
+    }
+
+    fn file(&mut self, entry: &IndexEntry, whole: &[u8], stat: &Stat) -> io::Result<Fate> {
+        let mode = mode_of(&self.index.rules, entry, stat);
+        if entry.mode == mode && entry.is_of(&index_stat(stat), self.index.written) {
+            return Ok(Fate::Kept(mode, entry.id));
+        }
+        let conversion = self.attributes.conversion(&entry.path.0)?;
+        if conversion == Conversion::Anything {
+            return Ok(Fate::Unclear);
+        }
+        let Some(blob) = blob_at(self.top, whole, self.index.format)? else {
+            return Ok(Fate::Refused(format!("`{}` kept changing while it was read", display_path(whole))));
+        };
+        if conversion == Conversion::Text && blob.convertible {
+            return Ok(Fate::Unclear);
+        }
+        Ok(fate(entry, mode, blob.id))
+    }
+}
+
+fn fate(entry: &IndexEntry, mode: u32, id: ObjectId) -> Fate {
+    let same = entry.stage == 0 && !entry.intent_to_add && (entry.mode, entry.id) == (mode, id);
+    if same { Fate::Kept(mode, id) } else { Fate::Now(mode, id) }
+}
+
+/// The mode that git gives a regular file: what the config does not let count comes from the index.
+fn mode_of(rules: &FileRules, entry: &IndexEntry, stat: &Stat) -> u32 {
+    match (beneath::is_executable(stat), entry.mode) {
+        (_, SYMLINK) if !rules.symlinks => SYMLINK,
+        (_, mode) if !rules.file_mode && is_file(mode) => mode,
+        (true, _) if rules.file_mode => EXECUTABLE,
+        _ => FILE,
+    }
+}
