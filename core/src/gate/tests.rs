@@ -465,7 +465,12 @@ fn a_document_says_its_own_version_and_hash() {
     assert_eq!(forged("\"exit_code\":0,", "\"exit_code\":9,"), [GateCode::EvidenceSealBroken]);
     assert_eq!(forged("\"exit_code\":0,", ""), [GateCode::EvidenceUnreadable]);
     assert_eq!(forged("{\"cached_from\"", "{ \"cached_from\""), [GateCode::EvidenceUnreadable]);
-    assert_eq!(forged("\"skill\":\"a\"", "\"skill\":\"b\""), [GateCode::EvidenceUnreadable]);
+    let mut swapped = world.laid_out();
+    let (mut run, other) = (swapped.run(), swapped.files["verify/b.json"].clone());
+    run.evidence.insert("verify/a.json".into(), Sha256Hex::of(&other));
+    swapped.files.insert("verify/a.json".into(), other);
+    swapped.record(&run);
+    assert_eq!(swapped.codes(), [GateCode::EvidenceUnreadable]);
 }
 
 #[test]
