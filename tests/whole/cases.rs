@@ -1,5 +1,6 @@
 //! All cases, grouped by what they are about.
 
+mod adversary;
 mod applying;
 mod caches;
 mod callers;
@@ -34,7 +35,8 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 29] = [
+    let groups: [&'static [Case]; 30] = [
+        adversary::CASES,
         applying::CASES,
         caches::CASES,
         callers::CASES,

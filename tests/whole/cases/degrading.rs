@@ -84,7 +84,7 @@ struct Seen {
     namespaces: BTreeMap<String, String>,
 }
 
-fn lacking<'a>(lacks: &[&'a str]) -> Vec<&'a str> {
+pub(super) fn lacking<'a>(lacks: &[&'a str]) -> Vec<&'a str> {
     [&["python3", "-c", LACKING], lacks, &["--"]].concat()
 }
 
