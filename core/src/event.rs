@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::enforcement::SandboxMode;
-use crate::evidence::{CheckEvidence, StepEvidence};
+use crate::evidence::{CheckEvidence, StepEvidence, TreeSource};
 use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
 use crate::outcome::Outcome;
 use crate::tier::Tier;
@@ -32,6 +32,8 @@ pub enum RunEvent {
         plan_sha256: Sha256Hex,
         /// The tree that is verified.
         snapshot: SnapshotId,
+        /// Which tree that is.
+        source: TreeSource,
         /// What is done where controls are missing.
         sandbox: SandboxMode,
         /// How many toolchain checks there are.

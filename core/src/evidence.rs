@@ -51,6 +51,9 @@ pub struct SkillEvidence {
     pub repo_snapshot_after: SnapshotId,
     /// What git says of the tree that the run verifies.
     pub repo_git: GitIdentity,
+    /// Which tree that is; where it is absent, the worktree.
+    #[serde(default)]
+    pub source: TreeSource,
     /// The format's own summary of drift; `drift` of each step says more.
     pub tracked_drift: TrackedDrift,
     /// The sha256 of the spec's bytes.
@@ -89,6 +92,25 @@ pub struct GitIdentity {
     /// something untracked; `null` where that cannot be told.
     #[serde(default)]
     pub dirty: Option<bool>,
+}
+
+/// Which tree a run verifies.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum TreeSource {
+    /// The worktree as it is, with what is not committed.
+    #[default]
+    Worktree,
+    /// The tree of a commit, checked out apart from the worktree: its blobs as they are, without
+    /// filters and conversions.
+    Rev {
+        /// The commit, in full.
+        commit: String,
+        /// Whether submodules were checked out too; else their directories are empty.
+        submodules: bool,
+        /// How many files are pointers of git-lfs: what they point to was not there.
+        lfs_pointers: u64,
+    },
 }
 
 /// The v1 format's summary of drift.
@@ -318,6 +340,9 @@ pub struct ToolchainEvidence {
     pub repo_snapshot: SnapshotId,
     /// What git says of it.
     pub repo_git: GitIdentity,
+    /// Which tree that is; where it is absent, the worktree.
+    #[serde(default)]
+    pub source: TreeSource,
     /// The checks, in order.
     pub checks: Vec<CheckEvidence>,
     /// The fold over them.

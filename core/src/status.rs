@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::canonical::{Json, JsonError};
 use crate::digest::{Sha256Hex, SnapshotId};
-use crate::evidence::EvidenceIndex;
+use crate::evidence::{EvidenceIndex, TreeSource};
 use crate::names::{ProfileName, RunId};
 use crate::tier::Tier;
 use crate::verdict::Verdict;
@@ -42,6 +42,9 @@ pub struct LastRun {
     /// where the tree could not be looked at once more.
     #[serde(default)]
     pub snapshot_after: Option<SnapshotId>,
+    /// Which tree that is; where it is absent, the worktree.
+    #[serde(default)]
+    pub source: TreeSource,
     /// The spec.
     pub spec_sha256: Sha256Hex,
     /// File below the changeset → sha256 of its bytes.
@@ -149,6 +152,7 @@ mod tests {
             tier: Tier::ONE,
             snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
             snapshot_after: None,
+            source: TreeSource::Worktree,
             spec_sha256: Sha256Hex::of(b"spec"),
             evidence: EvidenceIndex::new(),
         }

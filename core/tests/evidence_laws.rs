@@ -112,6 +112,7 @@ fn skill(determinism: Determinism) -> SkillEvidence {
         repo_snapshot_before: snapshot.clone(),
         repo_snapshot_after: snapshot,
         repo_git: git(),
+        source: Default::default(),
         tracked_drift: TrackedDrift { mode: ReadOnly::Tracked, changed_files: vec!["README.md".to_owned()] },
         spec_sha256: sha("spec"),
         plan_sha256: sha("plan"),
@@ -134,6 +135,7 @@ fn toolchain() -> ToolchainEvidence {
         plan_sha256: sha("plan"),
         repo_snapshot: SnapshotId::from_root(&sha("tree")),
         repo_git: git(),
+        source: Default::default(),
         checks: vec![CheckEvidence {
             toolchain: "rust".parse().expect("a name"),
             demand: VersionDemand::Range { range: ">=1.80".to_owned() },

@@ -105,6 +105,7 @@ impl World {
             repo_snapshot_before: tree("t"),
             repo_snapshot_after: tree("t"),
             repo_git: git(),
+            source: Default::default(),
             tracked_drift: TrackedDrift { mode: ReadOnly::Tracked, changed_files: vec![] },
             spec_sha256: plan.spec_sha256.clone(),
             plan_sha256: plan.digest(),
@@ -132,6 +133,7 @@ impl World {
             plan_sha256: plan.digest(),
             repo_snapshot: tree("t"),
             repo_git: git(),
+            source: Default::default(),
             checks: checks.collect(),
             summary: summary(),
             measured: measured(),
@@ -146,6 +148,7 @@ impl World {
             tier: Tier::TWO,
             snapshot: tree("t"),
             snapshot_after: Some(tree("t")),
+            source: Default::default(),
             spec_sha256: plan.spec_sha256.clone(),
             evidence: BTreeMap::new(),
         };

@@ -175,6 +175,7 @@ fn skill_evidence() -> SkillEvidence {
         repo_snapshot_before: tree(),
         repo_snapshot_after: tree(),
         repo_git: git(),
+        source: Default::default(),
         tracked_drift: TrackedDrift { mode: ReadOnly::Tracked, changed_files: vec!["README.md".into()] },
         spec_sha256: Sha256Hex::of(b"spec"),
         plan_sha256: Sha256Hex::of(b"plan"),
@@ -295,6 +296,7 @@ fn toolchain_evidence_fits() {
         plan_sha256: Sha256Hex::of(b"plan"),
         repo_snapshot: tree(),
         repo_git: git(),
+        source: Default::default(),
         checks: vec![check_evidence()],
         summary: summary(),
         measured: measured(),
@@ -317,6 +319,7 @@ fn last_run() -> LastRun {
         tier: Tier::ONE,
         snapshot: tree(),
         snapshot_after: Some(tree()),
+        source: Default::default(),
         spec_sha256: Sha256Hex::of(b"spec"),
         evidence: BTreeMap::from([("verify/a.json".to_owned(), Sha256Hex::of(b"a"))]),
     }
