@@ -17,6 +17,7 @@ mod ignore;
 mod index;
 mod listing;
 pub(crate) mod object;
+pub mod program;
 pub mod protocol;
 pub mod reader;
 mod revision;

@@ -10,21 +10,26 @@ mod apply;
 mod beneath;
 mod diff;
 mod drift;
+mod entries;
 mod git;
 mod layer;
 mod merkle;
 mod paths;
 mod resolve;
 mod snapshot;
+mod stamp;
 mod view;
 
 pub use apply::{ApplyError, ApplyInput, apply_back};
 pub use drift::{DriftError, DriftInput, find_drift};
+pub use entries::Entries;
 pub use git::helper::{GitHelper, IgnoreQuery};
+pub use git::program::{ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
 pub use git::protocol;
 pub use git::{GitError, reader};
-pub use layer::{FileContent, LayerEntry, LayerScan, ScanBounds, ScanError, scan_layer};
-pub use merkle::merkle_root;
+pub use layer::{
+    FileContent, IgnoredContent, LayerEntry, LayerScan, ScanBounds, ScanError, Spare, scan_layer, scan_layer_sparing,
+};
 pub use resolve::{Links, open_beneath};
 pub use git::object::ObjectFormat;
 pub use snapshot::{GitFacts, Snapshot, SnapshotError, find_root};

@@ -8,13 +8,14 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::GitError;
+use super::program::GitProgram;
 use super::protocol::{Answer, CheckedOut, Listing, NamedCommit, RepoPath, Request};
 
 /// How long one answer of the helper may take by default.
@@ -33,12 +34,25 @@ pub struct GitHelper {
     pub exe: PathBuf,
     /// How long one answer may take.
     pub deadline: Duration,
+    /// Who is asked what libgit2 cannot tell.
+    program: Option<Arc<dyn GitProgram>>,
 }
 
 impl GitHelper {
     /// The helper at `exe`, with a deadline of 60 seconds.
     pub fn new(exe: impl Into<PathBuf>) -> Self {
-        Self { exe: exe.into(), deadline: DEADLINE }
+        Self { exe: exe.into(), deadline: DEADLINE, program: None }
+    }
+
+    /// The same helper, which leaves to the `git` program what libgit2 cannot tell.
+    #[must_use]
+    pub fn with_program(self, program: Arc<dyn GitProgram>) -> Self {
+        Self { program: Some(program), ..self }
+    }
+
+    /// Who is asked what libgit2 cannot tell.
+    pub(crate) fn program(&self) -> Option<&dyn GitProgram> {
+        self.program.as_deref()
     }
 
     /// Lists the tree of the repository whose work tree is `repo`.
@@ -273,7 +287,8 @@ impl IgnoreQuery {
         Self { helper, repo: repo.into(), known: Mutex::new(HashMap::new()) }
     }
 
-    /// Says for each path, none of them a directory, whether it is ignored. The helper is asked
+    /// Says for each path whether it is ignored. One that ends in `/` is a directory, and ignored
+    /// where all that lies in it is, whatever its name; no other is a directory. The helper is asked
     /// once for all paths that were not asked before, and not at all where there are none.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::GitError;
 pub use super::index::{FileRules, Index, IndexEntry, IndexStat, Moment};
 pub use super::object::{ObjectFormat, ObjectId};
+pub use super::program::Places;
 
 /// What is asked, on the helper's standard input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,6 +133,17 @@ pub struct Listing {
     pub nested: Vec<Nested>,
     /// The index of the repository, then of each one inside it.
     pub indexes: Vec<Index>,
+}
+
+impl Listing {
+    /// Where the repository is.
+    pub fn places(&self) -> Places {
+        Places {
+            worktree: self.worktree.clone(),
+            git_dir: self.git_dir.clone(),
+            common_dir: self.common_dir.clone(),
+        }
+    }
 }
 
 /// A repository inside the work tree.

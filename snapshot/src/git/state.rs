@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use proctor_core::drift::is_our_artifact;
+use proctor_core::drift::{display_path, is_our_artifact};
 
 use super::index::Index;
 use super::object::ObjectId;
+use super::program::convert::converted;
+use super::program::{GitProgram, Places, TreeEntries};
 use super::protocol::Listing;
 use super::tracked::{Commits, Tracked};
 use super::tree_id::tree_id;
@@ -22,16 +24,22 @@ pub(crate) struct TreeState {
     pub(crate) dirty: Option<bool>,
 }
 
-/// The state of the work tree `top` that `listing` is of.
+/// The state of the work tree `top` that `listing` is of. Where git may convert a file, the `git`
+/// program is asked.
 ///
 /// # Errors
 /// Something of the tree cannot be read.
-pub(crate) fn tree_state(listing: &Listing, top: BorrowedFd<'_>) -> io::Result<TreeState> {
+pub(crate) fn tree_state(
+    listing: &Listing,
+    top: BorrowedFd<'_>,
+    program: Option<&dyn GitProgram>,
+) -> io::Result<TreeState> {
+    let places = listing.places();
     let commits: Commits = listing.nested.iter().map(|nested| (nested.path.0.clone(), commit_of(nested))).collect();
     let mut trees = Vec::new();
     for index in &listing.indexes {
         let tracked = Tracked::look(index, top, &commits)?;
-        trees.push(tree_of(&tracked));
+        trees.push(tree_of(&tracked, index, &places, program));
     }
     let own = trees.first().cloned().unwrap_or_else(|| Err("there is no index".to_owned()));
     let clean: Vec<Option<bool>> = listing
@@ -47,12 +55,23 @@ fn commit_of(nested: &super::protocol::Nested) -> Option<ObjectId> {
     ObjectId::from_hex(nested.commit.as_ref()?.as_bytes())
 }
 
-fn tree_of(tracked: &Tracked<'_>) -> Result<ObjectId, String> {
-    match &tracked.refused {
-        Some(why) => Err(why.clone()),
-        None if tracked.unclear.is_empty() => Ok(tracked.tree(&BTreeMap::new())),
-        None => Err("files would be converted, and only git can do that".to_owned()),
+fn tree_of(
+    tracked: &Tracked<'_>,
+    index: &Index,
+    places: &Places,
+    program: Option<&dyn GitProgram>,
+) -> Result<ObjectId, String> {
+    let Some(first) = tracked.unclear.first() else {
+        return tracked.refused.clone().map_or_else(|| Ok(tracked.tree(&TreeEntries::new())), Err);
+    };
+    if let Some(why) = &tracked.refused {
+        return Err(why.clone());
     }
+    let path = display_path(first);
+    let unclear = |why: &str| format!("git converts `{path}` when it is added, and {why}");
+    let program = program.ok_or_else(|| unclear("no sandbox was at hand to ask it in"))?;
+    let told = converted(program, places, index, &tracked.unclear).map_err(|why| unclear(&why))?;
+    Ok(tracked.tree(&told))
 }
 
 /// The tree of HEAD; before the first commit, the empty one.

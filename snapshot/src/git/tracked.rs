@@ -11,6 +11,7 @@ use super::attributes::{Attributes, Conversion};
 use super::blob::{blob_at, index_stat};
 use super::index::{EXECUTABLE, FILE, FileRules, GITLINK, Index, IndexEntry, SYMLINK, is_file, leading};
 use super::object::{ObjectId, ObjectKind, object_id};
+use super::program::TreeEntries;
 use super::tree_id::tree_id;
 use crate::{beneath, paths};
 use proctor_core::drift::display_path;
@@ -77,7 +78,7 @@ impl<'a> Tracked<'a> {
 
     /// The id of the tree, where git says of every unclear path what becomes of it: the entry of
     /// the tree, or that there is none.
-    pub(crate) fn tree(&self, told: &BTreeMap<Vec<u8>, (u32, ObjectId)>) -> ObjectId {
+    pub(crate) fn tree(&self, told: &TreeEntries) -> ObjectId {
         let mut files = self.files.clone();
         files.extend(self.unclear.iter().filter_map(|path| Some((*path, *told.get(*path)?))));
         tree_id(self.index.format, &files)

@@ -1,0 +1,144 @@
+//! The `git` program, for what libgit2 cannot tell: asked where nothing that a repository names can
+//! do harm. This file says what is asked; who starts processes says how and where.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::index::Index;
+use super::object::ObjectId;
+use super::protocol::RepoPath;
+
+pub(crate) mod convert;
+
+/// Runs the `git` program over one repository.
+///
+/// Whoever implements it must hold what holds around a step: the repository is seen at its own path
+/// and cannot be changed, what is written beside it is thrown away, no network, nobody's home
+/// directory, an end to its time and to its output.
+pub trait GitProgram: fmt::Debug + Send + Sync {
+    /// Runs `task` over the repository at `places`.
+    ///
+    /// # Errors
+    /// It could not be run to its end; the text says why, for people.
+    fn run(&self, places: &Places, task: &GitTask) -> Result<GitOutput, String>;
+}
+
+/// Where a repository is.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Places {
+    /// The top of the work tree, absolute, without symbolic links.
+    pub worktree: PathBuf,
+    /// Where HEAD and the index are.
+    pub git_dir: PathBuf,
+    /// Where objects, refs and config are; differs from `git_dir` in a linked worktree.
+    pub common_dir: PathBuf,
+}
+
+/// What is run: `/bin/sh -c <script>`, with [`ENVIRONMENT`] and no other variable that steers git.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GitTask {
+    /// A script of ours. It finds its input files in the directory `$INPUT`, and may write in
+    /// `$TMPDIR`.
+    pub script: &'static str,
+    /// The directory that it starts in, relative to the work tree; empty for its top.
+    pub directory: RepoPath,
+    /// Its input files, by name.
+    pub input: BTreeMap<&'static str, Vec<u8>>,
+}
+
+/// How a task ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GitOutput {
+    /// Whether it succeeded.
+    pub success: bool,
+    /// What it printed; all of it.
+    pub stdout: Vec<u8>,
+    /// The beginning of what it complained about.
+    pub stderr: Vec<u8>,
+}
+
+/// The variables that git is run with. No config but the repository's own counts, and of that nothing
+/// by which a question would start a program, write, or leave the machine. A filter is started where
+/// a file is converted, and has to be: its result is the answer.
+pub const ENVIRONMENT: &[(&str, &str)] = &[
+    ("LC_ALL", "C"),
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    ("GIT_ATTR_NOSYSTEM", "1"),
+    ("GIT_OPTIONAL_LOCKS", "0"),
+    ("GIT_NO_LAZY_FETCH", "1"),
+    ("GIT_NO_REPLACE_OBJECTS", "1"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_PAGER", "cat"),
+    ("GIT_CONFIG_COUNT", "12"),
+    ("GIT_CONFIG_KEY_0", "core.fsmonitor"),
+    ("GIT_CONFIG_VALUE_0", "false"),
+    ("GIT_CONFIG_KEY_1", "core.hooksPath"),
+    ("GIT_CONFIG_VALUE_1", "/dev/null"),
+    ("GIT_CONFIG_KEY_2", "core.untrackedCache"),
+    ("GIT_CONFIG_VALUE_2", "false"),
+    ("GIT_CONFIG_KEY_3", "core.splitIndex"),
+    ("GIT_CONFIG_VALUE_3", "false"),
+    ("GIT_CONFIG_KEY_4", "index.sparse"),
+    ("GIT_CONFIG_VALUE_4", "false"),
+    // A conversion that cannot be undone is no reason to refuse an answer.
+    ("GIT_CONFIG_KEY_5", "core.safecrlf"),
+    ("GIT_CONFIG_VALUE_5", "false"),
+    ("GIT_CONFIG_KEY_6", "protocol.allow"),
+    ("GIT_CONFIG_VALUE_6", "never"),
+    ("GIT_CONFIG_KEY_7", "gc.auto"),
+    ("GIT_CONFIG_VALUE_7", "0"),
+    // The owner was checked before, by who asks.
+    ("GIT_CONFIG_KEY_8", "safe.directory"),
+    ("GIT_CONFIG_VALUE_8", "*"),
+    ("GIT_CONFIG_KEY_9", "core.checkStat"),
+    ("GIT_CONFIG_VALUE_9", "default"),
+    ("GIT_CONFIG_KEY_10", "core.ignoreStat"),
+    ("GIT_CONFIG_VALUE_10", "false"),
+    // Git LFS keeps what it has cleaned; the git directory is read-only.
+    ("GIT_CONFIG_KEY_11", "lfs.storage"),
+    ("GIT_CONFIG_VALUE_11", "/tmp/lfs"),
+];
+
+/// The entries of a tree by their paths: mode and object.
+pub(crate) type TreeEntries = BTreeMap<Vec<u8>, (u32, ObjectId)>;
+
+/// Runs a task, and answers what it printed.
+pub(crate) fn ask(program: &dyn GitProgram, places: &Places, task: &GitTask) -> Result<Vec<u8>, String> {
+    let output = program.run(places, task)?;
+    if output.success {
+        return Ok(output.stdout);
+    }
+    let complaint = proctor_core::evidence::escape_output(&output.stderr);
+    Err(format!("git says: {}", complaint.trim().lines().next().unwrap_or("nothing")))
+}
+
+/// A file in the format of `git update-index -z --index-info`.
+pub(crate) fn index_info<'a>(index: &Index, paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut info = Vec::new();
+    for entry in paths.flat_map(|path| index.at_path(path)) {
+        info.extend_from_slice(format!("{:o} {} {}\t", entry.mode, entry.id, entry.stage).as_bytes());
+        info.extend_from_slice(&entry.path.0);
+        info.push(0);
+    }
+    info
+}
+
+/// Reads one line of `git ls-files --stage -z`, without the NUL: mode, object, stage, path.
+pub(crate) fn staged(line: &[u8]) -> Option<(u32, ObjectId, u8, &[u8])> {
+    let tab = line.iter().position(|b| *b == b'\t')?;
+    let (head, path) = (std::str::from_utf8(&line[..tab]).ok()?, &line[tab + 1..]);
+    let mut words = head.split(' ');
+    let mode = u32::from_str_radix(words.next()?, 8).ok()?;
+    let id = ObjectId::from_hex(words.next()?.as_bytes())?;
+    let stage = words.next()?.parse().ok()?;
+    Some((mode, id, stage, path))
+}
+
+impl Places {
+    /// Where the work tree's `.git` is, and the common directory where that is another place.
+    pub fn common_elsewhere(&self) -> Option<&Path> {
+        (self.common_dir != self.worktree.join(".git")).then_some(self.common_dir.as_path())
+    }
+}
