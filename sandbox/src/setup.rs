@@ -196,6 +196,8 @@ pub enum SetupOp {
     },
     /// Mark every descriptor but the standard three to be closed.
     CloseFds,
+    /// Wait until the tree is in place.
+    AwaitTree,
     /// Go to the work directory.
     Workdir {
         /// Its path in the sandbox.
@@ -216,7 +218,7 @@ pub enum Stage {
     Beside,
     /// The process that becomes the command, before that is known.
     Waiting,
-    /// The helper again, once the command is known; PID 1 waits.
+    /// The helper again, once the command is known; the command's process gets ready meanwhile.
     Claim,
     /// The process that becomes the command.
     Command,
@@ -312,6 +314,7 @@ pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
         SetupOp::NewSession,
         SetupOp::ResourceLimits,
         SetupOp::CloseFds,
+        SetupOp::AwaitTree,
         // By path: a directory that was open before lies below the overlay.
         SetupOp::Workdir { path: frame.repo.join(policy.workdir.as_str()).components().collect() },
         // After the last file is opened for writing.
@@ -624,6 +627,7 @@ impl SetupOp {
             | Self::ResourceLimits
             | Self::Landlock { .. }
             | Self::CloseFds
+            | Self::AwaitTree
             | Self::Workdir { .. }
             | Self::Exec => Stage::Command,
             _ => Stage::Outer,
@@ -720,6 +724,7 @@ impl fmt::Display for SetupOp {
             Self::DrawWall { .. } => write!(f, "draw a second wall around what may be written"),
             Self::Landlock { repo } => write!(f, "draw it around {} too, and build it", repo.display()),
             Self::CloseFds => write!(f, "close every descriptor but the standard three"),
+            Self::AwaitTree => write!(f, "wait until the tree is in place"),
             Self::Workdir { path } => write!(f, "change to {}", path.display()),
             Self::Exec => write!(f, "execute the command"),
         }
@@ -865,6 +870,7 @@ start the command's process
 start a new session
 set the resource limits
 close every descriptor but the standard three
+wait until the tree is in place
 change to /home/u/src/r/sub
 draw it around /home/u/src/r too, and build it
 execute the command";

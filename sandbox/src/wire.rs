@@ -2,9 +2,10 @@
 //! `SOCK_SEQPACKET` pair, with its descriptors; what is too long for a packet lies in a memory file.
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
+use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::outcome::{LimitKind, StartFault};
@@ -150,12 +151,19 @@ pub(crate) struct HeldLimits {
     pub(crate) pids: Option<String>,
 }
 
-/// The command for the process that becomes it, once the tree is in place; PID 1 hears of it too.
+/// The command with what the helper did for it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Go {
     /// The command.
     pub(crate) claim: Claim,
-    /// What holds because of what the helper did for it.
+    /// What was done.
+    pub(crate) tree: Tree,
+}
+
+/// What the helper did for a command: the tree is in place.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Tree {
+    /// What holds because of it.
     pub(crate) enforcement: Enforcement,
     /// The size of the tmpfs that all layers of the run share, in bytes.
     pub(crate) layers_bytes: u64,
@@ -222,18 +230,34 @@ pub(crate) fn send_document<T: Serialize>(
 /// Receives a document and the descriptors that belong to it; `None` where the other side has
 /// closed.
 pub(crate) fn recv_document<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let Some((bytes, mut fds)) = recv_packet(socket)? else { return Ok(None) };
+    recv_packet(socket)?.map(read_document).transpose()
+}
+
+/// Receives a document, and passes it on as it came before it is read.
+pub(crate) fn recv_and_pass_on<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+) -> io::Result<Option<T>> {
+    let Some((bytes, fds)) = recv_packet(socket)? else { return Ok(None) };
+    let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    // Who is gone needs it no more, and is missed by others.
+    drop(send_packet(to, &bytes, &borrowed));
+    read_document((bytes, fds)).map(|(document, _)| Some(document))
+}
+
+fn read_document<T: DeserializeOwned>((bytes, mut fds): (Vec<u8>, Vec<OwnedFd>)) -> io::Result<(T, Vec<OwnedFd>)> {
     if bytes != IN_MEMORY {
-        return Ok(Some((decode(&bytes)?, fds)));
+        return Ok((decode(&bytes)?, fds));
     }
     if fds.is_empty() {
         return Err(io::Error::other("a document came without its memory file"));
     }
-    let mut memory = File::from(fds.remove(0));
-    memory.rewind()?;
-    let mut bytes = Vec::new();
-    memory.take(MAX_REQUEST).read_to_end(&mut bytes)?;
-    Ok(Some((decode(&bytes)?, fds)))
+    let memory = File::from(fds.remove(0));
+    let length = usize::try_from(memory.metadata()?.len().min(MAX_REQUEST)).map_err(io::Error::other)?;
+    // By position: whoever it was passed on to reads the same file.
+    let mut bytes = vec![0; length];
+    memory.read_exact_at(&mut bytes, 0)?;
+    Ok((decode(&bytes)?, fds))
 }
 
 /// Sends one message; `fds` travel with it.

@@ -16,7 +16,7 @@ use super::copied::Copied;
 use super::failure::{Failure, internal, refused};
 use super::init;
 use super::landlock::Wall;
-use super::outer::{Beside, Outer, Worked};
+use super::outer::{Beside, Claimed, Outer, Worked};
 use crate::error::or_with_less;
 use crate::running::WaitStatus;
 use crate::setup::{SetupOp, Stage};
@@ -367,18 +367,19 @@ fn serve_claim(
     words: &mut Words,
     (mut outer, orders): (Outer<'_>, OwnedFd),
 ) -> io::Result<Option<Copied>> {
+    // The command's process gets ready while its tree is put in place.
+    let claim = wire::recv_and_pass_on::<Claim>(control, orders.as_fd())?;
     // The other side has closed: the next look sees that.
-    let Some((claim, _)) = wire::recv_document::<Claim>(control)? else { return Ok(None) };
+    let Some(claim) = claim else { return Ok(None) };
     match outer.claim(&claim) {
-        Ok(done) => {
-            let go = Go { claim, enforcement: done.enforcement, layers_bytes: done.layers_bytes };
+        Ok(Claimed { tree, copied }) => {
             // Either may have died of a refusal, which is heard next. The command's process waits
             // longer than PID 1, which only looks after its limits.
-            drop(wire::send_document(orders.as_fd(), &go, &[]));
+            drop(wire::send_document(orders.as_fd(), &tree, &[]));
             if let Some(channel) = &words.channel {
-                drop(wire::send_document(channel.as_fd(), &go, &[]));
+                drop(wire::send_document(channel.as_fd(), &Go { claim, tree }, &[]));
             }
-            return Ok(done.copied);
+            return Ok(copied);
         }
         // Where PID 1 has refused already, that was the first word, and the first one counts.
         Err(_) if words.spoken => end(init),

@@ -13,6 +13,7 @@ use proctor_core::outcome::StartFault;
 use proctor_core::plan::{Limit, Limits, Network};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::process::{Resource, Rlimit};
+use serde::de::DeserializeOwned;
 
 use super::attempt::{Prepared, demand, tolerate};
 use super::failure::{Failure, LANDLOCK, internal, refuse, refused};
@@ -23,29 +24,21 @@ use crate::host::StepUser;
 use crate::policy;
 use crate::setup::{SetupOp, Stage};
 use crate::sys::{self, Close};
-use crate::wire::{self, Go, Message};
+use crate::wire::{self, Claim, Message, Tree};
 
 /// Waits for the command and becomes it, or says why not and ends.
 pub(super) fn run(prepared: &mut Prepared<'_>) -> ! {
-    let mut go = match wait(prepared) {
-        Ok(go) => go,
+    let claim = match wait(prepared) {
+        Ok(claim) => claim,
         Err(failure) => prepared.fail(failure),
     };
-    init::take_over(prepared, &mut go);
-    let wall = prepared.wall.take();
-    let (prepared, go) = (&*prepared, &go);
-    let (mut enforcement, mut wall) = (prepared.enforcement.clone(), wall);
-    let ops = go.claim.ops.iter().filter(|op| op.stage() == Stage::Command);
-    let mut done = ops.map(|op| {
-        let done = apply(prepared, go, &mut wall, &mut enforcement, op);
-        tolerate(&mut enforcement, prepared.request, op, done)
-    });
-    let failure = done.find_map(Result::err);
-    prepared.fail(failure.unwrap_or_else(|| Failure::internal("the list of operations ends without `exec`")))
+    let (enforcement, wall) = (prepared.enforcement.clone(), prepared.wall.take());
+    let failure = Becoming { prepared, claim: &claim, enforcement, wall }.the_command();
+    prepared.fail(failure)
 }
 
 /// Does what can be done without the command, once all is mounted that can be without it.
-fn wait(prepared: &mut Prepared<'_>) -> Result<Go, Failure> {
+fn wait(prepared: &mut Prepared<'_>) -> Result<Claim, Failure> {
     init::wait_for_word(&prepared.orders)?;
     let request = prepared.request;
     for op in request.ops.iter().filter(|op| op.stage() == Stage::Waiting) {
@@ -55,8 +48,15 @@ fn wait(prepared: &mut Prepared<'_>) -> Result<Go, Failure> {
         };
         prepared.tolerate(op, done)?;
     }
-    match wire::recv_document::<Go>(prepared.orders.as_fd()) {
-        Ok(Some((go, _))) => Ok(go),
+    let mut claim = ordered(prepared)?;
+    init::forget_what_is_not_held(&prepared.enforcement, &mut claim);
+    Ok(claim)
+}
+
+/// What the helper says next.
+fn ordered<T: DeserializeOwned>(prepared: &Prepared<'_>) -> Result<T, Failure> {
+    match wire::recv_document(prepared.orders.as_fd()) {
+        Ok(Some((document, _))) => Ok(document),
         // The helper has ended, and everybody with it.
         Ok(None) => std::process::exit(1),
         Err(error) => Err(internal("wait for the command")(error)),
@@ -70,24 +70,53 @@ fn draw(prepared: &mut Prepared<'_>, writable: &[PathBuf]) -> Result<(), Failure
     Ok(())
 }
 
-fn apply(
-    prepared: &Prepared<'_>,
-    go: &Go,
-    wall: &mut Option<Wall>,
-    enforcement: &mut Enforcement,
-    op: &SetupOp,
-) -> Result<(), Failure> {
-    match op {
-        SetupOp::NewSession => new_session(enforcement),
-        SetupOp::ResourceLimits => limit(prepared, go, enforcement),
-        SetupOp::Landlock { repo } => restrict(prepared, repo, wall.take(), enforcement),
-        SetupOp::CloseFds => close_fds(enforcement),
-        SetupOp::Workdir { path } => change_to(path, &prepared.request.frame.repo),
-        SetupOp::Exec => {
-            demand(enforcement, prepared.request)?;
-            Err(execute(prepared, &go.claim.command, enforcement))
+/// A process on its way to the command.
+struct Becoming<'a> {
+    prepared: &'a Prepared<'a>,
+    claim: &'a Claim,
+    enforcement: Enforcement,
+    wall: Option<Wall>,
+}
+
+impl Becoming<'_> {
+    /// Returns only where that fails.
+    fn the_command(mut self) -> Failure {
+        for op in self.claim.ops.iter().filter(|op| op.stage() == Stage::Command) {
+            let done = self.apply(op);
+            if let Err(failure) = tolerate(&mut self.enforcement, self.prepared.request, op, done) {
+                return failure;
+            }
         }
-        other => Err(Failure::internal(format_args!("`{other}` does not belong into the command's process"))),
+        Failure::internal("the list of operations ends without `exec`")
+    }
+
+    fn apply(&mut self, op: &SetupOp) -> Result<(), Failure> {
+        match op {
+            SetupOp::NewSession => new_session(&mut self.enforcement),
+            SetupOp::ResourceLimits => limit(self.prepared, self.claim, &mut self.enforcement),
+            SetupOp::CloseFds => close_fds(&mut self.enforcement),
+            SetupOp::AwaitTree => self.await_tree(),
+            SetupOp::Workdir { path } => change_to(path, &self.prepared.request.frame.repo),
+            SetupOp::Landlock { repo } => restrict(self.prepared, repo, self.wall.take(), &mut self.enforcement),
+            SetupOp::Exec => {
+                demand(&self.enforcement, self.prepared.request)?;
+                Err(execute(self.prepared, &self.claim.command, &mut self.enforcement))
+            }
+            other => Err(Failure::internal(format_args!("`{other}` does not belong into the command's process"))),
+        }
+    }
+
+    fn await_tree(&mut self) -> Result<(), Failure> {
+        let tree: Tree = ordered(self.prepared)?;
+        self.enforcement.add(tree.enforcement);
+        if let Limit::Max(bytes) = self.claim.command.limits.disk {
+            let room = tree.layers_bytes;
+            let how = format!(
+                "tmpfs of {room} bytes for the run's layers, {bytes} for all scratch directories, and for each file"
+            );
+            self.enforcement.enforced(Control::DiskLimit, how);
+        }
+        Ok(())
     }
 }
 
@@ -103,17 +132,13 @@ fn own_processes(prepared: &Prepared<'_>) -> u64 {
     if prepared.request.user.steps_down() { 1 } else { 2 }
 }
 
-fn limit(prepared: &Prepared<'_>, go: &Go, enforcement: &mut Enforcement) -> Result<(), Failure> {
-    let Limits { memory, pids, disk, cpu_seconds, open_files, output: _ } = go.claim.command.limits;
+fn limit(prepared: &Prepared<'_>, claim: &Claim, enforcement: &mut Enforcement) -> Result<(), Failure> {
+    let Limits { memory, pids, disk, cpu_seconds, open_files, output: _ } = claim.command.limits;
     let unbounded = "the plan sets no bound";
     match disk {
+        // On record once the size of the layers is known.
         Limit::Max(bytes) => {
             set(Resource::Fsize, bytes).map_err(refuse(Control::DiskLimit, "bound the size of files"))?;
-            let room = go.layers_bytes;
-            let how = format!(
-                "tmpfs of {room} bytes for the run's layers, {bytes} for all scratch directories, and for each file"
-            );
-            enforcement.enforced(Control::DiskLimit, how);
         }
         Limit::Unlimited => enforcement.not_requested(Control::DiskLimit, unbounded),
     }
@@ -133,7 +158,7 @@ fn limit(prepared: &Prepared<'_>, go: &Go, enforcement: &mut Enforcement) -> Res
         }
     };
     let own = own_processes(prepared);
-    let held = &go.claim.held;
+    let held = &claim.held;
     let (memory_held, pids_held) = (held.memory.as_deref(), held.pids.as_deref());
     let nproc = "RLIMIT_NPROC in the step's user namespace,";
     let data = "RLIMIT_DATA of each process, and PID 1 ends the step when the sum is above (buffers of sockets and files on their way are not seen), bytes:";

@@ -11,7 +11,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{SigSet, Signal as NixSignal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::time::TimeValLike;
-use proctor_core::enforcement::Control;
+use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::outcome::LimitKind;
 use proctor_core::plan::Network;
 use rustix::event::{PollFd, PollFlags};
@@ -29,7 +29,7 @@ use crate::running::WaitStatus;
 use crate::seccomp;
 use crate::setup::{HOSTNAME, SetupOp, Stage};
 use crate::sys::{self, Fork};
-use crate::wire::{self, Entry, Go, HeldLimits, Message};
+use crate::wire::{self, Claim, Entry, Go, HeldLimits, Message};
 
 type Done = Result<(), Failure>;
 
@@ -116,10 +116,14 @@ fn serve(prepared: &mut Prepared<'_>) -> Result<(WaitStatus, Option<LimitKind>),
 
 /// Takes into account what the helper did, and what of it does not hold.
 pub(super) fn take_over(prepared: &mut Prepared<'_>, go: &mut Go) {
-    prepared.enforcement.add(go.enforcement.clone());
-    // The daemon has set limits on a group that PID 1 may not have got into.
-    if !prepared.enforcement.holds(Control::Cgroup) {
-        go.claim.held = HeldLimits::default();
+    prepared.enforcement.add(go.tree.enforcement.clone());
+    forget_what_is_not_held(&prepared.enforcement, &mut go.claim);
+}
+
+/// The daemon has set limits on a group that PID 1 may not have got into.
+pub(super) fn forget_what_is_not_held(enforcement: &Enforcement, claim: &mut Claim) {
+    if !enforcement.holds(Control::Cgroup) {
+        claim.held = HeldLimits::default();
     }
 }
 

@@ -25,7 +25,7 @@ use super::space::map_self;
 use crate::setup::{Absent, CloneKind, Cover, DEVICES, Inside, SetupOp, Stage};
 use crate::space::{UPPER, WORK};
 use crate::sys::{self, Reach};
-use crate::wire::{Claim, Layers, SandboxRequest};
+use crate::wire::{self, Claim, Layers, SandboxRequest};
 
 type Done = Result<(), Failure>;
 
@@ -83,10 +83,8 @@ struct Tree {
 
 /// What the helper did for one command.
 pub(super) struct Claimed {
-    /// What holds because of it.
-    pub(super) enforcement: Enforcement,
-    /// The size of the tmpfs that all layers of the run share, in bytes.
-    pub(super) layers_bytes: u64,
+    /// For the command's process.
+    pub(super) tree: wire::Tree,
     /// The copy that stands in place of an overlay.
     pub(super) copied: Option<Copied>,
 }
@@ -169,7 +167,7 @@ impl<'a> Outer<'a> {
                 other => return Err(Failure::internal(format_args!("`{other}` needs no command"))),
             }
         }
-        Ok(Claimed { enforcement: self.enforcement(), layers_bytes, copied })
+        Ok(Claimed { tree: wire::Tree { enforcement: self.enforcement(), layers_bytes }, copied })
     }
 
     pub(super) fn apply(&mut self, op: &SetupOp) -> Done {

@@ -25,7 +25,7 @@ use super::attempt::{self, GO, Prepared, Words};
 use super::failure::{Failure, internal};
 use super::{command as shared, init as pid_one, kin};
 use crate::sys::Fork;
-use crate::wire::{self, Claim, Go, Message, PlainRequest};
+use crate::wire::{self, Claim, Go, Message, PlainRequest, Tree};
 
 pub(super) fn serve(control: &mut OwnedFd, request: &PlainRequest, fds: &[OwnedFd]) -> Result<(), Failure> {
     take_charge().map_err(internal("become the one that ends the step"))?;
@@ -144,7 +144,7 @@ fn serve_claim(
     match Place::make(request, &claim) {
         Ok((place, enforcement)) => {
             place.lead(&mut claim.command.env, &request.sandbox.frame);
-            let go = Go { claim, enforcement, layers_bytes: 0 };
+            let go = Go { claim, tree: Tree { enforcement, layers_bytes: 0 } };
             if let Some(channel) = &words.channel {
                 // It may have died of a refusal, which is heard next.
                 drop(wire::send_document(channel.as_fd(), &go, &[]));

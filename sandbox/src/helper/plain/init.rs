@@ -143,7 +143,7 @@ fn filter(prepared: &mut Prepared<'_>, request: &PlainRequest) -> Done {
 /// Waits for the command, runs it, and tells how it ended.
 fn serve(prepared: &mut Prepared<'_>, request: &PlainRequest) -> Result<(WaitStatus, Option<LimitKind>), Failure> {
     let go = pid_one::wait_for_command_to_run(prepared)?;
-    prepared.enforcement.0.extend(go.enforcement.0.clone());
+    prepared.enforcement.0.extend(go.tree.enforcement.0.clone());
     let pid = match sys::fork().map_err(internal("start the command's process"))? {
         Fork::Child => command::run(prepared, request, &go),
         Fork::Parent(pid) => Pid::from_raw(pid).ok_or_else(|| Failure::internal("fork returned no process"))?,
