@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use proctor_core::digest::Sha256Hex;
+use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::display_path;
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::{EvidenceIndex, SkillEvidence, ToolchainEvidence, to_bytes};
@@ -31,6 +31,8 @@ pub(crate) struct Observed {
     pub(crate) toolchain: ToolchainEvidence,
     pub(crate) skills: Vec<SkillEvidence>,
     pub(crate) doubts: Vec<(Doubt, String)>,
+    /// The tree that the run left; none where it could not be looked at once more.
+    pub(crate) left: Option<SnapshotId>,
 }
 
 impl Observed {
@@ -48,7 +50,7 @@ impl Observed {
             doubts.extend(run.doubts);
             skills.push(record::skill(facts, tree, plan, planned, run.steps, run.snapshots, run.span));
         }
-        Self { toolchain, skills, doubts }
+        Self { toolchain, skills, doubts, left: None }
     }
 
     pub(crate) fn facts(&self) -> Facts {
@@ -99,34 +101,39 @@ pub(crate) fn applied(runs: &[SkillRun]) -> Applied {
     applied
 }
 
+/// What one more look at the tree has shown.
+pub(crate) struct Looked {
+    /// Why the run has no honest answer, where that is so.
+    pub(crate) doubt: Option<(Doubt, String)>,
+    /// The tree as it stands; none where it could not be looked at.
+    pub(crate) tree: Option<SnapshotId>,
+}
+
 /// Looks at the tree once more: someone may have edited it while the run was under way, and a
 /// step may then have seen a mixture.
-pub(crate) async fn look_again(
-    context: &Arc<Context>,
-    helper: &GitHelper,
-    applied: Applied,
-) -> Option<(Doubt, String)> {
+pub(crate) async fn look_again(context: &Arc<Context>, helper: &GitHelper, applied: Applied) -> Looked {
     let (context, helper) = (Arc::clone(context), helper.clone());
     let work = tokio::task::spawn_blocking(move || {
         let repository = &context.tree.repository;
         if !repository.is_in_its_place()? {
-            return Ok(vec![b".".to_vec()]);
+            return Ok((vec![b".".to_vec()], None));
         }
         let now = Snapshot::take(repository.path(), &helper)?;
         let mut paths = context.tree.snapshot.touched(&now);
         paths.retain(|path| {
             let expected = applied.get(path);
-            expected.is_none_or(|expected| now.entries.get(path).map(|entry| &entry.sha256) != expected.as_ref())
+            expected.is_none_or(|expected| now.entries.get(path).map(|entry| entry.sha256) != *expected)
         });
-        Ok::<_, EngineError>(paths)
+        Ok::<_, EngineError>((paths, Some(now.id)))
     });
+    let unseen = |message: String| Looked { doubt: Some((Doubt::Internal, message)), tree: None };
     match work.await {
-        Ok(Ok(paths)) if paths.is_empty() => None,
-        Ok(Ok(paths)) => Some((Doubt::TreeChanged, changed_message(&paths))),
-        Ok(Err(error)) => {
-            Some((Doubt::Internal, format!("the tree could not be looked at once more: {}", one_line(&error))))
+        Ok(Ok((paths, tree))) => {
+            let changed = (!paths.is_empty()).then(|| (Doubt::TreeChanged, changed_message(&paths)));
+            Looked { doubt: changed, tree }
         }
-        Err(error) => Some((Doubt::Internal, format!("looking at the tree once more ended badly: {error}"))),
+        Ok(Err(error)) => unseen(format!("the tree could not be looked at once more: {}", one_line(&error))),
+        Err(error) => unseen(format!("looking at the tree once more ended badly: {error}")),
     }
 }
 
@@ -156,7 +163,8 @@ pub(crate) async fn write(
         run_id: facts.run_id.clone(),
         tier: observed.tier(),
         snapshot: context.tree.snapshot.id.clone(),
-        snapshot_after: None,
+        snapshot_after: observed.left.clone(),
+        source: context.tree.source.clone(),
         spec_sha256: plan.spec_sha256.clone(),
         evidence,
     };
@@ -168,7 +176,7 @@ pub(crate) async fn write(
         Err(error) => Err(error),
     };
     let verdict = verdict::fold(&observed.facts());
-    let result = written.and_then(|index| documents.write_status(&last_run(verdict, index)));
+    let result = written.and_then(|index| documents.conclude(&last_run(verdict, index)));
     result.err().map(failed)
 }
 

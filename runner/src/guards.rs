@@ -17,7 +17,7 @@ use crate::spec_file::SpecFile;
 /// The plan comes from bytes that were read before the snapshot: both must be of one tree. A
 /// spec that the snapshot does not cover, or that is a link, is bound by its own hash alone.
 pub(crate) fn same_spec(snapshot: &Snapshot, file: &SpecFile) -> Result<(), EngineError> {
-    same_bytes(snapshot.entries.get(spec::PATH.as_bytes()), file)
+    same_bytes(snapshot.entries.get(spec::PATH.as_bytes()).as_ref(), file)
 }
 
 fn same_bytes(covered: Option<&Entry>, file: &SpecFile) -> Result<(), EngineError> {
@@ -37,7 +37,7 @@ pub(crate) fn caches_hide_nothing(snapshot: &Snapshot, plan: &Plan) -> Result<()
             return Err(EngineError::CacheHidesTree {
                 skill: skill.name.to_string(),
                 cache: cache.to_string(),
-                hidden: display_path(hidden),
+                hidden: display_path(&hidden),
             });
         }
     }

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use crate::resolve::{Links, open_beneath};
+use crate::stamp::Stamp;
 
 /// How often a file that changes under our eyes is read before we give up.
 const READ_ATTEMPTS: u32 = 5;
@@ -77,18 +78,14 @@ pub(crate) fn is_nothing(error: &io::Error) -> bool {
 
 /// Reads and hashes what stands at `path`; files of more than `limit` bytes are not read.
 pub(crate) fn read(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Result<Found> {
-    Ok(read_changed(root, path, limit)?.0)
+    Ok(read_stamped(root, path, limit)?.0)
 }
 
-/// When a file last changed in any way, by the clock of its file system: seconds and
-/// nanoseconds of `st_ctime`, which nobody but the kernel sets (inode(7)).
-pub(crate) type ChangeTime = (i128, i128);
-
-/// As [`read`], with the change time from before it was read.
-pub(crate) fn read_changed(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Result<(Found, ChangeTime)> {
-    let Some((fd, stat)) = look(root, path)? else { return Ok((Found::Nothing, (0, 0))) };
+/// As [`read`], with the stamp from before it was read.
+pub(crate) fn read_stamped(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Result<(Found, Stamp)> {
+    let Some((fd, stat)) = look(root, path)? else { return Ok((Found::Nothing, Stamp::default())) };
     let found = read_known(root, path, limit, fd.as_fd(), &stat)?;
-    Ok((found, (stat.st_ctime.into(), stat.st_ctime_nsec.into())))
+    Ok((found, Stamp::of(&stat)))
 }
 
 fn read_known(root: BorrowedFd<'_>, path: &[u8], limit: u64, fd: BorrowedFd<'_>, stat: &Stat) -> io::Result<Found> {

@@ -17,6 +17,14 @@ pub(crate) fn name(path: &[u8]) -> &[u8] {
     path.rsplit(|b| *b == b'/').next().unwrap_or(path)
 }
 
+/// The directory that `path` is in, empty for the top, and its last part.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|b| *b == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
+}
+
 /// Whether some part of `path` is `.git`.
 pub(crate) fn in_git_dir(path: &[u8]) -> bool {
     path.split(|b| *b == b'/').any(|part| part == b".git")
@@ -29,8 +37,13 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
 
 /// The part of `map` that lies below `dir`.
 pub(crate) fn below<'a, V>(map: &'a BTreeMap<Vec<u8>, V>, dir: &[u8]) -> impl Iterator<Item = (&'a Vec<u8>, &'a V)> {
-    let (from, to) = ([dir, b"/"].concat(), [dir, b"0"].concat());
+    let (from, to) = range_below(dir);
     map.range(from..to)
+}
+
+/// The first path that may lie below `dir`, and the first behind all that do.
+pub(crate) fn range_below(dir: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    ([dir, b"/"].concat(), [dir, b"0"].concat())
 }
 
 /// The keys at which two sorted lists differ.

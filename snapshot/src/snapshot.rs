@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proctor_core::digest::{Sha256Hex, SnapshotId};
-use proctor_core::drift::{Entry, EntryKind, display_path, is_our_artifact};
+use proctor_core::drift::{EntryKind, display_path, is_our_artifact};
 use proctor_core::plan::RelPath;
 
-use crate::beneath::{self, ChangeTime, Found};
+use crate::beneath;
+use crate::entries::{Difference, Entries, Found, Kind};
 use crate::git::GitError;
 use crate::git::helper::GitHelper;
 use crate::git::object::ObjectFormat;
 use crate::git::protocol::Listing;
 use crate::git::state::{TreeState, tree_state};
-use crate::merkle::merkle_root;
-use crate::paths;
 
 /// How many threads hash.
 const READERS: usize = 2;
@@ -28,11 +28,9 @@ pub struct Snapshot {
     /// The Merkle root over `entries`.
     pub id: SnapshotId,
     /// What stands at each covered path.
-    pub entries: BTreeMap<Vec<u8>, Entry>,
+    pub entries: Arc<Entries>,
     /// What git alone says of the same tree.
     pub git: GitFacts,
-    /// When each of `entries` last changed; repositories aside.
-    changed: BTreeMap<Vec<u8>, ChangeTime>,
 }
 
 /// What git says of a work tree, so that a reader can find the same tree without us.
@@ -94,46 +92,43 @@ impl Snapshot {
         let top = beneath::open_real(&listing.worktree)
             .map_err(|error| io_error(listing.worktree.as_os_str().as_bytes(), error))?;
         let paths: Vec<&[u8]> = listing.tracked.iter().chain(&listing.untracked).map(|path| &*path.0).collect();
-        let read = read_all(top.as_fd(), &paths)?;
-        let changed = read.iter().map(|(path, (_, changed))| (path.clone(), *changed)).collect();
-        let mut entries: BTreeMap<_, _> = read.into_iter().map(|(path, (entry, _))| (path, entry)).collect();
+        let mut found = read_all(top.as_fd(), &paths)?;
         for nested in &listing.nested {
             let path = &nested.path.0;
-            let found = beneath::read(top.as_fd(), path, 0).map_err(|source| io_error(path, source))?;
-            if found == Found::Directory {
-                let sha256 = Sha256Hex::of(nested.commit.as_deref().unwrap_or_default().as_bytes());
-                entries.insert(path.clone(), Entry { kind: EntryKind::Gitlink, executable: false, sha256 });
+            let looked = beneath::read(top.as_fd(), path, 0).map_err(|source| io_error(path, source))?;
+            if looked == beneath::Found::Directory {
+                let sha256 = Sha256Hex::of(nested.commit.as_deref().unwrap_or_default().as_bytes()).to_raw();
+                found.insert(path.clone(), Found { kind: Kind::Gitlink, sha256, ..Found::MISSING });
             }
         }
-        let id = SnapshotId::from_root(&merkle_root(&entries));
-        let state = tree_state(&listing, top.as_fd())
+        let entries = Entries::of_leaves(found.into_iter().map(|(path, found)| (path, true, found)));
+        let id = entries.id();
+        let state = tree_state(&listing, top.as_fd(), helper.program())
             .map_err(|error| io_error(listing.worktree.as_os_str().as_bytes(), error))?;
-        Ok(Self { id, entries, git: facts(listing, state), changed })
+        Ok(Self { id, entries: Arc::new(entries), git: facts(listing, state) })
     }
 
     /// The first covered path that lies at or below `directory`. A cache that is mounted there
     /// would hide it, and a step would verify other bytes than those of the tree.
-    pub fn first_in(&self, directory: &RelPath) -> Option<&[u8]> {
+    pub fn first_in(&self, directory: &RelPath) -> Option<Vec<u8>> {
         let directory = directory.as_str().as_bytes();
-        let own = self.entries.get_key_value(directory).map(|(path, _)| path);
-        let all = self.entries.keys().next().filter(|_| directory == b".");
-        own.or(all).or_else(|| paths::below(&self.entries, directory).next().map(|(path, _)| path)).map(Vec::as_slice)
+        if directory == b"." {
+            return self.entries.paths().next();
+        }
+        let own = self.entries.contains(directory).then(|| directory.to_vec());
+        own.or_else(|| self.entries.below(directory).next().map(|(path, _)| path))
     }
 
     /// The paths at which the two differ, sorted.
     pub fn difference(&self, other: &Self) -> Vec<Vec<u8>> {
-        paths::difference(self.entries.iter(), other.entries.iter())
-    }
-
-    fn dated(&self) -> impl Iterator<Item = (&Vec<u8>, (&Entry, Option<&ChangeTime>))> {
-        self.entries.iter().map(|(path, entry)| (path, (entry, self.changed.get(path))))
+        self.entries.difference(&other.entries, Difference::Identity)
     }
 
     /// The paths that somebody touched between this snapshot and a later one of the same tree,
     /// sorted: where the two differ, and where a file was changed and is the same again. Who
     /// read it in between saw something else.
     pub fn touched(&self, later: &Self) -> Vec<Vec<u8>> {
-        paths::difference(self.dated(), later.dated())
+        self.entries.difference(&later.entries, Difference::Change)
     }
 }
 
@@ -150,11 +145,8 @@ fn facts(listing: Listing, state: TreeState) -> GitFacts {
     }
 }
 
-/// What stands at a path, and when it last changed.
-type Dated = (Entry, ChangeTime);
-
 /// Reads what stands at each path, by [`READERS`] threads that take the next path in turn.
-fn read_all(top: BorrowedFd<'_>, paths: &[&[u8]]) -> Result<BTreeMap<Vec<u8>, Dated>, SnapshotError> {
+fn read_all(top: BorrowedFd<'_>, paths: &[&[u8]]) -> Result<BTreeMap<Vec<u8>, Found>, SnapshotError> {
     let next = AtomicUsize::new(0);
     let read_some = || {
         let mut entries = Vec::new();
@@ -181,15 +173,23 @@ fn read_all(top: BorrowedFd<'_>, paths: &[&[u8]]) -> Result<BTreeMap<Vec<u8>, Da
 }
 
 /// What stands at a path; nothing where it is not covered or gone.
-fn read_one(top: BorrowedFd<'_>, path: &[u8]) -> Result<Option<Dated>, SnapshotError> {
+fn read_one(top: BorrowedFd<'_>, path: &[u8]) -> Result<Option<Found>, SnapshotError> {
     if is_our_artifact(path) {
         return Ok(None);
     }
-    let (found, changed) = beneath::read_changed(top, path, u64::MAX).map_err(|source| io_error(path, source))?;
+    let (found, stamp) = beneath::read_stamped(top, path, u64::MAX).map_err(|source| io_error(path, source))?;
     match found {
-        Found::Entry(entry) => Ok(Some((entry, changed))),
-        Found::Directory | Found::Nothing => Ok(None),
-        Found::Unread(_) => Err(SnapshotError::Unstable { path: display_path(path) }),
+        beneath::Found::Entry(entry) => {
+            let kind = match (entry.kind, entry.executable) {
+                (EntryKind::File, false) => Kind::File,
+                (EntryKind::File, true) => Kind::Executable,
+                (EntryKind::Symlink, _) => Kind::Symlink,
+                (EntryKind::Special | EntryKind::Gitlink | EntryKind::Directory, _) => Kind::Special,
+            };
+            Ok(Some(Found { kind, racy: true, sha256: entry.sha256.to_raw(), stamp }))
+        }
+        beneath::Found::Directory | beneath::Found::Nothing => Ok(None),
+        beneath::Found::Unread(_) => Err(SnapshotError::Unstable { path: display_path(path) }),
     }
 }
 

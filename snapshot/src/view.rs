@@ -6,6 +6,7 @@ use std::sync::Arc;
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::{Entry, EntryKind, is_our_artifact};
 
+use crate::entries::{Entries, Overlay};
 use crate::git::GitError;
 use crate::git::helper::IgnoreQuery;
 use crate::layer::{FileContent, LayerEntry, LayerScan};
@@ -43,7 +44,7 @@ struct Laid {
 pub enum Standing {
     /// This stands there.
     Entry(Entry),
-    /// A file of a layer that was too large to be hashed; its length in bytes.
+    /// A file of a layer that was too large to be hashed, or spared; its length in bytes.
     Unhashed(u64),
     /// A layer's directory; what stands below it is known by its own paths.
     Directory,
@@ -66,7 +67,7 @@ impl View {
     pub fn apply(&self, scan: &LayerScan, ignored: &IgnoreQuery) -> Result<Self, GitError> {
         let covered = self.newly_covered(scan, ignored)?;
         let mut next = self.clone();
-        for (path, entry) in &scan.entries {
+        for (path, entry) in scan.entries.iter().filter(|(path, _)| !scan.spares(path)) {
             let keeps_repository = scan.entries.contains_key(&paths::join(path, b".git"));
             next.lay(path, entry, Laid { covered: covered.contains(path.as_slice()), keeps_repository });
         }
@@ -76,8 +77,8 @@ impl View {
     /// The paths of the layer that hold something and that the snapshot covers, or would.
     fn newly_covered<'a>(&self, scan: &'a LayerScan, ignored: &IgnoreQuery) -> Result<BTreeSet<&'a [u8]>, GitError> {
         let holds = |entry: &LayerEntry| !matches!(entry, LayerEntry::Whiteout | LayerEntry::Directory { .. });
-        let leaves: Vec<&[u8]> =
-            scan.entries.iter().filter(|(_, entry)| holds(entry)).map(|(path, _)| path.as_slice()).collect();
+        let read = scan.entries.iter().filter(|(path, entry)| holds(entry) && !scan.spares(path));
+        let leaves: Vec<&[u8]> = read.map(|(path, _)| path.as_slice()).collect();
         let covered = self.covers(&leaves, ignored)?;
         Ok(leaves.into_iter().zip(covered).filter(|(_, covered)| *covered).map(|(path, _)| path).collect())
     }
@@ -89,13 +90,22 @@ impl View {
     /// The git helper could not say which paths are ignored.
     pub(crate) fn covers(&self, asked: &[&[u8]], ignored: &IgnoreQuery) -> Result<Vec<bool>, GitError> {
         let never = |path: &[u8]| is_our_artifact(path) || paths::in_git_dir(path);
+        // A tracked file that is missing is none of the tree, and would be once it is there.
         let known = |path: &[u8]| {
-            self.base.entries.contains_key(path) || self.touched.get(path).is_some_and(|touched| touched.covered)
+            self.base.entries.leaf(path).is_some() || self.touched.get(path).is_some_and(|touched| touched.covered)
         };
         let open: Vec<&[u8]> = asked.iter().copied().filter(|path| !never(path) && !known(path)).collect();
         let mut answers = ignored.ignored(&open)?.into_iter();
         let mut decide = |path: &[u8]| !never(path) && (known(path) || !answers.next().unwrap_or(false));
         Ok(asked.iter().map(|path| decide(path)).collect())
+    }
+
+    /// Whether something covered or tracked stands at or below `path`, or once did in this run.
+    pub(crate) fn covers_below(&self, path: &[u8]) -> bool {
+        self.base.entries.leaf(path).is_some()
+            || self.base.entries.find(path).is_some_and(|at| holds_leaf(&self.base.entries, at))
+            || self.touched.get(path).is_some_and(|touched| touched.covered)
+            || paths::below(&self.touched, path).any(|(_, touched)| touched.covered)
     }
 
     /// Lays one entry of a layer; those above it were laid before.
@@ -146,16 +156,17 @@ impl View {
         }
         match self.base.entries.get(path) {
             _ if self.hides(path) => Standing::Absent,
-            Some(entry) => Standing::Entry(entry.clone()),
+            Some(entry) => Standing::Entry(entry),
             None => Standing::Uncovered,
         }
     }
 
     /// What is known to stand below `path`, directories aside; sorted by path.
     pub(crate) fn known_below(&self, path: &[u8]) -> BTreeMap<Vec<u8>, Standing> {
-        let of_base = paths::below(&self.base.entries, path)
-            .filter(|(path, _)| !self.touched.contains_key(*path) && !self.hides(path))
-            .map(|(path, entry)| (path.clone(), Standing::Entry(entry.clone())));
+        let of_base = self.base.entries.below(path);
+        let of_base = of_base
+            .filter(|(path, _)| !self.touched.contains_key(path) && !self.hides(path))
+            .map(|(path, entry)| (path, Standing::Entry(entry)));
         let of_layers = paths::below(&self.touched, path)
             .filter(|(_, touched)| !matches!(touched.standing, Standing::Absent | Standing::Directory))
             .map(|(path, touched)| (path.clone(), touched.standing.clone()));
@@ -174,27 +185,33 @@ impl View {
         if self.touched.is_empty() {
             return self.base.id.clone();
         }
-        let leaves = self.covered().filter_map(|(path, standing)| Some((path, leaf_of(&standing)?)));
-        SnapshotId::from_root(&merkle::root_of(leaves))
+        let leaf = |touched: &Touched| leaf_of(&touched.standing).filter(|_| touched.covered);
+        let leaves = self.touched.iter().map(|(path, touched)| (path.as_slice(), leaf(touched))).collect();
+        self.base.entries.id_with(&Overlay { leaves, hidden: &self.hidden })
     }
 
     /// The covered paths at which a real snapshot differs from this, sorted.
     pub fn difference(&self, real: &Snapshot) -> Vec<Vec<u8>> {
-        let here: BTreeMap<&[u8], Standing> = self.covered().collect();
-        let there = real.entries.iter().map(|(path, entry)| (path.as_slice(), Standing::Entry(entry.clone())));
+        let here: BTreeMap<Vec<u8>, Standing> = self.covered().collect();
+        let there = real.entries.iter().map(|(path, entry)| (path, Standing::Entry(entry)));
         paths::difference(here.into_iter(), there)
     }
 
     /// What stands at the covered paths; in no order.
-    fn covered(&self) -> impl Iterator<Item = (&[u8], Standing)> {
+    fn covered(&self) -> impl Iterator<Item = (Vec<u8>, Standing)> {
         let of_base =
-            self.base.entries.iter().filter(|(path, _)| !self.touched.contains_key(*path) && !self.hides(path));
-        let of_base = of_base.map(|(path, entry)| (path.as_slice(), Standing::Entry(entry.clone())));
+            self.base.entries.iter().filter(|(path, _)| !self.touched.contains_key(path) && !self.hides(path));
+        let of_base = of_base.map(|(path, entry)| (path, Standing::Entry(entry)));
         let of_layers = self.touched.iter().filter(|(_, touched)| {
             touched.covered && !matches!(touched.standing, Standing::Absent | Standing::Directory)
         });
-        of_base.chain(of_layers.map(|(path, touched)| (path.as_slice(), touched.standing.clone())))
+        of_base.chain(of_layers.map(|(path, touched)| (path.clone(), touched.standing.clone())))
     }
+}
+
+/// Whether anything that is covered or tracked stands below a directory of the snapshot.
+fn holds_leaf(entries: &Entries, directory: usize) -> bool {
+    !entries.leaves_of(directory).is_empty() || entries.children(directory).any(|inner| holds_leaf(entries, inner))
 }
 
 /// What a file, link or special file of a layer is to those above it.
@@ -204,7 +221,9 @@ pub(crate) fn standing_of(entry: &LayerEntry) -> Standing {
         LayerEntry::File { executable, content: FileContent::Sha256(sha256), .. } => {
             hashed(EntryKind::File, *executable, sha256.clone())
         }
-        LayerEntry::File { size, content: FileContent::BeyondBound, .. } => Standing::Unhashed(*size),
+        LayerEntry::File { size, content: FileContent::BeyondBound | FileContent::Spared, .. } => {
+            Standing::Unhashed(*size)
+        }
         LayerEntry::Symlink { target } => hashed(EntryKind::Symlink, false, Sha256Hex::of(target)),
         LayerEntry::Special => hashed(EntryKind::Special, false, Sha256Hex::of(b"")),
         LayerEntry::Whiteout => Standing::Absent,

@@ -53,7 +53,7 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 fn paths(snapshot: &Snapshot) -> Vec<String> {
-    snapshot.entries.keys().map(|path| display_path(path)).collect()
+    snapshot.entries.paths().map(|path| display_path(&path)).collect()
 }
 
 fn tracked_untracked_and_ignored() {
@@ -116,7 +116,7 @@ fn kinds_and_exec_bits() {
     fifo(&repo.at("fifo"));
     chmod(&repo.at("README.md"), 0o755);
     let snapshot = repo.snapshot();
-    let of = |path: &str| &snapshot.entries[path.as_bytes()];
+    let of = |path: &str| snapshot.entries.get(path.as_bytes()).expect("it is covered");
     assert_eq!((of("link").kind, of("fifo").kind), (EntryKind::Symlink, EntryKind::Special));
     assert_eq!(of("link").sha256, proctor_core::digest::Sha256Hex::of(b"/etc/passwd"));
     assert!(of("README.md").executable && !of("src/main.rs").executable);
@@ -126,7 +126,7 @@ fn names_of_any_bytes() {
     let repo = Repo::small();
     repo.write(b"a\nb", "x").write(b"caf\xe9", "x").write(b"\xff/\xfe", "x").commit();
     repo.write(b"new\n\xff", "x").write(b"t\\x", "y");
-    let names: BTreeSet<_> = repo.snapshot().entries.into_keys().collect();
+    let names: BTreeSet<_> = repo.snapshot().entries.paths().collect();
     for name in [&b"a\nb"[..], b"caf\xe9", b"\xff/\xfe", b"new\n\xff", b"t\\x"] {
         assert!(names.contains(name), "{}", display_path(name));
     }
@@ -196,7 +196,7 @@ fn what_a_cache_would_hide() {
     let repo = Repo::small();
     repo.write("target/x", "x");
     let snapshot = repo.snapshot();
-    let first = |directory: &str| snapshot.first_in(&RelPath::new(directory).expect("a path")).map(display_path);
+    let first = |directory: &str| snapshot.first_in(&RelPath::new(directory).expect("a path")).map(|path| display_path(&path));
     assert_eq!((first("target"), first("sr"), first("nothing")), (None, None, None));
     assert_eq!((first("src").as_deref(), first("README.md").as_deref()), (Some("src/main.rs"), Some("README.md")));
     assert_eq!(first(".").as_deref(), Some(".gitignore"));
@@ -241,8 +241,8 @@ fn submodules_are_covered() {
     let repo = with_submodule();
     repo.git(&["config", "submodule.sub.ignore", "all"]);
     let before = repo.snapshot();
-    assert_eq!(before.entries[&b"sub"[..]].kind, EntryKind::Gitlink);
-    assert!(before.entries.contains_key(&b"sub/src/main.rs"[..]));
+    assert_eq!(before.entries.get(b"sub").map(|entry| entry.kind), Some(EntryKind::Gitlink));
+    assert!(before.entries.contains(b"sub/src/main.rs"));
     assert_eq!(before.git.tree, Ok(repo.tree_as_it_stands()));
     repo.write("sub/README.md", "HELLO\n").write("sub/target/x", "ignored by the rules of the submodule");
     assert_eq!(before.difference(&repo.snapshot()), [b"sub/README.md".to_vec()]);
@@ -259,7 +259,7 @@ fn nested_repositories_are_covered() {
     fs::create_dir_all(repo.at("fixture/.git")).expect("creates");
     repo.write("fixture/d", "x");
     let snapshot = repo.snapshot();
-    assert_eq!(snapshot.entries[&b"vendor"[..]].kind, EntryKind::Gitlink);
+    assert_eq!(snapshot.entries.get(b"vendor").map(|entry| entry.kind), Some(EntryKind::Gitlink));
     let expected = [".gitignore", "README.md", "fixture/d", "src/main.rs", "vendor", "vendor/a"];
     assert_eq!(paths(&snapshot), expected);
 }
@@ -280,7 +280,7 @@ fn submodule_without_repository() {
     let repo = with_submodule();
     repo.git(&["submodule", "--quiet", "deinit", "-f", "sub"]);
     let before = repo.snapshot();
-    assert_eq!(before.entries[&b"sub"[..]].kind, EntryKind::Gitlink);
+    assert_eq!(before.entries.get(b"sub").map(|entry| entry.kind), Some(EntryKind::Gitlink));
     repo.write("sub/a.sh", "x").write("sub/a.log", "ignored").write("sub/b/c", "x");
     assert_eq!(before.difference(&repo.snapshot()), [b"sub/a.sh".to_vec(), b"sub/b/c".to_vec()]);
 }

@@ -1,0 +1,152 @@
+//! Making the entries of a tree from its directories, some of them as they were before.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::{Directory, DirectoryLook, Entries, Found, Leaf, Span, order};
+use crate::merkle;
+use crate::paths;
+
+/// One directory of a tree to be made.
+pub(crate) struct Part<'a> {
+    pub(crate) path: Vec<u8>,
+    pub(crate) look: DirectoryLook,
+    pub(crate) leaves: Leaves<'a>,
+}
+
+/// The leaves of a directory.
+pub(crate) enum Leaves<'a> {
+    /// Those of a directory of another tree.
+    Kept { of: &'a Entries, at: usize },
+    /// Others, in any order.
+    New(Vec<NewLeaf>),
+}
+
+/// One leaf of a tree to be made.
+#[derive(Debug, Clone)]
+pub(crate) struct NewLeaf {
+    pub(crate) name: Vec<u8>,
+    pub(crate) tracked: bool,
+    pub(crate) found: Found,
+}
+
+impl Entries {
+    /// The tree of some directories; those above them need not be named.
+    pub(crate) fn assemble(mut parts: Vec<Part<'_>>) -> Self {
+        add_directories_above(&mut parts);
+        parts.sort_by(|left, right| order(&left.path, &right.path));
+        let mut made =
+            Self { names: Vec::new(), directories: Vec::with_capacity(parts.len()), leaves: Vec::new(), covered: 0 };
+        let kept: Vec<Option<(&Self, usize)>> = parts
+            .iter()
+            .map(|part| match part.leaves {
+                Leaves::Kept { of, at } => Some((of, at)),
+                Leaves::New(_) => None,
+            })
+            .collect();
+        for part in parts {
+            made.add(part);
+        }
+        made.find_ends();
+        made.find_digests(&kept);
+        made.covered = made.leaves.iter().filter(|leaf| leaf.merkle().is_some()).count();
+        made
+    }
+
+    /// The tree of some leaves, each with its path.
+    pub(crate) fn of_leaves(leaves: impl IntoIterator<Item = (Vec<u8>, bool, Found)>) -> Self {
+        let mut by_directory: HashMap<Vec<u8>, Vec<NewLeaf>> = HashMap::new();
+        for (path, tracked, found) in leaves {
+            let (directory, name) = paths::split(&path);
+            let leaf = NewLeaf { name: name.to_vec(), tracked, found };
+            match by_directory.get_mut(directory) {
+                Some(leaves) => leaves.push(leaf),
+                None => drop(by_directory.insert(directory.to_vec(), vec![leaf])),
+            }
+        }
+        let part = |(path, leaves)| Part { path, look: DirectoryLook::default(), leaves: Leaves::New(leaves) };
+        Self::assemble(by_directory.into_iter().map(part).collect())
+    }
+
+    fn add(&mut self, part: Part<'_>) {
+        let path = self.remember(&part.path);
+        let first = self.leaves.len();
+        match part.leaves {
+            Leaves::Kept { of, at } => {
+                for leaf in of.leaves_of(at) {
+                    let name = self.remember(of.name_of(leaf));
+                    self.leaves.push(Leaf { name, ..of.leaves[leaf].clone() });
+                }
+            }
+            Leaves::New(mut leaves) => {
+                leaves.sort_by(|left, right| left.name.cmp(&right.name));
+                for leaf in leaves {
+                    let name = self.remember(&leaf.name);
+                    self.leaves.push(Leaf { name, tracked: leaf.tracked, found: leaf.found });
+                }
+            }
+        }
+        let leaves = Span { at: first, len: self.leaves.len() - first };
+        self.directories.push(Directory { path, end: 0, leaves, digest: None, look: part.look });
+    }
+
+    fn remember(&mut self, name: &[u8]) -> Span {
+        let at = self.names.len();
+        self.names.extend_from_slice(name);
+        Span { at, len: name.len() }
+    }
+
+    fn find_ends(&mut self) {
+        let mut open: Vec<usize> = Vec::new();
+        for at in 0..self.directories.len() {
+            while let Some(last) = open.pop_if(|last| !self.lies_in(at, *last)) {
+                self.directories[last].end = at;
+            }
+            open.push(at);
+        }
+        for at in open {
+            self.directories[at].end = self.directories.len();
+        }
+    }
+
+    fn lies_in(&self, at: usize, outer: usize) -> bool {
+        outer == 0 || paths::is_below(self.directory_path(at), self.directory_path(outer))
+    }
+
+    /// Finds the digest of every directory; that of one which was kept with all below it is known.
+    fn find_digests(&mut self, kept: &[Option<(&Self, usize)>]) {
+        let mut is_same = vec![false; kept.len()];
+        for at in (0..kept.len()).rev() {
+            let known = kept[at].filter(|(of, was)| {
+                let children = |entries: &Self, at: usize| -> Vec<usize> {
+                    entries.children(at).map(|child| child - at).collect()
+                };
+                children(self, at) == children(of, *was)
+                    && self.children(at).all(|child| is_same[child] && kept[child].map(|(_, was)| was) == Some(was + child - at))
+            });
+            is_same[at] = known.is_some();
+            self.directories[at].digest = match known {
+                Some((of, was)) => of.directories[was].digest,
+                None => self.digest_of(at),
+            };
+        }
+    }
+
+    fn digest_of(&self, directory: usize) -> Option<[u8; 32]> {
+        let leaves = self.leaves_of(directory);
+        let mut lines: Vec<(&[u8], merkle::Leaf)> =
+            leaves.filter_map(|at| Some((self.name_of(at), self.leaves[at].merkle()?))).collect();
+        lines.extend(self.children(directory).filter_map(|child| {
+            let digest = self.directories[child].digest?;
+            Some((paths::name(self.directory_path(child)), (merkle::DIRECTORY, digest)))
+        }));
+        Some(lines).filter(|lines| !lines.is_empty()).map(|mut lines| merkle::directory_digest(&mut lines))
+    }
+}
+
+fn add_directories_above(parts: &mut Vec<Part<'_>>) {
+    let known: BTreeSet<&[u8]> = parts.iter().map(|part| part.path.as_slice()).collect();
+    let above = known.iter().flat_map(|path| paths::ancestors(path)).chain([&b""[..]]);
+    let missing: BTreeSet<Vec<u8>> = above.filter(|path| !known.contains(path)).map(<[u8]>::to_vec).collect();
+    let empty = |path| Part { path, look: DirectoryLook::default(), leaves: Leaves::New(Vec::new()) };
+    parts.extend(missing.into_iter().map(empty));
+}

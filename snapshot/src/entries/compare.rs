@@ -1,0 +1,94 @@
+//! Where two trees differ.
+
+use std::collections::BTreeSet;
+
+use super::{Entries, Kind, Leaf};
+use crate::paths;
+
+/// What counts as a difference.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Difference {
+    /// Another kind, exec bit or content.
+    Identity,
+    /// That, or a file that was changed and is the same again.
+    Change,
+}
+
+impl Entries {
+    /// The covered paths at which the two differ, sorted.
+    pub(crate) fn difference(&self, other: &Self, what: Difference) -> Vec<Vec<u8>> {
+        let mut comparison = Comparison { left: self, right: other, what, found: BTreeSet::new() };
+        comparison.directories(Some(0), Some(0), b"");
+        comparison.found.into_iter().collect()
+    }
+}
+
+struct Comparison<'a> {
+    left: &'a Entries,
+    right: &'a Entries,
+    what: Difference,
+    found: BTreeSet<Vec<u8>>,
+}
+
+impl Comparison<'_> {
+    fn directories(&mut self, left: Option<usize>, right: Option<usize>, path: &[u8]) {
+        let (a, b) = (self.left, self.right);
+        let digest = |entries: &Entries, at: Option<usize>| at.and_then(|at| entries.directories[at].digest);
+        if self.what == Difference::Identity && digest(a, left) == digest(b, right) {
+            return;
+        }
+        let leaves = |entries: &Entries, at: Option<usize>| at.map_or(0..0, |at| entries.leaves_of(at));
+        let in_left = leaves(a, left).map(|at| (a.name_of(at), at));
+        let in_right = leaves(b, right).map(|at| (b.name_of(at), at));
+        for (name, left, right) in merge(in_left, in_right) {
+            let differs = match (left.map(|at| &a.leaves[at]), right.map(|at| &b.leaves[at])) {
+                (Some(left), Some(right)) => self.differ(left, right),
+                (only, other) => only.or(other).is_some_and(|leaf| leaf.merkle().is_some()),
+            };
+            if differs {
+                self.found.insert(paths::join(path, name));
+            }
+        }
+        let children = |entries: &Entries, at: Option<usize>| -> Vec<usize> {
+            at.map(|at| entries.children(at).collect()).unwrap_or_default()
+        };
+        let in_left = children(a, left).into_iter().map(|at| (a.directory_path(at), at));
+        let in_right = children(b, right).into_iter().map(|at| (b.directory_path(at), at));
+        for (path, left, right) in merge_by(in_left, in_right, super::order) {
+            self.directories(left, right, path);
+        }
+    }
+
+    fn differ(&self, left: &Leaf, right: &Leaf) -> bool {
+        let dated = |leaf: &Leaf| !matches!(leaf.found.kind, Kind::Gitlink);
+        let changed = left.found.stamp.ctime != right.found.stamp.ctime && dated(left) && left.merkle().is_some();
+        left.merkle() != right.merkle() || (self.what == Difference::Change && changed)
+    }
+}
+
+/// Pairs what two sorted lists have under the same name.
+fn merge<'a>(
+    left: impl Iterator<Item = (&'a [u8], usize)>,
+    right: impl Iterator<Item = (&'a [u8], usize)>,
+) -> impl Iterator<Item = (&'a [u8], Option<usize>, Option<usize>)> {
+    merge_by(left, right, <[u8]>::cmp)
+}
+
+fn merge_by<'a>(
+    left: impl Iterator<Item = (&'a [u8], usize)>,
+    right: impl Iterator<Item = (&'a [u8], usize)>,
+    order: fn(&[u8], &[u8]) -> std::cmp::Ordering,
+) -> impl Iterator<Item = (&'a [u8], Option<usize>, Option<usize>)> {
+    let (mut left, mut right) = (left.peekable(), right.peekable());
+    std::iter::from_fn(move || {
+        let order = match (left.peek(), right.peek()) {
+            (None, None) => return None,
+            (Some(_), None) => std::cmp::Ordering::Less,
+            (None, Some(_)) => std::cmp::Ordering::Greater,
+            (Some((left, _)), Some((right, _))) => order(left, right),
+        };
+        let (left, right) = (left.next_if(|_| order.is_le()), right.next_if(|_| order.is_ge()));
+        let name = left.or(right)?.0;
+        Some((name, left.map(|(_, at)| at), right.map(|(_, at)| at)))
+    })
+}

@@ -1,0 +1,95 @@
+//! The identity of a tree with changes laid over it. The cost grows with the changes, the depth at
+//! which they lie and the size of the directories on the way, and not with the tree.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use proctor_core::digest::SnapshotId;
+
+use super::{Entries, id_of};
+use crate::merkle;
+use crate::paths;
+
+/// Changes to a tree.
+pub(crate) struct Overlay<'a> {
+    /// What stands at a path now; nothing where it is not covered any more.
+    pub(crate) leaves: BTreeMap<&'a [u8], Option<merkle::Leaf>>,
+    /// The paths at and below which nothing of the tree underneath is left.
+    pub(crate) hidden: &'a BTreeSet<Vec<u8>>,
+}
+
+impl Entries {
+    /// The identity with changes laid over it.
+    pub(crate) fn id_with(&self, overlay: &Overlay<'_>) -> SnapshotId {
+        id_of(self.digest_with(Some(0), b"", overlay))
+    }
+
+    fn digest_with(&self, base: Option<usize>, path: &[u8], overlay: &Overlay<'_>) -> Option<[u8; 32]> {
+        let base = base.filter(|_| !overlay.hidden.contains(path));
+        if !overlay.reaches(path) {
+            return base.and_then(|at| self.directories[at].digest);
+        }
+        let mut names: BTreeMap<&[u8], merkle::Leaf> = base.map(|at| self.merkle_leaves(at)).unwrap_or_default();
+        names.retain(|name, _| !overlay.hidden.contains(&paths::join(path, name)));
+        let mut children: BTreeMap<&[u8], Option<usize>> = base
+            .into_iter()
+            .flat_map(|at| self.children(at))
+            .map(|child| (paths::name(self.directory_path(child)), Some(child)))
+            .collect();
+        for (name, change) in overlay.changes_in(path) {
+            match change {
+                Change::Leaf(Some(leaf)) => drop(names.insert(name, leaf)),
+                Change::Leaf(None) => drop(names.remove(name)),
+                Change::Below => drop(children.entry(name).or_insert(None)),
+            }
+        }
+        let mut lines: Vec<(&[u8], merkle::Leaf)> = names.into_iter().collect();
+        for (name, child) in children {
+            let digest = self.digest_with(child, &paths::join(path, name), overlay);
+            lines.extend(digest.map(|digest| (name, (merkle::DIRECTORY, digest))));
+        }
+        Some(lines).filter(|lines| !lines.is_empty()).map(|mut lines| merkle::directory_digest(&mut lines))
+    }
+
+    fn merkle_leaves(&self, directory: usize) -> BTreeMap<&[u8], merkle::Leaf> {
+        let leaves = self.leaves_of(directory);
+        leaves.filter_map(|at| Some((self.name_of(at), self.leaves[at].merkle()?))).collect()
+    }
+}
+
+/// One change as a directory sees it.
+enum Change {
+    Leaf(Option<merkle::Leaf>),
+    /// Something changes below a directory of that name.
+    Below,
+}
+
+impl<'a> Overlay<'a> {
+    /// Whether anything changes below `directory`.
+    fn reaches(&self, directory: &[u8]) -> bool {
+        if directory.is_empty() {
+            return !self.leaves.is_empty() || !self.hidden.is_empty();
+        }
+        let (from, to) = paths::range_below(directory);
+        self.leaves.range::<[u8], _>((Bound::Included(&*from), Bound::Excluded(&*to))).next().is_some()
+            || self.hidden.range(from..to).next().is_some()
+    }
+
+    /// The changes below `directory`, by the names in it.
+    fn changes_in<'b>(&'b self, directory: &[u8]) -> impl Iterator<Item = (&'a [u8], Change)> + use<'a, 'b> {
+        let skip = if directory.is_empty() { 0 } else { directory.len() + 1 };
+        let (from, to) = paths::range_below(directory);
+        let (from, to) = (Bound::Included(&*from), Bound::Excluded(&*to));
+        let range = match directory {
+            b"" => self.leaves.range::<[u8], _>(..),
+            _ => self.leaves.range::<[u8], _>((from, to)),
+        };
+        range.map(move |(path, leaf)| {
+            let rest = &path[skip..];
+            match rest.iter().position(|b| *b == b'/') {
+                Some(end) => (&rest[..end], Change::Below),
+                None => (rest, Change::Leaf(*leaf)),
+            }
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! What holds for every tree: lookups, order and identity are those of a plain map.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+type Plain = BTreeMap<Vec<u8>, (u8, [u8; 32])>;
+
+/// The identity by the words of docs/snapshot.md, one directory at a time.
+fn plain_digest(entries: &Plain, directory: &[u8]) -> Option<[u8; 32]> {
+    let mut lines = BTreeSet::new();
+    for (path, leaf) in entries {
+        let rest = match directory {
+            b"" => path.as_slice(),
+            _ if paths::is_below(path, directory) => &path[directory.len() + 1..],
+            _ => continue,
+        };
+        match rest.iter().position(|b| *b == b'/') {
+            None => lines.insert((rest.to_vec(), leaf.0, leaf.1)),
+            Some(end) => {
+                let inner = paths::join(directory, &rest[..end]);
+                let name = rest[..end].to_vec();
+                plain_digest(entries, &inner).is_some_and(|digest| lines.insert((name, b'd', digest)))
+            }
+        };
+    }
+    let mut bytes = b"proctor-tree-v1\0".to_vec();
+    for (name, tag, sha) in &lines {
+        bytes.extend([&[*tag][..], name, b"\0", sha].concat());
+    }
+    (!lines.is_empty()).then(|| Sha256Hex::of(&bytes).to_raw())
+}
+
+fn kind_of(tag: u8) -> Kind {
+    [Kind::File, Kind::Executable, Kind::Symlink, Kind::Gitlink, Kind::Special]
+        .into_iter()
+        .find(|kind| kind.tag() == Some(tag))
+        .unwrap_or(Kind::Missing)
+}
+
+fn entries_of(plain: &Plain) -> Entries {
+    let found = |leaf: &(u8, [u8; 32])| Found { kind: kind_of(leaf.0), sha256: leaf.1, ..Found::MISSING };
+    Entries::of_leaves(plain.iter().map(|(path, leaf)| (path.clone(), true, found(leaf))))
+}
+
+/// Paths of few names, so that they meet: `a`, `a-`, `a/…`, `a0` are what sorts in odd ways.
+fn a_path() -> impl Strategy<Value = Vec<u8>> {
+    let name = prop::sample::select(vec![&b"a"[..], b"a-", b"a0", b"b", b"\xff", b"-"]);
+    prop::collection::vec(name, 1..4).prop_map(|names| names.join(&b"/"[..]))
+}
+
+fn a_tree() -> impl Strategy<Value = Plain> {
+    let leaf = (prop::sample::select(b"fxlgs?".to_vec()), (0_u8..4).prop_map(|byte| [byte; 32]));
+    prop::collection::btree_map(a_path(), leaf, 0..20)
+}
+
+fn covered(plain: &Plain) -> Plain {
+    plain.iter().filter(|(_, leaf)| leaf.0 != b'?').map(|(path, leaf)| (path.clone(), *leaf)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn it_is_as_a_map(plain in a_tree(), asked in a_path()) {
+        let (entries, covered) = (entries_of(&plain), covered(&plain));
+        prop_assert_eq!(entries.paths().collect::<Vec<_>>(), covered.keys().cloned().collect::<Vec<_>>());
+        prop_assert_eq!(entries.len(), covered.len());
+        prop_assert_eq!(entries.get(&asked).is_some(), covered.contains_key(&asked));
+        let below: Vec<_> = paths::below(&covered, &asked).map(|(path, _)| path.clone()).collect();
+        prop_assert_eq!(entries.below(&asked).map(|(path, _)| path).collect::<Vec<_>>(), below);
+        for (path, leaf) in &covered {
+            prop_assert_eq!(entries.get(path).map(|entry| merkle::leaf(&entry)), Some(*leaf));
+        }
+        prop_assert_eq!(entries.directories[0].digest, plain_digest(&covered, b""));
+    }
+
+    #[test]
+    fn an_overlay_is_as_the_tree_with_its_changes(
+        plain in a_tree(),
+        changes in a_tree(),
+        hidden in prop::collection::btree_set(a_path(), 0..3),
+    ) {
+        let entries = entries_of(&plain);
+        let mut after = covered(&plain);
+        after.retain(|path, _| !hidden.iter().any(|gone| path == gone || paths::is_below(path, gone)));
+        for (path, leaf) in &changes {
+            match leaf.0 {
+                b'?' => drop(after.remove(path)),
+                _ => drop(after.insert(path.clone(), *leaf)),
+            }
+        }
+        let leaves = changes.iter().map(|(path, leaf)| (path.as_slice(), Some(*leaf).filter(|leaf| leaf.0 != b'?')));
+        let overlay = Overlay { leaves: leaves.collect(), hidden: &hidden };
+        prop_assert_eq!(entries.id_with(&overlay), id_of(plain_digest(&after, b"")));
+    }
+
+    #[test]
+    fn differences_are_those_of_maps(left in a_tree(), right in a_tree()) {
+        let expected = paths::difference(covered(&left).into_iter(), covered(&right).into_iter());
+        let (left, right) = (entries_of(&left), entries_of(&right));
+        for what in [Difference::Identity, Difference::Change] {
+            prop_assert_eq!(left.difference(&right, what), expected.clone());
+        }
+        prop_assert_eq!(left == right, expected.is_empty());
+    }
+
+    #[test]
+    fn what_is_kept_keeps_its_digest(plain in a_tree(), also in a_tree()) {
+        let before = entries_of(&plain);
+        let mut parts: Vec<Part<'_>> = (0..before.directories())
+            .map(|at| Part {
+                path: before.directory_path(at).to_vec(),
+                look: DirectoryLook::default(),
+                leaves: Leaves::Kept { of: &before, at },
+            })
+            .collect();
+        prop_assert_eq!(&Entries::assemble(parts), &before);
+        // Some directories come to it, each with one leaf.
+        let mut after = covered(&plain);
+        parts = (0..before.directories())
+            .map(|at| Part {
+                path: before.directory_path(at).to_vec(),
+                look: DirectoryLook::default(),
+                leaves: Leaves::Kept { of: &before, at },
+            })
+            .collect();
+        let new: BTreeSet<Vec<u8>> = also.keys().filter(|path| before.find(path).is_none()).cloned().collect();
+        for path in new {
+            let found = Found { kind: Kind::File, ..Found::MISSING };
+            after.insert(paths::join(&path, b"n"), (b'f', [0; 32]));
+            let leaves = Leaves::New(vec![NewLeaf { name: b"n".to_vec(), tracked: false, found }]);
+            parts.push(Part { path, look: DirectoryLook::default(), leaves });
+        }
+        prop_assert_eq!(Entries::assemble(parts).directories[0].digest, plain_digest(&after, b""));
+    }
+}

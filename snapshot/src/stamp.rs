@@ -1,0 +1,74 @@
+//! What the system says of a file without opening it, and whether that tells of every change.
+
+use rustix::fs::Stat;
+use rustix::time::{ClockId, clock_gettime};
+
+/// A moment of the clock by which file systems set times: seconds and nanoseconds.
+pub(crate) type Moment = (i64, u32);
+
+/// What differs after a file was changed, on a file system that sets `st_ctime` by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Stamp {
+    pub(crate) dev: u64,
+    pub(crate) ino: u64,
+    pub(crate) size: u64,
+    pub(crate) mtime: Moment,
+    /// Nobody but the kernel sets it (inode(7)).
+    pub(crate) ctime: Moment,
+    pub(crate) mode: u32,
+}
+
+impl Stamp {
+    /// That of a file.
+    #[expect(clippy::useless_conversion, reason = "the types of these fields differ by architecture")]
+    pub(crate) fn of(stat: &Stat) -> Self {
+        let moment = |seconds: i64, nanoseconds: i64| (seconds, u32::try_from(nanoseconds).unwrap_or(0));
+        Self {
+            dev: stat.st_dev.into(),
+            ino: stat.st_ino.into(),
+            size: u64::try_from(stat.st_size).unwrap_or(u64::MAX),
+            mtime: moment(stat.st_mtime.into(), i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+            ctime: moment(stat.st_ctime.into(), i64::try_from(stat.st_ctime_nsec).unwrap_or(0)),
+            mode: stat.st_mode.into(),
+        }
+    }
+
+    /// Whether a change after `look` could leave this stamp as it is: the file changed so late
+    /// that the next change may be given the same time.
+    pub(crate) fn is_racy(&self, look: Moment) -> bool {
+        self.ctime > before(look, SLACK) || (self.ctime.1 == 0 && self.ctime.0 + WHOLE_SECONDS > look.0)
+    }
+}
+
+/// How much older than the look a change must be, in nanoseconds: more than any tick of the clock.
+const SLACK: u32 = 20_000_000;
+/// How coarse the times of a file system may be that has no parts of a second, in seconds.
+const WHOLE_SECONDS: i64 = 3;
+
+fn before(moment: Moment, nanoseconds: u32) -> Moment {
+    match moment.1.checked_sub(nanoseconds) {
+        Some(rest) => (moment.0, rest),
+        None => (moment.0 - 1, moment.1 + 1_000_000_000 - nanoseconds),
+    }
+}
+
+/// What the clock of file systems says now. No change from now on is given an earlier time.
+pub(crate) fn now() -> Moment {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_just_now_may_change_again_unseen() {
+        let at = |seconds, nanoseconds| Stamp { ctime: (seconds, nanoseconds), ..Stamp::default() };
+        let look = (100, 10_000_000);
+        assert!(at(100, 10_000_000).is_racy(look) && at(99, 999_999_999).is_racy(look) && at(101, 5).is_racy(look));
+        assert!(!at(99, 980_000_000).is_racy(look) && !at(50, 1).is_racy(look));
+        // Times in whole seconds are rounded down, on some file systems to even ones.
+        assert!(at(98, 0).is_racy(look) && !at(97, 0).is_racy(look));
+    }
+}
