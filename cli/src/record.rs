@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::enforcement::SandboxMode;
 use proctor_core::event::{PlannedOutline, RunEvent};
-use proctor_core::evidence::{CheckEvidence, StepEvidence};
+use proctor_core::evidence::{CheckEvidence, StepEvidence, TreeSource};
 use proctor_core::exec::DoubtRecord;
 use proctor_core::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
 use proctor_core::outcome::Outcome;
@@ -51,6 +51,8 @@ pub(crate) struct Started {
     pub plan_sha256: Sha256Hex,
     /// The tree that is verified.
     pub snapshot: SnapshotId,
+    /// Which tree that is.
+    pub source: TreeSource,
     /// What is done where controls of the sandbox are missing.
     pub sandbox: SandboxMode,
     /// How many toolchain checks there are.
@@ -101,14 +103,24 @@ impl RunRecord {
                 spec_sha256,
                 plan_sha256,
                 snapshot,
+                source,
                 sandbox,
                 checks,
                 skills,
             } => {
                 self.skills = skills.into_iter().map(SkillRecord::planned).collect();
-                let started =
-                    Started { run_id, at, profile, changeset_id, spec_sha256, plan_sha256, snapshot, sandbox, checks };
-                self.started = Some(started);
+                self.started = Some(Started {
+                    run_id,
+                    at,
+                    profile,
+                    changeset_id,
+                    spec_sha256,
+                    plan_sha256,
+                    snapshot,
+                    source,
+                    sandbox,
+                    checks,
+                });
             }
             RunEvent::CheckFinished { check } => self.checks.push(check),
             RunEvent::StepFinished { skill, step } => self.skill(&skill).steps.push(step),

@@ -2,27 +2,32 @@
 //! happens. It decides nothing.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use proctor_core::enforcement::Tolerated;
 use proctor_core::event::RunEvent;
-use proctor_core::evidence::GitIdentity;
+use proctor_core::evidence::{GitIdentity, TreeSource};
 use proctor_core::plan::{PlannedSkill, PlannedStep, RelPath};
 use proctor_core::redact::Redactor;
-use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, RunSpace, StepUser, ToolMount};
-use proctor_snapshot::{GitFacts, IgnoreQuery, Snapshot};
+use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, RunSpace, StepUser, ToolMount, is_hidden};
+use proctor_snapshot::{IgnoreQuery, IgnoredContent, Snapshot};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::environment::{self, Environment, Surroundings};
+use crate::error::EngineError;
 use crate::output::Outputs;
 use crate::record::TreeFacts;
 use crate::repository::Repository;
+use crate::request::EngineConfig;
+use crate::source;
 use crate::stack::Stack;
 use crate::store::StoreError;
+use crate::store::checkouts::Checkout;
 use crate::store::directory::Directory;
+use crate::surroundings::{Look, Toolchains, neighbourhood};
 
 /// The parts that one run shares.
 pub(crate) struct Context {
@@ -37,13 +42,43 @@ pub(crate) struct Context {
     pub(crate) cancel: CancellationToken,
     /// How many commands are still to come, as far as that is known.
     pub(crate) to_come: AtomicUsize,
+    /// What is read of directories that git ignores; set once the plan is known, and all of it before.
+    pub(crate) ignored_content: OnceLock<IgnoredContent>,
+    /// What becomes of the changes of a `read_only: off` step that has passed.
+    pub(crate) changes: Changes,
+}
+
+/// What becomes of the changes of `read_only: off` steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Changes {
+    /// They are applied to the worktree.
+    Applied,
+    /// They stay in their layers, where later steps see them.
+    KeptApart,
 }
 
 /// The tree that is verified.
 pub(crate) struct Tree {
+    /// The directory that holds it: the worktree, or a checkout of ours.
     pub(crate) repository: Repository,
+    /// Where steps see it: at the path of the worktree.
+    pub(crate) seen_at: PathBuf,
+    /// Which tree it is.
+    pub(crate) source: TreeSource,
+    /// Held until the run ends, where it is a commit's.
+    pub(crate) checkout: Option<Checkout>,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) ignored: IgnoreQuery,
+}
+
+/// Where the tree is, on the host and for a step.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// Where a step sees it.
+    pub(crate) repo: PathBuf,
+    /// Where it lies, where that is elsewhere.
+    pub(crate) checkout: Option<PathBuf>,
+    pub(crate) git: GitDirs,
 }
 
 /// What a step sees beside the tree.
@@ -57,20 +92,57 @@ pub(crate) struct Sight {
     pub(crate) tolerated: Tolerated,
 }
 
+/// An empty directory of ours, shown in place of directories that hold credentials.
+const EMPTY_DIR: &str = "empty";
+/// The name of the user that a step sees itself as.
+const STEP_USER: &str = "step";
+
 impl Sight {
+    /// What is seen beside the tree of `repo`.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub(crate) fn of(
+        config: &EngineConfig,
+        launcher: &Launcher,
+        state: &Directory,
+        state_path: &Path,
+        repo: &Path,
+        tolerated: Tolerated,
+    ) -> Result<Self, EngineError> {
+        let hide: Vec<PathBuf> = neighbourhood(repo).into_iter().collect();
+        state.ensure(EMPTY_DIR, 0o755)?;
+        let found = Toolchains::find(&Look {
+            home: &config.home,
+            operator: &config.operator,
+            caller: &config.caller_env,
+            kept: [repo, state_path],
+            empty: &state_path.join(EMPTY_DIR),
+            is_hidden: &|path| is_hidden(path, launcher.host(), &hide),
+        });
+        Ok(Self {
+            surroundings: Surroundings {
+                home: config.home.display().to_string(),
+                path: found.path,
+                user: STEP_USER.to_owned(),
+                toolchain: found.env,
+                caller: config.caller_env.clone(),
+            },
+            home: config.home.clone(),
+            tolerated,
+            hide,
+            tools: found.mounts,
+        })
+    }
+
     /// The policy of one step: plain data, the same for the run and for `explain`.
-    pub(crate) fn policy(
-        &self,
-        repo: PathBuf,
-        git: GitDirs,
-        step: &PlannedStep,
-        caches: Vec<CacheMount>,
-    ) -> (Policy, Environment) {
+    pub(crate) fn policy(&self, place: Place, step: &PlannedStep, caches: Vec<CacheMount>) -> (Policy, Environment) {
         let environment = environment::build(step, &self.surroundings);
         let env = environment.iter().map(|(name, (value, _))| (name.clone(), value.clone())).collect();
+        let Place { repo, checkout, git } = place;
         let policy = Policy {
             repo,
-            checkout: None,
+            checkout,
             git,
             workdir: step.workdir.clone(),
             argv: step.cmd.clone(),
@@ -87,21 +159,26 @@ impl Sight {
     }
 }
 
-/// Where git's data lies, for the sandbox.
-pub(crate) fn git_dirs(facts: &GitFacts) -> GitDirs {
-    let worktree_git = facts.worktree.join(".git");
-    let common = (facts.common_dir != worktree_git).then(|| facts.common_dir.clone());
-    GitDirs { worktree_git: Some(worktree_git), common }
-}
-
 impl Tree {
+    /// Where the tree is for a step.
+    fn place(&self) -> Place {
+        let repo = self.seen_at.clone();
+        match &self.checkout {
+            None => Place { repo, checkout: None, git: source::git_dirs(&self.snapshot.git) },
+            Some(checkout) => {
+                let git = source::git_dirs_of_checkout(&repo, checkout);
+                Place { repo, checkout: Some(checkout.tree.clone()), git }
+            }
+        }
+    }
+
     /// The tree, for the record.
     pub(crate) fn record(&self) -> TreeFacts {
         let git = &self.snapshot.git;
         let (head_commit, branch) = (git.head_commit.clone(), git.branch.clone());
         let (tree, no_tree) = (git.tree.clone().ok(), git.tree.clone().err());
         let git = GitIdentity { head_commit, branch, tree, no_tree, dirty: git.dirty };
-        TreeFacts { snapshot: self.snapshot.id.clone(), git }
+        TreeFacts { snapshot: self.snapshot.id.clone(), git, source: self.source.clone() }
     }
 }
 
@@ -144,8 +221,7 @@ impl Context {
     /// A cache directory cannot be made.
     pub(crate) fn policy(&self, skill: &PlannedSkill, step: &PlannedStep) -> Result<(Policy, Environment), StoreError> {
         let caches = self.caches.mounts(&skill.caches)?;
-        let git = git_dirs(&self.tree.snapshot.git);
-        Ok(self.sight.policy(self.tree.repository.path().to_path_buf(), git, step, caches))
+        Ok(self.sight.policy(self.tree.place(), step, caches))
     }
 }
 

@@ -3,45 +3,51 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::{SandboxMode, Tolerated};
 use proctor_core::event::{PlannedOutline, RunEvent};
+use proctor_core::gate::GateAnswer;
 use proctor_core::names::{ProfileName, StepName};
 use proctor_core::plan::{Limit, Network, Plan, PlannedSkill, PlannedStep};
 use proctor_core::redact::Redactor;
-use proctor_core::spec::{self, Resolved, Spec};
+use proctor_core::spec::{Resolved, Spec};
 use proctor_core::verdict::{self, Doubt};
 use proctor_sandbox::{
     CacheMount, DoctorReport, Host, HostConfig, Launcher, RepoFacts, RunSpace, RunSpaceConfig, StepUser, files_of,
-    is_hidden, setup_ops,
+    setup_ops,
 };
+use proctor_snapshot::protocol::NamedCommit;
 use proctor_snapshot::{GitHelper, IgnoreQuery, Snapshot};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::context::{Caches, Context, Sight, Tree, cache_source, git_dirs};
-use crate::environment::Surroundings;
+use crate::context::{Caches, Changes, Context, Place, Sight, Tree, cache_source};
 use crate::error::{EngineError, Missing};
 use crate::finish::{self, Observed};
+use crate::gate::{Gate, GateRequest};
+use crate::git_program::SandboxedGit;
 use crate::output::Outputs;
 use crate::probe::{Circumstances, Probe};
 use crate::record::{self, RunFacts, Span};
 use crate::repository::Repository;
-use crate::request::{EngineConfig, ExecReport, ExecRequest, Preview, RunReport, RunRequest, StepReport};
+use crate::request::{
+    ChangesWanted, EngineConfig, ExecReport, ExecRequest, Preview, RunReport, RunRequest, RunSource, StepReport,
+};
 use crate::session::Session;
 use crate::skill::SkillRun;
+use crate::source::{Keeping, Source, git_dirs};
 use crate::spec_file::SpecFile;
+use crate::store::checkouts::{CACHES, Checkout};
 use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
 use crate::store::objects::Objects;
 use crate::store::retention;
-use crate::surroundings::{Look, Toolchains, neighbourhood};
 use crate::{checks, dispatch, guards};
 
 /// The engine: one per process.
@@ -55,12 +61,10 @@ pub struct Engine {
     clock: Clock,
 }
 
+/// How many commits one range may hold: each is a run.
+pub const MAX_RANGE: usize = 256;
 /// How many bytes the layers of one run may hold where the plan sets no bound.
 const UNBOUNDED_DISK: u64 = 64 << 30;
-/// An empty directory of ours, shown in place of directories that hold credentials.
-const EMPTY_DIR: &str = "empty";
-/// The name of the user that a step sees itself as.
-const STEP_USER: &str = "step";
 
 impl Engine {
     /// Prepares the state directory and the thread that starts processes.
@@ -76,7 +80,13 @@ impl Engine {
         let state_path = host.state_dir().to_path_buf();
         let state = Directory::open(&state_path)?;
         let launcher = Arc::new(Launcher::start(host)?);
-        let helper = GitHelper::new(config.helpers.git.clone());
+        let git = SandboxedGit {
+            launcher: Arc::clone(&launcher),
+            state: state.clone(),
+            state_path: state_path.clone(),
+            config: config.clone(),
+        };
+        let helper = GitHelper::new(config.helpers.git.clone()).with_program(Arc::new(git));
         let redactor = secrets_of(&config.caller_env, &BTreeMap::new());
         Ok(Self { launcher, helper, state, state_path, config, redactor, clock: Clock::system() })
     }
@@ -92,9 +102,7 @@ impl Engine {
     /// # Errors
     /// The profile is not there, or asks for more than the operator allows.
     pub fn resolve(&self, file: &SpecFile, spec: &Spec, profile: &ProfileName) -> Result<Resolved, EngineError> {
-        let cpus = std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(1));
-        spec::resolve(spec, profile, &self.config.operator, file.sha256.clone(), cpus)
-            .map_err(|diagnostics| file.problems(diagnostics))
+        file.resolve(spec, profile, &self.config.operator)
     }
 
     /// Verifies a repository: spec → plan → snapshot → checks → skills → evidence → status.
@@ -111,14 +119,16 @@ impl Engine {
         let began = Instant::now();
         let tolerated = self.tolerated(request.sandbox)?;
         let repository = Repository::open(&request.repo)?;
-        let file = SpecFile::within(&repository)?;
+        let source = self.source(&repository, &request.source).await?;
+        let file = SpecFile::within(&source.repository)?.called_as_in(&source);
         let plan = self.resolve(&file, &file.parse()?.spec, &request.profile)?.plan;
         if isolates(&plan) {
             self.admit(&repository, &tolerated).await?;
         }
         let facts = self.facts(&plan, &request)?;
         let documents = self.documents(&repository, &facts)?;
-        let context = self.context(repository, disk_of(&plan), tolerated, events, cancel).await?;
+        let changes = changes_of(&request);
+        let context = self.context(source, changes, disk_of(&plan), tolerated, events, cancel).await?;
         guards::same_spec(&context.tree.snapshot, &file)?;
         guards::caches_hide_nothing(&context.tree.snapshot, &plan)?;
         context.to_come.store(commands_of(&plan), Ordering::Relaxed);
@@ -166,15 +176,16 @@ impl Engine {
         } else {
             dispatch::run_none(context, plan, "a toolchain check failed").await
         };
-        let changed = finish::look_again(context, &self.helper, finish::applied(&runs)).await;
-        if changed.is_some() {
+        let looked = finish::look_again(context, &self.helper, finish::applied(&runs)).await;
+        if looked.doubt.is_some() {
             runs.iter_mut().for_each(SkillRun::take_back);
         }
         runs.iter_mut().flat_map(|run| &mut run.steps).for_each(|step| self.redactor.clean_step(step));
         let mut observed = Observed::new(facts, &tree, plan, toolchain, runs);
         observed.doubts.extend(doubts);
+        observed.left = looked.tree;
         let above = observed.above(max_tier);
-        for doubt in changed.into_iter().chain(above) {
+        for doubt in looked.doubt.into_iter().chain(above) {
             observed.doubts.extend(emitted(context, Some(doubt)).await);
         }
         observed
@@ -196,7 +207,8 @@ impl Engine {
         let repository = Repository::open(repo)?;
         // Nobody listens: a command's report tells all that its events would.
         let (events, _) = mpsc::channel(1);
-        Ok(Session::new(self.context(repository, disk, tolerated, events, cancel).await?))
+        let source = Source::worktree(repository);
+        Ok(Session::new(self.context(source, Changes::Applied, disk, tolerated, events, cancel).await?))
     }
 
     /// Runs one command exactly as a step would be run: a session with one run.
@@ -209,6 +221,21 @@ impl Engine {
             session.run(&request.step).await?;
         let (stdout, stderr) = (session.kept(&evidence.stdout)?, session.kept(&evidence.stderr)?);
         Ok(ExecReport { evidence, stdout, stderr, verdict, exit_code, tier, tier_reasons, doubts })
+    }
+
+    /// Answers whether a tree is verified. Nothing runs.
+    ///
+    /// # Errors
+    /// As [`Gate::ask`].
+    pub async fn gate(&self, request: GateRequest) -> Result<GateAnswer, EngineError> {
+        let gate = Gate {
+            state_dir: self.state_path.clone(),
+            helper: self.helper.clone(),
+            operator: self.config.operator.clone(),
+            clock: self.clock,
+        };
+        let work = tokio::task::spawn_blocking(move || gate.ask(&request));
+        work.await.map_err(|error| EngineError::Internal(format!("the gate ended badly: {error}")))?
     }
 
     /// Does the whole set-up of a sandbox over `repo` once, and keeps what it showed for the runs to
@@ -272,7 +299,8 @@ impl Engine {
         let source = self.caches_path(&facts.path);
         let caches = skill.caches.iter().map(|at| CacheMount { source: cache_source(&source, at), at: at.clone() });
         let sight = self.sight(&facts.path, self.config.operator.may_miss.clone())?;
-        let (policy, environment) = sight.policy(facts.path, git_dirs(&snapshot.git), step, caches.collect());
+        let place = Place { repo: facts.path, checkout: None, git: git_dirs(&snapshot.git) };
+        let (policy, environment) = sight.policy(place, step, caches.collect());
         let ops = setup_ops(&policy, self.launcher.host(), user);
         Ok(Preview { environment, policy, ops })
     }
@@ -291,47 +319,104 @@ impl Engine {
 
     fn documents(&self, repository: &Repository, facts: &RunFacts) -> Result<Documents, EngineError> {
         Ok(match &facts.changeset {
-            Some(id) => Documents::of_changeset(repository, id)?,
-            None => Documents::of_run(&self.state, &self.state_path, &facts.run_id)?,
+            Some(id) => Documents::of_changeset(&self.state, repository, id)?,
+            None => Documents::of_run(&self.state, &self.state_path, repository, &facts.run_id)?,
         })
+    }
+
+    /// The commits that a revision or a range of `repo` names, oldest first.
+    ///
+    /// # Errors
+    /// It names none, something else, or more than [`MAX_RANGE`].
+    pub async fn resolve_revision(&self, repo: &Path, revision: &str) -> Result<Vec<NamedCommit>, EngineError> {
+        let repository = Repository::open(repo)?;
+        let (helper, revision) = (self.helper.clone(), revision.to_owned());
+        let work = tokio::task::spawn_blocking(move || helper.resolve(repository.path(), &revision, MAX_RANGE));
+        let resolved =
+            work.await.map_err(|error| EngineError::Internal(format!("looking it up ended badly: {error}")))?;
+        Ok(resolved?)
+    }
+
+    /// The tree that is verified; a commit's is checked out where that is to be done.
+    async fn source(&self, repository: &Repository, asked: &RunSource) -> Result<Source, EngineError> {
+        let (repository, asked, helper) = (repository.clone(), asked.clone(), self.helper.clone());
+        let (state, state_path) = (self.state.clone(), self.state_path.clone());
+        let work = tokio::task::spawn_blocking(move || {
+            let key = repo_key(repository.path());
+            let keeping = Keeping { helper: &helper, state: &state, state_path: &state_path, key };
+            Source::open(&repository, &asked, &keeping)
+        });
+        work.await.map_err(|error| EngineError::Internal(format!("the checkout ended badly: {error}")))?
     }
 
     /// The tree, the place for layers, and what steps see.
     async fn context(
         &self,
-        repository: Repository,
+        source: Source,
+        changes: Changes,
         disk: Limit,
         tolerated: Tolerated,
         events: mpsc::Sender<RunEvent>,
         cancel: CancellationToken,
     ) -> Result<Arc<Context>, EngineError> {
+        let Source { repository, seen_at, recorded, checkout } = source;
         let path = repository.path().to_path_buf();
-        if self.state_path.starts_with(&path) {
+        if self.state_path.starts_with(&seen_at) {
             return Err(EngineError::StateInRepository(self.state_path.clone()));
         }
         let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
-        let snapshot = Arc::new(self.snapshot(&path).await?);
+        let (checkout, snapshot) = match checkout {
+            Some((checkout, snapshot)) => (Some(checkout), snapshot),
+            None => (None, self.snapshot(&path).await?),
+        };
+        let snapshot = Arc::new(snapshot);
         let disk_bytes = disk.get_or_max().min(UNBOUNDED_DISK);
-        let sight = self.sight(&path, tolerated)?;
-        guards::borrows_nothing_hidden(&snapshot.git.common_dir, &path, self.launcher.host(), &sight)?;
+        let sight = self.sight(&seen_at, tolerated)?;
+        let borrowed = checkout.as_ref().and_then(|checkout| checkout.objects.parent());
+        let common = borrowed.unwrap_or(&snapshot.git.common_dir);
+        guards::borrows_nothing_hidden(common, &path, self.launcher.host(), &sight)?;
         let tolerated = sight.tolerated.clone();
         let space =
             RunSpace::create(&self.launcher, RunSpaceConfig { disk_bytes, inodes: files_of(disk_bytes), tolerated })?;
-        // Nobody but us walks in: what a step makes of its caches, set-uid programs too, is
-        // reached by its mounts alone.
-        let caches = self.state.ensure("caches", 0o700)?.ensure(&repo_key(&path), 0o700)?;
         Ok(Arc::new(Context {
             launcher: Arc::clone(&self.launcher),
             space,
             outputs: Outputs { objects: Objects::open(&self.state)?, redactor: self.redactor.clone() },
-            caches: Caches { directory: caches, path: self.caches_path(&path), user },
+            caches: self.caches(&seen_at, checkout.as_ref(), user)?,
             sight,
-            tree: Tree { ignored: IgnoreQuery::new(self.helper.clone(), path), repository, snapshot },
+            tree: Tree {
+                ignored: IgnoreQuery::new(self.helper.clone(), path),
+                repository,
+                seen_at,
+                source: recorded,
+                checkout,
+                snapshot,
+            },
             clock: self.clock,
             to_come: AtomicUsize::new(0),
+            ignored_content: OnceLock::new(),
             events,
             cancel,
+            changes,
         }))
+    }
+
+    /// Where the caches of the steps are. Those of a commit's tree lie with it and serve no other:
+    /// its files may be older than what another tree's build has left there, and tools that go by
+    /// times would take that for theirs.
+    fn caches(&self, repo: &Path, checkout: Option<&Checkout>, user: StepUser) -> Result<Caches, EngineError> {
+        // Nobody but us walks in: what a step makes of its caches, set-uid programs too, is
+        // reached by its mounts alone.
+        Ok(match checkout {
+            Some(checkout) => {
+                let directory = checkout.directory.ensure(CACHES, 0o700)?;
+                Caches { directory, path: checkout.caches_path(), user }
+            }
+            None => {
+                let directory = self.state.ensure("caches", 0o700)?.ensure(&repo_key(repo), 0o700)?;
+                Caches { directory, path: self.caches_path(repo), user }
+            }
+        })
     }
 
     async fn snapshot(&self, repo: &Path) -> Result<Snapshot, EngineError> {
@@ -347,29 +432,7 @@ impl Engine {
     }
 
     fn sight(&self, repo: &Path, tolerated: Tolerated) -> Result<Sight, EngineError> {
-        let hide: Vec<PathBuf> = neighbourhood(repo).into_iter().collect();
-        self.state.ensure(EMPTY_DIR, 0o755)?;
-        let found = Toolchains::find(&Look {
-            home: &self.config.home,
-            operator: &self.config.operator,
-            caller: &self.config.caller_env,
-            kept: [repo, &self.state_path],
-            empty: &self.state_path.join(EMPTY_DIR),
-            is_hidden: &|path| is_hidden(path, self.launcher.host(), &hide),
-        });
-        Ok(Sight {
-            surroundings: Surroundings {
-                home: self.config.home.display().to_string(),
-                path: found.path,
-                user: STEP_USER.to_owned(),
-                toolchain: found.env,
-                caller: self.config.caller_env.clone(),
-            },
-            home: self.config.home.clone(),
-            tolerated,
-            hide,
-            tools: found.mounts,
-        })
+        Sight::of(&self.config, &self.launcher, &self.state, &self.state_path, repo, tolerated)
     }
 }
 
@@ -379,7 +442,15 @@ fn secrets_of(caller: &BTreeMap<String, String>, given: &BTreeMap<String, String
     Redactor::of(variables, |path| Path::new(path).exists())
 }
 
-/// The name of a repository's directory of caches.
+/// A commit's tree is never changed, and who wants a patch wants nothing else.
+fn changes_of(request: &RunRequest) -> Changes {
+    match (&request.source, request.changes) {
+        (RunSource::Worktree, ChangesWanted::Applied) => Changes::Applied,
+        _ => Changes::KeptApart,
+    }
+}
+
+/// The name of a repository's directory of caches, and of checkouts.
 fn repo_key(repo: &Path) -> String {
     use std::os::unix::ffi::OsStrExt as _;
     Sha256Hex::of(repo.as_os_str().as_bytes()).as_str()[..32].to_owned()
@@ -413,6 +484,7 @@ fn started(context: &Context, plan: &Plan, facts: &RunFacts) -> RunEvent {
         spec_sha256: plan.spec_sha256.clone(),
         plan_sha256: facts.plan_sha256.clone(),
         snapshot: context.tree.snapshot.id.clone(),
+        source: context.tree.source.clone(),
         sandbox: facts.sandbox,
         checks: u32::try_from(plan.toolchain.len()).unwrap_or(u32::MAX),
         skills: plan
@@ -445,6 +517,7 @@ fn report(observed: &Observed, facts: &RunFacts, documents: &Documents) -> RunRe
         run_id: facts.run_id.clone(),
         evidence_dir: documents.path().to_path_buf(),
         doubts: observed.doubts.clone(),
+        patch: None,
     }
 }
 

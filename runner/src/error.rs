@@ -190,7 +190,7 @@ impl EngineError {
             | Self::StateInRepository(_)
             | Self::BestEffortForbidden
             | Self::CacheHidesTree { .. } => EXIT_USAGE,
-            Self::Git(GitError::NotARepository { .. })
+            Self::Git(GitError::NotARepository { .. } | GitError::Revision { .. } | GitError::Submodule { .. })
             | Self::Snapshot(SnapshotError::Git(GitError::NotARepository { .. })) => EXIT_USAGE,
             Self::Store(StoreError::NoChangeset { .. } | StoreError::Symlink { .. } | StoreError::Status { .. }) => {
                 EXIT_USAGE

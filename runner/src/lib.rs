@@ -13,6 +13,8 @@ mod engine;
 pub mod environment;
 mod error;
 mod finish;
+mod gate;
+mod git_program;
 mod guards;
 mod output;
 mod probe;
@@ -22,6 +24,7 @@ mod request;
 mod schedule;
 mod session;
 mod skill;
+mod source;
 mod spec_file;
 mod stack;
 mod step;
@@ -33,10 +36,15 @@ pub mod timing;
 mod toolchain;
 
 pub use clock::Clock;
-pub use engine::Engine;
+pub use engine::{Engine, MAX_RANGE};
 pub use error::{EngineError, SpecProblems};
+pub use gate::{Gate, GateRequest};
 pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp, claim_signals};
-pub use request::{EngineConfig, ExecReport, ExecRequest, Helpers, Preview, RunReport, RunRequest, StepReport};
+pub use proctor_snapshot::protocol::NamedCommit;
+pub use request::{
+    ChangesWanted, EngineConfig, ExecReport, ExecRequest, Helpers, Patch, Preview, RunReport, RunRequest, RunSource,
+    StepReport,
+};
 pub use session::Session;
 pub use spec_file::SpecFile;
 pub use store::StoreError;

@@ -9,7 +9,7 @@ use proctor_core::drift::StepDrift;
 use proctor_core::enforcement::{Enforcement, SandboxMode};
 use proctor_core::evidence::{
     CheckEvidence, DriftEvidence, GitIdentity, Measured, Resources, SkillEvidence, StepEvidence, StreamEvidence,
-    Summary, ToolchainEvidence, TrackedDrift, VERSION, fold_steps, seal,
+    Summary, ToolchainEvidence, TrackedDrift, TreeSource, VERSION, fold_steps, seal,
 };
 use proctor_core::names::{ChangesetId, RunId};
 use proctor_core::outcome::{Outcome, StartFault, Termination};
@@ -37,6 +37,8 @@ pub(crate) struct TreeFacts {
     pub snapshot: SnapshotId,
     /// What git says of it.
     pub git: GitIdentity,
+    /// Which tree it is.
+    pub source: TreeSource,
 }
 
 /// When something began and ended, RFC 3339.
@@ -134,6 +136,7 @@ pub(crate) fn skill(
         repo_snapshot_before: snapshots.before,
         repo_snapshot_after: snapshots.after,
         repo_git: tree.git.clone(),
+        source: tree.source.clone(),
         tracked_drift: tracked_drift(skill, &steps),
         spec_sha256: plan.spec_sha256.clone(),
         plan_sha256: run.plan_sha256.clone(),
@@ -173,6 +176,7 @@ pub(crate) fn toolchain(
         plan_sha256: run.plan_sha256.clone(),
         repo_snapshot: tree.snapshot.clone(),
         repo_git: tree.git.clone(),
+        source: tree.source.clone(),
         checks,
         summary: folded,
         measured: Measured { run_id: run.run_id.clone(), started_at: span.started_at, finished_at: span.finished_at },

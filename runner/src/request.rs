@@ -43,6 +43,8 @@ pub struct Helpers {
 pub struct RunRequest {
     /// The top of the repository's work tree.
     pub repo: PathBuf,
+    /// Which tree is verified.
+    pub source: RunSource,
     /// The profile.
     pub profile: ProfileName,
     /// The changeset that gets the evidence; without one it goes to the state directory.
@@ -53,6 +55,31 @@ pub struct RunRequest {
     pub sandbox: SandboxMode,
     /// Whether no further skill starts after the first that does not pass.
     pub fail_fast: bool,
+    /// What becomes of the changes that steps make.
+    pub changes: ChangesWanted,
+}
+
+/// Which tree a run verifies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunSource {
+    /// The worktree as it is.
+    Worktree,
+    /// The tree of a commit, apart from the worktree.
+    Commit {
+        /// Its id, in full, as [`Engine::resolve_revision`](crate::Engine::resolve_revision) gives it.
+        id: String,
+        /// Whether submodules are checked out too.
+        submodules: bool,
+    },
+}
+
+/// What becomes of the changes that steps make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangesWanted {
+    /// Those of `read_only: off` steps are applied to the worktree, where that is what is verified.
+    Applied,
+    /// All of them are answered as one patch, and nothing is applied.
+    AsPatch,
 }
 
 /// What a run came to; its evidence is durable by now.
@@ -70,6 +97,17 @@ pub struct RunReport {
     pub evidence_dir: PathBuf,
     /// Why there is no honest answer, or none in part.
     pub doubts: Vec<(Doubt, String)>,
+    /// What its steps changed, where that was wanted as a patch.
+    pub patch: Option<Patch>,
+}
+
+/// What the steps of a run changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Patch {
+    /// As `git apply` takes it; empty where they changed nothing.
+    Made(Vec<u8>),
+    /// Why it cannot be written.
+    Refused(String),
 }
 
 /// One command that is run by itself.

@@ -6,12 +6,15 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use proctor_core::digest::Sha256Hex;
-use proctor_core::spec::{self, Reading};
+use proctor_core::evidence::TreeSource;
+use proctor_core::names::ProfileName;
+use proctor_core::spec::{self, Operator, Reading, Resolved, Spec};
 use proctor_snapshot::{Links, open_beneath};
 use rustix::fs::{self, Mode, OFlags};
 
 use crate::error::{EngineError, SpecProblems};
 use crate::repository::Repository;
+use crate::source::Source;
 
 /// The spec as it stands in its file.
 #[derive(Debug, Clone)]
@@ -57,6 +60,14 @@ impl SpecFile {
         }
     }
 
+    /// The same file, under the name that git has for it where the tree is a commit's.
+    pub(crate) fn called_as_in(self, source: &Source) -> Self {
+        match &source.recorded {
+            TreeSource::Worktree => self,
+            TreeSource::Rev { commit, .. } => Self { path: format!("{commit}:{}", spec::PATH).into(), ..self },
+        }
+    }
+
     /// A device or a fifo would answer for ever, or never.
     fn read(path: PathBuf, file: &File) -> Result<Self, EngineError> {
         let mut bytes = Vec::new();
@@ -78,6 +89,21 @@ impl SpecFile {
     /// Everything that is wrong with it.
     pub fn parse(&self) -> Result<Reading, EngineError> {
         spec::read(&self.bytes).map_err(|diagnostics| self.problems(diagnostics))
+    }
+
+    /// Resolves a profile of what is written in it, under an operator, for this machine.
+    ///
+    /// # Errors
+    /// The profile is not there, or asks for more than the operator allows.
+    pub(crate) fn resolve(
+        &self,
+        spec: &Spec,
+        profile: &ProfileName,
+        operator: &Operator,
+    ) -> Result<Resolved, EngineError> {
+        let cpus = std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(1));
+        spec::resolve(spec, profile, operator, self.sha256.clone(), cpus)
+            .map_err(|diagnostics| self.problems(diagnostics))
     }
 
     /// Problems of this spec.

@@ -13,10 +13,10 @@ use proctor_core::plan::{PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::verdict::Doubt;
 use proctor_sandbox::helper::seal::method_on;
 use proctor_sandbox::{Layer, Open, SandboxError, Sealed};
-use proctor_snapshot::{ApplyInput, DriftInput, ScanBounds, apply_back, find_drift, scan_layer};
+use proctor_snapshot::{ApplyInput, DriftInput, ScanBounds, Spare, apply_back, find_drift, scan_layer_sparing};
 
 use crate::attempt::{self, AttemptReport};
-use crate::context::Context;
+use crate::context::{Changes, Context};
 use crate::error::one_line;
 use crate::record::{self, millis};
 use crate::stack::{Stack, Stacked};
@@ -233,10 +233,11 @@ async fn read_layer(
 ) -> Result<(Arc<Stacked>, StepDrift), String> {
     let (context, stack) = (Arc::clone(context), stack.clone());
     let (caches, mode) = (skill.caches.clone(), step.read_only);
-    let bounds = ScanBounds::default();
+    let content = context.ignored_content.get().copied().unwrap_or_default();
     let is_empty = holds_nothing(&layer);
     let work = move || {
-        let scan = scan_layer(layer.upper(), bounds).map_err(|error| one_line(&error))?;
+        let spare = Spare { view: stack.view(), ignored: &context.tree.ignored, content };
+        let scan = scan_layer_sparing(layer.upper(), ScanBounds::default(), spare).map_err(|error| one_line(&error))?;
         let drift = find_drift(DriftInput {
             view: stack.view(),
             scan: &scan,
@@ -276,6 +277,9 @@ async fn apply(
     let (ReadOnly::Off, Outcome::Passed, Some(layer)) = (step.read_only, tried.outcome, tried.layer.clone()) else {
         return vec![];
     };
+    if context.changes == Changes::KeptApart {
+        return vec![];
+    }
     let (context, stack, caches) = (Arc::clone(context), stack.clone(), skill.caches.clone());
     let work = tokio::task::spawn_blocking(move || {
         let upper: BorrowedFd<'_> = layer.layer.upper();

@@ -3,6 +3,8 @@
 //! Everything is relative to directory fds that were opened without following a symlink, so
 //! that nobody can lead a write of ours elsewhere.
 
+pub(crate) mod attestations;
+pub(crate) mod checkouts;
 pub(crate) mod directory;
 pub(crate) mod documents;
 pub(crate) mod objects;

@@ -4,6 +4,7 @@
 //! it, the test is counted as ignored and its name says why.
 
 mod apply;
+mod checkout;
 mod drift;
 mod layer;
 mod overlay;
@@ -28,7 +29,9 @@ type Case = (&'static str, Need, fn());
 
 fn main() {
     let arguments = Arguments::from_args();
-    let cases = [snapshot::CASES, layer::CASES, view::CASES, overlay::CASES, drift::CASES, apply::CASES].concat();
+    let cases =
+        [snapshot::CASES, layer::CASES, view::CASES, overlay::CASES, drift::CASES, apply::CASES, checkout::CASES]
+            .concat();
     let trials = cases.into_iter().map(trial).collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

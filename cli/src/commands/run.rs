@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proctor_core::event::RunEvent;
-use proctor_runner::{Engine, RunReport, RunRequest};
+use proctor_runner::{ChangesWanted, Engine, RunReport, RunRequest, RunSource};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -37,6 +37,8 @@ pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) ->
         max_tier: args.max_tier,
         sandbox: args.sandbox.sandbox,
         fail_fast: args.fail_fast,
+        source: RunSource::Worktree,
+        changes: ChangesWanted::Applied,
     };
     let cancel = CancellationToken::new();
     let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
@@ -185,6 +187,7 @@ mod tests {
             run_id: RunId::new("r1").expect("a run id"),
             evidence_dir: "/x".into(),
             doubts: Vec::new(),
+            patch: None,
         }
     }
 

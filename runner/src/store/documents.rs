@@ -3,22 +3,34 @@
 
 use std::path::{Path, PathBuf};
 
+use proctor_core::attestation::{Attestation, Subject};
 use proctor_core::digest::Sha256Hex;
-use proctor_core::names::{ChangesetId, RunId};
+use proctor_core::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::status::{self, LastRun};
 
 use super::StoreError;
+use super::attestations::Attestations;
 use super::directory::Directory;
 use crate::repository::Repository;
 
-const STATUS: &str = "05-status.json";
-const VERIFY: &str = "verify";
+pub(crate) const STATUS: &str = "05-status.json";
+pub(crate) const VERIFY: &str = "verify";
+/// The directory of the runs without a changeset, below the state directory.
+pub(crate) const RUNS: &str = "runs";
 
 /// The place of one run's documents.
 #[derive(Debug)]
 pub(crate) struct Documents {
     root: Directory,
     path: PathBuf,
+    attestations: Attestations,
+    repository: String,
+    changeset: Option<ChangesetId>,
+}
+
+/// Where the documents of a changeset lie, below the repository.
+pub(crate) fn changeset_path(id: &ChangesetId) -> String {
+    format!("changes/{id}")
 }
 
 impl Documents {
@@ -27,8 +39,12 @@ impl Documents {
     /// # Errors
     /// It is not there, its path leads through a symlink, another run holds it, or its status
     /// file could not be updated without loss.
-    pub(crate) fn of_changeset(repository: &Repository, id: &ChangesetId) -> Result<Self, StoreError> {
-        let below = format!("changes/{id}");
+    pub(crate) fn of_changeset(
+        state: &Directory,
+        repository: &Repository,
+        id: &ChangesetId,
+    ) -> Result<Self, StoreError> {
+        let below = changeset_path(id);
         let root = match repository.directory.descend(&below) {
             Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 return Err(StoreError::NoChangeset { path: below });
@@ -38,7 +54,13 @@ impl Documents {
         if !root.try_lock()? {
             return Err(StoreError::Busy { path: below });
         }
-        let documents = Self { root, path: repository.path().join(below) };
+        let documents = Self {
+            root,
+            path: repository.path().join(below),
+            attestations: Attestations::of(state),
+            repository: repository.name(),
+            changeset: Some(id.clone()),
+        };
         documents.check()?;
         Ok(documents)
     }
@@ -47,9 +69,19 @@ impl Documents {
     ///
     /// # Errors
     /// The system refuses.
-    pub(crate) fn of_run(state: &Directory, state_path: &Path, run: &RunId) -> Result<Self, StoreError> {
-        let root = state.ensure("runs", 0o700)?.ensure(run.as_str(), 0o700)?;
-        Ok(Self { root, path: state_path.join("runs").join(run.as_str()) })
+    pub(crate) fn of_run(
+        state: &Directory,
+        state_path: &Path,
+        repository: &Repository,
+        run: &RunId,
+    ) -> Result<Self, StoreError> {
+        Ok(Self {
+            root: state.ensure(RUNS, 0o700)?.ensure(run.as_str(), 0o700)?,
+            path: state_path.join(RUNS).join(run.as_str()),
+            attestations: Attestations::of(state),
+            repository: repository.name(),
+            changeset: None,
+        })
     }
 
     /// Finds out before anything runs what would keep the documents from being written, and
@@ -75,6 +107,21 @@ impl Documents {
     pub(crate) fn write_evidence(&self, file: &str, bytes: &[u8]) -> Result<(String, Sha256Hex), StoreError> {
         self.root.ensure(VERIFY, 0o755)?.write(file, bytes)?;
         Ok((format!("{VERIFY}/{file}"), Sha256Hex::of(bytes)))
+    }
+
+    /// Puts a run on record: in the state directory first, so that no status file tells of a run
+    /// that our own state does not know.
+    ///
+    /// # Errors
+    /// As [`Documents::write_status`]; the status file is as it was then.
+    pub(crate) fn conclude(&self, last_run: &LastRun) -> Result<(), StoreError> {
+        self.attestations.write(&Attestation::new(self.subject(&last_run.profile), last_run.clone()))?;
+        self.write_status(last_run)
+    }
+
+    fn subject(&self, profile: &ProfileName) -> Subject {
+        let (repository, changeset_id) = (self.repository.clone(), self.changeset.clone());
+        Subject { repository, changeset_id, profile: profile.clone() }
     }
 
     /// Writes `verification.last_run` into the status file, everything else kept.
@@ -103,11 +150,7 @@ impl Documents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proctor_core::digest::SnapshotId;
-    use proctor_core::evidence::EvidenceIndex;
-    use proctor_core::names::ProfileName;
-    use proctor_core::tier::Tier;
-    use proctor_core::verdict::Verdict;
+    use crate::test_support::last_run;
     use std::os::unix::fs::symlink;
 
     fn repository(status: Option<&str>) -> tempfile::TempDir {
@@ -120,33 +163,23 @@ mod tests {
         repo
     }
 
-    fn changeset(repo: &Path, id: &ChangesetId) -> Result<Documents, StoreError> {
-        Documents::of_changeset(&Repository::open(repo).expect("opens"), id)
+    fn changeset(state: &tempfile::TempDir, repo: &Path, id: &ChangesetId) -> Result<Documents, StoreError> {
+        let state = Directory::open(state.path()).expect("opens");
+        Documents::of_changeset(&state, &Repository::open(repo).expect("opens"), id)
+    }
+
+    fn state() -> tempfile::TempDir {
+        tempfile::tempdir().expect("temp")
     }
 
     fn id() -> ChangesetId {
         ChangesetId::new("009_x").expect("an id")
     }
 
-    fn last_run() -> LastRun {
-        LastRun {
-            version: status::VERSION,
-            profile: ProfileName::new("pr").expect("a name"),
-            outcome: Verdict::Passed,
-            timestamp: "2026-01-02T03:04:05.678Z".into(),
-            run_id: RunId::new("r1").expect("an id"),
-            tier: Tier::ONE,
-            snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
-            snapshot_after: None,
-            spec_sha256: Sha256Hex::of(b"spec"),
-            evidence: EvidenceIndex::new(),
-        }
-    }
-
     #[test]
     fn evidence_and_status_stand_below_the_changeset() {
         let repo = repository(Some(r#"{"state":"executed"}"#));
-        let documents = changeset(repo.path(), &id()).expect("opens");
+        let documents = changeset(&state(), repo.path(), &id()).expect("opens");
         let (file, sha256) = documents.write_evidence("a.json", b"{}").expect("writes");
         documents.write_status(&last_run()).expect("writes");
         assert_eq!((file.as_str(), sha256), ("verify/a.json", Sha256Hex::of(b"{}")));
@@ -156,24 +189,21 @@ mod tests {
 
     #[test]
     fn what_cannot_be_written_is_known_before_anything_runs() {
-        assert!(matches!(
-            changeset(tempfile::tempdir().expect("temp").path(), &id()),
-            Err(StoreError::NoChangeset { .. })
-        ));
+        assert!(matches!(changeset(&state(), state().path(), &id()), Err(StoreError::NoChangeset { .. })));
         let broken = repository(Some("not json"));
-        assert!(matches!(changeset(broken.path(), &id()), Err(StoreError::Status { .. })));
+        assert!(matches!(changeset(&state(), broken.path(), &id()), Err(StoreError::Status { .. })));
         let led_away = repository(None);
         symlink("/tmp", led_away.path().join("changes/009_x/verify")).expect("links");
-        assert!(matches!(changeset(led_away.path(), &id()), Err(StoreError::Symlink { .. })));
+        assert!(matches!(changeset(&state(), led_away.path(), &id()), Err(StoreError::Symlink { .. })));
     }
 
     #[test]
     fn two_runs_never_write_to_one_changeset() {
         let repo = repository(None);
-        let first = changeset(repo.path(), &id()).expect("opens");
-        assert!(matches!(changeset(repo.path(), &id()), Err(StoreError::Busy { .. })));
+        let first = changeset(&state(), repo.path(), &id()).expect("opens");
+        assert!(matches!(changeset(&state(), repo.path(), &id()), Err(StoreError::Busy { .. })));
         drop(first);
-        changeset(repo.path(), &id()).expect("opens again");
+        changeset(&state(), repo.path(), &id()).expect("opens again");
     }
 
     #[test]
@@ -181,6 +211,19 @@ mod tests {
         let (repo, outside) = (repository(None), tempfile::tempdir().expect("temp"));
         symlink(outside.path(), repo.path().join("changes/linked")).expect("links");
         let linked = ChangesetId::new("linked").expect("an id");
-        assert!(matches!(changeset(repo.path(), &linked), Err(StoreError::Symlink { .. })));
+        assert!(matches!(changeset(&state(), repo.path(), &linked), Err(StoreError::Symlink { .. })));
+    }
+
+    #[test]
+    fn a_run_is_known_before_its_status_tells_of_it() {
+        let (state, repo) = (state(), repository(None));
+        let documents = changeset(&state, repo.path(), &id()).expect("opens");
+        documents.conclude(&last_run()).expect("writes");
+        let records = Attestations::of(&Directory::open(state.path()).expect("opens"));
+        let subject = documents.subject(&last_run().profile);
+        let kept = records.on_tree(&subject, &last_run().snapshot).expect("reads").expect("one");
+        assert_eq!(Attestation::parse(&kept).map(|record| record.last_run), Some(last_run()));
+        let status = std::fs::read(repo.path().join("changes/009_x/05-status.json")).expect("reads");
+        assert_eq!(status::last_run(&status).expect("reads"), Some(last_run()));
     }
 }
