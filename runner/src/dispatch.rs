@@ -52,6 +52,7 @@ struct Refusal {
 /// Runs every skill of `plan` that may run; answers one [`SkillRun`] for each, in their order.
 pub(crate) async fn run(context: &Arc<Context>, plan: &Plan, demands: Demands) -> Vec<SkillRun> {
     let count = plan.skills.len();
+    context.ignored_content.get_or_init(|| Schedule::ignored_content(plan));
     let mut dispatcher = Dispatcher {
         context,
         plan,

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use proctor_core::names::SkillName;
-use proctor_core::plan::{Plan, SkillOrder};
+use proctor_core::plan::{Plan, ReadOnly, SkillOrder};
+use proctor_snapshot::IgnoredContent;
 
 /// One skill's place in the run; numbers are places in the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +32,19 @@ impl Schedule {
             SkillOrder::Graph { parallel } => {
                 Self { slots: graph(plan), parallel: usize::try_from(parallel.max(1)).unwrap_or(usize::MAX) }
             }
+        }
+    }
+
+    /// What must be read of the directories in layers that git ignores.
+    pub(crate) fn ignored_content(plan: &Plan) -> IgnoredContent {
+        let steps = || plan.skills.iter().flat_map(|skill| &skill.steps);
+        let tracks_alone = steps().all(|step| step.read_only == ReadOnly::Tracked);
+        match plan.order {
+            // Some step compares ignored files, or carries them into the worktree.
+            _ if !tracks_alone => IgnoredContent::Hashed,
+            // Skills may touch the same path without knowing of each other.
+            SkillOrder::Graph { .. } => IgnoredContent::Listed,
+            SkillOrder::Sequence => IgnoredContent::Skipped,
         }
     }
 

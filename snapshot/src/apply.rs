@@ -93,7 +93,7 @@ fn changes<'a>(input: &ApplyInput<'a>) -> Result<Changes<'a>, ApplyError> {
         if stays(path, input.caches) || *entry == LayerEntry::Special {
             continue;
         }
-        if matches!(entry, LayerEntry::File { content: FileContent::BeyondBound, .. }) {
+        if matches!(entry, LayerEntry::File { content: FileContent::BeyondBound | FileContent::Spared, .. }) {
             return Err(ApplyError::Refused { path: display_path(path), problem: "it is too large to be checked" });
         }
         if must_write(input, path, entry)? {

@@ -69,7 +69,13 @@ pub enum DriftError {
 pub fn find_drift(input: DriftInput<'_>) -> Result<StepDrift, DriftError> {
     let mut changes = Comparison { input, found: BTreeMap::new() };
     for (path, entry) in &input.scan.entries {
-        changes.compare(path, entry)?;
+        // No mode but strict protects what is ignored, and nothing covered lies there.
+        if input.mode == ReadOnly::Strict || !input.scan.spares(path) {
+            changes.compare(path, entry)?;
+        }
+    }
+    if input.mode == ReadOnly::Strict {
+        changes.count_spared();
     }
     let protected = keep_protected(&input, changes.found)?;
     let omitted = protected.len().saturating_sub(MAX_CHANGES) as u64;
@@ -123,6 +129,13 @@ impl Comparison<'_> {
                 }
                 self.delete_below(path)
             }
+        }
+    }
+
+    /// What was spared cannot be compared, and so counts as changed.
+    fn count_spared(&mut self) {
+        for path in self.input.scan.spared.iter().filter(|path| !is_aside(path, self.input.caches)) {
+            self.found.insert(path.clone(), Pair { before: Standing::Uncovered, after: Standing::Unhashed(0) });
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a step wrote: an overlay's upper directory, read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
@@ -10,13 +10,28 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fgetxattr, flistxattr, openat, re
 use rustix::io::Errno;
 
 use crate::beneath::{self, Hashed};
+use crate::git::GitError;
+use crate::git::helper::IgnoreQuery;
 use crate::paths;
+use crate::view::View;
+
+mod spared;
 
 /// Everything that one layer holds, by path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LayerScan {
     /// The entries, by their bytes; the top directory itself is not among them.
     pub entries: BTreeMap<Vec<u8>, LayerEntry>,
+    /// Directories that git ignores, with all that is in them, and whose content was not hashed:
+    /// of their entries there are names at most. Empty unless the scan was told to spare them.
+    pub spared: BTreeSet<Vec<u8>>,
+}
+
+impl LayerScan {
+    /// Whether `path` lies in a directory that git ignores, whatever its name.
+    pub(crate) fn spares(&self, path: &[u8]) -> bool {
+        !self.spared.is_empty() && paths::ancestors(path).any(|above| self.spared.contains(above))
+    }
 }
 
 /// One entry of a layer.
@@ -54,6 +69,31 @@ pub enum FileContent {
     Sha256(Sha256Hex),
     /// It lies beyond the bound on hashed bytes; it counts as changed.
     BeyondBound,
+    /// It was not looked at: it lies in a directory that was spared.
+    Spared,
+}
+
+/// What is done with a directory of the layer that git ignores as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IgnoredContent {
+    /// It is read like any other: somebody compares or applies ignored files.
+    #[default]
+    Hashed,
+    /// Names alone: somebody asks who touched which path.
+    Listed,
+    /// It is not entered.
+    Skipped,
+}
+
+/// What decides which directories of a layer are spared.
+#[derive(Debug, Clone, Copy)]
+pub struct Spare<'a> {
+    /// The tree before the step. A directory in which it has a covered path is read.
+    pub view: &'a View,
+    /// The ignore rules of the real tree.
+    pub ignored: &'a IgnoreQuery,
+    /// What is done with what they ignore.
+    pub content: IgnoredContent,
 }
 
 /// How much of a layer is read.
@@ -84,6 +124,9 @@ pub enum ScanError {
         /// The system's own words.
         source: std::io::Error,
     },
+    /// The git helper could not say which directories are ignored.
+    #[error(transparent)]
+    Git(#[from] GitError),
     /// An entry has a form that our overlays do not produce.
     #[error(
         "cannot decode `{path}` in the step's layer: it carries `{xattr}`\nhint: this kernel writes layers in a form that we do not read; please report it"
@@ -120,19 +163,44 @@ pub enum ScanError {
     },
 }
 
-/// Reads a sealed layer.
+/// Reads a sealed layer, all of it.
 ///
 /// # Errors
 /// An entry cannot be read or decoded, or there are too many.
 pub fn scan_layer(upper: BorrowedFd<'_>, bounds: ScanBounds) -> Result<LayerScan, ScanError> {
-    let mut scanner = Scanner { bounds, hashed: 0, entries: BTreeMap::new() };
+    scan(upper, bounds, IgnoredContent::Hashed, BTreeSet::new())
+}
+
+/// Reads a sealed layer, sparing directories that git ignores where there is much in them.
+///
+/// # Errors
+/// As [`scan_layer`], or the git helper could not say what is ignored.
+pub fn scan_layer_sparing(
+    upper: BorrowedFd<'_>,
+    bounds: ScanBounds,
+    spare: Spare<'_>,
+) -> Result<LayerScan, ScanError> {
+    let spared = match spare.content {
+        IgnoredContent::Hashed => BTreeSet::new(),
+        IgnoredContent::Listed | IgnoredContent::Skipped => spared::directories(upper, spare)?,
+    };
+    scan(upper, bounds, spare.content, spared)
+}
+
+fn scan(
+    upper: BorrowedFd<'_>,
+    bounds: ScanBounds,
+    content: IgnoredContent,
+    spared: BTreeSet<Vec<u8>>,
+) -> Result<LayerScan, ScanError> {
+    let mut scanner = Scanner { bounds, content, spared, hashed: 0, entries: BTreeMap::new() };
     let top = reopen_directory(upper).map_err(|source| io_error(b".", source))?;
     if decode(top.as_fd(), b".")? {
         // It would hide the whole tree; no kernel makes one.
         return Err(ScanError::CannotDecode { path: ".".into(), xattr: "user.overlay.opaque".into() });
     }
-    scanner.directory(top.as_fd(), b"", 0)?;
-    Ok(LayerScan { entries: scanner.entries })
+    scanner.directory(top.as_fd(), b"", Place { depth: 0, is_spared: false })?;
+    Ok(LayerScan { entries: scanner.entries, spared: scanner.spared })
 }
 
 /// How deep directories may lie in each other; each level takes a descriptor and some stack.
@@ -140,13 +208,22 @@ const MAX_DEPTH: usize = 256;
 
 struct Scanner {
     bounds: ScanBounds,
+    content: IgnoredContent,
+    spared: BTreeSet<Vec<u8>>,
     hashed: u64,
     entries: BTreeMap<Vec<u8>, LayerEntry>,
 }
 
+/// Where the scan is.
+#[derive(Clone, Copy)]
+struct Place {
+    depth: usize,
+    is_spared: bool,
+}
+
 impl Scanner {
-    fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8], depth: usize) -> Result<(), ScanError> {
-        if depth > MAX_DEPTH {
+    fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8], here: Place) -> Result<(), ScanError> {
+        if here.depth > MAX_DEPTH {
             return Err(ScanError::TooDeep { limit: MAX_DEPTH });
         }
         for name in beneath::names_of(dir).map_err(|source| io_error(path, source))? {
@@ -155,7 +232,7 @@ impl Scanner {
                 return Err(ScanError::TooManyEntries { limit: self.bounds.entries });
             }
             let stat = beneath::stat_at(dir, &name).map_err(|source| io_error(&path, source))?;
-            let entry = self.entry(dir, &name, &path, &stat, depth)?;
+            let entry = self.entry(dir, &name, &path, &stat, here)?;
             self.entries.insert(path, entry);
         }
         Ok(())
@@ -167,15 +244,23 @@ impl Scanner {
         name: &[u8],
         path: &[u8],
         stat: &Stat,
-        depth: usize,
+        here: Place,
     ) -> Result<LayerEntry, ScanError> {
         let failed = |source| io_error(path, source);
         match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile if here.is_spared => Ok(LayerEntry::File {
+                executable: beneath::is_executable(stat),
+                size: beneath::size_of(stat),
+                content: FileContent::Spared,
+            }),
             FileType::RegularFile => self.file(dir, name, path, stat),
             FileType::Directory => {
                 let opened = Unlocked::open(dir, name, stat, OFlags::DIRECTORY).map_err(failed)?;
                 let opaque = decode(opened.fd.as_fd(), path)?;
-                self.directory(opened.fd.as_fd(), path, depth + 1)?;
+                let is_spared = here.is_spared || self.spared.contains(path);
+                if !is_spared || self.content == IgnoredContent::Listed {
+                    self.directory(opened.fd.as_fd(), path, Place { depth: here.depth + 1, is_spared })?;
+                }
                 opened.lock().map_err(failed)?;
                 Ok(LayerEntry::Directory { opaque })
             }
@@ -269,16 +354,23 @@ fn decode(fd: BorrowedFd<'_>, path: &[u8]) -> Result<bool, ScanError> {
 }
 
 fn xattr_names(fd: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
-    // 64 KiB is the kernel's own bound on the list.
-    let mut list = vec![0; 64 << 10];
-    match flistxattr(fd, list.as_mut_slice()) {
-        Ok(count) => {
-            let names = list[..count].split(|b| *b == 0);
-            Ok(names.filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+    // Mostly there are none, and a large buffer costs more than the call.
+    let mut few = [0; 512];
+    match flistxattr(fd, few.as_mut_slice()) {
+        Ok(count) => Ok(split_names(&few[..count])),
+        Err(Errno::RANGE) => {
+            // 64 KiB is the kernel's own bound on the list.
+            let mut list = vec![0; 64 << 10];
+            let count = flistxattr(fd, list.as_mut_slice())?;
+            Ok(split_names(&list[..count]))
         }
         Err(Errno::NOTSUP) => Ok(Vec::new()),
         Err(error) => Err(error.into()),
     }
+}
+
+fn split_names(list: &[u8]) -> Vec<Vec<u8>> {
+    list.split(|b| *b == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
 }
 
 fn xattr_value(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<Vec<u8>> {

@@ -3,9 +3,13 @@
 use std::os::fd::AsFd as _;
 
 use proctor_core::digest::Sha256Hex;
-use proctor_snapshot::{FileContent, LayerEntry, ScanBounds, ScanError, scan_layer};
+use proctor_core::plan::ReadOnly::{Strict, Tracked};
+use proctor_snapshot::{
+    FileContent, GitHelper, IgnoreQuery, IgnoredContent, LayerEntry, LayerScan, ScanBounds, ScanError, Spare, View,
+    conflicts, scan_layer, scan_layer_sparing,
+};
 
-use crate::repository::Layer;
+use crate::repository::{Layer, Repo, kinds};
 use crate::{Case, Need};
 
 pub(crate) const CASES: &[Case] = &[
@@ -18,6 +22,9 @@ pub(crate) const CASES: &[Case] = &[
     ("layer: a sparse file beyond the bound is not hashed", Need::Nothing, sparse_file),
     ("layer: the number of entries is bounded", Need::Nothing, too_many),
     ("layer: the depth is bounded", Need::Nothing, too_deep),
+    ("layer: new ignored directories are spared", Need::Nothing, spared),
+    ("layer: where something covered lies nothing is spared", Need::Nothing, not_spared),
+    ("layer: the rules are asked where it pays", Need::Nothing, asked_where_it_pays),
 ];
 
 fn every_kind() {
@@ -106,4 +113,75 @@ fn too_deep() {
     layer.write(format!("{}f", "d/".repeat(260)), "x");
     let error = scan_layer(layer.open().as_fd(), ScanBounds::default()).expect_err("it is refused");
     assert!(matches!(error, ScanError::TooDeep { limit: 256 }), "{error}");
+}
+
+/// A layer with so much in each of these directories that asking pays.
+fn built(directories: &[&str]) -> Layer {
+    let layer = Layer::new();
+    for directory in directories {
+        (0..300).for_each(|n| drop(layer.write(format!("{directory}/deep/{n}"), "x")));
+    }
+    layer
+}
+
+fn sparing(layer: &Layer, view: &View, ignored: &IgnoreQuery, content: IgnoredContent) -> LayerScan {
+    let spare = Spare { view, ignored, content };
+    scan_layer_sparing(layer.open().as_fd(), ScanBounds::default(), spare).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn spared() {
+    let (repo, layer) = (Repo::small(), built(&["target", "pkg/target", "new/dir", "src/x.log"]));
+    layer.write("src/main.rs", "edited\n").chmod("src/x.log/deep", 0);
+    let (view, rules) = (repo.view(), repo.rules());
+    let whole = sparing(&layer, &view, &rules, IgnoredContent::Hashed);
+    assert_eq!(whole, layer.scan());
+    for content in [IgnoredContent::Listed, IgnoredContent::Skipped] {
+        let scan = sparing(&layer, &view, &rules, content);
+        let spared: Vec<_> = scan.spared.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
+        assert_eq!(spared, ["pkg/target", "src/x.log", "target"]);
+        let inside = scan.entries.get(&b"target/deep/7"[..]);
+        let listed = LayerEntry::File { executable: false, size: 1, content: FileContent::Spared };
+        assert_eq!(inside, (content == IgnoredContent::Listed).then_some(&listed));
+        assert_eq!(scan.entries[&b"target"[..]], LayerEntry::Directory { opaque: false });
+        assert!(matches!(&scan.entries[&b"new/dir/deep/7"[..]], LayerEntry::File { content: FileContent::Sha256(_), .. }));
+        let (drift, of_whole) = (repo.drift_of(&layer, &scan, Tracked), repo.drift(&layer, Tracked));
+        assert_eq!(drift, of_whole);
+        let after = |scan| view.apply(scan, &rules).expect("applies").id();
+        assert_eq!(after(&scan), after(&whole));
+        // Nothing that was not read is the same as before.
+        let strict = repo.drift_of(&layer, &scan, Strict);
+        assert!(spared.iter().all(|path| kinds(&strict).contains_key(path.as_str())), "{strict:?}");
+    }
+    let listed = sparing(&layer, &view, &rules, IgnoredContent::Listed);
+    let other = Layer::new();
+    other.write("target/deep/7", "y").write("target/other", "y");
+    assert_eq!(conflicts(&[&listed], &[&other.scan()]), [b"target/deep/7".to_vec()]);
+}
+
+fn not_spared() {
+    let repo = Repo::small();
+    repo.write("target/kept/x", "x").write("gone.log/x", "x").git(&["add", "-f", "target/kept/x", "gone.log/x"]);
+    repo.commit();
+    std::fs::remove_dir_all(repo.at("gone.log")).expect("removes");
+    let layer = built(&["target", "gone.log"]);
+    layer.write("target/kept/x", "y").write("gone.log/x", "x");
+    let (view, rules) = (repo.view(), repo.rules());
+    let scan = sparing(&layer, &view, &rules, IgnoredContent::Skipped);
+    assert_eq!(scan.spared.iter().map(Vec::as_slice).collect::<Vec<_>>(), [&b"gone.log/deep"[..], b"target/deep"]);
+    let drift = repo.drift_of(&layer, &scan, Tracked);
+    assert_eq!(kinds(&drift).into_keys().collect::<Vec<_>>(), ["gone.log/x", "target/kept/x"]);
+}
+
+fn asked_where_it_pays() {
+    let repo = Repo::small();
+    let layer = Layer::new();
+    layer.write("target/x", "x").write("src/main.rs", "y\n");
+    let nobody = IgnoreQuery::new(GitHelper::new("/nonexistent"), &repo.top);
+    let view = repo.view();
+    let scan = sparing(&layer, &view, &nobody, IgnoredContent::Skipped);
+    assert!(scan.spared.is_empty() && scan.entries.contains_key(&b"target/x"[..]));
+    let many = built(&["target"]);
+    let spare = Spare { view: &view, ignored: &nobody, content: IgnoredContent::Skipped };
+    let error = scan_layer_sparing(many.open().as_fd(), ScanBounds::default(), spare).expect_err("nobody answers");
+    assert!(matches!(error, ScanError::Git(_)), "{error}");
 }

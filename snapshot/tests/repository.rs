@@ -175,14 +175,23 @@ impl Repo {
 
     /// The drift of one layer on others.
     pub(crate) fn drift_on(&self, view: &View, layer: &Layer, below: &[&Layer], mode: ReadOnly) -> StepDrift {
+        self.drift_by(view, layer, &layer.scan(), below, mode)
+    }
+
+    /// The drift of one layer on the tree, as a scan shows it.
+    pub(crate) fn drift_of(&self, layer: &Layer, scan: &LayerScan, mode: ReadOnly) -> StepDrift {
+        self.drift_by(&self.view(), layer, scan, &[], mode)
+    }
+
+    fn drift_by(&self, view: &View, layer: &Layer, scan: &LayerScan, below: &[&Layer], mode: ReadOnly) -> StepDrift {
         let (top, upper) = (open(&self.top), layer.open());
         let below: Vec<OwnedFd> = below.iter().map(|layer| layer.open()).collect();
         let below: Vec<BorrowedFd<'_>> = below.iter().map(|fd| fd.as_fd()).collect();
         let caches = [RelPath::new("cache").expect("a path")];
-        let (scan, ignored) = (layer.scan(), self.rules());
+        let ignored = self.rules();
         find_drift(DriftInput {
             view,
-            scan: &scan,
+            scan,
             mode,
             ignored: &ignored,
             repo: top.as_fd(),

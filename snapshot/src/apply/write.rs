@@ -57,7 +57,7 @@ impl Writer<'_> {
                 self.make_room(path)?;
                 self.put_link(path, target)
             }
-            LayerEntry::File { content: FileContent::BeyondBound, .. } | LayerEntry::Special => Ok(()),
+            LayerEntry::File { content: FileContent::BeyondBound | FileContent::Spared, .. } | LayerEntry::Special => Ok(()),
         }
     }
 

@@ -1,0 +1,119 @@
+//! Which directories of a layer need not be read: new ones that git ignores as a whole. A build
+//! may leave a million files in one, of which none is the tree's.
+//!
+//! A directory in which the tree before the step has a covered path is never one of them. The
+//! rules are asked only where there is much to be spared, since asking starts a program.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use rustix::fs::{Dir, FileType, OFlags};
+
+use super::{IgnoredContent, ScanError, Spare, Unlocked, io_error, reopen_directory};
+use crate::beneath;
+use crate::paths;
+
+/// From how many entries on it pays to ask the rules.
+const MUCH: usize = 256;
+/// How many levels of new directories are asked about: what lies deeper in ones that are not ignored
+/// is read like everything else.
+const MAX_ROUNDS: usize = 4;
+/// How many directories are asked about at most; more are read.
+const MAX_ASKED: usize = 10_000;
+
+/// The directories of the layer that are not to be read.
+pub(super) fn directories(upper: BorrowedFd<'_>, spare: Spare<'_>) -> Result<BTreeSet<Vec<u8>>, ScanError> {
+    debug_assert!(spare.content != IgnoredContent::Hashed, "then nothing is spared");
+    let top = reopen_directory(upper).map_err(|source| io_error(b".", source))?;
+    let mut candidates = Vec::new();
+    find_new(top.as_fd(), b"", spare, &mut candidates)?;
+    let mut found = BTreeSet::new();
+    for _ in 0..MAX_ROUNDS {
+        if candidates.is_empty() || candidates.len() > MAX_ASKED || !hold_much(top.as_fd(), &candidates) {
+            break;
+        }
+        let asked: Vec<Vec<u8>> = candidates.iter().map(|path| [path, &b"/"[..]].concat()).collect();
+        let asked: Vec<&[u8]> = asked.iter().map(Vec::as_slice).collect();
+        let ignored = spare.ignored.ignored(&asked)?;
+        let (spared, read): (Vec<_>, Vec<_>) = candidates.into_iter().zip(ignored).partition(|(_, ignored)| *ignored);
+        found.extend(spared.into_iter().map(|(path, _)| path));
+        candidates = read.iter().flat_map(|(path, _)| directories_in(top.as_fd(), path)).collect();
+    }
+    Ok(found)
+}
+
+/// Adds the outermost directories of the layer in which the tree has nothing covered.
+fn find_new(
+    dir: BorrowedFd<'_>,
+    path: &[u8],
+    spare: Spare<'_>,
+    found: &mut Vec<Vec<u8>>,
+) -> Result<(), ScanError> {
+    for name in directory_names(dir).map_err(|source| io_error(path, source))? {
+        let path = paths::join(path, &name);
+        if paths::in_git_dir(&path) {
+            continue;
+        }
+        if !spare.view.covers_below(&path) {
+            found.push(path);
+            continue;
+        }
+        let failed = |source| io_error(&path, source);
+        let stat = beneath::stat_at(dir, &name).map_err(failed)?;
+        let opened = Unlocked::open(dir, &name, &stat, OFlags::DIRECTORY).map_err(failed)?;
+        find_new(opened.fd.as_fd(), &path, spare, found)?;
+        opened.lock().map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The directories in a directory of the layer; none where we cannot look into it, since then it is
+/// read like everything else.
+fn directories_in(top: BorrowedFd<'_>, path: &[u8]) -> Vec<Vec<u8>> {
+    let opened = beneath::open(top, path, OFlags::RDONLY | OFlags::DIRECTORY);
+    let names = opened.and_then(|dir| directory_names(dir.as_fd())).unwrap_or_default();
+    let inner = names.into_iter().filter(|name| name != b".git");
+    inner.map(|name| paths::join(path, &name)).collect()
+}
+
+/// The names of the directories in an open directory.
+fn directory_names(dir: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        let is_directory = match entry.file_type() {
+            FileType::Directory => true,
+            FileType::Unknown => FileType::from_raw_mode(beneath::stat_at(dir, name)?.st_mode).is_dir(),
+            _ => false,
+        };
+        if is_directory && name != b"." && name != b".." {
+            names.push(name.to_vec());
+        }
+    }
+    Ok(names)
+}
+
+/// Whether so much lies in the directories that asking pays.
+fn hold_much(top: BorrowedFd<'_>, directories: &[Vec<u8>]) -> bool {
+    let mut pending = directories.to_vec();
+    let mut count = pending.len();
+    while let Some(path) = pending.pop() {
+        if count >= MUCH {
+            return true;
+        }
+        let Ok(dir) = beneath::open(top, &path, OFlags::RDONLY | OFlags::DIRECTORY) else { continue };
+        let Ok(entries) = Dir::read_from(&dir) else { continue };
+        for entry in entries.flatten().take(MUCH) {
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                count += 1;
+                if entry.file_type() == FileType::Directory {
+                    pending.push(paths::join(&path, name));
+                }
+            }
+        }
+    }
+    count >= MUCH
+}
