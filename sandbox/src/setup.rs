@@ -311,9 +311,7 @@ pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
     }
     ops.extend([
         SetupOp::StartCommand,
-        SetupOp::NewSession,
         SetupOp::ResourceLimits,
-        SetupOp::CloseFds,
         SetupOp::AwaitTree,
         // By path: a directory that was open before lies below the overlay.
         SetupOp::Workdir { path: frame.repo.join(policy.workdir.as_str()).components().collect() },
@@ -457,6 +455,9 @@ fn beside(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
         SetupOp::AwaitMounted,
         SetupOp::MaskKernelFiles { fresh_sys: frame.network == Network::Deny },
         SetupOp::MakeOverlay { repo: frame.repo.clone() },
+        SetupOp::NewSession,
+        // While `/dev` is the step's.
+        SetupOp::CloseFds,
         // After the last of its directories is there.
         SetupOp::DrawWall { writable },
     ]);
@@ -619,17 +620,13 @@ impl SetupOp {
             | Self::AwaitMounted
             | Self::MaskKernelFiles { .. }
             | Self::MakeOverlay { .. } => Stage::Beside,
-            Self::DrawWall { .. } => Stage::Waiting,
+            Self::NewSession | Self::CloseFds | Self::DrawWall { .. } => Stage::Waiting,
             Self::Overlay { .. } | Self::Attach { inside: Inside::Repo { .. }, .. } | Self::StartCommand => {
                 Stage::Claim
             }
-            Self::NewSession
-            | Self::ResourceLimits
-            | Self::Landlock { .. }
-            | Self::CloseFds
-            | Self::AwaitTree
-            | Self::Workdir { .. }
-            | Self::Exec => Stage::Command,
+            Self::ResourceLimits | Self::Landlock { .. } | Self::AwaitTree | Self::Workdir { .. } | Self::Exec => {
+                Stage::Command
+            }
             _ => Stage::Outer,
         }
     }
@@ -862,14 +859,14 @@ make the hiding directories read-only
 wait until /proc and /sys are mounted
 mask what /proc and /sys show of the host
 make the overlay of /home/u/src/r, the layers below and the step's own
+start a new session
+close every descriptor but the standard three
 draw a second wall around what may be written
 put the overlay at /home/u/src/r
 mount what was taken at /home/u/src/r/target
 mount what was taken at /home/u/src/r/.git
 start the command's process
-start a new session
 set the resource limits
-close every descriptor but the standard three
 wait until the tree is in place
 change to /home/u/src/r/sub
 draw it around /home/u/src/r too, and build it

@@ -43,6 +43,8 @@ fn wait(prepared: &mut Prepared<'_>) -> Result<Claim, Failure> {
     let request = prepared.request;
     for op in request.ops.iter().filter(|op| op.stage() == Stage::Waiting) {
         let done = match op {
+            SetupOp::NewSession => new_session(&mut prepared.enforcement),
+            SetupOp::CloseFds => close_fds(&mut prepared.enforcement),
             SetupOp::DrawWall { writable } => draw(prepared, writable),
             other => Err(Failure::internal(format_args!("`{other}` needs the command"))),
         };
@@ -92,9 +94,7 @@ impl Becoming<'_> {
 
     fn apply(&mut self, op: &SetupOp) -> Result<(), Failure> {
         match op {
-            SetupOp::NewSession => new_session(&mut self.enforcement),
             SetupOp::ResourceLimits => limit(self.prepared, self.claim, &mut self.enforcement),
-            SetupOp::CloseFds => close_fds(&mut self.enforcement),
             SetupOp::AwaitTree => self.await_tree(),
             SetupOp::Workdir { path } => change_to(path, &self.prepared.request.frame.repo),
             SetupOp::Landlock { repo } => restrict(self.prepared, repo, self.wall.take(), &mut self.enforcement),
