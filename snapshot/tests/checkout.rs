@@ -12,24 +12,24 @@ use crate::repository::{Repo, helper, run_program};
 use crate::{Case, Need};
 
 pub(crate) const CASES: &[Case] = &[
-    ("a_revision_is_what_git_says_it_is", Need::Nothing, revisions),
-    ("what_is_no_commit_is_refused_by_name", Need::Nothing, no_commits),
-    ("a_name_of_two_things_is_ambiguous", Need::Nothing, ambiguous),
-    ("a_range_is_oldest_first_and_bounded", Need::Nothing, ranges),
-    ("a_checkout_is_the_commits_tree", Need::Nothing, same_tree),
-    ("git_works_in_a_checkout", Need::Nothing, git_works),
-    ("refs_are_brought_up_to_date", Need::Nothing, refreshed),
-    ("blobs_are_written_as_they_are", Need::Nothing, raw_blobs),
-    ("trees_that_lead_elsewhere_are_refused", Need::Nothing, hostile_names),
-    ("names_that_are_git_to_some_system_are_refused", Need::Nothing, git_names),
-    ("a_tree_bomb_is_refused", Need::Nothing, bomb),
-    ("a_hundred_thousand_levels_are_refused", Need::Nothing, deep),
-    ("a_name_that_stands_twice_is_refused", Need::Nothing, twice),
-    ("an_object_that_is_not_what_its_mode_says_is_refused", Need::Nothing, wrong_kind),
-    ("a_directory_that_is_not_empty_is_refused", Need::Nothing, not_empty),
-    ("submodules_are_empty_unless_asked_for", Need::Nothing, submodules),
-    ("a_submodule_that_is_not_here_is_named", Need::Nothing, missing_submodule),
-    ("a_linked_worktree_has_checkouts_too", Need::Nothing, linked_worktree),
+    ("checkout::a_revision_is_what_git_says_it_is", Need::Nothing, revisions),
+    ("checkout::what_is_no_commit_is_refused_by_name", Need::Nothing, no_commits),
+    ("checkout::a_name_of_two_things_is_ambiguous", Need::Nothing, ambiguous),
+    ("checkout::a_range_is_oldest_first_and_bounded", Need::Nothing, ranges),
+    ("checkout::a_checkout_is_the_commits_tree", Need::Nothing, same_tree),
+    ("checkout::git_works_in_a_checkout", Need::Nothing, git_works),
+    ("checkout::refs_are_brought_up_to_date", Need::Nothing, refreshed),
+    ("checkout::blobs_are_written_as_they_are", Need::Nothing, raw_blobs),
+    ("checkout::trees_that_lead_elsewhere_are_refused", Need::Nothing, hostile_names),
+    ("checkout::names_that_are_git_to_some_system_are_refused", Need::Nothing, git_names),
+    ("checkout::a_tree_bomb_is_refused", Need::Nothing, bomb),
+    ("checkout::a_hundred_thousand_levels_are_refused", Need::Nothing, deep),
+    ("checkout::a_name_that_stands_twice_is_refused", Need::Nothing, twice),
+    ("checkout::an_object_that_is_not_what_its_mode_says_is_refused", Need::Nothing, wrong_kind),
+    ("checkout::a_directory_that_is_not_empty_is_refused", Need::Nothing, not_empty),
+    ("checkout::submodules_are_empty_unless_asked_for", Need::Nothing, submodules),
+    ("checkout::a_submodule_that_is_not_here_is_named", Need::Nothing, missing_submodule),
+    ("checkout::a_linked_worktree_has_checkouts_too", Need::Nothing, linked_worktree),
 ];
 
 /// A directory for a checkout.
@@ -40,12 +40,12 @@ impl Place {
         Self(TempDir::new().expect("a temporary directory"))
     }
 
-    fn into(&self) -> PathBuf {
+    fn dir(&self) -> PathBuf {
         self.0.path().canonicalize().expect("it is there")
     }
 
     fn tree(&self) -> PathBuf {
-        self.into().join("tree")
+        self.dir().join("tree")
     }
 
     fn git(&self, args: &[&str]) -> String {
@@ -57,14 +57,14 @@ impl Place {
 
 fn check_out(repo: &Repo, commit: &str) -> (Place, CheckedOut) {
     let place = Place::new();
-    let checked_out = helper().check_out(&repo.top, commit, &place.into(), false).unwrap_or_else(|e| panic!("{e}"));
+    let checked_out = helper().check_out(&repo.top, commit, &place.dir(), false).unwrap_or_else(|e| panic!("{e}"));
     (place, checked_out)
 }
 
 fn refusal(repo: &Repo, commit: &str) -> String {
     let place = Place::new();
-    let error = helper().check_out(&repo.top, commit, &place.into(), false).expect_err("it is refused");
-    assert!(!place.into().join("../escaped").exists());
+    let error = helper().check_out(&repo.top, commit, &place.dir(), false).expect_err("it is refused");
+    assert!(!place.dir().join("../escaped").exists());
     error.to_string()
 }
 
@@ -163,7 +163,7 @@ fn same_tree() {
     assert_eq!(checked_out.tree, repo.git(&["rev-parse", "HEAD^{tree}"]));
     let snapshot = Snapshot::take(&place.tree(), &helper()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(snapshot.id, clean.id);
-    assert_eq!(snapshot.git.tree.as_deref(), Some(&*checked_out.tree));
+    assert_eq!(snapshot.git.tree, Ok(checked_out.tree));
     assert_eq!(snapshot.git.head_commit.as_deref(), Some(&*commit));
     assert_eq!(snapshot.git.branch, None);
     assert_eq!(fs::read(repo.at(".git/index")).expect("reads"), before);
@@ -189,7 +189,7 @@ fn refreshed() {
     let (place, _) = check_out(&repo, &commit);
     repo.git(&["tag", "v9"]);
     assert!(!place.git(&["tag"]).contains("v9"));
-    helper().refresh(&repo.top, &commit, &place.into()).unwrap_or_else(|error| panic!("{error}"));
+    helper().refresh(&repo.top, &commit, &place.dir()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(place.git(&["describe", "--tags"]), "v9");
     assert_eq!(place.git(&["status", "--porcelain"]), "");
 }
@@ -326,11 +326,11 @@ fn wrong_kind() {
 fn not_empty() {
     let repo = Repo::small();
     let place = Place::new();
-    crate::repository::put(&place.into().join("x"), b"");
+    crate::repository::put(&place.dir().join("x"), b"");
     let commit = repo.git(&["rev-parse", "HEAD"]);
-    let error = helper().check_out(&repo.top, &commit, &place.into(), false).expect_err("refused").to_string();
+    let error = helper().check_out(&repo.top, &commit, &place.dir(), false).expect_err("refused").to_string();
     assert!(error.contains("not empty"), "{error}");
-    let link = place.into().join("link");
+    let link = place.dir().join("link");
     std::os::unix::fs::symlink(repo.room.path(), &link).expect("a link");
     assert!(helper().check_out(&repo.top, &commit, &link, false).is_err());
 }
@@ -350,7 +350,7 @@ fn submodules() {
     assert_eq!(fs::read_dir(place.tree().join("sub")).expect("a directory").count(), 0);
     assert_eq!(place.git(&["status", "--porcelain"]), "");
     let place = Place::new();
-    let checked_out = helper().check_out(&outer.top, &commit, &place.into(), true).unwrap_or_else(|e| panic!("{e}"));
+    let checked_out = helper().check_out(&outer.top, &commit, &place.dir(), true).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(checked_out.tree, outer.git(&["rev-parse", "HEAD^{tree}"]));
     assert_eq!(place.git(&["status", "--porcelain"]), "");
     assert_eq!(place.git(&["-C", "sub", "rev-parse", "HEAD"]), inner.git(&["rev-parse", "HEAD"]));
@@ -366,7 +366,7 @@ fn missing_submodule() {
     fs::remove_dir_all(outer.at(".git/modules")).expect("removes");
     fs::remove_dir_all(outer.at("sub")).expect("removes");
     let place = Place::new();
-    let error = helper().check_out(&outer.top, &commit, &place.into(), true).expect_err("refused").to_string();
+    let error = helper().check_out(&outer.top, &commit, &place.dir(), true).expect_err("refused").to_string();
     assert!(error.contains("submodule `sub`") && error.contains("git submodule update"), "{error}");
 }
 
@@ -376,7 +376,7 @@ fn linked_worktree() {
     repo.git(&["worktree", "add", "-q", linked.to_str().expect("text"), "other"]);
     let place = Place::new();
     let id = &helper().resolve(&linked, "HEAD", 1).unwrap_or_else(|e| panic!("{e}"))[0].id;
-    let checked_out = helper().check_out(&linked, id, &place.into(), false).unwrap_or_else(|e| panic!("{e}"));
+    let checked_out = helper().check_out(&linked, id, &place.dir(), false).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(checked_out.objects, Path::new(&repo.top).join(".git/objects"));
     assert_eq!(place.git(&["rev-parse", "HEAD"]), repo.git(&["rev-parse", "other"]));
     assert!(place.tree().as_os_str().as_bytes().ends_with(b"/tree"));
