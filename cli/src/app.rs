@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{Cli, Command, Format, RunFormat};
 use crate::caller::Caller;
-use crate::commands::{doctor, exec, explain, plan, run, tools, validate};
+use crate::commands::{doctor, exec, explain, gate, plan, run, tools, validate};
 use crate::error::CliError;
 use crate::interrupt;
 use crate::screen::Screen;
@@ -52,6 +52,7 @@ fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u
         Command::Validate(args) => validate::validate(args, caller, screen),
         Command::Plan(args) => plan::plan(args, caller, screen),
         Command::Explain(args) => explain::explain(args, caller, screen),
+        Command::Gate(args) => gate::gate(args, caller, screen),
         Command::Schema(args) => tools::schema(args, screen),
         Command::Completions(args) => Ok(tools::completions(args, screen)),
     }
@@ -86,6 +87,7 @@ fn wants_json(command: &Command) -> bool {
         Command::Plan(args) => args.format == Format::Json,
         Command::Doctor(args) => args.format == Format::Json,
         Command::Exec(args) => args.format == Format::Json,
+        Command::Gate(args) => args.format == Format::Json,
         Command::Explain(_) | Command::Schema(_) | Command::Completions(_) => false,
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use proctor_core::enforcement::SandboxMode;
+use proctor_core::gate::MaxAge;
 use proctor_core::names::{BadName, ChangesetId, ProfileName, VarName};
 use proctor_core::plan::{Limit, Network, ReadOnly, RelPath};
 use proctor_core::tier::Tier;
@@ -45,6 +46,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Run one command exactly as a step would run
     Exec(ExecArgs),
+    /// Say whether this very tree is verified already; nothing runs
+    Gate(GateArgs),
     /// Show what this machine can enforce, found by doing it
     Doctor(DoctorArgs),
     /// Print the JSON Schema of a document, or the names of the documents
@@ -234,6 +237,35 @@ pub(crate) struct LimitArgs {
     pub open_files: Option<Limit>,
 }
 
+/// `proctor gate`.
+#[derive(Debug, Args)]
+pub(crate) struct GateArgs {
+    /// The profile that must have passed
+    #[arg(long, value_name = "NAME", default_value = "pr")]
+    pub profile: ProfileName,
+    /// The changeset below `changes/` whose evidence counts [default: that of runs without one]
+    #[arg(long, value_name = "ID")]
+    pub changeset: Option<ChangesetId>,
+    /// The highest effective tier that is accepted; the operator's own stands above it
+    #[arg(long, value_name = "N", default_value = "2", value_parser = tier)]
+    pub max_tier: Tier,
+    /// How long ago the run may have ended, such as `30m` or `7d`, or `unlimited`
+    #[arg(long, value_name = "DURATION", default_value = "24h")]
+    pub max_age: MaxAge,
+    /// Vouch for a run that the state directory does not know, such as one of another machine
+    #[arg(long)]
+    pub accept_unattested: bool,
+    /// How the answer is written to standard output
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    #[command(flatten)]
+    pub repo: RepoArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
 /// `proctor doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
@@ -388,12 +420,22 @@ mod tests {
             &["exec", "--pids", "1KiB", "true"],
             &["exec", "--format", "json", "--raw", "true"],
             &["validate", "a.yaml", "--repo", "."],
+            &["gate", "--max-age", "soon"],
+            &["gate", "--max-age", "-1s"],
+            &["gate", "--max-tier", "0"],
             &["nothing"],
             &[],
         ];
         for words in cases {
             assert_eq!(parse(words).expect_err("refused").exit_code(), 2, "{words:?}");
         }
+    }
+
+    #[test]
+    fn a_gate_that_is_told_nothing_asks_as_everybody_does() {
+        let Command::Gate(gate) = parse(&["gate"]).expect("parses").command else { panic!("gate") };
+        assert_eq!((gate.max_age, gate.max_tier), (MaxAge::default(), Tier::TWO));
+        assert_eq!("unlimited".parse(), Ok(MaxAge::Unlimited));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod explain;
+pub(crate) mod gate;
 pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod tools;

@@ -73,15 +73,24 @@ pub(crate) struct HelperPaths {
 /// # Errors
 /// One of them is in neither place.
 pub(crate) fn helpers(caller: &Caller) -> Result<HelperPaths, CliError> {
+    Ok(HelperPaths { sandbox: find_helper(SANDBOX_HELPER, caller)?, git: find_helper(GIT_HELPER, caller)? })
+}
+
+fn find_helper(name: &str, caller: &Caller) -> Result<PathBuf, CliError> {
     let places = [caller.bin_dir.clone(), caller.bin_dir.join("../libexec/proctor")];
-    let find = |name: &str| {
-        let found = places.iter().map(|place| place.join(name)).find(|path| path.is_file());
-        found.ok_or_else(|| CliError::Environment {
-            message: format!("the helper `{name}` is in neither `{}` nor `{}`", show(&places[0]), show(&places[1])),
-            hint: "install proctor's programs into one directory (`make build` puts them side by side)".to_owned(),
-        })
-    };
-    Ok(HelperPaths { sandbox: find(SANDBOX_HELPER)?, git: find(GIT_HELPER)? })
+    let found = places.iter().map(|place| place.join(name)).find(|path| path.is_file());
+    found.ok_or_else(|| CliError::Environment {
+        message: format!("the helper `{name}` is in neither `{}` nor `{}`", show(&places[0]), show(&places[1])),
+        hint: "install proctor's programs into one directory (`make build` puts them side by side)".to_owned(),
+    })
+}
+
+/// Finds the helper that reads repositories: all that is needed where nothing runs.
+///
+/// # Errors
+/// It is not there.
+pub(crate) fn git_helper(caller: &Caller) -> Result<PathBuf, CliError> {
+    find_helper(GIT_HELPER, caller)
 }
 
 /// Where what outlives a run is kept.

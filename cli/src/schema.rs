@@ -24,6 +24,8 @@ pub(crate) enum SchemaName {
     Run,
     /// `proctor exec --format json`.
     Exec,
+    /// `proctor gate --format json`.
+    Gate,
     /// `verify/<skill>.json`.
     SkillEvidence,
     /// `verify/_toolchain.json`.
@@ -50,6 +52,7 @@ impl SchemaName {
             Self::Event => "event",
             Self::Run => "run",
             Self::Exec => "exec",
+            Self::Gate => "gate",
             Self::SkillEvidence => "skill-evidence",
             Self::ToolchainEvidence => "toolchain-evidence",
             Self::StatusLastRun => "status-last-run",
@@ -69,6 +72,7 @@ impl SchemaName {
             Self::Event => "one line of `run --format jsonl`",
             Self::Run => "what `run --format json` prints",
             Self::Exec => "what `exec --format json` prints",
+            Self::Gate => "what `gate --format json` prints",
             Self::SkillEvidence => "verify/<skill>.json",
             Self::ToolchainEvidence => "verify/_toolchain.json",
             Self::StatusLastRun => "`verification.last_run` in 05-status.json",
@@ -91,6 +95,7 @@ pub(crate) fn text(name: SchemaName) -> Result<String, serde_json::Error> {
         SchemaName::Plan => include_str!("../../schemas/plan.schema.json").to_owned(),
         SchemaName::Event => include_str!("../../schemas/event.schema.json").to_owned(),
         SchemaName::Exec => include_str!("../../schemas/exec.schema.json").to_owned(),
+        SchemaName::Gate => include_str!("../../schemas/gate.schema.json").to_owned(),
         SchemaName::SkillEvidence => include_str!("../../schemas/skill-evidence.schema.json").to_owned(),
         SchemaName::ToolchainEvidence => include_str!("../../schemas/toolchain-evidence.schema.json").to_owned(),
         SchemaName::StatusLastRun => include_str!("../../schemas/status-last-run.schema.json").to_owned(),

@@ -4,6 +4,7 @@
 use std::io::{self, ErrorKind, Write};
 
 use anstream::{AutoStream, ColorChoice};
+use proctor_core::canonical;
 use serde::Serialize;
 
 use crate::args::ColorWhen;
@@ -46,6 +47,12 @@ impl Screen {
         let line = serde_json::to_string(value).map_err(|error| CliError::Internal(error.to_string()))?;
         self.out(&(without_ci_commands(&line) + "\n"));
         Ok(())
+    }
+
+    /// Writes a document of ours as one line of canonical JSON to standard output.
+    pub(crate) fn out_canonical<T: Serialize>(&mut self, document: &T) {
+        let line = String::from_utf8_lossy(&canonical::to_vec(document)).into_owned();
+        self.out(&(without_ci_commands(&line) + "\n"));
     }
 
     /// Writes bytes to standard output.

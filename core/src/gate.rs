@@ -9,6 +9,7 @@ mod finding;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use schemars::JsonSchema;
@@ -29,8 +30,6 @@ use finding::Findings;
 
 /// The version of [`GateAnswer`]'s format.
 pub const VERSION: u32 = 1;
-/// How old a run may be where the caller does not say.
-pub const DEFAULT_MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// How far in the future a run may have ended: the clocks of two machines are never quite one.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(5);
 
@@ -56,6 +55,28 @@ pub enum MaxAge {
     Unlimited,
     /// Up to this.
     Within(Duration),
+}
+
+/// Where the caller does not say: what a snapshot does not cover, such as the tools of the machine,
+/// changes from one day to another.
+impl Default for MaxAge {
+    fn default() -> Self {
+        Self::Within(Duration::from_secs(24 * 60 * 60))
+    }
+}
+
+impl FromStr for MaxAge {
+    type Err = String;
+
+    /// Reads `unlimited`, or a duration such as `90s`, `30m`, `24h`, `7d`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "unlimited" => Ok(Self::Unlimited),
+            text => humantime::parse_duration(text)
+                .map(Self::Within)
+                .map_err(|_| "a duration such as `30m`, `24h` or `7d`, or `unlimited`, is expected".to_owned()),
+        }
+    }
 }
 
 /// What is done with a run that our own state does not know, such as one of another machine.
@@ -206,11 +227,20 @@ fn recorded(facts: &Facts<'_>, findings: &mut Findings) -> Option<LastRun> {
     };
     match read {
         Ok(Some(run)) => return Some(run),
-        Ok(None) => findings.nothing_recorded(),
+        Ok(None) => unrecorded(facts, findings),
         Err(LastRunError::Version(version)) => findings.version_unknown("05-status.json", &version),
         Err(error) => findings.status_unreadable(&error.to_string()),
     }
     None
+}
+
+/// There is no status of ours. We may know of a run all the same.
+fn unrecorded(facts: &Facts<'_>, findings: &mut Findings) {
+    match facts.attestation.as_deref().map(Attestation::parse) {
+        None => findings.nothing_recorded(),
+        Some(None) => findings.record_unreadable(),
+        Some(Some(ours)) => findings.documents_gone(&ours.last_run.run_id),
+    }
 }
 
 fn judge_run(run: &LastRun, demands: &Demands, facts: &Facts<'_>, findings: &mut Findings) {

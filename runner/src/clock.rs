@@ -26,6 +26,12 @@ impl Clock {
         humantime::format_rfc3339_millis((self.0)()).to_string()
     }
 
+    /// Now, in milliseconds since 1970.
+    pub fn now_ms(self) -> u64 {
+        let since = (self.0)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// A run id of this moment: sortable by time, made unique by `random`.
     ///
     /// # Errors
@@ -53,6 +59,7 @@ mod tests {
     fn times_and_ids_have_one_spelling() {
         let clock = Clock::from_fn(fixed);
         assert_eq!(clock.now_text(), "2026-01-02T03:04:05.678Z");
+        assert_eq!(clock.now_ms(), 1_767_323_045_678);
         assert_eq!(clock.run_id(0xab).expect("an id").as_str(), "20260102T030405Z-000000ab");
     }
 }

@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
+use proctor_core::drift::display_path;
 use proctor_sandbox::{RepoFacts, SandboxError};
 
 use crate::store::StoreError;
@@ -31,6 +32,11 @@ impl Repository {
     /// Its canonical path.
     pub(crate) fn path(&self) -> &Path {
         &self.facts.path
+    }
+
+    /// Its path as records of ours name it: bytes that are no text as `\xNN`.
+    pub(crate) fn name(&self) -> String {
+        display_path(self.path().as_os_str().as_encoded_bytes())
     }
 
     /// Whether the path still leads to the directory that was opened. The sandbox and git's

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use proctor_core::digest::Sha256Hex;
-use proctor_core::names::{ProfileName, SkillName, StepName};
+use proctor_core::digest::{Sha256Hex, SnapshotId};
+use proctor_core::evidence::{EvidenceIndex, TreeSource};
+use proctor_core::names::{ProfileName, RunId, SkillName, StepName};
 use proctor_core::plan::{
     Argv, Determinism, Inputs, Limit, Limits, Network, Plan, PlannedSkill, PlannedStep, ReadOnly, RelPath, SkillOrder,
 };
+use proctor_core::status::{self, LastRun};
 use proctor_core::tier::Tier;
+use proctor_core::verdict::Verdict;
 
 /// A step with every field at its plainest.
 pub(crate) fn step(name: &str, argv: &[&str]) -> PlannedStep {
@@ -59,5 +62,22 @@ pub(crate) fn plan(skills: &[(&str, &[&str])]) -> Plan {
         order: if graph { SkillOrder::Graph { parallel: 2 } } else { SkillOrder::Sequence },
         toolchain: vec![],
         skills: skills.iter().map(planned).collect(),
+    }
+}
+
+/// A run that passed and cites nothing.
+pub(crate) fn last_run() -> LastRun {
+    LastRun {
+        version: status::VERSION,
+        profile: ProfileName::new("pr").expect("a name"),
+        outcome: Verdict::Passed,
+        timestamp: "2026-01-02T03:04:05.678Z".into(),
+        run_id: RunId::new("r1").expect("an id"),
+        tier: Tier::ONE,
+        snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
+        snapshot_after: None,
+        source: TreeSource::default(),
+        spec_sha256: Sha256Hex::of(b"spec"),
+        evidence: EvidenceIndex::new(),
     }
 }

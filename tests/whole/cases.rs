@@ -10,6 +10,7 @@ mod degrading;
 mod drift;
 mod environment;
 mod evidence;
+mod gate;
 mod harness;
 mod hiding;
 mod interruption;
@@ -35,7 +36,7 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 30] = [
+    let groups: [&'static [Case]; 31] = [
         adversary::CASES,
         applying::CASES,
         caches::CASES,
@@ -46,6 +47,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         drift::CASES,
         environment::CASES,
         evidence::CASES,
+        gate::CASES,
         harness::CASES,
         hiding::CASES,
         interruption::CASES,

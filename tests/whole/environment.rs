@@ -98,7 +98,7 @@ impl TestEnvironment {
     pub(crate) fn start_through(&self, dir: &Path, wrapper: &[&str], arguments: &[&str]) -> Running {
         let mut command = self.command_through(dir, wrapper);
         command.args(arguments.iter().take(1));
-        if let Some(&("run" | "exec" | "doctor")) = arguments.first() {
+        if let Some(&("run" | "exec" | "doctor" | "gate")) = arguments.first() {
             command.arg("--state-dir").arg(self.state());
         }
         command.args(arguments.iter().skip(1));
@@ -299,6 +299,11 @@ impl<'e> Repo<'e> {
     /// Any other `proctor` command here.
     pub(crate) fn proctor(&self, arguments: &[&str]) -> Finished {
         self.env.proctor_in(&self.path, arguments)
+    }
+
+    /// Starts any other `proctor` command here, whose end and documents the case looks at.
+    pub(crate) fn start_other(&self, arguments: &[&str]) -> Running {
+        self.env.start_in(&self.path, arguments)
     }
 
     /// The directory of the changeset of the tests.

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::{SkillEvidence, ToolchainEvidence};
 use proctor_core::exec::ExecRecord;
+use proctor_core::gate::GateAnswer;
 use proctor_core::plan::Plan;
 use proctor_core::status::LastRun;
 use schemars::JsonSchema;
@@ -27,7 +28,7 @@ struct Document {
     schema: fn() -> Value,
 }
 
-const DOCUMENTS: [Document; 9] = [
+const DOCUMENTS: [Document; 10] = [
     Document { name: "spec", title: "spec/verification.yaml", schema: proctor_core::spec::schema },
     Document { name: "operator", title: "proctord.toml", schema: proctor_core::spec::operator_schema },
     Document { name: "plan", title: "A plan: spec × profile, every default applied", schema: written::<Plan> },
@@ -45,6 +46,7 @@ const DOCUMENTS: [Document; 9] = [
     Document { name: "status", title: "changes/<id>/05-status.json", schema: status },
     Document { name: "event", title: "One line of `proctor run --format jsonl`", schema: written::<RunEvent> },
     Document { name: "exec", title: "What `proctor exec --format json` prints", schema: written::<ExecRecord> },
+    Document { name: "gate", title: "What `proctor gate --format json` prints", schema: written::<GateAnswer> },
 ];
 
 /// Writes every schema.

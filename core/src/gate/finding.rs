@@ -267,6 +267,11 @@ impl Findings {
         self.rerun(GateCode::EvidenceMissing, format!("`{file}` is not there{why}"));
     }
 
+    pub(super) fn documents_gone(&mut self, run: &RunId) {
+        let message = format!("the run {run} is on record, and its documents are no longer there");
+        self.rerun(GateCode::EvidenceMissing, message);
+    }
+
     pub(super) fn evidence_edited(&mut self, file: &str) {
         let message = format!("`{file}` is not what `05-status.json` cites: it was edited since");
         self.rerun(GateCode::EvidenceEdited, message);

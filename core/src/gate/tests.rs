@@ -386,6 +386,12 @@ fn nothing_on_record_is_said_and_no_pass() {
     assert_eq!(with(Piece::Bytes(b"{\"state\":\"x\"}".to_vec())), (GateCode::NothingRecorded, 2, None));
     assert_eq!(with(Piece::Bytes(b"{".to_vec())), (GateCode::StatusUnreadable, 1, None));
     assert_eq!(with(Piece::Unreadable("a fifo".into())), (GateCode::StatusUnreadable, 1, None));
+    let known = |attestation: &[u8]| {
+        let found = Found { status: Piece::Absent, files: BTreeMap::new(), writer: false };
+        answer(&world.demands, &facts_with(&world, found, Some(attestation.to_vec()))).findings[0].code
+    };
+    let ours = world.laid_out().attestation.expect("one");
+    assert_eq!([known(&ours), known(b"{}")], [GateCode::EvidenceMissing, GateCode::RecordUnreadable]);
     let newer = b"{\"verification\":{\"last_run\":{\"version\":7}}}";
     assert_eq!(with(Piece::Bytes(newer.to_vec())), (GateCode::VersionUnknown, 5, None));
 }

@@ -19,6 +19,8 @@ pub(crate) struct Directory {
     name: String,
 }
 
+/// How many readers in a row may be looking whether a directory is held when it is to be held.
+const LOOKERS: usize = 100;
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
 
 impl Directory {
@@ -111,7 +113,11 @@ impl Directory {
     /// # Errors
     /// It is a symlink or something else than a file, is larger than `limit`, or cannot be read.
     pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        // Opening a device can do something, and opening a fifo tells its writer.
+        if self.is_other_than_a_file(name)? {
+            return Err(self.no_regular_file(name));
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = match fs::openat(&self.fd, name, flags, Mode::empty()) {
             Ok(fd) => fd,
             Err(rustix::io::Errno::NOENT) => return Ok(None),
@@ -119,8 +125,7 @@ impl Directory {
         };
         let stat = fs::fstat(&fd).map_err(StoreError::io("stat", self.path_of(name)))?;
         if !fs::FileType::from_raw_mode(stat.st_mode).is_file() {
-            let source = std::io::Error::other("it is no regular file");
-            return Err(StoreError::Io { action: "read", path: self.path_of(name), source });
+            return Err(self.no_regular_file(name));
         }
         let mut bytes = Vec::new();
         let read = File::from(fd).take(limit + 1).read_to_end(&mut bytes);
@@ -131,17 +136,79 @@ impl Directory {
         Ok(Some(bytes))
     }
 
+    fn is_other_than_a_file(&self, name: &str) -> Result<bool, StoreError> {
+        match fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => {
+                let kind = fs::FileType::from_raw_mode(stat.st_mode);
+                Ok(!kind.is_file() && !kind.is_symlink())
+            }
+            Err(rustix::io::Errno::NOENT) => Ok(false),
+            Err(errno) => Err(StoreError::io("stat", self.path_of(name))(errno)),
+        }
+    }
+
+    fn no_regular_file(&self, name: &str) -> StoreError {
+        let source = std::io::Error::other("it is no regular file");
+        StoreError::Io { action: "read", path: self.path_of(name), source }
+    }
+
+    /// When the file `name` was written, in seconds and nanoseconds since 1970; `None` where
+    /// there is none.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn written(&self, name: &str) -> Result<Option<(i64, i64)>, StoreError> {
+        match fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some((stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)))),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(errno) => Err(StoreError::io("stat", self.path_of(name))(errno)),
+        }
+    }
+
+    /// Removes the file `name`, where it is still there.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn remove(&self, name: &str) -> Result<(), StoreError> {
+        match fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(errno) => Err(StoreError::io("remove", self.path_of(name))(errno)),
+        }
+    }
+
+    /// Whether somebody holds this directory by [`Directory::try_lock`] at this moment. It is
+    /// asked by taking a lock that readers share, for no longer than that.
+    ///
+    /// # Errors
+    /// The file system has no locks.
+    pub(crate) fn is_locked(&self) -> Result<bool, StoreError> {
+        // A lock belongs to an open file: this one must not be let go with ours.
+        let apart = self.descend(".")?;
+        match fs::flock(&apart.fd, fs::FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(false),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+            Err(errno) => Err(StoreError::io("lock", &self.name)(errno)),
+        }
+    }
+
     /// Holds this directory against every other holder, until the last clone of it is dropped;
     /// `false` where another one holds it.
     ///
     /// # Errors
     /// The file system has no locks.
     pub(crate) fn try_lock(&self) -> Result<bool, StoreError> {
-        match fs::flock(&self.fd, fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(true),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
-            Err(errno) => Err(StoreError::io("lock", &self.name)(errno)),
+        for _ in 0..LOOKERS {
+            match fs::flock(&self.fd, fs::FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(true),
+                Err(rustix::io::Errno::WOULDBLOCK) => {}
+                Err(errno) => return Err(StoreError::io("lock", &self.name)(errno)),
+            }
+            if self.is_locked()? {
+                return Ok(false);
+            }
+            std::thread::yield_now();
         }
+        Ok(false)
     }
 
     /// Removes temporary files that a killed process left. Only for who holds the lock: another
@@ -161,14 +228,26 @@ impl Directory {
     /// # Errors
     /// The system refuses.
     pub(crate) fn names(&self) -> Result<Vec<String>, StoreError> {
+        let entries = self.entries(usize::MAX)?;
+        Ok(entries.into_iter().filter_map(|name| String::from_utf8(name).ok()).collect())
+    }
+
+    /// The names in this directory, of whatever bytes, sorted; no more than `most`, in which case
+    /// there may be others.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn entries(&self, most: usize) -> Result<Vec<Vec<u8>>, StoreError> {
         let entries = fs::Dir::read_from(&self.fd).map_err(StoreError::io("list", &self.name))?;
         let mut names = Vec::new();
         for entry in entries {
             let entry = entry.map_err(StoreError::io("list", &self.name))?;
-            if let Ok(name) = entry.file_name().to_str()
-                && !matches!(name, "." | "..")
-            {
+            let name = entry.file_name().to_bytes();
+            if !matches!(name, b"." | b"..") {
                 names.push(name.to_owned());
+            }
+            if names.len() >= most {
+                break;
             }
         }
         names.sort();

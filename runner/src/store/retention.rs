@@ -1,4 +1,4 @@
-//! What bounds the state directory: the oldest runs and outputs go.
+//! What bounds the state directory: the oldest runs, outputs and records of runs go.
 //!
 //! Caches are the repository's own (`caches:`) and are not touched here.
 
@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use super::attestations::ATTESTATIONS;
 use super::directory::is_temporary;
 
 /// How old a temporary file is when its writer must be gone.
@@ -19,12 +20,14 @@ pub(crate) struct Bounds {
     pub runs: usize,
     /// How many bytes of outputs, as they are stored.
     pub object_bytes: u64,
+    /// How many subjects' records of runs; each keeps a bounded number by itself.
+    pub subjects: usize,
 }
 
 /// Enough for months of a person's work, and small for any disk.
 impl Default for Bounds {
     fn default() -> Self {
-        Self { runs: 500, object_bytes: 4 << 30 }
+        Self { runs: 500, object_bytes: 4 << 30, subjects: 1_000 }
     }
 }
 
@@ -38,6 +41,9 @@ pub(crate) fn tidy(state: &Path, bounds: Bounds) -> io::Result<()> {
     }
     for run in beyond(runs(&state.join("runs"))?, bounds.runs) {
         fs::remove_dir_all(run)?;
+    }
+    for subject in beyond(by_age(&state.join(ATTESTATIONS))?, bounds.subjects) {
+        fs::remove_dir_all(subject)?;
     }
     let objects = objects(&state.join("objects"))?;
     let mut excess = objects.iter().map(|object| object.bytes).sum::<u64>().saturating_sub(bounds.object_bytes);
@@ -62,6 +68,17 @@ fn runs(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = entries(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     paths.sort();
     Ok(paths)
+}
+
+/// Directories, those to which nothing was added for longest first.
+fn by_age(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in entries(directory)? {
+        let entry = entry?;
+        found.push((entry.metadata()?.modified()?, entry.path()));
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
 /// Temporary files whose writer must be gone: nobody has written to them for a day.
@@ -123,9 +140,22 @@ mod tests {
         for run in ["20260101T000000Z-1", "20260102T000000Z-1", "20260103T000000Z-1"] {
             fs::create_dir_all(state.path().join("runs").join(run).join("verify")).expect("makes");
         }
-        tidy(state.path(), Bounds { runs: 1, object_bytes: 0 }).expect("tidies");
+        tidy(state.path(), Bounds { runs: 1, object_bytes: 0, subjects: 1 }).expect("tidies");
         let left = runs(&state.path().join("runs")).expect("lists");
         assert_eq!(left, [state.path().join("runs/20260103T000000Z-1")]);
+    }
+
+    #[test]
+    fn the_subjects_that_nobody_ran_for_longest_are_forgotten() {
+        let state = tempfile::tempdir().expect("temp");
+        let all = state.path().join(ATTESTATIONS);
+        for (subject, seconds) in [("b", 3), ("c", 1), ("a", 2)] {
+            fs::create_dir_all(all.join(subject)).expect("makes");
+            let opened = fs::File::open(all.join(subject)).expect("opens");
+            opened.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).expect("dates");
+        }
+        tidy(state.path(), Bounds { runs: 1, object_bytes: 0, subjects: 2 }).expect("tidies");
+        assert_eq!(by_age(&all).expect("lists"), [all.join("a"), all.join("b")]);
     }
 
     #[test]
@@ -139,7 +169,7 @@ mod tests {
         }
         let all = objects(&state.path().join("objects")).expect("lists");
         let newest = all.last().expect("three").bytes;
-        tidy(state.path(), Bounds { runs: 1, object_bytes: newest }).expect("tidies");
+        tidy(state.path(), Bounds { runs: 1, object_bytes: newest, subjects: 1 }).expect("tidies");
         let left = objects(&state.path().join("objects")).expect("lists");
         assert_eq!((all.len(), left.len()), (3, 1));
         assert_eq!(left[0].path, all[2].path);

@@ -1,0 +1,150 @@
+//! `proctor gate`: is this very tree verified? Nothing runs.
+
+use proctor_core::gate::{Demands, GateAnswer, GateFinding, GateRun, Unattested};
+use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
+use proctor_runner::{Clock, Gate, GateRequest};
+
+use crate::args::{Format, GateArgs};
+use crate::caller::Caller;
+use crate::engine::engine_error;
+use crate::error::CliError;
+use crate::installation;
+use crate::report::word;
+use crate::screen::Screen;
+use crate::style::{self, BAD, GOOD, UNSURE, paint};
+use crate::text::{count, duration, shown_line};
+
+/// How many paths of one finding people are shown.
+const SHOWN_PATHS: usize = 10;
+
+/// Asks, and says what speaks against a pass.
+///
+/// # Errors
+/// There is no repository, no usable spec, no such profile, no such changeset, or the tree cannot
+/// be read.
+pub(crate) fn gate(args: &GateArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    let repo = installation::repository(&args.repo, caller)?;
+    let gate = Gate::new(
+        installation::state_dir(&args.state, caller)?,
+        installation::git_helper(caller)?,
+        installation::operator(&args.operator, caller)?,
+        Clock::system(),
+    );
+    let demands = Demands {
+        profile: args.profile.clone(),
+        changeset: args.changeset.clone(),
+        max_tier: args.max_tier,
+        max_age: args.max_age,
+        unattested: if args.accept_unattested { Unattested::Accept } else { Unattested::Refuse },
+    };
+    let asked = gate.ask(&GateRequest { repo, demands });
+    let answer = asked.map_err(|error| engine_error(error).with_paths_from(&caller.cwd))?;
+    match args.format {
+        Format::Human => screen.out(&render(&answer)),
+        Format::Json => screen.out_canonical(&answer),
+    }
+    Ok(answer.exit_code)
+}
+
+/// An answer for people: what speaks against a pass, what to do, and the answer as the last line.
+fn render(answer: &GateAnswer) -> String {
+    let mut text: String = answer.findings.iter().map(finding_block).collect();
+    if answer.omitted > 0 {
+        text.push_str(&format!("and {} more\n", answer.omitted));
+    }
+    let mut hints: Vec<String> = Vec::new();
+    for finding in answer.findings.iter().filter(|finding| !finding.accepted) {
+        let hint = shown_line(&finding.hint);
+        if !hints.contains(&hint) {
+            hints.push(hint);
+        }
+    }
+    text + &style::lines_of(&hints) + &last_line(answer)
+}
+
+fn finding_block(finding: &GateFinding) -> String {
+    let code = word(&finding.code);
+    let (style, accepted) = if finding.accepted { (UNSURE, " (accepted)") } else { (BAD, "") };
+    let mut text = format!("{} {}{accepted}\n", paint(style, format!("{code}:")), shown_line(&finding.message));
+    text.extend(finding.paths.iter().take(SHOWN_PATHS).map(|path| format!("    {}\n", shown_line(path))));
+    let more = finding.omitted + finding.paths.len().saturating_sub(SHOWN_PATHS) as u64;
+    if more > 0 {
+        text.push_str(&format!("    and {more} more\n"));
+    }
+    text
+}
+
+fn last_line(answer: &GateAnswer) -> String {
+    let profile = shown_line(answer.profile.as_str());
+    let run = answer.run.as_ref().map(|run| format!(", {}", run_words(run))).unwrap_or_default();
+    match answer.exit_code {
+        0 => format!("{}: profile {profile}{run}\n", paint(GOOD, "verified")),
+        EXIT_INCONCLUSIVE => format!("{}: profile {profile}{run}\n", paint(UNSURE, "inconclusive")),
+        EXIT_USAGE => format!("{}: profile {profile}\n", paint(BAD, "not verified")),
+        _ => {
+            let reasons = answer.findings.iter().filter(|finding| !finding.accepted).count();
+            let reasons = count(reasons + usize::try_from(answer.omitted).unwrap_or(usize::MAX), "reason");
+            format!("{}: profile {profile}, {reasons}{run}\n", paint(BAD, "not verified"))
+        }
+    }
+}
+
+fn run_words(run: &GateRun) -> String {
+    let ago = run.age_ms.map(|age| format!(" {} ago", duration(age))).unwrap_or_default();
+    format!("run {} {}{ago}, tier {}", run.run_id, run.outcome.as_str(), run.tier)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proctor_core::digest::{Sha256Hex, SnapshotId};
+    use proctor_core::gate::{GateCode, VERSION};
+    use proctor_core::names::{ProfileName, RunId};
+    use proctor_core::tier::Tier;
+    use proctor_core::verdict::Verdict;
+
+    fn finding(code: GateCode, message: &str, paths: usize, accepted: bool) -> GateFinding {
+        let paths = (0..paths).map(|number| format!("src/{number}\u{1b}")).collect();
+        let (message, hint) = (message.to_owned(), "run `proctor run --profile pr`".to_owned());
+        GateFinding { code, message, hint, paths, omitted: 3, accepted }
+    }
+
+    fn answer(exit_code: u8, findings: Vec<GateFinding>) -> GateAnswer {
+        let sha256 = Sha256Hex::of(b"x");
+        GateAnswer {
+            version: VERSION,
+            pass: exit_code == 0,
+            exit_code,
+            profile: ProfileName::new("pr").expect("a profile"),
+            changeset_id: None,
+            snapshot: SnapshotId::from_root(&sha256),
+            spec_sha256: sha256.clone(),
+            plan_sha256: sha256,
+            run: Some(GateRun {
+                run_id: RunId::new("r1").expect("an id"),
+                outcome: Verdict::Passed,
+                tier: Tier::ONE,
+                timestamp: "2026-01-02T03:04:05.678Z".into(),
+                age_ms: Some(61_000),
+                attested: true,
+            }),
+            findings,
+            omitted: 0,
+        }
+    }
+
+    fn plain(answer: &GateAnswer) -> String {
+        anstream::adapter::strip_str(&render(answer)).to_string()
+    }
+
+    #[test]
+    fn the_answer_is_the_last_line() {
+        assert_eq!(plain(&answer(0, vec![])), "verified: profile pr, run r1 passed 1m01s ago, tier 1\n");
+        let changed = finding(GateCode::TreeChanged, "the tree was changed", 11, false);
+        let again = finding(GateCode::OtherSpec, "another\nspec", 0, false);
+        insta::assert_snapshot!(plain(&answer(1, vec![changed, again])));
+        let accepted = finding(GateCode::Unattested, "nobody knows it", 0, true);
+        assert!(plain(&answer(0, vec![accepted])).starts_with("unattested: nobody knows it (accepted)\n"));
+        assert!(plain(&answer(5, vec![])).starts_with("inconclusive: profile pr"));
+    }
+}

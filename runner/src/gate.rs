@@ -1,0 +1,296 @@
+//! Looks whether this very tree is verified: reads the spec, the tree, what a run left and what
+//! we remember of it, and asks `proctor_core::gate`. It runs no step, writes nothing, follows no
+//! link, and reads no more than the bounds below.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use proctor_core::attestation::{Attestation, Subject};
+use proctor_core::digest::SnapshotId;
+use proctor_core::drift::display_path;
+use proctor_core::gate::{self, ChangedPaths, Demands, Facts, Found, GateAnswer, Piece};
+use proctor_core::names::{ChangesetId, ProfileName};
+use proctor_core::spec::Operator;
+use proctor_core::status;
+use proctor_snapshot::{GitHelper, Snapshot};
+
+use crate::clock::Clock;
+use crate::error::EngineError;
+use crate::guards;
+use crate::repository::Repository;
+use crate::spec_file::SpecFile;
+use crate::store::StoreError;
+use crate::store::attestations::Attestations;
+use crate::store::directory::{Directory, is_temporary};
+use crate::store::documents::{RUNS, STATUS, VERIFY, changeset_path};
+
+/// The largest evidence document that is read, in bytes.
+const MAX_DOCUMENT: u64 = 64 << 20;
+/// How many bytes of evidence are read.
+const MAX_EVIDENCE: u64 = 256 << 20;
+/// How many entries of `verify/` are looked at.
+const MAX_ENTRIES: usize = 4_096;
+
+/// Whether a tree is verified, and by what.
+#[derive(Debug, Clone)]
+pub struct GateRequest {
+    /// The top of the repository's work tree.
+    pub repo: PathBuf,
+    /// What must hold.
+    pub demands: Demands,
+}
+
+/// Who can be asked. It needs no sandbox, and so no engine.
+#[derive(Debug, Clone)]
+pub struct Gate {
+    pub(crate) state_dir: PathBuf,
+    pub(crate) helper: GitHelper,
+    pub(crate) operator: Operator,
+    pub(crate) clock: Clock,
+}
+
+impl Gate {
+    /// A gate that knows the runs of `state_dir`; `git_helper` is `proctor-git`, and `operator`
+    /// what the operator allows today.
+    pub fn new(state_dir: PathBuf, git_helper: PathBuf, operator: Operator, clock: Clock) -> Self {
+        Self { state_dir, helper: GitHelper::new(git_helper), operator, clock }
+    }
+
+    /// Answers whether the tree is verified.
+    ///
+    /// # Errors
+    /// The repository, its spec or its tree cannot be read, or the spec has no such profile.
+    pub fn ask(&self, request: &GateRequest) -> Result<GateAnswer, EngineError> {
+        let demands = &request.demands;
+        let repository = Repository::open(&request.repo)?;
+        let file = SpecFile::within(&repository)?;
+        let plan = file.resolve(&file.parse()?.spec, &demands.profile, &self.operator)?.plan;
+        let snapshot = Snapshot::take(repository.path(), &self.helper)?;
+        guards::same_spec(&snapshot, &file)?;
+        let records = Records { repository: &repository, state: self.state()?, demands };
+        let Look { found, attestation } = records.look(&snapshot.id)?;
+        let facts = Facts {
+            now_ms: self.clock.now_ms(),
+            repository: repository.name(),
+            snapshot: snapshot.id,
+            changed: ChangedPaths::default(),
+            plan: &plan,
+            operator: &self.operator,
+            found,
+            attestation,
+        };
+        Ok(gate::answer(demands, &facts))
+    }
+
+    fn state(&self) -> Result<Option<Directory>, StoreError> {
+        there(Directory::open(&self.state_dir))
+    }
+}
+
+/// Where runs of what is asked for are on record.
+struct Records<'a> {
+    repository: &'a Repository,
+    state: Option<Directory>,
+    demands: &'a Demands,
+}
+
+/// What a run left, and what we remember of it.
+struct Look {
+    found: Found,
+    attestation: Option<Vec<u8>>,
+}
+
+impl Records<'_> {
+    fn look(&self, now: &SnapshotId) -> Result<Look, StoreError> {
+        match &self.demands.changeset {
+            Some(id) => self.of_changeset(id, now),
+            None => self.of_newest_run(now),
+        }
+    }
+
+    /// The changeset says which run it is; we may know it.
+    fn of_changeset(&self, id: &ChangesetId, now: &SnapshotId) -> Result<Look, StoreError> {
+        let path = changeset_path(id);
+        let Some(root) = there(self.repository.directory.descend(&path))? else {
+            return Err(StoreError::NoChangeset { path });
+        };
+        let found = found(&root)?;
+        let told = match &found.status {
+            Piece::Bytes(bytes) => status::last_run(bytes).ok().flatten(),
+            Piece::Absent | Piece::Unreadable(_) => None,
+        };
+        let (profile, tree) = match &told {
+            Some(run) => (&run.profile, &run.snapshot),
+            None => (&self.demands.profile, now),
+        };
+        let attestation = self.attestations().map(|all| all.on_tree(&self.subject(profile), tree)).transpose()?;
+        Ok(Look { found, attestation: attestation.flatten() })
+    }
+
+    /// The newest run on this tree, or else on any: we say which run it is.
+    fn of_newest_run(&self, now: &SnapshotId) -> Result<Look, StoreError> {
+        let attestation = self.newest_run(now)?;
+        let run = attestation.as_deref().and_then(Attestation::parse).map(|known| known.last_run.run_id);
+        let path = run.map(|run| format!("{RUNS}/{run}"));
+        let root = match (&self.state, &path) {
+            (Some(state), Some(path)) => there(state.descend(path))?,
+            _ => None,
+        };
+        let found = root.as_ref().map_or_else(|| Ok(nothing()), found)?;
+        Ok(Look { found, attestation })
+    }
+
+    fn newest_run(&self, now: &SnapshotId) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some(all) = self.attestations() else { return Ok(None) };
+        let subject = self.subject(&self.demands.profile);
+        match all.on_tree(&subject, now)? {
+            Some(bytes) => Ok(Some(bytes)),
+            None => all.newest(&subject),
+        }
+    }
+
+    fn attestations(&self) -> Option<Attestations> {
+        self.state.as_ref().map(Attestations::of)
+    }
+
+    fn subject(&self, profile: &ProfileName) -> Subject {
+        let changeset_id = self.demands.changeset.clone();
+        Subject { repository: self.repository.name(), changeset_id, profile: profile.clone() }
+    }
+}
+
+/// `None` where there is nothing.
+fn there(opened: Result<Directory, StoreError>) -> Result<Option<Directory>, StoreError> {
+    match opened {
+        Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+fn nothing() -> Found {
+    Found { status: Piece::Absent, files: BTreeMap::new(), writer: false }
+}
+
+/// What lies in the directory of a run's documents. A run that begins or ends meanwhile is seen.
+fn found(root: &Directory) -> Result<Found, StoreError> {
+    // A file system without locks has no run that could hold one.
+    let held = || root.is_locked().unwrap_or(false);
+    let before = held();
+    let status = piece(root, STATUS, status::MAX_BYTES);
+    let files = evidence(root)?;
+    Ok(Found { status, files, writer: before || held() })
+}
+
+/// Every entry of `verify/`. What cannot be read, or lies beyond a bound, is an entry too.
+fn evidence(root: &Directory) -> Result<BTreeMap<String, Piece>, StoreError> {
+    let mut pieces = BTreeMap::new();
+    let verify = match there(root.descend(VERIFY)) {
+        Ok(Some(verify)) => verify,
+        Ok(None) => return Ok(pieces),
+        Err(error) => {
+            pieces.insert(VERIFY.to_owned(), Piece::Unreadable(error.to_string()));
+            return Ok(pieces);
+        }
+    };
+    let mut left = MAX_EVIDENCE;
+    let names = verify.entries(MAX_ENTRIES + 1)?;
+    for name in names.iter().take(MAX_ENTRIES) {
+        let read = match std::str::from_utf8(name) {
+            Ok(name) if is_temporary(name) => continue,
+            Ok(name) => piece(&verify, name, MAX_DOCUMENT.min(left)),
+            Err(_) => Piece::Unreadable("its name is no text".to_owned()),
+        };
+        if let Piece::Bytes(bytes) = &read {
+            left = left.saturating_sub(bytes.len() as u64);
+        }
+        pieces.insert(format!("{VERIFY}/{}", display_path(name)), read);
+    }
+    if names.len() > MAX_ENTRIES {
+        let beyond = format!("there are more than {MAX_ENTRIES} entries");
+        pieces.insert(VERIFY.to_owned(), Piece::Unreadable(beyond));
+    }
+    Ok(pieces)
+}
+
+fn piece(directory: &Directory, name: &str, limit: u64) -> Piece {
+    match directory.read(name, limit) {
+        Ok(Some(bytes)) => Piece::Bytes(bytes),
+        Ok(None) => Piece::Absent,
+        Err(error) => Piece::Unreadable(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn directory() -> (tempfile::TempDir, Directory) {
+        let temp = tempfile::tempdir().expect("temp");
+        let root = Directory::open(temp.path()).expect("opens");
+        (temp, root)
+    }
+
+    fn unreadable(piece: &Piece, why: &str) -> bool {
+        matches!(piece, Piece::Unreadable(said) if said.contains(why))
+    }
+
+    #[test]
+    fn what_is_no_file_is_named_and_never_opened() {
+        let (temp, root) = directory();
+        let verify = root.ensure(VERIFY, 0o755).expect("makes");
+        verify.write("a.json", b"{}").expect("writes");
+        let at = temp.path().join(VERIFY);
+        symlink("/etc/passwd", at.join("link.json")).expect("links");
+        std::fs::create_dir(at.join("dir.json")).expect("makes");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            at.join("fifo.json"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o644),
+            0,
+        )
+        .expect("makes");
+        let found = found(&root).expect("reads");
+        assert_eq!(found.status, Piece::Absent);
+        assert_eq!(found.files["verify/a.json"], Piece::Bytes(b"{}".to_vec()));
+        assert!(unreadable(&found.files["verify/link.json"], "symbolic link"), "{found:?}");
+        for other in ["verify/dir.json", "verify/fifo.json"] {
+            assert!(unreadable(&found.files[other], "no regular file"), "{found:?}");
+        }
+        assert!(!found.writer);
+    }
+
+    #[test]
+    fn a_directory_that_is_a_link_is_an_entry_of_its_own() {
+        let (temp, root) = directory();
+        symlink("/tmp", temp.path().join(VERIFY)).expect("links");
+        let found = found(&root).expect("reads");
+        assert!(unreadable(&found.files["verify"], "symbolic link"), "{found:?}");
+    }
+
+    #[test]
+    fn who_holds_the_place_is_seen_and_not_disturbed() {
+        let (temp, root) = directory();
+        let writer = Directory::open(temp.path()).expect("opens");
+        assert!(writer.try_lock().expect("locks"));
+        assert!(found(&root).expect("reads").writer);
+        assert!(!root.try_lock().expect("asks"));
+        drop(writer);
+        assert!(!found(&root).expect("reads").writer);
+        assert!(root.try_lock().expect("locks"));
+    }
+
+    #[test]
+    fn entries_are_bounded() {
+        let (temp, root) = directory();
+        let verify = temp.path().join(VERIFY);
+        std::fs::create_dir(&verify).expect("makes");
+        for number in 0..=MAX_ENTRIES {
+            std::fs::File::create_new(verify.join(format!("{number}.json"))).expect("makes");
+        }
+        let found = found(&root).expect("reads");
+        assert_eq!(found.files.len(), MAX_ENTRIES + 1);
+        assert!(unreadable(&found.files["verify"], "more than 4096"));
+    }
+}

@@ -1,0 +1,158 @@
+//! Our own records of runs, `attestations/<subject>/<snapshot>.json` of the state directory: of
+//! runs about one thing the newest one on each tree, found without looking through the others.
+//!
+//! No step sees the state directory, and it belongs to the user; a record is written before the
+//! status file that it vouches for.
+
+use proctor_core::attestation::{Attestation, Subject};
+use proctor_core::digest::SnapshotId;
+
+use super::StoreError;
+use super::directory::Directory;
+
+/// The directory of all records, below the state directory.
+pub(crate) const ATTESTATIONS: &str = "attestations";
+/// How many trees of one subject are remembered: the newest ones.
+const TREES: usize = 64;
+/// The largest record that is read, in bytes.
+const MAX_BYTES: u64 = 8 << 20;
+
+/// The records of a state directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Attestations {
+    state: Directory,
+}
+
+impl Attestations {
+    /// The records below `state`. Nothing is made before something is written.
+    pub(crate) fn of(state: &Directory) -> Self {
+        Self { state: state.clone() }
+    }
+
+    /// Writes the record of a run: from now on it is the newest one about its subject.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn write(&self, attestation: &Attestation) -> Result<(), StoreError> {
+        let all = self.state.ensure(ATTESTATIONS, 0o700)?;
+        let subject = all.ensure(attestation.subject.key().as_str(), 0o700)?;
+        subject.write(&file_of(&attestation.last_run.snapshot), &attestation.to_bytes())?;
+        forget_beyond(&subject, TREES)
+    }
+
+    /// The record of the newest run about `subject` on the tree `snapshot`, as bytes.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn on_tree(&self, subject: &Subject, snapshot: &SnapshotId) -> Result<Option<Vec<u8>>, StoreError> {
+        match self.subject(subject)? {
+            Some(directory) => directory.read(&file_of(snapshot), MAX_BYTES),
+            None => Ok(None),
+        }
+    }
+
+    /// The record of the newest run about `subject` on any tree, as bytes.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn newest(&self, subject: &Subject) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some(directory) = self.subject(subject)? else { return Ok(None) };
+        match by_age(&directory)?.pop() {
+            Some((_, name)) => directory.read(&name, MAX_BYTES),
+            None => Ok(None),
+        }
+    }
+
+    fn subject(&self, subject: &Subject) -> Result<Option<Directory>, StoreError> {
+        let path = format!("{ATTESTATIONS}/{}", subject.key());
+        match self.state.descend(&path) {
+            Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            other => other.map(Some),
+        }
+    }
+}
+
+fn file_of(snapshot: &SnapshotId) -> String {
+    format!("{}.json", snapshot.as_str().trim_start_matches("sha256:"))
+}
+
+/// The records of a directory, oldest first.
+fn by_age(directory: &Directory) -> Result<Vec<((i64, i64), String)>, StoreError> {
+    let mut records = Vec::new();
+    for name in directory.names()?.into_iter().filter(|name| name.ends_with(".json")) {
+        // Another process may have forgotten it meanwhile.
+        if let Some(written) = directory.written(&name)? {
+            records.push((written, name));
+        }
+    }
+    records.sort();
+    Ok(records)
+}
+
+/// Removes the oldest records beyond `keep`.
+fn forget_beyond(directory: &Directory, keep: usize) -> Result<(), StoreError> {
+    let records = by_age(directory)?;
+    let excess = records.len().saturating_sub(keep);
+    records.into_iter().take(excess).try_for_each(|(_, name)| directory.remove(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_support::last_run;
+    use proctor_core::digest::Sha256Hex;
+    use proctor_core::names::{ProfileName, RunId};
+    use proctor_core::status::LastRun;
+
+    fn subject(repository: &str) -> Subject {
+        let profile = ProfileName::new("pr").expect("a profile");
+        Subject { repository: repository.to_owned(), changeset_id: None, profile }
+    }
+
+    fn tree(number: usize) -> SnapshotId {
+        SnapshotId::from_root(&Sha256Hex::of(&number.to_le_bytes()))
+    }
+
+    fn run_on(number: usize, id: &str) -> Attestation {
+        let run_id = RunId::new(id).expect("an id");
+        Attestation::new(subject("/r"), LastRun { run_id, snapshot: tree(number), ..last_run() })
+    }
+
+    #[test]
+    fn the_newest_run_on_a_tree_is_found_and_no_other_subject_s() {
+        let temp = tempfile::tempdir().expect("temp");
+        let records = Attestations::of(&Directory::open(temp.path()).expect("opens"));
+        assert_eq!(records.newest(&subject("/r")).expect("reads"), None);
+        for (number, id) in [(1, "r1"), (1, "r2"), (2, "r3")] {
+            records.write(&run_on(number, id)).expect("writes");
+        }
+        let on_tree = |number| records.on_tree(&subject("/r"), &tree(number)).expect("reads");
+        assert_eq!(on_tree(1), Some(run_on(1, "r2").to_bytes()));
+        assert_eq!(on_tree(3), None);
+        assert_eq!(records.newest(&subject("/r")).expect("reads"), Some(run_on(2, "r3").to_bytes()));
+        assert_eq!(records.newest(&subject("/s")).expect("reads"), None);
+    }
+
+    #[test]
+    fn the_trees_of_a_subject_are_bounded() {
+        let temp = tempfile::tempdir().expect("temp");
+        let records = Attestations::of(&Directory::open(temp.path()).expect("opens"));
+        for number in 0..=TREES {
+            records.write(&run_on(number, "r1")).expect("writes");
+        }
+        assert!(records.on_tree(&subject("/r"), &tree(TREES)).expect("reads").is_some());
+        let path = temp.path().join(ATTESTATIONS).join(subject("/r").key().as_str());
+        assert_eq!(std::fs::read_dir(path).expect("lists").count(), TREES);
+    }
+
+    #[test]
+    fn a_record_is_no_link() {
+        let temp = tempfile::tempdir().expect("temp");
+        let records = Attestations::of(&Directory::open(temp.path()).expect("opens"));
+        records.write(&run_on(1, "r1")).expect("writes");
+        let path = temp.path().join(ATTESTATIONS).join(subject("/r").key().as_str()).join(file_of(&tree(1)));
+        std::fs::remove_file(&path).expect("removes");
+        std::os::unix::fs::symlink("/etc/passwd", &path).expect("links");
+        assert!(records.on_tree(&subject("/r"), &tree(1)).is_err());
+    }
+}
