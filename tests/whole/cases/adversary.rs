@@ -209,7 +209,7 @@ const ATTACKS: &[Row] = &[
         "a_file_without_a_name_put_in_its_place",
         Python(
             "fd = os.open('.', os.O_TMPFILE | os.O_RDWR, 0o644); os.write(fd, b'new'); os.remove('README.md'); \
-             os.link(f'/proc/self/fd/{fd}', 'README.md', follow_symlinks=True)",
+             assert libc.linkat(-100, f'/proc/self/fd/{fd}'.encode(), -100, b'README.md', 0x400) == 0",
         ),
         README,
     ),
@@ -246,8 +246,31 @@ const ATTACKS: &[Row] = &[
     row("deleted_and_ignored", Sh("rm kept.log; echo x > other.log"), &[("kept.log", "deleted")]),
     row("names_of_odd_bytes", Sh("echo x > \"$(printf 'n\\nl\\377')\""), &[("n\\x0al\\xff", "created")]),
     row("the_exec_bit_taken", Sh("chmod -x src/run"), &[("src/run", "mode_changed")]),
+    row("tracked_missing_and_ignored", Sh("echo gone > gone.log"), &[("gone.log", "created")]),
+    row("untracked_work_edited", Sh("echo x >> draft"), &[("draft", "modified")]),
+    row("untracked_work_removed", Sh("rm draft; echo draft >> .git/info/exclude"), &[("draft", "deleted")]),
+    row("an_ignored_directory_became_a_file", Sh("rm -r target; echo x > target"), &[("target", "created")]),
+    row("through_a_link_of_the_tree", Sh("echo x >> link/lib.rs"), LIB),
+    row("moved_to_another_name", Sh("cp -a deep d2; rm -r deep"), &[("d2/a/b", "created"), ("deep/a/b", "deleted")]),
+    row("another_tracked_file_linked_over_it", Sh("ln -f src/lib.rs README.md"), README),
+    row(
+        "a_range_copied_by_the_kernel",
+        Python(
+            "s = os.open('src/lib.rs', os.O_RDWR); d = os.open('README.md', os.O_RDWR); os.copy_file_range(s, d, 8)",
+        ),
+        README,
+    ),
+    row(
+        "the_git_directory_of_a_nested_repository_became_a_file",
+        Sh("rm -rf nested/.git; echo 'gitdir: /x' > nested/.git"),
+        &[("nested/.git", "type_changed")],
+    ),
     row("emptied", Sh(": > README.md"), README),
-    row("a_new_repository", Sh("mkdir r; git init -q r; echo x > r/x"), &[("r/x", "created")]),
+    row(
+        "a_new_repository",
+        Sh("mkdir r; git init -q --template= r; echo x > r/x"),
+        &[("r/.git/HEAD", "created"), ("r/.git/config", "created"), ("r/x", "created")],
+    ),
 ];
 
 /// What is no change of the tree.
@@ -328,9 +351,10 @@ fn hostile(env: &TestEnvironment) -> Repo<'_> {
     std::fs::set_permissions(repo.file("src/run"), std::fs::Permissions::from_mode(0o755)).expect("a mode");
     repo.write("deep/a/b", "deep\n");
     repo.write("kept.log", "kept\n");
+    repo.write("gone.log", "gone\n");
     repo.link("link", Path::new("src"));
     repo.git(&["add", "--all"]);
-    repo.git(&["add", "--force", "kept.log"]);
+    repo.git(&["add", "--force", "kept.log", "gone.log"]);
     let source = inner.path().to_str().expect("UTF-8");
     repo.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", source, "sub"]);
     repo.git(&["config", "--file", ".gitmodules", "submodule.sub.ignore", "all"]);
@@ -338,6 +362,8 @@ fn hostile(env: &TestEnvironment) -> Repo<'_> {
     repo.write("nested/file", "nested\n");
     env.git(&repo.file("nested"), &["init", "--quiet"]);
     repo.write("target/old", "old\n");
+    repo.write("draft", "draft\n");
+    std::fs::remove_file(repo.file("gone.log")).expect("a file of the test");
     repo.git(&["update-index", "--assume-unchanged", "src/assumed"]);
     repo.git(&["update-index", "--skip-worktree", "src/skipped"]);
     for (key, value) in [
@@ -407,7 +433,8 @@ impl Row {
             self.drift.iter().map(|(path, kind)| ((*path).to_owned(), (*kind).to_owned())).collect();
         let outcome = if self.drift.is_empty() { "passed" } else { "drifted" };
         let told = (text(&step["outcome"]), text(&step["drift"]["method"]));
-        if found == expected && told == (outcome.to_owned(), method.to_owned()) {
+        let program_ran = step["exit_code"] == 0;
+        if program_ran && found == expected && told == (outcome.to_owned(), method.to_owned()) {
             return None;
         }
         let stderr = text(&step["stderr_preview"]);
