@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use proctor_core::digest::Sha256Hex;
-use proctor_core::drift::{Entry, EntryKind};
+use proctor_core::drift::{Entry, EntryKind, times_tell_of_changes};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, readlinkat};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
@@ -49,6 +49,14 @@ pub(crate) fn open_real(path: &Path) -> io::Result<OwnedFd> {
     let below = path.strip_prefix("/").unwrap_or(path);
     let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
     Ok(open_beneath(root.as_fd(), below, flags, Links::Refuse)?)
+}
+
+/// The device of a directory, where its file system's times tell of changes; none where they do not.
+pub(crate) fn trusted_device(directory: BorrowedFd<'_>) -> io::Result<Option<u64>> {
+    // fstatfs refuses no O_PATH descriptor since Linux 2.6.39.
+    let kind = rustix::fs::fstatfs(directory)?.f_type;
+    let trusted = u64::try_from(kind).is_ok_and(times_tell_of_changes);
+    Ok(if trusted { Some(fstat(directory)?.st_dev) } else { None })
 }
 
 /// Opens `path` below `root`; the empty path is `root` itself.

@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 
 mod attributes;
 mod blob;
+pub(crate) mod bulk;
 mod checkout;
 mod config;
+mod frames;
 pub(crate) mod helper;
 mod ignore;
 mod index;
@@ -21,6 +23,7 @@ pub mod program;
 pub mod protocol;
 pub mod reader;
 mod revision;
+pub(crate) mod sources;
 pub(crate) mod state;
 mod tracked;
 mod tree_id;
@@ -68,6 +71,19 @@ pub enum GitError {
         /// The format.
         what: String,
         /// How to mend it.
+        mend: String,
+    },
+    /// A format of git that libgit2 cannot read and the `git` program can.
+    #[error(
+        "`{}` uses {what}, which only the `git` program can read, in a sandbox that was not at hand\nhint: {mend}",
+        places.worktree.display()
+    )]
+    Format {
+        /// Where the repository is; it was checked like any other.
+        places: program::Places,
+        /// The format.
+        what: String,
+        /// How to do without it.
         mend: String,
     },
     /// libgit2 could not read the repository.

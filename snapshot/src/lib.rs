@@ -8,6 +8,7 @@
 
 mod apply;
 mod beneath;
+mod codec;
 mod diff;
 mod drift;
 mod entries;
@@ -24,6 +25,7 @@ pub use apply::{ApplyError, ApplyInput, apply_back};
 pub use drift::{DriftError, DriftInput, find_drift};
 pub use entries::Entries;
 pub use git::helper::{GitHelper, IgnoreQuery};
+pub use git::object::ObjectFormat;
 pub use git::program::{ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
 pub use git::protocol;
 pub use git::{GitError, reader};
@@ -31,6 +33,5 @@ pub use layer::{
     FileContent, IgnoredContent, LayerEntry, LayerScan, ScanBounds, ScanError, Spare, scan_layer, scan_layer_sparing,
 };
 pub use resolve::{Links, open_beneath};
-pub use git::object::ObjectFormat;
 pub use snapshot::{GitFacts, Snapshot, SnapshotError, find_root};
 pub use view::{Standing, View, conflicts};

@@ -88,11 +88,19 @@ impl Snapshot {
     /// # Errors
     /// The repository is refused, a file cannot be read, or one does not stand still.
     pub fn take(repo: &Path, helper: &GitHelper) -> Result<Self, SnapshotError> {
-        let listing = helper.list(repo)?;
+        let mut told = Vec::new();
+        let mut listing = helper.list(repo, &mut |ahead| told.extend(ahead.tracked))?;
+        listing.tracked.extend(told);
         let top = beneath::open_real(&listing.worktree)
             .map_err(|error| io_error(listing.worktree.as_os_str().as_bytes(), error))?;
         let paths: Vec<&[u8]> = listing.tracked.iter().chain(&listing.untracked).map(|path| &*path.0).collect();
         let mut found = read_all(top.as_fd(), &paths)?;
+        // What is tracked and missing is none of the tree, and would be covered once it is there.
+        for path in listing.tracked.iter().filter(|path| !is_our_artifact(&path.0)) {
+            if !found.contains_key(&path.0) {
+                found.insert(path.0.clone(), Found::MISSING);
+            }
+        }
         for nested in &listing.nested {
             let path = &nested.path.0;
             let looked = beneath::read(top.as_fd(), path, 0).map_err(|source| io_error(path, source))?;

@@ -2,13 +2,14 @@
 
 use rustix::fs::Stat;
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 
 /// A moment of the clock by which file systems set times: seconds and nanoseconds.
 pub(crate) type Moment = (i64, u32);
 
 /// What differs after a file was changed, on a file system that sets `st_ctime` by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Stamp {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Stamp {
     pub(crate) dev: u64,
     pub(crate) ino: u64,
     pub(crate) size: u64,

@@ -1,13 +1,12 @@
 //! `proctor-git`: reads one repository for `proctor`, and ends.
 //!
-//! One request as JSON on standard input, one answer as JSON on standard output. It is started
+//! One request as JSON on standard input, one answer in frames on standard output. It is started
 //! as the repository's owner, with an empty environment, and ended at a deadline by its parent.
 
 use std::io::{Read as _, Write as _};
 use std::process::ExitCode;
 
 use proctor_snapshot::protocol::Request;
-use proctor_snapshot::reader::answer;
 
 /// The largest request that is read.
 const REQUEST_BYTES: u64 = 512 << 20;
@@ -30,6 +29,6 @@ fn serve() -> Result<(), std::io::Error> {
     std::io::stdin().lock().take(REQUEST_BYTES).read_to_end(&mut bytes)?;
     let request: Request = serde_json::from_slice(&bytes)?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    serde_json::to_writer(&mut out, &answer(&request))?;
+    proctor_snapshot::reader::serve(&request, &mut out)?;
     out.flush()
 }

@@ -121,7 +121,9 @@ impl Entries {
                     entries.children(at).map(|child| child - at).collect()
                 };
                 children(self, at) == children(of, *was)
-                    && self.children(at).all(|child| is_same[child] && kept[child].map(|(_, was)| was) == Some(was + child - at))
+                    && self
+                        .children(at)
+                        .all(|child| is_same[child] && kept[child].map(|(_, was)| was) == Some(was + child - at))
             });
             is_same[at] = known.is_some();
             self.directories[at].digest = match known {

@@ -134,24 +134,30 @@ pub(super) fn check_worktree(config: &git2::Config, file: &Path, git_dir: &Path,
     ))
 }
 
-/// Refuses the formats that libgit2 cannot read.
-pub(super) fn check_extensions(config: &git2::Config, top: &Path) -> Result<(), GitError> {
+/// The format that libgit2 cannot read, where the config says that the repository has one, and how
+/// to do without it.
+pub(super) fn foreign_format(config: &git2::Config) -> Option<(&'static str, &'static str)> {
     let lower = |key: &str| config.get_string(key).ok().map(|value| value.to_ascii_lowercase());
-    let unsupported =
-        |what: &str, mend: &str| GitError::Unsupported { path: top.to_owned(), what: what.into(), mend: mend.into() };
     if lower("extensions.objectformat").is_some_and(|format| format != "sha1") {
-        return Err(unsupported(
+        return Some((
             "the sha256 object format",
             "`git init --object-format=sha1` elsewhere, and carry the history over with `git fast-export --all | git fast-import`",
         ));
     }
     if lower("extensions.refstorage").is_some_and(|format| format != "files") {
-        return Err(unsupported("the reftable format of refs", "run `git refs migrate --ref-format=files`"));
+        return Some(("the reftable format of refs", "run `git refs migrate --ref-format=files`"));
     }
-    if lower("extensions.partialclone").is_some() {
-        return Err(unsupported("a partial clone", "clone it again without `--filter`"));
+    lower("extensions.partialclone").map(|_| ("a partial clone", "clone it again without `--filter`"))
+}
+
+/// Refuses those formats where no work tree is at hand in which git could be asked.
+pub(super) fn check_extensions(config: &git2::Config, top: &Path) -> Result<(), GitError> {
+    match foreign_format(config) {
+        None => Ok(()),
+        Some((what, mend)) => {
+            Err(GitError::Unsupported { path: top.to_owned(), what: what.to_owned(), mend: mend.to_owned() })
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]

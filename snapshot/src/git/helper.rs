@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::GitError;
+use super::frames::{self, Ahead, Frame};
 use super::program::GitProgram;
 use super::protocol::{Answer, CheckedOut, Listing, NamedCommit, RepoPath, Request};
 
@@ -55,12 +56,13 @@ impl GitHelper {
         self.program.as_deref()
     }
 
-    /// Lists the tree of the repository whose work tree is `repo`.
+    /// Lists the tree of the repository whose work tree is `repo`. What is tracked in the outermost
+    /// repository may be told to `ahead` before the rest is known, and is then left out.
     ///
     /// # Errors
     /// The repository is refused or cannot be read; [`GitError`] says why and how to mend it.
-    pub fn list(&self, repo: &Path) -> Result<Listing, GitError> {
-        match self.ask(repo, &Request::List { repo: repo.to_owned() })? {
+    pub fn list(&self, repo: &Path, ahead: &mut dyn FnMut(Ahead)) -> Result<Listing, GitError> {
+        match self.ask_with(repo, &Request::List { repo: repo.to_owned() }, ahead)? {
             Answer::List(listing) => Ok(listing),
             Answer::Refused { why } => Err(why),
             _ => Err(self.failed("it answered another question".into())),
@@ -72,12 +74,34 @@ impl GitHelper {
     /// # Errors
     /// As [`GitHelper::list`].
     pub fn ignored(&self, repo: &Path, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
-        if paths.is_empty() {
+        self.ignored_among(repo, None, &[], paths)
+    }
+
+    /// Says for each directory, then for each path that is none, whether the rules on disk ignore it.
+    /// Where submodules are need not be looked up in the index if it is said.
+    ///
+    /// # Errors
+    /// As [`GitHelper::list`].
+    pub(crate) fn ignored_among(
+        &self,
+        repo: &Path,
+        submodules: Option<&[RepoPath]>,
+        directories: &[&[u8]],
+        paths: &[&[u8]],
+    ) -> Result<Vec<bool>, GitError> {
+        let count = directories.len() + paths.len();
+        if count == 0 {
             return Ok(Vec::new());
         }
-        let asked = paths.iter().map(|path| RepoPath(path.to_vec())).collect();
-        match self.ask(repo, &Request::Ignored { repo: repo.to_owned(), paths: asked })? {
-            Answer::Ignored { ignored } if ignored.len() == paths.len() => Ok(ignored),
+        let owned = |paths: &[&[u8]]| paths.iter().map(|path| RepoPath(path.to_vec())).collect();
+        let request = Request::Ignored {
+            repo: repo.to_owned(),
+            submodules: submodules.map(<[RepoPath]>::to_vec),
+            directories: owned(directories),
+            paths: owned(paths),
+        };
+        match self.ask(repo, &request)? {
+            Answer::Ignored { ignored } if ignored.len() == count => Ok(ignored),
             Answer::Refused { why } => Err(why),
             _ => Err(self.failed("it answered another question".into())),
         }
@@ -128,11 +152,15 @@ impl GitHelper {
     }
 
     fn ask(&self, repo: &Path, request: &Request) -> Result<Answer, GitError> {
+        self.ask_with(repo, request, &mut |_| {})
+    }
+
+    fn ask_with(&self, repo: &Path, request: &Request, ahead: &mut dyn FnMut(Ahead)) -> Result<Answer, GitError> {
         let failed = |problem: String| self.failed(problem);
         let question = serde_json::to_vec(request).map_err(|error| failed(error.to_string()))?;
         let mut child = self.spawn(repo)?;
         let talked =
-            Conversation::new(&mut child, question).and_then(|talk| talk.until(Instant::now() + self.deadline));
+            Conversation::new(&mut child, question).and_then(|talk| talk.until(Instant::now() + self.deadline, ahead));
         if !matches!(talked, Ok(Talked::Whole { .. })) {
             // An error here means that it has ended by itself.
             let _ = child.kill();
@@ -141,10 +169,12 @@ impl GitHelper {
         match talked.map_err(|error| failed(error.to_string()))? {
             Talked::Late => Err(GitError::Deadline { path: repo.to_owned(), deadline: self.deadline }),
             Talked::TooMuch => Err(failed(format!("its answer is larger than {ANSWER_BYTES} bytes"))),
+            Talked::Garbled(problem) => Err(failed(problem)),
             Talked::Whole { complaint, .. } if !status.success() => {
                 Err(failed(format!("{status}: {}", proctor_core::evidence::escape_output(&complaint).trim())))
             }
-            Talked::Whole { answer, .. } => serde_json::from_slice(&answer).map_err(|error| failed(error.to_string())),
+            Talked::Whole { answer: Some(answer), .. } => Ok(*answer),
+            Talked::Whole { answer: None, .. } => Err(failed("EOF: it ended without an answer".into())),
         }
     }
 
@@ -178,9 +208,10 @@ impl GitHelper {
 
 /// How a conversation ended.
 enum Talked {
-    Whole { answer: Vec<u8>, complaint: Vec<u8> },
+    Whole { answer: Option<Box<Answer>>, complaint: Vec<u8> },
     Late,
     TooMuch,
+    Garbled(String),
 }
 
 /// The three pipes of the helper, and what went through them.
@@ -190,7 +221,8 @@ struct Conversation {
     stdin: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
-    answer: Vec<u8>,
+    received: Vec<u8>,
+    answer: Option<Box<Answer>>,
     complaint: Vec<u8>,
 }
 
@@ -202,11 +234,12 @@ impl Conversation {
         for fd in [&stdin, &stdout, &stderr].into_iter().flatten() {
             rustix::io::ioctl_fionbio(fd, true)?;
         }
-        Ok(Self { question, written: 0, stdin, stdout, stderr, answer: Vec::new(), complaint: Vec::new() })
+        let (received, complaint) = (Vec::new(), Vec::new());
+        Ok(Self { question, written: 0, stdin, stdout, stderr, received, answer: None, complaint })
     }
 
     /// Writes and reads until both outputs end, the deadline passes or a bound is met.
-    fn until(mut self, deadline: Instant) -> io::Result<Talked> {
+    fn until(mut self, deadline: Instant, ahead: &mut dyn FnMut(Ahead)) -> io::Result<Talked> {
         while self.stdout.is_some() || self.stderr.is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -214,14 +247,29 @@ impl Conversation {
             }
             self.wait(left)?;
             self.write()?;
-            read_into(&mut self.stdout, &mut self.answer)?;
+            read_into(&mut self.stdout, &mut self.received)?;
             read_into(&mut self.stderr, &mut self.complaint)?;
             self.complaint.truncate(COMPLAINT_BYTES);
-            if self.answer.len() > ANSWER_BYTES {
+            if self.received.len() > ANSWER_BYTES {
                 return Ok(Talked::TooMuch);
+            }
+            if let Err(problem) = self.take_frames(ahead) {
+                return Ok(Talked::Garbled(problem));
             }
         }
         Ok(Talked::Whole { answer: self.answer, complaint: self.complaint })
+    }
+
+    /// Takes what has come as a whole.
+    fn take_frames(&mut self, ahead: &mut dyn FnMut(Ahead)) -> Result<(), String> {
+        while let Some(frame) = frames::take(&mut self.received)? {
+            match frame {
+                _ if self.answer.is_some() => return Err("it says more than its answer".to_owned()),
+                Frame::Ahead(told) => ahead(told),
+                Frame::Answer(answer) => self.answer = Some(answer),
+            }
+        }
+        Ok(())
     }
 
     fn wait(&self, left: Duration) -> io::Result<()> {

@@ -1,19 +1,22 @@
 //! Which paths the rules on disk ignore, as git decides it: from the top down, so that nothing
 //! inside an ignored directory can be taken back, and by the rules of the innermost repository.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::GitError;
-use super::reader::{Opened, holds_repository, unreadable};
+use super::protocol::RepoPath;
+use super::reader::{Opened, holds_repository, is_real_directory, unreadable};
 use crate::paths;
 
 /// The rules of one work tree and of the repositories inside it.
 pub(super) struct Rules {
     opened: Vec<Opened>,
     directories: HashMap<Vec<u8>, State>,
+    /// Where submodules are, where that is known without the index.
+    submodules: Option<HashSet<Vec<u8>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -28,29 +31,29 @@ enum State {
 
 impl Rules {
     /// The rules that hold at the top of `opened`.
-    pub(super) fn new(opened: Opened) -> Self {
+    pub(super) fn new(opened: Opened, submodules: Option<&[RepoPath]>) -> Self {
         let top = (Vec::new(), State::Ruled { by: 0, prefix: 0 });
-        Self { opened: vec![opened], directories: HashMap::from([top]) }
+        let submodules = submodules.map(|paths| paths.iter().map(|path| path.0.clone()).collect());
+        Self { opened: vec![opened], directories: HashMap::from([top]), submodules }
     }
 
-    /// Whether `path`, which is no directory, is ignored. What lies in a `.git` is ignored
-    /// exactly where the directory that holds it is.
-    pub(super) fn ignores(&mut self, path: &[u8]) -> Result<bool, GitError> {
+    /// Whether `path` is ignored. What lies in a `.git` is ignored exactly where the directory that
+    /// holds it is.
+    pub(super) fn ignores(&mut self, path: &[u8], is_directory: bool) -> Result<bool, GitError> {
         let mut here = State::Ruled { by: 0, prefix: 0 };
-        for directory in paths::ancestors(path) {
+        let above = paths::ancestors(path).chain(is_directory.then_some(path));
+        for directory in above {
             if paths::name(directory) == b".git" {
-                return Ok(false);
+                return Ok(matches!(here, State::Ignored));
             }
             here = self.state_of(directory, here)?;
-            if matches!(here, State::Ignored) {
-                return Ok(true);
-            }
         }
         match here {
-            State::Ruled { by, prefix } if paths::name(path) != b".git" => {
+            State::Ignored => Ok(true),
+            State::Ruled { by, prefix } if !is_directory && paths::name(path) != b".git" => {
                 leaf_is_ignored(&self.opened[by], &path[prefix..])
             }
-            _ => Ok(false),
+            State::Ruled { .. } => Ok(false),
         }
     }
 
@@ -64,15 +67,30 @@ impl Rules {
     }
 
     fn find_state(&mut self, directory: &[u8], parent: State) -> Result<State, GitError> {
-        let State::Ruled { by, prefix } = parent else { return Ok(parent) };
+        let State::Ruled { by, prefix } = parent else {
+            return if self.is_known_submodule(directory) { self.ruled_inside(directory, parent) } else { Ok(parent) };
+        };
         let outer = &self.opened[by];
         let inside = &directory[prefix..];
-        let is_submodule = outer.has_gitlink(inside)?;
-        if !is_submodule && directory_is_ignored(outer, inside)? {
+        let is_submodule = || match &self.submodules {
+            Some(known) => Ok(known.contains(directory)),
+            None => outer.has_gitlink(inside),
+        };
+        if directory_is_ignored(outer, inside)? && !is_submodule()? {
             return Ok(State::Ignored);
         }
+        self.ruled_inside(directory, parent)
+    }
+
+    fn is_known_submodule(&self, directory: &[u8]) -> bool {
+        self.submodules.as_ref().is_some_and(|known| known.contains(directory))
+    }
+
+    /// What holds inside a directory: the rules of the repository that it is, or else what holds
+    /// around it.
+    fn ruled_inside(&mut self, directory: &[u8], parent: State) -> Result<State, GitError> {
         let place = on_disk(&self.opened[0], directory);
-        if !crate::git::reader::is_real_directory(&self.opened[0], directory)? || !holds_repository(&place)? {
+        if !is_real_directory(&self.opened[0], directory)? || !holds_repository(&place)? {
             return Ok(parent);
         }
         self.opened.push(Opened::open(&place)?);

@@ -21,6 +21,7 @@ pub struct Index {
     /// When the index was written: what changed no earlier than that may differ unseen.
     pub written: Moment,
     /// The entries, sorted by path, then by stage.
+    #[serde(skip)]
     pub entries: Vec<IndexEntry>,
     /// What the config says of files.
     pub rules: FileRules,

@@ -1,5 +1,6 @@
 //! Lists what a work tree consists of: tracked paths, untracked ones, and repositories inside it.
 
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -9,25 +10,31 @@ use walkdir::{DirEntry, WalkDir};
 use super::GitError;
 use super::config::io;
 use super::ignore::{directory_is_ignored, leaf_is_ignored, on_disk};
-use super::index::from_libgit2;
+use super::index::{GITLINK, Index, from_libgit2};
 use super::object::ObjectId;
-use super::protocol::{Listing, Nested, RepoPath};
-use super::reader::{Opened, PathSet, holds_repository, is_real_directory, unreadable};
+use super::protocol::{Listing, Nested, RepoPath, Source, WalkedDirectory};
+use super::reader::{Opened, holds_repository, is_real_directory, unreadable};
+use super::sources;
+use crate::beneath;
 use crate::paths;
+use crate::stamp::Stamp;
 use proctor_core::drift::display_path;
 
-/// The mode of a submodule in the index.
-pub(super) const GITLINK_MODE: u32 = 0o160_000;
 /// How many paths a tree may have, nested repositories included.
-const MAX_PATHS: usize = 4_000_000;
+pub(super) const MAX_PATHS: usize = 4_000_000;
 /// How deep repositories and directories may lie in each other; what reads them recurses.
-const MAX_DEPTH: usize = 256;
+pub(super) const MAX_DEPTH: usize = 256;
+
+/// Is told the tracked paths of the outermost repository while the rest is looked for; what it
+/// was told is left out of the listing.
+pub(super) type TellAhead<'a> = &'a mut dyn FnMut(&Path, &[Vec<u8>]);
 
 /// Lists the work tree of `top`.
-pub(super) fn list(top: &Opened) -> Result<Listing, GitError> {
-    let mut found = Collected::default();
-    let head = collect(top, b"", 0, &mut found)?;
-    let as_paths = |set: PathSet| set.into_iter().map(RepoPath).collect();
+pub(super) fn list(top: &Opened, ahead: TellAhead<'_>) -> Result<Listing, GitError> {
+    let mut found = Collected { sources: Some(Vec::new()), ..Collected::default() };
+    let head = collect(top, b"", 0, &mut found, Some(ahead))?;
+    let as_paths = |paths: Vec<Vec<u8>>| paths.into_iter().map(RepoPath).collect();
+    found.untracked.sort_unstable();
     Ok(Listing {
         worktree: top.worktree.clone(),
         git_dir: top.git_dir.clone(),
@@ -38,15 +45,21 @@ pub(super) fn list(top: &Opened) -> Result<Listing, GitError> {
         untracked: as_paths(found.untracked),
         nested: found.nested,
         indexes: found.indexes,
+        rules: as_paths(found.rules),
+        directories: found.directories,
+        sources: found.sources,
     })
 }
 
 #[derive(Default)]
 struct Collected {
-    tracked: PathSet,
-    untracked: PathSet,
+    tracked: Vec<Vec<u8>>,
+    untracked: Vec<Vec<u8>>,
+    rules: Vec<Vec<u8>>,
+    directories: Vec<WalkedDirectory>,
     nested: Vec<Nested>,
     indexes: Vec<super::index::Index>,
+    sources: Option<Vec<Source>>,
 }
 
 impl Collected {
@@ -56,47 +69,91 @@ impl Collected {
         }
         Err(GitError::TooMany { path: top.to_owned(), limit: MAX_PATHS, what: "paths".into() })
     }
+
+    /// Adds what a walk found, whose paths are relative to the repository at `prefix`.
+    fn add(&mut self, opened: &Opened, prefix: &[u8], walked: Walked) -> Result<(), GitError> {
+        self.untracked.extend(whole_paths(opened, prefix, walked.untracked)?);
+        self.rules.extend(whole_paths(opened, prefix, walked.rules)?);
+        self.directories.extend(walked.directories.into_iter().map(|(path, stamp)| WalkedDirectory {
+            path: RepoPath(if path.is_empty() { prefix.to_vec() } else { paths::join(prefix, &path) }),
+            stamp,
+        }));
+        for path in walked.heads_to_come {
+            if let Some(sources) = &mut self.sources {
+                sources::add_head_to_come(opened, &path, sources);
+            }
+        }
+        self.check(&opened.worktree)
+    }
+
+    fn add_sources(&mut self, opened: &Opened) -> Result<(), GitError> {
+        let Some(mut sources) = self.sources.take() else { return Ok(()) };
+        self.sources = sources::add(opened, &mut sources)?.then_some(sources);
+        Ok(())
+    }
 }
 
 /// Adds what the repository at `prefix` consists of, and the repositories inside it. Answers the
 /// commit that it is at.
-fn collect(opened: &Opened, prefix: &[u8], depth: usize, found: &mut Collected) -> Result<Option<Oid>, GitError> {
+fn collect(
+    opened: &Opened,
+    prefix: &[u8],
+    depth: usize,
+    found: &mut Collected,
+    ahead: Option<TellAhead<'_>>,
+) -> Result<Option<Oid>, GitError> {
     if depth > MAX_DEPTH {
         let what = "levels of nested repositories".into();
         return Err(GitError::TooMany { path: opened.worktree.clone(), limit: MAX_DEPTH, what });
     }
-    let index = opened.index()?;
+    // Before anything is read: what changes meanwhile is then noticed.
+    found.add_sources(opened)?;
     let head = head_commit(opened)?;
-    found.indexes.push(from_libgit2::read(opened, prefix, &index, head)?);
-    let tree = found.indexes.last().and_then(super::index::Index::tree);
-    let mut tracked = PathSet::new();
-    let mut gitlinks = Vec::new();
-    for entry in index.iter() {
-        if entry.mode == GITLINK_MODE {
-            gitlinks.push((entry.path, entry.id));
-        } else {
-            tracked.insert(entry.path);
-        }
+    let index = from_libgit2::read(opened, prefix, &opened.index()?, head)?;
+    let tracked = tracked_paths(opened, head, &index)?;
+    let whole = whole_paths(opened, prefix, tracked.clone())?;
+    match ahead {
+        Some(tell) => tell(&opened.worktree, &whole),
+        None => found.tracked.extend(whole),
     }
-    add_head_paths(opened, head, tree, &mut tracked)?;
+    let gitlinks = gitlinks(&index);
+    found.indexes.push(index);
     let walked = walk(opened, &tracked, &gitlinks)?;
-    found.tracked.extend(whole_paths(opened, prefix, &tracked)?);
-    found.untracked.extend(whole_paths(opened, prefix, &walked.untracked)?);
-    found.check(&opened.worktree)?;
-    for (path, recorded) in gitlinks {
-        if is_real_directory(opened, &path)? {
-            nest(opened, prefix, &path, Some(recorded), depth, found)?;
+    let repositories = walked.repositories.clone();
+    found.add(opened, prefix, walked)?;
+    for (path, recorded) in &gitlinks {
+        if is_real_directory(opened, path)? {
+            nest(opened, prefix, path, Some(recorded.to_string()), depth, found)?;
         }
     }
-    for path in walked.repositories {
+    for path in repositories {
         nest(opened, prefix, &path, None, depth, found)?;
     }
     Ok(head)
 }
 
+/// The submodules of an index, and the commits that are recorded for them.
+fn gitlinks(index: &Index) -> Vec<(Vec<u8>, ObjectId)> {
+    let entries = index.entries.iter().filter(|entry| entry.mode == GITLINK);
+    entries.map(|entry| (entry.path.0.clone(), entry.id)).collect()
+}
+
+/// The files in the index or in HEAD, sorted.
+fn tracked_paths(opened: &Opened, head: Option<Oid>, index: &Index) -> Result<Vec<Vec<u8>>, GitError> {
+    let files = index.entries.iter().filter(|entry| entry.mode != GITLINK);
+    let mut tracked: Vec<Vec<u8>> = files.map(|entry| entry.path.0.clone()).collect();
+    add_head_paths(opened, head, index, &mut tracked)?;
+    tracked.sort_unstable();
+    tracked.dedup();
+    Ok(tracked)
+}
+
 /// The paths of one repository, relative to the outermost.
-fn whole_paths(opened: &Opened, prefix: &[u8], inside: &PathSet) -> Result<Vec<Vec<u8>>, GitError> {
-    let whole: Vec<_> = inside.iter().map(|path| paths::join(prefix, path)).collect();
+fn whole_paths(opened: &Opened, prefix: &[u8], inside: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, GitError> {
+    let whole: Vec<_> = match prefix {
+        b"" => inside,
+        _ => inside.into_iter().map(|path| paths::join(prefix, &path)).collect(),
+    };
     if whole.iter().any(|path| paths::ancestors(path).count() > MAX_DEPTH) {
         let what = "levels of directories".into();
         return Err(GitError::TooMany { path: opened.worktree.clone(), limit: MAX_DEPTH, what });
@@ -110,16 +167,16 @@ fn nest(
     outer: &Opened,
     prefix: &[u8],
     path: &[u8],
-    recorded: Option<Oid>,
+    recorded: Option<String>,
     depth: usize,
     found: &mut Collected,
 ) -> Result<(), GitError> {
     let place = on_disk(outer, path);
     let whole = paths::join(prefix, path);
     let at = found.nested.len();
-    found.nested.push(Nested { path: RepoPath(whole.clone()), commit: recorded.map(|id| id.to_string()) });
+    found.nested.push(Nested { path: RepoPath(whole.clone()), commit: recorded });
     if holds_repository(&place)? {
-        let inner = collect(&Opened::open(&place)?, &whole, depth + 1, found)?;
+        let inner = collect(&Opened::open(&place)?, &whole, depth + 1, found, None)?;
         found.nested[at].commit = inner.map(|id| id.to_string());
     }
     Ok(())
@@ -145,13 +202,13 @@ fn branch(opened: &Opened) -> Result<Option<String>, GitError> {
 fn add_head_paths(
     opened: &Opened,
     head: Option<Oid>,
-    index: Option<ObjectId>,
-    tracked: &mut PathSet,
+    index: &Index,
+    tracked: &mut Vec<Vec<u8>>,
 ) -> Result<(), GitError> {
     let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
     let Some(head) = head else { return Ok(()) };
     let tree = opened.repository.find_commit(head).and_then(|commit| commit.tree()).map_err(failed)?;
-    if index.is_some() && ObjectId::from_raw(tree.id().as_bytes()) == index {
+    if ObjectId::from_raw(tree.id().as_bytes()).is_some_and(|head| index.tree() == Some(head)) {
         return Ok(());
     }
     add_tree(opened, &tree, b"", 0, tracked)
@@ -162,7 +219,7 @@ fn add_tree(
     tree: &Tree<'_>,
     prefix: &[u8],
     depth: usize,
-    tracked: &mut PathSet,
+    tracked: &mut Vec<Vec<u8>>,
 ) -> Result<(), GitError> {
     let too_many =
         |limit, what: &str| GitError::TooMany { path: opened.worktree.clone(), limit, what: what.to_owned() };
@@ -183,7 +240,7 @@ fn add_tree(
                 add_tree(opened, &inner, &path, depth + 1, tracked)?;
             }
             Some(ObjectType::Blob) => {
-                tracked.insert(path);
+                tracked.push(path);
             }
             _ => {}
         }
@@ -196,14 +253,21 @@ fn add_tree(
 
 #[derive(Default)]
 struct Walked {
-    untracked: PathSet,
+    untracked: Vec<Vec<u8>>,
     repositories: Vec<Vec<u8>>,
+    /// Files that are ignored and have a say in what the tree is.
+    rules: Vec<Vec<u8>>,
+    /// What was looked into, and what it was like before.
+    directories: Vec<(Vec<u8>, Stamp)>,
+    /// Directories that become repositories as soon as their `.git` has a HEAD.
+    heads_to_come: Vec<Vec<u8>>,
 }
 
-/// What is on disk and neither tracked nor ignored.
-fn walk(opened: &Opened, tracked: &PathSet, gitlinks: &[(Vec<u8>, Oid)]) -> Result<Walked, GitError> {
+/// What is on disk and neither tracked nor ignored. `tracked` is sorted.
+fn walk(opened: &Opened, tracked: &[Vec<u8>], gitlinks: &[(Vec<u8>, ObjectId)]) -> Result<Walked, GitError> {
     let mut walked = Walked::default();
-    let mut entries = WalkDir::new(&opened.worktree).min_depth(1).follow_links(false).sort_by_file_name().into_iter();
+    walked.directories.push((Vec::new(), stamp_of(opened, b"")?));
+    let mut entries = WalkDir::new(&opened.worktree).min_depth(1).follow_links(false).into_iter();
     while let Some(entry) = entries.next() {
         let entry = match entry {
             Ok(entry) => entry,
@@ -211,24 +275,45 @@ fn walk(opened: &Opened, tracked: &PathSet, gitlinks: &[(Vec<u8>, Oid)]) -> Resu
             Err(error) => return Err(walk_failed(&opened.worktree, error)),
         };
         let path = relative(&opened.worktree, &entry);
-        let enters = match entry.file_type().is_dir() {
-            true => enters(opened, &entry, path, gitlinks, &mut walked)?,
-            false => {
-                check_rules_file(opened, &entry, path)?;
-                if entry.file_name() != ".git" && !tracked.contains(path) && !leaf_is_ignored(opened, path)? {
-                    walked.untracked.insert(path.to_vec());
-                }
-                continue;
-            }
-        };
-        if !enters {
+        if !entry.file_type().is_dir() {
+            look_at_file(opened, &entry, path, tracked, &mut walked)?;
+        } else if enters(opened, &entry, path, gitlinks, &mut walked)? {
+            walked.directories.push((path.to_vec(), stamp_of(opened, path)?));
+        } else {
             entries.skip_current_dir();
         }
-        if walked.untracked.len() > MAX_PATHS {
+        if walked.untracked.len() + walked.directories.len() > MAX_PATHS {
             return Err(GitError::TooMany { path: opened.worktree.clone(), limit: MAX_PATHS, what: "paths".into() });
         }
     }
     Ok(walked)
+}
+
+/// What a directory is like; nothing where none is there any more, which no later one can be.
+fn stamp_of(opened: &Opened, path: &[u8]) -> Result<Stamp, GitError> {
+    let looked = beneath::look(opened.top.as_fd(), path);
+    let looked = looked.map_err(|error| io(&on_disk(opened, path), &error))?;
+    Ok(looked.map(|(_, stat)| Stamp::of(&stat)).unwrap_or_default())
+}
+
+fn look_at_file(
+    opened: &Opened,
+    entry: &DirEntry,
+    path: &[u8],
+    tracked: &[Vec<u8>],
+    walked: &mut Walked,
+) -> Result<(), GitError> {
+    check_rules_file(opened, entry, path)?;
+    let is_tracked = || tracked.binary_search_by(|tracked| tracked.as_slice().cmp(path)).is_ok();
+    if entry.file_name() == ".git" || is_tracked() {
+        return Ok(());
+    }
+    if !leaf_is_ignored(opened, path)? {
+        walked.untracked.push(path.to_vec());
+    } else if matches!(paths::name(path), b".gitignore" | b".gitattributes") {
+        walked.rules.push(path.to_vec());
+    }
+    Ok(())
 }
 
 /// Whether the walk goes into a directory; a repository inside it is noted and not entered.
@@ -236,7 +321,7 @@ fn enters(
     opened: &Opened,
     entry: &DirEntry,
     path: &[u8],
-    gitlinks: &[(Vec<u8>, Oid)],
+    gitlinks: &[(Vec<u8>, ObjectId)],
     walked: &mut Walked,
 ) -> Result<bool, GitError> {
     if entry.file_name() == ".git" {
@@ -250,6 +335,9 @@ fn enters(
     let nested = holds_repository(entry.path())?;
     if nested && !is_submodule {
         walked.repositories.push(path.to_vec());
+    }
+    if !nested && entry.path().join(".git").is_dir() {
+        walked.heads_to_come.push(path.to_vec());
     }
     Ok(!nested)
 }

@@ -10,6 +10,8 @@ use super::object::ObjectId;
 use super::protocol::RepoPath;
 
 pub(crate) mod convert;
+pub(crate) mod ignore;
+pub(crate) mod listing;
 
 /// Runs the `git` program over one repository.
 ///

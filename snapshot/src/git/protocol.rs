@@ -1,15 +1,19 @@
-//! What the library and `proctor-git` say to each other: one JSON document each way.
+//! What the library and `proctor-git` say to each other: one request as JSON, one answer in frames.
 //!
-//! Paths are bytes and travel as lower-case hex, so that none of them is changed on the way.
+//! In JSON, paths are bytes as lower-case hex, so that none of them is changed on the way. What is
+//! many (`serde(skip)` here) travels beside it, in the form of `bulk.rs`.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::GitError;
+pub use super::frames::Ahead;
 pub use super::index::{FileRules, Index, IndexEntry, IndexStat, Moment};
 pub use super::object::{ObjectFormat, ObjectId};
 pub use super::program::Places;
+
+use crate::stamp::Stamp;
 
 /// What is asked, on the helper's standard input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,11 +24,16 @@ pub enum Request {
         /// The top of the work tree.
         repo: PathBuf,
     },
-    /// Which of some paths, none of them a directory, the rules on disk ignore.
+    /// Which of some paths the rules on disk ignore.
     Ignored {
         /// The top of the work tree.
         repo: PathBuf,
-        /// The paths, relative to it.
+        /// Where submodules are, which no rule of the repository around them ignores; `null` has the
+        /// index asked, at a cost that grows with it.
+        submodules: Option<Vec<RepoPath>>,
+        /// Paths of directories, relative to the top.
+        directories: Vec<RepoPath>,
+        /// Paths of what is no directory.
         paths: Vec<RepoPath>,
     },
     /// Which commits a revision or a range names.
@@ -64,7 +73,7 @@ pub enum Request {
 pub enum Answer {
     /// To [`Request::List`].
     List(Listing),
-    /// To [`Request::Ignored`]: one for each path, in their order.
+    /// To [`Request::Ignored`]: one for each directory, then for each path, in their order.
     Ignored {
         /// Whether it is ignored.
         ignored: Vec<bool>,
@@ -125,10 +134,23 @@ pub struct Listing {
     pub head_commit: Option<String>,
     /// The branch that HEAD names, without `refs/heads/`; `null` where it names a commit.
     pub branch: Option<String>,
-    /// The files in the index or in HEAD, those of nested repositories too; sorted.
+    /// The files in the index or in HEAD, those of nested repositories too, in any order; what was
+    /// told ahead may be left out.
+    #[serde(skip)]
     pub tracked: Vec<RepoPath>,
     /// What is neither tracked nor ignored; sorted.
+    #[serde(skip)]
     pub untracked: Vec<RepoPath>,
+    /// Files that the tree does not cover and that have a say in what it is: ignored `.gitignore` and
+    /// `.gitattributes`.
+    #[serde(skip)]
+    pub rules: Vec<RepoPath>,
+    /// The directories that are not ignored and were looked into.
+    #[serde(skip)]
+    pub directories: Vec<WalkedDirectory>,
+    /// The files of git that all this was read from: while none of them changes, git has nothing
+    /// else to say. `null` where that cannot be told by looking at files.
+    pub sources: Option<Vec<Source>>,
     /// Submodules and nested repositories, outermost first.
     pub nested: Vec<Nested>,
     /// The index of the repository, then of each one inside it.
@@ -138,12 +160,28 @@ pub struct Listing {
 impl Listing {
     /// Where the repository is.
     pub fn places(&self) -> Places {
-        Places {
-            worktree: self.worktree.clone(),
-            git_dir: self.git_dir.clone(),
-            common_dir: self.common_dir.clone(),
-        }
+        Places { worktree: self.worktree.clone(), git_dir: self.git_dir.clone(), common_dir: self.common_dir.clone() }
     }
+}
+
+/// A directory that was looked into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WalkedDirectory {
+    /// Where it is; empty for the top.
+    pub path: RepoPath,
+    /// What it was like before.
+    pub(crate) stamp: Stamp,
+}
+
+/// A file of git.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// A directory, absolute, without symbolic links.
+    pub place: PathBuf,
+    /// The path below it.
+    pub path: RepoPath,
+    /// What the file is like; `null` where there is none.
+    pub stamp: Option<Stamp>,
 }
 
 /// A repository inside the work tree.

@@ -3,10 +3,9 @@
 //! The caller is expected to run as the repository's owner, with an empty environment and under
 //! a deadline; nothing here bounds the time that a hostile repository costs.
 
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::symlink_metadata;
-use std::io::ErrorKind;
+use std::io::{self as std_io, ErrorKind, Write};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -17,33 +16,53 @@ use rustix::fs::{FileType, Mode, OFlags};
 
 use super::GitError;
 use super::checkout;
-use super::config::{back_link, check_config, check_extensions, check_worktree, common_dir, gitfile_target, io};
+use super::config::{
+    back_link, check_config, check_extensions, check_worktree, common_dir, foreign_format, gitfile_target, io,
+};
+use super::frames;
 use super::ignore::Rules;
-use super::listing;
+use super::listing::{self, TellAhead};
+use super::program::Places;
 use super::protocol::{Answer, Request};
 use super::revision;
 use crate::beneath;
 
-/// Answers one request.
-pub fn answer(request: &Request) -> Answer {
-    let answered = match request {
-        Request::List { repo } => Opened::open(repo).and_then(|top| listing::list(&top)).map(Answer::List),
-        Request::Ignored { repo, paths } => Opened::open(repo).and_then(|top| {
-            let mut rules = Rules::new(top);
-            let ignored = paths.iter().map(|path| rules.ignores(&path.0)).collect::<Result<_, _>>()?;
-            Ok(Answer::Ignored { ignored })
-        }),
-        Request::Resolve { repo, revision, limit } => Opened::open(repo)
-            .and_then(|top| revision::resolve(&top, revision, *limit))
-            .map(|commits| Answer::Resolved { commits }),
-        Request::CheckOut { repo, commit, into, submodules } => Opened::open(repo)
-            .and_then(|top| checkout::check_out(&top, &checkout::Order { commit, into, submodules: *submodules }))
-            .map(Answer::CheckedOut),
-        Request::Refresh { repo, commit, checkout } => Opened::open(repo)
-            .and_then(|top| checkout::refresh(&top, commit, checkout))
-            .map(|objects| Answer::Refreshed { objects }),
-    };
-    answered.unwrap_or_else(|why| Answer::Refused { why })
+/// Answers one request in frames, the last of which is the answer.
+///
+/// # Errors
+/// They cannot be written.
+pub fn serve(request: &Request, out: &mut dyn Write) -> std_io::Result<()> {
+    let mut told = Ok(());
+    let answered = answer(request, &mut |worktree, tracked| {
+        told = frames::write_ahead(out, worktree, tracked.iter().map(Vec::as_slice));
+    });
+    told?;
+    frames::write_answer(out, &answered.unwrap_or_else(|why| Answer::Refused { why }))
+}
+
+fn answer(request: &Request, ahead: TellAhead<'_>) -> Result<Answer, GitError> {
+    match request {
+        Request::List { repo } => listing::list(&Opened::open(repo)?, ahead).map(Answer::List),
+        Request::Ignored { repo, submodules, directories, paths } => {
+            let mut rules = Rules::new(Opened::open(repo)?, submodules.as_deref());
+            let of_directories = directories.iter().map(|path| (path, true));
+            let asked = of_directories.chain(paths.iter().map(|path| (path, false)));
+            let ignored = asked.map(|(path, is_directory)| rules.ignores(&path.0, is_directory));
+            Ok(Answer::Ignored { ignored: ignored.collect::<Result<_, _>>()? })
+        }
+        Request::Resolve { repo, revision, limit } => {
+            let commits = revision::resolve(&Opened::open(repo)?, revision, *limit)?;
+            Ok(Answer::Resolved { commits })
+        }
+        Request::CheckOut { repo, commit, into, submodules } => {
+            let order = checkout::Order { commit, into, submodules: *submodules };
+            checkout::check_out(&Opened::open(repo)?, &order).map(Answer::CheckedOut)
+        }
+        Request::Refresh { repo, commit, checkout } => {
+            let objects = checkout::refresh(&Opened::open(repo)?, commit, checkout)?;
+            Ok(Answer::Refreshed { objects })
+        }
+    }
 }
 
 /// A repository that was checked and opened.
@@ -66,6 +85,11 @@ impl Opened {
         }
         let config = checked_config(&worktree, &git_dir, &common_dir)?;
         check_belongs(&config, &worktree, &git_dir, &common_dir)?;
+        let places = Places { worktree, git_dir, common_dir };
+        if let Some((what, mend)) = foreign_format(&config) {
+            return Err(GitError::Format { places, what: what.to_owned(), mend: mend.to_owned() });
+        }
+        let Places { worktree, git_dir, common_dir } = places;
         let none: [&OsStr; 0] = [];
         let repository = Repository::open_ext(&worktree, RepositoryOpenFlags::NO_SEARCH, none)
             .map_err(|error| cannot_open(&worktree, &error))?;
@@ -77,15 +101,20 @@ impl Opened {
         Ok(Self { repository, worktree, git_dir, common_dir, top })
     }
 
+    /// Where it is.
+    pub(super) fn places(&self) -> Places {
+        Places { worktree: self.worktree.clone(), git_dir: self.git_dir.clone(), common_dir: self.common_dir.clone() }
+    }
+
     /// The index as it is on disk.
     pub(super) fn index(&self) -> Result<Index, GitError> {
-        self.repository.index().map_err(|error| cannot_read_index(&self.worktree, &error))
+        self.repository.index().map_err(|error| cannot_read_index(self, &error))
     }
 
     /// Whether the index holds a submodule at `path`.
     pub(super) fn has_gitlink(&self, path: &[u8]) -> Result<bool, GitError> {
         let entry = self.index()?.get_path(Path::new(OsStr::from_bytes(path)), 0);
-        Ok(entry.is_some_and(|entry| entry.mode == listing::GITLINK_MODE))
+        Ok(entry.is_some_and(|entry| entry.mode == super::index::GITLINK))
     }
 }
 
@@ -166,7 +195,6 @@ fn checked_config(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<
         }
         let alone = Config::open(&file).map_err(failed)?;
         check_worktree(&alone, &file, git_dir, worktree)?;
-        check_extensions(&alone, worktree)?;
         let counts = level == ConfigLevel::Local || whole.get_bool("extensions.worktreeconfig").unwrap_or(false);
         if counts {
             whole.add_file(&file, level, false).map_err(failed)?;
@@ -216,15 +244,15 @@ fn cannot_open(worktree: &Path, error: &git2::Error) -> GitError {
     }
 }
 
-fn cannot_read_index(worktree: &Path, error: &git2::Error) -> GitError {
+fn cannot_read_index(opened: &Opened, error: &git2::Error) -> GitError {
     let (what, mend) = if error.message().contains("'link'") {
         ("a split index", "run `git update-index --no-split-index`, and `git config --unset core.splitIndex`")
     } else if error.message().contains("'sdir'") {
         ("a sparse index", "run `git sparse-checkout reapply --no-sparse-index`")
     } else {
-        return unreadable(worktree, error);
+        return unreadable(&opened.worktree, error);
     };
-    GitError::Unsupported { path: worktree.to_owned(), what: what.into(), mend: mend.into() }
+    GitError::Format { places: opened.places(), what: what.to_owned(), mend: mend.to_owned() }
 }
 
 /// The error for what libgit2 could not read, in its words.
@@ -254,4 +282,4 @@ pub(super) fn holds_repository(place: &Path) -> Result<bool, GitError> {
 }
 
 /// Paths, sorted and each once.
-pub(super) type PathSet = BTreeSet<Vec<u8>>;
+pub(super) type PathSet = std::collections::BTreeSet<Vec<u8>>;

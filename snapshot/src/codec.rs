@@ -1,0 +1,145 @@
+//! Numbers and byte strings one after the other, for what is too much for JSON: little-endian, each byte
+//! string and list with its length before it.
+
+/// Writes one value after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    pub(crate) fn u8(&mut self, value: u8) {
+        self.bytes.push(value);
+    }
+
+    pub(crate) fn u32(&mut self, value: u32) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub(crate) fn u64(&mut self, value: u64) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub(crate) fn i64(&mut self, value: i64) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// Bytes whose number the reader knows.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// How many values follow.
+    pub(crate) fn count(&mut self, count: usize) {
+        self.u64(count as u64);
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.count(bytes.len());
+        self.raw(bytes);
+    }
+
+    /// A byte string of less than 4 GiB, in four bytes less.
+    pub(crate) fn short(&mut self, bytes: &[u8]) {
+        // No path is as long as that; what would be cut short is refused by its reader.
+        self.u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+        self.raw(bytes);
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// Reads what a [`Writer`] wrote; nothing where the bytes are others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    pub(crate) fn raw(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(count)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.rest.split_first_chunk()?;
+        self.rest = rest;
+        Some(*taken)
+    }
+
+    pub(crate) fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    pub(crate) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub(crate) fn i64(&mut self) -> Option<i64> {
+        self.array().map(i64::from_le_bytes)
+    }
+
+    /// How many values follow, each of which takes `least` bytes at least: a count that the bytes
+    /// cannot hold is none, so that nothing is made room for that is not there.
+    pub(crate) fn count(&mut self, least: usize) -> Option<usize> {
+        let count = usize::try_from(self.u64()?).ok()?;
+        (count.checked_mul(least.max(1))? <= self.rest.len()).then_some(count)
+    }
+
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
+        let count = self.count(1)?;
+        self.raw(count)
+    }
+
+    pub(crate) fn short(&mut self) -> Option<&'a [u8]> {
+        let count = usize::try_from(self.u32()?).ok()?;
+        self.raw(count)
+    }
+
+    /// Whether everything was read.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.rest.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read() {
+        let mut writer = Writer::default();
+        writer.u8(1);
+        writer.u32(2);
+        writer.u64(3);
+        writer.i64(-4);
+        writer.bytes(b"five");
+        writer.short(b"six");
+        writer.count(2);
+        writer.raw(b"ab");
+        let bytes = writer.into_bytes();
+        let mut reader = Reader::new(&bytes);
+        assert_eq!((reader.u8(), reader.u32(), reader.u64(), reader.i64()), (Some(1), Some(2), Some(3), Some(-4)));
+        assert_eq!((reader.bytes(), reader.short()), (Some(&b"five"[..]), Some(&b"six"[..])));
+        assert_eq!((reader.count(1), reader.raw(2), reader.is_at_end()), (Some(2), Some(&b"ab"[..]), true));
+        assert_eq!((reader.u8(), reader.bytes()), (None, None));
+    }
+
+    #[test]
+    fn a_count_that_cannot_be_is_none() {
+        let mut writer = Writer::default();
+        writer.u64(u64::MAX);
+        assert_eq!(Reader::new(&writer.into_bytes()).count(8), None);
+    }
+}

@@ -1,0 +1,143 @@
+//! The parts of a listing that are too many for JSON: paths, directories and the entries of indexes.
+
+use super::index::{Index, IndexEntry, IndexStat};
+use super::object::ObjectId;
+use super::protocol::{Listing, RepoPath, WalkedDirectory};
+use crate::codec::{Reader, Writer};
+use crate::stamp::Stamp;
+
+/// Writes paths.
+pub(crate) fn write_paths<'a>(writer: &mut Writer, paths: impl ExactSizeIterator<Item = &'a [u8]>) {
+    writer.count(paths.len());
+    paths.for_each(|path| writer.short(path));
+}
+
+/// Reads paths.
+pub(crate) fn read_paths(reader: &mut Reader<'_>) -> Option<Vec<RepoPath>> {
+    let count = reader.count(4)?;
+    (0..count).map(|_| reader.short().map(|path| RepoPath(path.to_vec()))).collect()
+}
+
+/// Writes a stamp.
+pub(crate) fn write_stamp(writer: &mut Writer, stamp: &Stamp) {
+    writer.u64(stamp.dev);
+    writer.u64(stamp.ino);
+    writer.u64(stamp.size);
+    for (seconds, nanoseconds) in [stamp.mtime, stamp.ctime] {
+        writer.i64(seconds);
+        writer.u32(nanoseconds);
+    }
+    writer.u32(stamp.mode);
+}
+
+/// Reads a stamp.
+pub(crate) fn read_stamp(reader: &mut Reader<'_>) -> Option<Stamp> {
+    Some(Stamp {
+        dev: reader.u64()?,
+        ino: reader.u64()?,
+        size: reader.u64()?,
+        mtime: (reader.i64()?, reader.u32()?),
+        ctime: (reader.i64()?, reader.u32()?),
+        mode: reader.u32()?,
+    })
+}
+
+/// How many bytes a stamp takes.
+const STAMP: usize = 52;
+
+impl Listing {
+    /// Writes what JSON leaves out.
+    pub(crate) fn write_bulk(&self, writer: &mut Writer) {
+        for paths in [&self.tracked, &self.untracked, &self.rules] {
+            write_paths(writer, paths.iter().map(|path| path.0.as_slice()));
+        }
+        writer.count(self.directories.len());
+        for directory in &self.directories {
+            writer.short(&directory.path.0);
+            write_stamp(writer, &directory.stamp);
+        }
+        self.write_indexes(writer);
+    }
+
+    /// Reads what JSON left out.
+    pub(crate) fn read_bulk(&mut self, reader: &mut Reader<'_>) -> Option<()> {
+        self.tracked = read_paths(reader)?;
+        self.untracked = read_paths(reader)?;
+        self.rules = read_paths(reader)?;
+        let count = reader.count(STAMP)?;
+        let directory = |reader: &mut Reader<'_>| {
+            Some(WalkedDirectory { path: RepoPath(reader.short()?.to_vec()), stamp: read_stamp(reader)? })
+        };
+        self.directories = (0..count).map(|_| directory(reader)).collect::<Option<_>>()?;
+        self.read_indexes(reader)
+    }
+
+    /// Writes the entries of the indexes.
+    pub(crate) fn write_indexes(&self, writer: &mut Writer) {
+        for index in &self.indexes {
+            writer.count(index.entries.len());
+            index.entries.iter().for_each(|entry| write_entry(writer, entry));
+        }
+    }
+
+    /// Reads the entries of the indexes.
+    pub(crate) fn read_indexes(&mut self, reader: &mut Reader<'_>) -> Option<()> {
+        self.indexes.iter_mut().try_for_each(|index| read_entries(reader, index))
+    }
+}
+
+/// How few bytes an entry takes.
+const ENTRY: usize = 4 + 4 + 3 + 20;
+/// The bits of the flags of an entry; the two lowest are its stage.
+const INTENT_TO_ADD: u8 = 1 << 2;
+const SKIP_WORKTREE: u8 = 1 << 3;
+const HAS_STAT: u8 = 1 << 4;
+
+fn write_entry(writer: &mut Writer, entry: &IndexEntry) {
+    let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+    writer.short(&entry.path.0);
+    writer.u32(entry.mode);
+    writer.u8((entry.stage & 3)
+        | flag(entry.intent_to_add, INTENT_TO_ADD)
+        | flag(entry.skip_worktree, SKIP_WORKTREE)
+        | flag(entry.stat.is_some(), HAS_STAT));
+    let id = entry.id.as_bytes();
+    writer.u8(if id.len() == 32 { 32 } else { 20 });
+    writer.raw(id);
+    if let Some(stat) = &entry.stat {
+        let fields = [stat.mtime.0, stat.mtime.1, stat.ctime.0, stat.ctime.1, stat.ino, stat.size];
+        fields.into_iter().for_each(|field| writer.u32(field));
+    }
+}
+
+fn read_entries(reader: &mut Reader<'_>, index: &mut Index) -> Option<()> {
+    let count = reader.count(ENTRY - 1)?;
+    index.entries = (0..count).map(|_| read_entry(reader)).collect::<Option<_>>()?;
+    Some(())
+}
+
+fn read_entry(reader: &mut Reader<'_>) -> Option<IndexEntry> {
+    let path = RepoPath(reader.short()?.to_vec());
+    let (mode, flags, width) = (reader.u32()?, reader.u8()?, reader.u8()?);
+    let id = ObjectId::from_raw(reader.raw(usize::from(width))?)?;
+    let stat = if flags & HAS_STAT != 0 { Some(read_stat(reader)?) } else { None };
+    let has = |flag: u8| flags & flag != 0;
+    Some(IndexEntry {
+        path,
+        mode,
+        id,
+        stage: flags & 3,
+        intent_to_add: has(INTENT_TO_ADD),
+        skip_worktree: has(SKIP_WORKTREE),
+        stat,
+    })
+}
+
+fn read_stat(reader: &mut Reader<'_>) -> Option<IndexStat> {
+    Some(IndexStat {
+        mtime: (reader.u32()?, reader.u32()?),
+        ctime: (reader.u32()?, reader.u32()?),
+        ino: reader.u32()?,
+        size: reader.u32()?,
+    })
+}

@@ -1,0 +1,122 @@
+//! How answers travel: frames, of which the last one holds the answer. What can be worked on before the
+//! whole answer is there comes in a frame before it.
+
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use super::bulk::{read_paths, write_paths};
+use super::protocol::{Answer, RepoPath};
+use crate::codec::{Reader, Writer};
+
+/// What is tracked, ahead of the listing that it belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ahead {
+    /// The top of the work tree.
+    pub worktree: PathBuf,
+    /// The tracked paths of the outermost repository, sorted.
+    pub tracked: Vec<RepoPath>,
+}
+
+/// A frame of an answer.
+pub(super) enum Frame {
+    Ahead(Ahead),
+    Answer(Box<Answer>),
+}
+
+const AHEAD: u8 = b'T';
+const ANSWER: u8 = b'A';
+/// The tag of a frame, and the length of what follows.
+const HEAD: usize = 9;
+
+/// Writes what is tracked, before the answer is there.
+pub(super) fn write_ahead<'a>(
+    out: &mut dyn Write,
+    worktree: &Path,
+    tracked: impl ExactSizeIterator<Item = &'a [u8]>,
+) -> io::Result<()> {
+    let mut writer = Writer::default();
+    writer.short(worktree.as_os_str().as_bytes());
+    write_paths(&mut writer, tracked);
+    write_frame(out, AHEAD, &writer.into_bytes())
+}
+
+/// Writes the answer.
+pub(super) fn write_answer(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
+    let mut writer = Writer::default();
+    writer.bytes(&serde_json::to_vec(answer)?);
+    if let Answer::List(listing) = answer {
+        listing.write_bulk(&mut writer);
+    }
+    write_frame(out, ANSWER, &writer.into_bytes())
+}
+
+fn write_frame(out: &mut dyn Write, tag: u8, bytes: &[u8]) -> io::Result<()> {
+    out.write_all(&[tag])?;
+    out.write_all(&(bytes.len() as u64).to_le_bytes())?;
+    out.write_all(bytes)?;
+    out.flush()
+}
+
+/// Takes a whole frame from the front of what was received; nothing where more is to come.
+///
+/// # Errors
+/// These are no frames.
+pub(super) fn take(received: &mut Vec<u8>) -> Result<Option<Frame>, String> {
+    let Some((head, rest)) = received.split_first_chunk::<HEAD>() else { return Ok(None) };
+    let length = Reader::new(&head[1..]).u64().and_then(|length| usize::try_from(length).ok());
+    let Some(bytes) = length.and_then(|length| rest.get(..length)) else { return Ok(None) };
+    let frame = match head[0] {
+        AHEAD => read_ahead(bytes).map(Frame::Ahead).ok_or_else(garbled)?,
+        ANSWER => Frame::Answer(Box::new(read_answer(bytes)?)),
+        _ => return Err(garbled()),
+    };
+    let length = HEAD + bytes.len();
+    received.drain(..length);
+    Ok(Some(frame))
+}
+
+fn read_ahead(bytes: &[u8]) -> Option<Ahead> {
+    let mut reader = Reader::new(bytes);
+    let worktree = PathBuf::from(std::ffi::OsString::from_vec(reader.short()?.to_vec()));
+    let tracked = read_paths(&mut reader)?;
+    reader.is_at_end().then_some(Ahead { worktree, tracked })
+}
+
+fn read_answer(bytes: &[u8]) -> Result<Answer, String> {
+    let mut reader = Reader::new(bytes);
+    let json = reader.bytes().ok_or_else(garbled)?;
+    let mut answer: Answer = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    if let Answer::List(listing) = &mut answer {
+        listing.read_bulk(&mut reader).ok_or_else(garbled)?;
+    }
+    if reader.is_at_end() { Ok(answer) } else { Err(garbled()) }
+}
+
+fn garbled() -> String {
+    "its answer is not understood".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_whole_or_not_at_all() {
+        let mut sent = Vec::new();
+        write_ahead(&mut sent, Path::new("/a b"), [&b"x\n\xff"[..], b""].into_iter()).expect("writes");
+        let answer = Answer::Ignored { ignored: vec![true, false] };
+        write_answer(&mut sent, &answer).expect("writes");
+        let mut received = Vec::new();
+        let mut found = Vec::new();
+        for byte in sent {
+            received.push(byte);
+            found.extend(take(&mut received).expect("frames"));
+        }
+        let tracked = vec![RepoPath(b"x\n\xff".to_vec()), RepoPath(Vec::new())];
+        assert!(matches!(&found[0], Frame::Ahead(ahead) if ahead.tracked == tracked));
+        assert!(matches!(&found[1], Frame::Answer(found) if **found == answer));
+        assert!(received.is_empty() && found.len() == 2);
+        assert!(take(&mut b"X\0\0\0\0\0\0\0\0".to_vec()).is_err());
+    }
+}

@@ -1,0 +1,108 @@
+//! Which paths the rules on disk ignore, as the `git` program tells it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use rustix::fs::FileType;
+
+use super::{GitProgram, GitTask, Places, ask, listing};
+use crate::git::GitError;
+use crate::git::protocol::RepoPath;
+use crate::{beneath, paths};
+
+/// Prints those of the paths that are ignored.
+const SCRIPT: &str = r#"set -eu
+top=$(pwd -P)
+export GIT_DIR="$top/.git" GIT_WORK_TREE="$top"
+git check-ignore --no-index -z --stdin < "$INPUT/paths" || [ $? -eq 1 ]
+"#;
+
+/// Says for each path, none of them a directory, whether it is ignored by the innermost repository
+/// that covers it. What lies in a `.git` is ignored exactly where the directory that holds it is.
+///
+/// # Errors
+/// Git would not say.
+pub(crate) fn ignored(program: &dyn GitProgram, places: &Places, asked: &[RepoPath]) -> Result<Vec<bool>, GitError> {
+    let io = |error: std::io::Error| GitError::Io { path: places.worktree.clone(), problem: error.to_string() };
+    let top = beneath::open_real(&places.worktree).map_err(io)?;
+    let repositories: BTreeSet<Vec<u8>> =
+        listing::list(program, places)?.nested.into_iter().map(|nested| nested.path.0).collect();
+    let questions: Vec<Option<Question>> =
+        asked.iter().map(|path| question(top.as_fd(), &repositories, &path.0)).collect::<Result<_, _>>().map_err(io)?;
+    let mut grouped: BTreeMap<&[u8], BTreeSet<&[u8]>> = BTreeMap::new();
+    for question in questions.iter().flatten() {
+        grouped.entry(&question.repository).or_default().insert(&question.path);
+    }
+    let mut ignored = BTreeSet::new();
+    for (repository, asked) in grouped {
+        let input = BTreeMap::from([("paths", asked.iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect())]);
+        let task = GitTask { script: SCRIPT, directory: RepoPath(repository.to_vec()), input };
+        let failed = |problem| GitError::Unreadable { path: places.worktree.clone(), problem };
+        let printed = ask(program, places, &task).map_err(failed)?;
+        let told = printed.split(|b| *b == 0).filter(|path| !path.is_empty());
+        ignored.extend(told.map(|path| Question { repository: repository.to_vec(), path: path.to_vec() }));
+    }
+    Ok(questions.into_iter().map(|question| question.is_some_and(|question| ignored.contains(&question))).collect())
+}
+
+/// A path, relative to the repository that is asked about it. One that ends in `/` asks for the
+/// directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Question {
+    repository: Vec<u8>,
+    path: Vec<u8>,
+}
+
+/// What git is asked about `path`; nothing where it is surely not ignored.
+fn question(top: BorrowedFd<'_>, repositories: &BTreeSet<Vec<u8>>, path: &[u8]) -> std::io::Result<Option<Question>> {
+    let in_git = paths::ancestors(path).chain([path]).find(|part| paths::name(part) == b".git");
+    let parent = |path: &[u8]| path.iter().rposition(|b| *b == b'/').map(|slash| path[..slash].to_vec());
+    let holder = match in_git {
+        Some(dot_git) => Some(parent(dot_git)),
+        // Git would take what stands there now, a directory, for what is asked about.
+        None if is_directory(top, path)? => Some(parent(path)),
+        None => None,
+    };
+    let (asked, is_holder) = match holder {
+        Some(None) => return Ok(None),
+        Some(Some(directory)) => (directory, true),
+        None => (path.to_vec(), false),
+    };
+    let repository = paths::ancestors(&asked).chain([&*asked].into_iter().filter(|_| is_holder));
+    let repository = repository.filter(|place| repositories.contains(*place)).last().unwrap_or_default().to_vec();
+    let inside = if repository.is_empty() { &asked[..] } else { asked.get(repository.len() + 1..).unwrap_or_default() };
+    if inside.is_empty() {
+        return Ok(None);
+    }
+    let path = if is_holder { [inside, b"/"].concat() } else { inside.to_vec() };
+    Ok(Some(Question { repository, path }))
+}
+
+fn is_directory(top: BorrowedFd<'_>, path: &[u8]) -> std::io::Result<bool> {
+    let found = beneath::look(top, path)?;
+    Ok(found.is_some_and(|(_, stat)| FileType::from_raw_mode(stat.st_mode) == FileType::Directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_asked_of_the_innermost_repository() {
+        let room = tempfile::tempdir().expect("temp");
+        std::fs::create_dir_all(room.path().join("a/was-dir")).expect("makes");
+        let top = beneath::open_real(&room.path().canonicalize().expect("there")).expect("opens");
+        let repositories = BTreeSet::from([b"r".to_vec(), b"r/s".to_vec()]);
+        let of = |path: &str| {
+            let question = question(top.as_fd(), &repositories, path.as_bytes()).expect("looks");
+            question.map(|q| (String::from_utf8(q.repository).expect("text"), String::from_utf8(q.path).expect("text")))
+        };
+        let some = |repository: &str, path: &str| Some((repository.to_owned(), path.to_owned()));
+        assert_eq!(of("a/b"), some("", "a/b"));
+        assert_eq!(of("r/x"), some("r", "x"));
+        assert_eq!(of("r/s/x/y"), some("r/s", "x/y"));
+        assert_eq!(of("a/was-dir"), some("", "a/"));
+        assert_eq!(of("a/b/.git/config"), some("", "a/b/"));
+        assert_eq!((of(".git/config"), of("r/.git/x"), of("a")), (None, None, None));
+    }
+}

@@ -1,0 +1,362 @@
+//! The listing of a work tree in a format that libgit2 refuses, as the `git` program tells it. It
+//! covers what the other reader covers: docs/snapshot.md says where git itself decides otherwise.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::PathBuf;
+
+use proctor_core::drift::display_path;
+use rustix::fs::FileType;
+
+use super::{GitProgram, GitTask, Places, ask, staged};
+use crate::git::GitError;
+use crate::git::index::{FileRules, GITLINK, Index, IndexEntry, IndexStat, Moment};
+use crate::git::listing::{MAX_DEPTH, MAX_PATHS};
+use crate::git::object::ObjectId;
+use crate::git::protocol::{Listing, Nested, RepoPath};
+use crate::git::reader::PathSet;
+use crate::{beneath, paths};
+
+/// Prints each answer behind a line with its name, its exit code and its length.
+const SCRIPT: &str = r#"set -eu
+top=$(pwd -P)
+export GIT_DIR="$top/.git" GIT_WORK_TREE="$top"
+out=$(mktemp)
+part() {
+  name=$1; shift
+  if "$@" > "$out"; then code=0; else code=$?; fi
+  printf '%s %s %s\n' "$name" "$code" "$(wc -c < "$out")"
+  cat "$out"
+}
+attributes() {
+  file=$(git rev-parse --git-path info/attributes)
+  if [ -e "$file" ]; then cat "$file"; fi
+}
+written() {
+  file=$(git rev-parse --git-path index)
+  if [ -e "$file" ]; then stat -c %Y "$file"; fi
+}
+part head git rev-parse --verify -q 'HEAD^{commit}'
+part tree git rev-parse --verify -q 'HEAD^{tree}'
+part branch git symbolic-ref -q HEAD
+part format git rev-parse --show-object-format
+part written written
+part index git ls-files --stage --debug -z
+part committed git ls-tree -r -z --full-tree HEAD
+part untracked git ls-files --others --exclude-standard -z
+part filemode git config --type=bool --default=true core.fileMode
+part symlinks git config --type=bool --default=true core.symlinks
+part autocrlf git config --default=false core.autocrlf
+part foreign git config --get-regexp '^(core\.attributesfile|attr\.tree)$'
+part attributes attributes
+"#;
+
+/// How many repositories inside a work tree are asked about, each in a sandbox of its own.
+const MOST_NESTED: usize = 256;
+
+/// Lists the work tree of the repository at `places`.
+///
+/// # Errors
+/// Git would not say, or says more than the bounds allow.
+pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing, GitError> {
+    let top = beneath::open_real(&places.worktree).map_err(|error| io(&places.worktree, &error))?;
+    let mut reader = Reader { program, places, top: top.as_fd(), tracked: PathSet::new(), untracked: PathSet::new() };
+    let (mut nested, mut indexes) = (Vec::new(), Vec::new());
+    let own = reader.repository(b"")?;
+    let mut pending = own.inside;
+    let (head_commit, branch) = (own.head, own.branch);
+    indexes.push(own.index);
+    while let Some((path, recorded)) = pending.pop() {
+        if nested.len() >= MOST_NESTED {
+            return Err(too_many(
+                places,
+                MOST_NESTED,
+                "repositories inside it, in a format of git that is read slowly",
+            ));
+        }
+        let mut commit = recorded.map(|id| id.to_string());
+        if reader.holds_repository(&path)? {
+            let inner = reader.repository(&path)?;
+            commit = inner.head;
+            pending.extend(inner.inside);
+            indexes.push(inner.index);
+        }
+        nested.push(Nested { path: RepoPath(path), commit });
+    }
+    nested.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+    let as_paths = |set: PathSet| set.into_iter().map(RepoPath).collect();
+    let Places { worktree, git_dir, common_dir } = places.clone();
+    let (tracked, untracked) = (as_paths(reader.tracked), as_paths(reader.untracked));
+    // Which directories were looked into, and which files decided, only git knows.
+    let (rules, directories, sources) = (Vec::new(), Vec::new(), None);
+    Ok(Listing {
+        worktree,
+        git_dir,
+        common_dir,
+        head_commit,
+        branch,
+        tracked,
+        untracked,
+        rules,
+        directories,
+        sources,
+        nested,
+        indexes,
+    })
+}
+
+/// What git says of one repository.
+struct Told {
+    head: Option<String>,
+    branch: Option<String>,
+    index: Index,
+    /// The places of repositories inside it, and the commits that are recorded for them.
+    inside: Vec<(Vec<u8>, Option<ObjectId>)>,
+}
+
+struct Reader<'a> {
+    program: &'a dyn GitProgram,
+    places: &'a Places,
+    top: BorrowedFd<'a>,
+    tracked: PathSet,
+    untracked: PathSet,
+}
+
+impl Reader<'_> {
+    /// Asks about the repository whose work tree is at `at`.
+    fn repository(&mut self, at: &[u8]) -> Result<Told, GitError> {
+        let directory = RepoPath(at.to_vec());
+        let task = GitTask { script: SCRIPT, directory, input: Default::default() };
+        let failed = |problem: String| GitError::Unreadable { path: self.place(at), problem };
+        let printed = ask(self.program, self.places, &task).map_err(failed)?;
+        let parts = Parts::read(&printed).ok_or_else(|| failed(NOT_UNDERSTOOD.to_owned()))?;
+        let index = parts.index(at).ok_or_else(|| failed(NOT_UNDERSTOOD.to_owned()))?;
+        let untracked = parts.untracked().ok_or_else(|| failed("git cannot tell what is untracked".to_owned()))?;
+        let committed = parts.committed().ok_or_else(|| failed("git cannot read the tree of HEAD".to_owned()))?;
+        let mut inside = Vec::new();
+        for entry in &index.entries {
+            if entry.mode != GITLINK {
+                self.tracked.insert(paths::join(at, &entry.path.0));
+            } else if self.is_directory(&paths::join(at, &entry.path.0))? {
+                inside.push((paths::join(at, &entry.path.0), Some(entry.id)));
+            }
+        }
+        inside.dedup_by(|one, other| one.0 == other.0);
+        self.tracked.extend(committed.iter().map(|path| paths::join(at, path)));
+        for (path, _) in &inside {
+            self.add_files_of_unborn(path)?;
+        }
+        for path in untracked {
+            match path.strip_suffix(b"/") {
+                Some(repository) => inside.push((paths::join(at, repository), None)),
+                None => drop(self.untracked.insert(paths::join(at, path))),
+            }
+        }
+        self.check()?;
+        Ok(Told { head: parts.text("head"), branch: parts.branch(), index, inside })
+    }
+
+    /// What lies in the directory of a submodule that is not checked out.
+    fn add_files_of_unborn(&mut self, path: &[u8]) -> Result<(), GitError> {
+        if self.holds_repository(path)? {
+            return Ok(());
+        }
+        let files = beneath::leaves(self.top, path, MAX_PATHS).map_err(|error| io(&self.place(path), &error))?;
+        let files = files.ok_or_else(|| too_many(self.places, MAX_PATHS, "paths"))?;
+        self.untracked.extend(files.into_iter().filter(|file| paths::name(file) != b".git"));
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), GitError> {
+        if self.tracked.len() + self.untracked.len() > MAX_PATHS {
+            return Err(too_many(self.places, MAX_PATHS, "paths"));
+        }
+        let deep = |path: &Vec<u8>| paths::ancestors(path).count() > MAX_DEPTH;
+        if self.tracked.iter().chain(&self.untracked).any(deep) {
+            return Err(too_many(self.places, MAX_DEPTH, "levels of directories"));
+        }
+        Ok(())
+    }
+
+    fn is_directory(&self, path: &[u8]) -> Result<bool, GitError> {
+        let found = beneath::look(self.top, path).map_err(|error| io(&self.place(path), &error))?;
+        Ok(found.is_some_and(|(_, stat)| FileType::from_raw_mode(stat.st_mode) == FileType::Directory))
+    }
+
+    /// Whether the directory `path` is the work tree of a repository, as git tells.
+    fn holds_repository(&self, path: &[u8]) -> Result<bool, GitError> {
+        holds_repository(self.top, path).map_err(|error| io(&self.place(path), &error))
+    }
+
+    fn place(&self, path: &[u8]) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt as _;
+        self.places.worktree.join(std::ffi::OsStr::from_bytes(path))
+    }
+}
+
+/// Whether below `top` the directory `path` is the work tree of a repository: its `.git` is a file, or
+/// a directory that has a HEAD.
+pub(super) fn holds_repository(top: BorrowedFd<'_>, path: &[u8]) -> std::io::Result<bool> {
+    let dot_git = paths::join(path, b".git");
+    let Some((_, stat)) = beneath::look(top, &dot_git)? else { return Ok(false) };
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => true,
+        FileType::Directory => beneath::look(top, &paths::join(&dot_git, b"HEAD"))?.is_some(),
+        _ => false,
+    })
+}
+
+const NOT_UNDERSTOOD: &str = "the `git` program answered in words that are not understood";
+
+fn too_many(places: &Places, limit: usize, what: &str) -> GitError {
+    GitError::TooMany { path: places.worktree.clone(), limit, what: what.to_owned() }
+}
+
+fn io(path: &std::path::Path, error: &std::io::Error) -> GitError {
+    GitError::Io { path: path.to_owned(), problem: error.to_string() }
+}
+
+/// The parts of an answer: name, exit code, text.
+struct Parts<'a>(Vec<(&'a str, u8, &'a [u8])>);
+
+impl<'a> Parts<'a> {
+    fn read(mut printed: &'a [u8]) -> Option<Self> {
+        let mut parts = Vec::new();
+        while !printed.is_empty() {
+            let end = printed.iter().position(|b| *b == b'\n')?;
+            let mut words = std::str::from_utf8(&printed[..end]).ok()?.split(' ');
+            let (name, code, length) =
+                (words.next()?, words.next()?.parse().ok()?, words.next()?.parse::<usize>().ok()?);
+            let rest = &printed[end + 1..];
+            parts.push((name, code, rest.get(..length)?));
+            printed = &rest[length..];
+        }
+        Some(Self(parts))
+    }
+
+    /// The text of a part that succeeded.
+    fn of(&self, name: &str) -> Option<&'a [u8]> {
+        self.0.iter().find(|(part, code, _)| *part == name && *code == 0).map(|(.., text)| *text)
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        let text = std::str::from_utf8(self.of(name)?).ok()?.trim_end();
+        Some(text.to_owned()).filter(|text| !text.is_empty())
+    }
+
+    fn branch(&self) -> Option<String> {
+        self.of("branch")?.trim_ascii_end().strip_prefix(b"refs/heads/").map(display_path)
+    }
+
+    fn untracked(&self) -> Option<Vec<&'a [u8]>> {
+        Some(self.of("untracked")?.split(|b| *b == 0).filter(|path| !path.is_empty()).collect())
+    }
+
+    /// The paths of HEAD, submodules aside; none of them before the first commit.
+    fn committed(&self) -> Option<Vec<&'a [u8]>> {
+        if self.text("head").is_none() {
+            return Some(Vec::new());
+        }
+        let lines = self.of("committed")?.split(|b| *b == 0).filter(|line| !line.is_empty());
+        let path = |line: &'a [u8]| Some(&line[line.iter().position(|b| *b == b'\t')? + 1..]);
+        lines.filter(|line| !line.starts_with(b"160000 ")).map(path).collect()
+    }
+
+    fn index(&self, at: &[u8]) -> Option<Index> {
+        let head_tree = match self.text("tree") {
+            Some(text) => Some(ObjectId::from_hex(text.as_bytes())?),
+            None => None,
+        };
+        let seconds = self.text("written").and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+        let format = match self.text("format")?.as_str() {
+            "sha1" => crate::ObjectFormat::Sha1,
+            "sha256" => crate::ObjectFormat::Sha256,
+            _ => return None,
+        };
+        Some(Index {
+            at: RepoPath(at.to_vec()),
+            format,
+            head_tree,
+            // An index keeps the low 32 bits.
+            written: (u32::try_from(seconds & u64::from(u32::MAX)).ok()?, 0),
+            entries: entries(self.of("index")?)?,
+            rules: FileRules {
+                file_mode: self.text("filemode")? == "true",
+                symlinks: self.text("symlinks")? == "true",
+                autocrlf: self.text("autocrlf")? != "false",
+                foreign_attributes: self.of("foreign").is_some(),
+                own_attributes: self.of("attributes").map(|text| RepoPath(text.to_vec())),
+            },
+        })
+    }
+}
+
+/// The entries of `git ls-files --stage --debug -z`; none where it is not in the form that is known.
+fn entries(mut text: &[u8]) -> Option<Vec<IndexEntry>> {
+    let mut entries = Vec::new();
+    while !text.is_empty() {
+        let end = text.iter().position(|b| *b == 0)?;
+        let (mode, id, stage, path) = staged(&text[..end])?;
+        let mut rest = &text[end + 1..];
+        let mut line = || {
+            let end = rest.iter().position(|b| *b == b'\n')?;
+            let line = std::str::from_utf8(&rest[..end]).ok()?;
+            rest = &rest[end + 1..];
+            Some(line.trim_start())
+        };
+        let ctime = moment(line()?.strip_prefix("ctime: ")?)?;
+        let mtime = moment(line()?.strip_prefix("mtime: ")?)?;
+        let ino = line()?.split_once("ino: ")?.1.parse().ok()?;
+        line()?.strip_prefix("uid: ")?;
+        let (size, flags) = line()?.strip_prefix("size: ")?.split_once("\tflags: ")?;
+        let flags = u64::from_str_radix(flags, 16).ok()?;
+        entries.push(IndexEntry {
+            path: RepoPath(path.to_vec()),
+            mode,
+            id,
+            stage,
+            intent_to_add: flags & INTENT_TO_ADD != 0,
+            skip_worktree: flags & SKIP_WORKTREE != 0,
+            stat: Some(IndexStat { mtime, ctime, ino, size: size.parse().ok()? }),
+        });
+        text = rest;
+    }
+    Some(entries)
+}
+
+/// Flags of an entry as git has them in memory (`CE_INTENT_TO_ADD`, `CE_SKIP_WORKTREE`).
+const INTENT_TO_ADD: u64 = 1 << 29;
+const SKIP_WORKTREE: u64 = 1 << 30;
+
+fn moment(text: &str) -> Option<Moment> {
+    let (seconds, nanoseconds) = text.split_once(':')?;
+    Some((seconds.parse().ok()?, nanoseconds.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_with_their_stat_data_are_read_whole_or_not_at_all() {
+        let id = "45b983be36b73c0788dc9cbcb76cbb80fc7bb057";
+        let stat = "  ctime: 5:6\n  mtime: 3:4\n  dev: 7\tino: 8\n  uid: 0\tgid: 0\n  size: 2\tflags: ";
+        let told = format!("100644 {id} 0\ta\n\tb\0{stat}0\n100755 {id} 2\tc\0{stat}60004000\n");
+        let read = entries(told.as_bytes()).expect("reads");
+        assert_eq!((read[0].path.0.as_slice(), read[1].path.0.as_slice()), (&b"a\n\tb"[..], &b"c"[..]));
+        assert_eq!(read[0].stat, Some(IndexStat { mtime: (3, 4), ctime: (5, 6), ino: 8, size: 2 }));
+        assert_eq!((read[1].stage, read[1].mode), (2, 0o100_755));
+        assert!(read[1].intent_to_add && read[1].skip_worktree && !read[0].intent_to_add && !read[0].skip_worktree);
+        for cut in 1..told.len() {
+            let whole = told[..cut].ends_with("flags: 0\n");
+            assert_eq!(entries(&told.as_bytes()[..cut]).is_some(), whole, "{cut}");
+        }
+    }
+
+    #[test]
+    fn parts_are_cut_by_their_length() {
+        let parts = Parts::read(b"head 0 3\nab\nbranch 1 0\nindex 0 9\nx 0 1\n\0\0\0").expect("reads");
+        assert_eq!((parts.text("head").as_deref(), parts.of("branch")), (Some("ab"), None));
+        assert_eq!(parts.of("index"), Some(&b"x 0 1\n\0\0\0"[..]));
+        assert!(Parts::read(b"head 0 9\nab").is_none() && Parts::read(b"head").is_none());
+    }
+}

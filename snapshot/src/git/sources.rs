@@ -1,0 +1,148 @@
+//! The files of git that a listing is read from, and what they were like: as long as they stay so, git
+//! has nothing else to say.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{FileType, OFlags, fstat};
+use rustix::io::Errno;
+
+use super::GitError;
+use super::config::{common_dir, gitfile_target};
+use super::protocol::{RepoPath, Source};
+use super::reader::{Opened, unreadable};
+use crate::beneath;
+use crate::stamp::{Moment, Stamp};
+
+/// Adds the files that `opened` was read from. `false` where some of them cannot be told: its ignore
+/// rules come from elsewhere, a path leads through a link, or HEAD through several refs.
+pub(super) fn add(opened: &Opened, found: &mut Vec<Source>) -> Result<bool, GitError> {
+    let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
+    let config = opened.repository.config().and_then(|mut config| config.snapshot()).map_err(failed)?;
+    if config.get_entry("core.excludesfile").is_ok() || !leads_straight(opened)? {
+        return Ok(false);
+    }
+    let mut own: Vec<Vec<u8>> =
+        ["HEAD", "index", "commondir", "gitdir", "config", "config.worktree"].map(Into::into).to_vec();
+    let mut common: Vec<Vec<u8>> =
+        ["config", "packed-refs", "info/exclude", "info/attributes"].map(Into::into).to_vec();
+    let head = opened.repository.find_reference("HEAD").map_err(failed)?;
+    if let Some(branch) = head.symbolic_target_bytes() {
+        if !branch.starts_with(b"refs/") {
+            return Ok(false);
+        }
+        let is_symbolic = std::str::from_utf8(branch)
+            .ok()
+            .and_then(|name| opened.repository.find_reference(name).ok())
+            .is_some_and(|branch| branch.kind() == Some(git2::ReferenceType::Symbolic));
+        if is_symbolic {
+            return Ok(false);
+        }
+        common.push(branch.to_vec());
+        // Some refs of a linked worktree are its own.
+        own.push(branch.to_vec());
+    }
+    let is_gitfile = opened.git_dir != opened.worktree.join(".git");
+    let dot_git: Vec<Vec<u8>> = is_gitfile.then(|| b".git".to_vec()).into_iter().collect();
+    for (place, paths) in [(&opened.worktree, dot_git), (&opened.git_dir, own), (&opened.common_dir, common)] {
+        if !add_all(place, paths, found)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Adds a file that makes the directory `path` of the work tree a repository, once it is there.
+pub(super) fn add_head_to_come(opened: &Opened, path: &[u8], found: &mut Vec<Source>) {
+    let path = [path, b"/.git/HEAD"].concat();
+    found.push(Source { place: opened.worktree.clone(), path: RepoPath(path), stamp: None });
+}
+
+fn add_all(place: &Path, paths: Vec<Vec<u8>>, found: &mut Vec<Source>) -> Result<bool, GitError> {
+    let directory = beneath::open_real(place).map_err(|error| super::config::io(place, &error))?;
+    for path in paths {
+        let Some(stamp) = stamp_of(directory.as_fd(), &path) else { return Ok(false) };
+        found.push(Source { place: place.to_owned(), path: RepoPath(path), stamp });
+    }
+    Ok(true)
+}
+
+/// What stands at a path: a regular file or nothing. None where it is something else, or a part of the way
+/// is.
+#[expect(clippy::option_option, reason = "what cannot be told is not what is not there")]
+fn stamp_of(place: BorrowedFd<'_>, path: &[u8]) -> Option<Option<Stamp>> {
+    match beneath::open(place, path, OFlags::PATH) {
+        Ok(fd) => {
+            let stat = fstat(fd).ok()?;
+            let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+            is_file.then(|| Some(Stamp::of(&stat)))
+        }
+        Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Some(None),
+        Err(_) => None,
+    }
+}
+
+/// Whether the way from `.git` to the git directory, and from there to the common one, goes through
+/// no link: a link could lead elsewhere later, and the file that names the way would not change.
+fn leads_straight(opened: &Opened) -> Result<bool, GitError> {
+    let dot_git = opened.worktree.join(".git");
+    let named = if dot_git.is_dir() { dot_git } else { gitfile_target(&dot_git)? };
+    Ok(without_dots(&named).as_deref() == Some(&*opened.git_dir)
+        && without_dots(&common_dir(&opened.git_dir)?).as_deref() == Some(&*opened.common_dir))
+}
+
+/// The path without `.` and `..`, as it is where no part of it is a link.
+fn without_dots(path: &Path) -> Option<PathBuf> {
+    let mut straight = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir if !straight.pop() => return None,
+            Component::ParentDir | Component::CurDir => {}
+            other => straight.push(other),
+        }
+    }
+    straight.is_absolute().then_some(straight)
+}
+
+/// Whether all sources are as they were when they were read at `look`, on file systems whose times tell
+/// of changes, and none had changed so late before that it could have changed once more unseen.
+pub(crate) fn are_unchanged(sources: &[Source], look: Moment) -> bool {
+    let mut open: Option<(&Path, Place)> = None;
+    sources.iter().all(|source| {
+        if open.as_ref().is_none_or(|(place, _)| *place != source.place) {
+            open = Place::open(&source.place).map(|place| (source.place.as_path(), place));
+        }
+        open.as_ref().is_some_and(|(_, place)| place.still_has(source, look))
+    })
+}
+
+/// A directory in which files of git lie.
+struct Place {
+    directory: std::os::fd::OwnedFd,
+    device: u64,
+}
+
+impl Place {
+    fn open(path: &Path) -> Option<Self> {
+        let directory = beneath::open_real(path).ok()?;
+        let device = beneath::trusted_device(directory.as_fd()).ok()??;
+        Some(Self { directory, device })
+    }
+
+    fn still_has(&self, source: &Source, look: Moment) -> bool {
+        let settled = |stamp: &Stamp| stamp.dev == self.device && !stamp.is_racy(look);
+        stamp_of(self.directory.as_fd(), &source.path.0) == Some(source.stamp) && source.stamp.iter().all(settled)
+    }
+}
+
+/// Who owns the top of a work tree, its `.git`, and the directories in which its files of git lie.
+pub(crate) fn owners(worktree: &Path, sources: &[Source]) -> Option<Vec<u32>> {
+    let top = beneath::open_real(worktree).ok()?;
+    let (_, dot_git) = beneath::look(top.as_fd(), b".git").ok()??;
+    let mut owners = vec![fstat(top).ok()?.st_uid, dot_git.st_uid];
+    let mut last: Option<&Path> = None;
+    for source in sources.iter().filter(|source| last.replace(&source.place) != Some(&source.place)) {
+        owners.push(fstat(beneath::open_real(&source.place).ok()?).ok()?.st_uid);
+    }
+    Some(owners)
+}
