@@ -103,7 +103,19 @@ pub(crate) struct RunArgs {
     /// The highest tier that may run; a skill above it is skipped and the verdict inconclusive
     #[arg(long, value_name = "N", default_value = "2", value_parser = tier)]
     pub max_tier: Tier,
-    /// Start no further skill after the first that does not pass
+    /// A commit whose tree is verified, apart from the worktree; or a range such as `main..HEAD`, each
+    /// of its commits, oldest first
+    #[arg(long, value_name = "REV")]
+    pub rev: Option<String>,
+    /// With `--rev`: check submodules out too, from their repositories in this clone; else their
+    /// directories stay empty
+    #[arg(long, requires = "rev")]
+    pub submodules: bool,
+    /// Write what the steps changed to FILE as a patch for `git apply`, and apply nothing to the
+    /// worktree; `-` is standard output, and the report goes to standard error then
+    #[arg(long, value_name = "FILE")]
+    pub patch: Option<PathBuf>,
+    /// Start no further skill, and no further commit of a range, after the first that does not pass
     #[arg(long)]
     pub fail_fast: bool,
     /// How the result is written to standard output

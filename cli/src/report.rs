@@ -5,7 +5,7 @@ mod step;
 
 use std::collections::BTreeSet;
 
-use proctor_core::evidence::StepEvidence;
+use proctor_core::evidence::{StepEvidence, TreeSource};
 use proctor_core::exec::DoubtRecord;
 use proctor_core::outcome::Outcome;
 use proctor_core::verdict::{Doubt, EXIT_USAGE, Verdict};
@@ -27,6 +27,7 @@ pub(crate) fn report(record: &RunRecord) -> String {
         text.push_str(block);
         text.push('\n');
     }
+    text.push_str(&tree_line(record));
     text.push_str(&skill_table(&record.skills));
     text.push_str(&notes(record));
     if let Some(finished) = &record.finished {
@@ -59,6 +60,20 @@ fn reasons(record: &RunRecord) -> Vec<String> {
 pub(crate) fn doubt_block(doubt: Doubt, message: &str) -> String {
     let word = word(&doubt).replace('_', " ");
     format!("{} {}\n", paint(UNSURE, format!("inconclusive, {word}:")), shown(message).trim_end())
+}
+
+/// Which tree it was, where that is not the worktree.
+fn tree_line(record: &RunRecord) -> String {
+    let Some(TreeSource::Rev { commit, lfs_pointers, .. }) = record.started.as_ref().map(|started| &started.source)
+    else {
+        return String::new();
+    };
+    let mut text = format!("{} commit {}, apart from the worktree\n", paint(DIM, "tree:"), shown_line(commit));
+    if *lfs_pointers > 0 {
+        let files = count(*lfs_pointers as usize, "file");
+        text.push_str(&style::warning(&format!("{files} of git-lfs stood there as pointers, not with their content")));
+    }
+    text
 }
 
 fn skill_table(skills: &[SkillRecord]) -> String {

@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use schemars::{JsonSchema, schema_for};
 
 use crate::commands::doctor::DoctorRecord;
+use crate::commands::run::RangeRecord;
 use crate::diagnostics::DiagnosticRecord;
 use crate::error::ErrorRecord;
 use crate::record::RunRecord;
@@ -22,6 +23,8 @@ pub(crate) enum SchemaName {
     Event,
     /// `proctor run --format json`.
     Run,
+    /// `proctor run --rev A..B --format json`.
+    Range,
     /// `proctor exec --format json`.
     Exec,
     /// `proctor gate --format json`.
@@ -51,6 +54,7 @@ impl SchemaName {
             Self::Plan => "plan",
             Self::Event => "event",
             Self::Run => "run",
+            Self::Range => "range",
             Self::Exec => "exec",
             Self::Gate => "gate",
             Self::SkillEvidence => "skill-evidence",
@@ -71,6 +75,7 @@ impl SchemaName {
             Self::Plan => "what `plan --format json` prints",
             Self::Event => "one line of `run --format jsonl`",
             Self::Run => "what `run --format json` prints",
+            Self::Range => "what `run --rev A..B --format json` prints",
             Self::Exec => "what `exec --format json` prints",
             Self::Gate => "what `gate --format json` prints",
             Self::SkillEvidence => "verify/<skill>.json",
@@ -101,6 +106,7 @@ pub(crate) fn text(name: SchemaName) -> Result<String, serde_json::Error> {
         SchemaName::StatusLastRun => include_str!("../../schemas/status-last-run.schema.json").to_owned(),
         SchemaName::Status => include_str!("../../schemas/status.schema.json").to_owned(),
         SchemaName::Run => generated::<RunRecord>()?,
+        SchemaName::Range => generated::<RangeRecord>()?,
         SchemaName::Diagnostics => generated::<Vec<DiagnosticRecord>>()?,
         SchemaName::Doctor => generated::<DoctorRecord>()?,
         SchemaName::Error => generated::<ErrorRecord>()?,

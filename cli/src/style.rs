@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use anstyle::{AnsiColor, Style};
 use proctor_core::outcome::Outcome;
-use proctor_core::verdict::Verdict;
+use proctor_core::verdict::{EXIT_DRIFT, EXIT_FAILED, EXIT_TIMEOUT, Verdict};
 
 /// What speaks against the tree.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -45,6 +45,15 @@ pub(crate) fn of_verdict(verdict: Verdict) -> Style {
         Verdict::Passed => GOOD,
         Verdict::Failed => BAD,
         Verdict::Inconclusive => UNSURE,
+    }
+}
+
+/// The style of an exit code.
+pub(crate) fn of_exit_code(code: u8) -> Style {
+    match code {
+        0 => GOOD,
+        EXIT_FAILED | EXIT_DRIFT | EXIT_TIMEOUT => BAD,
+        _ => UNSURE,
     }
 }
 

@@ -60,6 +60,12 @@ pub enum Doubt {
     Internal,
 }
 
+/// The process exit code where a check failed.
+pub const EXIT_FAILED: u8 = 1;
+/// The process exit code where a step changed what it must not.
+pub const EXIT_DRIFT: u8 = 3;
+/// The process exit code where a step ran out of time.
+pub const EXIT_TIMEOUT: u8 = 4;
 /// The process exit code of a run that ended by Ctrl-C or SIGTERM.
 pub const EXIT_INTERRUPTED: u8 = 130;
 /// The process exit code for usage errors, spec errors, and runs in which nothing ran.
@@ -89,11 +95,11 @@ pub fn exit_code(facts: &Facts) -> u8 {
     if facts.doubts.contains(&Doubt::Interrupted) {
         EXIT_INTERRUPTED
     } else if any(Outcome::Drifted) {
-        3
+        EXIT_DRIFT
     } else if any(Outcome::TimedOut) {
-        4
+        EXIT_TIMEOUT
     } else if any(Outcome::Failed) {
-        1
+        EXIT_FAILED
     } else {
         match fold(facts) {
             Verdict::Passed => 0,

@@ -1,9 +1,14 @@
 //! `proctor run`: runs a profile, shows what happens while it does, and says what it means.
 
+mod patch;
+mod range;
+
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proctor_core::event::RunEvent;
-use proctor_runner::{ChangesWanted, Engine, RunReport, RunRequest, RunSource};
+use proctor_runner::{ChangesWanted, Engine, NamedCommit, RunReport, RunRequest, RunSource};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -19,39 +24,162 @@ use crate::record::RunRecord;
 use crate::report;
 use crate::screen::Screen;
 
+pub(crate) use range::{CommitRecord, RangeRecord};
+
 /// How many events wait for the screen before the run waits for it.
 const EVENTS: usize = 256;
 
-/// Runs the profile. The exit code is the run's own.
+/// Runs the profile. The exit code is the run's own, for a range that of the worst.
 ///
 /// # Errors
 /// The run could not be done, or its record contradicts its result.
 pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    refuse_contradictions(args)?;
     let repo = installation::repository(&args.repo, caller)?;
+    let target = args.patch.as_deref().map(|file| patch::Target::find(file, &caller.cwd)).transpose()?;
     let operator = installation::operator(&args.operator, caller)?;
-    let engine = engine::open(&args.state, operator, caller, screen)?;
-    let request = RunRequest {
-        repo,
-        profile: args.profile.clone(),
-        changeset: args.changeset.clone(),
-        max_tier: args.max_tier,
-        sandbox: args.sandbox.sandbox,
-        fail_fast: args.fail_fast,
-        source: RunSource::Worktree,
-        changes: ChangesWanted::Applied,
-    };
+    let engine = Arc::new(engine::open(&args.state, operator, caller, screen)?);
     let cancel = CancellationToken::new();
     let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
-    let mut watch = Watch::new(args.format, interrupts, screen);
-    let result = watch.follow(engine, request, cancel).await.map_err(|error| error.with_paths_from(&caller.cwd));
-    watch.progress.clear();
-    let (mut record, report) = (watch.record, result?);
-    record.add_doubts(&report.doubts);
-    if let Some(signal) = watch.interrupts.first() {
-        // The engine knows only that it was asked to end; which signal it was is known here.
-        record.cancelled_by = Some(signal.to_owned());
+    let mut runs = Runs { args, caller, engine, repo, cancel, interrupts, target };
+    match &args.rev {
+        None => runs.one(RunSource::Worktree, screen).await,
+        Some(rev) => {
+            let commits = runs.engine.resolve_revision(&runs.repo, rev).await.map_err(engine_error)?;
+            match commits.as_slice() {
+                [commit] if !is_range(rev) => runs.one(runs.tree_of(commit), screen).await,
+                commits => runs.range(commits, screen).await,
+            }
+        }
     }
-    finish(args.format, &record, &report, screen)
+}
+
+fn is_range(rev: &str) -> bool {
+    rev.contains("..")
+}
+
+/// What the command line lets a person say and has no meaning.
+fn refuse_contradictions(args: &RunArgs) -> Result<(), CliError> {
+    let usage = |message: &str, hint: &str| Err(CliError::Usage { message: message.into(), hint: hint.into() });
+    let of_range = args.rev.as_deref().is_some_and(is_range);
+    if of_range && args.changeset.is_some() {
+        return usage("a range has a result for each commit, and a changeset holds one", "name its last commit alone");
+    }
+    if of_range && args.patch.is_some() {
+        return usage("`--patch` writes the changes of one run, and a range has many", "name one commit");
+    }
+    let to_stdout = args.patch.as_deref().is_some_and(patch::is_stdout);
+    if to_stdout && args.format != RunFormat::Human {
+        return usage("`--patch -` and `--format` both write to standard output", "name a file for the patch");
+    }
+    Ok(())
+}
+
+/// The runs of one command.
+struct Runs<'a> {
+    args: &'a RunArgs,
+    caller: &'a Caller,
+    engine: Arc<Engine>,
+    repo: PathBuf,
+    cancel: CancellationToken,
+    interrupts: Interrupts,
+    /// Where the patch goes, where one is wanted.
+    target: Option<patch::Target>,
+}
+
+impl Runs<'_> {
+    fn tree_of(&self, commit: &NamedCommit) -> RunSource {
+        RunSource::Commit { id: commit.id.clone(), submodules: self.args.submodules }
+    }
+
+    fn request(&self, source: RunSource) -> RunRequest {
+        RunRequest {
+            repo: self.repo.clone(),
+            source,
+            profile: self.args.profile.clone(),
+            changeset: self.args.changeset.clone(),
+            max_tier: self.args.max_tier,
+            sandbox: self.args.sandbox.sandbox,
+            fail_fast: self.args.fail_fast,
+            changes: if self.target.is_some() { ChangesWanted::AsPatch } else { ChangesWanted::Applied },
+        }
+    }
+
+    /// One run, and what its events told.
+    async fn follow(&mut self, source: RunSource, screen: &mut Screen) -> Result<(RunRecord, RunReport), CliError> {
+        let request = self.request(source);
+        let mut watch = Watch::new(self.args.format, &mut self.interrupts, screen);
+        let result = watch.follow(Arc::clone(&self.engine), request, self.cancel.clone()).await;
+        watch.progress.clear();
+        let mut record = watch.record;
+        let report = result.map_err(|error| error.with_paths_from(&self.caller.cwd))?;
+        record.add_doubts(&report.doubts);
+        if let Some(signal) = self.interrupts.first() {
+            // The engine knows only that it was asked to end; which signal it was is known here.
+            record.cancelled_by = Some(signal.to_owned());
+        }
+        Ok((record, report))
+    }
+
+    async fn one(&mut self, source: RunSource, screen: &mut Screen) -> Result<u8, CliError> {
+        let (record, report) = self.follow(source, screen).await?;
+        let Some(target) = self.target.take() else { return finish(self.args.format, &record, &report, screen) };
+        let written = target.write(report.patch.as_ref(), screen);
+        let code = if target.is_stdout() {
+            screen.err(&report::report(&record));
+            agreed(&record, &report)?
+        } else {
+            finish(self.args.format, &record, &report, screen)?
+        };
+        written.map(|()| code)
+    }
+
+    /// Each commit, oldest first. One that cannot be run at all does not keep the others from it.
+    async fn range(&mut self, commits: &[NamedCommit], screen: &mut Screen) -> Result<u8, CliError> {
+        let mut range = RangeRecord::default();
+        for (index, commit) in commits.iter().enumerate() {
+            let failed = range.commits.iter().any(|record| record.exit_code != 0);
+            if self.cancel.is_cancelled() || failed && self.args.fail_fast {
+                range.left_out = commits.len() - index;
+                break;
+            }
+            let heading = range::heading(commit, index + 1, commits.len());
+            match self.args.format {
+                RunFormat::Human => screen.out(&heading),
+                RunFormat::Json | RunFormat::Jsonl => screen.err(&heading),
+            }
+            let ended = self.follow(self.tree_of(commit), screen).await;
+            range.commits.push(self.told(commit, ended, screen)?);
+        }
+        range.exit_code = range::worst(range.commits.iter().map(|record| record.exit_code));
+        range::finish(self.args.format, &range, screen)
+    }
+
+    /// Shows what became of one commit, and keeps it.
+    fn told(
+        &self,
+        commit: &NamedCommit,
+        ended: Result<(RunRecord, RunReport), CliError>,
+        screen: &mut Screen,
+    ) -> Result<CommitRecord, CliError> {
+        let (id, subject) = (commit.id.clone(), commit.subject.clone());
+        match ended {
+            Ok((record, report)) => {
+                let shows = if self.args.format == RunFormat::Human { RunFormat::Human } else { RunFormat::Jsonl };
+                let exit_code = finish(shows, &record, &report, screen)?;
+                Ok(CommitRecord { commit: id, subject, exit_code, run: Some(record), error: None })
+            }
+            Err(error) => {
+                screen.err(&error.render());
+                let body = error.record();
+                if self.args.format == RunFormat::Jsonl {
+                    screen.out_json(&body)?;
+                }
+                let exit_code = error.exit_code();
+                Ok(CommitRecord { commit: id, subject, exit_code, run: None, error: Some(body.error) })
+            }
+        }
+    }
 }
 
 /// Shows the result.
@@ -85,7 +213,7 @@ fn agreed(record: &RunRecord, report: &RunReport) -> Result<u8, CliError> {
 /// A run as it is watched from here.
 struct Watch<'a> {
     format: RunFormat,
-    interrupts: Interrupts,
+    interrupts: &'a mut Interrupts,
     screen: &'a mut Screen,
     progress: Progress,
     record: RunRecord,
@@ -94,7 +222,7 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(format: RunFormat, interrupts: Interrupts, screen: &'a mut Screen) -> Self {
+    fn new(format: RunFormat, interrupts: &'a mut Interrupts, screen: &'a mut Screen) -> Self {
         let progress = if screen.live { Progress::live() } else { Progress::lines() };
         let start = Instant::now();
         let mut heartbeat = tokio::time::interval_at(start + HEARTBEAT, HEARTBEAT);
@@ -106,7 +234,7 @@ impl<'a> Watch<'a> {
     /// deadline.
     async fn follow(
         &mut self,
-        engine: Engine,
+        engine: Arc<Engine>,
         request: RunRequest,
         cancel: CancellationToken,
     ) -> Result<RunReport, CliError> {

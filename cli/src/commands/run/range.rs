@@ -1,0 +1,141 @@
+//! `proctor run --rev A..B`: each commit of a range, oldest first, and what they come to together.
+
+use proctor_core::verdict::{EXIT_DRIFT, EXIT_FAILED, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_USAGE};
+use proctor_runner::NamedCommit;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::args::RunFormat;
+use crate::error::{CliError, ErrorBody};
+use crate::record::RunRecord;
+use crate::screen::Screen;
+use crate::style::{self, DIM, STRONG, paint};
+use crate::text::shown_line;
+
+/// How many digits of a commit's id are shown.
+const SHORT: usize = 12;
+
+/// The runs of a range: what `proctor run --rev A..B --format json` prints.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct RangeRecord {
+    /// The commits, oldest first.
+    pub commits: Vec<CommitRecord>,
+    /// How many commits of the range were left out after one that did not pass.
+    pub left_out: usize,
+    /// The exit code of the process: that of the worst of them.
+    pub exit_code: u8,
+}
+
+/// One commit of a range.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct CommitRecord {
+    /// Its id, in full.
+    pub commit: String,
+    /// The first line of its message, escaped and cut.
+    pub subject: String,
+    /// The exit code that it alone would have.
+    pub exit_code: u8,
+    /// Its run; `null` where there is none.
+    pub run: Option<RunRecord>,
+    /// Why there is none.
+    pub error: Option<ErrorBody>,
+}
+
+/// From bad to good: what was interrupted tells nothing of the rest, then as for the outcomes within
+/// one run. What could not be run at all stands below what ran.
+const WORST_FIRST: [u8; 7] =
+    [EXIT_INTERRUPTED, EXIT_DRIFT, EXIT_TIMEOUT, EXIT_FAILED, EXIT_INCONCLUSIVE, EXIT_USAGE, 0];
+
+/// The worst of some exit codes; inconclusive where there is none, or none that we know.
+pub(super) fn worst(codes: impl Iterator<Item = u8> + Clone) -> u8 {
+    WORST_FIRST.into_iter().find(|code| codes.clone().any(|found| found == *code)).unwrap_or(EXIT_INCONCLUSIVE)
+}
+
+/// What opens the report on one commit.
+pub(super) fn heading(commit: &NamedCommit, number: usize, of: usize) -> String {
+    let id = short(&commit.id);
+    format!(
+        "{} {} {}\n",
+        paint(DIM, format!("commit {number} of {of}:")),
+        paint(STRONG, id),
+        shown_line(&commit.subject)
+    )
+}
+
+/// What a reader wants to know of the whole range: a line for each commit, and the verdict.
+pub(super) fn summary(range: &RangeRecord) -> String {
+    let mut text = format!("{}\n", paint(DIM, "commits:"));
+    for record in &range.commits {
+        let word = paint(style::of_exit_code(record.exit_code), format!("{:<12}", word(record.exit_code)));
+        text.push_str(&format!("  {} {word} {}\n", short(&record.commit), shown_line(&record.subject)));
+    }
+    if range.left_out > 0 {
+        text.push_str(&format!("{} more were left out (--fail-fast)\n", range.left_out));
+    }
+    text.push_str(&format!("{}\n", paint(style::of_exit_code(range.exit_code), word(range.exit_code))));
+    text
+}
+
+/// Shows the summary.
+pub(super) fn finish(format: RunFormat, range: &RangeRecord, screen: &mut Screen) -> Result<u8, CliError> {
+    match format {
+        RunFormat::Human => screen.out(&summary(range)),
+        RunFormat::Json => screen.out_json(range)?,
+        RunFormat::Jsonl => {}
+    }
+    Ok(range.exit_code)
+}
+
+fn short(id: &str) -> &str {
+    id.get(..SHORT).unwrap_or(id)
+}
+
+fn word(exit_code: u8) -> &'static str {
+    match exit_code {
+        0 => "passed",
+        EXIT_FAILED => "failed",
+        EXIT_DRIFT => "drifted",
+        EXIT_TIMEOUT => "timed out",
+        EXIT_USAGE => "nothing ran",
+        EXIT_INTERRUPTED => "interrupted",
+        _ => "inconclusive",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_commit_decides() {
+        let cases: [(&[u8], u8); 8] = [
+            (&[0, 0], 0),
+            (&[0, 2], 2),
+            (&[5, 2, 0], 5),
+            (&[5, 1, 0], 1),
+            (&[1, 4], 4),
+            (&[3, 4, 1], 3),
+            (&[3, 130], 130),
+            (&[], 5),
+        ];
+        for (codes, expected) in cases {
+            assert_eq!(worst(codes.iter().copied()), expected, "{codes:?}");
+        }
+    }
+
+    #[test]
+    fn each_commit_has_a_line() {
+        let record = |commit: &str, exit_code| CommitRecord {
+            commit: commit.repeat(40),
+            subject: "say\x1b[2J".into(),
+            exit_code,
+            run: None,
+            error: None,
+        };
+        let range = RangeRecord { commits: vec![record("a", 0), record("b", 3)], left_out: 2, exit_code: 3 };
+        let text = anstream::adapter::strip_str(&summary(&range)).to_string();
+        let expected = "commits:\n  aaaaaaaaaaaa passed       say\\x1b[2J\n  bbbbbbbbbbbb drifted      say\\x1b[2J\n\
+            2 more were left out (--fail-fast)\ndrifted\n";
+        assert_eq!(text, expected);
+    }
+}
