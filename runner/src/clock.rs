@@ -21,6 +21,11 @@ impl Clock {
         Self(now)
     }
 
+    /// Now.
+    pub(crate) fn system_time(self) -> SystemTime {
+        (self.0)()
+    }
+
     /// Now, RFC 3339 in UTC with milliseconds.
     pub fn now_text(self) -> String {
         humantime::format_rfc3339_millis((self.0)()).to_string()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::{SandboxMode, Tolerated};
@@ -43,7 +43,7 @@ use crate::session::Session;
 use crate::skill::SkillRun;
 use crate::source::{Keeping, Source, git_dirs};
 use crate::spec_file::SpecFile;
-use crate::store::checkouts::{CACHES, Checkout};
+use crate::store::checkouts::{CACHES, CHECKOUTS, Checkout, eviction};
 use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
 use crate::store::objects::Objects;
@@ -141,17 +141,23 @@ impl Engine {
         observed.doubts.extend(emitted(&context, interrupted).await);
         let unwritten = finish::write(&context, &documents, &observed, &facts, &plan).await;
         observed.doubts.extend(emitted(&context, unwritten).await);
-        self.tidy().await;
+        self.tidy(context.tree.checkout.is_some().then(|| self.clock.system_time())).await;
         observed.doubts.iter_mut().for_each(|(_, message)| self.redactor.clean(message));
         let report = report(&observed, &facts, &documents);
         context.emit(finished(&report, began.elapsed())).await;
         Ok(report)
     }
 
-    /// Keeps the state directory bounded. A run does not depend on it.
-    async fn tidy(&self) {
+    /// Keeps the state directory bounded. A run does not depend on it. Checkouts are looked through
+    /// after a run that used one, as of `now`.
+    async fn tidy(&self, now: Option<SystemTime>) {
         let state = self.state_path.clone();
-        let work = tokio::task::spawn_blocking(move || retention::tidy(&state, retention::Bounds::default()));
+        let work = tokio::task::spawn_blocking(move || {
+            if let Some(now) = now {
+                eviction::evict(&state.join(CHECKOUTS), now, eviction::Bounds::default())?;
+            }
+            retention::tidy(&state, retention::Bounds::default())
+        });
         match work.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "the state directory could not be tidied"),

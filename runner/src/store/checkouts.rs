@@ -27,6 +27,8 @@ use super::directory::{Directory, random_u64};
 use crate::error::EngineError;
 use crate::repository::Repository;
 
+pub(crate) mod eviction;
+
 /// The directory of all checkouts, in the state directory.
 pub(crate) const CHECKOUTS: &str = "checkouts";
 /// What a checkout that is being made is called at first.
