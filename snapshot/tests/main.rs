@@ -6,7 +6,9 @@
 mod apply;
 mod checkout;
 mod drift;
+mod git_program;
 mod layer;
+mod oracle;
 mod overlay;
 mod repository;
 mod snapshot;
@@ -29,9 +31,17 @@ type Case = (&'static str, Need, fn());
 
 fn main() {
     let arguments = Arguments::from_args();
-    let cases =
-        [snapshot::CASES, layer::CASES, view::CASES, overlay::CASES, drift::CASES, apply::CASES, checkout::CASES]
-            .concat();
+    let cases = [
+        snapshot::CASES,
+        layer::CASES,
+        view::CASES,
+        overlay::CASES,
+        drift::CASES,
+        apply::CASES,
+        checkout::CASES,
+        oracle::CASES,
+    ]
+    .concat();
     let trials = cases.into_iter().map(trial).collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -22,6 +22,12 @@ fn run_git(dir: &Path, args: &[&str]) -> Output {
     git_command(dir, args).output().expect("git runs")
 }
 
+/// What git printed in `dir`; nothing where it failed.
+pub(crate) fn git_output(dir: &Path, args: &[&str]) -> Vec<u8> {
+    let output = run_git(dir, args);
+    if output.status.success() { output.stdout } else { Vec::new() }
+}
+
 fn git_command(dir: &Path, args: &[&str]) -> Command {
     #[expect(clippy::disallowed_methods, reason = "the repositories of tests are made by git itself")]
     let mut command = Command::new("git");
@@ -68,11 +74,16 @@ pub(crate) struct Repo {
 impl Repo {
     /// An empty repository.
     pub(crate) fn empty() -> Self {
+        Self::with_format("sha1")
+    }
+
+    /// An empty repository whose objects are named in this format.
+    pub(crate) fn with_format(format: &str) -> Self {
         let room = TempDir::new().expect("a temporary directory");
         let top = room.path().canonicalize().expect("it is there").join("repo");
         fs::create_dir(&top).expect("creates");
         let repo = Self { room, top };
-        repo.git(&["init", "-q", "."]);
+        repo.git(&["init", "-q", &format!("--object-format={format}"), "."]);
         repo
     }
 
@@ -96,28 +107,55 @@ impl Repo {
         run_git(&self.top, args).status.success()
     }
 
-    /// What git makes of the tracked content as it stands: `git add -u` and `git write-tree` on a
-    /// copy of the index, as old as that, with objects of its own.
+    /// What git makes of the tracked content as it stands.
     pub(crate) fn tree_as_it_stands(&self) -> String {
+        self.tree_by_git().unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// `git add -u` and `git write-tree` on a copy of the index, as old as that, with objects of its
+    /// own: flags that hide changes are off, and paths that a sparse checkout left out stay as they are
+    /// while they are not there.
+    pub(crate) fn tree_by_git(&self) -> Result<String, String> {
         let room = TempDir::new().expect("a temporary directory");
-        let (git_dir, index) =
-            (PathBuf::from(self.git(&["rev-parse", "--absolute-git-dir"])), room.path().join("index"));
+        let git_dir = PathBuf::from(self.git(&["rev-parse", "--absolute-git-dir"]));
+        let (index, paths) = (room.path().join("index"), room.path().join("paths"));
         if git_dir.join("index").exists() {
             let written = fs::metadata(git_dir.join("index")).and_then(|found| found.modified()).expect("a time");
             fs::copy(git_dir.join("index"), &index).expect("copies");
             fs::File::options().write(true).open(&index).and_then(|file| file.set_modified(written)).expect("sets");
         }
-        let objects = self.git(&["rev-parse", "--git-path", "objects"]);
+        let objects = self.top.join(self.git(&["rev-parse", "--git-path", "objects"]));
         let run = |args: &[&str]| {
             let mut command = git_command(&self.top, args);
             command.env("GIT_INDEX_FILE", &index).env("GIT_OBJECT_DIRECTORY", room.path());
-            command.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", self.top.join(&objects));
+            command.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", &objects);
             let output = command.output().expect("git runs");
-            assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+            let complaint = || format!("git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            if output.status.success() { Ok(output.stdout.clone()) } else { Err(complaint()) }
         };
-        run(&["-c", "core.safecrlf=false", "add", "-u", "."]);
-        run(&["write-tree"])
+        let flagged = run(&["ls-files", "-v", "-z"])?;
+        let clear = |flag: &str, hidden: &dyn Fn(u8, &[u8]) -> bool| {
+            let lines = flagged.split(|b| *b == 0).filter(|line| line.len() > 2 && hidden(line[0], &line[2..]));
+            put(&paths, &lines.flat_map(|line| [&line[2..], b"\0"].concat()).collect::<Vec<_>>());
+            let script = format!("alias.clear=!git update-index -z {flag} --stdin < '{}'", paths.display());
+            if fs::metadata(&paths).expect("there").len() > 0 {
+                run(&["-c", &script, "clear"]).map(drop)
+            } else {
+                Ok(())
+            }
+        };
+        clear("--no-assume-unchanged", &|tag, _| tag.is_ascii_lowercase())?;
+        clear("--no-skip-worktree", &|tag, path| {
+            tag.eq_ignore_ascii_case(&b's') && self.at(path).symlink_metadata().is_ok()
+        })?;
+        run(&["-c", "core.safecrlf=false", "add", "--sparse", "-u", "."])?;
+        Ok(String::from_utf8_lossy(&run(&["write-tree"])?).trim().to_owned())
+    }
+
+    /// Whether a path, written for people, is a fifo, socket or device.
+    pub(crate) fn is_special(&self, shown: &str) -> bool {
+        use std::os::unix::fs::FileTypeExt as _;
+        self.at(shown).symlink_metadata().is_ok_and(|found| found.file_type().is_fifo())
     }
 
     /// Commits everything that is not ignored.

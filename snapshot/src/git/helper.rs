@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::GitError;
 use super::frames::{self, Ahead, Frame};
-use super::program::GitProgram;
+use super::program::{self, GitProgram, Places};
 use super::protocol::{Answer, CheckedOut, Listing, NamedCommit, RepoPath, Request};
 
 /// How long one answer of the helper may take by default.
@@ -64,7 +64,7 @@ impl GitHelper {
     pub fn list(&self, repo: &Path, ahead: &mut dyn FnMut(Ahead)) -> Result<Listing, GitError> {
         match self.ask_with(repo, &Request::List { repo: repo.to_owned() }, ahead)? {
             Answer::List(listing) => Ok(listing),
-            Answer::Refused { why } => Err(why),
+            Answer::Refused { why } => self.by_program(why, program::listing::list),
             _ => Err(self.failed("it answered another question".into())),
         }
     }
@@ -102,8 +102,22 @@ impl GitHelper {
         };
         match self.ask(repo, &request)? {
             Answer::Ignored { ignored } if ignored.len() == count => Ok(ignored),
-            Answer::Refused { why } => Err(why),
+            Answer::Refused { why } => {
+                self.by_program(why, |program, places| program::ignore::ignored(program, places, directories, paths))
+            }
             _ => Err(self.failed("it answered another question".into())),
+        }
+    }
+
+    /// Has the `git` program answer where libgit2 cannot read the format, and where it is at hand.
+    fn by_program<T>(
+        &self,
+        why: GitError,
+        asked: impl FnOnce(&dyn GitProgram, &Places) -> Result<T, GitError>,
+    ) -> Result<T, GitError> {
+        match (why, self.program()) {
+            (GitError::Format { places, .. }, Some(program)) => asked(program, &places),
+            (why, _) => Err(why),
         }
     }
 

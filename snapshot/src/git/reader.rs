@@ -42,13 +42,18 @@ pub fn serve(request: &Request, out: &mut dyn Write) -> std_io::Result<()> {
 
 fn answer(request: &Request, ahead: TellAhead<'_>) -> Result<Answer, GitError> {
     match request {
-        Request::List { repo } => listing::list(&Opened::open(repo)?, ahead).map(Answer::List),
+        Request::List { repo } => {
+            let top = Opened::open(repo)?;
+            of_top(top.places(), listing::list(&top, ahead)).map(Answer::List)
+        }
         Request::Ignored { repo, submodules, directories, paths } => {
-            let mut rules = Rules::new(Opened::open(repo)?, submodules.as_deref());
+            let top = Opened::open(repo)?;
+            let places = top.places();
+            let mut rules = Rules::new(top, submodules.as_deref());
             let of_directories = directories.iter().map(|path| (path, true));
             let asked = of_directories.chain(paths.iter().map(|path| (path, false)));
             let ignored = asked.map(|(path, is_directory)| rules.ignores(&path.0, is_directory));
-            Ok(Answer::Ignored { ignored: ignored.collect::<Result<_, _>>()? })
+            Ok(Answer::Ignored { ignored: of_top(places, ignored.collect())? })
         }
         Request::Resolve { repo, revision, limit } => {
             let commits = revision::resolve(&Opened::open(repo)?, revision, *limit)?;
@@ -63,6 +68,15 @@ fn answer(request: &Request, ahead: TellAhead<'_>) -> Result<Answer, GitError> {
             Ok(Answer::Refreshed { objects })
         }
     }
+}
+
+/// A format that only the `git` program reads, of whatever repository inside it, makes the whole work
+/// tree one for that.
+fn of_top<T>(places: Places, answered: Result<T, GitError>) -> Result<T, GitError> {
+    answered.map_err(|error| match error {
+        GitError::Format { what, mend, .. } => GitError::Format { places, what, mend },
+        other => other,
+    })
 }
 
 /// A repository that was checked and opened.

@@ -17,18 +17,27 @@ export GIT_DIR="$top/.git" GIT_WORK_TREE="$top"
 git check-ignore --no-index -z --stdin < "$INPUT/paths" || [ $? -eq 1 ]
 "#;
 
-/// Says for each path, none of them a directory, whether it is ignored by the innermost repository
-/// that covers it. What lies in a `.git` is ignored exactly where the directory that holds it is.
+/// Says for each directory, then for each path that is none, whether it is ignored by the innermost
+/// repository that covers it. What lies in a `.git` is ignored exactly where the directory that holds
+/// it is.
 ///
 /// # Errors
 /// Git would not say.
-pub(crate) fn ignored(program: &dyn GitProgram, places: &Places, asked: &[RepoPath]) -> Result<Vec<bool>, GitError> {
+pub(crate) fn ignored(
+    program: &dyn GitProgram,
+    places: &Places,
+    directories: &[&[u8]],
+    paths: &[&[u8]],
+) -> Result<Vec<bool>, GitError> {
     let io = |error: std::io::Error| GitError::Io { path: places.worktree.clone(), problem: error.to_string() };
     let top = beneath::open_real(&places.worktree).map_err(io)?;
     let repositories: BTreeSet<Vec<u8>> =
         listing::list(program, places)?.nested.into_iter().map(|nested| nested.path.0).collect();
-    let questions: Vec<Option<Question>> =
-        asked.iter().map(|path| question(top.as_fd(), &repositories, &path.0)).collect::<Result<_, _>>().map_err(io)?;
+    let asked = directories.iter().map(|path| (*path, true)).chain(paths.iter().map(|path| (*path, false)));
+    let questions: Vec<Option<Question>> = asked
+        .map(|(path, is_directory)| question(top.as_fd(), &repositories, path, is_directory))
+        .collect::<Result<_, _>>()
+        .map_err(io)?;
     let mut grouped: BTreeMap<&[u8], BTreeSet<&[u8]>> = BTreeMap::new();
     for question in questions.iter().flatten() {
         grouped.entry(&question.repository).or_default().insert(&question.path);
@@ -54,31 +63,35 @@ struct Question {
 }
 
 /// What git is asked about `path`; nothing where it is surely not ignored.
-fn question(top: BorrowedFd<'_>, repositories: &BTreeSet<Vec<u8>>, path: &[u8]) -> std::io::Result<Option<Question>> {
+fn question(
+    top: BorrowedFd<'_>,
+    repositories: &BTreeSet<Vec<u8>>,
+    path: &[u8],
+    is_directory: bool,
+) -> std::io::Result<Option<Question>> {
     let in_git = paths::ancestors(path).chain([path]).find(|part| paths::name(part) == b".git");
-    let parent = |path: &[u8]| path.iter().rposition(|b| *b == b'/').map(|slash| path[..slash].to_vec());
-    let holder = match in_git {
+    let parent = |path: &[u8]| path.iter().rposition(|b| *b == b'/').map_or(Vec::new(), |slash| path[..slash].to_vec());
+    let directory = match in_git {
         Some(dot_git) => Some(parent(dot_git)),
+        None if is_directory => Some(path.to_vec()),
         // Git would take what stands there now, a directory, for what is asked about.
-        None if is_directory(top, path)? => Some(parent(path)),
+        None if stands_directory(top, path)? => Some(parent(path)),
         None => None,
     };
-    let (asked, is_holder) = match holder {
-        Some(None) => return Ok(None),
-        Some(Some(directory)) => (directory, true),
-        None => (path.to_vec(), false),
-    };
-    let repository = paths::ancestors(&asked).chain([&*asked].into_iter().filter(|_| is_holder));
-    let repository = repository.filter(|place| repositories.contains(*place)).last().unwrap_or_default().to_vec();
-    let inside = if repository.is_empty() { &asked[..] } else { asked.get(repository.len() + 1..).unwrap_or_default() };
+    let asked = directory.as_deref().unwrap_or(path);
+    // The rules inside a repository do not speak of its own place, which is covered.
+    let above = paths::ancestors(asked).chain(directory.as_deref());
+    let repository = above.filter(|place| repositories.contains(*place)).last().unwrap_or_default();
+    let inside = if repository.is_empty() { asked } else { asked.get(repository.len() + 1..).unwrap_or_default() };
     if inside.is_empty() {
         return Ok(None);
     }
-    let path = if is_holder { [inside, b"/"].concat() } else { inside.to_vec() };
-    Ok(Some(Question { repository, path }))
+    let path = if directory.is_some() { [inside, b"/"].concat() } else { inside.to_vec() };
+    Ok(Some(Question { repository: repository.to_vec(), path }))
 }
 
-fn is_directory(top: BorrowedFd<'_>, path: &[u8]) -> std::io::Result<bool> {
+/// Whether a directory stands at `path`.
+fn stands_directory(top: BorrowedFd<'_>, path: &[u8]) -> std::io::Result<bool> {
     let found = beneath::look(top, path)?;
     Ok(found.is_some_and(|(_, stat)| FileType::from_raw_mode(stat.st_mode) == FileType::Directory))
 }
@@ -94,7 +107,8 @@ mod tests {
         let top = beneath::open_real(&room.path().canonicalize().expect("there")).expect("opens");
         let repositories = BTreeSet::from([b"r".to_vec(), b"r/s".to_vec()]);
         let of = |path: &str| {
-            let question = question(top.as_fd(), &repositories, path.as_bytes()).expect("looks");
+            let (path, is_directory) = path.strip_suffix('/').map_or((path, false), |path| (path, true));
+            let question = question(top.as_fd(), &repositories, path.as_bytes(), is_directory).expect("looks");
             question.map(|q| (String::from_utf8(q.repository).expect("text"), String::from_utf8(q.path).expect("text")))
         };
         let some = |repository: &str, path: &str| Some((repository.to_owned(), path.to_owned()));
@@ -103,6 +117,7 @@ mod tests {
         assert_eq!(of("r/s/x/y"), some("r/s", "x/y"));
         assert_eq!(of("a/was-dir"), some("", "a/"));
         assert_eq!(of("a/b/.git/config"), some("", "a/b/"));
+        assert_eq!((of("new/"), of("r/new/"), of("r/")), (some("", "new/"), some("r", "new/"), None));
         assert_eq!((of(".git/config"), of("r/.git/x"), of("a")), (None, None, None));
     }
 }

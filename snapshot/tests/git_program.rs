@@ -1,0 +1,31 @@
+//! The `git` program for tests, without a sandbox: their repositories are their own.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::{Command, Stdio};
+
+use proctor_snapshot::{GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
+use tempfile::TempDir;
+
+/// Runs `git` as this user, in the work tree itself.
+#[derive(Debug)]
+pub(crate) struct PlainGit;
+
+impl GitProgram for PlainGit {
+    fn run(&self, places: &Places, task: &GitTask) -> Result<GitOutput, String> {
+        let room = TempDir::new().map_err(|error| error.to_string())?;
+        for (name, bytes) in &task.input {
+            crate::repository::put(&room.path().join(name), bytes);
+        }
+        fs::create_dir(room.path().join("scratch")).map_err(|error| error.to_string())?;
+        #[expect(clippy::disallowed_methods, reason = "tests run git without a sandbox")]
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", task.script]).stdin(Stdio::null());
+        command.current_dir(places.worktree.join(std::ffi::OsStr::from_bytes(&task.directory.0)));
+        command.env_clear().envs(GIT_ENVIRONMENT.iter().copied());
+        command.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", "/nonexistent");
+        command.env("INPUT", room.path()).env("TMPDIR", room.path().join("scratch"));
+        let output = command.output().map_err(|error| error.to_string())?;
+        Ok(GitOutput { success: output.status.success(), stdout: output.stdout, stderr: output.stderr })
+    }
+}
