@@ -1,0 +1,288 @@
+//! The `git` program in a sandbox of its own, for what libgit2 cannot read: it sees what a step would
+//! see, can change nothing, and has no network. What it is asked is decided in `proctor-snapshot`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
+use proctor_sandbox::{
+    GitDirs, Launcher, Policy, Received, RepoFacts, Report, RunSpace, RunSpaceConfig, Running, StepUser, ToolKind,
+    ToolMount, WaitStatus, files_of,
+};
+use proctor_snapshot::{GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::context::Sight;
+use crate::error::one_line;
+use crate::request::EngineConfig;
+use crate::store::directory::{Directory, random_u64};
+
+/// How long one task may take.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// How long the kernel may take to end what was killed.
+const GONE: Duration = Duration::from_secs(10);
+/// How much a task may print.
+const OUTPUT_BYTES: u64 = 512 << 20;
+/// How much of its complaint is kept.
+const COMPLAINT_BYTES: usize = 4 << 10;
+/// How much it may write beside the tree: converted files, and what filters need.
+const DISK_BYTES: u64 = 4 << 30;
+/// How much memory it may use.
+const MEMORY_BYTES: u64 = 2 << 30;
+/// Where a task finds its input.
+const INPUT: &str = "/run/proctor/input";
+/// The directory of the state directory in which inputs lie while they are needed.
+const INPUTS: &str = "inputs";
+
+/// Runs `git` over any repository, each task in a sandbox of its own.
+pub(crate) struct SandboxedGit {
+    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) state: Directory,
+    pub(crate) state_path: PathBuf,
+    pub(crate) config: EngineConfig,
+}
+
+impl fmt::Debug for SandboxedGit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SandboxedGit").field("state_path", &self.state_path).finish_non_exhaustive()
+    }
+}
+
+impl GitProgram for SandboxedGit {
+    fn run(&self, places: &Places, task: &GitTask) -> Result<GitOutput, String> {
+        let facts = RepoFacts::read(&places.worktree).map_err(|error| one_line(&error))?;
+        let input = Input::write(self, &facts, &task.input)?;
+        let policy = self.policy(places, task, &input.path)?;
+        let config = RunSpaceConfig {
+            disk_bytes: DISK_BYTES,
+            inodes: files_of(DISK_BYTES),
+            tolerated: policy.tolerated.clone(),
+        };
+        let space = RunSpace::create(&self.launcher, config).map_err(|error| one_line(&error))?;
+        let spawned = self.launcher.spawn(&space, &[], &facts, &policy);
+        let (running, _layer) = spawned.map_err(|error| one_line(&error))?;
+        let ended = Watch::new(running).and_then(|watch| watch.until(Instant::now() + DEADLINE));
+        ended.map_err(|error| format!("git cannot be watched in its sandbox: {error}"))?
+    }
+}
+
+impl SandboxedGit {
+    fn policy(&self, places: &Places, task: &GitTask, input: &Path) -> Result<Policy, String> {
+        let tolerated = self.config.operator.may_miss.clone();
+        let sight = Sight::of(&self.config, &self.launcher, &self.state, &self.state_path, &places.worktree, tolerated)
+            .map_err(|error| one_line(&error))?;
+        let directory =
+            std::str::from_utf8(&task.directory.0).map_err(|_| "a repository with a name that is no text")?;
+        let directory = if directory.is_empty() { "." } else { directory };
+        let mut tools = sight.tools.clone();
+        tools.push(ToolMount { source: input.to_owned(), at: INPUT.into(), kind: ToolKind::ReadOnly });
+        Ok(Policy {
+            git: GitDirs {
+                worktree_git: Some(places.worktree.join(".git")),
+                common: places.common_elsewhere().map(Path::to_owned),
+            },
+            checkout: None,
+            workdir: RelPath::new(directory).map_err(|error| error.to_string())?,
+            argv: Argv::new(["/bin/sh", "-c", task.script].map(str::to_owned).into())
+                .map_err(|error| error.to_string())?,
+            env: environment(&sight),
+            network: Network::Deny,
+            limits: limits(),
+            repo: places.worktree.clone(),
+            home: sight.home,
+            hide: sight.hide,
+            tools,
+            caches: Vec::new(),
+            tolerated: sight.tolerated,
+        })
+    }
+}
+
+/// Nothing of the caller's, and nothing that a spec could say.
+fn environment(sight: &Sight) -> BTreeMap<String, String> {
+    let path = sight.surroundings.path.join(":");
+    let own = [("PATH", path.as_str()), ("HOME", &sight.surroundings.home), ("TMPDIR", "/tmp"), ("INPUT", INPUT)];
+    let toolchain = sight.surroundings.toolchain.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let all = toolchain.chain(own).chain(GIT_ENVIRONMENT.iter().copied());
+    all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn limits() -> Limits {
+    Limits {
+        memory: Limit::Max(MEMORY_BYTES),
+        pids: Limit::Max(512),
+        disk: Limit::Max(DISK_BYTES),
+        output: Limit::Max(OUTPUT_BYTES),
+        cpu_seconds: Limit::Max(2 * DEADLINE.as_secs()),
+        open_files: Limit::Max(4096),
+    }
+}
+
+/// The input files of one task; they go when it is over.
+struct Input {
+    inputs: Directory,
+    own: Directory,
+    name: String,
+    files: Vec<&'static str>,
+    path: PathBuf,
+}
+
+impl Input {
+    /// Whoever the task runs as can read them: they are mounted alone, in a sandbox that sees nothing
+    /// else of the state directory.
+    fn write(git: &SandboxedGit, repo: &RepoFacts, files: &BTreeMap<&'static str, Vec<u8>>) -> Result<Self, String> {
+        let told = |error: &dyn std::fmt::Display| format!("the input of git cannot be written: {error}");
+        let name = format!("{:016x}", random_u64().map_err(|error| told(&error))?);
+        let inputs = git.state.ensure(INPUTS, 0o700).map_err(|error| told(&error))?;
+        let own = inputs.ensure(&name, 0o755).map_err(|error| told(&error))?;
+        let path = git.state_path.join(INPUTS).join(&name);
+        let input = Self { inputs, own, name, files: files.keys().copied().collect(), path };
+        let user = StepUser::choose(git.launcher.host(), repo).map_err(|error| told(&error))?;
+        // A umask may have cut the modes.
+        let shown = |fd: BorrowedFd<'_>, mode| rustix::fs::fchmod(fd, Mode::from_raw_mode(mode));
+        shown(input.own.as_fd(), 0o755).map_err(|error| told(&error))?;
+        for (name, bytes) in files {
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(input.own.as_fd(), *name, flags, Mode::from_raw_mode(0o600));
+            let mut file = File::from(file.map_err(|error| told(&error))?);
+            file.write_all(bytes).map_err(|error| told(&error))?;
+            let mode = if user.steps_down() { 0o444 } else { 0o400 };
+            shown(file.as_fd(), mode).map_err(|error| told(&error))?;
+        }
+        Ok(input)
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        let files = self.files.iter().map(|file| rustix::fs::unlinkat(self.own.as_fd(), *file, AtFlags::empty()));
+        let removed = files.collect::<Result<(), Errno>>();
+        let removed = removed.and_then(|()| rustix::fs::unlinkat(self.inputs.as_fd(), &self.name, AtFlags::REMOVEDIR));
+        if let Err(error) = removed {
+            tracing::warn!(%error, input = self.name, "the input of git stays in the state directory");
+        }
+    }
+}
+
+/// A task under way.
+struct Watch {
+    running: Running,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
+    output: GitOutput,
+    /// Why it was not run to its end.
+    trouble: Option<String>,
+    gone: bool,
+}
+
+impl Watch {
+    fn new(running: Running) -> std::io::Result<Self> {
+        let (stdout, stderr) = (running.stdout.try_clone()?, running.stderr.try_clone()?);
+        for fd in [&stdout, &stderr] {
+            rustix::io::ioctl_fionbio(fd, true)?;
+        }
+        let output = GitOutput { success: false, stdout: Vec::new(), stderr: Vec::new() };
+        Ok(Self { running, stdout: Some(stdout), stderr: Some(stderr), output, trouble: None, gone: false })
+    }
+
+    /// Reads and listens until every process is gone, which `deadline` helps along.
+    fn until(mut self, deadline: Instant) -> std::io::Result<Result<GitOutput, String>> {
+        let (mut deadline, mut killed) = (deadline, false);
+        while !self.gone {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let late = left.is_zero() || (self.trouble.is_some() && !killed);
+            match (late, killed) {
+                (true, true) => return Ok(Err("what git had started could not be ended".to_owned())),
+                (true, false) => {
+                    self.trouble.get_or_insert_with(|| format!("git took longer than {} s", DEADLINE.as_secs()));
+                    self.running.kill()?;
+                    (deadline, killed) = (Instant::now() + GONE, true);
+                }
+                (false, _) => {
+                    self.wait(left)?;
+                    self.listen()?;
+                    self.read()?;
+                }
+            }
+        }
+        // Nobody writes any more: what the pipes still hold is the rest.
+        self.read()?;
+        Ok(self.trouble.map_or(Ok(self.output), Err))
+    }
+
+    fn wait(&self, left: Duration) -> std::io::Result<()> {
+        let fds = [
+            Some(self.running.as_fd()),
+            self.stdout.as_ref().map(OwnedFd::as_fd),
+            self.stderr.as_ref().map(OwnedFd::as_fd),
+        ];
+        let mut fds: Vec<_> = fds.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        match poll(&mut fds, Some(&Timespec::try_from(left).map_err(std::io::Error::other)?)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn listen(&mut self) -> std::io::Result<()> {
+        loop {
+            match self.running.recv()? {
+                Received::WouldBlock => return Ok(()),
+                Received::Closed => {
+                    self.gone = true;
+                    return Ok(());
+                }
+                Received::Report(report) => self.hear(report),
+            }
+        }
+    }
+
+    fn hear(&mut self, report: Report) {
+        match report {
+            Report::Ready { .. } => {}
+            Report::Exited { status, limit: None, .. } => self.output.success = status == WaitStatus::Code(0),
+            Report::Exited { limit: Some(limit), .. } => {
+                self.trouble = Some(format!("git was ended for the limit `{limit:?}`"));
+            }
+            Report::Refused { control, message, .. } => {
+                self.trouble = Some(format!("git has no sandbox: `{}` cannot be had: {message}", control.as_str()));
+            }
+            Report::NotStarted { message, .. } => self.trouble = Some(format!("git was not started: {message}")),
+        }
+    }
+
+    fn read(&mut self) -> std::io::Result<()> {
+        read_all(&mut self.stdout, &mut self.output.stdout)?;
+        read_all(&mut self.stderr, &mut self.output.stderr)?;
+        self.output.stderr.truncate(COMPLAINT_BYTES);
+        if self.output.stdout.len() as u64 > OUTPUT_BYTES {
+            self.output.stdout.clear();
+            self.trouble.get_or_insert_with(|| format!("git printed more than {OUTPUT_BYTES} bytes"));
+        }
+        Ok(())
+    }
+}
+
+/// Reads what is there, a bounded piece at a time; the pipe is closed at its end.
+fn read_all(pipe: &mut Option<OwnedFd>, bytes: &mut Vec<u8>) -> std::io::Result<()> {
+    const PIECES: usize = 64;
+    let mut buffer = [0; 64 << 10];
+    for _ in 0..PIECES {
+        let Some(fd) = pipe.as_ref() else { return Ok(()) };
+        match rustix::io::read(fd, &mut buffer) {
+            Ok(0) => *pipe = None,
+            Ok(count) => bytes.extend_from_slice(&buffer[..count]),
+            Err(Errno::AGAIN) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
