@@ -189,10 +189,14 @@ pub struct GateRun {
 /// Decides.
 pub fn answer(demands: &Demands, facts: &Facts<'_>) -> GateAnswer {
     let mut findings = Findings::new(demands);
-    if facts.found.writer {
-        findings.run_under_way();
-    }
-    let run = recorded(facts, &mut findings);
+    let run = match facts.found.writer {
+        // What lies there is being replaced: it speaks neither for the tree nor against it.
+        true => {
+            findings.run_under_way();
+            None
+        }
+        false => recorded(facts, &mut findings),
+    };
     if let Some(run) = &run {
         judge_run(run, demands, facts, &mut findings);
         documents::judge(&Documents { run, demands, facts }, &mut findings);

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use serde::de::DeserializeOwned;
 
 use super::finding::Findings;
-use super::{Demands, Facts, Piece};
+use super::{ChangedPaths, Demands, Facts, Piece};
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::enforcement::SandboxMode;
 use crate::evidence::{self, Document, SkillEvidence, StepEvidence, ToolchainEvidence, VERSION, step_path};
@@ -40,7 +40,6 @@ struct Common<'a> {
     profile: &'a ProfileName,
     spec_sha256: &'a Sha256Hex,
     plan_sha256: &'a Sha256Hex,
-    snapshots: Vec<&'a SnapshotId>,
     sandbox: SandboxMode,
     outcome: Outcome,
     steps: Vec<&'a StepEvidence>,
@@ -61,6 +60,7 @@ pub(super) fn judge(documents: &Documents<'_>, findings: &mut Findings) {
     for (file, evidence) in &cited {
         documents.judge_origin(file, &evidence.common(), findings);
     }
+    documents.judge_trees(&cited, findings);
     documents.judge_plan(&cited, findings);
     documents.judge_leftovers(findings);
 }
@@ -126,12 +126,31 @@ impl Documents<'_> {
         if *common.spec_sha256 != run.spec_sha256 {
             findings.contradicts(file, "it is of another spec");
         }
-        // Where the run itself changed the tree, that is a finding of its own.
-        let one_tree = run.outcome == Verdict::Passed && !run.left_another_tree();
-        if one_tree && common.snapshots.iter().any(|snapshot| **snapshot != run.snapshot) {
-            findings.contradicts(file, "it is of another tree");
-        }
         self.judge_controls(file, common, findings);
+    }
+
+    /// Every check must have seen the tree that the run is recorded with. Where the status file
+    /// says that the run left another one, that has been found.
+    fn judge_trees(&self, cited: &[(String, Evidence)], findings: &mut Findings) {
+        if self.run.outcome != Verdict::Passed || self.run.left_another_tree() {
+            return;
+        }
+        let other = |snapshot: &SnapshotId| *snapshot != self.run.snapshot;
+        let mut changed = false;
+        for (file, evidence) in cited {
+            match evidence {
+                Evidence::Toolchain(checks) if other(&checks.repo_snapshot) => {
+                    findings.contradicts(file, "it is of another tree");
+                }
+                Evidence::Toolchain(_) => {}
+                Evidence::Skill(skill) => {
+                    changed |= other(&skill.repo_snapshot_before) || other(&skill.repo_snapshot_after);
+                }
+            }
+        }
+        if changed {
+            findings.changed_by_run(&ChangedPaths::default());
+        }
     }
 
     /// What the operator demands today must have been enforced then.
@@ -216,7 +235,6 @@ impl Evidence {
                 profile: &skill.profile,
                 spec_sha256: &skill.spec_sha256,
                 plan_sha256: &skill.plan_sha256,
-                snapshots: vec![&skill.repo_snapshot_before, &skill.repo_snapshot_after],
                 sandbox: skill.sandbox,
                 outcome: skill.summary.outcome,
                 steps: skill.steps.iter().collect(),
@@ -227,7 +245,6 @@ impl Evidence {
                 profile: &checks.profile,
                 spec_sha256: &checks.spec_sha256,
                 plan_sha256: &checks.plan_sha256,
-                snapshots: vec![&checks.repo_snapshot],
                 sandbox: checks.sandbox,
                 outcome: checks.summary.outcome,
                 steps: checks.checks.iter().map(|check| &check.step).collect(),

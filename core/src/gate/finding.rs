@@ -128,7 +128,7 @@ impl Findings {
     }
 
     /// The exit code, the findings, and how many more there were. What was found to be wrong
-    /// stands before what could not be told, and nothing on record before neither.
+    /// stands before what could not be told.
     pub(super) fn conclude(self) -> (u8, Vec<GateFinding>, u64) {
         (self.worst.unwrap_or(0), self.list, self.omitted)
     }
@@ -146,7 +146,7 @@ impl Findings {
     fn push(&mut self, finding: GateFinding) -> Option<&mut GateFinding> {
         if !finding.accepted {
             let rank =
-                |code: u8| [EXIT_INCONCLUSIVE, EXIT_USAGE, EXIT_NOT_VERIFIED].iter().position(|one| *one == code);
+                |code: u8| [EXIT_USAGE, EXIT_INCONCLUSIVE, EXIT_NOT_VERIFIED].iter().position(|one| *one == code);
             let code = finding.code.exit_code();
             self.worst = Some(self.worst.map_or(code, |worst| if rank(code) > rank(worst) { code } else { worst }));
         }

@@ -280,7 +280,9 @@ fn a_tree_that_the_run_itself_changed_is_not_verified() {
     assert_eq!(changed.clone().with(|w| w.snapshot = tree("u")).codes(), [GateCode::ChangedByRun], "left");
     assert_eq!(changed.with(|w| w.snapshot = tree("v")).codes(), [GateCode::TreeChanged], "edited since");
     let seen = World::new().with(|w| w.skills[1].repo_snapshot_before = tree("u"));
-    assert_eq!(seen.codes(), [GateCode::EvidenceContradicts]);
+    assert_eq!(seen.codes(), [GateCode::ChangedByRun], "not applied");
+    let checked = World::new().with(|w| w.toolchain.repo_snapshot = tree("u"));
+    assert_eq!(checked.codes(), [GateCode::EvidenceContradicts]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use proctor_core::verdict::Verdict;
 use serde_json::Value;
 
 use crate::environment::{CHANGESET, Repo, TestEnvironment, release, wait_for_step, waiting_step};
-use crate::needs::{Case, case, dry_case};
+use crate::needs::{Case, NEEDS_GIT, case, dry_case};
 use crate::spec::{Skill, Spec, Step};
 use crate::{machine, schemas};
 
@@ -32,6 +32,7 @@ pub(super) const CASES: &[Case] = &[
     case("gate::a_run_that_the_state_does_not_know_needs_somebody_to_vouch_for_it", unattested),
     case("gate::a_run_under_way_is_waited_for", under_way),
     case("gate::a_tree_that_the_run_changed_is_not_verified", changed_by_run),
+    case("gate::a_commit_that_was_verified_serves_the_worktree_that_is_equal_to_it", of_a_commit).needs(NEEDS_GIT),
     dry_case("gate::nothing_on_record_is_no_pass", nothing_recorded),
 ];
 
@@ -215,19 +216,29 @@ fn evidence_touched(env: &TestEnvironment) {
     spoilt(
         &repo,
         |dir| {
-            std::fs::rename(dir.join(document), dir.join("aside")).expect("it is there");
-            std::os::unix::fs::symlink("../aside", dir.join(document)).expect("a link");
+            std::fs::rename(dir.join(document), env.root().join("aside.json")).expect("it is there");
+            std::os::unix::fs::symlink(env.root().join("aside.json"), dir.join(document)).expect("a link");
         },
         &["evidence_unreadable"],
     );
     spoilt(
         &repo,
         |dir| {
-            std::fs::rename(dir.join("verify"), dir.join("aside")).expect("it is there");
-            std::os::unix::fs::symlink("aside", dir.join("verify")).expect("a link");
+            std::fs::rename(dir.join("verify"), env.root().join("aside")).expect("it is there");
+            std::os::unix::fs::symlink(env.root().join("aside"), dir.join("verify")).expect("a link");
         },
-        &["evidence_missing", "evidence_missing", "evidence_extra"],
+        &["tree_changed", "evidence_missing", "evidence_missing", "evidence_extra"],
     );
+}
+
+/// Says that the run ended at another time.
+fn dated(timestamp: &'static str) -> impl FnOnce(&Path) {
+    move |dir| {
+        let path = dir.join("05-status.json");
+        let mut status = crate::documents::read(&path);
+        status["verification"]["last_run"]["timestamp"] = timestamp.into();
+        machine::write(&path, status.to_string());
+    }
 }
 
 fn status_touched(env: &TestEnvironment) {
@@ -243,9 +254,9 @@ fn status_touched(env: &TestEnvironment) {
     };
     spoilt(&repo, replace("{", "["), &["status_unreadable"]);
     spoilt(&repo, replace("\"tier\":", "\"more\":1,\"tier\":"), &["status_unreadable"]);
-    spoilt(&repo, replace("\"timestamp\":\"20", "\"timestamp\":\"19"), &["stale", "record_differs"]);
-    spoilt(&repo, replace("\"timestamp\":\"20", "\"timestamp\":\"29"), &["from_the_future", "record_differs"]);
-    spoilt(&repo, replace("\"timestamp\":\"20", "\"timestamp\":\"x"), &["time_unreadable", "record_differs"]);
+    spoilt(&repo, dated("2001-02-03T04:05:06.789Z"), &["stale", "record_differs"]);
+    spoilt(&repo, dated("2901-02-03T04:05:06.789Z"), &["from_the_future", "record_differs"]);
+    spoilt(&repo, dated("yesterday"), &["time_unreadable", "record_differs"]);
     spoilt(&repo, |dir| std::fs::remove_file(dir.join("05-status.json")).expect("it is there"), &["evidence_missing"]);
     let status = repo.changeset().join("05-status.json");
     let text = std::fs::read_to_string(&status).expect("a status");
@@ -335,7 +346,7 @@ fn under_way(env: &TestEnvironment) {
         (running, step)
     };
     let (running, step) = first(&repo);
-    refuses(&repo, &[], 5, &["run_under_way", "nothing_recorded"]);
+    refuses(&repo, &[], 5, &["run_under_way"]);
     release(&step);
     env.finish(running).exits(0);
     passes(&repo, &[]);
@@ -357,6 +368,20 @@ fn changed_by_run(env: &TestEnvironment) {
     refuses(&repo, &[], 1, &["changed_by_run"]);
     repo.run().exits(0);
     repo.run().exits(0);
+    passes(&repo, &[]);
+    repo.write("src/lib.rs", &original);
+    let patch = env.root().join("a.patch");
+    repo.run_with(&["--patch", patch.to_str().expect("UTF-8")]).exits(0);
+    assert_eq!(repo.read("src/lib.rs"), original);
+    refuses(&repo, &[], 1, &["changed_by_run"]);
+}
+
+fn of_a_commit(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.write("src/lib.rs", "not committed\n");
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
+    refuses(&repo, &[], 1, &["tree_changed"]);
+    repo.git(&["checkout", "--quiet", "--", "src/lib.rs"]);
     passes(&repo, &[]);
 }
 
