@@ -83,10 +83,17 @@ fn is_full(path: &str) -> bool {
         .is_ok_and(|room| bounded(room.f_blocks, room.f_bfree) || bounded(room.f_files, room.f_ffree))
 }
 
-/// Whether PID 1 is the only process of its namespace: nobody can come any more then.
+/// Whether PID 1 is the only process of its namespace: nobody can come any more then. Whoever is in
+/// it has PID 1 as a parent or a parent's parent, since that adopts every orphan; so without a child
+/// there is nobody (pid_namespaces(7)).
 fn nobody_is_left() -> bool {
-    while matches!(rustix::process::wait(WaitOptions::NOHANG), Ok(Some(_)) | Err(rustix::io::Errno::INTR)) {}
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), None) == Err(nix::errno::Errno::ESRCH)
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+            Ok(None) => return false,
+            Err(errno) => return errno == rustix::io::Errno::CHILD,
+        }
+    }
 }
 
 fn set_up(prepared: &mut Prepared<'_>, control: &mut OwnedFd) -> Done {
