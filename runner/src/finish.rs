@@ -7,16 +7,16 @@ use std::sync::Arc;
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::display_path;
 use proctor_core::event::RunEvent;
-use proctor_core::evidence::{EvidenceIndex, SkillEvidence, ToolchainEvidence, to_bytes};
+use proctor_core::evidence::{EvidenceIndex, SkillEvidence, ToolchainEvidence, TreeSource, to_bytes};
 use proctor_core::names::TOOLCHAIN_ARTIFACT;
 use proctor_core::outcome::Outcome;
 use proctor_core::plan::Plan;
 use proctor_core::status::{self, LastRun};
 use proctor_core::tier::{self, Tier};
 use proctor_core::verdict::{self, Doubt, Facts, Verdict};
-use proctor_snapshot::{FileContent, GitHelper, LayerEntry, Snapshot};
+use proctor_snapshot::{FileContent, GitFacts, GitHelper, LayerEntry, Snapshot};
 
-use crate::context::Context;
+use crate::context::{Context, Tree};
 use crate::error::{EngineError, one_line};
 use crate::record::{self, RunFacts, TreeFacts};
 use crate::skill::SkillRun;
@@ -116,7 +116,7 @@ pub(crate) async fn look_again(context: &Arc<Context>, helper: &GitHelper, appli
     let work = tokio::task::spawn_blocking(move || {
         let repository = &context.tree.repository;
         if !repository.is_in_its_place()? {
-            return Ok((vec![b".".to_vec()], None));
+            return Ok((vec![b".".to_vec()], None, None));
         }
         let now = Snapshot::take(repository.path(), &helper)?;
         let mut paths = context.tree.snapshot.touched(&now);
@@ -124,17 +124,34 @@ pub(crate) async fn look_again(context: &Arc<Context>, helper: &GitHelper, appli
             let expected = applied.get(path);
             expected.is_none_or(|expected| now.entries.get(path).map(|entry| entry.sha256) != *expected)
         });
-        Ok::<_, EngineError>((paths, Some(now.id)))
+        let moved = head_moved(&context.tree, &now);
+        Ok::<_, EngineError>((paths, moved, Some(now.id)))
     });
     let unseen = |message: String| Looked { doubt: Some((Doubt::Internal, message)), tree: None };
     match work.await {
-        Ok(Ok((paths, tree))) => {
-            let changed = (!paths.is_empty()).then(|| (Doubt::TreeChanged, changed_message(&paths)));
+        Ok(Ok((paths, moved, tree))) => {
+            let changed = (!paths.is_empty()).then(|| changed_message(&paths)).or(moved);
+            let changed = changed.map(|message| (Doubt::TreeChanged, message));
             Looked { doubt: changed, tree }
         }
         Ok(Err(error)) => unseen(format!("the tree could not be looked at once more: {}", one_line(&error))),
         Err(error) => unseen(format!("looking at the tree once more ended badly: {error}")),
     }
+}
+
+/// What to say where HEAD is no more what the record says, though every file may be: a step that
+/// asked git may have been told of either.
+fn head_moved(tree: &Tree, now: &Snapshot) -> Option<String> {
+    let (then, now) = (&tree.snapshot.git, &now.git);
+    let is_worktree = tree.source == TreeSource::Worktree;
+    if !is_worktree || (&then.head_commit, &then.branch) == (&now.head_commit, &now.branch) {
+        return None;
+    }
+    let name = |git: &GitFacts| {
+        let commit = git.head_commit.as_deref().unwrap_or("no commit");
+        git.branch.as_deref().map_or_else(|| commit.to_owned(), |branch| format!("{commit} of `{branch}`"))
+    };
+    Some(format!("HEAD was moved while the run was under way, from {} to {}; run again", name(then), name(now)))
 }
 
 fn changed_message(paths: &[Vec<u8>]) -> String {

@@ -6,6 +6,10 @@ use std::sync::Arc;
 use proctor_sandbox::{Layer, Sealed};
 use proctor_snapshot::{GitError, IgnoreQuery, LayerScan, Snapshot, View};
 
+/// How many layers a step can stand on: the kernel stacks 500 directories (`OVL_MAX_STACK` of
+/// fs/overlayfs), and the repository is one of them.
+const MAX_LAYERS: usize = 499;
+
 /// A sealed layer with what was found in it.
 #[derive(Debug)]
 pub(crate) struct Stacked {
@@ -36,6 +40,17 @@ impl Stack {
         let mut layers = self.layers.clone();
         layers.push(layer);
         Ok(Self { view, layers })
+    }
+
+    /// Why no step can stand on it, where that is so.
+    pub(crate) fn overload(&self) -> Option<String> {
+        (self.layers.len() > MAX_LAYERS).then(|| {
+            format!(
+                "{} steps before it have left something, and a step stands on {MAX_LAYERS} layers at most; have fewer \
+                 steps write, or let skills `needs` each other so that not all are seen",
+                self.layers.len()
+            )
+        })
     }
 
     pub(crate) fn view(&self) -> &View {

@@ -132,6 +132,9 @@ async fn try_once(
     mut laps: Laps,
 ) -> Tried {
     let not_started = |error| Tried::not_started(StartFault::Sandbox, one_line(&error));
+    if let Some(reason) = stack.overload() {
+        return Tried::not_started(StartFault::Sandbox, reason);
+    }
     let facts = &context.tree.repository.facts;
     let (running, upper) = match context.launcher.spawn(&context.space, &stack.lowers(), facts, policy) {
         Ok(started) => started,

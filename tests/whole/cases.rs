@@ -10,12 +10,14 @@ mod degrading;
 mod drift;
 mod environment;
 mod evidence;
+mod formats;
 mod gate;
 mod harness;
 mod hiding;
 mod interruption;
 mod layouts;
 mod limits;
+mod meanwhile;
 mod mistakes;
 mod network;
 mod order;
@@ -23,6 +25,7 @@ mod output;
 mod places;
 mod refusal;
 mod repositories;
+mod revisions;
 mod screen;
 mod spec;
 mod timeout;
@@ -36,7 +39,7 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 31] = [
+    let groups: [&'static [Case]; 33] = [
         adversary::CASES,
         applying::CASES,
         caches::CASES,
@@ -47,12 +50,14 @@ pub(crate) fn all() -> Vec<&'static Case> {
         drift::CASES,
         environment::CASES,
         evidence::CASES,
+        formats::CASES,
         gate::CASES,
         harness::CASES,
         hiding::CASES,
         interruption::CASES,
         layouts::CASES,
         limits::CASES,
+        meanwhile::CASES,
         mistakes::CASES,
         network::CASES,
         order::CASES,
@@ -60,6 +65,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         places::CASES,
         refusal::CASES,
         repositories::CASES,
+        revisions::CASES,
         screen::CASES,
         spec::CASES,
         timeout::CASES,

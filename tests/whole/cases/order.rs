@@ -14,6 +14,9 @@ pub(super) const CASES: &[Case] = &[
     case("order::a_skill_whose_need_failed_does_not_run", needed_failed),
     case("order::needs_decide_the_order_and_not_include", needs_before_include),
     case("order::parallel_skills_run_beside_each_other", beside_each_other),
+    case("order::what_parallel_skills_change_is_told_apart", told_apart),
+    case("order::many_steps_stand_on_each_other", many_steps),
+    case("order::too_many_layers_are_refused_by_name", too_many_layers),
 ];
 
 fn make(path: &str) -> String {
@@ -117,4 +120,69 @@ fn beside_each_other(env: &TestEnvironment) {
         machine::signal(step, rustix::process::Signal::USR1);
     }
     env.finish(running).exits(0);
+}
+
+/// Each changes what the others look at; none sees it, and each record names its own alone.
+fn told_apart(env: &TestEnvironment) {
+    let look = "grep -q 'first line' README.md && [ -e src/lib.rs ] && [ ! -e src/a.rs ] && [ ! -e target/same ]";
+    let edit = |own: &str| format!("{look} && {{ mkdir -p target; echo {own} > target/same; {own}; }}");
+    let skills = [
+        skill("a", &edit("echo a > README.md; echo a > src/a.rs")),
+        skill("b", &edit("rm README.md; echo b > src/a.rs; chmod +x src/lib.rs")),
+        skill("c", &edit("rm -r src; mkdir src; echo c > src/c.rs")),
+        skill("clean", look),
+        skill("last", look).with("needs: [clean]"),
+    ];
+    let spec = Spec::new(skills);
+    let repo = env.repo(&spec);
+    let include = "include: [a, b, c, clean, last]";
+    repo.write("spec/verification.yaml", spec.text(env.marker()).replace(include, &format!("{include}, parallel: 4")));
+    repo.run().exits(3);
+    let changed = |skill: &str| repo.evidence(skill)["tracked_drift"]["changed_files"].clone();
+    assert_eq!(changed("a"), serde_json::json!(["README.md", "src/a.rs"]));
+    assert_eq!(changed("b"), serde_json::json!(["README.md", "src/a.rs", "src/lib.rs"]));
+    assert_eq!(changed("c"), serde_json::json!(["src/c.rs", "src/lib.rs"]));
+    let before = repo.evidence("a")["repo_snapshot_before"].clone();
+    for clean in ["clean", "last"] {
+        let evidence = repo.evidence(clean);
+        assert_eq!(
+            (&evidence["repo_snapshot_before"], &evidence["repo_snapshot_after"]),
+            (&before, &before),
+            "{clean}"
+        );
+        assert_eq!(outcome(&repo, clean), "passed");
+    }
+    let after: std::collections::BTreeSet<String> =
+        ["a", "b", "c", "clean"].map(|skill| repo.evidence(skill)["repo_snapshot_after"].to_string()).into();
+    assert_eq!(after.len(), 4, "{after:?}");
+}
+
+/// Steps of which each leaves a layer, and looks at what all before it left.
+fn writing_steps(count: usize) -> impl Iterator<Item = Step> {
+    (1..=count).map(|n| {
+        let script = format!(
+            "mkdir -p target && echo {n} > target/last && : > target/{n} && [ $(ls target | wc -l) = {} ]",
+            n + 1
+        );
+        Step::sh(&format!("s{n}"), &script)
+    })
+}
+
+fn many_steps(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_steps(writing_steps(96)));
+    repo.run().exits(0);
+    let steps = repo.evidence("verify.it")["steps"].as_array().expect("a list").clone();
+    assert!(steps.iter().all(|step| step["drift"]["method"] == "layer" && step["outcome"] == "passed"));
+}
+
+/// The kernel stacks 500 directories, the repository among them.
+fn too_many_layers(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_steps(writing_steps(502)));
+    let run = repo.run().exits(5);
+    assert!(run.everything().contains("499 layers"), "{run}");
+    assert_eq!(
+        (&repo.step("s500")["outcome"], &repo.step("s501")["outcome"]),
+        (&"passed".into(), &"inconclusive".into())
+    );
+    assert_eq!(repo.step("s501")["termination"]["kind"], "not_started");
 }

@@ -1,0 +1,113 @@
+//! Random edits of a small tree. What cannot be done is left out: the next edit may still be.
+
+use std::os::fd::BorrowedFd;
+
+use proptest::prelude::*;
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, chmodat, linkat, mkdirat, mknodat,
+    openat, renameat, renameat_with, symlinkat, unlinkat, utimensat,
+};
+use rustix::io::Errno;
+
+/// The names of which paths are made. Git ignores `ign/` and `*.log`.
+pub(crate) const NAMES: [&str; 5] = ["a", "b", "ign", "c.log", "d"];
+/// How many names a path has at most.
+pub(crate) const DEPTH: usize = 3;
+/// Contents that files begin with or are given; two are of one size.
+pub(crate) const CONTENTS: [&str; 5] = ["first\n", "FIRST\n", "", "second line\n", "x"];
+
+/// One edit.
+#[derive(Debug, Clone)]
+pub(crate) enum Edit {
+    Write(String, &'static str),
+    Append(String),
+    Truncate(String, u64),
+    Remove(String),
+    Directory(String),
+    Rename(String, String),
+    Exchange(String, String),
+    Link(String, String),
+    Symlink(String, &'static str),
+    Chmod(String, u32),
+    Fifo(String),
+    Touch(String),
+}
+
+/// What one step does.
+pub(crate) type Script = Vec<Edit>;
+
+/// Scripts of up to a dozen edits.
+pub(crate) fn scripts() -> impl Strategy<Value = Script> {
+    prop::collection::vec(edit(), 1..12)
+}
+
+fn path() -> impl Strategy<Value = String> {
+    prop::collection::vec(prop::sample::select(&NAMES[..]), 1..=DEPTH).prop_map(|names| names.join("/"))
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    let content = prop::sample::select(&CONTENTS[..]);
+    let mode = prop::sample::select(&[0o644, 0o755, 0o600, 0o000, 0o700][..]);
+    prop_oneof![
+        4 => (path(), content).prop_map(|(path, content)| Edit::Write(path, content)),
+        1 => path().prop_map(Edit::Append),
+        1 => (path(), 0..8_u64).prop_map(|(path, length)| Edit::Truncate(path, length)),
+        3 => path().prop_map(Edit::Remove),
+        2 => path().prop_map(Edit::Directory),
+        3 => (path(), path()).prop_map(|(from, to)| Edit::Rename(from, to)),
+        1 => (path(), path()).prop_map(|(from, to)| Edit::Exchange(from, to)),
+        1 => (path(), path()).prop_map(|(from, to)| Edit::Link(from, to)),
+        1 => (path(), prop::sample::select(&["a", "b", "ign/kept", "nowhere"][..])).prop_map(|(path, to)| Edit::Symlink(path, to)),
+        2 => (path(), mode).prop_map(|(path, mode)| Edit::Chmod(path, mode)),
+        1 => path().prop_map(Edit::Fifo),
+        1 => path().prop_map(Edit::Touch),
+    ]
+}
+
+impl Edit {
+    /// Does it below `top`.
+    pub(crate) fn run(&self, top: BorrowedFd<'_>) -> Result<(), Errno> {
+        match self {
+            Self::Write(path, content) => write(top, path, OFlags::TRUNC, content),
+            Self::Append(path) => write(top, path, OFlags::APPEND, "more\n"),
+            Self::Truncate(path, length) => {
+                let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+                rustix::fs::ftruncate(openat(top, path, flags, Mode::empty())?, *length)
+            }
+            Self::Remove(path) => remove(top, path),
+            Self::Directory(path) => mkdirat(top, path, Mode::from_raw_mode(0o755)),
+            Self::Rename(from, to) => renameat(top, from, top, to),
+            Self::Exchange(from, to) => renameat_with(top, from, top, to, RenameFlags::EXCHANGE),
+            Self::Link(from, to) => linkat(top, from, top, to, AtFlags::empty()),
+            Self::Symlink(path, target) => symlinkat(*target, top, path),
+            Self::Chmod(path, mode) => chmodat(top, path, Mode::from_raw_mode(*mode), AtFlags::empty()),
+            Self::Fifo(path) => mknodat(top, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0),
+            Self::Touch(path) => {
+                let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+                let times = Timestamps { last_access: now, last_modification: now };
+                utimensat(top, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+            }
+        }
+    }
+}
+
+fn write(top: BorrowedFd<'_>, path: &str, how: OFlags, content: &str) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | how;
+    let file = openat(top, path, flags, Mode::from_raw_mode(0o644))?;
+    rustix::io::write(&file, content.as_bytes()).map(drop)
+}
+
+fn remove(top: BorrowedFd<'_>, path: &str) -> Result<(), Errno> {
+    match unlinkat(top, path, AtFlags::empty()) {
+        Err(Errno::ISDIR) => {}
+        other => return other,
+    }
+    let dir = openat(top, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+    for entry in rustix::fs::Dir::read_from(&dir)?.flatten() {
+        let name = entry.file_name().to_str().expect("names of ours");
+        if !matches!(name, "." | "..") {
+            remove(top, &format!("{path}/{name}"))?;
+        }
+    }
+    unlinkat(top, path, AtFlags::REMOVEDIR)
+}

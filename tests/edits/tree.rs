@@ -1,0 +1,123 @@
+//! A tree as this test sees it: what stands at each path, directories aside, read without any code
+//! of the crates under test.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use proctor_core::digest::Sha256Hex;
+use proctor_core::drift::{Entry, EntryKind};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, readlinkat, statat};
+use sha2::{Digest as _, Sha256};
+
+/// The tag and the 32 bytes of an entry, as docs/snapshot.md has them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Leaf {
+    tag: char,
+    sha256: String,
+}
+
+impl From<&Entry> for Leaf {
+    fn from(entry: &Entry) -> Self {
+        let tag = match (entry.kind, entry.executable) {
+            (EntryKind::File, false) => 'f',
+            (EntryKind::File, true) => 'x',
+            (EntryKind::Symlink, _) => 'l',
+            (EntryKind::Special, _) => 's',
+            (EntryKind::Gitlink, _) => 'g',
+            (EntryKind::Directory, _) => 'd',
+        };
+        Self { tag, sha256: entry.sha256.as_str().to_owned() }
+    }
+}
+
+/// Leaves by path.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Tree(BTreeMap<String, Leaf>);
+
+impl Tree {
+    /// All that stands below an open directory, `.git` at its top aside.
+    pub(crate) fn read(top: BorrowedFd<'_>) -> Self {
+        let mut tree = Self::default();
+        tree.walk(top, "");
+        tree
+    }
+
+    fn walk(&mut self, dir: BorrowedFd<'_>, prefix: &str) {
+        for entry in Dir::read_from(dir).expect("a directory") {
+            let name = entry.expect("an entry").file_name().to_str().expect("names of ours").to_owned();
+            if matches!(name.as_str(), "." | ".." | ".git") {
+                continue;
+            }
+            let path = format!("{prefix}{name}");
+            let stat = statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW).expect("it stands there");
+            let leaf = |tag, content: &[u8]| Leaf { tag, sha256: hex(Sha256::digest(content).into()) };
+            let leaf = match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => {
+                    let inner = openat(dir, &name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opens");
+                    self.walk(inner.as_fd(), &format!("{path}/"));
+                    continue;
+                }
+                FileType::RegularFile => {
+                    let file = openat(dir, &name, OFlags::RDONLY, Mode::empty()).expect("opens");
+                    let mut bytes = Vec::new();
+                    std::io::Read::read_to_end(&mut std::fs::File::from(file), &mut bytes).expect("reads");
+                    leaf(if stat.st_mode & 0o100 == 0 { 'f' } else { 'x' }, &bytes)
+                }
+                FileType::Symlink => leaf('l', readlinkat(dir, &name, Vec::new()).expect("a link").as_bytes()),
+                _ => leaf('s', b""),
+            };
+            self.0.insert(path, leaf);
+        }
+    }
+
+    /// The part of it at the paths that are wanted.
+    pub(crate) fn only(&self, wanted: impl Fn(&str) -> bool) -> Self {
+        Self(self.0.iter().filter(|(path, _)| wanted(path)).map(|(path, leaf)| (path.clone(), leaf.clone())).collect())
+    }
+
+    pub(crate) fn get(&self, path: &[u8]) -> Option<&Leaf> {
+        self.0.get(std::str::from_utf8(path).expect("names of ours"))
+    }
+
+    pub(crate) fn put(&mut self, path: &[u8], leaf: Leaf) {
+        self.0.insert(String::from_utf8(path.to_vec()).expect("names of ours"), leaf);
+    }
+
+    pub(crate) fn remove(&mut self, path: &[u8]) {
+        self.0.remove(std::str::from_utf8(path).expect("names of ours"));
+    }
+
+    /// Its identity.
+    pub(crate) fn id(&self) -> String {
+        let leaves: Vec<(&str, &Leaf)> = self.0.iter().map(|(path, leaf)| (path.as_str(), leaf)).collect();
+        format!("sha256:{}", hex(digest(&leaves)))
+    }
+}
+
+fn digest(leaves: &[(&str, &Leaf)]) -> [u8; 32] {
+    let mut lines = Vec::new();
+    let mut inner: BTreeMap<&str, Vec<(&str, &Leaf)>> = BTreeMap::new();
+    for (path, leaf) in leaves {
+        match path.split_once('/') {
+            Some((directory, rest)) => inner.entry(directory).or_default().push((rest, leaf)),
+            None => {
+                let raw = Sha256Hex::try_from(leaf.sha256.clone()).expect("hex").to_raw();
+                lines.push((*path, leaf.tag, raw));
+            }
+        }
+    }
+    lines.extend(inner.iter().map(|(directory, leaves)| (*directory, 'd', digest(leaves))));
+    lines.sort_unstable();
+    let mut hasher = Sha256::new_with_prefix(b"proctor-tree-v1\0");
+    for (name, tag, raw) in lines {
+        hasher.update([tag as u8]);
+        hasher.update(name);
+        hasher.update([0]);
+        hasher.update(raw);
+    }
+    hasher.finalize().into()
+}
+
+fn hex(raw: [u8; 32]) -> String {
+    raw.iter().map(|byte| format!("{byte:02x}")).collect()
+}
