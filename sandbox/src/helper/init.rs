@@ -87,11 +87,13 @@ fn is_full(path: &str) -> bool {
 /// it has PID 1 as a parent or a parent's parent, since that adopts every orphan; so without a child
 /// there is nobody (pid_namespaces(7)).
 fn nobody_is_left() -> bool {
+    use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
     loop {
-        match rustix::process::wait(WaitOptions::NOHANG) {
-            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
-            Ok(None) => return false,
-            Err(errno) => return errno == rustix::io::Errno::CHILD,
+        // All of them, also those whose end sends no signal.
+        match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
+            Ok(WaitStatus::StillAlive) => return false,
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return errno == nix::errno::Errno::ECHILD,
         }
     }
 }
