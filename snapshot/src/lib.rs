@@ -14,7 +14,9 @@ mod drift;
 mod entries;
 mod git;
 mod layer;
+mod look;
 mod merkle;
+mod patch;
 mod paths;
 mod resolve;
 mod snapshot;
@@ -32,6 +34,7 @@ pub use git::{GitError, reader};
 pub use layer::{
     FileContent, IgnoredContent, LayerEntry, LayerScan, ScanBounds, ScanError, Spare, scan_layer, scan_layer_sparing,
 };
+pub use patch::{PatchError, PatchInput, patch};
 pub use resolve::{Links, open_beneath};
-pub use snapshot::{GitFacts, Snapshot, SnapshotError, find_root};
+pub use snapshot::{GitFacts, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, find_root};
 pub use view::{Standing, View, conflicts};

@@ -39,7 +39,7 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 33] = [
+    let groups: [&'static [Case]; 34] = [
         adversary::CASES,
         applying::CASES,
         caches::CASES,

@@ -1,0 +1,279 @@
+//! What layers changed, as a patch that `git apply` takes: git's extended diff format
+//! (git-diff(1), "Generating patch text with -p").
+//!
+//! A patch says all or nothing: what it cannot say is refused by name.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+
+use proctor_core::digest::Sha256Hex;
+use proctor_core::drift::{Entry, EntryKind, display_path};
+use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices, group_diff_ops};
+
+use crate::beneath;
+use crate::git::object::{ObjectKind, object_id};
+use crate::paths;
+use crate::view::{Standing, View};
+
+mod binary;
+mod names;
+
+use self::names::quoted;
+
+/// The largest file that is put into a patch, in bytes.
+const MAX_FILE: u64 = 32 << 20;
+/// The largest patch, in bytes.
+const MAX_PATCH: usize = 64 << 20;
+/// How many lines, of both sides, may differ before they are written as one replacement.
+const MAX_LINES: usize = 10_000;
+/// How many lines are written around a change.
+const CONTEXT: usize = 3;
+
+/// What a patch is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct PatchInput<'a> {
+    /// The tree without layers.
+    pub before: &'a View,
+    /// The tree with all of them.
+    pub after: &'a View,
+    /// The top of the tree without layers.
+    pub repo: BorrowedFd<'a>,
+    /// The upper directories of the layers, newest first.
+    pub uppers: &'a [BorrowedFd<'a>],
+}
+
+/// Why a change cannot be said by a patch.
+#[derive(Debug, thiserror::Error)]
+pub enum PatchError {
+    /// What a path became, or was, is nothing that git keeps.
+    #[error("`{path}` {problem}")]
+    Unsayable {
+        /// The path, for people.
+        path: String,
+        /// Why.
+        problem: &'static str,
+    },
+    /// It is too large.
+    #[error("the patch has more than {} MiB at `{path}`", MAX_PATCH >> 20)]
+    TooLarge {
+        /// Where the bound was met.
+        path: String,
+    },
+}
+
+/// Writes the patch of everything that is covered and differs; empty where nothing does.
+///
+/// # Errors
+/// A change cannot be said, its content is not there any more, or there is too much.
+pub fn patch(input: PatchInput<'_>) -> Result<Vec<u8>, PatchError> {
+    let mut text = Vec::new();
+    for path in input.after.difference(input.before.base()) {
+        let writer = FilePatch { input, path: &path };
+        writer.write(&mut text)?;
+        if text.len() > MAX_PATCH {
+            return Err(PatchError::TooLarge { path: display_path(&path) });
+        }
+    }
+    Ok(text)
+}
+
+/// One side of a change.
+#[derive(Debug, PartialEq, Eq)]
+struct Side {
+    mode: &'static str,
+    content: Vec<u8>,
+}
+
+struct FilePatch<'a> {
+    input: PatchInput<'a>,
+    path: &'a [u8],
+}
+
+impl FilePatch<'_> {
+    fn unsayable(&self, problem: &'static str) -> PatchError {
+        PatchError::Unsayable { path: display_path(self.path), problem }
+    }
+
+    fn write(&self, text: &mut Vec<u8>) -> Result<(), PatchError> {
+        if self.in_repository() {
+            return Err(self.unsayable("lies in a repository of its own, which a patch of this one does not reach"));
+        }
+        let before = self.side(self.input.before, &[self.input.repo])?;
+        let places: Vec<BorrowedFd<'_>> = self.input.uppers.iter().copied().chain([self.input.repo]).collect();
+        let after = self.side(self.input.after, &places)?;
+        match (&before, &after) {
+            (Some(old), Some(new)) if kind(old) != kind(new) => {
+                self.file(Some(old), None, text);
+                self.file(None, Some(new), text);
+            }
+            _ => self.file(before.as_ref(), after.as_ref(), text),
+        }
+        Ok(())
+    }
+
+    /// Whether some directory above the path is a repository, before or after.
+    fn in_repository(&self) -> bool {
+        let is_repository = |view: &View, path: &[u8]| matches!(view.standing(path), Standing::Entry(entry) if entry.kind == EntryKind::Gitlink);
+        let [before, after] = [self.input.before, self.input.after];
+        paths::ancestors(self.path).any(|above| is_repository(before, above) || is_repository(after, above))
+    }
+
+    fn side(&self, view: &View, places: &[BorrowedFd<'_>]) -> Result<Option<Side>, PatchError> {
+        let entry = match view.standing(self.path) {
+            Standing::Absent | Standing::Uncovered | Standing::Directory => return Ok(None),
+            Standing::Entry(entry) => entry,
+            _ => return Err(self.unsayable("is a file that was too large to be read")),
+        };
+        let mode = match (entry.kind, entry.executable) {
+            (EntryKind::File, false) => "100644",
+            (EntryKind::File, true) => "100755",
+            (EntryKind::Symlink, _) => "120000",
+            (EntryKind::Gitlink, _) => return Err(self.unsayable("is, or was, a repository of its own")),
+            (EntryKind::Special, _) => {
+                return Err(self.unsayable("is a fifo, socket or device, which git does not keep"));
+            }
+            (EntryKind::Directory, _) => return Ok(None),
+        };
+        let content = self.content(&entry, places)?;
+        Ok(Some(Side { mode, content }))
+    }
+
+    /// The content from the first place that still has exactly it.
+    fn content(&self, entry: &Entry, places: &[BorrowedFd<'_>]) -> Result<Vec<u8>, PatchError> {
+        let read = |place: &BorrowedFd<'_>| beneath::content(*place, self.path, MAX_FILE).ok().flatten();
+        let found = places.iter().find_map(|place| read(place).filter(|bytes| Sha256Hex::of(bytes) == entry.sha256));
+        found.ok_or_else(|| self.unsayable("has more than 32 MiB, or is not there any more as it was read"))
+    }
+
+    /// The id of a content as git has it; of none, zeros.
+    fn id(&self, side: Option<&Side>) -> String {
+        let id = |content: &[u8]| {
+            object_id(self.input.before.base().git.object_format, ObjectKind::Blob, content).to_string()
+        };
+        match side {
+            Some(side) => id(&side.content),
+            None => "0".repeat(id(b"").len()),
+        }
+    }
+
+    /// The change of a file, or of a link, in one piece. `None` on one side means that it is made, or
+    /// deleted.
+    fn file(&self, old: Option<&Side>, new: Option<&Side>, text: &mut Vec<u8>) {
+        let (a, b) = (quoted(b"a/", self.path), quoted(b"b/", self.path));
+        let mut line = |parts: &[&[u8]]| {
+            parts.iter().for_each(|part| text.extend_from_slice(part));
+            text.push(b'\n');
+        };
+        line(&[b"diff --git ", &a, b" ", &b]);
+        match (old, new) {
+            (Some(old), None) => line(&[b"deleted file mode ", old.mode.as_bytes()]),
+            (None, Some(new)) => line(&[b"new file mode ", new.mode.as_bytes()]),
+            (Some(old), Some(new)) if old.mode != new.mode => {
+                line(&[b"old mode ", old.mode.as_bytes()]);
+                line(&[b"new mode ", new.mode.as_bytes()]);
+            }
+            _ => {}
+        }
+        let contents = [old, new].map(|side| side.map_or(&b""[..], |side| &side.content));
+        if contents[0] == contents[1] && old.is_some() && new.is_some() {
+            return;
+        }
+        let [old_id, new_id] = [old, new].map(|side| self.id(side));
+        let same_mode = old.zip(new).filter(|(old, new)| old.mode == new.mode).map(|(old, _)| format!(" {}", old.mode));
+        let same_mode = same_mode.unwrap_or_default();
+        line(&[b"index ", old_id.as_bytes(), b"..", new_id.as_bytes(), same_mode.as_bytes()]);
+        if contents.iter().any(|content| content.contains(&0)) {
+            binary::write(contents, text);
+        } else if contents[0] != contents[1] {
+            let dev_null = b"/dev/null".to_vec();
+            line(&[b"--- ", old.map_or(&dev_null, |_| &a)]);
+            line(&[b"+++ ", new.map_or(&dev_null, |_| &b)]);
+            hunks(contents, text);
+        }
+    }
+}
+
+/// What git calls the type of an entry: the first half of its mode.
+fn kind(side: &Side) -> &'static str {
+    &side.mode[..3]
+}
+
+fn hunks([old, new]: [&[u8]; 2], text: &mut Vec<u8>) {
+    let (a, b) = (lines(old), lines(new));
+    for hunk in group_diff_ops(script(&a, &b), CONTEXT) {
+        let (Some(first), Some(last)) = (hunk.first(), hunk.last()) else { continue };
+        let (from, to) = (first.old_range().start..last.old_range().end, first.new_range().start..last.new_range().end);
+        text.extend_from_slice(format!("@@ -{} +{} @@\n", range(&from), range(&to)).as_bytes());
+        for op in hunk {
+            match op.tag() {
+                DiffTag::Equal => push(text, b' ', &a[op.old_range()]),
+                _ => {
+                    push(text, b'-', &a[op.old_range()]);
+                    push(text, b'+', &b[op.new_range()]);
+                }
+            }
+        }
+    }
+}
+
+fn lines(content: &[u8]) -> Vec<&[u8]> {
+    content.split_inclusive(|byte| *byte == b'\n').collect()
+}
+
+/// The shortest script; one replacement where finding that would take long.
+fn script(a: &[&[u8]], b: &[&[u8]]) -> Vec<DiffOp> {
+    // By number, so that long lines are compared once.
+    let mut numbers = BTreeMap::new();
+    let mut number = |line: &&[u8]| {
+        let next = numbers.len();
+        *numbers.entry(line.to_vec()).or_insert(next)
+    };
+    let (a, b): (Vec<usize>, Vec<usize>) = (a.iter().map(&mut number).collect(), b.iter().map(&mut number).collect());
+    let before = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
+    let (rest_a, rest_b) = (&a[before..], &b[before..]);
+    let after = rest_a.iter().rev().zip(rest_b.iter().rev()).take_while(|(a, b)| a == b).count();
+    let (old_len, new_len) = (rest_a.len() - after, rest_b.len() - after);
+    if old_len + new_len <= MAX_LINES {
+        return capture_diff_slices(Algorithm::Myers, &a, &b);
+    }
+    vec![
+        DiffOp::Equal { old_index: 0, new_index: 0, len: before },
+        DiffOp::Replace { old_index: before, old_len, new_index: before, new_len },
+        DiffOp::Equal { old_index: before + old_len, new_index: before + new_len, len: after },
+    ]
+}
+
+/// A range as unified diffs write it: from one, and the line before where it is empty.
+fn range(range: &std::ops::Range<usize>) -> String {
+    match range.len() {
+        0 => format!("{},0", range.start),
+        1 => (range.start + 1).to_string(),
+        count => format!("{},{count}", range.start + 1),
+    }
+}
+
+fn push(text: &mut Vec<u8>, sign: u8, lines: &[&[u8]]) {
+    for line in lines {
+        text.push(sign);
+        text.extend_from_slice(line);
+        if !line.ends_with(b"\n") {
+            text.extend_from_slice(b"\n\\ No newline at end of file\n");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hunks_are_those_of_a_unified_diff() {
+        let mut text = Vec::new();
+        hunks([b"1\n2\n3\n4\n5\n6\n", b"1\n2\n3\n4\nfive\n6"], &mut text);
+        let expected = "@@ -2,5 +2,5 @@\n 2\n 3\n 4\n-5\n-6\n+five\n+6\n\\ No newline at end of file\n";
+        assert_eq!(String::from_utf8_lossy(&text), expected);
+        text.clear();
+        hunks([b"", b"\xff\r\n"], &mut text);
+        assert_eq!(text, b"@@ -0,0 +1 @@\n+\xff\r\n");
+    }
+}

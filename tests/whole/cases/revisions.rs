@@ -1,0 +1,350 @@
+//! `--rev`: the tree of a commit, apart from the worktree.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::environment::{CHANGESET, Repo, TestEnvironment, release, wait_for_step, waiting_step};
+use crate::machine;
+use crate::needs::{Case, Needs, case, dry_case};
+use crate::spec::{Skill, Spec, Step};
+
+pub(super) const CASES: &[Case] = &[
+    case("revisions::uncommitted_work_is_neither_counted_nor_touched", uncommitted),
+    case("", uncommitted).unprivileged("revisions::an_ordinary_user_verifies_a_commit"),
+    case("revisions::root_verifies_a_commit_of_somebody_elses_repository", of_another).needs(&[
+        Needs::Sandbox,
+        Needs::Root,
+        Needs::Program("git"),
+    ]),
+    case("revisions::the_record_says_which_commit_it_was", recorded),
+    case("revisions::edits_and_commits_made_meanwhile_do_not_matter", edited_meanwhile),
+    case("revisions::git_in_a_step_reads_history", git_in_step),
+    case("revisions::a_step_sees_neither_the_worktree_nor_our_state", hidden),
+    case("revisions::drift_is_found_and_changes_are_applied_nowhere", drift),
+    case("revisions::caches_are_those_of_the_very_tree", caches),
+    case("revisions::a_range_is_verified_oldest_first", range),
+    case("revisions::a_commit_that_cannot_run_does_not_stop_a_range", range_with_error),
+    dry_case("revisions::what_names_no_commit_is_a_usage_error", unknown),
+    dry_case("revisions::what_has_no_meaning_together_is_a_usage_error", contradictions),
+    case("revisions::a_tree_that_leads_elsewhere_is_refused", hostile),
+    case("revisions::a_checkout_that_was_changed_is_made_anew", tampered),
+    case("revisions::a_killed_checkout_is_never_used", killed),
+    case("revisions::two_runs_of_one_commit_share_its_checkout", at_once),
+    case("revisions::submodules_are_empty_unless_asked_for", submodules),
+    case("revisions::a_linked_worktree_verifies_a_commit", linked),
+];
+
+/// Passes where `src/lib.rs` is as the first commit has it.
+fn first_is_good() -> Spec {
+    Spec::of_script("pwd; grep -q 'fn one' src/lib.rs")
+}
+
+/// What the worktree and its git directory hold, with the times of their last change.
+fn listed(repo: &Repo<'_>) -> Vec<(PathBuf, u64, i64, i64)> {
+    let all = machine::walk(repo.path()).into_iter();
+    // Evidence goes to the real changeset.
+    let all = all.filter(|path| !path.starts_with(repo.changeset()));
+    let of = |path: PathBuf| {
+        let meta = path.symlink_metadata().expect("it is there");
+        (path, meta.ino(), meta.mtime_nsec() + meta.mtime(), meta.ctime_nsec() + meta.ctime())
+    };
+    let mut found: Vec<_> = all.map(of).collect();
+    found.sort();
+    found
+}
+
+fn uncommitted(env: &TestEnvironment) {
+    let repo = env.repo(&first_is_good());
+    repo.write("src/lib.rs", "broken\n");
+    repo.write("spec/verification.yaml", "not even a spec");
+    repo.write("untracked", "x");
+    let before = listed(&repo);
+    let run = repo.run_with(&["--rev", "HEAD"]).exits(0);
+    assert!(run.stdout.contains("apart from the worktree"), "{run}");
+    assert_eq!(listed(&repo), before);
+    assert_eq!(repo.last_run()["outcome"], "passed");
+    // A later run finds the checkout.
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
+    assert_eq!(listed(&repo), before);
+    repo.run().exits(2);
+}
+
+fn of_another(env: &TestEnvironment) {
+    let spec =
+        Spec::of_script("grep -q 'fn one' src/lib.rs && echo x > untracked && git log -1 && test $(id -u) = 1001")
+            .with_default("read_only: off");
+    let repo = env.repo(&spec);
+    repo.write("src/lib.rs", "broken\n");
+    machine::give_to(repo.path(), machine::UNPRIVILEGED_ID);
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
+}
+
+fn recorded(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.run().exits(0);
+    let of_worktree = repo.evidence("verify.it");
+    assert_eq!(of_worktree["source"], serde_json::json!({ "kind": "worktree" }));
+    let commit = repo.git(&["rev-parse", "HEAD"]).trim().to_owned();
+    repo.write("src/lib.rs", "edited\n");
+    repo.run_with(&["--rev", &commit[..10]]).exits(0);
+    let evidence = repo.evidence("verify.it");
+    let source = serde_json::json!({ "kind": "rev", "commit": commit, "submodules": false, "lfs_pointers": 0 });
+    assert_eq!((&evidence["source"], &repo.last_run()["source"]), (&source, &source));
+    let git = &evidence["repo_git"];
+    assert_eq!(git["head_commit"], commit);
+    assert_eq!(git["tree"], repo.git(&["rev-parse", "HEAD^{tree}"]).trim());
+    assert_eq!((&git["branch"], &git["dirty"]), (&Value::Null, &Value::Bool(false)));
+    // A clean worktree of the commit is the same tree.
+    assert_eq!(evidence["repo_snapshot_before"], of_worktree["repo_snapshot_before"]);
+}
+
+fn edited_meanwhile(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_steps([waiting_step(env, "wait"), Step::sh("it", "grep -q 'fn one' src/lib.rs")]));
+    let mut running = repo.start(&["--rev", "HEAD"]);
+    let step = wait_for_step(env, &mut running);
+    repo.write("src/lib.rs", "somebody's work\n");
+    repo.commit();
+    repo.write("src/lib.rs", "and more of it\n");
+    release(&step);
+    env.finish(running).exits(0);
+    assert_eq!(repo.read("src/lib.rs"), "and more of it\n");
+}
+
+fn git_in_step(env: &TestEnvironment) {
+    let script = "test -z \"$(git status --porcelain)\" && git diff --exit-code HEAD && git describe --tags && \
+        test \"$(git log --format=%s | wc -l)\" = 2 && git rev-parse main && test \"$(git rev-parse --show-toplevel)\" = \"$PWD\" && \
+        ! git commit --allow-empty -m x && ! touch .git/x && git fsck --connectivity-only";
+    let repo = env.repo(&Spec::of_script(script));
+    repo.git(&["tag", "v1"]);
+    repo.write("README.md", "second\n");
+    repo.commit();
+    repo.write("README.md", "third\n");
+    repo.commit();
+    repo.run_with(&["--rev", "main~1"]).exits(0);
+    // The hooks and the config of the repository play no part.
+    repo.git(&["config", "core.hooksPath", "/tmp"]);
+    repo.git(&["tag", "v2", "main~1"]);
+    repo.run_with(&["--rev", "main~1"]).exits(0);
+    assert!(repo.step("it")["stdout_preview"].as_str().is_some_and(|text| text.contains("v2")));
+}
+
+fn hidden(env: &TestEnvironment) {
+    let state = env.state();
+    let script = format!(
+        "test ! -e untracked && test ! -e .git/logs && test ! -e .git/hooks && ! ls {0}/checkouts && ! ls {0}/runs && pwd",
+        state.display()
+    );
+    let repo = env.repo(&Spec::of_script(&script));
+    repo.write("untracked", "x");
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
+    let shown = repo.step("it")["stdout_preview"].as_str().map(str::to_owned);
+    assert_eq!(shown.as_deref(), Some(format!("{}\n", repo.path().display()).as_str()));
+}
+
+fn drift(env: &TestEnvironment) {
+    let writes = Skill::new("verify.off", [Step::sh("it", "echo x > src/lib.rs").with("read_only: off")]);
+    let sees = Skill::new("verify.it", [Step::sh("it", "grep -q x src/lib.rs && echo y > README.md")]);
+    let repo = env.repo(&Spec::new([writes, sees]));
+    let before = listed(&repo);
+    for _ in 0..2 {
+        repo.run_with(&["--rev", "HEAD"]).exits(3);
+        assert_eq!(repo.step("it")["drift"]["changes"][0]["path"], "README.md");
+        assert_eq!(repo.evidence("verify.off")["steps"][0]["drift"]["applied"], serde_json::json!([]));
+        assert_eq!(listed(&repo), before);
+    }
+}
+
+fn caches(env: &TestEnvironment) {
+    let step = Step::sh("it", "cat target/who; git rev-parse HEAD >> target/who; true");
+    let repo = env.repo(&Spec::new([Skill::new("verify.it", [step]).with("caches: [target]")]));
+    let (first, preview) =
+        (repo.git(&["rev-parse", "HEAD"]), |repo: &Repo<'_>| repo.step("it")["stdout_preview"].clone());
+    repo.run().exits(0);
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
+    assert_eq!(preview(&repo), "");
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
+    assert_eq!(preview(&repo), first);
+    repo.write("README.md", "second\n");
+    repo.commit();
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
+    assert_eq!(preview(&repo), "");
+}
+
+/// A good commit, one that fails, one that drifts, and a good one.
+fn four(env: &TestEnvironment) -> Repo<'_> {
+    let repo = env.repo(&Spec::of_script("sh ./check"));
+    for (number, check) in ["true", "exit 1", "echo x > README.md", "true # again"].iter().enumerate() {
+        repo.write("check", format!("{check}\n"));
+        repo.git(&["add", "--all"]);
+        repo.git(&["commit", "--quiet", &format!("--message=commit number {number}")]);
+    }
+    repo
+}
+
+fn range(env: &TestEnvironment) {
+    let repo = four(env);
+    let run = repo.run_bare(&["--rev", "HEAD~4..HEAD"]).exits(3);
+    let at = |text: &str| run.stdout.find(text).unwrap_or_else(|| panic!("no {text}\n{run}"));
+    assert!(at("commit 1 of 4:") < at("commit 4 of 4:"), "{run}");
+    let short = |commit: &str| repo.git(&["rev-parse", "--short=12", commit]).trim().to_owned();
+    for (commit, word) in [("HEAD~3", "passed"), ("HEAD~2", "failed"), ("HEAD~1", "drifted"), ("HEAD", "passed")] {
+        at(&format!("  {} {word}", short(commit)));
+    }
+    let fast = repo.run_bare(&["--rev", "HEAD~4..", "--fail-fast"]).exits(1);
+    assert!(fast.stdout.contains("2 more were left out"), "{fast}");
+    let json = repo.run_bare(&["--rev", "HEAD~4..HEAD~3", "--format", "json"]).exits(0);
+    let record: Value = serde_json::from_str(&json.stdout).expect("JSON");
+    assert_eq!(record["commits"][0]["commit"], repo.git(&["rev-parse", "HEAD~3"]).trim());
+    assert_eq!(record["commits"][0]["run"]["finished"]["verdict"], "passed");
+    repo.run_bare(&["--rev", "HEAD~1...HEAD"]).exits(0);
+    repo.run_bare(&["--rev", "HEAD..HEAD"]).exits(2).complains(&["holds no commit", "hint:"]);
+}
+
+fn range_with_error(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let spec = repo.read("spec/verification.yaml");
+    std::fs::remove_file(repo.file("spec/verification.yaml")).expect("it was there");
+    repo.commit();
+    repo.write("spec/verification.yaml", spec);
+    repo.commit();
+    let run = repo.run_bare(&["--rev", "HEAD~2..HEAD"]).exits(2);
+    assert!(run.stdout.contains("nothing ran") && run.stdout.contains("passed"), "{run}");
+    assert!(run.stderr.contains("there is no spec"), "{run}");
+}
+
+fn unknown(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.git(&["tag", "both", "HEAD"]);
+    repo.write("README.md", "second\n");
+    repo.commit();
+    repo.git(&["branch", "both", "HEAD"]);
+    for (revision, words) in [
+        ("nothing", "names nothing"),
+        ("HEAD^{tree}", "names a tree and no commit"),
+        ("both", "ambiguous"),
+        ("HEAD~7", "names nothing"),
+        ("a\u{7}b", "it is no revision"),
+        ("", "it is no revision"),
+    ] {
+        repo.run_bare(&["--rev", revision]).exits(2).complains(&[words, "hint:"]);
+    }
+    repo.run_bare(&["--rev=--all"]).exits(2).complains(&["it is no revision"]);
+    assert!(!env.state().join("checkouts").exists());
+}
+
+fn contradictions(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.run_bare(&["--rev", "HEAD~1..HEAD", "--changeset", CHANGESET]).exits(2);
+    repo.run_bare(&["--rev", "HEAD~1..HEAD", "--patch", "x"]).exits(2);
+    repo.run_bare(&["--patch", "-", "--format", "json"]).exits(2);
+    repo.run_bare(&["--submodules"]).exits(2);
+}
+
+fn hostile(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let blob = repo.git(&["rev-parse", "HEAD:README.md"]).trim().to_owned();
+    for name in [".git", "..", ".GIT"] {
+        let raw: Vec<u8> = (0..20).map(|at| u8::from_str_radix(&blob[2 * at..2 * at + 2], 16).expect("hex")).collect();
+        machine::write(&env.root().join("object"), [format!("100644 {name}\0").as_bytes(), &raw].concat());
+        let object = env.root().join("object");
+        let object = object.to_str().expect("UTF-8");
+        let tree = repo.git(&["hash-object", "-t", "tree", "--literally", "-w", object]);
+        let commit = repo.git(&["commit-tree", "-m", "hostile", tree.trim()]);
+        let run = repo.run_bare(&["--rev", commit.trim()]).exits(5);
+        assert!(run.stderr.contains("is not checked out") && run.stderr.contains("hint:"), "{name}: {run}");
+    }
+    let checkouts = machine::walk(&env.state().join("checkouts"));
+    assert!(!checkouts.iter().any(|path| path.ends_with("tree")), "{checkouts:?}");
+}
+
+/// The tree of the only checkout.
+fn checkout(env: &TestEnvironment) -> PathBuf {
+    let mut found = machine::walk(&env.state().join("checkouts"));
+    found.retain(|path| path.ends_with("own/tree"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+fn tampered(env: &TestEnvironment) {
+    let repo = env.repo(&first_is_good());
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
+    let spoils: [&dyn Fn(PathBuf); 5] = [
+        &|tree| machine::write(&tree.join("src/lib.rs"), "fn one of another kind\n"),
+        &|tree| std::fs::remove_file(tree.join("README.md")).expect("it was there"),
+        &|tree| machine::write(&tree.join("new"), "x"),
+        &|tree| machine::write(&tree.join(".git/index"), "torn"),
+        &|tree| machine::write(&tree.join("../../checkout.json"), ""),
+    ];
+    let snapshot = repo.last_run()["snapshot"].clone();
+    for spoil in spoils {
+        spoil(checkout(env));
+        env.hand_over(&env.state());
+        repo.run_with(&["--rev", "HEAD"]).exits(0);
+        assert_eq!(repo.last_run()["snapshot"], snapshot);
+        assert!(!checkout(env).join("new").exists());
+    }
+}
+
+fn killed(env: &TestEnvironment) {
+    let repo = env.repo(&first_is_good());
+    (0..3000).for_each(|number| machine::write(&repo.file(&format!("many/{number}")), format!("{number}\n")));
+    env.hand_over(repo.path());
+    repo.commit();
+    for _ in 0..3 {
+        let mut running = repo.start(&["--rev", "HEAD"]);
+        let checkouts = env.state().join("checkouts");
+        // The first of its files is there; the last one need not be.
+        running.wait_until(|| machine::walk(&checkouts).iter().any(|path| path.ends_with("tree/README.md")));
+        running.signal_if_there(Signal::KILL);
+        running.wait();
+        machine::wait_until_gone(env.marker(), std::time::Duration::from_secs(20)).expect("nothing is left");
+    }
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
+    let left = machine::walk(&env.state().join("checkouts"));
+    assert!(!left.iter().any(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("new-"))));
+}
+
+fn at_once(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_steps([waiting_step(env, "wait"), Step::sh("it", "grep -q 'fn one' src/lib.rs")]));
+    let bare = |repo: &Repo<'_>| env.start_in(repo.path(), &["run", "--rev", "HEAD"]);
+    let (mut one, mut other) = (bare(&repo), bare(&repo));
+    let first = wait_for_step(env, &mut one);
+    let second = crate::environment::wait_for_attempt_after(env, &mut other, &first);
+    release(&first);
+    release(&second);
+    one.wait().exits(0);
+    env.finish(other).exits(0);
+    checkout(env);
+}
+
+fn submodules(env: &TestEnvironment) {
+    let inner = env.repo_at("inner", &Spec::of_script("true"));
+    let script = "if test -n \"$WITH\"; then git -C sub log -1 && test -z \"$(git status --porcelain)\" && grep -q one sub/src/lib.rs; \
+        else test -z \"$(ls -A sub)\"; fi";
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", script).with("env_allowlist: [WITH]")]));
+    let url = inner.path().to_str().expect("UTF-8");
+    repo.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", url, "sub"]);
+    repo.commit();
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
+    env.caller_has("WITH", "1");
+    repo.run_with(&["--rev", "HEAD", "--submodules"]).exits(0);
+    assert_eq!(repo.evidence("verify.it")["source"]["submodules"], true);
+    std::fs::remove_dir_all(repo.file(".git/modules")).expect("it was there");
+    std::fs::remove_dir_all(repo.file("sub")).expect("it was there");
+    repo.write("README.md", "second\n");
+    repo.git(&["commit", "--quiet", "--message=x", "README.md"]);
+    repo.run_with(&["--rev", "HEAD", "--submodules"]).exits(2).complains(&["submodule `sub`", "git submodule update"]);
+}
+
+fn linked(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("git log -1 && git status --porcelain && grep -q 'fn one' src/lib.rs"));
+    let path = env.root().join("linked");
+    repo.git(&["worktree", "add", "--quiet", "-b", "side", path.to_str().expect("UTF-8")]);
+    let linked = Repo::at(env, path);
+    linked.write("src/lib.rs", "broken\n");
+    linked.run_with(&["--rev", "side"]).exits(0);
+}
