@@ -18,7 +18,6 @@ use crate::merkle;
 use crate::paths;
 use crate::stamp::Stamp;
 
-pub(crate) use assemble::{Leaves, NewLeaf, Part};
 pub(crate) use compare::Difference;
 pub(crate) use overlay::Overlay;
 
@@ -177,6 +176,12 @@ impl Entries {
         self.leaf(path).is_some_and(|leaf| leaf.found.kind.tag().is_some())
     }
 
+    /// Whether something at `path` is covered, or would be if it were there, as far as is known
+    /// without asking for rules: git tracks it.
+    pub(crate) fn would_cover(&self, path: &[u8]) -> bool {
+        self.leaf(path).is_some_and(|leaf| leaf.tracked || leaf.merkle().is_some())
+    }
+
     /// All covered paths and what stands at them, sorted.
     pub fn iter(&self) -> impl Iterator<Item = (Vec<u8>, Entry)> {
         self.covered_from(0)
@@ -201,6 +206,13 @@ impl Entries {
     pub(crate) fn leaf(&self, path: &[u8]) -> Option<&Leaf> {
         let (directory, name) = paths::split(path);
         self.leaf_in(self.find(directory)?, name).map(|at| &self.leaves[at])
+    }
+
+    /// The covered paths that git does not track, repositories aside.
+    pub(crate) fn untracked(&self) -> impl Iterator<Item = Vec<u8>> {
+        let counts = |leaf: &Leaf| !leaf.tracked && leaf.found.kind != Kind::Gitlink;
+        let found = self.walk(0).filter(move |(_, leaf)| counts(&self.leaves[*leaf]));
+        found.map(|(directory, leaf)| self.path_of(directory, leaf))
     }
 
     /// Where the directory `path` is among the directories.

@@ -1,29 +1,28 @@
 //! The content identity of a work tree.
 
-use std::collections::BTreeMap;
-use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use proctor_core::digest::{Sha256Hex, SnapshotId};
-use proctor_core::drift::{EntryKind, display_path, is_our_artifact};
+use proctor_core::digest::SnapshotId;
 use proctor_core::plan::RelPath;
 
-use crate::beneath;
-use crate::entries::{Difference, Entries, Found, Kind};
+use crate::entries::{Difference, Entries};
 use crate::git::GitError;
 use crate::git::helper::GitHelper;
 use crate::git::object::ObjectFormat;
 use crate::git::protocol::Listing;
-use crate::git::state::{TreeState, tree_state};
+use crate::git::state::TreeState;
+use crate::look::Counts;
+use crate::stamp;
 
-/// How many threads hash.
-const READERS: usize = 2;
+mod again;
+mod basis;
+mod fresh;
+
+pub(crate) use basis::Basis;
 
 /// What the tree of a repository was at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Snapshot {
     /// The Merkle root over `entries`.
     pub id: SnapshotId,
@@ -31,6 +30,36 @@ pub struct Snapshot {
     pub entries: Arc<Entries>,
     /// What git alone says of the same tree.
     pub git: GitFacts,
+    /// How it was taken, and what that cost.
+    pub stats: SnapshotStats,
+    /// What the next one can begin with; nothing where stat data do not tell of changes.
+    pub(crate) basis: Option<Arc<Basis>>,
+}
+
+/// How a snapshot was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotStats {
+    /// In which way.
+    pub method: SnapshotMethod,
+    /// How many files and links were read and hashed.
+    pub hashed: usize,
+    /// How many were found to be as they were, by stat data alone.
+    pub reused: usize,
+    /// In how many directories names were looked for, by this process.
+    pub listed: usize,
+    /// Whether git's files were read, or were as they were.
+    pub git_was_read: bool,
+}
+
+/// In which way a snapshot was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapshotMethod {
+    /// Nothing was known of the tree: everything was read.
+    First,
+    /// What stat data told to be as before was not read again.
+    Stat,
+    /// The tree lies where stat data do not tell of every change: everything was read.
+    Rehash,
 }
 
 /// What git says of a work tree, so that a reader can find the same tree without us.
@@ -88,32 +117,31 @@ impl Snapshot {
     /// # Errors
     /// The repository is refused, a file cannot be read, or one does not stand still.
     pub fn take(repo: &Path, helper: &GitHelper) -> Result<Self, SnapshotError> {
-        let mut told = Vec::new();
-        let mut listing = helper.list(repo, &mut |ahead| told.extend(ahead.tracked))?;
-        listing.tracked.extend(told);
-        let top = beneath::open_real(&listing.worktree)
-            .map_err(|error| io_error(listing.worktree.as_os_str().as_bytes(), error))?;
-        let paths: Vec<&[u8]> = listing.tracked.iter().chain(&listing.untracked).map(|path| &*path.0).collect();
-        let mut found = read_all(top.as_fd(), &paths)?;
-        // What is tracked and missing is none of the tree, and would be covered once it is there.
-        for path in listing.tracked.iter().filter(|path| !is_our_artifact(&path.0)) {
-            if !found.contains_key(&path.0) {
-                found.insert(path.0.clone(), Found::MISSING);
-            }
-        }
-        for nested in &listing.nested {
-            let path = &nested.path.0;
-            let looked = beneath::read(top.as_fd(), path, 0).map_err(|source| io_error(path, source))?;
-            if looked == beneath::Found::Directory {
-                let sha256 = Sha256Hex::of(nested.commit.as_deref().unwrap_or_default().as_bytes()).to_raw();
-                found.insert(path.clone(), Found { kind: Kind::Gitlink, sha256, ..Found::MISSING });
-            }
-        }
-        let entries = Entries::of_leaves(found.into_iter().map(|(path, found)| (path, true, found)));
-        let id = entries.id();
-        let state = tree_state(&listing, top.as_fd(), helper.program())
-            .map_err(|error| io_error(listing.worktree.as_os_str().as_bytes(), error))?;
-        Ok(Self { id, entries: Arc::new(entries), git: facts(listing, state) })
+        Self::take_after(repo, helper, None)
+    }
+
+    /// Takes a snapshot as [`Snapshot::take`] does, which begins with one of the same work tree from
+    /// before. The result is the same; what did not change is not read again.
+    ///
+    /// # Errors
+    /// As [`Snapshot::take`].
+    pub fn take_after(repo: &Path, helper: &GitHelper, before: Option<&Self>) -> Result<Self, SnapshotError> {
+        let at = stamp::now();
+        let again = before.map(|before| again::take(before, helper, at)).transpose()?.flatten();
+        let taken = match again {
+            Some(taken) => taken,
+            None => fresh::take(repo, helper, before, at)?,
+        };
+        tracing::debug!(
+            repo = %repo.display(),
+            method = ?taken.stats.method,
+            hashed = taken.stats.hashed,
+            reused = taken.stats.reused,
+            listed = taken.stats.listed,
+            git_was_read = taken.stats.git_was_read,
+            "snapshot taken"
+        );
+        Ok(taken)
     }
 
     /// The first covered path that lies at or below `directory`. A cache that is mounted there
@@ -153,54 +181,9 @@ fn facts(listing: Listing, state: TreeState) -> GitFacts {
     }
 }
 
-/// Reads what stands at each path, by [`READERS`] threads that take the next path in turn.
-fn read_all(top: BorrowedFd<'_>, paths: &[&[u8]]) -> Result<BTreeMap<Vec<u8>, Found>, SnapshotError> {
-    let next = AtomicUsize::new(0);
-    let read_some = || {
-        let mut entries = Vec::new();
-        while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
-            match read_one(top, path) {
-                Ok(Some(entry)) => entries.push((path.to_vec(), entry)),
-                Ok(None) => {}
-                Err(error) => {
-                    next.store(paths.len(), Ordering::Relaxed);
-                    return Err(error);
-                }
-            }
-        }
-        Ok(entries)
-    };
-    std::thread::scope(|scope| {
-        let readers: Vec<_> = (1..READERS).map(|_| scope.spawn(read_some)).collect();
-        let mut entries: BTreeMap<_, _> = read_some()?.into_iter().collect();
-        for reader in readers {
-            entries.extend(reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
-        }
-        Ok(entries)
-    })
-}
-
-/// What stands at a path; nothing where it is not covered or gone.
-fn read_one(top: BorrowedFd<'_>, path: &[u8]) -> Result<Option<Found>, SnapshotError> {
-    if is_our_artifact(path) {
-        return Ok(None);
+impl SnapshotStats {
+    fn of(method: SnapshotMethod, counts: Counts, git_was_read: bool) -> Self {
+        let Counts { looked, hashed, listed } = counts;
+        Self { method, hashed, reused: looked - hashed, listed, git_was_read }
     }
-    let (found, stamp) = beneath::read_stamped(top, path, u64::MAX).map_err(|source| io_error(path, source))?;
-    match found {
-        beneath::Found::Entry(entry) => {
-            let kind = match (entry.kind, entry.executable) {
-                (EntryKind::File, false) => Kind::File,
-                (EntryKind::File, true) => Kind::Executable,
-                (EntryKind::Symlink, _) => Kind::Symlink,
-                (EntryKind::Special | EntryKind::Gitlink | EntryKind::Directory, _) => Kind::Special,
-            };
-            Ok(Some(Found { kind, racy: true, sha256: entry.sha256.to_raw(), stamp }))
-        }
-        beneath::Found::Directory | beneath::Found::Nothing => Ok(None),
-        beneath::Found::Unread(_) => Err(SnapshotError::Unstable { path: display_path(path) }),
-    }
-}
-
-fn io_error(path: &[u8], source: std::io::Error) -> SnapshotError {
-    SnapshotError::Io { path: display_path(path), source }
 }

@@ -4,6 +4,8 @@ use rustix::fs::Stat;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use crate::git::protocol::IndexStat;
+
 /// A moment of the clock by which file systems set times: seconds and nanoseconds.
 pub(crate) type Moment = (i64, u32);
 
@@ -32,6 +34,13 @@ impl Stamp {
             ctime: moment(stat.st_ctime.into(), i64::try_from(stat.st_ctime_nsec).unwrap_or(0)),
             mode: stat.st_mode.into(),
         }
+    }
+
+    /// What an index would remember of the file.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index keeps the low 32 bits")]
+    pub(crate) fn in_index(&self) -> IndexStat {
+        let moment = |(seconds, nanoseconds): Moment| (seconds as u32, nanoseconds);
+        IndexStat { mtime: moment(self.mtime), ctime: moment(self.ctime), ino: self.ino as u32, size: self.size as u32 }
     }
 
     /// Whether a change after `look` could leave this stamp as it is: the file changed so late

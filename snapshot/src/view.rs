@@ -92,7 +92,7 @@ impl View {
         let never = |path: &[u8]| is_our_artifact(path) || paths::in_git_dir(path);
         // A tracked file that is missing is none of the tree, and would be once it is there.
         let known = |path: &[u8]| {
-            self.base.entries.leaf(path).is_some() || self.touched.get(path).is_some_and(|touched| touched.covered)
+            self.base.entries.would_cover(path) || self.touched.get(path).is_some_and(|touched| touched.covered)
         };
         let open: Vec<&[u8]> = asked.iter().copied().filter(|path| !never(path) && !known(path)).collect();
         let mut answers = ignored.ignored(&open)?.into_iter();
@@ -102,7 +102,7 @@ impl View {
 
     /// Whether something covered or tracked stands at or below `path`, or once did in this run.
     pub(crate) fn covers_below(&self, path: &[u8]) -> bool {
-        self.base.entries.leaf(path).is_some()
+        self.base.entries.would_cover(path)
             || self.base.entries.find(path).is_some_and(|at| holds_leaf(&self.base.entries, at))
             || self.touched.get(path).is_some_and(|touched| touched.covered)
             || paths::below(&self.touched, path).any(|(_, touched)| touched.covered)

@@ -1,8 +1,8 @@
 //! Making the entries of a tree from its directories, some of them as they were before.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{Directory, DirectoryLook, Entries, Found, Leaf, Span, order};
+use super::{Directory, DirectoryLook, Entries, Found, Kind, Leaf, Span, order};
 use crate::merkle;
 use crate::paths;
 
@@ -54,17 +54,72 @@ impl Entries {
 
     /// The tree of some leaves, each with its path.
     pub(crate) fn of_leaves(leaves: impl IntoIterator<Item = (Vec<u8>, bool, Found)>) -> Self {
-        let mut by_directory: HashMap<Vec<u8>, Vec<NewLeaf>> = HashMap::new();
-        for (path, tracked, found) in leaves {
-            let (directory, name) = paths::split(&path);
-            let leaf = NewLeaf { name: name.to_vec(), tracked, found };
-            match by_directory.get_mut(directory) {
-                Some(leaves) => leaves.push(leaf),
-                None => drop(by_directory.insert(directory.to_vec(), vec![leaf])),
+        let part = |(path, leaves)| Part { path, look: DirectoryLook::default(), leaves: Leaves::New(leaves) };
+        Self::assemble(by_directory(leaves).into_iter().map(part).collect())
+    }
+
+    /// The same tree with more leaves, and with other looks of directories, by their paths. What is
+    /// neither there nor tracked is forgotten.
+    pub(crate) fn with(&self, added: Vec<(Vec<u8>, bool, Found)>, mut looks: HashMap<Vec<u8>, DirectoryLook>) -> Self {
+        let mut added = by_directory(added);
+        let mut parts = Vec::with_capacity(self.directories.len() + added.len());
+        for at in 0..self.directories.len() {
+            let path = self.directory_path(at);
+            let look = looks.remove(path).unwrap_or(self.directories[at].look);
+            let leaves = match added.remove(path) {
+                None if !self.leaves_of(at).any(|leaf| self.is_forgotten(leaf)) => Leaves::Kept { of: self, at },
+                more => Leaves::New(self.merged(at, more.unwrap_or_default())),
+            };
+            let is_empty = matches!(&leaves, Leaves::New(leaves) if leaves.is_empty())
+                || matches!(leaves, Leaves::Kept { .. } if self.leaves_of(at).is_empty());
+            if !is_empty || look != DirectoryLook::default() {
+                parts.push(Part { path: path.to_vec(), look, leaves });
             }
         }
-        let part = |(path, leaves)| Part { path, look: DirectoryLook::default(), leaves: Leaves::New(leaves) };
-        Self::assemble(by_directory.into_iter().map(part).collect())
+        for (path, leaves) in added {
+            let look = looks.remove(&path).unwrap_or_default();
+            parts.push(Part { path, look, leaves: Leaves::New(leaves) });
+        }
+        parts.extend(looks.into_iter().map(|(path, look)| Part { path, look, leaves: Leaves::New(Vec::new()) }));
+        Self::assemble(parts)
+    }
+
+    /// Whether a leaf is known for nothing but that something stood there.
+    fn is_forgotten(&self, leaf: usize) -> bool {
+        let leaf = &self.leaves[leaf];
+        leaf.found.kind == Kind::Missing && !leaf.tracked
+    }
+
+    /// The leaves of a directory, and some more; of two with one name the later one stands.
+    fn merged(&self, directory: usize, more: Vec<NewLeaf>) -> Vec<NewLeaf> {
+        let kept = self.leaves_of(directory).filter(|leaf| !self.is_forgotten(*leaf));
+        let kept = kept.map(|at| (self.name_of(at).to_vec(), (self.leaves[at].tracked, self.leaves[at].found)));
+        let mut leaves: BTreeMap<Vec<u8>, (bool, Found)> = kept.collect();
+        for leaf in more {
+            let tracked = leaf.tracked || leaves.get(&leaf.name).is_some_and(|(tracked, _)| *tracked);
+            leaves.insert(leaf.name, (tracked, leaf.found));
+        }
+        leaves.into_iter().map(|(name, (tracked, found))| NewLeaf { name, tracked, found }).collect()
+    }
+
+    /// Takes over what a look has found.
+    pub(crate) fn take_over(&mut self, leaves: &[(usize, usize, Found)], directories: &[(usize, DirectoryLook)]) {
+        let mut dirty = vec![false; self.directories.len()];
+        for (directory, leaf, found) in leaves {
+            self.covered -= usize::from(self.leaves[*leaf].merkle().is_some());
+            self.leaves[*leaf].found = *found;
+            self.covered += usize::from(self.leaves[*leaf].merkle().is_some());
+            dirty[*directory] = true;
+        }
+        for (directory, look) in directories {
+            self.directories[*directory].look = *look;
+        }
+        for at in (0..dirty.len()).rev() {
+            dirty[at] = dirty[at] || self.children(at).any(|child| dirty[child]);
+            if dirty[at] {
+                self.directories[at].digest = self.digest_of(at);
+            }
+        }
     }
 
     fn add(&mut self, part: Part<'_>) {
@@ -79,6 +134,13 @@ impl Entries {
             }
             Leaves::New(mut leaves) => {
                 leaves.sort_by(|left, right| left.name.cmp(&right.name));
+                leaves.dedup_by(|later, kept| {
+                    let is_same = later.name == kept.name;
+                    if is_same {
+                        *kept = NewLeaf { tracked: kept.tracked || later.tracked, ..later.clone() };
+                    }
+                    is_same
+                });
                 for leaf in leaves {
                     let name = self.remember(&leaf.name);
                     self.leaves.push(Leaf { name, tracked: leaf.tracked, found: leaf.found });
@@ -143,6 +205,19 @@ impl Entries {
         }));
         Some(lines).filter(|lines| !lines.is_empty()).map(|mut lines| merkle::directory_digest(&mut lines))
     }
+}
+
+fn by_directory(leaves: impl IntoIterator<Item = (Vec<u8>, bool, Found)>) -> HashMap<Vec<u8>, Vec<NewLeaf>> {
+    let mut by_directory: HashMap<Vec<u8>, Vec<NewLeaf>> = HashMap::new();
+    for (path, tracked, found) in leaves {
+        let (directory, name) = paths::split(&path);
+        let leaf = NewLeaf { name: name.to_vec(), tracked, found };
+        match by_directory.get_mut(directory) {
+            Some(leaves) => leaves.push(leaf),
+            None => drop(by_directory.insert(directory.to_vec(), vec![leaf])),
+        }
+    }
+    by_directory
 }
 
 fn add_directories_above(parts: &mut Vec<Part<'_>>) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use super::assemble::{Leaves, NewLeaf, Part};
 use super::*;
 
 type Plain = BTreeMap<Vec<u8>, (u8, [u8; 32])>;

@@ -1,9 +1,10 @@
 //! The parts of a listing that are too many for JSON: paths, directories and the entries of indexes.
 
-use super::index::{Index, IndexEntry, IndexStat};
+use super::index::{GITLINK, Index, IndexEntry, IndexStat};
 use super::object::ObjectId;
 use super::protocol::{Listing, RepoPath, WalkedDirectory};
 use crate::codec::{Reader, Writer};
+use crate::paths;
 use crate::stamp::Stamp;
 
 /// Writes paths.
@@ -46,6 +47,15 @@ pub(crate) fn read_stamp(reader: &mut Reader<'_>) -> Option<Stamp> {
 const STAMP: usize = 52;
 
 impl Listing {
+    /// Where the indexes have submodules, relative to the outermost work tree.
+    pub(crate) fn submodules(&self) -> Vec<RepoPath> {
+        let gitlinks = |index: &Index| -> Vec<RepoPath> {
+            let entries = index.entries.iter().filter(|entry| entry.mode == GITLINK);
+            entries.map(|entry| RepoPath(paths::join(&index.at.0, &entry.path.0))).collect()
+        };
+        self.indexes.iter().flat_map(gitlinks).collect()
+    }
+
     /// Writes what JSON leaves out.
     pub(crate) fn write_bulk(&self, writer: &mut Writer) {
         for paths in [&self.tracked, &self.untracked, &self.rules] {

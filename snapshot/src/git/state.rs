@@ -14,6 +14,7 @@ use super::program::{GitProgram, Places, TreeEntries};
 use super::protocol::Listing;
 use super::tracked::{Commits, Tracked};
 use super::tree_id::tree_id;
+use crate::entries::Entries;
 
 /// What stands in a work tree, as git would put it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub(crate) struct TreeState {
     pub(crate) dirty: Option<bool>,
 }
 
-/// The state of the work tree `top` that `listing` is of. Where git may convert a file, the `git`
+/// The state of the work tree `top` that `listing` is of, and at whose covered paths `entries` were found. Where git may convert a file, the `git`
 /// program is asked.
 ///
 /// # Errors
@@ -32,13 +33,14 @@ pub(crate) struct TreeState {
 pub(crate) fn tree_state(
     listing: &Listing,
     top: BorrowedFd<'_>,
+    entries: &Entries,
     program: Option<&dyn GitProgram>,
 ) -> io::Result<TreeState> {
     let places = listing.places();
     let commits: Commits = listing.nested.iter().map(|nested| (nested.path.0.clone(), commit_of(nested))).collect();
     let mut trees = Vec::new();
     for index in &listing.indexes {
-        let tracked = Tracked::look(index, top, &commits)?;
+        let tracked = Tracked::look(index, top, entries, &commits)?;
         trees.push(tree_of(&tracked, index, &places, program));
     }
     let own = trees.first().cloned().unwrap_or_else(|| Err("there is no index".to_owned()));

@@ -13,6 +13,7 @@ use super::index::{EXECUTABLE, FILE, FileRules, GITLINK, Index, IndexEntry, SYML
 use super::object::{ObjectId, ObjectKind, object_id};
 use super::program::TreeEntries;
 use super::tree_id::tree_id;
+use crate::entries::{Entries, Kind};
 use crate::{beneath, paths};
 use proctor_core::drift::display_path;
 
@@ -52,10 +53,15 @@ impl<'a> Tracked<'a> {
     ///
     /// # Errors
     /// Something cannot be read.
-    pub(crate) fn look(index: &'a Index, top: BorrowedFd<'a>, commits: &Commits) -> io::Result<Self> {
+    pub(crate) fn look(
+        index: &'a Index,
+        top: BorrowedFd<'a>,
+        entries: &'a Entries,
+        commits: &'a Commits,
+    ) -> io::Result<Self> {
         let mut tracked =
             Self { index, files: BTreeMap::new(), unclear: Vec::new(), changed: Vec::new(), refused: None };
-        let mut eye = Eye { index, top, commits, attributes: Attributes::new(index, top) };
+        let mut eye = Eye { index, top, entries, commits, attributes: Attributes::new(index, top) };
         for entries in index.paths() {
             let Some(entry) = leading(entries) else { continue };
             let fate = eye.fate(entry)?;
@@ -89,6 +95,8 @@ impl<'a> Tracked<'a> {
 struct Eye<'a> {
     index: &'a Index,
     top: BorrowedFd<'a>,
+    /// What was found at the covered paths just now.
+    entries: &'a Entries,
     commits: &'a Commits,
     attributes: Attributes<'a>,
 }
@@ -96,6 +104,9 @@ struct Eye<'a> {
 impl Eye<'_> {
     fn fate(&mut self, entry: &IndexEntry) -> io::Result<Fate> {
         let whole = paths::join(&self.index.at.0, &entry.path.0);
+        if self.is_as_in_the_index(entry, &whole) {
+            return Ok(Fate::Kept(entry.mode, entry.id));
+        }
         let Some((fd, stat)) = beneath::look(self.top, &whole)? else {
             return Ok(if entry.skip_worktree { Fate::Kept(entry.mode, entry.id) } else { Fate::Gone });
         };
@@ -105,6 +116,18 @@ impl Eye<'_> {
             FileType::Symlink => self.link(entry, &fd, &stat),
             _ => Ok(Fate::Refused(format!("`{}` is no file that git can add", display_path(&whole)))),
         }
+    }
+
+    /// Whether what was found at a path is what its entry was made of.
+    fn is_as_in_the_index(&self, entry: &IndexEntry, whole: &[u8]) -> bool {
+        let Some(found) = self.entries.leaf(whole).map(|leaf| leaf.found) else { return false };
+        let mode = match found.kind {
+            Kind::File => mode_of(&self.index.rules, entry, false),
+            Kind::Executable => mode_of(&self.index.rules, entry, true),
+            Kind::Symlink => SYMLINK,
+            Kind::Gitlink | Kind::Special | Kind::Missing | Kind::Rules => return false,
+        };
+        entry.mode == mode && entry.is_of(&found.stamp.in_index(), self.index.written)
     }
 
     /// A submodule is what its HEAD names. A file in whose place a directory stands is gone, unless
@@ -128,7 +151,7 @@ impl Eye<'_> {
     }
 
     fn file(&mut self, entry: &IndexEntry, whole: &[u8], stat: &Stat) -> io::Result<Fate> {
-        let mode = mode_of(&self.index.rules, entry, stat);
+        let mode = mode_of(&self.index.rules, entry, beneath::is_executable(stat));
         if entry.mode == mode && entry.is_of(&index_stat(stat), self.index.written) {
             return Ok(Fate::Kept(mode, entry.id));
         }
@@ -152,8 +175,8 @@ fn fate(entry: &IndexEntry, mode: u32, id: ObjectId) -> Fate {
 }
 
 /// The mode that git gives a regular file: what the config does not let count comes from the index.
-fn mode_of(rules: &FileRules, entry: &IndexEntry, stat: &Stat) -> u32 {
-    match (beneath::is_executable(stat), entry.mode) {
+fn mode_of(rules: &FileRules, entry: &IndexEntry, is_executable: bool) -> u32 {
+    match (is_executable, entry.mode) {
         (_, SYMLINK) if !rules.symlinks => SYMLINK,
         (_, mode) if !rules.file_mode && is_file(mode) => mode,
         (true, _) if rules.file_mode => EXECUTABLE,

@@ -1,0 +1,198 @@
+//! A snapshot for which git need not be asked: its files are as they were, and so are the rules of what
+//! is ignored. What is new in the tree is asked about.
+
+use std::collections::{BTreeSet, HashMap};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use proctor_core::drift::is_our_artifact;
+use rustix::fs::{FileType, fstat};
+
+use super::{Basis, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, facts};
+use crate::beneath;
+use crate::entries::{Entries, Found, State};
+use crate::git::helper::GitHelper;
+use crate::git::protocol::RepoPath;
+use crate::git::state::tree_state;
+use crate::look::{Before, Counts, Findings, Look, io_error};
+use crate::paths;
+use crate::stamp::Moment;
+
+/// Takes it; nothing where git has to be asked.
+pub(super) fn take(before: &Snapshot, helper: &GitHelper, at: Moment) -> Result<Option<Snapshot>, SnapshotError> {
+    let Some(basis) = &before.basis else { return Ok(None) };
+    let Some(top) = basis.open() else { return Ok(None) };
+    if !basis.git_is_unchanged() {
+        tracing::debug!(repo = %basis.worktree.display(), "git's files changed, or cannot be told to be as they were");
+        return Ok(None);
+    }
+    let again = Again { before, basis, top, at, helper, stop: AtomicBool::new(false) };
+    let findings = again.look(&before.entries, Before::Known).everywhere()?;
+    match again.entries(findings)? {
+        Ok(found) => again.finish(found).map(Some),
+        Err(Upset(why)) => {
+            tracing::debug!(repo = %basis.worktree.display(), why, "git has to be asked what the tree covers");
+            Ok(None)
+        }
+    }
+}
+
+impl Basis {
+    /// The top of the work tree, where it is still that directory and its times tell of changes.
+    fn open(&self) -> Option<OwnedFd> {
+        let top = beneath::open_real(&self.worktree).ok()?;
+        let stat = fstat(&top).ok()?;
+        let is_same =
+            (stat.st_dev, stat.st_ino) == self.top && beneath::trusted_device(top.as_fd()).ok()? == Some(stat.st_dev);
+        is_same.then_some(top)
+    }
+}
+
+/// Why it cannot be told what is covered.
+struct Upset(&'static str);
+
+struct Again<'a> {
+    before: &'a Snapshot,
+    basis: &'a Arc<Basis>,
+    top: OwnedFd,
+    at: Moment,
+    helper: &'a GitHelper,
+    stop: AtomicBool,
+}
+
+impl Again<'_> {
+    fn look<'b>(&'b self, known: &'b Entries, before: Before<'b>) -> Look<'b> {
+        let device = Some(self.basis.top.0);
+        Look { top: self.top.as_fd(), device, at: self.at, known, before, stop: &self.stop }
+    }
+
+    /// The entries as they are now, and what that cost.
+    fn entries(&self, found: Findings) -> Result<Result<(Arc<Entries>, Counts), Upset>, SnapshotError> {
+        let known = &self.before.entries;
+        if let Some(why) = found.upset {
+            return Ok(Err(Upset(why)));
+        }
+        let new = match self.new_paths(&found)? {
+            Ok(new) => new,
+            Err(upset) => return Ok(Err(upset)),
+        };
+        if found.leaves.is_empty() && found.directories.is_empty() {
+            return Ok(Ok((Arc::clone(known), found.counts)));
+        }
+        let (mut entries, mut counts) = (Entries::clone(known), found.counts);
+        entries.take_over(&found.leaves, &found.directories);
+        if !new.is_empty() {
+            let added = new.iter().map(|path| (path.clone(), false, Found::MISSING)).collect();
+            entries = entries.with(added, HashMap::new());
+            let looked = self.look(&entries, Before::Other(None)).at_paths(new.iter().map(Vec::as_slice))?;
+            entries.take_over(&looked.leaves, &[]);
+            counts.add(looked.counts);
+        }
+        Ok(Ok((Arc::new(entries), counts)))
+    }
+
+    /// The paths that are covered now and were not there before.
+    fn new_paths(&self, found: &Findings) -> Result<Result<Vec<Vec<u8>>, Upset>, SnapshotError> {
+        let mut new = Unknown::default();
+        for (directory, names) in &found.names {
+            if let Err(upset) = self.sort_out(*directory, names, &mut new) {
+                return Ok(Err(upset));
+            }
+        }
+        let asked = |paths: &[Vec<u8>]| paths.iter().cloned().collect::<BTreeSet<_>>();
+        let (directories, leaves) = (asked(&new.directories), asked(&new.leaves));
+        let slices = |paths: &BTreeSet<Vec<u8>>| -> Vec<Vec<u8>> { paths.iter().cloned().collect() };
+        let (directories, leaves) = (slices(&directories), slices(&leaves));
+        let ignored = self.helper.ignored_among(
+            &self.basis.worktree,
+            Some(&self.basis.submodules),
+            &directories.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+            &leaves.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+        )?;
+        let (of_directories, of_leaves) = ignored.split_at(directories.len());
+        if of_directories.contains(&false) {
+            return Ok(Err(Upset("a new directory is not ignored")));
+        }
+        Ok(Ok(leaves.into_iter().zip(of_leaves).filter(|(_, ignored)| !**ignored).map(|(path, _)| path).collect()))
+    }
+
+    /// Finds the names in a directory of which nothing is known.
+    fn sort_out(&self, directory: usize, names: &[(Vec<u8>, FileType)], new: &mut Unknown) -> Result<(), Upset> {
+        let known = &self.before.entries;
+        let path = known.directory_path(directory);
+        let is_repository = path.is_empty() || self.basis.repositories.iter().any(|place| place.0 == path);
+        let dot_git = names.iter().find(|(name, _)| name == b".git").map(|(_, kind)| *kind);
+        if is_repository != dot_git.is_some_and(|kind| self.makes_repository(path, kind)) {
+            return Err(Upset("a repository came or went"));
+        }
+        if !is_repository && dot_git == Some(FileType::Directory) && !self.awaits_head(path) {
+            return Err(Upset("a directory may become a repository"));
+        }
+        for (name, kind) in names.iter().filter(|(name, _)| name != b".git") {
+            let path = paths::join(path, name);
+            if *kind == FileType::Directory {
+                let at = known.find(&path);
+                if at.is_none_or(|at| known.directory(at).look.state == State::Unasked) {
+                    new.directories.push(path);
+                }
+            } else if known.leaf_in(directory, name).is_none() && !is_our_artifact(&path) {
+                if matches!(name.as_slice(), b".gitignore" | b".gitattributes") {
+                    return Err(Upset("rules came to it"));
+                }
+                new.leaves.push(path);
+            }
+        }
+        Ok(())
+    }
+
+    fn makes_repository(&self, path: &[u8], dot_git: FileType) -> bool {
+        match dot_git {
+            FileType::RegularFile => true,
+            FileType::Directory => {
+                let head = [&paths::join(path, b".git")[..], b"/HEAD"].concat();
+                beneath::look(self.top.as_fd(), &head).is_ok_and(|found| found.is_some())
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the HEAD that would make a directory a repository is among the files of git.
+    fn awaits_head(&self, path: &[u8]) -> bool {
+        let head = [path, b"/.git/HEAD"].concat();
+        let place = |source: &crate::git::protocol::Source| {
+            source.place.as_os_str().as_bytes().strip_prefix(self.basis.worktree.as_os_str().as_bytes()).map(|inner| {
+                let inner = inner.strip_prefix(b"/").unwrap_or(inner);
+                paths::join(inner, &source.path.0)
+            })
+        };
+        self.basis.sources.iter().flatten().any(|source| place(source).is_some_and(|path| path == head))
+    }
+
+    fn finish(self, (entries, counts): (Arc<Entries>, Counts)) -> Result<Snapshot, SnapshotError> {
+        let id = entries.id();
+        let git = if id == self.before.id { Some(self.before.git.clone()) } else { None };
+        let git = match git {
+            Some(git) => git,
+            None => {
+                let path = self.basis.worktree.as_os_str().as_bytes();
+                let Some(mut listing) = self.basis.listing() else {
+                    return Err(io_error(path, std::io::Error::other("what git said of it is lost")));
+                };
+                listing.untracked = entries.untracked().map(RepoPath).collect();
+                let state = tree_state(&listing, self.top.as_fd(), &entries, self.helper.program());
+                facts(listing, state.map_err(|error| io_error(path, error))?)
+            }
+        };
+        let basis = Some(Arc::clone(self.basis));
+        Ok(Snapshot { id, entries, git, stats: SnapshotStats::of(SnapshotMethod::Stat, counts, false), basis })
+    }
+}
+
+/// Paths of which nothing is known.
+#[derive(Default)]
+struct Unknown {
+    directories: Vec<Vec<u8>>,
+    leaves: Vec<Vec<u8>>,
+}

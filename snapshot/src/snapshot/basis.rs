@@ -1,0 +1,67 @@
+//! What a later snapshot can begin with, beside the entries: what git said, and what it was read from.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::codec::{Reader, Writer};
+use crate::git::protocol::{Listing, RepoPath, Source};
+use crate::git::sources;
+use crate::stamp::Moment;
+
+/// What git said of a work tree, and what it was read from.
+#[derive(Debug, Clone)]
+pub(crate) struct Basis {
+    /// The top of the work tree.
+    pub(crate) worktree: PathBuf,
+    /// What tells it from every other directory: device and inode. The device's times tell of changes.
+    pub(crate) top: (u64, u64),
+    /// When git's files were read.
+    pub(crate) at: Moment,
+    /// The files of git; nothing where it has to be asked each time.
+    pub(crate) sources: Option<Vec<Source>>,
+    /// Who owned the places at which they lie.
+    pub(crate) owners: Vec<u32>,
+    /// Where the repositories inside are.
+    pub(crate) repositories: Vec<RepoPath>,
+    /// Where there are or were submodules.
+    pub(crate) submodules: Vec<RepoPath>,
+    /// The listing without its paths: JSON, then the entries of the indexes.
+    pub(crate) listing: Arc<[u8]>,
+}
+
+impl Basis {
+    /// That of a listing whose work tree has its top at `top`.
+    pub(crate) fn new(listing: &Listing, top: (u64, u64), at: Moment) -> Option<Self> {
+        let sources = listing.sources.clone();
+        let owners = sources::owners(&listing.worktree, sources.as_deref().unwrap_or_default())?;
+        let mut writer = Writer::default();
+        writer.bytes(&serde_json::to_vec(listing).ok()?);
+        listing.write_indexes(&mut writer);
+        let inside = listing.indexes.iter().map(|index| index.at.clone());
+        Some(Self {
+            worktree: listing.worktree.clone(),
+            top,
+            at,
+            sources,
+            owners,
+            repositories: inside.filter(|at| !at.0.is_empty()).collect(),
+            submodules: listing.submodules(),
+            listing: writer.into_bytes().into(),
+        })
+    }
+
+    /// Whether git has nothing else to say than it said.
+    pub(crate) fn git_is_unchanged(&self) -> bool {
+        let Some(sources) = &self.sources else { return false };
+        sources::are_unchanged(sources, self.at)
+            && sources::owners(&self.worktree, sources).is_some_and(|owners| owners == self.owners)
+    }
+
+    /// What git said, without the paths; nothing where the bytes are none of ours.
+    pub(crate) fn listing(&self) -> Option<Listing> {
+        let mut reader = Reader::new(&self.listing);
+        let mut listing: Listing = serde_json::from_slice(reader.bytes()?).ok()?;
+        listing.read_indexes(&mut reader)?;
+        reader.is_at_end().then_some(listing)
+    }
+}

@@ -1,0 +1,149 @@
+//! A snapshot for which git is asked. What an earlier one knows of files is used.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proctor_core::digest::Sha256Hex;
+use proctor_core::drift::is_our_artifact;
+use rustix::fs::{FileType, fstat};
+
+use super::{Basis, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, facts};
+use crate::beneath;
+use crate::entries::{DirectoryLook, Entries, Found, Kind, State};
+use crate::git::helper::GitHelper;
+use crate::git::protocol::{Listing, RepoPath};
+use crate::git::state::tree_state;
+use crate::look::{Before, Counts, Look, io_error};
+use crate::stamp::Moment;
+
+/// Takes it. While git lists what is not tracked, what is tracked is read.
+pub(super) fn take(
+    repo: &Path,
+    helper: &GitHelper,
+    before: Option<&Snapshot>,
+    at: Moment,
+) -> Result<Snapshot, SnapshotError> {
+    let stop = AtomicBool::new(false);
+    let reading = Reading { before, at, stop: &stop };
+    let (mut tree, listing) = std::thread::scope(|scope| {
+        let mut under_way = None;
+        let listing = helper.list(repo, &mut |ahead| {
+            under_way.get_or_insert_with(|| scope.spawn(move || reading.tracked(&ahead.worktree, ahead.tracked)));
+        });
+        stop.store(listing.is_err(), Ordering::Relaxed);
+        let told = under_way.map(|work| work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        // Why git could not be read comes first: it may be why a file could not be.
+        let listing = listing?;
+        let tree = told.unwrap_or_else(|| reading.tracked(&listing.worktree, Vec::new()))?;
+        Ok::<_, SnapshotError>((tree, listing))
+    })?;
+    tree.add(&reading, &listing)?;
+    tree.finish(&reading, listing, helper)
+}
+
+/// How a tree is read.
+#[derive(Clone, Copy)]
+struct Reading<'a> {
+    before: Option<&'a Snapshot>,
+    at: Moment,
+    stop: &'a AtomicBool,
+}
+
+/// A tree of which a part was read.
+struct Tree {
+    top: OwnedFd,
+    identity: (u64, u64),
+    device: Option<u64>,
+    entries: Entries,
+    counts: Counts,
+}
+
+impl<'a> Reading<'a> {
+    /// Reads what is tracked.
+    fn tracked(self, worktree: &Path, tracked: Vec<RepoPath>) -> Result<Tree, SnapshotError> {
+        let failed = |error| io_error(worktree.as_os_str().as_bytes(), error);
+        let top = beneath::open_real(worktree).map_err(failed)?;
+        let stat = fstat(&top).map_err(|errno| failed(errno.into()))?;
+        let device = beneath::trusted_device(top.as_fd()).map_err(failed)?;
+        let counted = tracked.into_iter().filter(|path| !is_our_artifact(&path.0));
+        let mut entries = Entries::of_leaves(counted.map(|path| (path.0, true, Found::MISSING)));
+        let looked = self.look(&top, device, &entries).everywhere()?;
+        entries.take_over(&looked.leaves, &looked.directories);
+        Ok(Tree { top, identity: (stat.st_dev, stat.st_ino), device, entries, counts: looked.counts })
+    }
+
+    fn look<'b>(self, top: &'b OwnedFd, device: Option<u64>, known: &'b Entries) -> Look<'b>
+    where
+        'a: 'b,
+    {
+        let before = self.before.filter(|before| before.basis.is_some()).map(|before| &*before.entries);
+        Look { top: top.as_fd(), device, at: self.at, known, before: Before::Other(before), stop: self.stop }
+    }
+}
+
+impl Tree {
+    /// Adds what only the whole listing tells, and reads it.
+    fn add(&mut self, reading: &Reading<'_>, listing: &Listing) -> Result<(), SnapshotError> {
+        let rules = Found { kind: Kind::Rules, ..Found::MISSING };
+        let of = |paths: &[RepoPath], tracked: bool, found: Found| -> Vec<_> {
+            let counted = paths.iter().filter(|path| !is_our_artifact(&path.0));
+            counted.map(|path| (path.0.clone(), tracked, found)).collect()
+        };
+        let mut added = of(&listing.tracked, true, Found::MISSING);
+        added.extend(of(&listing.untracked, false, Found::MISSING));
+        added.extend(of(&listing.rules, false, rules));
+        let new: Vec<Vec<u8>> = added.iter().map(|(path, ..)| path.clone()).collect();
+        added.extend(self.repositories(listing)?);
+        let looks = listing.directories.iter().map(|directory| {
+            let racy = self.device != Some(directory.stamp.dev) || directory.stamp.is_racy(reading.at);
+            let look = DirectoryLook { stamp: directory.stamp, racy, state: State::Walked };
+            (directory.path.0.clone(), look)
+        });
+        let looks: HashMap<_, _> = looks.collect();
+        self.entries = self.entries.with(added, looks);
+        let look = reading.look(&self.top, self.device, &self.entries);
+        let looked = look.at_paths(new.iter().map(Vec::as_slice))?;
+        self.entries.take_over(&looked.leaves, &looked.directories);
+        self.counts.add(looked.counts);
+        Ok(())
+    }
+
+    /// The repositories inside the tree, each named by its commit.
+    fn repositories(&self, listing: &Listing) -> Result<Vec<(Vec<u8>, bool, Found)>, SnapshotError> {
+        let mut found = Vec::new();
+        for nested in &listing.nested {
+            let path = &nested.path.0;
+            let looked = beneath::look(self.top.as_fd(), path).map_err(|source| io_error(path, source))?;
+            let is_directory =
+                looked.is_some_and(|(_, stat)| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
+            if is_directory {
+                let sha256 = Sha256Hex::of(nested.commit.as_deref().unwrap_or_default().as_bytes()).to_raw();
+                let tracked = listing.indexes.iter().any(|index| index.holds_gitlink(path));
+                found.push((path.clone(), tracked, Found { kind: Kind::Gitlink, sha256, ..Found::MISSING }));
+            }
+        }
+        Ok(found)
+    }
+
+    fn finish(self, reading: &Reading<'_>, listing: Listing, helper: &GitHelper) -> Result<Snapshot, SnapshotError> {
+        let state = tree_state(&listing, self.top.as_fd(), &self.entries, helper.program())
+            .map_err(|error| io_error(listing.worktree.as_os_str().as_bytes(), error))?;
+        let basis = self.device.and_then(|_| Basis::new(&listing, self.identity, reading.at));
+        let method = match (self.device, reading.before.is_some_and(|before| before.basis.is_some())) {
+            (None, _) => SnapshotMethod::Rehash,
+            (Some(_), true) => SnapshotMethod::Stat,
+            (Some(_), false) => SnapshotMethod::First,
+        };
+        Ok(Snapshot {
+            id: self.entries.id(),
+            entries: Arc::new(self.entries),
+            git: facts(listing, state),
+            stats: SnapshotStats::of(method, self.counts, true),
+            basis: basis.map(Arc::new),
+        })
+    }
+}
