@@ -322,7 +322,7 @@ impl Generator {
                     self.put(&name);
                     self.repo.git_tries(&["-c", "core.safecrlf=false", "add", "-f", "--", literal]);
                 }
-                1 if tracked => drop(self.repo.git(&["rm", "-q", "--cached", "-f", "--", literal])),
+                1 if tracked => drop(self.repo.git_tries(&["rm", "-q", "--sparse", "--cached", "-f", "--", literal])),
                 2 if tracked => drop(self.repo.git_tries(&["update-index", "--assume-unchanged", "--", path])),
                 3 if tracked => drop(self.repo.git_tries(&["update-index", "--skip-worktree", "--", path])),
                 4 if !tracked => drop(self.repo.git_tries(&["add", "-f", "-N", "--", literal])),

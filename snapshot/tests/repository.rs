@@ -148,7 +148,7 @@ impl Repo {
         clear("--no-skip-worktree", &|tag, path| {
             tag.eq_ignore_ascii_case(&b's') && self.at(path).symlink_metadata().is_ok()
         })?;
-        run(&["-c", "core.safecrlf=false", "add", "--sparse", "-u", "."])?;
+        run(&["-c", "core.safecrlf=false", "add", "--sparse", "-u"])?;
         Ok(String::from_utf8_lossy(&run(&["write-tree"])?).trim().to_owned())
     }
 

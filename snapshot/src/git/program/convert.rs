@@ -20,7 +20,7 @@ printf '%s\n' "$borrowed" > "$scratch/objects/info/alternates"
 export GIT_INDEX_FILE="$scratch/index" GIT_OBJECT_DIRECTORY="$scratch/objects"
 git update-index -z --index-info < "$INPUT/entries"
 git update-index -z --skip-worktree --stdin < "$INPUT/absent"
-git add --sparse -u . >&2
+git add --sparse -u >&2
 git ls-files --stage -z
 "#;
 

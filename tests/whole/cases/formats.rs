@@ -1,0 +1,184 @@
+//! What git alone says of a tree that was verified, and repositories that only git itself can read.
+
+use serde_json::Value;
+
+use crate::environment::{Repo, TestEnvironment};
+use crate::needs::{Case, Needs, case};
+use crate::spec::Spec;
+
+/// A git that knows the format.
+const SHA256: &[Needs] =
+    &[Needs::Sandbox, Needs::Works(&["sh", "-c", "cd $(mktemp -d) && git init -q --object-format=sha256 ."])];
+const REFTABLE: &[Needs] =
+    &[Needs::Sandbox, Needs::Works(&["sh", "-c", "cd $(mktemp -d) && git init -q --ref-format=reftable ."])];
+const GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
+
+pub(super) const CASES: &[Case] = &[
+    case("formats::sha256_objects_are_verified_like_any_other", sha256).needs(SHA256),
+    case("formats::sha256_objects_are_verified_like_any_other", sha256)
+        .needs(SHA256)
+        .unprivileged("formats::sha256_objects_are_verified_by_a_user_without_privileges"),
+    case("formats::a_repository_of_reftables_is_verified", reftable).needs(REFTABLE),
+    case("formats::a_split_index_is_read", split_index).needs(GIT),
+    case("formats::a_sparse_index_is_read", sparse_index).needs(GIT),
+    case("formats::a_partial_clone_is_read_and_fetches_nothing", partial_clone).needs(GIT),
+    case("formats::the_tree_is_that_of_the_content_as_it_stands", as_it_stands).needs(GIT),
+    case("formats::a_filter_runs_in_a_sandbox_and_nowhere_else", filter).needs(GIT),
+    case("formats::a_filter_that_is_missing_leaves_the_tree_unknown", missing_filter).needs(GIT),
+];
+
+/// What `git add -u` and `git write-tree` make of the work tree, on a copy of the index.
+fn tree_by_git(repo: &Repo<'_>, env: &TestEnvironment) -> String {
+    let script = format!(
+        "!d='{}' && cp -p \"$(git rev-parse --git-path index)\" \"$d/index\" && export GIT_INDEX_FILE=\"$d/index\" && git add --sparse -u && git write-tree",
+        env.root().join("home").display()
+    );
+    let tree = repo.git(&["-c", &format!("alias.standing={script}"), "standing"]).trim().to_owned();
+    std::fs::remove_file(env.root().join("home/index")).expect("it was just made");
+    tree
+}
+
+fn recorded(repo: &Repo<'_>) -> Value {
+    repo.evidence("verify.it")["repo_git"].clone()
+}
+
+/// Runs, and demands that what is recorded is what git says.
+#[track_caller]
+fn demand_gits_facts(repo: &Repo<'_>, env: &TestEnvironment, dirty: bool) {
+    repo.run().exits(0);
+    let git = recorded(repo);
+    assert_eq!(git["head_commit"], repo.git(&["rev-parse", "HEAD"]).trim(), "{git}");
+    assert_eq!((&git["tree"], &git["dirty"]), (&tree_by_git(repo, env).into(), &dirty.into()), "{git}");
+}
+
+/// Replaces the repository by one that is made with other options, with the same files in one commit.
+fn remade<'e>(env: &'e TestEnvironment, script: &str, option: &str) -> Repo<'e> {
+    let repo = env.repo(&Spec::of_script(script));
+    std::fs::remove_dir_all(repo.file(".git")).expect("it was there");
+    repo.git(&["init", "--quiet", "--initial-branch=main", option]);
+    repo.commit();
+    repo
+}
+
+fn sha256(env: &TestEnvironment) {
+    let repo = remade(env, "mkdir -p target && echo x > target/out && cat README.md", "--object-format=sha256");
+    demand_gits_facts(&repo, env, false);
+    let git = recorded(&repo);
+    let digits = |value: &Value| value.as_str().map_or(0, str::len);
+    assert_eq!((digits(&git["head_commit"]), digits(&git["tree"]), &git["branch"]), (64, 64, &"main".into()));
+    repo.write("README.md", "edited\n");
+    demand_gits_facts(&repo, env, true);
+    repo.write(
+        "spec/verification.yaml",
+        Spec::of_script("echo x >> src/lib.rs; echo y > new; echo z > a.log").text(env.marker()),
+    );
+    repo.run().exits(3).says(&["src/lib.rs", "new"]);
+    let drift = repo.step("it")["drift"]["changes"].as_array().map(Vec::len);
+    assert_eq!(drift, Some(2), "what is ignored is no drift");
+}
+
+fn reftable(env: &TestEnvironment) {
+    let repo = remade(env, "git log -1 --format=%H", "--ref-format=reftable");
+    demand_gits_facts(&repo, env, false);
+    assert_eq!(recorded(&repo)["branch"], "main");
+}
+
+fn split_index(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.git(&["update-index", "--split-index"]);
+    demand_gits_facts(&repo, env, false);
+    repo.write("src/lib.rs", "pub fn two() {}\n");
+    demand_gits_facts(&repo, env, true);
+}
+
+fn sparse_index(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("[ -e src/lib.rs ] && [ ! -e away/deep/file ]"));
+    repo.write("away/deep/file", "x\n");
+    repo.commit();
+    repo.git(&["sparse-checkout", "set", "--cone", "--sparse-index", "src", "spec", "changes"]);
+    assert!(!repo.file("away").exists());
+    demand_gits_facts(&repo, env, false);
+    assert_eq!(recorded(&repo)["tree"], repo.git(&["rev-parse", "HEAD^{tree}"]).trim());
+}
+
+fn partial_clone(env: &TestEnvironment) {
+    let origin = env.repo_at("origin", &Spec::of_script("true"));
+    origin.write("old", "gone\n");
+    origin.commit();
+    origin.git(&["rm", "--quiet", "old"]);
+    origin.commit();
+    origin.git(&["config", "uploadpack.allowFilter", "true"]);
+    let url = format!("file://{}", origin.path().display());
+    env.git(env.root(), &["clone", "--quiet", "--filter=blob:none", &url, "repo"]);
+    let repo = Repo::at(env, env.root().join("repo"));
+    repo.git(&["config", "core.repositoryFormatVersion", "1"]);
+    repo.git(&["config", "extensions.partialClone", "origin"]);
+    // Whoever fetched would have to run this.
+    let witness = env.root().join("sibling/fetched");
+    repo.git(&["config", "remote.origin.uploadpack", &format!("touch '{}';", witness.display())]);
+    demand_gits_facts(&repo, env, false);
+    assert!(!witness.exists());
+}
+
+fn as_it_stands(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    demand_gits_facts(&repo, env, false);
+    let clean = recorded(&repo)["tree"].clone();
+    repo.git(&["update-index", "--assume-unchanged", "README.md"]);
+    repo.write("README.md", "hidden from git\n");
+    repo.run().exits(0);
+    let git = recorded(&repo);
+    assert!(git["tree"] != clean && git["dirty"] == true, "{git}");
+    repo.git(&["update-index", "--no-assume-unchanged", "README.md"]);
+    assert_eq!(git["tree"], tree_by_git(&repo, env));
+    repo.git(&["checkout", "--quiet", "README.md"]);
+    repo.write("untracked", "x\n");
+    repo.run().exits(0);
+    let git = recorded(&repo);
+    assert_eq!((&git["tree"], &git["dirty"]), (&clean, &true.into()), "an untracked file is in no tree");
+}
+
+/// Makes `*.up` pass through a program of the repository's own, and edits one such file.
+fn with_filter<'e>(env: &'e TestEnvironment, program: &str) -> Repo<'e> {
+    let repo = env.repo(&Spec::of_script("cat a.up"));
+    repo.write(".gitattributes", "*.up filter=own\n");
+    repo.write("a.up", "first\n");
+    repo.git(&["config", "filter.own.clean", "tr a-z A-Z"]);
+    repo.commit();
+    repo.git(&["config", "filter.own.clean", program]);
+    repo.git(&["config", "filter.own.required", "true"]);
+    repo.write("a.up", "second\n");
+    repo
+}
+
+fn filter(env: &TestEnvironment) {
+    let witness = env.root().join("sibling/ran");
+    let attempts = [
+        format!("echo ran > '{}'", witness.display()),
+        "echo ran > .git/hooks/post-checkout".to_owned(),
+        "echo ran > README.md".to_owned(),
+        format!("cat '{}'", env.root().join("sibling/secret.txt").display()),
+        format!("cat '{}'", env.home().join("secret.txt").display()),
+    ];
+    let script = attempts.map(|attempt| format!("({attempt}) 2>/dev/null\n")).concat();
+    let repo = with_filter(env, "sh tools/filter.sh");
+    repo.write("tools/filter.sh", format!("#!/bin/sh\n{script}tr a-z A-Z\n"));
+    repo.run().exits(0);
+    let git = recorded(&repo);
+    // Outside, the same program would do harm: git is asked with an honest one.
+    repo.git(&["config", "filter.own.clean", "tr a-z A-Z"]);
+    assert_eq!(git["tree"], tree_by_git(&repo, env), "{git}");
+    assert!(!witness.exists() && !repo.file(".git/hooks/post-checkout").exists());
+    assert!(repo.read("README.md").starts_with("# A repository"));
+    let text = repo.evidence("verify.it").to_string();
+    assert!(!text.contains("A SECRET") && !text.contains("a secret"), "{text}");
+}
+
+fn missing_filter(env: &TestEnvironment) {
+    let repo = with_filter(env, "/no/such/program");
+    repo.run().exits(0);
+    let git = recorded(&repo);
+    assert!(git["tree"].is_null(), "{git}");
+    let why = git["no_tree"].as_str().unwrap_or_default();
+    assert!(why.contains("a.up") && why.contains("git"), "{git}");
+}
