@@ -34,9 +34,10 @@ check: ## format, lints, dependencies, schemas, rules of the house, documentatio
 schemas: ## write schemas/ from the types
 	@$(CARGO) xtask schemas
 
-bench: ## measure attempts, kills, leftovers, output, steps, deadlines
+bench: ## measure attempts, gates, kills, leftovers, output, steps, deadlines
 	@scripts/need cargo cc git
 	@bench/attempt
+	@bench/gate
 	@bench/kill
 	@bench/leftovers
 	@bench/output

@@ -162,6 +162,14 @@ fn make_repository(at: &Path) -> Result<()> {
         write(&at.join(format!("f{number}")), format!("file {number}\n").as_bytes())?;
     }
     write(&at.join(".gitignore"), b"big\nbuild\n")?;
+    git_commit(at)
+}
+
+/// Makes a repository of a directory, with everything in it committed.
+///
+/// # Errors
+/// There is no git, or it fails.
+pub(crate) fn git_commit(at: &Path) -> Result<()> {
     for arguments in [&["init", "--quiet"][..], &["add", "--all"], &["commit", "--quiet", "--message=files"]] {
         let identity = ["-c", "user.name=Bench", "-c", "user.email=bench@example.org"];
         let mut git = program::quiet("git", &[&identity[..], arguments].concat());

@@ -1,10 +1,11 @@
-//! `proctor-bench`: what an attempt costs, how fast a kill is, what stays behind, how fast an
-//! output is read; each through the runner's own path, beside a peer where there is one. One
+//! `proctor-bench`: what an attempt costs, what a gate costs, how fast a kill is, what stays behind,
+//! how fast an output is read; each through the runner's own path, beside a peer where there is one. One
 //! argument names the measurement. The exit code is 1 where one is over its bar.
 
 mod arena;
 mod attempt;
 mod figures;
+mod gate;
 mod kill;
 mod leftovers;
 mod machine;
@@ -34,10 +35,11 @@ fn measured() -> Result<Bars> {
     println!("{}", machine::describe(&name)?);
     match name.as_str() {
         "attempt" => attempt::measure(&mut bars)?,
+        "gate" => gate::measure(&mut bars)?,
         "kill" => kill::measure(&mut bars)?,
         "leftovers" => leftovers::measure(&mut bars)?,
         "output" => output::measure(&mut bars)?,
-        other => bail!("`{other}` is no measurement; they are attempt, kill, leftovers and output"),
+        other => bail!("`{other}` is no measurement; they are attempt, gate, kill, leftovers and output"),
     }
     Ok(bars)
 }

@@ -1,0 +1,140 @@
+//! `proctor gate` on trees that were verified and not touched since, beside `git status` on the
+//! same trees: as a program, and within a process that is there already, as in a daemon.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use proctor_core::gate::{Demands, MaxAge, Unattested};
+use proctor_core::names::ProfileName;
+use proctor_core::spec::Operator;
+use proctor_core::tier::Tier;
+use proctor_runner::{Clock, Gate, GateRequest};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::arena::{git_commit, write};
+use crate::figures::{Bars, Sample, heading, ratio, row};
+use crate::program;
+
+/// How many tracked files the trees have, where `FILES` does not say.
+const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
+/// How many files share a directory.
+const FILES_OF_A_DIRECTORY: usize = 100;
+/// How often each is asked before anything is measured.
+const WARM_UP: usize = 3;
+/// What a gate may cost of `git status` on a large tree.
+const OF_GIT_STATUS: f64 = 1.0;
+/// From how many files on a tree is large. Below, starting programs is all that there is to see.
+const LARGE: usize = 10_000;
+
+const SPEC: &str = "version: 1\nprofiles: { pr: { include: [a] } }\nskills:\n  a: { description: d, determinism: D0, \
+                    tier: 1, steps: [ { name: a, cmd: [\"true\"] } ] }\n";
+
+/// A verified tree.
+struct Verified {
+    root: TempDir,
+}
+
+/// Measures, prints, and holds the medians on large trees to their bar. RUNS is how many rounds
+/// (20), FILES the size of one tree in place of several.
+///
+/// # Errors
+/// Something does not run at all, or a verified tree does not pass.
+pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
+    let runs = program::setting("RUNS", 20)?;
+    let sizes = match program::setting("FILES", 0)? {
+        0 => SIZES.to_vec(),
+        files => vec![files],
+    };
+    for files in sizes {
+        let tree = Verified::make(files)?;
+        let [mut status, mut asked, mut within] = [Sample::default(), Sample::default(), Sample::default()];
+        for round in 0..WARM_UP + runs {
+            let took = [program::timed(&mut tree.git_status())?, program::timed(&mut tree.proctor("gate")?)?, {
+                let began = Instant::now();
+                tree.ask()?;
+                began.elapsed()
+            }];
+            if round >= WARM_UP {
+                for (sample, took) in [&mut status, &mut asked, &mut within].into_iter().zip(took) {
+                    sample.push(took);
+                }
+            }
+        }
+        println!("{}", heading(&format!("{files} files, ms")));
+        let rows = [("git status", &status), ("proctor gate", &asked), ("within a process", &within)];
+        rows.iter().for_each(|(name, sample)| println!("{}", row(name, sample)));
+        if files >= LARGE {
+            let share = ratio(asked.median(), status.median());
+            bars.at_most(&format!("proctor gate / git status, {files} files"), share, OF_GIT_STATUS);
+        }
+    }
+    Ok(())
+}
+
+impl Verified {
+    fn make(files: usize) -> Result<Self> {
+        let root = TempDir::with_prefix("proctor-bench.").context("a scratch directory cannot be made")?;
+        let made = Self { root };
+        let at = made.repository();
+        for number in 0..files {
+            let directory = at.join(format!("d{}", number / FILES_OF_A_DIRECTORY));
+            if number % FILES_OF_A_DIRECTORY == 0 {
+                std::fs::create_dir_all(&directory)?;
+            }
+            write(&directory.join(format!("f{number}")), format!("file {number}\n").repeat(20).as_bytes())?;
+        }
+        std::fs::create_dir_all(at.join("spec"))?;
+        write(&at.join("spec/verification.yaml"), SPEC.as_bytes())?;
+        git_commit(&at)?;
+        program::timed(&mut made.proctor("run")?)?;
+        Ok(made)
+    }
+
+    fn repository(&self) -> PathBuf {
+        self.root.path().join("repository")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.root.path().join("state")
+    }
+
+    fn git_status(&self) -> Command {
+        let mut git = program::quiet("git", &["status", "--porcelain"]);
+        git.current_dir(self.repository()).env("GIT_OPTIONAL_LOCKS", "0");
+        git
+    }
+
+    fn proctor(&self, command: &str) -> Result<Command> {
+        let mut proctor = program::quiet(&text(&beside("proctor")?)?, &[command, "--repo"]);
+        proctor.arg(self.repository()).arg("--state-dir").arg(self.state());
+        Ok(proctor)
+    }
+
+    /// Asks as a daemon would.
+    fn ask(&self) -> Result<()> {
+        let gate = Gate::new(self.state(), beside("proctor-git")?, Operator::default(), Clock::system());
+        let demands = Demands {
+            profile: ProfileName::new("pr")?,
+            changeset: None,
+            max_tier: Tier::TWO,
+            max_age: MaxAge::default(),
+            unattested: Unattested::Refuse,
+        };
+        let answer = gate.ask(&GateRequest { repo: self.repository(), demands });
+        let answer = answer.map_err(|error| anyhow::anyhow!("{}", error.message()))?;
+        ensure!(answer.pass, "a verified tree does not pass: {:?}", answer.findings);
+        Ok(())
+    }
+}
+
+/// A program of ours.
+fn beside(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("this program does not know where it stands")?;
+    Ok(own.with_file_name(name))
+}
+
+fn text(path: &Path) -> Result<String> {
+    path.to_str().map(str::to_owned).context("the path of this program is no text")
+}
