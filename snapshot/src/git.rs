@@ -19,7 +19,7 @@ mod ignore;
 mod index;
 mod listing;
 pub(crate) mod object;
-pub mod program;
+pub(crate) mod program;
 pub mod protocol;
 pub mod reader;
 mod revision;

@@ -14,7 +14,7 @@ use proctor_core::drift::display_path;
 use proctor_snapshot::{Snapshot, SnapshotError};
 
 use crate::git_program::PlainGit;
-use crate::repository::{Repo, chmod, fifo, git_can, helper};
+use crate::repository::{Repo, chmod, fifo, git_can, git_output, helper, tree_by_git, word};
 use crate::{Case, Need};
 
 /// How many repositories each case makes.
@@ -449,6 +449,7 @@ impl Generator {
             Ok(tree) => assert_eq!(snapshot.git.tree, Ok(tree), "{}", told()),
             Err(why) => assert!(snapshot.git.tree.is_err(), "git refuses: {why}; {:?}\n{}", snapshot.git.tree, told()),
         }
+        assert_eq!(snapshot.git.dirty, is_dirty_by_git(&repo.top), "{}", told());
         let expected = covered_by_git(&repo.top, b"");
         let found: BTreeSet<Vec<u8>> = snapshot.entries.paths().collect();
         let shown = |paths: Vec<&Vec<u8>>| paths.into_iter().map(|path| display_path(path)).collect::<Vec<_>>();
@@ -460,11 +461,35 @@ impl Generator {
     }
 }
 
+/// Whether git finds anything that is not as in HEAD, in the repository at `top` or in one inside it.
+fn is_dirty_by_git(top: &Path) -> Option<bool> {
+    let list = |args: &[&str]| -> Vec<Vec<u8>> {
+        git_output(top, args).split(|b| *b == 0).filter(|path| !path.is_empty()).map(<[u8]>::to_vec).collect()
+    };
+    let empty = word(top, &["hash-object", "-t", "tree", "/dev/null"]);
+    let head = Some(word(top, &["rev-parse", "-q", "--verify", "HEAD^{tree}"])).filter(|tree| !tree.is_empty());
+    let tree = tree_by_git(top).ok();
+    if !list(&["ls-files", "-o", "--exclude-standard", "-z"]).is_empty()
+        || tree.as_ref().is_some_and(|tree| *tree != head.unwrap_or(empty))
+    {
+        return Some(true);
+    }
+    let inner = list(&["ls-files", "--stage", "-z"]).into_iter().filter_map(|line| {
+        let path = line.strip_prefix(b"160000 ")?.split(|b| *b == b'\t').nth(1)?;
+        Some(top.join(OsStr::from_bytes(path))).filter(|place| place.join(".git").exists())
+    });
+    let inner: Vec<Option<bool>> = inner.map(|place| is_dirty_by_git(&place)).collect();
+    if inner.contains(&Some(true)) {
+        return Some(true);
+    }
+    tree.and_then(|_| inner.iter().all(Option::is_some).then_some(false))
+}
+
 /// What git lists of the repository at `at`, and of the repositories inside it, as far as it is there.
 fn covered_by_git(top: &Path, at: &[u8]) -> BTreeSet<Vec<u8>> {
     let here = top.join(OsStr::from_bytes(at));
     let list = |args: &[&str]| -> Vec<Vec<u8>> {
-        let output = crate::repository::git_output(&here, args);
+        let output = git_output(&here, args);
         output.split(|b| *b == 0).filter(|path| !path.is_empty()).map(<[u8]>::to_vec).collect()
     };
     let join = |path: &[u8]| if at.is_empty() { path.to_vec() } else { [at, b"/", path].concat() };

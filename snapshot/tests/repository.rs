@@ -112,44 +112,9 @@ impl Repo {
         self.tree_by_git().unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// `git add -u` and `git write-tree` on a copy of the index, as old as that, with objects of its
-    /// own: flags that hide changes are off, and paths that a sparse checkout left out stay as they are
-    /// while they are not there.
+    /// The same, or why git refuses.
     pub(crate) fn tree_by_git(&self) -> Result<String, String> {
-        let room = TempDir::new().expect("a temporary directory");
-        let git_dir = PathBuf::from(self.git(&["rev-parse", "--absolute-git-dir"]));
-        let (index, paths) = (room.path().join("index"), room.path().join("paths"));
-        if git_dir.join("index").exists() {
-            let written = fs::metadata(git_dir.join("index")).and_then(|found| found.modified()).expect("a time");
-            fs::copy(git_dir.join("index"), &index).expect("copies");
-            fs::File::options().write(true).open(&index).and_then(|file| file.set_modified(written)).expect("sets");
-        }
-        let objects = self.top.join(self.git(&["rev-parse", "--git-path", "objects"]));
-        let run = |args: &[&str]| {
-            let mut command = git_command(&self.top, args);
-            command.env("GIT_INDEX_FILE", &index).env("GIT_OBJECT_DIRECTORY", room.path());
-            command.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", &objects);
-            let output = command.output().expect("git runs");
-            let complaint = || format!("git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-            if output.status.success() { Ok(output.stdout.clone()) } else { Err(complaint()) }
-        };
-        let flagged = run(&["ls-files", "-v", "-z"])?;
-        let clear = |flag: &str, hidden: &dyn Fn(u8, &[u8]) -> bool| {
-            let lines = flagged.split(|b| *b == 0).filter(|line| line.len() > 2 && hidden(line[0], &line[2..]));
-            put(&paths, &lines.flat_map(|line| [&line[2..], b"\0"].concat()).collect::<Vec<_>>());
-            let script = format!("alias.clear=!git update-index -z {flag} --stdin < '{}'", paths.display());
-            if fs::metadata(&paths).expect("there").len() > 0 {
-                run(&["-c", &script, "clear"]).map(drop)
-            } else {
-                Ok(())
-            }
-        };
-        clear("--no-assume-unchanged", &|tag, _| tag.is_ascii_lowercase())?;
-        clear("--no-skip-worktree", &|tag, path| {
-            tag.eq_ignore_ascii_case(&b's') && self.at(path).symlink_metadata().is_ok()
-        })?;
-        run(&["-c", "core.safecrlf=false", "add", "--sparse", "-u"])?;
-        Ok(String::from_utf8_lossy(&run(&["write-tree"])?).trim().to_owned())
+        tree_by_git(&self.top)
     }
 
     /// Whether a path, written for people, is a fifo, socket or device.
@@ -239,6 +204,47 @@ impl Repo {
         })
         .unwrap_or_else(|error| panic!("{error}"))
     }
+}
+
+/// `git add -u` and `git write-tree` on a copy of the index, as old as that, with objects of its
+/// own: flags that hide changes are off, and paths that a sparse checkout left out stay as they are
+/// while they are not there.
+pub(crate) fn tree_by_git(top: &Path) -> Result<String, String> {
+    let room = TempDir::new().expect("a temporary directory");
+    let git_dir = PathBuf::from(word(top, &["rev-parse", "--absolute-git-dir"]));
+    let (index, paths) = (room.path().join("index"), room.path().join("paths"));
+    if git_dir.join("index").exists() {
+        let written = fs::metadata(git_dir.join("index")).and_then(|found| found.modified()).expect("a time");
+        fs::copy(git_dir.join("index"), &index).expect("copies");
+        fs::File::options().write(true).open(&index).and_then(|file| file.set_modified(written)).expect("sets");
+    }
+    let objects = top.join(word(top, &["rev-parse", "--git-path", "objects"]));
+    let run = |args: &[&str]| {
+        let mut command = git_command(top, args);
+        command.env("GIT_INDEX_FILE", &index).env("GIT_OBJECT_DIRECTORY", room.path());
+        command.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", &objects);
+        let output = command.output().expect("git runs");
+        let complaint = || format!("git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        if output.status.success() { Ok(output.stdout.clone()) } else { Err(complaint()) }
+    };
+    let flagged = run(&["ls-files", "-v", "-z"])?;
+    let clear = |flag: &str, hidden: &dyn Fn(u8, &[u8]) -> bool| {
+        let lines = flagged.split(|b| *b == 0).filter(|line| line.len() > 2 && hidden(line[0], &line[2..]));
+        put(&paths, &lines.flat_map(|line| [&line[2..], b"\0"].concat()).collect::<Vec<_>>());
+        let script = format!("alias.clear=!git update-index -z {flag} --stdin < '{}'", paths.display());
+        if fs::metadata(&paths).expect("there").len() > 0 { run(&["-c", &script, "clear"]).map(drop) } else { Ok(()) }
+    };
+    clear("--no-assume-unchanged", &|tag, _| tag.is_ascii_lowercase())?;
+    clear("--no-skip-worktree", &|tag, path| {
+        tag.eq_ignore_ascii_case(&b's') && top.join(OsStr::from_bytes(path)).symlink_metadata().is_ok()
+    })?;
+    run(&["-c", "core.safecrlf=false", "add", "--sparse", "-u"])?;
+    Ok(String::from_utf8_lossy(&run(&["write-tree"])?).trim().to_owned())
+}
+
+/// The one word that git prints in `dir`; empty where it fails.
+pub(crate) fn word(dir: &Path, args: &[&str]) -> String {
+    String::from_utf8_lossy(&git_output(dir, args)).trim().to_owned()
 }
 
 /// An upper directory, written by hand as the kernel would.
