@@ -10,6 +10,7 @@ mod git_program;
 mod layer;
 mod oracle;
 mod overlay;
+mod patch;
 mod repository;
 mod snapshot;
 mod view;
@@ -39,6 +40,7 @@ fn main() {
         drift::CASES,
         apply::CASES,
         checkout::CASES,
+        patch::CASES,
         oracle::CASES,
     ]
     .concat();

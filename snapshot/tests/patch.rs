@@ -1,0 +1,215 @@
+//! What layers changed as a patch: git itself says whether it is one.
+
+use std::fs;
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+
+use proctor_snapshot::{PatchInput, Snapshot, View, patch};
+
+use crate::repository::{Layer, Repo, helper, open, run_program};
+use crate::{Case, Need};
+
+pub(crate) const CASES: &[Case] = &[
+    ("patch::git_makes_the_same_tree_of_it", Need::OverlayMounts, random_scripts),
+    ("patch::each_kind_of_change_is_one_that_git_takes", Need::Nothing, each_kind),
+    ("patch::nothing_changed_is_nothing", Need::Nothing, nothing),
+    ("patch::what_git_does_not_keep_is_refused_by_name", Need::Nothing, unsayable),
+    ("patch::what_is_not_there_any_more_is_refused_by_name", Need::Nothing, gone),
+];
+
+/// How many random scripts are run.
+const SCRIPTS: u64 = 300;
+
+/// Paths that scripts work on, quoted for a shell.
+const PATHS: [&str; 18] = [
+    "README.md",
+    "src/main.rs",
+    "src/deep/er/file",
+    "src",
+    "src/deep",
+    "run.sh",
+    "binary",
+    "empty",
+    "link",
+    "'a b'",
+    "'quo\"te'",
+    "'back\\slash'",
+    "\"$(printf 'new\\nline')\"",
+    "\"$(printf 'tab\\there')\"",
+    "\"$(printf '\\303\\244\\377')\"",
+    "./-dash",
+    "new/one",
+    "crlf.txt",
+];
+
+/// A generator of numbers that are the same every time (Knuth's MMIX constants).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % bound
+    }
+
+    fn path(&mut self) -> &'static str {
+        PATHS[self.below(PATHS.len())]
+    }
+
+    fn operation(&mut self) -> String {
+        let (path, other, n) = (self.path(), self.path(), self.below(40));
+        let made = format!("mkdir -p \"$(dirname {path})\"");
+        match self.below(13) {
+            0 => format!("{made}; seq {n} > {path}"),
+            1 => format!("{made}; printf 'no newline {n}' > {path}"),
+            2 => format!("{made}; printf 'a\\000b{n}\\n' > {path}"),
+            3 => format!("printf 'more {n}\\n' >> {path}"),
+            4 => format!("rm -rf {path}"),
+            5 => format!("{made}; ln -sfn {other} {path}"),
+            6 => format!("chmod $((n{n} = {n} % 2 ? 755 : 644)) {path}"),
+            7 => format!("mv -f {path} {other}"),
+            8 => format!("rm -rf {path}; mkdir -p {path}/inside; echo {n} > {path}/inside/x"),
+            9 => format!("{made}; : > {path}"),
+            10 => format!("sed -i '{}s/.*/changed {n}/' {path}", 1 + n % 9),
+            11 => format!("{made}; printf 'x\\r\\ny {n}\\r\\n' > {path}"),
+            _ => format!("touch {path}; cp -a {path} {other}"),
+        }
+    }
+
+    fn script(&mut self) -> String {
+        let operations: Vec<String> =
+            (0..=self.below(7)).map(|_| format!("( {} ) 2>&- || :", self.operation())).collect();
+        operations.join("\n")
+    }
+}
+
+fn varied() -> Repo {
+    let repo = Repo::small();
+    let lines: String = (1..60).map(|n| format!("line {n}\n")).collect();
+    repo.write("src/deep/er/file", &lines)
+        .write("run.sh", "#!/bin/sh\n")
+        .write("binary", b"\0\x01\xff")
+        .write("empty", "");
+    repo.write("a b", "blank")
+        .write("quo\"te", "q\n")
+        .write(b"\xc3\xa4\xff", "bytes\n")
+        .write("crlf.txt", "a\r\nb\r\n");
+    repo.write("tab\there", "x\n").write("new\nline", &lines);
+    fs::set_permissions(repo.at("run.sh"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+    std::os::unix::fs::symlink("src/main.rs", repo.at("link")).expect("a link");
+    repo.commit();
+    repo
+}
+
+/// The patch of one layer, with the tree that it leads to.
+fn patch_of(repo: &Repo, before: &View, layer: &Layer) -> (Result<Vec<u8>, String>, View) {
+    let after = before.apply(&layer.scan(), &repo.rules()).unwrap_or_else(|error| panic!("{error}"));
+    let (top, upper) = (open(&repo.top), layer.open());
+    let input = PatchInput { before, after: &after, repo: top.as_fd(), uppers: &[upper.as_fd()] };
+    (patch(input).map_err(|error| error.to_string()), after)
+}
+
+/// A clone in which patches are tried.
+struct Clone {
+    repo: Repo,
+    patch: PathBuf,
+}
+
+impl Clone {
+    fn of(repo: &Repo) -> Self {
+        let clone = Repo::empty();
+        clone.git(&["fetch", "-q", repo.top.to_str().expect("text"), "HEAD"]);
+        clone.git(&["reset", "-q", "--hard", "FETCH_HEAD"]);
+        let patch = clone.room.path().join("a.patch");
+        Self { repo: clone, patch }
+    }
+
+    /// Applies a patch to the clean clone, and looks at the tree.
+    fn check(&self, patch: &[u8], after: &View, script: &str) {
+        self.repo.git(&["reset", "-q", "--hard"]);
+        self.repo.git(&["clean", "-ffdxq"]);
+        crate::repository::put(&self.patch, patch);
+        let shown = || format!("{}\nscript:\n{script}", String::from_utf8_lossy(patch));
+        if !patch.is_empty() {
+            let output = run_program(&self.repo.top, "git", &["apply", self.patch.to_str().expect("text")]);
+            assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stderr), shown());
+        }
+        let tree = Snapshot::take(&self.repo.top, &helper()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(tree.id, after.id(), "{:?}\n{}", after.difference(&tree), shown());
+    }
+}
+
+fn random_scripts() {
+    let repo = varied();
+    let (before, clone, mut numbers) = (repo.view(), Clone::of(&repo), Numbers(42));
+    let mut changed = 0;
+    for _ in 0..SCRIPTS {
+        let script = numbers.script();
+        let layer = Layer::by_script(&[&repo.top], &script).expect("the script runs");
+        let (patch, after) = patch_of(&repo, &before, &layer);
+        let patch = patch.unwrap_or_else(|error| panic!("{error}\n{script}"));
+        changed += usize::from(!patch.is_empty());
+        clone.check(&patch, &after, &script);
+    }
+    assert!(changed > SCRIPTS as usize / 2, "only {changed} scripts changed anything");
+}
+
+fn each_kind() {
+    let repo = varied();
+    let (before, clone) = (repo.view(), Clone::of(&repo));
+    let check = |layer: &Layer, words: &[&str]| {
+        let (patch, after) = patch_of(&repo, &before, layer);
+        let patch = patch.unwrap_or_else(|error| panic!("{error}"));
+        let text = String::from_utf8_lossy(&patch).into_owned();
+        assert!(words.iter().all(|word| text.contains(word)), "{words:?}\n{text}");
+        clone.check(&patch, &after, "");
+    };
+    check(Layer::new().write("README.md", "other\n"), &["--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n"]);
+    check(Layer::new().write("new", "x"), &["new file mode 100644", "--- /dev/null", "\\ No newline at end of file"]);
+    check(Layer::new().write("new", ""), &["new file mode 100644"]);
+    check(Layer::new().write("run.sh", "#!/bin/sh\n"), &["old mode 100755\nnew mode 100644\n"]);
+    check(Layer::new().write("binary", "\0"), &["GIT binary patch\nliteral 1\n"]);
+    check(Layer::new().write("big", vec![0; 200_000]), &["literal 200000\n", "literal 0\n"]);
+    check(Layer::new().link("link", "elsewhere"), &["120000", "-src/main.rs"]);
+    check(Layer::new().link("README.md", "x"), &["deleted file mode 100644", "new file mode 120000"]);
+    check(Layer::new().write("a b", "x"), &["diff --git \"a/a b\" \"b/a b\"\n"]);
+    check(Layer::new().write("src/deep/er/file/x", "x").opaque("src/deep/er/file"), &["b/src/deep/er/file/x"]);
+}
+
+fn nothing() {
+    let repo = varied();
+    let layer = Layer::new();
+    layer.write("README.md", "hello\n").write("target/ignored", "x").write("changes/009_x/verify/a.json", "{}");
+    assert_eq!(patch_of(&repo, &repo.view(), &layer).0, Ok(Vec::new()));
+}
+
+fn unsayable() {
+    let repo = varied();
+    let inner = repo.at("inner");
+    fs::create_dir(&inner).expect("makes");
+    repo.git(&["-C", "inner", "init", "-q"]);
+    repo.write("inner/file", "x");
+    let view = repo.view();
+    for (layer, words) in [
+        (
+            &{
+                let l = Layer::new();
+                l.fifo("fifo");
+                l
+            },
+            "`fifo` is a fifo",
+        ),
+        (Layer::new().write("inner/file", "y"), "`inner/file` lies in a repository of its own"),
+        (Layer::new().write("large", vec![b'x'; (32 << 20) + 1]), "`large` has more than 32 MiB"),
+    ] {
+        let refused = patch_of(&repo, &view, layer).0.expect_err(words);
+        assert!(refused.contains(words), "{refused}");
+    }
+}
+
+fn gone() {
+    let repo = varied();
+    let view = repo.view();
+    repo.write("README.md", "somebody's edit\n");
+    let refused = patch_of(&repo, &view, Layer::new().write("README.md", "x")).0.expect_err("refused");
+    assert!(refused.contains("`README.md`") && refused.contains("not there any more"), "{refused}");
+}
