@@ -4,6 +4,7 @@
 
 mod assemble;
 mod compare;
+mod encoding;
 mod overlay;
 mod walk;
 

@@ -21,6 +21,7 @@ mod paths;
 mod resolve;
 mod snapshot;
 mod stamp;
+mod store;
 mod view;
 
 pub use apply::{ApplyError, ApplyInput, apply_back};
@@ -37,4 +38,5 @@ pub use layer::{
 pub use patch::{PatchError, PatchInput, patch};
 pub use resolve::{Links, open_beneath};
 pub use snapshot::{GitFacts, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, find_root};
+pub use store::SnapshotStore;
 pub use view::{Standing, View, conflicts};

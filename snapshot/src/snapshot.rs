@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proctor_core::digest::SnapshotId;
 use proctor_core::plan::RelPath;
+use serde::{Deserialize, Serialize};
 
 use crate::entries::{Difference, Entries};
 use crate::git::GitError;
@@ -63,7 +64,7 @@ pub enum SnapshotMethod {
 }
 
 /// What git says of a work tree, so that a reader can find the same tree without us.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitFacts {
     /// The top of the work tree, absolute, without symbolic links.
     pub worktree: PathBuf,
@@ -182,7 +183,7 @@ fn facts(listing: Listing, state: TreeState) -> GitFacts {
 }
 
 impl SnapshotStats {
-    fn of(method: SnapshotMethod, counts: Counts, git_was_read: bool) -> Self {
+    pub(crate) fn of(method: SnapshotMethod, counts: Counts, git_was_read: bool) -> Self {
         let Counts { looked, hashed, listed } = counts;
         Self { method, hashed, reused: looked - hashed, listed, git_was_read }
     }

@@ -1,0 +1,107 @@
+//! The bytes of entries in a file. A name's place follows from those before it.
+
+use super::{Directory, DirectoryLook, Entries, Found, Kind, Leaf, Span, State};
+use crate::codec::{Reader, Writer};
+use crate::git::bulk::{read_stamp, write_stamp};
+
+const KINDS: [Kind; 7] =
+    [Kind::File, Kind::Executable, Kind::Symlink, Kind::Gitlink, Kind::Special, Kind::Missing, Kind::Rules];
+const STATES: [State; 3] = [State::Unasked, State::Walked, State::Ignored];
+
+const RACY: u8 = 1;
+const TRACKED: u8 = 2;
+const HAS_DIGEST: u8 = 4;
+
+/// How few bytes a directory and a leaf take.
+const DIRECTORY: usize = 4 + 8 + 8 + 1 + 1 + 52;
+const LEAF: usize = 4 + 1 + 1 + 32 + 52;
+
+impl Entries {
+    /// Writes them.
+    pub(crate) fn write(&self, writer: &mut Writer) {
+        writer.count(self.directories.len());
+        for directory in &self.directories {
+            let flags = flag(directory.look.racy, RACY) | flag(directory.digest.is_some(), HAS_DIGEST);
+            writer.short(self.text(directory.path));
+            writer.count(directory.end);
+            writer.count(directory.leaves.len);
+            writer.u8(flags);
+            writer.u8(place(&STATES, directory.look.state));
+            write_stamp(writer, &directory.look.stamp);
+            directory.digest.iter().for_each(|digest| writer.raw(digest));
+        }
+        writer.count(self.leaves.len());
+        for leaf in &self.leaves {
+            writer.short(self.text(leaf.name));
+            writer.u8(flag(leaf.found.racy, RACY) | flag(leaf.tracked, TRACKED));
+            writer.u8(place(&KINDS, leaf.found.kind));
+            writer.raw(&leaf.found.sha256);
+            write_stamp(writer, &leaf.found.stamp);
+        }
+    }
+
+    /// Reads them; nothing where the bytes are no tree.
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let mut read = Self { names: Vec::new(), directories: Vec::new(), leaves: Vec::new(), covered: 0 };
+        let mut leaves = 0;
+        for _ in 0..reader.count(DIRECTORY)? {
+            let directory = read.read_directory(reader, &mut leaves)?;
+            read.directories.push(directory);
+        }
+        for _ in 0..reader.count(LEAF)? {
+            let leaf = read.read_leaf(reader)?;
+            read.covered += usize::from(leaf.merkle().is_some());
+            read.leaves.push(leaf);
+        }
+        (leaves == read.leaves.len() && read.is_a_tree()).then_some(read)
+    }
+
+    fn read_directory(&mut self, reader: &mut Reader<'_>, leaves: &mut usize) -> Option<Directory> {
+        let path = self.read_name(reader)?;
+        let (end, count) = (usize::try_from(reader.u64()?).ok()?, usize::try_from(reader.u64()?).ok()?);
+        let (flags, state) = (reader.u8()?, *STATES.get(usize::from(reader.u8()?))?);
+        let look = DirectoryLook { stamp: read_stamp(reader)?, racy: flags & RACY != 0, state };
+        let digest = if flags & HAS_DIGEST != 0 { Some(reader.array()?) } else { None };
+        let at = *leaves;
+        *leaves = at.checked_add(count)?;
+        Some(Directory { path, end, leaves: Span { at, len: count }, digest, look })
+    }
+
+    fn read_leaf(&mut self, reader: &mut Reader<'_>) -> Option<Leaf> {
+        let name = self.read_name(reader)?;
+        let (flags, kind) = (reader.u8()?, *KINDS.get(usize::from(reader.u8()?))?);
+        let (sha256, stamp) = (reader.array()?, read_stamp(reader)?);
+        let found = Found { kind, racy: flags & RACY != 0, sha256, stamp };
+        Some(Leaf { name, tracked: flags & TRACKED != 0, found })
+    }
+
+    fn read_name(&mut self, reader: &mut Reader<'_>) -> Option<Span> {
+        let name = reader.short()?;
+        let at = self.names.len();
+        self.names.extend_from_slice(name);
+        Some(Span { at, len: name.len() })
+    }
+
+    /// Whether there is a top and every directory ends behind itself and inside the one around it.
+    fn is_a_tree(&self) -> bool {
+        let mut ends = vec![self.directories.len()];
+        let is_inside = |(at, directory): (usize, &Directory)| {
+            while ends.pop_if(|end| *end <= at).is_some() {}
+            let around = ends.last().copied().unwrap_or_default();
+            ends.push(directory.end);
+            directory.end > at && directory.end <= around
+        };
+        let top = self.directories.first().is_some_and(|top| top.path.len == 0 && top.end == self.directories.len());
+        top && self.directories.iter().enumerate().all(is_inside)
+    }
+}
+
+fn flag(is_set: bool, flag: u8) -> u8 {
+    if is_set { flag } else { 0 }
+}
+
+/// The number of a value in its list.
+fn place<T: PartialEq>(all: &[T], value: T) -> u8 {
+    let at = all.iter().position(|one| *one == value);
+    at.and_then(|at| u8::try_from(at).ok()).unwrap_or(u8::MAX)
+}

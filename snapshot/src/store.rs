@@ -1,0 +1,74 @@
+//! The last snapshot of each repository: in memory for this process, in a file for the next one. Both save
+//! time and decide nothing; without them a snapshot is the same.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::git::helper::GitHelper;
+use crate::snapshot::{Snapshot, SnapshotError};
+
+mod encoding;
+mod file;
+
+use file::Files;
+
+/// Of how many repositories the last snapshot is kept in memory.
+const MOST_KEPT: usize = 8;
+
+/// Takes snapshots, and remembers the last one of each repository.
+#[derive(Debug)]
+pub struct SnapshotStore {
+    helper: GitHelper,
+    files: Option<Files>,
+    /// The repository used last comes last.
+    kept: Mutex<Vec<(PathBuf, Arc<Snapshot>)>>,
+}
+
+impl SnapshotStore {
+    /// A store that keeps its files in `directory`, a directory that only we can write to; without
+    /// one, nothing outlives the process.
+    pub fn new(helper: GitHelper, directory: Option<OwnedFd>) -> Self {
+        Self { helper, files: directory.map(Files::new), kept: Mutex::new(Vec::new()) }
+    }
+
+    /// Takes a snapshot of the work tree whose top is `repo`; what is as it was when the last one was taken is
+    /// not read again.
+    ///
+    /// # Errors
+    /// As [`Snapshot::take`].
+    pub fn take(&self, repo: &Path) -> Result<Arc<Snapshot>, SnapshotError> {
+        // Where it cannot be resolved, whoever reads it says so.
+        let place = repo.canonicalize().unwrap_or_else(|_| repo.to_owned());
+        let before = self.last(&place);
+        let taken = Arc::new(Snapshot::take_after(&place, &self.helper, before.as_deref())?);
+        self.keep(&place, &taken);
+        let is_new = before.is_none_or(|before| !is_same(&before, &taken));
+        if let Some(files) = self.files.as_ref().filter(|_| is_new) {
+            files.save(&place, &taken);
+        }
+        Ok(taken)
+    }
+
+    /// The last snapshot of a work tree.
+    fn last(&self, place: &Path) -> Option<Arc<Snapshot>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = kept.iter().find(|(at, _)| at == place).map(|(_, snapshot)| Arc::clone(snapshot));
+        drop(kept);
+        known.or_else(|| self.files.as_ref()?.load(place).map(Arc::new))
+    }
+
+    fn keep(&self, place: &Path, taken: &Arc<Snapshot>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|(at, _)| at != place);
+        if kept.len() >= MOST_KEPT {
+            kept.remove(0);
+        }
+        kept.push((place.to_owned(), Arc::clone(taken)));
+    }
+}
+
+/// Whether the later one knows nothing that the earlier one does not.
+fn is_same(before: &Snapshot, later: &Snapshot) -> bool {
+    !later.stats.git_was_read && Arc::ptr_eq(&before.entries, &later.entries)
+}

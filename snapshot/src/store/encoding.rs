@@ -1,0 +1,152 @@
+//! The bytes of a snapshot in a file: a head of magic, version, length and checksum; then what git said;
+//! then the entries. docs/snapshot.md has the order.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::codec::{Reader, Writer};
+use crate::entries::Entries;
+use crate::git::bulk::{read_paths, write_paths};
+use crate::git::protocol::{RepoPath, Source};
+use crate::look::Counts;
+use crate::snapshot::{Basis, GitFacts, Snapshot, SnapshotMethod, SnapshotStats};
+
+/// What each file begins with. The number is that of the version: another one is another format.
+const MAGIC: &[u8; 16] = b"proctor-snap-v1\n";
+/// Magic, length of the rest, its CRC-32.
+const HEAD: usize = 16 + 8 + 4;
+
+/// What is small enough for JSON.
+#[derive(Serialize, Deserialize)]
+struct Small {
+    facts: GitFacts,
+    worktree: std::path::PathBuf,
+    top: (u64, u64),
+    at: (i64, u32),
+    sources: Option<Vec<Source>>,
+    owners: Vec<u32>,
+}
+
+/// The bytes of a snapshot; nothing where a later process could not begin with it.
+pub(super) fn encode(snapshot: &Snapshot) -> Option<Vec<u8>> {
+    let basis = snapshot.basis.as_ref()?;
+    let small = Small {
+        facts: snapshot.git.clone(),
+        worktree: basis.worktree.clone(),
+        top: basis.top,
+        at: basis.at,
+        sources: basis.sources.clone(),
+        owners: basis.owners.clone(),
+    };
+    let mut writer = Writer::default();
+    writer.raw(&[0; HEAD]);
+    writer.bytes(&serde_json::to_vec(&small).ok()?);
+    for paths in [&basis.repositories, &basis.submodules] {
+        write_paths(&mut writer, paths.iter().map(|path| path.0.as_slice()));
+    }
+    writer.bytes(&basis.listing);
+    snapshot.entries.write(&mut writer);
+    let mut bytes = writer.into_bytes();
+    let (length, sum) = ((bytes.len() - HEAD) as u64, crc32fast::hash(&bytes[HEAD..]));
+    bytes[..16].copy_from_slice(MAGIC);
+    bytes[16..24].copy_from_slice(&length.to_le_bytes());
+    bytes[24..HEAD].copy_from_slice(&sum.to_le_bytes());
+    Some(bytes)
+}
+
+/// Reads a snapshot.
+///
+/// # Errors
+/// What is wrong with the bytes, for the log.
+pub(super) fn decode(bytes: &[u8]) -> Result<Snapshot, &'static str> {
+    let mut reader = Reader::new(bytes);
+    if reader.array() != Some(*MAGIC) {
+        return Err("it is of another version, or no snapshot");
+    }
+    let (Some(length), Some(sum)) = (reader.u64(), reader.u32()) else { return Err("it is torn") };
+    if length != (bytes.len() - HEAD) as u64 {
+        return Err("it is torn");
+    }
+    if crc32fast::hash(&bytes[HEAD..]) != sum {
+        return Err("it is damaged");
+    }
+    read(&mut reader).filter(|_| reader.is_at_end()).ok_or("it is not understood")
+}
+
+fn read(reader: &mut Reader<'_>) -> Option<Snapshot> {
+    let small: Small = serde_json::from_slice(reader.bytes()?).ok()?;
+    let (repositories, submodules): (Vec<RepoPath>, Vec<RepoPath>) = (read_paths(reader)?, read_paths(reader)?);
+    let listing: Arc<[u8]> = reader.bytes()?.into();
+    let entries = Entries::read(reader)?;
+    let Small { facts, worktree, top, at, sources, owners } = small;
+    let basis = Basis { worktree, top, at, sources, owners, repositories, submodules, listing };
+    Some(Snapshot {
+        id: entries.id(),
+        entries: Arc::new(entries),
+        git: facts,
+        stats: SnapshotStats::of(SnapshotMethod::Stat, Counts::default(), false),
+        basis: Some(Arc::new(basis)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entries::Found;
+    use crate::git::object::ObjectFormat;
+
+    fn snapshot() -> Snapshot {
+        let found = |byte| Found { kind: crate::entries::Kind::File, sha256: [byte; 32], ..Found::MISSING };
+        let paths = [&b"a"[..], b"a-/b", b"a/b", b"a/c/d", b"\xff\n"];
+        let leaves = paths.iter().zip(1..).map(|(path, byte)| (path.to_vec(), byte % 2 == 0, found(byte)));
+        let entries = Entries::of_leaves(leaves);
+        let facts = GitFacts {
+            worktree: "/w".into(),
+            git_dir: "/w/.git".into(),
+            common_dir: "/w/.git".into(),
+            head_commit: None,
+            branch: Some("main".into()),
+            tree: Err("why".into()),
+            dirty: Some(true),
+            object_format: ObjectFormat::Sha1,
+        };
+        let basis = Basis {
+            worktree: "/w".into(),
+            top: (1, 2),
+            at: (3, 4),
+            sources: Some(Vec::new()),
+            owners: vec![0, 7],
+            repositories: vec![RepoPath(b"a/c".to_vec())],
+            submodules: Vec::new(),
+            listing: b"any".to_vec().into(),
+        };
+        Snapshot {
+            id: entries.id(),
+            entries: Arc::new(entries),
+            git: facts,
+            stats: SnapshotStats::of(SnapshotMethod::Stat, Counts::default(), false),
+            basis: Some(Arc::new(basis)),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (before, after) = (snapshot(), decode(&encode(&snapshot()).expect("encodes")).expect("decodes"));
+        assert_eq!(format!("{before:?}"), format!("{after:?}"));
+        assert!(before.entries.iter().eq(after.entries.iter()) && before.id == after.id);
+    }
+
+    #[test]
+    fn every_cut_and_every_flip_is_noticed() {
+        let whole = encode(&snapshot()).expect("encodes");
+        for length in 0..whole.len() {
+            assert!(decode(&whole[..length]).is_err(), "{length}");
+        }
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1 << (at % 8);
+            assert!(decode(&damaged).is_err(), "{at}");
+        }
+    }
+}

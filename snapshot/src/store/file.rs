@@ -1,0 +1,142 @@
+//! One file for each repository. A file that is torn, damaged, foreign or of another version is none, and
+//! a line in the log says so.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use proctor_core::digest::Sha256Hex;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, openat, renameat, statat, unlinkat};
+use rustix::io::Errno;
+
+use super::encoding;
+use crate::snapshot::Snapshot;
+
+/// The largest file that is read or written, in bytes.
+const FILE_BYTES: u64 = 1 << 30;
+/// How many files there may be; the oldest go first.
+const MOST_FILES: usize = 64;
+
+/// The directory of the files.
+#[derive(Debug)]
+pub(super) struct Files {
+    directory: OwnedFd,
+}
+
+impl Files {
+    pub(super) fn new(directory: OwnedFd) -> Self {
+        Self { directory }
+    }
+
+    /// The last snapshot of a work tree, where there is a sound file of it.
+    pub(super) fn load(&self, place: &Path) -> Option<Snapshot> {
+        let read = self.read(&name_of(place)).and_then(|bytes| {
+            let Some(bytes) = bytes else { return Ok(None) };
+            let snapshot = encoding::decode(&bytes).map_err(Unsound::Content)?;
+            let is_its = snapshot.basis.as_ref().is_some_and(|basis| basis.worktree == place);
+            if is_its { Ok(Some(snapshot)) } else { Err(Unsound::Content("it is of another repository")) }
+        });
+        read.unwrap_or_else(|why| {
+            tracing::warn!(repo = %place.display(), %why, "the snapshot cache of a repository is thrown away");
+            None
+        })
+    }
+
+    /// Writes the snapshot of a work tree. Without the file the next process reads everything.
+    pub(super) fn save(&self, place: &Path, snapshot: &Snapshot) {
+        let Some(bytes) = encoding::encode(snapshot) else { return };
+        if bytes.len() as u64 > FILE_BYTES {
+            tracing::debug!(repo = %place.display(), bytes = bytes.len(), "the snapshot is too large to be kept in a file");
+            return;
+        }
+        if let Err(error) = self.write(&name_of(place), &bytes).and_then(|()| self.prune()) {
+            tracing::warn!(repo = %place.display(), %error, "the snapshot cache of a repository cannot be written");
+        }
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Unsound> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match openat(&self.directory, name, flags, Mode::empty()) {
+            Ok(fd) => File::from(fd),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
+        let stat = fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Unsound::Content("it is no regular file"));
+        }
+        if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+            return Err(Unsound::Content("somebody else could have written it"));
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+        if size > FILE_BYTES {
+            return Err(Unsound::Content("it is too large"));
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
+        file.take(size).read_to_end(&mut bytes).map_err(Unsound::Io)?;
+        Ok(Some(bytes))
+    }
+
+    /// Puts a file in place of the old one. It is not waited until it is on the disk: what a crash
+    /// leaves of it is found out by its checksum.
+    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let temporary = format!(".{name}.{:016x}", u64::from_le_bytes(random));
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat(&self.directory, &temporary, flags, Mode::RUSR | Mode::WUSR)?;
+        let written = File::from(fd)
+            .write_all(bytes)
+            .and_then(|()| Ok(renameat(&self.directory, &temporary, &self.directory, name)?));
+        if written.is_err() {
+            // Whatever is wrong with the directory is told by the first error.
+            let _ = unlinkat(&self.directory, &temporary, AtFlags::empty());
+        }
+        written
+    }
+
+    /// Removes the oldest files beyond the bound, and what killed processes left.
+    fn prune(&self) -> io::Result<()> {
+        let mut files = Vec::new();
+        for entry in Dir::read_from(self.directory.as_fd())? {
+            let name = entry?.file_name().to_owned();
+            if name.to_bytes() == b"." || name.to_bytes() == b".." {
+                continue;
+            }
+            // Somebody may be doing the same.
+            if let Ok(stat) = statat(&self.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                files.push((stat.st_mtime, stat.st_mtime_nsec, name));
+            }
+        }
+        files.sort();
+        for (.., name) in files.iter().take(files.len().saturating_sub(MOST_FILES)) {
+            match unlinkat(&self.directory, name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a file is of no use.
+#[derive(Debug, thiserror::Error)]
+enum Unsound {
+    #[error("{0}")]
+    Content(&'static str),
+    #[error("it cannot be read: {0}")]
+    Io(io::Error),
+}
+
+impl From<Errno> for Unsound {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+/// The name of the file of a work tree.
+fn name_of(place: &Path) -> String {
+    Sha256Hex::of(place.as_os_str().as_bytes()).as_str()[..32].to_owned()
+}
