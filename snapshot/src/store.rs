@@ -50,6 +50,18 @@ impl SnapshotStore {
         Ok(taken)
     }
 
+    /// Takes a snapshot of the work tree whose top is `repo` and keeps it nowhere, so that what differs
+    /// from the last one that was kept can be told again and again.
+    ///
+    /// # Errors
+    /// As [`Snapshot::take`].
+    pub fn peek(&self, repo: &Path) -> Result<Peek, SnapshotError> {
+        let place = repo.canonicalize().unwrap_or_else(|_| repo.to_owned());
+        let last = self.last(&place);
+        let now = Arc::new(Snapshot::take_after(&place, &self.helper, last.as_deref())?);
+        Ok(Peek { last, now })
+    }
+
     /// The last snapshot of a work tree.
     fn last(&self, place: &Path) -> Option<Arc<Snapshot>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,6 +78,15 @@ impl SnapshotStore {
         }
         kept.push((place.to_owned(), Arc::clone(taken)));
     }
+}
+
+/// What a tree is, and what it was when its snapshot was kept last.
+#[derive(Debug, Clone)]
+pub struct Peek {
+    /// As it was; none where none was kept.
+    pub last: Option<Arc<Snapshot>>,
+    /// As it is.
+    pub now: Arc<Snapshot>,
 }
 
 /// Whether the later one knows nothing that the earlier one does not.
