@@ -48,7 +48,7 @@ use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
 use crate::store::objects::Objects;
 use crate::store::retention;
-use crate::{checks, dispatch, guards};
+use crate::{checks, dispatch, guards, patch};
 
 /// The engine: one per process.
 pub struct Engine {
@@ -186,8 +186,11 @@ impl Engine {
         if looked.doubt.is_some() {
             runs.iter_mut().for_each(SkillRun::take_back);
         }
+        let wanted = request.changes == ChangesWanted::AsPatch;
+        let patch = if wanted { Some(patch::made(context, plan, &runs).await) } else { None };
         runs.iter_mut().flat_map(|run| &mut run.steps).for_each(|step| self.redactor.clean_step(step));
         let mut observed = Observed::new(facts, &tree, plan, toolchain, runs);
+        observed.patch = patch;
         observed.doubts.extend(doubts);
         observed.left = looked.tree;
         let above = observed.above(max_tier);
@@ -234,12 +237,8 @@ impl Engine {
     /// # Errors
     /// As [`Gate::ask`].
     pub async fn gate(&self, request: GateRequest) -> Result<GateAnswer, EngineError> {
-        let gate = Gate {
-            state_dir: self.state_path.clone(),
-            helper: self.helper.clone(),
-            operator: self.config.operator.clone(),
-            clock: self.clock,
-        };
+        let (state, git) = (self.state_path.clone(), self.config.helpers.git.clone());
+        let gate = Gate::new(state, git, self.config.operator.clone(), self.clock);
         let work = tokio::task::spawn_blocking(move || gate.ask(&request));
         work.await.map_err(|error| EngineError::Internal(format!("the gate ended badly: {error}")))?
     }
@@ -523,7 +522,7 @@ fn report(observed: &Observed, facts: &RunFacts, documents: &Documents) -> RunRe
         run_id: facts.run_id.clone(),
         evidence_dir: documents.path().to_path_buf(),
         doubts: observed.doubts.clone(),
-        patch: None,
+        patch: observed.patch.clone(),
     }
 }
 

@@ -19,6 +19,7 @@ use proctor_snapshot::{FileContent, GitFacts, GitHelper, LayerEntry, Snapshot};
 use crate::context::{Context, Tree};
 use crate::error::{EngineError, one_line};
 use crate::record::{self, RunFacts, TreeFacts};
+use crate::request::Patch;
 use crate::skill::SkillRun;
 use crate::store::StoreError;
 use crate::store::documents::Documents;
@@ -31,6 +32,8 @@ pub(crate) struct Observed {
     pub(crate) toolchain: ToolchainEvidence,
     pub(crate) skills: Vec<SkillEvidence>,
     pub(crate) doubts: Vec<(Doubt, String)>,
+    /// What the steps changed, where that was wanted as a patch.
+    pub(crate) patch: Option<Patch>,
     /// The tree that the run left; none where it could not be looked at once more.
     pub(crate) left: Option<SnapshotId>,
 }
@@ -50,7 +53,7 @@ impl Observed {
             doubts.extend(run.doubts);
             skills.push(record::skill(facts, tree, plan, planned, run.steps, run.snapshots, run.span));
         }
-        Self { toolchain, skills, doubts, left: None }
+        Self { toolchain, skills, doubts, patch: None, left: None }
     }
 
     pub(crate) fn facts(&self) -> Facts {

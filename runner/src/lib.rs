@@ -17,6 +17,7 @@ mod gate;
 mod git_program;
 mod guards;
 mod output;
+mod patch;
 mod probe;
 mod record;
 mod repository;

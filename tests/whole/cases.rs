@@ -22,6 +22,7 @@ mod mistakes;
 mod network;
 mod order;
 mod output;
+mod patches;
 mod places;
 mod refusal;
 mod repositories;
@@ -39,7 +40,7 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 34] = [
+    let groups: [&'static [Case]; 35] = [
         adversary::CASES,
         applying::CASES,
         caches::CASES,
@@ -62,6 +63,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         network::CASES,
         order::CASES,
         output::CASES,
+        patches::CASES,
         places::CASES,
         refusal::CASES,
         repositories::CASES,

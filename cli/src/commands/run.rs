@@ -34,7 +34,7 @@ const EVENTS: usize = 256;
 /// # Errors
 /// The run could not be done, or its record contradicts its result.
 pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    refuse_contradictions(args)?;
+    refuse_contradictions(args, caller)?;
     let repo = installation::repository(&args.repo, caller)?;
     let target = args.patch.as_deref().map(|file| patch::Target::find(file, &caller.cwd)).transpose()?;
     let operator = installation::operator(&args.operator, caller)?;
@@ -59,7 +59,7 @@ fn is_range(rev: &str) -> bool {
 }
 
 /// What the command line lets a person say and has no meaning.
-fn refuse_contradictions(args: &RunArgs) -> Result<(), CliError> {
+fn refuse_contradictions(args: &RunArgs, caller: &Caller) -> Result<(), CliError> {
     let usage = |message: &str, hint: &str| Err(CliError::Usage { message: message.into(), hint: hint.into() });
     let of_range = args.rev.as_deref().is_some_and(is_range);
     if of_range && args.changeset.is_some() {
@@ -71,6 +71,10 @@ fn refuse_contradictions(args: &RunArgs) -> Result<(), CliError> {
     let to_stdout = args.patch.as_deref().is_some_and(patch::is_stdout);
     if to_stdout && args.format != RunFormat::Human {
         return usage("`--patch -` and `--format` both write to standard output", "name a file for the patch");
+    }
+    // What a step wrote may be anything, and a terminal obeys some of it.
+    if to_stdout && caller.stdout_is_terminal {
+        return usage("a patch is not written to a terminal as it is", "name a file, or `-` with a pipe behind it");
     }
     Ok(())
 }
@@ -131,7 +135,9 @@ impl Runs<'_> {
         } else {
             finish(self.args.format, &record, &report, screen)?
         };
-        written.map(|()| code)
+        let Err(error) = written else { return Ok(code) };
+        screen.err(&error.render());
+        Ok(if code == 0 { error.exit_code() } else { code })
     }
 
     /// Each commit, oldest first. One that cannot be run at all does not keep the others from it.
