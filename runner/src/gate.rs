@@ -3,7 +3,9 @@
 //! link, and reads no more than the bounds below.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use proctor_core::attestation::{Attestation, Subject};
 use proctor_core::digest::SnapshotId;
@@ -12,17 +14,17 @@ use proctor_core::gate::{self, ChangedPaths, Demands, Facts, Found, GateAnswer, 
 use proctor_core::names::{ChangesetId, ProfileName};
 use proctor_core::spec::Operator;
 use proctor_core::status;
-use proctor_snapshot::{GitHelper, Snapshot};
+use proctor_snapshot::{GitHelper, Peek, Snapshot, SnapshotStore};
 
 use crate::clock::Clock;
 use crate::error::EngineError;
 use crate::guards;
 use crate::repository::Repository;
 use crate::spec_file::SpecFile;
-use crate::store::StoreError;
 use crate::store::attestations::Attestations;
 use crate::store::directory::{Directory, is_temporary};
 use crate::store::documents::{RUNS, STATUS, VERIFY, changeset_path};
+use crate::store::{SNAPSHOTS, StoreError};
 
 /// The largest evidence document that is read, in bytes.
 const MAX_DOCUMENT: u64 = 64 << 20;
@@ -30,6 +32,9 @@ const MAX_DOCUMENT: u64 = 64 << 20;
 const MAX_EVIDENCE: u64 = 256 << 20;
 /// How many entries of `verify/` are looked at.
 const MAX_ENTRIES: usize = 4_096;
+
+/// How many paths that differ are named.
+const MAX_PATHS: usize = 100;
 
 /// Whether a tree is verified, and by what.
 #[derive(Debug, Clone)]
@@ -44,7 +49,7 @@ pub struct GateRequest {
 #[derive(Debug, Clone)]
 pub struct Gate {
     pub(crate) state_dir: PathBuf,
-    pub(crate) helper: GitHelper,
+    pub(crate) snapshots: Arc<SnapshotStore>,
     pub(crate) operator: Operator,
     pub(crate) clock: Clock,
 }
@@ -53,7 +58,11 @@ impl Gate {
     /// A gate that knows the runs of `state_dir`; `git_helper` is `proctor-git`, and `operator`
     /// what the operator allows today.
     pub fn new(state_dir: PathBuf, git_helper: PathBuf, operator: Operator, clock: Clock) -> Self {
-        Self { state_dir, helper: GitHelper::new(git_helper), operator, clock }
+        // What runs kept spares reading the tree; without it every file is read.
+        let kept = Directory::open(&state_dir).and_then(|state| state.descend(SNAPSHOTS)).ok();
+        let kept = kept.and_then(|kept| kept.as_fd().try_clone_to_owned().ok());
+        let snapshots = Arc::new(SnapshotStore::new(GitHelper::new(git_helper), kept));
+        Self { state_dir, snapshots, operator, clock }
     }
 
     /// Answers whether the tree is verified.
@@ -65,15 +74,16 @@ impl Gate {
         let repository = Repository::open(&request.repo)?;
         let file = SpecFile::within(&repository)?;
         let plan = file.resolve(&file.parse()?.spec, &demands.profile, &self.operator)?.plan;
-        let snapshot = Snapshot::take(repository.path(), &self.helper)?;
-        guards::same_spec(&snapshot, &file)?;
-        let records = Records { repository: &repository, state: self.state()?, demands };
-        let Look { found, attestation } = records.look(&snapshot.id)?;
+        let Peek { last, now } = self.snapshots.peek(repository.path())?;
+        guards::same_spec(&now, &file)?;
+        let records = Records { repository: &repository, state: self.state(&repository)?, demands };
+        let Look { found, attestation, verified } = records.look(&now.id)?;
+        let changed = last.filter(|last| verified.as_ref() == Some(&last.id)).map(|last| changed(&last, &now));
         let facts = Facts {
             now_ms: self.clock.now_ms(),
             repository: repository.name(),
-            snapshot: snapshot.id,
-            changed: ChangedPaths::default(),
+            snapshot: now.id.clone(),
+            changed: changed.unwrap_or_default(),
             plan: &plan,
             operator: &self.operator,
             found,
@@ -82,8 +92,14 @@ impl Gate {
         Ok(gate::answer(demands, &facts))
     }
 
-    fn state(&self) -> Result<Option<Directory>, StoreError> {
-        there(Directory::open(&self.state_dir))
+    /// The state directory. One that lies in the tree vouches for nothing: who brings the tree
+    /// brings it too.
+    fn state(&self, repository: &Repository) -> Result<Option<Directory>, EngineError> {
+        let Ok(path) = self.state_dir.canonicalize() else { return Ok(None) };
+        match path.starts_with(repository.path()) {
+            true => Err(EngineError::StateInRepository(path)),
+            false => Ok(there(Directory::open(&path))?),
+        }
     }
 }
 
@@ -98,6 +114,8 @@ struct Records<'a> {
 struct Look {
     found: Found,
     attestation: Option<Vec<u8>>,
+    /// The tree that was verified, as the record has it.
+    verified: Option<SnapshotId>,
 }
 
 impl Records<'_> {
@@ -124,20 +142,21 @@ impl Records<'_> {
             None => (&self.demands.profile, now),
         };
         let attestation = self.attestations().map(|all| all.on_tree(&self.subject(profile), tree)).transpose()?;
-        Ok(Look { found, attestation: attestation.flatten() })
+        let verified = told.map(|run| run.snapshot);
+        Ok(Look { found, attestation: attestation.flatten(), verified })
     }
 
     /// The newest run on this tree, or else on any: we say which run it is.
     fn of_newest_run(&self, now: &SnapshotId) -> Result<Look, StoreError> {
         let attestation = self.newest_run(now)?;
-        let run = attestation.as_deref().and_then(Attestation::parse).map(|known| known.last_run.run_id);
-        let path = run.map(|run| format!("{RUNS}/{run}"));
+        let run = attestation.as_deref().and_then(Attestation::parse).map(|known| known.last_run);
+        let path = run.as_ref().map(|run| format!("{RUNS}/{}", run.run_id));
         let root = match (&self.state, &path) {
             (Some(state), Some(path)) => there(state.descend(path))?,
             _ => None,
         };
         let found = root.as_ref().map_or_else(|| Ok(nothing()), found)?;
-        Ok(Look { found, attestation })
+        Ok(Look { found, attestation, verified: run.map(|run| run.snapshot) })
     }
 
     fn newest_run(&self, now: &SnapshotId) -> Result<Option<Vec<u8>>, StoreError> {
@@ -157,6 +176,13 @@ impl Records<'_> {
         let changeset_id = self.demands.changeset.clone();
         Subject { repository: self.repository.name(), changeset_id, profile: profile.clone() }
     }
+}
+
+/// What differs between the tree that was verified and the one that stands.
+fn changed(then: &Snapshot, now: &Snapshot) -> ChangedPaths {
+    let differing = then.difference(now);
+    let paths = differing.iter().take(MAX_PATHS).map(|path| display_path(path)).collect();
+    ChangedPaths { paths, omitted: differing.len().saturating_sub(MAX_PATHS) as u64 }
 }
 
 /// `None` where there is nothing.

@@ -12,6 +12,9 @@ pub(crate) mod retention;
 
 use std::io;
 
+/// Where the last snapshot of each repository is kept, below the state directory.
+pub(crate) const SNAPSHOTS: &str = "snapshots";
+
 /// Why something of ours could not be kept.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {

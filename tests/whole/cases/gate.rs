@@ -33,6 +33,7 @@ pub(super) const CASES: &[Case] = &[
     case("gate::a_run_under_way_is_waited_for", under_way),
     case("gate::a_tree_that_the_run_changed_is_not_verified", changed_by_run),
     case("gate::a_commit_that_was_verified_serves_the_worktree_that_is_equal_to_it", of_a_commit).needs(NEEDS_GIT),
+    case("gate::a_state_directory_in_the_tree_vouches_for_nothing", state_in_the_tree),
     dry_case("gate::nothing_on_record_is_no_pass", nothing_recorded),
 ];
 
@@ -383,6 +384,15 @@ fn of_a_commit(env: &TestEnvironment) {
     refuses(&repo, &[], 1, &["tree_changed"]);
     repo.git(&["checkout", "--quiet", "--", "src/lib.rs"]);
     passes(&repo, &[]);
+}
+
+fn state_in_the_tree(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.run_bare(&[]).exits(0);
+    machine_copy(&env.state().join("attestations"), &repo.file("state/attestations"));
+    let mut command = env.command(repo.path());
+    command.args(["gate", "--state-dir", "state"]);
+    crate::process::Running::start(command).wait().exits(2).complains(&["lies below the repository"]);
 }
 
 fn nothing_recorded(env: &TestEnvironment) {
