@@ -179,7 +179,9 @@ struct Generator {
 impl Generator {
     fn new(seed: u64) -> Self {
         let mut choose = Choices(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        (0..8).for_each(|_| drop(choose.next()));
+        (0..8).for_each(|_| {
+            choose.next();
+        });
         let sha256 = choose.one_in(4) && git_can(&["init", "--object-format=sha256", "-q", "."]);
         let repo = Repo::with_format(if sha256 { "sha256" } else { "sha1" });
         Self { seed, choose, repo, files: BTreeSet::new(), editing: false, log: vec![format!("sha256: {sha256}")] }
@@ -354,8 +356,7 @@ impl Generator {
 
     /// Makes everything older than the index, so that git trusts what is as it was.
     fn age(&mut self) {
-        let (past, future) =
-            (SystemTime::now() - Duration::from_secs(100), SystemTime::now() + Duration::from_secs(10));
+        let (past, future) = (now() - Duration::from_secs(100), now() + Duration::from_secs(10));
         for name in &self.files {
             let place = self.repo.at(name);
             if place.is_file() && !place.is_symlink() {
@@ -390,11 +391,7 @@ impl Generator {
                     crate::repository::put(&place.join("inside"), b"x\r\n");
                 }
                 3 => chmod(&place, if self.choose.one_in(2) { 0o755 } else { 0o644 }),
-                4 => fs::File::options()
-                    .write(true)
-                    .open(&place)
-                    .and_then(|f| f.set_modified(SystemTime::now()))
-                    .expect("sets"),
+                4 => fs::File::options().write(true).open(&place).and_then(|f| f.set_modified(now())).expect("sets"),
                 _ => self.put(&name),
             }
             self.note(format!("edited {shown}"));
@@ -459,6 +456,11 @@ impl Generator {
         let more: Vec<_> = more.into_iter().filter(|path| !repo.is_special(path)).collect();
         assert!(more.is_empty() && less.is_empty(), "too many {more:?}, too few {less:?}\n{}", told());
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "files of a test are given times around now")]
+fn now() -> SystemTime {
+    SystemTime::now()
 }
 
 /// Whether git finds anything that is not as in HEAD, in the repository at `top` or in one inside it.

@@ -3,13 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use rustix::fs::{FileType, OFlags, Stat, fstat};
+use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
 
 use super::attributes::TextScan;
-use super::index::{IndexStat, Moment};
 use super::object::{ObjectFormat, ObjectHasher, ObjectId, ObjectKind};
 use crate::beneath;
+use crate::stamp::Stamp;
 
 /// How often a file that changes under our eyes is read before we give up.
 const READ_ATTEMPTS: u32 = 5;
@@ -65,18 +65,6 @@ fn read(fd: BorrowedFd<'_>, format: ObjectFormat) -> io::Result<Option<Blob>> {
             Err(error) => return Err(error.into()),
         }
     }
-    let stood_still = at == size && index_stat(&before) == index_stat(&fstat(fd)?);
+    let stood_still = at == size && Stamp::of(&before) == Stamp::of(&fstat(fd)?);
     Ok(stood_still.then(|| Blob { id: hasher.finish(), convertible: scan.found() }))
-}
-
-/// What an index would remember of a file.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index keeps the low 32 bits")]
-pub(crate) fn index_stat(stat: &Stat) -> IndexStat {
-    let moment = |seconds: i64, nanoseconds: u64| -> Moment { (seconds as u32, nanoseconds as u32) };
-    IndexStat {
-        mtime: moment(stat.st_mtime, stat.st_mtime_nsec as u64),
-        ctime: moment(stat.st_ctime, stat.st_ctime_nsec as u64),
-        ino: stat.st_ino as u32,
-        size: stat.st_size as u32,
-    }
 }

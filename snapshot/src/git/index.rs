@@ -1,11 +1,10 @@
 //! The index of one repository as it was read: what git would add its changes to.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::object::{ObjectFormat, ObjectId};
 use super::protocol::RepoPath;
+use super::tree_id::{TreeFile, tree_id};
 
 pub(super) mod from_libgit2;
 
@@ -120,9 +119,8 @@ impl Index {
             return None;
         }
         let files = self.entries.iter().filter(|entry| !entry.intent_to_add);
-        let files: BTreeMap<&[u8], (u32, ObjectId)> =
-            files.map(|entry| (&*entry.path.0, (entry.mode, entry.id))).collect();
-        Some(super::tree_id::tree_id(self.format, &files))
+        let files = files.map(|entry| TreeFile { path: &entry.path.0, mode: entry.mode, id: entry.id });
+        Some(tree_id(self.format, &files.collect::<Vec<_>>()))
     }
 }
 

@@ -1,7 +1,6 @@
 //! What git alone would say of a work tree as it stands: the tree of its tracked content, and
 //! whether anything differs from HEAD. docs/snapshot.md says how to ask git the same.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -11,7 +10,7 @@ use super::index::Index;
 use super::object::ObjectId;
 use super::program::convert::converted;
 use super::program::{GitProgram, Places, TreeEntries};
-use super::protocol::Listing;
+use super::protocol::{Listing, Nested};
 use super::tracked::{Commits, Tracked};
 use super::tree_id::tree_id;
 use crate::entries::Entries;
@@ -25,8 +24,8 @@ pub(crate) struct TreeState {
     pub(crate) dirty: Option<bool>,
 }
 
-/// The state of the work tree `top` that `listing` is of, and at whose covered paths `entries` were found. Where git may convert a file, the `git`
-/// program is asked.
+/// The state of the work tree `top` that `listing` is of, and at whose covered paths `entries` were
+/// found. Where git may convert a file, the `git` program is asked.
 ///
 /// # Errors
 /// Something of the tree cannot be read.
@@ -38,37 +37,42 @@ pub(crate) fn tree_state(
 ) -> io::Result<TreeState> {
     let places = listing.places();
     let commits: Commits = listing.nested.iter().map(|nested| (nested.path.0.clone(), commit_of(nested))).collect();
-    let mut trees = Vec::new();
-    for index in &listing.indexes {
+    let tree_of = |index| -> io::Result<Result<ObjectId, String>> {
         let tracked = Tracked::look(index, top, entries, &commits)?;
-        trees.push(tree_of(&tracked, index, &places, program));
+        Ok(tree_by_git(tracked, index, &places, program))
+    };
+    let Some((own, inside)) = listing.indexes.split_first() else {
+        return Ok(TreeState { tree: Err("there is no index".to_owned()), dirty: None });
+    };
+    let tree = tree_of(own)?;
+    let mut clean = if holds_unknown(listing) { Some(false) } else { is_head(own, &tree) };
+    for index in inside {
+        if clean == Some(false) {
+            break;
+        }
+        clean = match (clean, is_head(index, &tree_of(index)?)) {
+            (_, Some(false)) => Some(false),
+            (Some(true), Some(true)) => Some(true),
+            _ => None,
+        };
     }
-    let own = trees.first().cloned().unwrap_or_else(|| Err("there is no index".to_owned()));
-    let clean: Vec<Option<bool>> = listing
-        .indexes
-        .iter()
-        .zip(&trees)
-        .map(|(index, tree)| Some(*tree.as_ref().ok()? == head_tree(index)))
-        .collect();
-    Ok(TreeState { tree: own, dirty: is_dirty(listing, &clean) })
+    Ok(TreeState { tree, dirty: clean.map(|clean| !clean) })
 }
 
-fn commit_of(nested: &super::protocol::Nested) -> Option<ObjectId> {
+fn commit_of(nested: &Nested) -> Option<ObjectId> {
     ObjectId::from_hex(nested.commit.as_ref()?.as_bytes())
 }
 
-fn tree_of(
-    tracked: &Tracked<'_>,
+fn tree_by_git(
+    tracked: Tracked<'_>,
     index: &Index,
     places: &Places,
     program: Option<&dyn GitProgram>,
 ) -> Result<ObjectId, String> {
-    let Some(first) = tracked.unclear.first() else {
-        return tracked.refused.clone().map_or_else(|| Ok(tracked.tree(&TreeEntries::new())), Err);
-    };
-    if let Some(why) = &tracked.refused {
-        return Err(why.clone());
+    if let Some(why) = tracked.refused {
+        return Err(why);
     }
+    let Some(first) = tracked.unclear.first() else { return Ok(tracked.tree(&TreeEntries::new())) };
     let path = display_path(first);
     let unclear = |why: &str| format!("git converts `{path}` when it is added, and {why}");
     let program = program.ok_or_else(|| unclear("no sandbox was at hand to ask it in"))?;
@@ -76,19 +80,16 @@ fn tree_of(
     Ok(tracked.tree(&told))
 }
 
-/// The tree of HEAD; before the first commit, the empty one.
-fn head_tree(index: &Index) -> ObjectId {
-    index.head_tree.unwrap_or_else(|| tree_id(index.format, &BTreeMap::new()))
+/// Whether the tracked content is the tree of HEAD; before the first commit, the empty one. None where
+/// that cannot be told.
+fn is_head(index: &Index, tree: &Result<ObjectId, String>) -> Option<bool> {
+    let head = index.head_tree.unwrap_or_else(|| tree_id(index.format, &[]));
+    tree.as_ref().ok().map(|tree| *tree == head)
 }
 
-/// Whether some repository has changes, something is untracked, or a repository stands there that
-/// the one around it does not know.
-fn is_dirty(listing: &Listing, clean: &[Option<bool>]) -> Option<bool> {
+/// Whether something is untracked, or a repository stands there that the one around it does not know.
+fn holds_unknown(listing: &Listing) -> bool {
     let known = |path: &[u8]| listing.indexes.iter().any(|index| index.holds_gitlink(path));
-    let untracked = listing.untracked.iter().any(|path| !is_our_artifact(&path.0))
-        || listing.nested.iter().any(|nested| !known(&nested.path.0));
-    if untracked || clean.contains(&Some(false)) {
-        return Some(true);
-    }
-    clean.iter().all(|clean| *clean == Some(true)).then_some(false)
+    listing.untracked.iter().any(|path| !is_our_artifact(&path.0))
+        || listing.nested.iter().any(|nested| !known(&nested.path.0))
 }

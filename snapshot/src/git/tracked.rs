@@ -8,12 +8,13 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Stat};
 
 use super::attributes::{Attributes, Conversion};
-use super::blob::{blob_at, index_stat};
+use super::blob::blob_at;
 use super::index::{EXECUTABLE, FILE, FileRules, GITLINK, Index, IndexEntry, SYMLINK, is_file, leading};
 use super::object::{ObjectId, ObjectKind, object_id};
 use super::program::TreeEntries;
-use super::tree_id::tree_id;
+use super::tree_id::{TreeFile, tree_id};
 use crate::entries::{Entries, Kind};
+use crate::stamp::Stamp;
 use crate::{beneath, paths};
 use proctor_core::drift::display_path;
 
@@ -24,22 +25,18 @@ pub(crate) type Commits = BTreeMap<Vec<u8>, Option<ObjectId>>;
 #[derive(Debug)]
 pub(crate) struct Tracked<'a> {
     index: &'a Index,
-    /// What becomes of each path, as far as that is clear.
-    files: BTreeMap<&'a [u8], (u32, ObjectId)>,
+    /// What becomes of each path, as far as that is clear; sorted.
+    files: Vec<TreeFile<'a>>,
     /// The paths that only git can tell about.
     pub(crate) unclear: Vec<&'a [u8]>,
-    /// The paths that git would remove or change, those that are unclear too.
-    pub(crate) changed: Vec<&'a [u8]>,
     /// Why git would refuse to add something.
     pub(crate) refused: Option<String>,
 }
 
 /// What becomes of one path.
 enum Fate {
-    /// Its entry stays.
-    Kept(u32, ObjectId),
-    /// It is another one now.
-    Now(u32, ObjectId),
+    /// It is this entry of the tree.
+    Stands(u32, ObjectId),
     /// It goes.
     Gone,
     /// Git may convert it.
@@ -59,35 +56,31 @@ impl<'a> Tracked<'a> {
         entries: &'a Entries,
         commits: &'a Commits,
     ) -> io::Result<Self> {
-        let mut tracked =
-            Self { index, files: BTreeMap::new(), unclear: Vec::new(), changed: Vec::new(), refused: None };
+        let files = Vec::with_capacity(index.entries.len());
+        let mut tracked = Self { index, files, unclear: Vec::new(), refused: None };
         let mut eye = Eye { index, top, entries, commits, attributes: Attributes::new(index, top) };
         for entries in index.paths() {
             let Some(entry) = leading(entries) else { continue };
-            let fate = eye.fate(entry)?;
-            tracked.add(&entry.path.0, fate);
+            let path = entry.path.0.as_slice();
+            match eye.fate(entry)? {
+                Fate::Stands(mode, id) => tracked.files.push(TreeFile { path, mode, id }),
+                Fate::Gone => {}
+                Fate::Unclear => tracked.unclear.push(path),
+                Fate::Refused(why) => tracked.refused = Some(why),
+            }
         }
         Ok(tracked)
     }
 
-    fn add(&mut self, path: &'a [u8], fate: Fate) {
-        if !matches!(fate, Fate::Kept(..)) {
-            self.changed.push(path);
-        }
-        match fate {
-            Fate::Kept(mode, id) | Fate::Now(mode, id) => drop(self.files.insert(path, (mode, id))),
-            Fate::Gone => {}
-            Fate::Unclear => self.unclear.push(path),
-            Fate::Refused(why) => self.refused = Some(why),
-        }
-    }
-
     /// The id of the tree, where git says of every unclear path what becomes of it: the entry of
     /// the tree, or that there is none.
-    pub(crate) fn tree(&self, told: &TreeEntries) -> ObjectId {
-        let mut files = self.files.clone();
-        files.extend(self.unclear.iter().filter_map(|path| Some((*path, *told.get(*path)?))));
-        tree_id(self.index.format, &files)
+    pub(crate) fn tree(mut self, told: &TreeEntries) -> ObjectId {
+        let entry = |path: &&'a [u8]| told.get(*path).map(|(mode, id)| TreeFile { path, mode: *mode, id: *id });
+        self.files.extend(self.unclear.iter().filter_map(entry));
+        if !self.unclear.is_empty() {
+            self.files.sort_unstable_by_key(|file| file.path);
+        }
+        tree_id(self.index.format, &self.files)
     }
 }
 
@@ -105,10 +98,10 @@ impl Eye<'_> {
     fn fate(&mut self, entry: &IndexEntry) -> io::Result<Fate> {
         let whole = paths::join(&self.index.at.0, &entry.path.0);
         if self.is_as_in_the_index(entry, &whole) {
-            return Ok(Fate::Kept(entry.mode, entry.id));
+            return Ok(Fate::Stands(entry.mode, entry.id));
         }
         let Some((fd, stat)) = beneath::look(self.top, &whole)? else {
-            return Ok(if entry.skip_worktree { Fate::Kept(entry.mode, entry.id) } else { Fate::Gone });
+            return Ok(if entry.skip_worktree { Fate::Stands(entry.mode, entry.id) } else { Fate::Gone });
         };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => Ok(self.directory(entry, &whole)),
@@ -134,26 +127,25 @@ impl Eye<'_> {
     /// that is a repository.
     fn directory(&self, entry: &IndexEntry, whole: &[u8]) -> Fate {
         match (entry.mode, self.commits.get(whole)) {
-            (GITLINK, Some(Some(commit))) if entry.stage == 0 && *commit == entry.id => Fate::Kept(GITLINK, entry.id),
-            (_, Some(Some(commit))) => Fate::Now(GITLINK, *commit),
-            (GITLINK, _) if entry.stage == 0 => Fate::Kept(GITLINK, entry.id),
+            (_, Some(Some(commit))) => Fate::Stands(GITLINK, *commit),
+            (GITLINK, _) if entry.stage == 0 => Fate::Stands(GITLINK, entry.id),
             (GITLINK, _) => Fate::Refused(format!("the submodule `{}` has no commit", display_path(whole))),
             _ => Fate::Gone,
         }
     }
 
     fn link(&self, entry: &IndexEntry, fd: &OwnedFd, stat: &Stat) -> io::Result<Fate> {
-        if entry.mode == SYMLINK && entry.is_of(&index_stat(stat), self.index.written) {
-            return Ok(Fate::Kept(SYMLINK, entry.id));
+        if entry.mode == SYMLINK && entry.is_of(&Stamp::of(stat).in_index(), self.index.written) {
+            return Ok(Fate::Stands(SYMLINK, entry.id));
         }
         let target = beneath::link_target(fd.as_fd())?;
-        Ok(fate(entry, SYMLINK, object_id(self.index.format, ObjectKind::Blob, &target)))
+        Ok(Fate::Stands(SYMLINK, object_id(self.index.format, ObjectKind::Blob, &target)))
     }
 
     fn file(&mut self, entry: &IndexEntry, whole: &[u8], stat: &Stat) -> io::Result<Fate> {
         let mode = mode_of(&self.index.rules, entry, beneath::is_executable(stat));
-        if entry.mode == mode && entry.is_of(&index_stat(stat), self.index.written) {
-            return Ok(Fate::Kept(mode, entry.id));
+        if entry.mode == mode && entry.is_of(&Stamp::of(stat).in_index(), self.index.written) {
+            return Ok(Fate::Stands(mode, entry.id));
         }
         let conversion = self.attributes.conversion(&entry.path.0)?;
         if conversion == Conversion::Anything {
@@ -165,13 +157,8 @@ impl Eye<'_> {
         if conversion == Conversion::Text && blob.convertible {
             return Ok(Fate::Unclear);
         }
-        Ok(fate(entry, mode, blob.id))
+        Ok(Fate::Stands(mode, blob.id))
     }
-}
-
-fn fate(entry: &IndexEntry, mode: u32, id: ObjectId) -> Fate {
-    let same = entry.stage == 0 && !entry.intent_to_add && (entry.mode, entry.id) == (mode, id);
-    if same { Fate::Kept(mode, id) } else { Fate::Now(mode, id) }
 }
 
 /// The mode that git gives a regular file: what the config does not let count comes from the index.

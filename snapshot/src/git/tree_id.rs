@@ -1,29 +1,34 @@
 //! The id of a tree of git over a list of files, without writing an object.
 
-use std::collections::BTreeMap;
-
 use super::object::{ObjectFormat, ObjectId, ObjectKind, object_id};
 
 const TREE_MODE: u32 = 0o40000;
 
-/// The id of the tree of `files`: paths relative to its top, each with its mode and blob, or
-/// commit. They come in the order of the bytes of their paths, which is git's order inside each tree
-/// too, where a directory sorts as if its name ended in `/`.
-pub(crate) fn tree_id(format: ObjectFormat, files: &BTreeMap<&[u8], (u32, ObjectId)>) -> ObjectId {
-    let files: Vec<_> = files.iter().map(|(path, (mode, id))| (*path, *mode, *id)).collect();
-    level(format, &files, 0)
+/// A file, link or submodule of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TreeFile<'a> {
+    /// Relative to the top of the tree.
+    pub(crate) path: &'a [u8],
+    pub(crate) mode: u32,
+    pub(crate) id: ObjectId,
 }
 
-fn level(format: ObjectFormat, files: &[(&[u8], u32, ObjectId)], depth: usize) -> ObjectId {
+/// The id of the tree of `files`, which are sorted by the bytes of their paths. That is git's order
+/// inside each tree too, where a directory sorts as if its name ended in `/`.
+pub(crate) fn tree_id(format: ObjectFormat, files: &[TreeFile<'_>]) -> ObjectId {
+    level(format, files, 0)
+}
+
+fn level(format: ObjectFormat, files: &[TreeFile<'_>], depth: usize) -> ObjectId {
     let mut object = Vec::new();
     let mut rest = files;
-    while let Some((path, mode, id)) = rest.first() {
-        let tail = &path[depth..];
+    while let Some(file) = rest.first() {
+        let tail = &file.path[depth..];
         let (mode, name, id, count) = match tail.iter().position(|b| *b == b'/') {
-            None => (*mode, tail, *id, 1),
+            None => (file.mode, tail, file.id, 1),
             Some(end) => {
-                let prefix = &path[..=depth + end];
-                let count = rest.iter().take_while(|(path, ..)| path.starts_with(prefix)).count();
+                let prefix = &file.path[..=depth + end];
+                let count = rest.iter().take_while(|file| file.path.starts_with(prefix)).count();
                 (TREE_MODE, &tail[..end], level(format, &rest[..count], prefix.len()), count)
             }
         };
@@ -42,7 +47,7 @@ mod tests {
 
     #[test]
     fn the_empty_tree_has_gits_own_id() {
-        let of = |format| tree_id(format, &BTreeMap::new()).to_string();
+        let of = |format| tree_id(format, &[]).to_string();
         assert_eq!(of(ObjectFormat::Sha1), "4b825dc642cb6eb9a060e54bf8d69288fbee4904");
         assert_eq!(of(ObjectFormat::Sha256), "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321");
     }
