@@ -249,8 +249,16 @@ pub(crate) struct LimitArgs {
     pub open_files: Option<Limit>,
 }
 
+const GATE_EXIT_CODES: &str = "\
+Exit codes:
+  0  verified
+  1  not verified: what is on record failed, or is not of this tree, this plan, this evidence
+  2  usage or spec error, or nothing is on record
+  5  no answer now: inconclusive, a run is under way, the clock or a format is not ours";
+
 /// `proctor gate`.
 #[derive(Debug, Args)]
+#[command(after_help = GATE_EXIT_CODES)]
 pub(crate) struct GateArgs {
     /// The profile that must have passed
     #[arg(long, value_name = "NAME", default_value = "pr")]
