@@ -2,6 +2,7 @@
 //! things and no detail of them.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,7 +22,7 @@ use proctor_sandbox::{
     setup_ops,
 };
 use proctor_snapshot::protocol::NamedCommit;
-use proctor_snapshot::{GitHelper, IgnoreQuery, Snapshot};
+use proctor_snapshot::{GitHelper, IgnoreQuery, Snapshot, SnapshotStore};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -43,6 +44,7 @@ use crate::session::Session;
 use crate::skill::SkillRun;
 use crate::source::{Keeping, Source, git_dirs};
 use crate::spec_file::SpecFile;
+use crate::store::SNAPSHOTS;
 use crate::store::checkouts::{CACHES, CHECKOUTS, Checkout, eviction};
 use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
@@ -54,6 +56,7 @@ use crate::{checks, dispatch, guards, patch};
 pub struct Engine {
     launcher: Arc<Launcher>,
     helper: GitHelper,
+    snapshots: Arc<SnapshotStore>,
     state: Directory,
     state_path: PathBuf,
     config: EngineConfig,
@@ -88,7 +91,10 @@ impl Engine {
         };
         let helper = GitHelper::new(config.helpers.git.clone()).with_program(Arc::new(git));
         let redactor = secrets_of(&config.caller_env, &BTreeMap::new());
-        Ok(Self { launcher, helper, state, state_path, config, redactor, clock: Clock::system() })
+        let kept = state.ensure(SNAPSHOTS, 0o700)?;
+        let kept = kept.as_fd().try_clone_to_owned().map_err(|error| EngineError::Internal(error.to_string()))?;
+        let snapshots = Arc::new(SnapshotStore::new(helper.clone(), Some(kept)));
+        Ok(Self { launcher, helper, snapshots, state, state_path, config, redactor, clock: Clock::system() })
     }
 
     /// The same engine, which hides the secrets among `variables` too, such as those that the
@@ -182,7 +188,7 @@ impl Engine {
         } else {
             dispatch::run_none(context, plan, "a toolchain check failed").await
         };
-        let looked = finish::look_again(context, &self.helper, finish::applied(&runs)).await;
+        let looked = finish::look_again(context, &self.snapshots, finish::applied(&runs)).await;
         if looked.doubt.is_some() {
             runs.iter_mut().for_each(SkillRun::take_back);
         }
@@ -300,7 +306,7 @@ impl Engine {
     pub fn preview(&self, repo: &Path, skill: &PlannedSkill, step: &PlannedStep) -> Result<Preview, EngineError> {
         let facts = RepoFacts::read(repo)?;
         let user = StepUser::choose(self.launcher.host(), &facts)?;
-        let snapshot = Snapshot::take(&facts.path, &self.helper)?;
+        let snapshot = self.snapshots.take(&facts.path)?;
         let source = self.caches_path(&facts.path);
         let caches = skill.caches.iter().map(|at| CacheMount { source: cache_source(&source, at), at: at.clone() });
         let sight = self.sight(&facts.path, self.config.operator.may_miss.clone())?;
@@ -371,10 +377,9 @@ impl Engine {
         }
         let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
         let (checkout, snapshot) = match checkout {
-            Some((checkout, snapshot)) => (Some(checkout), snapshot),
+            Some((checkout, snapshot)) => (Some(checkout), Arc::new(snapshot)),
             None => (None, self.snapshot(&path).await?),
         };
-        let snapshot = Arc::new(snapshot);
         let disk_bytes = disk.get_or_max().min(UNBOUNDED_DISK);
         let sight = self.sight(&seen_at, tolerated)?;
         let borrowed = checkout.as_ref().and_then(|checkout| checkout.objects.parent());
@@ -390,7 +395,7 @@ impl Engine {
             caches: self.caches(&seen_at, checkout.as_ref(), user)?,
             sight,
             tree: Tree {
-                ignored: IgnoreQuery::new(self.helper.clone(), path),
+                ignored: IgnoreQuery::new(self.helper.clone(), path).knowing(&snapshot),
                 repository,
                 seen_at,
                 source: recorded,
@@ -424,9 +429,9 @@ impl Engine {
         })
     }
 
-    async fn snapshot(&self, repo: &Path) -> Result<Snapshot, EngineError> {
-        let (repo, helper) = (repo.to_path_buf(), self.helper.clone());
-        let work = tokio::task::spawn_blocking(move || Snapshot::take(&repo, &helper));
+    async fn snapshot(&self, repo: &Path) -> Result<Arc<Snapshot>, EngineError> {
+        let (repo, snapshots) = (repo.to_path_buf(), Arc::clone(&self.snapshots));
+        let work = tokio::task::spawn_blocking(move || snapshots.take(&repo));
         work.await
             .map_err(|error| EngineError::Internal(format!("the snapshot ended badly: {error}")))?
             .map_err(Into::into)

@@ -14,7 +14,7 @@ use proctor_core::plan::Plan;
 use proctor_core::status::{self, LastRun};
 use proctor_core::tier::{self, Tier};
 use proctor_core::verdict::{self, Doubt, Facts, Verdict};
-use proctor_snapshot::{FileContent, GitFacts, GitHelper, LayerEntry, Snapshot};
+use proctor_snapshot::{FileContent, GitFacts, LayerEntry, Snapshot, SnapshotStore};
 
 use crate::context::{Context, Tree};
 use crate::error::{EngineError, one_line};
@@ -114,21 +114,21 @@ pub(crate) struct Looked {
 
 /// Looks at the tree once more: someone may have edited it while the run was under way, and a
 /// step may then have seen a mixture.
-pub(crate) async fn look_again(context: &Arc<Context>, helper: &GitHelper, applied: Applied) -> Looked {
-    let (context, helper) = (Arc::clone(context), helper.clone());
+pub(crate) async fn look_again(context: &Arc<Context>, snapshots: &Arc<SnapshotStore>, applied: Applied) -> Looked {
+    let (context, snapshots) = (Arc::clone(context), Arc::clone(snapshots));
     let work = tokio::task::spawn_blocking(move || {
         let repository = &context.tree.repository;
         if !repository.is_in_its_place()? {
             return Ok((vec![b".".to_vec()], None, None));
         }
-        let now = Snapshot::take(repository.path(), &helper)?;
+        let now = snapshots.take(repository.path())?;
         let mut paths = context.tree.snapshot.touched(&now);
         paths.retain(|path| {
             let expected = applied.get(path);
             expected.is_none_or(|expected| now.entries.get(path).map(|entry| entry.sha256) != *expected)
         });
         let moved = head_moved(&context.tree, &now);
-        Ok::<_, EngineError>((paths, moved, Some(now.id)))
+        Ok::<_, EngineError>((paths, moved, Some(now.id.clone())))
     });
     let unseen = |message: String| Looked { doubt: Some((Doubt::Internal, message)), tree: None };
     match work.await {

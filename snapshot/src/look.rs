@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use proctor_core::drift::display_path;
-use rustix::fs::{AtFlags, FileType, OFlags, fstat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 
 use crate::beneath;
@@ -294,7 +294,8 @@ impl Look<'_> {
 /// The names in a directory, each with its type.
 fn names(directory: BorrowedFd<'_>) -> std::io::Result<Vec<(Vec<u8>, FileType)>> {
     let mut names = Vec::new();
-    for entry in rustix::fs::Dir::read_from(directory)? {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    for entry in rustix::fs::Dir::new(openat(directory, ".", flags, Mode::empty())?)? {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name == b"." || name == b".." {

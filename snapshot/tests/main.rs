@@ -3,6 +3,7 @@
 //! A test that needs something of the machine says so by a [`Need`]; where the machine lacks
 //! it, the test is counted as ignored and its name says why.
 
+mod again;
 mod apply;
 mod checkout;
 mod drift;
@@ -23,6 +24,7 @@ enum Need {
     Nothing,
     Root,
     OverlayMounts,
+    TimesTell,
     GitWithSha256,
     GitWithReftable,
 }
@@ -39,6 +41,7 @@ fn main() {
         overlay::CASES,
         drift::CASES,
         apply::CASES,
+        again::CASES,
         checkout::CASES,
         patch::CASES,
         oracle::CASES,
@@ -53,6 +56,9 @@ fn trial((name, need, body): Case) -> Trial {
         Need::Nothing => (false, ""),
         Need::Root => (!rustix::process::geteuid().is_root(), " [needs root]"),
         Need::OverlayMounts => (!overlay::can_be_mounted(), " [needs root and overlay mounts with userxattr]"),
+        Need::TimesTell => {
+            (!again::times_tell(), " [needs a temporary directory on a disk, whose times tell of changes]")
+        }
         Need::GitWithSha256 => {
             (!repository::git_can(&["init", "--object-format=sha256", "-q", "."]), " [needs git with sha256]")
         }

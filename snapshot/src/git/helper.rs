@@ -18,6 +18,7 @@ use super::GitError;
 use super::frames::{self, Ahead, Frame};
 use super::program::{self, GitProgram, Places};
 use super::protocol::{Answer, CheckedOut, Listing, NamedCommit, RepoPath, Request};
+use crate::snapshot::Snapshot;
 
 /// How long one answer of the helper may take by default.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -340,13 +341,23 @@ fn read_once(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<usize>>
 pub struct IgnoreQuery {
     helper: GitHelper,
     repo: PathBuf,
+    /// Where submodules are, if that is known.
+    submodules: Option<Vec<RepoPath>>,
     known: Mutex<HashMap<Vec<u8>, bool>>,
 }
 
 impl IgnoreQuery {
     /// The rules of the work tree `repo`.
     pub fn new(helper: GitHelper, repo: impl Into<PathBuf>) -> Self {
-        Self { helper, repo: repo.into(), known: Mutex::new(HashMap::new()) }
+        Self { helper, repo: repo.into(), submodules: None, known: Mutex::new(HashMap::new()) }
+    }
+
+    /// The same rules of a work tree of which there is a snapshot: where its submodules are need not be
+    /// looked up in the index, so that an answer costs the same however large that is.
+    #[must_use]
+    pub fn knowing(self, snapshot: &Snapshot) -> Self {
+        let submodules = snapshot.basis.as_ref().map(|basis| basis.submodules.clone());
+        Self { submodules, ..self }
     }
 
     /// Says for each path whether it is ignored. One that ends in `/` is a directory, and ignored
@@ -358,7 +369,7 @@ impl IgnoreQuery {
     pub fn ignored(&self, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let new: Vec<&[u8]> = paths.iter().copied().filter(|path| !known.contains_key(*path)).collect();
-        let answers = self.helper.ignored(&self.repo, &new)?;
+        let answers = self.helper.ignored_among(&self.repo, self.submodules.as_deref(), &[], &new)?;
         known.extend(new.iter().map(|path| path.to_vec()).zip(answers));
         Ok(paths.iter().map(|path| known.get(*path).copied().unwrap_or(false)).collect())
     }
