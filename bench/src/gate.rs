@@ -1,6 +1,7 @@
 //! `proctor gate` on trees that were verified and not touched since, beside `git status` on the
 //! same trees: as a program, and within a process that is there already, as in a daemon.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,7 +10,7 @@ use proctor_core::gate::{Demands, MaxAge, Unattested};
 use proctor_core::names::ProfileName;
 use proctor_core::spec::Operator;
 use proctor_core::tier::Tier;
-use proctor_runner::{Clock, Gate, GateRequest};
+use proctor_runner::{Clock, EngineConfig, Gate, GateRequest, Helpers};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
@@ -114,7 +115,14 @@ impl Verified {
 
     /// Asks as a daemon would.
     fn ask(&self) -> Result<()> {
-        let gate = Gate::new(self.state(), beside("proctor-git")?, Operator::default(), Clock::system());
+        let config = EngineConfig {
+            state_dir: self.state(),
+            helpers: Helpers { sandbox: beside("proctor-sandbox")?, git: beside("proctor-git")? },
+            home: self.root.path().join("home"),
+            caller_env: BTreeMap::new(),
+            operator: Operator::default(),
+        };
+        let gate = Gate::new(config, Clock::system());
         let demands = Demands {
             profile: ProfileName::new("pr")?,
             changeset: None,

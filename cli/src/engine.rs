@@ -24,15 +24,22 @@ pub(crate) fn open(
         let names = caller.unreadable.join(", ");
         screen.err(&style::warning(&format!("no step can be given these variables, which are not UTF-8: {names}")));
     }
+    Engine::open(config(state, operator, caller)?).map_err(engine_error)
+}
+
+/// What an engine, or a gate, needs to know of this caller and this machine.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn config(state: &StateArgs, operator: Operator, caller: &Caller) -> Result<EngineConfig, CliError> {
     let helpers = installation::helpers(caller)?;
-    let config = EngineConfig {
+    Ok(EngineConfig {
         state_dir: installation::state_dir(state, caller)?,
         helpers: Helpers { sandbox: helpers.sandbox, git: helpers.git },
         home: installation::home(caller)?,
         caller_env: caller.env.clone(),
         operator,
-    };
-    Engine::open(config).map_err(engine_error)
+    })
 }
 
 /// An error of the engine as one of ours.

@@ -85,14 +85,6 @@ fn find_helper(name: &str, caller: &Caller) -> Result<PathBuf, CliError> {
     })
 }
 
-/// Finds the helper that reads repositories: all that is needed where nothing runs.
-///
-/// # Errors
-/// It is not there.
-pub(crate) fn git_helper(caller: &Caller) -> Result<PathBuf, CliError> {
-    find_helper(GIT_HELPER, caller)
-}
-
 /// Where what outlives a run is kept.
 ///
 /// # Errors

@@ -243,8 +243,12 @@ impl Engine {
     /// # Errors
     /// As [`Gate::ask`].
     pub async fn gate(&self, request: GateRequest) -> Result<GateAnswer, EngineError> {
-        let (state, git) = (self.state_path.clone(), self.config.helpers.git.clone());
-        let gate = Gate::new(state, git, self.config.operator.clone(), self.clock);
+        let gate = Gate {
+            state_dir: self.state_path.clone(),
+            snapshots: Arc::clone(&self.snapshots),
+            operator: self.config.operator.clone(),
+            clock: self.clock,
+        };
         let work = tokio::task::spawn_blocking(move || gate.ask(&request));
         work.await.map_err(|error| EngineError::Internal(format!("the gate ended badly: {error}")))?
     }

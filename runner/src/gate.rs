@@ -3,9 +3,10 @@
 //! link, and reads no more than the bounds below.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use proctor_core::attestation::{Attestation, Subject};
 use proctor_core::digest::SnapshotId;
@@ -14,12 +15,14 @@ use proctor_core::gate::{self, ChangedPaths, Demands, Facts, Found, GateAnswer, 
 use proctor_core::names::{ChangesetId, ProfileName};
 use proctor_core::spec::Operator;
 use proctor_core::status;
-use proctor_snapshot::{GitHelper, Peek, Snapshot, SnapshotStore};
+use proctor_snapshot::{GitHelper, GitOutput, GitProgram, GitTask, Peek, Places, Snapshot, SnapshotStore};
 
 use crate::clock::Clock;
-use crate::error::EngineError;
+use crate::error::{EngineError, one_line};
+use crate::git_program::SandboxedGit;
 use crate::guards;
 use crate::repository::Repository;
+use crate::request::EngineConfig;
 use crate::spec_file::SpecFile;
 use crate::store::attestations::Attestations;
 use crate::store::directory::{Directory, is_temporary};
@@ -45,7 +48,8 @@ pub struct GateRequest {
     pub demands: Demands,
 }
 
-/// Who can be asked. It needs no sandbox, and so no engine.
+/// Who can be asked. It runs nothing but, over a repository that libgit2 does not read, `git` in a
+/// sandbox; so it needs no engine.
 #[derive(Debug, Clone)]
 pub struct Gate {
     pub(crate) state_dir: PathBuf,
@@ -55,14 +59,15 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate that knows the runs of `state_dir`; `git_helper` is `proctor-git`, and `operator`
-    /// what the operator allows today.
-    pub fn new(state_dir: PathBuf, git_helper: PathBuf, operator: Operator, clock: Clock) -> Self {
+    /// A gate that knows the runs of the state directory of `config`, and what its operator allows.
+    pub fn new(config: EngineConfig, clock: Clock) -> Self {
         // What runs kept spares reading the tree; without it every file is read.
-        let kept = Directory::open(&state_dir).and_then(|state| state.descend(SNAPSHOTS)).ok();
+        let kept = Directory::open(&config.state_dir).and_then(|state| state.descend(SNAPSHOTS)).ok();
         let kept = kept.and_then(|kept| kept.as_fd().try_clone_to_owned().ok());
-        let snapshots = Arc::new(SnapshotStore::new(GitHelper::new(git_helper), kept));
-        Self { state_dir, snapshots, operator, clock }
+        let (state_dir, operator) = (config.state_dir.clone(), config.operator.clone());
+        let helper = GitHelper::new(config.helpers.git.clone());
+        let helper = helper.with_program(Arc::new(GitOnDemand { config, made: OnceLock::new() }));
+        Self { state_dir, snapshots: Arc::new(SnapshotStore::new(helper, kept)), operator, clock }
     }
 
     /// Answers whether the tree is verified.
@@ -100,6 +105,26 @@ impl Gate {
             true => Err(EngineError::StateInRepository(path)),
             false => Ok(there(Directory::open(&path))?),
         }
+    }
+}
+
+/// The `git` program in its sandbox, for repositories that libgit2 does not read. What starts
+/// sandboxes is started where one is met, and not before.
+struct GitOnDemand {
+    config: EngineConfig,
+    made: OnceLock<Result<SandboxedGit, String>>,
+}
+
+impl fmt::Debug for GitOnDemand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GitOnDemand").finish_non_exhaustive()
+    }
+}
+
+impl GitProgram for GitOnDemand {
+    fn run(&self, places: &Places, task: &GitTask) -> Result<GitOutput, String> {
+        let made = self.made.get_or_init(|| SandboxedGit::open(&self.config).map_err(|error| one_line(&error)));
+        made.as_ref().map_err(Clone::clone)?.run(places, task)
     }
 }
 

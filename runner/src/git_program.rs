@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
 use proctor_sandbox::{
-    GitDirs, Launcher, Policy, Received, RepoFacts, Report, RunSpace, RunSpaceConfig, Running, StepUser, ToolKind,
+    GitDirs, Host, HostConfig, Launcher, Policy, Received, RepoFacts, Report, RunSpace, RunSpaceConfig, Running, StepUser, ToolKind,
     ToolMount, WaitStatus, files_of,
 };
 use proctor_snapshot::{GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
@@ -21,7 +21,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::context::Sight;
-use crate::error::one_line;
+use crate::error::{EngineError, one_line};
 use crate::request::EngineConfig;
 use crate::store::directory::{Directory, random_u64};
 
@@ -75,6 +75,21 @@ impl GitProgram for SandboxedGit {
 }
 
 impl SandboxedGit {
+    /// One with a launcher of its own.
+    ///
+    /// # Errors
+    /// The state directory cannot be made, or the sandbox's helper is not there.
+    pub(crate) fn open(config: &EngineConfig) -> Result<Self, EngineError> {
+        let host = Host::new(HostConfig {
+            helper: config.helpers.sandbox.clone(),
+            state_dir: config.state_dir.clone(),
+            home: config.home.clone(),
+        })?;
+        let state_path = host.state_dir().to_path_buf();
+        let state = Directory::open(&state_path)?;
+        Ok(Self { launcher: Arc::new(Launcher::start(host)?), state, state_path, config: config.clone() })
+    }
+
     fn policy(&self, places: &Places, task: &GitTask, input: &Path) -> Result<Policy, String> {
         let tolerated = self.config.operator.may_miss.clone();
         let sight = Sight::of(&self.config, &self.launcher, &self.state, &self.state_path, &places.worktree, tolerated)

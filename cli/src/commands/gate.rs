@@ -6,7 +6,7 @@ use proctor_runner::{Clock, Gate, GateRequest};
 
 use crate::args::{Format, GateArgs};
 use crate::caller::Caller;
-use crate::engine::engine_error;
+use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation;
 use crate::report::word;
@@ -24,12 +24,8 @@ const SHOWN_PATHS: usize = 10;
 /// be read.
 pub(crate) fn gate(args: &GateArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
-    let gate = Gate::new(
-        installation::state_dir(&args.state, caller)?,
-        installation::git_helper(caller)?,
-        installation::operator(&args.operator, caller)?,
-        Clock::system(),
-    );
+    let operator = installation::operator(&args.operator, caller)?;
+    let gate = Gate::new(engine::config(&args.state, operator, caller)?, Clock::system());
     let demands = Demands {
         profile: args.profile.clone(),
         changeset: args.changeset.clone(),
