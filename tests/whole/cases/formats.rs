@@ -1,10 +1,14 @@
 //! What git alone says of a tree that was verified, and repositories that only git itself can read.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
 use serde_json::Value;
 
 use crate::environment::{Repo, TestEnvironment};
+use crate::machine;
 use crate::needs::{Case, Needs, case};
-use crate::spec::Spec;
+use crate::spec::{Spec, Step};
 
 /// A git that knows the format.
 const SHA256: &[Needs] =
@@ -24,6 +28,11 @@ pub(super) const CASES: &[Case] = &[
     case("formats::a_partial_clone_is_read_and_fetches_nothing", partial_clone).needs(GIT),
     case("formats::the_tree_is_that_of_the_content_as_it_stands", as_it_stands).needs(GIT),
     case("formats::a_filter_runs_in_a_sandbox_and_nowhere_else", filter).needs(GIT),
+    case("formats::nothing_of_git_can_be_written_in_any_mode", read_only_git).needs(GIT),
+    case("formats::nothing_of_git_can_be_written_in_any_mode", read_only_git)
+        .needs(GIT)
+        .unprivileged("formats::nothing_of_git_can_be_written_without_privileges"),
+    case("formats::nothing_of_git_can_be_written_from_a_linked_worktree", read_only_linked).needs(GIT),
     case("formats::a_filter_that_is_missing_leaves_the_tree_unknown", missing_filter).needs(GIT),
 ];
 
@@ -136,6 +145,65 @@ fn as_it_stands(env: &TestEnvironment) {
     repo.run().exits(0);
     let git = recorded(&repo);
     assert_eq!((&git["tree"], &git["dirty"]), (&clean, &true.into()), "an untracked file is in no tree");
+}
+
+/// Tries to write all that git keeps, and says what it could.
+const WRITES: &str = r#"
+for d in "$(git rev-parse --absolute-git-dir)" "$(git rev-parse --path-format=absolute --git-common-dir)"; do
+  for f in HEAD index config config.worktree packed-refs refs/heads/main refs/heads/evil refs/x hooks/post-commit \
+           info/exclude info/attributes info/sparse-checkout objects/x objects/info/alternates logs/HEAD FETCH_HEAD modules/x; do
+    mkdir -p "$d/${f%/*}" 2>/dev/null
+    { echo x >> "$d/$f"; } 2>/dev/null && echo "wrote $d/$f"
+    mv "$d/$f" "$d/moved" 2>/dev/null && echo "moved $d/$f"
+    rm -rf "$d/$f" 2>/dev/null; ln -sf /dev/null "$d/$f" 2>/dev/null && echo "linked $d/$f"
+    chmod 777 "$d/$f" 2>/dev/null && echo "chmod $d/$f"
+  done
+  mount -o remount,rw "$d" 2>/dev/null && echo "remounted $d"
+done
+{ git commit --allow-empty -qm x || git add README.md || git update-index --assume-unchanged README.md || git config a.b c ||
+  git update-ref refs/heads/evil HEAD || git symbolic-ref HEAD refs/heads/evil || git stash || git gc -q || git reset -q --soft HEAD~0; } \
+  >/dev/null 2>&1 && echo "git wrote"
+exit 0
+"#;
+
+/// Every file below `places`, with its bytes and mode.
+fn contents(places: &[PathBuf]) -> Vec<(PathBuf, u32, Vec<u8>)> {
+    let files = places.iter().flat_map(|place| machine::walk(place));
+    let read = |path: PathBuf| {
+        let mode = path.symlink_metadata().expect("it is there").permissions().mode();
+        let bytes = std::fs::read(&path).unwrap_or_default();
+        (path, mode, bytes)
+    };
+    files.map(read).collect()
+}
+
+fn write_to_git() -> Spec {
+    let step = |mode: &str| Step::sh(mode, WRITES).with(&format!("read_only: {mode}"));
+    Spec::of_steps(["off", "tracked", "strict"].map(step))
+}
+
+#[track_caller]
+fn demand_untouched(repo: &Repo<'_>, git_dirs: &[PathBuf]) {
+    let before = contents(git_dirs);
+    repo.run().exits(0);
+    for mode in ["off", "tracked", "strict"] {
+        assert_eq!(repo.step(mode)["stdout_preview"], "", "{mode}");
+        assert_eq!(repo.step(mode)["drift"]["changes"], serde_json::json!([]), "{mode}");
+    }
+    assert!(contents(git_dirs) == before, "something of git changed");
+}
+
+fn read_only_git(env: &TestEnvironment) {
+    let repo = env.repo(&write_to_git());
+    demand_untouched(&repo, &[repo.file(".git")]);
+}
+
+fn read_only_linked(env: &TestEnvironment) {
+    let main = env.repo_at("main", &write_to_git());
+    let place = env.root().join("linked");
+    main.git(&["worktree", "add", "--quiet", "-b", "side", place.to_str().expect("UTF-8")]);
+    let linked = Repo::at(env, place);
+    demand_untouched(&linked, &[main.file(".git"), linked.file(".git")]);
 }
 
 /// Makes `*.up` pass through a program of the repository's own, and edits one such file.
