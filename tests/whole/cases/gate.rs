@@ -34,6 +34,8 @@ pub(super) const CASES: &[Case] = &[
     case("gate::a_tree_that_the_run_changed_is_not_verified", changed_by_run),
     case("gate::a_commit_that_was_verified_serves_the_worktree_that_is_equal_to_it", of_a_commit).needs(NEEDS_GIT),
     case("gate::a_state_directory_in_the_tree_vouches_for_nothing", state_in_the_tree),
+    case("gate::a_repository_that_only_git_reads", only_git_reads_it).needs(NEEDS_GIT),
+    case("gate::what_was_changed_is_named_each_time", paths_are_named),
     dry_case("gate::nothing_on_record_is_no_pass", nothing_recorded),
 ];
 
@@ -384,6 +386,27 @@ fn of_a_commit(env: &TestEnvironment) {
     refuses(&repo, &[], 1, &["tree_changed"]);
     repo.git(&["checkout", "--quiet", "--", "src/lib.rs"]);
     passes(&repo, &[]);
+}
+
+fn only_git_reads_it(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.git(&["update-index", "--split-index"]);
+    repo.run().exits(0);
+    passes(&repo, &[]);
+    repo.write("src/new.rs", "");
+    refuses(&repo, &[], 1, &["tree_changed"]);
+}
+
+fn paths_are_named(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.run().exits(0);
+    repo.write("src/lib.rs", "edited\n");
+    repo.write("src/new.rs", "");
+    for _ in 0..2 {
+        let answer = refuses(&repo, &[], 1, &["tree_changed"]);
+        assert_eq!(answer.json["findings"][0]["paths"], serde_json::json!(["src/lib.rs", "src/new.rs"]));
+    }
+    repo.proctor(&["gate", "--changeset", CHANGESET]).exits(1).says(&["at 2 paths", "    src/new.rs\n"]);
 }
 
 fn state_in_the_tree(env: &TestEnvironment) {
