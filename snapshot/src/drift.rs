@@ -70,11 +70,11 @@ pub fn find_drift(input: DriftInput<'_>) -> Result<StepDrift, DriftError> {
     let mut changes = Comparison { input, found: BTreeMap::new() };
     for (path, entry) in &input.scan.entries {
         // No mode but strict protects what is ignored, and nothing covered lies there.
-        if input.mode == ReadOnly::Strict || !input.scan.spares(path) {
+        if input.mode == ReadOnly::Strict || !input.scan.ignores(path) {
             changes.compare(path, entry)?;
         }
     }
-    if input.mode == ReadOnly::Strict {
+    if input.mode == ReadOnly::Strict && input.scan.spares() {
         changes.count_spared();
     }
     let protected = keep_protected(&input, changes.found)?;
@@ -134,7 +134,7 @@ impl Comparison<'_> {
 
     /// What was spared cannot be compared, and so counts as changed.
     fn count_spared(&mut self) {
-        for path in self.input.scan.spared.iter().filter(|path| !is_aside(path, self.input.caches)) {
+        for path in self.input.scan.ignored.iter().filter(|path| !is_aside(path, self.input.caches)) {
             self.found.insert(path.clone(), Pair { before: Standing::Uncovered, after: Standing::Unhashed(0) });
         }
     }

@@ -22,15 +22,21 @@ mod spared;
 pub struct LayerScan {
     /// The entries, by their bytes; the top directory itself is not among them.
     pub entries: BTreeMap<Vec<u8>, LayerEntry>,
-    /// Directories that git ignores, with all that is in them, and whose content was not hashed:
-    /// of their entries there are names at most. Empty unless the scan was told to spare them.
-    pub spared: BTreeSet<Vec<u8>>,
+    /// New directories that git ignores with all that is in them, as far as that was asked.
+    pub ignored: BTreeSet<Vec<u8>>,
+    /// What was done with them.
+    pub ignored_content: IgnoredContent,
 }
 
 impl LayerScan {
-    /// Whether `path` lies in a directory that git ignores, whatever its name.
-    pub(crate) fn spares(&self, path: &[u8]) -> bool {
-        !self.spared.is_empty() && paths::ancestors(path).any(|above| self.spared.contains(above))
+    /// Whether `path` lies in a directory that is known to be ignored.
+    pub(crate) fn ignores(&self, path: &[u8]) -> bool {
+        !self.ignored.is_empty() && paths::ancestors(path).any(|above| self.ignored.contains(above))
+    }
+
+    /// Whether nothing but names is known of what lies in ignored directories.
+    pub(crate) fn spares(&self) -> bool {
+        self.ignored_content != IgnoredContent::Hashed
     }
 }
 
@@ -109,7 +115,7 @@ pub struct ScanBounds {
 
 impl Default for ScanBounds {
     fn default() -> Self {
-        Self { entries: 1_000_000, file_bytes: 4 << 30, total_bytes: 16 << 30 }
+        Self { entries: 2_000_000, file_bytes: 4 << 30, total_bytes: 16 << 30 }
     }
 }
 
@@ -168,39 +174,31 @@ pub enum ScanError {
 /// # Errors
 /// An entry cannot be read or decoded, or there are too many.
 pub fn scan_layer(upper: BorrowedFd<'_>, bounds: ScanBounds) -> Result<LayerScan, ScanError> {
-    scan(upper, bounds, IgnoredContent::Hashed, BTreeSet::new())
+    scan(upper, bounds, BTreeSet::new(), IgnoredContent::Hashed)
 }
 
 /// Reads a sealed layer, sparing directories that git ignores where there is much in them.
 ///
 /// # Errors
 /// As [`scan_layer`], or the git helper could not say what is ignored.
-pub fn scan_layer_sparing(
-    upper: BorrowedFd<'_>,
-    bounds: ScanBounds,
-    spare: Spare<'_>,
-) -> Result<LayerScan, ScanError> {
-    let spared = match spare.content {
-        IgnoredContent::Hashed => BTreeSet::new(),
-        IgnoredContent::Listed | IgnoredContent::Skipped => spared::directories(upper, spare)?,
-    };
-    scan(upper, bounds, spare.content, spared)
+pub fn scan_layer_sparing(upper: BorrowedFd<'_>, bounds: ScanBounds, spare: Spare<'_>) -> Result<LayerScan, ScanError> {
+    scan(upper, bounds, spared::directories(upper, spare)?, spare.content)
 }
 
 fn scan(
     upper: BorrowedFd<'_>,
     bounds: ScanBounds,
+    ignored: BTreeSet<Vec<u8>>,
     content: IgnoredContent,
-    spared: BTreeSet<Vec<u8>>,
 ) -> Result<LayerScan, ScanError> {
-    let mut scanner = Scanner { bounds, content, spared, hashed: 0, entries: BTreeMap::new() };
+    let mut scanner = Scanner { bounds, content, ignored, hashed: 0, entries: BTreeMap::new() };
     let top = reopen_directory(upper).map_err(|source| io_error(b".", source))?;
     if decode(top.as_fd(), b".")? {
         // It would hide the whole tree; no kernel makes one.
         return Err(ScanError::CannotDecode { path: ".".into(), xattr: "user.overlay.opaque".into() });
     }
     scanner.directory(top.as_fd(), b"", Place { depth: 0, is_spared: false })?;
-    Ok(LayerScan { entries: scanner.entries, spared: scanner.spared })
+    Ok(LayerScan { entries: scanner.entries, ignored: scanner.ignored, ignored_content: content })
 }
 
 /// How deep directories may lie in each other; each level takes a descriptor and some stack.
@@ -209,7 +207,7 @@ const MAX_DEPTH: usize = 256;
 struct Scanner {
     bounds: ScanBounds,
     content: IgnoredContent,
-    spared: BTreeSet<Vec<u8>>,
+    ignored: BTreeSet<Vec<u8>>,
     hashed: u64,
     entries: BTreeMap<Vec<u8>, LayerEntry>,
 }
@@ -257,7 +255,8 @@ impl Scanner {
             FileType::Directory => {
                 let opened = Unlocked::open(dir, name, stat, OFlags::DIRECTORY).map_err(failed)?;
                 let opaque = decode(opened.fd.as_fd(), path)?;
-                let is_spared = here.is_spared || self.spared.contains(path);
+                let is_ignored = self.content != IgnoredContent::Hashed && self.ignored.contains(path);
+                let is_spared = here.is_spared || is_ignored;
                 if !is_spared || self.content == IgnoredContent::Listed {
                     self.directory(opened.fd.as_fd(), path, Place { depth: here.depth + 1, is_spared })?;
                 }

@@ -67,7 +67,7 @@ impl View {
     pub fn apply(&self, scan: &LayerScan, ignored: &IgnoreQuery) -> Result<Self, GitError> {
         let covered = self.newly_covered(scan, ignored)?;
         let mut next = self.clone();
-        for (path, entry) in scan.entries.iter().filter(|(path, _)| !scan.spares(path)) {
+        for (path, entry) in scan.entries.iter().filter(|(path, _)| !(scan.spares() && scan.ignores(path))) {
             let keeps_repository = scan.entries.contains_key(&paths::join(path, b".git"));
             next.lay(path, entry, Laid { covered: covered.contains(path.as_slice()), keeps_repository });
         }
@@ -77,7 +77,7 @@ impl View {
     /// The paths of the layer that hold something and that the snapshot covers, or would.
     fn newly_covered<'a>(&self, scan: &'a LayerScan, ignored: &IgnoreQuery) -> Result<BTreeSet<&'a [u8]>, GitError> {
         let holds = |entry: &LayerEntry| !matches!(entry, LayerEntry::Whiteout | LayerEntry::Directory { .. });
-        let read = scan.entries.iter().filter(|(path, entry)| holds(entry) && !scan.spares(path));
+        let read = scan.entries.iter().filter(|(path, entry)| holds(entry) && !scan.ignores(path));
         let leaves: Vec<&[u8]> = read.map(|(path, _)| path.as_slice()).collect();
         let covered = self.covers(&leaves, ignored)?;
         Ok(leaves.into_iter().zip(covered).filter(|(_, covered)| *covered).map(|(path, _)| path).collect())

@@ -1,5 +1,6 @@
-//! Which directories of a layer need not be read: new ones that git ignores as a whole. A build
-//! may leave a million files in one, of which none is the tree's.
+//! Which directories of a layer git ignores as a whole, of those that are new. A build may leave a
+//! million files in one, of which none is the tree's: they need not be asked about one by one, nor
+//! mostly be read.
 //!
 //! A directory in which the tree before the step has a covered path is never one of them. The
 //! rules are asked only where there is much to be spared, since asking starts a program.
@@ -10,7 +11,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use rustix::fs::{Dir, FileType, OFlags};
 
-use super::{IgnoredContent, ScanError, Spare, Unlocked, io_error, reopen_directory};
+use super::{ScanError, Spare, Unlocked, io_error, reopen_directory};
 use crate::beneath;
 use crate::paths;
 
@@ -22,9 +23,8 @@ const MAX_ROUNDS: usize = 4;
 /// How many directories are asked about at most; more are read.
 const MAX_ASKED: usize = 10_000;
 
-/// The directories of the layer that are not to be read.
+/// The new directories of the layer that are ignored.
 pub(super) fn directories(upper: BorrowedFd<'_>, spare: Spare<'_>) -> Result<BTreeSet<Vec<u8>>, ScanError> {
-    debug_assert!(spare.content != IgnoredContent::Hashed, "then nothing is spared");
     let top = reopen_directory(upper).map_err(|source| io_error(b".", source))?;
     let mut candidates = Vec::new();
     find_new(top.as_fd(), b"", spare, &mut candidates)?;
@@ -44,12 +44,7 @@ pub(super) fn directories(upper: BorrowedFd<'_>, spare: Spare<'_>) -> Result<BTr
 }
 
 /// Adds the outermost directories of the layer in which the tree has nothing covered.
-fn find_new(
-    dir: BorrowedFd<'_>,
-    path: &[u8],
-    spare: Spare<'_>,
-    found: &mut Vec<Vec<u8>>,
-) -> Result<(), ScanError> {
+fn find_new(dir: BorrowedFd<'_>, path: &[u8], spare: Spare<'_>, found: &mut Vec<Vec<u8>>) -> Result<(), ScanError> {
     for name in directory_names(dir).map_err(|source| io_error(path, source))? {
         let path = paths::join(path, &name);
         if paths::in_git_dir(&path) {
