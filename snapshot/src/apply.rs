@@ -1,7 +1,7 @@
 //! Carries the changes of a `read_only: off` step into the worktree, after it has passed.
 //!
-//! Everything is checked before anything is written. What was checked is written file by file,
-//! each atomically; a change that somebody makes between check and write is not noticed.
+//! Everything is checked before anything is written. What was checked is written file by file, each
+//! atomically, in place of exactly what was checked; where somebody was faster, all of it is taken back.
 //! Nothing below a `.git` is ever written or removed, nor are special files or evidence of ours.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,7 @@ use crate::layer::{FileContent, LayerEntry, LayerScan};
 use crate::paths;
 use crate::view::{Standing, View, standing_of};
 
+mod stage;
 mod write;
 
 /// What is carried where.
@@ -59,15 +60,26 @@ pub enum ApplyError {
     /// The git helper could not say which paths are ignored. Nothing was written.
     #[error(transparent)]
     Git(#[from] GitError),
-    /// A path could not be read or written.
-    #[error("cannot apply the step's change of `{path}`: {source}\nhint: {} changes were applied before it", .applied.len())]
+    /// A path could not be read or written. What was written by then was taken back.
+    #[error(
+        "cannot apply the step's change of `{path}`: {source}\nhint: nothing was applied; mend that, and run again"
+    )]
     Io {
         /// The path, for people.
         path: String,
         /// The system's own words.
         source: io::Error,
-        /// What was applied before.
-        applied: Vec<Vec<u8>>,
+    },
+    /// Somebody changed the same paths while they were written, and again while that was taken back.
+    #[error(
+        "the step's changes were taken back, but not at {}, where somebody was faster\nhint: what stood there before may lie in `{kept}`; look at both, then remove that",
+        .paths.join(", ")
+    )]
+    Torn {
+        /// The paths, for people; sorted.
+        paths: Vec<String>,
+        /// The directory at the top of the tree that holds what stood there.
+        kept: String,
     },
 }
 
@@ -77,12 +89,15 @@ const MAX_DELETED: usize = 1_000_000;
 /// Applies the step's changes; the paths that were written or removed, sorted.
 ///
 /// # Errors
-/// The tree changed meanwhile (then nothing was written), or a path could not be written.
+/// The tree changed meanwhile, or a path could not be written; nothing was, then.
 pub fn apply_back(input: ApplyInput<'_>) -> Result<Vec<Vec<u8>>, ApplyError> {
     let changes = changes(&input)?;
-    check(&input, &changes)?;
-    write::write(&input, &changes)
+    let seen = check(&input, &changes)?;
+    write::write(&input, &changes, &seen)
 }
+
+/// What really stood at each path that is overwritten or removed, when it was checked.
+type Seen = BTreeMap<Vec<u8>, Standing>;
 
 /// The entries of the layer that are carried over, by path: those that differ from the tree.
 type Changes<'a> = BTreeMap<&'a [u8], &'a LayerEntry>;
@@ -122,23 +137,28 @@ fn must_write(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> Result
 
 fn real(input: &ApplyInput<'_>, path: &[u8]) -> Result<Standing, ApplyError> {
     let found = beneath::read(input.repo, path, u64::MAX);
-    Ok(match found.map_err(|source| untouched(path, source))? {
+    found.map(standing_in).map_err(|source| untouched(path, source))
+}
+
+fn standing_in(found: Found) -> Standing {
+    match found {
         Found::Entry(entry) => Standing::Entry(entry),
         Found::Unread(_) => Standing::Unhashed(0),
         Found::Directory => Standing::Directory,
         Found::Nothing => Standing::Absent,
-    })
+    }
 }
 
 /// The error for a path that could not be read before anything was written.
 fn untouched(path: &[u8], source: io::Error) -> ApplyError {
-    ApplyError::Io { path: display_path(path), source, applied: Vec::new() }
+    ApplyError::Io { path: display_path(path), source }
 }
 
 /// Checks that the layer's files can be read, and that the real tree still is what the step saw,
 /// wherever something is overwritten or removed that a snapshot would cover. Ignored files have
 /// no record to be compared with.
-fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<(), ApplyError> {
+fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<Seen, ApplyError> {
+    let mut seen = Seen::new();
     let mut doubtful: BTreeSet<Vec<u8>> = BTreeSet::new();
     for (path, entry) in changes {
         if replaces_repository(input, path, entry) {
@@ -149,11 +169,13 @@ fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<(), ApplyError
             let readable = beneath::open(input.upper, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
             readable.map_err(|source| untouched(path, source))?;
         }
-        if !agrees(input, path, entry)? {
+        let real = real(input, path)?;
+        if !agrees(input, path, entry, &real) {
             doubtful.insert(path.to_vec());
         }
+        seen.insert(path.to_vec(), real);
         if **entry != (LayerEntry::Directory { opaque: false }) {
-            doubtful.extend(disagreeing_below(input, path)?);
+            doubtful.extend(disagreeing_below(input, path, &mut seen)?);
         }
     }
     let asked: Vec<&[u8]> = doubtful.iter().map(Vec::as_slice).collect();
@@ -168,7 +190,7 @@ fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<(), ApplyError
             let problem = "the tree has an ignored file there that the step never saw, and that would be lost";
             Err(ApplyError::Refused { path: display_path(path), problem })
         }
-        None => Ok(()),
+        None => Ok(seen),
     }
 }
 
@@ -179,25 +201,24 @@ fn replaces_repository(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) 
 }
 
 /// Whether what really stands at `path` is what the view has there, or what the step made of it.
-fn agrees(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> Result<bool, ApplyError> {
-    let real = real(input, path)?;
-    if real == standing_of(entry) {
-        return Ok(true);
+fn agrees(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry, real: &Standing) -> bool {
+    if *real == standing_of(entry) {
+        return true;
     }
-    Ok(match input.view.standing(path) {
-        Standing::Entry(before) if before.kind == EntryKind::Gitlink => real == Standing::Directory,
-        Standing::Entry(before) => real == Standing::Entry(before),
+    match input.view.standing(path) {
+        Standing::Entry(before) if before.kind == EntryKind::Gitlink => *real == Standing::Directory,
+        Standing::Entry(before) => *real == Standing::Entry(before),
         // A directory is judged by what is in it.
         Standing::Absent | Standing::Uncovered | Standing::Directory => {
             matches!(real, Standing::Absent | Standing::Directory)
         }
         Standing::Unhashed(_) => false,
-    })
+    }
 }
 
 /// What really stands below a directory that the step removed or replaced, and differs from
-/// what the view has there.
-fn disagreeing_below(input: &ApplyInput<'_>, path: &[u8]) -> Result<Vec<Vec<u8>>, ApplyError> {
+/// what the view has there. All that stands there is noted.
+fn disagreeing_below(input: &ApplyInput<'_>, path: &[u8], seen: &mut Seen) -> Result<Vec<Vec<u8>>, ApplyError> {
     let listed = beneath::leaves(input.repo, path, MAX_DELETED).map_err(|source| untouched(path, source))?;
     let problem = "the directory that it replaces has too many entries to be checked";
     let leaves = listed.ok_or_else(|| ApplyError::Refused { path: display_path(path), problem })?;
@@ -205,9 +226,14 @@ fn disagreeing_below(input: &ApplyInput<'_>, path: &[u8]) -> Result<Vec<Vec<u8>>
     for leaf in leaves {
         // What is in the layer too is compared by its own entry.
         let is_own = input.scan.entries.contains_key(&leaf);
-        if !is_own && !stays(&leaf, input.caches) && real(input, &leaf)? != input.view.standing(&leaf) {
-            found.push(leaf);
+        if is_own || stays(&leaf, input.caches) {
+            continue;
         }
+        let real = real(input, &leaf)?;
+        if real != input.view.standing(&leaf) {
+            found.push(leaf.clone());
+        }
+        seen.insert(leaf, real);
     }
     Ok(found)
 }

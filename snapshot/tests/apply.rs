@@ -24,6 +24,11 @@ pub(crate) const CASES: &[Case] = &[
     ("apply: nothing where nothing differs", Need::Nothing, nothing_differs),
     ("apply: a repository is never replaced", Need::Nothing, repository_is_never_replaced),
     ("apply: a file beyond the bound is refused", Need::Nothing, beyond_the_bound),
+    ("apply: what cannot be finished is taken back", Need::Root, taken_back),
+    ("apply: a save meanwhile is never lost", Need::Nothing, saved_meanwhile),
+    ("apply: a file made meanwhile is never lost", Need::Nothing, made_meanwhile),
+    ("apply: an edit of what is deleted meanwhile is never lost", Need::Root, edited_while_deleted),
+    ("apply: a directory swapped for a link meanwhile is all or nothing", Need::Nothing, swapped_meanwhile),
 ];
 
 /// Applies a layer; the paths.
@@ -215,4 +220,156 @@ fn beyond_the_bound() {
     let error = apply_on(&repo, &repo.view(), &layer).expect_err("it is refused");
     assert!(matches!(&error, ApplyError::Refused { path, .. } if path == "big"), "{error}");
     assert_eq!(repo.read("README.md"), "hello\n");
+}
+
+fn taken_back() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    repo.write("old/a", "a").write("old/b/c", "c").write("z/.git/not-a-repository", "x");
+    fs::set_permissions(repo.at("old/b"), fs::Permissions::from_mode(0o711)).expect("a mode");
+    layer.write("README.md", "new\n").write("made/x", "x").whiteout("old").link("src/main.rs", "x").mkdir("empty");
+    // A directory that holds a `.git` is never removed, and so nothing can stand in its place.
+    layer.write("z", "file");
+    let before = repo.snapshot().id;
+    let error = apply_on(&repo, &repo.view(), &layer).expect_err("it cannot be finished");
+    assert!(matches!(&error, ApplyError::Conflict { paths } if paths == &["z"]), "{error}");
+    assert_eq!(repo.snapshot().id, before);
+    assert!(!repo.at("made").exists() && !repo.at("empty").exists());
+    assert_eq!(mode(&repo, "old/b"), 0o711);
+    assert_eq!(leftovers(&repo), 0);
+}
+
+/// How often an editor and we meet.
+const MEETINGS: usize = 300;
+
+/// Applies a layer while `edit` happens, at another moment each time.
+fn meet(
+    repo: &Repo,
+    view: &View,
+    layer: &Layer,
+    round: usize,
+    edit: impl FnOnce() + Send,
+) -> Result<Vec<String>, ApplyError> {
+    let start = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            start.wait();
+            // From before the check to after the last rename, as the machine goes.
+            (0..round * 4_000).for_each(|n| {
+                std::hint::black_box(n);
+            });
+            edit();
+        });
+        start.wait();
+        apply_on(repo, view, layer)
+    })
+}
+
+/// Saves a file as editors do: beside it, and renamed over it.
+fn save(repo: &Repo, path: &str, content: &str) {
+    let beside = repo.room.path().join("saved");
+    crate::repository::put(&beside, content.as_bytes());
+    fs::rename(beside, repo.at(path)).expect("renames");
+}
+
+fn saved_meanwhile() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    let view = repo.view();
+    layer.write("README.md", "the step's\n").write("src/main.rs", "the step's\n");
+    let mut conflicts = 0;
+    for round in 0..MEETINGS {
+        repo.write("README.md", "hello\n").write("src/main.rs", "fn main() {}\n");
+        let met = meet(&repo, &view, &layer, round, || save(&repo, "src/main.rs", "mine\n"));
+        // Whoever came first, a person's save stands in the end.
+        assert_eq!(repo.read("src/main.rs"), "mine\n", "{met:?}");
+        match met {
+            Ok(_) => assert_eq!(repo.read("README.md"), "the step's\n"),
+            Err(error) => {
+                assert!(matches!(error, ApplyError::Conflict { .. }), "{error}");
+                assert_eq!(repo.read("README.md"), "hello\n", "half of it was applied");
+                conflicts += 1;
+            }
+        }
+        assert_eq!(leftovers(&repo), 0);
+    }
+    assert!(conflicts > 0 && conflicts < MEETINGS, "the two met {conflicts} times");
+}
+
+fn made_meanwhile() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    let view = repo.view();
+    layer.write("README.md", "the step's\n").write("src/new.rs", "the step's\n");
+    for round in 0..MEETINGS {
+        repo.write("README.md", "hello\n");
+        let _ = fs::remove_file(repo.at("src/new.rs"));
+        let met = meet(&repo, &view, &layer, round, || save(&repo, "src/new.rs", "mine\n"));
+        assert_eq!(repo.read("src/new.rs"), "mine\n", "{met:?}");
+        assert_eq!(repo.read("README.md"), if met.is_ok() { "the step's\n" } else { "hello\n" });
+    }
+    assert_eq!(leftovers(&repo), 0);
+}
+
+fn edited_while_deleted() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    let view = repo.view();
+    layer.write("README.md", "the step's\n").whiteout("src");
+    for round in 0..MEETINGS {
+        repo.write("README.md", "hello\n").write("src/main.rs", "fn main() {}\n");
+        let saved = std::sync::atomic::AtomicBool::new(false);
+        let met = meet(&repo, &view, &layer, round, || {
+            let beside = repo.room.path().join("saved");
+            crate::repository::put(&beside, b"mine\n");
+            // Where the directory is gone by now, an editor says so.
+            let done = fs::rename(beside, repo.at("src/main.rs")).is_ok();
+            saved.store(done, std::sync::atomic::Ordering::Release);
+        });
+        match saved.into_inner() {
+            true => assert_eq!(repo.read("src/main.rs"), "mine\n", "{met:?}"),
+            false => assert!(met.is_ok() && !repo.at("src").exists(), "{met:?}"),
+        }
+    }
+    assert_eq!(leftovers(&repo), 0);
+}
+
+fn swapped_meanwhile() {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    let view = repo.view();
+    layer.write("README.md", "the step's\n").write("src/main.rs", "the step's\n").write("src/new.rs", "the step's\n");
+    let outside = repo.room.path().join("outside");
+    fs::create_dir(&outside).expect("makes");
+    crate::repository::put(&outside.join("main.rs"), b"outside\n");
+    for round in 0..MEETINGS {
+        repo.write("README.md", "hello\n").write("src/main.rs", "fn main() {}\n");
+        let met = meet(&repo, &view, &layer, round, || {
+            fs::rename(repo.at("src"), repo.at("aside")).expect("renames");
+            symlink(&outside, repo.at("src")).expect("a link");
+        });
+        assert_eq!(fs::read_dir(&outside).expect("lists").count(), 1, "a write went through a link");
+        assert_eq!(fs::read_to_string(outside.join("main.rs")).expect("reads"), "outside\n");
+        match met {
+            Ok(_) => {
+                assert_eq!((repo.read("README.md"), repo.read("aside/main.rs")), two("the step's\n", "the step's\n"))
+            }
+            Err(ApplyError::Torn { .. }) => {}
+            Err(_) => {
+                assert_eq!((repo.read("README.md"), repo.read("aside/main.rs")), two("hello\n", "fn main() {}\n"))
+            }
+        }
+        fs::remove_file(repo.at("src")).expect("removes");
+        fs::rename(repo.at("aside"), repo.at("src")).expect("renames");
+        let _ = fs::remove_file(repo.at("src/new.rs"));
+        clear_stages(&repo);
+    }
+}
+
+fn two(a: &str, b: &str) -> (String, String) {
+    (a.to_owned(), b.to_owned())
+}
+
+/// Removes what a torn one kept.
+fn clear_stages(repo: &Repo) {
+    for entry in fs::read_dir(&repo.top).expect("lists").flatten() {
+        if entry.file_name().to_string_lossy().starts_with(".proctor-") {
+            fs::remove_dir_all(entry.path()).expect("removes");
+        }
+    }
 }
