@@ -88,7 +88,11 @@ impl GateCode {
     fn exit_code(self) -> u8 {
         match self {
             Self::NothingRecorded => EXIT_USAGE,
-            Self::RunUnderWay | Self::VersionUnknown | Self::RunInconclusive | Self::FromTheFuture => EXIT_INCONCLUSIVE,
+            Self::RunUnderWay
+            | Self::CitesNothing
+            | Self::VersionUnknown
+            | Self::RunInconclusive
+            | Self::FromTheFuture => EXIT_INCONCLUSIVE,
             _ => EXIT_NOT_VERIFIED,
         }
     }

@@ -433,8 +433,8 @@ fn what_the_plan_wants_must_be_cited() {
     laid.files.clear();
     assert_eq!(laid.codes(), [GateCode::CitesNothing]);
     let withdrawn = LastRun { outcome: Verdict::Inconclusive, evidence: BTreeMap::new(), ..laid.run() };
-    laid.record(&withdrawn);
-    assert_eq!(laid.codes(), [GateCode::CitesNothing]);
+    laid.state(&withdrawn);
+    assert_eq!((laid.codes(), laid.answer().exit_code), (vec![GateCode::CitesNothing], 5));
 }
 
 #[test]

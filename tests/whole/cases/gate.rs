@@ -7,7 +7,7 @@ use std::path::Path;
 use proctor_core::digest::Sha256Hex;
 use proctor_core::evidence::{SkillEvidence, seal, to_bytes};
 use proctor_core::outcome::{Outcome, Termination};
-use proctor_core::status;
+use proctor_core::status::{self, LastRun};
 use proctor_core::verdict::Verdict;
 use serde_json::Value;
 
@@ -27,6 +27,7 @@ pub(super) const CASES: &[Case] = &[
     case("gate::evidence_that_was_touched_is_no_evidence", evidence_touched),
     case("gate::a_status_file_that_was_touched_is_no_status", status_touched),
     case("gate::a_forger_who_fixes_every_hash_does_not_pass", forged),
+    case("gate::what_is_made_by_hand_is_told_for_what_it_is", made_by_hand),
     case("gate::an_older_pass_does_not_stand_for_a_newer_failure", replayed),
     case("gate::a_changeset_that_was_copied_does_not_pass", copied_changeset),
     case("gate::a_run_that_the_state_does_not_know_needs_somebody_to_vouch_for_it", unattested),
@@ -301,6 +302,41 @@ fn forged(env: &TestEnvironment) {
     forge(&repo);
     refuses(&repo, &[], 1, &["record_differs"]);
     refuses(&repo, &["--accept-unattested"], 1, &["record_differs"]);
+}
+
+/// Rewrites the status, and the evidence of the skill with the hash that the status cites.
+fn rewrite(repo: &Repo<'_>, document: impl FnOnce(String) -> String, run: impl FnOnce(&mut LastRun)) {
+    let (path, file) = (repo.changeset().join("05-status.json"), "verify/verify.it.json");
+    let text = document(std::fs::read_to_string(repo.changeset().join(file)).expect("evidence"));
+    let old = std::fs::read(&path).expect("a status");
+    let mut last_run = status::last_run(&old).expect("reads").expect("one");
+    last_run.evidence.insert(file.to_owned(), Sha256Hex::of(text.as_bytes()));
+    run(&mut last_run);
+    machine::write(&repo.changeset().join(file), text);
+    machine::write(&path, status::update(Some(&old), &last_run).expect("updates"));
+}
+
+fn made_by_hand(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("test ! -e target/weather"));
+    repo.run().exits(0);
+    let older = std::fs::read_to_string(repo.changeset().join("verify/verify.it.json")).expect("evidence");
+    repo.run().exits(0);
+    rewrite(&repo, |text| text.replace("\"exit_code\":0,", "\"exit_code\":3,"), |_| ());
+    refuses(&repo, &[], 1, &["evidence_seal_broken", "record_differs"]);
+    rewrite(&repo, |_| older, |_| ());
+    refuses(&repo, &[], 1, &["evidence_foreign", "record_differs"]);
+    repo.write("target/weather", "rain");
+    repo.run().exits(1);
+    rewrite(&repo, |text| text, |run| run.outcome = Verdict::Passed);
+    refuses(&repo, &[], 1, &["evidence_contradicts", "record_differs"]);
+    rewrite(&repo, |text| text, |run| run.evidence.clear());
+    refuses(&repo, &[], 5, &["cites_nothing"]);
+    repo.run().exits(1);
+    let records = machine::walk(&env.state().join("attestations"));
+    for record in records.iter().filter(|path| path.is_file()) {
+        machine::write(record, "{}");
+    }
+    assert!(ask(&repo, &[]).codes.contains(&"record_unreadable".to_owned()));
 }
 
 fn replayed(env: &TestEnvironment) {
