@@ -188,7 +188,8 @@ impl Engine {
         } else {
             dispatch::run_none(context, plan, "a toolchain check failed").await
         };
-        let looked = finish::look_again(context, &self.snapshots, finish::applied(&runs)).await;
+        let snapshots = context.tree.checkout.as_ref().map_or(&self.snapshots, |checkout| &checkout.snapshots);
+        let looked = finish::look_again(context, snapshots, finish::applied(&runs)).await;
         if looked.doubt.is_some() {
             runs.iter_mut().for_each(SkillRun::take_back);
         }

@@ -347,11 +347,11 @@ fn swapped_meanwhile() {
         assert_eq!(fs::read_to_string(outside.join("main.rs")).expect("reads"), "outside\n");
         match met {
             Ok(_) => {
-                assert_eq!((repo.read("README.md"), repo.read("aside/main.rs")), two("the step's\n", "the step's\n"))
+                assert_eq!((repo.read("README.md"), repo.read("aside/main.rs")), two("the step's\n", "the step's\n"));
             }
             Err(ApplyError::Torn { .. }) => {}
             Err(_) => {
-                assert_eq!((repo.read("README.md"), repo.read("aside/main.rs")), two("hello\n", "fn main() {}\n"))
+                assert_eq!((repo.read("README.md"), repo.read("aside/main.rs")), two("hello\n", "fn main() {}\n"));
             }
         }
         fs::remove_file(repo.at("src")).expect("removes");

@@ -179,7 +179,7 @@ fn git_works() {
     assert_eq!(place.git(&["describe"]), repo.git(&["describe", "HEAD~1"]));
     assert_eq!(place.git(&["log", "--format=%H"]), repo.git(&["log", "--format=%H", "HEAD~1"]));
     assert_eq!(place.git(&["rev-parse", "main"]), repo.git(&["rev-parse", "main"]));
-    assert_eq!(place.git(&["ls-files", "--debug"]).contains("mtime: 0:0"), false);
+    assert!(!place.git(&["ls-files", "--debug"]).contains("mtime: 0:0"));
     place.git(&["fsck", "--strict"]);
 }
 

@@ -15,9 +15,10 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use proctor_core::digest::SnapshotId;
-use proctor_snapshot::{GitHelper, Snapshot};
+use proctor_snapshot::{GitHelper, Snapshot, SnapshotStore};
 use rustix::fs::{self, FlockOperation, Gid, Mode, RenameFlags, Timestamps, Uid};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,8 @@ pub(crate) struct Checkout {
     pub(crate) objects: PathBuf,
     /// Ours, and locked.
     pub(crate) directory: Directory,
+    /// What was read of its tree, for the next look; kept nowhere else.
+    pub(crate) snapshots: Arc<SnapshotStore>,
     path: PathBuf,
 }
 
@@ -181,12 +184,15 @@ impl<'a> Checkouts<'a> {
         let own = path.join(OWN);
         let objects =
             self.helper.refresh(self.repository.path(), &wanted.commit, &own).map_err(|error| told(&error))?;
-        let snapshot = Snapshot::take(&own.join(TREE), self.helper).map_err(|error| told(&error))?;
+        // Every byte is read: what an earlier run remembers of it is not asked.
+        let snapshots = Arc::new(SnapshotStore::new(self.helper.clone(), None));
+        let snapshot = snapshots.take(&own.join(TREE)).map_err(|error| told(&error))?;
+        let snapshot = Arc::unwrap_or_clone(snapshot);
         if snapshot.id != manifest.snapshot {
             return Err(format!("it has the snapshot {}, and had {}", snapshot.id, manifest.snapshot));
         }
         used_now(&directory).map_err(|error| told(&error))?;
-        Ok((Checkout { manifest, tree: own.join(TREE), objects, directory, path }, snapshot))
+        Ok((Checkout { manifest, tree: own.join(TREE), objects, directory, snapshots, path }, snapshot))
     }
 
     /// Makes a checkout under another name, and puts it in its place when it is whole. `None` where
@@ -210,7 +216,9 @@ impl<'a> Checkouts<'a> {
             .map_err(StoreError::io("lock", directory.name()))?;
         let path = self.path.join(wanted.name());
         let snapshot = moved(snapshot, &path.join(OWN).join(TREE));
-        Ok(Some((Checkout { manifest, tree: path.join(OWN).join(TREE), objects, directory, path }, snapshot)))
+        let snapshots = Arc::new(SnapshotStore::new(self.helper.clone(), None));
+        let tree = path.join(OWN).join(TREE);
+        Ok(Some((Checkout { manifest, tree, objects, directory, snapshots, path }, snapshot)))
     }
 
     fn fill(

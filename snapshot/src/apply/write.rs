@@ -27,7 +27,7 @@ pub(super) fn write(input: &ApplyInput<'_>, changes: &Changes<'_>, seen: &Seen) 
     let carried = writer.stage_all().and_then(|()| writer.carry_out()).and_then(|()| writer.sync());
     let Err(trouble) = carried else { return Ok(writer.finish()) };
     let stuck = writer.take_back();
-    Err(writer.failed(trouble, stuck))
+    Err(writer.failed(trouble, &stuck))
 }
 
 /// Why a change was not carried out.
@@ -324,7 +324,7 @@ impl Writer<'_> {
         self.changes.get(path).is_some_and(|entry| standing_of(entry) == *found)
     }
 
-    fn failed(&self, trouble: Trouble, stuck: Vec<Vec<u8>>) -> ApplyError {
+    fn failed(&self, trouble: Trouble, stuck: &[Vec<u8>]) -> ApplyError {
         let shown = |path: &[u8]| display_path(path);
         if !stuck.is_empty() {
             let paths = stuck.iter().map(|path| shown(path)).collect();

@@ -39,8 +39,8 @@ fn range(text: &str) -> Option<Range<'_>> {
         Some((from, to)) => (from, to, true),
         None => text.split_once("..").map(|(from, to)| (from, to, false))?,
     };
-    let end = |end| if end == "" { "HEAD" } else { end };
-    Some(Range { from: end(from), to: end(to), symmetric })
+    let [from, to] = [from, to].map(|end| if end.is_empty() { "HEAD" } else { end });
+    Some(Range { from, to, symmetric })
 }
 
 struct Lookup<'a> {
