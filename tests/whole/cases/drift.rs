@@ -29,6 +29,8 @@ pub(super) const CASES: &[Case] = &[
     case("drift::names_with_control_characters_are_escaped", hostile_names),
     case("drift::a_huge_diff_is_bounded", huge_diff),
     case("drift::uncommitted_work_is_no_drift_and_stays", uncommitted_work),
+    case("drift::much_ignored_output_hides_nothing", much_ignored_output),
+    case("drift::strict_compares_much_ignored_output_of_earlier_steps", strict_after_much_output),
 ];
 
 /// The drift of the step `it`: kind by path.
@@ -251,4 +253,32 @@ fn uncommitted_work(env: &TestEnvironment) {
     repo.write("src/draft.rs", "draft\n");
     repo.run().exits(0);
     assert_eq!((repo.read("README.md").as_str(), repo.read("src/draft.rs").as_str()), ("mine\n", "draft\n"));
+}
+
+/// A build of so many files that nobody reads them.
+const BUILD: &str = "mkdir -p target/deep; for n in $(seq 1 600); do echo $n > target/deep/$n; done";
+
+fn much_ignored_output(env: &TestEnvironment) {
+    let build = Step::sh("build", BUILD);
+    let test = Step::sh("test", "[ $(ls target/deep | wc -l) = 600 ] && rm -r target/deep && echo x > src/new.rs");
+    let repo = env.repo(&Spec::of_steps([build, test]));
+    repo.run().exits(3);
+    assert_eq!((repo.step("build")["outcome"].as_str(), drift_of(&repo, "build")), (Some("passed"), vec![]));
+    assert_eq!(drift_of(&repo, "test"), [pair("src/new.rs", "created")]);
+    let beside = Spec::of_script(&format!("{BUILD}; cp -r target/deep kept; echo x > target/kept.rs"));
+    let repo = env.repo_at("beside", &beside);
+    repo.write("target/kept.rs", "tracked though ignored\n");
+    repo.git(&["add", "--force", "target/kept.rs"]);
+    repo.run().exits(3);
+    let found = drift_of(&repo, "it");
+    assert!(found.contains(&pair("target/kept.rs", "modified")) && found.contains(&pair("kept/600", "created")));
+    assert_eq!(found.len(), 601);
+}
+
+fn strict_after_much_output(env: &TestEnvironment) {
+    let check = "echo x > target/deep/5; rm target/deep/6; echo 7 > target/deep/7";
+    let steps = [Step::sh("build", BUILD), Step::sh("check", check).with("read_only: strict")];
+    let repo = env.repo(&Spec::of_steps(steps));
+    repo.run().exits(3);
+    assert_eq!(drift_of(&repo, "check"), [pair("target/deep/5", "modified"), pair("target/deep/6", "deleted")]);
 }

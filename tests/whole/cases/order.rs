@@ -11,6 +11,7 @@ pub(super) const CASES: &[Case] = &[
     case("order::what_a_skill_applies_speaks_for_no_skill_beside_it", applied_beside),
     case("order::a_dependent_skill_sees_what_it_needs", dependent),
     case("order::what_two_needed_skills_both_touched_is_a_conflict", conflict),
+    case("order::what_two_needed_skills_both_built_is_a_conflict", conflict_of_builds),
     case("order::a_skill_whose_need_failed_does_not_run", needed_failed),
     case("order::needs_decide_the_order_and_not_include", needs_before_include),
     case("order::parallel_skills_run_beside_each_other", beside_each_other),
@@ -84,6 +85,20 @@ fn conflict(env: &TestEnvironment) {
     assert!(text.contains("target/same") && text.contains("`a`") && text.contains("`b`"), "{run}");
     assert_eq!(repo.evidence("c")["steps"][0]["termination"]["kind"], "not_started");
     assert_eq!(repo.last_run()["outcome"], "inconclusive");
+}
+
+/// So much that nobody reads it, and names are known all the same.
+fn conflict_of_builds(env: &TestEnvironment) {
+    let build = |dir: &str| format!("mkdir -p target/{dir}; for n in $(seq 1 400); do : > target/{dir}/$n; done");
+    let skills = |two: &str| {
+        let c = skill("c", "ls target/one target/two 2>/dev/null | wc -l").with("needs: [a, b]");
+        Spec::new([skill("a", &build("one")), skill("b", &build(two)), c])
+    };
+    let run = env.repo(&skills("one")).run().exits(5);
+    assert!(run.everything().contains("`target/one/1`"), "{run}");
+    let repo = env.repo_at("apart", &skills("two"));
+    repo.run().exits(0);
+    assert_eq!(repo.evidence("c")["steps"][0]["stdout_preview"], "803\n");
 }
 
 fn needed_failed(env: &TestEnvironment) {
