@@ -1,15 +1,17 @@
 //! What is found in an upper directory.
 
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::plan::ReadOnly::{Strict, Tracked};
 use proctor_snapshot::{
-    FileContent, GitHelper, IgnoreQuery, IgnoredContent, LayerEntry, LayerScan, ScanBounds, ScanError, Spare, View,
-    conflicts, scan_layer, scan_layer_sparing,
+    FileContent, GitHelper, IgnoreQuery, IgnoredContent, LayerEntry, LayerScan, ScanBounds, ScanError, Snapshot, Spare,
+    View, conflicts, scan_layer, scan_layer_sparing,
 };
 
-use crate::repository::{Layer, Repo, kinds};
+use crate::git_program::PlainGit;
+use crate::repository::{Layer, Repo, helper, kinds};
 use crate::{Case, Need};
 
 pub(crate) const CASES: &[Case] = &[
@@ -23,6 +25,7 @@ pub(crate) const CASES: &[Case] = &[
     ("layer: the number of entries is bounded", Need::Nothing, too_many),
     ("layer: the depth is bounded", Need::Nothing, too_deep),
     ("layer: new ignored directories are spared", Need::Nothing, spared),
+    ("layer: they are spared in repositories that git alone reads", Need::GitWithSha256, spared_by_git),
     ("layer: where something covered lies nothing is spared", Need::Nothing, not_spared),
     ("layer: the rules are asked where it pays", Need::Nothing, asked_where_it_pays),
 ];
@@ -159,6 +162,17 @@ fn spared() {
     let other = Layer::new();
     other.write("target/deep/7", "y").write("target/other", "y");
     assert_eq!(conflicts(&[&listed], &[&other.scan()]), [b"target/deep/7".to_vec()]);
+}
+
+fn spared_by_git() {
+    let repo = Repo::with_options(&["--object-format=sha256"]);
+    repo.write("src/main.rs", "x").write(".gitignore", "target/\n*.log\n").commit();
+    let layer = built(&["target", "new", "src/x.log"]);
+    let helper = helper().with_program(Arc::new(PlainGit));
+    let view = View::new(Arc::new(Snapshot::take(&repo.top, &helper).unwrap_or_else(|error| panic!("{error}"))));
+    let rules = IgnoreQuery::new(helper, &repo.top);
+    let scan = sparing(&layer, &view, &rules, IgnoredContent::Skipped);
+    assert_eq!(scan.ignored.iter().map(Vec::as_slice).collect::<Vec<_>>(), [&b"src/x.log"[..], b"target"]);
 }
 
 fn not_spared() {

@@ -368,9 +368,11 @@ impl IgnoreQuery {
     /// As [`GitHelper::list`].
     pub fn ignored(&self, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let new: Vec<&[u8]> = paths.iter().copied().filter(|path| !known.contains_key(*path)).collect();
-        let answers = self.helper.ignored_among(&self.repo, self.submodules.as_deref(), &[], &new)?;
-        known.extend(new.iter().map(|path| path.to_vec()).zip(answers));
+        let new = paths.iter().copied().filter(|path| !known.contains_key(*path));
+        let (directories, new): (Vec<&[u8]>, Vec<&[u8]>) = new.partition(|path| path.ends_with(b"/"));
+        let bare: Vec<&[u8]> = directories.iter().map(|path| &path[..path.len() - 1]).collect();
+        let answers = self.helper.ignored_among(&self.repo, self.submodules.as_deref(), &bare, &new)?;
+        known.extend(directories.iter().chain(&new).map(|path| path.to_vec()).zip(answers));
         Ok(paths.iter().map(|path| known.get(*path).copied().unwrap_or(false)).collect())
     }
 }
