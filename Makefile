@@ -34,12 +34,14 @@ check: ## format, lints, dependencies, schemas, rules of the house, documentatio
 schemas: ## write schemas/ from the types
 	@$(CARGO) xtask schemas
 
-bench: ## measure attempts, gates, kills, leftovers, output, steps, deadlines
+bench: ## measure attempts, edits, gates, kills, leftovers, output, snapshots, steps, deadlines
 	@scripts/need cargo cc git
 	@bench/attempt
+	@bench/edits
 	@bench/gate
 	@bench/kill
 	@bench/leftovers
 	@bench/output
+	@bench/snapshot
 	@bench/step
 	@bench/deadline
