@@ -11,6 +11,7 @@ mod leftovers;
 mod machine;
 mod output;
 mod program;
+mod snapshot;
 mod stages;
 
 use std::process::ExitCode;
@@ -39,7 +40,8 @@ fn measured() -> Result<Bars> {
         "kill" => kill::measure(&mut bars)?,
         "leftovers" => leftovers::measure(&mut bars)?,
         "output" => output::measure(&mut bars)?,
-        other => bail!("`{other}` is no measurement; they are attempt, gate, kill, leftovers and output"),
+        "snapshot" => snapshot::measure(&mut bars)?,
+        other => bail!("`{other}` is no measurement; they are attempt, gate, kill, leftovers, output and snapshot"),
     }
     Ok(bars)
 }

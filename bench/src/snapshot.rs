@@ -1,0 +1,268 @@
+//! What a snapshot costs beside `git status` and its libraries on the same trees: the first one, and of a tree
+//! that did not change since the last; and what the drift of a step costs that changed three files.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use proctor_core::plan::ReadOnly;
+use proctor_snapshot::{
+    DriftInput, GitHelper, IgnoreQuery, ScanBounds, Snapshot, SnapshotStore, View, find_drift, scan_layer,
+};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::arena::{git_commit, write};
+use crate::figures::{Bars, Sample, heading, ratio, row};
+use crate::program;
+
+mod peers;
+
+/// How many tracked files the trees have, where `SIZES` does not say.
+const SIZES: &str = "1000,10000,100000";
+/// How many files share a directory, and how many of those directories one more.
+const FILES_OF_A_DIRECTORY: usize = 20;
+const DIRECTORIES_OF_ONE: usize = 50;
+/// How many files the step changes.
+const CHANGED: usize = 3;
+/// How often everything is done before it is measured.
+const WARM_UP: usize = 2;
+/// How often the drift of the step is looked for in one round: it takes little, and jumps.
+const LOOKS: usize = 50;
+/// How long a tree may take until nothing in it is too young to be trusted.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// From how many files on the bars hold; below, starting programs is all that there is to see.
+const LARGE: usize = 100_000;
+/// What a snapshot of a tree that did not change may cost of `git status`, and the first one.
+const WARM: f64 = 0.45;
+const FIRST: f64 = 2.0;
+/// What the drift check of the step may cost of `git status`.
+const DRIFT: f64 = 0.001;
+/// What it may cost of itself on the smallest tree.
+const GROWN: f64 = 2.0;
+/// What bringing the identity up to date may take, in milliseconds.
+const UPDATE: f64 = 1.0;
+
+/// What was measured on one tree.
+#[derive(Default)]
+struct Samples {
+    status: Sample,
+    git2: Sample,
+    gix: Sample,
+    first: Sample,
+    warm: Sample,
+    next: Sample,
+    drift: Sample,
+    layer: Sample,
+    update: Sample,
+}
+
+/// Measures, prints, and holds the medians to their bars. RUNS is how many rounds (15), SIZES the trees.
+///
+/// # Errors
+/// Something does not run at all.
+pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
+    let runs: usize = program::setting("RUNS", 15)?;
+    let sizes: String = program::setting("SIZES", SIZES.to_owned())?;
+    let mut smallest = None;
+    for size in sizes.split(',') {
+        let files: usize = size.trim().parse().with_context(|| format!("`{size}` is no number of files"))?;
+        let samples = Ground::make(files)?.samples(runs)?;
+        samples.show(files);
+        let drift = samples.drift.median();
+        if files >= LARGE {
+            samples.hold(files, bars);
+            let of = smallest.unwrap_or(drift);
+            bars.at_most(&format!("drift check, {files} files to the smallest tree"), ratio(drift, of), GROWN);
+        }
+        smallest.get_or_insert(drift);
+    }
+    Ok(())
+}
+
+impl Samples {
+    fn show(&self, files: usize) {
+        println!("{}", heading(&format!("{files} files, ms")));
+        let rows = [
+            ("git status", &self.status),
+            ("git2 statuses", &self.git2),
+            ("gix status", &self.gix),
+            ("proctor, first", &self.first),
+            ("proctor, next process", &self.next),
+            ("proctor, same process", &self.warm),
+            ("drift of 3 files", &self.drift),
+            ("layer on top, and its id", &self.layer),
+            ("id after 3 changes", &self.update),
+        ];
+        for (name, sample) in rows.iter().filter(|(_, sample)| sample.median() > Duration::ZERO) {
+            let times = ratio(sample.median(), self.status.median());
+            println!("{} {times:>9.4} x git status", row(name, sample));
+        }
+    }
+
+    fn hold(&self, files: usize, bars: &mut Bars) {
+        let status = self.status.median();
+        for (what, sample, most) in [
+            ("first snapshot", &self.first, FIRST),
+            ("snapshot in the next process", &self.next, WARM),
+            ("snapshot in the same process", &self.warm, WARM),
+            ("drift check", &self.drift, DRIFT),
+        ] {
+            bars.at_most(&format!("{what} / git status, {files} files"), ratio(sample.median(), status), most);
+        }
+        let update = self.update.median().as_secs_f64() * 1000.0;
+        bars.at_most(&format!("milliseconds to the id after {CHANGED} changes, {files} files"), update, UPDATE);
+    }
+}
+
+/// A tree, and a step's layer.
+struct Ground {
+    root: TempDir,
+    upper: TempDir,
+    helper: GitHelper,
+}
+
+impl Ground {
+    fn make(files: usize) -> Result<Self> {
+        let root = TempDir::with_prefix("proctor-bench.").context("a scratch directory cannot be made")?;
+        // Layers lie on tmpfs.
+        let upper = TempDir::with_prefix_in("proctor-bench.", "/dev/shm").context("there is no tmpfs")?;
+        let own = std::env::current_exe().context("this program does not know where it stands")?;
+        let made = Self { root, upper, helper: GitHelper::new(own.with_file_name("proctor-git")) };
+        let at = made.repository();
+        for number in 0..files {
+            let path = at.join(path_of(number));
+            if number % FILES_OF_A_DIRECTORY == 0 {
+                std::fs::create_dir_all(path.parent().context("it has a parent")?)?;
+            }
+            let line = format!("fn f{number}() -> u32 {{ {number} }}\n");
+            write(&path, line.repeat(5 + number % 60).as_bytes())?;
+        }
+        write(&at.join(".gitignore"), b"target/\n*.o\n")?;
+        git_commit(&at)?;
+        for number in changed(files) {
+            let path = made.upper.path().join(path_of(number));
+            std::fs::create_dir_all(path.parent().context("it has a parent")?)?;
+            write(&path, format!("changed {number}\n").repeat(20).as_bytes())?;
+        }
+        std::fs::create_dir(made.root.path().join("snapshots"))?;
+        Ok(made)
+    }
+
+    fn repository(&self) -> PathBuf {
+        self.root.path().join("repository")
+    }
+
+    fn store(&self) -> Result<SnapshotStore> {
+        let directory = std::fs::File::open(self.root.path().join("snapshots"))?;
+        Ok(SnapshotStore::new(self.helper.clone(), Some(OwnedFd::from(directory))))
+    }
+
+    fn samples(&self, runs: usize) -> Result<Samples> {
+        let store = self.store()?;
+        let snapshot = self.settled(&store)?;
+        let mut samples = Samples::default();
+        for round in 0..WARM_UP + runs {
+            if round == WARM_UP {
+                samples = Samples::default();
+            }
+            self.round(&store, &snapshot, &mut samples)?;
+        }
+        Ok(samples)
+    }
+
+    /// A snapshot of the tree when nothing in it is too young to be trusted, and its file is written.
+    fn settled(&self, store: &SnapshotStore) -> Result<Arc<Snapshot>> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let taken = store.take(&self.repository())?;
+            if taken.stats.hashed == 0 && !taken.stats.git_was_read {
+                return Ok(taken);
+            }
+            ensure!(Instant::now() < until, "the tree does not settle: {:?}", taken.stats);
+        }
+    }
+
+    /// Everything once, in turns, so that what else happens on the machine falls on all.
+    fn round(&self, store: &SnapshotStore, known: &Arc<Snapshot>, samples: &mut Samples) -> Result<()> {
+        let at = self.repository();
+        samples.status.push(program::timed(&mut self.git_status())?);
+        samples.git2.push(timed(|| peers::git2(&at))?);
+        if let Some(took) = peers::gix(&at)? {
+            samples.gix.push(took);
+        }
+        samples.first.push(timed(|| self.same(&*SnapshotStore::new(self.helper.clone(), None).take(&at)?, known))?);
+        samples.status.push(program::timed(&mut self.git_status())?);
+        let next = self.store()?;
+        samples.next.push(timed(|| self.same(&*next.take(&at)?, known))?);
+        samples.warm.push(timed(|| self.same(&*store.take(&at)?, known))?);
+        self.step(known, samples)
+    }
+
+    fn same(&self, taken: &Snapshot, known: &Snapshot) -> Result<()> {
+        ensure!(taken.id == known.id, "the snapshot of an unchanged tree is another one");
+        Ok(())
+    }
+
+    /// What follows a step: its layer is scanned and compared, laid on top, and the tree has a new identity.
+    fn step(&self, known: &Arc<Snapshot>, samples: &mut Samples) -> Result<()> {
+        let (repo, upper) = (open(&self.repository())?, open(self.upper.path())?);
+        let ignored = IgnoreQuery::new(self.helper.clone(), self.repository()).knowing(known);
+        let view = View::new(Arc::clone(known));
+        for _ in 0..LOOKS {
+            let began = Instant::now();
+            let scan = scan_layer(upper.as_fd(), ScanBounds::default())?;
+            let drift = find_drift(DriftInput {
+                view: &view,
+                scan: &scan,
+                mode: ReadOnly::Tracked,
+                ignored: &ignored,
+                repo: repo.as_fd(),
+                upper: upper.as_fd(),
+                lower_uppers: &[],
+                caches: &[],
+            })?;
+            samples.drift.push(began.elapsed());
+            ensure!(drift.changes.len() == CHANGED, "{} changes were found", drift.changes.len());
+            let began = Instant::now();
+            let after = view.apply(&scan, &ignored)?;
+            let laid = Instant::now();
+            let id = after.id();
+            samples.update.push(laid.elapsed());
+            samples.layer.push(began.elapsed());
+            ensure!(id != known.id, "the identity did not change");
+        }
+        Ok(())
+    }
+
+    fn git_status(&self) -> Command {
+        let mut git = program::quiet("git", &["status", "--porcelain"]);
+        git.current_dir(self.repository()).env("GIT_OPTIONAL_LOCKS", "0");
+        git
+    }
+}
+
+/// Where a file of the tree is.
+fn path_of(number: usize) -> String {
+    let directory = number / FILES_OF_A_DIRECTORY;
+    format!("src/m{}/p{}/file_{number}.rs", directory / DIRECTORIES_OF_ONE, directory % DIRECTORIES_OF_ONE)
+}
+
+/// The files that the step changes, far from each other.
+fn changed(files: usize) -> impl Iterator<Item = usize> {
+    (0..CHANGED).map(move |nth| files / (CHANGED + 1) * (nth + 1))
+}
+
+fn open(path: &Path) -> Result<OwnedFd> {
+    Ok(OwnedFd::from(std::fs::File::open(path)?))
+}
+
+fn timed(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
+    let began = Instant::now();
+    work()?;
+    Ok(began.elapsed())
+}
