@@ -182,9 +182,12 @@ impl Generator {
         (0..8).for_each(|_| {
             choose.next();
         });
-        let sha256 = choose.one_in(4) && git_can(&["init", "--object-format=sha256", "-q", "."]);
-        let repo = Repo::with_format(if sha256 { "sha256" } else { "sha1" });
-        Self { seed, choose, repo, files: BTreeSet::new(), editing: false, log: vec![format!("sha256: {sha256}")] }
+        let options: Vec<&str> = ["--object-format=sha256", "--ref-format=reftable"]
+            .into_iter()
+            .filter(|option| choose.one_in(5) && git_can(&["init", "-q", option, "."]))
+            .collect();
+        let repo = Repo::with_options(&options);
+        Self { seed, choose, repo, files: BTreeSet::new(), editing: false, log: vec![format!("{options:?}")] }
     }
 
     fn note(&mut self, what: impl Into<String>) {
@@ -337,6 +340,22 @@ impl Generator {
             self.repo.git_tries(&["sparse-checkout", "set", "--no-cone", "/*", "!/deep", "!/dir/sub"]);
             self.note("sparse");
         }
+        for (command, what) in [
+            (&["pack-refs", "--all"][..], "packed refs"),
+            (&["checkout", "-q", "--detach"], "detached"),
+            (&["update-index", "--split-index"], "split index"),
+            (&["repack", "-q", "-a", "-d"], "packed objects"),
+        ] {
+            if self.choose.one_in(6) && self.repo.git_tries(command) {
+                self.note(what);
+            }
+        }
+        if self.choose.one_in(8) {
+            let lent = self.repo.room.path().join("lent");
+            fs::rename(self.repo.at(".git/objects"), &lent).expect("moves");
+            self.repo.write(".git/objects/info/alternates", format!("{}\n", lent.display()));
+            self.note("alternates");
+        }
     }
 
     fn conflict(&mut self, path: &str) {
@@ -470,10 +489,14 @@ fn is_dirty_by_git(top: &Path) -> Option<bool> {
     };
     let empty = word(top, &["hash-object", "-t", "tree", "/dev/null"]);
     let head = Some(word(top, &["rev-parse", "-q", "--verify", "HEAD^{tree}"])).filter(|tree| !tree.is_empty());
-    let tree = tree_by_git(top).ok();
-    if !list(&["ls-files", "-o", "--exclude-standard", "-z"]).is_empty()
-        || tree.as_ref().is_some_and(|tree| *tree != head.unwrap_or(empty))
-    {
+    let tree = tree_by_git(top);
+    let known = list(&["ls-tree", "-r", "-z", "--full-tree", "--name-only", "HEAD"]);
+    let untracked = list(&["ls-files", "-o", "--exclude-standard", "-z"]).iter().any(|path| !known.contains(path));
+    let differs = match &tree {
+        Ok(tree) => *tree != head.unwrap_or(empty),
+        Err(why) => why.contains("can only add regular files"),
+    };
+    if untracked || differs {
         return Some(true);
     }
     let inner = list(&["ls-files", "--stage", "-z"]).into_iter().filter_map(|line| {
@@ -484,7 +507,7 @@ fn is_dirty_by_git(top: &Path) -> Option<bool> {
     if inner.contains(&Some(true)) {
         return Some(true);
     }
-    tree.and_then(|_| inner.iter().all(Option::is_some).then_some(false))
+    (tree.is_ok() && inner.iter().all(Option::is_some)).then_some(false)
 }
 
 /// What git lists of the repository at `at`, and of the repositories inside it, as far as it is there.

@@ -74,16 +74,16 @@ pub(crate) struct Repo {
 impl Repo {
     /// An empty repository.
     pub(crate) fn empty() -> Self {
-        Self::with_format("sha1")
+        Self::with_options(&[])
     }
 
-    /// An empty repository whose objects are named in this format.
-    pub(crate) fn with_format(format: &str) -> Self {
+    /// An empty repository that `git init` makes with these options.
+    pub(crate) fn with_options(options: &[&str]) -> Self {
         let room = TempDir::new().expect("a temporary directory");
         let top = room.path().canonicalize().expect("it is there").join("repo");
         fs::create_dir(&top).expect("creates");
         let repo = Self { room, top };
-        repo.git(&["init", "-q", &format!("--object-format={format}"), "."]);
+        repo.git(&[&["init", "-q"], options, &["."]].concat());
         repo
     }
 

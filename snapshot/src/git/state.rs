@@ -37,20 +37,28 @@ pub(crate) fn tree_state(
 ) -> io::Result<TreeState> {
     let places = listing.places();
     let commits: Commits = listing.nested.iter().map(|nested| (nested.path.0.clone(), commit_of(nested))).collect();
-    let tree_of = |index| -> io::Result<Result<ObjectId, String>> {
-        let tracked = Tracked::look(index, top, entries, &commits)?;
-        Ok(tree_by_git(tracked, index, &places, program))
+    let tree_of = |index| -> io::Result<(Result<ObjectId, String>, Option<bool>)> {
+        let mut tracked = Tracked::look(index, top, entries, &commits)?;
+        // What cannot be added is not what HEAD has there.
+        Ok(match tracked.refused.take() {
+            Some(why) => (Err(why), Some(false)),
+            None => {
+                let tree = tree_by_git(tracked, index, &places, program);
+                let is_head = tree.as_ref().ok().map(|tree| *tree == head_tree(index));
+                (tree, is_head)
+            }
+        })
     };
     let Some((own, inside)) = listing.indexes.split_first() else {
         return Ok(TreeState { tree: Err("there is no index".to_owned()), dirty: None });
     };
-    let tree = tree_of(own)?;
-    let mut clean = if holds_unknown(listing) { Some(false) } else { is_head(own, &tree) };
+    let (tree, is_head) = tree_of(own)?;
+    let mut clean = if holds_unknown(listing) { Some(false) } else { is_head };
     for index in inside {
         if clean == Some(false) {
             break;
         }
-        clean = match (clean, is_head(index, &tree_of(index)?)) {
+        clean = match (clean, tree_of(index)?.1) {
             (_, Some(false)) => Some(false),
             (Some(true), Some(true)) => Some(true),
             _ => None,
@@ -69,9 +77,6 @@ fn tree_by_git(
     places: &Places,
     program: Option<&dyn GitProgram>,
 ) -> Result<ObjectId, String> {
-    if let Some(why) = tracked.refused {
-        return Err(why);
-    }
     let Some(first) = tracked.unclear.first() else { return Ok(tracked.tree(&TreeEntries::new())) };
     let path = display_path(first);
     let unclear = |why: &str| format!("git converts `{path}` when it is added, and {why}");
@@ -80,11 +85,9 @@ fn tree_by_git(
     Ok(tracked.tree(&told))
 }
 
-/// Whether the tracked content is the tree of HEAD; before the first commit, the empty one. None where
-/// that cannot be told.
-fn is_head(index: &Index, tree: &Result<ObjectId, String>) -> Option<bool> {
-    let head = index.head_tree.unwrap_or_else(|| tree_id(index.format, &[]));
-    tree.as_ref().ok().map(|tree| *tree == head)
+/// The tree of HEAD; before the first commit, the empty one.
+fn head_tree(index: &Index) -> ObjectId {
+    index.head_tree.unwrap_or_else(|| tree_id(index.format, &[]))
 }
 
 /// Whether something is untracked, or a repository stands there that the one around it does not know.
