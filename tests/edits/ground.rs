@@ -54,7 +54,7 @@ fn overlay_over_nothing() -> Option<OwnedFd> {
 }
 
 fn on_a_disk() -> bool {
-    let kind = rustix::fs::statfs(&std::env::temp_dir()).map(|stat| u64::try_from(stat.f_type).unwrap_or_default());
+    let kind = rustix::fs::statfs(std::env::temp_dir()).map(|stat| u64::try_from(stat.f_type).unwrap_or_default());
     kind.is_ok_and(times_tell_of_changes)
 }
 
