@@ -42,7 +42,8 @@ pub(crate) struct Context {
     pub(crate) cancel: CancellationToken,
     /// How many commands are still to come, as far as that is known.
     pub(crate) to_come: AtomicUsize,
-    /// What is read of directories that git ignores; set once the plan is known, and all of it before.
+    /// What is read of directories that git ignores; set when skills begin to run, which see each
+    /// other's layers.
     pub(crate) ignored_content: OnceLock<IgnoredContent>,
     /// What becomes of the changes of a `read_only: off` step that has passed.
     pub(crate) changes: Changes,

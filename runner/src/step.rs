@@ -13,7 +13,9 @@ use proctor_core::plan::{PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::verdict::Doubt;
 use proctor_sandbox::helper::seal::method_on;
 use proctor_sandbox::{Layer, Open, SandboxError, Sealed};
-use proctor_snapshot::{ApplyInput, DriftInput, ScanBounds, Spare, apply_back, find_drift, scan_layer_sparing};
+use proctor_snapshot::{
+    ApplyInput, DriftInput, IgnoredContent, ScanBounds, Spare, apply_back, find_drift, scan_layer_sparing,
+};
 
 use crate::attempt::{self, AttemptReport};
 use crate::context::{Changes, Context};
@@ -236,7 +238,7 @@ async fn read_layer(
 ) -> Result<(Arc<Stacked>, StepDrift), String> {
     let (context, stack) = (Arc::clone(context), stack.clone());
     let (caches, mode) = (skill.caches.clone(), step.read_only);
-    let content = context.ignored_content.get().copied().unwrap_or_default();
+    let content = context.ignored_content.get().copied().unwrap_or_else(|| ignored_content(mode));
     let is_empty = holds_nothing(&layer);
     let work = move || {
         let spare = Spare { view: stack.view(), ignored: &context.tree.ignored, content };
@@ -259,6 +261,14 @@ async fn read_layer(
     }
     let ended = tokio::task::spawn_blocking(work).await;
     ended.unwrap_or_else(|error| Err(format!("reading the layer ended badly: {error}")))
+}
+
+/// What is read of ignored directories for a command by itself: nobody comes after it.
+fn ignored_content(mode: ReadOnly) -> IgnoredContent {
+    match mode {
+        ReadOnly::Tracked => IgnoredContent::Skipped,
+        ReadOnly::Off | ReadOnly::Strict => IgnoredContent::Hashed,
+    }
 }
 
 /// Whether nothing lies in a layer; what cannot be looked at may hold something.
