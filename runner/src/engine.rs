@@ -125,7 +125,11 @@ impl Engine {
         let began = Instant::now();
         let tolerated = self.tolerated(request.sandbox)?;
         let repository = Repository::open(&request.repo)?;
-        let source = self.source(&repository, &request.source).await?;
+        // A checkout can take long, and nobody has to wait for it.
+        let source = tokio::select! {
+            source = self.source(&repository, &request.source) => source?,
+            () = cancel.cancelled() => return Err(EngineError::Interrupted),
+        };
         let file = SpecFile::within(&source.repository)?.called_as_in(&source);
         let plan = self.resolve(&file, &file.parse()?.spec, &request.profile)?.plan;
         if isolates(&plan) {

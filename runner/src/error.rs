@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use proctor_core::enforcement::Control;
 use proctor_core::spec::Diagnostic;
-use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
+use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
 use proctor_sandbox::SandboxError;
 use proctor_snapshot::{GitError, SnapshotError};
 
@@ -112,6 +112,9 @@ pub enum EngineError {
     /// The state directory lies in the tree that is verified.
     #[error("the state directory `{}` lies below the repository{HINT}name another one with `--state-dir`", .0.display())]
     StateInRepository(PathBuf),
+    /// The caller asked to end before there was anything to record.
+    #[error("the run was interrupted before it began; nothing was verified{HINT}run again")]
+    Interrupted,
     /// A command of a session changed the tree that the session is of.
     #[error("an earlier command of this session changed `{}`{HINT}start a new session", .0.display())]
     SessionSpent(PathBuf),
@@ -195,6 +198,7 @@ impl EngineError {
             Self::Store(StoreError::NoChangeset { .. } | StoreError::Symlink { .. } | StoreError::Status { .. }) => {
                 EXIT_USAGE
             }
+            Self::Interrupted => EXIT_INTERRUPTED,
             Self::SpecChanged(_)
             | Self::HiddenAlternate(_)
             | Self::UnreadableAlternates { .. }

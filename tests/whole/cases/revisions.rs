@@ -32,6 +32,7 @@ pub(super) const CASES: &[Case] = &[
     case("revisions::a_tree_that_leads_elsewhere_is_refused", hostile),
     case("revisions::a_checkout_that_was_changed_is_made_anew", tampered),
     case("revisions::a_killed_checkout_is_never_used", killed),
+    case("revisions::an_interrupted_checkout_ends_the_run", interrupted),
     case("revisions::two_runs_of_one_commit_share_its_checkout", at_once),
     case("revisions::submodules_are_empty_unless_asked_for", submodules),
     case("revisions::a_linked_worktree_verifies_a_commit", linked),
@@ -306,6 +307,19 @@ fn killed(env: &TestEnvironment) {
     repo.run_with(&["--rev", "HEAD"]).exits(0);
     let left = machine::walk(&env.state().join("checkouts"));
     assert!(!left.iter().any(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("new-"))));
+}
+
+fn interrupted(env: &TestEnvironment) {
+    let repo = env.repo(&first_is_good());
+    (0..3000).for_each(|number| machine::write(&repo.file(&format!("many/{number}")), format!("{number}\n")));
+    env.hand_over(repo.path());
+    repo.commit();
+    let mut running = repo.start(&["--rev", "HEAD"]);
+    let checkouts = env.state().join("checkouts");
+    running.wait_until(|| machine::walk(&checkouts).iter().any(|path| path.ends_with("tree/README.md")));
+    running.signal(Signal::INT);
+    env.finish(running).exits(130);
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
 }
 
 fn at_once(env: &TestEnvironment) {
