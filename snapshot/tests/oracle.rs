@@ -289,6 +289,9 @@ impl Generator {
         // A new file: a rewrite would go through a link.
         let _ = fs::remove_file(&place);
         self.repo.write(name, &content);
+        if self.editing {
+            date(&place);
+        }
         if self.choose.one_in(4) {
             chmod(&place, 0o755);
         }
@@ -410,7 +413,7 @@ impl Generator {
                     crate::repository::put(&place.join("inside"), b"x\r\n");
                 }
                 3 => chmod(&place, if self.choose.one_in(2) { 0o755 } else { 0o644 }),
-                4 => fs::File::options().write(true).open(&place).and_then(|f| f.set_modified(now())).expect("sets"),
+                4 => date(&place),
                 _ => self.put(&name),
             }
             self.note(format!("edited {shown}"));
@@ -426,6 +429,7 @@ impl Generator {
                 let text = self.lines(ATTRIBUTES);
                 self.note(format!("attributes now {text:?}"));
                 self.repo.write(".gitattributes", text);
+                date(&self.repo.at(".gitattributes"));
             }
             1 => {
                 self.note("attributes gone");
@@ -475,6 +479,13 @@ impl Generator {
         let more: Vec<_> = more.into_iter().filter(|path| !repo.is_special(path)).collect();
         assert!(more.is_empty() && less.is_empty(), "too many {more:?}, too few {less:?}\n{}", told());
     }
+}
+
+/// Gives a file that was edited a time of its own: git does not see an edit of the same size within the
+/// second in which the file was added, where it may not look at the change time.
+fn date(place: &Path) {
+    let file = fs::File::options().read(true).open(place).expect("opens");
+    file.set_modified(now() + Duration::from_secs(5)).expect("sets");
 }
 
 #[expect(clippy::disallowed_methods, reason = "files of a test are given times around now")]
