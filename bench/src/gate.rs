@@ -50,11 +50,12 @@ pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     };
     for files in sizes {
         let tree = Verified::make(files)?;
+        let gate = tree.gate()?;
         let [mut status, mut asked, mut within] = [Sample::default(), Sample::default(), Sample::default()];
         for round in 0..WARM_UP + runs {
             let took = [program::timed(&mut tree.git_status())?, program::timed(&mut tree.proctor("gate")?)?, {
                 let began = Instant::now();
-                tree.ask()?;
+                tree.ask(&gate)?;
                 began.elapsed()
             }];
             if round >= WARM_UP {
@@ -113,8 +114,8 @@ impl Verified {
         Ok(proctor)
     }
 
-    /// Asks as a daemon would.
-    fn ask(&self) -> Result<()> {
+    /// What a daemon asks.
+    fn gate(&self) -> Result<Gate> {
         let config = EngineConfig {
             state_dir: self.state(),
             helpers: Helpers { sandbox: beside("proctor-sandbox")?, git: beside("proctor-git")? },
@@ -122,7 +123,11 @@ impl Verified {
             caller_env: BTreeMap::new(),
             operator: Operator::default(),
         };
-        let gate = Gate::new(config, Clock::system());
+        Ok(Gate::new(config, Clock::system()))
+    }
+
+    /// Asks as a daemon would.
+    fn ask(&self, gate: &Gate) -> Result<()> {
         let demands = Demands {
             profile: ProfileName::new("pr")?,
             changeset: None,

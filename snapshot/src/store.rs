@@ -50,7 +50,7 @@ impl SnapshotStore {
         Ok(taken)
     }
 
-    /// Takes a snapshot of the work tree whose top is `repo` and keeps it nowhere, so that what differs
+    /// Takes a snapshot of the work tree whose top is `repo` and does not keep it, so that what differs
     /// from the last one that was kept can be told again and again.
     ///
     /// # Errors
@@ -59,6 +59,8 @@ impl SnapshotStore {
         let place = repo.canonicalize().unwrap_or_else(|_| repo.to_owned());
         let last = self.last(&place);
         let now = Arc::new(Snapshot::take_after(&place, &self.helper, last.as_deref())?);
+        // What came from the file need not be read from it again.
+        last.iter().for_each(|last| self.keep(&place, last));
         Ok(Peek { last, now })
     }
 
