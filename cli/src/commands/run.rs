@@ -157,7 +157,8 @@ impl Runs<'_> {
             let ended = self.follow(self.tree_of(commit), screen).await;
             range.commits.push(self.told(commit, ended, screen)?);
         }
-        range.exit_code = range::worst(range.commits.iter().map(|record| record.exit_code));
+        let codes: Vec<u8> = range.commits.iter().map(|record| record.exit_code).collect();
+        range.exit_code = range::worst(&codes);
         range::finish(self.args.format, &range, screen)
     }
 

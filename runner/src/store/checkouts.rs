@@ -212,8 +212,12 @@ impl<'a> Checkouts<'a> {
             remove(&self.path.join(&temporary));
         }
         let Some((manifest, objects, snapshot)) = made? else { return Ok(None) };
-        fs::flock(&directory, FlockOperation::NonBlockingLockShared)
-            .map_err(StoreError::io("lock", directory.name()))?;
+        // Not in one step: somebody who clears away may come in between, and then it is made once more.
+        match fs::flock(&directory, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(StoreError::io("lock", directory.name())(errno).into()),
+        }
         let path = self.path.join(wanted.name());
         let snapshot = moved(snapshot, &path.join(OWN).join(TREE));
         let snapshots = Arc::new(SnapshotStore::new(self.helper.clone(), None));
