@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use proctor_core::digest::SnapshotId;
 use proctor_snapshot::{GitHelper, Snapshot, SnapshotStore};
-use rustix::fs::{self, FlockOperation, Gid, Mode, RenameFlags, Timestamps, Uid};
+use rustix::fs::{self, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timestamps, Uid};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -246,7 +246,7 @@ impl<'a> Checkouts<'a> {
             lfs_pointers: made.lfs_pointers,
         };
         let bytes = serde_json::to_vec(&manifest).map_err(|error| EngineError::Internal(error.to_string()))?;
-        directory.write(MANIFEST, &bytes)?;
+        put_manifest(directory, &bytes).map_err(StoreError::io("write", directory.name()))?;
         Ok((manifest, made.objects, snapshot))
     }
 
@@ -288,6 +288,19 @@ fn let_through(state: &Directory) -> Result<(), StoreError> {
     let stat = fs::fstat(state).map_err(StoreError::io("stat", state.name()))?;
     fs::fchmod(state, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o011))
         .map_err(StoreError::io("let the repository's owner through", state.name()))
+}
+
+/// Writes the manifest without waiting for the disk, which would wait for every file of the tree: half a
+/// checkout, as after a loss of power, is noticed when it is looked at.
+fn put_manifest(directory: &Directory, bytes: &[u8]) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = fs::openat(directory, MANIFEST, flags, Mode::from_raw_mode(0o600))?;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let count = rustix::io::retry_on_intr(|| rustix::io::write(&file, rest))?;
+        rest = &rest[count..];
+    }
+    Ok(())
 }
 
 /// Notes that a checkout was used.
