@@ -26,8 +26,8 @@ const FILES_OF_A_DIRECTORY: usize = 100;
 const WARM_UP: usize = 3;
 /// What a gate may cost of `git status` on a large tree.
 const OF_GIT_STATUS: f64 = 1.0;
-/// From how many files on a tree is large. Below, starting programs is all that there is to see.
-const LARGE: usize = 10_000;
+/// From how many files on a tree is large. Below, what starting a program costs counts as well.
+const LARGE: usize = 100_000;
 
 const SPEC: &str = "version: 1\nprofiles: { pr: { include: [a] } }\nskills:\n  a: { description: d, determinism: D0, \
                     tier: 1, steps: [ { name: a, cmd: [\"true\"] } ] }\n";
