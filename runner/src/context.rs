@@ -11,7 +11,7 @@ use proctor_core::evidence::{GitIdentity, TreeSource};
 use proctor_core::plan::{PlannedSkill, PlannedStep, RelPath};
 use proctor_core::redact::Redactor;
 use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, RunSpace, StepUser, ToolMount, is_hidden};
-use proctor_snapshot::{IgnoreQuery, IgnoredContent, Snapshot};
+use proctor_snapshot::{IgnoreQuery, IgnoredContent, RulesAside, Snapshot};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -70,6 +70,8 @@ pub(crate) struct Tree {
     pub(crate) checkout: Option<Checkout>,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) ignored: IgnoreQuery,
+    /// What else they rest on than the tree.
+    pub(crate) rules_aside: RulesAside,
 }
 
 /// Where the tree is, on the host and for a step.

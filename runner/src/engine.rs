@@ -22,7 +22,7 @@ use proctor_sandbox::{
     setup_ops,
 };
 use proctor_snapshot::protocol::NamedCommit;
-use proctor_snapshot::{GitHelper, IgnoreQuery, Snapshot, SnapshotStore};
+use proctor_snapshot::{GitHelper, IgnoreQuery, RulesAside, Snapshot, SnapshotStore};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -405,6 +405,7 @@ impl Engine {
             sight,
             tree: Tree {
                 ignored: IgnoreQuery::new(self.helper.clone(), path).knowing(&snapshot),
+                rules_aside: RulesAside::read(&snapshot)?,
                 repository,
                 seen_at,
                 source: recorded,

@@ -14,7 +14,7 @@ use proctor_core::plan::Plan;
 use proctor_core::status::{self, LastRun};
 use proctor_core::tier::{self, Tier};
 use proctor_core::verdict::{self, Doubt, Facts, Verdict};
-use proctor_snapshot::{FileContent, GitFacts, LayerEntry, Snapshot, SnapshotStore};
+use proctor_snapshot::{FileContent, GitFacts, LayerEntry, RulesAside, Snapshot, SnapshotStore};
 
 use crate::context::{Context, Tree};
 use crate::error::{EngineError, one_line};
@@ -127,7 +127,7 @@ pub(crate) async fn look_again(context: &Arc<Context>, snapshots: &Arc<SnapshotS
             let expected = applied.get(path);
             expected.is_none_or(|expected| now.entries.get(path).map(|entry| entry.sha256) != *expected)
         });
-        let moved = head_moved(&context.tree, &now);
+        let moved = head_moved(&context.tree, &now).or(rules_changed(&context.tree, &RulesAside::read(&now)?));
         Ok::<_, EngineError>((paths, moved, Some(now.id.clone())))
     });
     let unseen = |message: String| Looked { doubt: Some((Doubt::Internal, message)), tree: None };
@@ -140,6 +140,15 @@ pub(crate) async fn look_again(context: &Arc<Context>, snapshots: &Arc<SnapshotS
         Ok(Err(error)) => unseen(format!("the tree could not be looked at once more: {}", one_line(&error))),
         Err(error) => unseen(format!("looking at the tree once more ended badly: {error}")),
     }
+}
+
+/// What to say where ignore rules changed that are no part of the tree: what a step made may have been
+/// judged by either.
+fn rules_changed(tree: &Tree, now: &RulesAside) -> Option<String> {
+    let changed = tree.rules_aside.difference(now);
+    let named: Vec<String> = changed.iter().take(NAMED_PATHS).map(|path| format!("`{}`", path.display())).collect();
+    let message = || format!("ignore rules were changed while the run was under way: {}; run again", named.join(", "));
+    (!changed.is_empty()).then(message)
 }
 
 /// What to say where HEAD is no more what the record says, though every file may be: a step that

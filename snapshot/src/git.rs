@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) mod aside;
 mod attributes;
 mod blob;
 pub(crate) mod bulk;

@@ -27,6 +27,7 @@ mod view;
 pub use apply::{ApplyError, ApplyInput, apply_back};
 pub use drift::{DriftError, DriftInput, find_drift};
 pub use entries::Entries;
+pub use git::aside::RulesAside;
 pub use git::helper::{GitHelper, IgnoreQuery};
 pub use git::object::ObjectFormat;
 pub use git::program::{ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};

@@ -76,19 +76,29 @@ fn new_rule(env: &TestEnvironment) {
     is_inconclusive(env, |repo| repo.write(".gitignore", "target/\n*.log\nnew\n"), &["`.gitignore`"]);
 }
 
-/// What a step makes is judged by the rules from before it.
+/// Somebody has git ignore what the step is about to make: that is no pass.
 fn excluded(env: &TestEnvironment) {
     let marker = env.marker();
-    let script =
-        format!("trap 'echo x > hidden; echo y > README.md; exit 0' USR1; sh -c 'sleep 300; :' {marker}-ready & wait");
-    let step = crate::spec::Step::argv("it", &["sh", "-c", &script, &format!("{marker}-main")]);
-    let repo = env.repo(&Spec::of_steps([step]));
-    let mut running = repo.start(&[]);
-    let step = wait_for_step(env, &mut running);
-    machine::write(&repo.file(".git/info/exclude"), "hidden\nREADME.md\n");
-    release(&step);
-    let run = env.finish(running).exits(3);
-    assert!(run.everything().contains("hidden") && run.everything().contains("README.md"), "{run}");
+    let script = format!("trap 'echo x > hidden; exit 0' USR1; sh -c 'sleep 300; :' {marker}-ready & wait");
+    let step = || crate::spec::Step::argv("it", &["sh", "-c", &script, &format!("{marker}-main")]);
+    let by_info = |repo: &Repo<'_>| machine::write(&repo.file(".git/info/exclude"), "hidden\n");
+    let by_config = |repo: &Repo<'_>| {
+        machine::write(&repo.file(".git/rules"), "hidden\n");
+        let rules = repo.file(".git/rules");
+        repo.git(&["config", "core.excludesFile", rules.to_str().expect("UTF-8")]);
+    };
+    let acts: [(&str, &dyn Fn(&Repo<'_>)); 2] = [("info/exclude", &by_info), ("config", &by_config)];
+    for (place, act) in acts {
+        let repo = env.repo_at(&place.replace('/', "_"), &Spec::of_steps([step()]));
+        let mut running = repo.start(&[]);
+        let step = wait_for_step(env, &mut running);
+        act(&repo);
+        release(&step);
+        let run = env.finish(running);
+        let hides = repo.step("it")["drift"]["changes"] == serde_json::json!([]);
+        assert_eq!(run.code, Some(if hides { 5 } else { 3 }), "{run}");
+        assert!(run.everything().contains("ignore rules") && run.everything().contains(place), "{run}");
+    }
 }
 
 fn committed(env: &TestEnvironment) {
