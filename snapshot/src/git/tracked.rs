@@ -1,6 +1,7 @@
 //! What git would add the tracked content of a work tree as: for each path of an index, the entry
 //! of the tree that `git add -u` and `git write-tree` would make.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -96,7 +97,11 @@ struct Eye<'a> {
 
 impl Eye<'_> {
     fn fate(&mut self, entry: &IndexEntry) -> io::Result<Fate> {
-        let whole = paths::join(&self.index.at.0, &entry.path.0);
+        // Most paths are of the outermost repository, and as they were.
+        let whole = match self.index.at.0.as_slice() {
+            b"" => Cow::Borrowed(entry.path.0.as_slice()),
+            at => Cow::Owned(paths::join(at, &entry.path.0)),
+        };
         if self.is_as_in_the_index(entry, &whole) {
             return Ok(Fate::Stands(entry.mode, entry.id));
         }

@@ -32,7 +32,8 @@ fn level(format: ObjectFormat, files: &[TreeFile<'_>], depth: usize) -> ObjectId
                 (TREE_MODE, &tail[..end], level(format, &rest[..count], prefix.len()), count)
             }
         };
-        object.extend_from_slice(format!("{mode:o} ").as_bytes());
+        write_mode(mode, &mut object);
+        object.push(b' ');
         object.extend_from_slice(name);
         object.push(0);
         object.extend_from_slice(id.as_bytes());
@@ -41,9 +42,25 @@ fn level(format: ObjectFormat, files: &[TreeFile<'_>], depth: usize) -> ObjectId
     object_id(format, ObjectKind::Tree, &object)
 }
 
+/// A mode in octal, without zeros before it.
+fn write_mode(mode: u32, object: &mut Vec<u8>) {
+    const DIGITS: u32 = 6;
+    let digits = (0..DIGITS).rev().map(|at| mode >> (3 * at) & 7).skip_while(|digit| *digit == 0);
+    object.extend(digits.filter_map(|digit| char::from_digit(digit, 8)).map(|digit| digit as u8));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_are_written_as_git_writes_them() {
+        for mode in [TREE_MODE, 0o100_644, 0o100_755, 0o120_000, 0o160_000] {
+            let mut written = Vec::new();
+            write_mode(mode, &mut written);
+            assert_eq!(String::from_utf8(written).expect("digits"), format!("{mode:o}"));
+        }
+    }
 
     #[test]
     fn the_empty_tree_has_gits_own_id() {
