@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::cases::degrading::lacking;
 use crate::environment::{CHANGESET, Repo, TestEnvironment, release, wait_for_step, waiting_step};
 use crate::machine;
-use crate::needs::{Case, Needs, case, dry_case};
+use crate::needs::{Case, NEEDS_PYTHON, Needs, case, dry_case};
 use crate::spec::{Skill, Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
@@ -33,6 +34,8 @@ pub(super) const CASES: &[Case] = &[
     case("revisions::a_checkout_that_was_changed_is_made_anew", tampered),
     case("revisions::a_killed_checkout_is_never_used", killed),
     case("revisions::an_interrupted_checkout_ends_the_run", interrupted),
+    case("revisions::a_commit_is_verified_where_no_overlay_can_be_had", copied).needs(NEEDS_PYTHON),
+    case("revisions::a_commit_is_verified_where_no_namespace_can_be_had", plain).needs(NEEDS_PYTHON),
     case("revisions::two_runs_of_one_commit_share_its_checkout", at_once),
     case("revisions::submodules_are_empty_unless_asked_for", submodules),
     case("revisions::a_linked_worktree_verifies_a_commit", linked),
@@ -320,6 +323,31 @@ fn interrupted(env: &TestEnvironment) {
     running.signal(Signal::INT);
     env.finish(running).exits(130);
     repo.run_with(&["--rev", "HEAD"]).exits(0);
+}
+
+/// Runs a commit on a machine that lacks something; the worktree holds other bytes.
+fn degraded(env: &TestEnvironment, lacks: &[&str]) {
+    let script = "grep -q 'fn one' src/lib.rs && test ! -e untracked && git log -1 && git diff --exit-code HEAD && \
+        echo drift > README.md";
+    let repo = env.repo(&Spec::of_script(script));
+    repo.write("src/lib.rs", "broken\n");
+    repo.write("untracked", "x");
+    let before = listed(&repo);
+    let words = ["run", "--changeset", CHANGESET, "--sandbox", "best-effort", "--rev", "HEAD"];
+    for _ in 0..2 {
+        let run = env.finish(env.start_through(repo.path(), &lacking(lacks), &words)).exits(3);
+        let changes = repo.step("it")["drift"]["changes"].clone();
+        assert_eq!((&changes[0]["path"], changes.as_array().map(Vec::len)), (&"README.md".into(), Some(1)), "{run}");
+        assert_eq!(listed(&repo), before);
+    }
+}
+
+fn copied(env: &TestEnvironment) {
+    degraded(env, &["fsconfig:1@0=EINVAL"]);
+}
+
+fn plain(env: &TestEnvironment) {
+    degraded(env, &["unshare=EPERM"]);
 }
 
 fn at_once(env: &TestEnvironment) {
