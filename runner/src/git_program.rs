@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use crate::context::Sight;
 use crate::error::{EngineError, one_line};
 use crate::request::EngineConfig;
-use crate::store::directory::{Directory, random_u64};
+use crate::store::directory::{Directory, TEMPORARY, random_u64};
 
 /// How long one task may take.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ const MEMORY_BYTES: u64 = 2 << 30;
 /// Where a task finds its input.
 const INPUT: &str = "/run/proctor/input";
 /// The directory of the state directory in which inputs lie while they are needed.
-const INPUTS: &str = "inputs";
+pub(crate) const INPUTS: &str = "inputs";
 
 /// Runs `git` over any repository, each task in a sandbox of its own.
 pub(crate) struct SandboxedGit {
@@ -155,7 +155,7 @@ impl Input {
     /// else of the state directory.
     fn write(git: &SandboxedGit, repo: &RepoFacts, files: &BTreeMap<&'static str, Vec<u8>>) -> Result<Self, String> {
         let told = |error: &dyn std::fmt::Display| format!("the input of git cannot be written: {error}");
-        let name = format!("{:016x}", random_u64().map_err(|error| told(&error))?);
+        let name = format!(".git.{:016x}{TEMPORARY}", random_u64().map_err(|error| told(&error))?);
         let inputs = git.state.ensure(INPUTS, 0o700).map_err(|error| told(&error))?;
         let own = inputs.ensure(&name, 0o755).map_err(|error| told(&error))?;
         let path = git.state_path.join(INPUTS).join(&name);

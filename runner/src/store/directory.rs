@@ -344,9 +344,10 @@ impl Drop for Temporary {
     }
 }
 
-const TEMPORARY: &str = ".tmp";
+/// What the names of files and directories that go soon end in.
+pub(crate) const TEMPORARY: &str = ".tmp";
 
-/// Whether `name` is one that [`Directory::temporary`] gives.
+/// Whether `name` is one that [`Directory::temporary`] gives, or in its form.
 pub(crate) fn is_temporary(name: &str) -> bool {
     let random = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(TEMPORARY)?.rsplit_once('.'));
     random.is_some_and(|(_, digits)| digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()))

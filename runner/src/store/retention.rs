@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use super::attestations::ATTESTATIONS;
 use super::directory::is_temporary;
+use crate::git_program::INPUTS;
 
 /// How old a temporary file is when its writer must be gone.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -38,6 +39,9 @@ impl Default for Bounds {
 pub(crate) fn tidy(state: &Path, bounds: Bounds) -> io::Result<()> {
     for temporary in abandoned(&state.join("objects"))? {
         fs::remove_file(temporary)?;
+    }
+    for input in abandoned(&state.join(INPUTS))? {
+        fs::remove_dir_all(input)?;
     }
     for run in beyond(runs(&state.join("runs"))?, bounds.runs) {
         fs::remove_dir_all(run)?;
@@ -173,6 +177,19 @@ mod tests {
         let left = objects(&state.path().join("objects")).expect("lists");
         assert_eq!((all.len(), left.len()), (3, 1));
         assert_eq!(left[0].path, all[2].path);
+    }
+
+    #[test]
+    fn inputs_of_git_that_somebody_left_behind_go() {
+        let state = tempfile::tempdir().expect("temp");
+        let inputs = ["old", "new"].map(|name| state.path().join(INPUTS).join(format!(".{name}.0123456789abcdef.tmp")));
+        for input in &inputs {
+            fs::create_dir_all(input.join("entries")).expect("makes");
+        }
+        let long_ago = fs::metadata(&inputs[0]).expect("there").modified().expect("a time") - 2 * ABANDONED;
+        fs::File::open(&inputs[0]).and_then(|file| file.set_modified(long_ago)).expect("sets");
+        tidy(state.path(), Bounds::default()).expect("tidies");
+        assert_eq!(inputs.map(|input| input.exists()), [false, true]);
     }
 
     #[test]
