@@ -20,7 +20,7 @@ mod again;
 mod basis;
 mod fresh;
 
-pub(crate) use basis::Basis;
+pub(crate) use basis::{Basis, Told};
 
 /// What the tree of a repository was at one moment.
 #[derive(Debug, Clone)]

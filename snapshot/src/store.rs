@@ -13,6 +13,8 @@ mod file;
 
 use file::Files;
 
+pub(crate) use file::Sidecar;
+
 /// Of how many repositories the last snapshot is kept in memory.
 const MOST_KEPT: usize = 8;
 

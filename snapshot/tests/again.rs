@@ -35,6 +35,7 @@ pub(crate) const CASES: &[Case] = &[
     ("again: random scripts of edits", Need::TimesTell, random_scripts),
     ("cache: the next process begins with it", Need::TimesTell, next_process),
     ("cache: torn, damaged, foreign and of another version", Need::TimesTell, useless_files),
+    ("cache: what git said is lost, or another's", Need::TimesTell, lost_sidecar),
     ("cache: a link or a stranger's file is not read", Need::Root, strange_files),
     ("cache: it is bounded, and readable by nobody else", Need::TimesTell, bounded),
     ("snapshot: where times tell nothing, everything is read", Need::Nothing, on_tmpfs),
@@ -557,10 +558,10 @@ fn store_in(place: &TempDir) -> SnapshotStore {
 
 /// The one file of a store.
 fn file_in(place: &TempDir) -> std::path::PathBuf {
-    let mut files = fs::read_dir(place.path()).expect("reads");
-    let file = files.next().expect("a file").expect("reads").path();
-    assert!(files.next().is_none(), "one file, and nothing temporary");
-    file
+    let files = fs::read_dir(place.path()).expect("reads").map(|file| file.expect("reads").path());
+    let (beside, files): (Vec<_>, Vec<_>) = files.partition(|file| file.extension().is_some());
+    assert_eq!((beside.len(), files.len()), (1, 1), "one file, one beside it, and nothing temporary");
+    files[0].clone()
 }
 
 /// A store whose file knows all about a settled repository.
@@ -580,6 +581,23 @@ fn next_process() {
     let taken = store_in(&place).take(&repo.top).expect("takes");
     assert_eq!((taken.stats.hashed, taken.stats.git_was_read), (1, false));
     same(&taken, &repo.snapshot(), "");
+}
+
+fn lost_sidecar() {
+    for damage in [true, false] {
+        let (place, repo) = settled_file();
+        let sidecar = file_in(&place).with_extension("git");
+        match damage {
+            true => fs::remove_file(sidecar).expect("removes"),
+            false => crate::repository::put(&sidecar, b"x"),
+        }
+        let store = store_in(&place);
+        assert!(!store.take(&repo.top).expect("takes").stats.git_was_read);
+        repo.write("README.md", "HELLO\n");
+        let taken = store.take(&repo.top).expect("takes");
+        assert!(taken.stats.git_was_read && taken.stats.hashed == 1, "{:?}", taken.stats);
+        same(&taken, &repo.snapshot(), "");
+    }
 }
 
 fn useless_files() {

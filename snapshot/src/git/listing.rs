@@ -110,12 +110,16 @@ fn collect(
     found.add_sources(opened)?;
     let head = head_commit(opened)?;
     let index = from_libgit2::read(opened, prefix, &opened.index()?, head)?;
-    let tracked = tracked_paths(opened, head, &index)?;
+    let mut tracked = paths_of(&index);
     let whole = whole_paths(opened, prefix, tracked.clone())?;
     match ahead {
         Some(tell) => tell(&opened.worktree, &whole),
         None => found.tracked.extend(whole),
     }
+    let in_head = head_paths(opened, head, &index)?;
+    found.tracked.extend(whole_paths(opened, prefix, in_head.clone())?);
+    tracked.extend(in_head);
+    tracked.sort_unstable();
     let gitlinks = gitlinks(&index);
     found.indexes.push(index);
     let walked = walk(opened, &tracked, &gitlinks)?;
@@ -138,14 +142,12 @@ fn gitlinks(index: &Index) -> Vec<(Vec<u8>, ObjectId)> {
     entries.map(|entry| (entry.path.0.clone(), entry.id)).collect()
 }
 
-/// The files in the index or in HEAD, sorted.
-fn tracked_paths(opened: &Opened, head: Option<Oid>, index: &Index) -> Result<Vec<Vec<u8>>, GitError> {
+/// The files of an index, sorted.
+fn paths_of(index: &Index) -> Vec<Vec<u8>> {
     let files = index.entries.iter().filter(|entry| entry.mode != GITLINK);
-    let mut tracked: Vec<Vec<u8>> = files.map(|entry| entry.path.0.clone()).collect();
-    add_head_paths(opened, head, index, &mut tracked)?;
-    tracked.sort_unstable();
-    tracked.dedup();
-    Ok(tracked)
+    let mut paths: Vec<Vec<u8>> = files.map(|entry| entry.path.0.clone()).collect();
+    paths.dedup();
+    paths
 }
 
 /// The paths of one repository, relative to the outermost.
@@ -198,20 +200,16 @@ fn branch(opened: &Opened) -> Result<Option<String>, GitError> {
     Ok(name.map(proctor_core::drift::display_path))
 }
 
-/// Adds what HEAD tracks and the index does not: `git rm --cached` hides nothing from us.
-fn add_head_paths(
-    opened: &Opened,
-    head: Option<Oid>,
-    index: &Index,
-    tracked: &mut Vec<Vec<u8>>,
-) -> Result<(), GitError> {
+/// What HEAD tracks: `git rm --cached` hides nothing from us. Nothing where the index has just that.
+fn head_paths(opened: &Opened, head: Option<Oid>, index: &Index) -> Result<Vec<Vec<u8>>, GitError> {
     let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
-    let Some(head) = head else { return Ok(()) };
+    let mut paths = Vec::new();
+    let Some(head) = head else { return Ok(paths) };
     let tree = opened.repository.find_commit(head).and_then(|commit| commit.tree()).map_err(failed)?;
-    if ObjectId::from_raw(tree.id().as_bytes()).is_some_and(|head| index.tree() == Some(head)) {
-        return Ok(());
+    if ObjectId::from_raw(tree.id().as_bytes()).is_none_or(|head| index.tree() != Some(head)) {
+        add_tree(opened, &tree, b"", 0, &mut paths)?;
     }
-    add_tree(opened, &tree, b"", 0, tracked)
+    Ok(paths)
 }
 
 fn add_tree(

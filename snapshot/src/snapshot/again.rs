@@ -31,7 +31,7 @@ pub(super) fn take(before: &Snapshot, helper: &GitHelper, at: Moment) -> Result<
     let again = Again { before, basis, top, at, helper, stop: AtomicBool::new(false) };
     let findings = again.look(&before.entries, Before::Known).everywhere()?;
     match again.entries(findings)? {
-        Ok(found) => again.finish(found).map(Some),
+        Ok(found) => again.finish(found),
         Err(Upset(why)) => {
             tracing::debug!(repo = %basis.worktree.display(), why, "git has to be asked what the tree covers");
             Ok(None)
@@ -170,23 +170,20 @@ impl Again<'_> {
         self.basis.sources.iter().flatten().any(|source| place(source).is_some_and(|path| path == head))
     }
 
-    fn finish(self, (entries, counts): (Arc<Entries>, Counts)) -> Result<Snapshot, SnapshotError> {
+    /// Nothing where what git said is lost, and it matters.
+    fn finish(self, (entries, counts): (Arc<Entries>, Counts)) -> Result<Option<Snapshot>, SnapshotError> {
         let id = entries.id();
-        let git = if id == self.before.id { Some(self.before.git.clone()) } else { None };
-        let git = match git {
-            Some(git) => git,
-            None => {
-                let path = self.basis.worktree.as_os_str().as_bytes();
-                let Some(mut listing) = self.basis.listing() else {
-                    return Err(io_error(path, std::io::Error::other("what git said of it is lost")));
-                };
-                listing.untracked = entries.untracked().map(RepoPath).collect();
-                let state = tree_state(&listing, self.top.as_fd(), &entries, self.helper.program());
-                facts(listing, state.map_err(|error| io_error(path, error))?)
-            }
+        let git = if id == self.before.id {
+            self.before.git.clone()
+        } else {
+            let Some(mut listing) = self.basis.listing() else { return Ok(None) };
+            listing.untracked = entries.untracked().map(RepoPath).collect();
+            let state = tree_state(&listing, self.top.as_fd(), &entries, self.helper.program());
+            let failed = |error| io_error(self.basis.worktree.as_os_str().as_bytes(), error);
+            facts(listing, state.map_err(failed)?)
         };
-        let basis = Some(Arc::clone(self.basis));
-        Ok(Snapshot { id, entries, git, stats: SnapshotStats::of(SnapshotMethod::Stat, counts, false), basis })
+        let (stats, basis) = (SnapshotStats::of(SnapshotMethod::Stat, counts, false), Some(Arc::clone(self.basis)));
+        Ok(Some(Snapshot { id, entries, git, stats, basis }))
     }
 }
 

