@@ -23,7 +23,8 @@ pub(crate) const CASES: &[Case] = &[
     ("checkout::trees_that_lead_elsewhere_are_refused", Need::Nothing, hostile_names),
     ("checkout::names_that_are_git_to_some_system_are_refused", Need::Nothing, git_names),
     ("checkout::a_tree_bomb_is_refused", Need::Nothing, bomb),
-    ("checkout::a_hundred_thousand_levels_are_refused", Need::Nothing, deep),
+    ("checkout::a_hundred_thousand_levels_are_refused", Need::Python, deep),
+    ("checkout::a_huge_file_is_refused_before_it_is_read", Need::Python, huge),
     ("checkout::a_name_that_stands_twice_is_refused", Need::Nothing, twice),
     ("checkout::an_object_that_is_not_what_its_mode_says_is_refused", Need::Nothing, wrong_kind),
     ("checkout::a_directory_that_is_not_empty_is_refused", Need::Nothing, not_empty),
@@ -298,12 +299,36 @@ fn deep() {
         for n in range(100000):\n body=b'40000 d\\0'+id\n raw=b'tree %d\\0'%len(body)+body\n h=hashlib.sha1(raw)\n id=h.digest()\n\
         \x20if n<400 or n>99600:\n  x=h.hexdigest()\n  os.makedirs('.git/objects/'+x[:2],exist_ok=True)\n  open('.git/objects/'+x[:2]+'/'+x[2:],'wb').write(zlib.compress(raw))\nprint(id.hex())";
     let made = run_program(&repo.top, "python3", &["-c", script, &id]);
-    if !made.status.success() {
-        return;
-    }
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let top = String::from_utf8_lossy(&made.stdout).trim().to_owned();
     let refusal = refusal(&repo, &commit_of(&repo, &top));
     assert!(refusal.contains("more than 256 directories deep"), "{refusal}");
+}
+
+/// An object whose head says that it has so many bytes, and that has none of them.
+fn claims(repo: &Repo, id: &str, bytes: u64) -> String {
+    let script = "import os,sys,zlib\nid=sys.argv[1]\nos.makedirs('.git/objects/'+id[:2],exist_ok=True)\n\
+        open('.git/objects/'+id[:2]+'/'+id[2:],'wb').write(zlib.compress(b'blob '+sys.argv[2].encode()+b'\\0x'))";
+    let made = run_program(&repo.top, "python3", &["-c", script, id, &bytes.to_string()]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    id.to_owned()
+}
+
+fn huge() {
+    let repo = Repo::small();
+    let one = claims(&repo, "1234567890123456789012345678901234567890", 600 << 20);
+    let refused = refusal(&repo, &commit_of(&repo, &tree(&repo, &[("100644", b"huge", &one)])));
+    assert!(refused.contains("`huge` has 629145600 bytes"), "{refused}");
+    let many = claims(&repo, "2234567890123456789012345678901234567890", 500 << 20);
+    let names: Vec<String> = (10..40).map(|number| number.to_string()).collect();
+    let entries: Vec<(&str, &[u8], &str)> =
+        names.iter().map(|name| ("100644", name.as_bytes(), many.as_str())).collect();
+    let refused = refusal(&repo, &commit_of(&repo, &tree(&repo, &entries)));
+    assert!(refused.contains("is too much"), "{refused}");
+    // One that says less than it has.
+    let short = claims(&repo, "3234567890123456789012345678901234567890", 100);
+    let refused = refusal(&repo, &commit_of(&repo, &tree(&repo, &[("100644", b"short", &short)])));
+    assert!(refused.contains("`short`"), "{refused}");
 }
 
 fn twice() {

@@ -27,6 +27,7 @@ enum Need {
     TimesTell,
     GitWithSha256,
     GitWithReftable,
+    Python,
 }
 
 /// A test: its name, what it needs, and itself.
@@ -59,6 +60,7 @@ fn trial((name, need, body): Case) -> Trial {
         Need::TimesTell => {
             (!again::times_tell(), " [needs a temporary directory on a disk, whose times tell of changes]")
         }
+        Need::Python => (!repository::has_python(), " [needs python3]"),
         Need::GitWithSha256 => {
             (!repository::git_can(&["init", "--object-format=sha256", "-q", "."]), " [needs git with sha256]")
         }

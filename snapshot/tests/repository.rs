@@ -52,6 +52,11 @@ pub(crate) fn run_program(dir: &Path, program: &str, args: &[&str]) -> Output {
     command.args(args).current_dir(dir).output().expect("the program runs")
 }
 
+/// Whether this machine has Python.
+pub(crate) fn has_python() -> bool {
+    run_program(Path::new("/"), "sh", &["-c", "command -v python3"]).status.success()
+}
+
 /// Whether this machine's git can do something, tried in a directory of its own.
 pub(crate) fn git_can(args: &[&str]) -> bool {
     let dir = TempDir::new().expect("a temporary directory");
