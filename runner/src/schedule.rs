@@ -127,4 +127,16 @@ mod tests {
         assert_eq!(schedule.slots[4], Slot { after: [].into(), sees: vec![], demands_pass: true });
         assert_eq!(schedule.unrelated(0), [(2, 3)]);
     }
+
+    #[test]
+    fn ignored_output_is_read_where_somebody_may_ask_for_it() {
+        use proctor_core::plan::ReadOnly::{Off, Strict};
+        let mut sequence = plan(&[("a", &[]), ("b", &[])]);
+        assert_eq!(Schedule::ignored_content(&sequence), IgnoredContent::Skipped);
+        assert_eq!(Schedule::ignored_content(&plan(&[("a", &[]), ("b", &["a"])])), IgnoredContent::Listed);
+        for mode in [Off, Strict] {
+            sequence.skills[1].steps[0].read_only = mode;
+            assert_eq!(Schedule::ignored_content(&sequence), IgnoredContent::Hashed);
+        }
+    }
 }
