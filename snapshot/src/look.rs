@@ -66,11 +66,14 @@ pub(crate) struct Findings {
     pub(crate) leaves: Vec<(usize, usize, Found)>,
     pub(crate) directories: Vec<(usize, DirectoryLook)>,
     /// The names in directories that changed.
-    pub(crate) names: Vec<(usize, Vec<(Vec<u8>, FileType)>)>,
+    pub(crate) names: Vec<(usize, Names)>,
     /// Why what is covered cannot be told from what is known.
     pub(crate) upset: Option<&'static str>,
     pub(crate) counts: Counts,
 }
+
+/// The names in a directory, each with its type.
+pub(crate) type Names = Vec<(Vec<u8>, FileType)>;
 
 /// What a look cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -175,7 +178,7 @@ impl Look<'_> {
         let known = &self.known.directory(job.directory).look;
         let is_same = self.knows() && stamp == known.stamp && !known.racy && self.device == Some(stamp.dev);
         let vanished = self.leaves(job, opened.as_fd(), is_same, eye, found)?;
-        if job.whole && !(is_same && !vanished) {
+        if job.whole && (vanished || !is_same) {
             self.directory(job.directory, path, &opened, stamp, found)?;
         }
         Ok(())
@@ -291,8 +294,7 @@ impl Look<'_> {
     }
 }
 
-/// The names in a directory, each with its type.
-fn names(directory: BorrowedFd<'_>) -> std::io::Result<Vec<(Vec<u8>, FileType)>> {
+fn names(directory: BorrowedFd<'_>) -> std::io::Result<Names> {
     let mut names = Vec::new();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     for entry in rustix::fs::Dir::new(openat(directory, ".", flags, Mode::empty())?)? {

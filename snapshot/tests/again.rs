@@ -10,7 +10,7 @@ use proctor_core::drift::display_path;
 use proctor_snapshot::{Snapshot, SnapshotMethod, SnapshotStore};
 use tempfile::TempDir;
 
-use crate::repository::{Repo, chmod, fifo, helper};
+use crate::repository::{Repo, chmod, fifo, helper, run_program};
 use crate::{Case, Need};
 
 pub(crate) const CASES: &[Case] = &[
@@ -291,7 +291,7 @@ fn git_changes() {
     watched.changes("an ignored file is added", |repo| drop(repo.git(&["add", "-f", "b.log"])));
     watched.changes("and is not tracked any more", |repo| drop(repo.git(&["rm", "-q", "--cached", "b.log"])));
     watched.keeps("git rm --cached hides nothing", |repo| drop(repo.git(&["rm", "-q", "--cached", "README.md"])));
-    watched.keeps("git commit", |repo| drop(repo.commit()));
+    watched.keeps("git commit", |repo| drop_repo(repo.commit()));
     watched.keeps("git add again", |repo| drop(repo.git(&["add", "README.md"])));
     watched.changes("another branch", |repo| {
         repo.git(&["checkout", "-q", "-b", "other"]);
@@ -628,8 +628,7 @@ fn useless_files() {
     chmod(&file, 0o600);
     let moved = repo.room.path().join("moved");
     fs::rename(&repo.top, &moved).expect("renames");
-    let copy = std::process::Command::new("cp").arg("-a").arg(&moved).arg(&repo.top).status();
-    assert!(copy.expect("copies").success());
+    assert!(run_program(repo.room.path(), "cp", &["-a", "moved", "repo"]).status.success());
     let taken = store_in(&place).take(&repo.top).expect("takes");
     assert!(taken.stats.git_was_read && taken.stats.hashed == 3, "another directory of the same name");
 }

@@ -16,6 +16,9 @@ const HAS_DIGEST: u8 = 4;
 const DIRECTORY: usize = 4 + 8 + 8 + 1 + 1 + 52;
 const LEAF: usize = 4 + 1 + 1 + 32 + 52;
 
+/// How long names are as a rule; longer ones make the room grow.
+const USUAL_NAME: usize = 24;
+
 impl Entries {
     /// Writes them.
     pub(crate) fn write(&self, writer: &mut Writer) {
@@ -44,11 +47,16 @@ impl Entries {
     pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let mut read = Self { names: Vec::new(), directories: Vec::new(), leaves: Vec::new(), covered: 0 };
         let mut leaves = 0;
-        for _ in 0..reader.count(DIRECTORY)? {
+        let directories = reader.count(DIRECTORY)?;
+        read.directories.reserve_exact(directories);
+        for _ in 0..directories {
             let directory = read.read_directory(reader, &mut leaves)?;
             read.directories.push(directory);
         }
-        for _ in 0..reader.count(LEAF)? {
+        let count = reader.count(LEAF)?;
+        read.leaves.reserve_exact(count);
+        read.names.reserve(count.saturating_mul(USUAL_NAME));
+        for _ in 0..count {
             let leaf = read.read_leaf(reader)?;
             read.covered += usize::from(leaf.merkle().is_some());
             read.leaves.push(leaf);
@@ -101,7 +109,7 @@ fn flag(is_set: bool, flag: u8) -> u8 {
 }
 
 /// The number of a value in its list.
-fn place<T: PartialEq>(all: &[T], value: T) -> u8 {
+fn place<T: PartialEq + Copy>(all: &[T], value: T) -> u8 {
     let at = all.iter().position(|one| *one == value);
     at.and_then(|at| u8::try_from(at).ok()).unwrap_or(u8::MAX)
 }

@@ -16,7 +16,7 @@ use crate::entries::{Entries, Found, State};
 use crate::git::helper::GitHelper;
 use crate::git::protocol::RepoPath;
 use crate::git::state::tree_state;
-use crate::look::{Before, Counts, Findings, Look, io_error};
+use crate::look::{Before, Counts, Findings, Look, Names, io_error};
 use crate::paths;
 use crate::stamp::Moment;
 
@@ -30,9 +30,10 @@ pub(super) fn take(before: &Snapshot, helper: &GitHelper, at: Moment) -> Result<
     }
     let again = Again { before, basis, top, at, helper, stop: AtomicBool::new(false) };
     let findings = again.look(&before.entries, Before::Known).everywhere()?;
-    match again.entries(findings)? {
+    match again.entries(&findings) {
         Ok(found) => again.finish(found),
-        Err(Upset(why)) => {
+        Err(Stopped::Failed(error)) => Err(error),
+        Err(Stopped::Upset(why)) => {
             tracing::debug!(repo = %basis.worktree.display(), why, "git has to be asked what the tree covers");
             Ok(None)
         }
@@ -50,8 +51,18 @@ impl Basis {
     }
 }
 
-/// Why it cannot be told what is covered.
-struct Upset(&'static str);
+/// Why there is no snapshot in this way.
+enum Stopped {
+    /// What is covered cannot be told from what is known.
+    Upset(&'static str),
+    Failed(SnapshotError),
+}
+
+impl<E: Into<SnapshotError>> From<E> for Stopped {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
 
 struct Again<'a> {
     before: &'a Snapshot,
@@ -69,17 +80,14 @@ impl Again<'_> {
     }
 
     /// The entries as they are now, and what that cost.
-    fn entries(&self, found: Findings) -> Result<Result<(Arc<Entries>, Counts), Upset>, SnapshotError> {
+    fn entries(&self, found: &Findings) -> Result<(Arc<Entries>, Counts), Stopped> {
         let known = &self.before.entries;
         if let Some(why) = found.upset {
-            return Ok(Err(Upset(why)));
+            return Err(Stopped::Upset(why));
         }
-        let new = match self.new_paths(&found)? {
-            Ok(new) => new,
-            Err(upset) => return Ok(Err(upset)),
-        };
+        let new = self.new_paths(found)?;
         if found.leaves.is_empty() && found.directories.is_empty() {
-            return Ok(Ok((Arc::clone(known), found.counts)));
+            return Ok((Arc::clone(known), found.counts));
         }
         let (mut entries, mut counts) = (Entries::clone(known), found.counts);
         entries.take_over(&found.leaves, &found.directories);
@@ -90,59 +98,59 @@ impl Again<'_> {
             entries.take_over(&looked.leaves, &[]);
             counts.add(looked.counts);
         }
-        Ok(Ok((Arc::new(entries), counts)))
+        Ok((Arc::new(entries), counts))
     }
 
-    /// The paths that are covered now and were not there before.
-    fn new_paths(&self, found: &Findings) -> Result<Result<Vec<Vec<u8>>, Upset>, SnapshotError> {
+    /// The paths that are covered now and of which nothing was known.
+    fn new_paths(&self, found: &Findings) -> Result<Vec<Vec<u8>>, Stopped> {
         let mut new = Unknown::default();
         for (directory, names) in &found.names {
-            if let Err(upset) = self.sort_out(*directory, names, &mut new) {
-                return Ok(Err(upset));
-            }
+            self.sort_out(*directory, names, &mut new)?;
         }
-        let asked = |paths: &[Vec<u8>]| paths.iter().cloned().collect::<BTreeSet<_>>();
-        let (directories, leaves) = (asked(&new.directories), asked(&new.leaves));
-        let slices = |paths: &BTreeSet<Vec<u8>>| -> Vec<Vec<u8>> { paths.iter().cloned().collect() };
-        let (directories, leaves) = (slices(&directories), slices(&leaves));
-        let ignored = self.helper.ignored_among(
-            &self.basis.worktree,
-            Some(&self.basis.submodules),
-            &directories.iter().map(Vec::as_slice).collect::<Vec<_>>(),
-            &leaves.iter().map(Vec::as_slice).collect::<Vec<_>>(),
-        )?;
+        let directories: Vec<&[u8]> = new.directories.iter().map(Vec::as_slice).collect();
+        let leaves: Vec<&[u8]> = new.leaves.iter().map(Vec::as_slice).collect();
+        let (worktree, submodules) = (&self.basis.worktree, Some(self.basis.submodules.as_slice()));
+        let ignored = self.helper.ignored_among(worktree, submodules, &directories, &leaves);
+        let ignored = ignored.map_err(SnapshotError::from)?;
         let (of_directories, of_leaves) = ignored.split_at(directories.len());
         if of_directories.contains(&false) {
-            return Ok(Err(Upset("a new directory is not ignored")));
+            return Err(Stopped::Upset("a new directory is not ignored"));
         }
-        Ok(Ok(leaves.into_iter().zip(of_leaves).filter(|(_, ignored)| !**ignored).map(|(path, _)| path).collect()))
+        let covered = leaves.iter().zip(of_leaves).filter(|(_, ignored)| !**ignored);
+        Ok(covered.map(|(path, _)| path.to_vec()).collect())
     }
 
     /// Finds the names in a directory of which nothing is known.
-    fn sort_out(&self, directory: usize, names: &[(Vec<u8>, FileType)], new: &mut Unknown) -> Result<(), Upset> {
+    fn sort_out(&self, directory: usize, names: &Names, new: &mut Unknown) -> Result<(), Stopped> {
         let known = &self.before.entries;
         let path = known.directory_path(directory);
-        let is_repository = path.is_empty() || self.basis.repositories.iter().any(|place| place.0 == path);
-        let dot_git = names.iter().find(|(name, _)| name == b".git").map(|(_, kind)| *kind);
-        if is_repository != dot_git.is_some_and(|kind| self.makes_repository(path, kind)) {
-            return Err(Upset("a repository came or went"));
-        }
-        if !is_repository && dot_git == Some(FileType::Directory) && !self.awaits_head(path) {
-            return Err(Upset("a directory may become a repository"));
-        }
+        self.check_repository(path, names)?;
         for (name, kind) in names.iter().filter(|(name, _)| name != b".git") {
             let path = paths::join(path, name);
             if *kind == FileType::Directory {
                 let at = known.find(&path);
                 if at.is_none_or(|at| known.directory(at).look.state == State::Unasked) {
-                    new.directories.push(path);
+                    new.directories.insert(path);
                 }
             } else if known.leaf_in(directory, name).is_none() && !is_our_artifact(&path) {
                 if matches!(name.as_slice(), b".gitignore" | b".gitattributes") {
-                    return Err(Upset("rules came to it"));
+                    return Err(Stopped::Upset("rules came to it"));
                 }
-                new.leaves.push(path);
+                new.leaves.insert(path);
             }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a directory is a repository where it was one, and else can become none unnoticed.
+    fn check_repository(&self, path: &[u8], names: &Names) -> Result<(), Stopped> {
+        let was_one = path.is_empty() || self.basis.repositories.iter().any(|place| place.0 == path);
+        let dot_git = names.iter().find(|(name, _)| name == b".git").map(|(_, kind)| *kind);
+        if was_one != dot_git.is_some_and(|kind| self.makes_repository(path, kind)) {
+            return Err(Stopped::Upset("a repository came or went"));
+        }
+        if !was_one && dot_git == Some(FileType::Directory) && !self.awaits_head(path) {
+            return Err(Stopped::Upset("a directory may become a repository"));
         }
         Ok(())
     }
@@ -190,6 +198,6 @@ impl Again<'_> {
 /// Paths of which nothing is known.
 #[derive(Default)]
 struct Unknown {
-    directories: Vec<Vec<u8>>,
-    leaves: Vec<Vec<u8>>,
+    directories: BTreeSet<Vec<u8>>,
+    leaves: BTreeSet<Vec<u8>>,
 }
