@@ -29,6 +29,9 @@ pub(crate) const CASES: &[Case] = &[
     ("oracle: generated repositories 6", Need::Nothing, || generated(6)),
     ("oracle: generated repositories 7", Need::Nothing, || generated(7)),
     ("oracle: generated repositories 8", Need::Nothing, || generated(8)),
+    ("oracle: a repository of another format inside", Need::GitWithSha256, another_format_inside),
+    ("oracle: a linked worktree that only git reads", Need::GitWithSha256, linked_worktree),
+    ("oracle: attributes from a file that cannot be seen", Need::Nothing, unseen_attributes),
 ];
 
 fn generated(case: u64) {
@@ -36,6 +39,51 @@ fn generated(case: u64) {
         let seed = case * 1_000 + number;
         Generator::new(seed).check();
     }
+}
+
+fn another_format_inside() {
+    let repo = Repo::small();
+    repo.git(&["init", "-q", "--object-format=sha256", "vendored"]);
+    repo.write("vendored/in.txt", "x\n").write("vendored/a.log", "is not ignored there\n");
+    repo.git(&["-C", "vendored", "add", "in.txt"]);
+    repo.git(&["-C", "vendored", "commit", "-qm", "x"]);
+    let snapshot = take(&repo).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(snapshot.entries.paths().collect::<BTreeSet<_>>(), covered_by_git(&repo.top, b""));
+    assert_eq!((snapshot.git.tree, snapshot.git.dirty), (Ok(repo.tree_as_it_stands()), Some(true)));
+    // In place of a file, git would add the first half of its commit's id.
+    fs::remove_file(repo.at("README.md")).expect("removes");
+    fs::rename(repo.at("vendored"), repo.at("README.md")).expect("moves");
+    let snapshot = take(&repo).unwrap_or_else(|error| panic!("{error}"));
+    assert!(snapshot.git.tree.as_ref().is_err_and(|why| why.contains("format")), "{:?}", snapshot.git.tree);
+    assert!(snapshot.entries.contains(b"README.md") && snapshot.entries.contains(b"README.md/in.txt"));
+}
+
+fn linked_worktree() {
+    let repo = Repo::with_options(&["--object-format=sha256"]);
+    repo.write("a", "1\n").write(".gitignore", "*.log\n").commit();
+    let place = repo.room.path().canonicalize().expect("it is there").join("linked");
+    repo.git(&["worktree", "add", "-q", "-b", "side", &place.display().to_string()]);
+    crate::repository::put(&place.join("a"), b"2\n");
+    crate::repository::put(&place.join("x.log"), b"");
+    let helper = helper().with_program(Arc::new(PlainGit));
+    let snapshot = Snapshot::take(&place, &helper).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((snapshot.git.branch.as_deref(), snapshot.git.dirty), (Some("side"), Some(true)));
+    assert_eq!(snapshot.git.tree, tree_by_git(&place));
+    assert_eq!(snapshot.entries.paths().collect::<BTreeSet<_>>(), covered_by_git(&place, b""));
+    let asked = proctor_snapshot::IgnoreQuery::new(helper, &place);
+    assert_eq!(asked.ignored(&[b"new.log", b"new", b"d/.git/x.log"]).expect("answers"), [true, false, false]);
+}
+
+fn unseen_attributes() {
+    let repo = Repo::small();
+    let attributes = repo.room.path().join("attributes");
+    crate::repository::put(&attributes, b"*.md text\n");
+    repo.git(&["config", "core.attributesFile", &attributes.display().to_string()]);
+    repo.write("README.md", "now\r\n");
+    assert_eq!(take(&repo).expect("reads").git.tree, Ok(repo.tree_as_it_stands()));
+    fs::remove_file(attributes).expect("removes");
+    let tree = take(&repo).expect("reads").git.tree;
+    assert!(tree.as_ref().is_err_and(|why| why.contains("core.attributesFile")), "{tree:?}");
 }
 
 /// Takes a snapshot, with git at hand for what libgit2 cannot tell.

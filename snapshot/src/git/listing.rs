@@ -109,7 +109,7 @@ fn collect(
     // Before anything is read: what changes meanwhile is then noticed.
     found.add_sources(opened)?;
     let head = head_commit(opened)?;
-    let index = from_libgit2::read(opened, prefix, &opened.index()?, head)?;
+    let index = from_libgit2::read(opened, prefix, head)?;
     let mut tracked = paths_of(&index);
     let whole = whole_paths(opened, prefix, tracked.clone())?;
     match ahead {

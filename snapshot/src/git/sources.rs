@@ -19,7 +19,8 @@ use crate::stamp::{Moment, Stamp};
 pub(super) fn add(opened: &Opened, found: &mut Vec<Source>) -> Result<bool, GitError> {
     let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
     let config = opened.repository.config().and_then(|mut config| config.snapshot()).map_err(failed)?;
-    if config.get_entry("core.excludesfile").is_ok() || !leads_straight(opened)? {
+    let elsewhere = ["core.excludesfile", "core.attributesfile", "attr.tree"];
+    if elsewhere.iter().any(|key| config.get_entry(key).is_ok()) || !leads_straight(opened)? {
         return Ok(false);
     }
     let mut own: Vec<Vec<u8>> =

@@ -132,6 +132,9 @@ impl Eye<'_> {
     /// that is a repository.
     fn directory(&self, entry: &IndexEntry, whole: &[u8]) -> Fate {
         match (entry.mode, self.commits.get(whole)) {
+            (_, Some(Some(commit))) if commit.format() != self.index.format => {
+                Fate::Refused(format!("`{}` is a repository of another object format", display_path(whole)))
+            }
             (_, Some(Some(commit))) => Fate::Stands(GITLINK, *commit),
             (GITLINK, _) if entry.stage == 0 => Fate::Stands(GITLINK, entry.id),
             (GITLINK, _) => Fate::Refused(format!("the submodule `{}` has no commit", display_path(whole))),

@@ -17,20 +17,17 @@ const INTENT_TO_ADD: u16 = 1 << 13;
 const SKIP_WORKTREE: u16 = 1 << 14;
 
 /// The index of `opened`, whose work tree stands at `at` in the outermost one.
-pub(in crate::git) fn read(
-    opened: &Opened,
-    at: &[u8],
-    index: &git2::Index,
-    head: Option<Oid>,
-) -> Result<Index, GitError> {
+pub(in crate::git) fn read(opened: &Opened, at: &[u8], head: Option<Oid>) -> Result<Index, GitError> {
     let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
+    // Before its entries: one that is written meanwhile must not seem older than it is.
+    let written = written(opened)?;
     let head_tree = head.map(|head| opened.repository.find_commit(head).map(|commit| commit.tree_id()));
     Ok(Index {
         at: RepoPath(at.to_vec()),
         format: ObjectFormat::Sha1,
         head_tree: head_tree.transpose().map_err(failed)?.and_then(object_id),
-        written: written(opened)?,
-        entries: index.iter().filter_map(entry).collect(),
+        written,
+        entries: opened.index()?.iter().filter_map(entry).collect(),
         rules: rules(opened)?,
     })
 }

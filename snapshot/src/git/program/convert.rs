@@ -13,6 +13,11 @@ use crate::paths;
 const SCRIPT: &str = r#"set -eu
 top=$(pwd -P)
 export GIT_DIR="$top/.git" GIT_WORK_TREE="$top"
+attributes=$(git config --type=path core.attributesFile || true)
+if [ -n "$attributes" ] && [ ! -e "$attributes" ]; then
+  echo "core.attributesFile names a file that is not there in the sandbox" >&2
+  exit 1
+fi
 scratch=$(mktemp -d)
 borrowed=$(git rev-parse --path-format=absolute --git-path objects)
 mkdir -p "$scratch/objects/info"

@@ -134,11 +134,18 @@ impl Reader<'_> {
         let committed = parts.committed().ok_or_else(|| failed("git cannot read the tree of HEAD".to_owned()))?;
         let mut inside = Vec::new();
         for entry in &index.entries {
-            if entry.mode != GITLINK {
-                self.tracked.insert(paths::join(at, &entry.path.0));
-            } else if self.is_directory(&paths::join(at, &entry.path.0))? {
-                inside.push((paths::join(at, &entry.path.0), Some(entry.id)));
+            let path = paths::join(at, &entry.path.0);
+            if entry.mode == GITLINK {
+                if self.is_directory(&path)? {
+                    inside.push((path, Some(entry.id)));
+                }
+                continue;
             }
+            // Git does not list a repository that stands in place of a file.
+            if self.is_directory(&path)? && self.holds_repository(&path)? {
+                inside.push((path.clone(), None));
+            }
+            self.tracked.insert(path);
         }
         inside.dedup_by(|one, other| one.0 == other.0);
         self.tracked.extend(committed.iter().map(|path| paths::join(at, path)));
