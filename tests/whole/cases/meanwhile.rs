@@ -6,7 +6,7 @@ use crate::environment::{Repo, TestEnvironment, release, wait_for_step, waiting_
 use crate::machine;
 use crate::needs::{Case, NEEDS_GIT, case};
 use crate::process::Finished;
-use crate::spec::Spec;
+use crate::spec::{Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
     case("meanwhile::an_edit_is_named", edited),
@@ -78,27 +78,27 @@ fn new_rule(env: &TestEnvironment) {
 
 /// Somebody has git ignore what the step is about to make: that is no pass.
 fn excluded(env: &TestEnvironment) {
+    hidden_by(env, "info/exclude", |repo| machine::write(&repo.file(".git/info/exclude"), "hidden\n"));
+    hidden_by(env, "config", |repo| {
+        let rules = repo.file(".git/rules");
+        machine::write(&rules, "hidden\n");
+        repo.git(&["config", "core.excludesFile", rules.to_str().expect("UTF-8")]);
+    });
+}
+
+fn hidden_by(env: &TestEnvironment, place: &str, act: impl FnOnce(&Repo<'_>)) {
     let marker = env.marker();
     let script = format!("trap 'echo x > hidden; exit 0' USR1; sh -c 'sleep 300; :' {marker}-ready & wait");
-    let step = || crate::spec::Step::argv("it", &["sh", "-c", &script, &format!("{marker}-main")]);
-    let by_info = |repo: &Repo<'_>| machine::write(&repo.file(".git/info/exclude"), "hidden\n");
-    let by_config = |repo: &Repo<'_>| {
-        machine::write(&repo.file(".git/rules"), "hidden\n");
-        let rules = repo.file(".git/rules");
-        repo.git(&["config", "core.excludesFile", rules.to_str().expect("UTF-8")]);
-    };
-    let acts: [(&str, &dyn Fn(&Repo<'_>)); 2] = [("info/exclude", &by_info), ("config", &by_config)];
-    for (place, act) in acts {
-        let repo = env.repo_at(&place.replace('/', "_"), &Spec::of_steps([step()]));
-        let mut running = repo.start(&[]);
-        let step = wait_for_step(env, &mut running);
-        act(&repo);
-        release(&step);
-        let run = env.finish(running);
-        let hides = repo.step("it")["drift"]["changes"] == serde_json::json!([]);
-        assert_eq!(run.code, Some(if hides { 5 } else { 3 }), "{run}");
-        assert!(run.everything().contains("ignore rules") && run.everything().contains(place), "{run}");
-    }
+    let step = Step::argv("it", &["sh", "-c", &script, &format!("{marker}-main")]);
+    let repo = env.repo_at(&place.replace('/', "_"), &Spec::of_steps([step]));
+    let mut running = repo.start(&[]);
+    let step = wait_for_step(env, &mut running);
+    act(&repo);
+    release(&step);
+    let run = env.finish(running);
+    let hides = repo.step("it")["drift"]["changes"] == serde_json::json!([]);
+    assert_eq!(run.code, Some(if hides { 5 } else { 3 }), "{run}");
+    assert!(run.everything().contains("ignore rules") && run.everything().contains(place), "{run}");
 }
 
 fn committed(env: &TestEnvironment) {
