@@ -1,0 +1,454 @@
+//! Repositories that are made from a seed: the same choices for the same seed, of whatever git knows.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use proctor_core::drift::display_path;
+
+use crate::repository::{Repo, chmod, fifo, git_can};
+
+/// A stream of choices that is the same for the same seed (xorshift64*, Vigna 2016).
+struct Choices(u64);
+
+impl Choices {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next()).expect("31 bits") % bound
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+
+    fn of<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+}
+
+/// Names of files; what attributes and ignore rules say of them is below.
+const NAMES: &[&[u8]] = &[
+    b"a",
+    b"b.txt",
+    b"c.txt",
+    b"dir/d.txt",
+    b"dir/e.bin",
+    b"dir/sub/f.txt",
+    b"dir-x",
+    b"dir.y/g",
+    b"sp ace.txt",
+    b"new\nline.txt",
+    b"tab\tand\"quote",
+    b"caf\xe9.txt",
+    b"\xff\xfe/\xfd.txt",
+    b"*.txt",
+    b"[x]",
+    b"-dash.txt",
+    b"!bang.txt",
+    b"#hash",
+    b"\\back",
+    b"i.lfs",
+    b"dir/j.LFS",
+    b"k.up",
+    b"dir/sub/l.up",
+    b"m.utf16",
+    b"n.ident",
+    b"o.crlf",
+    b"p.eol",
+    b"q.nottext",
+    b"r.both",
+    b"deep/er/and/deeper/s",
+    b" lead",
+    b"trail ",
+    b"t~",
+    b"u.log",
+    b"v.keep",
+    b"w.sh",
+    b"changes/7/note.txt",
+];
+
+/// Lines of attributes.
+const ATTRIBUTES: &[&str] = &[
+    "* text=auto",
+    "*.txt text",
+    "*.txt text eol=crlf",
+    "*.crlf eol=crlf",
+    "*.eol eol=lf",
+    "*.nottext -text",
+    "*.bin binary",
+    "*.ident ident",
+    "*.lfs filter=lfs diff=lfs merge=lfs -text",
+    "*.up filter=upper",
+    "*.utf16 working-tree-encoding=UTF-16LE text",
+    "*.both filter=upper ident text",
+    "[attr]loud filter=upper",
+    "*.sh loud",
+    "dir/* text",
+    "/deep/** -text",
+    "\"new\\nline.txt\" text",
+    "# nothing",
+    "*.none filter=missing",
+];
+
+/// Lines of ignore rules.
+const IGNORES: &[&str] = &[
+    "*.log",
+    "*~",
+    "/ignored/",
+    "build",
+    "!v.keep",
+    "*.keep",
+    "dir/sub/*",
+    "!dir/sub/f.txt",
+    "new*",
+    "deep/er",
+    "\\#hash",
+    "# x",
+    "trail\\ ",
+];
+
+const CONTENTS: &[&[u8]] = &[
+    b"",
+    b"one\n",
+    b"one\r\n",
+    b"one\r\ntwo\n",
+    b"one\r\ntwo\r\n",
+    b"cr\ronly\r",
+    b"$Id$\n",
+    b"$Id: something $\n",
+    b"x $Id: a $ $Id: b$\r\n",
+    b"\0bin\r\nary\r\n",
+    b"no newline",
+    b"lower case words\n",
+    b"\r\n",
+    b"almost\r",
+    b"\xef\xbb\xbfbom\r\n",
+];
+
+/// A repository that was made from a seed.
+pub(super) struct Generated {
+    pub(super) seed: u64,
+    pub(super) repo: Repo,
+    /// What was done to it, for people.
+    pub(super) log: Vec<String>,
+}
+
+/// Makes the repository of a seed.
+pub(super) fn generate(seed: u64) -> Generated {
+    let mut generator = Generator::new(seed);
+    generator.make();
+    Generated { seed, repo: generator.repo, log: generator.log }
+}
+
+struct Generator {
+    choose: Choices,
+    repo: Repo,
+    files: BTreeSet<Vec<u8>>,
+    log: Vec<String>,
+    /// Whether everything that git is to know is there.
+    editing: bool,
+}
+
+impl Generator {
+    fn new(seed: u64) -> Self {
+        let mut choose = Choices(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        (0..8).for_each(|_| {
+            choose.next();
+        });
+        let options: Vec<&str> = ["--object-format=sha256", "--ref-format=reftable"]
+            .into_iter()
+            .filter(|option| choose.one_in(5) && git_can(&["init", "-q", option, "."]))
+            .collect();
+        let repo = Repo::with_options(&options);
+        Self { choose, repo, files: BTreeSet::new(), editing: false, log: vec![format!("{options:?}")] }
+    }
+
+    fn note(&mut self, what: impl Into<String>) {
+        self.log.push(what.into());
+    }
+
+    fn make(&mut self) {
+        self.configure();
+        self.fill();
+        if !self.choose.one_in(12) {
+            self.repo.git(&["-c", "core.safecrlf=false", "add", "-A"]);
+            self.repo.git(&["commit", "-qm", "x"]);
+        }
+        self.stage();
+        self.age();
+        self.editing = true;
+        self.edit();
+    }
+
+    fn configure(&mut self) {
+        let lfs = "{ printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:'; sha256sum | cut -c1-64; }";
+        for (key, value) in
+            [("filter.upper.clean", "tr a-z A-Z"), ("filter.lfs.clean", lfs), ("filter.lfs.required", "true")]
+        {
+            self.repo.git(&["config", key, value]);
+        }
+        for (key, values) in [
+            ("core.autocrlf", &["", "", "", "true", "input", "false"][..]),
+            ("core.eol", &["", "", "lf", "crlf"]),
+            ("core.safecrlf", &["", "", "true", "warn"]),
+            ("core.fileMode", &["", "", "", "false"]),
+            ("core.symlinks", &["", "", "", "", "", "false"]),
+            ("core.trustctime", &["", "", "", "false"]),
+            ("core.checkStat", &["", "", "", "minimal"]),
+            ("index.version", &["", "", "4"]),
+            ("core.untrackedCache", &["", "", "", "true"]),
+            ("status.showUntrackedFiles", &["", "no"]),
+        ] {
+            let value = self.choose.of(values);
+            if !value.is_empty() {
+                self.repo.git(&["config", key, value]);
+                self.note(format!("{key} = {value}"));
+            }
+        }
+    }
+
+    /// Some lines of a list, as a file.
+    fn lines(&mut self, from: &[&str]) -> String {
+        let count = self.choose.below(6);
+        (0..count).map(|_| format!("{}\n", self.choose.of(from))).collect()
+    }
+
+    fn fill(&mut self) {
+        for (path, from) in [
+            (".gitattributes", ATTRIBUTES),
+            ("dir/.gitattributes", ATTRIBUTES),
+            (".git/info/attributes", ATTRIBUTES),
+            (".gitignore", IGNORES),
+            ("dir/.gitignore", IGNORES),
+            (".git/info/exclude", IGNORES),
+        ] {
+            if self.choose.one_in(2) {
+                let text = self.lines(from);
+                self.note(format!("{path}: {text:?}"));
+                self.repo.write(path, text);
+            }
+        }
+        for _ in 0..12 {
+            let name = self.choose.of(NAMES);
+            self.put(name);
+        }
+        if self.choose.one_in(2) {
+            symlink("a", self.repo.at("link")).expect("links");
+            symlink("/nowhere\r\n", self.repo.at("dangling")).expect("links");
+        }
+        fs::create_dir_all(self.repo.at("empty/dir")).expect("makes");
+        if self.choose.one_in(3) {
+            self.nested("sub");
+            self.nested("module");
+            self.repo.git(&["-C", "module", "commit", "-q", "--allow-empty", "-m", "more"]);
+        }
+    }
+
+    /// Writes one file, unless something stands in the way.
+    fn put(&mut self, name: &[u8]) {
+        let content = match self.choose.of(CONTENTS) {
+            // A mark of the byte order is what git refuses in this encoding.
+            text if name.ends_with(b".utf16") && (self.editing || !text.starts_with(b"\xef\xbb\xbf")) => {
+                String::from_utf8_lossy(text).encode_utf16().flat_map(u16::to_le_bytes).collect()
+            }
+            _ if name.ends_with(b".utf16") => Vec::new(),
+            text => text.to_vec(),
+        };
+        let place = self.repo.at(name);
+        if place.is_dir() || place.ancestors().skip(1).any(|above| above.is_file() || above.is_symlink()) {
+            return;
+        }
+        // A new file: a rewrite would go through a link.
+        let _ = fs::remove_file(&place);
+        self.repo.write(name, &content);
+        if self.editing {
+            date(&place);
+        }
+        if self.choose.one_in(4) {
+            chmod(&place, 0o755);
+        }
+        self.note(format!("put {} {:?}", display_path(name), display_path(&content)));
+        self.files.insert(name.to_vec());
+    }
+
+    /// A repository inside the tree, of the same format.
+    fn nested(&mut self, at: &str) {
+        let format = self.repo.git(&["rev-parse", "--show-object-format"]);
+        self.repo.git(&["init", "-q", &format!("--object-format={format}"), at]);
+        self.repo.write(format!("{at}/inner.txt"), "in\r\n").write(format!("{at}/.gitignore"), "*.log\n");
+        if self.editing && self.choose.one_in(3) {
+            return self.note(format!("unborn repository {at}"));
+        }
+        self.repo.git(&["-C", at, "add", "-A"]);
+        self.repo.git(&["-C", at, "commit", "-qm", "inner"]);
+        self.note(format!("repository {at}"));
+    }
+
+    fn some_file(&mut self) -> Option<Vec<u8>> {
+        let index = self.choose.below(self.files.len().max(1));
+        self.files.iter().nth(index).cloned()
+    }
+
+    /// What an index can hold beside what was committed.
+    fn stage(&mut self) {
+        for _ in 0..self.choose.below(5) {
+            let Some(name) = self.some_file() else { continue };
+            let path = String::from_utf8(name.clone());
+            let literal = path.as_ref().map(|path| format!(":(literal){path}"));
+            let (Ok(path), Ok(literal)) = (&path, &literal) else { continue };
+            let tracked = self.repo.git_tries(&["ls-files", "--error-unmatch", "--", literal]);
+            match self.choose.below(7) {
+                0 => {
+                    self.put(&name);
+                    self.repo.git_tries(&["-c", "core.safecrlf=false", "add", "-f", "--", literal]);
+                }
+                1 if tracked => drop(self.repo.git_tries(&["rm", "-q", "--sparse", "--cached", "-f", "--", literal])),
+                2 if tracked => drop(self.repo.git_tries(&["update-index", "--assume-unchanged", "--", path])),
+                3 if tracked => drop(self.repo.git_tries(&["update-index", "--skip-worktree", "--", path])),
+                4 if !tracked => drop(self.repo.git_tries(&["add", "-f", "-N", "--", literal])),
+                5 if tracked => self.conflict(path),
+                _ => continue,
+            }
+            self.note(format!("staged {path:?}"));
+        }
+        if self.choose.one_in(6) && self.repo.git_tries(&["rev-parse", "-q", "--verify", "HEAD"]) {
+            self.repo.git_tries(&["sparse-checkout", "set", "--no-cone", "/*", "!/deep", "!/dir/sub"]);
+            self.note("sparse");
+        }
+        for (command, what) in [
+            (&["pack-refs", "--all"][..], "packed refs"),
+            (&["checkout", "-q", "--detach"], "detached"),
+            (&["update-index", "--split-index"], "split index"),
+            (&["repack", "-q", "-a", "-d"], "packed objects"),
+        ] {
+            if self.choose.one_in(6) && self.repo.git_tries(command) {
+                self.note(what);
+            }
+        }
+        if self.choose.one_in(8) {
+            let lent = self.repo.room.path().join("lent");
+            fs::rename(self.repo.at(".git/objects"), &lent).expect("moves");
+            self.repo.write(".git/objects/info/alternates", format!("{}\n", lent.display()));
+            self.note("alternates");
+        }
+    }
+
+    fn conflict(&mut self, path: &str) {
+        let blob = self.repo.git(&["hash-object", "-w", "--no-filters", "/dev/null"]);
+        let zero = "0".repeat(blob.len());
+        let mut info = format!("0 {zero}\t{path}\0");
+        for stage in [1, 2, 3] {
+            if !self.choose.one_in(3) {
+                info += &format!("{} {blob} {stage}\t{path}\0", self.choose.of(&["100644", "100755"]));
+            }
+        }
+        let file = self.repo.room.path().join("info");
+        crate::repository::put(&file, info.as_bytes());
+        self.repo.git(&["-c", &format!("alias.feed=!git update-index -z --index-info < '{}'", file.display()), "feed"]);
+        self.note(format!("conflict {path:?}"));
+    }
+
+    /// Makes everything older than the index, so that git trusts what is as it was.
+    fn age(&mut self) {
+        let (past, future) = (now() - Duration::from_secs(100), now() + Duration::from_secs(10));
+        for name in &self.files {
+            let place = self.repo.at(name);
+            if place.is_file() && !place.is_symlink() {
+                let file = fs::File::options().read(true).open(&place).expect("opens");
+                file.set_modified(past).expect("sets");
+            }
+        }
+        self.repo.git_tries(&["update-index", "-q", "--refresh"]);
+        if let Ok(file) = fs::File::options().write(true).open(self.repo.at(".git/index")) {
+            file.set_modified(future).expect("sets");
+        }
+    }
+
+    /// What somebody does to the work tree.
+    fn edit(&mut self) {
+        for _ in 0..self.choose.below(9) {
+            let Some(name) = self.some_file() else { continue };
+            let place = self.repo.at(&name);
+            let shown = display_path(&name);
+            if !place.is_file() || place.is_symlink() {
+                continue;
+            }
+            match self.choose.below(9) {
+                0 => fs::remove_file(&place).expect("removes"),
+                1 => {
+                    fs::remove_file(&place).expect("removes");
+                    symlink("elsewhere", &place).expect("links");
+                }
+                2 => {
+                    fs::remove_file(&place).expect("removes");
+                    fs::create_dir(&place).expect("makes");
+                    crate::repository::put(&place.join("inside"), b"x\r\n");
+                }
+                3 => chmod(&place, if self.choose.one_in(2) { 0o755 } else { 0o644 }),
+                4 => date(&place),
+                _ => self.put(&name),
+            }
+            self.note(format!("edited {shown}"));
+        }
+        for name in ["untracked.txt", "dir/untracked.log", "ignored/x", "build/y", "un\nused"] {
+            if self.choose.one_in(3) && !self.repo.at(name).parent().is_some_and(Path::is_file) {
+                self.repo.write(name, "u\r\n");
+                self.note(format!("untracked {name:?}"));
+            }
+        }
+        match self.choose.below(8) {
+            0 => {
+                let text = self.lines(ATTRIBUTES);
+                self.note(format!("attributes now {text:?}"));
+                self.repo.write(".gitattributes", text);
+                date(&self.repo.at(".gitattributes"));
+            }
+            1 => {
+                self.note("attributes gone");
+                let _ = fs::remove_file(self.repo.at(".gitattributes"));
+            }
+            2 if self.repo.at("sub/.git").is_dir() => {
+                self.note("submodule moved");
+                self.repo.write("sub/inner.txt", "moved\n").git(&["-C", "sub", "add", "-A"]);
+                self.repo.git(&["-C", "sub", "commit", "-qm", "moved"]);
+            }
+            3 if self.repo.at("sub/.git").is_dir() => {
+                self.note("submodule edited");
+                self.repo.write("sub/inner.txt", "edited\n").write("sub/new", "x").write("sub/x.log", "x");
+            }
+            4 if self.repo.at("sub").is_dir() => {
+                self.note("submodule gone");
+                fs::remove_dir_all(self.repo.at("sub")).expect("removes");
+            }
+            5 => self.nested("vendored"),
+            6 if self.choose.one_in(2) => {
+                self.note("a special file");
+                if let Some(name) = self.some_file().filter(|name| self.repo.at(name).is_file()) {
+                    fs::remove_file(self.repo.at(&name)).expect("removes");
+                    fifo(&self.repo.at(&name));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Gives a file that was edited a time of its own: git does not see an edit of the same size within the
+/// second in which the file was added, where it may not look at the change time.
+fn date(place: &Path) {
+    let file = fs::File::options().read(true).open(place).expect("opens");
+    file.set_modified(now() + Duration::from_secs(5)).expect("sets");
+}
+
+#[expect(clippy::disallowed_methods, reason = "files of a test are given times around now")]
+fn now() -> SystemTime {
+    SystemTime::now()
+}
