@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
 use proctor_sandbox::{
-    GitDirs, Host, HostConfig, Launcher, Policy, Received, RepoFacts, Report, RunSpace, RunSpaceConfig, Running, StepUser, ToolKind,
-    ToolMount, WaitStatus, files_of,
+    GitDirs, Host, HostConfig, Launcher, Policy, Received, RepoFacts, Report, RunSpace, RunSpaceConfig, Running,
+    StepUser, ToolKind, ToolMount, WaitStatus, files_of,
 };
 use proctor_snapshot::{GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -76,8 +76,11 @@ fn file_of(snapshot: &SnapshotId) -> String {
     format!("{}.json", snapshot.as_str().trim_start_matches("sha256:"))
 }
 
+/// When a file was written: seconds and nanoseconds.
+type Written = (i64, i64);
+
 /// The records of a directory, oldest first.
-fn by_age(directory: &Directory) -> Result<Vec<((i64, i64), String)>, StoreError> {
+fn by_age(directory: &Directory) -> Result<Vec<(Written, String)>, StoreError> {
     let mut records = Vec::new();
     for name in directory.names()?.into_iter().filter(|name| name.ends_with(".json")) {
         // Another process may have forgotten it meanwhile.

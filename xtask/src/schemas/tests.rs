@@ -154,7 +154,13 @@ fn measured() -> Measured {
 
 fn git() -> evidence::GitIdentity {
     let id = "4b825dc642cb6eb9a060e54bf8d69288fbee4904".to_owned();
-    evidence::GitIdentity { head_commit: Some(id.clone()), branch: None, tree: Some(id), no_tree: None, dirty: Some(false) }
+    evidence::GitIdentity {
+        head_commit: Some(id.clone()),
+        branch: None,
+        tree: Some(id),
+        no_tree: None,
+        dirty: Some(false),
+    }
 }
 
 fn tree() -> SnapshotId {

@@ -13,7 +13,7 @@ const DIRECTIONS: [(&str, &[&str]); 8] = [
     ("runner", &["core", "sandbox", "snapshot"]),
     ("cli", &["core", "sandbox", "snapshot", "runner"]),
     ("tests", &["core", "sandbox", "snapshot", "runner"]),
-    ("bench", &["core", "runner"]),
+    ("bench", &["core", "snapshot", "runner"]),
     ("xtask", &["core"]),
 ];
 
