@@ -27,6 +27,8 @@ pub(crate) const CASES: &[Case] = &[
     ("again: what git does to its index and HEAD", Need::TimesTell, git_changes),
     ("again: flags of the index, sparse checkouts", Need::TimesTell, flags_of_the_index),
     ("again: submodules move, nested repositories come and go", Need::TimesTell, repositories_inside),
+    ("again: a submodule in an ignored directory is checked out", Need::TimesTell, submodule_in_ignored),
+    ("again: touched, and git would convert it now", Need::TimesTell, touched_and_converted),
     ("again: a parent directory becomes a link", Need::TimesTell, parent_becomes_a_link),
     ("again: names of any bytes", Need::TimesTell, names_of_any_bytes),
     ("again: ignored directories are not entered", Need::TimesTell, ignored_directories),
@@ -360,6 +362,33 @@ fn repositories_inside() {
     });
     watched.changes("files in its place", |repo| drop_repo(repo.write("sub/x", "x")));
     watched.changes("it is gone", |repo| fs::remove_dir_all(repo.at("sub")).expect("removes"));
+}
+
+/// `target/` is ignored, and nobody walks into it.
+fn submodule_in_ignored() {
+    let watched = Watched::small();
+    let inner = Repo::small();
+    let url = inner.top.display().to_string();
+    watched.repo.write("target/kept", "x").git(&["add", "-f", "target/kept"]);
+    watched.repo.git(&["submodule", "--quiet", "add", "-f", &url, "target/sub"]);
+    watched.repo.commit();
+    watched.repo.git(&["submodule", "--quiet", "deinit", "-f", "--all"]);
+    let check_out = |repo: &Repo| drop(repo.git(&["clone", "-q", &url, "target/sub"]));
+    watched.changes("it is checked out", check_out);
+    watched.changes("it is gone", |repo| fs::remove_dir_all(repo.at("target/sub")).expect("removes"));
+    watched.changes("it is there again", check_out);
+}
+
+/// A file that is in the index as it was before an attribute came is converted when it is touched.
+fn touched_and_converted() {
+    let repo = Repo::small();
+    repo.write("a.txt", "a\r\n").commit();
+    let watched = Watched::new(repo);
+    watched.repo.write(".gitattributes", "*.txt text\n");
+    watched.keeps("a new mtime", |repo| {
+        let far = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        fs::File::options().write(true).open(repo.at("a.txt")).and_then(|file| file.set_modified(far)).expect("sets");
+    });
 }
 
 fn parent_becomes_a_link() {

@@ -1,5 +1,6 @@
 //! Lists what a work tree consists of: tracked paths, untracked ones, and repositories inside it.
 
+use std::collections::HashSet;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -122,7 +123,8 @@ fn collect(
     tracked.sort_unstable();
     let gitlinks = gitlinks(&index);
     found.indexes.push(index);
-    let walked = walk(opened, &tracked, &gitlinks)?;
+    let mut walked = walk(opened, &tracked, &gitlinks)?;
+    walked.heads_to_come.extend(unseen_submodules(opened, &gitlinks, &walked)?);
     let repositories = walked.repositories.clone();
     found.add(opened, prefix, walked)?;
     for (path, recorded) in &gitlinks {
@@ -140,6 +142,26 @@ fn collect(
 fn gitlinks(index: &Index) -> Vec<(Vec<u8>, ObjectId)> {
     let entries = index.entries.iter().filter(|entry| entry.mode == GITLINK);
     entries.map(|entry| (entry.path.0.clone(), entry.id)).collect()
+}
+
+/// The submodules that are not checked out and stand where the walk did not go, as below an ignored directory:
+/// nothing but their HEAD tells that they are.
+fn unseen_submodules(
+    opened: &Opened,
+    gitlinks: &[(Vec<u8>, ObjectId)],
+    walked: &Walked,
+) -> Result<Vec<Vec<u8>>, GitError> {
+    if gitlinks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let seen: HashSet<&[u8]> = walked.directories.iter().map(|(path, _)| path.as_slice()).collect();
+    let mut unseen = Vec::new();
+    for (path, _) in gitlinks.iter().filter(|(path, _)| !seen.contains(paths::split(path).0)) {
+        if !holds_repository(&on_disk(opened, path))? {
+            unseen.push(path.clone());
+        }
+    }
+    Ok(unseen)
 }
 
 /// The files of an index, sorted.
@@ -257,7 +279,7 @@ struct Walked {
     rules: Vec<Vec<u8>>,
     /// What was looked into, and what it was like before.
     directories: Vec<(Vec<u8>, Stamp)>,
-    /// Directories that become repositories as soon as their `.git` has a HEAD.
+    /// Directories, there or not, that become repositories as soon as their `.git` has a HEAD.
     heads_to_come: Vec<Vec<u8>>,
 }
 

@@ -31,7 +31,7 @@ pub(super) fn take(before: &Snapshot, helper: &GitHelper, at: Moment) -> Result<
     let again = Again { before, basis, top, at, helper, stop: AtomicBool::new(false) };
     let findings = again.look(&before.entries, Before::Known).everywhere()?;
     match again.entries(&findings) {
-        Ok(found) => again.finish(found),
+        Ok(found) => again.finish(&findings, found),
         Err(Stopped::Failed(error)) => Err(error),
         Err(Stopped::Upset(why)) => {
             tracing::debug!(repo = %basis.worktree.display(), why, "git has to be asked what the tree covers");
@@ -178,10 +178,20 @@ impl Again<'_> {
         self.basis.sources.iter().flatten().any(|source| place(source).is_some_and(|path| path == head))
     }
 
+    /// Whether stat data differ that an index remembers. Git reads such a file again, and may put it otherwise.
+    fn is_touched(&self, found: &Findings) -> bool {
+        let before = |leaf: usize| self.before.entries.leaf_at(leaf).found.stamp;
+        found.leaves.iter().any(|(_, leaf, now)| now.stamp != before(*leaf))
+    }
+
     /// Nothing where what git said is lost, and it matters.
-    fn finish(self, (entries, counts): (Arc<Entries>, Counts)) -> Result<Option<Snapshot>, SnapshotError> {
+    fn finish(
+        self,
+        found: &Findings,
+        (entries, counts): (Arc<Entries>, Counts),
+    ) -> Result<Option<Snapshot>, SnapshotError> {
         let id = entries.id();
-        let git = if id == self.before.id {
+        let git = if id == self.before.id && !self.is_touched(found) {
             self.before.git.clone()
         } else {
             let Some(mut listing) = self.basis.listing() else { return Ok(None) };
