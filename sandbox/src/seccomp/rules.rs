@@ -131,8 +131,11 @@ const TERMINAL: &[u32] = &[0x5412, 0x541c, 0x541d, 0x5423];
 
 /// Requests that leave something in a host's file system which file modes do not bound:
 /// FS_IOC_SET_ENCRYPTION_POLICY, FS_IOC_ADD_ENCRYPTION_KEY and FS_IOC_REMOVE_ENCRYPTION_KEY (by
-/// any descriptor of the file system, read-only mounts included), FS_IOC_ENABLE_VERITY.
-const FILE_SYSTEM: &[u32] = &[0x800c_6613, 0xc050_6617, 0xc040_6618, 0x4080_6685];
+/// any descriptor of the file system, read-only mounts included), FS_IOC_ENABLE_VERITY. And those that
+/// give a file other blocks and leave its times as they are, by which a step in a copy of the tree could change
+/// one unseen (ext4 leaves zeros): EXT4_IOC_MOVE_EXT, XFS_IOC_SWAPEXT, F2FS_IOC_MOVE_RANGE.
+const FILE_SYSTEM: &[u32] =
+    &[0x800c_6613, 0xc050_6617, 0xc040_6618, 0x4080_6685, 0xc028_660f, 0xc0c0_586d, 0xc020_f509];
 
 /// The letter of btrfs, whose requests make subvolumes that `rm -r` does not always remove.
 const BTRFS: u32 = 0x9400;
@@ -387,6 +390,9 @@ mod tests {
         }
         for request in [0x5000_940e, 0x5000_9417, 0xc050_6617, 0x4080_6685, HIGH_BITS | 0xc050_6617] {
             assert_eq!(ioctl(request), Some(Errno::ENOTTY), "{request:#x}");
+        }
+        for request in [0xc028_660f, 0xc0c0_586d, 0xc020_f509] {
+            assert_eq!(ioctl(request), Some(Errno::ENOTTY), "{request:#x} changes a file and not its times");
         }
         // TCGETS, TIOCSCTTY, TIOCGWINSZ, FIONREAD, FIOCLEX, FS_IOC_GETFLAGS, FIEMAP, FICLONE.
         for request in [0x5401, 0x540e, 0x5413, 0x541b, 0x5451, 0x8008_6601, 0xc020_660b, 0x4004_9409] {
