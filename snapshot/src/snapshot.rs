@@ -1,5 +1,6 @@
 //! The content identity of a work tree.
 
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use proctor_core::digest::SnapshotId;
 use proctor_core::plan::RelPath;
 use serde::{Deserialize, Serialize};
 
+use crate::beneath;
 use crate::entries::{Difference, Entries};
 use crate::git::GitError;
 use crate::git::helper::GitHelper;
@@ -156,6 +158,17 @@ impl Snapshot {
         own.or_else(|| self.entries.below(directory).next().map(|(path, _)| path))
     }
 
+    /// The first thing that stands in the work tree of a checkout of ours and was not put there: neither covered nor
+    /// one of the files that its git directories begin with. A step would see it, and no identity tells of it.
+    ///
+    /// # Errors
+    /// The tree cannot be listed.
+    pub fn first_stray(&self) -> std::io::Result<Option<Vec<u8>>> {
+        let top = beneath::open_real(&self.git.worktree)?;
+        let Some(leaves) = beneath::leaves(top.as_fd(), b"", MAX_CHECKED_OUT)? else { return Ok(Some(Vec::new())) };
+        Ok(leaves.into_iter().find(|path| !self.entries.contains(path) && !is_of_checkout(path)))
+    }
+
     /// The paths at which the two differ, sorted.
     pub fn difference(&self, other: &Self) -> Vec<Vec<u8>> {
         self.entries.difference(&other.entries, Difference::Identity)
@@ -166,6 +179,20 @@ impl Snapshot {
     /// read it in between saw something else.
     pub fn touched(&self, later: &Self) -> Vec<Vec<u8>> {
         self.entries.difference(&later.entries, Difference::Change)
+    }
+}
+
+/// How many files a checkout may have, those of git included.
+const MAX_CHECKED_OUT: usize = 4_000_000;
+
+/// Whether a path is one of the files of git that a checkout is made with.
+fn is_of_checkout(path: &[u8]) -> bool {
+    let mut parts = path.split(|byte| *byte == b'/').skip_while(|part| *part != b".git").skip(1);
+    match parts.next() {
+        Some(b"HEAD" | b"config" | b"index" | b"packed-refs" | b"shallow") => parts.next().is_none(),
+        // Named by their content; the alternates are written anew each time.
+        Some(b"objects") => true,
+        _ => false,
     }
 }
 

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proctor_core::digest::SnapshotId;
+use proctor_core::drift::display_path;
 use proctor_snapshot::{GitHelper, Snapshot, SnapshotStore};
 use rustix::fs::{self, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timestamps, Uid};
 use rustix::io::Errno;
@@ -190,6 +191,9 @@ impl<'a> Checkouts<'a> {
         let snapshot = Arc::unwrap_or_clone(snapshot);
         if snapshot.id != manifest.snapshot {
             return Err(format!("it has the snapshot {}, and had {}", snapshot.id, manifest.snapshot));
+        }
+        if let Some(stray) = snapshot.first_stray().map_err(|error| told(&error))? {
+            return Err(format!("`{}` was put into it", display_path(&stray)));
         }
         used_now(&directory).map_err(|error| told(&error))?;
         Ok((Checkout { manifest, tree: own.join(TREE), objects, directory, snapshots, path }, snapshot))

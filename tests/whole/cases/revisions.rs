@@ -276,10 +276,15 @@ fn checkout(env: &TestEnvironment) -> PathBuf {
 fn tampered(env: &TestEnvironment) {
     let repo = env.repo(&first_is_good());
     repo.run_with(&["--rev", "HEAD"]).exits(0);
-    let spoils: [&dyn Fn(PathBuf); 5] = [
+    let spoils: [&dyn Fn(PathBuf); 6] = [
         &|tree| machine::write(&tree.join("src/lib.rs"), "fn one of another kind\n"),
         &|tree| std::fs::remove_file(tree.join("README.md")).expect("it was there"),
         &|tree| machine::write(&tree.join("new"), "x"),
+        // No snapshot covers it, and a step sees it.
+        &|tree| {
+            machine::write(&tree.join(".git/info/exclude"), "new\n");
+            machine::write(&tree.join("new"), "x");
+        },
         &|tree| machine::write(&tree.join(".git/index"), "torn"),
         &|tree| machine::write(&tree.join("../../checkout.json"), ""),
     ];
