@@ -188,12 +188,19 @@ const MAX_CHECKED_OUT: usize = 4_000_000;
 /// Whether a path is one of the files of git that a checkout is made with.
 fn is_of_checkout(path: &[u8]) -> bool {
     let mut parts = path.split(|byte| *byte == b'/').skip_while(|part| *part != b".git").skip(1);
-    match parts.next() {
+    match parts.next().map(put_in_place_as) {
         Some(b"HEAD" | b"config" | b"index" | b"packed-refs" | b"shallow") => parts.next().is_none(),
         // Named by their content; the alternates are written anew each time.
         Some(b"objects") => true,
         _ => false,
     }
+}
+
+/// What a file of git is going to be called: another run may be putting one in place, under a name that git
+/// does not read.
+fn put_in_place_as(name: &[u8]) -> &[u8] {
+    let stem = |unfinished: &'_ [u8]| unfinished.iter().position(|byte| *byte == b'.').unwrap_or(unfinished.len());
+    name.strip_suffix(b".new").map_or(name, |unfinished| &unfinished[..stem(unfinished)])
 }
 
 fn facts(listing: Listing, state: TreeState) -> GitFacts {
@@ -213,5 +220,22 @@ impl SnapshotStats {
     pub(crate) fn of(method: SnapshotMethod, counts: Counts, git_was_read: bool) -> Self {
         let Counts { looked, hashed, listed } = counts;
         Self { method, hashed, reused: looked - hashed, listed, git_was_read }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_a_checkout() {
+        for own in [".git/HEAD", "sub/.git/index", ".git/packed-refs.00ff.new", ".git/objects/info/alternates"] {
+            assert!(is_of_checkout(own.as_bytes()), "{own}");
+        }
+        for other in
+            ["HEAD", ".git", ".git/info/exclude", ".git/hooks/x", ".git/HEAD/x", ".git/config.worktree", "a.new"]
+        {
+            assert!(!is_of_checkout(other.as_bytes()), "{other}");
+        }
     }
 }
