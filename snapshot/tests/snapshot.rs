@@ -196,7 +196,8 @@ fn what_a_cache_would_hide() {
     let repo = Repo::small();
     repo.write("target/x", "x");
     let snapshot = repo.snapshot();
-    let first = |directory: &str| snapshot.first_in(&RelPath::new(directory).expect("a path")).map(|path| display_path(&path));
+    let first =
+        |directory: &str| snapshot.first_in(&RelPath::new(directory).expect("a path")).map(|path| display_path(&path));
     assert_eq!((first("target"), first("sr"), first("nothing")), (None, None, None));
     assert_eq!((first("src").as_deref(), first("README.md").as_deref()), (Some("src/main.rs"), Some("README.md")));
     assert_eq!(first(".").as_deref(), Some(".gitignore"));
