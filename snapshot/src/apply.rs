@@ -18,6 +18,7 @@ use crate::git::GitError;
 use crate::git::helper::IgnoreQuery;
 use crate::layer::{FileContent, LayerEntry, LayerScan};
 use crate::paths;
+use crate::stamp::Stamp;
 use crate::view::{Standing, View, standing_of};
 
 mod stage;
@@ -156,7 +157,7 @@ fn untouched(path: &[u8], source: io::Error) -> ApplyError {
 
 /// Checks that the layer's files can be read, and that the real tree still is what the step saw,
 /// wherever something is overwritten or removed that a snapshot would cover. Ignored files have
-/// no record to be compared with.
+/// no record to be compared with: those count that were changed since the run began.
 fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<Seen, ApplyError> {
     let mut seen = Seen::new();
     let mut doubtful: BTreeSet<Vec<u8>> = BTreeSet::new();
@@ -184,14 +185,23 @@ fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<Seen, ApplyErr
     if !covered.is_empty() {
         return Err(ApplyError::Conflict { paths: covered.iter().map(|(path, _)| display_path(path)).collect() });
     }
-    // An earlier step removed it in a layer that is never applied, so this one began without it.
-    match others.iter().find(|(path, _)| input.view.standing(path) == Standing::Absent) {
-        Some((path, _)) => {
-            let problem = "the tree has an ignored file there that the step never saw, and that would be lost";
-            Err(ApplyError::Refused { path: display_path(path), problem })
+    for (path, _) in others {
+        if let Some(problem) = unseen(input, path)? {
+            return Err(ApplyError::Refused { path: display_path(path), problem });
         }
-        None => Ok(seen),
     }
+    Ok(seen)
+}
+
+/// Why what stands at a path that no snapshot covers would be lost, although the step never saw it.
+fn unseen(input: &ApplyInput<'_>, path: &[u8]) -> Result<Option<&'static str>, ApplyError> {
+    // An earlier step removed it in a layer that is never applied, so this one began without it.
+    if input.view.standing(path) == Standing::Absent {
+        return Ok(Some("the tree has an ignored file there that the step never saw, and that would be lost"));
+    }
+    let found = beneath::look(input.repo, path).map_err(|source| untouched(path, source))?;
+    let is_newer = found.is_some_and(|(_, stat)| Stamp::of(&stat).is_after(input.view.base().at));
+    Ok(is_newer.then_some("an ignored file there was changed while the run was under way, and that would be lost"))
 }
 
 fn replaces_repository(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> bool {

@@ -16,7 +16,7 @@ use crate::git::object::ObjectFormat;
 use crate::git::protocol::Listing;
 use crate::git::state::TreeState;
 use crate::look::Counts;
-use crate::stamp;
+use crate::stamp::{self, Moment};
 
 mod again;
 mod basis;
@@ -35,6 +35,8 @@ pub struct Snapshot {
     pub git: GitFacts,
     /// How it was taken, and what that cost.
     pub stats: SnapshotStats,
+    /// When its taking began.
+    pub(crate) at: Moment,
     /// What the next one can begin with; nothing where stat data do not tell of changes.
     pub(crate) basis: Option<Arc<Basis>>,
 }

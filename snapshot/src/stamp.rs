@@ -43,6 +43,11 @@ impl Stamp {
         IndexStat { mtime: moment(self.mtime), ctime: moment(self.ctime), ino: self.ino as u32, size: self.size as u32 }
     }
 
+    /// Whether the file was changed after `look`, and not within the same tick of the clock.
+    pub(crate) fn is_after(&self, look: Moment) -> bool {
+        before(self.ctime, SLACK) > look
+    }
+
     /// Whether a change after `look` could leave this stamp as it is: the file changed so late
     /// that the next change may be given the same time.
     pub(crate) fn is_racy(&self, look: Moment) -> bool {

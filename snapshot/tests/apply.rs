@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::time::{Duration, Instant};
 
 use proctor_snapshot::{ApplyError, ApplyInput, View, apply_back};
 
@@ -20,6 +21,7 @@ pub(crate) const CASES: &[Case] = &[
     ("apply: never .git, artifacts, special files or caches", Need::Root, never),
     ("apply: an edit meanwhile is a conflict, and nothing is written", Need::Root, conflict),
     ("apply: an ignored file that the step never saw is not lost", Need::Root, never_seen),
+    ("apply: an ignored file that is changed meanwhile is not lost", Need::Nothing, ignored_meanwhile),
     ("apply: a link that took a directory's place is a conflict", Need::Nothing, link_in_the_way),
     ("apply: nothing where nothing differs", Need::Nothing, nothing_differs),
     ("apply: a repository is never replaced", Need::Nothing, repository_is_never_replaced),
@@ -30,6 +32,37 @@ pub(crate) const CASES: &[Case] = &[
     ("apply: an edit of what is deleted meanwhile is never lost", Need::Root, edited_while_deleted),
     ("apply: a directory swapped for a link meanwhile is all or nothing", Need::Nothing, swapped_meanwhile),
 ];
+
+/// Whoever builds while a step deletes.
+fn ignored_meanwhile() {
+    let changes: [fn(&Layer) -> &Layer; 3] = [
+        |layer| layer.whiteout("target"),
+        |layer| layer.opaque("target"),
+        |layer| layer.write("target/mine", "the step's"),
+    ];
+    for change in changes {
+        let (repo, layer) = (Repo::small(), Layer::new());
+        repo.write("target/old", "theirs").write("target/mine", "theirs");
+        let view = repo.view();
+        change(&layer);
+        written_well_after(&repo, "target/mine", "target/old");
+        let error = apply_on(&repo, &view, &layer).expect_err("it is refused");
+        assert!(error.to_string().contains("under way"), "{error}");
+        assert_eq!((repo.read("target/old"), repo.read("target/mine")), ("theirs".into(), "mine".into()));
+    }
+}
+
+/// Writes `mine` until it is dated some ticks of the clock later than the other.
+fn written_well_after(repo: &Repo, path: &str, other: &str) {
+    let date = |path: &str| fs::metadata(repo.at(path)).expect("stats").modified().expect("a time");
+    let (wanted, until) = (date(other) + Duration::from_millis(200), Instant::now() + Duration::from_secs(20));
+    while {
+        repo.write(path, "mine");
+        date(path) < wanted
+    } {
+        assert!(Instant::now() < until, "the clock stands");
+    }
+}
 
 /// Applies a layer; the paths.
 pub(crate) fn apply_on(repo: &Repo, view: &View, layer: &Layer) -> Result<Vec<String>, ApplyError> {

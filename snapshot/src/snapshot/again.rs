@@ -201,7 +201,7 @@ impl Again<'_> {
             facts(listing, state.map_err(failed)?)
         };
         let (stats, basis) = (SnapshotStats::of(SnapshotMethod::Stat, counts, false), Some(Arc::clone(self.basis)));
-        Ok(Some(Snapshot { id, entries, git, stats, basis }))
+        Ok(Some(Snapshot { id, entries, git, stats, at: self.at, basis }))
     }
 }
 

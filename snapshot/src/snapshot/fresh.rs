@@ -143,6 +143,7 @@ impl Tree {
             entries: Arc::new(self.entries),
             git: facts(listing, state),
             stats: SnapshotStats::of(method, self.counts, true),
+            at: reading.at,
             basis: basis.map(Arc::new),
         })
     }

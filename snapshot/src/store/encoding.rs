@@ -92,6 +92,7 @@ fn read(reader: &mut Reader<'_>, sidecar: impl FnOnce(Seal) -> Sidecar) -> Optio
         entries: Arc::new(entries),
         git: facts,
         stats: SnapshotStats::of(SnapshotMethod::Stat, Counts::default(), false),
+        at,
         basis: Some(Arc::new(basis)),
     })
 }
@@ -132,6 +133,7 @@ mod tests {
             entries: Arc::new(entries),
             git: facts,
             stats: SnapshotStats::of(SnapshotMethod::Stat, Counts::default(), false),
+            at: basis.at,
             basis: Some(Arc::new(basis)),
         }
     }
