@@ -43,6 +43,7 @@ fn main() {
         drift::CASES,
         apply::CASES,
         again::CASES,
+        again::stored::CASES,
         checkout::CASES,
         patch::CASES,
         oracle::CASES,
