@@ -39,5 +39,6 @@ pub use layer::{
 pub use patch::{PatchError, PatchInput, patch};
 pub use resolve::{Links, open_beneath};
 pub use snapshot::{GitFacts, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, find_root};
+pub use stamp::Settling;
 pub use store::{Peek, SnapshotStore};
 pub use view::{Standing, View, conflicts};

@@ -13,7 +13,7 @@ use crate::beneath;
 use crate::entries::{DirectoryLook, Entries, Found, Kind, State};
 use crate::paths;
 use crate::snapshot::SnapshotError;
-use crate::stamp::{Moment, Stamp};
+use crate::stamp::{Moment, Settling, Stamp};
 
 mod read;
 
@@ -33,6 +33,8 @@ pub(crate) struct Look<'a> {
     pub(crate) device: Option<u64>,
     /// When it began.
     pub(crate) at: Moment,
+    /// How old a content must be to be believed.
+    pub(crate) settling: Settling,
     /// The paths.
     pub(crate) known: &'a Entries,
     /// What stood at them.
@@ -286,6 +288,11 @@ impl Look<'_> {
             found.counts.listed += 1;
         }
         Ok(())
+    }
+
+    /// The same of the content of a file.
+    pub(crate) fn is_content_racy(&self, stamp: &Stamp) -> bool {
+        self.is_racy(stamp) || stamp.is_settling(self.at, self.settling)
     }
 
     /// Whether something may change after this look without its stamp changing.

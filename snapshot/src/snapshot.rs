@@ -16,7 +16,7 @@ use crate::git::object::ObjectFormat;
 use crate::git::protocol::Listing;
 use crate::git::state::TreeState;
 use crate::look::Counts;
-use crate::stamp::{self, Moment};
+use crate::stamp::{self, Moment, Settling};
 
 mod again;
 mod basis;
@@ -122,7 +122,7 @@ impl Snapshot {
     /// # Errors
     /// The repository is refused, a file cannot be read, or one does not stand still.
     pub fn take(repo: &Path, helper: &GitHelper) -> Result<Self, SnapshotError> {
-        Self::take_after(repo, helper, None)
+        Self::take_after(repo, helper, None, Settling::default())
     }
 
     /// Takes a snapshot as [`Snapshot::take`] does, which begins with one of the same work tree from
@@ -130,12 +130,17 @@ impl Snapshot {
     ///
     /// # Errors
     /// As [`Snapshot::take`].
-    pub fn take_after(repo: &Path, helper: &GitHelper, before: Option<&Self>) -> Result<Self, SnapshotError> {
-        let at = stamp::now();
-        let again = before.map(|before| again::take(before, helper, at)).transpose()?.flatten();
+    pub fn take_after(
+        repo: &Path,
+        helper: &GitHelper,
+        before: Option<&Self>,
+        settling: Settling,
+    ) -> Result<Self, SnapshotError> {
+        let began = (stamp::now(), settling);
+        let again = before.map(|before| again::take(before, helper, began)).transpose()?.flatten();
         let taken = match again {
             Some(taken) => taken,
-            None => fresh::take(repo, helper, before, at)?,
+            None => fresh::take(repo, helper, before, began)?,
         };
         tracing::debug!(
             repo = %repo.display(),

@@ -1,5 +1,7 @@
 //! What the system says of a file without opening it, and whether that tells of every change.
 
+use std::time::Duration;
+
 use rustix::fs::Stat;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -8,6 +10,19 @@ use crate::git::protocol::IndexStat;
 
 /// A moment of the clock by which file systems set times: seconds and nanoseconds.
 pub(crate) type Moment = (i64, u32);
+
+/// How long after its last change the content of a file may still change without its stamp: through
+/// a shared mapping, until the kernel has brought the page to the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settling(pub Duration);
+
+/// Longer than the kernel lets a page be dirty: `vm.dirty_expire_centisecs` and
+/// `vm.dirty_writeback_centisecs` are 30 s and 5 s.
+impl Default for Settling {
+    fn default() -> Self {
+        Self(Duration::from_secs(40))
+    }
+}
 
 /// What differs after a file was changed, on a file system that sets `st_ctime` by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -41,6 +56,12 @@ impl Stamp {
     pub(crate) fn in_index(&self) -> IndexStat {
         let moment = |(seconds, nanoseconds): Moment| (seconds as u32, nanoseconds);
         IndexStat { mtime: moment(self.mtime), ctime: moment(self.ctime), ino: self.ino as u32, size: self.size as u32 }
+    }
+
+    /// Whether the file was changed so shortly before `look` that its content may still change unseen.
+    pub(crate) fn is_settling(&self, look: Moment, Settling(settling): Settling) -> bool {
+        let age = |(seconds, nanoseconds): Moment| i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
+        age(look) - age(self.ctime) < i128::try_from(settling.as_nanos()).unwrap_or(i128::MAX)
     }
 
     /// Whether the file was changed after `look`, and not within the same tick of the clock.
@@ -83,6 +104,8 @@ mod tests {
         let look = (100, 10_000_000);
         assert!(at(100, 10_000_000).is_racy(look) && at(99, 999_999_999).is_racy(look) && at(101, 5).is_racy(look));
         assert!(!at(99, 980_000_000).is_racy(look) && !at(50, 1).is_racy(look));
+        let settling = |seconds, of| at(seconds, 0).is_settling(look, Settling(Duration::from_secs(of)));
+        assert!(settling(70, 40) && settling(100, 1) && settling(101, 1) && !settling(60, 40) && !settling(99, 0));
         // Times in whole seconds are rounded down, on some file systems to even ones.
         assert!(at(98, 0).is_racy(look) && !at(97, 0).is_racy(look));
     }

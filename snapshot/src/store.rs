@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::git::helper::GitHelper;
 use crate::snapshot::{Snapshot, SnapshotError};
+use crate::stamp::Settling;
 
 mod encoding;
 mod file;
@@ -22,6 +23,7 @@ const MOST_KEPT: usize = 8;
 #[derive(Debug)]
 pub struct SnapshotStore {
     helper: GitHelper,
+    settling: Settling,
     files: Option<Files>,
     /// The repository used last comes last.
     kept: Mutex<Vec<(PathBuf, Arc<Snapshot>)>>,
@@ -31,7 +33,14 @@ impl SnapshotStore {
     /// A store that keeps its files in `directory`, a directory that only we can write to; without
     /// one, nothing outlives the process.
     pub fn new(helper: GitHelper, directory: Option<OwnedFd>) -> Self {
-        Self { helper, files: directory.map(Files::new), kept: Mutex::new(Vec::new()) }
+        let (files, kept) = (directory.map(Files::new), Mutex::new(Vec::new()));
+        Self { helper, settling: Settling::default(), files, kept }
+    }
+
+    /// The same store, which believes contents of another age: for trees of which it is known that
+    /// nobody maps their files.
+    pub fn settling(self, settling: Settling) -> Self {
+        Self { settling, ..self }
     }
 
     /// Takes a snapshot of the work tree whose top is `repo`; what is as it was when the last one was taken is
@@ -43,7 +52,7 @@ impl SnapshotStore {
         // Where it cannot be resolved, whoever reads it says so.
         let place = repo.canonicalize().unwrap_or_else(|_| repo.to_owned());
         let before = self.last(&place);
-        let taken = Arc::new(Snapshot::take_after(&place, &self.helper, before.as_deref())?);
+        let taken = Arc::new(Snapshot::take_after(&place, &self.helper, before.as_deref(), self.settling)?);
         self.keep(&place, &taken);
         let is_new = before.is_none_or(|before| !is_same(&before, &taken));
         if let Some(files) = self.files.as_ref().filter(|_| is_new) {
@@ -60,7 +69,7 @@ impl SnapshotStore {
     pub fn peek(&self, repo: &Path) -> Result<Peek, SnapshotError> {
         let place = repo.canonicalize().unwrap_or_else(|_| repo.to_owned());
         let last = self.last(&place);
-        let now = Arc::new(Snapshot::take_after(&place, &self.helper, last.as_deref())?);
+        let now = Arc::new(Snapshot::take_after(&place, &self.helper, last.as_deref(), self.settling)?);
         // What came from the file need not be read from it again.
         last.iter().for_each(|last| self.keep(&place, last));
         Ok(Peek { last, now })

@@ -1,5 +1,6 @@
 //! Snapshots that begin with an earlier one: each is what it would be without.
 
+pub(crate) mod mapped;
 pub(crate) mod stored;
 
 use std::fs;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proctor_core::drift::display_path;
-use proctor_snapshot::{Snapshot, SnapshotMethod, SnapshotStore};
+use proctor_snapshot::{Settling, Snapshot, SnapshotMethod, SnapshotStore};
 use tempfile::TempDir;
 
 use crate::repository::{Repo, chmod, fifo, helper, run_program};
@@ -50,12 +51,15 @@ struct Watched {
     store: SnapshotStore,
 }
 
+/// Nobody maps files of these trees, but where that is tried.
+const AT_ONCE: Settling = Settling(Duration::ZERO);
+
 /// How long a snapshot may take to know everything.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Watched {
     fn new(repo: Repo) -> Self {
-        Self { repo, store: SnapshotStore::new(helper(), None) }
+        Self { repo, store: SnapshotStore::new(helper(), None).settling(AT_ONCE) }
     }
 
     fn small() -> Self {

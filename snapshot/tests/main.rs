@@ -43,6 +43,7 @@ fn main() {
         drift::CASES,
         apply::CASES,
         again::CASES,
+        again::mapped::CASES,
         again::stored::CASES,
         checkout::CASES,
         patch::CASES,

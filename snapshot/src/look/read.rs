@@ -108,7 +108,7 @@ impl<'a> Eye<'a> {
                 let kind = if beneath::is_executable(stat) { Kind::Executable } else { Kind::File };
                 Ok(self.hash(directory, name, &stamp)?.map(|sha256| Found {
                     kind,
-                    racy: self.look.is_racy(&stamp),
+                    racy: self.look.is_content_racy(&stamp),
                     sha256,
                     stamp,
                 }))

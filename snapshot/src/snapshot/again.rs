@@ -18,17 +18,21 @@ use crate::git::protocol::RepoPath;
 use crate::git::state::tree_state;
 use crate::look::{Before, Counts, Findings, Look, Names, io_error};
 use crate::paths;
-use crate::stamp::Moment;
+use crate::stamp::{Moment, Settling};
 
 /// Takes it; nothing where git has to be asked.
-pub(super) fn take(before: &Snapshot, helper: &GitHelper, at: Moment) -> Result<Option<Snapshot>, SnapshotError> {
+pub(super) fn take(
+    before: &Snapshot,
+    helper: &GitHelper,
+    (at, settling): (Moment, Settling),
+) -> Result<Option<Snapshot>, SnapshotError> {
     let Some(basis) = &before.basis else { return Ok(None) };
     let Some(top) = basis.open() else { return Ok(None) };
     if !basis.git_is_unchanged() {
         tracing::debug!(repo = %basis.worktree.display(), "git's files changed, or cannot be told to be as they were");
         return Ok(None);
     }
-    let again = Again { before, basis, top, at, helper, stop: AtomicBool::new(false) };
+    let again = Again { before, basis, top, at, settling, helper, stop: AtomicBool::new(false) };
     let findings = again.look(&before.entries, Before::Known).everywhere()?;
     match again.entries(&findings) {
         Ok(found) => again.finish(&findings, found),
@@ -69,6 +73,7 @@ struct Again<'a> {
     basis: &'a Arc<Basis>,
     top: OwnedFd,
     at: Moment,
+    settling: Settling,
     helper: &'a GitHelper,
     stop: AtomicBool,
 }
@@ -76,7 +81,7 @@ struct Again<'a> {
 impl Again<'_> {
     fn look<'b>(&'b self, known: &'b Entries, before: Before<'b>) -> Look<'b> {
         let device = Some(self.basis.top.0);
-        Look { top: self.top.as_fd(), device, at: self.at, known, before, stop: &self.stop }
+        Look { top: self.top.as_fd(), device, at: self.at, settling: self.settling, known, before, stop: &self.stop }
     }
 
     /// The entries as they are now, and what that cost.

@@ -18,17 +18,17 @@ use crate::git::helper::GitHelper;
 use crate::git::protocol::{Listing, RepoPath};
 use crate::git::state::tree_state;
 use crate::look::{Before, Counts, Look, io_error};
-use crate::stamp::Moment;
+use crate::stamp::{Moment, Settling};
 
 /// Takes it. While git lists what is not tracked, what is tracked is read.
 pub(super) fn take(
     repo: &Path,
     helper: &GitHelper,
     before: Option<&Snapshot>,
-    at: Moment,
+    (at, settling): (Moment, Settling),
 ) -> Result<Snapshot, SnapshotError> {
     let stop = AtomicBool::new(false);
-    let reading = Reading { before, at, stop: &stop };
+    let reading = Reading { before, at, settling, stop: &stop };
     let (mut tree, listing) = std::thread::scope(|scope| {
         let mut under_way = None;
         let listing = helper.list(repo, &mut |ahead| {
@@ -50,6 +50,7 @@ pub(super) fn take(
 struct Reading<'a> {
     before: Option<&'a Snapshot>,
     at: Moment,
+    settling: Settling,
     stop: &'a AtomicBool,
 }
 
@@ -81,7 +82,15 @@ impl<'a> Reading<'a> {
         'a: 'b,
     {
         let before = self.before.filter(|before| before.basis.is_some()).map(|before| &*before.entries);
-        Look { top: top.as_fd(), device, at: self.at, known, before: Before::Other(before), stop: self.stop }
+        Look {
+            top: top.as_fd(),
+            device,
+            at: self.at,
+            settling: self.settling,
+            known,
+            before: Before::Other(before),
+            stop: self.stop,
+        }
     }
 }
 

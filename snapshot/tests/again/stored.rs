@@ -16,7 +16,7 @@ fn directory_of(place: &TempDir) -> std::os::fd::OwnedFd {
 }
 
 fn store_in(place: &TempDir) -> SnapshotStore {
-    SnapshotStore::new(helper(), Some(directory_of(place)))
+    SnapshotStore::new(helper(), Some(directory_of(place))).settling(AT_ONCE)
 }
 
 /// The one file of a store.
@@ -131,7 +131,7 @@ fn on_tmpfs() {
     let repo = Repo { room, top };
     repo.git(&["init", "-q", "."]);
     repo.write("a", "x").commit();
-    let store = SnapshotStore::new(helper(), None);
+    let store = SnapshotStore::new(helper(), None).settling(AT_ONCE);
     for _ in 0..3 {
         let taken = store.take(&repo.top).expect("takes");
         let method = taken.stats.method;
