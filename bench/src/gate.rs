@@ -11,6 +11,7 @@ use proctor_core::names::ProfileName;
 use proctor_core::spec::Operator;
 use proctor_core::tier::Tier;
 use proctor_runner::{Clock, EngineConfig, Gate, GateRequest, Helpers};
+use proctor_snapshot::Settling;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
@@ -90,8 +91,15 @@ impl Verified {
         std::fs::create_dir_all(at.join("spec"))?;
         write(&at.join("spec/verification.yaml"), SPEC.as_bytes())?;
         git_commit(&at)?;
+        Self::settle();
         program::timed(&mut made.proctor("run")?)?;
         Ok(made)
+    }
+
+    /// Waits until no file is so young that it is read again each time.
+    #[expect(clippy::disallowed_methods, reason = "what is waited for is that time passes")]
+    fn settle() {
+        std::thread::sleep(Settling::default().0);
     }
 
     fn repository(&self) -> PathBuf {

@@ -70,8 +70,10 @@ impl SnapshotStore {
         let place = repo.canonicalize().unwrap_or_else(|_| repo.to_owned());
         let last = self.last(&place);
         let now = Arc::new(Snapshot::take_after(&place, &self.helper, last.as_deref(), self.settling)?);
-        // What came from the file need not be read from it again.
-        last.iter().for_each(|last| self.keep(&place, last));
+        // What came from the file need not be read from it again; and of the same tree, the later one
+        // knows more.
+        let kept = last.as_ref().map(|last| if last.id == now.id { &now } else { last });
+        kept.into_iter().for_each(|kept| self.keep(&place, kept));
         Ok(Peek { last, now })
     }
 
