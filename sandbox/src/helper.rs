@@ -22,6 +22,8 @@ mod warden;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::sys::{self, Close};
@@ -48,12 +50,29 @@ fn prepare() -> std::io::Result<OwnedFd> {
     sys::close_others(Close::Now)?;
     let control = sys::take_stdin()?;
     rustix::net::sockopt::socket_type(&control)?;
-    // Away from the terminal of whoever runs the daemon: its Ctrl-C is the daemon's to handle.
-    // A group leader cannot leave, and is in nobody's way.
-    let _ = rustix::process::setsid();
+    leave_terminal();
     rustix::process::chdir("/")?;
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    rustix::process::umask(Mode::from_raw_mode(0o022));
     Ok(control)
+}
+
+/// Away from the terminal of whoever runs the daemon: its Ctrl-C is the daemon's to handle, and no
+/// process of ours names it. A session of our own would do the same, but the scheduler moves who has
+/// a new one to a group of its own, and lets others run first; the command gets one while it waits.
+fn leave_terminal() {
+    if without_session().is_err() {
+        // A group leader cannot leave, and is in nobody's way.
+        let _ = rustix::process::setsid();
+    }
+}
+
+fn without_session() -> std::io::Result<()> {
+    rustix::process::setpgid(None, None)?;
+    match rustix::fs::open("/dev/tty", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty()) {
+        Ok(terminal) => sys::forget_terminal(terminal.as_fd()),
+        Err(Errno::NXIO) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 fn serve(control: &mut OwnedFd) -> ExitCode {

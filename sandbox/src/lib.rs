@@ -39,4 +39,4 @@ pub use policy::{CacheMount, GitDirs, Policy, ToolKind, ToolMount};
 pub use running::{Received, Report, Running, WaitStatus};
 pub use setup::{SetupOp, Stage, is_hidden, setup_ops};
 pub use space::{Layer, Open, RunSpace, RunSpaceConfig, Sealed, files_of};
-pub use sys::claim_signals;
+pub use sys::{claim_signals, give_back_memory};

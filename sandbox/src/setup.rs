@@ -455,6 +455,7 @@ fn beside(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
         SetupOp::AwaitMounted,
         SetupOp::MaskKernelFiles { fresh_sys: frame.network == Network::Deny },
         SetupOp::MakeOverlay { repo: frame.repo.clone() },
+        // From here on in the command's process, at the same time as what follows the sealing.
         SetupOp::NewSession,
         // While `/dev` is the step's.
         SetupOp::CloseFds,

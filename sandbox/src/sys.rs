@@ -121,6 +121,23 @@ pub(crate) fn new_session_keyring() -> io::Result<()> {
     if result >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Gives memory that this process has freed back to the system, which the C library keeps otherwise
+/// for what is to come. `malloc_trim(3)`; elsewhere than with glibc nothing happens.
+pub fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes no pointer, and may be called from any thread at any time.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Takes its controlling terminal from this process, which leads no session. `ioctl_tty(2)`,
+/// `TIOCNOTTY`.
+pub(crate) fn forget_terminal(terminal: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the request takes no argument.
+    check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) }.into())
+}
+
 /// What is done with the descriptors above the standard three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Close {

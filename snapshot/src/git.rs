@@ -26,8 +26,10 @@ pub mod reader;
 mod revision;
 pub(crate) mod sources;
 pub(crate) mod state;
+mod suspects;
 mod tracked;
 mod tree_id;
+mod walk;
 
 /// Why a repository could not be read. Every message ends with how to mend it, on a `hint:` line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]

@@ -40,6 +40,7 @@ pub(crate) const CASES: &[Case] = &[
     ("refused: a foreign core.worktree", Need::Nothing, foreign_worktree),
     ("refused: a config that is a fifo", Need::Nothing, config_is_a_fifo),
     ("refused: a hanging read, at the deadline", Need::Nothing, deadline),
+    ("refused: rules that are a fifo", Need::Nothing, rules_that_are_a_fifo),
     ("refused: not under git, and bare", Need::Nothing, not_under_git_and_bare),
     ("refused: an include by a worktree's own config", Need::Nothing, include_by_worktree_config),
     ("refused: a helper that is not there, or says nothing", Need::Nothing, helper_fails),
@@ -376,12 +377,30 @@ fn deadline() {
     let repo = Repo::small();
     let mut helper = helper();
     helper.deadline = Duration::from_millis(200);
-    let rules = repo.room.path().join("rules");
-    fifo(&rules);
-    repo.git(&["config", "core.excludesFile", &rules.display().to_string()]);
-    repo.write("untracked", "x");
+    let head = fs::read_to_string(repo.at(".git/HEAD")).expect("reads");
+    let branch = repo.at(format!(".git/{}", head.trim().trim_start_matches("ref: ")));
+    fs::remove_file(&branch).expect("removes");
+    fifo(&branch);
     let refusal = Snapshot::take(&repo.top, &helper).expect_err("it is refused").to_string();
     assert!(refusal.contains("longer than 0.2 s"), "{refusal}");
+}
+
+fn rules_that_are_a_fifo() {
+    for place in [".gitignore", "sub/.gitignore", "new/.gitignore", ".git/info/exclude", "../rules"] {
+        let repo = Repo::small();
+        repo.write("sub/file", "x").write("new/file", "x");
+        repo.git(&["add", "sub"]);
+        repo.git(&["config", "core.excludesFile", &repo.room.path().join("rules").display().to_string()]);
+        let rules = repo.at(place);
+        let _ = fs::remove_file(&rules);
+        fifo(&rules);
+        assert_refused(
+            &repo,
+            &["not a regular file", rules.file_name().and_then(|name| name.to_str()).expect("a name")],
+        );
+        let ignored = helper().ignored(&repo.top, &[&b"new/other"[..], b"sub/other"]);
+        assert!(ignored.expect_err("it is refused").to_string().contains("not a regular file"), "{place}");
+    }
 }
 
 fn not_under_git_and_bare() {

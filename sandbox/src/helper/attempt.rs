@@ -88,8 +88,8 @@ pub(super) fn demand(enforcement: &Enforcement, request: &SandboxRequest) -> Res
 
 const ASK_THE_DOCTOR: &str = "run `proctor doctor`";
 
-/// Lets PID 1 go on: first at all, then to its mounts. And the command's process, when all that can be
-/// mounted without the command is.
+/// Lets PID 1 go on: first at all, then to its mounts. And the command's process, when the
+/// directories are there that it draws its wall around.
 pub(super) const GO: &[u8] = b"go";
 
 /// Tells the helper that `/proc` and `/sys` are mounted.
@@ -171,9 +171,9 @@ fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'
         end(&pidfd);
     } else {
         words.tell(GO);
-        match outer.work_beside(&mut Partner { control, words: &mut words }) {
-            Ok(Worked::ToTheEnd) => drop(wire::forward(lines.orders.as_fd(), GO)),
-            Ok(Worked::UntilInitEnded) => {}
+        let mut others = Others { control, words: &mut words, orders: lines.orders.as_fd() };
+        match outer.work_beside(&mut others) {
+            Ok(Worked::ToTheEnd | Worked::UntilInitEnded) => {}
             // Where PID 1 has refused already, that was the first word, and the first one counts.
             Err(_) if words.spoken => end(&pidfd),
             Err(failure) => words.refuse(control, &pidfd, failure)?,
@@ -193,15 +193,22 @@ fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'
     Ok(())
 }
 
-/// PID 1, as [`Outer`] sees it.
-struct Partner<'a> {
+/// PID 1 and the command's process, as [`Outer`] sees them.
+struct Others<'a> {
     control: BorrowedFd<'a>,
     words: &'a mut Words,
+    /// What the command's process is told.
+    orders: BorrowedFd<'a>,
 }
 
-impl Beside for Partner<'_> {
+impl Beside for Others<'_> {
     fn root_is_read_only(&self) {
         self.words.tell(GO);
+    }
+
+    fn directories_are_there(&self) {
+        // It may never come to be: then PID 1 says why.
+        drop(wire::forward(self.orders, GO));
     }
 
     fn wait_until_mounted(&mut self) -> io::Result<Worked> {

@@ -89,10 +89,12 @@ pub(super) struct Claimed {
     pub(super) copied: Option<Copied>,
 }
 
-/// PID 1, which sets up at the same time.
+/// PID 1 and the command's process, which get ready at the same time.
 pub(super) trait Beside {
-    /// Lets it go on to its mounts.
+    /// Lets PID 1 go on to its mounts.
     fn root_is_read_only(&self);
+    /// Lets the command's process go on to what needs the directories of the sandbox.
+    fn directories_are_there(&self);
     /// Waits until it has mounted `/proc` and `/sys`.
     fn wait_until_mounted(&mut self) -> io::Result<Worked>;
 }
@@ -136,8 +138,8 @@ impl<'a> Outer<'a> {
         tolerate(&mut self.enforcement, self.request, op, done)
     }
 
-    /// Hides and shows, while PID 1 is at its own operations; says when the root is read-only.
-    /// Stops where PID 1 has said its last word.
+    /// Hides and shows, while PID 1 and the command's process are at their own operations; tells them
+    /// how far it is. Stops where PID 1 has said its last word.
     pub(super) fn work_beside(&mut self, init: &mut impl Beside) -> Result<Worked, Failure> {
         for op in self.request.ops.iter().filter(|op| op.stage() == Stage::Beside) {
             if matches!(op, SetupOp::AwaitMounted) {
@@ -148,8 +150,10 @@ impl<'a> Outer<'a> {
             }
             let done = self.apply(op);
             self.tolerate(op, done)?;
-            if matches!(op, SetupOp::ReadOnlyRoot) {
-                init.root_is_read_only();
+            match op {
+                SetupOp::ReadOnlyRoot => init.root_is_read_only(),
+                SetupOp::SealCovers => init.directories_are_there(),
+                _ => {}
             }
         }
         Ok(Worked::ToTheEnd)

@@ -19,6 +19,8 @@ pub(crate) enum Leaves<'a> {
     Kept { of: &'a Entries, at: usize },
     /// Others, in any order.
     New(Vec<NewLeaf>),
+    /// Names that git tracks, sorted, of which nothing else is known.
+    Tracked(Vec<&'a [u8]>),
 }
 
 /// One leaf of a tree to be made.
@@ -40,7 +42,7 @@ impl Entries {
             .iter()
             .map(|part| match part.leaves {
                 Leaves::Kept { of, at } => Some((of, at)),
-                Leaves::New(_) => None,
+                Leaves::New(_) | Leaves::Tracked(_) => None,
             })
             .collect();
         for part in parts {
@@ -52,10 +54,46 @@ impl Entries {
         made
     }
 
+    /// The tree of the paths that git tracks, of which nothing else is known; they are sorted, and each comes once.
+    pub(crate) fn of_tracked<'p>(paths: impl Iterator<Item = &'p [u8]>) -> Self {
+        let mut parts: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
+        let mut places: HashMap<&[u8], usize> = HashMap::new();
+        // Files that come one after the other are mostly of one directory.
+        let mut open = 0;
+        for path in paths {
+            let (directory, name) = paths::split(path);
+            if parts.get(open).is_none_or(|(last, _)| *last != directory) {
+                open = *places.entry(directory).or_insert(parts.len());
+                if open == parts.len() {
+                    parts.push((directory, Vec::new()));
+                }
+            }
+            parts[open].1.push(name);
+        }
+        let part = |(path, names): (&[u8], _)| Part {
+            path: path.to_vec(),
+            look: DirectoryLook::default(),
+            leaves: Leaves::Tracked(names),
+        };
+        Self::assemble(parts.into_iter().map(part).collect())
+    }
+
     /// The tree of some leaves, each with its path.
+    #[cfg(test)]
     pub(crate) fn of_leaves(leaves: impl IntoIterator<Item = (Vec<u8>, bool, Found)>) -> Self {
         let part = |(path, leaves)| Part { path, look: DirectoryLook::default(), leaves: Leaves::New(leaves) };
         Self::assemble(by_directory(leaves).into_iter().map(part).collect())
+    }
+
+    /// Takes other looks of directories, by their paths, where that changes nothing but them. Answers whether it did:
+    /// not where a directory is not known, or a leaf is to be forgotten.
+    pub(crate) fn take_looks(&mut self, looks: &[(&[u8], DirectoryLook)]) -> bool {
+        let at: Option<Vec<usize>> = looks.iter().map(|(path, _)| self.find(path)).collect();
+        let Some(at) = at.filter(|_| !(0..self.leaves.len()).any(|leaf| self.is_forgotten(leaf))) else { return false };
+        for (at, (_, look)) in at.into_iter().zip(looks) {
+            self.directories[at].look = *look;
+        }
+        true
     }
 
     /// The same tree with more leaves, and with other looks of directories, by their paths. What is
@@ -130,6 +168,12 @@ impl Entries {
                 for leaf in of.leaves_of(at) {
                     let name = self.remember(of.name_of(leaf));
                     self.leaves.push(Leaf { name, ..of.leaves[leaf].clone() });
+                }
+            }
+            Leaves::Tracked(names) => {
+                for name in names {
+                    let name = self.remember(name);
+                    self.leaves.push(Leaf { name, tracked: true, found: Found::MISSING });
                 }
             }
             Leaves::New(mut leaves) => {

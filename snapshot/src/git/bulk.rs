@@ -1,5 +1,7 @@
 //! The parts of a listing that are too many for JSON: paths, directories and the entries of indexes.
 
+use std::sync::Arc;
+
 use super::index::{GITLINK, Index, IndexEntry, IndexStat};
 use super::object::ObjectId;
 use super::protocol::{Listing, RepoPath, WalkedDirectory};
@@ -49,7 +51,7 @@ const STAMP: usize = 52;
 impl Listing {
     /// Where the indexes have submodules, relative to the outermost work tree.
     pub(crate) fn submodules(&self) -> Vec<RepoPath> {
-        let gitlinks = |index: &Index| -> Vec<RepoPath> {
+        let gitlinks = |index: &Arc<Index>| -> Vec<RepoPath> {
             let entries = index.entries.iter().filter(|entry| entry.mode == GITLINK);
             entries.map(|entry| RepoPath(paths::join(&index.at.0, &entry.path.0))).collect()
         };
@@ -92,7 +94,7 @@ impl Listing {
 
     /// Reads the entries of the indexes.
     pub(crate) fn read_indexes(&mut self, reader: &mut Reader<'_>) -> Option<()> {
-        self.indexes.iter_mut().try_for_each(|index| read_entries(reader, index))
+        self.indexes.iter_mut().try_for_each(|index| read_entries(reader, Arc::make_mut(index)))
     }
 }
 

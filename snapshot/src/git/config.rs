@@ -17,7 +17,7 @@ const CONFIG_BYTES: u64 = 1 << 20;
 const POINTER_BYTES: u64 = 16 << 10;
 
 /// Reads a regular file of at most `limit` bytes; `None` where there is none.
-fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, GitError> {
+pub(super) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, GitError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = match open(path, flags, Mode::empty()) {
         Ok(fd) => fd,
@@ -37,13 +37,24 @@ fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, GitError> {
     Ok(Some(bytes))
 }
 
+/// Refuses what libgit2 would open as a file of rules and wait for: anything but a file, a directory or nothing,
+/// where links lead.
+pub(super) fn check_regular(path: &Path) -> Result<(), GitError> {
+    match path.metadata() {
+        Ok(found) if !found.is_file() && !found.is_dir() => Err(not_regular(path)),
+        // Where it cannot be looked at, libgit2 says so.
+        _ => Ok(()),
+    }
+}
+
 /// A file of attributes beside the config; none where it is no regular file of a usual size, and
 /// empty where there is none.
 pub(super) fn read_attributes(path: &Path) -> Option<Vec<u8>> {
     read_bounded(path, CONFIG_BYTES).map(Option::unwrap_or_default).ok()
 }
 
-fn not_regular(path: &Path) -> GitError {
+/// The error for something else in place of a regular file of git.
+pub(super) fn not_regular(path: &Path) -> GitError {
     refused(path, "it is not a regular file".into(), "put a regular file there")
 }
 

@@ -4,18 +4,19 @@
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::bulk::{read_paths, write_paths};
-use super::protocol::{Answer, RepoPath};
+use super::index::from_file;
+use super::protocol::{Answer, Index};
 use crate::codec::{Reader, Writer};
 
-/// What is tracked, ahead of the listing that it belongs to.
+/// An index, ahead of the listing that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ahead {
     /// The top of the work tree.
     pub worktree: PathBuf,
-    /// The tracked paths of the outermost repository, sorted.
-    pub tracked: Vec<RepoPath>,
+    /// The index of the outermost repository.
+    pub index: Arc<Index>,
 }
 
 /// A frame of an answer.
@@ -29,16 +30,13 @@ const ANSWER: u8 = b'A';
 /// The tag of a frame, and the length of what follows.
 const HEAD: usize = 9;
 
-/// Writes what is tracked, before the answer is there.
-pub(super) fn write_ahead<'a>(
-    out: &mut dyn Write,
-    worktree: &Path,
-    tracked: impl ExactSizeIterator<Item = &'a [u8]>,
-) -> io::Result<()> {
+/// Writes an index and the bytes of its file, before the answer is there.
+pub(super) fn write_ahead(out: &mut dyn Write, worktree: &Path, index: &Index, file: &[u8]) -> io::Result<()> {
     let mut writer = Writer::default();
     writer.short(worktree.as_os_str().as_bytes());
-    write_paths(&mut writer, tracked);
-    write_frame(out, AHEAD, &writer.into_bytes())
+    writer.bytes(&serde_json::to_vec(index)?);
+    writer.count(file.len());
+    write_frame(out, AHEAD, &[&writer.into_bytes(), file])
 }
 
 /// Writes the answer.
@@ -48,13 +46,14 @@ pub(super) fn write_answer(out: &mut dyn Write, answer: &Answer) -> io::Result<(
     if let Answer::List(listing) = answer {
         listing.write_bulk(&mut writer);
     }
-    write_frame(out, ANSWER, &writer.into_bytes())
+    write_frame(out, ANSWER, &[&writer.into_bytes()])
 }
 
-fn write_frame(out: &mut dyn Write, tag: u8, bytes: &[u8]) -> io::Result<()> {
+fn write_frame(out: &mut dyn Write, tag: u8, parts: &[&[u8]]) -> io::Result<()> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
     out.write_all(&[tag])?;
-    out.write_all(&(bytes.len() as u64).to_le_bytes())?;
-    out.write_all(bytes)?;
+    out.write_all(&(length as u64).to_le_bytes())?;
+    parts.iter().try_for_each(|part| out.write_all(part))?;
     out.flush()
 }
 
@@ -79,8 +78,9 @@ pub(super) fn take(received: &mut Vec<u8>) -> Result<Option<Frame>, String> {
 fn read_ahead(bytes: &[u8]) -> Option<Ahead> {
     let mut reader = Reader::new(bytes);
     let worktree = PathBuf::from(std::ffi::OsString::from_vec(reader.short()?.to_vec()));
-    let tracked = read_paths(&mut reader)?;
-    reader.is_at_end().then_some(Ahead { worktree, tracked })
+    let mut index: Index = serde_json::from_slice(reader.bytes()?).ok()?;
+    index.entries = from_file::parse(reader.bytes()?)?;
+    reader.is_at_end().then(|| Ahead { worktree, index: Arc::new(index) })
 }
 
 fn read_answer(bytes: &[u8]) -> Result<Answer, String> {
@@ -99,12 +99,27 @@ fn garbled() -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::protocol::{FileRules, ObjectFormat, RepoPath};
     use super::*;
+
+    fn index() -> Index {
+        let rules = FileRules {
+            file_mode: true,
+            symlinks: true,
+            autocrlf: false,
+            foreign_attributes: false,
+            own_attributes: None,
+        };
+        let (at, format) = (RepoPath(Vec::new()), ObjectFormat::Sha1);
+        Index { at, format, head_tree: None, written: (1, 2), entries: Vec::new(), rules }
+    }
 
     #[test]
     fn frames_come_whole_or_not_at_all() {
         let mut sent = Vec::new();
-        write_ahead(&mut sent, Path::new("/a b"), [&b"x\n\xff"[..], b""].into_iter()).expect("writes");
+        let index = index();
+        let file = from_file::tests::file(&[("a/\u{fc}", 0)]);
+        write_ahead(&mut sent, Path::new("/a b"), &index, &file).expect("writes");
         let answer = Answer::Ignored { ignored: vec![true, false] };
         write_answer(&mut sent, &answer).expect("writes");
         let mut received = Vec::new();
@@ -113,8 +128,8 @@ mod tests {
             received.push(byte);
             found.extend(take(&mut received).expect("frames"));
         }
-        let tracked = vec![RepoPath(b"x\n\xff".to_vec()), RepoPath(Vec::new())];
-        assert!(matches!(&found[0], Frame::Ahead(ahead) if ahead.tracked == tracked));
+        let entries = from_file::parse(&file).expect("entries");
+        assert!(matches!(&found[0], Frame::Ahead(ahead) if *ahead.index == Index { entries, ..index }));
         assert!(matches!(&found[1], Frame::Answer(found) if **found == answer));
         assert!(received.is_empty() && found.len() == 2);
         assert!(take(&mut b"X\0\0\0\0\0\0\0\0".to_vec()).is_err());

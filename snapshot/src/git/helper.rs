@@ -57,14 +57,26 @@ impl GitHelper {
         self.program.as_deref()
     }
 
-    /// Lists the tree of the repository whose work tree is `repo`. What is tracked in the outermost
-    /// repository may be told to `ahead` before the rest is known, and is then left out.
+    /// Lists the tree of the repository whose work tree is `repo`. The index of the outermost repository may be
+    /// told to `ahead` before the rest is known, and what it tracks is then not in `tracked`.
     ///
     /// # Errors
     /// The repository is refused or cannot be read; [`GitError`] says why and how to mend it.
     pub fn list(&self, repo: &Path, ahead: &mut dyn FnMut(Ahead)) -> Result<Listing, GitError> {
-        match self.ask_with(repo, &Request::List { repo: repo.to_owned() }, ahead)? {
-            Answer::List(listing) => Ok(listing),
+        let mut told = None;
+        let answer = self.ask_with(repo, &Request::List { repo: repo.to_owned() }, &mut |said| {
+            told = Some(Arc::clone(&said.index));
+            ahead(said);
+        })?;
+        match answer {
+            Answer::List(mut listing) => {
+                match (listing.told_ahead, listing.indexes.first_mut(), told) {
+                    (true, Some(first), Some(told)) => *first = told,
+                    (false, Some(_), None) => {}
+                    _ => return Err(self.failed("its answer is not that which it began with".into())),
+                }
+                Ok(listing)
+            }
             Answer::Refused { why } => self.by_program(why, program::listing::list),
             _ => Err(self.failed("it answered another question".into())),
         }

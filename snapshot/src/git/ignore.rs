@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::GitError;
+use super::config::check_regular;
 use super::protocol::RepoPath;
 use super::reader::{Opened, holds_repository, is_real_directory, unreadable};
 use crate::paths;
@@ -119,6 +120,8 @@ pub(super) fn leaf_is_ignored(opened: &Opened, path: &[u8]) -> Result<bool, GitE
 }
 
 fn ask(opened: &Opened, path: &[u8]) -> Result<bool, GitError> {
+    // libgit2 takes whatever it is asked about for a directory, and would wait for the writer of a fifo.
+    check_regular(&on_disk(opened, path).join(".gitignore"))?;
     opened
         .repository
         .is_path_ignored(Path::new(OsStr::from_bytes(path)))

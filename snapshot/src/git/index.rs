@@ -6,6 +6,7 @@ use super::object::{ObjectFormat, ObjectId};
 use super::protocol::RepoPath;
 use super::tree_id::{TreeFile, tree_id};
 
+pub(super) mod from_file;
 pub(super) mod from_libgit2;
 
 /// The index of one repository, and what of its config decides how files become blobs.
@@ -94,6 +95,17 @@ impl Index {
     /// The entries of each path, in the order of the paths.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &[IndexEntry]> {
         self.entries.chunk_by(|one, next| one.path == next.path)
+    }
+
+    /// The same index, of which the entries are told elsewhere.
+    pub(super) fn without_entries(self) -> Self {
+        Self { entries: Vec::new(), ..self }
+    }
+
+    /// The paths of the files in it, sorted and each once.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &[u8]> {
+        let files = self.paths().filter_map(|entries| entries.iter().find(|entry| entry.mode != GITLINK));
+        files.map(|entry| entry.path.0.as_slice())
     }
 
     /// Whether it has a submodule at `path`, which is relative to the outermost work tree.

@@ -1,34 +1,29 @@
 //! Lists what a work tree consists of: tracked paths, untracked ones, and repositories inside it.
 
 use std::collections::HashSet;
-use std::os::fd::AsFd as _;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use git2::{ObjectType, Oid, Tree};
-use walkdir::{DirEntry, WalkDir};
 
 use super::GitError;
-use super::config::io;
-use super::ignore::{directory_is_ignored, leaf_is_ignored, on_disk};
+use super::ignore::on_disk;
 use super::index::{GITLINK, Index, from_libgit2};
 use super::object::ObjectId;
 use super::protocol::{Listing, Nested, RepoPath, Source, WalkedDirectory};
 use super::reader::{Opened, holds_repository, is_real_directory, unreadable};
 use super::sources;
-use crate::beneath;
+use super::walk::{Walked, walk};
 use crate::paths;
-use crate::stamp::Stamp;
-use proctor_core::drift::display_path;
 
 /// How many paths a tree may have, nested repositories included.
 pub(super) const MAX_PATHS: usize = 4_000_000;
 /// How deep repositories and directories may lie in each other; what reads them recurses.
 pub(super) const MAX_DEPTH: usize = 256;
 
-/// Is told the tracked paths of the outermost repository while the rest is looked for; what it
-/// was told is left out of the listing.
-pub(super) type TellAhead<'a> = &'a mut dyn FnMut(&Path, &[Vec<u8>]);
+/// Is told the index of the outermost repository while the rest is looked for; its entries, and what is
+/// tracked by it, are left out of the listing.
+pub(super) type TellAhead<'a> = &'a mut dyn FnMut(&Path, &Index, &[u8]);
 
 /// Lists the work tree of `top`.
 pub(super) fn list(top: &Opened, ahead: TellAhead<'_>) -> Result<Listing, GitError> {
@@ -49,6 +44,7 @@ pub(super) fn list(top: &Opened, ahead: TellAhead<'_>) -> Result<Listing, GitErr
         rules: as_paths(found.rules),
         directories: found.directories,
         sources: found.sources,
+        told_ahead: found.told_ahead,
     })
 }
 
@@ -59,8 +55,9 @@ struct Collected {
     rules: Vec<Vec<u8>>,
     directories: Vec<WalkedDirectory>,
     nested: Vec<Nested>,
-    indexes: Vec<super::index::Index>,
+    indexes: Vec<Arc<Index>>,
     sources: Option<Vec<Source>>,
+    told_ahead: bool,
 }
 
 impl Collected {
@@ -110,20 +107,25 @@ fn collect(
     // Before anything is read: what changes meanwhile is then noticed.
     found.add_sources(opened)?;
     let head = head_commit(opened)?;
-    let index = from_libgit2::read(opened, prefix, head)?;
-    let mut tracked = paths_of(&index);
-    let whole = whole_paths(opened, prefix, tracked.clone())?;
-    match ahead {
-        Some(tell) => tell(&opened.worktree, &whole),
-        None => found.tracked.extend(whole),
+    let (index, file) = from_libgit2::read(opened, prefix, head)?;
+    let mut tracked: Vec<&[u8]> = index.files().collect();
+    check_depth(opened, &tracked)?;
+    match ahead.zip(file) {
+        Some((tell, file)) => {
+            tell(&opened.worktree, &index, &file);
+            found.told_ahead = true;
+        }
+        None => found.tracked.extend(whole_paths(opened, prefix, tracked.iter().map(|path| path.to_vec()).collect())?),
     }
     let in_head = head_paths(opened, head, &index)?;
     found.tracked.extend(whole_paths(opened, prefix, in_head.clone())?);
-    tracked.extend(in_head);
-    tracked.sort_unstable();
+    if !in_head.is_empty() {
+        tracked.extend(in_head.iter().map(Vec::as_slice));
+        tracked.sort_unstable();
+    }
     let gitlinks = gitlinks(&index);
-    found.indexes.push(index);
     let mut walked = walk(opened, &tracked, &gitlinks)?;
+    found.indexes.push(Arc::new(if found.told_ahead && prefix.is_empty() { index.without_entries() } else { index }));
     walked.heads_to_come.extend(unseen_submodules(opened, &gitlinks, &walked)?);
     let repositories = walked.repositories.clone();
     found.add(opened, prefix, walked)?;
@@ -164,25 +166,23 @@ fn unseen_submodules(
     Ok(unseen)
 }
 
-/// The files of an index, sorted.
-fn paths_of(index: &Index) -> Vec<Vec<u8>> {
-    let files = index.entries.iter().filter(|entry| entry.mode != GITLINK);
-    let mut paths: Vec<Vec<u8>> = files.map(|entry| entry.path.0.clone()).collect();
-    paths.dedup();
-    paths
-}
-
 /// The paths of one repository, relative to the outermost.
 fn whole_paths(opened: &Opened, prefix: &[u8], inside: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, GitError> {
     let whole: Vec<_> = match prefix {
         b"" => inside,
         _ => inside.into_iter().map(|path| paths::join(prefix, &path)).collect(),
     };
-    if whole.iter().any(|path| paths::ancestors(path).count() > MAX_DEPTH) {
+    check_depth(opened, &whole.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+    Ok(whole)
+}
+
+fn check_depth(opened: &Opened, paths: &[&[u8]]) -> Result<(), GitError> {
+    let is_too_deep = |path: &&[u8]| path.iter().filter(|byte| **byte == b'/').count() > MAX_DEPTH;
+    if paths.iter().any(is_too_deep) {
         let what = "levels of directories".into();
         return Err(GitError::TooMany { path: opened.worktree.clone(), limit: MAX_DEPTH, what });
     }
-    Ok(whole)
+    Ok(())
 }
 
 /// Adds the repository at `path` inside `outer`. One that is not checked out stands at the
@@ -269,122 +269,4 @@ fn add_tree(
         }
     }
     Ok(())
-}
-
-#[derive(Default)]
-struct Walked {
-    untracked: Vec<Vec<u8>>,
-    repositories: Vec<Vec<u8>>,
-    /// Files that are ignored and have a say in what the tree is.
-    rules: Vec<Vec<u8>>,
-    /// What was looked into, and what it was like before.
-    directories: Vec<(Vec<u8>, Stamp)>,
-    /// Directories, there or not, that become repositories as soon as their `.git` has a HEAD.
-    heads_to_come: Vec<Vec<u8>>,
-}
-
-/// What is on disk and neither tracked nor ignored. `tracked` is sorted.
-fn walk(opened: &Opened, tracked: &[Vec<u8>], gitlinks: &[(Vec<u8>, ObjectId)]) -> Result<Walked, GitError> {
-    let mut walked = Walked::default();
-    walked.directories.push((Vec::new(), stamp_of(opened, b"")?));
-    let mut entries = WalkDir::new(&opened.worktree).min_depth(1).follow_links(false).into_iter();
-    while let Some(entry) = entries.next() {
-        let entry = match entry {
-            Ok(entry) => entry,
-            Err(error) if vanished(&error) => continue,
-            Err(error) => return Err(walk_failed(&opened.worktree, error)),
-        };
-        let path = relative(&opened.worktree, &entry);
-        if !entry.file_type().is_dir() {
-            look_at_file(opened, &entry, path, tracked, &mut walked)?;
-        } else if enters(opened, &entry, path, gitlinks, &mut walked)? {
-            walked.directories.push((path.to_vec(), stamp_of(opened, path)?));
-        } else {
-            entries.skip_current_dir();
-        }
-        if walked.untracked.len() + walked.directories.len() > MAX_PATHS {
-            return Err(GitError::TooMany { path: opened.worktree.clone(), limit: MAX_PATHS, what: "paths".into() });
-        }
-    }
-    Ok(walked)
-}
-
-/// What a directory is like; nothing where none is there any more, which no later one can be.
-fn stamp_of(opened: &Opened, path: &[u8]) -> Result<Stamp, GitError> {
-    let looked = beneath::look(opened.top.as_fd(), path);
-    let looked = looked.map_err(|error| io(&on_disk(opened, path), &error))?;
-    Ok(looked.map(|(_, stat)| Stamp::of(&stat)).unwrap_or_default())
-}
-
-fn look_at_file(
-    opened: &Opened,
-    entry: &DirEntry,
-    path: &[u8],
-    tracked: &[Vec<u8>],
-    walked: &mut Walked,
-) -> Result<(), GitError> {
-    check_rules_file(opened, entry, path)?;
-    let is_tracked = || tracked.binary_search_by(|tracked| tracked.as_slice().cmp(path)).is_ok();
-    if entry.file_name() == ".git" || is_tracked() {
-        return Ok(());
-    }
-    if !leaf_is_ignored(opened, path)? {
-        walked.untracked.push(path.to_vec());
-    } else if matches!(paths::name(path), b".gitignore" | b".gitattributes") {
-        walked.rules.push(path.to_vec());
-    }
-    Ok(())
-}
-
-/// Whether the walk goes into a directory; a repository inside it is noted and not entered.
-fn enters(
-    opened: &Opened,
-    entry: &DirEntry,
-    path: &[u8],
-    gitlinks: &[(Vec<u8>, ObjectId)],
-    walked: &mut Walked,
-) -> Result<bool, GitError> {
-    if entry.file_name() == ".git" {
-        return Ok(false);
-    }
-    let is_submodule = gitlinks.iter().any(|(gitlink, _)| gitlink == path);
-    if !is_submodule && directory_is_ignored(opened, path)? {
-        return Ok(false);
-    }
-    // A submodule that is not checked out may hold files, which steps see.
-    let nested = holds_repository(entry.path())?;
-    if nested && !is_submodule {
-        walked.repositories.push(path.to_vec());
-    }
-    if !nested && entry.path().join(".git").is_dir() {
-        walked.heads_to_come.push(path.to_vec());
-    }
-    Ok(!nested)
-}
-
-/// Git ignores no file by a `.gitignore` that is a link; libgit2 follows it, and would hide
-/// paths that git shows.
-fn check_rules_file(opened: &Opened, entry: &DirEntry, path: &[u8]) -> Result<(), GitError> {
-    let is_link = entry.file_name() == ".gitignore" && entry.file_type().is_symlink();
-    if !is_link || entry.path().metadata().is_ok_and(|target| target.is_dir()) || !entry.path().exists() {
-        return Ok(());
-    }
-    Err(GitError::Unsupported {
-        path: opened.worktree.clone(),
-        what: format!("a symbolic link as `{}`", display_path(path)),
-        mend: "replace it by a file; git itself does not follow it".into(),
-    })
-}
-
-fn relative<'a>(top: &Path, entry: &'a DirEntry) -> &'a [u8] {
-    entry.path().strip_prefix(top).unwrap_or(entry.path()).as_os_str().as_bytes()
-}
-
-fn vanished(error: &walkdir::Error) -> bool {
-    error.io_error().is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-}
-
-fn walk_failed(top: &Path, error: walkdir::Error) -> GitError {
-    let path = error.path().unwrap_or(top).to_owned();
-    io(&path, &error.into())
 }

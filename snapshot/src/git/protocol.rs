@@ -4,6 +4,7 @@
 //! many (`serde(skip)` here) travels beside it, in the form of `bulk.rs`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -153,8 +154,10 @@ pub struct Listing {
     pub sources: Option<Vec<Source>>,
     /// Submodules and nested repositories, outermost first.
     pub nested: Vec<Nested>,
+    /// Whether what the outermost index tracks, and its entries, were told ahead: they are then left out on the way.
+    pub told_ahead: bool,
     /// The index of the repository, then of each one inside it.
-    pub indexes: Vec<Index>,
+    pub indexes: Vec<Arc<Index>>,
 }
 
 impl Listing {

@@ -17,7 +17,8 @@ use rustix::fs::{FileType, Mode, OFlags};
 use super::GitError;
 use super::checkout;
 use super::config::{
-    back_link, check_config, check_extensions, check_worktree, common_dir, foreign_format, gitfile_target, io,
+    back_link, check_config, check_extensions, check_regular, check_worktree, common_dir, foreign_format,
+    gitfile_target, io,
 };
 use super::frames;
 use super::ignore::Rules;
@@ -33,8 +34,8 @@ use crate::beneath;
 /// They cannot be written.
 pub fn serve(request: &Request, out: &mut dyn Write) -> std_io::Result<()> {
     let mut told = Ok(());
-    let answered = answer(request, &mut |worktree, tracked| {
-        told = frames::write_ahead(out, worktree, tracked.iter().map(Vec::as_slice));
+    let answered = answer(request, &mut |worktree, index, file| {
+        told = frames::write_ahead(out, worktree, index, file);
     });
     told?;
     frames::write_answer(out, &answered.unwrap_or_else(|why| Answer::Refused { why }))
@@ -110,6 +111,9 @@ impl Opened {
         check_places(&repository, &worktree, &git_dir, &common_dir)?;
         // From here on neither the system's config nor the user's decides what is ignored.
         repository.set_config(&config).map_err(|error| unreadable(&worktree, &error))?;
+        let excludes = config.get_path("core.excludesfile").ok();
+        let rules = [worktree.join(".gitignore"), common_dir.join("info/exclude")];
+        rules.iter().chain(&excludes).try_for_each(|file| check_regular(file))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = rustix::fs::open(&worktree, flags, Mode::empty()).map_err(|errno| io(&worktree, &errno.into()))?;
         Ok(Self { repository, worktree, git_dir, common_dir, top })

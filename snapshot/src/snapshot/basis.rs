@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustix::fs::fstat;
+
+use crate::beneath;
 use crate::codec::{Reader, Writer};
 use crate::git::protocol::{Listing, RepoPath, Source};
 use crate::git::sources;
@@ -41,8 +44,9 @@ pub(crate) enum Told {
 }
 
 impl Basis {
-    /// That of a listing whose work tree has its top at `top`.
-    pub(crate) fn new(listing: &Listing, top: (u64, u64), at: Moment) -> Option<Self> {
+    /// That of a listing, of the directory that is the top of its work tree now.
+    pub(crate) fn new(listing: &Listing, at: Moment) -> Option<Self> {
+        let stat = fstat(beneath::open_real(&listing.worktree).ok()?).ok()?;
         let sources = listing.sources.clone();
         let owners = sources::owners(&listing.worktree, sources.as_deref().unwrap_or_default())?;
         let mut writer = Writer::default();
@@ -51,7 +55,7 @@ impl Basis {
         let inside = listing.indexes.iter().map(|index| index.at.clone());
         Some(Self {
             worktree: listing.worktree.clone(),
-            top,
+            top: (stat.st_dev, stat.st_ino),
             at,
             sources,
             owners,

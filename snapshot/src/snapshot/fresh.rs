@@ -15,7 +15,7 @@ use super::{Basis, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, facts
 use crate::beneath;
 use crate::entries::{DirectoryLook, Entries, Found, Kind, State};
 use crate::git::helper::GitHelper;
-use crate::git::protocol::{Listing, RepoPath};
+use crate::git::protocol::{Index, Listing, RepoPath};
 use crate::git::state::tree_state;
 use crate::look::{Before, Counts, Look, io_error};
 use crate::stamp::{Moment, Settling};
@@ -29,20 +29,22 @@ pub(super) fn take(
 ) -> Result<Snapshot, SnapshotError> {
     let stop = AtomicBool::new(false);
     let reading = Reading { before, at, settling, stop: &stop };
-    let (mut tree, listing) = std::thread::scope(|scope| {
+    let (mut tree, listing, basis) = std::thread::scope(|scope| {
         let mut under_way = None;
         let listing = helper.list(repo, &mut |ahead| {
-            under_way.get_or_insert_with(|| scope.spawn(move || reading.tracked(&ahead.worktree, ahead.tracked)));
+            under_way.get_or_insert_with(|| scope.spawn(move || reading.tracked(&ahead.worktree, Some(&ahead.index))));
         });
         stop.store(listing.is_err(), Ordering::Relaxed);
+        // Files are still being read.
+        let basis = listing.as_ref().ok().and_then(|listing| Basis::new(listing, at));
         let told = under_way.map(|work| work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         // Why git could not be read comes first: it may be why a file could not be.
         let listing = listing?;
-        let tree = told.unwrap_or_else(|| reading.tracked(&listing.worktree, Vec::new()))?;
-        Ok::<_, SnapshotError>((tree, listing))
+        let tree = told.unwrap_or_else(|| reading.tracked(&listing.worktree, None))?;
+        Ok::<_, SnapshotError>((tree, listing, basis))
     })?;
     tree.add(&reading, &listing)?;
-    tree.finish(&reading, listing, helper)
+    tree.finish(&reading, listing, basis, helper)
 }
 
 /// How a tree is read.
@@ -64,14 +66,14 @@ struct Tree {
 }
 
 impl<'a> Reading<'a> {
-    /// Reads what is tracked.
-    fn tracked(self, worktree: &Path, tracked: Vec<RepoPath>) -> Result<Tree, SnapshotError> {
+    /// Reads what an index tracks.
+    fn tracked(self, worktree: &Path, index: Option<&Index>) -> Result<Tree, SnapshotError> {
         let failed = |error| io_error(worktree.as_os_str().as_bytes(), error);
         let top = beneath::open_real(worktree).map_err(failed)?;
         let stat = fstat(&top).map_err(|errno| failed(errno.into()))?;
         let device = beneath::trusted_device(top.as_fd()).map_err(failed)?;
-        let counted = tracked.into_iter().filter(|path| !is_our_artifact(&path.0));
-        let mut entries = Entries::of_leaves(counted.map(|path| (path.0, true, Found::MISSING)));
+        let files = index.iter().flat_map(|index| index.files()).filter(|path| !is_our_artifact(path));
+        let mut entries = Entries::of_tracked(files);
         let looked = self.look(&top, device, &entries).everywhere()?;
         entries.take_over(&looked.leaves, &looked.directories);
         Ok(Tree { top, identity: (stat.st_dev, stat.st_ino), device, entries, counts: looked.counts })
@@ -110,9 +112,14 @@ impl Tree {
         let looks = listing.directories.iter().map(|directory| {
             let racy = self.device != Some(directory.stamp.dev) || directory.stamp.is_racy(reading.at);
             let look = DirectoryLook { stamp: directory.stamp, racy, state: State::Walked };
-            (directory.path.0.clone(), look)
+            (directory.path.0.as_slice(), look)
         });
-        let looks: HashMap<_, _> = looks.collect();
+        let looks: Vec<_> = looks.collect();
+        // Most trees hold nothing else, and need not be put together again.
+        if added.is_empty() && self.entries.take_looks(&looks) {
+            return Ok(());
+        }
+        let looks: HashMap<_, _> = looks.into_iter().map(|(path, look)| (path.to_vec(), look)).collect();
         self.entries = self.entries.with(added, looks);
         let look = reading.look(&self.top, self.device, &self.entries);
         let looked = look.at_paths(new.iter().map(Vec::as_slice))?;
@@ -138,10 +145,16 @@ impl Tree {
         Ok(found)
     }
 
-    fn finish(self, reading: &Reading<'_>, listing: Listing, helper: &GitHelper) -> Result<Snapshot, SnapshotError> {
+    fn finish(
+        self,
+        reading: &Reading<'_>,
+        listing: Listing,
+        basis: Option<Basis>,
+        helper: &GitHelper,
+    ) -> Result<Snapshot, SnapshotError> {
         let state = tree_state(&listing, self.top.as_fd(), &self.entries, helper.program())
             .map_err(|error| io_error(listing.worktree.as_os_str().as_bytes(), error))?;
-        let basis = self.device.and_then(|_| Basis::new(&listing, self.identity, reading.at));
+        let basis = basis.filter(|basis| self.device.is_some() && basis.top == self.identity);
         let method = match (self.device, reading.before.is_some_and(|before| before.basis.is_some())) {
             (None, _) => SnapshotMethod::Rehash,
             (Some(_), true) => SnapshotMethod::Stat,

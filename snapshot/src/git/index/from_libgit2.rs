@@ -1,10 +1,10 @@
-//! An index as libgit2 reads it, with what of the config decides how files become blobs.
+//! An index as it is read, by libgit2 where it is not of the common kind, with what of the config decides how files become blobs.
 
 use std::os::unix::fs::MetadataExt as _;
 
 use git2::{Config, IndexTime, Oid};
 
-use super::{FileRules, Index, IndexEntry, IndexStat, Moment};
+use super::{FileRules, Index, IndexEntry, IndexStat, Moment, from_file};
 use crate::git::GitError;
 use crate::git::config::{io, read_attributes};
 use crate::git::object::{ObjectFormat, ObjectId};
@@ -17,19 +17,30 @@ const INTENT_TO_ADD: u16 = 1 << 13;
 const SKIP_WORKTREE: u16 = 1 << 14;
 
 /// The index of `opened`, whose work tree stands at `at` in the outermost one.
-pub(in crate::git) fn read(opened: &Opened, at: &[u8], head: Option<Oid>) -> Result<Index, GitError> {
+///
+/// Beside it its file, where that can be told what is in it by [`from_file::parse`].
+pub(in crate::git) fn read(
+    opened: &Opened,
+    at: &[u8],
+    head: Option<Oid>,
+) -> Result<(Index, Option<Vec<u8>>), GitError> {
     let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
     // Before its entries: one that is written meanwhile must not seem older than it is.
     let written = written(opened)?;
     let head_tree = head.map(|head| opened.repository.find_commit(head).map(|commit| commit.tree_id()));
-    Ok(Index {
+    let (file, entries) = from_file::read(&opened.git_dir.join("index")).unzip();
+    let index = Index {
         at: RepoPath(at.to_vec()),
         format: ObjectFormat::Sha1,
         head_tree: head_tree.transpose().map_err(failed)?.and_then(object_id),
         written,
-        entries: opened.index()?.iter().filter_map(entry).collect(),
+        entries: match entries {
+            Some(entries) => entries,
+            None => opened.index()?.iter().filter_map(entry).collect(),
+        },
         rules: rules(opened)?,
-    })
+    };
+    Ok((index, file))
 }
 
 fn object_id(id: Oid) -> Option<ObjectId> {

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use proctor_core::drift::display_path;
 use rustix::fs::FileType;
 
+use std::sync::Arc;
+
 use super::{GitProgram, GitTask, Places, ask, staged};
 use crate::git::GitError;
 use crate::git::index::{FileRules, GITLINK, Index, IndexEntry, IndexStat, Moment};
@@ -64,7 +66,7 @@ pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing,
     let own = reader.repository(b"")?;
     let mut pending = own.inside;
     let (head_commit, branch) = (own.head, own.branch);
-    indexes.push(own.index);
+    indexes.push(Arc::new(own.index));
     while let Some((path, recorded)) = pending.pop() {
         if nested.len() >= MOST_NESTED {
             return Err(too_many(
@@ -78,7 +80,7 @@ pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing,
             let inner = reader.repository(&path)?;
             commit = inner.head;
             pending.extend(inner.inside);
-            indexes.push(inner.index);
+            indexes.push(Arc::new(inner.index));
         }
         nested.push(Nested { path: RepoPath(path), commit });
     }
@@ -99,6 +101,7 @@ pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing,
         rules,
         directories,
         sources,
+        told_ahead: false,
         nested,
         indexes,
     })

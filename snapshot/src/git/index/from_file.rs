@@ -1,0 +1,238 @@
+//! The entries of an index file, read as gitformat-index(5) has them where they are of the common kind: version
+//! 2 to 4 with sha1, whole, sorted, with plain paths. What is anything else is left to libgit2.
+
+use std::path::Path;
+
+use sha1::{Digest as _, Sha1};
+
+use super::{IndexEntry, IndexStat};
+use crate::git::config::read_bounded;
+use crate::git::object::ObjectId;
+use crate::git::protocol::RepoPath;
+
+/// The largest index that is read, in bytes.
+const INDEX_BYTES: u64 = 1 << 30;
+/// How long an id is, and the sum at the end of the file.
+const SHA1: usize = 20;
+/// The bits of the flags of an entry.
+const EXTENDED: u16 = 1 << 14;
+const NAME: u16 = 0xfff;
+/// Those of the second half, where there is one.
+const INTENT_TO_ADD: u16 = 1 << 13;
+const SKIP_WORKTREE: u16 = 1 << 14;
+/// In versions before the fourth an entry ends in one to eight NUL bytes, so that the next begins at a multiple.
+const ALIGNMENT: usize = 8;
+/// How few bytes an entry takes: stat data, id, flags, and a path with its end.
+const ENTRY: usize = 40 + SHA1 + 2 + 2;
+
+/// The bytes of an index file, and its entries; nothing where libgit2 has to say what they are, or that they are
+/// none.
+pub(super) fn read(file: &Path) -> Option<(Vec<u8>, Vec<IndexEntry>)> {
+    let bytes = read_bounded(file, INDEX_BYTES).ok()??;
+    let (content, sum) = bytes.split_last_chunk::<SHA1>()?;
+    // With `index.skipHash` there is none.
+    if *sum != [0; SHA1] && Sha1::digest(content).as_slice() != sum {
+        return None;
+    }
+    let entries = parse(&bytes)?;
+    Some((bytes, entries))
+}
+
+/// The entries in the bytes of an index file of which the sum was found to be right.
+pub(in crate::git) fn parse(file: &[u8]) -> Option<Vec<IndexEntry>> {
+    let (content, _) = file.split_last_chunk::<SHA1>()?;
+    let mut bytes = Bytes { rest: content };
+    let (signature, version, count) = (bytes.array::<4>()?, bytes.u32()?, bytes.u32()? as usize);
+    if signature != *b"DIRC" || !(2..=4).contains(&version) || count > bytes.rest.len() / ENTRY {
+        return None;
+    }
+    let mut entries: Vec<IndexEntry> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let entry = bytes.entry(version, entries.last())?;
+        let is_next = |last: &IndexEntry| last.path.0.cmp(&entry.path.0).then(last.stage.cmp(&entry.stage)).is_lt();
+        if !entries.last().is_none_or(is_next) || !is_plain(&entry.path.0) {
+            return None;
+        }
+        entries.push(entry);
+    }
+    bytes.has_only_optional_extensions()?.then_some(entries)
+}
+
+/// Whether a path can be that of a file anywhere, and is none of git's own.
+fn is_plain(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').all(|part| {
+        let is_odd = |byte: &u8| matches!(byte, b'\\' | b':') || byte.is_ascii_control();
+        !matches!(part, b"" | b"." | b"..") && !part.iter().any(is_odd) && !may_be_git(part)
+    })
+}
+
+/// Whether some file system may take a name for `.git`: such as do not tell case, `.git ` or `git~1` apart, or leave
+/// out characters that are not seen.
+fn may_be_git(name: &[u8]) -> bool {
+    if name.is_ascii() && !matches!(name.first(), Some(b'.' | b'g' | b'G')) {
+        return false;
+    }
+    let visible: Vec<u8> = name.iter().filter(|byte| byte.is_ascii()).map(u8::to_ascii_lowercase).collect();
+    let goes_on = visible.get(4).is_some_and(|next| next.is_ascii_alphanumeric() || matches!(next, b'_' | b'-'));
+    visible.starts_with(b"git~") || (visible.starts_with(b".git") && !goes_on)
+}
+
+/// What of an index was not read yet.
+struct Bytes<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Bytes<'a> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.rest.split_first_chunk()?;
+        self.rest = rest;
+        Some(*taken)
+    }
+
+    fn raw(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(count)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn entry(&mut self, version: u32, last: Option<&IndexEntry>) -> Option<IndexEntry> {
+        let whole = self.rest.len();
+        let ctime = (self.u32()?, self.u32()?);
+        let mtime = (self.u32()?, self.u32()?);
+        let (_dev, ino, mode, _uid, _gid, size) =
+            (self.u32()?, self.u32()?, self.u32()?, self.u32()?, self.u32()?, self.u32()?);
+        let id = ObjectId::from_raw(&self.array::<SHA1>()?)?;
+        let flags = self.u16()?;
+        let more = match flags & EXTENDED {
+            0 => 0,
+            _ if version < 3 => return None,
+            _ => self.u16()?,
+        };
+        let length = usize::from(flags & NAME);
+        let path = if version < 4 { self.path(length)?.to_vec() } else { self.shortened_path(last)? };
+        if (length < usize::from(NAME) && length != path.len()) || (length == usize::from(NAME) && path.len() < length)
+        {
+            return None;
+        }
+        if version < 4 {
+            // One of the NUL bytes was taken with the path.
+            let taken = whole - self.rest.len();
+            self.raw(taken.next_multiple_of(ALIGNMENT) - taken)?;
+        }
+        Some(IndexEntry {
+            path: RepoPath(path),
+            mode,
+            id,
+            stage: u8::try_from(flags >> 12 & 3).unwrap_or_default(),
+            intent_to_add: more & INTENT_TO_ADD != 0,
+            skip_worktree: more & SKIP_WORKTREE != 0,
+            stat: Some(IndexStat { mtime, ctime, ino, size }),
+        })
+    }
+
+    /// A path and the NUL byte behind it, of which the length is known unless it is large.
+    fn path(&mut self, length: usize) -> Option<&'a [u8]> {
+        let end = match self.rest.get(length) {
+            Some(0) if length < usize::from(NAME) => length,
+            _ => self.rest.iter().position(|byte| *byte == 0)?,
+        };
+        let path = self.raw(end)?;
+        self.raw(1)?;
+        Some(path)
+    }
+
+    /// A path of version 4: what is left of the one before, and what follows.
+    fn shortened_path(&mut self, last: Option<&IndexEntry>) -> Option<Vec<u8>> {
+        let cut = self.offset()?;
+        let last = last.map_or(&b""[..], |last| &last.path.0);
+        let kept = &last[..last.len().checked_sub(cut)?];
+        let rest = self.path(usize::from(NAME))?;
+        Some([kept, rest].concat())
+    }
+
+    /// A number as in the offsets of pack files.
+    fn offset(&mut self) -> Option<usize> {
+        let mut byte = self.array::<1>()?[0];
+        let mut value = usize::from(byte & 127);
+        while byte & 128 != 0 {
+            byte = self.array::<1>()?[0];
+            value = value.checked_add(1)?.checked_mul(128)?.checked_add(usize::from(byte & 127))?;
+        }
+        Some(value)
+    }
+
+    /// Whether the rest are extensions that need not be understood.
+    fn has_only_optional_extensions(&mut self) -> Option<bool> {
+        while !self.rest.is_empty() {
+            let (signature, length) = (self.array::<4>()?, self.u32()?);
+            self.raw(usize::try_from(length).ok()?)?;
+            if !signature[0].is_ascii_uppercase() {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+}
+
+#[cfg(test)]
+pub(in crate::git) mod tests {
+    use super::*;
+
+    /// An index file of version 2 with these paths and stages.
+    pub(in crate::git) fn file(entries: &[(&str, u16)]) -> Vec<u8> {
+        let mut file = [&b"DIRC"[..], &2_u32.to_be_bytes(), &(entries.len() as u32).to_be_bytes()].concat();
+        for (path, stage) in entries {
+            let start = file.len();
+            (1..=10_u32).for_each(|field| file.extend(field.to_be_bytes()));
+            file.extend([7; SHA1]);
+            file.extend((stage << 12 | path.len() as u16).to_be_bytes());
+            file.extend(path.as_bytes());
+            file.resize(start + (file.len() - start + 1).next_multiple_of(ALIGNMENT), 0);
+        }
+        sealed(file)
+    }
+
+    fn sealed(mut file: Vec<u8>) -> Vec<u8> {
+        let sum = Sha1::digest(&file);
+        file.extend(sum);
+        file
+    }
+
+    fn paths(file: &[u8]) -> Option<Vec<(String, u8)>> {
+        let text = |entry: IndexEntry| (String::from_utf8(entry.path.0).expect("text"), entry.stage);
+        Some(parse(file)?.into_iter().map(text).collect())
+    }
+
+    #[test]
+    fn entries_are_read_as_they_were_written() {
+        let found = paths(&file(&[("a", 0), ("b/.gitignore", 1), ("b/.gitignore", 3), ("seven77", 0)]));
+        let expected = [("a", 0), ("b/.gitignore", 1), ("b/.gitignore", 3), ("seven77", 0)];
+        assert_eq!(found.expect("entries"), expected.map(|(path, stage)| (path.to_owned(), stage)));
+        let stat = parse(&file(&[("a", 0)])).expect("an entry")[0].stat.expect("stat data");
+        assert_eq!((stat.ctime, stat.mtime, stat.ino, stat.size), ((1, 2), (3, 4), 6, 10));
+    }
+
+    #[test]
+    fn what_is_not_common_is_left_to_libgit2() {
+        for path in ["", "/a", "a//b", "../a", "a/.", ".git/x", "a/.GIT", "git~1", ".git .", "a\\b", "a\nb"] {
+            assert!(parse(&file(&[(path, 0)])).is_none(), "{path:?}");
+        }
+        for unsorted in [&[("b", 0), ("a", 0)][..], &[("a", 0), ("a", 0)], &[("a", 2), ("a", 1)]] {
+            assert!(parse(&file(unsorted)).is_none(), "{unsorted:?}");
+        }
+        let whole = file(&[("a", 0), ("b", 0)]);
+        let content = &whole[..whole.len() - SHA1];
+        let extended = |name: &[u8]| parse(&sealed([content, name, &[0, 0, 0, 0]].concat()));
+        assert!(extended(b"TREE").is_some() && extended(b"link").is_none() && extended(b"sdir").is_none());
+        assert!(parse(&sealed([&content[..8], &[0xff; 4], &content[12..]].concat())).is_none());
+        (0..content.len()).for_each(|end| assert!(parse(&sealed(content[..end].to_vec())).is_none(), "{end}"));
+    }
+}
