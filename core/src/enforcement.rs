@@ -285,6 +285,11 @@ impl Tolerated {
         Self(Control::ALL.into())
     }
 
+    /// The controls that may be missing.
+    pub fn controls(&self) -> impl Iterator<Item = Control> + '_ {
+        self.0.iter().copied()
+    }
+
     /// Whether `control` may be missing.
     pub fn contains(&self, control: Control) -> bool {
         self.0.contains(&control)

@@ -4,6 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::api::{Asked, Problem};
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::enforcement::SandboxMode;
 use crate::evidence::{CheckEvidence, StepEvidence, TreeSource};
@@ -16,6 +17,17 @@ use crate::verdict::{Doubt, Verdict};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum RunEvent {
+    /// A daemon has taken the run on, and it waits for its turn.
+    RunQueued {
+        /// The run.
+        run_id: RunId,
+        /// When, RFC 3339 in UTC.
+        at: String,
+        /// What was asked for, without the caller's environment.
+        asked: Asked,
+        /// The user who asked.
+        uid: u32,
+    },
     /// The plan stands, and the snapshot is taken.
     RunStarted {
         /// The run.
@@ -109,6 +121,17 @@ pub enum RunEvent {
         /// What happened, where, and what to do: a sentence for people.
         message: String,
     },
+    /// What the steps changed was asked for as a patch, and cannot be written as one.
+    PatchRefused {
+        /// Why, as a phrase.
+        reason: String,
+    },
+    /// There is nothing to verify, or nothing may be: the request, the spec or the machine does not
+    /// allow a run. Its end follows.
+    RunRefused {
+        /// Why, and what to do.
+        problem: Problem,
+    },
     /// A caller or a signal asks the run to end.
     Cancelling {
         /// What asked, such as `SIGINT`.
@@ -131,8 +154,9 @@ pub enum RunEvent {
         exit_code: u8,
         /// From start to end, in milliseconds.
         duration_ms: u64,
-        /// The directory that holds the evidence, as an absolute path.
-        evidence_dir: String,
+        /// The directory that holds the evidence, as an absolute path; `null` where the run ended
+        /// before there was any.
+        evidence_dir: Option<String>,
     },
 }
 

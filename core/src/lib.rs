@@ -5,6 +5,7 @@
 //! [`verdict::Verdict`] → [`evidence`] → [`status`]. Nothing here reads a file, a clock, a
 //! process or an environment variable; facts come in as arguments and warnings go out as values.
 
+pub mod api;
 pub mod attestation;
 pub mod canonical;
 pub mod digest;

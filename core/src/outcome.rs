@@ -72,6 +72,19 @@ pub enum LimitKind {
     OpenFiles,
 }
 
+impl LimitKind {
+    /// The limit for people.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Pids => "processes",
+            Self::Disk => "disk space",
+            Self::CpuSeconds => "cpu time",
+            Self::OpenFiles => "open files",
+        }
+    }
+}
+
 impl Termination {
     /// The code as a shell has it: the exit status, or 128 + signal. `None` where no process
     /// ran or where it was cancelled.

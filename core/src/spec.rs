@@ -22,7 +22,9 @@ mod yaml;
 pub use command::{BadCommand, Command};
 pub use diagnostic::{Code, Diagnostic, Label, Severity, quoted};
 pub use layer::Adhoc;
-pub use operator::{LimitSettings, Operator, OperatorDefaults};
+pub use operator::{
+    DaemonSettings, LimitSettings, LogFormat, LogSettings, Operator, OperatorDefaults, Retention, UserRef,
+};
 pub use provenance::{Origin, Provenance, Sourced};
 pub use resolve::{Resolved, adhoc_step, resolve};
 pub use schema::{operator_schema, schema};

@@ -72,6 +72,8 @@ pub const EXIT_INTERRUPTED: u8 = 130;
 pub const EXIT_USAGE: u8 = 2;
 /// The process exit code where there is no honest answer.
 pub const EXIT_INCONCLUSIVE: u8 = 5;
+/// The process exit code where a daemon was demanded and none answers.
+pub const EXIT_UNREACHABLE: u8 = 6;
 
 /// The verdict: failed where any check failed, even beside doubts; passed only where every
 /// step passed, at least one did, and nothing is in doubt.

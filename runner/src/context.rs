@@ -113,7 +113,7 @@ impl Sight {
         repo: &Path,
         tolerated: Tolerated,
     ) -> Result<Self, EngineError> {
-        let hide: Vec<PathBuf> = neighbourhood(repo).into_iter().collect();
+        let hide: Vec<PathBuf> = neighbourhood(repo).into_iter().chain(config.hide.iter().cloned()).collect();
         state.ensure(EMPTY_DIR, 0o755)?;
         let found = Toolchains::find(&Look {
             home: &config.home,

@@ -1,6 +1,8 @@
 //! From a request to a finished run. The parent of everything else here: it holds the order of
 //! things and no detail of them.
 
+mod questions;
+
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -11,38 +13,31 @@ use std::time::{Duration, SystemTime};
 use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::{SandboxMode, Tolerated};
 use proctor_core::event::{PlannedOutline, RunEvent};
-use proctor_core::gate::GateAnswer;
-use proctor_core::names::{ProfileName, StepName};
-use proctor_core::plan::{Limit, Network, Plan, PlannedSkill, PlannedStep};
+use proctor_core::names::{ProfileName, RunId, StepName};
+use proctor_core::plan::{Limit, Network, Plan, PlannedSkill};
 use proctor_core::redact::Redactor;
 use proctor_core::spec::{Resolved, Spec};
 use proctor_core::verdict::{self, Doubt};
-use proctor_sandbox::{
-    CacheMount, DoctorReport, Host, HostConfig, Launcher, RepoFacts, RunSpace, RunSpaceConfig, StepUser, files_of,
-    setup_ops,
-};
-use proctor_snapshot::protocol::NamedCommit;
+use proctor_sandbox::{Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, StepUser, files_of};
 use proctor_snapshot::{GitHelper, IgnoreQuery, RulesAside, Snapshot, SnapshotStore};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::context::{Caches, Changes, Context, Place, Sight, Tree, cache_source};
-use crate::error::{EngineError, Missing};
+use crate::context::{Caches, Changes, Context, Sight, Tree};
+use crate::error::EngineError;
 use crate::finish::{self, Observed};
-use crate::gate::{Gate, GateRequest};
 use crate::git_program::SandboxedGit;
 use crate::output::Outputs;
-use crate::probe::{Circumstances, Probe};
 use crate::record::{self, RunFacts, Span};
 use crate::repository::Repository;
 use crate::request::{
-    ChangesWanted, EngineConfig, ExecReport, ExecRequest, Preview, RunReport, RunRequest, RunSource, StepReport,
+    ChangesWanted, EngineConfig, ExecReport, ExecRequest, Patch, RunReport, RunRequest, RunSource, Serving, StepReport,
 };
 use crate::session::Session;
 use crate::skill::SkillRun;
-use crate::source::{Keeping, Source, git_dirs};
+use crate::source::{Keeping, Source};
 use crate::spec_file::SpecFile;
 use crate::store::SNAPSHOTS;
 use crate::store::checkouts::{CACHES, CHECKOUTS, Checkout, eviction};
@@ -62,7 +57,14 @@ pub struct Engine {
     config: EngineConfig,
     redactor: Redactor,
     clock: Clock,
+    /// Whose a repository must be; `None` where it may be anybody's.
+    owner: Option<u32>,
+    /// How many runs it has done.
+    runs: Arc<AtomicUsize>,
 }
+
+/// After how many runs the state directory is looked through again: it takes longer the more is kept.
+const RUNS_UNTIDIED: usize = 32;
 
 /// How many commits one range may hold: each is a run.
 pub const MAX_RANGE: usize = 256;
@@ -94,7 +96,38 @@ impl Engine {
         let kept = state.ensure(SNAPSHOTS, 0o700)?;
         let kept = kept.as_fd().try_clone_to_owned().map_err(|error| EngineError::Internal(error.to_string()))?;
         let snapshots = Arc::new(SnapshotStore::new(helper.clone(), Some(kept)));
-        Ok(Self { launcher, helper, snapshots, state, state_path, config, redactor, clock: Clock::system() })
+        Ok(Self {
+            launcher,
+            helper,
+            snapshots,
+            state,
+            state_path,
+            config,
+            redactor,
+            clock: Clock::system(),
+            owner: None,
+            runs: Arc::default(),
+        })
+    }
+
+    /// The same engine, as it serves one caller of many: with that caller's home and environment,
+    /// and what the operator allows by now. Processes, snapshots and state are shared.
+    pub fn serving(&self, caller: Serving) -> Self {
+        let Serving { home, env, operator, owner } = caller;
+        let redactor = secrets_of(&env, &BTreeMap::new());
+        let config = EngineConfig { home, caller_env: env, operator, ..self.config.clone() };
+        Self {
+            launcher: Arc::clone(&self.launcher),
+            helper: self.helper.clone(),
+            snapshots: Arc::clone(&self.snapshots),
+            state: self.state.clone(),
+            state_path: self.state_path.clone(),
+            config,
+            redactor,
+            clock: self.clock,
+            owner,
+            runs: Arc::clone(&self.runs),
+        }
     }
 
     /// The same engine, which hides the secrets among `variables` too, such as those that the
@@ -111,6 +144,19 @@ impl Engine {
         file.resolve(spec, profile, &self.config.operator)
     }
 
+    /// Where we keep files, canonical.
+    pub fn state_dir(&self) -> &Path {
+        &self.state_path
+    }
+
+    /// A repository that the caller may have verified: what was opened is theirs, whatever its path
+    /// leads to by now.
+    fn repository(&self, repo: &Path) -> Result<Repository, EngineError> {
+        let repository = Repository::open(repo)?;
+        guards::owned(&repository, self.owner)?;
+        Ok(repository)
+    }
+
     /// Verifies a repository: spec → plan → snapshot → checks → skills → evidence → status.
     ///
     /// # Errors
@@ -124,7 +170,7 @@ impl Engine {
     ) -> Result<RunReport, EngineError> {
         let began = Instant::now();
         let tolerated = self.tolerated(request.sandbox)?;
-        let repository = Repository::open(&request.repo)?;
+        let repository = self.repository(&request.repo)?;
         // A checkout can take long, and nobody has to wait for it.
         let source = tokio::select! {
             source = self.source(&repository, &request.source) => source?,
@@ -132,6 +178,7 @@ impl Engine {
         };
         let file = SpecFile::within(&source.repository)?.called_as_in(&source);
         let plan = self.resolve(&file, &file.parse()?.spec, &request.profile)?.plan;
+        guards::expected(&plan, &request, &file)?;
         if isolates(&plan) {
             self.admit(&repository, &tolerated).await?;
         }
@@ -158,15 +205,20 @@ impl Engine {
         Ok(report)
     }
 
-    /// Keeps the state directory bounded. A run does not depend on it. Checkouts are looked through
-    /// after a run that used one, as of `now`.
+    /// Keeps the state directory bounded, after the first run and every [`RUNS_UNTIDIED`]. A run does
+    /// not depend on it. Checkouts are looked through after a run that used one, as of `now`.
     async fn tidy(&self, now: Option<SystemTime>) {
-        let state = self.state_path.clone();
+        let is_due = self.runs.fetch_add(1, Ordering::Relaxed).is_multiple_of(RUNS_UNTIDIED);
+        if !is_due && now.is_none() {
+            return;
+        }
+        let (state, clock) = (self.state_path.clone(), self.clock);
+        let bounds = retention::Bounds::from(&self.config.operator.daemon.retention);
         let work = tokio::task::spawn_blocking(move || {
             if let Some(now) = now {
                 eviction::evict(&state.join(CHECKOUTS), now, eviction::Bounds::default())?;
             }
-            retention::tidy(&state, retention::Bounds::default())
+            if is_due { retention::tidy(&state, bounds, clock.system_time()) } else { Ok(()) }
         });
         match work.await {
             Ok(Ok(())) => {}
@@ -199,6 +251,9 @@ impl Engine {
         }
         let wanted = request.changes == ChangesWanted::AsPatch;
         let patch = if wanted { Some(patch::made(context, plan, &runs).await) } else { None };
+        if let Some(Patch::Refused(reason)) = &patch {
+            context.emit(RunEvent::PatchRefused { reason: reason.clone() }).await;
+        }
         runs.iter_mut().flat_map(|run| &mut run.steps).for_each(|step| self.redactor.clean_step(step));
         let mut observed = Observed::new(facts, &tree, plan, toolchain, runs);
         observed.patch = patch;
@@ -224,7 +279,7 @@ impl Engine {
         cancel: CancellationToken,
     ) -> Result<Session, EngineError> {
         let tolerated = self.tolerated(sandbox)?;
-        let repository = Repository::open(repo)?;
+        let repository = self.repository(repo)?;
         // Nobody listens: a command's report tells all that its events would.
         let (events, _) = mpsc::channel(1);
         let source = Source::worktree(repository);
@@ -243,98 +298,24 @@ impl Engine {
         Ok(ExecReport { evidence, stdout, stderr, verdict, exit_code, tier, tier_reasons, doubts })
     }
 
-    /// Answers whether a tree is verified. Nothing runs.
-    ///
-    /// # Errors
-    /// As [`Gate::ask`].
-    pub async fn gate(&self, request: GateRequest) -> Result<GateAnswer, EngineError> {
-        let gate = Gate {
-            state_dir: self.state_path.clone(),
-            snapshots: Arc::clone(&self.snapshots),
-            operator: self.config.operator.clone(),
-            clock: self.clock,
-        };
-        let work = tokio::task::spawn_blocking(move || gate.ask(&request));
-        work.await.map_err(|error| EngineError::Internal(format!("the gate ended badly: {error}")))?
-    }
-
-    /// Does the whole set-up of a sandbox over `repo` once, and keeps what it showed for the runs to
-    /// come.
-    ///
-    /// # Errors
-    /// Never for what is missing: that is the report.
-    pub async fn doctor(&self, repo: &Path) -> Result<DoctorReport, EngineError> {
-        let circumstances = Repository::open(repo).ok().and_then(|repository| self.circumstances(&repository));
-        let (launcher, repo) = (Arc::clone(&self.launcher), repo.to_path_buf());
-        let work = tokio::task::spawn_blocking(move || proctor_sandbox::doctor(&launcher, &repo));
-        let report = work.await.map_err(|error| EngineError::Internal(format!("the doctor ended badly: {error}")))?;
-        if let Some(circumstances) = circumstances.filter(|_| report.findings.is_empty()) {
-            let kept = Probe::new(circumstances, &report.enforcement).store(&self.state);
-            // The next run makes a trial of its own then.
-            kept.unwrap_or_else(|error| tracing::warn!(%error, "what was found out about this machine is not kept"));
-        }
-        Ok(report)
-    }
-
-    /// Refuses a run at once where the machine lacks more than may be missing. What only the
-    /// steps themselves would meet is left to them.
-    async fn admit(&self, repository: &Repository, tolerated: &Tolerated) -> Result<(), EngineError> {
-        if *tolerated == Tolerated::everything() {
-            return Ok(());
-        }
-        let kept = self.circumstances(repository).and_then(|now| Probe::load(&self.state, &now));
-        if kept.is_some_and(|kept| kept.is_enough(tolerated)) {
-            return Ok(());
-        }
-        let shown = self.doctor(repository.path()).await?.enforcement;
-        let missing: Vec<Missing> = shown
-            .missing()
-            .filter(|(control, _)| !tolerated.contains(*control))
-            .map(|(control, reason)| Missing {
-                control,
-                reason: reason.to_owned(),
-                hint: shown.hint(control).map(str::to_owned),
-            })
-            .collect();
-        match missing.is_empty() {
-            true => Ok(()),
-            false => Err(EngineError::ControlsMissing { missing, best_effort: self.config.operator.allow_best_effort }),
-        }
-    }
-
-    /// What a trial over this repository depends on; `None` where that cannot be told, so that
-    /// nothing is kept.
-    fn circumstances(&self, repository: &Repository) -> Option<Circumstances> {
-        Circumstances::now(&self.config.helpers.sandbox, repository, self.launcher.control_groups().is_ok()).ok()
-    }
-
-    /// What a step would be given, without running it.
-    ///
-    /// # Errors
-    /// The repository cannot be read.
-    pub fn preview(&self, repo: &Path, skill: &PlannedSkill, step: &PlannedStep) -> Result<Preview, EngineError> {
-        let facts = RepoFacts::read(repo)?;
-        let user = StepUser::choose(self.launcher.host(), &facts)?;
-        let snapshot = self.snapshots.take(&facts.path)?;
-        let source = self.caches_path(&facts.path);
-        let caches = skill.caches.iter().map(|at| CacheMount { source: cache_source(&source, at), at: at.clone() });
-        let sight = self.sight(&facts.path, self.config.operator.may_miss.clone())?;
-        let place = Place { repo: facts.path, checkout: None, git: git_dirs(&snapshot.git) };
-        let (policy, environment) = sight.policy(place, step, caches.collect());
-        let ops = setup_ops(&policy, self.launcher.host(), user);
-        Ok(Preview { environment, policy, ops })
-    }
-
     /// What a caller who asks for `mode` may do without.
     fn tolerated(&self, mode: SandboxMode) -> Result<Tolerated, EngineError> {
         self.config.operator.tolerated(mode).ok_or(EngineError::BestEffortForbidden)
     }
 
     fn facts(&self, plan: &Plan, request: &RunRequest) -> Result<RunFacts, EngineError> {
-        let random = u32::try_from(random_u64()? & u64::from(u32::MAX)).unwrap_or_default();
-        let run_id = self.clock.run_id(random).map_err(|error| EngineError::Internal(error.to_string()))?;
+        let run_id = request.run_id.clone().map_or_else(|| self.run_id(), Ok)?;
         let (changeset, sandbox) = (request.changeset.clone(), request.sandbox);
         Ok(RunFacts { run_id, changeset, plan_sha256: plan.digest(), sandbox })
+    }
+
+    /// An id for a run that is asked for now.
+    ///
+    /// # Errors
+    /// The system gives no random bytes.
+    pub fn run_id(&self) -> Result<RunId, EngineError> {
+        let random = u32::try_from(random_u64()? & u64::from(u32::MAX)).unwrap_or_default();
+        self.clock.run_id(random).map_err(|error| EngineError::Internal(error.to_string()))
     }
 
     fn documents(&self, repository: &Repository, facts: &RunFacts) -> Result<Documents, EngineError> {
@@ -342,19 +323,6 @@ impl Engine {
             Some(id) => Documents::of_changeset(&self.state, repository, id)?,
             None => Documents::of_run(&self.state, &self.state_path, repository, &facts.run_id)?,
         })
-    }
-
-    /// The commits that a revision or a range of `repo` names, oldest first.
-    ///
-    /// # Errors
-    /// It names none, something else, or more than [`MAX_RANGE`].
-    pub async fn resolve_revision(&self, repo: &Path, revision: &str) -> Result<Vec<NamedCommit>, EngineError> {
-        let repository = Repository::open(repo)?;
-        let (helper, revision) = (self.helper.clone(), revision.to_owned());
-        let work = tokio::task::spawn_blocking(move || helper.resolve(repository.path(), &revision, MAX_RANGE));
-        let resolved =
-            work.await.map_err(|error| EngineError::Internal(format!("looking it up ended badly: {error}")))?;
-        Ok(resolved?)
     }
 
     /// The tree that is verified; a commit's is checked out where that is to be done.
@@ -547,6 +515,6 @@ fn finished(report: &RunReport, duration: Duration) -> RunEvent {
         tier: report.tier,
         exit_code: report.exit_code,
         duration_ms: record::millis(duration),
-        evidence_dir: report.evidence_dir.display().to_string(),
+        evidence_dir: Some(report.evidence_dir.display().to_string()),
     }
 }

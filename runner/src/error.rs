@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
+use proctor_core::api::{Problem, ProblemType, SpecProblem};
 use proctor_core::enforcement::Control;
 use proctor_core::spec::Diagnostic;
 use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
@@ -57,6 +58,17 @@ pub enum EngineError {
     /// The spec that was read is not the one that the snapshot covers.
     #[error("the spec `{}` was edited while the run was starting{HINT}run again", .0.display())]
     SpecChanged(PathBuf),
+    /// The plan is not the one that the caller knows.
+    #[error("the spec `{}` was edited since the run was asked for{HINT}ask again", .0.display())]
+    PlanChanged(PathBuf),
+    /// The repository is not the caller's.
+    #[error("the repository `{}` does not belong to user {owner}{HINT}name one that does", path.display())]
+    NotTheOwner {
+        /// The repository.
+        path: PathBuf,
+        /// Whose it must be.
+        owner: u32,
+    },
     /// A cache lies over files of the tree: a step would see the cache, and what it passed
     /// would not be what is recorded.
     #[error(
@@ -183,6 +195,27 @@ impl EngineError {
         self.to_string().split_once(HINT).map(|(_, hint)| hint.replace(HINT, "; "))
     }
 
+    /// The error as callers of the daemon get it.
+    pub fn problem(&self) -> Problem {
+        let kind = match self {
+            Self::Spec(_) => ProblemType::InvalidSpec,
+            Self::Interrupted => ProblemType::Interrupted,
+            Self::Internal(_) => ProblemType::Internal,
+            other if other.exit_code() == EXIT_USAGE => ProblemType::Unprocessable,
+            _ => ProblemType::Unavailable,
+        };
+        let mut problem = Problem::new(kind, self.message()).exiting(self.exit_code());
+        problem.hint = self.hint();
+        if let Self::Spec(problems) = self {
+            problem.spec = Some(SpecProblem {
+                file: problems.file.display().to_string(),
+                source: problems.source.clone(),
+                diagnostics: problems.diagnostics.clone(),
+            });
+        }
+        problem
+    }
+
     /// The exit code of the process: 2 where the caller can mend it by asking otherwise, 5
     /// where there is no honest answer.
     pub fn exit_code(&self) -> u8 {
@@ -191,6 +224,7 @@ impl EngineError {
             | Self::NoSpec(_)
             | Self::UnreadableSpec { .. }
             | Self::StateInRepository(_)
+            | Self::NotTheOwner { .. }
             | Self::BestEffortForbidden
             | Self::CacheHidesTree { .. } => EXIT_USAGE,
             Self::Git(GitError::NotARepository { .. } | GitError::Revision { .. } | GitError::Submodule { .. })
@@ -200,6 +234,7 @@ impl EngineError {
             }
             Self::Interrupted => EXIT_INTERRUPTED,
             Self::SpecChanged(_)
+            | Self::PlanChanged(_)
             | Self::HiddenAlternate(_)
             | Self::UnreadableAlternates { .. }
             | Self::Snapshot(_)

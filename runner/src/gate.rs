@@ -56,6 +56,8 @@ pub struct Gate {
     pub(crate) snapshots: Arc<SnapshotStore>,
     pub(crate) operator: Operator,
     pub(crate) clock: Clock,
+    /// Whose a repository must be; `None` where it may be anybody's.
+    pub(crate) owner: Option<u32>,
 }
 
 impl Gate {
@@ -67,7 +69,7 @@ impl Gate {
         let (state_dir, operator) = (config.state_dir.clone(), config.operator.clone());
         let helper = GitHelper::new(config.helpers.git.clone());
         let helper = helper.with_program(Arc::new(GitOnDemand { config, made: OnceLock::new() }));
-        Self { state_dir, snapshots: Arc::new(SnapshotStore::new(helper, kept)), operator, clock }
+        Self { state_dir, snapshots: Arc::new(SnapshotStore::new(helper, kept)), operator, clock, owner: None }
     }
 
     /// Answers whether the tree is verified.
@@ -77,6 +79,7 @@ impl Gate {
     pub fn ask(&self, request: &GateRequest) -> Result<GateAnswer, EngineError> {
         let demands = &request.demands;
         let repository = Repository::open(&request.repo)?;
+        guards::owned(&repository, self.owner)?;
         let file = SpecFile::within(&repository)?;
         let plan = file.resolve(&file.parse()?.spec, &demands.profile, &self.operator)?.plan;
         let Peek { last, now } = self.snapshots.peek(repository.path())?;

@@ -12,6 +12,8 @@ use proctor_snapshot::Snapshot;
 use crate::alternates;
 use crate::context::Sight;
 use crate::error::EngineError;
+use crate::repository::Repository;
+use crate::request::RunRequest;
 use crate::spec_file::SpecFile;
 
 /// The plan comes from bytes that were read before the snapshot: both must be of one tree. A
@@ -60,10 +62,37 @@ pub(crate) fn borrows_nothing_hidden(
     }
 }
 
+/// A repository must be its caller's: who serves many can read more than each of them. (That its
+/// history has the same owner is seen to where it is read, by `proctor-snapshot`.)
+pub(crate) fn owned(repository: &Repository, owner: Option<u32>) -> Result<(), EngineError> {
+    match owner.filter(|owner| *owner != repository.facts.uid) {
+        None => Ok(()),
+        Some(owner) => Err(EngineError::NotTheOwner { path: repository.path().to_path_buf(), owner }),
+    }
+}
+
+/// Where the caller knows the plan, no other one runs: what it claims was claimed for that one.
+pub(crate) fn expected(plan: &Plan, request: &RunRequest, file: &SpecFile) -> Result<(), EngineError> {
+    match request.plan_sha256.as_ref().is_some_and(|known| *known != plan.digest()) {
+        true => Err(EngineError::PlanChanged(file.path.clone())),
+        false => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proctor_core::digest::Sha256Hex;
+
+    #[test]
+    fn a_repository_of_another_is_refused_by_what_was_opened() {
+        let room = tempfile::tempdir().expect("temp");
+        let repository = Repository::open(room.path()).expect("opens");
+        let uid = repository.facts.uid;
+        assert!(owned(&repository, None).is_ok() && owned(&repository, Some(uid)).is_ok());
+        let refused = owned(&repository, Some(uid + 1)).expect_err("another's");
+        assert!(matches!(refused, EngineError::NotTheOwner { owner, .. } if owner == uid + 1));
+    }
 
     #[test]
     fn a_spec_that_changed_between_its_reading_and_the_snapshot_is_refused() {

@@ -40,13 +40,13 @@ pub use clock::Clock;
 pub use engine::{Engine, MAX_RANGE};
 pub use error::{EngineError, SpecProblems};
 pub use gate::{Gate, GateRequest};
-pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp, claim_signals};
+pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp, claim_signals, give_back_memory};
 pub use proctor_snapshot::protocol::NamedCommit;
 pub use request::{
     ChangesWanted, EngineConfig, ExecReport, ExecRequest, Helpers, Patch, Preview, RunReport, RunRequest, RunSource,
-    StepReport,
+    Serving, StepReport,
 };
 pub use session::Session;
 pub use spec_file::SpecFile;
-pub use store::StoreError;
+pub use store::{Directory, Part, StoreError, Temporary, recorded_document};
 pub use tokio_util::sync::CancellationToken;

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
+use proctor_core::api::StreamView;
 use proctor_core::digest::Sha256Hex;
 use proctor_core::evidence::{PREVIEW_BYTES, StreamEvidence, escape_output};
 use proctor_core::redact::{RedactedStream, Redactor};
@@ -14,7 +15,7 @@ use tokio::net::unix::pipe;
 use tokio_util::sync::CancellationToken;
 
 use crate::store::StoreError;
-use crate::store::objects::{Kept, ObjectWriter, Objects};
+use crate::store::objects::{Kept, ObjectWriter, Objects, Part};
 
 /// How much is read at a time: the size that pipes are set to.
 const CHUNK: usize = 256 << 10;
@@ -46,6 +47,29 @@ impl Outputs {
         let kept = if stream.kept_bytes < stream.bytes { Kept::Cut } else { Kept::Whole };
         Ok(self.objects.read(&stream.sha256, kept, stream.kept_bytes)?.unwrap_or_default())
     }
+}
+
+/// At most `limit` bytes of what is kept of a stream, from `offset` on. `None` where it is kept no
+/// longer.
+///
+/// # Errors
+/// They cannot be read.
+pub(crate) fn part(
+    objects: &Objects,
+    stream: &StreamView,
+    offset: u64,
+    limit: usize,
+) -> Result<Option<Part>, StoreError> {
+    if stream.kept_bytes == 0 {
+        return Ok(Some(Part { bytes: Vec::new(), more: false }));
+    }
+    if stream.redacted > 0
+        && let Some(part) = objects.part(&stream.sha256, Kept::Redacted, offset, limit)?
+    {
+        return Ok(Some(part));
+    }
+    let kept = if stream.kept_bytes < stream.bytes { Kept::Cut } else { Kept::Whole };
+    objects.part(&stream.sha256, kept, offset, limit)
 }
 
 /// What was seen of a stream so far.

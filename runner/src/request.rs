@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::SandboxMode;
 use proctor_core::evidence::StepEvidence;
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
@@ -27,6 +28,22 @@ pub struct EngineConfig {
     pub caller_env: BTreeMap<String, String>,
     /// What the operator allows.
     pub operator: Operator,
+    /// Directories of ours that no step may see, beside the state directory: that of the daemon's
+    /// socket. Each is absolute.
+    pub hide: Vec<PathBuf>,
+}
+
+/// One caller of many, and what holds for what it asks for.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    /// The caller's home directory.
+    pub home: PathBuf,
+    /// The caller's environment.
+    pub env: BTreeMap<String, String>,
+    /// What the operator allows.
+    pub operator: Operator,
+    /// Whose a repository must be; `None` where it may be anybody's.
+    pub owner: Option<u32>,
 }
 
 /// Our helper programs, as absolute paths.
@@ -41,12 +58,16 @@ pub struct Helpers {
 /// What a caller asks for.
 #[derive(Debug, Clone)]
 pub struct RunRequest {
+    /// The run's id, where it has one already; else it is given one.
+    pub run_id: Option<RunId>,
     /// The top of the repository's work tree.
     pub repo: PathBuf,
     /// Which tree is verified.
     pub source: RunSource,
     /// The profile.
     pub profile: ProfileName,
+    /// The plan that the caller knows, where only that one is to run.
+    pub plan_sha256: Option<Sha256Hex>,
     /// The changeset that gets the evidence; without one it goes to the state directory.
     pub changeset: Option<ChangesetId>,
     /// The highest tier that the caller may run.

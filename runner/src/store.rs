@@ -10,6 +10,10 @@ pub(crate) mod documents;
 pub(crate) mod objects;
 pub(crate) mod retention;
 
+pub use directory::{Directory, Temporary};
+pub use documents::recorded_document;
+pub use objects::Part;
+
 use std::io;
 
 /// Where the last snapshot of each repository is kept, below the state directory.

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use super::Redactor;
+use crate::api::Problem;
 use crate::drift::{Diff, StepDrift};
 use crate::event::RunEvent;
 use crate::evidence::StepEvidence;
@@ -36,7 +37,10 @@ impl Redactor {
             RunEvent::CheckFinished { check } => self.clean_step(&mut check.step),
             RunEvent::StepFinished { step, .. } => self.clean_step(step),
             RunEvent::SkillFinished { reason: text, .. } | RunEvent::Doubted { message: text, .. } => self.clean(text),
-            RunEvent::RunStarted { .. }
+            RunEvent::PatchRefused { reason } => self.clean(reason),
+            RunEvent::RunRefused { problem } => self.clean_problem(problem),
+            RunEvent::RunQueued { .. }
+            | RunEvent::RunStarted { .. }
             | RunEvent::SkillStarted { .. }
             | RunEvent::StepStarted { .. }
             | RunEvent::StepTerminating { .. }
@@ -45,6 +49,12 @@ impl Redactor {
             | RunEvent::EvidenceWritten { .. }
             | RunEvent::RunFinished { .. } => {}
         }
+    }
+
+    /// Takes secrets out of what a caller is told instead of a result.
+    pub fn clean_problem(&self, problem: &mut Problem) {
+        self.clean(&mut problem.detail);
+        problem.hint.iter_mut().for_each(|hint| self.clean(hint));
     }
 
     fn clean_planned(&self, step: &mut PlannedStep) {

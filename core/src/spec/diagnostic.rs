@@ -4,12 +4,13 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::span::Span;
 
 /// How much a diagnostic weighs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// The spec cannot be used.
@@ -163,8 +164,26 @@ impl Serialize for Code {
     }
 }
 
+impl<'de> Deserialize<'de> for Code {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let code = Self::ALL.iter().find(|code| code.as_str() == text);
+        code.copied().ok_or_else(|| serde::de::Error::custom(format!("{} is no code of ours", quoted(&text))))
+    }
+}
+
+impl JsonSchema for Code {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Code".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let codes: Vec<&str> = Self::ALL.iter().map(|code| code.as_str()).collect();
+        schemars::json_schema!({ "description": "What kind of thing is wrong.", "type": "string", "enum": codes })
+    }
+}
+
 /// A second place that a diagnostic points at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Label {
     /// The place.
     pub span: Span,
@@ -173,7 +192,7 @@ pub struct Label {
 }
 
 /// One thing that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnostic {
     /// What kind of thing.
     pub code: Code,

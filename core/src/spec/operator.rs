@@ -3,12 +3,18 @@
 //!
 //! Where the file lies and who reads it is not decided here.
 
+mod daemon;
+
 use std::fmt;
 use std::num::NonZeroU64;
 
 use schemars::JsonSchema;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
+
+pub use daemon::{DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
+
+use daemon::DaemonFile;
 
 use super::diagnostic::{Code, Diagnostic};
 use super::span::Span;
@@ -48,6 +54,8 @@ pub struct Operator {
     pub may_miss: Tolerated,
     /// Whether a caller may ask for whatever the machine can enforce, however little.
     pub allow_best_effort: bool,
+    /// How the daemon listens, how much it takes on, and what it keeps.
+    pub daemon: DaemonSettings,
 }
 
 /// What the operator says for specs that say nothing; `None` leaves the built-in value.
@@ -113,6 +121,7 @@ impl Default for Operator {
             tool_masks: Vec::new(),
             may_miss: Tolerated::default(),
             allow_best_effort: true,
+            daemon: DaemonSettings::default(),
         }
     }
 }
@@ -148,6 +157,8 @@ struct OperatorFile {
     may_miss: Option<Vec<Control>>,
     /// Whether a caller may say `--sandbox=best-effort`. Default: true.
     allow_best_effort: Option<bool>,
+    /// How the daemon listens, how much it takes on, and what it keeps.
+    daemon: Option<DaemonFile>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
@@ -269,6 +280,7 @@ impl Operator {
             tool_masks: file.tool_masks.clone().unwrap_or_default(),
             may_miss: file.may_miss.as_ref().map(|list| list.iter().copied().collect()).unwrap_or_default(),
             allow_best_effort: file.allow_best_effort.unwrap_or(true),
+            daemon: file.daemon.as_ref().map(DaemonSettings::from_file).unwrap_or_default(),
         }
     }
 
@@ -301,7 +313,8 @@ impl Operator {
         });
         let tools = self.tool_mounts.iter().chain(&self.tool_masks);
         let placeless = tools.filter(|path| !path.starts_with('/') && !path.starts_with("~/"));
-        above.chain(placeless.map(|path| {
+        let daemon = self.daemon.contradictions().map(|message| Diagnostic::unplaced(Code::BadConfig, message));
+        above.chain(daemon).chain(placeless.map(|path| {
             let path = super::diagnostic::quoted(path);
             Diagnostic::unplaced(
                 Code::BadConfig,

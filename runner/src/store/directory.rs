@@ -13,7 +13,7 @@ use super::StoreError;
 
 /// A directory of ours; clones share its fd.
 #[derive(Debug, Clone)]
-pub(crate) struct Directory {
+pub struct Directory {
     fd: Arc<OwnedFd>,
     /// For messages only: every operation goes through the fd.
     name: String,
@@ -29,7 +29,7 @@ impl Directory {
     ///
     /// # Errors
     /// It is not there, or is no directory.
-    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
         let name = path.display().to_string();
         let fd = fs::open(path, DIRECTORY, Mode::empty()).map_err(StoreError::io("open", &name))?;
         Ok(Self { fd: Arc::new(fd), name })
@@ -44,7 +44,7 @@ impl Directory {
     ///
     /// # Errors
     /// The system refuses.
-    pub(crate) fn identity(&self) -> Result<(u64, u64), StoreError> {
+    pub fn identity(&self) -> Result<(u64, u64), StoreError> {
         let stat = fs::fstat(&self.fd).map_err(StoreError::io("stat", &self.name))?;
         Ok((stat.st_dev, stat.st_ino))
     }
@@ -53,7 +53,7 @@ impl Directory {
     ///
     /// # Errors
     /// It is not there, is no directory, or a part of the path is a symlink.
-    pub(crate) fn descend(&self, path: &str) -> Result<Self, StoreError> {
+    pub fn descend(&self, path: &str) -> Result<Self, StoreError> {
         let fd = open_beneath(self.fd.as_fd(), Path::new(path), DIRECTORY, Links::Refuse)
             .map_err(StoreError::io("open", self.path_of(path)))?;
         Ok(Self { fd: Arc::new(fd), name: self.path_of(path) })
@@ -64,7 +64,7 @@ impl Directory {
     ///
     /// # Errors
     /// It is a symlink or no directory, or cannot be made.
-    pub(crate) fn ensure(&self, name: &str, mode: u32) -> Result<Self, StoreError> {
+    pub fn ensure(&self, name: &str, mode: u32) -> Result<Self, StoreError> {
         match fs::mkdirat(&self.fd, name, Mode::from_raw_mode(mode)) {
             Ok(()) => {
                 let made = self.descend(name)?;
@@ -97,7 +97,7 @@ impl Directory {
     ///
     /// # Errors
     /// The system refuses.
-    pub(crate) fn temporary(&self, purpose: &str) -> Result<Temporary, StoreError> {
+    pub fn temporary(&self, purpose: &str) -> Result<Temporary, StoreError> {
         let name = format!(".{purpose}.{:016x}{TEMPORARY}", random_u64()?);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
         let fd = fs::openat(&self.fd, &name, flags, Mode::from_raw_mode(0o644))
@@ -112,7 +112,23 @@ impl Directory {
     ///
     /// # Errors
     /// It is a symlink or something else than a file, is larger than `limit`, or cannot be read.
-    pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    pub fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some(file) = self.open_file(name)? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        let read = file.take(limit + 1).read_to_end(&mut bytes);
+        read.map_err(|source| StoreError::Io { action: "read", path: self.path_of(name), source })?;
+        if bytes.len() as u64 > limit {
+            return Err(StoreError::TooLarge { path: self.path_of(name), limit });
+        }
+        Ok(Some(bytes))
+    }
+
+    /// The file `name` for reading, `None` where there is none. Follows no link, and opens nothing
+    /// but a regular file.
+    ///
+    /// # Errors
+    /// It is a symlink or something else than a file, or cannot be opened.
+    pub fn open_file(&self, name: &str) -> Result<Option<File>, StoreError> {
         // Opening a device can do something, and opening a fifo tells its writer.
         if self.is_other_than_a_file(name)? {
             return Err(self.no_regular_file(name));
@@ -127,13 +143,7 @@ impl Directory {
         if !fs::FileType::from_raw_mode(stat.st_mode).is_file() {
             return Err(self.no_regular_file(name));
         }
-        let mut bytes = Vec::new();
-        let read = File::from(fd).take(limit + 1).read_to_end(&mut bytes);
-        read.map_err(|source| StoreError::Io { action: "read", path: self.path_of(name), source })?;
-        if bytes.len() as u64 > limit {
-            return Err(StoreError::TooLarge { path: self.path_of(name), limit });
-        }
-        Ok(Some(bytes))
+        Ok(Some(File::from(fd)))
     }
 
     fn is_other_than_a_file(&self, name: &str) -> Result<bool, StoreError> {
@@ -157,7 +167,7 @@ impl Directory {
     ///
     /// # Errors
     /// The system refuses.
-    pub(crate) fn written(&self, name: &str) -> Result<Option<(i64, i64)>, StoreError> {
+    pub fn written(&self, name: &str) -> Result<Option<(i64, i64)>, StoreError> {
         match fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some((stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)))),
             Err(rustix::io::Errno::NOENT) => Ok(None),
@@ -169,7 +179,7 @@ impl Directory {
     ///
     /// # Errors
     /// The system refuses.
-    pub(crate) fn remove(&self, name: &str) -> Result<(), StoreError> {
+    pub fn remove(&self, name: &str) -> Result<(), StoreError> {
         match fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(errno) => Err(StoreError::io("remove", self.path_of(name))(errno)),
@@ -216,7 +226,7 @@ impl Directory {
     ///
     /// # Errors
     /// The system refuses.
-    pub(crate) fn sweep(&self) -> Result<(), StoreError> {
+    pub fn sweep(&self) -> Result<(), StoreError> {
         for name in self.names()?.into_iter().filter(|name| is_temporary(name)) {
             fs::unlinkat(&self.fd, &name, AtFlags::empty()).map_err(StoreError::io("remove", self.path_of(&name)))?;
         }
@@ -227,7 +237,7 @@ impl Directory {
     ///
     /// # Errors
     /// The system refuses.
-    pub(crate) fn names(&self) -> Result<Vec<String>, StoreError> {
+    pub fn names(&self) -> Result<Vec<String>, StoreError> {
         let entries = self.entries(usize::MAX)?;
         Ok(entries.into_iter().filter_map(|name| String::from_utf8(name).ok()).collect())
     }
@@ -255,7 +265,7 @@ impl Directory {
     }
 
     /// The directory as a path for messages.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
@@ -277,7 +287,11 @@ impl Directory {
         }
     }
 
-    fn sync(&self) -> Result<(), StoreError> {
+    /// Makes durable which names there are in it.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn sync(&self) -> Result<(), StoreError> {
         fs::fsync(&self.fd).map_err(StoreError::io("sync", &self.name))
     }
 
@@ -304,7 +318,7 @@ impl AsFd for Directory {
 
 /// A file under a random name, on its way to its real one.
 #[derive(Debug)]
-pub(crate) struct Temporary {
+pub struct Temporary {
     directory: Directory,
     name: String,
     /// Where its bytes go.
@@ -317,7 +331,7 @@ impl Temporary {
     ///
     /// # Errors
     /// The system refuses; the file goes away.
-    pub(crate) fn publish(self, name: &str) -> Result<(), StoreError> {
+    pub fn publish(self, name: &str) -> Result<(), StoreError> {
         let directory = self.directory.clone();
         self.publish_in(&directory, name)
     }
@@ -326,7 +340,7 @@ impl Temporary {
     ///
     /// # Errors
     /// As [`Temporary::publish`].
-    pub(crate) fn publish_in(mut self, directory: &Directory, name: &str) -> Result<(), StoreError> {
+    pub fn publish_in(mut self, directory: &Directory, name: &str) -> Result<(), StoreError> {
         fs::renameat(&self.directory.fd, &self.name, &directory.fd, name)
             .map_err(StoreError::io("write", directory.path_of(name)))?;
         self.published = true;

@@ -28,9 +28,47 @@ pub(crate) struct Documents {
     changeset: Option<ChangesetId>,
 }
 
+/// One document of a run as it is on record: `file` below `directory`, where its bytes still are
+/// those of `sha256`. `None` where they are not, because a later run replaced them, say.
+///
+/// # Errors
+/// It is no regular file, a link leads to it, it is larger than `limit`, or it cannot be read.
+pub fn recorded_document(
+    directory: &Path,
+    file: &str,
+    sha256: &Sha256Hex,
+    limit: u64,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let there = |error: StoreError| match error {
+        StoreError::Io { ref source, .. } if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        error => Err(error),
+    };
+    let (below, name) = file.rsplit_once('/').unwrap_or((".", file));
+    let read = Directory::open(directory).and_then(|directory| directory.descend(below)?.read(name, limit));
+    let bytes = read.or_else(there)?;
+    Ok(bytes.filter(|bytes| Sha256Hex::of(bytes) == *sha256))
+}
+
 /// Where the documents of a changeset lie, below the repository.
 pub(crate) fn changeset_path(id: &ChangesetId) -> String {
     format!("changes/{id}")
+}
+
+/// The file by which a person approves a changeset.
+const APPROVED: &str = "APPROVED";
+/// The largest one that is read, in bytes.
+const MAX_APPROVED: u64 = 1 << 20;
+
+/// Whether a changeset has a regular file `APPROVED`. What is none approves nothing.
+///
+/// # Errors
+/// The system refuses.
+pub(crate) fn is_approved(repository: &Repository, id: &ChangesetId) -> Result<bool, StoreError> {
+    match repository.directory.descend(&changeset_path(id)) {
+        Ok(root) => Ok(root.read(APPROVED, MAX_APPROVED).is_ok_and(|file| file.is_some())),
+        Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 impl Documents {
@@ -75,8 +113,12 @@ impl Documents {
         repository: &Repository,
         run: &RunId,
     ) -> Result<Self, StoreError> {
+        let root = state.ensure(RUNS, 0o700)?.ensure(run.as_str(), 0o700)?;
+        if !root.try_lock()? {
+            return Err(StoreError::Busy { path: format!("{RUNS}/{run}") });
+        }
         Ok(Self {
-            root: state.ensure(RUNS, 0o700)?.ensure(run.as_str(), 0o700)?,
+            root,
             path: state_path.join(RUNS).join(run.as_str()),
             attestations: Attestations::of(state),
             repository: repository.name(),
@@ -185,6 +227,24 @@ mod tests {
         assert_eq!((file.as_str(), sha256), ("verify/a.json", Sha256Hex::of(b"{}")));
         let status = std::fs::read_to_string(repo.path().join("changes/009_x/05-status.json")).expect("reads");
         assert!(status.starts_with(r#"{"state":"executed","verification":{"last_run":{"#), "{status}");
+    }
+
+    #[test]
+    fn a_document_reads_back_as_long_as_it_is_the_one_on_record() {
+        let repo = repository(None);
+        let documents = changeset(&state(), repo.path(), &id()).expect("opens");
+        let (file, sha256) = documents.write_evidence("a.json", b"{}").expect("writes");
+        let read = || recorded_document(documents.path(), &file, &sha256, 9);
+        assert_eq!(read().expect("reads").as_deref(), Some(b"{}".as_slice()));
+        documents.write_evidence("a.json", b"{} ").expect("writes");
+        assert_eq!(read().expect("reads"), None, "a later run's");
+        documents.write_evidence("a.json", b"0123456789").expect("writes");
+        read().expect_err("too large");
+        let path = documents.path().join(&file);
+        std::fs::remove_file(&path).expect("removes");
+        assert_eq!(read().expect("looks"), None, "gone");
+        symlink("/dev/zero", &path).expect("links");
+        read().expect_err("a link");
     }
 
     #[test]

@@ -81,6 +81,43 @@ impl Objects {
     }
 }
 
+/// A part of an object's bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Whether there are more behind them.
+    pub more: bool,
+}
+
+impl Objects {
+    /// At most `limit` bytes of what is kept under `sha256` as `kept`, from `offset` on. `None`
+    /// where nothing is kept. What lies before them is decompressed and forgotten.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(crate) fn part(
+        &self,
+        sha256: &Sha256Hex,
+        kept: Kept,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Part>, StoreError> {
+        let (shard, rest) = sha256.as_str().split_at(2);
+        let Ok(directory) = self.root.descend(shard) else { return Ok(None) };
+        let name = format!("{rest}.{}", kept.suffix());
+        let Some(packed) = directory.open_file(&name)? else { return Ok(None) };
+        let failed = |source| StoreError::Io { action: "decompress", path: name.clone(), source };
+        let mut decoder = zstd::stream::read::Decoder::new(packed).map_err(failed)?;
+        io::copy(&mut decoder.by_ref().take(offset), &mut io::sink()).map_err(failed)?;
+        let mut bytes = Vec::new();
+        decoder.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+        let more = bytes.len() > limit;
+        bytes.truncate(limit);
+        Ok(Some(Part { bytes, more }))
+    }
+}
+
 /// An object on its way into the store; dropped unfinished, it goes away.
 pub(crate) struct ObjectWriter {
     objects: Objects,
@@ -127,6 +164,10 @@ mod tests {
         writer.finish(&sha256, Kept::Whole).expect("finishes");
         assert_eq!(objects.read(&sha256, Kept::Whole, 1 << 20).expect("reads"), Some(text));
         assert_eq!(objects.read(&sha256, Kept::Redacted, 1 << 20).expect("reads"), None);
+        let part = |offset, limit| objects.part(&sha256, Kept::Whole, offset, limit).expect("reads");
+        assert_eq!(part(2, 5), Some(Part { bytes: b"llo\nh".to_vec(), more: true }));
+        assert_eq!(part(5_998, 2), Some(Part { bytes: b"o\n".to_vec(), more: false }));
+        assert_eq!(part(9_000, 2), Some(Part { bytes: Vec::new(), more: false }));
         drop(objects.writer().expect("makes"));
         assert_eq!(objects.root.names().expect("lists").len(), 1);
     }

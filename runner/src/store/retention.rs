@@ -7,58 +7,98 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use proctor_core::spec::Retention;
+
 use super::attestations::ATTESTATIONS;
-use super::directory::is_temporary;
+use super::directory::{Directory, is_temporary};
+use super::documents::RUNS;
 use crate::git_program::INPUTS;
 
 /// How old a temporary file is when its writer must be gone.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How many subjects' records of runs are kept; each keeps a bounded number by itself.
+const SUBJECTS: usize = 1_000;
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// How many runs without a changeset.
     pub runs: usize,
+    /// For how long they and outputs are kept; `None` for as long as there is room.
+    pub age: Option<Duration>,
     /// How many bytes of outputs, as they are stored.
     pub object_bytes: u64,
-    /// How many subjects' records of runs; each keeps a bounded number by itself.
+    /// How many subjects' records of runs.
     pub subjects: usize,
 }
 
-/// Enough for months of a person's work, and small for any disk.
-impl Default for Bounds {
-    fn default() -> Self {
-        Self { runs: 500, object_bytes: 4 << 30, subjects: 1_000 }
+/// What the operator wants kept.
+impl From<&Retention> for Bounds {
+    fn from(keep: &Retention) -> Self {
+        Self {
+            runs: usize::try_from(keep.max_runs).unwrap_or(usize::MAX),
+            age: keep.max_age,
+            object_bytes: keep.max_output_bytes,
+            subjects: SUBJECTS,
+        }
     }
 }
 
-/// Removes the oldest runs and outputs beyond `bounds` from the state directory.
+/// Removes the oldest runs and outputs beyond `bounds` from the state directory, as of `now`. One
+/// that is under way stays; another process may tidy at the same time.
 ///
 /// # Errors
 /// The system refuses; what is removed by then stays removed.
-pub(crate) fn tidy(state: &Path, bounds: Bounds) -> io::Result<()> {
+pub(crate) fn tidy(state: &Path, bounds: Bounds, now: SystemTime) -> io::Result<()> {
     for temporary in abandoned(&state.join("objects"))? {
-        fs::remove_file(temporary)?;
+        gone(fs::remove_file(temporary))?;
     }
     for input in abandoned(&state.join(INPUTS))? {
-        fs::remove_dir_all(input)?;
+        gone(fs::remove_dir_all(input))?;
     }
-    for run in beyond(runs(&state.join("runs"))?, bounds.runs) {
-        fs::remove_dir_all(run)?;
+    let oldest = bounds.age.and_then(|age| now.checked_sub(age));
+    for run in outdated(runs(&state.join(RUNS))?, bounds.runs, oldest) {
+        if !is_under_way(&run) {
+            gone(fs::remove_dir_all(run))?;
+        }
     }
     for subject in beyond(by_age(&state.join(ATTESTATIONS))?, bounds.subjects) {
-        fs::remove_dir_all(subject)?;
+        gone(fs::remove_dir_all(subject))?;
     }
     let objects = objects(&state.join("objects"))?;
     let mut excess = objects.iter().map(|object| object.bytes).sum::<u64>().saturating_sub(bounds.object_bytes);
     for object in objects {
-        if excess == 0 {
+        if excess == 0 && oldest.is_none_or(|oldest| object.written >= oldest) {
             break;
         }
-        fs::remove_file(&object.path)?;
+        gone(fs::remove_file(&object.path))?;
         excess = excess.saturating_sub(object.bytes);
     }
     Ok(())
+}
+
+/// What another one removed meanwhile is removed.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether the documents of a run are being written: it holds their directory.
+fn is_under_way(run: &Path) -> bool {
+    Directory::open(run).and_then(|directory| directory.is_locked()).unwrap_or(true)
+}
+
+/// The oldest of `sorted` beyond the newest `keep`, and those that nothing was added to since `oldest`.
+fn outdated(sorted: Vec<PathBuf>, keep: usize, oldest: Option<SystemTime>) -> impl Iterator<Item = PathBuf> {
+    let excess = sorted.len().saturating_sub(keep);
+    let is_old = move |path: &Path| {
+        let written = fs::metadata(path).and_then(|meta| meta.modified()).ok();
+        oldest.zip(written).is_some_and(|(oldest, written)| written < oldest)
+    };
+    sorted.into_iter().enumerate().filter(move |(n, path)| *n < excess || is_old(path)).map(|(_, path)| path)
 }
 
 /// The oldest of `sorted` beyond the newest `keep`.
@@ -134,9 +174,47 @@ fn entries(directory: &Path) -> io::Result<Box<dyn Iterator<Item = io::Result<fs
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::directory::Directory;
+    use crate::clock::Clock;
     use crate::store::objects::{Kept, Objects};
     use proctor_core::digest::Sha256Hex;
+    use proctor_core::spec::DaemonSettings;
+
+    fn bounds() -> Bounds {
+        Bounds::from(&DaemonSettings::default().retention)
+    }
+
+    fn now() -> SystemTime {
+        Clock::system().system_time()
+    }
+
+    fn dated(path: &Path, ago: Duration) {
+        let file = fs::File::open(path).expect("opens");
+        file.set_modified(now() - ago).expect("dates");
+    }
+
+    #[test]
+    fn what_is_too_old_goes_and_a_run_that_is_under_way_stays() {
+        let state = tempfile::tempdir().expect("temp");
+        let hour = Duration::from_secs(60 * 60);
+        let runs = ["1", "2", "3"].map(|run| state.path().join(RUNS).join(run));
+        for (run, hours) in runs.iter().zip([3, 3, 1]) {
+            fs::create_dir_all(run).expect("makes");
+            dated(run, hour * hours);
+        }
+        let shard = state.path().join("objects/00");
+        fs::create_dir_all(&shard).expect("makes");
+        for (object, hours) in [("old.zst", 3), ("new.zst", 1)] {
+            fs::File::create_new(shard.join(object)).expect("makes");
+            dated(&shard.join(object), hour * hours);
+        }
+        let under_way = Directory::open(&runs[0]).expect("opens");
+        assert!(under_way.try_lock().expect("locks"));
+        tidy(state.path(), Bounds { age: Some(hour * 2), ..bounds() }, now()).expect("tidies");
+        assert_eq!(runs.each_ref().map(|run| run.exists()), [true, false, true]);
+        assert_eq!(["old.zst", "new.zst"].map(|object| shard.join(object).exists()), [false, true]);
+        tidy(state.path(), Bounds { runs: 0, ..bounds() }, now()).expect("tidies");
+        assert_eq!(runs.map(|run| run.exists()), [true, false, false]);
+    }
 
     #[test]
     fn the_oldest_runs_go() {
@@ -144,7 +222,7 @@ mod tests {
         for run in ["20260101T000000Z-1", "20260102T000000Z-1", "20260103T000000Z-1"] {
             fs::create_dir_all(state.path().join("runs").join(run).join("verify")).expect("makes");
         }
-        tidy(state.path(), Bounds { runs: 1, object_bytes: 0, subjects: 1 }).expect("tidies");
+        tidy(state.path(), Bounds { runs: 1, object_bytes: 0, ..bounds() }, now()).expect("tidies");
         let left = runs(&state.path().join("runs")).expect("lists");
         assert_eq!(left, [state.path().join("runs/20260103T000000Z-1")]);
     }
@@ -158,7 +236,7 @@ mod tests {
             let opened = fs::File::open(all.join(subject)).expect("opens");
             opened.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).expect("dates");
         }
-        tidy(state.path(), Bounds { runs: 1, object_bytes: 0, subjects: 2 }).expect("tidies");
+        tidy(state.path(), Bounds { subjects: 2, ..bounds() }, now()).expect("tidies");
         assert_eq!(by_age(&all).expect("lists"), [all.join("a"), all.join("b")]);
     }
 
@@ -173,7 +251,7 @@ mod tests {
         }
         let all = objects(&state.path().join("objects")).expect("lists");
         let newest = all.last().expect("three").bytes;
-        tidy(state.path(), Bounds { runs: 1, object_bytes: newest, subjects: 1 }).expect("tidies");
+        tidy(state.path(), Bounds { object_bytes: newest, ..bounds() }, now()).expect("tidies");
         let left = objects(&state.path().join("objects")).expect("lists");
         assert_eq!((all.len(), left.len()), (3, 1));
         assert_eq!(left[0].path, all[2].path);
@@ -188,12 +266,12 @@ mod tests {
         }
         let long_ago = fs::metadata(&inputs[0]).expect("there").modified().expect("a time") - 2 * ABANDONED;
         fs::File::open(&inputs[0]).and_then(|file| file.set_modified(long_ago)).expect("sets");
-        tidy(state.path(), Bounds::default()).expect("tidies");
+        tidy(state.path(), bounds(), now()).expect("tidies");
         assert_eq!(inputs.map(|input| input.exists()), [false, true]);
     }
 
     #[test]
     fn an_empty_state_directory_is_tidy() {
-        tidy(tempfile::tempdir().expect("temp").path(), Bounds::default()).expect("tidies");
+        tidy(tempfile::tempdir().expect("temp").path(), bounds(), now()).expect("tidies");
     }
 }

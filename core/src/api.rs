@@ -1,0 +1,20 @@
+//! What callers of the daemon send and get: the types of its HTTP API, of which the OpenAPI
+//! document is made, and the folds over a run's events that answers are. No transport here.
+
+mod doctor;
+pub mod openapi;
+pub mod operation;
+mod problem;
+mod request;
+mod view;
+
+pub use doctor::{DoctorAnswer, DoctorFinding, StepAccount};
+pub use problem::{Problem, ProblemType, SpecProblem};
+pub use request::{Asked, ChangesAsked, GateAsked, PlanAsked, Reuse, RunSubmission};
+pub use view::{
+    Health, HealthStatus, How, LoggedEvent, PlanAnswer, RunCounts, RunPage, RunState, RunSummary, RunView, StepView,
+    StreamView, Submitted, Watched,
+};
+
+/// How many runs a page holds at most, and how many where the caller does not say.
+pub const MAX_PAGE: u32 = 200;

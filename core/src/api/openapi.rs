@@ -1,0 +1,158 @@
+//! The OpenAPI 3.1 document of the daemon's HTTP API, made of the table of operations and of the
+//! types that they carry.
+
+use schemars::generate::SchemaSettings;
+use schemars::{Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use super::Problem;
+use super::operation::{Answer, Content, Outline, Parameter, Place};
+
+/// Where the document keeps the schemas of types.
+const DEFINITIONS: &str = "/components/schemas";
+
+/// The document. The same on every call.
+pub fn document() -> Value {
+    // What is sent may leave out what has a default; what comes back has it.
+    let settings = || SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = DEFINITIONS.into());
+    let mut sent = settings().for_deserialize().into_generator();
+    let mut told = settings().for_serialize().into_generator();
+    let mut paths = Map::new();
+    for outline in Outline::ALL {
+        let item = paths.entry(outline.path).or_insert_with(|| json!({}));
+        item[outline.method.as_str().to_lowercase()] = operation(outline, &mut sent, &mut told);
+    }
+    let problem = told.subschema_for::<Problem>();
+    let mut schemas = sent.take_definitions(true);
+    schemas.extend(told.take_definitions(true));
+    let mut document = json!({
+        "openapi": "3.1.0",
+        "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
+        "info": {
+            "title": "Proctor",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "HTTP/1.1 on a Unix socket. Every error is a problem as RFC 9457 has it. Unknown fields, \
+                            unknown parameters and keys that occur twice are errors.",
+            "license": { "name": env!("CARGO_PKG_LICENSE") },
+        },
+        "servers": [{ "url": "http://localhost", "description": "The socket; the name of the host means nothing." }],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "responses": {
+                "Problem": {
+                    "description": "Why there is no result.",
+                    "content": { "application/problem+json": { "schema": problem } },
+                },
+            },
+        },
+    });
+    document.sort_all_objects();
+    document
+}
+
+fn operation(outline: &Outline, sent: &mut SchemaGenerator, told: &mut SchemaGenerator) -> Value {
+    let mut responses: Map<String, Value> =
+        outline.answers.iter().map(|answer| (answer.status.to_string(), response(answer, told))).collect();
+    responses.insert("default".to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
+    let mut operation = json!({
+        "operationId": outline.id,
+        "summary": outline.summary,
+        "responses": responses,
+    });
+    if !outline.description.is_empty() {
+        operation["description"] = outline.description.into();
+    }
+    if !outline.parameters.is_empty() {
+        operation["parameters"] = outline.parameters.iter().map(|of| parameter(of, sent)).collect();
+    }
+    if let Some(schema) = outline.body {
+        let content = json!({ "application/json": { "schema": schema(sent) } });
+        operation["requestBody"] = json!({ "required": true, "content": content });
+    }
+    operation
+}
+
+fn parameter(parameter: &Parameter, sent: &mut SchemaGenerator) -> Value {
+    let place = match parameter.place {
+        Place::Path => "path",
+        Place::Query => "query",
+        Place::Header => "header",
+    };
+    json!({
+        "name": parameter.name,
+        "in": place,
+        "description": parameter.description,
+        "required": parameter.required,
+        "schema": (parameter.schema)(sent),
+    })
+}
+
+fn response(answer: &Answer, told: &mut SchemaGenerator) -> Value {
+    let text = json!({ "schema": { "type": "string" } });
+    let content = match answer.content {
+        Content::Json(schema) => json!({ "application/json": { "schema": schema(told) } }),
+        Content::Text(kind) => json!({ kind: text }),
+        Content::Events(schema) => json!({ "text/event-stream": { "schema": event(&schema(told)) } }),
+        Content::Bytes => json!({ "text/plain": text, "application/octet-stream": {} }),
+        Content::Nothing => return json!({ "description": answer.when }),
+    };
+    json!({ "description": answer.when, "content": content })
+}
+
+/// One event of a stream.
+fn event(data: &Schema) -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "id": { "type": "string", "pattern": "^[0-9]+$" },
+            "data": { "type": "string", "contentMediaType": "application/json", "contentSchema": data },
+        },
+        "required": ["id", "data"],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// What each side makes of a type is one schema, or the document would hold the wrong one.
+    #[test]
+    fn a_type_that_is_sent_and_told_has_one_schema() {
+        let settings = SchemaSettings::draft2020_12;
+        let (mut sent, mut told) =
+            (settings().for_deserialize().into_generator(), settings().for_serialize().into_generator());
+        for outline in Outline::ALL {
+            let _ = operation(outline, &mut sent, &mut told);
+        }
+        let told = told.take_definitions(true);
+        for (name, schema) in sent.take_definitions(true) {
+            assert!(told.get(&name).is_none_or(|other| *other == schema), "{name}: {schema:#}");
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_to_something() {
+        let document = document();
+        let mut found = BTreeSet::new();
+        references(&document, &mut found);
+        assert!(found.contains("#/components/schemas/RunView"), "{found:?}");
+        for reference in found {
+            let pointer = reference.strip_prefix('#').expect("one of this document");
+            assert!(document.pointer(pointer).is_some(), "{reference}");
+        }
+    }
+
+    fn references(value: &Value, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(members) => {
+                found.extend(members.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                members.values().for_each(|member| references(member, found));
+            }
+            Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+            _ => {}
+        }
+    }
+}

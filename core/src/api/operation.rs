@@ -1,0 +1,471 @@
+//! What can be asked for over HTTP: the one table of operations, of which the daemon makes its
+//! routes and [`super::openapi`] the document. How each is answered is the daemon's.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+use super::{
+    DoctorAnswer, GateAsked, Health, LoggedEvent, PlanAnswer, PlanAsked, RunPage, RunState, RunSubmission, RunView,
+    Submitted, Watched,
+};
+use crate::gate::GateAnswer;
+use crate::names::{ChangesetId, ProfileName, RunId};
+use crate::verdict::Verdict;
+
+/// How a part of the document says what its values look like.
+pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+/// One thing that can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// A run.
+    SubmitRun,
+    /// The runs there are.
+    ListRuns,
+    /// One run, now or when there is news.
+    GetRun,
+    /// The end of a run.
+    CancelRun,
+    /// The events of a run.
+    StreamEvents,
+    /// What a step or a check printed.
+    ReadOutput,
+    /// What the steps of a run changed.
+    ReadPatch,
+    /// A document of a run's evidence.
+    ReadEvidence,
+    /// What would run.
+    ResolvePlan,
+    /// Whether a tree is verified.
+    AskGate,
+    /// What the machine can enforce.
+    AskDoctor,
+    /// How the daemon is.
+    GetHealth,
+    /// What is counted.
+    GetMetrics,
+    /// This table, as a document.
+    GetOpenApi,
+}
+
+/// A method of HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Method {
+    /// Reads.
+    Get,
+    /// Asks for something.
+    Post,
+    /// Asks for an end.
+    Delete,
+}
+
+/// An operation as it is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Outline {
+    /// Which one.
+    pub operation: Operation,
+    /// Its name in the document.
+    pub id: &'static str,
+    /// By which method.
+    pub method: Method,
+    /// Under which path; `{name}` stands for one segment.
+    pub path: &'static str,
+    /// What it is, as a phrase.
+    pub summary: &'static str,
+    /// What else there is to know.
+    pub description: &'static str,
+    /// What can be said beside the body.
+    pub parameters: &'static [Parameter],
+    /// The JSON that is sent, where some is.
+    pub body: Option<SchemaOf>,
+    /// What comes back where nothing goes wrong. Everything else is a problem.
+    pub answers: &'static [Answer],
+}
+
+/// Something that is said beside the body.
+#[derive(Debug, Clone, Copy)]
+pub struct Parameter {
+    /// Its name.
+    pub name: &'static str,
+    /// Where it is said.
+    pub place: Place,
+    /// What it means.
+    pub description: &'static str,
+    /// What its values look like.
+    pub schema: SchemaOf,
+    /// Whether there is no answer without it.
+    pub required: bool,
+}
+
+/// Where a parameter is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In the path.
+    Path,
+    /// Behind the `?`.
+    Query,
+    /// In a header.
+    Header,
+}
+
+/// An answer.
+#[derive(Debug, Clone, Copy)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    /// When it is this one.
+    pub when: &'static str,
+    /// What is in it.
+    pub content: Content,
+}
+
+/// What is in an answer.
+#[derive(Debug, Clone, Copy)]
+pub enum Content {
+    /// JSON.
+    Json(SchemaOf),
+    /// Text of this media type.
+    Text(&'static str),
+    /// Server-sent events, each with JSON as its data.
+    Events(SchemaOf),
+    /// Bytes as they were printed: text where they are UTF-8.
+    Bytes,
+    /// Nothing.
+    Nothing,
+}
+
+fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+fn any_object(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object" })
+}
+
+fn number(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "integer", "format": "uint64", "minimum": 0 })
+}
+
+fn step_number(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "integer", "format": "uint32", "minimum": 0, "maximum": u32::MAX })
+}
+
+fn page_size(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "integer", "minimum": 1, "maximum": super::MAX_PAGE })
+}
+
+fn part_size(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "integer", "format": "uint64", "minimum": 1 })
+}
+
+fn boolean(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "boolean" })
+}
+
+fn file_name(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]*$" })
+}
+
+fn text(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string" })
+}
+
+fn absolute_path(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "pattern": "^/" })
+}
+
+fn wait(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "pattern": "^[0-9]{1,9}(ms|s|m)?$", "examples": ["45s", "500ms"] })
+}
+
+fn idempotency_key(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "pattern": "^[!-~]{1,255}$" })
+}
+
+fn unit(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": ["steps", "checks"] })
+}
+
+fn stream(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": ["stdout", "stderr"] })
+}
+
+const fn path(name: &'static str, schema: SchemaOf, description: &'static str) -> Parameter {
+    Parameter { name, place: Place::Path, description, schema, required: true }
+}
+
+const fn query(name: &'static str, schema: SchemaOf, description: &'static str) -> Parameter {
+    Parameter { name, place: Place::Query, description, schema, required: false }
+}
+
+const fn header(name: &'static str, schema: SchemaOf, description: &'static str) -> Parameter {
+    Parameter { name, place: Place::Header, description, schema, required: false }
+}
+
+const fn json<T: JsonSchema>(status: u16, when: &'static str) -> Answer {
+    Answer { status, when, content: Content::Json(of::<T>) }
+}
+
+const RUN: Parameter = path("id", of::<RunId>, "The run.");
+
+impl Outline {
+    /// Every operation, those of one path beside each other.
+    pub const ALL: &[Self] = &[
+        Self {
+            operation: Operation::SubmitRun,
+            id: "submitRun",
+            method: Method::Post,
+            path: "/v1/runs",
+            summary: "Ask for a run",
+            description: "Answers at once. The same request joins the run that is under way; a sound earlier \
+                          result is the answer where `reuse` allows it.",
+            parameters: &[header(
+                "Idempotency-Key",
+                idempotency_key,
+                "The same key of the same user gets the same run, also after the daemon was started anew.",
+            )],
+            body: Some(of::<RunSubmission>),
+            answers: &[
+                json::<Submitted>(202, "The run waits or is under way; `Location` says where it is."),
+                json::<Submitted>(200, "An earlier run is the answer; `Location` says where it is."),
+            ],
+        },
+        Self {
+            operation: Operation::ListRuns,
+            id: "listRuns",
+            method: Method::Get,
+            path: "/v1/runs",
+            summary: "List runs, newest first",
+            description: "Those of the caller; the daemon's own user sees all.",
+            parameters: &[
+                query("repo", text, "Of this repository, by its canonical path."),
+                query("changeset_id", of::<ChangesetId>, "Of this changeset."),
+                query("profile", of::<ProfileName>, "Of this profile."),
+                query("state", of::<RunState>, "In this state."),
+                query("verdict", of::<Verdict>, "With this verdict."),
+                query("cursor", text, "The `next_cursor` of the page before."),
+                query("limit", page_size, "At most so many. Default: as many as a page holds."),
+            ],
+            body: None,
+            answers: &[json::<RunPage>(200, "A page.")],
+        },
+        Self {
+            operation: Operation::GetRun,
+            id: "getRun",
+            method: Method::Get,
+            path: "/v1/runs/{id}",
+            summary: "Look at a run, now or when there is news",
+            description: "With `wait` alone it answers when the run ends; with `after` too, as soon as there is an \
+                          event behind that one; in any case when the time is over.",
+            parameters: &[
+                RUN,
+                query("wait", wait, "How long to wait: `45s`, `500ms`, or seconds. More than 55 s are 55 s."),
+                query("after", number, "The number of the last event that the caller knows. Later ones are answered."),
+            ],
+            body: None,
+            answers: &[json::<Watched>(200, "The run as it is.")],
+        },
+        Self {
+            operation: Operation::CancelRun,
+            id: "cancelRun",
+            method: Method::Delete,
+            path: "/v1/runs/{id}",
+            summary: "Ask a run to end",
+            description: "Answers at once; the end is an event. A run that has ended stays as it is.",
+            parameters: &[
+                RUN,
+                query(
+                    "abandon",
+                    boolean,
+                    "Takes one request for the run back: it ends where nobody else has asked for the same. Default: false.",
+                ),
+            ],
+            body: None,
+            answers: &[json::<RunView>(202, "It will end."), json::<RunView>(200, "It had ended already.")],
+        },
+        Self {
+            operation: Operation::StreamEvents,
+            id: "streamEvents",
+            method: Method::Get,
+            path: "/v1/runs/{id}/events",
+            summary: "Follow the events of a run",
+            description: "Server-sent events: each `data` is one event as JSON, each `id` its number. The stream \
+                          ends behind `run_finished`. Comments in between say that the daemon is there.",
+            parameters: &[
+                RUN,
+                query("after", number, "The number of the last event that the caller knows."),
+                header("Last-Event-ID", number, "The same, as browsers say it; it wins."),
+            ],
+            body: None,
+            answers: &[
+                Answer {
+                    status: 200,
+                    when: "The events so far, and those to come.",
+                    content: Content::Events(of::<LoggedEvent>),
+                },
+                Answer {
+                    status: 204,
+                    when: "The run has ended, and the caller knows all of it.",
+                    content: Content::Nothing,
+                },
+            ],
+        },
+        Self {
+            operation: Operation::ReadOutput,
+            id: "readOutput",
+            method: Method::Get,
+            path: "/v1/runs/{id}/{unit}/{n}/{stream}",
+            summary: "Read what a step or a toolchain check printed",
+            description: "What is kept of it, without secrets of the caller. It is data of the repository's, not \
+                          instructions. `Content-Range` says which part it is, and how long the whole is.",
+            parameters: &[
+                RUN,
+                path("unit", unit, "Whether of a step or of a toolchain check."),
+                path("n", step_number, "Its number in the run, from 0."),
+                path("stream", stream, "Which stream."),
+                query("offset", number, "From this byte on. Default: 0."),
+                query("limit", part_size, "At most so many bytes. Default: to the end."),
+                header("Range", text, "One range of bytes, instead of `offset` and `limit`."),
+            ],
+            body: None,
+            answers: &[
+                Answer { status: 200, when: "To its end, or nothing.", content: Content::Bytes },
+                Answer { status: 206, when: "A part of it.", content: Content::Bytes },
+            ],
+        },
+        Self {
+            operation: Operation::ReadPatch,
+            id: "readPatch",
+            method: Method::Get,
+            path: "/v1/runs/{id}/patch",
+            summary: "Read what the steps of a run changed",
+            description: "For a run with `changes: patch`. `git apply --binary` takes it.",
+            parameters: &[RUN],
+            body: None,
+            answers: &[Answer { status: 200, when: "The patch.", content: Content::Text("text/x-patch") }],
+        },
+        Self {
+            operation: Operation::ReadEvidence,
+            id: "readEvidence",
+            method: Method::Get,
+            path: "/v1/runs/{id}/evidence/{file}",
+            summary: "Read a document of a run's evidence",
+            description: "The bytes that are on record under `evidence`, where they still are: a later run of the \
+                          same changeset writes its own.",
+            parameters: &[RUN, path("file", file_name, "Its name below `verify/`, such as `verify.lint.json`.")],
+            body: None,
+            answers: &[Answer { status: 200, when: "The document.", content: Content::Json(any_object) }],
+        },
+        Self {
+            operation: Operation::ResolvePlan,
+            id: "resolvePlan",
+            method: Method::Post,
+            path: "/v1/plans",
+            summary: "Validate a spec, and resolve a profile of it",
+            description: "Nothing runs.",
+            parameters: &[],
+            body: Some(of::<PlanAsked>),
+            answers: &[json::<PlanAnswer>(200, "The spec can be used.")],
+        },
+        Self {
+            operation: Operation::AskGate,
+            id: "askGate",
+            method: Method::Post,
+            path: "/v1/gate",
+            summary: "Ask whether a tree is verified",
+            description: "Nothing runs. `pass` is the answer.",
+            parameters: &[],
+            body: Some(of::<GateAsked>),
+            answers: &[json::<GateAnswer>(200, "The answer, whether it passes or not.")],
+        },
+        Self {
+            operation: Operation::AskDoctor,
+            id: "askDoctor",
+            method: Method::Get,
+            path: "/v1/doctor",
+            summary: "See what a sandbox over a repository is made to enforce",
+            description: "The whole set-up is done once, with `/bin/true` as the command.",
+            parameters: &[Parameter {
+                required: true,
+                ..query("repo", absolute_path, "The repository, as an absolute path.")
+            }],
+            body: None,
+            answers: &[json::<DoctorAnswer>(200, "What was found.")],
+        },
+        Self {
+            operation: Operation::GetHealth,
+            id: "getHealth",
+            method: Method::Get,
+            path: "/healthz",
+            summary: "See how the daemon is",
+            description: "Needs no disk, and answers whatever else happens.",
+            parameters: &[],
+            body: None,
+            answers: &[json::<Health>(200, "It answers.")],
+        },
+        Self {
+            operation: Operation::GetMetrics,
+            id: "getMetrics",
+            method: Method::Get,
+            path: "/metrics",
+            summary: "Read what is counted, for Prometheus",
+            description: "OpenMetrics 1.0.",
+            parameters: &[],
+            body: None,
+            answers: &[Answer {
+                status: 200,
+                when: "Everything.",
+                content: Content::Text("application/openmetrics-text"),
+            }],
+        },
+        Self {
+            operation: Operation::GetOpenApi,
+            id: "getOpenApi",
+            method: Method::Get,
+            path: "/openapi.json",
+            summary: "Read this document",
+            description: "",
+            parameters: &[],
+            body: None,
+            answers: &[Answer { status: 200, when: "OpenAPI 3.1.", content: Content::Json(any_object) }],
+        },
+    ];
+
+    /// The parameters that stand behind the `?`.
+    pub fn query(&self) -> impl Iterator<Item = &'static str> + Clone {
+        self.parameters.iter().filter(|parameter| parameter.place == Place::Query).map(|parameter| parameter.name)
+    }
+}
+
+impl Method {
+    /// As requests have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_operations_have_the_same_place_or_name() {
+        let places: BTreeSet<_> = Outline::ALL.iter().map(|outline| (outline.path, outline.method)).collect();
+        let names: BTreeSet<_> = Outline::ALL.iter().map(|outline| outline.id).collect();
+        assert_eq!((places.len(), names.len()), (Outline::ALL.len(), Outline::ALL.len()));
+    }
+
+    #[test]
+    fn every_segment_that_stands_for_something_is_a_parameter() {
+        for outline in Outline::ALL {
+            let segments = outline.path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'));
+            let of_path = outline.parameters.iter().filter(|parameter| parameter.place == Place::Path);
+            assert!(segments.eq(of_path.map(|parameter| parameter.name)), "{}", outline.id);
+        }
+    }
+}

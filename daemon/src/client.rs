@@ -1,0 +1,294 @@
+//! The daemon, asked over its socket: what [`Service`](crate::service::Service) answers, from
+//! another process. A connection a request; every wait has a deadline, every answer a bound. What
+//! an answer means is the caller's to say.
+
+mod connection;
+mod error;
+mod events;
+mod place;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Method, Request, Response};
+use proctor_core::api::{
+    DoctorAnswer, GateAsked, Health, PlanAnswer, PlanAsked, RunPage, RunState, RunSubmission, RunView, Submitted,
+    Watched,
+};
+use proctor_core::gate::GateAnswer;
+use proctor_core::names::RunId;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::service::{MAX_WAIT, OutputOf, RunFilter, Stdio, Unit};
+use connection::{Asked, Body, ask};
+
+pub use error::ClientError;
+pub use events::Events;
+pub use place::{Compatibility, Place, Trust, compatibility};
+
+/// How long an answer may take that needs no work.
+const AT_ONCE: Duration = Duration::from_secs(10);
+/// How long an answer may take for which a tree is hashed, or a sandbox is set up.
+const WORK: Duration = Duration::from_secs(600);
+/// How many bytes of JSON an answer holds at most.
+const MAX_JSON: usize = 64 << 20;
+/// How many bytes a patch holds at most: the engine's own bound, and some.
+const MAX_PATCH: usize = 80 << 20;
+/// The header by which the same request is known again.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// A daemon at a place, which may or may not be there. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Client {
+    place: Place,
+}
+
+/// A part of an output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputPart {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// How many there are in all.
+    pub length: u64,
+}
+
+impl Client {
+    /// The daemon at `place`. Nothing is asked yet.
+    pub fn new(place: Place) -> Self {
+        Self { place }
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// How the daemon is. Answers at once, whatever it does.
+    ///
+    /// # Errors
+    /// It is not there, does not answer, or does not serve us.
+    pub async fn health(&self) -> Result<Health, ClientError> {
+        self.get("/healthz", AT_ONCE).await
+    }
+
+    /// Asks for a run. A request that is sent twice with the same `key` is one run.
+    ///
+    /// # Errors
+    /// As every call: the daemon is not there or does not answer, or it refuses (a `Problem`).
+    pub async fn submit(&self, submission: &RunSubmission, key: Option<&str>) -> Result<Submitted, ClientError> {
+        let mut request = post("/v1/runs", submission)?;
+        if let Some(key) = key {
+            let value = HeaderValue::from_str(key).map_err(|_| self.cannot("the idempotency key is no header"))?;
+            request.headers_mut().insert(IDEMPOTENCY_KEY, value);
+        }
+        self.json(request, WORK).await
+    }
+
+    /// A run as it is now.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn run(&self, id: &RunId) -> Result<RunView, ClientError> {
+        let watched: Watched = self.get(&format!("/v1/runs/{id}"), AT_ONCE).await?;
+        Ok(watched.run)
+    }
+
+    /// A run as soon as there is news, as [`Service::watch`](crate::service::Service::watch) has it.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn watch(&self, id: &RunId, after: Option<u64>, wait: Duration) -> Result<Watched, ClientError> {
+        let wait = wait.min(MAX_WAIT);
+        let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
+        self.get(&format!("/v1/runs/{id}?wait={}ms{after}", wait.as_millis()), wait + AT_ONCE).await
+    }
+
+    /// The events of a run after `after`, those to come too. A connection that breaks is made again,
+    /// and goes on behind the last event that came.
+    pub fn events(&self, id: &RunId, after: u64) -> Events {
+        Events::new(self.place.clone(), id.clone(), after)
+    }
+
+    /// Runs, newest first.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn list(&self, filter: &RunFilter) -> Result<RunPage, ClientError> {
+        self.get(&format!("/v1/runs{}", query(&filter_pairs(filter))), AT_ONCE).await
+    }
+
+    /// Asks a run to end. Answers at once, and the end is an event.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn cancel(&self, id: &RunId) -> Result<RunView, ClientError> {
+        self.json(empty(Method::DELETE, &format!("/v1/runs/{id}")), AT_ONCE).await
+    }
+
+    /// Takes one request for a run back: it ends where nobody else has asked for the same.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn abandon(&self, id: &RunId) -> Result<RunView, ClientError> {
+        self.json(empty(Method::DELETE, &format!("/v1/runs/{id}?abandon=true")), AT_ONCE).await
+    }
+
+    /// A document of a run's evidence, by its name below `verify/`.
+    ///
+    /// # Errors
+    /// As [`Client::submit`]; there is no such document, or it is no longer what is on record.
+    pub async fn evidence(&self, id: &RunId, file: &str) -> Result<Bytes, ClientError> {
+        let request = empty(Method::GET, &format!("/v1/runs/{id}/evidence/{}", escaped(file)));
+        Ok(self.exchange(request, AT_ONCE, MAX_JSON).await?.1)
+    }
+
+    /// At most `limit` bytes of an output, from `offset` on.
+    ///
+    /// # Errors
+    /// As [`Client::submit`]; what was printed by a step that runs still is not told.
+    pub async fn output(&self, id: &RunId, of: OutputOf, offset: u64, limit: usize) -> Result<OutputPart, ClientError> {
+        let path = format!("/v1/runs/{id}/{}?offset={offset}&limit={limit}", output_path(of));
+        let (head, bytes) = self.exchange(empty(Method::GET, &path), AT_ONCE, MAX_JSON).await?;
+        let end = offset + bytes.len() as u64;
+        let length = whole_length(head.headers()).unwrap_or(end).max(end);
+        Ok(OutputPart { bytes, length })
+    }
+
+    /// What the steps of a run changed, where that was asked for as a patch.
+    ///
+    /// # Errors
+    /// As [`Client::submit`]; there is none.
+    pub async fn patch(&self, id: &RunId) -> Result<Bytes, ClientError> {
+        let request = empty(Method::GET, &format!("/v1/runs/{id}/patch"));
+        Ok(self.exchange(request, AT_ONCE, MAX_PATCH).await?.1)
+    }
+
+    /// Validates a spec, and resolves a profile of it.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn plan(&self, asked: &PlanAsked) -> Result<PlanAnswer, ClientError> {
+        self.json(post("/v1/plans", asked)?, WORK).await
+    }
+
+    /// Whether a tree is verified. Nothing runs.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn gate(&self, asked: &GateAsked) -> Result<GateAnswer, ClientError> {
+        self.json(post("/v1/gate", asked)?, WORK).await
+    }
+
+    /// What a sandbox over a repository is made to enforce where the daemon runs.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn doctor(&self, repo: &str) -> Result<DoctorAnswer, ClientError> {
+        self.get(&format!("/v1/doctor{}", query(&[("repo", repo.to_owned())])), WORK).await
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str, within: Duration) -> Result<T, ClientError> {
+        self.json(empty(Method::GET, path), within).await
+    }
+
+    async fn json<T: DeserializeOwned>(&self, request: Asked, within: Duration) -> Result<T, ClientError> {
+        let (head, bytes) = self.exchange(request, within, MAX_JSON).await?;
+        if !is_json(head.headers()) {
+            return Err(self.cannot("it is no JSON by its content type"));
+        }
+        serde_json::from_slice(&bytes).map_err(|error| self.cannot(&error.to_string()))
+    }
+
+    /// One request and its answer as a whole. An answer that is a problem is an error.
+    async fn exchange(
+        &self,
+        request: Asked,
+        within: Duration,
+        most: usize,
+    ) -> Result<(Response<()>, Bytes), ClientError> {
+        let (head, body) = ask(&self.place, request, within).await?.into_parts();
+        let head = Response::from_parts(head, ());
+        let bytes = Body::new(body, &self.place).all(most).await?;
+        if head.status().is_success() {
+            return Ok((head, bytes));
+        }
+        Err(match serde_json::from_slice(&bytes) {
+            Ok(problem) => ClientError::Problem(Box::new(problem)),
+            Err(_) => self.cannot(&format!("it has the status {} and no problem in it", head.status())),
+        })
+    }
+
+    fn cannot(&self, reason: &str) -> ClientError {
+        ClientError::NotUnderstood { socket: self.place.socket.clone(), reason: reason.to_owned() }
+    }
+}
+
+fn empty(method: Method, path: &str) -> Asked {
+    let mut request = Request::new(http_body_util::Full::default());
+    *request.method_mut() = method;
+    // Every path is made here, of escaped parts; one that is none would be a request for `/`.
+    *request.uri_mut() = path.parse().unwrap_or_default();
+    request
+}
+
+fn post<T: Serialize>(path: &str, body: &T) -> Result<Asked, ClientError> {
+    let body = serde_json::to_vec(body).map_err(|error| ClientError::Unsayable(error.to_string()))?;
+    let mut request = empty(Method::POST, path);
+    *request.body_mut() = body.into();
+    request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(request)
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    kind == "application/json" || kind.ends_with("+json")
+}
+
+/// How long a thing is of which a part came: what follows the `/` of `Content-Range`.
+fn whole_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?.1.parse().ok()
+}
+
+fn output_path(of: OutputOf) -> String {
+    let unit = match of.unit {
+        Unit::Check => "checks",
+        Unit::Step => "steps",
+    };
+    let stream = match of.stream {
+        Stdio::Stdout => "stdout",
+        Stdio::Stderr => "stderr",
+    };
+    format!("{unit}/{}/{stream}", of.n)
+}
+
+fn filter_pairs(filter: &RunFilter) -> Vec<(&'static str, String)> {
+    let pairs = [
+        ("repo", filter.repo.clone()),
+        ("changeset_id", filter.changeset.as_ref().map(ToString::to_string)),
+        ("profile", filter.profile.as_ref().map(ToString::to_string)),
+        ("state", filter.state.map(|state: RunState| state.as_str().to_owned())),
+        ("verdict", filter.verdict.map(|verdict| verdict.as_str().to_owned())),
+        ("cursor", filter.cursor.clone()),
+        ("limit", filter.limit.map(|limit| limit.to_string())),
+    ];
+    pairs.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// `?a=b&c=d`; nothing where there are no pairs.
+fn query(pairs: &[(&str, String)]) -> String {
+    let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
+    if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
+}
+
+/// Percent-encoding as RFC 3986 has it: everything but the unreserved characters and `/`.
+fn escaped(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    text.bytes()
+        .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}

@@ -1,0 +1,61 @@
+//! Why a daemon gave no answer, or not the one that was asked for.
+
+use std::path::{Path, PathBuf};
+
+use proctor_core::api::Problem;
+use proctor_core::drift::display_path;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nothing listens there.
+    #[error("no daemon listens at `{}`: {reason}", show(socket))]
+    NotThere {
+        /// The socket.
+        socket: PathBuf,
+        /// The system's answer.
+        reason: String,
+    },
+    /// Somebody listens there, and does not answer, or not to the end.
+    #[error("the daemon at `{}` does not answer: {reason}", show(socket))]
+    NotAnswering {
+        /// The socket.
+        socket: PathBuf,
+        /// What happened instead.
+        reason: String,
+    },
+    /// Whoever listens there is not to be believed.
+    #[error("what listens at `{}` is user {uid}'s, and no daemon of ours", show(socket))]
+    Foreign {
+        /// The socket.
+        socket: PathBuf,
+        /// Whose it is.
+        uid: u32,
+    },
+    /// The answer is none of our API.
+    #[error("the answer of the daemon at `{}` cannot be understood: {reason}", show(socket))]
+    NotUnderstood {
+        /// The socket.
+        socket: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A request of ours cannot be written, which would be our bug.
+    #[error("a request to the daemon cannot be written: {0}")]
+    Unsayable(String),
+    /// The daemon says why not.
+    #[error("{}", .0.detail)]
+    Problem(Box<Problem>),
+}
+
+impl ClientError {
+    /// Whether it may be worth asking again: the connection was refused or lost, and nothing was
+    /// said against the request.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::NotThere { .. } | Self::NotAnswering { .. })
+    }
+}
+
+fn show(path: &Path) -> String {
+    display_path(path.as_os_str().as_encoded_bytes())
+}

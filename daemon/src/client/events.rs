@@ -1,0 +1,223 @@
+//! The events of a run as they happen: server-sent events (HTML standard, section 9.2), read to the
+//! end of the run. A connection that breaks is made again behind the last event that came; an event
+//! that is missing is an error, never passed over.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use http::{Method, Response};
+use hyper::body::Incoming;
+use proctor_core::api::LoggedEvent;
+use proctor_core::event::RunEvent;
+use proctor_core::names::RunId;
+use tokio::time::{Instant, sleep};
+
+use super::connection::{Body, ask, next_part, silent};
+use super::error::ClientError;
+use super::place::Place;
+use super::{AT_ONCE, MAX_JSON, empty};
+
+/// How long a daemon may be silent on a stream: it says every few seconds that it is there.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How long it is tried to have a lost connection back: a daemon that is started anew needs some.
+const RECONNECT: Duration = Duration::from_secs(5);
+/// How long until it is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How many bytes one event has at most.
+const MAX_EVENT: usize = 32 << 20;
+
+/// The events of one run.
+pub struct Events {
+    place: Place,
+    run: RunId,
+    /// The number of the last event that was given out or waits to be.
+    seen: u64,
+    stream: Option<Incoming>,
+    parser: Parser,
+    ready: VecDeque<LoggedEvent>,
+    lost_since: Option<Instant>,
+    ended: bool,
+}
+
+impl Events {
+    pub(super) fn new(place: Place, run: RunId, after: u64) -> Self {
+        Self {
+            place,
+            run,
+            seen: after,
+            stream: None,
+            parser: Parser::default(),
+            ready: VecDeque::new(),
+            lost_since: None,
+            ended: false,
+        }
+    }
+
+    /// The next event; `None` behind the last one of the run. Can be dropped and called again without
+    /// losing one.
+    ///
+    /// # Errors
+    /// The daemon is gone and does not come back, it says no, or what it sends is not the log of a
+    /// run.
+    pub async fn next(&mut self) -> Result<Option<LoggedEvent>, ClientError> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(Some(event));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            match self.read().await {
+                Err(error) if error.is_lost() => self.wait_for_it(error).await?,
+                read => read?,
+            }
+        }
+    }
+
+    /// Reads once, and keeps what became whole by it.
+    async fn read(&mut self) -> Result<(), ClientError> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => {
+                let stream = self.open().await?;
+                self.parser = Parser::default();
+                self.stream.insert(stream)
+            }
+        };
+        let Some(part) = next_part(stream, &self.place, SILENCE).await? else {
+            return Err(silent(&self.place, "the stream of events ended before the run did".to_owned()));
+        };
+        self.lost_since = None;
+        for data in self.parser.take(&part).map_err(|reason| self.not_understood(reason))? {
+            self.keep(&data)?;
+        }
+        Ok(())
+    }
+
+    async fn open(&self) -> Result<Incoming, ClientError> {
+        let mut request = empty(Method::GET, &format!("/v1/runs/{}/events", self.run));
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        if self.seen > 0 {
+            request.headers_mut().insert("last-event-id", HeaderValue::from(self.seen));
+        }
+        let (head, body) = ask(&self.place, request, AT_ONCE).await?.into_parts();
+        let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if head.status.is_success() && kind.starts_with("text/event-stream") {
+            return Ok(body);
+        }
+        let status = Response::from_parts(head, ()).status();
+        let bytes = Body::new(body, &self.place).all(MAX_JSON).await?;
+        Err(match serde_json::from_slice(&bytes) {
+            Ok(problem) => ClientError::Problem(Box::new(problem)),
+            Err(_) => self.not_understood(format!("it has the status {status} and is no stream of events")),
+        })
+    }
+
+    /// After a loss: lets some time pass, or gives up where that has been done for long enough.
+    async fn wait_for_it(&mut self, lost: ClientError) -> Result<(), ClientError> {
+        self.stream = None;
+        let since = *self.lost_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= RECONNECT {
+            return Err(lost);
+        }
+        sleep(PAUSE).await;
+        Ok(())
+    }
+
+    fn keep(&mut self, data: &str) -> Result<(), ClientError> {
+        let event: LoggedEvent =
+            serde_json::from_str(data).map_err(|error| self.not_understood(format!("an event of the run: {error}")))?;
+        if event.seq <= self.seen {
+            return Ok(());
+        }
+        if event.seq != self.seen + 1 || self.ended {
+            return Err(self.not_understood(format!("event {} follows event {}", event.seq, self.seen)));
+        }
+        self.seen = event.seq;
+        self.ended = matches!(event.event, RunEvent::RunFinished { .. });
+        self.ready.push_back(event);
+        Ok(())
+    }
+
+    fn not_understood(&self, reason: String) -> ClientError {
+        ClientError::NotUnderstood { socket: self.place.socket.clone(), reason }
+    }
+}
+
+/// Bytes to the data of events. Our events are numbered in their data; `id:`, `event:`, `retry:` and
+/// comments say nothing that is not known.
+#[derive(Default)]
+struct Parser {
+    line: Vec<u8>,
+    data: String,
+    has_data: bool,
+    after_cr: bool,
+}
+
+impl Parser {
+    /// The data of the events that become whole with these bytes.
+    fn take(&mut self, bytes: &Bytes) -> Result<Vec<String>, String> {
+        let mut whole = Vec::new();
+        for &byte in bytes.iter() {
+            let ends = byte == b'\r' || byte == b'\n' && !self.after_cr;
+            if ends {
+                whole.extend(self.end_line()?);
+            } else if byte != b'\n' {
+                self.line.push(byte);
+            }
+            self.after_cr = byte == b'\r';
+            if self.line.len() + self.data.len() > MAX_EVENT {
+                return Err(format!("an event has more than {MAX_EVENT} bytes"));
+            }
+        }
+        Ok(whole)
+    }
+
+    fn end_line(&mut self) -> Result<Option<String>, String> {
+        let line = std::mem::take(&mut self.line);
+        if line.is_empty() {
+            let data = std::mem::take(&mut self.data);
+            return Ok(std::mem::take(&mut self.has_data).then_some(data));
+        }
+        if let Some(value) = line.strip_prefix(b"data:") {
+            let value = value.strip_prefix(b" ").unwrap_or(value);
+            let text = std::str::from_utf8(value).map_err(|_| "an event is not UTF-8".to_owned())?;
+            if std::mem::replace(&mut self.has_data, true) {
+                self.data.push('\n');
+            }
+            self.data.push_str(text);
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(parts: &[&str]) -> Vec<String> {
+        let mut parser = Parser::default();
+        parts.iter().flat_map(|part| parser.take(&Bytes::copy_from_slice(part.as_bytes())).expect("fine")).collect()
+    }
+
+    #[test]
+    fn events_come_out_however_the_bytes_are_cut() {
+        let stream =
+            ": hello\n\nid: 1\ndata: {\"a\":1}\n\nevent: x\r\ndata:b\r\ndata: c\r\n\r\n: still here\n\ndata: cut";
+        let expected = vec!["{\"a\":1}".to_owned(), "b\nc".to_owned()];
+        assert_eq!(parsed(&[stream]), expected);
+        for at in 0..stream.len() {
+            assert_eq!(parsed(&[&stream[..at], &stream[at..]]), expected, "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn an_event_has_a_bound() {
+        let mut parser = Parser::default();
+        let part = Bytes::from(vec![b'x'; MAX_EVENT / 2 + 1]);
+        parser.take(&part).expect("half of it");
+        parser.take(&part).expect_err("too much");
+    }
+}

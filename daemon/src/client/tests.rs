@@ -1,0 +1,151 @@
+//! The client against sockets at which something else than a daemon sits.
+
+use std::path::Path;
+
+use proctor_core::names::RunId;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixListener;
+
+use super::*;
+
+fn client(socket: &Path) -> Client {
+    Client::new(Place { socket: socket.to_owned(), trust: Trust::Named })
+}
+
+/// A socket at which the first connections are answered with these bytes, one each, and then closed.
+fn answering(answers: Vec<String>) -> (TempDir, Client) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    let listener = UnixListener::bind(&socket).expect("a socket");
+    tokio::spawn(async move {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).await.expect("a request");
+            stream.write_all(answer.as_bytes()).await.expect("it is read");
+        }
+    });
+    (dir, client(&socket))
+}
+
+fn answer(kind: &str, body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+fn run() -> RunId {
+    RunId::new("r1").expect("an id")
+}
+
+#[tokio::test]
+async fn where_nothing_listens_is_told_from_where_nobody_answers() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let absent = client(&dir.path().join("s")).health().await.expect_err("nothing there");
+    assert!(matches!(absent, ClientError::NotThere { .. }), "{absent}");
+    drop(std::os::unix::net::UnixListener::bind(dir.path().join("s")).expect("a socket"));
+    let stale = client(&dir.path().join("s")).health().await.expect_err("stale");
+    assert!(matches!(stale, ClientError::NotThere { .. }), "{stale}");
+    let (_dir, client) = answering(vec!["HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".into()]);
+    let torn = client.health().await.expect_err("torn");
+    assert!(matches!(torn, ClientError::NotAnswering { .. }), "{torn}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_is_silent_is_left_after_a_while() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    let listener = UnixListener::bind(&socket).expect("a socket");
+    let error = client(&socket).health().await.expect_err("silence");
+    assert!(error.to_string().contains("within 10 s"), "{error}");
+    drop(listener);
+}
+
+#[tokio::test]
+async fn what_is_no_answer_of_ours_is_not_understood() {
+    for text in [
+        answer("text/html", "{}"),
+        answer("application/json", "{}"),
+        "HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n".into(),
+    ] {
+        let (_dir, client) = answering(vec![text.clone()]);
+        let error = client.health().await.expect_err("no health");
+        assert!(matches!(error, ClientError::NotUnderstood { .. }), "{text}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_daemon_of_another_user_is_not_believed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    let _listener = UnixListener::bind(&socket).expect("a socket");
+    let own = rustix::process::geteuid().as_raw();
+    // Nobody is both, so one of them stands for a stranger; root's daemon is everybody's.
+    let place = Place { socket, trust: Trust::OwnOrRoot(own + 1) };
+    let error = Client::new(place).health().await.expect_err("nobody answers");
+    assert_eq!(matches!(error, ClientError::Foreign { .. }), own != 0, "{error}");
+}
+
+fn event(seq: u64, last: bool) -> String {
+    let body = if last {
+        r#""event":"run_finished","verdict":"failed","tier":1,"exit_code":1,"duration_ms":5,"evidence_dir":null"#
+    } else {
+        r#""event":"cancelling","by":"x""#
+    };
+    format!("id: {seq}\ndata: {{\"seq\":{seq},\"logged_at\":\"t\",{body}}}\n\n")
+}
+
+fn stream(events: &[String]) -> String {
+    format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{}", events.concat())
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_goes_on_behind_the_last_event() {
+    let first = stream(&[event(1, false), event(2, false)]);
+    let second = stream(&[event(2, false), ": here\n\n".into(), event(3, true)]);
+    let (_dir, client) = answering(vec![first, second]);
+    let mut events = client.events(&run(), 0);
+    let mut seen = Vec::new();
+    while let Some(event) = events.next().await.expect("an event") {
+        seen.push(event.seq);
+    }
+    assert_eq!(seen, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn an_event_that_is_missing_is_an_error() {
+    let (_dir, client) = answering(vec![stream(&[event(1, false), event(3, true)])]);
+    let mut events = client.events(&run(), 0);
+    let error = loop {
+        match events.next().await {
+            Ok(event) => assert_eq!(event.map(|event| event.seq), Some(1)),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains("event 3 follows event 1"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_dies_and_stays_dead_is_an_error() {
+    let (_dir, client) = answering(vec![stream(&[event(1, false)])]);
+    let mut events = client.events(&run(), 0);
+    assert!(events.next().await.expect("the first").is_some());
+    let error = events.next().await.expect_err("it is dead");
+    assert!(error.is_lost(), "{error}");
+}
+
+#[test]
+fn what_a_query_holds_is_escaped() {
+    let filter = RunFilter { repo: Some("/a b/ü&x=1".into()), limit: Some(3), ..RunFilter::default() };
+    assert_eq!(query(&filter_pairs(&filter)), "?repo=/a%20b/%C3%BC%26x%3D1&limit=3");
+    assert_eq!(query(&[]), "");
+}
+
+#[test]
+fn a_part_says_how_long_the_whole_is() {
+    let mut headers = HeaderMap::new();
+    assert_eq!(whole_length(&headers), None);
+    headers.insert(CONTENT_RANGE, HeaderValue::from_static("bytes 0-9/120"));
+    assert_eq!(whole_length(&headers), Some(120));
+    headers.insert(CONTENT_RANGE, HeaderValue::from_static("bytes 0-9/*"));
+    assert_eq!(whole_length(&headers), None);
+}

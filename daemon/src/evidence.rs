@@ -1,0 +1,41 @@
+//! A run's documents, read back as they are on record. They are written elsewhere (`proctor-runner`).
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use proctor_core::api::{Problem, ProblemType};
+use proctor_core::names::RunId;
+use proctor_runner::recorded_document;
+
+use crate::caller::Caller;
+use crate::service::Service;
+
+/// The largest document that is read, in bytes.
+pub const MAX_DOCUMENT: u64 = 64 << 20;
+
+impl Service {
+    /// One of the documents that a run wrote, by the name that [`proctor_core::api::RunView::evidence`]
+    /// has it under, such as `verify/verify.lint.json`. It is read only where its bytes are those on
+    /// record: nothing else that a caller may have put in its place ever leaves the daemon.
+    ///
+    /// # Errors
+    /// As [`Service::run`]; the run wrote no such document, or it is there no longer.
+    pub async fn evidence(&self, caller: Caller, id: &RunId, file: &str) -> Result<Bytes, Problem> {
+        let shown = self.run(caller, id).await?;
+        let unknown = || Problem::new(ProblemType::NotFound, format!("the run `{id}` wrote no document of this name"));
+        let (directory, sha256) =
+            shown.view.evidence_dir.clone().zip(shown.view.evidence.get(file).cloned()).ok_or_else(unknown)?;
+        let (name, lost) = (file.to_owned(), gone(id, file));
+        let read = move || recorded_document(&PathBuf::from(directory), &name, &sha256, MAX_DOCUMENT);
+        match tokio::task::spawn_blocking(read).await {
+            Ok(Ok(bytes)) => bytes.map(Bytes::from).ok_or(lost),
+            Ok(Err(error)) => Err(Problem::new(ProblemType::Gone, error.to_string())),
+            Err(panic) => Err(Problem::new(ProblemType::Internal, panic.to_string())),
+        }
+    }
+}
+
+fn gone(id: &RunId, file: &str) -> Problem {
+    Problem::new(ProblemType::Gone, format!("`{file}` is no longer what the run `{id}` wrote"))
+        .with_hint("a later run of the changeset replaced it, or somebody removed it; run it again")
+}

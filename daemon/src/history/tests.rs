@@ -1,0 +1,356 @@
+//! A history in a directory of its own: what is remembered, what is found again, what is refused.
+
+mod damage;
+mod law;
+mod limits;
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use proctor_core::api::{ChangesAsked, RunState};
+use proctor_core::enforcement::SandboxMode;
+use proctor_core::names::{ChangesetId, ProfileName};
+use proctor_core::tier::Tier;
+use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, Verdict};
+
+use super::*;
+
+/// The events of a run that passed, as the engine told them.
+const PASSED: &str = include_str!("../../../fixtures/logs/passed.jsonl");
+
+/// A state directory; in memory where the machine has that, for nothing of it has to last.
+struct State(tempfile::TempDir);
+
+impl State {
+    fn new() -> Self {
+        Self(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temp"))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn open(&self) -> (History, Recovered) {
+        History::open(self.path(), Clock::system()).expect("opens")
+    }
+
+    fn history(&self) -> History {
+        self.open().0
+    }
+
+    fn log(&self, run: &RunId) -> PathBuf {
+        self.path().join(format!("history/events/{run}.jsonl"))
+    }
+
+    /// The same as a kill at this moment would leave it.
+    fn killed(&self) -> Self {
+        let copy = Self::new();
+        copy_all(&self.path().join("history"), &copy.path().join("history"));
+        copy
+    }
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("makes");
+    for entry in std::fs::read_dir(from).expect("lists") {
+        let entry = entry.expect("an entry");
+        let to = to.join(entry.file_name());
+        match entry.file_type().expect("a type").is_dir() {
+            true => copy_all(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).expect("copies")),
+        }
+    }
+}
+
+fn id(name: &str) -> RunId {
+    RunId::new(name).expect("an id")
+}
+
+fn asked(repo: &str, profile: &str, changeset: Option<&str>) -> Asked {
+    Asked {
+        repo: repo.to_owned(),
+        profile: ProfileName::new(profile).expect("a name"),
+        changeset_id: changeset.map(|id| ChangesetId::new(id).expect("an id")),
+        rev: None,
+        submodules: false,
+        max_tier: Tier::TWO,
+        sandbox: SandboxMode::Strict,
+        fail_fast: false,
+        changes: ChangesAsked::Applied,
+    }
+}
+
+fn run(name: &str) -> NewRun {
+    NewRun { id: id(name), asked: asked("/r", "pr", None), uid: 7, key: None }
+}
+
+fn key(text: &str, request: &str) -> Key {
+    Key { text: text.to_owned(), request: Sha256Hex::of(request.as_bytes()) }
+}
+
+fn passed() -> Vec<RunEvent> {
+    PASSED.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
+}
+
+fn end(verdict: Verdict) -> RunEvent {
+    let exit_code = if verdict == Verdict::Passed { 0 } else { 1 };
+    RunEvent::RunFinished { verdict, tier: Tier::ONE, exit_code, duration_ms: 3, evidence_dir: Some("/e".into()) }
+}
+
+fn doubted(message: &str) -> RunEvent {
+    RunEvent::Doubted { doubt: Doubt::TreeChanged, message: message.to_owned() }
+}
+
+/// A run that passed.
+fn complete(history: &History, run: NewRun) -> Ended {
+    let mut log = history.begin(run).expect("begins");
+    let mut events = passed();
+    let end = events.pop().expect("an end");
+    for event in events {
+        log.append(event).expect("logs");
+    }
+    log.finish(end)
+}
+
+fn listed(history: &History) -> Vec<RunSummary> {
+    history.list(&RunFilter::default(), None).expect("lists").runs
+}
+
+fn names(runs: &[RunSummary]) -> Vec<&str> {
+    runs.iter().map(|run| run.id.as_str()).collect()
+}
+
+/// Every run has ended, each row is what its log tells, and every log has its row.
+fn assert_settled(history: &History) {
+    let mut runs = listed(history);
+    for run in &runs {
+        assert_eq!(run.state, RunState::Finished, "{run:?}");
+        assert_eq!(history.view(&run.id).expect("reads").expect("there").summary(), *run);
+    }
+    runs.sort_by(|a, b| a.id.cmp(&b.id));
+    let logs = history.shared.files.runs().expect("lists");
+    assert_eq!(logs.iter().map(RunId::as_str).collect::<Vec<_>>(), names(&runs));
+}
+
+#[test]
+fn a_run_is_remembered() {
+    let state = State::new();
+    let (history, recovered) = state.open();
+    assert_eq!((recovered.runs, recovered.rebuilt.as_deref()), (0, Some("there is none")));
+    let ended = complete(&history, run("r1"));
+    assert_eq!((ended.view.verdict, ended.view.seq, ended.events.len()), (Some(Verdict::Passed), 9, 1));
+    assert_eq!(history.view(&id("r1")).expect("reads").as_ref(), Some(&ended.view));
+    assert_eq!(listed(&history), [ended.view.summary()]);
+    let (events, more) = history.events(&id("r1"), 0, 100).expect("reads").expect("there");
+    assert_eq!((events.len(), more), (9, false));
+    assert_eq!(RunView::fold(&events), Some(ended.view.clone()));
+    assert_eq!(history.view(&id("r2")).expect("looks"), None);
+    assert_eq!(history.events(&id("r2"), 0, 1).expect("looks"), None);
+    drop(history);
+    let (history, recovered) = state.open();
+    assert_eq!(recovered, Recovered { runs: 1, ..Recovered::default() });
+    assert_eq!(history.view(&id("r1")).expect("reads"), Some(ended.view));
+}
+
+#[test]
+fn events_come_in_parts() {
+    let state = State::new();
+    let history = state.history();
+    complete(&history, run("r1"));
+    let numbers = |after, limit| {
+        let (events, more) = history.events(&id("r1"), after, limit).expect("reads").expect("there");
+        (events.iter().map(|event| event.seq).collect::<Vec<_>>(), more)
+    };
+    assert_eq!(numbers(0, 2), (vec![1, 2], true));
+    assert_eq!(numbers(7, 2), (vec![8, 9], false));
+    assert_eq!(numbers(8, 5), (vec![9], false));
+    assert_eq!(numbers(9, 5), (vec![], false));
+    assert_eq!(numbers(u64::MAX, 5), (vec![], false));
+}
+
+#[test]
+fn nobody_else_reads_it_and_nothing_is_left_set_aside() {
+    let state = State::new();
+    let history = state.history();
+    complete(&history, run("r1"));
+    history.store_patch(&id("r1"), b"patch").expect("keeps");
+    let mode = |path: &str| std::fs::metadata(state.path().join(path)).expect("there").permissions().mode() & 0o777;
+    for directory in ["history", "history/events", "history/patches", "history/damaged"] {
+        assert_eq!(mode(directory), 0o700, "{directory}");
+    }
+    for file in ["lock", "index.sqlite", "index.sqlite-wal", "events/r1.jsonl", "patches/r1.patch"] {
+        assert_eq!(mode(&format!("history/{file}")), 0o600, "{file}");
+    }
+    let log = std::fs::metadata(state.log(&id("r1"))).expect("there");
+    assert!(log.blocks() * 512 <= log.len().next_multiple_of(4096), "{} of {}", log.blocks() * 512, log.len());
+}
+
+#[test]
+fn a_patch_is_kept() {
+    let state = State::new();
+    let history = state.history();
+    complete(&history, run("r1"));
+    history.store_patch(&id("r1"), b"one").expect("keeps");
+    history.store_patch(&id("r1"), b"two").expect("keeps");
+    history.store_patch(&id("gone"), b"whose?").expect("keeps");
+    assert_eq!(history.patch(&id("r1")).expect("reads").as_deref(), Some(&b"two"[..]));
+    assert_eq!(history.patch(&id("r2")).expect("looks"), None);
+    drop(history);
+    let history = state.history();
+    assert_eq!(history.patch(&id("gone")).expect("looks"), None);
+    assert_eq!(history.patch(&id("r1")).expect("reads").as_deref(), Some(&b"two"[..]));
+}
+
+#[test]
+fn two_processes_never_have_one_history() {
+    let state = State::new();
+    let history = state.history();
+    match History::open(state.path(), Clock::system()) {
+        Err(StartError::StateInUse(path)) => assert_eq!(path, state.path()),
+        other => panic!("opened: {:?}", other.map(|(_, recovered)| recovered)),
+    }
+    let log = history.begin(run("r1")).expect("begins");
+    drop(history);
+    assert!(History::open(state.path(), Clock::system()).is_err(), "a run is under way");
+    drop(log);
+    assert_settled(&state.history());
+}
+
+#[test]
+fn a_run_that_is_let_go_of_has_ended() {
+    let state = State::new();
+    let history = state.history();
+    let mut log = history.begin(run("r1")).expect("begins");
+    log.append(passed().remove(0)).expect("logs");
+    assert_eq!(listed(&history)[0].state, RunState::Running);
+    drop(log);
+    let view = history.view(&id("r1")).expect("reads").expect("there");
+    assert_eq!((view.verdict, view.exit_code), (Some(Verdict::Inconclusive), Some(EXIT_INTERRUPTED)));
+    assert_settled(&history);
+}
+
+#[test]
+fn a_beginning_and_an_end_are_logged_once() {
+    let state = State::new();
+    let history = state.history();
+    let mut log = history.begin(run("r1")).expect("begins");
+    let first = history.events(&id("r1"), 0, 1).expect("reads").expect("there").0.remove(0);
+    assert!(matches!(log.append(first.event), Err(HistoryError::Misplaced)));
+    assert!(matches!(log.append(end(Verdict::Passed)), Err(HistoryError::Misplaced)));
+    assert!(matches!(history.begin(run("r1")), Err(HistoryError::Store(_))), "the same id twice");
+    let ended = log.finish(end(Verdict::Passed));
+    assert_eq!((ended.view.verdict, ended.view.seq), (Some(Verdict::Passed), 2));
+    assert_settled(&history);
+}
+
+#[test]
+fn a_key_stands_for_one_run() {
+    let state = State::new();
+    let history = state.history();
+    let with_key = |name, text| NewRun { key: Some(key(text, "request")), ..run(name) };
+    let stands_for = |history: &History, uid, text| history.idempotent(uid, text).expect("asks");
+    complete(&history, with_key("r1", "a"));
+    assert_eq!(stands_for(&history, 7, "a"), Some((id("r1"), Sha256Hex::of(b"request"))));
+    assert_eq!((stands_for(&history, 8, "a"), stands_for(&history, 7, "b")), (None, None));
+    assert!(matches!(history.begin(with_key("r2", "a")), Err(HistoryError::KeyUsed(run)) if run == id("r1")));
+    assert_eq!(names(&listed(&history)), ["r1"], "nothing is left of what was refused");
+    history.remember(8, &key("a", "other"), &id("r1")).expect("remembers");
+    assert!(matches!(history.remember(8, &key("a", "x"), &id("r1")), Err(HistoryError::KeyUsed(_))));
+    assert!(matches!(history.remember(8, &key("c", "x"), &id("r9")), Err(HistoryError::NoRun(_))));
+    assert_eq!(stands_for(&history, 8, "a"), Some((id("r1"), Sha256Hex::of(b"other"))));
+    drop(history);
+    let history = state.history();
+    assert_eq!(stands_for(&history, 8, "a"), Some((id("r1"), Sha256Hex::of(b"other"))));
+    drop(history);
+    std::fs::remove_file(state.path().join("history/index.sqlite")).expect("removes");
+    let history = state.history();
+    assert_eq!(stands_for(&history, 7, "a"), Some((id("r1"), Sha256Hex::of(b"request"))), "it stands in the log");
+    assert_eq!(stands_for(&history, 8, "a"), None, "and this one does not");
+}
+
+#[test]
+fn a_key_itself_is_nowhere() {
+    let state = State::new();
+    let history = state.history();
+    complete(&history, NewRun { key: Some(key("a-token-of-the-caller", "r")), ..run("r1") });
+    drop(history);
+    for file in ["index.sqlite", "events/r1.jsonl"] {
+        let bytes = std::fs::read(state.path().join("history").join(file)).expect("reads");
+        assert!(!bytes.windows(10).any(|part| part == b"a-token-of"), "{file}");
+    }
+}
+
+#[test]
+fn lists_show_what_is_asked_for() {
+    let state = State::new();
+    let history = state.history();
+    let of = |name, repo, profile, changeset, uid| NewRun {
+        id: id(name),
+        asked: asked(repo, profile, changeset),
+        uid,
+        key: None,
+    };
+    complete(&history, of("r1", "/a", "pr", Some("c1"), 7));
+    complete(&history, of("r2", "/b", "pr", None, 8));
+    let waiting = history.begin(of("r3", "/a", "full", Some("c1"), 7)).expect("begins");
+    let found = |filter: RunFilter, uid| {
+        let mut runs = history.list(&filter, uid).expect("lists").runs;
+        runs.sort_by(|a, b| a.id.cmp(&b.id));
+        names(&runs).join(" ")
+    };
+    let all = RunFilter::default;
+    assert_eq!(found(all(), None), "r1 r2 r3");
+    assert_eq!(found(all(), Some(7)), "r1 r3");
+    assert_eq!(found(all(), Some(9)), "");
+    assert_eq!(found(RunFilter { repo: Some("/a".into()), ..all() }, None), "r1 r3");
+    assert_eq!(found(RunFilter { repo: Some("/a' OR true --".into()), ..all() }, None), "");
+    assert_eq!(found(RunFilter { changeset: ChangesetId::new("c1").ok(), ..all() }, Some(7)), "r1 r3");
+    assert_eq!(found(RunFilter { profile: ProfileName::new("pr").ok(), ..all() }, None), "r1 r2");
+    assert_eq!(found(RunFilter { state: Some(RunState::Queued), ..all() }, None), "r3");
+    assert_eq!(found(RunFilter { verdict: Some(Verdict::Passed), ..all() }, None), "r1 r2");
+    let refused = history.list(&RunFilter { cursor: Some("x".into()), ..all() }, None);
+    assert!(matches!(refused, Err(HistoryError::Cursor(_))));
+    drop(waiting);
+}
+
+#[test]
+fn what_is_too_much_is_forgotten() {
+    let state = State::new();
+    let history = state.history();
+    let waiting = history.begin(run("r0")).expect("begins");
+    for name in ["r1", "r2", "r3", "r4"] {
+        complete(&history, NewRun { key: Some(key(name, "request")), ..run(name) });
+        history.store_patch(&id(name), b"patch").expect("keeps");
+    }
+    let keep = |max_age, max_runs| Retention { max_age, max_runs, max_output_bytes: 1 };
+    assert_eq!(history.retain(&keep(None, 4)).expect("tidies"), Retained { forgotten: 0, runs: 5 });
+    let before = listed(&history);
+    assert_eq!(history.retain(&keep(None, 2)).expect("tidies"), Retained { forgotten: 2, runs: 3 });
+    let kept = listed(&history);
+    let newest: Vec<_> = before.iter().filter(|run| run.id != id("r0")).take(2).map(|run| &run.id).collect();
+    assert_eq!(kept.iter().filter(|run| run.id != id("r0")).map(|run| &run.id).collect::<Vec<_>>(), newest);
+    let gone: Vec<_> = before.iter().filter(|run| !kept.contains(run)).collect();
+    for run in &gone {
+        assert_eq!(history.view(&run.id).expect("looks"), None);
+        assert_eq!(history.patch(&run.id).expect("looks"), None);
+        assert_eq!(history.idempotent(7, run.id.as_str()).expect("asks"), None);
+    }
+    let day = Duration::from_secs(24 * 60 * 60);
+    assert_eq!(history.retain(&keep(Some(day), 9)).expect("tidies").forgotten, 0);
+    assert_eq!(history.retain(&keep(Some(Duration::ZERO), 9)).expect("tidies").runs, 1);
+    assert_eq!(names(&listed(&history)), ["r0"], "one that has not ended stays");
+    drop(waiting);
+    assert_settled(&history);
+}
+
+#[test]
+fn thousands_are_forgotten_in_batches() {
+    let state = State::new();
+    let history = state.history();
+    for n in 0..600 {
+        drop(history.begin(run(&format!("r{n:03}"))).expect("begins"));
+    }
+    let keep = Retention { max_age: None, max_runs: 10, max_output_bytes: 1 };
+    assert_eq!(history.retain(&keep).expect("tidies"), Retained { forgotten: 590, runs: 10 });
+    assert_settled(&history);
+}

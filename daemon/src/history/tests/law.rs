@@ -1,0 +1,136 @@
+//! Laws over any history: a row of the index is the fold of its log, whatever happens in whatever
+//! order; pages show each run once.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// One thing that happens to one of a few runs.
+#[derive(Debug, Clone)]
+enum Happens {
+    Begins,
+    Goes(Box<RunEvent>),
+    Ends(Verdict),
+    IsLetGoOf,
+    IndexFails,
+    IndexIsDamaged,
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    let events = passed();
+    let events = events[..events.len() - 1].to_vec();
+    let any = prop_oneof![
+        proptest::sample::select(events),
+        "[a-z \\PC]{0,40}".prop_map(|message| doubted(&message)),
+        "[A-Z]{1,9}".prop_map(|by| RunEvent::Cancelling { by }),
+    ];
+    let verdict = proptest::sample::select(vec![Verdict::Passed, Verdict::Failed, Verdict::Inconclusive]);
+    prop_oneof![
+        2 => Just(Happens::Begins),
+        8 => any.prop_map(|event| Happens::Goes(Box::new(event))),
+        2 => verdict.prop_map(Happens::Ends),
+        1 => Just(Happens::IsLetGoOf),
+        1 => Just(Happens::IndexFails),
+        1 => Just(Happens::IndexIsDamaged),
+    ]
+}
+
+fn assert_law(history: &History) -> Result<(), TestCaseError> {
+    let rows = listed(history);
+    for row in &rows {
+        let (events, _) = history.events(&row.id, 0, 1_000).expect("reads").expect("there");
+        let folded = RunView::fold(&events).expect("a run");
+        prop_assert_eq!(&folded.summary(), row);
+        prop_assert_eq!(Some(folded), history.view(&row.id).expect("reads"));
+    }
+    prop_assert_eq!(rows.len(), history.shared.files.runs().expect("lists").len());
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_row_is_the_fold_of_its_log(script in proptest::collection::vec((0usize..3, happens()), 0..40)) {
+        let state = State::new();
+        let history = state.history();
+        let mut logs: [Option<RunLog>; 3] = [None, None, None];
+        let mut views: BTreeMap<RunId, RunView> = BTreeMap::new();
+        for (n, (place, what)) in script.into_iter().enumerate() {
+            let log = &mut logs[place];
+            match (what, log.take()) {
+                (Happens::Begins, None) => *log = Some(history.begin(run(&format!("r{n}"))).expect("begins")),
+                (Happens::Goes(event), Some(mut open)) => {
+                    open.append(*event).expect("logs");
+                    *log = Some(open);
+                }
+                (Happens::Ends(verdict), Some(open)) => {
+                    let ended = open.finish(end(verdict));
+                    views.insert(ended.view.id.clone(), ended.view);
+                }
+                (Happens::IsLetGoOf, Some(open)) => drop(open),
+                (Happens::IndexFails, open) => {
+                    *history.shared.slot() = Slot::Closed;
+                    *log = open;
+                }
+                (Happens::IndexIsDamaged, open) => {
+                    *history.shared.slot() = Slot::Damaged;
+                    *log = open;
+                }
+                (_, open) => *log = open,
+            }
+            assert_law(&history)?;
+        }
+        // And so it is after a kill.
+        let killed = state.killed();
+        let (after, recovered) = killed.open();
+        assert_law(&after)?;
+        assert_settled(&after);
+        prop_assert_eq!(recovered.interrupted.len(), logs.iter().flatten().count());
+        for (id, view) in views {
+            prop_assert_eq!(after.view(&id).expect("reads"), Some(view));
+        }
+    }
+
+    #[test]
+    fn pages_show_each_run_once(
+        before in 0usize..30,
+        limit in 1u32..7,
+        between in proptest::collection::vec(any::<bool>(), 0..12),
+    ) {
+        let state = State::new();
+        let history = state.history();
+        let mut serial = 0;
+        let mut add = || {
+            serial += 1;
+            // Ids that do not sort by time.
+            drop(history.begin(run(&format!("{:x}-{serial}", (serial * 7919) % 4099))).expect("begins"));
+        };
+        (0..before).for_each(|_| add());
+        let expected: Vec<RunId> = listed(&history).into_iter().map(|run| run.id).collect();
+        let mut times: Vec<String> = listed(&history).into_iter().map(|run| run.queued_at).collect();
+        times.reverse();
+        prop_assert!(times.is_sorted());
+        let (mut seen, mut cursor, mut between) = (Vec::new(), None, between.into_iter());
+        loop {
+            let filter = RunFilter { cursor, limit: Some(limit), ..RunFilter::default() };
+            let page = history.list(&filter, Some(7)).expect("lists");
+            prop_assert!(page.runs.len() <= limit as usize);
+            seen.extend(page.runs.into_iter().map(|run| run.id));
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+            if between.next() == Some(true) {
+                add();
+            }
+        }
+        // One that came in the very millisecond in which a page ends may be seen too.
+        let mut once = seen.clone();
+        once.sort();
+        once.dedup();
+        prop_assert_eq!(once.len(), seen.len());
+        seen.retain(|id| expected.contains(id));
+        prop_assert_eq!(seen, expected);
+    }
+}

@@ -1,0 +1,169 @@
+//! The body of a request: read whole, within a bound, and taken as JSON in which no key
+//! occurs twice.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::Body as _;
+use proctor_core::api::{Problem, ProblemType};
+use proctor_core::evidence::escape_output;
+use proctor_core::spec::quoted;
+use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+
+use super::MAX_BODY;
+use super::query::invalid;
+use super::timed::is_late;
+
+/// How many characters of what a reader complains about are told.
+const TOLD: usize = 400;
+
+/// The body as a value.
+///
+/// # Errors
+/// It is no JSON by its content type, too large, too slow, not whole, no JSON, or not what was asked for.
+pub(super) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Problem> {
+    is_json(headers)?;
+    let bytes = whole(body).await?;
+    parse(&bytes)
+}
+
+fn is_json(headers: &HeaderMap) -> Result<(), Problem> {
+    let unsupported = |detail| Problem::new(ProblemType::UnsupportedMediaType, detail);
+    if headers.contains_key(CONTENT_ENCODING) {
+        return Err(unsupported("the body is encoded; send it as it is".to_owned()));
+    }
+    let kind = headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()).into_owned());
+    let mut parts = kind.as_deref().unwrap_or_default().split(';').map(str::trim);
+    let is_json = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("application/json"));
+    if is_json && parts.all(|part| part.is_empty() || part.eq_ignore_ascii_case("charset=utf-8")) {
+        return Ok(());
+    }
+    let found = kind.map_or_else(|| "no content type".to_owned(), |kind| format!("the content type {}", quoted(&kind)));
+    Err(unsupported(format!("the request has {found}"))
+        .with_hint("send JSON, and say so: `Content-Type: application/json`"))
+}
+
+async fn whole(body: Body) -> Result<Bytes, Problem> {
+    let too_large =
+        || Problem::new(ProblemType::TooLarge, format!("the body is larger than {MAX_BODY} bytes, the most there are"));
+    // What says beforehand that it is too large is not waited for.
+    if body.size_hint().lower() > MAX_BODY as u64 {
+        return Err(too_large());
+    }
+    match Limited::new(body, MAX_BODY).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+        Err(error) if is_late(&*error) => {
+            Err(Problem::new(ProblemType::RequestTimeout, "the body did not come to its end in time"))
+        }
+        Err(_) => Err(invalid("the body ended before its end, or is not framed as HTTP/1.1 has it".to_owned())),
+    }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    // Twice, since a map takes the last of two equal keys without a word.
+    let strict = serde_json::from_slice::<Unambiguous>(bytes).map(drop);
+    strict.and_then(|()| serde_json::from_slice(bytes)).map_err(|error| {
+        let said = error.to_string();
+        let cut: String = said.chars().take(TOLD).collect();
+        let ellipsis = if cut.len() < said.len() { " …" } else { "" };
+        let shown = escape_output(cut.as_bytes()).replace('\n', "\\n");
+        invalid(format!("the body is not what is expected here: {shown}{ellipsis}"))
+    })
+}
+
+/// JSON in which no object has a key twice. It keeps nothing; its depth is bounded by the reader.
+struct Unambiguous;
+
+impl<'de> serde::Deserialize<'de> for Unambiguous {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+macro_rules! any_scalar {
+    ($($visit:ident: $kind:ty),*) => {
+        $(fn $visit<E>(self, _: $kind) -> Result<Self, E> {
+            Ok(self)
+        })*
+    };
+}
+
+impl<'de> Visitor<'de> for Unambiguous {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    any_scalar!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
+        while items.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self, A::Error> {
+        let mut keys = HashSet::new();
+        while let Some(key) = members.next_key::<String>()? {
+            if keys.contains(&key) {
+                return Err(A::Error::custom(format_args!("the key {} is there twice", quoted(&key))));
+            }
+            keys.insert(key);
+            members.next_value::<Self>()?;
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use http::HeaderValue;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_key_that_is_there_twice_is_refused_wherever_it_stands() {
+        assert!(parse::<Value>(br#"{"a":{"b":[1,{"c":null,"d":"x"}]},"b":1.5}"#).is_ok());
+        for text in [r#"{"a":1,"a":1}"#, r#"{"env":{"A":"1","\u0041":"2"}}"#, r#"[[{"x":{"y":1,"y":2}}]]"#] {
+            let problem = parse::<Value>(text.as_bytes()).expect_err(text);
+            assert!(problem.detail.contains("is there twice"), "{}", problem.detail);
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded_and_complaints_are_short_and_printable() {
+        let deep = "[".repeat(10_000);
+        assert!(parse::<Value>(deep.as_bytes()).expect_err("deep").detail.contains("recursion limit"));
+        let long = format!("{{\"\\u001b[2J{}\":1}}", "x".repeat(100_000));
+        let problem = parse::<proctor_core::api::PlanAsked>(long.as_bytes()).expect_err("unknown");
+        assert!(problem.detail.len() < 1_000 && !problem.detail.contains('\u{1b}'), "{}", problem.detail);
+        for text in ["", "{", "{} {}", "\u{feff}{}", "{\"a\":\"\\ud800\"}", "{\"a\":1e999}", "nul"] {
+            assert!(parse::<BTreeMap<String, Value>>(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn json_is_known_by_its_content_type() {
+        let with = |kind: &'static str| HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
+        for kind in ["application/json", "Application/JSON; charset=UTF-8", "application/json;"] {
+            assert_eq!(is_json(&with(kind)), Ok(()), "{kind}");
+        }
+        for kind in ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin1", ""] {
+            assert_eq!(is_json(&with(kind)).expect_err(kind).status, 415, "{kind}");
+        }
+        assert!(is_json(&HeaderMap::new()).is_err());
+    }
+}

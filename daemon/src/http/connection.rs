@@ -1,0 +1,102 @@
+//! One connection: its requests, one after another. It ends when the other side does, when one of its
+//! deadlines is over, when it is told to make room, or when the transport ends.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use futures_util::FutureExt as _;
+use hyper::body::{Body as _, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use proctor_core::api::{Problem, ProblemType};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+use tracing::debug;
+
+use super::metered::Metered;
+use super::routes::Routed;
+use super::seat::Seat;
+use super::timed::Timed;
+use super::wire::Wire;
+use super::{LAST_ANSWERS, MAX_HEAD, answer};
+use crate::caller::Caller;
+use crate::metrics::{Connected, Metrics};
+
+/// What a connection needs of the transport.
+#[derive(Clone)]
+pub(super) struct Serving {
+    pub(super) router: Router,
+    pub(super) metrics: Metrics,
+    pub(super) stop: CancellationToken,
+    pub(super) patience: Duration,
+}
+
+/// Serves one connection to its end.
+pub(super) async fn serve(serving: Serving, stream: UnixStream, seat: Arc<Seat>, connected: Connected) {
+    let (patience, stop) = (serving.patience, serving.stop.clone());
+    let wire = TokioIo::new(Wire::new(stream, Arc::clone(&seat), patience));
+    let answering = service_fn({
+        let seat = Arc::clone(&seat);
+        move |request| respond(serving.clone(), Arc::clone(&seat), request)
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(patience).max_buf_size(MAX_HEAD);
+    let mut connection = pin!(builder.serve_connection(wire, answering));
+    let ended = tokio::select! {
+        ended = &mut connection => Some(ended),
+        () = seat.evicted() => None,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = timeout(LAST_ANSWERS, &mut connection) => ended.ok(),
+                () = seat.evicted() => None,
+            }
+        }
+    };
+    if let Some(Err(error)) = ended {
+        debug!(uid = seat.uid(), "a connection ended early: {error}");
+    }
+    drop(connected);
+}
+
+async fn respond(
+    serving: Serving,
+    seat: Arc<Seat>,
+    request: hyper::Request<Incoming>,
+) -> Result<hyper::Response<Metered>, std::convert::Infallible> {
+    let (began, turn) = (Instant::now(), seat.begin());
+    let method = request.method().clone();
+    let mut request = request.map(|body| match body.is_end_stream() {
+        true => Body::empty(),
+        false => Body::new(Timed::new(body, serving.patience)),
+    });
+    request.extensions_mut().insert(Caller { uid: seat.uid() });
+    let mut response = routed(serving.router, request).await;
+    answer::guard(response.headers_mut());
+    let route = response.extensions_mut().remove::<Routed>().map(|Routed(path)| path);
+    let (code, took) = (response.status().as_u16(), began.elapsed());
+    serving.metrics.answered(route, method.as_str(), code, took);
+    debug!(uid = seat.uid(), method = method.as_str(), route = route.unwrap_or("none"), code, "answered");
+    Ok(response.map(|body| Metered::new(body, turn)))
+}
+
+/// What the routes answer. A panic of a handler ends its request and nothing else; it is in the log by then.
+async fn routed(router: Router, request: Request) -> Response {
+    match AssertUnwindSafe(router.oneshot(request)).catch_unwind().await {
+        Ok(Ok(response)) => response,
+        Ok(Err(never)) => match never {},
+        Err(_) => {
+            let problem = Problem::new(ProblemType::Internal, "a bug in proctor ended this request; the log has more");
+            answer::problem(&problem)
+        }
+    }
+}

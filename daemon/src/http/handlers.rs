@@ -1,0 +1,229 @@
+//! What each operation does: the words of the request become the values of the service's call, its
+//! answer becomes a response.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{HeaderName, HeaderValue, LOCATION};
+use proctor_core::api::openapi;
+use proctor_core::api::operation::Operation;
+use proctor_core::api::{How, Problem, ProblemType, RunState};
+use proctor_core::spec::quoted;
+use serde::de::DeserializeOwned;
+use serde::de::value::{Error as ValueError, StrDeserializer};
+
+use super::answer::{Answer, JSON, content, json};
+use super::asked::Asked;
+use super::query::{duration, invalid, number};
+use super::routes::App;
+use super::{events, output};
+use crate::metrics;
+use crate::service::{MAX_PAGE, RunFilter, Seen, Shown};
+
+/// The header by which the same request is known again.
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// How many bytes it has at most.
+const MAX_KEY: usize = 255;
+
+/// Does what was asked for.
+///
+/// # Errors
+/// It cannot be done, or what was asked for is nothing.
+pub(super) async fn answer(app: &App, operation: Operation, asked: &Asked, body: Body) -> Answer {
+    match operation {
+        Operation::SubmitRun => submit(app, asked, body).await,
+        Operation::ListRuns => list(app, asked).await,
+        Operation::GetRun => run(app, asked).await,
+        Operation::CancelRun => cancel(app, asked).await,
+        Operation::StreamEvents => events::stream(app, asked).await,
+        Operation::ReadOutput => output::read(app, asked).await,
+        Operation::ReadPatch => patch(app, asked).await,
+        Operation::ReadEvidence => evidence(app, asked).await,
+        Operation::ResolvePlan => plan(app, asked, body).await,
+        Operation::AskGate => gate(app, asked, body).await,
+        Operation::AskDoctor => doctor(app, asked).await,
+        Operation::GetHealth => json(StatusCode::OK, &app.service.health()),
+        Operation::GetMetrics => Ok(metrics(app)),
+        Operation::GetOpenApi => Ok(content(JSON, description())),
+    }
+}
+
+async fn submit(app: &App, asked: &Asked, body: Body) -> Answer {
+    let key = idempotency_key(asked)?;
+    let submission = asked.json(body).await?;
+    let submitted = app.service.submit(asked.caller, submission, key).await?;
+    let status = match submitted.how {
+        How::Queued | How::Joined => StatusCode::ACCEPTED,
+        How::Verified | How::Repeated => StatusCode::OK,
+    };
+    let mut response = json(status, &submitted)?;
+    // The id of a run has nothing in it that a header could not hold.
+    if let Ok(place) = HeaderValue::try_from(format!("/v1/runs/{}", submitted.run.id)) {
+        response.headers_mut().insert(LOCATION, place);
+    }
+    Ok(response)
+}
+
+fn idempotency_key(asked: &Asked) -> Result<Option<String>, Problem> {
+    let Some(key) = asked.header(&IDEMPOTENCY_KEY)? else { return Ok(None) };
+    let is_key = (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
+    let detail = || format!("`Idempotency-Key` must be 1 to {MAX_KEY} visible characters, and {} is none", quoted(key));
+    if is_key { Ok(Some(key.to_owned())) } else { Err(invalid(detail())) }
+}
+
+async fn list(app: &App, asked: &Asked) -> Answer {
+    let query = &asked.query;
+    let filter = RunFilter {
+        repo: query.text("repo").map(str::to_owned),
+        changeset: query.value("changeset_id", "the id of a changeset")?,
+        profile: query.value("profile", "the name of a profile")?,
+        state: query.read("state", "`queued`, `running` or `finished`", word)?,
+        verdict: query.read("verdict", "`passed`, `failed` or `inconclusive`", word)?,
+        cursor: query.text("cursor").map(str::to_owned),
+        limit: query.read("limit", &format!("a number from 1 to {MAX_PAGE}"), page_size)?,
+    };
+    json(StatusCode::OK, &app.service.list(asked.caller, filter).await?)
+}
+
+/// One of the words of an enumeration.
+fn word<T: DeserializeOwned>(text: &str) -> Option<T> {
+    T::deserialize(StrDeserializer::<ValueError>::new(text)).ok()
+}
+
+fn page_size(text: &str) -> Option<u32> {
+    number(text).and_then(|limit| u32::try_from(limit).ok()).filter(|limit| (1..=MAX_PAGE).contains(limit))
+}
+
+async fn run(app: &App, asked: &Asked) -> Answer {
+    let id = asked.run()?;
+    let wait = asked.query.read("wait", "a time such as `45s`, `500ms` or `30`", duration)?;
+    let after = asked.query.read("after", "the number of an event", number)?;
+    if wait.is_none() && after.is_none() {
+        return app.service.run(asked.caller, &id).await.map(|run| shown(&run));
+    }
+    let see = |wait| app.service.see(asked.caller, &id, after, wait);
+    let seen = tokio::select! {
+        biased;
+        seen = see(wait.unwrap_or_default()) => seen?,
+        () = app.stop.cancelled() => see(Duration::ZERO).await?,
+    };
+    Ok(content(JSON, seen_json(&seen)))
+}
+
+/// A run with its events as JSON, as [`proctor_core::api::Watched`] has it. The run's own was made
+/// once for all who ask; the events are put behind its last member.
+fn seen_json(seen: &Seen) -> Bytes {
+    let run = seen.shown.json();
+    let Some(events) = &seen.events else { return run };
+    let Some(members) = run.strip_suffix(b"}") else { return run };
+    let mut json = [members, b",\"events\":[".as_slice()].concat();
+    for (index, event) in events.iter().enumerate() {
+        if index > 0 {
+            json.push(b',');
+        }
+        // Writing to memory does not fail, and an event has nothing in it that could not be written.
+        let _ = serde_json::to_writer(&mut json, &**event);
+    }
+    json.extend_from_slice(if seen.more_events { b"],\"more_events\":true}" } else { b"]}" });
+    json.into()
+}
+
+fn shown(run: &Shown) -> Response {
+    content(JSON, run.json())
+}
+
+async fn cancel(app: &App, asked: &Asked) -> Answer {
+    let by = format!("user {} by DELETE", asked.caller.uid);
+    let id = asked.run()?;
+    let run = match asked.query.read("abandon", "`true` or `false`", |text| text.parse::<bool>().ok())? {
+        Some(true) => app.service.abandon(asked.caller, &id, &by).await?,
+        _ => app.service.cancel(asked.caller, &id, &by).await?,
+    };
+    let mut response = shown(&run);
+    if run.view.state != RunState::Finished {
+        *response.status_mut() = StatusCode::ACCEPTED;
+    }
+    Ok(response)
+}
+
+async fn evidence(app: &App, asked: &Asked) -> Answer {
+    let file = format!("verify/{}", asked.segment("file"));
+    Ok(content(JSON, app.service.evidence(asked.caller, &asked.run()?, &file).await?))
+}
+
+async fn patch(app: &App, asked: &Asked) -> Answer {
+    let patch = app.service.patch(asked.caller, &asked.run()?).await?;
+    Ok(content(HeaderValue::from_static("text/x-patch"), patch))
+}
+
+async fn plan(app: &App, asked: &Asked, body: Body) -> Answer {
+    let wanted = asked.json(body).await?;
+    json(StatusCode::OK, &app.service.plan(asked.caller, wanted).await?)
+}
+
+async fn gate(app: &App, asked: &Asked, body: Body) -> Answer {
+    let wanted = asked.json(body).await?;
+    json(StatusCode::OK, &app.service.gate(asked.caller, wanted).await?)
+}
+
+async fn doctor(app: &App, asked: &Asked) -> Answer {
+    let missing = || invalid("`repo` is missing".to_owned()).with_hint("`GET /v1/doctor?repo=/path/to/repository`");
+    let repo = asked.query.text("repo").ok_or_else(missing)?;
+    json(StatusCode::OK, &app.service.doctor(asked.caller, repo).await?)
+}
+
+fn metrics(app: &App) -> Response {
+    let health = app.service.health();
+    content(HeaderValue::from_static(metrics::CONTENT_TYPE), app.metrics.text(health.status, health.runs))
+}
+
+/// The OpenAPI document, made once.
+fn description() -> Bytes {
+    static DESCRIPTION: OnceLock<Bytes> = OnceLock::new();
+    DESCRIPTION.get_or_init(|| openapi::document().to_string().into()).clone()
+}
+
+/// What there is none of.
+pub(super) fn nothing(detail: String) -> Problem {
+    Problem::new(ProblemType::NotFound, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proctor_core::api::{LoggedEvent, RunView, Watched};
+    use proctor_core::event::RunEvent;
+
+    use super::*;
+
+    #[test]
+    fn a_run_with_its_events_is_one_document() {
+        let asked = r#"{"repo":"/r","profile":"pr","changeset_id":null,"rev":null,"submodules":false,
+            "max_tier":2,"sandbox":"strict","fail_fast":false,"changes":"applied"}"#;
+        let asked = serde_json::from_str(asked).expect("reads");
+        let run = RunView::queued("r1".parse().expect("an id"), "t".into(), asked, 7);
+        let event = |seq| {
+            let event = RunEvent::Cancelling { by: "x".into() };
+            Arc::new(LoggedEvent { seq, logged_at: "t".into(), event })
+        };
+        let shown = Arc::new(Shown::new(run.clone()));
+        for (events, more_events) in [(None, false), (Some(vec![]), false), (Some(vec![event(1), event(2)]), true)] {
+            let seen = Seen { shown: Arc::clone(&shown), events: events.clone(), more_events };
+            let told: Watched = serde_json::from_slice(&seen_json(&seen)).expect("reads");
+            let events = events.map(|events| events.iter().map(|event| (**event).clone()).collect());
+            assert_eq!(told, Watched { run: run.clone(), events, more_events });
+        }
+    }
+
+    #[test]
+    fn words_of_enumerations_are_those_of_the_documents() {
+        assert_eq!(word::<RunState>("finished"), Some(RunState::Finished));
+        assert_eq!(word::<RunState>("Finished"), None);
+        assert_eq!(["1", "200", "0", "201", "", "1x"].map(page_size), [Some(1), Some(200), None, None, None, None]);
+    }
+}

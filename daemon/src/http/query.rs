@@ -1,0 +1,124 @@
+//! What stands behind the `?`, and other small texts of requests: each parameter is known, is there
+//! once at most, and means something; or the request is refused with its name.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use axum::extract::Query;
+use http::Uri;
+use proctor_core::api::{Problem, ProblemType};
+use proctor_core::spec::quoted;
+
+/// The parameters of one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Parameters(Vec<(String, String)>);
+
+impl Parameters {
+    /// Those of a URI, each of which is one of `known`.
+    ///
+    /// # Errors
+    /// One of them is unknown or there twice, or they cannot be read.
+    pub(super) fn of(uri: &Uri, known: impl Iterator<Item = &'static str> + Clone) -> Result<Self, Problem> {
+        if uri.query().is_none() {
+            return Ok(Self(Vec::new()));
+        }
+        let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
+            .map_err(|error| invalid(format!("the query cannot be read: {error}")))?;
+        for (index, (name, _)) in pairs.iter().enumerate() {
+            if known.clone().all(|known| known != name) {
+                return Err(unknown(name, known));
+            }
+            if pairs[..index].iter().any(|(earlier, _)| earlier == name) {
+                return Err(invalid(format!("the parameter {} is there twice", quoted(name))));
+            }
+        }
+        Ok(Self(pairs))
+    }
+
+    /// The text of a parameter.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The value of a parameter.
+    ///
+    /// # Errors
+    /// It is none; `what` says what was expected.
+    pub(super) fn value<T: FromStr>(&self, name: &str, what: &str) -> Result<Option<T>, Problem> {
+        self.read(name, what, |text| text.parse().ok())
+    }
+
+    /// The same, read by a function of its own.
+    ///
+    /// # Errors
+    /// As [`Parameters::value`].
+    pub(super) fn read<T>(
+        &self,
+        name: &str,
+        what: &str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, Problem> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        read(text).map(Some).ok_or_else(|| invalid(format!("`{name}` must be {what}, and {} is none", quoted(text))))
+    }
+}
+
+fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> Problem {
+    let known: Vec<String> = known.map(|name| format!("`{name}`")).collect();
+    let problem = invalid(format!("there is no parameter {} here", quoted(name)));
+    if known.is_empty() { problem } else { problem.with_hint(format!("there are {}", known.join(", "))) }
+}
+
+/// A request that is none.
+pub(super) fn invalid(detail: String) -> Problem {
+    Problem::new(ProblemType::InvalidRequest, detail)
+}
+
+/// A number as we write them: digits alone.
+pub(super) fn number(text: &str) -> Option<u64> {
+    let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_plain.then(|| text.parse().ok()).flatten()
+}
+
+/// A time to wait: `45s`, `500ms`, `1m`, or seconds.
+pub(super) fn duration(text: &str) -> Option<Duration> {
+    let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+    let count = number(digits).filter(|_| digits.len() <= 9)?;
+    Some(match &text[digits.len()..] {
+        "" | "s" => Duration::from_secs(count),
+        "ms" => Duration::from_millis(count),
+        "m" => Duration::from_secs(count * 60),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(query: &str) -> Result<Parameters, Problem> {
+        Parameters::of(&format!("/x?{query}").parse().expect("a URI"), ["wait", "after"].into_iter())
+    }
+
+    #[test]
+    fn a_parameter_is_known_and_there_once() {
+        let found = read("wait=4%35s&after=7").expect("reads");
+        assert_eq!(found.text("wait"), Some("45s"));
+        assert_eq!(found.value::<u64>("after", "a number"), Ok(Some(7)));
+        for bad in ["wiat=1", "wait=1&wait=1", "=1", "wait=1&%00=2", "&after=1&after=1"] {
+            assert_eq!(read(bad).expect_err(bad).status, 400, "{bad}");
+        }
+        assert!(read("after=x").expect("reads").value::<u64>("after", "a number").is_err());
+    }
+
+    #[test]
+    fn times_are_read() {
+        assert_eq!(duration("45s"), Some(Duration::from_secs(45)));
+        assert_eq!(duration("45"), Some(Duration::from_secs(45)));
+        assert_eq!(duration("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(duration("1m"), Some(Duration::from_secs(60)));
+        for bad in ["", "s", "-1s", "1h", "1 s", "+1", "1e3", "9999999999s", "4５s"] {
+            assert_eq!(duration(bad), None, "{bad}");
+        }
+    }
+}

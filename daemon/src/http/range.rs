@@ -1,0 +1,131 @@
+//! Which bytes of an output are meant: by `offset` and `limit`, or by a `Range` header (RFC 9110,
+//! section 14). A header that is no single range of bytes is passed over, as the RFC has it.
+
+use proctor_core::api::Problem;
+
+use super::asked::Asked;
+use super::query::number;
+
+/// A range of bytes as it was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Range {
+    /// All of it.
+    Whole,
+    /// From an offset on, a number of bytes at most. What lies behind the end is nothing.
+    Part { offset: u64, limit: u64 },
+    /// As the header says: there must be something in it.
+    Header(HeaderRange),
+}
+
+/// What a `Range` header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HeaderRange {
+    /// From the first to the last.
+    Between { first: u64, last: u64 },
+    /// The last so many.
+    Last(u64),
+}
+
+impl Range {
+    /// The range that a request asks for.
+    ///
+    /// # Errors
+    /// `offset` or `limit` is no number.
+    pub(super) fn of(asked: &Asked) -> Result<Self, Problem> {
+        let offset = asked.query.read("offset", "a number of bytes", number)?;
+        let limit = asked.query.read("limit", "a number of bytes from 1 on", |text| number(text).filter(|n| *n > 0))?;
+        if offset.is_some() || limit.is_some() {
+            return Ok(Self::Part { offset: offset.unwrap_or(0), limit: limit.unwrap_or(u64::MAX) });
+        }
+        // What a range is conditional upon is never so: nothing of ours has a validator.
+        let header =
+            asked.header(&http::header::RANGE)?.filter(|_| !asked.headers.contains_key(http::header::IF_RANGE));
+        Ok(header.and_then(HeaderRange::parse).map_or(Self::Whole, Self::Header))
+    }
+
+    /// Where it begins, as far as that can be said without knowing how long the whole is.
+    pub(super) fn probable_start(self) -> u64 {
+        match self {
+            Self::Part { offset, .. } => offset,
+            Self::Header(HeaderRange::Between { first, .. }) => first,
+            Self::Whole | Self::Header(HeaderRange::Last(_)) => 0,
+        }
+    }
+
+    /// The bytes of a whole of this length, from the first up to but not including the last; `None`
+    /// where there must be some and are none.
+    pub(super) fn within(self, length: u64) -> Option<std::ops::Range<u64>> {
+        match self {
+            Self::Whole => Some(0..length),
+            Self::Part { offset, limit } => {
+                let start = offset.min(length);
+                Some(start..start.saturating_add(limit).min(length))
+            }
+            Self::Header(HeaderRange::Between { first, last }) => {
+                (first < length).then(|| first..last.saturating_add(1).min(length))
+            }
+            Self::Header(HeaderRange::Last(count)) => {
+                (count > 0 && length > 0).then(|| length.saturating_sub(count)..length)
+            }
+        }
+    }
+}
+
+impl HeaderRange {
+    fn parse(header: &str) -> Option<Self> {
+        let (unit, spec) = header.split_once('=')?;
+        let (first, last) = spec.trim().split_once('-')?;
+        if !unit.trim().eq_ignore_ascii_case("bytes") {
+            return None;
+        }
+        match (first.trim(), last.trim()) {
+            ("", last) => number(last).map(Self::Last),
+            (first, "") => number(first).map(|first| Self::Between { first, last: u64::MAX }),
+            (first, last) => {
+                let (first, last) = (number(first)?, number(last)?);
+                (first <= last).then_some(Self::Between { first, last })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_header(header: &str, length: u64) -> Option<std::ops::Range<u64>> {
+        HeaderRange::parse(header).map_or(Range::Whole, Range::Header).within(length)
+    }
+
+    #[test]
+    fn ranges_of_the_header_are_those_of_the_rfc() {
+        for (header, found) in [
+            ("bytes=0-0", Some(0..1)),
+            ("bytes=2-", Some(2..10)),
+            ("bytes=-3", Some(7..10)),
+            ("bytes=-99", Some(0..10)),
+            ("bytes=5-99999999999", Some(5..10)),
+            ("Bytes = 1 - 2", Some(1..3)),
+            ("bytes=10-", None),
+            ("bytes=-0", None),
+            // No single range: as if it were not there.
+            ("bytes=3-2", Some(0..10)),
+            ("bytes=0-1,4-5", Some(0..10)),
+            ("lines=1-2", Some(0..10)),
+            ("bytes=-", Some(0..10)),
+            ("bytes=99999999999999999999-", Some(0..10)),
+        ] {
+            assert_eq!(of_header(header, 10), found, "{header}");
+        }
+        assert_eq!(of_header("bytes=-1", 0), None);
+    }
+
+    #[test]
+    fn what_lies_behind_the_end_is_nothing() {
+        let part = |offset, limit| Range::Part { offset, limit }.within(10);
+        assert_eq!(part(0, 4), Some(0..4));
+        assert_eq!(part(8, u64::MAX), Some(8..10));
+        assert_eq!(part(10, 1), Some(10..10));
+        assert_eq!(part(u64::MAX, u64::MAX), Some(10..10));
+    }
+}

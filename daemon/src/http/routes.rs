@@ -1,0 +1,97 @@
+//! From a path and a method to what answers it, made from the one table of operations. Whatever goes
+//! wrong on the way is a problem.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::rejection::RawPathParamsRejection;
+use axum::extract::{RawPathParams, Request, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{MethodFilter, MethodRouter, on};
+use http::{HeaderValue, Method as HttpMethod};
+use proctor_core::api::operation::{Method, Outline};
+use proctor_core::api::{Problem, ProblemType};
+use proctor_core::spec::quoted;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use super::asked::Asked;
+use super::query::invalid;
+use super::{answer, handlers};
+use crate::mcp;
+use crate::metrics::Metrics;
+use crate::service::Service;
+
+/// Every method of any operation, for `OPTIONS *`.
+const METHODS: HeaderValue = HeaderValue::from_static("GET,HEAD,POST,DELETE,OPTIONS");
+
+/// Where agents ask, in a protocol of their own.
+const MCP: &str = "/mcp";
+
+/// What handlers need.
+#[derive(Clone)]
+pub(super) struct App {
+    pub(super) service: Arc<Service>,
+    pub(super) metrics: Metrics,
+    pub(super) stop: CancellationToken,
+}
+
+/// The pattern of the route that was meant, for what is counted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Routed(pub(super) &'static str);
+
+/// All routes.
+pub(super) fn router(app: App) -> Router {
+    let routes = Outline::ALL.iter().fold(Router::new(), |router, outline| router.route(outline.path, route(outline)));
+    let mcp = mcp::http_service(Arc::clone(&app.service), app.stop.clone());
+    let mcp = ServiceExt::<Request>::map_response(mcp, |response| {
+        let mut response = response.into_response();
+        response.extensions_mut().insert(Routed(MCP));
+        response
+    });
+    let routes = routes.method_not_allowed_fallback(other_method).fallback(other_path);
+    routes.with_state(Arc::new(app)).route_service(MCP, mcp)
+}
+
+fn route(outline: &'static Outline) -> MethodRouter<Arc<App>> {
+    let filter = match outline.method {
+        Method::Get => MethodFilter::GET,
+        Method::Post => MethodFilter::POST,
+        Method::Delete => MethodFilter::DELETE,
+    };
+    on(filter, move |State(app): State<Arc<App>>, path: PathParams, request: Request| async move {
+        respond(&app, outline, path, request).await
+    })
+}
+
+type PathParams = Result<RawPathParams, RawPathParamsRejection>;
+
+async fn respond(app: &App, outline: &'static Outline, path: PathParams, request: Request) -> Response {
+    let asked = path
+        .map_err(|error| invalid(format!("the path cannot be read: {error}")))
+        .and_then(|path| Asked::of(outline, path, request));
+    let answered = match asked {
+        Ok((asked, body)) => handlers::answer(app, outline.operation, &asked, body).await,
+        Err(problem) => Err(problem),
+    };
+    let mut response = answered.unwrap_or_else(|problem| answer::problem(&problem));
+    response.extensions_mut().insert(Routed(outline.path));
+    response
+}
+
+/// A method that the path does not have. The router says in `Allow` which ones it has.
+async fn other_method(request: Request) -> Response {
+    if request.method() == HttpMethod::OPTIONS {
+        return answer::nothing_but_methods(None);
+    }
+    let (method, path) = (quoted(request.method().as_str()), quoted(request.uri().path()));
+    answer::problem(&Problem::new(ProblemType::MethodNotAllowed, format!("{path} is not for {method}")))
+}
+
+async fn other_path(request: Request) -> Response {
+    if request.method() == HttpMethod::OPTIONS && request.uri().path() == "*" {
+        return answer::nothing_but_methods(Some(METHODS));
+    }
+    let problem = Problem::new(ProblemType::NotFound, format!("there is nothing at {}", quoted(request.uri().path())));
+    answer::problem(&problem.with_hint("`GET /openapi.json` says what there is"))
+}

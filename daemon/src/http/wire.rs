@@ -1,0 +1,163 @@
+//! The bytes of one connection. A write that the other side does not take within the deadline ends the
+//! connection, and a request that cannot even be read is answered with a problem too.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use proctor_core::api::{Problem, ProblemType};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
+use tokio::time::{Sleep, sleep};
+
+use super::answer::last_words;
+use super::seat::Seat;
+
+/// One connection.
+pub(super) struct Wire {
+    stream: UnixStream,
+    seat: Arc<Seat>,
+    patience: Duration,
+    /// Runs while the other side has not taken all that it was given.
+    stalled: Option<Pin<Box<Sleep>>>,
+    /// What is said in place of what `hyper` says by itself.
+    instead: Option<Bytes>,
+}
+
+impl Wire {
+    pub(super) fn new(stream: UnixStream, seat: Arc<Seat>, patience: Duration) -> Self {
+        Self { stream, seat, patience, stalled: None, instead: None }
+    }
+
+    /// What came of a write of `given` bytes. Only one that takes them all shows that the other side
+    /// reads: else a reader of one byte a minute would never be too slow.
+    fn written(
+        &mut self,
+        cx: &mut Context<'_>,
+        wrote: Poll<io::Result<usize>>,
+        given: usize,
+    ) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(count)) = &wrote
+            && *count == given
+        {
+            self.stalled = None;
+            return wrote;
+        }
+        let patience = self.patience;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
+        match (wrote, stalled.as_mut().poll(cx)) {
+            (Poll::Pending, Poll::Ready(())) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            (wrote, _) => wrote,
+        }
+    }
+
+    /// Takes over where `hyper` answers a head that it could not read, which it does without a body:
+    /// nothing that we answer is under way then.
+    fn takes_over(&mut self, said: &[u8]) -> bool {
+        if self.instead.is_some() {
+            return true;
+        }
+        if !self.seat.was_asked()
+            && let Some(problem) = unreadable(said)
+        {
+            self.instead = Some(last_words(&problem));
+            return true;
+        }
+        false
+    }
+
+    fn poll_instead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(mut words) = self.instead.take_if(|words| !words.is_empty()) {
+            let wrote = Pin::new(&mut self.stream).poll_write(cx, &words);
+            let wrote = self.written(cx, wrote, words.len());
+            if let Poll::Ready(Ok(count)) = &wrote {
+                words.advance(*count);
+            }
+            self.instead = Some(words);
+            if ready!(wrote)? == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The problem with a head that cannot be read, by how `hyper` answers it.
+fn unreadable(said: &[u8]) -> Option<Problem> {
+    let status = said.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
+    match status {
+        b"400" => {
+            let problem = Problem::new(ProblemType::InvalidRequest, "the request is not one of HTTP/1.1");
+            Some(problem.with_hint("`curl --unix-socket` speaks it"))
+        }
+        b"414" | b"431" => {
+            let detail =
+                format!("the head of the request is larger than {} bytes, the most there are", super::MAX_HEAD);
+            Some(Problem::new(ProblemType::HeadTooLarge, detail))
+        }
+        _ => None,
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.takes_over(buf) {
+            return Poll::Ready(Ok(buf.len()));
+        }
+        let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.written(cx, wrote, buf.len())
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let given = bufs.iter().map(|buf| buf.len()).sum();
+        if self.takes_over(bufs.iter().find(|buf| !buf.is_empty()).map_or(&[], |buf| buf)) {
+            return Poll::Ready(Ok(given));
+        }
+        let wrote = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.written(cx, wrote, given)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_instead(cx))?;
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        self.seat.flushed();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_instead(cx))?;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hyper_says_by_itself_is_told_by_its_status() {
+        let status = |said: &str| unreadable(said.as_bytes()).map(|problem| problem.status);
+        assert_eq!(status("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"), Some(400));
+        assert_eq!(status("HTTP/1.1 431 Request Header Fields Too Large\r\n\r\n"), Some(431));
+        assert_eq!(status("HTTP/1.1 414 URI Too Long\r\n\r\n"), Some(431));
+        assert_eq!(status("HTTP/1.1 100 Continue\r\n\r\n"), None);
+        assert_eq!(status("HTTP/1.1 4"), None);
+    }
+}

@@ -1,0 +1,290 @@
+//! How the daemon begins and ends. It holds the order of things: config, log, socket, service,
+//! transport, and back again. The reason for ending is a value.
+
+mod accept;
+mod args;
+mod error;
+mod idle;
+mod limits;
+mod lock;
+mod notify;
+mod panics;
+mod reload;
+mod signals;
+mod socket;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser as _;
+use listenfd::ListenFd;
+use proctor_core::redact::Redactor;
+use proctor_core::verdict::EXIT_INTERRUPTED;
+use proctor_runner::{Clock, EngineConfig};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::installation::{self, Surroundings, show};
+use crate::log::{self, Log, LogSurroundings};
+use crate::metrics::Metrics;
+use crate::service::{Service, ServiceConfig};
+use crate::settings::{self, Settings};
+
+use accept::Transport;
+use args::Args;
+use error::LifeError;
+use reload::Reloader;
+use signals::{Asked, Signals};
+use socket::{Listening, Place};
+
+/// How long answers that are under way may take once no run is left.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// How long the runs' owner may take to end what was cancelled, beyond what the operator gives it.
+const LAST_RUNS: Duration = Duration::from_secs(60);
+/// How long threads that still read or write something may take at the very end.
+const LAST_THREADS: Duration = Duration::from_secs(2);
+
+/// Why the daemon ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// A signal of this name asked for it.
+    Signal(&'static str),
+    /// Nobody has asked for anything for as long as the operator said.
+    Idle,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// Nothing is left.
+    Drained,
+    /// Somebody insisted, or the runs' owner did not end in time; the next daemon says what of.
+    Abandoned,
+}
+
+/// The whole program.
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    let code = match Beginning::prepare(&args).and_then(Beginning::run) {
+        Ok(Ended::Drained) => ExitCode::SUCCESS,
+        Ok(Ended::Abandoned) => ExitCode::from(EXIT_INTERRUPTED),
+        Err(error) => {
+            error.report();
+            ExitCode::from(error.exit_code())
+        }
+    };
+    log::flush();
+    code
+}
+
+/// Everything that is known before the first thread.
+struct Beginning {
+    around: Surroundings,
+    settings: Settings,
+    reloader: Reloader,
+    state_dir: PathBuf,
+    place: Place,
+    metrics: Metrics,
+}
+
+impl Beginning {
+    fn prepare(args: &Args) -> Result<Self, LifeError> {
+        let signals = proctor_runner::claim_signals();
+        // Both are told by the environment, which must not change once there are threads.
+        let inherited = ListenFd::from_env();
+        let around = Surroundings::read().map_err(LifeError::Surroundings)?;
+        let found = installation::operator(args.config.as_deref(), &around)?;
+        let settings = Settings::of(found, around.uid, settings::uid_of)?;
+        let log = start_log(&settings, &around);
+        if let Err(error) = signals {
+            warn!("what our caller left of its signals stays: {error}");
+        }
+        if !around.unreadable.is_empty() {
+            warn!(variables = around.unreadable.join(", "), "no step can be given variables that are not UTF-8");
+        }
+        limits::raise_open_files();
+        let metrics = Metrics::new(Clock::system().now_ms());
+        panics::log_all(metrics.clone());
+        let state_dir = installation::state_dir(args.state_dir.as_deref(), &around)?;
+        let place = place_of(args, inherited, &settings, &around, &state_dir)?;
+        let reloader = Reloader::new(args.config.clone(), around.clone(), log);
+        Ok(Self { around, settings, reloader, state_dir, place, metrics })
+    }
+
+    fn run(self) -> Result<Ended, LifeError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(LifeError::Threads)?;
+        let ended = runtime.block_on(self.serve());
+        runtime.shutdown_timeout(LAST_THREADS);
+        ended
+    }
+
+    async fn serve(self) -> Result<Ended, LifeError> {
+        // From here on no signal is lost; one that comes while we begin is heard once we have.
+        let mut signals = Signals::listen().map_err(LifeError::Signals)?;
+        let service = Service::open(self.service_config()?).await?;
+        let Self { settings, reloader, place, metrics, .. } = self;
+        let listening = place.listen(&settings.admitted)?;
+        let life = Life { service, settings: watch::Sender::new(Arc::new(settings)), reloader, listening, metrics };
+        life.live(&mut signals).await
+    }
+
+    fn service_config(&self) -> Result<ServiceConfig, LifeError> {
+        let Self { around, settings, state_dir, place, .. } = self;
+        Ok(ServiceConfig {
+            engine: EngineConfig {
+                state_dir: state_dir.clone(),
+                helpers: installation::helpers(&around.bin_dir)?,
+                home: installation::home(around)?,
+                caller_env: around.env.clone(),
+                operator: settings.operator.clone(),
+                hide: place.directory().map(Path::to_owned).into_iter().collect(),
+            },
+            config: settings.config.clone(),
+            metrics: self.metrics.clone(),
+        })
+    }
+}
+
+fn start_log(settings: &Settings, around: &Surroundings) -> Log {
+    let variable = |name| around.var(name).map(str::to_owned);
+    let of_log = LogSurroundings { journal_stream: variable("JOURNAL_STREAM"), level: variable("PROCTOR_LOG") };
+    let variables = around.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let redactor = Redactor::of(variables, |path| Path::new(path).exists());
+    Log::start(&settings.operator.daemon.log, of_log, redactor, Clock::system())
+}
+
+/// The socket that the service manager made for us, or the one that we make.
+fn place_of(
+    args: &Args,
+    inherited: ListenFd,
+    settings: &Settings,
+    around: &Surroundings,
+    state_dir: &Path,
+) -> Result<Place, LifeError> {
+    if let Some(place) = Place::inherited(inherited)? {
+        return Ok(place);
+    }
+    let configured = settings.operator.daemon.socket.as_deref().map(Path::new);
+    let named = args.socket.as_deref().or(configured).map(|path| around.cwd.join(path));
+    let path = named.unwrap_or_else(|| installation::socket(around, state_dir));
+    Ok(Place::own(&path, around)?)
+}
+
+/// The daemon, once it serves.
+struct Life {
+    service: Arc<Service>,
+    settings: watch::Sender<Arc<Settings>>,
+    reloader: Reloader,
+    listening: Listening,
+    metrics: Metrics,
+}
+
+impl Life {
+    async fn live(self, signals: &mut Signals) -> Result<Ended, LifeError> {
+        let stop = CancellationToken::new();
+        let transport = Transport::start(&self, stop.clone())?;
+        let watchdog = notify::Watchdog::start(Arc::clone(&self.service));
+        info!(
+            socket = show(self.listening.path()),
+            pid = std::process::id(),
+            version = env!("CARGO_PKG_VERSION"),
+            "the daemon listens"
+        );
+        notify::ready(&format!("listening on {}", show(self.listening.path())));
+        let reason = self.until_asked(signals).await;
+        let ended = self.drain(reason, signals).await;
+        stop.cancel();
+        if timeout(LAST_ANSWERS, transport.ended()).await.is_err() {
+            warn!("connections were cut off while they were answered");
+        }
+        self.listening.remove();
+        watchdog.stop();
+        info!("the daemon has ended");
+        Ok(ended)
+    }
+
+    /// Serves until there is a reason to end.
+    async fn until_asked(&self, signals: &mut Signals) -> Reason {
+        let mut give_back = std::pin::pin!(idle::give_back(&self.service, self.metrics.connections()));
+        loop {
+            let idle = idle::idle(&self.service, self.metrics.connections(), self.settings.subscribe());
+            tokio::select! {
+                () = &mut give_back => {}
+                asked = signals.next() => match asked {
+                    Asked::ToReload => self.reloader.reload(self),
+                    Asked::ToEnd(name) => return Reason::Signal(name),
+                },
+                () = idle => return Reason::Idle,
+            }
+        }
+    }
+
+    /// Lets what is under way end: in its own time first, at once where somebody asks again, and
+    /// not at all where somebody insists.
+    async fn drain(&self, reason: Reason, signals: &mut Signals) -> Ended {
+        let grace = self.settings.borrow().operator.daemon.drain;
+        match reason {
+            Reason::Signal(name) => info!(signal = name, grace_ms = grace.as_millis(), "the daemon ends: no new runs"),
+            Reason::Idle => info!("the daemon ends: nobody has asked for anything"),
+        }
+        notify::stopping(grace + LAST_RUNS + LAST_ANSWERS);
+        if self.drained(grace, Insistence::First, signals).await {
+            return Ended::Drained;
+        }
+        info!("the daemon was asked again: runs that are under way are cancelled");
+        if self.drained(Duration::ZERO, Insistence::Again, signals).await {
+            return Ended::Drained;
+        }
+        error!("the daemon leaves what is under way; the next one says that it was interrupted");
+        Ended::Abandoned
+    }
+
+    /// Whether nothing was left before somebody asked again, and in time.
+    async fn drained(&self, grace: Duration, insistence: Insistence, signals: &mut Signals) -> bool {
+        let latest = Instant::now() + grace + LAST_RUNS;
+        let mut drain = std::pin::pin!(self.service.drain(grace));
+        loop {
+            tokio::select! {
+                () = &mut drain => return true,
+                () = tokio::time::sleep_until(latest) => return false,
+                asked = signals.next() => if insistence.heeds(asked) { return false },
+            }
+        }
+    }
+}
+
+/// How often somebody has asked by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Insistence {
+    First,
+    Again,
+}
+
+impl Insistence {
+    /// Whether a signal changes anything. Only a Ctrl-C after two requests leaves runs behind: a
+    /// service manager that repeats itself does not mean that.
+    fn heeds(self, asked: Asked) -> bool {
+        match (self, asked) {
+            (_, Asked::ToReload) => false,
+            (Self::First, Asked::ToEnd(_)) => true,
+            (Self::Again, Asked::ToEnd(name)) => name == "SIGINT",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_request_hurries_and_a_third_ctrl_c_leaves() {
+        assert!(Insistence::First.heeds(Asked::ToEnd("SIGTERM")));
+        assert!(!Insistence::First.heeds(Asked::ToReload));
+        assert!(!Insistence::Again.heeds(Asked::ToEnd("SIGTERM")));
+        assert!(Insistence::Again.heeds(Asked::ToEnd("SIGINT")));
+    }
+}

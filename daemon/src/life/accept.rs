@@ -1,0 +1,79 @@
+//! The transport of a daemon that lives on: where it ends without having been asked to, which only
+//! a bug can do, it is begun again on the same socket.
+
+use std::os::unix::net::UnixListener as StdListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+use super::Life;
+use super::error::LifeError;
+use crate::http;
+use crate::metrics::Metrics;
+use crate::service::Service;
+use crate::settings::Settings;
+
+/// How long we wait before the transport is begun again, so that a bug does not keep a CPU busy.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The transport, under way.
+pub(super) struct Transport(JoinHandle<()>);
+
+struct Serving {
+    listener: StdListener,
+    service: Arc<Service>,
+    settings: watch::Receiver<Arc<Settings>>,
+    stop: CancellationToken,
+    metrics: Metrics,
+}
+
+impl Transport {
+    /// Begins to accept connections.
+    pub(super) fn start(life: &Life, stop: CancellationToken) -> Result<Self, LifeError> {
+        let serving = Serving {
+            listener: life.listening.listener().map_err(LifeError::Listener)?,
+            service: Arc::clone(&life.service),
+            settings: life.settings.subscribe(),
+            stop,
+            metrics: life.metrics.clone(),
+        };
+        Ok(Self(tokio::spawn(serving.serve())))
+    }
+
+    /// Completes when the last answer was given.
+    pub(super) async fn ended(self) {
+        // A panic of it is in the log by now.
+        let _ = self.0.await;
+    }
+}
+
+impl Serving {
+    async fn serve(self) {
+        loop {
+            match self.listener.try_clone().and_then(UnixListener::from_std) {
+                Ok(listener) => self.serve_on(listener).await,
+                Err(error) => error!("the socket cannot be listened on: {error}"),
+            }
+            if self.stop.is_cancelled() {
+                return;
+            }
+            error!("connections are accepted no longer, though nobody asked for that; they are again in {PAUSE:?}");
+            tokio::select! {
+                () = tokio::time::sleep(PAUSE) => {}
+                () = self.stop.cancelled() => return,
+            }
+        }
+    }
+
+    async fn serve_on(&self, listener: UnixListener) {
+        let (service, settings) = (Arc::clone(&self.service), self.settings.clone());
+        let serving = http::serve(listener, service, settings, self.stop.clone(), self.metrics.clone());
+        // In a task of its own, where a panic ends. It is in the log by now.
+        let _ = tokio::spawn(serving).await;
+    }
+}

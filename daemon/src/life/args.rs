@@ -1,0 +1,36 @@
+//! The words of `proctord`.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+/// Takes requests for verifications on a Unix socket, queues and runs them, and remembers what they
+/// came to.
+#[derive(Debug, Parser)]
+#[command(name = "proctord", version)]
+pub(super) struct Args {
+    /// Where to listen. Default: `daemon.socket` of the config, else
+    /// `$XDG_RUNTIME_DIR/proctor/proctord.sock`, for root `/run/proctor/proctord.sock`. A socket
+    /// that the service manager hands over stands before all of them.
+    #[arg(long, value_name = "PATH")]
+    pub(super) socket: Option<PathBuf>,
+    /// Where runs, evidence without a changeset, snapshots and caches are kept. Default:
+    /// `$XDG_STATE_HOME/proctor`, for root `/var/lib/proctor`.
+    #[arg(long, value_name = "DIR")]
+    pub(super) state_dir: Option<PathBuf>,
+    /// The operator's config. Default: `/etc/proctor/proctord.toml`, else
+    /// `$XDG_CONFIG_HOME/proctor/proctord.toml`. SIGHUP reads it again.
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_words_do_not_contradict_themselves() {
+        Args::command().debug_assert();
+    }
+}

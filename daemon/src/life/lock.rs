@@ -1,0 +1,98 @@
+//! The lock beside a socket: of two daemons that want the same place one gets it, and the other
+//! says which.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fstat, openat};
+use rustix::io::Errno;
+
+/// How many bytes of the file are read: more than any number of a process has.
+const MAX_PID: u64 = 32;
+
+/// Ours until it is dropped. The file stays: who removed it could remove that of a successor.
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: File,
+}
+
+/// Why the lock is not ours.
+#[derive(Debug)]
+pub(super) enum NotLocked {
+    /// Another process has it; its number, where it has written that.
+    Taken(Option<u32>),
+    /// What lies there is no lock of ours.
+    NotOurs,
+    /// The system refuses.
+    Failed(io::Error),
+}
+
+impl Lock {
+    /// Takes the lock `name` in a directory that only we write to. Never waits.
+    pub(super) fn take(dir: impl AsFd, name: &str) -> Result<Self, NotLocked> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = openat(dir, name, flags, Mode::from_raw_mode(0o600));
+        let mut file = match opened {
+            Ok(fd) if is_ours(&fd) => File::from(fd),
+            // A link, a directory, a FIFO that nobody reads, a socket.
+            Ok(_) | Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => return Err(NotLocked::NotOurs),
+            Err(error) => return Err(NotLocked::Failed(error.into())),
+        };
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(NotLocked::Taken(holder(&mut file))),
+            Err(error) => return Err(NotLocked::Failed(error.into())),
+        }
+        sign(&mut file).map_err(NotLocked::Failed)?;
+        Ok(Self { _file: file })
+    }
+}
+
+fn is_ours(fd: &OwnedFd) -> bool {
+    fstat(fd).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && stat.st_uid == rustix::process::geteuid().as_raw()
+            && stat.st_nlink == 1
+    })
+}
+
+fn sign(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())
+}
+
+fn holder(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.take(MAX_PID).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_is_told_of_the_first() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let handle = File::open(dir.path()).expect("open");
+        let first = Lock::take(&handle, "l").expect("free");
+        let NotLocked::Taken(pid) = Lock::take(&handle, "l").expect_err("taken") else { panic!("another reason") };
+        assert_eq!(pid, Some(std::process::id()));
+        drop(first);
+        Lock::take(&handle, "l").expect("free again");
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let handle = File::open(dir.path()).expect("open");
+        std::os::unix::fs::symlink("/dev/null", dir.path().join("link")).expect("made");
+        std::fs::create_dir(dir.path().join("dir")).expect("made");
+        rustix::fs::mkfifoat(&handle, "fifo", Mode::from_raw_mode(0o600)).expect("made");
+        for name in ["link", "dir", "fifo"] {
+            assert!(matches!(Lock::take(&handle, name), Err(NotLocked::NotOurs)), "{name}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What the service manager is told (sd_notify(3)). Without one, all of it is nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tracing::{error, warn};
+
+use crate::service::Service;
+
+/// The daemon serves.
+pub(super) fn ready(status: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// The config is being read again.
+pub(super) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => warn!("the service manager is not told of a reload: {error}"),
+    }
+}
+
+/// The config was read again, and `status` says what came of it.
+pub(super) fn reloaded(status: &str) {
+    ready(status);
+}
+
+/// The daemon ends, within `bound`.
+pub(super) fn stopping(bound: Duration) {
+    let bound = u32::try_from(bound.as_micros()).unwrap_or(u32::MAX);
+    let status = NotifyState::Status("ending: runs that are under way may go on for a while");
+    tell(&[NotifyState::Stopping, NotifyState::ExtendTimeoutUsec(bound), status]);
+}
+
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        warn!("the service manager cannot be told how we are: {error}");
+    }
+}
+
+/// Tells the service manager that we live, for as long as the runs' owner answers.
+pub(super) struct Watchdog(Option<JoinHandle<()>>);
+
+impl Watchdog {
+    /// Begins, where the service manager wants to be told.
+    pub(super) fn start(service: Arc<Service>) -> Self {
+        // Half of the time, as sd_watchdog_enabled(3) has it.
+        Self(sd_notify::watchdog_enabled().map(|limit| tokio::spawn(watch(service, limit / 2))))
+    }
+
+    /// From now on nobody is told.
+    pub(super) fn stop(self) {
+        if let Some(task) = self.0 {
+            task.abort();
+        }
+    }
+}
+
+async fn watch(service: Arc<Service>, every: Duration) {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if timeout(every / 2, service.answers()).await == Ok(true) {
+            tell(&[NotifyState::Watchdog]);
+        } else {
+            error!("the owner of the runs does not answer; the service manager ends us where that lasts");
+        }
+    }
+}

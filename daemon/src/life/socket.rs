@@ -1,0 +1,456 @@
+//! The socket: the one that the service manager hands over, or one that we make and remove.
+//!
+//! Ours is made under a lock, in a directory that only we write to and that no step sees. What lies
+//! in its place already is removed only where it is a socket of ours on which nobody listens.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::{Path, PathBuf};
+
+use listenfd::ListenFd;
+use rustix::fs::{AtFlags, FileType, Mode, chmodat, fchmod, fstat, statat, unlinkat};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use tracing::{info, warn};
+
+use super::lock::{Lock, NotLocked};
+use crate::installation::{Surroundings, show};
+use crate::settings::{Admitted, socket_problem};
+
+/// How many connections the kernel keeps for us that we have not accepted yet.
+const BACKLOG: i32 = 1024;
+/// Of a socket on which only we may connect.
+const OWN_MODE: u32 = 0o600;
+/// Of a socket on which others may: who they are is looked at on every connection.
+const OPEN_MODE: u32 = 0o666;
+/// What a directory needs in addition for others to reach a socket in it.
+const SEARCH: u32 = 0o011;
+
+/// Why the socket cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SocketError {
+    /// The path, or what lies there, is none for a socket of ours.
+    #[error("the socket `{}` cannot be used: {reason}\nhint: {hint}", show(path))]
+    Unusable {
+        /// The socket.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// Another daemon has it.
+    #[error(
+        "another daemon{} listens on `{}`\nhint: `proctor daemon status` shows it, `proctor daemon stop` ends it; or name another socket with `--socket`",
+        pid.map(|pid| format!(" (process {pid})")).unwrap_or_default(), show(path)
+    )]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+        /// The daemon, where that is known.
+        pid: Option<u32>,
+    },
+    /// The service manager handed something over that we cannot use.
+    #[error(
+        "the service manager handed over {0}\nhint: the unit of the socket must have one `ListenStream=` with an absolute path in a directory of its own"
+    )]
+    Inherited(String),
+    /// The system refuses.
+    #[error("the socket `{}` cannot be made: {what}: {error}", show(path))]
+    System {
+        /// The socket.
+        path: PathBuf,
+        /// What was done.
+        what: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl SocketError {
+    /// Whether trying again does not help.
+    pub(super) fn is_usage(&self) -> bool {
+        matches!(self, Self::Unusable { .. } | Self::Inherited(_))
+    }
+}
+
+/// Where the daemon will listen. The place is ours by now.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// On a socket that the service manager listens on for us.
+    Inherited(StdListener, PathBuf),
+    /// On one that is still to be made.
+    Own(OwnPlace),
+}
+
+/// A place for a socket in a directory that only we write to.
+#[derive(Debug)]
+pub(super) struct OwnPlace {
+    path: PathBuf,
+    name: String,
+    dir: File,
+    lock: Lock,
+}
+
+/// The socket, listened on.
+#[derive(Debug)]
+pub(super) struct Listening {
+    listener: StdListener,
+    path: PathBuf,
+    own: Option<Own>,
+}
+
+/// What is ours to remove.
+#[derive(Debug)]
+struct Own {
+    place: OwnPlace,
+    /// Device and inode of the socket.
+    identity: (u64, u64),
+}
+
+impl Place {
+    /// The socket that the service manager handed over, where it did.
+    pub(super) fn inherited(mut fds: ListenFd) -> Result<Option<Self>, SocketError> {
+        match fds.len() {
+            0 => return Ok(None),
+            1 => {}
+            count => return Err(SocketError::Inherited(format!("{count} sockets"))),
+        }
+        let taken = fds.take_unix_listener(0).map_err(|error| SocketError::Inherited(error.to_string()))?;
+        let Some(listener) = taken else { return Err(SocketError::Inherited("no socket".to_owned())) };
+        let address = listener.local_addr().ok();
+        let path = address.as_ref().and_then(std::os::unix::net::SocketAddr::as_pathname);
+        // Which step may use a name without a file is nobody's to say but the network's.
+        let Some(path) = path else { return Err(SocketError::Inherited("a socket without a path".to_owned())) };
+        let path = path.to_owned();
+        match unhidable(parent(&path), None) {
+            Some(reason) => Err(SocketError::Inherited(format!("`{}`: {reason}", show(&path)))),
+            None => Ok(Some(Self::Inherited(listener, path))),
+        }
+    }
+
+    /// Takes the place of a socket. Nothing is made there yet but the directory and the lock.
+    pub(super) fn own(path: &Path, around: &Surroundings) -> Result<Self, SocketError> {
+        if let Some(reason) = socket_problem(path) {
+            return Err(unusable(path, reason, "name another one with `--socket`"));
+        }
+        let (path, name) = located(path)?;
+        if let Some(reason) = unhidable(parent(&path), around.home.as_deref()) {
+            return Err(unusable(&path, reason, "name one in a directory of its own"));
+        }
+        let dir = own_directory(&path)?;
+        let lock = Lock::take(&dir, &format!("{name}.lock")).map_err(|reason| not_locked(&path, reason))?;
+        let place = OwnPlace { path, name, dir, lock };
+        place.look()?;
+        Ok(Self::Own(place))
+    }
+
+    /// The directory that holds the socket.
+    pub(super) fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::Inherited(_, path) => path.parent(),
+            Self::Own(place) => place.path.parent(),
+        }
+    }
+
+    /// Listens.
+    pub(super) fn listen(self, admitted: &Admitted) -> Result<Listening, SocketError> {
+        let listening = match self {
+            Self::Inherited(listener, path) => {
+                let failed = |error| SocketError::System { path: path.clone(), what: "it blocks", error };
+                listener.set_nonblocking(true).map_err(failed)?;
+                Listening { listener, path, own: None }
+            }
+            Self::Own(place) => {
+                let (listener, identity) = place.bind()?;
+                Listening { listener, path: place.path.clone(), own: Some(Own { place, identity }) }
+            }
+        };
+        listening.admit(admitted);
+        Ok(listening)
+    }
+}
+
+impl OwnPlace {
+    /// Removes what a daemon before us left, and puts a socket of ours there.
+    fn bind(&self) -> Result<(StdListener, (u64, u64)), SocketError> {
+        if self.look()? {
+            info!(socket = show(&self.path), "a socket on which nobody listens any more is removed");
+            unlinkat(&self.dir, &self.name, AtFlags::empty())
+                .map_err(|error| self.failed("the old one stays", error))?;
+        }
+        let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        let socket = socket_with(kind.0, kind.1, kind.2, None).map_err(|error| self.failed("no socket", error))?;
+        // The mode of the file that bind(2) makes is that of the socket, so that nobody else can
+        // connect at any time.
+        fchmod(&socket, Mode::from_raw_mode(OWN_MODE)).map_err(|error| self.failed("its mode", error))?;
+        let address = SocketAddrUnix::new(&self.path).map_err(|error| self.failed("its path", error))?;
+        bind(&socket, &address).map_err(|error| self.failed("bind", error))?;
+        let identity = self.identity().ok_or_else(|| self.failed("it is gone again", Errno::NOENT))?;
+        listen(&socket, BACKLOG).map_err(|error| self.failed("listen", error))?;
+        Ok((StdListener::from(socket), identity))
+    }
+
+    /// Whether a socket lies there on which nobody listens any more.
+    fn look(&self) -> Result<bool, SocketError> {
+        let stat = match statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(false),
+            Err(error) => return Err(self.failed("what lies there cannot be looked at", error)),
+        };
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind != FileType::Socket {
+            let reason = format!("there is {} in its place", described(kind));
+            return Err(unusable(&self.path, reason, "move it away, or name another socket with `--socket`"));
+        }
+        if stat.st_uid != rustix::process::geteuid().as_raw() {
+            let reason = format!("there is a socket of user {} in its place", stat.st_uid);
+            return Err(unusable(&self.path, reason, "name another one with `--socket`"));
+        }
+        self.is_stale()
+    }
+
+    fn is_stale(&self) -> Result<bool, SocketError> {
+        let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        let socket = socket_with(kind.0, kind.1, kind.2, None).map_err(|error| self.failed("no socket", error))?;
+        let address = SocketAddrUnix::new(&self.path).map_err(|error| self.failed("its path", error))?;
+        match connect(&socket, &address) {
+            Err(Errno::CONNREFUSED) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Ok(()) => Err(SocketError::InUse { path: self.path.clone(), pid: peer(&socket) }),
+            // It has more to accept than it can.
+            Err(Errno::AGAIN) => Err(SocketError::InUse { path: self.path.clone(), pid: None }),
+            Err(error) => Err(self.failed("whether somebody listens there cannot be told", error)),
+        }
+    }
+
+    fn identity(&self) -> Option<(u64, u64)> {
+        let stat = statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some((stat.st_dev, stat.st_ino))
+    }
+
+    fn failed(&self, what: &'static str, error: Errno) -> SocketError {
+        SocketError::System { path: self.path.clone(), what, error: error.into() }
+    }
+
+    /// Lets others reach the socket, or nobody but us.
+    fn admit(&self, admitted: &Admitted) -> Result<(), Errno> {
+        let mode = if admitted.has_others() { OPEN_MODE } else { OWN_MODE };
+        chmodat(&self.dir, &self.name, Mode::from_raw_mode(mode), AtFlags::empty())?;
+        let dir_mode = fstat(&self.dir)?.st_mode & 0o7777;
+        if admitted.has_others() && dir_mode & SEARCH != SEARCH {
+            fchmod(&self.dir, Mode::from_raw_mode(dir_mode | SEARCH))?;
+        }
+        Ok(())
+    }
+}
+
+impl Listening {
+    /// Another handle of the listener.
+    pub(super) fn listener(&self) -> io::Result<StdListener> {
+        self.listener.try_clone()
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Lets those reach the socket who may connect. The mode of one that was handed over is the
+    /// service manager's.
+    pub(super) fn admit(&self, admitted: &Admitted) {
+        let Some(own) = &self.own else { return };
+        if let Err(error) = own.place.admit(admitted) {
+            warn!("who may reach the socket stays as it was: {error}");
+        }
+    }
+
+    /// Removes the socket, where it is still the one that we made.
+    pub(super) fn remove(self) {
+        let Some(Own { place, identity }) = self.own else { return };
+        if place.identity() != Some(identity) {
+            warn!("what lies in the place of the socket is not ours, and stays");
+            return;
+        }
+        if let Err(error) = unlinkat(&place.dir, &place.name, AtFlags::empty()) {
+            warn!("the socket stays: {error}");
+        }
+        // Only now may another daemon take the place.
+        drop(place.lock);
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().unwrap_or(path)
+}
+
+/// The directory made where it is absent, and the path without links, which is what is hidden from
+/// steps.
+fn located(path: &Path) -> Result<(PathBuf, String), SocketError> {
+    let failed = |what, error| SocketError::System { path: path.to_owned(), what, error };
+    let name = path.file_name().and_then(|name| name.to_str());
+    let Some(name) = name else {
+        return Err(unusable(path, "its name is not UTF-8".to_owned(), "name another one with `--socket`"));
+    };
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(parent(path));
+    made.map_err(|error| failed("its directory cannot be made", error))?;
+    let dir = parent(path).canonicalize().map_err(|error| failed("its directory cannot be found", error))?;
+    let path = dir.join(name);
+    match socket_problem(&path) {
+        Some(reason) => Err(unusable(&path, reason, "name another one with `--socket`")),
+        None => Ok((path, name.to_owned())),
+    }
+}
+
+/// A directory in which nobody but us and root can put anything.
+fn own_directory(path: &Path) -> Result<File, SocketError> {
+    let failed = |what, error| SocketError::System { path: path.to_owned(), what, error };
+    let dir = File::open(parent(path)).map_err(|error| failed("its directory cannot be opened", error))?;
+    let metadata = dir.metadata().map_err(|error| failed("its directory cannot be looked at", error))?;
+    let hint = "name one in a directory that belongs to you and that others cannot write to";
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(unusable(path, format!("its directory belongs to user {}", metadata.uid()), hint));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err(unusable(path, "others can write to its directory".to_owned(), hint));
+    }
+    Ok(dir)
+}
+
+/// Why a directory cannot be hidden from steps; they would miss what else is in it.
+fn unhidable(dir: &Path, home: Option<&Path>) -> Option<String> {
+    const SHARED: [&str; 9] = ["/", "/run", "/tmp", "/var", "/var/run", "/var/tmp", "/usr", "/etc", "/home"];
+    let is_shared = SHARED.iter().any(|shared| dir == Path::new(shared));
+    let holds_home = home.is_some_and(|home| home.starts_with(dir));
+    (is_shared || holds_home)
+        .then(|| format!("its directory `{}` is hidden from steps, and holds more than the socket", show(dir)))
+}
+
+fn described(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "a file",
+        FileType::Directory => "a directory",
+        FileType::Symlink => "a symbolic link",
+        FileType::Fifo => "a FIFO",
+        _ => "something that is no socket",
+    }
+}
+
+fn unusable(path: &Path, reason: String, hint: &'static str) -> SocketError {
+    SocketError::Unusable { path: path.to_owned(), reason, hint }
+}
+
+fn not_locked(path: &Path, reason: NotLocked) -> SocketError {
+    match reason {
+        NotLocked::Taken(pid) => SocketError::InUse { path: path.to_owned(), pid },
+        NotLocked::Failed(error) => SocketError::System { path: path.to_owned(), what: "its lock", error },
+        NotLocked::NotOurs => {
+            let reason = "what lies beside it as its lock is no file of ours".to_owned();
+            unusable(path, reason, "move the file whose name ends with `.lock` away")
+        }
+    }
+}
+
+fn peer(socket: &OwnedFd) -> Option<u32> {
+    let credentials = socket_peercred(socket).ok()?;
+    u32::try_from(credentials.pid.as_raw_nonzero().get()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    fn own(path: &Path) -> Result<Place, SocketError> {
+        Place::own(path, &Surroundings::for_tests(&[]))
+    }
+
+    fn alone() -> Admitted {
+        Admitted::new(rustix::process::geteuid().as_raw(), [])
+    }
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().expect("there").mode() & 0o777
+    }
+
+    #[test]
+    fn it_is_made_for_us_alone_and_removed_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("run/p.sock");
+        let listening = own(&path).expect("free").listen(&alone()).expect("listens");
+        assert_eq!((mode(&path), mode(parent(&path))), (0o600, 0o700));
+        UnixStream::connect(&path).expect("connects");
+        listening.admit(&Admitted::new(alone_uid(), [alone_uid() + 1]));
+        assert_eq!((mode(&path), mode(parent(&path))), (0o666, 0o711));
+        listening.admit(&alone());
+        assert_eq!(mode(&path), 0o600);
+        listening.remove();
+        assert!(!path.exists());
+    }
+
+    fn alone_uid() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    #[test]
+    fn the_second_is_told_of_the_first_and_a_stale_one_is_taken_over() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("p.sock");
+        let first = own(&path).expect("free").listen(&alone()).expect("listens");
+        let error = own(&path).expect_err("taken");
+        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+        // As after a kill: the lock is gone, the file stays.
+        drop(first);
+        assert!(path.exists());
+        own(&path).expect("stale").listen(&alone()).expect("listens").remove();
+    }
+
+    #[test]
+    fn somebody_else_who_listens_without_a_lock_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("p.sock");
+        let _other = StdListener::bind(&path).expect("bound");
+        assert!(matches!(own(&path), Err(SocketError::InUse { pid: Some(_), .. })));
+    }
+
+    #[test]
+    fn what_is_no_socket_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::os::unix::fs::symlink("/dev/null", dir.path().join("link")).expect("made");
+        std::fs::create_dir(dir.path().join("dir")).expect("made");
+        std::fs::hard_link("/proc/self/exe", dir.path().join("file")).ok();
+        File::options().create(true).append(true).open(dir.path().join("plain")).expect("made");
+        for (name, word) in [("link", "a symbolic link"), ("dir", "a directory"), ("plain", "a file")] {
+            let error = own(&dir.path().join(name)).expect_err("no socket");
+            assert!(error.to_string().contains(word) && error.is_usage(), "{error}");
+            assert!(dir.path().join(name).symlink_metadata().is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_socket_that_was_replaced_under_us_is_not_removed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("p.sock");
+        let listening = own(&path).expect("free").listen(&alone()).expect("listens");
+        std::fs::rename(&path, dir.path().join("moved")).expect("moved");
+        let _other = StdListener::bind(&path).expect("bound");
+        listening.remove();
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_directory_that_others_write_to_or_that_holds_more_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("a mode");
+        let error = own(&dir.path().join("p.sock")).expect_err("writable");
+        assert!(error.to_string().contains("others can write"), "{error}");
+        for path in ["/p.sock", "/tmp/p.sock", "/home/p.sock"] {
+            assert!(own(Path::new(path)).expect_err("shared").is_usage(), "{path}");
+        }
+        assert!(own(&dir.path().join("x".repeat(200))).expect_err("long").is_usage());
+    }
+}

@@ -1,0 +1,180 @@
+//! The log: one line or record an event, without secrets and control characters, whatever its form.
+//!
+//! Every value is made harmless here, once, before a form is chosen: secrets of our environment are
+//! taken out, and what could steer a terminal, end a line or hide text is escaped. Nobody who says
+//! something waits for whoever reads it.
+
+mod clean;
+mod journal;
+mod json;
+mod lines;
+mod record;
+mod text;
+
+use std::os::fd::AsFd;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use proctor_core::redact::Redactor;
+use proctor_core::spec::{LogFormat, LogSettings};
+use proctor_runner::Clock;
+use tracing::span::{Attributes, Id};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
+
+use journal::Journal;
+use lines::STDERR;
+use record::{Fields, Record};
+
+/// What a library says of its own troubles with callers that went away, as errors.
+const NOISE: [&str; 1] = ["rmcp::service=off"];
+
+/// How long the last lines may take.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// The log of this process, once it has begun.
+#[derive(Debug, Clone)]
+pub struct Log {
+    sink: Arc<RwLock<Sink>>,
+    filter: reload::Handle<EnvFilter, Registry>,
+    journal_stream: Option<String>,
+    level: Option<String>,
+}
+
+/// What the log must know of the process.
+#[derive(Debug, Clone, Default)]
+pub struct LogSurroundings {
+    /// `JOURNAL_STREAM`: which stream of ours is the journal's, where one is (systemd.exec(5)).
+    pub journal_stream: Option<String>,
+    /// `PROCTOR_LOG`: what stands before the level of the config.
+    pub level: Option<String>,
+}
+
+/// Where records go, and in which form.
+#[derive(Debug)]
+enum Sink {
+    Text,
+    Json,
+    Journal(Journal),
+}
+
+/// Turns events into records.
+struct Recorder {
+    sink: Arc<RwLock<Sink>>,
+    redactor: Redactor,
+    clock: Clock,
+}
+
+impl Log {
+    /// Begins the log of this process. A second one of a process has no effect.
+    pub fn start(settings: &LogSettings, around: LogSurroundings, redactor: Redactor, clock: Clock) -> Self {
+        let LogSurroundings { journal_stream, level } = around;
+        let sink = Arc::new(RwLock::new(Sink::of(settings.format, journal_stream.as_deref())));
+        let (filter, handle) = reload::Layer::new(filter(level.as_deref().unwrap_or(&settings.level)));
+        let recorder = Recorder { sink: Arc::clone(&sink), redactor, clock };
+        // It fails where one has begun already, such as in a test.
+        let _ = tracing_subscriber::registry().with(filter).with(recorder).try_init();
+        Self { sink, filter: handle, journal_stream, level }
+    }
+
+    /// From now on other settings hold.
+    pub fn reload(&self, settings: &LogSettings) {
+        let sink = Sink::of(settings.format, self.journal_stream.as_deref());
+        *self.sink.write().unwrap_or_else(PoisonError::into_inner) = sink;
+        let level = self.level.as_deref().unwrap_or(&settings.level);
+        // It fails only where the subscriber is gone, and then nobody logs.
+        let _ = self.filter.reload(filter(level));
+    }
+}
+
+/// Waits until what was said is written, as far as somebody reads it: before the process ends.
+pub fn flush() {
+    STDERR.flush(LAST_LINES);
+}
+
+/// A level that means nothing was refused with the config; here each part that means something counts.
+fn filter(level: &str) -> EnvFilter {
+    let quiet = NOISE.into_iter().filter_map(|directive| directive.parse().ok());
+    quiet.fold(EnvFilter::builder().parse_lossy(level), EnvFilter::add_directive)
+}
+
+impl Sink {
+    fn of(format: LogFormat, journal_stream: Option<&str>) -> Self {
+        let stderr = std::io::stderr();
+        match format {
+            LogFormat::Text => Self::Text,
+            LogFormat::Json => Self::Json,
+            LogFormat::Auto if !is_stream(stderr.as_fd(), journal_stream) => Self::Text,
+            LogFormat::Auto | LogFormat::Journald => Journal::open().map_or(Self::Text, Self::Journal),
+        }
+    }
+
+    fn write(&self, record: &Record, clock: Clock) {
+        let line = match self {
+            Self::Journal(journal) if journal.send(record) => return,
+            // A journal that does not listen must not silence us.
+            Self::Journal(_) | Self::Text => text::line(record, &clock.now_text()),
+            Self::Json => json::line(record, &clock.now_text()),
+        };
+        if let Some(lost) = STDERR.lost() {
+            STDERR.say(self.loss(lost, clock));
+        }
+        STDERR.say(line);
+    }
+
+    /// That lines were lost, in the form of the others.
+    fn loss(&self, lost: u64, clock: Clock) -> String {
+        let record = Record::of_loss(lost);
+        match self {
+            Self::Json => json::line(&record, &clock.now_text()),
+            Self::Journal(_) | Self::Text => text::line(&record, &clock.now_text()),
+        }
+    }
+}
+
+/// Whether a descriptor is the stream that `JOURNAL_STREAM` names, as `device:inode`.
+fn is_stream(fd: impl AsFd, named: Option<&str>) -> bool {
+    let Ok(stat) = rustix::fs::fstat(fd) else { return false };
+    named.is_some_and(|named| named == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
+impl<S> Layer<S> for Recorder
+where
+    S: Subscriber + for<'s> LookupSpan<'s>,
+{
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        if let Some(span) = context.span(id) {
+            let mut fields = Fields::default();
+            attributes.record(&mut fields);
+            span.extensions_mut().insert(fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        for span in context.event_scope(event).into_iter().flatten() {
+            if let Some(of_span) = span.extensions().get::<Fields>() {
+                fields.extend(of_span);
+            }
+        }
+        event.record(&mut fields);
+        let record = Record::of(event.metadata(), fields, &self.redactor);
+        self.sink.read().unwrap_or_else(PoisonError::into_inner).write(&record, self.clock);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_named_stream_is_the_journals() {
+        let file = tempfile::tempfile().expect("a file");
+        let stat = rustix::fs::fstat(&file).expect("stat");
+        assert!(is_stream(&file, Some(&format!("{}:{}", stat.st_dev, stat.st_ino))));
+        assert!(!is_stream(&file, Some("1:2")) && !is_stream(&file, None));
+    }
+}

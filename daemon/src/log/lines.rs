@@ -1,0 +1,102 @@
+//! Lines on their way to standard error, whose reader may be slow, stopped, or gone: whoever says
+//! something never waits for that. What there is no room for is lost, and counted.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+/// How many bytes of lines wait at most.
+const WAITING: usize = 1 << 20;
+
+/// Those of this process.
+pub(super) static STDERR: LazyLock<Lines> = LazyLock::new(|| Lines::to(std::io::stderr()));
+
+/// A way to a writer that may block.
+#[derive(Debug)]
+pub(super) struct Lines {
+    queue: Sender<Said>,
+    waiting: Arc<AtomicUsize>,
+    lost: AtomicU64,
+}
+
+enum Said {
+    Line(String),
+    /// Answered when everything before it was written.
+    Flush(Sender<()>),
+}
+
+impl Lines {
+    /// A way to `writer`, by a thread of its own.
+    fn to(writer: impl Write + Send + 'static) -> Self {
+        let (queue, lines) = channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&waiting);
+        // Without the thread the queue is closed, and every line is lost: nothing else depends on it.
+        let _ = std::thread::Builder::new().name("log".to_owned()).spawn(move || write_all(&lines, writer, &counted));
+        Self { queue, waiting, lost: AtomicU64::new(0) }
+    }
+
+    /// Says a line, where there is room for it; whether there is.
+    pub(super) fn say(&self, line: String) -> bool {
+        let length = line.len();
+        let is_taken =
+            self.waiting.fetch_add(length, Ordering::Relaxed) < WAITING && self.queue.send(Said::Line(line)).is_ok();
+        if !is_taken {
+            self.waiting.fetch_sub(length, Ordering::Relaxed);
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        is_taken
+    }
+
+    /// How many lines were lost since this was asked last, where there is room again to say so.
+    pub(super) fn lost(&self) -> Option<u64> {
+        let has_room = self.waiting.load(Ordering::Relaxed) < WAITING / 2;
+        has_room.then(|| self.lost.swap(0, Ordering::Relaxed)).filter(|lost| *lost > 0)
+    }
+
+    /// Waits until everything that was said is written, but no longer than that.
+    pub(super) fn flush(&self, within: Duration) {
+        let (written, flushed) = channel();
+        if self.queue.send(Said::Flush(written)).is_ok() {
+            let _ = flushed.recv_timeout(within);
+        }
+    }
+}
+
+fn write_all(lines: &Receiver<Said>, mut writer: impl Write, waiting: &AtomicUsize) {
+    for said in lines {
+        match said {
+            Said::Line(line) => {
+                // Whoever closed it does not want to know.
+                let _ = writer.write_all(line.as_bytes());
+                waiting.fetch_sub(line.len(), Ordering::Relaxed);
+            }
+            Said::Flush(written) => drop(written.send(())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_reader_that_does_not_read() {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let lines = Lines::to(writer);
+        let said = (0..40_000).filter(|n| lines.say(format!("a line of the log, number {n:06}\n"))).count();
+        assert!(said < 40_000 && said > WAITING / 40, "{said}");
+        lines.flush(Duration::from_millis(10));
+        assert_eq!(lines.lost(), None, "there is no room to say it");
+        // What was taken comes, whole and in order; then it is told how much did not.
+        let read = BufReader::new(reader).lines().take(said).map(|line| line.expect("text"));
+        assert!(read.enumerate().all(|(n, line)| line == format!("a line of the log, number {n:06}")));
+        lines.flush(Duration::from_secs(60));
+        assert_eq!(lines.lost(), Some(40_000 - said as u64));
+        assert_eq!(lines.lost(), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! An event on its way into the log: its level, where it comes from, its message and its fields,
+//! all of it harmless.
+
+use std::fmt;
+
+use proctor_core::redact::Redactor;
+use tracing::field::{Field, Visit};
+use tracing::{Level, Metadata};
+
+use super::clean::clean;
+
+/// The most fields of a record; those of spans count too.
+const MAX_FIELDS: usize = 64;
+const MESSAGE: &str = "message";
+
+/// Fields as they were given.
+#[derive(Debug, Default)]
+pub(super) struct Fields(Vec<(&'static str, String)>);
+
+/// An event without secrets and control characters.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// How bad it is.
+    pub(super) level: Level,
+    /// The module that says it.
+    pub(super) target: String,
+    /// What it says.
+    pub(super) message: String,
+    /// The rest, in the order in which it was given, each name once.
+    pub(super) fields: Vec<(&'static str, String)>,
+}
+
+impl Fields {
+    /// Takes on the fields of a span that are not there yet.
+    pub(super) fn extend(&mut self, of_span: &Self) {
+        for (name, value) in &of_span.0 {
+            if !self.0.iter().any(|(known, _)| known == name) {
+                self.put(name, value.clone());
+            }
+        }
+    }
+
+    fn put(&mut self, name: &'static str, value: String) {
+        let room = self.0.len() < MAX_FIELDS;
+        match self.0.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, old)) => *old = value,
+            None if room => self.0.push((name, value)),
+            None => {}
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field.name(), value.to_owned());
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.put(field.name(), value.to_string());
+    }
+}
+
+impl Record {
+    /// That so many records were lost.
+    pub(super) fn of_loss(count: u64) -> Self {
+        Self {
+            level: Level::WARN,
+            target: module_path!().to_owned(),
+            message: "records were lost, since nobody read the log".to_owned(),
+            fields: vec![("count", count.to_string())],
+        }
+    }
+
+    /// An event of these fields.
+    pub(super) fn of(metadata: &Metadata<'_>, fields: Fields, redactor: &Redactor) -> Self {
+        let harmless = |text: &str| clean(&redactor.text(text)).into_owned();
+        let fields = fields.0.into_iter().map(|(name, value)| (name, harmless(&value)));
+        let (messages, fields): (Vec<_>, Vec<_>) = fields.partition(|(name, _)| *name == MESSAGE);
+        let message = messages.into_iter().map(|(_, message)| message).next().unwrap_or_default();
+        Self { level: *metadata.level(), target: harmless(metadata.target()), message, fields }
+    }
+
+    /// A record for tests.
+    #[cfg(test)]
+    pub(super) fn for_tests(message: &str, fields: Vec<(&'static str, String)>) -> Self {
+        Self { level: Level::WARN, target: "proctor::x".to_owned(), message: message.to_owned(), fields }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_of_the_event_stands_before_that_of_its_span() {
+        let mut fields = Fields::default();
+        fields.extend(&Fields(vec![("run", "inner".into())]));
+        fields.extend(&Fields(vec![("run", "outer".into()), ("uid", "7".into())]));
+        assert_eq!(fields.0, [("run", "inner".to_owned()), ("uid", "7".to_owned())]);
+        fields.put("run", "own".into());
+        assert_eq!(fields.0[0].1, "own");
+    }
+
+    #[test]
+    fn there_is_a_bound() {
+        let names: Vec<&'static str> = (0..200).map(|n| &*format!("f{n}").leak()).collect();
+        let mut fields = Fields::default();
+        names.iter().for_each(|name| fields.put(name, String::new()));
+        assert_eq!(fields.0.len(), MAX_FIELDS);
+    }
+}

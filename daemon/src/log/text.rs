@@ -1,0 +1,34 @@
+//! Lines for people: `TIME LEVEL target: message name=value …`.
+
+use std::fmt::Write as _;
+
+use super::record::Record;
+
+/// One line, with its end.
+pub(super) fn line(record: &Record, time: &str) -> String {
+    let Record { level, target, message, fields } = record;
+    let mut line = format!("{time} {level:>5} {target}: {message}");
+    for (name, value) in fields {
+        // Writing to a string does not fail.
+        let _ = write!(line, " {name}={}", quoted(value));
+    }
+    line.push('\n');
+    line
+}
+
+/// A value with a space, a quote or nothing in it stands in quotes.
+fn quoted(value: &str) -> String {
+    if value.is_empty() || value.contains([' ', '"', '=']) { format!("{value:?}") } else { value.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_a_line() {
+        let fields = vec![("uid", "7".to_owned()), ("why", "no room".to_owned()), ("x", String::new())];
+        let line = line(&Record::for_tests("it happened", fields), "T");
+        assert_eq!(line, "T  WARN proctor::x: it happened uid=7 why=\"no room\" x=\"\"\n");
+    }
+}

@@ -1,0 +1,330 @@
+//! What each tool does: arguments that were checked go in, an answer under the bound comes out.
+
+use std::time::Duration;
+
+use proctor_core::api::{ChangesAsked, GateAsked, How, LoggedEvent, PlanAsked, Problem, ProblemType, Reuse};
+use proctor_core::api::{RunSubmission, RunView, StepView};
+use proctor_core::enforcement::SandboxMode;
+use proctor_core::names::RunId;
+use proctor_core::tier::Tier;
+use proctor_core::verdict::Verdict;
+use rmcp::RoleServer;
+use rmcp::model::{CallToolResult, JsonObject};
+use rmcp::service::RequestContext;
+
+use super::answer::{Draft, LogPart, fitting, refusal};
+use super::backend::Backend;
+use super::present::{self, CAUTION, Tail};
+use super::resources::whole_characters;
+use super::tools::Tool;
+use super::untrusted::{Keep, Untrusted};
+use super::uri::{Address, stream, unit};
+use super::waiting::{self, Waited};
+use super::{explain, input, words};
+use crate::service::{MAX_EVENTS, OutputOf, Stdio, Unit};
+
+/// Who asks for a run's end when it is asked for by the protocol.
+const BY: &str = "an MCP client";
+/// How many bytes of the end of an output are read for an answer.
+const TAIL: usize = 4 << 10;
+/// How many bytes of an output are read for an answer that shows nothing else.
+const LOG: usize = 8 << 10;
+/// How many pages of a run's events are read to explain it.
+const MAX_PAGES: usize = 64;
+
+/// One call.
+pub(super) struct Call<'a, B> {
+    pub(super) backend: &'a B,
+    pub(super) context: &'a RequestContext<RoleServer>,
+}
+
+/// Why a call has no answer.
+enum Refusal {
+    /// The arguments are not those of the tool.
+    Arguments(String),
+    /// There is nothing to answer.
+    Problem(Box<Problem>),
+}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(Box::new(problem))
+    }
+}
+
+type Answer = Result<CallToolResult, Refusal>;
+
+impl<B: Backend> Call<'_, B> {
+    /// Calls a tool.
+    pub(super) async fn of(&self, tool: Tool, arguments: Option<JsonObject>) -> CallToolResult {
+        let answer = match tool {
+            Tool::Verify => self.verify(arguments).await,
+            Tool::Status => self.status(arguments).await,
+            Tool::Cancel => self.cancel(arguments).await,
+            Tool::Logs => self.logs(arguments).await,
+            Tool::Explain => self.explain(arguments).await,
+        };
+        answer.unwrap_or_else(|refusal| refused(&refusal))
+    }
+
+    async fn verify(&self, arguments: Option<JsonObject>) -> Answer {
+        let asked: input::Verify = read(arguments)?;
+        let submitted = self.backend.submit(submission(&asked)).await?;
+        let (id, how) = (submitted.run.id.clone(), submitted.how);
+        match self.wait(submitted.run, asked.wait_s).await? {
+            Waited::Shown(run) => {
+                let mut result = self.shown(&run, Some(how)).await;
+                // There is no honest answer: it could not be verified.
+                result.is_error = Some(run.verdict == Some(Verdict::Inconclusive));
+                Ok(result)
+            }
+            Waited::CalledOff => {
+                if how == How::Queued {
+                    self.backend.abandon(&id, BY).await?;
+                }
+                Ok(refusal(format!("NOT VERIFIED: the call was cancelled. The run is {id}.")))
+            }
+        }
+    }
+
+    async fn status(&self, arguments: Option<JsonObject>) -> Answer {
+        let asked: input::Status = read(arguments)?;
+        let run = self.backend.watch(&asked.run_id, None, Duration::ZERO).await?.run;
+        self.shown_after(run, asked.wait_s).await
+    }
+
+    async fn cancel(&self, arguments: Option<JsonObject>) -> Answer {
+        let asked: input::Cancel = read(arguments)?;
+        let run = self.backend.cancel(&asked.run_id, BY).await?;
+        self.shown_after(run, asked.wait_s).await
+    }
+
+    async fn shown_after(&self, run: RunView, wait_s: u64) -> Answer {
+        match self.wait(run, wait_s).await? {
+            Waited::Shown(run) => Ok(self.shown(&run, None).await),
+            Waited::CalledOff => Ok(refusal("The call was cancelled.".to_owned())),
+        }
+    }
+
+    async fn wait(&self, run: RunView, wait_s: u64) -> Result<Waited, Problem> {
+        waiting::for_end(self.backend, run, Duration::from_secs(wait_s), self.context).await
+    }
+
+    async fn shown(&self, run: &RunView, how: Option<How>) -> CallToolResult {
+        let mut tails = Vec::new();
+        for (of, bytes) in present::worth_reading(run) {
+            tails.push(self.tail(&run.id, of, bytes).await);
+        }
+        present::run(run, how, &tails)
+    }
+
+    /// The end of an output. One that cannot be read any more has none; the answer stands without it.
+    async fn tail(&self, id: &RunId, of: OutputOf, bytes: u64) -> Tail {
+        let end = self.end(id, of, bytes, TAIL).await.map(|(end, _, _)| end).unwrap_or_default();
+        Tail { of, bytes, end: Untrusted::of_output(&end) }
+    }
+
+    /// The last `most` bytes of an output, where they begin, and how many there are in all. `guess` is
+    /// how many there should be: marks for secrets that were taken out may have made them more.
+    async fn end(&self, id: &RunId, of: OutputOf, guess: u64, most: usize) -> Result<(Vec<u8>, u64, u64), Problem> {
+        let start = |total: u64| total.saturating_sub(most as u64);
+        let mut offset = start(guess);
+        let (mut part, total) = self.backend.output(id, of, offset, most).await?;
+        if part.more || start(total) != offset {
+            offset = start(total);
+            part = self.backend.output(id, of, offset, most).await?.0;
+        }
+        let partial = part.bytes.iter().take(3).take_while(|byte| offset > 0 && **byte & 0xc0 == 0x80).count();
+        Ok((part.bytes.split_off(partial), offset + partial as u64, total))
+    }
+
+    async fn logs(&self, arguments: Option<JsonObject>) -> Answer {
+        let asked: input::Logs = read(arguments)?;
+        let run = self.backend.watch(&asked.run_id, None, Duration::ZERO).await?.run;
+        let (unit, step) = chosen(&run, &asked).ok_or_else(|| nothing_printed(&asked.run_id))?;
+        let stream = asked.stream.map_or_else(|| telling(step), Stdio::from);
+        let of = OutputOf { unit, n: step.n, stream };
+        let kept = match stream {
+            Stdio::Stdout => step.stdout.as_ref(),
+            Stdio::Stderr => step.stderr.as_ref(),
+        };
+        let kept = kept.map(|view| view.kept_bytes).ok_or_else(|| nothing_printed(&asked.run_id))?;
+        let (keep, (bytes, start, total)) = match asked.offset {
+            None => (Keep::End, self.end(&run.id, of, kept, LOG).await?),
+            Some(offset) => {
+                let (part, total) = self.backend.output(&run.id, of, offset, LOG).await?;
+                (Keep::Start, (whole_characters(part.bytes, part.more), offset.min(total), total))
+            }
+        };
+        Ok(Shown { run: &run, step, of, bytes: &bytes, start, total, keep }.result())
+    }
+
+    async fn explain(&self, arguments: Option<JsonObject>) -> Answer {
+        let asked: input::Explain = read(arguments)?;
+        match (asked.run_id, asked.repo_root) {
+            (Some(id), _) => {
+                let (run, log) = self.log(&id).await?;
+                Ok(explain::run(&run, &log))
+            }
+            (None, repo) => {
+                let repo = repo.unwrap_or_default();
+                let plan = PlanAsked { repo: repo.clone(), profile: Some(asked.profile.clone()) };
+                let plan = self.backend.plan(plan).await?;
+                let gate = GateAsked {
+                    repo,
+                    profile: asked.profile,
+                    changeset_id: asked.changeset_id,
+                    max_tier: Tier::TWO,
+                    max_age: None,
+                    accept_unattested: false,
+                };
+                Ok(explain::plan(&plan, &self.backend.gate(gate).await?))
+            }
+        }
+    }
+
+    /// A run and its events so far, up to a bound.
+    async fn log(&self, id: &RunId) -> Result<(RunView, Vec<LoggedEvent>), Problem> {
+        let mut log: Vec<LoggedEvent> = Vec::new();
+        let mut watched = self.backend.watch(id, Some(0), Duration::ZERO).await?;
+        for _ in 0..MAX_PAGES {
+            log.extend(watched.events.take().unwrap_or_default());
+            if !watched.more_events {
+                break;
+            }
+            let seen = log.last().map_or(0, |logged| logged.seq);
+            watched = self.backend.watch(id, Some(seen), Duration::ZERO).await?;
+        }
+        debug_assert!(log.len() <= MAX_PAGES * MAX_EVENTS);
+        Ok((watched.run, log))
+    }
+}
+
+fn read<T: input::Arguments>(arguments: Option<JsonObject>) -> Result<T, Refusal> {
+    input::read(arguments).map_err(Refusal::Arguments)
+}
+
+fn submission(asked: &input::Verify) -> RunSubmission {
+    RunSubmission {
+        repo: asked.repo_root.clone(),
+        profile: asked.profile.clone(),
+        changeset_id: asked.changeset_id.clone(),
+        rev: None,
+        submodules: false,
+        max_tier: Tier::TWO,
+        sandbox: SandboxMode::Strict,
+        fail_fast: false,
+        changes: ChangesAsked::Applied,
+        reuse: Reuse::Verified,
+        env: None,
+    }
+}
+
+/// The step or check whose output is wanted: the one that was named, or the first that did not pass,
+/// or the first.
+fn chosen<'a>(run: &'a RunView, asked: &input::Logs) -> Option<(Unit, &'a StepView)> {
+    let unit = Unit::from(asked.of);
+    let steps = match unit {
+        Unit::Check => &run.checks,
+        Unit::Step => &run.steps,
+    };
+    let wanting = || steps.iter().find(|step| words::is_wanting(step));
+    let step = match asked.n {
+        Some(n) => steps.iter().find(|step| step.n == n),
+        None => wanting().or_else(|| steps.first()),
+    };
+    step.map(|step| (unit, step))
+}
+
+/// The stream that tells most: standard error, unless it is empty.
+fn telling(step: &StepView) -> Stdio {
+    match &step.stderr {
+        Some(stderr) if stderr.kept_bytes > 0 => Stdio::Stderr,
+        _ => Stdio::Stdout,
+    }
+}
+
+fn nothing_printed(id: &RunId) -> Problem {
+    let detail = format!("the run `{id}` has no such step or check, or it has not ended");
+    Problem::new(ProblemType::NotFound, detail).with_hint("antigravity.verify_explain lists what the run did")
+}
+
+/// A part of an output that is shown.
+struct Shown<'a> {
+    run: &'a RunView,
+    step: &'a StepView,
+    of: OutputOf,
+    bytes: &'a [u8],
+    /// The number of the first of these bytes.
+    start: u64,
+    total: u64,
+    keep: Keep,
+}
+
+impl Shown<'_> {
+    fn result(&self) -> CallToolResult {
+        fitting(|room| self.draft(room))
+    }
+
+    fn draft(&self, room: usize) -> Draft<LogPart> {
+        let (bytes, start) = self.part(room);
+        let end = start + bytes.len() as u64;
+        let (stream, named) = (stream(self.of.stream), words::named(self.step));
+        let span = format!("bytes {start} to {end} of {} of {stream} of {named}", self.total);
+        let next_offset = (end < self.total).then_some(end);
+        let value = LogPart {
+            run_id: self.run.id.clone(),
+            of: unit(self.of.unit),
+            n: self.of.n,
+            name: named,
+            stream,
+            offset: start,
+            next_offset,
+            total_bytes: self.total,
+            text: Untrusted::of_output(bytes).marked(&span),
+            uri: Address::Output(self.run.id.clone(), self.of, 0).to_string(),
+        };
+        let more = next_offset.map(|next| format!("\nMore: offset {next}.")).unwrap_or_default();
+        let text = format!("{}: {}\n{CAUTION}\n{}{more}", value.name, words::manner(self.step), value.text);
+        Draft { text, value, links: vec![] }
+    }
+
+    /// The bytes that `room` is enough for, from the end that is kept. Escapes make them longer; who
+    /// asks again with less room gets fewer.
+    fn part(&self, room: usize) -> (&[u8], u64) {
+        let most = room.min(self.bytes.len());
+        match self.keep {
+            Keep::Start => {
+                let cut = boundary(self.bytes, most, |cut| cut.saturating_sub(1));
+                (&self.bytes[..cut], self.start)
+            }
+            Keep::End => {
+                let cut = boundary(self.bytes, self.bytes.len() - most, |cut| cut + 1);
+                (&self.bytes[cut..], self.start + cut as u64)
+            }
+        }
+    }
+}
+
+/// The place near `cut` where a character begins, at most three steps away.
+fn boundary(bytes: &[u8], cut: usize, step: impl Fn(usize) -> usize) -> usize {
+    let within = |cut: &usize| bytes.get(*cut).is_none_or(|byte| byte & 0xc0 != 0x80);
+    std::iter::successors(Some(cut), |cut| Some(step(*cut))).take(4).find(within).unwrap_or(cut)
+}
+
+fn refused(refusal_: &Refusal) -> CallToolResult {
+    let (first, details) = match refusal_ {
+        Refusal::Arguments(error) => {
+            ("NOT VERIFIED: the arguments are not those of this tool".to_owned(), vec![error.clone()])
+        }
+        Refusal::Problem(problem) => {
+            let first = format!("COULD NOT DO IT (nothing is verified): {}", problem.kind.title());
+            (first, present::problem_lines(problem))
+        }
+    };
+    let details = Untrusted::of_text(&details.join("\n")).cut(MAX_REFUSAL, Keep::Start);
+    refusal(format!("{first}\n{CAUTION}\n{}", details.marked("details")))
+}
+
+/// How many bytes of details a refusal has.
+const MAX_REFUSAL: usize = 6 << 10;

@@ -1,0 +1,239 @@
+//! Why a run came to its verdict, and what a run would do. Pure folds over what the backend knows.
+
+use proctor_core::api::{LoggedEvent, PlanAnswer, RunState, RunView};
+use proctor_core::event::RunEvent;
+use proctor_core::evidence::StepEvidence;
+use proctor_core::gate::{GateAnswer, GateCode};
+use proctor_core::outcome::Outcome;
+use proctor_core::plan::{Network, Plan, PlannedSkill, PlannedStep, SkillOrder};
+use proctor_core::verdict::Verdict;
+use rmcp::model::{CallToolResult, Resource};
+
+use super::answer::{Draft, Explanation, MOST_TEXT, fitting};
+use super::present::CAUTION;
+use super::untrusted::{Keep, Untrusted, name};
+use super::uri::Address;
+use super::words;
+
+/// What is known: the first thing, then facts in our own words, then details in those of others.
+struct Account {
+    facts: Vec<String>,
+    details: Vec<String>,
+    explanation: Explanation,
+    links: Vec<Resource>,
+}
+
+/// Why a run came to its verdict. `log` has all of its events.
+pub(super) fn run(run: &RunView, log: &[LoggedEvent]) -> CallToolResult {
+    let mut facts = run_facts(run);
+    let mut details: Vec<String> = run.doubts.iter().map(|record| record.message.clone()).collect();
+    details.extend(run.problem.iter().flat_map(super::present::problem_lines));
+    for logged in log {
+        of_event(&logged.event, &mut facts, &mut details);
+    }
+    let summary = words::headline(run);
+    let link = Resource::new(Address::Run(run.id.clone()).to_string(), "run").with_mime_type("text/plain");
+    let explanation = Explanation { run_id: Some(run.id.clone()), verdict: run.verdict, ..empty(summary) };
+    Account { facts, details, explanation, links: vec![link] }.result()
+}
+
+/// What a run of a plan would do, and whether the tree is verified already.
+pub(super) fn plan(answer: &PlanAnswer, gate: &GateAnswer) -> CallToolResult {
+    let mut facts: Vec<String> = gate.findings.iter().map(|finding| gate_fact(finding.code).to_owned()).collect();
+    facts.dedup();
+    let mut details: Vec<String> = Vec::new();
+    for finding in &gate.findings {
+        details.push(finding.message.clone());
+        details.extend(finding.paths.iter().map(|path| format!("  {path}")));
+    }
+    details.extend(answer.warnings.iter().map(|warning| format!("warning: {}", warning.message)));
+    if let Some(plan) = &answer.plan {
+        facts.extend(plan_facts(plan));
+        details.extend(commands(plan));
+    }
+    let summary = match gate.pass {
+        true => "VERIFIED: this very tree has passed, and its evidence still stands; a run would be answered at once",
+        false => "NOT VERIFIED: this tree has no run that speaks for it",
+    };
+    let explanation = Explanation {
+        run_id: gate.run.as_ref().map(|run| run.run_id.clone()),
+        verdict: gate.run.as_ref().map(|run| run.outcome),
+        verified: Some(gate.pass),
+        ..empty(summary.to_owned())
+    };
+    Account { facts, details, explanation, links: Vec::new() }.result()
+}
+
+fn empty(summary: String) -> Explanation {
+    Explanation { summary, run_id: None, verdict: None, verified: None, facts: vec![], facts_more: 0, details: None }
+}
+
+impl Account {
+    fn result(self) -> CallToolResult {
+        let details = Untrusted::of_text(&self.details.join("\n")).cut(MOST_TEXT, Keep::Start);
+        fitting(|room| {
+            let (facts, facts_more) = first(&self.facts, room / 2);
+            let details = details.cut(room - room / 2, Keep::Start);
+            let details = (!details.is_empty()).then(|| details.marked("details"));
+            let value = Explanation { facts, facts_more, details, ..self.explanation.clone() };
+            Draft { text: text(&value), value, links: self.links.clone() }
+        })
+    }
+}
+
+/// The first facts that fit in `room` bytes, and how many are left.
+fn first(facts: &[String], mut room: usize) -> (Vec<String>, usize) {
+    let fits = |fact: &&String| {
+        let left = room.checked_sub(fact.len() + 4);
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    let kept: Vec<String> = facts.iter().take_while(fits).cloned().collect();
+    let more = facts.len() - kept.len();
+    (kept, more)
+}
+
+fn text(answer: &Explanation) -> String {
+    let mut lines = vec![answer.summary.clone()];
+    lines.extend(answer.run_id.iter().map(|run| format!("run {run}")));
+    lines.extend(answer.facts.iter().map(|fact| format!("- {fact}")));
+    if answer.facts_more > 0 {
+        lines.push(format!("- and {} facts more", answer.facts_more));
+    }
+    if let Some(details) = &answer.details {
+        lines.push(CAUTION.to_owned());
+        lines.push(details.clone());
+    }
+    lines.join("\n")
+}
+
+fn run_facts(run: &RunView) -> Vec<String> {
+    let mut facts: Vec<String> = run.doubts.iter().map(|record| words::doubt(record.doubt).to_owned()).collect();
+    facts.dedup();
+    facts.extend(run.cancelled_by.iter().map(|_| "somebody asked it to end".to_owned()));
+    let wanting = words::units(run).filter(|(_, step)| step.outcome.is_some_and(|outcome| outcome != Outcome::Passed));
+    facts.extend(wanting.map(|(of, step)| format!("{of} {}, {} {}", step.n, words::named(step), words::manner(step))));
+    if run.state == RunState::Finished {
+        facts.push(rule(run.verdict).to_owned());
+    }
+    facts.extend(run.snapshot.iter().map(|snapshot| format!("the tree that was verified is {}", snapshot.as_str())));
+    facts
+}
+
+fn rule(verdict: Option<Verdict>) -> &'static str {
+    match verdict {
+        Some(Verdict::Passed) => "passed: every step passed, and nothing is in doubt",
+        Some(Verdict::Failed) => "failed: a step ran, and its result speaks against the tree",
+        _ => "inconclusive: nothing failed, and yet not everything ran to its end as it must; this verifies nothing",
+    }
+}
+
+fn of_event(event: &RunEvent, facts: &mut Vec<String>, details: &mut Vec<String>) {
+    match event {
+        RunEvent::CheckFinished { check } => of_step(check.toolchain.as_str(), &check.step, facts, details),
+        RunEvent::StepFinished { skill, step } => of_step(skill.as_str(), step, facts, details),
+        RunEvent::SkillFinished { skill, outcome, tier, reason } => {
+            facts.push(format!("skill {}: {}, tier {tier}", name(skill.as_str()), outcome.as_str()));
+            if !reason.is_empty() {
+                details.push(format!("skill {}: {reason}", name(skill.as_str())));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn of_step(skill: &str, step: &StepEvidence, facts: &mut Vec<String>, details: &mut Vec<String>) {
+    let named = format!("{}/{}", name(skill), name(step.planned.name.as_str()));
+    if step.flaky {
+        facts.push(format!("{named} passed only when it was tried again: it is flaky"));
+    }
+    for (control, reason) in step.enforcement.missing() {
+        facts.push(format!("{named} ran without the control `{}`", control.as_str()));
+        details.push(format!("{}: {reason}", control.as_str()));
+        details.extend(step.enforcement.hint(control).map(|hint| format!("  hint: {hint}")));
+    }
+    if step.outcome == Outcome::Drifted {
+        details.push(format!("{named} changed:"));
+        details.extend(step.drift.found.changes.iter().map(|change| format!("  {}", change.path)));
+        if step.drift.found.omitted > 0 {
+            details.push(format!("  and {} more", step.drift.found.omitted));
+        }
+    }
+    if step.outcome != Outcome::Passed {
+        details.push(format!("{named} is: {}", step.planned.cmd));
+    }
+}
+
+fn plan_facts(plan: &Plan) -> Vec<String> {
+    let order = match plan.order {
+        SkillOrder::Sequence => "skills run one after the other, each on what those before it wrote".to_owned(),
+        SkillOrder::Graph { parallel } => {
+            format!("skills run beside what they do not need, at most {parallel} at once")
+        }
+    };
+    let checks = plan.toolchain.iter().map(|check| {
+        format!(
+            "toolchain check {}: ends the run as inconclusive where it does not pass",
+            name(check.toolchain.as_str())
+        )
+    });
+    let mut facts: Vec<String> = checks.collect();
+    facts.push(order);
+    facts.extend(plan.skills.iter().flat_map(|skill| skill.steps.iter().map(move |step| step_fact(skill, step))));
+    facts
+}
+
+fn step_fact(skill: &PlannedSkill, step: &PlannedStep) -> String {
+    let network = if step.network == Network::Allow { ", with the host's network" } else { "" };
+    format!(
+        "{}/{}: tier {}, {:?}, read_only {}, at most {}{network}",
+        name(skill.name.as_str()),
+        name(step.name.as_str()),
+        skill.declared_tier,
+        skill.determinism,
+        step.read_only.as_str(),
+        words::duration(step.timeout_ms),
+    )
+}
+
+fn commands(plan: &Plan) -> Vec<String> {
+    let checks = plan.toolchain.iter().map(|check| (check.toolchain.as_str(), &check.run));
+    let steps = plan.skills.iter().flat_map(|skill| skill.steps.iter().map(|step| (skill.name.as_str(), step)));
+    let line = |(skill, step): (&str, &PlannedStep)| format!("{}/{}: {}", name(skill), step.name, step.cmd);
+    checks.chain(steps).map(line).collect()
+}
+
+/// What a gate found, in our own words.
+fn gate_fact(code: GateCode) -> &'static str {
+    match code {
+        GateCode::NothingRecorded => "no run of this profile is on record",
+        GateCode::RunUnderWay => "a run is under way at this moment",
+        GateCode::StatusUnreadable => "the status file cannot be read, or is not proctor's",
+        GateCode::VersionUnknown => "a document is in a format that this program does not know",
+        GateCode::CitesNothing => "the last run cites no evidence",
+        GateCode::OtherProfile => "the last run is of another profile",
+        GateCode::OtherChangeset => "the evidence is of another changeset",
+        GateCode::OtherSpec => "the spec is not the one that was verified",
+        GateCode::OtherPlan => "the same spec resolves to another plan today",
+        GateCode::TreeChanged => "the tree is not the one that was verified",
+        GateCode::ChangedByRun => "a step of the last run changed the tree while it was verified",
+        GateCode::RunFailed => "the last run failed",
+        GateCode::RunInconclusive => "the last run is inconclusive",
+        GateCode::TierTooHigh => "the last run's tier is above what is accepted",
+        GateCode::ControlMissing => "a control of the sandbox that is demanded today was not enforced",
+        GateCode::Stale => "the last run is older than is accepted",
+        GateCode::FromTheFuture => "the last run ended in the future",
+        GateCode::TimeUnreadable => "the time of the last run cannot be read",
+        GateCode::EvidenceMissing => "evidence that must be there is not",
+        GateCode::EvidenceEdited => "evidence is not what the status file cites",
+        GateCode::EvidenceUnreadable => "evidence cannot be read, or is no document of proctor's",
+        GateCode::EvidenceSealBroken => "a document's own hash is not that of its content",
+        GateCode::EvidenceForeign => "evidence is of another run than the one that cites it",
+        GateCode::EvidenceExtra => "there is evidence that the last run does not cite",
+        GateCode::EvidenceContradicts => "the evidence does not say what the status file says",
+        GateCode::Unattested => "proctor's own state does not know the last run",
+        GateCode::RecordDiffers => "proctor's own record of the last run says something else",
+        GateCode::Superseded => "proctor's own state knows a newer run of the same tree",
+        GateCode::RecordUnreadable => "proctor's own record of the last run cannot be read",
+    }
+}

@@ -1,0 +1,88 @@
+//! A daemon behind its socket, as the tools need it. What it answers is passed on; that it does not is a
+//! problem like others.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proctor_core::api::{GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, RunPage, RunSubmission, RunView};
+use proctor_core::api::{Submitted, Watched};
+use proctor_core::gate::GateAnswer;
+use proctor_core::names::RunId;
+use proctor_runner::Part;
+
+use super::backend::Backend;
+use super::uri::VERIFY;
+use crate::client::{Client, ClientError};
+use crate::service::{OutputOf, RunFilter};
+
+/// A daemon, asked for whoever started us.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    client: Client,
+    /// What `env_allowlist` of a spec takes variables from: our own environment, since the daemon's is
+    /// another's.
+    env: BTreeMap<String, String>,
+}
+
+impl Remote {
+    /// The daemon that `client` asks; `env` is sent with each request for a run.
+    pub fn new(client: Client, env: BTreeMap<String, String>) -> Self {
+        Self { client, env }
+    }
+}
+
+impl Backend for Remote {
+    async fn submit(&self, submission: RunSubmission) -> Result<Submitted, Problem> {
+        let submission = RunSubmission { env: Some(self.env.clone()), ..submission };
+        self.client.submit(&submission, None).await.map_err(problem)
+    }
+
+    async fn watch(&self, id: &RunId, after: Option<u64>, wait: Duration) -> Result<Watched, Problem> {
+        self.client.watch(id, after, wait).await.map_err(problem)
+    }
+
+    async fn list(&self, filter: RunFilter) -> Result<RunPage, Problem> {
+        self.client.list(&filter).await.map_err(problem)
+    }
+
+    async fn cancel(&self, id: &RunId, _: &str) -> Result<RunView, Problem> {
+        self.client.cancel(id).await.map_err(problem)
+    }
+
+    async fn abandon(&self, id: &RunId, _: &str) -> Result<(), Problem> {
+        self.client.abandon(id).await.map(drop).map_err(problem)
+    }
+
+    async fn output(&self, id: &RunId, of: OutputOf, offset: u64, limit: usize) -> Result<(Part, u64), Problem> {
+        let part = self.client.output(id, of, offset, limit).await.map_err(problem)?;
+        if part.bytes.is_empty() && offset > 0 {
+            // How long it is stands beside a part of it, and there is none here.
+            let length = self.client.output(id, of, 0, 1).await.map_err(problem)?.length;
+            return Ok((Part { bytes: Vec::new(), more: false }, length));
+        }
+        let more = offset.saturating_add(part.bytes.len() as u64) < part.length;
+        Ok((Part { bytes: part.bytes.to_vec(), more }, part.length))
+    }
+
+    async fn evidence(&self, id: &RunId, file: &str) -> Result<Bytes, Problem> {
+        let name = file.strip_prefix(VERIFY).unwrap_or(file);
+        self.client.evidence(id, name).await.map_err(problem)
+    }
+
+    async fn plan(&self, asked: PlanAsked) -> Result<PlanAnswer, Problem> {
+        self.client.plan(&asked).await.map_err(problem)
+    }
+
+    async fn gate(&self, asked: GateAsked) -> Result<GateAnswer, Problem> {
+        self.client.gate(&asked).await.map_err(problem)
+    }
+}
+
+fn problem(error: ClientError) -> Problem {
+    match error {
+        ClientError::Problem(problem) => *problem,
+        error => Problem::new(ProblemType::Unavailable, error.to_string())
+            .with_hint("`proctor daemon status` tells how the daemon is"),
+    }
+}

@@ -1,0 +1,161 @@
+//! The addresses of what can be read: runs, outputs, evidence. Pure.
+
+use std::fmt;
+
+use proctor_core::names::RunId;
+
+use crate::service::{OutputOf, Stdio, Unit};
+
+/// What stands before every address.
+const SCHEME: &str = "proctor://runs/";
+/// The directory of evidence documents, below the one that holds them.
+pub(super) const VERIFY: &str = "verify/";
+/// The longest address that is looked at, in bytes.
+const MAX_URI: usize = 1024;
+
+/// Templates of every address, with a name and what is there.
+pub(super) const TEMPLATES: [(&str, &str, &str); 3] = [
+    ("proctor://runs/{run_id}", "run", "A run: its verdict, its steps, and where their outputs and evidence are."),
+    (
+        "proctor://runs/{run_id}/{unit}/{n}/{stream}{?offset}",
+        "output",
+        "What a step or toolchain check printed, from a byte on. `unit` is `steps` or `checks`, `n` its number from \
+         0, `stream` is `stdout` or `stderr`.",
+    ),
+    (
+        "proctor://runs/{run_id}/evidence/{file}{?offset}",
+        "evidence",
+        "A document of a run's evidence, from a byte on, such as `verify.lint.json`.",
+    ),
+];
+
+/// One address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Address {
+    /// A run.
+    Run(RunId),
+    /// An output, from a byte on.
+    Output(RunId, OutputOf, u64),
+    /// A document of the evidence, from a byte on.
+    Evidence(RunId, String, u64),
+}
+
+impl Address {
+    /// Reads an address.
+    pub(super) fn parse(uri: &str) -> Option<Self> {
+        let rest = (uri.len() <= MAX_URI).then_some(uri)?.strip_prefix(SCHEME)?;
+        let (path, offset) = match rest.split_once('?') {
+            Some((path, query)) => (path, query.strip_prefix("offset=")?.parse().ok()?),
+            None => (rest, 0),
+        };
+        let mut parts = path.split('/');
+        let run = RunId::new(parts.next()?).ok()?;
+        let parts: Vec<&str> = parts.collect();
+        match parts.as_slice() {
+            [] if offset == 0 => Some(Self::Run(run)),
+            ["evidence", file] if is_file_name(file) => Some(Self::Evidence(run, (*file).to_owned(), offset)),
+            [unit, n, stream] => Some(Self::Output(run, output(unit, n, stream)?, offset)),
+            _ => None,
+        }
+    }
+
+    /// The same thing from another byte on.
+    pub(super) fn at(self, offset: u64) -> Self {
+        match self {
+            Self::Run(run) => Self::Run(run),
+            Self::Output(run, of, _) => Self::Output(run, of, offset),
+            Self::Evidence(run, file, _) => Self::Evidence(run, file, offset),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let offset = match self {
+            Self::Run(run) => return write!(f, "{SCHEME}{run}"),
+            Self::Output(run, of, offset) => {
+                write!(f, "{SCHEME}{run}/{}s/{}/{}", unit(of.unit), of.n, stream(of.stream))?;
+                offset
+            }
+            Self::Evidence(run, file, offset) => {
+                write!(f, "{SCHEME}{run}/evidence/{file}")?;
+                offset
+            }
+        };
+        if *offset > 0 { write!(f, "?offset={offset}") } else { Ok(()) }
+    }
+}
+
+/// The word for what has outputs.
+pub(super) fn unit(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Check => "check",
+        Unit::Step => "step",
+    }
+}
+
+/// The word for a stream.
+pub(super) fn stream(stream: Stdio) -> &'static str {
+    match stream {
+        Stdio::Stdout => "stdout",
+        Stdio::Stderr => "stderr",
+    }
+}
+
+fn output(unit: &str, n: &str, stream: &str) -> Option<OutputOf> {
+    let unit = match unit {
+        "checks" => Unit::Check,
+        "steps" => Unit::Step,
+        _ => return None,
+    };
+    let stream = match stream {
+        "stdout" => Stdio::Stdout,
+        "stderr" => Stdio::Stderr,
+        _ => return None,
+    };
+    Some(OutputOf { unit, n: n.parse().ok()?, stream })
+}
+
+/// Whether a text is a name of one of our documents; see `SkillName::artifact`.
+fn is_file_name(text: &str) -> bool {
+    !text.starts_with('.') && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_read_back() {
+        for uri in [
+            "proctor://runs/r1",
+            "proctor://runs/r1/steps/0/stderr",
+            "proctor://runs/r1/checks/12/stdout?offset=4096",
+            "proctor://runs/r1/evidence/_toolchain.json",
+            "proctor://runs/r1/evidence/verify.lint.json?offset=1",
+        ] {
+            assert_eq!(Address::parse(uri).map(|address| address.to_string()).as_deref(), Some(uri));
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_an_address() {
+        for uri in [
+            "",
+            "proctor://runs/",
+            "proctor://runs/..",
+            "proctor://runs/r1/",
+            "proctor://runs/r1?offset=1",
+            "proctor://runs/r1/steps/-1/stdout",
+            "proctor://runs/r1/steps/0/stdin",
+            "proctor://runs/r1/steps/0/stdout?limit=1",
+            "proctor://runs/r1/evidence/../../x",
+            "proctor://runs/r1/evidence/..",
+            "proctor://runs/r1/evidence/a%2fb",
+            "file:///etc/passwd",
+        ] {
+            assert_eq!(Address::parse(uri), None, "{uri}");
+        }
+        assert_eq!(Address::parse(&format!("proctor://runs/r1/evidence/{}", "a".repeat(MAX_URI))), None);
+    }
+}

@@ -1,0 +1,70 @@
+//! Waits for a run's end, within the bound of a call, and tells its client meanwhile what happens.
+
+use std::time::Duration;
+
+use proctor_core::api::{Problem, RunState, RunView};
+use rmcp::RoleServer;
+use rmcp::service::RequestContext;
+use tokio::time::Instant;
+
+use super::backend::Backend;
+use super::progress::{Tally, Teller};
+
+/// How a wait ended.
+#[derive(Debug)]
+pub(super) enum Waited {
+    /// The run has ended, or the time was over.
+    Shown(Box<RunView>),
+    /// The client does not wait any more.
+    CalledOff,
+}
+
+/// Waits for the end of `run`, at most `wait`.
+pub(super) async fn for_end<B: Backend>(
+    backend: &B,
+    run: RunView,
+    wait: Duration,
+    context: &RequestContext<RoleServer>,
+) -> Result<Waited, Problem> {
+    let mut teller = Teller::new(context, tally(&run));
+    let waiting = watch_until(backend, run, Instant::now() + wait, &mut teller);
+    tokio::select! {
+        biased;
+        () = context.ct.cancelled() => Ok(Waited::CalledOff),
+        run = waiting => run.map(|run| Waited::Shown(Box::new(run))),
+    }
+}
+
+fn tally(run: &RunView) -> Tally {
+    let ended = run.steps.iter().filter(|step| step.outcome.is_some()).count() + run.checks.len();
+    // Before a run has begun its steps are not known; the checks that are to come never are.
+    let total = if run.steps.is_empty() { 0 } else { run.steps.len() + run.checks.len() };
+    Tally::new(ended, total)
+}
+
+async fn watch_until<B: Backend>(
+    backend: &B,
+    mut run: RunView,
+    deadline: Instant,
+    teller: &mut Teller,
+) -> Result<RunView, Problem> {
+    let mut seen = run.seq;
+    while run.state != RunState::Finished {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        let watched = backend.watch(&run.id, Some(seen), left).await?;
+        let news = watched.events.unwrap_or_default();
+        run = watched.run;
+        for logged in &news {
+            seen = logged.seq;
+            teller.tell(logged).await;
+        }
+        if news.is_empty() {
+            // No news means that the time is over, or that nobody waits with us any more.
+            break;
+        }
+    }
+    Ok(run)
+}

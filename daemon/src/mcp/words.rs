@@ -1,0 +1,134 @@
+//! What a run came to, in our own words alone: no text of the repository or of its programs stands in
+//! them but names, tamed. Pure.
+
+use proctor_core::api::{How, RunState, RunView, StepView};
+use proctor_core::outcome::{Outcome, StartFault, Termination};
+use proctor_core::verdict::{Doubt, Verdict};
+
+use super::untrusted::name;
+
+/// The first thing to know about a run.
+pub(super) fn headline(run: &RunView) -> String {
+    match (run.state, run.verdict) {
+        (RunState::Queued, _) => "NOT VERIFIED YET: the run waits for its turn".to_owned(),
+        (RunState::Running, _) => format!("NOT VERIFIED YET: {}", under_way(run)),
+        (RunState::Finished, Some(Verdict::Passed)) => format!("PASSED: {}", reason(run)),
+        (RunState::Finished, Some(Verdict::Failed)) => format!("FAILED: {}", reason(run)),
+        (RunState::Finished, _) => format!("INCONCLUSIVE (not verified): {}", reason(run)),
+    }
+}
+
+/// Why a run has the verdict that it has; where it stands, if it has none.
+pub(super) fn reason(run: &RunView) -> String {
+    match (run.state, run.verdict) {
+        (RunState::Queued, _) => "the run waits for its turn".to_owned(),
+        (RunState::Running, _) => under_way(run),
+        (RunState::Finished, Some(Verdict::Passed)) => format!("all {} steps passed", run.steps.len()),
+        (RunState::Finished, Some(Verdict::Failed)) => failure(run),
+        (RunState::Finished, _) => uncertainty(run),
+    }
+}
+
+fn under_way(run: &RunView) -> String {
+    let ended = run.steps.iter().filter(|step| step.outcome.is_some()).count();
+    format!("the run is under way, {ended} of {} steps have ended", run.steps.len())
+}
+
+fn failure(run: &RunView) -> String {
+    let failed: Vec<&StepView> = units(run).map(|(_, step)| step).filter(|step| has_failed(step)).collect();
+    match failed.as_slice() {
+        [] => "a check failed".to_owned(),
+        [step] => format!("{} {}", named(step), manner(step)),
+        [step, others @ ..] => format!("{} {}; {} more failed", named(step), manner(step), others.len()),
+    }
+}
+
+fn uncertainty(run: &RunView) -> String {
+    let doubt = run.doubts.first().map(|record| doubt(record.doubt).to_owned());
+    let problem = run.problem.as_ref().map(|problem| problem.kind.title().to_owned());
+    let unsure = units(run).map(|(_, step)| step).find(|step| is_wanting(step));
+    let unsure = || unsure.map(|step| format!("{} {}", named(step), manner(step)));
+    problem.or(doubt).or_else(unsure).unwrap_or_else(|| "there is no honest answer".to_owned())
+}
+
+/// What a doubt means.
+pub(super) fn doubt(doubt: Doubt) -> &'static str {
+    match doubt {
+        Doubt::Toolchain => "a toolchain check did not pass, so no step ran",
+        Doubt::TreeChanged => "the tree was edited while the run was under way",
+        Doubt::Interrupted => "the run was cancelled or interrupted",
+        Doubt::Sandbox => "the sandbox could not be had as it is demanded",
+        Doubt::TierAboveLimit => "a skill is above the tier that may run",
+        Doubt::LayerConflict => "two skills that a third needs changed the same path",
+        Doubt::ApplyFailed => "a step's changes could not be applied to the work tree",
+        Doubt::Internal => "something of proctor's own failed",
+    }
+}
+
+/// How the request was met, where that is worth knowing.
+pub(super) fn met(how: How) -> Option<&'static str> {
+    match how {
+        How::Queued => None,
+        How::Joined => Some("the same had been asked for already; this is that run"),
+        How::Verified => Some("nothing had to run: this very tree has passed, and its evidence still stands"),
+        How::Repeated => Some("this is the run of an earlier request"),
+    }
+}
+
+/// What stands in a run: its checks, then its steps, each with the word for its kind.
+pub(super) fn units(run: &RunView) -> impl Iterator<Item = (&'static str, &StepView)> {
+    run.checks.iter().map(|check| ("check", check)).chain(run.steps.iter().map(|step| ("step", step)))
+}
+
+/// Whether a step ran and its result speaks against the tree.
+pub(super) fn has_failed(step: &StepView) -> bool {
+    step.outcome.is_some_and(Outcome::is_failure)
+}
+
+/// Whether a step ended otherwise than passed, and not only because it was not its turn.
+pub(super) fn is_wanting(step: &StepView) -> bool {
+    step.outcome.is_some_and(|outcome| !matches!(outcome, Outcome::Passed | Outcome::Skipped))
+}
+
+/// A step's name.
+pub(super) fn named(step: &StepView) -> String {
+    format!("{}/{}", name(&step.skill), name(&step.name))
+}
+
+/// How a step ended, as a phrase that follows its name.
+pub(super) fn manner(step: &StepView) -> String {
+    match (step.outcome, &step.termination) {
+        (None, _) => "has not ended".to_owned(),
+        (Some(Outcome::Passed), _) => "passed".to_owned(),
+        (Some(Outcome::Drifted), _) => {
+            let paths = step.changed.len() as u64 + step.changed_more;
+            format!("changed {paths} path{} that it must not change", if paths == 1 { "" } else { "s" })
+        }
+        (_, Some(Termination::NotStarted { fault, .. })) => format!("did not run: {}", unstarted(*fault)),
+        (_, Some(Termination::TimedOut { .. })) => "ran out of time".to_owned(),
+        (_, Some(Termination::LimitHit { limit, .. })) => format!("hit its limit of {}", limit.as_str()),
+        (_, Some(Termination::Signaled { signal })) => format!("was ended by signal {signal}"),
+        (_, Some(Termination::Cancelled)) => "was cancelled".to_owned(),
+        (_, Some(Termination::Exited { code })) => format!("exited with code {code}"),
+        (_, None) => "has no end on record".to_owned(),
+    }
+}
+
+fn unstarted(fault: StartFault) -> &'static str {
+    match fault {
+        StartFault::NotReached => "it was not its turn, because of what happened before",
+        StartFault::ProgramMissing => "its program is not there",
+        StartFault::Sandbox => "the sandbox could not be had",
+        StartFault::Workdir => "its work directory is not there",
+        StartFault::Internal => "something of proctor's own failed",
+    }
+}
+
+/// A duration as people say it.
+pub(super) fn duration(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..60_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        _ => format!("{}m{:02}s", ms / 60_000, ms / 1000 % 60),
+    }
+}

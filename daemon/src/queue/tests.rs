@@ -1,0 +1,221 @@
+//! The laws of the queue, over arbitrary histories of it.
+
+use super::*;
+use proptest::prelude::*;
+
+const LIMITS: Limits = Limits { active: 3, active_per_caller: 2, waiting: 24, waiting_per_caller: 10 };
+
+fn entry(number: usize, (uid, repo, changeset, worktree): (u32, u8, Option<u8>, Worktree)) -> Entry {
+    let changeset = changeset.map(|id| ChangesetId::new(format!("c{id}")).expect("an id"));
+    let claim = Claim { repo: format!("/r{repo}").into(), changeset, worktree };
+    Entry { id: RunId::new(format!("r{number}")).expect("an id"), uid, claim }
+}
+
+fn plain(number: usize, uid: u32, repo: u8) -> Entry {
+    entry(number, (uid, repo, None, Worktree::Reads))
+}
+
+fn started(queue: &mut Queue) -> Vec<String> {
+    std::iter::from_fn(|| queue.start_next()).map(|entry| entry.id.to_string()).collect()
+}
+
+#[test]
+fn callers_take_turns_and_so_do_the_repositories_of_one() {
+    let limits = Limits { active: 1, active_per_caller: 1, waiting: 100, waiting_per_caller: 100 };
+    let mut queue = Queue::new(limits);
+    for (number, (uid, repo)) in [(1, 0), (1, 0), (1, 0), (1, 1), (2, 2), (2, 2)].into_iter().enumerate() {
+        queue.push(plain(number, uid, repo)).expect("room");
+    }
+    let mut order = Vec::new();
+    while let Some(next) = queue.start_next() {
+        queue.remove(&next.id);
+        order.push(next.id.to_string());
+    }
+    assert_eq!(order, ["r0", "r4", "r3", "r5", "r1", "r2"]);
+}
+
+#[test]
+fn a_changeset_has_one_writer_and_another_does_not_wait_for_it() {
+    let mut queue = Queue::new(LIMITS);
+    for (number, changeset) in [(0, Some(1)), (1, Some(1)), (2, Some(2)), (3, None)] {
+        queue.push(entry(number, (number as u32 % 2, 0, changeset, Worktree::Reads))).expect("room");
+    }
+    assert_eq!(started(&mut queue), ["r0", "r3", "r2"]);
+    assert!(queue.remove(&RunId::new("r0").expect("an id")));
+    assert_eq!(started(&mut queue), ["r1"]);
+}
+
+#[test]
+fn what_changes_the_worktree_has_it_alone_and_is_not_overtaken_by_who_reads_it() {
+    let mut queue = Queue::new(LIMITS);
+    for (number, worktree) in [Worktree::Reads, Worktree::Changes, Worktree::Reads, Worktree::Apart].iter().enumerate()
+    {
+        queue.push(entry(number, (number as u32, 0, None, *worktree))).expect("room");
+    }
+    assert_eq!(started(&mut queue), ["r0", "r3"]);
+    queue.remove(&RunId::new("r0").expect("an id"));
+    assert_eq!(started(&mut queue), ["r1"]);
+    queue.remove(&RunId::new("r1").expect("an id"));
+    assert_eq!(started(&mut queue), ["r2"]);
+}
+
+#[test]
+fn room_is_bounded_for_each_and_for_all() {
+    let mut queue = Queue::new(Limits { waiting: 3, waiting_per_caller: 2, ..LIMITS });
+    queue.push(plain(0, 1, 0)).expect("room");
+    queue.push(plain(1, 1, 0)).expect("room");
+    assert_eq!(queue.push(plain(2, 1, 0)), Err(Full::Caller(2)));
+    queue.push(plain(3, 2, 0)).expect("room");
+    assert_eq!(queue.push(plain(4, 3, 0)), Err(Full::Everywhere(3)));
+    queue.remove(&RunId::new("r3").expect("an id"));
+    queue.push(plain(5, 3, 0)).expect("room");
+}
+
+/// What happens to a queue.
+#[derive(Debug, Clone)]
+enum Act {
+    Push(u32, u8, Option<u8>, Worktree),
+    Start,
+    /// Some run under way ends.
+    End(usize),
+    /// Some run that waits is cancelled.
+    Cancel(usize),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let worktree = prop_oneof![Just(Worktree::Apart), Just(Worktree::Reads), Just(Worktree::Changes)];
+    let push = (0..4u32, 0..3u8, proptest::option::of(0..2u8), worktree)
+        .prop_map(|(uid, repo, changeset, worktree)| Act::Push(uid, repo, changeset, worktree));
+    let act = prop_oneof![
+        4 => push,
+        4 => Just(Act::Start),
+        2 => (0..8usize).prop_map(Act::End),
+        1 => (0..8usize).prop_map(Act::Cancel),
+    ];
+    proptest::collection::vec(act, 0..200)
+}
+
+/// A queue, and what a naive reader of its rules knows of it.
+struct Watched {
+    queue: Queue,
+    number: usize,
+    waiting: Vec<Entry>,
+    active: Vec<Entry>,
+    /// Since whose last start each caller's run could have started, and did not.
+    passed_over: HashMap<u32, HashSet<u32>>,
+}
+
+impl Watched {
+    fn new() -> Self {
+        let (waiting, active) = (Vec::new(), Vec::new());
+        Self { queue: Queue::new(LIMITS), number: 0, waiting, active, passed_over: HashMap::new() }
+    }
+
+    fn apply(&mut self, act: &Act) {
+        match act {
+            Act::Push(uid, repo, changeset, worktree) => {
+                self.number += 1;
+                let entry = entry(self.number, (*uid, *repo, *changeset, *worktree));
+                if self.queue.push(entry.clone()).is_ok() {
+                    self.waiting.push(entry);
+                }
+            }
+            Act::Start => self.start(),
+            Act::End(n) if !self.active.is_empty() => {
+                let ended = self.active.remove(n % self.active.len());
+                assert!(self.queue.remove(&ended.id));
+            }
+            Act::Cancel(n) if !self.waiting.is_empty() => {
+                let gone = self.waiting.remove(n % self.waiting.len());
+                assert!(self.queue.remove(&gone.id));
+            }
+            Act::End(_) | Act::Cancel(_) => {}
+        }
+        self.check();
+    }
+
+    /// By the rules as they are written: nothing of it is how the queue finds out.
+    fn could_start(&self) -> Vec<Entry> {
+        let earlier_or_active = |at: usize| self.waiting[..at].iter().chain(&self.active);
+        let own = |uid: u32| self.active.iter().filter(|entry| entry.uid == uid).count();
+        let may = |(at, entry): &(usize, &Entry)| {
+            self.active.len() < LIMITS.active
+                && own(entry.uid) < LIMITS.active_per_caller
+                && !earlier_or_active(*at).any(|other| other.claim.conflicts(&entry.claim))
+        };
+        self.waiting.iter().enumerate().filter(may).map(|(_, entry)| entry.clone()).collect()
+    }
+
+    fn start(&mut self) {
+        let could = self.could_start();
+        let started = self.queue.start_next();
+        assert_eq!(started.is_some(), !could.is_empty(), "one starts exactly where one may");
+        let Some(started) = started else { return };
+        assert!(could.contains(&started), "only what may start does");
+        let first = could.iter().find(|other| other.uid == started.uid && other.claim.repo == started.claim.repo);
+        assert_eq!(first, Some(&started), "first asked for, first started");
+        self.waiting.retain(|entry| entry.id != started.id);
+        self.active.push(started.clone());
+        self.judge_fairness(&started, &could);
+    }
+
+    /// Nobody starts twice while another one's run could have started at both times.
+    fn judge_fairness(&mut self, started: &Entry, could: &[Entry]) {
+        let others: HashSet<u32> = could.iter().map(|entry| entry.uid).filter(|uid| *uid != started.uid).collect();
+        let before = self.passed_over.insert(started.uid, others.clone()).unwrap_or_default();
+        let twice: Vec<_> = before.intersection(&others).collect();
+        assert!(twice.is_empty(), "{} started twice before {twice:?}", started.uid);
+        self.passed_over.values_mut().for_each(|passed| {
+            passed.remove(&started.uid);
+        });
+        // Who left the queue meanwhile, or could not start, begins anew.
+        let eligible: HashSet<u32> = could.iter().map(|entry| entry.uid).collect();
+        self.passed_over.values_mut().for_each(|passed| passed.retain(|uid| eligible.contains(uid)));
+    }
+
+    fn check(&mut self) {
+        let waits: HashSet<u32> = self.waiting.iter().map(|entry| entry.uid).collect();
+        self.passed_over.values_mut().for_each(|passed| passed.retain(|uid| waits.contains(uid)));
+        assert_eq!((self.queue.waiting_count(), self.queue.active_count()), (self.waiting.len(), self.active.len()));
+        assert!(self.active.len() <= LIMITS.active && self.waiting.len() <= LIMITS.waiting);
+        for (at, one) in self.active.iter().enumerate() {
+            let together = self.active[at + 1..].iter().find(|other| other.claim.conflicts(&one.claim));
+            assert_eq!(together, None, "these must not be under way together");
+        }
+        let lines: usize = self.queue.callers.iter().map(|line| line.repos.len()).sum();
+        assert!(lines <= self.waiting.len(), "nobody stands in line for nothing");
+    }
+
+    /// Everything that waits starts at last, where what runs ends.
+    fn run_dry(&mut self) {
+        for _ in 0..=2 * LIMITS.waiting {
+            self.start();
+            if !self.active.is_empty() {
+                self.apply(&Act::End(0));
+            }
+        }
+        assert!(self.waiting.is_empty(), "{:?} wait for ever", self.waiting);
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_laws_hold_whatever_happens(acts in acts()) {
+        let mut watched = Watched::new();
+        acts.iter().for_each(|act| watched.apply(act));
+        watched.run_dry();
+    }
+
+    #[test]
+    fn what_is_claimed_together_conflicts_like_each_claim(claims in proptest::collection::vec(
+        (proptest::option::of(0..2u8), prop_oneof![Just(Worktree::Apart), Just(Worktree::Reads), Just(Worktree::Changes)]),
+        1..6,
+    )) {
+        let claims: Vec<Claim> =
+            claims.into_iter().map(|(changeset, worktree)| entry(0, (0, 0, changeset, worktree)).claim).collect();
+        let (asked, others) = claims.split_first().expect("one at least");
+        let mut taken = Taken::default();
+        others.iter().for_each(|claim| taken.add(claim));
+        prop_assert_eq!(taken.conflict(asked), others.iter().any(|claim| claim.conflicts(asked)));
+    }
+}

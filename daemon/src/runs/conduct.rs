@@ -1,0 +1,311 @@
+//! One run from its record's first event to its last one: it waits for its turn, the engine does
+//! it, and each event is logged before anybody hears of it. Whatever happens, its last event is
+//! [`RunEvent::RunFinished`], once.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proctor_core::api::{LoggedEvent, Problem, ProblemType};
+use proctor_core::event::RunEvent;
+use proctor_core::tier::Tier;
+use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, Verdict};
+use proctor_runner::{Clock, Engine, EngineError, Patch, RunReport, RunRequest};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinError;
+use tokio::time::Instant;
+
+use super::live::Live;
+use super::{Refused, gone};
+use crate::history::{History, HistoryError, NewRun, RunLog};
+use crate::queue::Claim;
+
+/// How many events of the engine wait to be logged; it waits then.
+const EVENTS: usize = 64;
+
+/// What is to be done for one run.
+pub struct Job {
+    /// What goes on record when it is taken on.
+    pub new: NewRun,
+    /// What it has to itself.
+    pub claim: Claim,
+    /// What does it: as it serves the caller.
+    pub engine: Arc<Engine>,
+    /// What is asked of that.
+    pub request: RunRequest,
+    /// How many bytes of the caller's are held for it.
+    pub held_bytes: usize,
+}
+
+/// What one run needs while it goes on.
+pub(super) struct Conduct {
+    pub(super) history: History,
+    pub(super) live: Arc<Live>,
+    pub(super) new: NewRun,
+    pub(super) engine: Arc<Engine>,
+    pub(super) request: RunRequest,
+}
+
+impl Conduct {
+    /// From its first event to its last. `turn` comes when it may start.
+    pub(super) async fn conduct(self, turn: oneshot::Receiver<()>) {
+        let Self { history, live, new, engine, request } = self;
+        let record = match Record::begin(&history, &live, new).await {
+            Ok(record) => record,
+            Err(refused) => return live.refuse(refused),
+        };
+        let cancelled = tokio::select! {
+            biased;
+            () = live.token().cancelled() => true,
+            // An owner that is gone lets nothing start.
+            turn = turn => turn.is_err(),
+        };
+        let (record, course) = match cancelled {
+            true => (record, Course::NotBegun),
+            false => under_way(record, &live, engine, request).await,
+        };
+        let (history, told) = (history.clone(), Arc::clone(&live));
+        let concluded = tokio::task::spawn_blocking(move || record.conclude(course, &history, &told)).await;
+        if let Err(error) = concluded {
+            tracing::error!(run = %live.id(), %error, "the end of a run ended badly");
+            end_unrecorded(&live, "the end of the run could not be put on record: a part of proctor broke");
+        }
+        live.end();
+    }
+}
+
+/// How the engine is done with a run: with its answer, or by a panic.
+type Outcome = Result<Result<RunReport, EngineError>, JoinError>;
+
+/// What came of a run.
+#[expect(clippy::large_enum_variant, reason = "there is one of them for each run, on its way to its record")]
+enum Course {
+    /// It was to end before it began.
+    NotBegun,
+    /// The engine is done with it.
+    Ran {
+        /// How.
+        how: Box<Outcome>,
+        /// Its last event, which is logged when everything else is in place.
+        end: Option<RunEvent>,
+        /// How long it took.
+        took: Duration,
+    },
+}
+
+/// Lets the engine do it, and logs what happens.
+async fn under_way(mut record: Record, live: &Arc<Live>, engine: Arc<Engine>, request: RunRequest) -> (Record, Course) {
+    let began = Instant::now();
+    let (sender, mut events) = mpsc::channel(EVENTS);
+    let cancel = live.token().clone();
+    // In a task of its own: a panic in it is an answer.
+    let mut running = tokio::spawn(async move { engine.run(request, sender, cancel).await });
+    let (mut batch, mut end) = (Vec::new(), None);
+    let how = loop {
+        tokio::select! {
+            biased;
+            count = events.recv_many(&mut batch, EVENTS), if !events.is_closed() || !events.is_empty() => {
+                if count > 0 {
+                    record = record.take(&mut batch, &mut end, live).await;
+                }
+            }
+            how = &mut running => break how,
+        }
+    };
+    // What the engine said before it was done is there by now.
+    while let Ok(event) = events.try_recv() {
+        batch.push(event);
+    }
+    record = record.take(&mut batch, &mut end, live).await;
+    (record, Course::Ran { how: Box::new(how), end, took: began.elapsed() })
+}
+
+/// The record of a run while it is made.
+struct Record {
+    /// None where what writes it broke. Where an event could not be logged, it remembers that, and
+    /// does not let the run end as passed.
+    log: Option<RunLog>,
+    said_cancelling: bool,
+}
+
+impl Record {
+    async fn begin(history: &History, live: &Arc<Live>, new: NewRun) -> Result<Self, Refused> {
+        let (history, live) = (history.clone(), Arc::clone(live));
+        let work = tokio::task::spawn_blocking(move || {
+            let log = history.begin(new)?;
+            live.begin(log.view().clone(), first(&log));
+            Ok(Self { log: Some(log), said_cancelling: false })
+        });
+        match work.await {
+            Ok(Ok(record)) => Ok(record),
+            Ok(Err(HistoryError::KeyUsed(id))) => Err(Refused::KeyUsed(id)),
+            Ok(Err(error)) => Err(Refused::from(error.problem())),
+            Err(error) => {
+                tracing::error!(%error, "putting a run on record ended badly");
+                Err(Refused::from(gone()))
+            }
+        }
+    }
+
+    /// Logs `events` and tells them, in order; the last event of a run is kept back in `end`.
+    async fn take(mut self, events: &mut Vec<RunEvent>, end: &mut Option<RunEvent>, live: &Arc<Live>) -> Self {
+        let mut taken = Vec::with_capacity(events.len());
+        for event in events.drain(..) {
+            match event {
+                RunEvent::RunFinished { .. } => *end = Some(event),
+                event => taken.push(event),
+            }
+        }
+        if taken.is_empty() {
+            return self;
+        }
+        let live = Arc::clone(live);
+        let broke = |error: JoinError| {
+            tracing::error!(%error, "logging ended badly");
+            Self { log: None, said_cancelling: true }
+        };
+        let work = tokio::task::spawn_blocking(move || {
+            taken.into_iter().for_each(|event| self.log(event, &live));
+            self
+        });
+        work.await.unwrap_or_else(broke)
+    }
+
+    /// Logs one event, and tells it. A run that cannot be put on record whole is not worth its time.
+    fn log(&mut self, mut event: RunEvent, live: &Live) {
+        if let RunEvent::Cancelling { by } = &mut event {
+            if std::mem::replace(&mut self.said_cancelling, true) {
+                return;
+            }
+            if let Some(known) = live.cancelled_by() {
+                by.replace_range(.., known);
+            }
+        }
+        let Some(log) = self.log.as_mut() else { return };
+        let appended = catch_unwind(AssertUnwindSafe(|| log.append(event)));
+        let why = match appended {
+            Ok(Ok(logged)) => return live.tell([logged]),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => {
+                // Its end is on record when it is let go of.
+                self.log = None;
+                "a part of proctor broke".to_owned()
+            }
+        };
+        tracing::error!(run = %live.id(), why, "an event of a run cannot be logged; the run is ended");
+        live.cancel("proctor: the run cannot be put on record".to_owned());
+    }
+
+    /// Its last events.
+    fn conclude(mut self, course: Course, history: &History, live: &Live) {
+        let end = match course {
+            Course::NotBegun => self.interrupted(live, "the run was interrupted while it waited for its turn", None),
+            Course::Ran { how, end, took } => self.end_of(*how, end, took, history, live),
+        };
+        self.finish(end, live);
+    }
+
+    fn end_of(
+        &mut self,
+        how: Outcome,
+        end: Option<RunEvent>,
+        took: Duration,
+        history: &History,
+        live: &Live,
+    ) -> RunEvent {
+        match (how, end) {
+            (Ok(Ok(report)), Some(end)) => {
+                self.keep_patch(report, history, live);
+                end
+            }
+            (Ok(Err(EngineError::Interrupted)), _) => {
+                self.interrupted(live, &EngineError::Interrupted.message(), Some(took))
+            }
+            (Ok(Err(error)), _) => self.refused(error.problem(), took, live),
+            (how, _) => {
+                if let Err(error) = how {
+                    tracing::error!(run = %live.id(), %error, "a run ended badly");
+                }
+                self.doubt(Doubt::Internal, "a part of proctor broke, so there is no result; please report it", live);
+                finished(EXIT_INCONCLUSIVE, Some(took))
+            }
+        }
+    }
+
+    fn interrupted(&mut self, live: &Live, message: &str, took: Option<Duration>) -> RunEvent {
+        if let Some(by) = live.cancelled_by() {
+            self.log(RunEvent::Cancelling { by: by.to_owned() }, live);
+        }
+        self.doubt(Doubt::Interrupted, message, live);
+        finished(EXIT_INTERRUPTED, took)
+    }
+
+    fn refused(&mut self, problem: Problem, took: Duration, live: &Live) -> RunEvent {
+        let exit_code = problem.exit_code;
+        self.log(RunEvent::RunRefused { problem }, live);
+        finished(exit_code, Some(took))
+    }
+
+    fn doubt(&mut self, doubt: Doubt, message: &str, live: &Live) {
+        self.log(RunEvent::Doubted { doubt, message: message.to_owned() }, live);
+    }
+
+    fn keep_patch(&mut self, report: RunReport, history: &History, live: &Live) {
+        let kept = match report.patch {
+            Some(Patch::Made(patch)) => history.store_patch(live.id(), &patch),
+            Some(Patch::Refused(_)) | None => return,
+        };
+        if let Err(error) = kept {
+            tracing::error!(run = %live.id(), %error, "the patch of a run cannot be kept");
+        }
+    }
+
+    fn finish(self, end: RunEvent, live: &Live) {
+        match self.log {
+            Some(log) => live.tell(log.finish(end).events),
+            None => end_unrecorded(live, "the run could not be put on record: a part of proctor broke"),
+        }
+    }
+}
+
+/// What the log of a run begins with.
+fn first(log: &RunLog) -> Arc<LoggedEvent> {
+    let view = log.view();
+    let (run_id, at) = (view.id.clone(), view.queued_at.clone());
+    let event = RunEvent::RunQueued { run_id, at: at.clone(), asked: view.asked.clone(), uid: view.uid };
+    Arc::new(LoggedEvent { seq: 1, logged_at: at, event })
+}
+
+/// Tells those who look that the run is over, though its record does not say so: the next daemon
+/// will put that right.
+pub(super) fn end_unrecorded(live: &Live, message: &str) {
+    let view = live.shown();
+    if view.view.verdict.is_some() {
+        return;
+    }
+    let at = Clock::system().now_text();
+    let doubt = RunEvent::Doubted { doubt: Doubt::Internal, message: message.to_owned() };
+    let events = [doubt, finished(EXIT_INCONCLUSIVE, None)].into_iter().zip(view.view.seq + 1..);
+    live.tell(events.map(|(event, seq)| Arc::new(LoggedEvent { seq, logged_at: at.clone(), event })));
+}
+
+/// The end of a run that came to nothing.
+fn finished(exit_code: u8, took: Option<Duration>) -> RunEvent {
+    let duration_ms = took.map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
+    RunEvent::RunFinished {
+        verdict: Verdict::Inconclusive,
+        tier: Tier::ONE,
+        exit_code,
+        duration_ms,
+        evidence_dir: None,
+    }
+}
+
+/// That too many bytes of callers are held already.
+pub(super) fn too_much_held(limit: usize) -> Problem {
+    let detail = format!("the environments of the runs that wait hold more than {limit} bytes");
+    Problem::new(ProblemType::TooManyRequests, detail).with_hint("ask again when some of them have ended")
+}
+
+#[cfg(test)]
+mod tests;

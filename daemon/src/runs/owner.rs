@@ -1,0 +1,331 @@
+//! The task that owns all runs: which wait, which are under way, which have just ended. Each of its
+//! moves is short and touches no disk; what takes time is done by the runs' own tasks.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proctor_core::api::{How, Problem, ProblemType, RunCounts, RunView};
+use proctor_core::names::RunId;
+use proctor_core::verdict::Verdict;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::Instant;
+
+use super::conduct::{Conduct, end_unrecorded, too_much_held};
+use super::live::Live;
+use super::{Admission, Ended, Found, Job, Last, Message, Refused, RunKey};
+use crate::history::{History, Key};
+use crate::queue::{Entry, Full, Limits, Queue};
+use crate::service::Shown;
+
+/// How many runs that have ended are held, so that those who waited for them need no disk.
+const ENDED: usize = 64;
+/// How many steps such a run may have.
+const ENDED_STEPS: usize = 256;
+/// Of how many keys it is remembered how their last run ended.
+const MOST_LAST: usize = 1_024;
+/// How many bytes of callers' environments all runs hold that have not ended.
+const MAX_HELD: usize = 64 << 20;
+
+/// What is told of runs to whoever counts them. Called by the owner; it must be quick.
+pub(crate) type Observer = Box<dyn Fn(Observed<'_>) + Send>;
+
+/// What happened to runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Observed<'a> {
+    /// One was taken on, or a request was met by one that is there.
+    Admitted(How),
+    /// One was not taken on, since too many wait.
+    TurnedAway,
+    /// One begins, which has waited for so long.
+    Started(Duration),
+    /// One has ended, so long after it was asked for.
+    Ended(&'a RunView, Duration),
+}
+
+/// The owner.
+pub(super) struct Owner {
+    history: History,
+    queue: Queue,
+    limits: watch::Receiver<Limits>,
+    runs: HashMap<RunId, Owned>,
+    tasks: JoinSet<()>,
+    by_task: HashMap<Id, RunId>,
+    ended: VecDeque<Arc<Shown>>,
+    last: VecDeque<Last>,
+    counted: watch::Sender<RunCounts>,
+    /// Tells those in `ended`.
+    held_at_hand: watch::Sender<Ended>,
+    observer: Observer,
+    /// Why nothing is taken on any more.
+    draining: Option<String>,
+    held: usize,
+}
+
+/// A run that has not ended.
+struct Owned {
+    live: Arc<Live>,
+    key: RunKey,
+    /// The request's own key.
+    sent: Option<Key>,
+    /// Lets it start; taken when it has.
+    turn: Option<oneshot::Sender<()>>,
+    held: usize,
+    /// How many requests it meets that nobody has abandoned.
+    wanted: usize,
+    since: Instant,
+}
+
+impl Owner {
+    pub(super) fn new(
+        history: History,
+        limits: watch::Receiver<Limits>,
+        counted: watch::Sender<RunCounts>,
+        held_at_hand: watch::Sender<Ended>,
+        observer: Observer,
+    ) -> Self {
+        let allowed = *limits.borrow();
+        Self {
+            history,
+            queue: Queue::new(allowed),
+            limits,
+            runs: HashMap::new(),
+            tasks: JoinSet::new(),
+            by_task: HashMap::new(),
+            ended: VecDeque::new(),
+            last: VecDeque::new(),
+            counted,
+            held_at_hand,
+            observer,
+            draining: None,
+            held: 0,
+        }
+    }
+
+    /// Until nobody can tell it anything any more, and nothing is under way.
+    pub(super) async fn serve(mut self, mut inbox: mpsc::Receiver<Message>) {
+        let mut is_open = true;
+        while is_open || !self.tasks.is_empty() {
+            tokio::select! {
+                message = inbox.recv(), if is_open => match message {
+                    Some(message) => self.hear(message),
+                    None => {
+                        is_open = false;
+                        self.cancel_all("proctor: the daemon is gone");
+                    }
+                },
+                Ok(()) = self.limits.changed() => {
+                    let limits = *self.limits.borrow_and_update();
+                    self.queue.limit(limits);
+                }
+                Some(joined) = self.tasks.join_next_with_id() => self.ended(joined),
+            }
+            self.start_what_may();
+            self.count();
+        }
+    }
+
+    fn hear(&mut self, message: Message) {
+        match message {
+            Message::Admit(admission, reply) => {
+                let admitted = self.admit(*admission);
+                // Who asked may be gone; the run goes on for others to look at.
+                let _ = reply.send(admitted);
+            }
+            Message::Find(id, reply) => drop(reply.send(self.find(&id))),
+            Message::UnderWay(key, reply) => drop(reply.send(self.under_way(&key))),
+            Message::Remember(shown) => self.remember(shown),
+            Message::Cancel(id, by) => self.cancel(&id, &by),
+            Message::Abandon(id, by) => self.abandon(&id, &by),
+            Message::Last(key, reply) => drop(reply.send(self.last.iter().find(|last| last.key == key).cloned())),
+            Message::Drain(by) => self.drain(by),
+            Message::CancelAll(by) => self.cancel_all(&by),
+            Message::Ping(reply) => drop(reply.send(())),
+        }
+    }
+
+    fn admit(&mut self, admission: Admission) -> Result<(How, Arc<Live>), Refused> {
+        let Admission { key, same_tree, job } = admission;
+        if let Some(met) = self.repeated(job.new.uid, job.new.key.as_ref())? {
+            (self.observer)(Observed::Admitted(How::Repeated));
+            return Ok(met);
+        }
+        if let Some(why) = &self.draining {
+            let problem = Problem::new(ProblemType::Unavailable, format!("nothing is taken on any more: {why}"));
+            return Err(problem.with_hint("ask again when the daemon has been started again").into());
+        }
+        if let Some(live) = self.joinable(&key, same_tree.as_ref()) {
+            (self.observer)(Observed::Admitted(How::Joined));
+            return Ok((How::Joined, live));
+        }
+        let live = self.take_on(key, job).inspect_err(|_| (self.observer)(Observed::TurnedAway))?;
+        (self.observer)(Observed::Admitted(How::Queued));
+        Ok((How::Queued, live))
+    }
+
+    /// The run that a request with this key got, where it has not ended.
+    fn repeated(&self, uid: u32, sent: Option<&Key>) -> Result<Option<(How, Arc<Live>)>, Refused> {
+        let Some(sent) = sent else { return Ok(None) };
+        let of_key =
+            |owned: &&Owned| owned.live.uid() == uid && owned.sent.as_ref().is_some_and(|k| k.text == sent.text);
+        let Some(owned) = self.runs.values().find(of_key) else { return Ok(None) };
+        match owned.sent.as_ref().is_some_and(|known| known.request == sent.request) {
+            true => Ok(Some((How::Repeated, Arc::clone(&owned.live)))),
+            false => Err(key_conflict(owned.live.id()).into()),
+        }
+    }
+
+    /// One that waits has yet to read the tree; one that is under way must have read the one that
+    /// is meant.
+    fn joinable(&mut self, key: &RunKey, same_tree: Option<&RunId>) -> Option<Arc<Live>> {
+        let joins = |owned: &&mut Owned| {
+            let alike = owned.key == *key && !owned.live.token().is_cancelled();
+            alike && (owned.turn.is_some() || Some(owned.live.id()) == same_tree)
+        };
+        let joined = self.runs.values_mut().find(joins)?;
+        joined.wanted += 1;
+        Some(Arc::clone(&joined.live))
+    }
+
+    fn under_way(&self, key: &RunKey) -> Option<Arc<Live>> {
+        let mut same = self.runs.values().filter(|owned| owned.key == *key && !owned.live.token().is_cancelled());
+        if same.clone().any(|owned| owned.turn.is_some()) {
+            return None;
+        }
+        same.next().map(|owned| Arc::clone(&owned.live))
+    }
+
+    fn take_on(&mut self, key: RunKey, job: Job) -> Result<Arc<Live>, Refused> {
+        let Job { new, claim, engine, request, held_bytes } = job;
+        if self.held.saturating_add(held_bytes) > MAX_HELD {
+            return Err(too_much_held(MAX_HELD).into());
+        }
+        let entry = Entry { id: new.id.clone(), uid: new.uid, claim };
+        self.queue.push(entry).map_err(too_many)?;
+        let view = RunView::queued(new.id.clone(), String::new(), new.asked.clone(), new.uid);
+        let live = Arc::new(Live::new(view));
+        let (turn, wait) = oneshot::channel();
+        let sent = new.key.clone();
+        let conduct = Conduct { history: self.history.clone(), live: Arc::clone(&live), new, engine, request };
+        let task = self.tasks.spawn(conduct.conduct(wait));
+        self.by_task.insert(task.id(), live.id().clone());
+        let owned = Owned {
+            live: Arc::clone(&live),
+            key,
+            sent,
+            turn: Some(turn),
+            held: held_bytes,
+            wanted: 1,
+            since: Instant::now(),
+        };
+        self.runs.insert(live.id().clone(), owned);
+        self.held += held_bytes;
+        Ok(live)
+    }
+
+    fn start_what_may(&mut self) {
+        if self.draining.is_some() {
+            return;
+        }
+        while let Some(next) = self.queue.start_next() {
+            let Some(owned) = self.runs.get_mut(&next.id) else { continue };
+            // A run that is to end does not begin, and its own end is on the way here.
+            if owned.turn.take().is_some_and(|turn| turn.send(()).is_ok()) {
+                (self.observer)(Observed::Started(owned.since.elapsed()));
+            }
+        }
+    }
+
+    /// A run's task is over.
+    fn ended(&mut self, joined: Result<(Id, ()), JoinError>) {
+        let (task, panicked) = match joined {
+            Ok((task, ())) => (task, false),
+            Err(error) => (error.id(), true),
+        };
+        let Some(owned) = self.by_task.remove(&task).and_then(|id| self.runs.remove(&id)) else { return };
+        self.queue.remove(owned.live.id());
+        self.held = self.held.saturating_sub(owned.held);
+        if panicked {
+            tracing::error!(run = %owned.live.id(), "what conducts a run broke");
+            end_unrecorded(&owned.live, "a part of proctor broke, so there is no result; please report it");
+            owned.live.end();
+        }
+        let shown = owned.live.shown();
+        // Of one that was never on record there is nothing to tell.
+        if shown.view.verdict.is_some() {
+            (self.observer)(Observed::Ended(&shown.view, owned.since.elapsed()));
+            self.note(owned.key, &shown.view);
+            self.remember(shown);
+        }
+    }
+
+    fn find(&self, id: &RunId) -> Option<Found> {
+        let live = self.runs.get(id).map(|owned| Found::Live(Arc::clone(&owned.live)));
+        let ended =
+            || self.ended.iter().find(|shown| shown.view.id == *id).map(|shown| Found::Ended(Arc::clone(shown)));
+        live.or_else(ended)
+    }
+
+    fn remember(&mut self, shown: Arc<Shown>) {
+        self.ended.retain(|other| other.view.id != shown.view.id);
+        if shown.view.steps.len() <= ENDED_STEPS {
+            if self.ended.len() >= ENDED {
+                self.ended.pop_front();
+            }
+            self.ended.push_back(shown);
+        }
+        self.held_at_hand.send_replace(self.ended.iter().cloned().collect());
+    }
+
+    fn note(&mut self, key: RunKey, view: &RunView) {
+        self.last.retain(|last| last.key != key);
+        self.last.truncate(MOST_LAST - 1);
+        self.last.push_front(Last { key, run: view.id.clone(), passed: view.verdict == Some(Verdict::Passed) });
+    }
+
+    fn cancel(&mut self, id: &RunId, by: &str) {
+        if let Some(owned) = self.runs.get(id) {
+            owned.live.cancel(by.to_owned());
+        }
+    }
+
+    /// One request less wants it. It is cancelled with the last of them.
+    fn abandon(&mut self, id: &RunId, by: &str) {
+        if let Some(owned) = self.runs.get_mut(id) {
+            owned.wanted = owned.wanted.saturating_sub(1);
+            if owned.wanted == 0 {
+                owned.live.cancel(by.to_owned());
+            }
+        }
+    }
+
+    /// What waits will not get its turn.
+    fn drain(&mut self, by: String) {
+        for owned in self.runs.values().filter(|owned| owned.turn.is_some()) {
+            owned.live.cancel(by.clone());
+        }
+        self.draining = Some(by);
+    }
+
+    fn cancel_all(&mut self, by: &str) {
+        self.runs.values().for_each(|owned| owned.live.cancel(by.to_owned()));
+    }
+
+    fn count(&mut self) {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let waiting = self.runs.values().filter(|owned| owned.turn.is_some()).count();
+        let now = RunCounts { queued: count(waiting), running: count(self.runs.len() - waiting) };
+        self.counted.send_if_modified(|known| std::mem::replace(known, now) != now);
+    }
+}
+
+fn too_many(full: Full) -> Problem {
+    Problem::new(ProblemType::TooManyRequests, full.to_string()).with_hint("ask again when some of them have ended")
+}
+
+/// That a request's key stands for another request.
+pub(crate) fn key_conflict(run: &RunId) -> Problem {
+    let detail = format!("this `Idempotency-Key` was used for another request, which the run `{run}` meets");
+    Problem::new(ProblemType::Conflict, detail).with_hint("take a new key for a new request")
+}

@@ -1,0 +1,452 @@
+//! What callers can ask for, whatever they speak. Every answer is a value of `proctor_core::api`,
+//! every refusal a [`Problem`]; who may ask for what is decided here.
+
+mod ask;
+mod follow;
+mod submit;
+
+pub use follow::Seen;
+
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use proctor_core::api::{
+    Health, HealthStatus, LoggedEvent, Problem, ProblemType, RunCounts, RunPage, RunState, RunView,
+};
+use proctor_core::names::{ChangesetId, ProfileName, RunId};
+use proctor_core::spec::Operator;
+use proctor_core::verdict::Verdict;
+use proctor_runner::{Clock, Engine, EngineConfig, EngineError};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinError;
+use tokio::time::Instant;
+
+use crate::caller::{Account, Caller, Household};
+use crate::history::{History, HistoryError, Recovered};
+use crate::metrics::Metrics;
+use crate::queue::Limits;
+use crate::runs::{Found, Observed, Observer, Runs};
+
+/// The longest that a call waits for news of a run.
+pub const MAX_WAIT: Duration = Duration::from_secs(55);
+/// How many events one answer holds.
+pub const MAX_EVENTS: usize = 256;
+/// How many runs a page holds at most, and how many where the caller does not say.
+pub const MAX_PAGE: u32 = 200;
+/// How many bytes of an output one answer holds at most.
+pub const MAX_PART: usize = 4 << 20;
+
+/// What a service needs.
+#[derive(Debug, Clone)]
+pub struct ServiceConfig {
+    /// The engine's: its home and environment are those of the daemon's own user.
+    pub engine: EngineConfig,
+    /// Where the operator's config was read, for messages; `None` where there is none.
+    pub config: Option<PathBuf>,
+    /// What counts.
+    pub metrics: Metrics,
+}
+
+/// Why a service cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The engine cannot.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Another daemon uses the state directory.
+    #[error("another daemon uses the state directory `{}`\nhint: `proctor daemon status` shows it; or name another directory with `--state-dir`", .0.display())]
+    StateInUse(PathBuf),
+    /// What is remembered of runs cannot be opened.
+    #[error("the history of runs in `{}` cannot be opened: {reason}", path.display())]
+    History {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+}
+
+/// A run as callers get it, and its JSON, made once.
+#[derive(Debug)]
+pub struct Shown {
+    /// The run.
+    pub view: RunView,
+    json: OnceLock<Bytes>,
+}
+
+impl Shown {
+    /// The same run, to be shown.
+    pub fn new(view: RunView) -> Self {
+        Self { view, json: OnceLock::new() }
+    }
+
+    /// Its JSON.
+    pub fn json(&self) -> Bytes {
+        self.json.get_or_init(|| serde_json::to_vec(&self.view).map(Bytes::from).unwrap_or_default()).clone()
+    }
+}
+
+/// Which runs are listed: newest first, those of the caller; the daemon's own user sees all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunFilter {
+    /// Of this repository, by its canonical path.
+    pub repo: Option<String>,
+    /// Of this changeset.
+    pub changeset: Option<ChangesetId>,
+    /// Of this profile.
+    pub profile: Option<ProfileName>,
+    /// In this state.
+    pub state: Option<RunState>,
+    /// With this verdict.
+    pub verdict: Option<Verdict>,
+    /// After this one of an earlier page.
+    pub cursor: Option<String>,
+    /// At most so many, up to [`MAX_PAGE`].
+    pub limit: Option<u32>,
+}
+
+/// Which output of a run is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputOf {
+    /// Whether of a toolchain check or of a step.
+    pub unit: Unit,
+    /// Its number, from 0.
+    pub n: u32,
+    /// Which stream.
+    pub stream: Stdio,
+}
+
+/// What has outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// A toolchain check.
+    Check,
+    /// A step.
+    Step,
+}
+
+/// An output stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stdio {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// The events of a run from some point on, and the end after its last one. It never waits for a
+/// reader: one that is too slow is given what it missed from the log.
+pub type EventStream = Pin<Box<dyn Stream<Item = Arc<LoggedEvent>> + Send>>;
+
+/// What callers can ask for.
+pub struct Service {
+    engine: Arc<Engine>,
+    history: History,
+    runs: Runs,
+    household: Household,
+    operator: watch::Sender<Arc<Operator>>,
+    config: Option<PathBuf>,
+    metrics: Metrics,
+    /// How many requests are prepared at once: each reads a spec, and maybe a tree.
+    preparing: Semaphore,
+    draining: AtomicBool,
+    began: Instant,
+}
+
+/// After how many runs it is looked whether old ones are to be forgotten, and after how long.
+const TIDY_RUNS: u64 = 32;
+const TIDY_TIME: Duration = Duration::from_secs(60 * 60);
+/// How many requests each CPU prepares at once.
+const PREPARING_PER_CPU: usize = 4;
+/// How long runs may take to end once they are cancelled, beyond the time that their steps have for
+/// it; what is left then is ended by the next daemon.
+const LAST_RUNS: Duration = Duration::from_secs(60);
+
+impl Service {
+    /// Opens the state directory, says of every run that the last daemon left that it was
+    /// interrupted, and takes requests on.
+    ///
+    /// # Errors
+    /// The state directory cannot be used, or another daemon uses it.
+    pub async fn open(config: ServiceConfig) -> Result<Arc<Self>, StartError> {
+        let history = config.engine.state_dir.clone();
+        Self::open_apart(config, history).await
+    }
+
+    /// The same with the history of runs below another directory than the state's: for a process that
+    /// serves one client for a while, beside the daemon and others like it.
+    ///
+    /// # Errors
+    /// As [`Service::open`].
+    pub async fn open_apart(config: ServiceConfig, history: PathBuf) -> Result<Arc<Self>, StartError> {
+        let opening = tokio::task::spawn_blocking(move || Self::opened(config, &history)).await;
+        let broke = |error: JoinError| EngineError::Internal(format!("the start ended badly: {error}"));
+        let (service, recovered) = opening.map_err(broke)??;
+        tracing::info!(runs = recovered.runs, "runs are remembered");
+        Ok(Arc::new(service))
+    }
+
+    /// Blocks on the disk.
+    fn opened(config: ServiceConfig, history: &Path) -> Result<(Self, Recovered), StartError> {
+        let ServiceConfig { engine: config, config: file, metrics } = config;
+        let operator = Arc::new(config.operator.clone());
+        let account = Account { home: config.home.clone(), env: config.caller_env.clone() };
+        let ours: Vec<PathBuf> = config.hide.iter().cloned().chain([config.state_dir.clone()]).collect();
+        let engine = Arc::new(Engine::open(config)?);
+        let (history, recovered) = History::open(history, Clock::system())?;
+        let limits = Limits::of(&operator.daemon, cpus());
+        let ended = watch::Sender::new(0);
+        let operator = watch::Sender::new(operator);
+        tokio::spawn(tidy(history.clone(), operator.subscribe(), ended.subscribe()));
+        let runs = Runs::start(history.clone(), limits, observer(metrics.clone(), ended));
+        let service = Self {
+            engine,
+            history,
+            runs,
+            household: Household::new(account, ours),
+            operator,
+            config: file,
+            metrics,
+            preparing: Semaphore::new(cpus() * PREPARING_PER_CPU),
+            draining: AtomicBool::new(false),
+            began: Instant::now(),
+        };
+        Ok((service, recovered))
+    }
+
+    /// A run as it is now.
+    ///
+    /// # Errors
+    /// There is none of this id that the caller may see.
+    pub async fn run(&self, caller: Caller, id: &RunId) -> Result<Arc<Shown>, Problem> {
+        Ok(match self.found(caller, id).await? {
+            Found::Live(live) => live.shown(),
+            Found::Ended(shown) => shown,
+        })
+    }
+
+    /// A run that the caller may see: the one under way, or what is remembered of it.
+    async fn found(&self, caller: Caller, id: &RunId) -> Result<Found, Problem> {
+        let found = match self.runs.find(id).await {
+            Some(found) => Some(found),
+            None => self.recalled(id).await?.map(Found::Ended),
+        };
+        let uid = |found: &Found| match found {
+            Found::Live(live) => live.uid(),
+            Found::Ended(shown) => shown.view.uid,
+        };
+        found.filter(|found| self.household.sees_all(caller) || uid(found) == caller.uid).ok_or_else(|| no_run(id))
+    }
+
+    /// A run that has ended, from its log; held at hand from now on.
+    async fn recalled(&self, id: &RunId) -> Result<Option<Arc<Shown>>, Problem> {
+        let wanted = id.clone();
+        let view = self.remembered(move |history| history.view(&wanted)).await?;
+        let Some(shown) = view.map(|view| Arc::new(Shown::new(view))) else { return Ok(None) };
+        if shown.view.state == RunState::Finished {
+            self.runs.remember(Arc::clone(&shown)).await;
+        }
+        Ok(Some(shown))
+    }
+
+    /// Asks the history, apart from what must not block.
+    async fn remembered<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&History) -> Result<T, HistoryError> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let history = self.history.clone();
+        let asked = apart(move || ask(&history)).await?;
+        asked.map_err(|error| error.problem())
+    }
+
+    /// Runs, newest first.
+    ///
+    /// # Errors
+    /// The cursor is none.
+    pub async fn list(&self, caller: Caller, filter: RunFilter) -> Result<RunPage, Problem> {
+        let uid = (!self.household.sees_all(caller)).then_some(caller.uid);
+        self.remembered(move |history| history.list(&filter, uid)).await
+    }
+
+    /// Asks a run to end; `by` says for people what asked. One that has ended stays as it is.
+    /// Answers at once; the end is an event.
+    ///
+    /// # Errors
+    /// As [`Service::run`].
+    pub async fn cancel(&self, caller: Caller, id: &RunId, by: &str) -> Result<Arc<Shown>, Problem> {
+        let found = self.found(caller, id).await?;
+        match found {
+            Found::Live(live) => {
+                self.runs.cancel(id, by.to_owned()).await;
+                Ok(live.shown())
+            }
+            Found::Ended(shown) => Ok(shown),
+        }
+    }
+
+    /// Says that one of those whose requests a run meets wants it no longer. It is asked to end where
+    /// nobody else does; one request counts once, who sent it is not looked at.
+    ///
+    /// # Errors
+    /// As [`Service::run`].
+    pub async fn abandon(&self, caller: Caller, id: &RunId, by: &str) -> Result<Arc<Shown>, Problem> {
+        match self.found(caller, id).await? {
+            Found::Live(live) => {
+                self.runs.abandon(id, by.to_owned()).await;
+                Ok(live.shown())
+            }
+            Found::Ended(shown) => Ok(shown),
+        }
+    }
+
+    /// How the daemon is. Needs no lock and no disk.
+    pub fn health(&self) -> Health {
+        let draining = self.draining.load(Ordering::Relaxed);
+        Health {
+            status: if draining { HealthStatus::Draining } else { HealthStatus::Ok },
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uid: self.household.own(),
+            uptime_ms: u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            runs: self.runs.counts(),
+        }
+    }
+
+    /// Whether the owner of all runs still takes messages; asked before the service manager is told
+    /// that the daemon lives.
+    pub async fn answers(&self) -> bool {
+        self.runs.ping().await
+    }
+
+    /// From now on `operator` holds for new requests. Runs that are under way keep theirs.
+    pub fn reload(&self, operator: Operator) {
+        self.runs.limit(Limits::of(&operator.daemon, cpus()));
+        self.operator.send_replace(Arc::new(operator));
+    }
+
+    /// What the operator allows by now.
+    pub fn operator(&self) -> Arc<Operator> {
+        Arc::clone(&self.operator.borrow())
+    }
+
+    /// Where the operator's config was read when the daemon began; `None` where there was none.
+    pub fn config(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
+    /// Takes nothing on any more, gives what is under way up to `grace` to end, cancels the rest
+    /// and returns when nothing is left. Runs that wait end as interrupted.
+    pub async fn drain(&self, grace: Duration) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.runs.drain("the daemon is ending".to_owned()).await;
+        let mut counts = self.runs.counts_watched();
+        if no_run_is_left(&mut counts, grace).await {
+            return;
+        }
+        self.runs.cancel_all("the daemon is ending".to_owned()).await;
+        if !no_run_is_left(&mut counts, LAST_RUNS).await {
+            tracing::error!(runs = ?self.runs.counts(), "runs did not end; the next daemon ends their records");
+        }
+    }
+
+    /// Completes when there is a run.
+    pub async fn busy(&self) {
+        let mut counts = self.runs.counts_watched();
+        // Whoever counts lives as long as the service.
+        let _ = counts.wait_for(|counts| *counts != RunCounts::default()).await;
+    }
+
+    /// Completes when there has been no run for `idle`.
+    pub async fn idle(&self, idle: Duration) {
+        let mut counts = self.runs.counts_watched();
+        loop {
+            let busy = *counts.borrow_and_update() != RunCounts::default();
+            let changed = counts.changed();
+            match busy {
+                true => drop(changed.await),
+                false if tokio::time::timeout(idle, changed).await.is_err() => return,
+                false => {}
+            }
+        }
+    }
+}
+
+/// Whether there is no run before `patience` is over.
+async fn no_run_is_left(counts: &mut watch::Receiver<RunCounts>, patience: Duration) -> bool {
+    let none = counts.wait_for(|counts| *counts == RunCounts::default());
+    tokio::time::timeout(patience, none).await.is_ok()
+}
+
+/// Does what blocks where it keeps nothing waiting.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| {
+        tracing::error!(%error, "a request ended badly");
+        Problem::new(ProblemType::Internal, "a part of proctor broke while it looked at the request")
+            .with_hint("please report it; the daemon's log says what happened")
+    })
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
+}
+
+fn no_run(id: &RunId) -> Problem {
+    Problem::new(ProblemType::NotFound, format!("there is no run `{id}`"))
+        .with_hint("`GET /v1/runs` lists those that are remembered")
+}
+
+/// Keeps what is remembered of runs bounded, for as long as there is an owner of runs.
+async fn tidy(history: History, operator: watch::Receiver<Arc<Operator>>, mut ended: watch::Receiver<u64>) {
+    loop {
+        let (history, keep) = (history.clone(), operator.borrow().daemon.retention.clone());
+        match tokio::task::spawn_blocking(move || history.retain(&keep)).await {
+            Ok(Ok(retained)) if retained.forgotten > 0 => {
+                tracing::info!(forgotten = retained.forgotten, left = retained.runs, "old runs are forgotten");
+            }
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "old runs could not be forgotten"),
+            Err(error) => tracing::error!(%error, "forgetting old runs ended badly"),
+        }
+        let before = *ended.borrow_and_update();
+        let enough = ended.wait_for(|count| count.saturating_sub(before) >= TIDY_RUNS);
+        if let Ok(Err(_)) = tokio::time::timeout(TIDY_TIME, enough).await {
+            return;
+        }
+    }
+}
+
+/// Counts what happens to runs, and says of each how it ended.
+fn observer(metrics: Metrics, ended: watch::Sender<u64>) -> Observer {
+    Box::new(move |observed| match observed {
+        Observed::Admitted(how) => metrics.submitted(how),
+        Observed::TurnedAway => metrics.not_submitted(),
+        Observed::Started(waited) => metrics.started(waited),
+        Observed::Ended(view, took) => {
+            ended.send_modify(|count| *count += 1);
+            if let Some(verdict) = view.verdict {
+                metrics.finished(verdict, took);
+                tell(view, verdict, took);
+            }
+        }
+    })
+}
+
+/// One record of the log for every run. Words of a repository and its steps stand in it.
+fn tell(view: &RunView, verdict: Verdict, took: Duration) {
+    tracing::info!(
+        run = %view.id,
+        uid = view.uid,
+        repo = view.asked.repo,
+        profile = %view.asked.profile,
+        changeset = view.asked.changeset_id.as_ref().map(tracing::field::display),
+        verdict = verdict.as_str(),
+        reason = view.reason,
+        took_ms = took.as_millis(),
+        "a run has ended"
+    );
+}

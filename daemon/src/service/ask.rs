@@ -1,0 +1,170 @@
+//! What callers ask beside runs: plans, the gate, the doctor; and what runs have left.
+
+use bytes::Bytes;
+use proctor_core::api::{
+    ChangesAsked, DoctorAnswer, DoctorFinding, GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, RunView,
+    StepAccount, StepView, StreamView,
+};
+use proctor_core::enforcement::Control;
+use proctor_core::gate::{Demands, GateAnswer, MaxAge, Unattested};
+use proctor_core::names::RunId;
+use proctor_core::spec::Operator;
+use proctor_runner::{DoctorReport, Engine, GateRequest, Part};
+
+use super::{MAX_PART, OutputOf, Service, Stdio, Unit, apart};
+use crate::caller::Caller;
+
+impl Service {
+    /// At most `limit` bytes (up to [`MAX_PART`]) of an output, from `offset` on, and the whole kept
+    /// length.
+    ///
+    /// # Errors
+    /// As [`Service::run`]; there is no such step, it has not ended, or its output is kept no longer.
+    pub async fn output(
+        &self,
+        caller: Caller,
+        id: &RunId,
+        of: OutputOf,
+        offset: u64,
+        limit: usize,
+    ) -> Result<(Part, u64), Problem> {
+        let shown = self.run(caller, id).await?;
+        let steps = match of.unit {
+            Unit::Check => &shown.view.checks,
+            Unit::Step => &shown.view.steps,
+        };
+        let step = usize::try_from(of.n).ok().and_then(|n| steps.get(n)).ok_or_else(|| no_step(id, of))?;
+        let stream = stream_of(step, of.stream).ok_or_else(|| not_ended(id, step))?;
+        let kept = stream.kept_bytes;
+        let part = self.engine.output(stream.clone(), offset, limit.min(MAX_PART)).await;
+        let part = part.map_err(|error| error.problem())?;
+        part.map(|part| (part, kept)).ok_or_else(|| {
+            Problem::new(ProblemType::Gone, format!("the output of `{}/{}` is kept no longer", step.skill, step.name))
+                .with_hint("run it again")
+        })
+    }
+
+    /// What the steps of a run changed, where that was asked for as a patch.
+    ///
+    /// # Errors
+    /// As [`Service::run`]; no patch was asked for, or it cannot be written.
+    pub async fn patch(&self, caller: Caller, id: &RunId) -> Result<Bytes, Problem> {
+        let shown = self.run(caller, id).await?;
+        let wanted = id.clone();
+        let patch = self.remembered(move |history| history.patch(&wanted)).await?;
+        patch.map(Bytes::from).ok_or_else(|| no_patch(&shown.view))
+    }
+
+    /// Validates a spec, and resolves a profile of it.
+    ///
+    /// # Errors
+    /// The spec is not valid, or not the caller's.
+    pub async fn plan(&self, caller: Caller, asked: PlanAsked) -> Result<PlanAnswer, Problem> {
+        let _permit = self.preparing.acquire().await;
+        let (engine, _, repo) = self.serving(caller, &asked.repo, None).await?;
+        apart(move || {
+            let file = engine.spec(&repo).map_err(|error| error.problem())?;
+            let reading = file.parse().map_err(|error| error.problem())?;
+            let resolve = |profile| engine.resolve(&file, &reading.spec, profile).map_err(|error| error.problem());
+            let plan = asked.profile.as_ref().map(resolve).transpose()?.map(|resolved| resolved.plan);
+            Ok(PlanAnswer {
+                spec_sha256: file.sha256.clone(),
+                warnings: reading.warnings,
+                profiles: reading.spec.profiles.names().map(str::to_owned).collect(),
+                plan_sha256: plan.as_ref().map(|plan| plan.digest()),
+                plan,
+            })
+        })
+        .await?
+    }
+
+    /// Answers whether a tree is verified. Nothing runs.
+    ///
+    /// # Errors
+    /// The repository cannot be read, or is not the caller's.
+    pub async fn gate(&self, caller: Caller, asked: GateAsked) -> Result<GateAnswer, Problem> {
+        let _permit = self.preparing.acquire().await;
+        let max_age = match asked.max_age.as_deref().map(str::parse::<MaxAge>).transpose() {
+            Ok(age) => age.unwrap_or_default(),
+            Err(expected) => return Err(Problem::new(ProblemType::InvalidRequest, format!("`max_age`: {expected}"))),
+        };
+        let (engine, _, repo) = self.serving(caller, &asked.repo, None).await?;
+        let demands = Demands {
+            profile: asked.profile,
+            changeset: asked.changeset_id,
+            max_tier: asked.max_tier,
+            max_age,
+            unattested: if asked.accept_unattested { Unattested::Accept } else { Unattested::Refuse },
+        };
+        engine.gate(GateRequest { repo, demands }).await.map_err(|error| error.problem())
+    }
+
+    /// Does the whole set-up of a sandbox over a repository once.
+    ///
+    /// # Errors
+    /// The repository is not the caller's.
+    pub async fn doctor(&self, caller: Caller, repo: &str) -> Result<DoctorAnswer, Problem> {
+        let _permit = self.preparing.acquire().await;
+        let (engine, _, repo) = self.serving(caller, repo, None).await?;
+        let report = engine.doctor(&repo).await.map_err(|error| error.problem())?;
+        Ok(doctor_answer(report, &engine, &self.operator()))
+    }
+}
+
+fn stream_of(step: &StepView, stream: Stdio) -> Option<&StreamView> {
+    match stream {
+        Stdio::Stdout => step.stdout.as_ref(),
+        Stdio::Stderr => step.stderr.as_ref(),
+    }
+}
+
+fn no_step(id: &RunId, of: OutputOf) -> Problem {
+    let unit = match of.unit {
+        Unit::Check => "toolchain check that has ended",
+        Unit::Step => "step",
+    };
+    Problem::new(ProblemType::NotFound, format!("the run `{id}` has no {unit} with the number {}", of.n))
+}
+
+fn no_patch(run: &RunView) -> Problem {
+    let id = &run.id;
+    if run.asked.changes == ChangesAsked::Applied {
+        return Problem::new(ProblemType::NotFound, format!("no patch was asked for with the run `{id}`"))
+            .with_hint("ask for a run with `changes: patch`");
+    }
+    match run.verdict {
+        None => {
+            Problem::new(ProblemType::NotFound, format!("the run `{id}` has not ended, so that it has no patch yet"))
+                .with_hint("wait for its end")
+        }
+        Some(_) => {
+            let lost = || format!("what the steps of the run `{id}` changed is not kept as a patch");
+            Problem::new(ProblemType::Unprocessable, run.patch_refused.clone().unwrap_or_else(lost))
+                .with_hint("its evidence names what was changed")
+        }
+    }
+}
+
+fn not_ended(id: &RunId, step: &StepView) -> Problem {
+    let detail =
+        format!("`{}/{}` of the run `{id}` has not ended, so that it has no output yet", step.skill, step.name);
+    Problem::new(ProblemType::NotFound, detail).with_hint("wait for its `step_finished`")
+}
+
+fn doctor_answer(report: DoctorReport, engine: &Engine, operator: &Operator) -> DoctorAnswer {
+    let finding = |finding: proctor_runner::Finding| DoctorFinding {
+        control: finding.control,
+        message: finding.message,
+        hint: finding.hint,
+    };
+    DoctorAnswer {
+        root: report.root,
+        user: report.user.map(|user| StepAccount { uid: user.uid(), gid: user.gid() }),
+        control_groups: report.control_groups.ok(),
+        enforcement: report.enforcement,
+        findings: report.findings.into_iter().map(finding).collect(),
+        state_dir: engine.state_dir().display().to_string(),
+        may_miss: Control::ALL.iter().copied().filter(|control| operator.may_miss.contains(*control)).collect(),
+        allows_best_effort: operator.allow_best_effort,
+    }
+}

@@ -1,0 +1,395 @@
+//! A request becomes a run, or is met by one that is there: what is asked for is looked at in
+//! full before anything is taken on, so that what cannot run is refused at once.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proctor_core::api::{ChangesAsked, How, Problem, ProblemType, Reuse, RunSubmission, RunView, Submitted};
+use proctor_core::canonical;
+use proctor_core::digest::Sha256Hex;
+use proctor_core::drift::display_path;
+use proctor_core::enforcement::SandboxMode;
+use proctor_core::gate::{Demands, MaxAge, Unattested};
+use proctor_core::names::{ChangesetId, RunId};
+use proctor_core::plan::{Determinism, Network, Plan, PlannedStep, ReadOnly};
+use proctor_core::tier::Tier;
+use proctor_core::verdict::Verdict;
+use proctor_runner::{ChangesWanted, Engine, EngineError, GateRequest, RunRequest, RunSource, Serving};
+
+use super::{Service, apart};
+use crate::caller::{Account, Caller, held_bytes};
+use crate::history::{Key, NewRun};
+use crate::queue::{Claim, Worktree};
+use crate::runs::{Admission, Job, KeyTree, Last, Refused, RunKey, key_conflict};
+
+/// How long an `Idempotency-Key` may be, in bytes.
+const MAX_KEY: usize = 255;
+/// How long a request waits until it is known which tree a run under way verifies; it gets a run of
+/// its own then.
+const MAX_LOOK: Duration = Duration::from_secs(10);
+/// The variables that say where toolchains are.
+const TOOL_VARIABLES: [&str; 3] = ["HOME", "CARGO_HOME", "RUSTUP_HOME"];
+
+impl Service {
+    /// Takes a run on, or answers with one that does as well. `key` is the request's
+    /// `Idempotency-Key`: the same key of the same caller gets the same run.
+    ///
+    /// # Errors
+    /// The repository is not the caller's, the spec is not valid, too many runs wait, the key was
+    /// used for another request, or the daemon is ending.
+    pub async fn submit(
+        &self,
+        caller: Caller,
+        submission: RunSubmission,
+        key: Option<String>,
+    ) -> Result<Submitted, Problem> {
+        let sent = key.map(|text| sent_key(text, &submission)).transpose()?;
+        if let Some(repeated) = self.repeated(caller, sent.as_ref()).await? {
+            return Ok(repeated);
+        }
+        let wanted = self.prepared(caller, submission).await?;
+        if let Some(id) = self.verified(caller, &wanted).await {
+            return self.met_by(caller, How::Verified, id, sent).await;
+        }
+        let same_tree = self.same_tree(&wanted).await;
+        self.admitted(caller, wanted, same_tree, sent).await
+    }
+
+    /// The run that the key stands for already.
+    async fn repeated(&self, caller: Caller, sent: Option<&Key>) -> Result<Option<Submitted>, Problem> {
+        let Some(sent) = sent.cloned() else { return Ok(None) };
+        let text = sent.text.clone();
+        let known = self.remembered(move |history| history.idempotent(caller.uid, &text)).await?;
+        match known {
+            None => Ok(None),
+            Some((id, request)) if request == sent.request => {
+                self.metrics.submitted(How::Repeated);
+                let run = self.run(caller, &id).await?.view.clone();
+                Ok(Some(Submitted { how: How::Repeated, run }))
+            }
+            Some((id, _)) => Err(key_conflict(&id)),
+        }
+    }
+
+    /// The answer where a run that is there meets the request; the key stands for it from now on.
+    async fn met_by(&self, caller: Caller, how: How, id: RunId, sent: Option<Key>) -> Result<Submitted, Problem> {
+        let run = self.run(caller, &id).await?.view.clone();
+        if let Some(sent) = sent {
+            self.remembered(move |history| history.remember(caller.uid, &sent, &id)).await?;
+        }
+        if how == How::Verified {
+            self.metrics.submitted(how);
+        }
+        Ok(Submitted { how, run })
+    }
+
+    /// What the request comes to: nothing of it is left to be looked at but the tree.
+    async fn prepared(&self, caller: Caller, mut submission: RunSubmission) -> Result<Wanted, Problem> {
+        let _permit = self.preparing.acquire().await;
+        let approve = self.operator().daemon.approve_tier2;
+        let (engine, account, repo) = self.serving(caller, &submission.repo, submission.env.take()).await?;
+        let commit = match &submission.rev {
+            Some(rev) => Some(commit_of(&engine, &repo, rev).await?),
+            None => None,
+        };
+        let look = Look { caller, submission, account, repo, engine, approve };
+        apart(move || look.wanted(commit)).await?
+    }
+
+    /// The engine as it serves a caller, whose account, and the canonical path of the repository.
+    pub(super) async fn serving(
+        &self,
+        caller: Caller,
+        repo: &str,
+        env: Option<BTreeMap<String, String>>,
+    ) -> Result<(Arc<Engine>, Account, PathBuf), Problem> {
+        let (household, engine, repo) = (self.household.clone(), Arc::clone(&self.engine), repo.to_owned());
+        let operator = self.operator();
+        apart(move || {
+            let path = household.repository(caller, &repo)?;
+            let account = household.account(caller, env)?;
+            let Account { home, env } = account.clone();
+            let owner = household.owner_for(caller);
+            let serving = Serving { home, env, operator: (*operator).clone(), owner };
+            Ok((Arc::new(engine.serving(serving)), account, path))
+        })
+        .await?
+    }
+
+    /// The earlier run of this very tree, spec and plan whose evidence still stands, where it may be
+    /// the answer. Whatever keeps it from being found is no reason not to run.
+    async fn verified(&self, caller: Caller, wanted: &Wanted) -> Option<RunId> {
+        if !wanted.reusable {
+            return None;
+        }
+        let last = self.runs.last(wanted.key.clone()).await;
+        if last.as_ref().is_some_and(|last| !last.passed) {
+            return None;
+        }
+        let _permit = self.preparing.acquire().await;
+        let demands = Demands {
+            profile: wanted.key.profile.clone(),
+            changeset: wanted.key.changeset.clone(),
+            max_tier: wanted.key.max_tier,
+            max_age: MaxAge::default(),
+            unattested: Unattested::Refuse,
+        };
+        let repo = wanted.repo.clone();
+        let answer = wanted.engine.gate(GateRequest { repo, demands }).await;
+        let run = answer.ok().filter(|answer| answer.pass)?.run?;
+        let shown = self.run(caller, &run.run_id).await.ok()?;
+        wanted.is_met_by(&shown.view, last.as_ref()).then_some(run.run_id)
+    }
+
+    /// The run under way of the same key that verifies the very tree that stands now.
+    async fn same_tree(&self, wanted: &Wanted) -> Option<RunId> {
+        let live = self.runs.under_way(wanted.key.clone()).await?;
+        if matches!(wanted.key.tree, KeyTree::Commit { .. }) {
+            return Some(live.id().clone());
+        }
+        tokio::time::timeout(MAX_LOOK, live.tree_known()).await.ok()?;
+        let _permit = self.preparing.acquire().await;
+        let verified = live.shown().view.snapshot.clone()?;
+        let now = wanted.engine.tree(&wanted.repo).await.ok()?;
+        (now == verified).then(|| live.id().clone())
+    }
+
+    async fn admitted(
+        &self,
+        caller: Caller,
+        wanted: Wanted,
+        same_tree: Option<RunId>,
+        sent: Option<Key>,
+    ) -> Result<Submitted, Problem> {
+        let admission = Admission { key: wanted.key.clone(), same_tree, job: wanted.into_job(sent.clone())? };
+        match self.runs.admit(admission).await {
+            Ok((How::Joined, live)) => self.met_by(caller, How::Joined, live.id().clone(), sent).await,
+            Ok((how, live)) => Ok(Submitted { how, run: live.shown().view.clone() }),
+            Err(Refused::KeyUsed(_)) => {
+                let repeated = self.repeated(caller, sent.as_ref()).await?;
+                repeated.ok_or_else(|| Problem::new(ProblemType::Conflict, "the key is being used for another request"))
+            }
+            Err(Refused::Problem(problem)) => Err(*problem),
+        }
+    }
+}
+
+fn sent_key(text: String, submission: &RunSubmission) -> Result<Key, Problem> {
+    if text.is_empty() || text.len() > MAX_KEY || text.chars().any(char::is_control) {
+        let detail = format!("an `Idempotency-Key` has 1 to {MAX_KEY} bytes and no control characters");
+        return Err(Problem::new(ProblemType::InvalidRequest, detail));
+    }
+    Ok(Key { text, request: Sha256Hex::of(&canonical::to_vec(submission)) })
+}
+
+/// The one commit that a revision names.
+async fn commit_of(engine: &Engine, repo: &Path, rev: &str) -> Result<String, Problem> {
+    let mut named = engine.resolve_revision(repo, rev).await.map_err(|error| error.problem())?;
+    match (named.pop(), named.is_empty()) {
+        (Some(commit), true) => Ok(commit.id),
+        _ => {
+            let detail = format!("`rev` must name one commit, and `{}` does not", display_path(rev.as_bytes()));
+            Err(Problem::new(ProblemType::Unprocessable, detail)
+                .with_hint("ask for each commit of a range by a request of its own"))
+        }
+    }
+}
+
+/// What a request is looked at with.
+struct Look {
+    caller: Caller,
+    submission: RunSubmission,
+    account: Account,
+    repo: PathBuf,
+    engine: Arc<Engine>,
+    /// Whether a changeset must be approved for what is above tier 1.
+    approve: bool,
+}
+
+/// A request that can be taken on.
+struct Wanted {
+    key: RunKey,
+    repo: PathBuf,
+    engine: Arc<Engine>,
+    submission: RunSubmission,
+    plan_sha256: Option<Sha256Hex>,
+    /// The highest tier that may run.
+    max_tier: Tier,
+    worktree: Worktree,
+    /// Whether an earlier run may be the answer.
+    reusable: bool,
+    /// Whether steps take variables from the caller.
+    takes_env: bool,
+    held_bytes: usize,
+}
+
+impl Look {
+    /// What the request comes to; a commit has its spec in itself. Blocks on the disk.
+    fn wanted(self, commit: Option<String>) -> Result<Wanted, Problem> {
+        match commit {
+            Some(id) => {
+                let submodules = self.submission.submodules;
+                self.with(KeyTree::Commit { id, submodules }, None, Worktree::Apart)
+            }
+            None => {
+                let plan = self.plan()?;
+                let (tree, worktree) = (KeyTree::Worktree { plan_sha256: plan.digest() }, self.use_of(&plan));
+                self.with(tree, Some(&plan), worktree)
+            }
+        }
+    }
+
+    fn with(self, tree: KeyTree, plan: Option<&Plan>, worktree: Worktree) -> Result<Wanted, Problem> {
+        let max_tier = if self.approve { self.approved(plan)? } else { self.submission.max_tier };
+        let plan_sha256 = match &tree {
+            KeyTree::Worktree { plan_sha256 } => Some(plan_sha256.clone()),
+            KeyTree::Commit { .. } => None,
+        };
+        let reuse = self.submission.reuse == Reuse::Verified && self.submission.changes == ChangesAsked::Applied;
+        Ok(Wanted {
+            key: self.key(tree, plan),
+            plan_sha256,
+            max_tier,
+            worktree,
+            reusable: reuse && plan.is_some_and(is_reusable),
+            takes_env: plan.is_none_or(|plan| steps(plan).any(|step| !step.env_allowlist.is_empty())),
+            held_bytes: held_bytes(&self.account.env),
+            engine: self.engine,
+            submission: self.submission,
+            repo: self.repo,
+        })
+    }
+
+    fn plan(&self) -> Result<Plan, Problem> {
+        let planned = || {
+            let file = self.engine.spec(&self.repo)?;
+            self.engine.resolve(&file, &file.parse()?.spec, &self.submission.profile)
+        };
+        planned().map(|resolved| resolved.plan).map_err(|error: EngineError| error.problem())
+    }
+
+    fn use_of(&self, plan: &Plan) -> Worktree {
+        match self.submission.changes == ChangesAsked::Applied && changes_the_tree(plan) {
+            true => Worktree::Changes,
+            false => Worktree::Reads,
+        }
+    }
+
+    fn key(&self, tree: KeyTree, plan: Option<&Plan>) -> RunKey {
+        RunKey {
+            uid: self.caller.uid,
+            repo: display_path(self.repo.as_os_str().as_encoded_bytes()),
+            tree,
+            profile: self.submission.profile.clone(),
+            changeset: self.submission.changeset_id.clone(),
+            max_tier: self.submission.max_tier,
+            sandbox: self.submission.sandbox,
+            fail_fast: self.submission.fail_fast,
+            changes: self.submission.changes,
+            env: Sha256Hex::of(&canonical::to_vec(&taken(plan, &self.account))),
+        }
+    }
+
+    /// The highest tier that may run, where the operator wants changesets approved for what is above
+    /// tier 1. A commit's plan is not known yet: without approval it is held to tier 1 when it runs.
+    fn approved(&self, plan: Option<&Plan>) -> Result<Tier, Problem> {
+        let submission = &self.submission;
+        let Some(changeset) = &submission.changeset_id else { return Ok(submission.max_tier) };
+        if self.engine.is_approved(&self.repo, changeset).map_err(|error| error.problem())? {
+            return Ok(submission.max_tier);
+        }
+        let above = submission.sandbox == SandboxMode::BestEffort || plan.is_some_and(declares_more_than_one);
+        match above {
+            true => Err(not_approved(changeset)),
+            false => Ok(submission.max_tier.min(Tier::ONE)),
+        }
+    }
+}
+
+impl Wanted {
+    /// Whether an earlier run was asked for in the same way. What it took from its caller's
+    /// environment is known of the runs of this daemon only: of `last`.
+    fn is_met_by(&self, earlier: &RunView, last: Option<&Last>) -> bool {
+        let (key, asked) = (&self.key, &earlier.asked);
+        let alike = asked.max_tier == key.max_tier && asked.sandbox == key.sandbox && asked.changes == key.changes;
+        let is_theirs = earlier.uid == key.uid && earlier.verdict == Some(Verdict::Passed) && asked.rev.is_none();
+        alike && is_theirs && (!self.takes_env || last.is_some_and(|last| last.run == earlier.id))
+    }
+
+    fn into_job(self, sent: Option<Key>) -> Result<Job, Problem> {
+        let id = self.engine.run_id().map_err(|error| error.problem())?;
+        let submission = self.submission;
+        let source = match &self.key.tree {
+            KeyTree::Worktree { .. } => RunSource::Worktree,
+            KeyTree::Commit { id, submodules } => RunSource::Commit { id: id.clone(), submodules: *submodules },
+        };
+        let changes = match submission.changes {
+            ChangesAsked::Applied => ChangesWanted::Applied,
+            ChangesAsked::Patch => ChangesWanted::AsPatch,
+        };
+        let asked = submission.asked(self.key.repo.clone());
+        Ok(Job {
+            new: NewRun { id: id.clone(), asked, uid: self.key.uid, key: sent },
+            claim: Claim {
+                repo: Arc::from(self.key.repo.as_str()),
+                changeset: submission.changeset_id.clone(),
+                worktree: self.worktree,
+            },
+            engine: self.engine,
+            request: RunRequest {
+                run_id: Some(id),
+                repo: self.repo,
+                source,
+                profile: submission.profile,
+                plan_sha256: self.plan_sha256,
+                changeset: submission.changeset_id,
+                max_tier: self.max_tier,
+                sandbox: submission.sandbox,
+                fail_fast: submission.fail_fast,
+                changes,
+            },
+            held_bytes: self.held_bytes,
+        })
+    }
+}
+
+fn steps(plan: &Plan) -> impl Iterator<Item = &PlannedStep> {
+    plan.skills.iter().flat_map(|skill| &skill.steps).chain(plan.toolchain.iter().map(|check| &check.run))
+}
+
+fn changes_the_tree(plan: &Plan) -> bool {
+    steps(plan).any(|step| step.read_only == ReadOnly::Off)
+}
+
+/// Whether a run of the same plan on the same tree says what another one would: nothing of it may
+/// vary, come from the network, or change the tree.
+fn is_reusable(plan: &Plan) -> bool {
+    let is_fixed = |step: &PlannedStep| step.network == Network::Deny && step.read_only != ReadOnly::Off;
+    plan.skills.iter().all(|skill| skill.determinism != Determinism::D2) && steps(plan).all(is_fixed)
+}
+
+/// What a run can take from its caller; all of it where the plan is not known yet.
+fn taken<'a>(plan: Option<&Plan>, account: &'a Account) -> BTreeMap<&'a str, &'a str> {
+    let is_taken = |name: &str| match plan {
+        None => true,
+        Some(plan) => {
+            let allowed = steps(plan).any(|step| step.env_allowlist.iter().any(|allowed| allowed.as_str() == name));
+            allowed || TOOL_VARIABLES.contains(&name)
+        }
+    };
+    let env = account.env.iter().filter(|(name, _)| is_taken(name));
+    env.map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+fn declares_more_than_one(plan: &Plan) -> bool {
+    plan.skills.iter().any(|skill| skill.declared_tier > Tier::ONE) || steps(plan).any(|s| s.network == Network::Allow)
+}
+
+fn not_approved(changeset: &ChangesetId) -> Problem {
+    let detail = format!("the run is above tier 1, and the changeset `{changeset}` is not approved for that");
+    Problem::new(ProblemType::Unprocessable, detail).with_hint(format!(
+        "a person approves it by a file `changes/{changeset}/APPROVED`; the operator demands it by `daemon.approve_tier2`"
+    ))
+}

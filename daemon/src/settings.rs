@@ -1,0 +1,155 @@
+//! The operator's config as the daemon reads it, and reads it again: what can be told only on this
+//! machine is looked at here, such as whether an account is there. What the file may say stands in
+//! `proctor-core`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use proctor_core::spec::{Code, Diagnostic, Operator, UserRef};
+use tracing_subscriber::EnvFilter;
+
+use crate::installation::{FoundConfig, InstallationError};
+
+/// The longest path of a socket, in bytes: `sun_path` of unix(7) without its last NUL.
+pub const MAX_SOCKET_PATH: usize = 107;
+
+/// What holds for the daemon until the next reload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// What the operator allows.
+    pub operator: Operator,
+    /// Where that was read; `None` where there is no file.
+    pub config: Option<PathBuf>,
+    /// Who may connect.
+    pub admitted: Admitted,
+}
+
+/// Who may connect: the daemon's own user, and those whom the operator lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admitted {
+    own: u32,
+    listed: BTreeSet<u32>,
+}
+
+impl Admitted {
+    /// The daemon's own user, and `listed`.
+    pub fn new(own: u32, listed: impl IntoIterator<Item = u32>) -> Self {
+        Self { own, listed: listed.into_iter().collect() }
+    }
+
+    /// Whether a user may connect.
+    pub fn admits(&self, uid: u32) -> bool {
+        uid == self.own || self.listed.contains(&uid)
+    }
+
+    /// Whether anybody but the daemon's own user may.
+    pub fn has_others(&self) -> bool {
+        self.listed.iter().any(|uid| *uid != self.own)
+    }
+}
+
+impl Settings {
+    /// What a config means on this machine; `own` is the daemon's user, and `uid_of` knows the
+    /// accounts.
+    ///
+    /// # Errors
+    /// An account is not there, the level of the log means nothing, or the socket's path is longer
+    /// than any.
+    pub fn of(found: FoundConfig, own: u32, uid_of: impl Fn(&str) -> Option<u32>) -> Result<Self, InstallationError> {
+        let FoundConfig { operator, file } = found;
+        let diagnostics = problems(&operator, &uid_of);
+        match file {
+            Some(file) if !diagnostics.is_empty() => {
+                Err(InstallationError::Invalid { file: file.path, text: file.text, diagnostics })
+            }
+            file => {
+                let listed = operator.daemon.allow_users.iter().filter_map(|user| resolved(user, &uid_of));
+                let admitted = Admitted::new(own, listed);
+                Ok(Self { operator, config: file.map(|file| file.path), admitted })
+            }
+        }
+    }
+}
+
+fn problems(operator: &Operator, uid_of: &impl Fn(&str) -> Option<u32>) -> Vec<Diagnostic> {
+    let daemon = &operator.daemon;
+    let unknown = daemon.allow_users.iter().filter(|user| resolved(user, uid_of).is_none());
+    let unknown = unknown.map(|user| match user {
+        UserRef::Name(name) => format!("`daemon.allow_users`: there is no account {name:?} on this machine"),
+        UserRef::Uid(uid) => format!("`daemon.allow_users`: {uid} is no user"),
+    });
+    let socket = daemon.socket.as_deref().and_then(|socket| socket_problem(Path::new(socket)));
+    let level = level_problem(&daemon.log.level);
+    let all = unknown.chain(socket.map(|problem| format!("`daemon.socket` {problem}"))).chain(level);
+    all.map(|message| Diagnostic::unplaced(Code::BadConfig, message)).collect()
+}
+
+/// The number of a user; `None` where there is no such account, or the number means "none" to the
+/// kernel.
+fn resolved(user: &UserRef, uid_of: &impl Fn(&str) -> Option<u32>) -> Option<u32> {
+    match user {
+        UserRef::Uid(uid) => Some(*uid).filter(|uid| *uid != u32::MAX),
+        UserRef::Name(name) => uid_of(name),
+    }
+}
+
+/// Why no socket can be at a path.
+pub fn socket_problem(path: &Path) -> Option<String> {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    if bytes.len() > MAX_SOCKET_PATH {
+        return Some(format!("has {} bytes; a socket's path has at most {MAX_SOCKET_PATH}", bytes.len()));
+    }
+    if bytes.contains(&0) {
+        return Some("holds a NUL".to_owned());
+    }
+    path.file_name().is_none().then(|| "names no file".to_owned())
+}
+
+fn level_problem(level: &str) -> Option<String> {
+    let error = EnvFilter::builder().parse(level).err()?;
+    Some(format!("`daemon.log.level` {level:?} means nothing: {error}"))
+}
+
+/// The number of an account, as the system's databases have it.
+pub fn uid_of(name: &str) -> Option<u32> {
+    nix::unistd::User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::installation::ConfigFile;
+
+    fn settings(text: &str) -> Result<Settings, InstallationError> {
+        let operator = Operator::parse(text).expect("the core takes it");
+        let file = ConfigFile { path: "/etc/p.toml".into(), text: text.into() };
+        Settings::of(FoundConfig { operator, file: Some(file) }, 7, |name| (name == "ci").then_some(8))
+    }
+
+    #[test]
+    fn the_own_user_and_the_listed_ones_may_connect() {
+        let admitted = settings("[daemon]\nallow_users = ['ci', 9]\n").expect("valid").admitted;
+        assert_eq!([7, 8, 9, 0, 10].map(|uid| admitted.admits(uid)), [true, true, true, false, false]);
+        assert!(admitted.has_others());
+        assert!(!settings("[daemon]\nallow_users = [7]\n").expect("valid").admitted.has_others());
+    }
+
+    #[test]
+    fn what_this_machine_does_not_know_is_refused_and_all_of_it_named() {
+        let long = "x".repeat(MAX_SOCKET_PATH);
+        let text = format!(
+            "[daemon]\nallow_users = ['nobody-here', 4294967295]\nsocket = '/{long}'\n[daemon.log]\nlevel = 'loud=very'\n"
+        );
+        let lines = settings(&text).expect_err("four problems").lines();
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        for (line, word) in lines.iter().zip(["nobody-here", "4294967295", "107", "loud=very"]) {
+            assert!(line.starts_with("/etc/p.toml: ") && line.contains(word), "{line}");
+        }
+    }
+
+    #[test]
+    fn root_is_an_account_here() {
+        assert_eq!(uid_of("root"), Some(0));
+        assert_eq!(uid_of("no such account"), None);
+    }
+}

@@ -1,0 +1,165 @@
+//! What an engine is asked beside runs: what a tree, a spec or a revision is, whether a tree is
+//! verified, what was kept, what this machine can enforce. Nothing here changes a repository.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use proctor_core::api::StreamView;
+use proctor_core::digest::SnapshotId;
+use proctor_core::enforcement::Tolerated;
+use proctor_core::gate::GateAnswer;
+use proctor_core::names::ChangesetId;
+use proctor_core::plan::{PlannedSkill, PlannedStep};
+use proctor_sandbox::{CacheMount, DoctorReport, RepoFacts, StepUser, setup_ops};
+use proctor_snapshot::protocol::NamedCommit;
+
+use super::{Engine, MAX_RANGE};
+use crate::context::{Place, cache_source};
+use crate::error::{EngineError, Missing};
+use crate::gate::{Gate, GateRequest};
+use crate::output;
+use crate::probe::{Circumstances, Probe};
+use crate::repository::Repository;
+use crate::request::Preview;
+use crate::source::git_dirs;
+use crate::spec_file::SpecFile;
+use crate::store::documents;
+use crate::store::objects::{Objects, Part};
+
+impl Engine {
+    /// The spec of a repository.
+    ///
+    /// # Errors
+    /// There is none, it cannot be read, or the repository is not the caller's.
+    pub fn spec(&self, repo: &Path) -> Result<SpecFile, EngineError> {
+        SpecFile::within(&self.repository(repo)?)
+    }
+
+    /// Whether a person has approved a changeset of a repository for what is above tier 1: by a
+    /// regular file `changes/<id>/APPROVED`.
+    ///
+    /// # Errors
+    /// The repository cannot be read, or is not the caller's.
+    pub fn is_approved(&self, repo: &Path, changeset: &ChangesetId) -> Result<bool, EngineError> {
+        Ok(documents::is_approved(&self.repository(repo)?, changeset)?)
+    }
+
+    /// What the worktree of a repository is now.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not the caller's.
+    pub async fn tree(&self, repo: &Path) -> Result<SnapshotId, EngineError> {
+        let (repository, snapshots) = (self.repository(repo)?, Arc::clone(&self.snapshots));
+        let work = tokio::task::spawn_blocking(move || snapshots.peek(repository.path()));
+        let peek = work.await.map_err(|error| EngineError::Internal(format!("the look ended badly: {error}")))?;
+        Ok(peek?.now.id.clone())
+    }
+
+    /// Answers whether a tree is verified. Nothing runs.
+    ///
+    /// # Errors
+    /// As [`Gate::ask`].
+    pub async fn gate(&self, request: GateRequest) -> Result<GateAnswer, EngineError> {
+        let gate = Gate {
+            state_dir: self.state_path.clone(),
+            snapshots: Arc::clone(&self.snapshots),
+            operator: self.config.operator.clone(),
+            clock: self.clock,
+            owner: self.owner,
+        };
+        let work = tokio::task::spawn_blocking(move || gate.ask(&request));
+        work.await.map_err(|error| EngineError::Internal(format!("the gate ended badly: {error}")))?
+    }
+
+    /// At most `limit` bytes of what is kept of a step's output, from `offset` on; `None` where it is
+    /// kept no longer.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub async fn output(&self, stream: StreamView, offset: u64, limit: usize) -> Result<Option<Part>, EngineError> {
+        let objects = Objects::open(&self.state)?;
+        let work = tokio::task::spawn_blocking(move || output::part(&objects, &stream, offset, limit));
+        let part = work.await.map_err(|error| EngineError::Internal(format!("reading ended badly: {error}")))?;
+        Ok(part?)
+    }
+
+    /// Does the whole set-up of a sandbox over `repo` once, and keeps what it showed for the runs to
+    /// come.
+    ///
+    /// # Errors
+    /// Never for what is missing: that is the report.
+    pub async fn doctor(&self, repo: &Path) -> Result<DoctorReport, EngineError> {
+        let circumstances = self.repository(repo).ok().and_then(|repository| self.circumstances(&repository));
+        let (launcher, repo) = (Arc::clone(&self.launcher), repo.to_path_buf());
+        let work = tokio::task::spawn_blocking(move || proctor_sandbox::doctor(&launcher, &repo));
+        let report = work.await.map_err(|error| EngineError::Internal(format!("the doctor ended badly: {error}")))?;
+        if let Some(circumstances) = circumstances.filter(|_| report.findings.is_empty()) {
+            let kept = Probe::new(circumstances, &report.enforcement).store(&self.state);
+            // The next run makes a trial of its own then.
+            kept.unwrap_or_else(|error| tracing::warn!(%error, "what was found out about this machine is not kept"));
+        }
+        Ok(report)
+    }
+
+    /// Refuses a run at once where the machine lacks more than may be missing. What only the
+    /// steps themselves would meet is left to them.
+    pub(super) async fn admit(&self, repository: &Repository, tolerated: &Tolerated) -> Result<(), EngineError> {
+        if *tolerated == Tolerated::everything() {
+            return Ok(());
+        }
+        let kept = self.circumstances(repository).and_then(|now| Probe::load(&self.state, &now));
+        if kept.is_some_and(|kept| kept.is_enough(tolerated)) {
+            return Ok(());
+        }
+        let shown = self.doctor(repository.path()).await?.enforcement;
+        let missing: Vec<Missing> = shown
+            .missing()
+            .filter(|(control, _)| !tolerated.contains(*control))
+            .map(|(control, reason)| Missing {
+                control,
+                reason: reason.to_owned(),
+                hint: shown.hint(control).map(str::to_owned),
+            })
+            .collect();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(EngineError::ControlsMissing { missing, best_effort: self.config.operator.allow_best_effort }),
+        }
+    }
+
+    /// What a trial over this repository depends on; `None` where that cannot be told, so that
+    /// nothing is kept.
+    fn circumstances(&self, repository: &Repository) -> Option<Circumstances> {
+        Circumstances::now(&self.config.helpers.sandbox, repository, self.launcher.control_groups().is_ok()).ok()
+    }
+
+    /// What a step would be given, without running it.
+    ///
+    /// # Errors
+    /// The repository cannot be read.
+    pub fn preview(&self, repo: &Path, skill: &PlannedSkill, step: &PlannedStep) -> Result<Preview, EngineError> {
+        let facts = RepoFacts::read(repo)?;
+        let user = StepUser::choose(self.launcher.host(), &facts)?;
+        let snapshot = self.snapshots.take(&facts.path)?;
+        let source = self.caches_path(&facts.path);
+        let caches = skill.caches.iter().map(|at| CacheMount { source: cache_source(&source, at), at: at.clone() });
+        let sight = self.sight(&facts.path, self.config.operator.may_miss.clone())?;
+        let place = Place { repo: facts.path, checkout: None, git: git_dirs(&snapshot.git) };
+        let (policy, environment) = sight.policy(place, step, caches.collect());
+        let ops = setup_ops(&policy, self.launcher.host(), user);
+        Ok(Preview { environment, policy, ops })
+    }
+
+    /// The commits that a revision or a range of `repo` names, oldest first.
+    ///
+    /// # Errors
+    /// It names none, something else, or more than [`MAX_RANGE`].
+    pub async fn resolve_revision(&self, repo: &Path, revision: &str) -> Result<Vec<NamedCommit>, EngineError> {
+        let repository = self.repository(repo)?;
+        let (helper, revision) = (self.helper.clone(), revision.to_owned());
+        let work = tokio::task::spawn_blocking(move || helper.resolve(repository.path(), &revision, MAX_RANGE));
+        let resolved =
+            work.await.map_err(|error| EngineError::Internal(format!("looking it up ended badly: {error}")))?;
+        Ok(resolved?)
+    }
+}
