@@ -7,9 +7,11 @@ use proctor_core::verdict::EXIT_INCONCLUSIVE;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::args::{Cli, Command, Format, RunFormat};
+use crate::args::{Cli, Command, DaemonCommand, Format, RunFormat};
 use crate::caller::Caller;
-use crate::commands::{doctor, exec, explain, gate, plan, run, tools, validate};
+use crate::commands::{
+    cancel, daemon, doctor, exec, explain, gate, logs, mcp, plan, run, status, tools, validate, watch,
+};
 use crate::error::CliError;
 use crate::interrupt;
 use crate::screen::Screen;
@@ -40,6 +42,8 @@ pub(crate) fn main() -> ExitCode {
 fn start_log(caller: &Caller) {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
     let filter = filter.parse_lossy(caller.var("PROCTOR_LOG").unwrap_or_default());
+    // What the protocol's library says of calls that were called off is no news to anybody.
+    let filter = "rmcp::service=off".parse().map_or(filter.clone(), |quiet| filter.add_directive(quiet));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     log.with_ansi(false).without_time().init();
 }
@@ -52,7 +56,13 @@ fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u
         Command::Validate(args) => validate::validate(args, caller, screen),
         Command::Plan(args) => plan::plan(args, caller, screen),
         Command::Explain(args) => explain::explain(args, caller, screen),
-        Command::Gate(args) => gate::gate(args, caller, screen),
+        Command::Gate(args) => block_on(gate::gate(args, caller, screen)),
+        Command::Status(args) => block_on(status::status(args, caller, screen)),
+        Command::Logs(args) => block_on(logs::logs(args, caller, screen)),
+        Command::Cancel(args) => block_on(cancel::cancel(args, caller, screen)),
+        Command::Watch(args) => block_on(watch::watch(args, caller, screen)),
+        Command::Daemon(args) => block_on(daemon::daemon(&args.command, caller, screen)),
+        Command::Mcp(args) => block_on(mcp::mcp(args, caller, screen)),
         Command::Schema(args) => tools::schema(args, screen),
         Command::Completions(args) => Ok(tools::completions(args, screen)),
     }
@@ -88,7 +98,17 @@ fn wants_json(command: &Command) -> bool {
         Command::Doctor(args) => args.format == Format::Json,
         Command::Exec(args) => args.format == Format::Json,
         Command::Gate(args) => args.format == Format::Json,
-        Command::Explain(_) | Command::Schema(_) | Command::Completions(_) => false,
+        Command::Status(args) => args.format == Format::Json,
+        Command::Daemon(args) => {
+            matches!(&args.command, DaemonCommand::Status(args) if args.format == Format::Json)
+        }
+        Command::Explain(_)
+        | Command::Logs(_)
+        | Command::Cancel(_)
+        | Command::Watch(_)
+        | Command::Mcp(_)
+        | Command::Schema(_)
+        | Command::Completions(_) => false,
     }
 }
 

@@ -1,14 +1,21 @@
 //! What a person can say on the command line, as types. Parsing only: nothing here looks at
 //! the world, and clap itself ends the process with code 2 on a usage error.
 
+mod daemon;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use proctor_core::enforcement::SandboxMode;
 use proctor_core::gate::MaxAge;
-use proctor_core::names::{BadName, ChangesetId, ProfileName, VarName};
+use proctor_core::names::{BadName, ChangesetId, ProfileName, RunId, VarName};
 use proctor_core::plan::{Limit, Network, ReadOnly, RelPath};
 use proctor_core::tier::Tier;
+
+pub(crate) use daemon::{
+    CancelArgs, DaemonCommand, DaemonCommandArgs, DaemonStatusArgs, LogsArgs, McpArgs, StartArgs, StatusArgs, StopArgs,
+    WatchArgs,
+};
 
 /// Verifies a repository: runs its own checks in a sandbox, finds what they changed, and
 /// records hashed evidence.
@@ -31,6 +38,7 @@ Exit codes:
   3  drift: a step changed what it must not
   4  a step ran out of time
   5  inconclusive: there is no honest answer
+  6  a daemon was demanded, and none answers
   130  interrupted";
 
 /// What to do.
@@ -50,6 +58,18 @@ pub(crate) enum Command {
     Gate(GateArgs),
     /// Show what this machine can enforce, found by doing it
     Doctor(DoctorArgs),
+    /// Show the runs that the daemon knows, or one of them
+    Status(StatusArgs),
+    /// Show what the steps of a run printed
+    Logs(LogsArgs),
+    /// Ask a run of the daemon to end
+    Cancel(CancelArgs),
+    /// Show the runs of the daemon as they go on, until Ctrl-C
+    Watch(WatchArgs),
+    /// Start, stop or look at the daemon
+    Daemon(DaemonCommandArgs),
+    /// Serve tools for agents on standard input and output, by the Model Context Protocol
+    Mcp(McpArgs),
     /// Print the JSON Schema of a document, or the names of the documents
     Schema(SchemaArgs),
     /// Print a completion script
@@ -80,6 +100,32 @@ pub(crate) struct StateArgs {
     /// or /var/lib/proctor for root]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+}
+
+/// Whether a daemon does it.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    /// Do it in this process, and ask no daemon
+    #[arg(long, conflicts_with_all = ["daemon", "socket"])]
+    pub no_daemon: bool,
+    /// Demand that a daemon does it; code 6 where none answers
+    #[arg(long, conflicts_with = "state_dir")]
+    pub daemon: bool,
+    /// The daemon's socket [default: `daemon.socket` of the operator's config, else
+    /// $XDG_RUNTIME_DIR/proctor/proctord.sock, else /run/proctor/proctord.sock]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["state_dir", "config"])]
+    pub socket: Option<PathBuf>,
+}
+
+/// Which daemon.
+#[derive(Debug, Args)]
+pub(crate) struct SocketArgs {
+    /// The daemon's socket [default: `daemon.socket` of the operator's config, else
+    /// $XDG_RUNTIME_DIR/proctor/proctord.sock, else /run/proctor/proctord.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub operator: OperatorArgs,
 }
 
 /// What is done where the machine cannot enforce everything.
@@ -129,6 +175,8 @@ pub(crate) struct RunArgs {
     pub state: StateArgs,
     #[command(flatten)]
     pub operator: OperatorArgs,
+    #[command(flatten)]
+    pub daemon: DaemonArgs,
 }
 
 /// `proctor validate`.
@@ -284,6 +332,8 @@ pub(crate) struct GateArgs {
     pub state: StateArgs,
     #[command(flatten)]
     pub operator: OperatorArgs,
+    #[command(flatten)]
+    pub daemon: DaemonArgs,
 }
 
 /// `proctor doctor`.
@@ -303,6 +353,8 @@ pub(crate) struct DoctorArgs {
     pub state: StateArgs,
     #[command(flatten)]
     pub operator: OperatorArgs,
+    #[command(flatten)]
+    pub daemon: DaemonArgs,
 }
 
 /// `proctor schema`.
@@ -350,6 +402,10 @@ pub(crate) enum RunFormat {
     Json,
     /// One event a line, as they happen.
     Jsonl,
+}
+
+fn run_id(text: &str) -> Result<RunId, String> {
+    RunId::new(text).map_err(|bad| bad.to_string())
 }
 
 fn tier(text: &str) -> Result<Tier, String> {
@@ -443,6 +499,17 @@ mod tests {
             &["gate", "--max-age", "soon"],
             &["gate", "--max-age", "-1s"],
             &["gate", "--max-tier", "0"],
+            &["run", "--daemon", "--no-daemon"],
+            &["run", "--socket", "/s", "--no-daemon"],
+            &["run", "--daemon", "--state-dir", "/s"],
+            &["run", "--socket", "/s", "--state-dir", "/s"],
+            &["gate", "--socket", "/s", "--config", "/c"],
+            &["status", "../x"],
+            &["status", "r1", "--all"],
+            &["logs"],
+            &["logs", "r1", "--stderr"],
+            &["logs", "r1", "--raw"],
+            &["daemon"],
             &["nothing"],
             &[],
         ];

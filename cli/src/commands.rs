@@ -1,10 +1,16 @@
 //! What each command does: the caller's words in, text on the screen and an exit code out.
 
+pub(crate) mod cancel;
+pub(crate) mod daemon;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod gate;
+pub(crate) mod logs;
+pub(crate) mod mcp;
 pub(crate) mod plan;
 pub(crate) mod run;
+pub(crate) mod status;
 pub(crate) mod tools;
 pub(crate) mod validate;
+pub(crate) mod watch;

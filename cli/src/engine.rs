@@ -1,7 +1,7 @@
 //! Opens the engine for this caller on this machine.
 
 use proctor_core::spec::Operator;
-use proctor_runner::{Engine, EngineConfig, EngineError, Helpers};
+use proctor_runner::{Engine, EngineConfig, EngineError};
 
 use crate::args::StateArgs;
 use crate::caller::Caller;
@@ -20,11 +20,16 @@ pub(crate) fn open(
     caller: &Caller,
     screen: &mut Screen,
 ) -> Result<Engine, CliError> {
+    warn_of_unreadable(caller, screen);
+    Engine::open(config(state, operator, caller)?).map_err(engine_error)
+}
+
+/// Says which variables of the caller no step can be given.
+pub(crate) fn warn_of_unreadable(caller: &Caller, screen: &mut Screen) {
     if !caller.unreadable.is_empty() {
         let names = caller.unreadable.join(", ");
         screen.err(&style::warning(&format!("no step can be given these variables, which are not UTF-8: {names}")));
     }
-    Engine::open(config(state, operator, caller)?).map_err(engine_error)
 }
 
 /// What an engine, or a gate, needs to know of this caller and this machine.
@@ -32,13 +37,13 @@ pub(crate) fn open(
 /// # Errors
 /// As [`open`].
 pub(crate) fn config(state: &StateArgs, operator: Operator, caller: &Caller) -> Result<EngineConfig, CliError> {
-    let helpers = installation::helpers(caller)?;
     Ok(EngineConfig {
         state_dir: installation::state_dir(state, caller)?,
-        helpers: Helpers { sandbox: helpers.sandbox, git: helpers.git },
+        helpers: installation::helpers(caller)?,
         home: installation::home(caller)?,
         caller_env: caller.env.clone(),
         operator,
+        hide: Vec::new(),
     })
 }
 

@@ -134,6 +134,6 @@ pub(crate) fn skill_finished(name: &str, outcome: Outcome, tier: Tier, reason: &
 }
 
 pub(crate) fn finished(verdict: Verdict, tier: Tier, exit_code: u8) -> RunEvent {
-    let evidence_dir = "/repo/changes/009_x/verify".into();
+    let evidence_dir = Some("/repo/changes/009_x/verify".into());
     RunEvent::RunFinished { verdict, tier, exit_code, duration_ms: 2_340, evidence_dir }
 }

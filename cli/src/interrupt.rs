@@ -71,6 +71,15 @@ fn answer(first: Option<&'static str>, name: &'static str) -> Asked {
     }
 }
 
+/// What `work` comes to; `None` where Ctrl-C, SIGTERM or SIGHUP came before.
+pub(crate) async fn unless_interrupted<T>(work: impl Future<Output = T>) -> Option<T> {
+    let Ok(mut interrupts) = Interrupts::listen(CancellationToken::new()) else { return Some(work.await) };
+    tokio::select! {
+        done = work => Some(done),
+        _ = interrupts.next() => None,
+    }
+}
+
 /// Ends this process now.
 pub(crate) fn leave() -> ! {
     std::process::exit(i32::from(EXIT_INTERRUPTED))

@@ -19,8 +19,9 @@ fn rows(command: &Command) -> BTreeSet<String> {
 fn row(arg: &Arg) -> String {
     let values: Vec<&str> = arg.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect();
     let value = if arg.get_action().takes_values() { values.join(" ") } else { String::new() };
+    let short = arg.get_short().map(|short| format!("-{short}, ")).unwrap_or_default();
     let name = match arg.get_long() {
-        Some(long) => format!("--{long} {value}").trim_end().to_owned(),
+        Some(long) => format!("{short}--{long} {value}").trim_end().to_owned(),
         None => format!("<{value}>"),
     };
     let possible: Vec<String> = match arg.get_action().takes_values() {
@@ -50,13 +51,26 @@ fn manual_rows(heading: &str) -> BTreeSet<String> {
     section.lines().filter(|line| line.starts_with("| `")).map(str::to_owned).collect()
 }
 
+/// The commands that do something, with the words that call them.
+fn commands(cli: &Command) -> Vec<(String, &Command)> {
+    let own = |command: &&Command| command.get_name() != "help";
+    let named = |command| -> Vec<(String, &Command)> {
+        let name = Command::get_name(command);
+        match command.has_subcommands() {
+            true => commands(command).into_iter().map(|(below, leaf)| (format!("{name} {below}"), leaf)).collect(),
+            false => vec![(name.to_owned(), command)],
+        }
+    };
+    cli.get_subcommands().filter(own).flat_map(named).collect()
+}
+
 #[test]
 fn the_manual_has_every_option_as_the_program_has_it() {
     let mut cli = Cli::command();
     cli.build();
     let mut report = String::new();
-    for command in cli.get_subcommands().filter(|command| command.get_name() != "help") {
-        let heading = format!("`proctor {}`", command.get_name());
+    for (name, command) in commands(&cli) {
+        let heading = format!("`proctor {name}`");
         let (expected, found) = (rows(command), manual_rows(&heading));
         expected.difference(&found).for_each(|row| report.push_str(&format!("{heading} lacks {row}\n")));
         found.difference(&expected).for_each(|row| report.push_str(&format!("{heading} has {row}\n")));
@@ -67,9 +81,9 @@ fn the_manual_has_every_option_as_the_program_has_it() {
 #[test]
 fn the_manual_has_no_command_that_is_not_there() {
     let cli = Cli::command();
-    let known: BTreeSet<&str> = cli.get_subcommands().map(Command::get_name).collect();
+    let known: BTreeSet<String> = commands(&cli).into_iter().map(|(name, _)| name).collect();
     let headings = MANUAL.lines().filter_map(|line| line.strip_prefix("## `proctor ")?.strip_suffix('`'));
-    assert_eq!(headings.collect::<BTreeSet<_>>(), known);
+    assert_eq!(headings.map(str::to_owned).collect::<BTreeSet<_>>(), known);
 }
 
 #[test]

@@ -18,6 +18,9 @@ use live::Live;
 /// How often a run that has nothing to say says that it is alive.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(30);
 
+/// What stands where a step would, while a daemon has not begun.
+const WAITS: &str = "(waiting for its turn)";
+
 /// Progress of one run.
 pub(crate) struct Progress {
     running: Vec<Running>,
@@ -31,8 +34,8 @@ pub(crate) struct Running {
     pub name: String,
     /// When it started, since the start of the run.
     pub since: Duration,
-    /// When it must have ended, in milliseconds from its start.
-    pub timeout_ms: u64,
+    /// When it must have ended, in milliseconds from its start; `None` where nothing says.
+    pub timeout_ms: Option<u64>,
 }
 
 impl Progress {
@@ -55,6 +58,10 @@ impl Progress {
 
     /// Shows that something runs, from `now` on.
     pub(crate) fn begin(&mut self, name: &str, timeout_ms: u64, now: Duration) {
+        self.begin_as(name, Some(timeout_ms), now);
+    }
+
+    fn begin_as(&mut self, name: &str, timeout_ms: Option<u64>, now: Duration) {
         let running = Running { name: shown_line(name), since: now, timeout_ms };
         self.running.retain(|other| other.name != running.name);
         if let Some(live) = &mut self.live {
@@ -89,6 +96,8 @@ impl Progress {
 
     fn track(&mut self, event: &RunEvent, now: Duration) {
         match event {
+            RunEvent::RunQueued { .. } => self.begin_as(WAITS, None, now),
+            RunEvent::RunStarted { .. } => self.end(WAITS),
             RunEvent::StepStarted { skill, step, timeout_ms, .. } => {
                 self.begin(&name(skill.as_str(), step), *timeout_ms, now);
             }
@@ -111,7 +120,8 @@ impl Running {
     /// `skill/step 1m30s of 10 min`.
     fn words(&self, now: Duration) -> String {
         let elapsed = u64::try_from(now.saturating_sub(self.since).as_millis()).unwrap_or(u64::MAX);
-        format!("{} {} of {}", self.name, duration(elapsed), bound(self.timeout_ms))
+        let of = self.timeout_ms.map(|timeout| format!(" of {}", bound(timeout))).unwrap_or_default();
+        format!("{} {}{of}", self.name, duration(elapsed))
     }
 }
 

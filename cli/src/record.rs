@@ -87,8 +87,8 @@ pub(crate) struct Finished {
     pub exit_code: u8,
     /// From start to end, in milliseconds.
     pub duration_ms: u64,
-    /// The directory that holds the evidence, as an absolute path.
-    pub evidence_dir: String,
+    /// The directory that holds the evidence, as an absolute path; `null` where there is none.
+    pub evidence_dir: Option<String>,
 }
 
 impl RunRecord {
@@ -138,7 +138,10 @@ impl RunRecord {
             RunEvent::RunFinished { verdict, tier, exit_code, duration_ms, evidence_dir } => {
                 self.finished = Some(Finished { verdict, tier, exit_code, duration_ms, evidence_dir });
             }
-            RunEvent::SkillStarted { .. }
+            RunEvent::RunQueued { .. }
+            | RunEvent::RunRefused { .. }
+            | RunEvent::PatchRefused { .. }
+            | RunEvent::SkillStarted { .. }
             | RunEvent::StepStarted { .. }
             | RunEvent::StepTerminating { .. }
             | RunEvent::StepRetrying { .. } => {}

@@ -31,7 +31,9 @@ pub(crate) fn report(record: &RunRecord) -> String {
     text.push_str(&skill_table(&record.skills));
     text.push_str(&notes(record));
     if let Some(finished) = &record.finished {
-        text.push_str(&format!("{} {}\n", paint(DIM, "evidence:"), shown_line(&finished.evidence_dir)));
+        if let Some(directory) = &finished.evidence_dir {
+            text.push_str(&format!("{} {}\n", paint(DIM, "evidence:"), shown_line(directory)));
+        }
         if finished.exit_code == EXIT_USAGE {
             text.push_str("nothing ran, and nothing is no pass\n");
         }

@@ -2,8 +2,10 @@
 //! program was built, and those of the documents that only this program writes.
 
 use clap::ValueEnum;
+use proctor_core::api::{RunPage, RunView};
 use schemars::{JsonSchema, schema_for};
 
+use crate::commands::daemon::DaemonRecord;
 use crate::commands::doctor::DoctorRecord;
 use crate::commands::run::RangeRecord;
 use crate::diagnostics::DiagnosticRecord;
@@ -41,6 +43,12 @@ pub(crate) enum SchemaName {
     Diagnostics,
     /// `proctor doctor --format json`.
     Doctor,
+    /// `proctor status RUN --format json`.
+    RunView,
+    /// `proctor status --format json`.
+    RunList,
+    /// `proctor daemon status --format json`.
+    Daemon,
     /// What `--format json` prints where there is no result.
     Error,
 }
@@ -63,6 +71,9 @@ impl SchemaName {
             Self::Status => "status",
             Self::Diagnostics => "diagnostics",
             Self::Doctor => "doctor",
+            Self::RunView => "run-view",
+            Self::RunList => "run-list",
+            Self::Daemon => "daemon",
             Self::Error => "error",
         }
     }
@@ -84,6 +95,9 @@ impl SchemaName {
             Self::Status => "05-status.json, as far as we know it",
             Self::Diagnostics => "what `validate --format json` prints",
             Self::Doctor => "what `doctor --format json` prints",
+            Self::RunView => "what `status RUN --format json` prints",
+            Self::RunList => "what `status --format json` prints",
+            Self::Daemon => "what `daemon status --format json` prints",
             Self::Error => "what `--format json` prints where there is no result",
         }
     }
@@ -109,6 +123,9 @@ pub(crate) fn text(name: SchemaName) -> Result<String, serde_json::Error> {
         SchemaName::Range => generated::<RangeRecord>()?,
         SchemaName::Diagnostics => generated::<Vec<DiagnosticRecord>>()?,
         SchemaName::Doctor => generated::<DoctorRecord>()?,
+        SchemaName::RunView => generated::<RunView>()?,
+        SchemaName::RunList => generated::<RunPage>()?,
+        SchemaName::Daemon => generated::<DaemonRecord>()?,
         SchemaName::Error => generated::<ErrorRecord>()?,
     })
 }

@@ -17,6 +17,9 @@ pub(crate) struct Screen {
     stderr: AutoStream<io::Stderr>,
     /// The first error of standard output that was not its reader's going away.
     lost: Option<io::Error>,
+    /// Whether the reader of standard output has gone away.
+    is_unread: bool,
+    is_colored: bool,
     /// Whether standard error gets live progress.
     pub live: bool,
 }
@@ -30,6 +33,8 @@ impl Screen {
             stdout: AutoStream::new(io::stdout(), choice(colored)),
             stderr: AutoStream::new(io::stderr(), choice(stderr)),
             lost: None,
+            is_unread: false,
+            is_colored: colored,
             live: caller.stderr_is_terminal && caller.var("TERM") != Some("dumb"),
         }
     }
@@ -84,11 +89,23 @@ impl Screen {
         self.lost.take()
     }
 
+    /// Whether standard output gets colour.
+    pub(crate) fn is_colored(&self) -> bool {
+        self.is_colored
+    }
+
+    /// Whether nobody reads results any more.
+    pub(crate) fn reader_is_gone(&self) -> bool {
+        self.is_unread || self.lost.is_some()
+    }
+
     fn note(&mut self, written: io::Result<()>) {
-        if let Err(error) = written
-            && error.kind() != ErrorKind::BrokenPipe
-        {
-            self.lost.get_or_insert(error);
+        match written {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => self.is_unread = true,
+            Err(error) => {
+                self.lost.get_or_insert(error);
+            }
         }
     }
 }

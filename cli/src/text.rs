@@ -6,7 +6,12 @@ use proctor_core::evidence::escape_output;
 /// bidirectional characters escaped, and no line that such a system takes for a command.
 /// Text that went through it once comes out of a second time unchanged.
 pub(crate) fn shown(text: &str) -> String {
-    let escaped = escape_output(text.as_bytes());
+    shown_bytes(text.as_bytes())
+}
+
+/// As [`shown`], for what may not be text: a byte that is none shows as an escape.
+pub(crate) fn shown_bytes(bytes: &[u8]) -> String {
+    let escaped = escape_output(bytes);
     escaped.split_inclusive('\n').map(without_ci_command).collect()
 }
 

@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
+use proctor_core::api::{DoctorAnswer, DoctorFinding, StepAccount};
 use proctor_core::enforcement::{Control, ControlState, Enforcement, SandboxMode, Tolerated};
+use proctor_core::spec::Operator;
 use proctor_core::verdict::EXIT_INCONCLUSIVE;
 use proctor_runner::{DoctorReport, EngineError, Finding};
 use schemars::JsonSchema;
@@ -12,6 +14,7 @@ use serde::Serialize;
 use crate::apparmor;
 use crate::args::{DoctorArgs, Format};
 use crate::caller::Caller;
+use crate::daemon::{self, Wanted, client_error};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation::{self, show};
@@ -59,7 +62,7 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
-    fn of(report: &DoctorReport) -> Self {
+    fn of(report: &DoctorAnswer) -> Self {
         let missing: Vec<Control> = report.enforcement.missing().map(|(control, _)| control).collect();
         // A control that nobody spoke of is one of which nothing is known.
         let is_whole = Control::ALL.iter().all(|control| report.enforcement.0.contains_key(control));
@@ -116,23 +119,61 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
         screen.out(&apparmor::profile(&helper));
         return Ok(0);
     }
-    let repo = match (&args.repo.repo, installation::repository(&args.repo, caller)) {
+    let found = installation::repository(&args.repo, caller);
+    let is_found = found.is_ok();
+    let repo = match (&args.repo.repo, found) {
         (_, Ok(repo)) => repo,
         (Some(_), Err(error)) => return Err(error),
         (None, Err(_)) => caller.cwd.clone(),
     };
     let operator = installation::operator(&args.operator, caller)?;
+    let DoctorArgs { daemon, state, operator: config, .. } = args;
+    let wanted = Wanted { daemon, state, config, operator: &operator, repo: &repo };
+    // A daemon looks at repositories of its callers, and at no other directory.
+    let asks = is_found || args.daemon.daemon;
+    let answer = match if asks { daemon::who_does_it(wanted, caller, screen).await? } else { None } {
+        Some(daemon) => daemon.client.doctor(&daemon::repo_text(&repo)?).await.map_err(client_error)?,
+        None => tried_here(args, operator, &repo, caller, screen).await?,
+    };
     let mode = args.sandbox.sandbox;
-    let tolerated = operator.tolerated(mode).ok_or_else(|| engine_error(EngineError::BestEffortForbidden))?;
-    let state_dir = installation::state_dir(&args.state, caller)?;
-    let engine = engine::open(&args.state, operator, caller, screen)?;
-    let report = engine.doctor(&repo).await.map_err(engine_error)?;
-    let record = record(report, &Demand { mode, tolerated }, &repo, &state_dir);
+    let tolerated = answer.tolerated(mode).ok_or_else(|| engine_error(EngineError::BestEffortForbidden))?;
+    let record = record(answer, &Demand { mode, tolerated }, &repo);
     match args.format {
         Format::Human => screen.out(&render(&record)),
         Format::Json => screen.out_json(&record)?,
     }
     Ok(if record.ready { 0 } else { EXIT_INCONCLUSIVE })
+}
+
+async fn tried_here(
+    args: &DoctorArgs,
+    operator: Operator,
+    repo: &Path,
+    caller: &Caller,
+    screen: &mut Screen,
+) -> Result<DoctorAnswer, CliError> {
+    if operator.tolerated(args.sandbox.sandbox).is_none() {
+        return Err(engine_error(EngineError::BestEffortForbidden));
+    }
+    let state_dir = installation::state_dir(&args.state, caller)?;
+    let engine = engine::open(&args.state, operator.clone(), caller, screen)?;
+    let report = engine.doctor(repo).await.map_err(engine_error)?;
+    Ok(answer(report, &operator, &state_dir))
+}
+
+/// What a trial has shown, as a daemon would tell it.
+fn answer(report: DoctorReport, operator: &Operator, state_dir: &Path) -> DoctorAnswer {
+    let finding = |Finding { control, message, hint }| DoctorFinding { control, message, hint };
+    DoctorAnswer {
+        root: report.root,
+        user: report.user.map(|user| StepAccount { uid: user.uid(), gid: user.gid() }),
+        control_groups: report.control_groups.ok(),
+        enforcement: report.enforcement,
+        findings: report.findings.into_iter().map(finding).collect(),
+        state_dir: show(state_dir),
+        may_miss: operator.tolerated(SandboxMode::Strict).iter().flat_map(Tolerated::controls).collect(),
+        allows_best_effort: operator.tolerated(SandboxMode::BestEffort).is_some(),
+    }
 }
 
 /// What must hold for a step.
@@ -141,20 +182,20 @@ struct Demand {
     tolerated: Tolerated,
 }
 
-fn record(report: DoctorReport, demand: &Demand, repo: &Path, state_dir: &Path) -> DoctorRecord {
-    let (reach, missing) = (Reach::of(&report), missing(&report.enforcement, &demand.tolerated));
-    let has_all = report.enforcement.missing().all(|(control, _)| demand.tolerated.contains(control));
+fn record(answer: DoctorAnswer, demand: &Demand, repo: &Path) -> DoctorRecord {
+    let (reach, missing) = (Reach::of(&answer), missing(&answer.enforcement, &demand.tolerated));
+    let has_all = answer.enforcement.missing().all(|(control, _)| demand.tolerated.contains(control));
     DoctorRecord {
         ready: reach != Reach::Refused && has_all,
         reach,
         sandbox: demand.mode,
-        control_groups: report.control_groups.ok(),
-        root: report.root,
-        user: report.user.map(|user| UserRecord { uid: user.uid(), gid: user.gid() }),
+        control_groups: answer.control_groups,
+        root: answer.root,
+        user: answer.user.map(|StepAccount { uid, gid }| UserRecord { uid, gid }),
         repo: show(repo),
-        state_dir: show(state_dir),
-        enforcement: report.enforcement,
-        findings: report.findings.into_iter().map(finding).chain(missing).collect(),
+        state_dir: answer.state_dir,
+        enforcement: answer.enforcement,
+        findings: answer.findings.into_iter().map(finding).chain(missing).collect(),
     }
 }
 
@@ -167,7 +208,7 @@ fn missing(enforcement: &Enforcement, tolerated: &Tolerated) -> Vec<FindingRecor
     enforcement.missing().map(of).collect()
 }
 
-fn finding(finding: Finding) -> FindingRecord {
+fn finding(finding: DoctorFinding) -> FindingRecord {
     FindingRecord { control: finding.control, message: finding.message, hint: finding.hint, refuses: true }
 }
 
@@ -238,7 +279,8 @@ mod tests {
     }
 
     fn judged(report: DoctorReport, mode: SandboxMode, tolerated: Tolerated) -> DoctorRecord {
-        super::record(report, &Demand { mode, tolerated }, Path::new("/r"), Path::new("/s"))
+        let answer = answer(report, &Operator::default(), Path::new("/s"));
+        super::record(answer, &Demand { mode, tolerated }, Path::new("/r"))
     }
 
     #[test]

@@ -1,11 +1,16 @@
 //! `proctor gate`: is this very tree verified? Nothing runs.
 
-use proctor_core::gate::{Demands, GateAnswer, GateFinding, GateRun, Unattested};
+use std::path::{Path, PathBuf};
+
+use proctor_core::api::GateAsked;
+use proctor_core::gate::{Demands, GateAnswer, GateFinding, GateRun, MaxAge, Unattested};
+use proctor_core::spec::Operator;
 use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
 use proctor_runner::{Clock, Gate, GateRequest};
 
 use crate::args::{Format, GateArgs};
 use crate::caller::Caller;
+use crate::daemon::{self, Daemon, Wanted, client_error};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation;
@@ -22,9 +27,24 @@ const SHOWN_PATHS: usize = 10;
 /// # Errors
 /// There is no repository, no usable spec, no such profile, no such changeset, or the tree cannot
 /// be read.
-pub(crate) fn gate(args: &GateArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+pub(crate) async fn gate(args: &GateArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
     let operator = installation::operator(&args.operator, caller)?;
+    let wanted =
+        Wanted { daemon: &args.daemon, state: &args.state, config: &args.operator, operator: &operator, repo: &repo };
+    let answer = match daemon::who_does_it(wanted, caller, screen).await? {
+        Some(daemon) => asked_of(&daemon, args, &repo).await,
+        None => asked_here(args, operator, repo, caller),
+    };
+    let answer = answer.map_err(|error| error.with_paths_from(&caller.cwd))?;
+    match args.format {
+        Format::Human => screen.out(&render(&answer)),
+        Format::Json => screen.out_canonical(&answer),
+    }
+    Ok(answer.exit_code)
+}
+
+fn asked_here(args: &GateArgs, operator: Operator, repo: PathBuf, caller: &Caller) -> Result<GateAnswer, CliError> {
     let gate = Gate::new(engine::config(&args.state, operator, caller)?, Clock::system());
     let demands = Demands {
         profile: args.profile.clone(),
@@ -33,13 +53,31 @@ pub(crate) fn gate(args: &GateArgs, caller: &Caller, screen: &mut Screen) -> Res
         max_age: args.max_age,
         unattested: if args.accept_unattested { Unattested::Accept } else { Unattested::Refuse },
     };
-    let asked = gate.ask(&GateRequest { repo, demands });
-    let answer = asked.map_err(|error| engine_error(error).with_paths_from(&caller.cwd))?;
-    match args.format {
-        Format::Human => screen.out(&render(&answer)),
-        Format::Json => screen.out_canonical(&answer),
+    gate.ask(&GateRequest { repo, demands }).map_err(engine_error)
+}
+
+async fn asked_of(daemon: &Daemon, args: &GateArgs, repo: &Path) -> Result<GateAnswer, CliError> {
+    let asked = GateAsked {
+        repo: daemon::repo_text(repo)?,
+        profile: args.profile.clone(),
+        changeset_id: args.changeset.clone(),
+        max_tier: args.max_tier,
+        max_age: Some(age_text(args.max_age)),
+        accept_unattested: args.accept_unattested,
+    };
+    let answer = daemon.client.gate(&asked).await.map_err(client_error)?;
+    if answer.pass != (answer.exit_code == 0) {
+        return Err(CliError::Internal("the gate's answer contradicts itself".to_owned()));
     }
-    Ok(answer.exit_code)
+    Ok(answer)
+}
+
+/// A bound as it is written.
+fn age_text(age: MaxAge) -> String {
+    match age {
+        MaxAge::Unlimited => "unlimited".to_owned(),
+        MaxAge::Within(bound) => format!("{}s {}ns", bound.as_secs(), bound.subsec_nanos()),
+    }
 }
 
 /// An answer for people: what speaks against a pass, what to do, and the answer as the last line.
@@ -131,6 +169,14 @@ mod tests {
 
     fn plain(answer: &GateAnswer) -> String {
         anstream::adapter::strip_str(&render(answer)).to_string()
+    }
+
+    #[test]
+    fn an_age_means_the_same_to_the_daemon() {
+        for text in ["unlimited", "24h", "90s", "1500ms", "0s"] {
+            let age: MaxAge = text.parse().expect("an age");
+            assert_eq!(age_text(age).parse(), Ok(age), "{text}");
+        }
     }
 
     #[test]

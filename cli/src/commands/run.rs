@@ -2,19 +2,25 @@
 
 mod patch;
 mod range;
+mod remote;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proctor_core::api::{ChangesAsked, Reuse, RunSubmission};
 use proctor_core::event::RunEvent;
-use proctor_runner::{ChangesWanted, Engine, NamedCommit, RunReport, RunRequest, RunSource};
+use proctor_core::spec::Operator;
+use proctor_core::verdict::{Doubt, Verdict};
+use proctor_runner::{ChangesWanted, Engine, NamedCommit, Patch, RunReport, RunRequest, RunSource};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{RunArgs, RunFormat};
 use crate::caller::Caller;
+use crate::daemon::{self, Daemon, Wanted};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation;
@@ -23,6 +29,8 @@ use crate::progress::{HEARTBEAT, Progress};
 use crate::record::RunRecord;
 use crate::report;
 use crate::screen::Screen;
+use crate::style;
+use remote::Remote;
 
 pub(crate) use range::{CommitRecord, RangeRecord};
 
@@ -38,21 +46,100 @@ pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) ->
     let repo = installation::repository(&args.repo, caller)?;
     let target = args.patch.as_deref().map(|file| patch::Target::find(file, &caller.cwd)).transpose()?;
     let operator = installation::operator(&args.operator, caller)?;
-    let engine = Arc::new(engine::open(&args.state, operator, caller, screen)?);
+    let way = Way::choose(args, operator.clone(), &repo, caller, screen).await?;
     let cancel = CancellationToken::new();
     let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
-    let mut runs = Runs { args, caller, engine, repo, cancel, interrupts, target };
-    match &args.rev {
-        None => runs.one(RunSource::Worktree, screen).await,
-        Some(rev) => {
-            let commits = runs.engine.resolve_revision(&runs.repo, rev).await.map_err(engine_error)?;
-            match commits.as_slice() {
-                [commit] if !is_range(rev) => runs.one(runs.tree_of(commit), screen).await,
-                commits => runs.range(commits, screen).await,
+    let mut runs = Runs { args, caller, way, repo, cancel, interrupts, target };
+    let Some(rev) = &args.rev else { return runs.one(Tree::Worktree, screen).await };
+    if let (Way::Daemon(_), false) = (&runs.way, is_range(rev)) {
+        return runs.one(Tree::Commit(rev.clone()), screen).await;
+    }
+    let engine = runs.way.engine(args, operator, caller)?;
+    let commits = engine.resolve_revision(&runs.repo, rev).await.map_err(engine_error)?;
+    match commits.as_slice() {
+        [commit] if !is_range(rev) => runs.one(Tree::Commit(commit.id.clone()), screen).await,
+        commits => runs.range(commits, screen).await,
+    }
+}
+
+/// Who does the runs.
+enum Way {
+    /// This process.
+    Here(Arc<Engine>),
+    /// A daemon.
+    Daemon(Daemon),
+}
+
+impl Way {
+    /// A daemon where one is to be had, else this process.
+    async fn choose(
+        args: &RunArgs,
+        operator: Operator,
+        repo: &Path,
+        caller: &Caller,
+        screen: &mut Screen,
+    ) -> Result<Self, CliError> {
+        let RunArgs { daemon, state, operator: config, .. } = args;
+        let wanted = Wanted { daemon, state, config, operator: &operator, repo };
+        match crate::daemon::who_does_it(wanted, caller, screen).await? {
+            Some(daemon) if remote::takes(&caller.env) => {
+                engine::warn_of_unreadable(caller, screen);
+                Ok(Self::Daemon(daemon))
+            }
+            Some(_) if args.daemon.daemon => Err(CliError::Usage {
+                message: remote::TOO_LARGE.to_owned(),
+                hint: "unset some of it, or leave `--daemon` out".to_owned(),
+            }),
+            found => {
+                if found.is_some() {
+                    screen.err(&style::warning(&format!("{}; this is done without a daemon", remote::TOO_LARGE)));
+                }
+                Ok(Self::Here(Arc::new(engine::open(&args.state, operator, caller, screen)?)))
+            }
+        }
+    }
+
+    /// An engine of this process, to look commits up with.
+    fn engine(&self, args: &RunArgs, operator: Operator, caller: &Caller) -> Result<Arc<Engine>, CliError> {
+        match self {
+            Self::Here(engine) => Ok(Arc::clone(engine)),
+            Self::Daemon(_) => {
+                let config = engine::config(&args.state, operator, caller)?;
+                Ok(Arc::new(Engine::open(config).map_err(engine_error)?))
             }
         }
     }
 }
+
+/// Which tree is verified.
+#[derive(Clone)]
+enum Tree {
+    /// The worktree as it is.
+    Worktree,
+    /// That of a commit, by its id; for a daemon by any revision that names one.
+    Commit(String),
+}
+
+/// What a run came to, whoever did it.
+#[derive(Debug)]
+struct Ended {
+    verdict: Verdict,
+    exit_code: u8,
+    /// Why there is no honest answer, where no event said so.
+    doubts: Vec<(Doubt, String)>,
+    /// What its steps changed, where that was wanted as a patch.
+    patch: Option<Patch>,
+}
+
+impl From<RunReport> for Ended {
+    fn from(report: RunReport) -> Self {
+        let RunReport { verdict, exit_code, doubts, patch, .. } = report;
+        Self { verdict, exit_code, doubts, patch }
+    }
+}
+
+/// A run under way.
+type Work = Pin<Box<dyn Future<Output = Result<Ended, CliError>> + Send>>;
 
 fn is_range(rev: &str) -> bool {
     rev.contains("..")
@@ -83,7 +170,7 @@ fn refuse_contradictions(args: &RunArgs, caller: &Caller) -> Result<(), CliError
 struct Runs<'a> {
     args: &'a RunArgs,
     caller: &'a Caller,
-    engine: Arc<Engine>,
+    way: Way,
     repo: PathBuf,
     cancel: CancellationToken,
     interrupts: Interrupts,
@@ -92,12 +179,29 @@ struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    fn tree_of(&self, commit: &NamedCommit) -> RunSource {
-        RunSource::Commit { id: commit.id.clone(), submodules: self.args.submodules }
+    /// The run of a tree, which tells its events.
+    fn work(&self, tree: Tree, events: mpsc::Sender<RunEvent>) -> Result<Work, CliError> {
+        let cancel = self.cancel.clone();
+        Ok(match &self.way {
+            Way::Here(engine) => {
+                let (engine, request) = (Arc::clone(engine), self.request(tree));
+                Box::pin(async move { Ok(engine.run(request, events, cancel).await.map_err(engine_error)?.into()) })
+            }
+            Way::Daemon(daemon) => {
+                let remote = Remote { client: daemon.client.clone(), submission: self.submission(tree)? };
+                Box::pin(remote.run(events, cancel))
+            }
+        })
     }
 
-    fn request(&self, source: RunSource) -> RunRequest {
+    fn request(&self, tree: Tree) -> RunRequest {
+        let source = match tree {
+            Tree::Worktree => RunSource::Worktree,
+            Tree::Commit(id) => RunSource::Commit { id, submodules: self.args.submodules },
+        };
         RunRequest {
+            plan_sha256: None,
+            run_id: None,
             repo: self.repo.clone(),
             source,
             profile: self.args.profile.clone(),
@@ -109,11 +213,32 @@ impl Runs<'_> {
         }
     }
 
+    fn submission(&self, tree: Tree) -> Result<RunSubmission, CliError> {
+        let rev = match tree {
+            Tree::Worktree => None,
+            Tree::Commit(rev) => Some(rev),
+        };
+        Ok(RunSubmission {
+            repo: daemon::repo_text(&self.repo)?,
+            profile: self.args.profile.clone(),
+            changeset_id: self.args.changeset.clone(),
+            submodules: self.args.submodules && rev.is_some(),
+            rev,
+            max_tier: self.args.max_tier,
+            sandbox: self.args.sandbox.sandbox,
+            fail_fast: self.args.fail_fast,
+            changes: if self.target.is_some() { ChangesAsked::Patch } else { ChangesAsked::Applied },
+            reuse: Reuse::Never,
+            env: Some(self.caller.env.clone()),
+        })
+    }
+
     /// One run, and what its events told.
-    async fn follow(&mut self, source: RunSource, screen: &mut Screen) -> Result<(RunRecord, RunReport), CliError> {
-        let request = self.request(source);
+    async fn follow(&mut self, tree: Tree, screen: &mut Screen) -> Result<(RunRecord, Ended), CliError> {
+        let (sender, events) = mpsc::channel(EVENTS);
+        let work = self.work(tree, sender)?;
         let mut watch = Watch::new(self.args.format, &mut self.interrupts, screen);
-        let result = watch.follow(Arc::clone(&self.engine), request, self.cancel.clone()).await;
+        let result = watch.follow(work, events).await;
         watch.progress.clear();
         let mut record = watch.record;
         let report = result.map_err(|error| error.with_paths_from(&self.caller.cwd))?;
@@ -125,8 +250,8 @@ impl Runs<'_> {
         Ok((record, report))
     }
 
-    async fn one(&mut self, source: RunSource, screen: &mut Screen) -> Result<u8, CliError> {
-        let (record, report) = self.follow(source, screen).await?;
+    async fn one(&mut self, tree: Tree, screen: &mut Screen) -> Result<u8, CliError> {
+        let (record, report) = self.follow(tree, screen).await?;
         let Some(target) = self.target.take() else { return finish(self.args.format, &record, &report, screen) };
         let written = target.write(report.patch.as_ref(), screen);
         let code = if target.is_stdout() {
@@ -154,7 +279,7 @@ impl Runs<'_> {
                 RunFormat::Human => screen.out(&heading),
                 RunFormat::Json | RunFormat::Jsonl => screen.err(&heading),
             }
-            let ended = self.follow(self.tree_of(commit), screen).await;
+            let ended = self.follow(Tree::Commit(commit.id.clone()), screen).await;
             range.commits.push(self.told(commit, ended, screen)?);
         }
         let codes: Vec<u8> = range.commits.iter().map(|record| record.exit_code).collect();
@@ -166,7 +291,7 @@ impl Runs<'_> {
     fn told(
         &self,
         commit: &NamedCommit,
-        ended: Result<(RunRecord, RunReport), CliError>,
+        ended: Result<(RunRecord, Ended), CliError>,
         screen: &mut Screen,
     ) -> Result<CommitRecord, CliError> {
         let (id, subject) = (commit.id.clone(), commit.subject.clone());
@@ -190,7 +315,7 @@ impl Runs<'_> {
 }
 
 /// Shows the result.
-fn finish(format: RunFormat, record: &RunRecord, report: &RunReport, screen: &mut Screen) -> Result<u8, CliError> {
+fn finish(format: RunFormat, record: &RunRecord, report: &Ended, screen: &mut Screen) -> Result<u8, CliError> {
     match format {
         RunFormat::Human => {
             if screen.live {
@@ -205,7 +330,7 @@ fn finish(format: RunFormat, record: &RunRecord, report: &RunReport, screen: &mu
 }
 
 /// The exit code of a run whose last event, which was shown, says the same as the engine does.
-fn agreed(record: &RunRecord, report: &RunReport) -> Result<u8, CliError> {
+fn agreed(record: &RunRecord, report: &Ended) -> Result<u8, CliError> {
     let shown = record.finished.as_ref().map(|finished| (finished.verdict, finished.exit_code));
     if shown == Some((report.verdict, report.exit_code)) {
         return Ok(report.exit_code);
@@ -239,14 +364,8 @@ impl<'a> Watch<'a> {
 
     /// Runs to the end, in a task of its own: a screen that stands still must not hold up a
     /// deadline.
-    async fn follow(
-        &mut self,
-        engine: Arc<Engine>,
-        request: RunRequest,
-        cancel: CancellationToken,
-    ) -> Result<RunReport, CliError> {
-        let (sender, mut events) = mpsc::channel(EVENTS);
-        let mut task = tokio::spawn(async move { engine.run(request, sender, cancel).await });
+    async fn follow(&mut self, work: Work, mut events: mpsc::Receiver<RunEvent>) -> Result<Ended, CliError> {
+        let mut task = tokio::spawn(work);
         let mut open = true;
         let joined = loop {
             tokio::select! {
@@ -260,7 +379,7 @@ impl<'a> Watch<'a> {
             }
         };
         match joined {
-            Ok(result) => result.map_err(engine_error),
+            Ok(result) => result,
             Err(_) => Err(CliError::Internal("the engine stopped".to_owned())),
         }
     }
@@ -269,7 +388,9 @@ impl<'a> Watch<'a> {
         if let Some(line) = self.progress.event(&event, self.now()) {
             self.say(&line);
         }
-        if self.format == RunFormat::Jsonl {
+        // That a run waits for its turn is the daemon's to tell: the same run in this process does not.
+        let is_the_runs = !matches!(event, RunEvent::RunQueued { .. });
+        if self.format == RunFormat::Jsonl && is_the_runs {
             self.screen.out_json(&event)?;
         }
         self.record.apply(event);
@@ -310,20 +431,10 @@ impl<'a> Watch<'a> {
 mod tests {
     use super::*;
     use crate::fixture::finished;
-    use proctor_core::names::RunId;
     use proctor_core::tier::Tier;
-    use proctor_core::verdict::Verdict;
 
-    fn report(verdict: Verdict, exit_code: u8) -> RunReport {
-        RunReport {
-            verdict,
-            exit_code,
-            tier: Tier::ONE,
-            run_id: RunId::new("r1").expect("a run id"),
-            evidence_dir: "/x".into(),
-            doubts: Vec::new(),
-            patch: None,
-        }
+    fn report(verdict: Verdict, exit_code: u8) -> Ended {
+        Ended { verdict, exit_code, doubts: Vec::new(), patch: None }
     }
 
     #[test]

@@ -25,7 +25,8 @@ impl Live {
     pub(super) fn start(&mut self, running: &Running) {
         self.end(&running.name);
         let bar = self.all.add(ProgressBar::new_spinner().with_style(style()));
-        bar.set_message(format!("/ {}  {}", bound(running.timeout_ms), running.name));
+        let of = running.timeout_ms.map(|timeout| format!("/ {}  ", bound(timeout))).unwrap_or_default();
+        bar.set_message(format!("{of}{}", running.name));
         bar.enable_steady_tick(TICK);
         self.bars.push((running.name.clone(), bar));
     }

@@ -1,0 +1,117 @@
+//! The arguments of what is asked of a daemon only: its runs, its log, itself.
+
+use clap::{Args, Subcommand};
+use proctor_core::names::RunId;
+
+use super::{DaemonArgs, Format, OperatorArgs, SocketArgs, StateArgs, run_id};
+
+/// `proctor status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The run; without it, the newest ones
+    #[arg(value_name = "RUN", value_parser = run_id)]
+    pub run: Option<RunId>,
+    /// Every run that is kept, not only the newest
+    #[arg(long, conflicts_with = "run")]
+    pub all: bool,
+    /// How it is written to standard output
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    #[command(flatten)]
+    pub daemon: SocketArgs,
+}
+
+/// `proctor logs`.
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// The run
+    #[arg(value_name = "RUN", value_parser = run_id)]
+    pub run: RunId,
+    /// The step, or the toolchain check as `<toolchain>/<n>` [default: all of them, with both streams]
+    #[arg(value_name = "SKILL/STEP")]
+    pub step: Option<String>,
+    /// Its standard error, not its standard output
+    #[arg(long, requires = "step")]
+    pub stderr: bool,
+    /// Go on until the run has ended: what a step printed comes when it has ended
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Write it with control characters as they are, to a file or a pipe
+    #[arg(long, requires = "step")]
+    pub raw: bool,
+    #[command(flatten)]
+    pub daemon: SocketArgs,
+}
+
+/// `proctor cancel`.
+#[derive(Debug, Args)]
+pub(crate) struct CancelArgs {
+    /// The run
+    #[arg(value_name = "RUN", value_parser = run_id)]
+    pub run: RunId,
+    #[command(flatten)]
+    pub daemon: SocketArgs,
+}
+
+/// `proctor watch`.
+#[derive(Debug, Args)]
+pub(crate) struct WatchArgs {
+    #[command(flatten)]
+    pub daemon: SocketArgs,
+}
+
+/// `proctor mcp`.
+#[derive(Debug, Args)]
+pub(crate) struct McpArgs {
+    #[command(flatten)]
+    pub state: StateArgs,
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+    #[command(flatten)]
+    pub daemon: DaemonArgs,
+}
+
+/// `proctor daemon`.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonCommandArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: DaemonCommand,
+}
+
+/// What to do with the daemon.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DaemonCommand {
+    /// Start it, where none runs, and wait until it answers
+    Start(StartArgs),
+    /// Ask it to end as SIGTERM does, and wait until it has
+    Stop(StopArgs),
+    /// Say whether it runs, and how it is
+    Status(DaemonStatusArgs),
+}
+
+/// `proctor daemon start`.
+#[derive(Debug, Args)]
+pub(crate) struct StartArgs {
+    #[command(flatten)]
+    pub state: StateArgs,
+    #[command(flatten)]
+    pub daemon: SocketArgs,
+}
+
+/// `proctor daemon stop`.
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    #[command(flatten)]
+    pub daemon: SocketArgs,
+}
+
+/// `proctor daemon status`.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonStatusArgs {
+    /// How it is written to standard output
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    #[command(flatten)]
+    pub daemon: SocketArgs,
+}

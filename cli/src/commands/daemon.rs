@@ -1,0 +1,68 @@
+//! `proctor daemon`: starts, stops and looks at the daemon. Where systemd looks after it, that is
+//! the one to ask.
+
+mod start;
+mod stop;
+
+use proctor_core::api::{Health, HealthStatus};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::args::{DaemonCommand, DaemonStatusArgs, Format};
+use crate::caller::Caller;
+use crate::daemon::{self, Daemon, Purpose};
+use crate::error::CliError;
+use crate::installation::show;
+use crate::screen::Screen;
+use crate::style::{DIM, GOOD, UNSURE, paint};
+use crate::text::{duration, shown_line};
+
+/// What `proctor daemon status --format json` prints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct DaemonRecord {
+    /// The socket at which it answers.
+    pub socket: String,
+    /// How it is.
+    #[serde(flatten)]
+    pub health: Health,
+}
+
+/// Does it.
+///
+/// # Errors
+/// It does not start, does not end, or is not there.
+pub(crate) async fn daemon(command: &DaemonCommand, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    match command {
+        DaemonCommand::Start(args) => start::start(args, caller, screen).await,
+        DaemonCommand::Stop(args) => stop::stop(args, caller, screen).await,
+        DaemonCommand::Status(args) => status(args, caller, screen).await,
+    }
+}
+
+async fn status(args: &DaemonStatusArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    let daemon = daemon::of(&args.daemon, Purpose::Itself, caller).await?;
+    match args.format {
+        Format::Human => screen.out(&block(&daemon)),
+        Format::Json => {
+            screen.out_json(&DaemonRecord { socket: show(daemon.socket()), health: daemon.health })?;
+        }
+    }
+    Ok(0)
+}
+
+fn block(daemon: &Daemon) -> String {
+    let health = &daemon.health;
+    let word = match health.status {
+        HealthStatus::Ok => paint(GOOD, "running"),
+        HealthStatus::Draining => paint(UNSURE, "ending: it takes nothing on any more"),
+    };
+    let rows = [
+        ("daemon", word),
+        ("socket", show(daemon.socket())),
+        ("version", shown_line(&health.version)),
+        ("process", format!("{} of user {}", health.pid, health.uid)),
+        ("for", duration(health.uptime_ms)),
+        ("runs", format!("{} under way, {} waiting", health.runs.running, health.runs.queued)),
+    ];
+    rows.iter().map(|(label, value)| format!("{} {value}\n", paint(DIM, format!("{label:<8}")))).collect()
+}

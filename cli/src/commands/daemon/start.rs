@@ -1,0 +1,137 @@
+//! Starts `proctord` apart from this terminal, and waits until it answers.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use proctor_core::verdict::EXIT_INCONCLUSIVE;
+use proctor_daemon::client::{Client, Place, Trust};
+use tokio::time::{Instant, sleep};
+
+use crate::args::StartArgs;
+use crate::caller::Caller;
+use crate::daemon;
+use crate::error::CliError;
+use crate::installation::{self, show};
+use crate::screen::Screen;
+use crate::text::shown;
+
+/// How long it may take until it answers: it looks through what the last one left.
+const READY: Duration = Duration::from_secs(60);
+/// How often it is asked meanwhile.
+const ASK: Duration = Duration::from_millis(20);
+/// What it says of itself goes to this file in the state directory.
+const LOG: &str = "proctord.log";
+/// Above this many bytes a log is put aside when a daemon starts.
+const MAX_LOG: u64 = 8 << 20;
+/// How many bytes of what it said are shown where it did not start.
+const SHOWN_LOG: u64 = 4 << 10;
+
+/// Starts it. One that answers already is as good.
+///
+/// # Errors
+/// It is not installed, cannot be started, or ends at once.
+pub(super) async fn start(args: &StartArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    let named = args.daemon.socket.as_deref();
+    let socket = daemon::own_socket(named, &args.daemon.operator, &args.state, caller)?;
+    let client = Client::new(Place { socket: socket.clone(), trust: Trust::OwnOrRoot(caller.uid) });
+    if let Ok(health) = client.health().await {
+        screen.out(&format!("a daemon runs already at {}, process {}\n", show(&socket), health.pid));
+        return Ok(0);
+    }
+    let log = Log::open(&installation::state_dir(&args.state, caller)?)?;
+    let mut child = spawn(args, &socket, &log, caller)?;
+    let began = Instant::now();
+    loop {
+        if let Ok(health) = client.health().await {
+            screen.out(&format!("started a daemon at {}, process {}\n", show(&socket), health.pid));
+            screen.err(&format!("what it says goes to {}\n", show(&log.path)));
+            return Ok(0);
+        }
+        match child.try_wait() {
+            Ok(None) if began.elapsed() < READY => sleep(ASK).await,
+            Ok(None) => return Err(failed("it does not answer", &log)),
+            Ok(Some(status)) => return Err(failed(&format!("it ended at once ({status})"), &log)),
+            Err(error) => return Err(failed(&error.to_string(), &log)),
+        }
+    }
+}
+
+/// In a process group of its own, so that no Ctrl-C of this terminal reaches it, and without a
+/// directory that it would keep in use.
+#[expect(clippy::disallowed_methods, reason = "our own daemon is started on the caller's word")]
+fn spawn(args: &StartArgs, socket: &Path, log: &Log, caller: &Caller) -> Result<Child, CliError> {
+    let mut command = Command::new(proctor_daemon::installation::daemon(&caller.bin_dir)?);
+    command.arg("--socket").arg(socket);
+    if let Some(state) = &args.state.state_dir {
+        command.arg("--state-dir").arg(caller.cwd.join(state));
+    }
+    if let Some(config) = &args.daemon.operator.config {
+        command.arg("--config").arg(caller.cwd.join(config));
+    }
+    command.current_dir("/").process_group(0);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log.file.try_clone().map_err(|error| failed(&error.to_string(), log))?);
+    command.spawn().map_err(|error| failed(&error.to_string(), log))
+}
+
+/// Where a daemon says what it says.
+struct Log {
+    path: PathBuf,
+    file: File,
+    /// Where this daemon's part begins.
+    from: u64,
+}
+
+impl Log {
+    fn open(state: &Path) -> Result<Self, CliError> {
+        let path = state.join(LOG);
+        let opened = Self::open_at(state, &path);
+        opened.map_err(|error| CliError::Environment {
+            message: format!("the daemon's log `{}` cannot be written: {error}", show(&path)),
+            hint: "mend that, or name another state directory with `--state-dir`".to_owned(),
+        })
+    }
+
+    fn open_at(state: &Path, path: &Path) -> io::Result<Self> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
+        if path.symlink_metadata().is_ok_and(|found| found.len() > MAX_LOG) {
+            std::fs::rename(path, path.with_extension("log.1"))?;
+        }
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
+        let file =
+            OpenOptions::new().read(true).append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
+        let found = file.metadata()?;
+        if !found.is_file() {
+            return Err(io::Error::other("something else than a regular file stands there"));
+        }
+        Ok(Self { path: path.to_owned(), from: found.len(), file })
+    }
+
+    /// The last that this daemon said.
+    fn tail(&self) -> io::Result<String> {
+        let mut file = self.file.try_clone()?;
+        let end = file.seek(SeekFrom::End(0))?;
+        file.seek(SeekFrom::Start(self.from.max(end.saturating_sub(SHOWN_LOG))))?;
+        let mut bytes = Vec::new();
+        file.take(SHOWN_LOG).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+fn failed(what: &str, log: &Log) -> CliError {
+    let said = log.tail().unwrap_or_default();
+    let said = if said.is_empty() { String::new() } else { format!("; it said:\n{}", shown(said.trim_end())) };
+    CliError::Engine {
+        message: format!("no daemon could be started: {what}{said}"),
+        hint: Some(format!("mend that; its log is `{}`", show(&log.path))),
+        exit_code: EXIT_INCONCLUSIVE,
+    }
+}

@@ -1,0 +1,172 @@
+//! `proctor logs`: what the steps of a run printed, as far as it is kept. It comes step by step, when
+//! each has ended; text of others is escaped on its way to the screen.
+
+mod escaping;
+
+use proctor_core::api::{RunState, RunView, StepView};
+use proctor_core::names::RunId;
+use proctor_daemon::client::Client;
+use proctor_daemon::service::{MAX_PART, OutputOf, Stdio, Unit};
+
+use crate::args::LogsArgs;
+use crate::caller::Caller;
+use crate::daemon::{self, Purpose, client_error, lost};
+use crate::error::CliError;
+use crate::runs;
+use crate::screen::Screen;
+use crate::style::{self, DIM, paint};
+use crate::text::{shown_line, size};
+use escaping::Escaping;
+
+/// How many names of steps a message lists.
+const SHOWN_NAMES: usize = 20;
+
+/// Prints them. The code is 0 wherever there is something to tell.
+///
+/// # Errors
+/// No daemon answers, there is no such run or step, or its output is not there (yet, or any more).
+pub(crate) async fn logs(args: &LogsArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    if args.raw && caller.stdout_is_terminal {
+        return Err(CliError::Usage {
+            message: "what a step printed is not written to a terminal as it is".to_owned(),
+            hint: "leave `--raw` out, or send it to a file or a pipe".to_owned(),
+        });
+    }
+    let daemon = daemon::of(&args.daemon, Purpose::Look, caller).await?;
+    let mut reader = Reader { client: daemon.client, run: args.run.clone(), raw: args.raw, screen };
+    match &args.step {
+        Some(step) => reader.one(step, args).await,
+        None => reader.all(args.follow).await,
+    }
+}
+
+/// A step or a check of a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    unit: Unit,
+    n: u32,
+}
+
+struct Reader<'a> {
+    client: Client,
+    run: RunId,
+    raw: bool,
+    screen: &'a mut Screen,
+}
+
+impl Reader<'_> {
+    /// One stream of one step, and nothing else.
+    async fn one(&mut self, name: &str, args: &LogsArgs) -> Result<u8, CliError> {
+        let stream = if args.stderr { Stdio::Stderr } else { Stdio::Stdout };
+        let mut events = self.client.events(&self.run, 0);
+        loop {
+            let view = self.view().await?;
+            match find(&view, name) {
+                Some((place, step)) if step.outcome.is_some() => {
+                    self.print(OutputOf { unit: place.unit, n: place.n, stream }).await?;
+                    self.remark(step, stream);
+                    return Ok(0);
+                }
+                found => wait_or_not(found.is_some(), args.follow, &view, name)?,
+            }
+            events.next().await.map_err(|error| lost(error, &self.run))?;
+        }
+    }
+
+    /// Both streams of everything that has ended, each below a heading; with `follow`, until the run
+    /// has ended too.
+    async fn all(&mut self, follow: bool) -> Result<u8, CliError> {
+        let mut events = self.client.events(&self.run, 0);
+        let mut told: Vec<Place> = Vec::new();
+        loop {
+            let view = self.view().await?;
+            for (place, step) in units(&view).filter(|(_, step)| step.outcome.is_some()) {
+                if !told.contains(&place) {
+                    told.push(place);
+                    self.both(place, step).await?;
+                }
+            }
+            if view.state == RunState::Finished || !follow || self.screen.reader_is_gone() {
+                return Ok(0);
+            }
+            events.next().await.map_err(|error| lost(error, &self.run))?;
+        }
+    }
+
+    async fn view(&self) -> Result<RunView, CliError> {
+        self.client.run(&self.run).await.map_err(client_error)
+    }
+
+    async fn both(&mut self, place: Place, step: &StepView) -> Result<(), CliError> {
+        for (stream, word, of) in [(Stdio::Stdout, "stdout", &step.stdout), (Stdio::Stderr, "stderr", &step.stderr)] {
+            let Some(found) = of.as_ref().filter(|found| found.bytes > 0) else { continue };
+            let heading = format!("--- {} {word}, {}", shown_line(&runs::name(step)), size(found.bytes));
+            self.screen.out(&format!("{}\n", paint(DIM, heading)));
+            match self.print(OutputOf { unit: place.unit, n: place.n, stream }).await {
+                Err(error @ CliError::Engine { .. }) => self.screen.err(&error.render()),
+                other => other?,
+            }
+            self.remark(step, stream);
+        }
+        Ok(())
+    }
+
+    /// One output from its beginning to its end.
+    async fn print(&mut self, of: OutputOf) -> Result<(), CliError> {
+        let mut escaping = Escaping::default();
+        let mut offset = 0;
+        loop {
+            let part = self.client.output(&self.run, of, offset, MAX_PART).await.map_err(client_error)?;
+            offset += part.bytes.len() as u64;
+            let is_last = part.bytes.is_empty() || offset >= part.length;
+            match self.raw {
+                true => self.screen.out_raw(&part.bytes),
+                false => self.screen.out(&escaping.take(&part.bytes, is_last)),
+            }
+            if is_last || self.screen.reader_is_gone() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Says what of a stream is not to be seen here.
+    fn remark(&mut self, step: &StepView, stream: Stdio) {
+        let found = if stream == Stdio::Stdout { &step.stdout } else { &step.stderr };
+        let Some(found) = found else { return };
+        if found.kept_bytes < found.bytes {
+            let kept = format!("{} of {} are kept", size(found.kept_bytes), size(found.bytes));
+            self.screen.err(&style::warning(&format!("{}: {kept}", shown_line(&runs::name(step)))));
+        }
+    }
+}
+
+/// Every check and step of a run, in order.
+fn units(view: &RunView) -> impl Iterator<Item = (Place, &StepView)> {
+    let checks = view.checks.iter().map(|step| (Place { unit: Unit::Check, n: step.n }, step));
+    checks.chain(view.steps.iter().map(|step| (Place { unit: Unit::Step, n: step.n }, step)))
+}
+
+/// The step of this name; a check by its toolchain and its number.
+fn find<'a>(view: &'a RunView, name: &str) -> Option<(Place, &'a StepView)> {
+    units(view).find(|(place, step)| match place.unit {
+        Unit::Check => format!("{}/{}", step.skill, step.n) == name,
+        Unit::Step => runs::name(step) == name,
+    })
+}
+
+/// Whether to wait for a step that has not ended.
+fn wait_or_not(is_known: bool, follow: bool, view: &RunView, name: &str) -> Result<(), CliError> {
+    let usage = |message: String, hint: &str| Err(CliError::Usage { message, hint: hint.to_owned() });
+    // The steps are known from the beginning on, the checks when they have ended.
+    if !is_known && (view.state == RunState::Finished || view.started_at.is_some() && !view.steps.is_empty()) {
+        let names: Vec<String> = view.steps.iter().take(SHOWN_NAMES).map(runs::name).collect();
+        return usage(format!("run {} has no step `{name}`", view.id), &format!("it has: {}", names.join(", ")));
+    }
+    if view.state == RunState::Finished {
+        return usage(format!("`{name}` did not run"), "`proctor status RUN` says why");
+    }
+    match follow {
+        true => Ok(()),
+        false => usage(format!("`{name}` has not ended"), "wait for it with `--follow`"),
+    }
+}

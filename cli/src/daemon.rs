@@ -1,0 +1,142 @@
+//! The daemon as the command line knows it: where one may be, whether it does the work, and what
+//! its answers are as errors of ours.
+
+mod find;
+
+use std::path::{Path, PathBuf};
+
+use proctor_core::api::{Health, Problem};
+use proctor_core::names::RunId;
+use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_UNREACHABLE};
+use proctor_daemon::client::{Client, ClientError};
+
+use crate::args::{OperatorArgs, SocketArgs, StateArgs};
+use crate::caller::Caller;
+use crate::error::CliError;
+use crate::installation;
+
+pub(crate) use find::{Purpose, Wanted, demanded, places, who_does_it};
+
+/// What to do where no daemon answers.
+const START_ONE: &str = "start one with `proctor daemon start`";
+
+/// A daemon that answers.
+#[derive(Debug, Clone)]
+pub(crate) struct Daemon {
+    /// The way to it.
+    pub client: Client,
+    /// How it was when it was asked.
+    pub health: Health,
+}
+
+impl Daemon {
+    /// Its socket.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.client.place().socket
+    }
+}
+
+/// The daemon that the caller means, for commands that only a daemon can do.
+///
+/// # Errors
+/// None answers: code 6.
+pub(crate) async fn of(args: &SocketArgs, purpose: Purpose, caller: &Caller) -> Result<Daemon, CliError> {
+    let operator = installation::operator(&args.operator, caller)?;
+    demanded(&places(args.socket.as_deref(), &operator, caller), purpose).await
+}
+
+/// Where a daemon of this caller listens that is started with these arguments.
+///
+/// # Errors
+/// The operator's config is wrong, or there is no home.
+pub(crate) fn own_socket(
+    named: Option<&Path>,
+    operator: &OperatorArgs,
+    state: &StateArgs,
+    caller: &Caller,
+) -> Result<PathBuf, CliError> {
+    let operator = installation::operator(operator, caller)?;
+    if let Some(named) = named {
+        return Ok(caller.cwd.join(named));
+    }
+    if let Some(socket) = &operator.daemon.socket {
+        return Ok(PathBuf::from(socket));
+    }
+    Ok(proctor_daemon::installation::socket(caller, &installation::state_dir(state, caller)?))
+}
+
+/// A repository as a daemon is told of it.
+///
+/// # Errors
+/// Its path is no text.
+pub(crate) fn repo_text(repo: &Path) -> Result<String, CliError> {
+    repo.to_str().map(str::to_owned).ok_or_else(|| CliError::Usage {
+        message: format!("a daemon cannot be told of `{}`, whose path is not UTF-8", installation::show(repo)),
+        hint: "use `--no-daemon`".to_owned(),
+    })
+}
+
+/// An answer of a daemon that is none, where what was asked for needs no more than another try.
+pub(crate) fn client_error(error: ClientError) -> CliError {
+    match error {
+        ClientError::Problem(problem) => problem_error(*problem),
+        ClientError::Unsayable(message) => CliError::Internal(message),
+        error => CliError::Engine {
+            message: error.to_string(),
+            hint: Some("look at it with `proctor daemon status`".to_owned()),
+            exit_code: EXIT_INCONCLUSIVE,
+        },
+    }
+}
+
+/// A daemon that went away in the middle of a run.
+pub(crate) fn lost(error: ClientError, run: &RunId) -> CliError {
+    match error {
+        ClientError::Problem(problem) => problem_error(*problem),
+        error => CliError::Engine {
+            message: format!("the end of run {run} is not known, and it is no pass: {error}"),
+            hint: Some(format!("`proctor status {run}` says what became of it, where a daemon answers")),
+            exit_code: EXIT_INCONCLUSIVE,
+        },
+    }
+}
+
+/// No daemon answers, and one is demanded.
+pub(crate) fn unreachable(message: String) -> CliError {
+    CliError::Engine { message, hint: Some(START_ONE.to_owned()), exit_code: EXIT_UNREACHABLE }
+}
+
+/// A problem as the engine in this process would have told it.
+pub(crate) fn problem_error(problem: Problem) -> CliError {
+    match problem.spec {
+        Some(spec) => CliError::Invalid { file: spec.file.into(), text: spec.source, diagnostics: spec.diagnostics },
+        None => CliError::Engine {
+            message: problem.detail,
+            hint: problem.hint,
+            // A problem is never a pass, whatever it says of itself.
+            exit_code: if problem.exit_code == 0 { EXIT_INCONCLUSIVE } else { problem.exit_code },
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proctor_core::api::{ProblemType, SpecProblem};
+    use proctor_core::spec::{Code, Diagnostic};
+
+    #[test]
+    fn a_problem_is_the_error_that_it_would_be_here() {
+        let gone = Problem::new(ProblemType::Unprocessable, "no such thing").with_hint("make one");
+        let error = problem_error(gone.clone());
+        assert_eq!((error.exit_code(), error.to_string(), error.hints()), (2, gone.detail, vec!["make one".into()]));
+        let passed = Problem::new(ProblemType::Internal, "x").exiting(0);
+        assert_eq!(problem_error(passed).exit_code(), 5);
+        let mut invalid = Problem::new(ProblemType::InvalidSpec, "2 problems");
+        let diagnostics = vec![Diagnostic::unplaced(Code::Empty, "there is nothing in it")];
+        invalid.spec =
+            Some(SpecProblem { file: "/r/spec/verification.yaml".into(), source: String::new(), diagnostics });
+        let error = problem_error(invalid).with_paths_from(Path::new("/r"));
+        assert!(error.render().contains("1 problem in spec/verification.yaml"), "{}", error.render());
+    }
+}

@@ -1,0 +1,249 @@
+//! Which daemon is asked, and whether one is: the places are tried in their order, and the first
+//! that answers, takes work on and speaks as we do is the one.
+
+use std::path::{Path, PathBuf};
+
+use proctor_core::api::{Health, HealthStatus, ProblemType};
+use proctor_core::spec::Operator;
+use proctor_daemon::client::{Client, ClientError, Compatibility, Place, Trust, compatibility};
+use proctor_daemon::installation::{SYSTEM_SOCKET, show, socket};
+
+use super::{Daemon, repo_text, unreachable};
+use crate::args::{DaemonArgs, OperatorArgs, StateArgs};
+use crate::caller::Caller;
+use crate::error::CliError;
+use crate::installation;
+use crate::screen::Screen;
+use crate::style;
+
+/// Our version; a daemon says its own.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A place to ask at, and how much is made of it where nobody answers there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    place: Place,
+    whose: Whose,
+}
+
+/// Who says that a daemon is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// The caller, by `--socket`.
+    Named,
+    /// The operator, or nobody: it is where this user's daemon would be.
+    Own,
+    /// Nobody: it is where the system's daemon would be, which may not serve everybody.
+    Systems,
+}
+
+/// What the caller said about who does the work.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// Whether a daemon is wanted.
+    pub daemon: &'a DaemonArgs,
+    /// Where an engine in this process would keep its state.
+    pub state: &'a StateArgs,
+    /// The operator's config that was named.
+    pub config: &'a OperatorArgs,
+    /// The operator's config.
+    pub operator: &'a Operator,
+    /// The repository.
+    pub repo: &'a Path,
+}
+
+/// What a daemon is wanted for, and so what is asked of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// New work: it must take that on, and speak as we do.
+    Work,
+    /// A look at the work that it has: it must speak as we do.
+    Look,
+    /// The daemon itself, whatever it is.
+    Itself,
+}
+
+/// Finds the daemon that does the work; `None` where this process does.
+///
+/// # Errors
+/// A daemon is demanded and none answers, or it cannot be told of the repository.
+pub(crate) async fn who_does_it(
+    wanted: Wanted<'_>,
+    caller: &Caller,
+    screen: &mut Screen,
+) -> Result<Option<Daemon>, CliError> {
+    let Wanted { daemon, state, config, operator, repo } = wanted;
+    let sayable = repo_text(repo);
+    if daemon.no_daemon || sayable.is_err() && !daemon.daemon {
+        return Ok(None);
+    }
+    sayable?;
+    let mut candidates = places(daemon.socket.as_deref(), operator, caller);
+    // A daemon has its own state directory and its own config, and must not be asked where the caller
+    // names another; but the daemon that a config speaks of has read that config.
+    if state.state_dir.is_some() {
+        candidates.clear();
+    }
+    if config.config.is_some() {
+        candidates.retain(|candidate| candidate.place.trust == Trust::Named);
+    }
+    if daemon.daemon {
+        let daemon = demanded(&candidates, Purpose::Work).await?;
+        warn_of_version(&daemon, screen);
+        return Ok(Some(daemon));
+    }
+    for candidate in &candidates {
+        match usable(&candidate.place, Purpose::Work).await {
+            Ok(daemon) => {
+                warn_of_version(&daemon, screen);
+                return Ok(Some(daemon));
+            }
+            Err(refusal) if candidate.is_expected(&refusal) => {}
+            Err(refusal) => {
+                let message = format!("{refusal}; this is done without a daemon");
+                screen.err(&style::warning_with(&message, &refusal.hints()));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The first of the places at which a daemon answers.
+///
+/// # Errors
+/// There is none; code 6.
+pub(crate) async fn demanded(candidates: &[Candidate], purpose: Purpose) -> Result<Daemon, CliError> {
+    if candidates.is_empty() {
+        return Err(unreachable("the config that was named has no `daemon.socket`".to_owned()));
+    }
+    let mut refusals = Vec::new();
+    for candidate in candidates {
+        match usable(&candidate.place, purpose).await {
+            Ok(daemon) => return Ok(daemon),
+            Err(refusal) => refusals.push(refusal.to_string()),
+        }
+    }
+    Err(unreachable(refusals.join("; ")))
+}
+
+/// Where daemons may be: at the socket that was named, else at the operator's, else where this
+/// user's would be, and the system's.
+pub(crate) fn places(named: Option<&Path>, operator: &Operator, caller: &Caller) -> Vec<Candidate> {
+    let of = |socket: PathBuf, trust, whose| Candidate { place: Place { socket, trust }, whose };
+    if let Some(named) = named {
+        return vec![of(caller.cwd.join(named), Trust::Named, Whose::Named)];
+    }
+    if let Some(socket) = &operator.daemon.socket {
+        return vec![of(socket.into(), Trust::Named, Whose::Own)];
+    }
+    let trust = Trust::OwnOrRoot(caller.uid);
+    let state = installation::state_dir(&StateArgs { state_dir: None }, caller).ok();
+    let own = state.map(|state| of(socket(caller, &state), trust, Whose::Own));
+    let systems = (!caller.is_root()).then(|| of(SYSTEM_SOCKET.into(), trust, Whose::Systems));
+    own.into_iter().chain(systems).collect()
+}
+
+/// Why a daemon does not do the work.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Client(ClientError),
+    #[error("the daemon at `{}` is ending", show(.0))]
+    Draining(PathBuf),
+    #[error("the daemon at `{}` is proctor {theirs}, which this proctor {VERSION} does not understand", show(socket))]
+    OtherVersion { socket: PathBuf, theirs: String },
+}
+
+impl Refusal {
+    fn hints(&self) -> Vec<String> {
+        match self {
+            Self::OtherVersion { .. } => vec!["restart it: `proctor daemon stop`, `proctor daemon start`".to_owned()],
+            Self::Client(_) | Self::Draining(_) => Vec::new(),
+        }
+    }
+}
+
+impl Candidate {
+    /// Whether nobody is surprised that no daemon does the work.
+    fn is_expected(&self, refusal: &Refusal) -> bool {
+        match (self.whose, refusal) {
+            (Whose::Own, Refusal::Client(ClientError::NotThere { .. })) => true,
+            (Whose::Systems, Refusal::Client(_) | Refusal::Draining(_)) => true,
+            (_, Refusal::Client(ClientError::Problem(problem))) => problem.kind == ProblemType::Forbidden,
+            _ => false,
+        }
+    }
+}
+
+async fn usable(place: &Place, purpose: Purpose) -> Result<Daemon, Refusal> {
+    let client = Client::new(place.clone());
+    let health = client.health().await.map_err(Refusal::Client)?;
+    judged(client, health, purpose)
+}
+
+fn judged(client: Client, health: Health, purpose: Purpose) -> Result<Daemon, Refusal> {
+    let socket = client.place().socket.clone();
+    let is_strange = compatibility(VERSION, &health.version) == Compatibility::Incompatible;
+    if is_strange && purpose != Purpose::Itself {
+        return Err(Refusal::OtherVersion { socket, theirs: health.version });
+    }
+    if health.status == HealthStatus::Draining && purpose == Purpose::Work {
+        return Err(Refusal::Draining(socket));
+    }
+    Ok(Daemon { client, health })
+}
+
+fn warn_of_version(daemon: &Daemon, screen: &mut Screen) {
+    if compatibility(VERSION, &daemon.health.version) == Compatibility::Compatible {
+        let theirs = &daemon.health.version;
+        let text = format!("the daemon at `{}` is proctor {theirs}, and this is {VERSION}", show(daemon.socket()));
+        screen.err(&style::warning(&crate::text::shown_line(&text)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proctor_core::api::RunCounts;
+
+    fn sockets(named: Option<&str>, config: &str, env: &[(&str, &str)], uid: u32) -> Vec<(PathBuf, Trust)> {
+        let mut caller = Caller::for_tests(env);
+        caller.around.uid = uid;
+        let operator = Operator::parse(config).expect("a config");
+        let found = places(named.map(Path::new), &operator, &caller);
+        found.into_iter().map(|candidate| (candidate.place.socket, candidate.place.trust)).collect()
+    }
+
+    #[test]
+    fn who_is_asked_first() {
+        let config = "[daemon]\nsocket = '/c'\n";
+        let session = [("XDG_RUNTIME_DIR", "/run/user/7")];
+        assert_eq!(sockets(Some("s"), config, &session, 7), [("/s".into(), Trust::Named)]);
+        assert_eq!(sockets(None, config, &session, 7), [("/c".into(), Trust::Named)]);
+        let own = "/run/user/7/proctor/proctord.sock";
+        let trust = Trust::OwnOrRoot(7);
+        assert_eq!(sockets(None, "", &session, 7), [(own.into(), trust), (SYSTEM_SOCKET.into(), trust)]);
+        assert_eq!(sockets(None, "", &session, 0), [(SYSTEM_SOCKET.into(), Trust::OwnOrRoot(0))]);
+        assert_eq!(sockets(None, "", &[], 7)[0].0, Path::new("/home/a/.local/state/proctor/run/proctord.sock"));
+    }
+
+    fn health(version: &str, status: HealthStatus) -> Health {
+        let runs = RunCounts::default();
+        Health { status, version: version.to_owned(), pid: 1, uid: 7, uptime_ms: 0, runs }
+    }
+
+    #[test]
+    fn a_daemon_that_ends_or_that_we_do_not_understand_gets_no_work() {
+        let place = Place { socket: "/s".into(), trust: Trust::Named };
+        let judge = |version, status, purpose| judged(Client::new(place.clone()), health(version, status), purpose);
+        judge(VERSION, HealthStatus::Ok, Purpose::Work).expect("ours");
+        let ending = judge(VERSION, HealthStatus::Draining, Purpose::Work).expect_err("it ends");
+        assert!(ending.to_string().contains("is ending"), "{ending}");
+        judge(VERSION, HealthStatus::Draining, Purpose::Look).expect("it can still tell");
+        for purpose in [Purpose::Work, Purpose::Look] {
+            let other = judge("99.0.0", HealthStatus::Ok, purpose).expect_err("another one");
+            assert!(other.to_string().contains("99.0.0") && other.hints().len() == 1, "{other}");
+        }
+        judge("99.0.0", HealthStatus::Ok, Purpose::Itself).expect("it can be stopped");
+    }
+}
