@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, OnceLock};
 
 /// What a run needs beside each other.
-const PROGRAMS: [&str; 3] = ["proctor", "proctor-sandbox", "proctor-git"];
+const PROGRAMS: [&str; 4] = ["proctor", "proctord", "proctor-sandbox", "proctor-git"];
 
 /// Where the binaries lie, as built.
 static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -20,14 +20,19 @@ static SHARED: OnceLock<tempfile::TempDir> = OnceLock::new();
 /// The Rust toolchain, the same way.
 static TOOLCHAIN: OnceLock<tempfile::TempDir> = OnceLock::new();
 
-/// `proctor`, as built.
-pub(crate) fn proctor() -> PathBuf {
-    BUILT.join("proctor")
+/// A program of a client that `scripts/clients` installs, by its path below them.
+pub(crate) fn client(path: &str) -> PathBuf {
+    BUILT.parent().unwrap_or(&BUILT).join("clients").join(path)
 }
 
-/// `proctor`, with its companions, where every user can run it.
-pub(crate) fn proctor_for_all() -> PathBuf {
-    SHARED.get_or_init(share).path().join("proctor")
+/// A program of ours, as built.
+pub(crate) fn built(program: &str) -> PathBuf {
+    BUILT.join(program)
+}
+
+/// A program of ours, with its companions, where every user can run it.
+pub(crate) fn for_all(program: &str) -> PathBuf {
+    SHARED.get_or_init(share).path().join(program)
 }
 
 /// The toolchain that built the tests, where every user can run it. It is nobody's to give away.

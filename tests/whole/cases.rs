@@ -1,22 +1,31 @@
 //! All cases, grouped by what they are about.
 
+mod abuse;
+mod access;
 mod adversary;
 mod applying;
 mod caches;
 mod callers;
 mod changesets;
+mod client;
 mod commands;
+mod crash;
+mod daemon_cli;
 mod degrading;
 mod drift;
 mod environment;
 mod evidence;
 mod formats;
+mod fuzz;
 mod gate;
 mod harness;
 mod hiding;
+mod http;
 mod interruption;
 mod layouts;
+mod life;
 mod limits;
+mod mcp;
 mod meanwhile;
 mod mistakes;
 mod network;
@@ -27,8 +36,12 @@ mod places;
 mod refusal;
 mod repositories;
 mod revisions;
+mod room;
+mod runs;
 mod screen;
 mod spec;
+mod systemd;
+mod telling;
 mod timeout;
 mod toolchain;
 mod tools;
@@ -40,24 +53,33 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 35] = [
+    let groups: [&'static [Case]; 48] = [
+        access::CASES,
+        abuse::CASES,
         adversary::CASES,
         applying::CASES,
         caches::CASES,
         callers::CASES,
         changesets::CASES,
+        client::CASES,
         commands::CASES,
+        daemon_cli::CASES,
+        crash::CASES,
         degrading::CASES,
         drift::CASES,
         environment::CASES,
         evidence::CASES,
         formats::CASES,
+        fuzz::CASES,
         gate::CASES,
         harness::CASES,
         hiding::CASES,
+        http::CASES,
         interruption::CASES,
         layouts::CASES,
+        life::CASES,
         limits::CASES,
+        mcp::CASES,
         meanwhile::CASES,
         mistakes::CASES,
         network::CASES,
@@ -68,8 +90,12 @@ pub(crate) fn all() -> Vec<&'static Case> {
         refusal::CASES,
         repositories::CASES,
         revisions::CASES,
+        room::CASES,
+        runs::CASES,
         screen::CASES,
         spec::CASES,
+        systemd::CASES,
+        telling::CASES,
         timeout::CASES,
         toolchain::CASES,
         tools::CASES,
@@ -79,3 +105,58 @@ pub(crate) fn all() -> Vec<&'static Case> {
     ];
     groups.into_iter().flatten().collect()
 }
+
+/// The cases that hold in the same way where a daemon does the work, of those in which it matters who
+/// does it: what is asked for, told, refused, interrupted and recorded. What happens within a sandbox is
+/// the same engine's.
+pub(crate) fn served() -> Vec<&'static Case> {
+    let groups: [&'static [Case]; 19] = [
+        applying::CASES,
+        callers::CASES,
+        changesets::CASES,
+        degrading::CASES,
+        drift::CASES,
+        environment::CASES,
+        evidence::CASES,
+        formats::CASES,
+        gate::CASES,
+        interruption::CASES,
+        mistakes::CASES,
+        order::CASES,
+        output::CASES,
+        patches::CASES,
+        refusal::CASES,
+        revisions::CASES,
+        timeout::CASES,
+        toolchain::CASES,
+        verdict::CASES,
+    ];
+    groups.into_iter().flatten().filter(|case| !OF_THIS_PROCESS.contains(&case.name)).collect()
+}
+
+/// What is told of a `proctor` that does the work itself.
+const OF_THIS_PROCESS: [&str; 18] = [
+    // A daemon keeps a history.
+    "changesets::ids_that_climb_or_hide_are_refused",
+    "gate::nothing_on_record_is_no_pass",
+    // A daemon has its own config, and its own place for state.
+    "degrading::the_operator_can_forbid_best_effort",
+    "degrading::without_a_control_group",
+    "refusal::an_operators_config_that_is_wrong_is_no_config",
+    "degrading::the_operator_says_what_may_be_missing",
+    "degrading::what_was_found_out_before_makes_no_record",
+    "degrading::what_is_missing_with_another_is_demanded_too",
+    "gate::another_spec_profile_or_plan_is_not_what_ran",
+    "gate::the_tier_and_the_age_are_bounded",
+    "refusal::the_operator_is_the_ceiling",
+    "refusal::the_state_may_not_lie_in_the_repository",
+    // What a daemon runs does not end with who asked for it.
+    "interruption::a_second_sigint_leaves_at_once",
+    "interruption::sigkill_ends_what_asked_to_outlive_its_parent",
+    "interruption::sigkill_leaves_no_process_and_a_whole_status",
+    // What the files are that `proctor` is started with is nothing to a daemon.
+    "callers::a_result_that_cannot_be_written_is_no_pass",
+    "callers::open_files_are_not_handed_on",
+    // Two requests for the same are one run.
+    "revisions::two_runs_of_one_commit_share_its_checkout",
+];

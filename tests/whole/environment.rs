@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use crate::needs::{self, Actor};
 use crate::process::{Finished, Running};
+use crate::served::Served;
 use crate::spec::{Spec, Step};
 use crate::{binaries, documents, machine};
 
@@ -22,6 +23,9 @@ pub(crate) const CHANGESET: &str = "009_x";
 
 /// One case's place on the machine; gone when it is dropped.
 pub(crate) struct TestEnvironment {
+    /// The daemon that does what is asked for, where one does, from its beginning on. It ends before
+    /// its place does.
+    pub(crate) served: Option<RefCell<Option<Served>>>,
     root: TempDir,
     actor: Actor,
     marker: String,
@@ -41,11 +45,16 @@ impl TestEnvironment {
         let root = tempfile::Builder::new().prefix("proctor-test-").tempdir().expect("a directory for a case");
         machine::open_to_all(root.path());
         let marker = format!("pt{}x{}e", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let env = Self { root, actor, marker, caller_env: RefCell::default() };
+        let env = Self { root, actor, marker, caller_env: RefCell::default(), served: None };
         machine::write(&env.home().join("secret.txt"), "a secret in the home of the caller\n");
         machine::write(&env.root().join("sibling/secret.txt"), "a secret beside the repository\n");
         env.hand_over(env.root());
         env
+    }
+
+    /// The same place, where a daemon does what is asked for.
+    pub(crate) fn served(self) -> Self {
+        Self { served: Some(RefCell::new(None)), ..self }
     }
 
     /// Puts another variable into the caller's environment.
@@ -96,11 +105,14 @@ impl TestEnvironment {
     /// Starts `proctor` by a program that goes on as `proctor`. Where the command keeps state,
     /// it is kept in our own place.
     pub(crate) fn start_through(&self, dir: &Path, wrapper: &[&str], arguments: &[&str]) -> Running {
-        let mut command = self.command_through(dir, wrapper);
+        let is_served = self.served.is_some() && matches!(arguments.first(), Some(&("run" | "doctor" | "gate")));
+        let mut command = self.command_through(dir, if is_served { &[] } else { wrapper });
         command.args(arguments.iter().take(1));
-        if let Some(&("run" | "exec" | "doctor" | "gate")) = arguments.first() {
-            command.arg("--state-dir").arg(self.state());
-        }
+        match arguments.first() {
+            Some(&("run" | "doctor" | "gate")) => command.args(self.way(wrapper)),
+            Some(&"exec") => command.arg("--state-dir").arg(self.state()),
+            _ => &mut command,
+        };
         command.args(arguments.iter().skip(1));
         Running::start(command)
     }
@@ -120,8 +132,14 @@ impl TestEnvironment {
     }
 
     fn command_through(&self, dir: &Path, wrapper: &[&str]) -> Command {
-        let proctor = if self.changes_user() { binaries::proctor_for_all() } else { binaries::proctor() };
-        let words: Vec<&OsStr> = wrapper.iter().map(OsStr::new).chain([proctor.as_os_str()]).collect();
+        self.command_of("proctor", dir, wrapper)
+    }
+
+    /// A program of ours in a directory, as the actor, in a cleared environment, by way of another
+    /// that goes on as it.
+    pub(crate) fn command_of(&self, program: &str, dir: &Path, wrapper: &[&str]) -> Command {
+        let program = if self.changes_user() { binaries::for_all(program) } else { binaries::built(program) };
+        let words: Vec<&OsStr> = wrapper.iter().map(OsStr::new).chain([program.as_os_str()]).collect();
         let mut command = self.as_actor(words[0]);
         command.args(&words[1..]);
         command.current_dir(dir).env("HOME", self.home()).env("LANG", "C.UTF-8");
@@ -146,6 +164,11 @@ impl TestEnvironment {
     /// Whether `proctor` runs as another user than the tests.
     pub(crate) fn changes_user(&self) -> bool {
         self.actor == Actor::Unprivileged && machine::is_root()
+    }
+
+    /// A program of the machine's, as the actor.
+    pub(crate) fn program_of_actor(&self, program: &str) -> Command {
+        self.as_actor(OsStr::new(program))
     }
 
     fn as_actor(&self, program: &OsStr) -> Command {

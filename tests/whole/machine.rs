@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::binaries;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
@@ -19,6 +20,15 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     #[expect(clippy::disallowed_methods, reason = "the tests drive the binaries as a user does, outside any sandbox")]
     let mut command = Command::new(program);
     command.env_clear().env("PATH", PATH);
+    command
+}
+
+/// A command of the clients that `scripts/clients` installs, by its path below them. What is written for
+/// node finds the one that was installed for it.
+pub(crate) fn client_command(path: &str) -> Command {
+    let mut command = command(binaries::client(path));
+    let node = binaries::client("node/node_modules/.bin");
+    command.env("PATH", format!("{}:{PATH}", node.display()));
     command
 }
 
@@ -150,6 +160,13 @@ pub(crate) fn host_uid_of(pid: u32) -> u32 {
 pub(crate) fn signal(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
     rustix::process::kill_process(pid, signal).expect("a signal to a process of this test");
+}
+
+/// The same where it may have ended by now.
+pub(crate) fn signal_if_there(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = rustix::process::kill_process(pid, signal);
+    }
 }
 
 /// Waits, bounded, until every process with `marker` has ended.

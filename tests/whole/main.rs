@@ -5,6 +5,7 @@
 
 mod binaries;
 mod cases;
+mod daemon;
 mod documents;
 mod environment;
 mod machine;
@@ -12,18 +13,25 @@ mod needs;
 mod process;
 mod report;
 mod schemas;
+mod served;
+mod serving;
 mod spec;
+mod tracer;
 
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
+use crate::environment::TestEnvironment;
 use crate::needs::Case;
 
 fn main() -> ExitCode {
+    if let Some(code) = tracer::role() {
+        return code;
+    }
     let arguments = Arguments::from_args();
     report::keep_panic_locations();
-    let trials = cases::all().into_iter().map(trial).collect();
+    let trials = cases::all().into_iter().map(trial).chain(cases::served().into_iter().map(served_trial)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     binaries::clean_up();
     conclusion.exit_code()
@@ -31,10 +39,18 @@ fn main() -> ExitCode {
 
 /// The trial of a case. One whose needs are not met is ignored, and its name says why.
 fn trial(case: &'static Case) -> Trial {
+    trial_called(case.name.to_owned(), case, || TestEnvironment::new(case.actor))
+}
+
+/// The trial of a case whose work a daemon does.
+fn served_trial(case: &'static Case) -> Trial {
+    let name = format!("{} (by the daemon)", case.name);
+    trial_called(name, case, || TestEnvironment::new(case.actor).served())
+}
+
+fn trial_called(name: String, case: &'static Case, env: impl FnOnce() -> TestEnvironment + Send + 'static) -> Trial {
     match case.unmet() {
-        Some(reason) => {
-            Trial::test(format!("{} (skipped: needs {reason})", case.name), || Ok(())).with_ignored_flag(true)
-        }
-        None => Trial::test(case.name, move || report::run(case)),
+        Some(reason) => Trial::test(format!("{name} (skipped: needs {reason})"), || Ok(())).with_ignored_flag(true),
+        None => Trial::test(name, move || report::run(case, env)),
     }
 }

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex};
 
+use rustix::process::{Resource, getrlimit};
+
 use crate::environment::TestEnvironment;
-use crate::machine;
 use crate::process::Running;
 use crate::spec::Spec;
+use crate::tracer::Trace;
+use crate::{binaries, machine};
 
 /// Who runs `proctor` in a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,8 +31,15 @@ pub(crate) enum Needs {
     Program(&'static str),
     /// A command that succeeds outside of any sandbox: a program, and what it needs in turn.
     Works(&'static [&'static str]),
+    /// To follow the system calls of a program of one's own.
+    Tracing,
+    /// So many open files in one process.
+    OpenFiles(u64),
     /// The Rust toolchain that built the tests, by rustup.
     Cargo,
+    /// A client that others wrote: a command that succeeds, its program by its path below the directory
+    /// that `scripts/clients` fills.
+    Client(&'static [&'static str]),
 }
 
 /// One test: a name, what it needs, and what it does in an environment of its own.
@@ -76,10 +86,19 @@ impl Needs {
             Self::Sandbox => sandbox_lacks(actor),
             Self::Root => (!machine::is_root()).then(|| "root".to_owned()),
             Self::Program(name) => (!machine::has_program(name)).then(|| format!("the program {name}")),
+            Self::Client(command) => (!works_as_client(command))
+                .then(|| format!("`{}`, which scripts/clients installs, to work", command.join(" "))),
             Self::Works(command) => (!works(command)).then(|| format!("`{}` to work", command.join(" "))),
+            Self::Tracing => tracing_lacks(),
+            Self::OpenFiles(count) => files_lack(count),
             Self::Cargo => machine::rust_toolchain().is_none().then(|| "a Rust toolchain of rustup".to_owned()),
         }
     }
+}
+
+fn files_lack(count: u64) -> Option<String> {
+    let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    (most < count).then(|| format!("{count} open files, and {most} are allowed"))
 }
 
 /// Whether a command succeeds, tried once.
@@ -89,6 +108,35 @@ fn works(command: &'static [&'static str]) -> bool {
     *answers.entry(command).or_insert_with(|| {
         machine::has_program(command[0]) && {
             let mut started = machine::command(command[0]);
+            started.args(&command[1..]).env("HOME", "/nonexistent");
+            Running::start(started).wait().code == Some(0)
+        }
+    })
+}
+
+/// Why no program can be traced here, tried once.
+fn tracing_lacks() -> Option<String> {
+    static ANSWER: LazyLock<Option<String>> = LazyLock::new(|| {
+        let dir = tempfile::tempdir().expect("a directory for a probe");
+        let report = dir.path().join("report");
+        let words = Trace { at: 0, torn: false, report: &report, below: dir.path() }.words();
+        let mut started = machine::command(&words[0]);
+        started.args(&words[1..]).args(["sh", "-c", "echo > \"$1\"", "sh"]).arg(dir.path().join("x"));
+        let finished = Running::start(started).wait();
+        let seen = std::fs::read_to_string(report).unwrap_or_default();
+        let works = finished.code == Some(0) && seen.contains("/x\n");
+        (!works).then(|| format!("to trace a program: {}", finished.stderr.lines().next().unwrap_or("nothing is seen")))
+    });
+    ANSWER.clone()
+}
+
+/// The same for a client.
+fn works_as_client(command: &'static [&'static str]) -> bool {
+    static ANSWERS: LazyLock<Mutex<BTreeMap<&[&str], bool>>> = LazyLock::new(Mutex::default);
+    let mut answers = ANSWERS.lock().expect("no probe panics while it holds the lock");
+    *answers.entry(command).or_insert_with(|| {
+        binaries::client(command[0]).is_file() && {
+            let mut started = machine::client_command(command[0]);
             started.args(&command[1..]).env("HOME", "/nonexistent");
             Running::start(started).wait().code == Some(0)
         }
@@ -130,5 +178,13 @@ fn probe(actor: Actor) -> Doctor {
 
 /// A case that asks git itself.
 pub(crate) const NEEDS_GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
+/// The Python of the official SDK of the Model Context Protocol.
+pub(crate) const MCP_SDK: &str = "python/bin/python";
+/// The Inspector of the Model Context Protocol.
+pub(crate) const MCP_INSPECTOR: &str = "node/node_modules/.bin/mcp-inspector";
+/// A case that asks by that SDK.
+pub(crate) const NEEDS_MCP_SDK: &[Needs] = &[Needs::Sandbox, Needs::Client(&[MCP_SDK, "-c", "import mcp, httpx2"])];
+/// A case that asks by that Inspector.
+pub(crate) const NEEDS_MCP_INSPECTOR: &[Needs] = &[Needs::Sandbox, Needs::Client(&[MCP_INSPECTOR, "--cli", "--help"])];
 /// A case whose programs misbehave in ways that a shell cannot.
 pub(crate) const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];

@@ -1,6 +1,8 @@
 //! One `proctor` process: its output drained while it runs, its end waited for with a bound.
 
+use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,7 @@ pub(crate) struct Running {
     stdout: Drain<ChildStdout>,
     stderr: Drain<ChildStderr>,
     started: Instant,
+    watchdog: Duration,
     peak_kib: u64,
 }
 
@@ -66,15 +69,24 @@ impl<R: Read + AsFd> Drain<R> {
 
 impl Running {
     /// Starts a command with its output on pipes and nothing on its input.
-    pub(crate) fn start(mut command: Command) -> Self {
+    pub(crate) fn start(command: Command) -> Self {
+        Self::start_with(command, Stdio::null())
+    }
+
+    fn start_with(mut command: Command, input: Stdio) -> Self {
         let started = Instant::now();
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}"));
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a pid");
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("a pidfd of our own child");
         let stdout = Drain { pipe: child.stdout.take(), bytes: Vec::new() };
         let stderr = Drain { pipe: child.stderr.take(), bytes: Vec::new() };
-        Self { child, pidfd, stdout, stderr, started, peak_kib: 0 }
+        Self { child, pidfd, stdout, stderr, started, watchdog: WATCHDOG, peak_kib: 0 }
+    }
+
+    /// Starts a command that reads a file.
+    pub(crate) fn start_reading(command: Command, input: &Path) -> Self {
+        Self::start_with(command, File::open(input).expect("a file of the test").into())
     }
 
     /// Starts a command whose standard output nobody reads: its reader is gone from the start.
@@ -82,6 +94,12 @@ impl Running {
         let mut running = Self::start(command);
         running.stdout.pipe = None;
         running
+    }
+
+    /// The same, given more time than what merely runs.
+    pub(crate) fn patient(mut self, more: Duration) -> Self {
+        self.watchdog += more;
+        self
     }
 
     /// Sends it a signal.
@@ -105,6 +123,16 @@ impl Running {
         found.unwrap_or_else(|| panic!("it ended before {word} ran\n{}\n{}", self.stdout.text(), self.stderr.text()))
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Drains what is there of its output; whether it has ended and nothing holds its pipes.
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.step()
+    }
+
     /// Drains its output until something holds, or until it has ended.
     pub(crate) fn wait_until(&mut self, mut holds: impl FnMut() -> bool) {
         self.pump(|_| holds());
@@ -119,6 +147,13 @@ impl Running {
     pub(crate) fn wait_for_message(&mut self, text: &str) {
         self.pump(|running| running.stderr.text().contains(text));
         assert!(self.stderr.text().contains(text), "it ended without {text:?}:\n{}", self.stderr.text());
+    }
+
+    /// Drains its output until it has said `text` on standard output.
+    pub(crate) fn wait_for_output(&mut self, text: &str) {
+        self.pump(|running| running.stdout.text().contains(text));
+        let (said, errors) = (self.stdout.text(), self.stderr.text());
+        assert!(said.contains(text), "it ended without {text:?}:\n{said}\n{errors}");
     }
 
     /// Drains its output until it has ended and nothing holds its pipes.
@@ -137,9 +172,9 @@ impl Running {
     /// Drains until `done`, or until the process has ended and both pipes are closed.
     fn pump(&mut self, mut done: impl FnMut(&Self) -> bool) {
         while !done(self) && !self.step() {
-            if self.started.elapsed() > WATCHDOG {
+            if self.started.elapsed() > self.watchdog {
                 self.child.kill().expect("our own child");
-                panic!("still running after {WATCHDOG:?}:\n{}\n{}", self.stdout.text(), self.stderr.text());
+                panic!("still running after {:?}:\n{}\n{}", self.watchdog, self.stdout.text(), self.stderr.text());
             }
         }
     }

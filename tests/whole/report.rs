@@ -19,7 +19,7 @@ pub(crate) fn keep_panic_locations() {
 }
 
 /// Runs one case in an environment of its own.
-pub(crate) fn run(case: &Case) -> Result<(), Failed> {
-    let held = panic::catch_unwind(AssertUnwindSafe(|| (case.run)(&TestEnvironment::new(case.actor))));
+pub(crate) fn run(case: &Case, env: impl FnOnce() -> TestEnvironment) -> Result<(), Failed> {
+    let held = panic::catch_unwind(AssertUnwindSafe(|| (case.run)(&env())));
     held.map_err(|_| PANIC.with(|slot| Failed::from(slot.take())))
 }

@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 
 const USAGE: &str = "usage: cargo xtask <task>
 
-  schemas [--check]   write schemas/*.schema.json from the types of `proctor-core`;
+  schemas [--check]   write schemas/*.json from the types of `proctor-core`;
                       with --check, say which files differ and write nothing
   tidy                the rules of the house that no lint knows; it writes nothing, so
                       --check is accepted and changes nothing

@@ -1,10 +1,12 @@
-//! `schemas/*.schema.json`: JSON Schema 2020-12, generated from the types of `proctor-core`, and
-//! the check that the files are what the types say. Each schema is itself validated.
+//! `schemas/*.schema.json`: JSON Schema 2020-12, and `schemas/openapi.json`: OpenAPI 3.1, generated from
+//! the types of `proctor-core`, and the check that the files are what the types say. Each schema is
+//! itself validated.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
+use proctor_core::api::openapi;
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::{SkillEvidence, ToolchainEvidence};
 use proctor_core::exec::ExecRecord;
@@ -49,21 +51,41 @@ const DOCUMENTS: [Document; 10] = [
     Document { name: "gate", title: "What `proctor gate --format json` prints", schema: written::<GateAnswer> },
 ];
 
+/// The description of the daemon's HTTP API.
+const OPENAPI: &str = "schemas/openapi.json";
+
 /// Writes every schema.
 ///
 /// # Errors
 /// A schema is no valid schema, or a file cannot be written.
 pub(crate) fn write(root: &Path) -> Result<ExitCode> {
-    for document in &DOCUMENTS {
-        let path = root.join(document.path());
-        let text = document.text()?;
+    for (name, text) in generated()? {
+        let path = root.join(&name);
         if std::fs::read_to_string(&path).is_ok_and(|old| old == text) {
             continue;
         }
         files::write(&path, &text)?;
-        println!("wrote {}", document.path());
+        println!("wrote {name}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Each file, relative to the repository, and what must stand in it.
+fn generated() -> Result<Vec<(String, String)>> {
+    let schemas = DOCUMENTS.iter().map(|document| Ok((document.path(), document.text()?)));
+    schemas.chain([Ok((OPENAPI.to_owned(), api()?))]).collect()
+}
+
+/// The description of the API, each schema in it validated.
+fn api() -> Result<String> {
+    let document = openapi::document();
+    let schemas = document.pointer("/components/schemas").and_then(Value::as_object);
+    for (name, schema) in schemas.context("it has schemas")? {
+        if let Err(error) = jsonschema::draft202012::meta::validate(schema) {
+            bail!("the schema `{name}` of {OPENAPI}, at `{}`: {error}", error.instance_path());
+        }
+    }
+    Ok(format!("{document:#}\n"))
 }
 
 /// Compares every schema with its file, and finds files that no type stands behind.
@@ -72,12 +94,12 @@ pub(crate) fn write(root: &Path) -> Result<ExitCode> {
 /// A schema is no valid schema, or the directory cannot be listed.
 pub(crate) fn check(root: &Path) -> Result<ExitCode> {
     let mut complaints = Vec::new();
-    for document in &DOCUMENTS {
-        let text = document.text()?;
-        match std::fs::read_to_string(root.join(document.path())) {
-            Ok(found) if found == text => {}
-            Ok(_) => complaints.push(format!("{} differs from the types of `proctor-core`", document.path())),
-            Err(error) => complaints.push(format!("{} cannot be read: {error}", document.path())),
+    let generated = generated()?;
+    for (name, text) in &generated {
+        match std::fs::read_to_string(root.join(name)) {
+            Ok(found) if found == *text => {}
+            Ok(_) => complaints.push(format!("{name} differs from the types of `proctor-core`")),
+            Err(error) => complaints.push(format!("{name} cannot be read: {error}")),
         }
     }
     for path in files::all(&root.join("schemas"))? {
@@ -91,7 +113,7 @@ pub(crate) fn check(root: &Path) -> Result<ExitCode> {
         eprintln!("error: {complaint}");
     }
     if complaints.is_empty() {
-        println!("schemas: {} files match the types", DOCUMENTS.len());
+        println!("schemas: {} files match the types", generated.len());
         return Ok(ExitCode::SUCCESS);
     }
     eprintln!("hint: run `cargo xtask schemas` and read the difference");

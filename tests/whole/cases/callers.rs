@@ -9,6 +9,7 @@ use crate::spec::Spec;
 
 pub(super) const CASES: &[Case] = &[
     case("callers::ignored_and_blocked_signals_are_not_handed_on", odd_signals).needs(NEEDS_PYTHON),
+    case("callers::a_terminal_of_the_callers_is_none_of_a_steps", terminal).needs(NEEDS_PYTHON),
     case("callers::closed_streams_are_not_taken_for_files", closed_streams),
     case("callers::a_result_that_cannot_be_written_is_no_pass", full_stdout),
     case("callers::open_files_are_not_handed_on", open_files),
@@ -18,6 +19,20 @@ pub(super) const CASES: &[Case] = &[
 
 fn run_through(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str]) -> Finished {
     env.finish(env.start_through(repo.path(), wrapper, &["run", "--changeset", CHANGESET]))
+}
+
+/// The caller's terminal, which the helper leaves without a session of its own.
+fn terminal(env: &TestEnvironment) {
+    let program = "import fcntl, os, sys, termios\n\
+                   os.setsid()\n\
+                   main, terminal = os.openpty()\n\
+                   fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)\n\
+                   os.set_inheritable(main, True)\n\
+                   os.execvp(sys.argv[1], sys.argv[1:])";
+    let script = "cut -d' ' -f7 /proc/1/stat /proc/self/stat; if true < /dev/tty; then echo 'a terminal'; fi";
+    let repo = env.repo(&Spec::of_script(script));
+    run_through(env, &repo, &["python3", "-c", program]).exits(0);
+    assert_eq!(repo.step("it")["stdout_preview"], "0\n0\n");
 }
 
 fn odd_signals(env: &TestEnvironment) {

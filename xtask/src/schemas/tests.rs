@@ -393,7 +393,7 @@ fn events_fit() {
             tier: Tier::ONE,
             exit_code: 5,
             duration_ms: 1,
-            evidence_dir: "/state/runs/r1".into(),
+            evidence_dir: Some("/state/runs/r1".into()),
         },
     ];
     for event in &events {

@@ -6,15 +6,16 @@ use toml::{Table, Value};
 use super::{Findings, Texts};
 
 /// Which crates of ours each crate may use. `core` is the lowest.
-const DIRECTIONS: [(&str, &[&str]); 8] = [
+const DIRECTIONS: [(&str, &[&str]); 9] = [
     ("core", &[]),
     ("sandbox", &["core"]),
     ("snapshot", &["core"]),
     ("runner", &["core", "sandbox", "snapshot"]),
-    ("cli", &["core", "sandbox", "snapshot", "runner"]),
-    ("tests", &["core", "sandbox", "snapshot", "runner"]),
-    ("bench", &["core", "snapshot", "runner"]),
-    ("xtask", &["core"]),
+    ("daemon", &["core", "sandbox", "snapshot", "runner"]),
+    ("cli", &["core", "sandbox", "snapshot", "runner", "daemon"]),
+    ("tests", &["core", "sandbox", "snapshot", "runner", "daemon"]),
+    ("bench", &["core", "snapshot", "runner", "daemon"]),
+    ("xtask", &["core", "daemon"]),
 ];
 
 /// The document that has a row for each dependency.
@@ -54,7 +55,7 @@ fn is_mentioned(texts: &Texts, directory: &str, name: &str) -> bool {
     texts.iter().any(|(file, text)| file.starts_with(&prefix) && file.ends_with(".rs") && text.contains(&path))
 }
 
-/// Nothing points back: core ← sandbox, snapshot ← runner ← cli.
+/// Nothing points back: core ← sandbox, snapshot ← runner ← daemon ← cli.
 pub(super) fn directions(texts: &Texts) -> Findings {
     manifests(texts).flat_map(|(directory, manifest)| upward(directory, &manifest)).collect()
 }

@@ -1,0 +1,323 @@
+"""Runs in a booted systemd as root: tries the units of systemd/ with a real daemon, step by step.
+
+Writes a line for each thing that was looked at, `ok NAME` or `FAILED NAME: what was found`, to the
+file that is named as the only argument, and `done` at the end. The programs lie in PROGRAMS, the
+units and their like where systemd looks for them.
+"""
+import http.client
+import json
+import os
+import pwd
+import re
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+PROGRAMS = "/opt/proctor/bin"
+SOCKET = "/run/proctor/proctord.sock"
+CONFIG = "/etc/proctor/proctord.toml"
+SECRET = "hunter2-of-the-daemon"
+# How long anything may take that is waited for, in seconds.
+PATIENCE = 40
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
+report = open(sys.argv[1], "a", buffering=1)
+
+
+def say(ok, name, found=""):
+    report.write(f"{'ok' if ok else 'FAILED'} {name}{'' if ok else ': ' + repr(found)}\n")
+
+
+def sh(*words, user=None, check=True, env=None):
+    """A program's output; as another user where one is named."""
+    if user:
+        words = ("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", *words)
+    home = pwd.getpwnam(user).pw_dir if user else "/root"
+    variables = {"PATH": PATH, "HOME": home, "LANG": "C.UTF-8", **(env or {})}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, env=variables)
+    if check and done.returncode:
+        raise RuntimeError(f"{words}: {done.returncode}: {done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def until(holds):
+    """Waits until something holds, which no descriptor announces to us; what it is by then."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = holds()
+        if found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.02)
+
+
+def show(unit, field, *words, **how):
+    return sh("systemctl", *words, "show", "--value", "-p", field, unit, **how).strip()
+
+
+CLIENT = """
+import http.client, json, socket, sys
+where, method, path, body = sys.argv[1:]
+connection = http.client.HTTPConnection("localhost", timeout=70)
+connection.sock = socket.socket(socket.AF_UNIX)
+connection.sock.connect(where)
+connection.request(method, path, body or None, {"Content-Type": "application/json"} if body else {})
+answer = connection.getresponse()
+print(answer.status)
+print(answer.read().decode())
+"""
+
+
+def ask(method, path, body=None, user=None, where=SOCKET, check=True):
+    """The status and the JSON of an answer, asked for by a process of its own, as another user."""
+    words = [where, method, path, json.dumps(body) if body is not None else ""]
+    text = sh("/usr/bin/python3", "-c", CLIENT, *words, user=user, check=check)
+    status, _, body = text.partition("\n")
+    try:
+        return int(status), json.loads(body)
+    except ValueError:
+        return None, text
+
+
+def repository(path, owner, *cmd, files=None):
+    """A repository of one step."""
+    os.makedirs(f"{path}/spec")
+    step = {"name": "it", "cmd": list(cmd), "timeout_ms": 300000}
+    skill = {"determinism": "D0", "tier": 1, "steps": [step]}
+    spec = {"version": 1, "profiles": {"pr": {"include": ["verify.it"]}}, "skills": {"verify.it": skill}}
+    for name, text in {"spec/verification.yaml": json.dumps(spec), **(files or {})}.items():
+        with open(f"{path}/{name}", "w") as file:
+            file.write(text)
+    os.makedirs(f"{path}/changes/001_x")
+    for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=A", "-c", "user.email=a@b", "commit", "-qm", "x"]):
+        sh("git", "-C", path, "-c", "safe.directory=*", *words)
+    sh("chown", "-R", f"{owner}:{owner}", path)
+    return path
+
+
+def submit(repo, user, **more):
+    status, answer = ask("POST", "/v1/runs", {"repo": repo, "profile": "pr", "reuse": "never", **more}, user=user)
+    assert status == 202, (status, answer)
+    return answer["run"]["id"]
+
+
+def ended(run, user, where=SOCKET):
+    return ask("GET", f"/v1/runs/{run}?wait=30s", user=user, where=where)[1]
+
+
+def running(word):
+    return [pid for pid in os.listdir("/proc") if pid.isdigit() and word in cmdline(pid)]
+
+
+def cmdline(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def configure(text):
+    with open(CONFIG, "w") as file:
+        file.write(text)
+
+
+# The figure of `systemd-analyze security` that docs/daemon.md tells.
+MOST_EXPOSED = 5.3
+
+LISTED = "[daemon]\nallow_users = ['ann', 'bob']\ndrain_ms = 60000\n"
+
+
+def prepare():
+    until(lambda: os.path.isdir("/etc/proctor"))
+    for name in ("ann", "bob", "eve"):
+        sh("groupadd", name)
+        sh("useradd", "-m", "-g", name, "-G", "proctor", name)
+    configure(LISTED)
+
+
+def tmpfiles():
+    modes = [stat.S_IMODE(os.stat(path).st_mode) for path in ("/run/proctor", "/var/lib/proctor")]
+    say(modes == [0o755, 0o700], "tmpfiles make the directories", modes)
+
+
+def activation():
+    sh("systemctl", "enable", "--now", "proctord.socket")
+    found = os.stat(SOCKET)
+    group = subprocess.run(["stat", "-c", "%G", SOCKET], capture_output=True, text=True).stdout.strip()
+    say((stat.S_IMODE(found.st_mode), group) == (0o660, "proctor"), "the socket is the group's", (found, group))
+    say(show("proctord.service", "ActiveState") == "inactive", "the daemon has not been started yet")
+    status, health = ask("GET", "/healthz")
+    say(status == 200 and health["status"] == "ok", "a connection starts the daemon", health)
+    say(show("proctord.service", "ActiveState") == "active", "systemd knows that it is ready")
+    say(health["pid"] == int(show("proctord.service", "MainPID")), "the daemon is the unit's main process", health)
+    state = show("proctord.service", "StatusText")
+    say(SOCKET in state, "the daemon says where it listens", state)
+
+
+def run():
+    repo = repository("/home/ann/repo", "ann", "sh", "-c", "id -u; id -un; echo told >&2")
+    found = ended(submit(repo, "ann", changeset_id="001_x"), "ann")
+    say(found.get("verdict") == "passed", "a run passes under the unit's hardening", found)
+    evidence = f"{repo}/changes/001_x/verify/verify.it.json"
+    owner = pwd.getpwuid(os.stat(evidence).st_uid).pw_name if os.path.exists(evidence) else None
+    say(owner == "ann", "the evidence is the owner's", owner)
+    output = sh("/usr/bin/python3", "-c", CLIENT, SOCKET, "GET", f"/v1/runs/{found['id']}/steps/0/stdout", "", user="ann")
+    say(str(pwd.getpwnam("ann").pw_uid) in output, "the step runs as the owner of the repository", output)
+    by_name = enforcement(found)
+    lacking = sorted(name for name, state in by_name.items() if state == "missing")
+    say(by_name and lacking in ([], ["cgroup"]), "every control of the sandbox holds, but a control group", by_name)
+
+
+def enforcement(found):
+    with open(f"{found['evidence_dir']}/verify/verify.it.json") as file:
+        controls = json.load(file)["steps"][0]["enforcement"]
+    return {name: state["state"] for name, state in controls.items()}
+
+
+def who_may():
+    status, answer = ask("POST", "/v1/runs", {"repo": "/home/ann/repo", "profile": "pr"}, user="bob")
+    say(status in (403, 422), "nobody verifies the repository of another", (status, answer))
+    status, answer = ask("GET", "/healthz", user="eve", check=False)
+    say(status != 200, "who is in the group and not listed is refused", (status, answer))
+    sh("groupadd", "mal")
+    sh("useradd", "-m", "-g", "mal", "mal")
+    status, answer = ask("GET", "/healthz", user="mal", check=False)
+    say(status is None and "PermissionError" in answer, "who is not in the group does not reach the socket", answer)
+
+
+PROBE = """
+import os, socket, sys
+for place in ("/run/proctor/proctord.sock", "/proc/1/root/run/proctor/proctord.sock", "\\0/run/proctor/proctord.sock"):
+    try:
+        socket.socket(socket.AF_UNIX).connect(place)
+    except OSError as error:
+        print(ascii(place), error)
+    else:
+        sys.exit(f"{place!a} can be reached")
+if os.path.exists("/run/proctor") and os.listdir("/run/proctor"):
+    sys.exit("what is beside the socket can be seen")
+"""
+
+
+def unreachable():
+    repo = repository("/home/bob/repo", "bob", "/usr/bin/python3", "probe.py", files={"probe.py": PROBE})
+    found = ended(submit(repo, "bob"), "bob")
+    say(found.get("verdict") == "passed", "a step does not reach the socket", found)
+
+
+def reload():
+    configure(f"[daemon]\nallow_users = ['{SECRET}']\n")
+    sh("systemctl", "reload", "proctord.service")
+    until(lambda: "not valid" in show("proctord.service", "StatusText"))
+    status = show("proctord.service", "StatusText")
+    say("the old one holds" in status, "a config that is not valid is refused", status)
+    say(ask("GET", "/healthz", user="ann")[0] == 200, "the old config still holds")
+    configure(LISTED.replace("'bob'", "'eve'"))
+    sh("systemctl", "reload", "proctord.service")
+    until(lambda: show("proctord.service", "StatusText") == "the new config holds")
+    answers = [ask("GET", "/healthz", user=user, check=False)[0] for user in ("ann", "eve", "bob")]
+    say(answers[:2] == [200, 200] and answers[2] != 200, "the new config holds", answers)
+    say(show("proctord.service", "ActiveState") == "active", "the unit is active after a reload")
+    configure(LISTED)
+    sh("systemctl", "reload", "proctord.service")
+
+
+def watchdog():
+    repo = repository("/home/ann/watched", "ann", "sleep", "600.31415")
+    run = submit(repo, "ann")
+    say(until(lambda: running("31415")), "a run is under way")
+    before = int(show("proctord.service", "MainPID"))
+    os.kill(before, 19)  # SIGSTOP
+    until(lambda: show("proctord.service", "MainPID") not in (str(before), "0"))
+    after = int(show("proctord.service", "MainPID"))
+    say(after not in (0, before), "the watchdog ends a daemon that says nothing, and another begins", (before, after))
+    say(show("proctord.service", "NRestarts") == "1", "it was restarted once", show("proctord.service", "NRestarts"))
+    found = ended(run, "ann")
+    doubts = json.dumps(found.get("doubts"))
+    say((found.get("verdict"), found.get("exit_code")) == ("inconclusive", 130) and "interrupted" in doubts,
+        "the next daemon says that the run was interrupted", found)
+    say(until(lambda: not running("31415")), "no process of the run is left", running("31415"))
+    again = ended(submit("/home/ann/repo", "ann"), "ann")
+    say(again.get("verdict") == "passed", "the next daemon verifies", again)
+
+
+def restart():
+    repo = repository("/home/ann/short", "ann", "sleep", "2")
+    run = submit(repo, "ann")
+    until(lambda: ask("GET", f"/v1/runs/{run}", user="ann")[1]["state"] == "running")
+    sh("systemctl", "restart", "proctord.service")
+    found = ended(run, "ann")
+    say(found.get("verdict") == "passed", "a restart lets a run end", found)
+    say(show("proctord.service", "NRestarts") == "0", "a restart is no failure")
+    sh("systemctl", "stop", "proctord.service")
+    result = show("proctord.service", "Result")
+    say(os.path.exists(SOCKET) and result == "success", "the socket outlives the daemon", result)
+    say(ask("GET", "/healthz")[0] == 200, "a connection starts the daemon again")
+
+
+def idle():
+    configure(LISTED + "idle_exit_ms = 300\n")
+    sh("systemctl", "reload", "proctord.service")
+    say(until(lambda: show("proctord.service", "ActiveState") == "inactive"), "an idle daemon ends",
+        show("proctord.service", "ActiveState"))
+    say(show("proctord.service", "Result") == "success", "and that is no failure")
+    configure(LISTED)
+    say(ask("GET", "/healthz")[0] == 200, "the next connection starts it again")
+
+
+def journal():
+    sh("journalctl", "--flush", check=False)
+    lines = sh("journalctl", "-o", "json", "-u", "proctord.service", "--no-pager").splitlines()
+    records = [json.loads(line) for line in lines if line.startswith("{")]
+    ours = [record for record in records if "PROCTOR_TARGET" in record]
+    said = [record["MESSAGE"] for record in ours]
+    say(any("the daemon listens" in message for message in said), "the journal has the daemon's fields", said)
+    text = sh("journalctl", "-o", "export", "-u", "proctord.service", "--no-pager")
+    say(SECRET not in text and "[redacted]" in text, "no secret of the daemon is in the journal", text[-2000:])
+    raw = [message for message in said if re.search(r"[\x00-\x1f\x7f-\x9f]", str(message))]
+    say(not raw, "no control character is in the journal", raw)
+
+
+def of_user():
+    uid = pwd.getpwnam("ann").pw_uid
+    runtime = f"/run/user/{uid}"
+    sh("systemctl", "start", f"user@{uid}.service")
+    env = {"XDG_RUNTIME_DIR": runtime}
+    manage = dict(user="ann", env=env)
+    sh("systemctl", "--user", "enable", "--now", "proctord.socket", **manage)
+    where = f"{runtime}/proctor/proctord.sock"
+    modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (where, os.path.dirname(where))]
+    say(modes == [0o600, 0o700], "a user's socket is for that user alone", [oct(mode) for mode in modes])
+    health = ask("GET", "/healthz", user="ann", where=where)[1]
+    say(isinstance(health, dict) and health["uid"] == uid, "a user's daemon is started by a connection", health)
+    asked = {"repo": "/home/ann/repo", "profile": "pr", "reuse": "never"}
+    answer = ask("POST", "/v1/runs", asked, user="ann", where=where)[1]
+    found = ended(answer["run"]["id"], "ann", where)
+    say(found.get("verdict") == "passed", "a user's daemon verifies under its unit's hardening", found)
+    sh("systemctl", "--user", "restart", "proctord.service", **manage)
+    say(ended(answer["run"]["id"], "ann", where).get("verdict") == "passed", "a user's daemon remembers")
+    refused = ask("GET", "/healthz", where=where, check=False)
+    say(refused[0] != 200, "a user's daemon does not serve root", refused)
+
+
+def exposure():
+    text = sh("systemd-analyze", "security", "proctord.service", check=False)
+    line = text.strip().splitlines()[-1]
+    found = re.search(r"level for proctord.service: ([0-9.]+)", line)
+    say(found and float(found[1]) <= MOST_EXPOSED, f"the unit is no more exposed than {MOST_EXPOSED}", line)
+
+
+def main():
+    steps = [prepare, tmpfiles, activation, run, who_may, unreachable, reload, watchdog, restart, idle, journal, of_user]
+    for step in [*steps, exposure]:
+        try:
+            step()
+        except Exception as error:  # what went wrong is what the report is for
+            say(False, f"{step.__name__} goes on to its end", f"{type(error).__name__}: {error}")
+            report.write(sh("journalctl", "--no-pager", "-n", "40", check=False))
+    report.write("done\n")
+
+
+main()

@@ -1,0 +1,213 @@
+//! Who reaches a daemon's socket, who is served, and as whom that runs.
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::daemon::LISTENS;
+use crate::environment::TestEnvironment;
+use crate::machine::{self, UNPRIVILEGED_ID};
+use crate::needs::{Case, NEEDS_PYTHON, Needs, case};
+use crate::process::{Finished, Running};
+use crate::spec::{Spec, Step};
+
+pub(super) const CASES: &[Case] = &[
+    case("access::a_step_does_not_reach_the_socket", unreachable).needs(NEEDS_PYTHON),
+    case("access::a_step_of_an_ordinary_user_does_not_reach_the_socket", unreachable)
+        .needs(NEEDS_PYTHON)
+        .unprivileged("access::a_step_of_an_ordinary_user_does_not_reach_the_socket"),
+    case("access::a_step_does_not_reach_a_socket_below_run", unreachable_below_run).needs(NEEDS_ROOT),
+    case("access::only_listed_users_are_served", listed).needs(NEEDS_ROOT),
+    case("access::a_daemon_of_root_runs_steps_as_the_owner", as_owner).needs(NEEDS_ACCOUNTS),
+    case("access::nobody_verifies_the_repository_of_another", not_mine).needs(NEEDS_ACCOUNTS),
+];
+
+const NEEDS_ROOT: &[Needs] = &[
+    Needs::Root,
+    Needs::Sandbox,
+    Needs::Program("python3"),
+    Needs::Program("curl"),
+    Needs::Program("setpriv"),
+    Needs::Program("git"),
+];
+/// The same, and two accounts that the system brings along, with homes of their own.
+const NEEDS_ACCOUNTS: &[Needs] = &[
+    Needs::Root,
+    Needs::Sandbox,
+    Needs::Program("python3"),
+    Needs::Program("curl"),
+    Needs::Program("setpriv"),
+    Needs::Program("git"),
+    Needs::Works(&["id", "-u", OWNER]),
+    Needs::Works(&["id", "-u", OTHER]),
+];
+const OWNER: &str = "backup";
+const OTHER: &str = "mail";
+/// Another user without privileges.
+const STRANGER: u32 = UNPRIVILEGED_ID + 1;
+
+fn uid_of(account: &str) -> u32 {
+    let mut command = machine::command("id");
+    command.args(["-u", account]);
+    Running::start(command).wait().exits(0).stdout.trim().parse().expect("a number")
+}
+
+/// Tries to connect to the daemon by its path through every root and directory that is there, by a name without
+/// a file and by what the kernel tells of sockets; says what worked. `argv[1]` is the socket.
+const REACH: &str = r#"
+import glob, os, socket, sys
+path, found = sys.argv[1], []
+places = [path, "\0" + path, "/proc/self/root" + path] + [root + path for root in glob.glob("/proc/[0-9]*/root")]
+places += [cwd + "/" + os.path.relpath(path, "/") for cwd in glob.glob("/proc/[0-9]*/cwd")]
+with open("/proc/net/unix") as file:
+    names = [line.split()[7] for line in file if len(line.split()) > 7]
+places += ["\0" + name[1:] if name.startswith("@") else name for name in names if os.path.basename(path) in name]
+directory = os.open("/", os.O_PATH)
+places.append("/proc/self/fd/%d%s" % (directory, path))
+for place in places:
+    try:
+        socket.socket(socket.AF_UNIX).connect(place)
+        found.append(place)
+    except (OSError, ValueError):
+        pass
+for beside in (os.path.dirname(path), path, path + ".lock"):
+    try:
+        if os.path.exists(beside) and (not os.path.isdir(beside) or os.listdir(beside)):
+            found.append(beside)
+    except OSError:
+        pass
+print(found)
+sys.exit(1 if found else 0)
+"#;
+
+fn reaching(name: &str, socket: &Path) -> Step {
+    Step::argv(name, &["python3", "-c", REACH, socket.to_str().expect("UTF-8")])
+}
+
+fn unreachable(env: &TestEnvironment) {
+    demand_unreachable(env, &env.socket());
+}
+
+fn unreachable_below_run(env: &TestEnvironment) {
+    let dir = PathBuf::from(format!("/run/proctor-{}", env.marker()));
+    demand_unreachable(env, &dir.join("proctord.sock"));
+    std::fs::remove_dir_all(dir).expect("removed");
+}
+
+fn demand_unreachable(env: &TestEnvironment, socket: &Path) {
+    let mut running = Running::start(env.daemon_at(socket, &env.state()));
+    running.wait_for_message(LISTENS);
+    // Outside of a sandbox the same program reaches it, so that it is worth its answer.
+    let mut outside = machine::command("python3");
+    outside.args(["-c", REACH]).arg(socket);
+    let outside = Running::start(outside).wait();
+    assert_eq!(outside.code, Some(1), "{outside}");
+    let steps = [reaching("denied", socket), reaching("allowed", socket).with("network: allow")];
+    let repo = env.repo(&Spec::of_steps(steps));
+    let asked = json!({ "repo": repo.path(), "profile": "pr", "reuse": "never" });
+    let uid = env.changes_user().then_some(UNPRIVILEGED_ID);
+    let run = ask_to_end(socket, &asked, uid);
+    assert_eq!(run["verdict"], "passed", "{run:#}\n{}", outputs(socket, &run, uid));
+    running.signal(Signal::TERM);
+    env.finish(running).exits(0);
+}
+
+fn outputs(socket: &Path, run: &Value, uid: Option<u32>) -> String {
+    let id = run["id"].as_str().expect("an id");
+    let url = |n: u32| format!("http://localhost/v1/runs/{id}/steps/{n}/stdout");
+    (0..2).map(|n| curl(socket, uid, &[&url(n)]).stdout).collect()
+}
+
+/// Asks for a run and waits for its end, as another user where one is named.
+#[track_caller]
+fn ask_to_end(socket: &Path, asked: &Value, uid: Option<u32>) -> Value {
+    let submitted = curl(socket, uid, &["-d", &asked.to_string(), "http://localhost/v1/runs"]);
+    let submitted: Value = serde_json::from_str(&submitted.stdout).unwrap_or_else(|_| panic!("{submitted}"));
+    let id = submitted["run"]["id"].as_str().unwrap_or_else(|| panic!("not taken on: {submitted:#}"));
+    let answer = curl(socket, uid, &[&format!("http://localhost/v1/runs/{id}?wait=50s")]);
+    serde_json::from_str(&answer.stdout).unwrap_or_else(|_| panic!("{answer}"))
+}
+
+/// curl, as whoever runs the tests or as another user.
+fn curl(socket: &Path, uid: Option<u32>, words: &[&str]) -> Finished {
+    let mut command = match uid {
+        None => machine::command("curl"),
+        Some(uid) => {
+            let mut command = machine::command("setpriv");
+            command.args([&format!("--reuid={uid}"), &format!("--regid={uid}"), "--clear-groups", "--", "curl"]);
+            command
+        }
+    };
+    command.args(["--silent", "--show-error", "--max-time", "60", "-H", "Content-Type: application/json"]);
+    command.arg("--unix-socket").arg(socket).args(words);
+    Running::start(command).wait()
+}
+
+fn status(socket: &Path, uid: u32) -> String {
+    curl(socket, Some(uid), &["-o", "/dev/null", "-w", "%{http_code}", "http://localhost/healthz"]).stdout
+}
+
+fn listed(env: &TestEnvironment) {
+    env.configure(&format!("[daemon]\nallow_users = [{UNPRIVILEGED_ID}]\n"));
+    let mut daemon = env.daemon();
+    assert_eq!(status(&env.socket(), UNPRIVILEGED_ID), "200");
+    assert_eq!(status(&env.socket(), STRANGER), "403");
+    assert_eq!(daemon.get("/healthz")["uid"], rustix::process::geteuid().as_raw());
+    let metrics = daemon.ask("GET", "/metrics", None).body;
+    assert!(metrics.contains("proctor_connections_refused_total{reason=\"foreign\"} 1"), "{metrics}");
+    env.configure(&format!("[daemon]\nallow_users = [{STRANGER}]\n"));
+    daemon.running.signal(Signal::HUP);
+    daemon.running.wait_for_message("holds from now on");
+    assert_eq!(status(&env.socket(), UNPRIVILEGED_ID), "403");
+    assert_eq!(status(&env.socket(), STRANGER), "200");
+    env.configure("");
+    daemon.running.signal(Signal::HUP);
+    daemon.running.wait_until(|| curl(&env.socket(), Some(STRANGER), &["http://localhost/healthz"]).code == Some(7));
+    daemon.end().exits(0);
+}
+
+fn as_owner(env: &TestEnvironment) {
+    let owner = uid_of(OWNER);
+    env.configure(&format!("[daemon]\nallow_users = ['{OWNER}']\n"));
+    let repo = env.repo(&Spec::of_script("id -u"));
+    machine::give_to(repo.path(), owner);
+    let daemon = env.daemon();
+    let asked = json!({ "repo": repo.path(), "profile": "pr", "reuse": "never", "changeset_id": "009_x" });
+    for uid in [Some(owner), None] {
+        let run = ask_to_end(&env.socket(), &asked, uid);
+        assert_eq!(run["verdict"], "passed", "{run:#}");
+        let path = format!("/v1/runs/{}/steps/0/stdout", run["id"].as_str().expect("an id"));
+        assert_eq!(daemon.ask("GET", &path, None).body.trim(), owner.to_string());
+        for file in ["verify/verify.it.json", "05-status.json"] {
+            use std::os::unix::fs::MetadataExt as _;
+            let found = repo.changeset().join(file).metadata().expect("evidence").uid();
+            assert_eq!(found, owner, "{file}");
+        }
+    }
+    daemon.end().exits(0);
+}
+
+fn not_mine(env: &TestEnvironment) {
+    let (owner, stranger) = (uid_of(OWNER), uid_of(OTHER));
+    env.configure(&format!("[daemon]\nallow_users = ['{OWNER}', '{OTHER}']\n"));
+    let repo = env.repo(&Spec::of_script("true"));
+    machine::give_to(repo.path(), owner);
+    let daemon = env.daemon();
+    let asked = json!({ "repo": repo.path(), "profile": "pr" }).to_string();
+    for (what, body) in [("runs", &asked), ("plans", &asked), ("gate", &asked)] {
+        let words = ["-o", "/dev/null", "-w", "%{http_code}", "-d", body, &format!("http://localhost/v1/{what}")];
+        let answer = curl(&env.socket(), Some(stranger), &words).stdout;
+        assert!(["403", "404", "422"].contains(&answer.as_str()), "{what}: {answer}");
+    }
+    // Nor does one see the runs of another.
+    let asked: Value = serde_json::from_str(&asked).expect("JSON");
+    let run = ask_to_end(&env.socket(), &asked, Some(owner));
+    let url = format!("http://localhost/v1/runs/{}", run["id"].as_str().expect("an id"));
+    let seen = curl(&env.socket(), Some(stranger), &["-o", "/dev/null", "-w", "%{http_code}", &url]).stdout;
+    assert_eq!(seen, "404");
+    let list = curl(&env.socket(), Some(stranger), &["http://localhost/v1/runs"]).stdout;
+    let list: Value = serde_json::from_str(&list).expect("JSON");
+    assert_eq!(list["runs"], json!([]), "{list:#}");
+    daemon.end().exits(0);
+}

@@ -1,0 +1,65 @@
+//! Schemathesis asks the daemon everything that its OpenAPI document lets it ask, and what it does not:
+//! every answer must be one that the document has, no error may be the daemon's own, and it must live.
+//!
+//! `PROCTOR_FUZZ_SECONDS` says for how long; `bench/fuzz` does it for minutes.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::abuse::{meanwhile, metric};
+use crate::daemon::{self, Daemon, LISTENS};
+use crate::environment::TestEnvironment;
+use crate::needs::{Case, Needs, case};
+use crate::process::Running;
+use crate::spec::Spec;
+use crate::{machine, schemas};
+
+/// The program, below the clients.
+const SCHEMATHESIS: &str = "schemathesis/bin/st";
+/// How long it asks where nobody says otherwise.
+const SECONDS: u64 = 30;
+/// What an answer is held to.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
+     response_schema_conformance,negative_data_rejection,unsupported_method,allow_header_conformance";
+
+pub(super) const CASES: &[Case] = &[case("fuzz::every_answer_is_one_of_the_document", fuzz)
+    .needs(&[Needs::Sandbox, Needs::Client(&[SCHEMATHESIS, "--version"])])];
+
+fn fuzz(env: &TestEnvironment) {
+    let time = Duration::from_secs(seconds());
+    let repo = env.repo(&Spec::of_script("echo hello"));
+    let running = Running::start(env.daemon_at(&env.socket(), &env.state()));
+    let mut running = running.patient(2 * time);
+    running.wait_for_message(LISTENS);
+    let daemon = Daemon::of(env, running);
+    let pid = daemon.get("/healthz")["pid"].clone();
+    let run = daemon.submit(repo.path());
+    assert_eq!(daemon.finished(&run)["verdict"], "passed");
+
+    let mut command = machine::client_command(SCHEMATHESIS);
+    command.args(["run", "http://localhost/openapi.json", "--no-color", "--checks", CHECKS]);
+    command.args(["--max-time", &time.as_secs().to_string(), "--request-timeout", "30", "--continue-on-failure"]);
+    command.args(["--generation-database", "none", "--suppress-health-check", "all", "--max-examples", "50"]);
+    command.env("PYTHONPATH", schemas::project().join("tests/whole")).env("PYTHONDONTWRITEBYTECODE", "1");
+    command.env("SCHEMATHESIS_HOOKS", "schemathesis_hooks").env("HOME", env.home()).current_dir(env.root());
+    command.env("PROCTOR_FUZZ_SOCKET", env.socket()).env("PROCTOR_FUZZ_REPO", repo.path()).env("PROCTOR_FUZZ_RUN", run);
+    let asked = meanwhile(env, || Running::start(command).patient(2 * time).wait().exits(0));
+    for line in asked.stdout.lines().rev().take(6).collect::<Vec<_>>().into_iter().rev() {
+        eprintln!("{line}");
+    }
+
+    assert_eq!(daemon.get("/healthz")["pid"], pid, "it is the same process");
+    assert_eq!(metric(env, "proctor_panics_total"), 0);
+    let metrics = daemon::ask(&env.socket(), "GET", "/metrics", None).expect("an answer").body;
+    let failures: Vec<&str> = metrics.lines().filter(|line| line.contains("code=\"5")).collect();
+    assert!(failures.is_empty(), "{failures:#?}");
+    assert_eq!(daemon.get("/healthz")["status"], json!("ok"));
+    daemon.end().exits(0);
+}
+
+fn seconds() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "how long it takes is said on the command line")]
+    let asked = std::env::var("PROCTOR_FUZZ_SECONDS").ok();
+    asked.map_or(SECONDS, |asked| asked.parse().expect("PROCTOR_FUZZ_SECONDS is a number"))
+}

@@ -1,0 +1,121 @@
+//! A state directory without room, or that cannot be written: what a daemon tells is on record, or is
+//! no pass.
+
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::daemon::{self, Answer, LISTENS};
+use crate::environment::{CHANGESET, TestEnvironment};
+use crate::machine;
+use crate::needs::{Case, Needs, case, dry_case};
+use crate::process::Running;
+use crate::spec::{Spec, Step};
+
+/// Root, who may mount in a place of its own.
+const MOUNTS: &[Needs] =
+    &[Needs::Sandbox, Needs::Root, Needs::Works(&["unshare", "--mount", "mount", "-t", "tmpfs", "x", "/mnt"])];
+
+pub(super) const CASES: &[Case] = &[
+    case("room::nothing_passes_that_a_full_disk_keeps_off_the_record", full).needs(MOUNTS),
+    dry_case("room::a_state_directory_that_cannot_be_written_is_refused", read_only).needs(MOUNTS),
+];
+
+/// How many bytes the disk of the daemon has.
+const DISK: &str = "16m";
+/// How many KiB of them are free when a run is asked for. A log has some 6 KiB, what is set aside for it
+/// 48, and the index grows by pages of 4.
+const FREE: [u64; 12] = [0, 4, 8, 12, 16, 24, 32, 48, 64, 96, 160, 512];
+
+fn ask(env: &TestEnvironment, method: &str, path: &str, body: Option<&Value>) -> Answer {
+    daemon::ask(&env.socket(), method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+}
+
+/// One daemon after another over a disk of its own.
+fn start(env: &TestEnvironment, options: &str) -> Running {
+    let state = env.state();
+    std::fs::create_dir_all(&state).expect("a directory");
+    let mount = format!("mount -t tmpfs -o {options} none {} && \"$@\"; \"$@\"", state.display());
+    Running::start(env.daemon_through(&["unshare", "--mount", "sh", "-c", &mount, "sh"], &env.socket(), &state))
+}
+
+/// The process of the daemon that answers.
+fn process(env: &TestEnvironment) -> Option<u32> {
+    let health = daemon::ask(&env.socket(), "GET", "/healthz", None).ok()?.json();
+    u32::try_from(health["pid"].as_u64()?).ok()
+}
+
+/// Asks the daemon to end; its process.
+fn end(env: &TestEnvironment) -> u32 {
+    let process = process(env).expect("a daemon");
+    machine::signal(process, Signal::TERM);
+    process
+}
+
+fn full(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", "echo said")]));
+    let mut running = start(env, &format!("size={DISK}"));
+    running.wait_for_message(LISTENS);
+    let disk = PathBuf::from(format!("/proc/{}/root{}", running.id(), env.state().display()));
+    let filler = disk.join("filler");
+    let submission = json!({ "repo": repo.path(), "profile": "pr", "changeset_id": CHANGESET, "reuse": "never" });
+    let (mut told, mut refused) = (Vec::new(), 0);
+    for free in FREE {
+        fill(&filler, free);
+        let answer = ask(env, "POST", "/v1/runs", Some(&submission));
+        assert_eq!(ask(env, "GET", "/healthz", None).code, 200);
+        match answer.code {
+            202 => told.push(ended(env, &answer)),
+            503 => {
+                assert!(answer.json()["hint"].as_str().is_some_and(|hint| hint.contains("room")), "{answer:?}");
+                refused += 1;
+            }
+            _ => panic!("{free} KiB free: {answer:?}"),
+        }
+        std::fs::remove_file(&filler).expect("removes");
+        let answer = ask(env, "POST", "/v1/runs", Some(&submission));
+        let run = ended(env, &answer);
+        assert_eq!(run["verdict"], "passed", "with room again: {run:#}");
+        told.push(run);
+    }
+    let passed = told.iter().filter(|run| run["verdict"] == "passed").count();
+    let in_doubt = told.len() - passed;
+    println!("room: {refused} refused, {in_doubt} inconclusive, {passed} passed");
+    assert!(refused > 0 && in_doubt > 0, "no disk was full when it mattered");
+    assert!(passed >= FREE.len() && told.iter().all(|run| run["verdict"] != "failed"), "{told:#?}");
+    let first = end(env);
+    running.wait_until(|| process(env).is_some_and(|second| second != first));
+    for run in &told {
+        let id = run["id"].as_str().expect("an id");
+        let now = ask(env, "GET", &format!("/v1/runs/{id}"), None).json();
+        assert_eq!((&now["state"], &now["verdict"]), (&run["state"], &run["verdict"]), "{now:#}");
+    }
+    end(env);
+    env.finish(running).exits(0);
+}
+
+fn ended(env: &TestEnvironment, answer: &Answer) -> Value {
+    assert_eq!(answer.code, 202, "{answer:?}");
+    let id = answer.json()["run"]["id"].as_str().expect("an id").to_owned();
+    let run = ask(env, "GET", &format!("/v1/runs/{id}?wait=50s"), None).json();
+    assert_eq!(run["state"], "finished", "{run:#}");
+    run
+}
+
+/// Leaves `free` KiB of the disk.
+fn fill(filler: &std::path::Path, free: u64) {
+    use std::io::Write as _;
+    let mut file = std::fs::File::options().create(true).write(true).truncate(true).open(filler).expect("opens");
+    let block = [0; 4096];
+    while file.write_all(&block).is_ok() {}
+    let length = file.metadata().expect("there").len() / 4096 * 4096;
+    file.set_len(length.saturating_sub(free << 10)).expect("shortens");
+}
+
+fn read_only(env: &TestEnvironment) {
+    let finished = start(env, "ro").wait();
+    assert!(finished.code.is_some_and(|code| code != 0), "{finished}");
+    assert!(finished.stderr.contains("Read-only file system"), "{finished}");
+    assert!(!env.socket().exists(), "{finished}");
+}

@@ -1,0 +1,97 @@
+//! The units of `systemd/` in a booted systemd: a container with the system's own programs and
+//! nothing else of it. What is tried in there, and what must come of it, stands in `booted.py`.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::environment::TestEnvironment;
+use crate::needs::{Case, Needs, case};
+use crate::process::Running;
+use crate::{binaries, machine, schemas};
+
+pub(super) const CASES: &[Case] = &[case("systemd::the_units_hold_in_a_booted_system", booted).needs(NEEDS)];
+
+const NEEDS: &[Needs] =
+    &[Needs::Root, Needs::Sandbox, Needs::Program("python3"), Needs::Program("git"), Needs::Works(BOOT)];
+/// Boots and goes off again: what a machine must be able to.
+const BOOT: &[&str] = &[
+    "timeout",
+    "--kill-after=5",
+    "60",
+    "systemd-nspawn",
+    "--quiet",
+    "--register=no",
+    "--keep-unit",
+    "--volatile=yes",
+    "--machine=proctor-test",
+    "--directory=/",
+    "--boot",
+    "--console=pipe",
+    "--private-network",
+    "systemd.unit=poweroff.target",
+];
+/// How long the container may be up, in seconds. It takes about 12.
+const BOUND: &str = "100";
+/// How many things are looked at in there.
+const LOOKED_AT: usize = 41;
+
+/// What starts the tries, and turns the container off afterwards.
+const DRIVE: &str = "[Unit]\nAfter=multi-user.target\nDefaultDependencies=no\n\
+    [Service]\nType=oneshot\nExecStart=/usr/bin/python3 /drive.py /out/report\n\
+    StandardError=file:/out/stderr\nExecStopPost=/bin/systemctl --no-block poweroff\n";
+/// The units as they are, but for where the programs lie and how soon the watchdog bites; and a
+/// secret that no log may tell.
+const HERE: &str = "[Service]\nExecStart=\nExecStart=/opt/proctor/bin/proctord\nWatchdogSec=3\n\
+    Environment=API_TOKEN=hunter2-of-the-daemon\n";
+/// A user's manager without PAM, whose files the container has not.
+const MANAGER: &str = "[Service]\nPAMName=\nEnvironment=XDG_RUNTIME_DIR=/run/user/%i\n";
+
+fn booted(env: &TestEnvironment) {
+    for (name, text) in [("drive.service", DRIVE), ("here.conf", HERE), ("manager.conf", MANAGER), ("out/report", "")] {
+        machine::write(&env.root().join(name), text);
+    }
+    let finished = Running::start(container(env)).wait();
+    let read = |name: &str| std::fs::read_to_string(env.root().join(name)).unwrap_or_default();
+    let report = format!("{}\n{}\n{finished}", read("out/report"), read("out/stderr"));
+    let failed: Vec<&str> = report.lines().filter(|line| line.starts_with("FAILED ")).collect();
+    assert!(failed.is_empty() && report.lines().any(|line| line == "done"), "{failed:#?}\n{report}");
+    assert_eq!(report.lines().filter(|line| line.starts_with("ok ")).count(), LOOKED_AT, "{report}");
+}
+
+/// A container that is as near to a machine as it can be: with all capabilities, a network of its
+/// own, and the system calls of Landlock.
+fn container(env: &TestEnvironment) -> Command {
+    let mut command = machine::command(BOOT[0]);
+    command.args([BOOT[1], BOUND]).args(&BOOT[3..BOOT.len() - 1]).arg("--capability=all");
+    for call in ["create_ruleset", "add_rule", "restrict_self"] {
+        command.arg(format!("--system-call-filter=landlock_{call}"));
+    }
+    let root = env.root();
+    command.arg(format!("--bind={}:/out", root.join("out").display()));
+    let programs = binaries::for_all("proctord");
+    let tests = schemas::project().join("tests/whole");
+    let systemd = schemas::project().join("systemd");
+    let etc = "/etc/systemd";
+    for (source, place) in [
+        (programs.parent().expect("a directory").to_owned(), "/opt/proctor/bin".to_owned()),
+        (tests.join("booted.py"), "/drive.py".to_owned()),
+        (root.join("drive.service"), format!("{etc}/system/drive.service")),
+        (systemd.join("system/proctord.service"), format!("{etc}/system/proctord.service")),
+        (systemd.join("system/proctord.socket"), format!("{etc}/system/proctord.socket")),
+        (systemd.join("user/proctord.service"), format!("{etc}/user/proctord.service")),
+        (systemd.join("user/proctord.socket"), format!("{etc}/user/proctord.socket")),
+        (root.join("here.conf"), format!("{etc}/system/proctord.service.d/here.conf")),
+        (root.join("here.conf"), format!("{etc}/user/proctord.service.d/here.conf")),
+        (root.join("manager.conf"), format!("{etc}/system/user@.service.d/here.conf")),
+        (systemd.join("sysusers.d/proctor.conf"), "/etc/sysusers.d/proctor.conf".to_owned()),
+        (systemd.join("tmpfiles.d/proctor.conf"), "/etc/tmpfiles.d/proctor.conf".to_owned()),
+    ] {
+        command.arg(bind(&source, &place));
+    }
+    command.args(["systemd.unit=multi-user.target", "systemd.wants=drive.service"]);
+    command
+}
+
+fn bind(source: &Path, place: &str) -> String {
+    format!("--bind-ro={}:{place}", source.display())
+}

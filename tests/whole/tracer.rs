@@ -1,0 +1,295 @@
+//! A program of its own that runs another one and ends it at the n-th system call by which that
+//! writes below a directory, or half-way through it. Every thread counts, and no process that the
+//! program starts: those have to find out by themselves that it is gone. By ptrace(2), which strace
+//! has a count of for each thread only.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// The first argument of this binary that makes it a tracer.
+const ROLE: &str = "--as-tracer";
+/// The exit code of a tracer whose program was ended by it.
+pub(crate) const KILLED: i32 = 9;
+/// The exit code of one that cannot do its work here.
+const CANNOT: u8 = 8;
+
+/// What a tracer does.
+pub(crate) struct Trace<'a> {
+    /// At which call the program is ended; 0 for never.
+    pub(crate) at: usize,
+    /// Whether half of what that call was to write is written.
+    pub(crate) torn: bool,
+    /// Where the calls are listed: one a line, after a line with the process.
+    pub(crate) report: &'a Path,
+    /// The directory.
+    pub(crate) below: &'a Path,
+}
+
+impl Trace<'_> {
+    /// The words that come before those of the program.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let this = std::env::current_exe().expect("the path of this test binary");
+        let path = |path: &Path| path.to_str().expect("a UTF-8 path").to_owned();
+        let torn = if self.torn { "torn" } else { "whole" };
+        vec![path(&this), ROLE.into(), self.at.to_string(), torn.into(), path(self.report), path(self.below)]
+    }
+}
+
+/// What a tracer is asked for on its command line.
+struct Asked {
+    at: usize,
+    torn: bool,
+    report: PathBuf,
+    below: PathBuf,
+    program: Command,
+}
+
+/// Does a tracer's work, where this binary was started as one.
+pub(crate) fn role() -> Option<ExitCode> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != ROLE {
+        return None;
+    }
+    let number = words.next()?.to_str()?.parse().ok()?;
+    let torn = words.next()? == "torn";
+    let (report, below) = (words.next()?.into(), words.next()?.into());
+    let mut program = crate::machine::command("sh");
+    // It waits until it is traced.
+    program.args(["-c", "read -r go && exec \"$@\" < /dev/null", "sh"]).args(words).envs(own_environment());
+    let code = traced::run(Asked { at: number, torn, report, below, program });
+    Some(code.unwrap_or_else(|error| {
+        eprintln!("tracer: {error}");
+        ExitCode::from(CANNOT)
+    }))
+}
+
+#[expect(clippy::disallowed_methods, reason = "what a tracer starts has its environment")]
+fn own_environment() -> std::env::VarsOs {
+    std::env::vars_os()
+}
+
+#[cfg(target_arch = "x86_64")]
+mod traced {
+    use std::fs::File;
+    use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+    use std::path::{Path, PathBuf};
+    use std::process::{ExitCode, Stdio};
+
+    use nix::libc;
+    use nix::sys::ptrace::{self, Options};
+    use nix::sys::signal::{Signal, kill};
+    use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+    use nix::unistd::Pid;
+
+    use super::{Asked, KILLED};
+
+    /// No path is longer.
+    const MAX_PATH: usize = 4096;
+
+    /// Where a call says which file it is about.
+    #[derive(Clone, Copy)]
+    enum At {
+        /// A file that is open.
+        Fd(usize),
+        /// A name, below an open directory.
+        Name(usize, usize),
+        /// A name.
+        Path(usize),
+        /// It is always meant.
+        Any,
+    }
+
+    /// The calls that change something that lasts, by their number and arguments.
+    fn meant(nr: i64, arguments: [u64; 4]) -> Option<(&'static str, At)> {
+        Some(match nr {
+            libc::SYS_openat if writes(arguments[2]) => ("openat", At::Name(0, 1)),
+            libc::SYS_open if writes(arguments[1]) => ("open", At::Path(0)),
+            libc::SYS_openat2 => ("openat2", At::Name(0, 1)),
+            libc::SYS_mkdirat => ("mkdirat", At::Name(0, 1)),
+            libc::SYS_mkdir => ("mkdir", At::Path(0)),
+            libc::SYS_rmdir => ("rmdir", At::Path(0)),
+            libc::SYS_write => ("write", At::Fd(0)),
+            libc::SYS_pwrite64 => ("pwrite64", At::Fd(0)),
+            libc::SYS_writev => ("writev", At::Fd(0)),
+            libc::SYS_pwritev => ("pwritev", At::Fd(0)),
+            libc::SYS_copy_file_range => ("copy_file_range", At::Fd(2)),
+            libc::SYS_sendfile => ("sendfile", At::Fd(0)),
+            libc::SYS_fsync => ("fsync", At::Fd(0)),
+            libc::SYS_fdatasync => ("fdatasync", At::Fd(0)),
+            libc::SYS_ftruncate => ("ftruncate", At::Fd(0)),
+            libc::SYS_fallocate => ("fallocate", At::Fd(0)),
+            libc::SYS_flock => ("flock", At::Fd(0)),
+            libc::SYS_fchmod => ("fchmod", At::Fd(0)),
+            libc::SYS_fchown => ("fchown", At::Fd(0)),
+            libc::SYS_chmod => ("chmod", At::Path(0)),
+            libc::SYS_fchmodat => ("fchmodat", At::Name(0, 1)),
+            libc::SYS_fchownat => ("fchownat", At::Name(0, 1)),
+            libc::SYS_utimensat => ("utimensat", At::Fd(0)),
+            libc::SYS_rename => ("rename", At::Path(1)),
+            libc::SYS_renameat => ("renameat", At::Name(2, 3)),
+            libc::SYS_renameat2 => ("renameat2", At::Name(2, 3)),
+            libc::SYS_link => ("link", At::Path(1)),
+            libc::SYS_linkat => ("linkat", At::Name(2, 3)),
+            libc::SYS_symlinkat => ("symlinkat", At::Name(1, 2)),
+            libc::SYS_unlink => ("unlink", At::Path(0)),
+            libc::SYS_unlinkat => ("unlinkat", At::Name(0, 1)),
+            libc::SYS_bind => ("bind", At::Any),
+            libc::SYS_listen => ("listen", At::Any),
+            _ => return None,
+        })
+    }
+
+    /// Whether a file that is opened with these flags can be changed by that, or after it.
+    fn writes(flags: u64) -> bool {
+        flags & (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u64 != 0
+    }
+
+    /// A call as it begins.
+    struct Call {
+        name: &'static str,
+        path: PathBuf,
+    }
+
+    pub(super) fn run(mut asked: Asked) -> io::Result<ExitCode> {
+        let mut child = asked.program.stdin(Stdio::piped()).spawn()?;
+        let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
+        let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACECLONE | Options::PTRACE_O_EXITKILL;
+        ptrace::seize(pid, options)?;
+        ptrace::interrupt(pid)?;
+        #[expect(clippy::disallowed_methods, reason = "a test's own files need not survive a crash")]
+        let mut report = File::create(&asked.report)?;
+        writeln!(report, "{pid}")?;
+        if let Some(mut go) = child.stdin.take() {
+            writeln!(go)?;
+        }
+        let mut tracer = Tracer { asked, report, pid, seen: 0, half: None };
+        loop {
+            match waitpid(None, Some(WaitPidFlag::__WALL)) {
+                Ok(WaitStatus::Exited(ended, code)) if ended == pid => {
+                    return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
+                }
+                Ok(WaitStatus::Signaled(ended, signal, _)) if ended == pid => return Ok(tracer.ended_by(signal)),
+                Ok(status) => tracer.goes_on(status)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    struct Tracer {
+        asked: Asked,
+        report: File,
+        pid: Pid,
+        /// How many calls there were.
+        seen: usize,
+        /// The thread that is half-way through the last one.
+        half: Option<Pid>,
+    }
+
+    impl Tracer {
+        fn ended_by(&self, signal: Signal) -> ExitCode {
+            let by_us = signal == Signal::SIGKILL && self.asked.at != 0 && self.seen >= self.asked.at;
+            ExitCode::from(if by_us { KILLED as u8 } else { 128 + signal as u8 })
+        }
+
+        fn goes_on(&mut self, status: WaitStatus) -> io::Result<()> {
+            let (thread, signal) = match status {
+                WaitStatus::PtraceSyscall(thread) => {
+                    self.at_call(thread)?;
+                    (thread, None)
+                }
+                WaitStatus::Stopped(thread, signal) => (thread, Some(signal)),
+                WaitStatus::PtraceEvent(thread, ..) => (thread, None),
+                _ => return Ok(()),
+            };
+            gone_or(ptrace::syscall(thread, signal))
+        }
+
+        /// A thread stands before a call, or behind it.
+        fn at_call(&mut self, thread: Pid) -> io::Result<()> {
+            if self.half == Some(thread) {
+                return self.kill();
+            }
+            let mut registers = match ptrace::getregs(thread) {
+                Ok(registers) => registers,
+                Err(error) => return gone_or(Err(error)),
+            };
+            let begins = registers.rax.cast_signed() == -i64::from(libc::ENOSYS);
+            let arguments = [registers.rdi, registers.rsi, registers.rdx, registers.r10];
+            let Some(call) = begins.then(|| self.call(thread, registers.orig_rax, arguments)).flatten() else {
+                return Ok(());
+            };
+            self.seen += 1;
+            writeln!(self.report, "{} {}", call.name, call.path.display())?;
+            if self.seen != self.asked.at {
+                return Ok(());
+            }
+            if self.asked.torn && matches!(call.name, "write" | "pwrite64") && registers.rdx > 1 {
+                registers.rdx /= 2;
+                self.half = Some(thread);
+                return gone_or(ptrace::setregs(thread, registers));
+            }
+            self.kill()
+        }
+
+        fn kill(&self) -> io::Result<()> {
+            gone_or(kill(self.pid, Signal::SIGKILL))
+        }
+
+        fn call(&self, thread: Pid, nr: u64, arguments: [u64; 4]) -> Option<Call> {
+            let (name, at) = meant(i64::try_from(nr).ok()?, arguments)?;
+            let link = |what: String| std::fs::read_link(format!("/proc/{thread}/{what}")).ok();
+            let open = |number: u64| match number as i32 {
+                libc::AT_FDCWD => link("cwd".to_owned()),
+                fd => link(format!("fd/{fd}")),
+            };
+            let path = match at {
+                At::Fd(fd) => open(arguments[fd])?,
+                At::Name(directory, path) => open(arguments[directory])?.join(text(thread, arguments[path])?),
+                At::Path(path) => link("cwd".to_owned())?.join(text(thread, arguments[path])?),
+                At::Any => self.asked.below.clone(),
+            };
+            (path.starts_with(&self.asked.below) && !is_read(name, arguments, thread)).then_some(Call { name, path })
+        }
+    }
+
+    /// An openat2(2) that only reads: its flags are in memory.
+    fn is_read(name: &str, arguments: [u64; 4], thread: Pid) -> bool {
+        let flags = || memory(thread, arguments[2], 8)?.try_into().ok().map(u64::from_ne_bytes);
+        name == "openat2" && flags().is_some_and(|flags| !writes(flags))
+    }
+
+    /// At most `most` bytes of a thread's memory.
+    fn memory(thread: Pid, address: u64, most: usize) -> Option<Vec<u8>> {
+        let mut memory = File::open(format!("/proc/{thread}/mem")).ok()?;
+        memory.seek(SeekFrom::Start(address)).ok()?;
+        let mut bytes = vec![0; most];
+        let count = memory.read(&mut bytes).ok()?;
+        bytes.truncate(count);
+        Some(bytes)
+    }
+
+    /// The text at an address of a thread.
+    fn text(thread: Pid, address: u64) -> Option<PathBuf> {
+        use std::os::unix::ffi::OsStrExt as _;
+        let bytes = memory(thread, address, MAX_PATH)?;
+        let end = bytes.iter().position(|byte| *byte == 0)?;
+        Some(Path::new(std::ffi::OsStr::from_bytes(&bytes[..end])).to_owned())
+    }
+
+    /// A thread may have ended meanwhile.
+    fn gone_or(done: nix::Result<()>) -> io::Result<()> {
+        match done {
+            Ok(()) | Err(nix::Error::ESRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod traced {
+    use super::Asked;
+
+    pub(super) fn run(_: Asked) -> std::io::Result<std::process::ExitCode> {
+        Err(std::io::Error::other("system calls are followed on x86-64 alone"))
+    }
+}
