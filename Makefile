@@ -19,7 +19,8 @@ demo: ## verify a small repository three times: it passes, fails, drifts
 
 test: ## run every test; the last line counts them
 	@scripts/need cargo cc git setpriv python3
-	@scripts/need --try make node npm venv pytest go sqlite3 gdb strace script chromium
+	@scripts/need --try make node npm venv pytest go sqlite3 gdb strace script chromium systemd-nspawn faketime prometheus-client curl
+	@scripts/clients
 	@$(CARGO) xtask test
 
 check: ## format, lints, dependencies, schemas, rules of the house, documentation
@@ -34,9 +35,10 @@ check: ## format, lints, dependencies, schemas, rules of the house, documentatio
 schemas: ## write schemas/ from the types
 	@$(CARGO) xtask schemas
 
-bench: ## measure attempts, edits, gates, kills, leftovers, output, snapshots, steps, deadlines
+bench: ## measure attempts, daemons, edits, gates, kills, leftovers, output, snapshots, steps, deadlines
 	@scripts/need cargo cc git
 	@bench/attempt
+	@bench/daemon
 	@bench/edits
 	@bench/gate
 	@bench/kill

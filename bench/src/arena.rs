@@ -153,6 +153,7 @@ fn config(place: &Place) -> Result<EngineConfig> {
         home: program::setting("HOME", place.0.path().join("home"))?,
         caller_env: CALLER.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         operator: Operator::default(),
+        hide: Vec::new(),
     })
 }
 

@@ -130,6 +130,7 @@ impl Verified {
             home: self.root.path().join("home"),
             caller_env: BTreeMap::new(),
             operator: Operator::default(),
+            hide: Vec::new(),
         };
         Ok(Gate::new(config, Clock::system()))
     }

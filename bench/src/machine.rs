@@ -124,6 +124,24 @@ fn descriptors() -> Result<Vec<String>> {
     Ok(entries.filter_map(Result::ok).filter_map(number_and_target).collect())
 }
 
+/// How many descriptors a process has open.
+///
+/// # Errors
+/// It is not there, or somebody else's.
+pub(crate) fn open_descriptors(pid: u32) -> Result<usize> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).with_context(|| format!("process {pid} cannot be read"))?;
+    Ok(entries.count())
+}
+
+/// How many bytes of a process are resident.
+///
+/// # Errors
+/// It is not there.
+pub(crate) fn resident(pid: u32) -> Result<u64> {
+    let resident = kibibytes(&format!("/proc/{pid}/status"), "VmRSS:");
+    Ok(resident.with_context(|| format!("/proc does not say how much memory process {pid} uses"))? << 10)
+}
+
 /// The bytes that this machine can still hand out.
 pub(crate) fn available_memory() -> u64 {
     kibibytes("/proc/meminfo", "MemAvailable:").unwrap_or(0) << 10

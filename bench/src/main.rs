@@ -1,9 +1,10 @@
-//! `proctor-bench`: what an attempt costs, what a gate costs, how fast a kill is, what stays behind,
+//! `proctor-bench`: what an attempt costs, what a gate costs, what asking a daemon costs, how fast a kill is, what stays behind,
 //! how fast an output is read; each through the runner's own path, beside a peer where there is one. One
 //! argument names the measurement. The exit code is 1 where one is over its bar.
 
 mod arena;
 mod attempt;
+mod daemon;
 mod figures;
 mod gate;
 mod kill;
@@ -33,15 +34,21 @@ fn measured() -> Result<Bars> {
     proctor_runner::claim_signals().context("signals cannot be claimed")?;
     let name = std::env::args().nth(1).unwrap_or_default();
     let mut bars = Bars::default();
+    if name == "respond" {
+        daemon::respond(&std::env::args().skip(2).collect::<Vec<_>>())?;
+    }
     println!("{}", machine::describe(&name)?);
     match name.as_str() {
         "attempt" => attempt::measure(&mut bars)?,
+        "daemon" => daemon::measure(&mut bars)?,
         "gate" => gate::measure(&mut bars)?,
         "kill" => kill::measure(&mut bars)?,
         "leftovers" => leftovers::measure(&mut bars)?,
         "output" => output::measure(&mut bars)?,
         "snapshot" => snapshot::measure(&mut bars)?,
-        other => bail!("`{other}` is no measurement; they are attempt, gate, kill, leftovers, output and snapshot"),
+        other => {
+            bail!("`{other}` is no measurement; they are attempt, daemon, gate, kill, leftovers, output and snapshot")
+        }
     }
     Ok(bars)
 }

@@ -1,0 +1,247 @@
+//! What asking a daemon costs: a run over the same run in-process, answers a second beside a bare
+//! responder, 1,000 callers that wait for one run, memory while nothing happens, and what 10,000
+//! runs leave behind in the process.
+
+mod peer;
+mod place;
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result, ensure};
+use proctor_core::api::{RunSubmission, Submitted, Watched};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::figures::{Bars, Sample, heading, millis, ratio, row};
+use crate::{machine, program};
+pub(crate) use peer::respond;
+use peer::{Connection, Peer};
+use place::{Daemon, InProcess, Place};
+
+/// What a run through the daemon may cost more than the same in-process, in milliseconds.
+const OVERHEAD_MS: f64 = 5.0;
+/// How many answers a second there must be of those of a bare responder.
+const OF_BARE: f64 = 0.3;
+/// How long after the end of a run the last of its callers may be told, in milliseconds.
+const TOLD_MS: f64 = 50.0;
+/// What a daemon may hold in memory while nothing happens, in MiB.
+const IDLE_MIB: f64 = 30.0;
+/// How long nothing must have happened before that is looked at.
+const SETTLED: Duration = Duration::from_secs(8);
+/// What the daemon's memory may seem to grow by over all runs, in MiB: less than its heap breathes.
+const GROWN_MIB: f64 = 1.0;
+
+/// How many rounds come before any is measured.
+const WARM_UP: usize = 10;
+/// How many callers wait for one run.
+const WAITING: usize = 1_000;
+/// How long answers are counted, each time.
+const COUNTED: Duration = Duration::from_secs(1);
+/// How many connections ask at the same time.
+const ASKING: usize = 4;
+/// How often answers are counted.
+const COUNTS: usize = 7;
+/// In how many parts what happens over many runs is looked at.
+const PARTS: usize = 20;
+
+/// Measures, prints, and holds the figures to their bars. RUNS is how many runs of each kind (100),
+/// MANY how many one daemon does in the end (10,000; 0 leaves that out).
+///
+/// # Errors
+/// Something does not run at all.
+pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
+    let runs: usize = program::setting("RUNS", 100)?;
+    let many: usize = program::setting("MANY", 10_000)?;
+    let runtime = Runtime::new().context("the runtime cannot be started")?;
+    let place = Place::make()?;
+    runtime.block_on(async {
+        let daemon = Daemon::start(&place).await?;
+        idle(&daemon, "before any run", bars).await?;
+        overhead(&place, &daemon, runs, bars).await?;
+        answers(&daemon, bars).await?;
+        told(&daemon, bars).await?;
+        idle(&daemon, "after those runs", bars).await?;
+        if many > 0 {
+            slope(&daemon, many, bars).await?;
+        }
+        Ok(())
+    })
+}
+
+/// A run of one `true`, in-process and through the daemon, in turns. Both engines stay.
+async fn overhead(place: &Place, daemon: &Daemon, runs: usize, bars: &mut Bars) -> Result<()> {
+    let engine = InProcess::open(place)?;
+    let mut connection = Connection::open(&daemon.socket).await?;
+    let (mut within, mut asked) = (Sample::default(), Sample::default());
+    for round in 0..WARM_UP + runs {
+        let took = [engine.run().await?, through(&mut connection, &place.submission("quick")?).await?];
+        if round >= WARM_UP {
+            within.push(took[0]);
+            asked.push(took[1]);
+        }
+    }
+    println!("{}", heading(&format!("{runs} runs of one `true`, ms")));
+    println!("{}", row("in-process", &within));
+    println!("{}", row("through the daemon", &asked));
+    bars.at_most(
+        "milliseconds over in-process, medians",
+        millis(asked.median()) - millis(within.median()),
+        OVERHEAD_MS,
+    );
+    Ok(())
+}
+
+/// From the request to the answer that the run passed.
+async fn through(connection: &mut Connection, submission: &RunSubmission) -> Result<Duration> {
+    let began = Instant::now();
+    let submitted: Submitted = connection.post("/v1/runs", submission).await?;
+    let ended = wait(connection, submitted.run.id.as_str()).await?;
+    let took = began.elapsed();
+    ensure!(ended.run.exit_code == Some(0), "a run did not pass: {}", ended.run.reason);
+    Ok(took)
+}
+
+async fn wait(connection: &mut Connection, run: &str) -> Result<Watched> {
+    connection.get(&format!("/v1/runs/{run}?wait=55s")).await
+}
+
+/// How many answers about a run that has ended come in a second, beside a responder that does
+/// nothing but answer with as many bytes.
+async fn answers(daemon: &Daemon, bars: &mut Bars) -> Result<()> {
+    let mut connection = Connection::open(&daemon.socket).await?;
+    let submitted: Submitted = connection.post("/v1/runs", &daemon.place.submission("quick")?).await?;
+    wait(&mut connection, submitted.run.id.as_str()).await?;
+    let path = format!("/v1/runs/{}", submitted.run.id);
+    let bytes = connection.bytes(&path).await?.len();
+    let peer = Peer::start(&daemon.place, bytes).await?;
+    let (mut ours, mut bare) = (Sample::default(), Sample::default());
+    for _ in 0..COUNTS {
+        bare.push(time_of_one(&peer.socket, "/").await?);
+        ours.push(time_of_one(&daemon.socket, &path).await?);
+    }
+    let rate = |sample: &Sample| 1.0 / sample.median().as_secs_f64();
+    println!("answers of {bytes} bytes over {ASKING} connections, {COUNTS} times {COUNTED:?} in turns, medians:");
+    println!("  a bare responder {:>8.0} a second\n  the daemon       {:>8.0} a second", rate(&bare), rate(&ours));
+    bars.at_least("answers a second of those of a bare responder", ratio(bare.median(), ours.median()), OF_BARE);
+    Ok(())
+}
+
+/// The time for each answer, where several connections ask as fast as they can.
+async fn time_of_one(socket: &std::path::Path, path: &str) -> Result<Duration> {
+    let mut asking = JoinSet::new();
+    let until = Instant::now() + COUNTED;
+    for _ in 0..ASKING {
+        let (mut connection, path) = (Connection::open(socket).await?, path.to_owned());
+        asking.spawn(async move {
+            let mut count = 0_u32;
+            while Instant::now() < until {
+                connection.bytes(&path).await?;
+                count += 1;
+            }
+            anyhow::Ok(count)
+        });
+    }
+    let mut count = 0;
+    while let Some(counted) = asking.join_next().await {
+        count += counted.context("a caller ended badly")??;
+    }
+    Ok(COUNTED / count.max(1))
+}
+
+/// Callers that wait for one run, and when each is told of its end.
+async fn told(daemon: &Daemon, bars: &mut Bars) -> Result<()> {
+    let mut connection = Connection::open(&daemon.socket).await?;
+    let submitted: Submitted = connection.post("/v1/runs", &daemon.place.submission("slow")?).await?;
+    let id = submitted.run.id.to_string();
+    let mut waiting = JoinSet::new();
+    for _ in 0..WAITING {
+        let (mut connection, id) = (Connection::open(&daemon.socket).await?, id.clone());
+        waiting.spawn(async move {
+            let answer = connection.bytes(&format!("/v1/runs/{id}?wait=55s")).await?;
+            anyhow::Ok((now(), answer))
+        });
+    }
+    // What ends the run is not part of what is measured.
+    let mut late = Sample::default();
+    let mut finished = None;
+    while let Some(answer) = waiting.join_next().await {
+        let (at, bytes) = answer.context("a caller ended badly")??;
+        let ended = match finished {
+            Some(ended) => ended,
+            None => *finished.insert(end_of(&bytes)?),
+        };
+        late.push(at.duration_since(ended).unwrap_or_default());
+    }
+    println!("{}", heading(&format!("{WAITING} callers told of an end, ms")));
+    println!("{}", row("after the last event", &late));
+    bars.at_most("milliseconds until the last caller was told", millis(late.greatest()), TOLD_MS);
+    Ok(())
+}
+
+/// When a run ended, by its own account.
+fn end_of(answer: &[u8]) -> Result<SystemTime> {
+    let answer: Watched = serde_json::from_slice(answer).context("an answer is no run")?;
+    let at = answer.run.finished_at.with_context(|| format!("the run has not ended: {}", answer.run.reason))?;
+    humantime::parse_rfc3339(&at).with_context(|| format!("{at} is no time"))
+}
+
+#[expect(clippy::disallowed_methods, reason = "it is compared with what another process read from the same clock")]
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+async fn idle(daemon: &Daemon, when: &str, bars: &mut Bars) -> Result<()> {
+    tokio::time::sleep(SETTLED).await;
+    let resident = mib(machine::resident(daemon.pid())?);
+    bars.at_most(&format!("MiB resident, idle, {when}"), resident, IDLE_MIB);
+    Ok(())
+}
+
+/// What many runs add to the descriptors and the memory of the daemon: by the least squares over
+/// all but the first tenth, in which caches fill.
+async fn slope(daemon: &Daemon, many: usize, bars: &mut Bars) -> Result<()> {
+    let mut connection = Connection::open(&daemon.socket).await?;
+    let submission = daemon.place.submission("quick")?;
+    let mut seen: Vec<(f64, f64, f64)> = Vec::new();
+    for part in 1..=PARTS {
+        for _ in 0..many / PARTS {
+            through(&mut connection, &submission).await?;
+        }
+        let pid = daemon.pid();
+        let (descriptors, resident) = (machine::open_descriptors(pid)?, mib(machine::resident(pid)?));
+        println!("  after {:>6} runs: {descriptors} descriptors, {resident:.1} MiB", part * (many / PARTS));
+        seen.push(((part * (many / PARTS)) as f64, descriptors as f64, resident));
+    }
+    let steady = &seen[PARTS / 10..];
+    let grown = |of: fn(&(f64, f64, f64)) -> f64| slope_of(steady.iter().map(|seen| (seen.0, of(seen)))) * many as f64;
+    bars.at_most(&format!("descriptors more over {many} runs"), grown(|seen| seen.1).round(), 0.0);
+    bars.at_most(&format!("MiB more over {many} runs"), grown(|seen| seen.2), GROWN_MIB);
+    Ok(())
+}
+
+/// The slope of the line through these points that has the least squares.
+fn slope_of(points: impl Iterator<Item = (f64, f64)> + Clone) -> f64 {
+    let count = points.clone().count() as f64;
+    let mean = |of: fn((f64, f64)) -> f64| points.clone().map(of).sum::<f64>() / count;
+    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let above: f64 = points.clone().map(|point| (point.0 - x) * (point.1 - y)).sum();
+    let below: f64 = points.map(|point| (point.0 - x).powi(2)).sum();
+    above / below
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_its_slope() {
+        let points = [(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)];
+        assert!((slope_of(points.into_iter()) - 2.0).abs() < 1e-9);
+        assert!(slope_of([(0.0, 7.0), (5.0, 7.0)].into_iter()).abs() < 1e-9);
+    }
+}
