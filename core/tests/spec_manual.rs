@@ -1,13 +1,25 @@
-//! `docs/spec.md` says what is so: its examples are read, its keys and codes are all there.
+//! `docs/spec.md` says what is so: its examples are read, its keys and codes are all there. The keys of
+//! `[daemon]` and what holds without them stand in `docs/daemon.md`.
 
 use std::path::Path;
 
 use proctor_core::plan::{Limit, RelPath};
-use proctor_core::spec::{self, Code, Operator, Size, built_in};
+use proctor_core::spec::{self, Code, DaemonSettings, Operator, Size, built_in};
 
 fn manual() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/spec.md");
+    read("spec.md")
+}
+
+fn read(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
     std::fs::read_to_string(path).expect("the manual")
+}
+
+/// The row of `key`.
+fn row(manual: &str, key: &str) -> String {
+    let start = format!("| `{key}` |");
+    let alone = |line: &&str| line.starts_with(&start) || line.starts_with(&format!("| {start}"));
+    manual.lines().find(alone).unwrap_or_else(|| panic!("no row of {key}")).to_owned()
 }
 
 fn blocks(manual: &str, language: &str) -> Vec<String> {
@@ -40,13 +52,15 @@ fn it_lists_every_code() {
 
 #[test]
 fn it_names_every_key() {
-    let manual = manual();
+    let (manual, of_the_daemon) = (manual(), read("daemon.md"));
     for schema in [spec::schema(), spec::operator_schema()] {
         let definitions = schema["$defs"].as_object().expect("definitions").values();
         for definition in definitions.chain([&schema]) {
             for key in definition["properties"].as_object().into_iter().flat_map(|properties| properties.keys()) {
                 let named = [format!("`{key}`"), format!("\n{key} = "), format!("\n[{key}]"), format!(".{key}]")];
-                assert!(named.iter().any(|form| manual.contains(form)), "{key}");
+                let of_a_table = [format!("`{key}`"), format!("| `{key}."), format!(".{key}` |")];
+                let is_there = named.iter().any(|form| manual.contains(form));
+                assert!(is_there || of_a_table.iter().any(|form| of_the_daemon.contains(form)), "{key}");
             }
         }
     }
@@ -55,12 +69,8 @@ fn it_names_every_key() {
 #[test]
 fn its_defaults_are_those_that_hold() {
     let manual = manual();
-    let row = |key: &str| {
-        let start = format!("| `{key}` |");
-        let alone = |line: &&str| line.starts_with(&start) || line.starts_with(&format!("| {start}"));
-        manual.lines().find(alone).unwrap_or_else(|| panic!("no row of {key}")).to_owned()
-    };
-    let ends = |key: &str, value: String| assert!(row(key).ends_with(&format!("| `{value}` |")), "{key}: {value}");
+    let ends =
+        |key: &str, value: String| assert!(row(&manual, key).ends_with(&format!("| `{value}` |")), "{key}: {value}");
     ends("timeout_ms", built_in::TIMEOUT_MS.to_string());
     ends("workdir", RelPath::repository().to_string());
     ends("network", built_in::NETWORK.as_str().to_owned());
@@ -73,4 +83,24 @@ fn its_defaults_are_those_that_hold() {
     ends("disk", Size(built_in::LIMITS.disk.get_or_max()).to_string());
     ends("output", Size(built_in::LIMITS.output.get_or_max()).to_string());
     ends("open_files", built_in::LIMITS.open_files.get_or_max().to_string());
+}
+
+#[test]
+fn the_daemons_defaults_are_those_that_hold() {
+    let manual = read("daemon.md");
+    let settings = DaemonSettings::default();
+    let ends =
+        |key: &str, value: String| assert!(row(&manual, key).ends_with(&format!("| {value} |")), "{key}: {value}");
+    ends("max_connections", settings.max_connections.to_string());
+    ends("request_timeout_ms", settings.request_timeout.as_millis().to_string());
+    ends("drain_ms", settings.drain.as_millis().to_string());
+    ends("approve_tier2", settings.approve_tier2.to_string());
+    ends("log.level", format!("`{}`", settings.log.level));
+    ends("retention.max_runs", settings.retention.max_runs.to_string());
+    ends("retention.max_output_bytes", settings.retention.max_output_bytes.to_string());
+    assert!(
+        row(&manual, "max_queued`, `max_queued_per_caller")
+            .ends_with(&format!("| {}; {} |", settings.max_queued, settings.max_queued_per_caller))
+    );
+    assert_eq!((settings.max_runs, settings.idle_exit, settings.retention.max_age), (None, None, None));
 }

@@ -188,6 +188,17 @@ impl Live {
         self.cancelled_by.get().map(String::as_str)
     }
 
+    /// Whether there is no such run, since it could not be put on record.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.get().is_some()
+    }
+
+    /// Whether it may be the answer to another request: what refused this one, or was asked to end
+    /// it, says nothing of the next.
+    pub(super) fn meets_others(&self) -> bool {
+        !self.is_refused() && !self.cancel.is_cancelled()
+    }
+
     /// What ends it.
     pub(super) fn token(&self) -> &CancellationToken {
         &self.cancel
@@ -263,5 +274,14 @@ mod tests {
         let live = live();
         live.refuse(Refused::KeyUsed(RunId::new("r0").expect("an id")));
         assert!(matches!(live.begun().await, Err(Refused::KeyUsed(_))));
+    }
+
+    #[test]
+    fn one_that_is_refused_or_to_end_is_no_answer_to_others() {
+        let live = [live(), live(), live()];
+        live[1].cancel("somebody".to_owned());
+        live[2].refuse(Refused::KeyUsed(RunId::new("r0").expect("an id")));
+        assert_eq!(live.each_ref().map(Live::meets_others), [true, false, false]);
+        assert_eq!(live.each_ref().map(Live::is_refused), [false, false, true]);
     }
 }

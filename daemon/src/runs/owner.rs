@@ -167,8 +167,10 @@ impl Owner {
     /// The run that a request with this key got, where it has not ended.
     fn repeated(&self, uid: u32, sent: Option<&Key>) -> Result<Option<(How, Arc<Live>)>, Refused> {
         let Some(sent) = sent else { return Ok(None) };
-        let of_key =
-            |owned: &&Owned| owned.live.uid() == uid && owned.sent.as_ref().is_some_and(|k| k.text == sent.text);
+        let of_key = |owned: &&Owned| {
+            let same = owned.live.uid() == uid && owned.sent.as_ref().is_some_and(|k| k.text == sent.text);
+            same && !owned.live.is_refused()
+        };
         let Some(owned) = self.runs.values().find(of_key) else { return Ok(None) };
         match owned.sent.as_ref().is_some_and(|known| known.request == sent.request) {
             true => Ok(Some((How::Repeated, Arc::clone(&owned.live)))),
@@ -180,7 +182,7 @@ impl Owner {
     /// is meant.
     fn joinable(&mut self, key: &RunKey, same_tree: Option<&RunId>) -> Option<Arc<Live>> {
         let joins = |owned: &&mut Owned| {
-            let alike = owned.key == *key && !owned.live.token().is_cancelled();
+            let alike = owned.key == *key && owned.live.meets_others();
             alike && (owned.turn.is_some() || Some(owned.live.id()) == same_tree)
         };
         let joined = self.runs.values_mut().find(joins)?;
@@ -189,7 +191,7 @@ impl Owner {
     }
 
     fn under_way(&self, key: &RunKey) -> Option<Arc<Live>> {
-        let mut same = self.runs.values().filter(|owned| owned.key == *key && !owned.live.token().is_cancelled());
+        let mut same = self.runs.values().filter(|owned| owned.key == *key && owned.live.meets_others());
         if same.clone().any(|owned| owned.turn.is_some()) {
             return None;
         }
