@@ -212,7 +212,7 @@ pub(crate) fn loopback_up() -> io::Result<()> {
     let (up, running) = (libc::IFF_UP, libc::IFF_RUNNING);
     request.ifr_ifru.ifru_flags = i16::try_from(up | running).map_err(io::Error::other)?;
     // SAFETY: SIOCSIFFLAGS reads one ifreq, which lives through the call.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into())
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &raw const request) }.into())
 }
 
 fn copy_name(to: &mut [libc::c_char], name: &CStr) {

@@ -140,6 +140,11 @@ impl Role {
 }
 
 /// All roles with what keeps them from running.
+/// The helper: cargo's of this build, or that of `PROCTOR_TEST_HELPER`, such as the one that is released.
+fn helper() -> PathBuf {
+    std::env::var_os("PROCTOR_TEST_HELPER").map_or_else(|| env!("CARGO_BIN_EXE_proctor-sandbox").into(), PathBuf::from)
+}
+
 pub(crate) fn roles() -> Vec<(Role, Lacks)> {
     ROLES.map(|role| (role, role.lacks())).into()
 }
@@ -366,8 +371,7 @@ impl Bench {
     /// And with another state directory.
     pub(crate) fn over_state(role: Role, root: &Path, state: &Path) -> Result<Self, Failed> {
         let (root, repo, home) = (root.to_owned(), root.join("repo"), root.join("home"));
-        let helper = PathBuf::from(env!("CARGO_BIN_EXE_proctor-sandbox"));
-        let host = Host::new(HostConfig { helper, state_dir: state.to_owned(), home: home.clone() })?;
+        let host = Host::new(HostConfig { helper: helper(), state_dir: state.to_owned(), home: home.clone() })?;
         let facts = RepoFacts::read(&repo)?;
         let launcher = Launcher::start(host)?;
         let space = RunSpace::create(
