@@ -20,11 +20,12 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use listenfd::ListenFd;
+use proctor_core::api::RunCounts;
 use proctor_core::redact::Redactor;
 use proctor_core::verdict::EXIT_INTERRUPTED;
 use proctor_runner::{Clock, EngineConfig};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -41,11 +42,14 @@ use reload::Reloader;
 use signals::{Asked, Signals};
 use socket::{Listening, Place};
 
-/// How long answers that are under way may take once no run is left.
+/// How long answers that are under way may take once no run is left: longer than the transport gives them,
+/// which ends by itself then.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
-/// How long the runs' owner may take to end what was cancelled, beyond what the operator gives it.
+/// How long the runs' owner may take to end what was cancelled. Steps have seconds for it; beyond this only
+/// a disk that hangs or a bug of ours keeps one.
 const LAST_RUNS: Duration = Duration::from_secs(60);
-/// How long threads that still read or write something may take at the very end.
+/// How long threads that still read or write something may take at the very end: nobody waits for what they
+/// do any more.
 const LAST_THREADS: Duration = Duration::from_secs(2);
 
 /// Why the daemon ends.
@@ -64,6 +68,17 @@ enum Ended {
     Drained,
     /// Somebody insisted, or the runs' owner did not end in time; the next daemon says what of.
     Abandoned,
+}
+
+/// How a wait for the last run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waited {
+    /// Whoever drains has nothing more to do.
+    Through,
+    /// Somebody asked again.
+    Asked,
+    /// The time is over.
+    Late,
 }
 
 /// The whole program.
@@ -126,6 +141,8 @@ impl Beginning {
         // From here on no signal is lost; one that comes while we begin is heard once we have.
         let mut signals = Signals::listen().map_err(LifeError::Signals)?;
         let service = Service::open(self.service_config()?).await?;
+        // The state directory is ours by now.
+        log::bound(&self.state_dir);
         let Self { settings, reloader, place, metrics, .. } = self;
         let listening = place.listen(&settings.admitted)?;
         let life = Life { service, settings: watch::Sender::new(Arc::new(settings)), reloader, listening, metrics };
@@ -231,28 +248,40 @@ impl Life {
             Reason::Signal(name) => info!(signal = name, grace_ms = grace.as_millis(), "the daemon ends: no new runs"),
             Reason::Idle => info!("the daemon ends: nobody has asked for anything"),
         }
-        notify::stopping(grace + LAST_RUNS + LAST_ANSWERS);
-        if self.drained(grace, Insistence::First, signals).await {
-            return Ended::Drained;
+        notify::stopping(grace + LAST_RUNS + LAST_ANSWERS + LAST_THREADS);
+        let cancelled = Instant::now() + grace;
+        let mut waited = self.drained(grace, cancelled + LAST_RUNS, Insistence::First, signals).await;
+        if waited == Waited::Asked {
+            info!("the daemon was asked again: runs that are under way are cancelled");
+            let cancelled = cancelled.min(Instant::now());
+            waited = self.drained(Duration::ZERO, cancelled + LAST_RUNS, Insistence::Again, signals).await;
         }
-        info!("the daemon was asked again: runs that are under way are cancelled");
-        if self.drained(Duration::ZERO, Insistence::Again, signals).await {
-            return Ended::Drained;
+        match waited {
+            Waited::Through if self.service.health().runs == RunCounts::default() => return Ended::Drained,
+            Waited::Asked => error!("somebody insists: the daemon leaves what is under way"),
+            Waited::Through | Waited::Late => error!("runs did not end though they were cancelled; they are left"),
         }
-        error!("the daemon leaves what is under way; the next one says that it was interrupted");
         Ended::Abandoned
     }
 
-    /// Whether nothing was left before somebody asked again, and in time.
-    async fn drained(&self, grace: Duration, insistence: Insistence, signals: &mut Signals) -> bool {
-        let latest = Instant::now() + grace + LAST_RUNS;
-        let mut drain = std::pin::pin!(self.service.drain(grace));
-        loop {
-            tokio::select! {
-                () = &mut drain => return true,
-                () = tokio::time::sleep_until(latest) => return false,
-                asked = signals.next() => if insistence.heeds(asked) { return false },
-            }
+    async fn drained(&self, grace: Duration, latest: Instant, insistence: Insistence, signals: &mut Signals) -> Waited {
+        wait(self.service.drain(grace), latest, insistence, async || signals.next().await).await
+    }
+}
+
+/// Waits for the end of `drain` until `latest`, or until somebody asks for what `insistence` heeds.
+async fn wait(
+    drain: impl Future<Output = ()>,
+    latest: Instant,
+    insistence: Insistence,
+    mut next: impl AsyncFnMut() -> Asked,
+) -> Waited {
+    let mut drain = std::pin::pin!(drain);
+    loop {
+        tokio::select! {
+            () = &mut drain => return Waited::Through,
+            () = sleep_until(latest) => return Waited::Late,
+            asked = next() => if insistence.heeds(asked) { return Waited::Asked },
         }
     }
 }
@@ -286,5 +315,19 @@ mod tests {
         assert!(!Insistence::First.heeds(Asked::ToReload));
         assert!(!Insistence::Again.heeds(Asked::ToEnd("SIGTERM")));
         assert!(Insistence::Again.heeds(Asked::ToEnd("SIGINT")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_did_not_end_in_time_is_told_from_who_was_hurried() {
+        async fn nobody() -> Asked {
+            std::future::pending().await
+        }
+        let latest = Instant::now() + LAST_RUNS;
+        assert_eq!(wait(async {}, latest, Insistence::First, nobody).await, Waited::Through);
+        let mut said = [Asked::ToReload, Asked::ToEnd("SIGTERM")].into_iter();
+        let again = async || said.next().expect("not asked once more");
+        assert_eq!(wait(std::future::pending(), latest, Insistence::First, again).await, Waited::Asked);
+        assert_eq!(wait(std::future::pending(), latest, Insistence::Again, nobody).await, Waited::Late);
+        assert_eq!(Instant::now(), latest);
     }
 }

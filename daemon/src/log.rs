@@ -5,6 +5,7 @@
 //! something waits for whoever reads it.
 
 mod clean;
+mod file;
 mod journal;
 mod json;
 mod lines;
@@ -12,6 +13,7 @@ mod record;
 mod text;
 
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -25,6 +27,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
+use file::{LogFile, MAX_FILE};
 use journal::Journal;
 use lines::STDERR;
 use record::{Fields, Record};
@@ -32,7 +35,7 @@ use record::{Fields, Record};
 /// What a library says of its own troubles with callers that went away, as errors.
 const NOISE: [&str; 1] = ["rmcp::service=off"];
 
-/// How long the last lines may take.
+/// How long the last lines may take: a reader that does not read must not keep the process from its end.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// The log of this process, once it has begun.
@@ -87,6 +90,14 @@ impl Log {
         let level = self.level.as_deref().unwrap_or(&settings.level);
         // It fails only where the subscriber is gone, and then nobody logs.
         let _ = self.filter.reload(filter(level));
+    }
+}
+
+/// Bounds the file that standard error is, where it is the one of this state directory, as `proctor daemon
+/// start` makes it. For the one process that the state directory belongs to.
+pub fn bound(state_dir: &Path) {
+    if let Some(file) = LogFile::of(state_dir, MAX_FILE) {
+        STDERR.bound(file);
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::timeout;
 
 use crate::metrics::Connections;
 use crate::service::Service;
@@ -21,7 +21,7 @@ pub(super) async fn idle(
         let limit = settings.borrow_and_update().operator.daemon.idle_exit;
         let idle = async {
             match limit {
-                Some(limit) => unneeded(service, connections.clone(), limit).await,
+                Some(limit) => unneeded(connections.clone(), async || service.idle(limit).await).await,
                 None => std::future::pending().await,
             }
         };
@@ -32,7 +32,8 @@ pub(super) async fn idle(
     }
 }
 
-/// How long nothing may have begun or ended before memory is given back.
+/// How long nothing may have begun or ended before memory is given back: what comes sooner would only take
+/// it again, and giving it back takes some milliseconds.
 const CALM: Duration = Duration::from_secs(2);
 
 /// After each time that something was done, gives memory back that was needed for it only. Never
@@ -53,29 +54,12 @@ pub(super) async fn give_back(service: &Service, mut connections: watch::Receive
     }
 }
 
-async fn unneeded(service: &Service, mut connections: watch::Receiver<Connections>, limit: Duration) {
+/// Completes when no run was there for as long as `without_run` waits for, and no connection meanwhile.
+async fn unneeded(mut connections: watch::Receiver<Connections>, without_run: impl AsyncFn()) {
     loop {
-        tokio::join!(service.idle(limit), quiet(&mut connections, limit));
-        // One of the two may have ended long before the other.
-        let runs = service.health().runs;
-        if runs.queued + runs.running == 0 && connections.borrow().open == 0 {
-            return;
-        }
-    }
-}
-
-/// Completes when no connection has been open for `limit`.
-async fn quiet(connections: &mut watch::Receiver<Connections>, limit: Duration) {
-    loop {
-        let now = *connections.borrow_and_update();
-        let silence = async {
-            if now.open > 0 {
-                std::future::pending::<()>().await;
-            }
-            sleep_until(now.since + limit).await;
-        };
+        let is_open = connections.borrow_and_update().open > 0;
         tokio::select! {
-            () = silence => return,
+            () = without_run(), if !is_open => return,
             changed = connections.changed() => if changed.is_err() { return },
         }
     }
@@ -85,20 +69,42 @@ async fn quiet(connections: &mut watch::Receiver<Connections>, limit: Duration) 
 mod tests {
     use super::*;
     use crate::metrics::Metrics;
-    use tokio::time::Instant;
+    use tokio::time::{Instant, sleep, sleep_until};
+
+    const LIMIT: Duration = Duration::from_secs(10);
 
     #[tokio::test(start_paused = true)]
     async fn silence_counts_from_the_last_connection_on() {
         let metrics = Metrics::new(0);
-        let limit = Duration::from_secs(10);
         let began = Instant::now();
         let connection = metrics.connected();
-        let mut seen = metrics.connections();
         let closing = async {
-            tokio::time::sleep(Duration::from_secs(25)).await;
+            sleep(Duration::from_secs(25)).await;
             drop(connection);
         };
-        tokio::join!(quiet(&mut seen, limit), closing);
+        tokio::join!(unneeded(metrics.connections(), async || sleep(LIMIT).await), closing);
         assert_eq!(began.elapsed().as_secs(), 35);
+    }
+
+    /// A run that began when no connection was open any more, and ended long after: silence without
+    /// connections and silence without runs must have been at the same time.
+    #[tokio::test(start_paused = true)]
+    async fn silence_counts_from_the_last_run_on() {
+        let metrics = Metrics::new(0);
+        let began = Instant::now();
+        let last_run = began + Duration::from_secs(21);
+        let connection = metrics.connected();
+        let closing = async {
+            sleep(Duration::from_secs(11)).await;
+            drop(connection);
+        };
+        // As the service has it: the run of 11 to 21 s puts off what is asked from its beginning on.
+        let without_run = async || {
+            let asked = Instant::now();
+            let from = if asked < began + Duration::from_secs(11) { asked } else { asked.max(last_run) };
+            sleep_until(from + LIMIT).await;
+        };
+        tokio::join!(unneeded(metrics.connections(), without_run), closing);
+        assert_eq!(began.elapsed().as_secs(), 31);
     }
 }

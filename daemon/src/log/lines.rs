@@ -7,6 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use super::file::LogFile;
+
 /// How many bytes of lines wait at most.
 const WAITING: usize = 1 << 20;
 
@@ -25,11 +27,13 @@ enum Said {
     Line(String),
     /// Answered when everything before it was written.
     Flush(Sender<()>),
+    /// What follows is counted.
+    Bound(LogFile),
 }
 
 impl Lines {
     /// A way to `writer`, by a thread of its own.
-    fn to(writer: impl Write + Send + 'static) -> Self {
+    pub(super) fn to(writer: impl Write + Send + 'static) -> Self {
         let (queue, lines) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&waiting);
@@ -56,6 +60,12 @@ impl Lines {
         has_room.then(|| self.lost.swap(0, Ordering::Relaxed)).filter(|lost| *lost > 0)
     }
 
+    /// From now on the file that the lines go to is put aside when it is full.
+    pub(super) fn bound(&self, file: LogFile) {
+        // Without the thread nothing is written.
+        let _ = self.queue.send(Said::Bound(file));
+    }
+
     /// Waits until everything that was said is written, but no longer than that.
     pub(super) fn flush(&self, within: Duration) {
         let (written, flushed) = channel();
@@ -66,13 +76,18 @@ impl Lines {
 }
 
 fn write_all(lines: &Receiver<Said>, mut writer: impl Write, waiting: &AtomicUsize) {
+    let mut bounded: Option<LogFile> = None;
     for said in lines {
         match said {
             Said::Line(line) => {
                 // Whoever closed it does not want to know.
                 let _ = writer.write_all(line.as_bytes());
                 waiting.fetch_sub(line.len(), Ordering::Relaxed);
+                if let Some(file) = &mut bounded {
+                    file.wrote(line.len());
+                }
             }
+            Said::Bound(file) => bounded = Some(file),
             Said::Flush(written) => drop(written.send(())),
         }
     }
