@@ -19,11 +19,12 @@ use super::error::ClientError;
 use super::place::Place;
 use super::{AT_ONCE, MAX_JSON, empty};
 
-/// How long a daemon may be silent on a stream: it says every few seconds that it is there.
+/// How long a daemon may be silent on a stream: it says every fifteen seconds that it is there.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How long it is tried to have a lost connection back: a daemon that is started anew needs some.
+/// How long it is tried to have a lost connection back: a daemon that is started anew needs some. One that has
+/// stood for as long, or brought an event, counts as had back.
 const RECONNECT: Duration = Duration::from_secs(5);
-/// How long until it is tried again.
+/// How long until it is tried again: a daemon that begins has nothing that would tell us of it.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How many bytes one event has at most.
 const MAX_EVENT: usize = 32 << 20;
@@ -34,11 +35,17 @@ pub struct Events {
     run: RunId,
     /// The number of the last event that was given out or waits to be.
     seen: u64,
-    stream: Option<Incoming>,
+    stream: Option<Stream>,
     parser: Parser,
     ready: VecDeque<LoggedEvent>,
     lost_since: Option<Instant>,
     ended: bool,
+}
+
+/// A connection on which events come.
+struct Stream {
+    body: Incoming,
+    since: Instant,
 }
 
 impl Events {
@@ -81,15 +88,14 @@ impl Events {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => {
-                let stream = self.open().await?;
+                let body = self.open().await?;
                 self.parser = Parser::default();
-                self.stream.insert(stream)
+                self.stream.insert(Stream { body, since: Instant::now() })
             }
         };
-        let Some(part) = next_part(stream, &self.place, SILENCE).await? else {
+        let Some(part) = next_part(&mut stream.body, &self.place, SILENCE).await? else {
             return Err(silent(&self.place, "the stream of events ended before the run did".to_owned()));
         };
-        self.lost_since = None;
         for data in self.parser.take(&part).map_err(|reason| self.not_understood(reason))? {
             self.keep(&data)?;
         }
@@ -117,7 +123,9 @@ impl Events {
 
     /// After a loss: lets some time pass, or gives up where that has been done for long enough.
     async fn wait_for_it(&mut self, lost: ClientError) -> Result<(), ClientError> {
-        self.stream = None;
+        if self.stream.take().is_some_and(|stream| stream.since.elapsed() >= RECONNECT) {
+            self.lost_since = None;
+        }
         let since = *self.lost_since.get_or_insert_with(Instant::now);
         if since.elapsed() >= RECONNECT {
             return Err(lost);
@@ -136,6 +144,7 @@ impl Events {
             return Err(self.not_understood(format!("event {} follows event {}", event.seq, self.seen)));
         }
         self.seen = event.seq;
+        self.lost_since = None;
         self.ended = matches!(event.event, RunEvent::RunFinished { .. });
         self.ready.push_back(event);
         Ok(())

@@ -6,6 +6,8 @@ use proctor_core::names::RunId;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::*;
 
@@ -14,10 +16,21 @@ fn client(socket: &Path) -> Client {
 }
 
 /// A socket at which the first connections are answered with these bytes, one each, and then closed.
-fn answering(answers: Vec<String>) -> (TempDir, Client) {
+fn answering(answers: impl IntoIterator<Item = String, IntoIter: Send + 'static>) -> (TempDir, Client) {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("s");
-    let listener = UnixListener::bind(&socket).expect("a socket");
+    answering_at(&socket, answers);
+    (dir, client(&socket))
+}
+
+/// The same in the place of what is at `socket`. It is over when nothing listens there any more.
+pub(crate) fn answering_at(
+    socket: &Path,
+    answers: impl IntoIterator<Item = String, IntoIter: Send + 'static>,
+) -> JoinHandle<()> {
+    let _ = std::fs::remove_file(socket);
+    let listener = UnixListener::bind(socket).expect("a socket");
+    let answers = answers.into_iter();
     tokio::spawn(async move {
         for answer in answers {
             let (mut stream, _) = listener.accept().await.expect("a connection");
@@ -25,11 +38,10 @@ fn answering(answers: Vec<String>) -> (TempDir, Client) {
             let _ = stream.read(&mut request).await.expect("a request");
             stream.write_all(answer.as_bytes()).await.expect("it is read");
         }
-    });
-    (dir, client(&socket))
+    })
 }
 
-fn answer(kind: &str, body: &str) -> String {
+pub(crate) fn answer(kind: &str, body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
@@ -131,6 +143,15 @@ async fn a_daemon_that_dies_and_stays_dead_is_an_error() {
     assert!(events.next().await.expect("the first").is_some());
     let error = events.next().await.expect_err("it is dead");
     assert!(error.is_lost(), "{error}");
+}
+
+/// One whose log cannot be read any more begins every stream and ends it.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_never_brings_an_event_is_an_error_in_the_end() {
+    let (_dir, client) = answering(std::iter::repeat_with(|| stream(&[": here\n\n".into()])));
+    let mut events = client.events(&run(), 0);
+    let ended = timeout(Duration::from_secs(60), events.next()).await;
+    assert!(ended.expect("it is given up").expect_err("no event").is_lost());
 }
 
 #[test]
