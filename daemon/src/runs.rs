@@ -52,7 +52,7 @@ pub struct Admission {
 }
 
 /// Why a request is not met by a run.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Refused {
     /// It is not taken on.
     Problem(Box<Problem>),
@@ -66,6 +66,24 @@ pub enum Found {
     Live(Arc<Live>),
     /// It has ended.
     Ended(Arc<Shown>),
+}
+
+impl Found {
+    /// The run by now.
+    pub fn shown(&self) -> Arc<Shown> {
+        match self {
+            Self::Live(live) => live.shown(),
+            Self::Ended(shown) => Arc::clone(shown),
+        }
+    }
+
+    /// The run while it goes on.
+    pub fn live(&self) -> Option<&Arc<Live>> {
+        match self {
+            Self::Live(live) => Some(live),
+            Self::Ended(_) => None,
+        }
+    }
 }
 
 /// How the last run of a key ended, as far as this daemon knows: no more than a way to save time.
@@ -211,15 +229,6 @@ impl Limits {
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
         Self::Problem(Box::new(problem))
-    }
-}
-
-impl Clone for Refused {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Problem(problem) => Self::Problem(problem.clone()),
-            Self::KeyUsed(id) => Self::KeyUsed(id.clone()),
-        }
     }
 }
 

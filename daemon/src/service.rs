@@ -224,10 +224,7 @@ impl Service {
     /// # Errors
     /// There is none of this id that the caller may see.
     pub async fn run(&self, caller: Caller, id: &RunId) -> Result<Arc<Shown>, Problem> {
-        Ok(match self.found(caller, id).await? {
-            Found::Live(live) => live.shown(),
-            Found::Ended(shown) => shown,
-        })
+        Ok(self.found(caller, id).await?.shown())
     }
 
     /// A run that the caller may see: the one under way, or what is remembered of it.
@@ -280,13 +277,10 @@ impl Service {
     /// As [`Service::run`].
     pub async fn cancel(&self, caller: Caller, id: &RunId, by: &str) -> Result<Arc<Shown>, Problem> {
         let found = self.found(caller, id).await?;
-        match found {
-            Found::Live(live) => {
-                self.runs.cancel(id, by.to_owned()).await;
-                Ok(live.shown())
-            }
-            Found::Ended(shown) => Ok(shown),
+        if found.live().is_some() {
+            self.runs.cancel(id, by.to_owned()).await;
         }
+        Ok(found.shown())
     }
 
     /// Says that one of those whose requests a run meets wants it no longer. It is asked to end where
@@ -295,13 +289,11 @@ impl Service {
     /// # Errors
     /// As [`Service::run`].
     pub async fn abandon(&self, caller: Caller, id: &RunId, by: &str) -> Result<Arc<Shown>, Problem> {
-        match self.found(caller, id).await? {
-            Found::Live(live) => {
-                self.runs.abandon(id, by.to_owned()).await;
-                Ok(live.shown())
-            }
-            Found::Ended(shown) => Ok(shown),
+        let found = self.found(caller, id).await?;
+        if found.live().is_some() {
+            self.runs.abandon(id, by.to_owned()).await;
         }
+        Ok(found.shown())
     }
 
     /// How the daemon is. Needs no lock and no disk.

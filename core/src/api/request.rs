@@ -133,6 +133,23 @@ pub struct GateAsked {
 }
 
 impl RunSubmission {
+    /// A request that says no more than it must: what its body leaves out is as it is there.
+    pub fn new(repo: String, profile: ProfileName) -> Self {
+        Self {
+            repo,
+            profile,
+            changeset_id: None,
+            rev: None,
+            submodules: false,
+            max_tier: two(),
+            sandbox: SandboxMode::default(),
+            fail_fast: false,
+            changes: ChangesAsked::default(),
+            reuse: Reuse::default(),
+            env: None,
+        }
+    }
+
     /// What of it goes on record; `repo` is the canonical path.
     pub fn asked(&self, repo: String) -> Asked {
         Asked {
@@ -156,6 +173,7 @@ mod tests {
     #[test]
     fn two_fields_are_enough_and_a_third_must_be_known() {
         let asked: RunSubmission = serde_json::from_str(r#"{"repo":"/r","profile":"pr"}"#).expect("reads");
+        assert_eq!(asked, RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")));
         assert_eq!((asked.max_tier, asked.reuse, asked.env), (Tier::TWO, Reuse::Verified, None));
         serde_json::from_str::<RunSubmission>(r#"{"repo":"/r","profile":"pr","profil":"x"}"#).expect_err("unknown");
         serde_json::from_str::<RunSubmission>(r#"{"repo":"/r","profile":"pr","changeset_id":"../x"}"#)

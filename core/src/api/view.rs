@@ -504,23 +504,9 @@ pub struct RunCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::enforcement::SandboxMode;
+    use crate::api::RunSubmission;
     use crate::names::ProfileName;
     use crate::verdict::Doubt;
-
-    fn asked() -> Asked {
-        Asked {
-            repo: "/r".into(),
-            profile: ProfileName::new("pr").expect("a name"),
-            changeset_id: None,
-            rev: None,
-            submodules: false,
-            max_tier: Tier::TWO,
-            sandbox: SandboxMode::Strict,
-            fail_fast: false,
-            changes: crate::api::ChangesAsked::Applied,
-        }
-    }
 
     fn log(events: Vec<RunEvent>) -> Vec<LoggedEvent> {
         let logged = |(index, event)| LoggedEvent { seq: index as u64 + 1, logged_at: format!("t{index}"), event };
@@ -528,7 +514,8 @@ mod tests {
     }
 
     fn queued() -> RunEvent {
-        RunEvent::RunQueued { run_id: RunId::new("r1").expect("an id"), at: "t".into(), asked: asked(), uid: 7 }
+        let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).asked("/r".into());
+        RunEvent::RunQueued { run_id: RunId::new("r1").expect("an id"), at: "t".into(), asked, uid: 7 }
     }
 
     #[test]

@@ -7,8 +7,7 @@ mod limits;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use proctor_core::api::{ChangesAsked, RunState};
-use proctor_core::enforcement::SandboxMode;
+use proctor_core::api::{RunState, RunSubmission};
 use proctor_core::names::{ChangesetId, ProfileName};
 use proctor_core::tier::Tier;
 use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, Verdict};
@@ -67,17 +66,9 @@ fn id(name: &str) -> RunId {
 }
 
 fn asked(repo: &str, profile: &str, changeset: Option<&str>) -> Asked {
-    Asked {
-        repo: repo.to_owned(),
-        profile: ProfileName::new(profile).expect("a name"),
-        changeset_id: changeset.map(|id| ChangesetId::new(id).expect("an id")),
-        rev: None,
-        submodules: false,
-        max_tier: Tier::TWO,
-        sandbox: SandboxMode::Strict,
-        fail_fast: false,
-        changes: ChangesAsked::Applied,
-    }
+    let changeset_id = changeset.map(|id| ChangesetId::new(id).expect("an id"));
+    let profile = ProfileName::new(profile).expect("a name");
+    RunSubmission { changeset_id, ..RunSubmission::new(repo.to_owned(), profile) }.asked(repo.to_owned())
 }
 
 fn run(name: &str) -> NewRun {

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proctor_core::api::{
-    ChangesAsked, GateAsked, How, LoggedEvent, PlanAnswer, PlanAsked, Problem, ProblemType, RunPage, RunState,
-    RunSubmission, RunView, StepView, StreamView, Submitted, Watched,
+    GateAsked, How, LoggedEvent, PlanAnswer, PlanAsked, Problem, ProblemType, RunPage, RunState, RunSubmission,
+    RunView, StepView, StreamView, Submitted, Watched,
 };
 use proctor_core::digest::Sha256Hex;
-use proctor_core::enforcement::SandboxMode;
 use proctor_core::event::RunEvent;
 use proctor_core::exec::DoubtRecord;
 use proctor_core::gate::GateAnswer;
@@ -117,22 +116,9 @@ impl Backend for Written {
     }
 }
 
-fn asked() -> proctor_core::api::Asked {
-    proctor_core::api::Asked {
-        repo: "/r".into(),
-        profile: ProfileName::new("pr").expect("a name"),
-        changeset_id: None,
-        rev: None,
-        submodules: false,
-        max_tier: Tier::TWO,
-        sandbox: SandboxMode::Strict,
-        fail_fast: false,
-        changes: ChangesAsked::Applied,
-    }
-}
-
 fn started() -> RunView {
-    RunView::queued(RunId::new("r1").expect("an id"), "2026-01-01T00:00:00Z".into(), asked(), 7)
+    let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).asked("/r".into());
+    RunView::queued(RunId::new("r1").expect("an id"), "2026-01-01T00:00:00Z".into(), asked, 7)
 }
 
 fn stream(bytes: u64) -> Option<StreamView> {

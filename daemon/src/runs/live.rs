@@ -213,24 +213,12 @@ impl Live {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proctor_core::api::{Asked, ChangesAsked};
-    use proctor_core::enforcement::SandboxMode;
+    use proctor_core::api::RunSubmission;
     use proctor_core::event::RunEvent;
     use proctor_core::names::ProfileName;
-    use proctor_core::tier::Tier;
 
     fn live() -> Live {
-        let asked = Asked {
-            repo: "/r".into(),
-            profile: ProfileName::new("pr").expect("a name"),
-            changeset_id: None,
-            rev: None,
-            submodules: false,
-            max_tier: Tier::TWO,
-            sandbox: SandboxMode::Strict,
-            fail_fast: false,
-            changes: ChangesAsked::Applied,
-        };
+        let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).asked("/r".into());
         Live::new(RunView::queued(RunId::new("r1").expect("an id"), "t".into(), asked, 7))
     }
 

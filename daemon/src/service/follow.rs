@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{EventStream, MAX_EVENTS, MAX_WAIT, Service, Shown};
 use crate::caller::Caller;
 use crate::history::History;
-use crate::runs::{Found, Live, News, Phase};
+use crate::runs::{Live, News, Phase};
 
 /// A run, and what happened since its caller looked last.
 #[derive(Debug, Clone)]
@@ -51,18 +51,12 @@ impl Service {
     /// As [`Service::run`].
     pub async fn see(&self, caller: Caller, id: &RunId, after: Option<u64>, wait: Duration) -> Result<Seen, Problem> {
         let found = self.found(caller, id).await?;
-        let shown = match &found {
-            Found::Ended(shown) => Arc::clone(shown),
-            Found::Live(live) => {
-                news(live, after, wait.min(MAX_WAIT)).await;
-                live.shown()
-            }
-        };
+        let live = found.live().map(Arc::as_ref);
+        if let Some(live) = live {
+            news(live, after, wait.min(MAX_WAIT)).await;
+        }
+        let shown = found.shown();
         let Some(after) = after else { return Ok(Seen { shown, events: None, more_events: false }) };
-        let live = match &found {
-            Found::Live(live) => Some(live.as_ref()),
-            Found::Ended(_) => None,
-        };
         // Up to what the run as it is shown has seen, and no further.
         let mut events = self.behind(live, id, after, MAX_EVENTS).await?;
         events.retain(|event| event.seq <= shown.view.seq);
@@ -89,10 +83,7 @@ impl Service {
     /// # Errors
     /// As [`Service::run`].
     pub async fn events(&self, caller: Caller, id: &RunId, after: u64) -> Result<EventStream, Problem> {
-        let live = match self.found(caller, id).await? {
-            Found::Live(live) => Some(live),
-            Found::Ended(_) => None,
-        };
+        let live = self.found(caller, id).await?.live().cloned();
         let history = self.history.clone();
         let follower = Follower { history, id: id.clone(), live, after, ready: VecDeque::new(), over: false };
         Ok(Box::pin(stream::unfold(follower, Follower::next)))

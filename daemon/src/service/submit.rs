@@ -214,7 +214,6 @@ struct Wanted {
     repo: PathBuf,
     engine: Arc<Engine>,
     submission: RunSubmission,
-    plan_sha256: Option<Sha256Hex>,
     /// The highest tier that may run.
     max_tier: Tier,
     worktree: Worktree,
@@ -243,14 +242,9 @@ impl Look {
 
     fn with(self, tree: KeyTree, plan: Option<&Plan>, worktree: Worktree) -> Result<Wanted, Problem> {
         let max_tier = if self.approve { self.approved(plan)? } else { self.submission.max_tier };
-        let plan_sha256 = match &tree {
-            KeyTree::Worktree { plan_sha256 } => Some(plan_sha256.clone()),
-            KeyTree::Commit { .. } => None,
-        };
         let reuse = self.submission.reuse == Reuse::Verified && self.submission.changes == ChangesAsked::Applied;
         Ok(Wanted {
             key: self.key(tree, plan),
-            plan_sha256,
             max_tier,
             worktree,
             reusable: reuse && plan.is_some_and(is_reusable),
@@ -321,9 +315,9 @@ impl Wanted {
     fn into_job(self, sent: Option<Key>) -> Result<Job, Problem> {
         let id = self.engine.run_id().map_err(|error| error.problem())?;
         let submission = self.submission;
-        let source = match &self.key.tree {
-            KeyTree::Worktree { .. } => RunSource::Worktree,
-            KeyTree::Commit { id, submodules } => RunSource::Commit { id: id.clone(), submodules: *submodules },
+        let (source, plan_sha256) = match self.key.tree {
+            KeyTree::Worktree { plan_sha256 } => (RunSource::Worktree, Some(plan_sha256)),
+            KeyTree::Commit { id, submodules } => (RunSource::Commit { id, submodules }, None),
         };
         let changes = match submission.changes {
             ChangesAsked::Applied => ChangesWanted::Applied,
@@ -343,7 +337,7 @@ impl Wanted {
                 repo: self.repo,
                 source,
                 profile: submission.profile,
-                plan_sha256: self.plan_sha256,
+                plan_sha256,
                 changeset: submission.changeset_id,
                 max_tier: self.max_tier,
                 sandbox: submission.sandbox,

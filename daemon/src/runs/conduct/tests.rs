@@ -1,8 +1,7 @@
 //! Ends that a sound engine on a sound disk never comes to.
 
 use super::*;
-use proctor_core::api::{Asked, ChangesAsked, ProblemType, RunState, RunView};
-use proctor_core::enforcement::SandboxMode;
+use proctor_core::api::{ProblemType, RunState, RunSubmission, RunView};
 use proctor_core::names::{ProfileName, RunId};
 use tempfile::TempDir;
 
@@ -10,17 +9,7 @@ use tempfile::TempDir;
 async fn begun() -> (TempDir, History, Arc<Live>, Record) {
     let state = tempfile::tempdir().expect("a directory");
     let (history, _) = History::open(state.path(), Clock::system()).expect("a history");
-    let asked = Asked {
-        repo: "/r".into(),
-        profile: ProfileName::new("pr").expect("a name"),
-        changeset_id: None,
-        rev: None,
-        submodules: false,
-        max_tier: Tier::TWO,
-        sandbox: SandboxMode::Strict,
-        fail_fast: false,
-        changes: ChangesAsked::Applied,
-    };
+    let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).asked("/r".into());
     let id = RunId::new("20260102T030405Z-00000001").expect("an id");
     let live = Arc::new(Live::new(RunView::queued(id.clone(), String::new(), asked.clone(), 7)));
     let new = NewRun { id, asked, uid: 7, key: None };
