@@ -7,7 +7,7 @@ mod error;
 mod events;
 mod place;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::time::Duration;
 
@@ -23,16 +23,18 @@ use proctor_core::names::RunId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::service::{MAX_WAIT, OutputOf, RunFilter, Stdio, Unit};
+use crate::service::{MAX_WAIT, OutputOf, RunFilter};
 use connection::{Asked, Body, ask};
 
 pub use error::ClientError;
 pub use events::Events;
 pub use place::{Compatibility, Place, Trust, compatibility};
 
-/// How long an answer may take that needs no work.
+/// How long an answer may take that needs no work: long for a machine that is busy with runs, and short for
+/// whoever asks a daemon that hangs.
 const AT_ONCE: Duration = Duration::from_secs(10);
-/// How long an answer may take for which a tree is hashed, or a sandbox is set up.
+/// How long an answer may take for which a tree is hashed, or a sandbox is set up: what a large tree on a slow
+/// disk needs when it is read for the first time.
 const WORK: Duration = Duration::from_secs(600);
 /// How many bytes of JSON an answer holds at most.
 const MAX_JSON: usize = 64 << 20;
@@ -151,7 +153,7 @@ impl Client {
     /// # Errors
     /// As [`Client::submit`]; what was printed by a step that runs still is not told.
     pub async fn output(&self, id: &RunId, of: OutputOf, offset: u64, limit: usize) -> Result<OutputPart, ClientError> {
-        let path = format!("/v1/runs/{id}/{}?offset={offset}&limit={limit}", output_path(of));
+        let path = format!("/v1/runs/{id}/{}?offset={offset}&limit={limit}", of.path());
         let (head, bytes) = self.exchange(empty(Method::GET, &path), AT_ONCE, MAX_JSON).await?;
         let end = offset + bytes.len() as u64;
         let length = whole_length(head.headers()).unwrap_or(end).max(end);
@@ -252,18 +254,6 @@ fn is_json(headers: &HeaderMap) -> bool {
 /// How long a thing is of which a part came: what follows the `/` of `Content-Range`.
 fn whole_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?.1.parse().ok()
-}
-
-fn output_path(of: OutputOf) -> String {
-    let unit = match of.unit {
-        Unit::Check => "checks",
-        Unit::Step => "steps",
-    };
-    let stream = match of.stream {
-        Stdio::Stdout => "stdout",
-        Stdio::Stderr => "stderr",
-    };
-    format!("{unit}/{}/{stream}", of.n)
 }
 
 fn filter_pairs(filter: &RunFilter) -> Vec<(&'static str, String)> {

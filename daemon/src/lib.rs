@@ -16,6 +16,7 @@ pub mod life;
 pub mod log;
 pub mod mcp;
 pub mod metrics;
+mod outputs;
 pub mod queue;
 pub mod runs;
 pub mod service;

@@ -16,11 +16,13 @@ use tokio::time::{Instant, sleep, timeout};
 use super::error::ClientError;
 use super::place::Place;
 
-/// How long it may take until a connection stands.
+/// How long it may take until a connection stands: a daemon that accepts none for so long hangs.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long until a socket is tried again whose queue was full.
+/// How long until a socket is tried again whose queue was full: no event tells that there is room (connect(2)
+/// has EAGAIN for sockets of Unix, and nothing to wait for).
 const FULL: Duration = Duration::from_millis(20);
-/// How long the next part of an answer may take once it has begun.
+/// How long the next part of an answer may take once it has begun: the daemon has all of it by then, or reads it
+/// from a disk.
 const STALL: Duration = Duration::from_secs(30);
 
 /// A request.

@@ -22,7 +22,8 @@ use super::query::{invalid, number};
 use super::routes::App;
 use crate::service::EventStream;
 
-/// How long nothing is said at most.
+/// How long nothing is said at most: by this a reader tells a run that is quiet from a daemon that is gone,
+/// and we learn that a reader is. Proxies and browsers give up after half a minute at the earliest.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// A comment: whoever reads knows that we are there, and whether the connection still stands.
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");

@@ -56,16 +56,10 @@ pub(super) async fn read(app: &App, asked: &Asked) -> Answer {
 }
 
 fn output_of(asked: &Asked) -> Result<OutputOf, Problem> {
-    let unit = match asked.segment("unit") {
-        "steps" => Unit::Step,
-        "checks" => Unit::Check,
-        other => return Err(nothing(format!("a run has `steps` and `checks`, and no {}", quoted(other)))),
-    };
-    let stream = match asked.segment("stream") {
-        "stdout" => Stdio::Stdout,
-        "stderr" => Stdio::Stderr,
-        other => return Err(nothing(format!("a step has `stdout` and `stderr`, and no {}", quoted(other)))),
-    };
+    let (unit, stream) = (asked.segment("unit"), asked.segment("stream"));
+    let no_unit = || nothing(format!("a run has `steps` and `checks`, and no {}", quoted(unit)));
+    let no_stream = || nothing(format!("a step has `stdout` and `stderr`, and no {}", quoted(stream)));
+    let (unit, stream) = (Unit::of_plural(unit).ok_or_else(no_unit)?, Stdio::of(stream).ok_or_else(no_stream)?);
     let named = asked.segment("n");
     let n = number(named).and_then(|n| u32::try_from(n).ok());
     Ok(OutputOf { unit, n: n.ok_or_else(|| nothing(format!("{} is the number of no step", quoted(named))))?, stream })

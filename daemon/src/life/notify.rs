@@ -10,7 +10,7 @@ use tracing::{error, warn};
 
 use crate::service::Service;
 
-/// The daemon serves.
+/// The daemon serves, or serves again; `status` says how.
 pub(super) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
@@ -21,11 +21,6 @@ pub(super) fn reloading() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
         Err(error) => warn!("the service manager is not told of a reload: {error}"),
     }
-}
-
-/// The config was read again, and `status` says what came of it.
-pub(super) fn reloaded(status: &str) {
-    ready(status);
 }
 
 /// The daemon ends, within `bound`.

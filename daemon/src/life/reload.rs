@@ -28,18 +28,18 @@ impl Reloader {
     pub(super) fn reload(&self, life: &Life) {
         notify::reloading();
         let old = Arc::clone(&life.settings.borrow());
-        let status = match self.read(&old) {
+        let (is_valid, status) = match self.read(&old) {
             Ok(new) => {
                 self.apply(life, &old, new);
-                "the new config holds"
+                (true, "the new config holds")
             }
             Err(error) => {
                 refuse(&error);
-                "the new config is not valid; the old one holds"
+                (false, "the new config is not valid; the old one holds")
             }
         };
-        life.metrics.reloaded(status == "the new config holds");
-        notify::reloaded(status);
+        life.metrics.reloaded(is_valid);
+        notify::ready(status);
     }
 
     fn read(&self, old: &Settings) -> Result<Settings, InstallationError> {

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use proctor_core::api::{ChangesAsked, GateAsked, How, LoggedEvent, PlanAsked, Problem, ProblemType, Reuse};
-use proctor_core::api::{RunSubmission, RunView, StepView};
-use proctor_core::enforcement::SandboxMode;
+use proctor_core::api::{GateAsked, How, PlanAsked, Problem, ProblemType, RunSubmission, RunView, StepView};
 use proctor_core::names::RunId;
 use proctor_core::tier::Tier;
 use proctor_core::verdict::Verdict;
@@ -18,10 +16,10 @@ use super::present::{self, CAUTION, Tail};
 use super::resources::whole_characters;
 use super::tools::Tool;
 use super::untrusted::{Keep, Untrusted};
-use super::uri::{Address, stream, unit};
+use super::uri::Address;
 use super::waiting::{self, Waited};
 use super::{explain, input, words};
-use crate::service::{MAX_EVENTS, OutputOf, Stdio, Unit};
+use crate::service::{OutputOf, Stdio, Unit};
 
 /// Who asks for a run's end when it is asked for by the protocol.
 const BY: &str = "an MCP client";
@@ -164,7 +162,7 @@ impl<B: Backend> Call<'_, B> {
         match (asked.run_id, asked.repo_root) {
             (Some(id), _) => {
                 let (run, log) = self.log(&id).await?;
-                Ok(explain::run(&run, &log))
+                Ok(explain::run(&run, log))
             }
             (None, repo) => {
                 let repo = repo.unwrap_or_default();
@@ -183,20 +181,22 @@ impl<B: Backend> Call<'_, B> {
         }
     }
 
-    /// A run and its events so far, up to a bound.
-    async fn log(&self, id: &RunId) -> Result<(RunView, Vec<LoggedEvent>), Problem> {
-        let mut log: Vec<LoggedEvent> = Vec::new();
-        let mut watched = self.backend.watch(id, Some(0), Duration::ZERO).await?;
-        for _ in 0..MAX_PAGES {
-            log.extend(watched.events.take().unwrap_or_default());
-            if !watched.more_events {
-                break;
+    /// A run, and what its events so far tell, up to a bound.
+    async fn log(&self, id: &RunId) -> Result<(RunView, explain::Log), Problem> {
+        let (mut log, mut seen) = (explain::Log::default(), 0);
+        let mut pages = 0;
+        loop {
+            let watched = self.backend.watch(id, Some(seen), Duration::ZERO).await?;
+            for logged in watched.events.iter().flatten() {
+                seen = logged.seq;
+                log.take(&logged.event);
             }
-            let seen = log.last().map_or(0, |logged| logged.seq);
-            watched = self.backend.watch(id, Some(seen), Duration::ZERO).await?;
+            pages += 1;
+            log.goes_on = watched.more_events;
+            if !log.goes_on || pages == MAX_PAGES {
+                return Ok((watched.run, log));
+            }
         }
-        debug_assert!(log.len() <= MAX_PAGES * MAX_EVENTS);
-        Ok((watched.run, log))
     }
 }
 
@@ -205,19 +205,8 @@ fn read<T: input::Arguments>(arguments: Option<JsonObject>) -> Result<T, Refusal
 }
 
 fn submission(asked: &input::Verify) -> RunSubmission {
-    RunSubmission {
-        repo: asked.repo_root.clone(),
-        profile: asked.profile.clone(),
-        changeset_id: asked.changeset_id.clone(),
-        rev: None,
-        submodules: false,
-        max_tier: Tier::TWO,
-        sandbox: SandboxMode::Strict,
-        fail_fast: false,
-        changes: ChangesAsked::Applied,
-        reuse: Reuse::Verified,
-        env: None,
-    }
+    let least = RunSubmission::new(asked.repo_root.clone(), asked.profile.clone());
+    RunSubmission { changeset_id: asked.changeset_id.clone(), ..least }
 }
 
 /// The step or check whose output is wanted: the one that was named, or the first that did not pass,
@@ -269,12 +258,12 @@ impl Shown<'_> {
     fn draft(&self, room: usize) -> Draft<LogPart> {
         let (bytes, start) = self.part(room);
         let end = start + bytes.len() as u64;
-        let (stream, named) = (stream(self.of.stream), words::named(self.step));
+        let (stream, named) = (self.of.stream.as_str(), words::named(self.step));
         let span = format!("bytes {start} to {end} of {} of {stream} of {named}", self.total);
         let next_offset = (end < self.total).then_some(end);
         let value = LogPart {
             run_id: self.run.id.clone(),
-            of: unit(self.of.unit),
+            of: self.of.unit.as_str(),
             n: self.of.n,
             name: named,
             stream,

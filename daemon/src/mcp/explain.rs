@@ -1,6 +1,6 @@
 //! Why a run came to its verdict, and what a run would do. Pure folds over what the backend knows.
 
-use proctor_core::api::{LoggedEvent, PlanAnswer, RunState, RunView};
+use proctor_core::api::{PlanAnswer, RunState, RunView};
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::StepEvidence;
 use proctor_core::gate::{GateAnswer, GateCode};
@@ -23,14 +23,33 @@ struct Account {
     links: Vec<Resource>,
 }
 
-/// Why a run came to its verdict. `log` has all of its events.
-pub(super) fn run(run: &RunView, log: &[LoggedEvent]) -> CallToolResult {
+/// What the events of a run tell of its verdict: facts in our own words, details in those of others. The
+/// events themselves need not be kept.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    facts: Vec<String>,
+    details: Vec<String>,
+    /// Whether there are events that were not taken in.
+    pub(super) goes_on: bool,
+}
+
+impl Log {
+    /// Takes an event in.
+    pub(super) fn take(&mut self, event: &RunEvent) {
+        of_event(event, &mut self.facts, &mut self.details);
+    }
+}
+
+/// Why a run came to its verdict.
+pub(super) fn run(run: &RunView, log: Log) -> CallToolResult {
     let mut facts = run_facts(run);
+    if log.goes_on {
+        facts.push("there are more events than are looked at here".to_owned());
+    }
+    facts.extend(log.facts);
     let mut details: Vec<String> = run.doubts.iter().map(|record| record.message.clone()).collect();
     details.extend(run.problem.iter().flat_map(super::present::problem_lines));
-    for logged in log {
-        of_event(&logged.event, &mut facts, &mut details);
-    }
+    details.extend(log.details);
     let summary = words::headline(run);
     let link = Resource::new(Address::Run(run.id.clone()).to_string(), "run").with_mime_type("text/plain");
     let explanation = Explanation { run_id: Some(run.id.clone()), verdict: run.verdict, ..empty(summary) };
@@ -112,7 +131,11 @@ fn run_facts(run: &RunView) -> Vec<String> {
     facts.dedup();
     facts.extend(run.cancelled_by.iter().map(|_| "somebody asked it to end".to_owned()));
     let wanting = words::units(run).filter(|(_, step)| step.outcome.is_some_and(|outcome| outcome != Outcome::Passed));
-    facts.extend(wanting.map(|(of, step)| format!("{of} {}, {} {}", step.n, words::named(step), words::manner(step))));
+    facts.extend(
+        wanting.map(|(unit, step)| {
+            format!("{} {}, {} {}", unit.as_str(), step.n, words::named(step), words::manner(step))
+        }),
+    );
     if run.state == RunState::Finished {
         facts.push(rule(run.verdict).to_owned());
     }

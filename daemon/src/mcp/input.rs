@@ -121,10 +121,12 @@ fn pr() -> ProfileName {
     ProfileName::new("pr").unwrap_or_else(|_| unreachable!("`pr` is a profile's name"))
 }
 
+/// Less than clients give a call, which is a minute at the least.
 fn long() -> u64 {
     45
 }
 
+/// What steps need to end once they are cancelled.
 fn short() -> u64 {
     5
 }

@@ -6,7 +6,7 @@ use rmcp::model::{CallToolResult, Resource};
 
 use super::answer::{Draft, Failing, MOST_TEXT, Output, RunAnswer, StepCounts, fitting};
 use super::untrusted::{Keep, Untrusted, name};
-use super::uri::{Address, stream, unit};
+use super::uri::Address;
 use super::words;
 use crate::service::{OutputOf, Stdio, Unit};
 
@@ -41,12 +41,11 @@ pub(super) struct Tail {
 /// error first.
 pub(super) fn worth_reading(run: &RunView) -> Vec<(OutputOf, u64)> {
     let wanting = words::units(run).filter(|(_, step)| words::is_wanting(step)).take(MAX_SHOWN);
-    wanting.flat_map(|(of, step)| outputs(of, step)).collect()
+    wanting.flat_map(|(unit, step)| outputs(unit, step)).collect()
 }
 
 /// The outputs of a step in which there is something, with how many bytes are kept.
-pub(super) fn outputs(of: &str, step: &StepView) -> Vec<(OutputOf, u64)> {
-    let unit = if of == "check" { Unit::Check } else { Unit::Step };
+pub(super) fn outputs(unit: Unit, step: &StepView) -> Vec<(OutputOf, u64)> {
     let kept = |stream: Stdio, bytes: Option<u64>| Some((OutputOf { unit, n: step.n, stream }, bytes?));
     let bytes = |view: &Option<proctor_core::api::StreamView>| view.as_ref().map(|view| view.kept_bytes);
     let both = [kept(Stdio::Stderr, bytes(&step.stderr)), kept(Stdio::Stdout, bytes(&step.stdout))];
@@ -90,8 +89,8 @@ fn failing(run: &RunView, tails: &[Tail], mut room: usize) -> Vec<Failing> {
     let mut unshown = (room / LEAST_SHOWN).min(tails.len());
     let wanting = words::units(run).filter(|(_, step)| words::is_wanting(step)).take(MAX_FAILING);
     wanting
-        .filter_map(|(of, step)| {
-            let mine = tails.iter().filter(|tail| unit(tail.of.unit) == of && tail.of.n == step.n);
+        .filter_map(|(unit, step)| {
+            let mine = tails.iter().filter(|tail| tail.of.unit == unit && tail.of.n == step.n);
             let output = mine.map(|tail| {
                 let share = room.checked_div(unshown).unwrap_or(0);
                 unshown = unshown.saturating_sub(1);
@@ -100,14 +99,14 @@ fn failing(run: &RunView, tails: &[Tail], mut room: usize) -> Vec<Failing> {
                 show(run, tail, &end)
             });
             let output = output.collect();
-            let (name, why) = (words::named(step), words::manner(step));
+            let (of, name, why) = (unit.as_str(), words::named(step), words::manner(step));
             Some(Failing { of, n: step.n, name, outcome: step.outcome?, why, output })
         })
         .collect()
 }
 
 fn show(run: &RunView, tail: &Tail, end: &Untrusted) -> Output {
-    let (unit, stream) = (unit(tail.of.unit), stream(tail.of.stream));
+    let (unit, stream) = (tail.of.unit.as_str(), tail.of.stream.as_str());
     let about = format!("the end of {stream} of {unit} {}, {} bytes in all", tail.of.n, tail.bytes);
     let uri = Address::Output(run.id.clone(), tail.of, 0).to_string();
     Output { stream, bytes: tail.bytes, end: (!end.is_empty()).then(|| end.marked(&about)), uri }
@@ -117,7 +116,8 @@ fn show(run: &RunView, tail: &Tail, end: &Untrusted) -> Output {
 fn details(run: &RunView) -> Untrusted {
     let mut lines: Vec<String> = run.doubts.iter().map(|record| record.message.clone()).collect();
     lines.extend(run.problem.iter().flat_map(problem_lines));
-    for (of, step) in words::units(run) {
+    for (unit, step) in words::units(run) {
+        let of = unit.as_str();
         if let Some(Termination::NotStarted { reason, .. }) =
             step.termination.as_ref().filter(|_| words::is_wanting(step))
         {

@@ -11,7 +11,8 @@ use rmcp::service::{Peer, RequestContext};
 
 use super::untrusted::name;
 
-/// How long a client may take to accept one notification; who takes longer gets none any more.
+/// How long a client may take to accept one notification, since its own call waits for that; who takes longer
+/// gets none any more.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// By how much progress grows where no step has ended: it has to grow with each notification.
 const TICK: f64 = 0.001;

@@ -131,9 +131,9 @@ fn overview(run: &RunView) -> String {
     let mut lines =
         vec![words::headline(run), format!("asked for at {}, profile {}", run.queued_at, run.asked.profile)];
     lines.push(format!("repository {}", run.asked.repo));
-    for (of, step) in words::units(run) {
-        lines.push(format!("{of} {}, {}: {}", step.n, words::named(step), words::manner(step)));
-        let outputs = super::present::outputs(of, step).into_iter();
+    for (unit, step) in words::units(run) {
+        lines.push(format!("{} {}, {}: {}", unit.as_str(), step.n, words::named(step), words::manner(step)));
+        let outputs = super::present::outputs(unit, step).into_iter();
         lines.extend(outputs.map(|(of, bytes)| format!("  {bytes} bytes: {}", Address::Output(run.id.clone(), of, 0))));
     }
     lines.extend(run.doubts.iter().map(|record| record.message.clone()));

@@ -74,7 +74,7 @@ impl fmt::Display for Address {
         let offset = match self {
             Self::Run(run) => return write!(f, "{SCHEME}{run}"),
             Self::Output(run, of, offset) => {
-                write!(f, "{SCHEME}{run}/{}s/{}/{}", unit(of.unit), of.n, stream(of.stream))?;
+                write!(f, "{SCHEME}{run}/{}", of.path())?;
                 offset
             }
             Self::Evidence(run, file, offset) => {
@@ -86,34 +86,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// The word for what has outputs.
-pub(super) fn unit(unit: Unit) -> &'static str {
-    match unit {
-        Unit::Check => "check",
-        Unit::Step => "step",
-    }
-}
-
-/// The word for a stream.
-pub(super) fn stream(stream: Stdio) -> &'static str {
-    match stream {
-        Stdio::Stdout => "stdout",
-        Stdio::Stderr => "stderr",
-    }
-}
-
 fn output(unit: &str, n: &str, stream: &str) -> Option<OutputOf> {
-    let unit = match unit {
-        "checks" => Unit::Check,
-        "steps" => Unit::Step,
-        _ => return None,
-    };
-    let stream = match stream {
-        "stdout" => Stdio::Stdout,
-        "stderr" => Stdio::Stderr,
-        _ => return None,
-    };
-    Some(OutputOf { unit, n: n.parse().ok()?, stream })
+    Some(OutputOf { unit: Unit::of_plural(unit)?, n: n.parse().ok()?, stream: Stdio::of(stream)? })
 }
 
 /// Whether a text is a name of one of our documents; see `SkillName::artifact`.

@@ -6,6 +6,7 @@ use proctor_core::outcome::{Outcome, StartFault, Termination};
 use proctor_core::verdict::{Doubt, Verdict};
 
 use super::untrusted::name;
+use crate::service::Unit;
 
 /// The first thing to know about a run.
 pub(super) fn headline(run: &RunView) -> String {
@@ -75,9 +76,9 @@ pub(super) fn met(how: How) -> Option<&'static str> {
     }
 }
 
-/// What stands in a run: its checks, then its steps, each with the word for its kind.
-pub(super) fn units(run: &RunView) -> impl Iterator<Item = (&'static str, &StepView)> {
-    run.checks.iter().map(|check| ("check", check)).chain(run.steps.iter().map(|step| ("step", step)))
+/// What stands in a run: its checks, then its steps.
+pub(super) fn units(run: &RunView) -> impl Iterator<Item = (Unit, &StepView)> {
+    run.checks.iter().map(|check| (Unit::Check, check)).chain(run.steps.iter().map(|step| (Unit::Step, step)))
 }
 
 /// Whether a step ran and its result speaks against the tree.
