@@ -27,7 +27,8 @@ const OF_BARE: f64 = 0.3;
 const TOLD_MS: f64 = 50.0;
 /// What a daemon may hold in memory while nothing happens, in MiB.
 const IDLE_MIB: f64 = 30.0;
-/// How long nothing must have happened before that is looked at.
+/// How long nothing must have happened before that is looked at: the daemon gives memory back when it
+/// has had nothing to do for some seconds.
 const SETTLED: Duration = Duration::from_secs(8);
 /// What the daemon's memory may seem to grow by over all runs, in MiB: less than its heap breathes.
 const GROWN_MIB: f64 = 1.0;
@@ -192,6 +193,7 @@ fn now() -> SystemTime {
 }
 
 async fn idle(daemon: &Daemon, when: &str, bars: &mut Bars) -> Result<()> {
+    // What is measured is memory after a time without work: nothing else says that this has passed.
     tokio::time::sleep(SETTLED).await;
     let resident = mib(machine::resident(daemon.pid())?);
     bars.at_most(&format!("MiB resident, idle, {when}"), resident, IDLE_MIB);

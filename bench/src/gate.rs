@@ -99,6 +99,7 @@ impl Verified {
     /// Waits until no file is so young that it is read again each time.
     #[expect(clippy::disallowed_methods, reason = "what is waited for is that time passes")]
     fn settle() {
+        // Trust in a file comes with its age alone.
         std::thread::sleep(Settling::default().0);
     }
 

@@ -103,6 +103,7 @@ async fn complete(marker: &str, crowd: usize) -> Result<Vec<OwnedFd>> {
             return machine::watched(&there);
         }
         ensure!(Instant::now() < until, "{} of {crowd} processes came within {PATIENCE:?}", there.len());
+        // Nothing tells when a stranger's process has become another program.
         tokio::time::sleep(LOOK).await;
     }
 }

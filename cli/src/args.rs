@@ -13,7 +13,7 @@ use proctor_core::plan::{Limit, Network, ReadOnly, RelPath};
 use proctor_core::tier::Tier;
 
 pub(crate) use daemon::{
-    CancelArgs, DaemonCommand, DaemonCommandArgs, DaemonStatusArgs, LogsArgs, McpArgs, StartArgs, StatusArgs, StopArgs,
+    CancelArgs, DaemonCommand, DaemonCommandArgs, DaemonStatusArgs, LogsArgs, StartArgs, StatusArgs, StopArgs,
     WatchArgs,
 };
 
@@ -69,7 +69,7 @@ pub(crate) enum Command {
     /// Start, stop or look at the daemon
     Daemon(DaemonCommandArgs),
     /// Serve tools for agents on standard input and output, by the Model Context Protocol
-    Mcp(McpArgs),
+    Mcp(WayArgs),
     /// Print the JSON Schema of a document, or the names of the documents
     Schema(SchemaArgs),
     /// Print a completion script
@@ -115,6 +115,17 @@ pub(crate) struct DaemonArgs {
     /// $XDG_RUNTIME_DIR/proctor/proctord.sock, else /run/proctor/proctord.sock]
     #[arg(long, value_name = "PATH", conflicts_with_all = ["state_dir", "config"])]
     pub socket: Option<PathBuf>,
+}
+
+/// Who does it: a daemon, or this process, with what it needs for that.
+#[derive(Debug, Args)]
+pub(crate) struct WayArgs {
+    #[command(flatten)]
+    pub state: StateArgs,
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+    #[command(flatten)]
+    pub daemon: DaemonArgs,
 }
 
 /// Which daemon.
@@ -172,11 +183,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
-    pub state: StateArgs,
-    #[command(flatten)]
-    pub operator: OperatorArgs,
-    #[command(flatten)]
-    pub daemon: DaemonArgs,
+    pub way: WayArgs,
 }
 
 /// `proctor validate`.
@@ -329,11 +336,7 @@ pub(crate) struct GateArgs {
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
-    pub state: StateArgs,
-    #[command(flatten)]
-    pub operator: OperatorArgs,
-    #[command(flatten)]
-    pub daemon: DaemonArgs,
+    pub way: WayArgs,
 }
 
 /// `proctor doctor`.
@@ -350,11 +353,7 @@ pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
-    pub state: StateArgs,
-    #[command(flatten)]
-    pub operator: OperatorArgs,
-    #[command(flatten)]
-    pub daemon: DaemonArgs,
+    pub way: WayArgs,
 }
 
 /// `proctor schema`.

@@ -78,8 +78,8 @@ impl LimitKind {
         match self {
             Self::Memory => "memory",
             Self::Pids => "processes",
-            Self::Disk => "disk space",
-            Self::CpuSeconds => "cpu time",
+            Self::Disk => "disk",
+            Self::CpuSeconds => "CPU time",
             Self::OpenFiles => "open files",
         }
     }

@@ -43,8 +43,7 @@ impl TestEnvironment {
 
 impl Served {
     fn start(env: &TestEnvironment, wrapper: &[&str]) -> Self {
-        let mut command = env.command_of("proctord", env.root(), wrapper);
-        command.arg("--socket").arg(env.socket()).arg("--state-dir").arg(env.state());
+        let mut command = env.daemon_through(wrapper, &env.socket(), &env.state());
         let log = env.root().join("proctord.log");
         let file = File::options().create(true).append(true).open(&log).expect("a log of a test");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);

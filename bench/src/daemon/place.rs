@@ -151,6 +151,7 @@ pub(super) async fn listening(socket: &Path) -> Result<()> {
         if Instant::now() > until {
             bail!("nobody listens at {} after {PATIENCE:?}", socket.display());
         }
+        // A socket that another process is about to bind cannot be waited for: there is none yet.
         tokio::time::sleep(LOOK).await;
     }
     Ok(())

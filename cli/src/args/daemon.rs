@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use proctor_core::names::RunId;
 
-use super::{DaemonArgs, Format, OperatorArgs, SocketArgs, StateArgs, run_id};
+use super::{Format, SocketArgs, StateArgs, run_id};
 
 /// `proctor status`.
 #[derive(Debug, Args)]
@@ -58,17 +58,6 @@ pub(crate) struct CancelArgs {
 pub(crate) struct WatchArgs {
     #[command(flatten)]
     pub daemon: SocketArgs,
-}
-
-/// `proctor mcp`.
-#[derive(Debug, Args)]
-pub(crate) struct McpArgs {
-    #[command(flatten)]
-    pub state: StateArgs,
-    #[command(flatten)]
-    pub operator: OperatorArgs,
-    #[command(flatten)]
-    pub daemon: DaemonArgs,
 }
 
 /// `proctor daemon`.

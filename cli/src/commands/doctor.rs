@@ -20,7 +20,7 @@ use crate::error::CliError;
 use crate::installation::{self, show};
 use crate::screen::Screen;
 use crate::style::{self, BAD, DIM, GOOD, paint};
-use crate::text::shown;
+use crate::text::{shown, shown_line};
 
 /// What `proctor doctor --format json` prints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -126,11 +126,10 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
         (Some(_), Err(error)) => return Err(error),
         (None, Err(_)) => caller.cwd.clone(),
     };
-    let operator = installation::operator(&args.operator, caller)?;
-    let DoctorArgs { daemon, state, operator: config, .. } = args;
-    let wanted = Wanted { daemon, state, config, operator: &operator, repo: &repo };
+    let operator = installation::operator(&args.way.operator, caller)?;
+    let wanted = Wanted { way: &args.way, operator: &operator, repo: &repo };
     // A daemon looks at repositories of its callers, and at no other directory.
-    let asks = is_found || args.daemon.daemon;
+    let asks = is_found || args.way.daemon.daemon;
     let answer = match if asks { daemon::who_does_it(wanted, caller, screen).await? } else { None } {
         Some(daemon) => daemon.client.doctor(&daemon::repo_text(&repo)?).await.map_err(client_error)?,
         None => tried_here(args, operator, &repo, caller, screen).await?,
@@ -155,8 +154,8 @@ async fn tried_here(
     if operator.tolerated(args.sandbox.sandbox).is_none() {
         return Err(engine_error(EngineError::BestEffortForbidden));
     }
-    let state_dir = installation::state_dir(&args.state, caller)?;
-    let engine = engine::open(&args.state, operator.clone(), caller, screen)?;
+    let state_dir = installation::state_dir(&args.way.state, caller)?;
+    let engine = engine::open(&args.way.state, operator.clone(), caller, screen)?;
     let report = engine.doctor(repo).await.map_err(engine_error)?;
     Ok(answer(report, &operator, &state_dir))
 }
@@ -263,7 +262,9 @@ fn facts(record: &DoctorRecord) -> String {
         ("groups", groups),
         ("reach", record.reach.words()),
     ];
-    rows.iter().map(|(label, value)| format!("{} {value}\n", paint(DIM, format!("{label:<13}")))).collect()
+    rows.iter()
+        .map(|(label, value)| format!("{} {}\n", paint(DIM, format!("{label:<13}")), shown_line(value)))
+        .collect()
 }
 
 #[cfg(test)]

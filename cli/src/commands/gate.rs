@@ -29,9 +29,8 @@ const SHOWN_PATHS: usize = 10;
 /// be read.
 pub(crate) async fn gate(args: &GateArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
-    let operator = installation::operator(&args.operator, caller)?;
-    let wanted =
-        Wanted { daemon: &args.daemon, state: &args.state, config: &args.operator, operator: &operator, repo: &repo };
+    let operator = installation::operator(&args.way.operator, caller)?;
+    let wanted = Wanted { way: &args.way, operator: &operator, repo: &repo };
     let answer = match daemon::who_does_it(wanted, caller, screen).await? {
         Some(daemon) => asked_of(&daemon, args, &repo).await,
         None => asked_here(args, operator, repo, caller),
@@ -45,7 +44,7 @@ pub(crate) async fn gate(args: &GateArgs, caller: &Caller, screen: &mut Screen) 
 }
 
 fn asked_here(args: &GateArgs, operator: Operator, repo: PathBuf, caller: &Caller) -> Result<GateAnswer, CliError> {
-    let gate = Gate::new(engine::config(&args.state, operator, caller)?, Clock::system());
+    let gate = Gate::new(engine::config(&args.way.state, operator, caller)?, Clock::system());
     let demands = Demands {
         profile: args.profile.clone(),
         changeset: args.changeset.clone(),

@@ -6,7 +6,7 @@ use proctor_daemon::mcp::{Local, Remote, StdioError, serve_stdio};
 use proctor_daemon::service::StartError;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::McpArgs;
+use crate::args::WayArgs;
 use crate::caller::Caller;
 use crate::daemon::{Wanted, who_does_it};
 use crate::engine;
@@ -20,15 +20,9 @@ use crate::screen::Screen;
 /// # Errors
 /// A daemon is demanded and none answers, the state directory cannot be used, or the client does not
 /// speak the protocol.
-pub(crate) async fn mcp(args: &McpArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+pub(crate) async fn mcp(args: &WayArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
-    let wanted = Wanted {
-        daemon: &args.daemon,
-        state: &args.state,
-        config: &args.operator,
-        operator: &operator,
-        repo: &caller.cwd,
-    };
+    let wanted = Wanted { way: args, operator: &operator, repo: &caller.cwd };
     let stop = CancellationToken::new();
     if let Some(daemon) = who_does_it(wanted, caller, screen).await? {
         let remote = Remote::new(daemon.client, caller.env.clone());

@@ -45,7 +45,7 @@ pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) ->
     refuse_contradictions(args, caller)?;
     let repo = installation::repository(&args.repo, caller)?;
     let target = args.patch.as_deref().map(|file| patch::Target::find(file, &caller.cwd)).transpose()?;
-    let operator = installation::operator(&args.operator, caller)?;
+    let operator = installation::operator(&args.way.operator, caller)?;
     let way = Way::choose(args, operator.clone(), &repo, caller, screen).await?;
     let cancel = CancellationToken::new();
     let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
@@ -79,14 +79,13 @@ impl Way {
         caller: &Caller,
         screen: &mut Screen,
     ) -> Result<Self, CliError> {
-        let RunArgs { daemon, state, operator: config, .. } = args;
-        let wanted = Wanted { daemon, state, config, operator: &operator, repo };
-        match crate::daemon::who_does_it(wanted, caller, screen).await? {
+        let wanted = Wanted { way: &args.way, operator: &operator, repo };
+        match daemon::who_does_it(wanted, caller, screen).await? {
             Some(daemon) if remote::takes(&caller.env) => {
                 engine::warn_of_unreadable(caller, screen);
                 Ok(Self::Daemon(daemon))
             }
-            Some(_) if args.daemon.daemon => Err(CliError::Usage {
+            Some(_) if args.way.daemon.daemon => Err(CliError::Usage {
                 message: remote::TOO_LARGE.to_owned(),
                 hint: "unset some of it, or leave `--daemon` out".to_owned(),
             }),
@@ -94,7 +93,7 @@ impl Way {
                 if found.is_some() {
                     screen.err(&style::warning(&format!("{}; this is done without a daemon", remote::TOO_LARGE)));
                 }
-                Ok(Self::Here(Arc::new(engine::open(&args.state, operator, caller, screen)?)))
+                Ok(Self::Here(Arc::new(engine::open(&args.way.state, operator, caller, screen)?)))
             }
         }
     }
@@ -104,7 +103,7 @@ impl Way {
         match self {
             Self::Here(engine) => Ok(Arc::clone(engine)),
             Self::Daemon(_) => {
-                let config = engine::config(&args.state, operator, caller)?;
+                let config = engine::config(&args.way.state, operator, caller)?;
                 Ok(Arc::new(Engine::open(config).map_err(engine_error)?))
             }
         }

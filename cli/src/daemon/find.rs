@@ -9,7 +9,7 @@ use proctor_daemon::client::{Client, ClientError, Compatibility, Place, Trust, c
 use proctor_daemon::installation::{SYSTEM_SOCKET, show, socket};
 
 use super::{Daemon, repo_text, unreachable};
-use crate::args::{DaemonArgs, OperatorArgs, StateArgs};
+use crate::args::{StateArgs, WayArgs};
 use crate::caller::Caller;
 use crate::error::CliError;
 use crate::installation;
@@ -40,12 +40,8 @@ enum Whose {
 /// What the caller said about who does the work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
-    /// Whether a daemon is wanted.
-    pub daemon: &'a DaemonArgs,
-    /// Where an engine in this process would keep its state.
-    pub state: &'a StateArgs,
-    /// The operator's config that was named.
-    pub config: &'a OperatorArgs,
+    /// As it was said.
+    pub way: &'a WayArgs,
     /// The operator's config.
     pub operator: &'a Operator,
     /// The repository.
@@ -72,7 +68,7 @@ pub(crate) async fn who_does_it(
     caller: &Caller,
     screen: &mut Screen,
 ) -> Result<Option<Daemon>, CliError> {
-    let Wanted { daemon, state, config, operator, repo } = wanted;
+    let Wanted { way: WayArgs { state, operator: config, daemon }, operator, repo } = wanted;
     let sayable = repo_text(repo);
     if daemon.no_daemon || sayable.is_err() && !daemon.daemon {
         return Ok(None);

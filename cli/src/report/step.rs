@@ -132,13 +132,14 @@ fn how_stopped(step: &StepEvidence) -> String {
 }
 
 fn limit_words(kind: LimitKind, limits: &Limits) -> String {
-    let (limit, name, say): (Limit, &str, fn(u64) -> String) = match kind {
-        LimitKind::Memory => (limits.memory, "memory", size),
-        LimitKind::Disk => (limits.disk, "disk", size),
-        LimitKind::Pids => (limits.pids, "processes", |number| number.to_string()),
-        LimitKind::CpuSeconds => (limits.cpu_seconds, "CPU time", |seconds| format!("{seconds} s")),
-        LimitKind::OpenFiles => (limits.open_files, "open files", |number| number.to_string()),
+    let (limit, say): (Limit, fn(u64) -> String) = match kind {
+        LimitKind::Memory => (limits.memory, size),
+        LimitKind::Disk => (limits.disk, size),
+        LimitKind::Pids => (limits.pids, |number| number.to_string()),
+        LimitKind::CpuSeconds => (limits.cpu_seconds, |seconds| format!("{seconds} s")),
+        LimitKind::OpenFiles => (limits.open_files, |number| number.to_string()),
     };
+    let name = kind.as_str();
     match limit {
         Limit::Max(bound) => format!("{} {name}", say(bound)),
         Limit::Unlimited => name.to_owned(),
