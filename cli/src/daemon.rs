@@ -15,7 +15,7 @@ use crate::caller::Caller;
 use crate::error::CliError;
 use crate::installation;
 
-pub(crate) use find::{Purpose, Wanted, demanded, places, who_does_it};
+pub(crate) use find::{Purpose, Wanted, demanded, places, running, who_does_it, who_does_it_with_env};
 
 /// What to do where no daemon answers.
 const START_ONE: &str = "start one with `proctor daemon start`";

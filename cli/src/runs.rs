@@ -71,7 +71,7 @@ pub(crate) fn block(run: &RunView) -> String {
     run.exit_code.iter().for_each(|code| row("exit code", &code.to_string()));
     run.cancelled_by.iter().for_each(|by| row("ended by", by));
     run.evidence_dir.iter().for_each(|dir| row("evidence", dir));
-    text.push_str(&steps("checks", &run.checks, |step| format!("{}/{}", step.skill, step.n)));
+    text.push_str(&steps("checks", &run.checks, check_name));
     text.push_str(&steps("steps", &run.steps, name));
     for doubt in &run.doubts {
         text.push_str(&crate::report::doubt_block(doubt.doubt, &doubt.message));
@@ -82,6 +82,11 @@ pub(crate) fn block(run: &RunView) -> String {
 /// A step as people name it.
 pub(crate) fn name(step: &StepView) -> String {
     format!("{}/{}", step.skill, step.name)
+}
+
+/// A toolchain check as people name it: its command may be anything.
+pub(crate) fn check_name(check: &StepView) -> String {
+    format!("{}/{}", check.skill, check.n)
 }
 
 fn steps(heading: &str, steps: &[StepView], name: impl Fn(&StepView) -> String) -> String {

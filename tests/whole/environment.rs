@@ -360,9 +360,14 @@ impl<'e> Repo<'e> {
 
 /// A step that waits until a case lets it go on by [`release`] or [`fail`].
 pub(crate) fn waiting_step(env: &TestEnvironment, name: &str) -> Step {
+    Step::argv(name, &waiting_command(env).each_ref().map(String::as_str))
+}
+
+/// The words of its command.
+pub(crate) fn waiting_command(env: &TestEnvironment) -> [String; 4] {
     let marker = env.marker();
     let script = format!("trap 'exit 0' USR1; trap 'exit 1' USR2; sh -c 'sleep 300; :' {marker}-ready & wait");
-    Step::argv(name, &["sh", "-c", &script, &format!("{marker}-main")])
+    ["sh".to_owned(), "-c".to_owned(), script, format!("{marker}-main")]
 }
 
 /// An attempt of a waiting step that has got to where it waits.

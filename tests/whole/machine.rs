@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::binaries;
+use crate::process::Running;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
@@ -103,6 +104,13 @@ pub(crate) fn copy_toolchain(from: &Path, to: &Path) {
             std::fs::copy(&file, &target).expect("a copy of a file of the toolchain");
         }
     }
+}
+
+/// The user id of an account of the machine.
+pub(crate) fn uid_of(account: &str) -> u32 {
+    let mut asked = command("id");
+    asked.args(["-u", account]);
+    Running::start(asked).wait().exits(0).stdout.trim().parse().expect("a number")
 }
 
 /// Gives everything below `dir`, and itself, to a user.

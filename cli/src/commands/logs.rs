@@ -64,7 +64,7 @@ impl Reader<'_> {
             match find(&view, name) {
                 Some((place, step)) if step.outcome.is_some() => {
                     self.print(OutputOf { unit: place.unit, n: place.n, stream }).await?;
-                    self.remark(step, stream);
+                    self.remark(place, step, stream);
                     return Ok(0);
                 }
                 found => wait_or_not(found.is_some(), args.follow, &view, name)?,
@@ -100,13 +100,13 @@ impl Reader<'_> {
     async fn both(&mut self, place: Place, step: &StepView) -> Result<(), CliError> {
         for (stream, word, of) in [(Stdio::Stdout, "stdout", &step.stdout), (Stdio::Stderr, "stderr", &step.stderr)] {
             let Some(found) = of.as_ref().filter(|found| found.bytes > 0) else { continue };
-            let heading = format!("--- {} {word}, {}", shown_line(&runs::name(step)), size(found.bytes));
+            let heading = format!("--- {} {word}, {}", shown_line(&called(place, step)), size(found.bytes));
             self.screen.out(&format!("{}\n", paint(DIM, heading)));
             match self.print(OutputOf { unit: place.unit, n: place.n, stream }).await {
                 Err(error @ CliError::Engine { .. }) => self.screen.err(&error.render()),
                 other => other?,
             }
-            self.remark(step, stream);
+            self.remark(place, step, stream);
         }
         Ok(())
     }
@@ -130,12 +130,12 @@ impl Reader<'_> {
     }
 
     /// Says what of a stream is not to be seen here.
-    fn remark(&mut self, step: &StepView, stream: Stdio) {
+    fn remark(&mut self, place: Place, step: &StepView, stream: Stdio) {
         let found = if stream == Stdio::Stdout { &step.stdout } else { &step.stderr };
         let Some(found) = found else { return };
         if found.kept_bytes < found.bytes {
             let kept = format!("{} of {} are kept", size(found.kept_bytes), size(found.bytes));
-            self.screen.err(&style::warning(&format!("{}: {kept}", shown_line(&runs::name(step)))));
+            self.screen.err(&style::warning(&format!("{}: {kept}", shown_line(&called(place, step)))));
         }
     }
 }
@@ -146,20 +146,29 @@ fn units(view: &RunView) -> impl Iterator<Item = (Place, &StepView)> {
     checks.chain(view.steps.iter().map(|step| (Place { unit: Unit::Step, n: step.n }, step)))
 }
 
-/// The step of this name; a check by its toolchain and its number.
+/// What people name it by: a check by its toolchain and its number.
+fn called(place: Place, step: &StepView) -> String {
+    match place.unit {
+        Unit::Check => runs::check_name(step),
+        Unit::Step => runs::name(step),
+    }
+}
+
 fn find<'a>(view: &'a RunView, name: &str) -> Option<(Place, &'a StepView)> {
-    units(view).find(|(place, step)| match place.unit {
-        Unit::Check => format!("{}/{}", step.skill, step.n) == name,
-        Unit::Step => runs::name(step) == name,
-    })
+    units(view).find(|(place, step)| called(*place, step) == name)
+}
+
+/// Whether every check and step of a run is known: the steps are from the beginning on, and a check when
+/// it has ended, which all have before the first step.
+fn are_all_known(view: &RunView) -> bool {
+    view.state == RunState::Finished || view.steps.iter().any(|step| step.attempt > 0 || step.outcome.is_some())
 }
 
 /// Whether to wait for a step that has not ended.
 fn wait_or_not(is_known: bool, follow: bool, view: &RunView, name: &str) -> Result<(), CliError> {
     let usage = |message: String, hint: &str| Err(CliError::Usage { message, hint: hint.to_owned() });
-    // The steps are known from the beginning on, the checks when they have ended.
-    if !is_known && (view.state == RunState::Finished || view.started_at.is_some() && !view.steps.is_empty()) {
-        let names: Vec<String> = view.steps.iter().take(SHOWN_NAMES).map(runs::name).collect();
+    if !is_known && are_all_known(view) {
+        let names: Vec<String> = units(view).take(SHOWN_NAMES).map(|(place, step)| called(place, step)).collect();
         return usage(format!("run {} has no step `{name}`", view.id), &format!("it has: {}", names.join(", ")));
     }
     if view.state == RunState::Finished {

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::WayArgs;
 use crate::caller::Caller;
-use crate::daemon::{Wanted, who_does_it};
+use crate::daemon::{Wanted, who_does_it_with_env};
 use crate::engine;
 use crate::error::CliError;
 use crate::installation;
@@ -24,7 +24,7 @@ pub(crate) async fn mcp(args: &WayArgs, caller: &Caller, screen: &mut Screen) ->
     let operator = installation::operator(&args.operator, caller)?;
     let wanted = Wanted { way: args, operator: &operator, repo: &caller.cwd };
     let stop = CancellationToken::new();
-    if let Some(daemon) = who_does_it(wanted, caller, screen).await? {
+    if let Some(daemon) = who_does_it_with_env(wanted, caller, screen).await? {
         let remote = Remote::new(daemon.client, caller.env.clone());
         return serve(serve_stdio(remote, stop.clone()), stop).await;
     }

@@ -29,7 +29,6 @@ use crate::progress::{HEARTBEAT, Progress};
 use crate::record::RunRecord;
 use crate::report;
 use crate::screen::Screen;
-use crate::style;
 use remote::Remote;
 
 pub(crate) use range::{CommitRecord, RangeRecord};
@@ -80,21 +79,9 @@ impl Way {
         screen: &mut Screen,
     ) -> Result<Self, CliError> {
         let wanted = Wanted { way: &args.way, operator: &operator, repo };
-        match daemon::who_does_it(wanted, caller, screen).await? {
-            Some(daemon) if remote::takes(&caller.env) => {
-                engine::warn_of_unreadable(caller, screen);
-                Ok(Self::Daemon(daemon))
-            }
-            Some(_) if args.way.daemon.daemon => Err(CliError::Usage {
-                message: remote::TOO_LARGE.to_owned(),
-                hint: "unset some of it, or leave `--daemon` out".to_owned(),
-            }),
-            found => {
-                if found.is_some() {
-                    screen.err(&style::warning(&format!("{}; this is done without a daemon", remote::TOO_LARGE)));
-                }
-                Ok(Self::Here(Arc::new(engine::open(&args.way.state, operator, caller, screen)?)))
-            }
+        match daemon::who_does_it_with_env(wanted, caller, screen).await? {
+            Some(daemon) => Ok(Self::Daemon(daemon)),
+            None => Ok(Self::Here(Arc::new(engine::open(&args.way.state, operator, caller, screen)?))),
         }
     }
 

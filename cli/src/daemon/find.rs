@@ -1,6 +1,7 @@
 //! Which daemon is asked, and whether one is: the places are tried in their order, and the first
 //! that answers, takes work on and speaks as we do is the one.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use proctor_core::api::{Health, HealthStatus, ProblemType};
@@ -11,6 +12,7 @@ use proctor_daemon::installation::{SYSTEM_SOCKET, show, socket};
 use super::{Daemon, repo_text, unreachable};
 use crate::args::{StateArgs, WayArgs};
 use crate::caller::Caller;
+use crate::engine;
 use crate::error::CliError;
 use crate::installation;
 use crate::screen::Screen;
@@ -18,6 +20,11 @@ use crate::style;
 
 /// Our version; a daemon says its own.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// How many bytes of JSON the caller's environment may have to be sent: a part of what a daemon takes in
+/// one request.
+const MAX_ENV: usize = 256 << 10;
+const TOO_LARGE: &str = "the environment is too large to be sent to the daemon";
 
 /// A place to ask at, and how much is made of it where nobody answers there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +111,33 @@ pub(crate) async fn who_does_it(
     Ok(None)
 }
 
+/// The same for work that needs the caller's environment, which a daemon is sent.
+///
+/// # Errors
+/// As [`who_does_it`]; a daemon is demanded, and the environment is too large for it.
+pub(crate) async fn who_does_it_with_env(
+    wanted: Wanted<'_>,
+    caller: &Caller,
+    screen: &mut Screen,
+) -> Result<Option<Daemon>, CliError> {
+    let Some(daemon) = who_does_it(wanted, caller, screen).await? else { return Ok(None) };
+    if is_sendable(&caller.env) {
+        engine::warn_of_unreadable(caller, screen);
+        return Ok(Some(daemon));
+    }
+    if wanted.way.daemon.daemon {
+        let hint = "unset some of it, or leave `--daemon` out".to_owned();
+        return Err(CliError::Usage { message: TOO_LARGE.to_owned(), hint });
+    }
+    screen.err(&style::warning(&format!("{TOO_LARGE}; this is done without a daemon")));
+    Ok(None)
+}
+
+/// Whether an environment can be sent: by its JSON, in which one byte may become six.
+fn is_sendable(env: &BTreeMap<String, String>) -> bool {
+    serde_json::to_string(env).is_ok_and(|json| json.len() <= MAX_ENV)
+}
+
 /// The first of the places at which a daemon answers.
 ///
 /// # Errors
@@ -112,14 +146,35 @@ pub(crate) async fn demanded(candidates: &[Candidate], purpose: Purpose) -> Resu
     if candidates.is_empty() {
         return Err(unreachable("the config that was named has no `daemon.socket`".to_owned()));
     }
+    first(candidates, purpose).await.map_err(|refusals| none_of(&refusals))
+}
+
+/// The daemon itself, whatever it is; `None` where none listens.
+///
+/// # Errors
+/// Something listens and is no daemon that answers this user; code 6.
+pub(crate) async fn running(candidates: &[Candidate]) -> Result<Option<Daemon>, CliError> {
+    match first(candidates, Purpose::Itself).await {
+        Ok(daemon) => Ok(Some(daemon)),
+        Err(refusals) if refusals.iter().all(Refusal::is_absence) => Ok(None),
+        Err(refusals) => Err(none_of(&refusals)),
+    }
+}
+
+/// The first daemon that can be used, or why each of them cannot.
+async fn first(candidates: &[Candidate], purpose: Purpose) -> Result<Daemon, Vec<Refusal>> {
     let mut refusals = Vec::new();
     for candidate in candidates {
         match usable(&candidate.place, purpose).await {
             Ok(daemon) => return Ok(daemon),
-            Err(refusal) => refusals.push(refusal.to_string()),
+            Err(refusal) => refusals.push(refusal),
         }
     }
-    Err(unreachable(refusals.join("; ")))
+    Err(refusals)
+}
+
+fn none_of(refusals: &[Refusal]) -> CliError {
+    unreachable(refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; "))
 }
 
 /// Where daemons may be: at the socket that was named, else at the operator's, else where this
@@ -151,6 +206,11 @@ enum Refusal {
 }
 
 impl Refusal {
+    /// Whether there is no daemon to speak of.
+    fn is_absence(&self) -> bool {
+        matches!(self, Self::Client(ClientError::NotThere { .. }))
+    }
+
     fn hints(&self) -> Vec<String> {
         match self {
             Self::OtherVersion { .. } => vec!["restart it: `proctor daemon stop`, `proctor daemon start`".to_owned()],
@@ -163,10 +223,11 @@ impl Candidate {
     /// Whether nobody is surprised that no daemon does the work.
     fn is_expected(&self, refusal: &Refusal) -> bool {
         match (self.whose, refusal) {
-            (Whose::Own, Refusal::Client(ClientError::NotThere { .. })) => true,
+            (Whose::Named, _) => false,
             (Whose::Systems, Refusal::Client(_) | Refusal::Draining(_)) => true,
-            (_, Refusal::Client(ClientError::Problem(problem))) => problem.kind == ProblemType::Forbidden,
-            _ => false,
+            (Whose::Own, Refusal::Client(ClientError::Problem(problem))) => problem.kind == ProblemType::Forbidden,
+            (Whose::Own, refusal) => refusal.is_absence(),
+            (Whose::Systems, Refusal::OtherVersion { .. }) => false,
         }
     }
 }
@@ -200,7 +261,7 @@ fn warn_of_version(daemon: &Daemon, screen: &mut Screen) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proctor_core::api::RunCounts;
+    use proctor_core::api::{Problem, RunCounts};
 
     fn sockets(named: Option<&str>, config: &str, env: &[(&str, &str)], uid: u32) -> Vec<(PathBuf, Trust)> {
         let mut caller = Caller::for_tests(env);
@@ -241,5 +302,26 @@ mod tests {
             assert!(other.to_string().contains("99.0.0") && other.hints().len() == 1, "{other}");
         }
         judge("99.0.0", HealthStatus::Ok, Purpose::Itself).expect("it can be stopped");
+    }
+
+    #[test]
+    fn an_environment_is_sent_where_its_json_is_small_enough() {
+        let env = |value: &str, count: usize| BTreeMap::from([("A".to_owned(), value.repeat(count))]);
+        assert!(is_sendable(&env("x", 200 << 10)));
+        assert!(!is_sendable(&env("x", 257 << 10)));
+        assert!(!is_sendable(&env("\u{1b}", 200 << 10)), "each of them is six bytes");
+    }
+
+    #[test]
+    fn who_named_a_daemon_is_told_why_it_is_not_used() {
+        let problem = Problem::new(ProblemType::Forbidden, "this user is not served");
+        let forbidden = Refusal::Client(ClientError::Problem(Box::new(problem)));
+        let absent = Refusal::Client(ClientError::NotThere { socket: "/s".into(), reason: "no".to_owned() });
+        let expected = |whose| {
+            let candidate = Candidate { place: Place { socket: "/s".into(), trust: Trust::Named }, whose };
+            [&forbidden, &absent].map(|refusal| candidate.is_expected(refusal))
+        };
+        assert_eq!(expected(Whose::Named), [false, false]);
+        assert_eq!([expected(Whose::Own), expected(Whose::Systems)], [[true, true]; 2]);
     }
 }

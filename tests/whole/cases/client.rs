@@ -8,27 +8,44 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::documents;
+use crate::daemon::LISTENS;
 use crate::environment::{CHANGESET, Repo, TestEnvironment, release, wait_for_step, waiting_step};
-use crate::needs::{Case, case, dry_case};
+use crate::needs::{Case, Needs, case, dry_case};
 use crate::process::{Finished, Running};
 use crate::spec::{Spec, Step};
+use crate::{binaries, documents, machine};
 
 pub(super) const CASES: &[Case] = &[
     dry_case("client::a_daemon_that_is_demanded_and_absent_is_code_6", demanded),
     case("client::where_none_answers_the_work_is_done_here", absent),
     case("client::the_users_own_daemon_is_found", found).unprivileged("client::the_users_own_daemon_is_found"),
+    case("client::the_systems_daemon_is_found_by_who_has_none_of_their_own", systems).needs(NEEDS_SYSTEMS),
     case("client::the_operators_config_says_where_it_is", configured),
     case("client::where_another_state_is_named_no_daemon_is_asked", other_state),
     case("client::events_and_documents_are_the_same_either_way", same),
     case("client::the_environment_is_that_of_the_caller", environment),
+    case("client::an_environment_that_is_too_large_is_not_sent", too_large),
     case("client::a_daemon_that_dies_is_no_pass", dies),
     case("client::a_daemon_that_comes_back_tells_the_end", comes_back),
     case("client::who_leaves_a_joined_run_does_not_end_it", joined),
     case("client::a_daemon_that_ends_takes_no_work", draining),
     case("client::a_daemon_of_another_kind_gets_no_work", other_version),
     case("client::what_is_no_daemon_gets_no_work", no_daemon),
+    dry_case("client::a_process_that_is_no_daemon_is_not_ended", bystander),
 ];
+
+/// Root, who may mount in a place of its own, and two accounts that the system brings along.
+const NEEDS_SYSTEMS: &[Needs] = &[
+    Needs::Root,
+    Needs::Sandbox,
+    Needs::Program("setpriv"),
+    Needs::Works(&["unshare", "--mount", "mount", "-t", "tmpfs", "x", "/run"]),
+    Needs::Works(&["id", "-u", SERVED]),
+    Needs::Works(&["id", "-u", UNKNOWN]),
+];
+/// Whom the system's daemon of a case serves, and whom it does not.
+const SERVED: &str = "backup";
+const UNKNOWN: &str = "mail";
 
 /// Starts a command of `proctor` that is told where the daemon is.
 fn start(env: &TestEnvironment, dir: &Path, words: &[&str]) -> Running {
@@ -77,15 +94,41 @@ fn found(env: &TestEnvironment) {
     env.hand_over(env.root());
     env.caller_has("XDG_RUNTIME_DIR", runtime.to_str().expect("UTF-8"));
     let repo = env.repo(&Spec::of_script("true"));
-    if !env.changes_user() && crate::machine::is_root() {
-        return;
-    }
     let socket = runtime.join("proctor/proctord.sock");
     plain(env, repo.path(), &["daemon", "start"]).exits(0).says(&[socket.to_str().expect("UTF-8")]);
     plain(env, repo.path(), &[&RUN[..], &["--daemon"]].concat()).exits(0);
     plain(env, repo.path(), &RUN).exits(0);
     plain(env, repo.path(), &["status"]).exits(0).says(&["passed"]);
     plain(env, repo.path(), &["daemon", "stop"]).exits(0);
+}
+
+/// `proctor` of an account, among the mounts of a process.
+fn of_account(env: &TestEnvironment, account: &str, mounts: u32, words: &[&str]) -> Finished {
+    let mut command = machine::command("nsenter");
+    command.arg(format!("--mount=/proc/{mounts}/ns/mnt"));
+    command.args(["setpriv", &format!("--reuid={account}"), &format!("--regid={account}"), "--init-groups", "--"]);
+    command.arg(binaries::for_all("proctor")).args(words).env("HOME", env.home());
+    Running::start(command).wait()
+}
+
+fn systems(env: &TestEnvironment) {
+    env.configure(&format!("[daemon]\nallow_users = ['{SERVED}']\n"));
+    let repo = env.repo(&Spec::of_script("true"));
+    machine::give_to(repo.path(), machine::uid_of(SERVED));
+    // A `/run` that only this daemon, and who is let in there, can see.
+    let apart = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /run && exec \"$@\"", "sh"];
+    let mut command = env.command_of("proctord", env.root(), &apart);
+    command.arg("--state-dir").arg(env.state());
+    let mut daemon = Running::start(command);
+    daemon.wait_for_message(LISTENS);
+    let as_user = |account: &str, words: &[&str]| of_account(env, account, daemon.id(), words);
+    let at = repo.path().to_str().expect("UTF-8");
+    let run = as_user(SERVED, &["run", "--repo", at, "--changeset", CHANGESET]).exits(0);
+    assert!(!run.stderr.contains("daemon"), "nobody is surprised: {run}");
+    as_user(SERVED, &["status"]).exits(0).says(&["passed", at]);
+    as_user(UNKNOWN, &["status"]).exits(6).complains(&["/run/proctor/proctord.sock"]);
+    daemon.signal(Signal::TERM);
+    env.finish(daemon).exits(0);
 }
 
 fn configured(env: &TestEnvironment) {
@@ -108,7 +151,7 @@ fn other_state(env: &TestEnvironment) {
     let daemon = env.daemon();
     plain(env, repo.path(), &[&RUN[..], &["--state-dir", "../other"]].concat()).exits(0);
     let config = env.root().join("other.toml");
-    crate::machine::write(&config, "allow_network = false\n");
+    machine::write(&config, "allow_network = false\n");
     env.hand_over(env.root());
     let words = [&RUN[..], &["--config", config.to_str().expect("UTF-8")]].concat();
     plain(env, repo.path(), &words).exits(0);
@@ -177,6 +220,20 @@ fn environment(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
+fn too_large(env: &TestEnvironment) {
+    // Two, since execve(2) bounds each: few bytes, of which JSON makes six times as many.
+    for name in ["LARGE_A", "LARGE_B"] {
+        env.caller_has(name, &"\u{1b}".repeat(100_000));
+    }
+    let repo = env.repo(&Spec::of_script("true"));
+    let daemon = env.daemon();
+    let said = "too large to be sent";
+    ask(env, repo.path(), &RUN).exits(0).complains(&[said, "done without a daemon"]);
+    ask(env, repo.path(), &["run", "--daemon"]).exits(2).complains(&[said]);
+    assert_eq!(daemon.get("/v1/runs")["runs"].as_array().map(Vec::len), Some(0), "it was not asked");
+    daemon.end().exits(0);
+}
+
 /// A run by way of the daemon that has got to where its step waits.
 fn waiting<'e>(env: &'e TestEnvironment) -> Repo<'e> {
     env.repo(&Spec::of_steps([waiting_step(env, "it")]))
@@ -236,6 +293,7 @@ fn draining(env: &TestEnvironment) {
     let here = start(env, other.path(), &["run", "--profile", "pr"]).wait();
     here.exits(0).complains(&["is ending", "done without a daemon"]);
     start(env, other.path(), &["run", "--daemon"]).wait().exits(6).complains(&["is ending"]);
+    start(env, other.path(), &["daemon", "start"]).wait().exits(5).complains(&["is ending"]);
     release(&step);
     env.finish(run).exits(0);
     daemon.ended().exits(0);
@@ -275,4 +333,22 @@ fn no_daemon(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
     ask(env, repo.path(), &RUN).exits(0).complains(&["does not answer", "done without a daemon"]);
     ask(env, repo.path(), &["gate", "--daemon"]).exits(6).complains(&["does not answer"]);
+    ask(env, repo.path(), &["daemon", "stop"]).exits(6).complains(&["does not answer"]);
+}
+
+fn bystander(env: &TestEnvironment) {
+    let mut command = machine::command("sleep");
+    command.arg("300");
+    let mut bystander = Running::start(command);
+    let pid = bystander.id();
+    let version = env!("CARGO_PKG_VERSION");
+    let body = format!(
+        r#"{{"status":"ok","version":"{version}","pid":{pid},"uid":0,"uptime_ms":1,"runs":{{"queued":0,"running":0}}}}"#
+    );
+    impostor(env, of_json(&body));
+    let said = [format!("process {pid}"), "no `proctord` here".to_owned()];
+    ask(env, env.root(), &["daemon", "stop"]).exits(2).complains(&said.each_ref().map(String::as_str));
+    assert!(!bystander.is_over(), "it was not asked to end");
+    bystander.signal(Signal::KILL);
+    bystander.wait();
 }

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::environment::{Repo, TestEnvironment, fail, release, wait_for_step, waiting_step};
+use crate::environment::{Repo, TestEnvironment, fail, release, wait_for_step, waiting_command, waiting_step};
 use crate::machine;
 use crate::needs::{Case, NEEDS_PYTHON, case, dry_case};
 use crate::process::{Finished, Running};
@@ -17,6 +17,7 @@ pub(super) const CASES: &[Case] = &[
     case("daemon_cli::logs_are_shown_escaped", logs),
     case("daemon_cli::logs_can_be_had_as_they_are_but_not_on_a_terminal", raw_logs).needs(NEEDS_PYTHON),
     case("daemon_cli::logs_follow_a_run_to_its_end", followed_logs),
+    case("daemon_cli::logs_wait_for_a_toolchain_check", logs_of_a_check),
     case("daemon_cli::a_cancelled_run_says_so_to_who_waits_for_it", cancelled),
     case("daemon_cli::watch_tells_each_step_of_a_run_on_its_way", watched),
     case("daemon_cli::watch_draws_a_list_on_a_terminal", drawn).needs(NEEDS_PYTHON),
@@ -181,6 +182,26 @@ fn followed_logs(env: &TestEnvironment) {
     assert!(all.stdout.find("early") < all.stdout.find("late"), "{all}");
     assert_eq!(one.wait().exits(0).stdout, "late\n");
     run.wait().exits(0);
+    daemon.end().exits(0);
+}
+
+fn logs_of_a_check(env: &TestEnvironment) {
+    let waits = serde_json::to_string(&waiting_command(env)).expect("words are JSON");
+    let checks = format!("toolchains:\n  tool: {{ required: [ {{ cmd: [echo, found] }}, {{ cmd: {waits} }} ] }}");
+    let repo = env.repo(&Spec::of_script("true").top(&checks));
+    let daemon = env.daemon();
+    let mut run = start_in(env, repo.path(), &["run"]);
+    let check = wait_for_step(env, &mut run);
+    let id = newest(env);
+    assert_eq!(ask(env, &["logs", &id, "tool/0"]).exits(0).stdout, "found\n");
+    ask(env, &["logs", &id]).exits(0).says(&["--- tool/0 stdout", "found"]);
+    ask(env, &["logs", &id, "tool/1"]).exits(2).complains(&["has not ended", "--follow"]);
+    let mut followed = start(env, &["logs", &id, "tool/1", "--follow"]);
+    assert!(!followed.is_over(), "it waits for its check");
+    release(&check);
+    followed.wait().exits(0);
+    run.wait().exits(0);
+    ask(env, &["logs", &id, "tool/2"]).exits(2).complains(&["no step", "tool/0, tool/1, verify.it/it"]);
     daemon.end().exits(0);
 }
 

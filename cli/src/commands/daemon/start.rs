@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use proctor_core::api::{Health, HealthStatus};
 use proctor_core::verdict::EXIT_INCONCLUSIVE;
 use proctor_daemon::client::{Client, Place, Trust};
 use tokio::time::{Instant, sleep};
@@ -40,8 +41,7 @@ pub(super) async fn start(args: &StartArgs, caller: &Caller, screen: &mut Screen
     let socket = daemon::own_socket(named, &args.daemon.operator, &args.state, caller)?;
     let client = Client::new(Place { socket: socket.clone(), trust: Trust::OwnOrRoot(caller.uid) });
     if let Ok(health) = client.health().await {
-        screen.out(&format!("a daemon runs already at {}, process {}\n", show(&socket), health.pid));
-        return Ok(0);
+        return already(&health, &socket, screen);
     }
     let log = Log::open(&installation::state_dir(&args.state, caller)?)?;
     let mut child = spawn(args, &socket, &log, caller)?;
@@ -54,10 +54,26 @@ pub(super) async fn start(args: &StartArgs, caller: &Caller, screen: &mut Screen
         }
         match child.try_wait() {
             Ok(None) if began.elapsed() < READY => sleep(ASK).await,
-            Ok(None) => return Err(failed("it does not answer", &log)),
+            Ok(None) => return Err(late(child.id(), &log)),
             Ok(Some(status)) => return Err(failed(&format!("it ended at once ({status})"), &log)),
             Err(error) => return Err(failed(&error.to_string(), &log)),
         }
+    }
+}
+
+/// One answers at the socket. One that is ending is soon none.
+fn already(health: &Health, socket: &Path, screen: &mut Screen) -> Result<u8, CliError> {
+    let (at, pid) = (show(socket), health.pid);
+    match health.status {
+        HealthStatus::Ok => {
+            screen.out(&format!("a daemon runs already at {at}, process {pid}\n"));
+            Ok(0)
+        }
+        HealthStatus::Draining => Err(CliError::Engine {
+            message: format!("the daemon at `{at}` is ending, process {pid}, and no other one was started"),
+            hint: Some("start one when it has ended".to_owned()),
+            exit_code: EXIT_INCONCLUSIVE,
+        }),
     }
 }
 
@@ -123,6 +139,15 @@ impl Log {
         let mut bytes = Vec::new();
         file.take(SHOWN_LOG).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// It may be busy with what the last one left, and is not kept from that.
+fn late(pid: u32, log: &Log) -> CliError {
+    CliError::Engine {
+        message: format!("the daemon does not answer after {} s, and goes on to start, process {pid}", READY.as_secs()),
+        hint: Some(format!("look again with `proctor daemon status`; its log is `{}`", show(&log.path))),
+        exit_code: EXIT_INCONCLUSIVE,
     }
 }
 

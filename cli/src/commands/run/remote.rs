@@ -1,33 +1,25 @@
 //! A run that a daemon does: what is asked for, and its events as this process would have told them.
 
-use std::collections::BTreeMap;
+use std::time::Duration;
 
 use proctor_core::api::{ChangesAsked, How, LoggedEvent, Problem, RunSubmission};
 use proctor_core::event::RunEvent;
 use proctor_core::names::RunId;
 use proctor_core::verdict::{EXIT_INTERRUPTED, Verdict};
-use proctor_daemon::client::{Client, ClientError, Events};
+use proctor_daemon::client::{Client, Events};
 use proctor_runner::Patch;
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::Ended;
 use crate::daemon::{client_error, lost, problem_error};
 use crate::error::CliError;
 
-/// How many bytes the caller's environment may have to be sent: what a daemon takes in one request,
-/// without what JSON adds to it at worst.
-const MAX_ENV: usize = 256 << 10;
 /// How many events before the beginning are kept until it comes.
 const MAX_EARLY: usize = 64;
-
-/// Why a run is not asked of a daemon that [`takes`] it not.
-pub(super) const TOO_LARGE: &str = "the environment is too large to be sent to the daemon";
-
-/// Whether an environment can be sent.
-pub(super) fn takes(env: &BTreeMap<String, String>) -> bool {
-    env.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() <= MAX_ENV
-}
+/// How long until a daemon that did not hear it is asked to end a run once more.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// A run of a daemon.
 pub(super) struct Remote {
@@ -63,27 +55,40 @@ impl Remote {
         how: How,
         cancel: &CancellationToken,
     ) -> Result<End, CliError> {
-        let mut asked_to_end = false;
+        let id = telling.id.clone();
+        let ending = async {
+            cancel.cancelled().await;
+            if how == How::Joined { Err(left(&id)) } else { self.ask_to_end(&id).await }
+        };
+        tokio::pin!(ending);
+        let mut is_asked = false;
         loop {
             tokio::select! {
                 event = log.next() => {
-                    let event = event.map_err(|error| lost(error, &telling.id))?;
-                    let LoggedEvent { event, .. } = event.ok_or_else(|| endless(&telling.id))?;
+                    let event = event.map_err(|error| lost(error, &id))?;
+                    let LoggedEvent { event, .. } = event.ok_or_else(|| endless(&id))?;
                     if let RunEvent::RunFinished { verdict, exit_code, .. } = event {
                         return Ok(End { verdict, exit_code, event });
                     }
                     telling.tell(event).await;
                 }
-                () = cancel.cancelled(), if !asked_to_end => {
-                    asked_to_end = true;
-                    if how == How::Joined {
-                        return Err(left(&telling.id));
-                    }
-                    // Whatever is wrong with the connection, the log of events tells too.
-                    if let Err(ClientError::Problem(problem)) = self.client.cancel(&telling.id).await {
-                        return Err(problem_error(*problem));
-                    }
+                asked = &mut ending, if !is_asked => {
+                    asked?;
+                    is_asked = true;
                 }
+            }
+        }
+    }
+
+    /// Asks the daemon to end the run until it has heard that. Where it is gone for good, the log of
+    /// events ends this too.
+    async fn ask_to_end(&self, id: &RunId) -> Result<(), CliError> {
+        loop {
+            match self.client.cancel(id).await {
+                Ok(_) => return Ok(()),
+                // A daemon that is started anew needs some time until it hears.
+                Err(error) if error.is_lost() => sleep(AGAIN).await,
+                Err(error) => return Err(lost(error, id)),
             }
         }
     }
@@ -193,6 +198,9 @@ mod tests {
     use proctor_core::api::ProblemType;
     use proctor_core::tier::Tier;
     use proctor_core::verdict::Doubt;
+    use proctor_daemon::client::{Place, Trust};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::UnixListener;
 
     fn end(verdict: Verdict, exit_code: u8) -> End {
         End { verdict, exit_code, event: finished(verdict, Tier::ONE, exit_code) }
@@ -245,5 +253,29 @@ mod tests {
         }
         let (_, ended) = told(Vec::new(), end(Verdict::Passed, 0)).await;
         assert_eq!(ended.expect_err("it never began").exit_code(), 5);
+    }
+
+    #[tokio::test]
+    async fn a_cancel_that_was_not_heard_is_said_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("s");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let client = Client::new(Place { socket, trust: Trust::Named });
+        let submission =
+            serde_json::from_value(serde_json::json!({ "repo": "/r", "profile": "pr" })).expect("a request");
+        let remote = Remote { client, submission };
+        let id = RunId::new("r1").expect("an id");
+        let answer = async {
+            drop(listener.accept().await.expect("the first time"));
+            let (mut stream, _) = listener.accept().await.expect("once more");
+            let count = stream.read(&mut [0; 4096]).await.expect("a request");
+            let problem = serde_json::to_string(&Problem::new(ProblemType::NotFound, "heard")).expect("JSON");
+            let head = format!("HTTP/1.1 404 Not Found\r\nContent-Length: {}\r\n\r\n", problem.len());
+            stream.write_all((head + &problem).as_bytes()).await.expect("an answer");
+            count
+        };
+        let (asked, count) = tokio::join!(remote.ask_to_end(&id), answer);
+        assert!(count > 0);
+        assert_eq!(asked.expect_err("a problem").to_string(), "heard");
     }
 }
