@@ -37,7 +37,10 @@ use recovery::Settled;
 
 pub use error::HistoryError;
 pub use log::{Ended, RunLog};
+pub(crate) use recovery::inconclusive;
 
+/// What the index says of a log that whoever opens the history next must read: no log is that short.
+const UNREAD: u64 = 0;
 /// How many bytes of events one answer holds, but for one event that is larger.
 const MAX_ANSWER: usize = 8 << 20;
 
@@ -151,8 +154,9 @@ impl History {
         let event = RunEvent::RunQueued { run_id: run.id, at: at.clone(), asked: run.asked, uid: run.uid };
         let first = LoggedEvent { seq: 1, logged_at: at, event };
         shared.with_index(|index| {
-            if let Some(key) = &key {
-                is_free(index, run.uid, key)?;
+            let used = key.as_ref().map(|key| index.key(run.uid, &key.key_sha256)).transpose()?.flatten();
+            if let Some((known, _)) = used {
+                return Err(HistoryError::KeyUsed(known));
             }
             let mut log = RunLog::begin(Arc::clone(shared), &first, key.as_ref())?;
             let summary = log.view().summary();
@@ -162,19 +166,24 @@ impl History {
     }
 
     /// From now on the key of `uid` stands for a run that was there before: the request joined it,
-    /// or was answered by it. (It stands in no log: where the index has to be made anew, it is
+    /// or was answered by it. Answers which run it stands for: another one where the same request,
+    /// sent twice, was faster. (It stands in no log: where the index has to be made anew, it is
     /// forgotten.)
     ///
     /// # Errors
-    /// The run is not remembered, the key stands for another one, or it cannot be written.
-    pub fn remember(&self, uid: u32, key: &Key, run: &RunId) -> Result<(), HistoryError> {
+    /// The run is not remembered, the key stands for another request, or it cannot be written.
+    pub fn remember(&self, uid: u32, key: &Key, run: &RunId) -> Result<RunId, HistoryError> {
         let key = key.kept();
         self.shared.with_index(|index| {
             if !index.knows(run)? {
                 return Err(HistoryError::NoRun(run.clone()));
             }
-            is_free(index, uid, &key)?;
-            Ok(index.put_key(uid, &key, run)?)
+            match index.key(uid, &key.key_sha256)? {
+                Some((known, request)) if request == key.request_sha256 => return Ok(known),
+                Some((known, _)) => return Err(HistoryError::KeyUsed(known)),
+                None => index.put_key(uid, &key, run)?,
+            }
+            Ok(run.clone())
         })
     }
 
@@ -209,21 +218,25 @@ impl History {
         after: u64,
         limit: usize,
     ) -> Result<Option<(Vec<LoggedEvent>, bool)>, HistoryError> {
+        // Before the log: it may be written there meanwhile.
+        let unended = self.shared.unended().get(id).map(|unended| (unended.bytes, unended.events.clone()));
+        let (until, ends) = unended.unwrap_or((u64::MAX, Vec::new()));
         let Some(file) = self.shared.files.read(id)? else { return Ok(None) };
         let mut log = Reader::new(file);
         let mut answer = Answer { events: Vec::new(), bytes: 0, limit };
         loop {
             match log.next_after(after).map_err(|source| unreadable(id, source))? {
+                // What could not be taken back is not what happened.
+                Next::Event(_) if log.offset > until => break,
+                Next::Damaged(_) if log.offset >= until => break,
                 Next::Event(_) if answer.is_full() => return Ok(Some((answer.events, true))),
                 Next::Event(event) => answer.add(*event, log.last_bytes()),
                 Next::Damaged(reason) => return Err(HistoryError::Damaged { run: id.clone(), reason }),
                 Next::End | Next::Torn => break,
             }
         }
-        let unended = self.shared.unended();
-        let ends = unended.get(id).map_or(&[][..], |unended| &unended.events);
         let seen = answer.events.last().map_or(after, |event| event.seq);
-        let mut ends = ends.iter().filter(|event| event.seq > seen).cloned();
+        let mut ends = ends.into_iter().filter(|event| event.seq > seen);
         while !answer.is_full()
             && let Some(event) = ends.next()
         {
@@ -315,7 +328,7 @@ impl Shared {
         };
         tracing::warn!(rebuilt = rebuilt.as_deref(), "the index of runs is brought up to their logs");
         survey(&self.files, &mut index, |run| match self.unended().get(run) {
-            Some(unended) => Ok(Some(Settled { view: unended.view.clone(), bytes: unended.bytes, key: None })),
+            Some(unended) => Ok(Some(Settled { view: unended.view.clone(), bytes: UNREAD, key: None })),
             None => self.told(run).or_else(|error| {
                 tracing::warn!(%run, %error, "a log is not in the index");
                 Ok(None)
@@ -412,14 +425,6 @@ fn recover(files: &Files, index: &mut Index, clock: Clock) -> Result<Recovered, 
     files.tidy()?;
     recovered.runs = index.count()?;
     Ok(recovered)
-}
-
-/// A key that stands for nothing yet.
-fn is_free(index: &Index, uid: u32, key: &KeptKey) -> Result<(), HistoryError> {
-    match index.key(uid, &key.key_sha256)? {
-        Some((run, _)) => Err(HistoryError::KeyUsed(run)),
-        None => Ok(()),
-    }
 }
 
 fn after(error: &rusqlite::Error) -> Slot {

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use super::files::{self, Identity, MAX_EVENT};
 use super::reading::{Beginning, KeptKey};
 use super::recovery::{inconclusive, logged, since};
-use super::{HistoryError, Shared, Unended};
+use super::{HistoryError, Shared, UNREAD, Unended};
 
 /// How many bytes are set aside for the end of a run: a doubt, and the end itself.
 const END: u64 = 16 << 10;
@@ -154,6 +154,8 @@ impl RunLog {
         if let Err(error) = written {
             tracing::error!(run = %self.view.id, %error, "the end of a run is not on record yet");
             self.shared.keep_unended(Unended { view: self.view.clone(), events: events.clone(), bytes });
+            // For the index: an end that is not in the log is no reason for the next daemon to pass that over.
+            self.bytes = UNREAD;
         }
         events.into_iter().map(Arc::new).collect()
     }
@@ -243,7 +245,7 @@ impl Drop for RunLog {
             tracing::error!(run = %self.view.id, %error, "a run was let go of");
         }
         let lasted = since(&self.view, Some(&self.shared.clock.now_text()));
-        let end = inconclusive(&self.view, EXIT_INTERRUPTED, lasted, None);
+        let end = inconclusive(&self.view, EXIT_INTERRUPTED, lasted);
         self.end(end);
     }
 }
@@ -258,7 +260,7 @@ fn in_doubt(view: &RunView, end: &RunEvent) -> RunEvent {
             duration_ms: *duration_ms,
             evidence_dir: evidence_dir.clone(),
         },
-        _ => inconclusive(view, EXIT_INCONCLUSIVE, 0, None),
+        _ => inconclusive(view, EXIT_INCONCLUSIVE, 0),
     }
 }
 

@@ -117,14 +117,14 @@ fn ending(view: &RunView, rest: &Rest, last_at: Option<&str>) -> Vec<RunEvent> {
         _ => (Doubt::Interrupted, "the daemon ended while the run was under way".to_owned(), EXIT_INTERRUPTED),
     };
     let doubted = RunEvent::Doubted { doubt, message };
-    vec![doubted, inconclusive(view, exit_code, since(view, last_at), None)]
+    vec![doubted, inconclusive(view, exit_code, since(view, last_at))]
 }
 
 /// An end without an honest answer.
-pub(super) fn inconclusive(view: &RunView, exit_code: u8, duration_ms: u64, evidence_dir: Option<String>) -> RunEvent {
+pub(crate) fn inconclusive(view: &RunView, exit_code: u8, duration_ms: u64) -> RunEvent {
     // What ran until then may have been anything that was allowed.
     let tier = if view.started_at.is_some() { view.asked.max_tier } else { Tier::ONE };
-    RunEvent::RunFinished { verdict: Verdict::Inconclusive, tier, exit_code, duration_ms, evidence_dir }
+    RunEvent::RunFinished { verdict: Verdict::Inconclusive, tier, exit_code, duration_ms, evidence_dir: None }
 }
 
 /// From the beginning of a run to `end`, in milliseconds; 0 where it had not begun.

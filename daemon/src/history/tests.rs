@@ -246,6 +246,9 @@ fn a_key_stands_for_one_run() {
     assert!(matches!(history.begin(with_key("r2", "a")), Err(HistoryError::KeyUsed(run)) if run == id("r1")));
     assert_eq!(names(&listed(&history)), ["r1"], "nothing is left of what was refused");
     history.remember(8, &key("a", "other"), &id("r1")).expect("remembers");
+    complete(&history, run("r3"));
+    let again = history.remember(8, &key("a", "other"), &id("r3")).expect("the same request, sent twice");
+    assert_eq!(again, id("r1"));
     assert!(matches!(history.remember(8, &key("a", "x"), &id("r1")), Err(HistoryError::KeyUsed(_))));
     assert!(matches!(history.remember(8, &key("c", "x"), &id("r9")), Err(HistoryError::NoRun(_))));
     assert_eq!(stands_for(&history, 8, "a"), Some((id("r1"), Sha256Hex::of(b"other"))));

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use proctor_core::api::{LoggedEvent, Problem, ProblemType};
 use proctor_core::event::RunEvent;
-use proctor_core::tier::Tier;
-use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, Verdict};
+use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED};
 use proctor_runner::{Clock, Engine, EngineError, Patch, RunReport, RunRequest};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinError;
@@ -17,7 +16,7 @@ use tokio::time::Instant;
 
 use super::live::Live;
 use super::{Refused, gone};
-use crate::history::{History, HistoryError, NewRun, RunLog};
+use crate::history::{History, HistoryError, NewRun, RunLog, inconclusive};
 use crate::queue::Claim;
 
 /// How many events of the engine wait to be logged; it waits then.
@@ -227,7 +226,7 @@ impl Record {
                     tracing::error!(run = %live.id(), %error, "a run ended badly");
                 }
                 self.doubt(Doubt::Internal, "a part of proctor broke, so there is no result; please report it", live);
-                finished(EXIT_INCONCLUSIVE, Some(took))
+                finished(live, EXIT_INCONCLUSIVE, Some(took))
             }
         }
     }
@@ -237,13 +236,13 @@ impl Record {
             self.log(RunEvent::Cancelling { by: by.to_owned() }, live);
         }
         self.doubt(Doubt::Interrupted, message, live);
-        finished(EXIT_INTERRUPTED, took)
+        finished(live, EXIT_INTERRUPTED, took)
     }
 
     fn refused(&mut self, problem: Problem, took: Duration, live: &Live) -> RunEvent {
         let exit_code = problem.exit_code;
         self.log(RunEvent::RunRefused { problem }, live);
-        finished(exit_code, Some(took))
+        finished(live, exit_code, Some(took))
     }
 
     fn doubt(&mut self, doubt: Doubt, message: &str, live: &Live) {
@@ -279,26 +278,20 @@ fn first(log: &RunLog) -> Arc<LoggedEvent> {
 /// Tells those who look that the run is over, though its record does not say so: the next daemon
 /// will put that right.
 pub(super) fn end_unrecorded(live: &Live, message: &str) {
-    let view = live.shown();
-    if view.view.verdict.is_some() {
+    let shown = live.shown();
+    if shown.view.verdict.is_some() {
         return;
     }
     let at = Clock::system().now_text();
     let doubt = RunEvent::Doubted { doubt: Doubt::Internal, message: message.to_owned() };
-    let events = [doubt, finished(EXIT_INCONCLUSIVE, None)].into_iter().zip(view.view.seq + 1..);
+    let events = [doubt, finished(live, EXIT_INCONCLUSIVE, None)].into_iter().zip(shown.view.seq + 1..);
     live.tell(events.map(|(event, seq)| Arc::new(LoggedEvent { seq, logged_at: at.clone(), event })));
 }
 
 /// The end of a run that came to nothing.
-fn finished(exit_code: u8, took: Option<Duration>) -> RunEvent {
+fn finished(live: &Live, exit_code: u8, took: Option<Duration>) -> RunEvent {
     let duration_ms = took.map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
-    RunEvent::RunFinished {
-        verdict: Verdict::Inconclusive,
-        tier: Tier::ONE,
-        exit_code,
-        duration_ms,
-        evidence_dir: None,
-    }
+    inconclusive(&live.shown().view, exit_code, duration_ms)
 }
 
 /// That too many bytes of callers are held already.

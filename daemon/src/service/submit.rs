@@ -29,8 +29,8 @@ const MAX_KEY: usize = 255;
 /// How long a request waits until it is known which tree a run under way verifies; it gets a run of
 /// its own then.
 const MAX_LOOK: Duration = Duration::from_secs(10);
-/// The variables that say where toolchains are.
-const TOOL_VARIABLES: [&str; 3] = ["HOME", "CARGO_HOME", "RUSTUP_HOME"];
+/// The variables that say where toolchains are, and which of several versions is meant.
+const TOOL_VARIABLES: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "PATH"];
 
 impl Service {
     /// Takes a run on, or answers with one that does as well. `key` is the request's
@@ -75,10 +75,16 @@ impl Service {
 
     /// The answer where a run that is there meets the request; the key stands for it from now on.
     async fn met_by(&self, caller: Caller, how: How, id: RunId, sent: Option<Key>) -> Result<Submitted, Problem> {
-        let run = self.run(caller, &id).await?.view.clone();
-        if let Some(sent) = sent {
-            self.remembered(move |history| history.remember(caller.uid, &sent, &id)).await?;
-        }
+        let (met, how) = match sent {
+            None => (id, how),
+            Some(sent) => {
+                let wanted = id.clone();
+                let known = self.remembered(move |history| history.remember(caller.uid, &sent, &wanted)).await?;
+                let how = if known == id { how } else { How::Repeated };
+                (known, how)
+            }
+        };
+        let run = self.run(caller, &met).await?.view.clone();
         if how == How::Verified {
             self.metrics.submitted(how);
         }
@@ -386,4 +392,34 @@ fn not_approved(changeset: &ChangesetId) -> Problem {
     Problem::new(ProblemType::Unprocessable, detail).with_hint(format!(
         "a person approves it by a file `changes/{changeset}/APPROVED`; the operator demands it by `daemon.approve_tier2`"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proctor_core::names::ProfileName;
+    use proctor_core::spec::{self, Operator};
+
+    fn plan(step: &str) -> Plan {
+        let text = format!(
+            "version: 1\nprofiles: {{ p: {{ include: [s] }} }}\n\
+             skills: {{ s: {{ steps: [{{ name: a, cmd: make {step} }}] }} }}\n"
+        );
+        let spec = spec::read(text.as_bytes()).expect("a spec").spec;
+        let (profile, sha256) = (ProfileName::new("p").expect("a name"), Sha256Hex::of(text.as_bytes()));
+        spec::resolve(&spec, &profile, &Operator::default(), sha256, 1).expect("a plan").plan
+    }
+
+    /// What steps are given of it, and what decides which toolchains they find: two callers who
+    /// differ in that do not ask for the same.
+    #[test]
+    fn what_a_run_takes_of_its_caller() {
+        let names = ["CARGO_HOME", "HOME", "OTHER", "PATH", "RUSTUP_HOME", "WORD"];
+        let env = names.map(|name| (name.to_owned(), "/x".to_owned()));
+        let account = Account { home: "/x".into(), env: env.into() };
+        let of = |plan: Option<&Plan>| taken(plan, &account).into_keys().collect::<Vec<_>>().join(" ");
+        assert_eq!(of(Some(&plan(""))), "CARGO_HOME HOME PATH RUSTUP_HOME");
+        assert_eq!(of(Some(&plan(", env_allowlist: [WORD]"))), "CARGO_HOME HOME PATH RUSTUP_HOME WORD");
+        assert_eq!(of(None), names.join(" "), "a commit's plan is not known yet");
+    }
 }

@@ -193,6 +193,50 @@ fn what_is_no_file_of_ours_is_never_a_log() {
     }
 }
 
+/// A run whose end could not be written: its log had a second name at that moment.
+fn unwritten(state: &State, history: &History) -> Ended {
+    let log = history.begin(run("r1")).expect("begins");
+    let other = state.path().join("other");
+    std::fs::hard_link(state.log(&id("r1")), &other).expect("links");
+    let ended = log.finish(end(Verdict::Passed));
+    assert_eq!(ended.view.verdict, Some(Verdict::Inconclusive));
+    std::fs::remove_file(&other).expect("removes");
+    ended
+}
+
+#[test]
+fn an_end_that_no_log_holds_is_made_by_the_next_daemon() {
+    let state = State::new();
+    let history = state.history();
+    unwritten(&state, &history);
+    assert_eq!(listed(&history)[0].state, RunState::Finished);
+    let killed = state.killed();
+    let (history, recovered) = killed.open();
+    assert_eq!(recovered.interrupted, [id("r1")]);
+    assert_settled(&history);
+}
+
+/// Where a log cannot be cut back either, an end may stand in it that nobody was told of.
+#[test]
+fn an_end_that_was_taken_back_is_no_event() {
+    use std::io::Write as _;
+    let state = State::new();
+    let history = state.history();
+    let ended = unwritten(&state, &history);
+    let taken_back = LoggedEvent { seq: 2, logged_at: "t".into(), event: end(Verdict::Passed) };
+    for behind in [log::lines([&taken_back]).expect("writes"), b"garbage\n".to_vec()] {
+        let mut file = std::fs::OpenOptions::new().append(true).open(state.log(&id("r1"))).expect("opens");
+        file.write_all(&behind).expect("writes");
+        let (events, more) = history.events(&id("r1"), 0, 9).expect("reads").expect("there");
+        assert_eq!((RunView::fold(&events).as_ref(), events.len(), more), (Some(&ended.view), 3, false));
+        let (events, more) = history.events(&id("r1"), 1, 1).expect("reads").expect("there");
+        assert_eq!((events[0].seq, events.len(), more), (2, 1, true));
+    }
+    history.begin(run("r2")).expect("begins, and writes the end");
+    let (events, _) = history.events(&id("r1"), 0, 9).expect("reads").expect("there");
+    assert_eq!(RunView::fold(&events), Some(ended.view));
+}
+
 #[test]
 fn a_directory_of_the_history_is_none_of_ours() {
     for name in ["events", "patches", "damaged", "lock"] {

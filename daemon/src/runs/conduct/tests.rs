@@ -3,6 +3,8 @@
 use super::*;
 use proctor_core::api::{ProblemType, RunState, RunSubmission, RunView};
 use proctor_core::names::{ProfileName, RunId};
+use proctor_core::tier::Tier;
+use proctor_core::verdict::Verdict;
 use tempfile::TempDir;
 
 /// A run on record, as it is before its turn.
@@ -42,6 +44,22 @@ async fn a_panic_in_a_run_is_an_inconclusive_end() {
     assert_eq!((view.verdict, view.exit_code), (Some(Verdict::Inconclusive), Some(EXIT_INCONCLUSIVE)));
     assert_eq!(view.doubts[0].doubt, Doubt::Internal);
     assert_eq!(told(&history, &live).len(), 3);
+}
+
+/// It may have done whatever was allowed, as one that a kill has cut short.
+#[tokio::test]
+async fn a_panic_in_a_run_that_had_begun_has_the_highest_tier_that_was_allowed() {
+    const PASSED: &str = include_str!("../../../../fixtures/logs/passed.jsonl");
+    let (_state, history, live, mut record) = begun().await;
+    let started = PASSED.lines().next().and_then(|line| serde_json::from_str(line).ok()).expect("an event");
+    record.log(started, &live);
+    let how = tokio::spawn(async { panic!("of the test") }).await;
+    let how: Outcome = how.map(|()| Err(EngineError::Interrupted));
+    record.conclude(Course::Ran { how: Box::new(how), end: None, took: Duration::ZERO }, &history, &live);
+    let view = live.shown().view.clone();
+    assert_eq!((view.verdict, view.tier), (Some(Verdict::Inconclusive), Some(view.asked.max_tier)));
+    assert_ne!(view.tier, Some(Tier::ONE), "the case says nothing otherwise");
+    told(&history, &live);
 }
 
 #[tokio::test]
