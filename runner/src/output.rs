@@ -49,8 +49,8 @@ impl Outputs {
     }
 }
 
-/// At most `limit` bytes of what is kept of a stream, from `offset` on. `None` where it is kept no
-/// longer.
+/// At most `limit` bytes of what is kept of a stream, from `offset` on, and how many there are in
+/// all. `None` where it is kept no longer.
 ///
 /// # Errors
 /// They cannot be read.
@@ -59,17 +59,20 @@ pub(crate) fn part(
     stream: &StreamView,
     offset: u64,
     limit: usize,
-) -> Result<Option<Part>, StoreError> {
+) -> Result<Option<(Part, u64)>, StoreError> {
     if stream.kept_bytes == 0 {
-        return Ok(Some(Part { bytes: Vec::new(), more: false }));
+        return Ok(Some((Part { bytes: Vec::new(), more: false }, 0)));
     }
+    // A mark is longer or shorter than what it stands for.
     if stream.redacted > 0
-        && let Some(part) = objects.part(&stream.sha256, Kept::Redacted, offset, limit)?
+        && let Some(length) = objects.length(&stream.sha256, Kept::Redacted)?
     {
-        return Ok(Some(part));
+        let part = objects.part(&stream.sha256, Kept::Redacted, offset, limit)?;
+        return Ok(part.map(|part| (part, length)));
     }
     let kept = if stream.kept_bytes < stream.bytes { Kept::Cut } else { Kept::Whole };
-    objects.part(&stream.sha256, kept, offset, limit)
+    let part = objects.part(&stream.sha256, kept, offset, limit)?;
+    Ok(part.map(|part| (part, stream.kept_bytes)))
 }
 
 /// What was seen of a stream so far.
@@ -351,6 +354,12 @@ mod tests {
     async fn drained(text: Vec<u8>, keep: u64) -> (StreamEvidence, Vec<u8>) {
         let temp = tempfile::tempdir().expect("temp");
         let outputs = outputs(&temp);
+        let stream = drained_into(&outputs, text, keep).await;
+        let kept = outputs.read(&stream).expect("reads");
+        (stream, kept)
+    }
+
+    async fn drained_into(outputs: &Outputs, text: Vec<u8>, keep: u64) -> StreamEvidence {
         let (reader, writer) = std::io::pipe().expect("pipe");
         let feeder = std::thread::spawn(move || {
             let mut writer = writer;
@@ -358,8 +367,7 @@ mod tests {
         });
         let stream = drain(reader.into(), keep, outputs.clone(), CancellationToken::new()).await;
         feeder.join().expect("fed");
-        let kept = outputs.read(&stream).expect("reads");
-        (stream, kept)
+        stream
     }
 
     #[tokio::test]
@@ -387,6 +395,26 @@ mod tests {
         assert_eq!((stream.sha256, stream.bytes, stream.kept_bytes), (Sha256Hex::of(&text), 17, 17));
         assert_eq!((stream.preview.as_str(), stream.redacted), ("a [redacted] b\n", 1));
         assert_eq!(kept, b"a [redacted] b\n");
+    }
+
+    #[tokio::test]
+    async fn a_part_tells_how_long_all_is_that_can_be_read() {
+        let temp = tempfile::tempdir().expect("temp");
+        let outputs = outputs(&temp);
+        let secret = format!("a {SECRET} b\n");
+        for (text, keep, kept) in
+            [("hello", 9, "hello"), ("hello", 3, "hel"), (secret.as_str(), 99, "a [redacted] b\n"), ("", 9, "")]
+        {
+            let stream = drained_into(&outputs, text.into(), keep).await;
+            let part = |offset, limit| {
+                let part = part(&outputs.objects, &StreamView::from(&stream), offset, limit);
+                let (part, length) = part.expect("reads").expect("is kept");
+                (String::from_utf8(part.bytes).expect("text"), part.more, length)
+            };
+            assert_eq!(part(0, 99), (kept.to_owned(), false, kept.len() as u64));
+            assert_eq!(part(2, 1), (kept.chars().skip(2).take(1).collect(), kept.len() > 3, kept.len() as u64));
+            assert_eq!(part(99, 99), (String::new(), false, kept.len() as u64));
+        }
     }
 
     #[tokio::test]

@@ -35,10 +35,8 @@ impl Service {
         };
         let step = usize::try_from(of.n).ok().and_then(|n| steps.get(n)).ok_or_else(|| no_step(id, of))?;
         let stream = stream_of(step, of.stream).ok_or_else(|| not_ended(id, step))?;
-        let kept = stream.kept_bytes;
         let part = self.engine.output(stream.clone(), offset, limit.min(MAX_PART)).await;
-        let part = part.map_err(|error| error.problem())?;
-        part.map(|part| (part, kept)).ok_or_else(|| {
+        part.map_err(|error| error.problem())?.ok_or_else(|| {
             Problem::new(ProblemType::Gone, format!("the output of `{}/{}` is kept no longer", step.skill, step.name))
                 .with_hint("run it again")
         })

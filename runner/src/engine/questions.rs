@@ -71,12 +71,17 @@ impl Engine {
         work.await.map_err(|error| EngineError::Internal(format!("the gate ended badly: {error}")))?
     }
 
-    /// At most `limit` bytes of what is kept of a step's output, from `offset` on; `None` where it is
-    /// kept no longer.
+    /// At most `limit` bytes of what is kept of a step's output, from `offset` on, and how many there
+    /// are in all; `None` where it is kept no longer.
     ///
     /// # Errors
     /// They cannot be read.
-    pub async fn output(&self, stream: StreamView, offset: u64, limit: usize) -> Result<Option<Part>, EngineError> {
+    pub async fn output(
+        &self,
+        stream: StreamView,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<(Part, u64)>, EngineError> {
         let objects = Objects::open(&self.state)?;
         let work = tokio::task::spawn_blocking(move || output::part(&objects, &stream, offset, limit));
         let part = work.await.map_err(|error| EngineError::Internal(format!("reading ended badly: {error}")))?;

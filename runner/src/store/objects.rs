@@ -69,15 +69,11 @@ impl Objects {
     /// # Errors
     /// They cannot be read.
     pub(crate) fn read(&self, sha256: &Sha256Hex, kept: Kept, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        let (shard, rest) = sha256.as_str().split_at(2);
-        let Ok(directory) = self.root.descend(shard) else { return Ok(None) };
-        let name = format!("{rest}.{}", kept.suffix());
-        let Some(packed) = directory.read(&name, u64::MAX - 1)? else { return Ok(None) };
-        let failed = |source| StoreError::Io { action: "decompress", path: name.clone(), source };
-        let decoder = zstd::stream::read::Decoder::new(packed.as_slice()).map_err(failed)?;
-        let mut bytes = Vec::new();
-        decoder.take(limit).read_to_end(&mut bytes).map_err(failed)?;
-        Ok(Some(bytes))
+        self.unpacked(sha256, kept, |kept| {
+            let mut bytes = Vec::new();
+            kept.take(limit).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        })
     }
 }
 
@@ -103,18 +99,39 @@ impl Objects {
         offset: u64,
         limit: usize,
     ) -> Result<Option<Part>, StoreError> {
+        self.unpacked(sha256, kept, |mut kept| {
+            io::copy(&mut kept.by_ref().take(offset), &mut io::sink())?;
+            let mut bytes = Vec::new();
+            kept.take(limit as u64 + 1).read_to_end(&mut bytes)?;
+            let more = bytes.len() > limit;
+            bytes.truncate(limit);
+            Ok(Part { bytes, more })
+        })
+    }
+
+    /// How many bytes are kept under `sha256` as `kept`; `None` where nothing is. All of them are
+    /// decompressed.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(crate) fn length(&self, sha256: &Sha256Hex, kept: Kept) -> Result<Option<u64>, StoreError> {
+        self.unpacked(sha256, kept, |mut kept| io::copy(&mut kept, &mut io::sink()))
+    }
+
+    /// What `read` makes of what is kept.
+    fn unpacked<T>(
+        &self,
+        sha256: &Sha256Hex,
+        kept: Kept,
+        read: impl FnOnce(zstd::stream::read::Decoder<'_, io::BufReader<File>>) -> io::Result<T>,
+    ) -> Result<Option<T>, StoreError> {
         let (shard, rest) = sha256.as_str().split_at(2);
         let Ok(directory) = self.root.descend(shard) else { return Ok(None) };
         let name = format!("{rest}.{}", kept.suffix());
         let Some(packed) = directory.open_file(&name)? else { return Ok(None) };
-        let failed = |source| StoreError::Io { action: "decompress", path: name.clone(), source };
-        let mut decoder = zstd::stream::read::Decoder::new(packed).map_err(failed)?;
-        io::copy(&mut decoder.by_ref().take(offset), &mut io::sink()).map_err(failed)?;
-        let mut bytes = Vec::new();
-        decoder.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
-        let more = bytes.len() > limit;
-        bytes.truncate(limit);
-        Ok(Some(Part { bytes, more }))
+        let unpacked = zstd::stream::read::Decoder::new(packed).and_then(read);
+        let unpacked = unpacked.map_err(|source| StoreError::Io { action: "decompress", path: name, source })?;
+        Ok(Some(unpacked))
     }
 }
 
