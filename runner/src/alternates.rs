@@ -2,6 +2,7 @@
 //! sandbox fails without them, and to show what a file of the repository names would let it
 //! widen what its steps see. So a hidden one is refused, with the way to mend it.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -20,6 +21,8 @@ const MAX_DEPTH: u32 = 5;
 /// # Errors
 /// A list is there and cannot be read, or is larger than any that git writes.
 pub(crate) fn first_hidden(common: &Path, is_hidden: impl Fn(&Path) -> bool) -> io::Result<Option<PathBuf>> {
+    // Each is read once: lists that name each other many times would never come to an end.
+    let mut seen = BTreeSet::new();
     let mut level = borrowed(&common.join("objects"))?;
     for _ in 0..MAX_DEPTH {
         let mut next = Vec::new();
@@ -29,7 +32,9 @@ pub(crate) fn first_hidden(common: &Path, is_hidden: impl Fn(&Path) -> bool) -> 
             if is_hidden(&objects) {
                 return Ok(Some(objects));
             }
-            next.extend(borrowed(&objects)?);
+            if seen.insert(objects.clone()) {
+                next.extend(borrowed(&objects)?);
+            }
         }
         level = next;
     }
@@ -80,6 +85,16 @@ mod tests {
         assert_eq!(first_hidden(&common, |path| path == far).expect("reads"), Some(far.clone()));
         assert_eq!(first_hidden(&common, |_| false).expect("reads"), None);
         assert_eq!(first_hidden(&root.join("far"), |_| true).expect("reads"), None);
+    }
+
+    #[test]
+    fn lists_that_name_each_other_come_to_an_end() {
+        let temp = tempfile::tempdir().expect("temp");
+        let root = temp.path().canonicalize().expect("resolves");
+        let names = (0..1_000).map(|n| format!("../../{}/objects\n", ["one", "two"][n % 2])).collect::<String>();
+        let common = object_directory(&root, "one", Some(&names));
+        object_directory(&root, "two", Some(&names));
+        assert_eq!(first_hidden(&common, |_| false).expect("reads"), None);
     }
 
     #[test]

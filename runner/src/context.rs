@@ -27,7 +27,7 @@ use crate::stack::Stack;
 use crate::store::StoreError;
 use crate::store::checkouts::Checkout;
 use crate::store::directory::Directory;
-use crate::surroundings::{Look, Toolchains, neighbourhood};
+use crate::surroundings::{Look, Reader, Toolchains, neighbourhood};
 
 /// The parts that one run shares.
 pub(crate) struct Context {
@@ -101,28 +101,32 @@ const EMPTY_DIR: &str = "empty";
 const STEP_USER: &str = "step";
 
 impl Sight {
-    /// What is seen beside the tree of `repo`.
+    /// What is seen beside the tree of `repo`; of the home only what `reader` can reach.
     ///
     /// # Errors
-    /// The state directory cannot be written.
+    /// The state directory cannot be written, or nothing be looked up for the reader.
     pub(crate) fn of(
         config: &EngineConfig,
         launcher: &Launcher,
         state: &Directory,
         state_path: &Path,
         repo: &Path,
+        reader: Option<Reader>,
         tolerated: Tolerated,
     ) -> Result<Self, EngineError> {
         let hide: Vec<PathBuf> = neighbourhood(repo).into_iter().chain(config.hide.iter().cloned()).collect();
         state.ensure(EMPTY_DIR, 0o755)?;
         let found = Toolchains::find(&Look {
             home: &config.home,
+            reader,
             operator: &config.operator,
             caller: &config.caller_env,
             kept: [repo, state_path],
             empty: &state_path.join(EMPTY_DIR),
             is_hidden: &|path| is_hidden(path, launcher.host(), &hide),
         });
+        let found =
+            found.map_err(|error| EngineError::Internal(format!("toolchains cannot be looked for: {error}")))?;
         Ok(Self {
             surroundings: Surroundings {
                 home: config.home.display().to_string(),

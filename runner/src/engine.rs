@@ -45,6 +45,7 @@ use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
 use crate::store::objects::Objects;
 use crate::store::retention;
+use crate::surroundings::Reader;
 use crate::{checks, dispatch, guards, patch};
 
 /// The engine: one per process.
@@ -358,7 +359,7 @@ impl Engine {
             None => (None, self.snapshot(&path).await?),
         };
         let disk_bytes = disk.get_or_max().min(UNBOUNDED_DISK);
-        let sight = self.sight(&seen_at, tolerated)?;
+        let sight = self.sight(&seen_at, user, tolerated)?;
         let borrowed = checkout.as_ref().and_then(|checkout| checkout.objects.parent());
         let common = borrowed.unwrap_or(&snapshot.git.common_dir);
         guards::borrows_nothing_hidden(common, &path, self.launcher.host(), &sight)?;
@@ -419,8 +420,11 @@ impl Engine {
         self.state_path.join("caches").join(repo_key(repo))
     }
 
-    fn sight(&self, repo: &Path, tolerated: Tolerated) -> Result<Sight, EngineError> {
-        Sight::of(&self.config, &self.launcher, &self.state, &self.state_path, repo, tolerated)
+    /// What a step of `user` over `repo` sees beside the tree. Whom we serve reaches no more than
+    /// they could without us.
+    fn sight(&self, repo: &Path, user: StepUser, tolerated: Tolerated) -> Result<Sight, EngineError> {
+        let reader = self.owner.map(|uid| Reader { uid, gid: user.gid() });
+        Sight::of(&self.config, &self.launcher, &self.state, &self.state_path, repo, reader, tolerated)
     }
 }
 

@@ -24,6 +24,7 @@ use crate::context::Sight;
 use crate::error::{EngineError, one_line};
 use crate::request::EngineConfig;
 use crate::store::directory::{Directory, TEMPORARY, random_u64};
+use crate::surroundings::Reader;
 
 /// How long one task may take.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -60,7 +61,7 @@ impl GitProgram for SandboxedGit {
     fn run(&self, places: &Places, task: &GitTask) -> Result<GitOutput, String> {
         let facts = RepoFacts::read(&places.worktree).map_err(|error| one_line(&error))?;
         let input = Input::write(self, &facts, &task.input)?;
-        let policy = self.policy(places, task, &input.path)?;
+        let policy = self.policy(places, &facts, task, &input.path)?;
         let config = RunSpaceConfig {
             disk_bytes: DISK_BYTES,
             inodes: files_of(DISK_BYTES),
@@ -90,9 +91,15 @@ impl SandboxedGit {
         Ok(Self { launcher: Arc::new(Launcher::start(host)?), state, state_path, config: config.clone() })
     }
 
-    fn policy(&self, places: &Places, task: &GitTask, input: &Path) -> Result<Policy, String> {
-        let tolerated = self.config.operator.may_miss.clone();
-        let sight = Sight::of(&self.config, &self.launcher, &self.state, &self.state_path, &places.worktree, tolerated)
+    fn policy(&self, places: &Places, facts: &RepoFacts, task: &GitTask, input: &Path) -> Result<Policy, String> {
+        let Self { launcher, state, state_path, config } = self;
+        // Root's home is none of the owner's: their filters run in there.
+        let reader = match StepUser::choose(launcher.host(), facts).map_err(|error| one_line(&error))? {
+            StepUser::Owner { uid, gid } => Some(Reader { uid, gid }),
+            StepUser::Own { .. } | StepUser::Mapped { .. } => None,
+        };
+        let tolerated = config.operator.may_miss.clone();
+        let sight = Sight::of(config, launcher, state, state_path, &places.worktree, reader, tolerated)
             .map_err(|error| one_line(&error))?;
         let directory =
             std::str::from_utf8(&task.directory.0).map_err(|_| "a repository with a name that is no text")?;

@@ -3,15 +3,18 @@
 //! run. What holds credentials is known by `credentials`.
 
 mod credentials;
+mod reader;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use proctor_core::spec::Operator;
 use proctor_sandbox::{ToolKind, ToolMount};
 
 use credentials::Credentials;
+pub(crate) use reader::Reader;
 
 /// What toolchains need of a home, all of it shown read-only. What is not named here stays
 /// hidden: credentials, histories, keys.
@@ -67,6 +70,9 @@ const SYSTEM_PATH: [&str; 7] =
 pub(crate) struct Look<'a> {
     /// The caller's home.
     pub home: &'a Path,
+    /// Who must be able to reach what is found there; `None` where that is us. What the operator
+    /// names is reached by us.
+    pub reader: Option<Reader>,
     /// Whose mounts and masks count too; `~/` is the home.
     pub operator: &'a Operator,
     /// The caller's environment.
@@ -77,7 +83,7 @@ pub(crate) struct Look<'a> {
     /// An empty directory, which stands in for directories that are masked.
     pub empty: &'a Path,
     /// Whether a step does not see a path unless a tool shows it.
-    pub is_hidden: &'a dyn Fn(&Path) -> bool,
+    pub is_hidden: &'a (dyn Fn(&Path) -> bool + Sync),
 }
 
 /// The toolchains that were found.
@@ -95,21 +101,31 @@ impl Toolchains {
     /// Finds what is there: the built-in list below the home and the operator's own paths.
     /// Wherever the caller's `CARGO_HOME` and `RUSTUP_HOME` lie, inside they appear at their
     /// default places in the home, which are writable around the mounts.
-    pub(crate) fn find(look: &Look<'_>) -> Self {
+    ///
+    /// # Errors
+    /// It cannot be looked with the rights of the reader.
+    pub(crate) fn find(look: &Look<'_>) -> io::Result<Self> {
         let place = |name: &str, default: &str| match look.caller.get(name).map(PathBuf::from) {
             Some(path) if path.is_absolute() => path,
             _ => look.home.join(default),
         };
         let (cargo, rustup) = (place("CARGO_HOME", ".cargo"), place("RUSTUP_HOME", ".rustup"));
         let mut shown = Shown::new(look);
-        shown.built_in(&cargo, &rustup);
         look.operator.tool_mounts.iter().for_each(|path| shown.by_operator(&expand(path, look.home)));
-        shown.versions();
-        let places = shown.finish();
+        let of_the_home = || {
+            shown.built_in(&cargo, &rustup);
+            shown.versions();
+            (shown.finish(), env(&cargo, &rustup))
+        };
+        let (places, env) = match look.reader {
+            Some(reader) => reader.look(of_the_home)?,
+            None => of_the_home(),
+        };
+        // With our own rights: what is not found is not masked.
         let masks = Credentials { look, cargo: &cargo, places: &places }.masks();
         let path = path(look, &places);
         let mounts = places.into_iter().map(|(at, source)| ToolMount { source, at, kind: ToolKind::ReadOnly });
-        Self { mounts: mounts.chain(masks).collect(), path, env: env(&cargo, &rustup) }
+        Ok(Self { mounts: mounts.chain(masks).collect(), path, env })
     }
 }
 

@@ -148,7 +148,7 @@ impl Engine {
         let snapshot = self.snapshots.take(&facts.path)?;
         let source = self.caches_path(&facts.path);
         let caches = skill.caches.iter().map(|at| CacheMount { source: cache_source(&source, at), at: at.clone() });
-        let sight = self.sight(&facts.path, self.config.operator.may_miss.clone())?;
+        let sight = self.sight(&facts.path, user, self.config.operator.may_miss.clone())?;
         let place = Place { repo: facts.path, checkout: None, git: git_dirs(&snapshot.git) };
         let (policy, environment) = sight.policy(place, step, caches.collect());
         let ops = setup_ops(&policy, self.launcher.host(), user);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use proctor_sandbox::{ToolKind, ToolMount};
 
 use super::{Look, Places, expand};
+use crate::store::directory::Directory;
 
 /// Files and directories below a home that are there to hold credentials, or hold what somebody
 /// typed. The built-in list of tools names none of them; the operator's may name what they lie in.
@@ -68,9 +69,21 @@ pub(super) fn is_credential(path: &Path, home: &Path) -> bool {
     BELOW_HOME.iter().any(|below| path.starts_with(home.join(below)))
 }
 
+/// How many bytes settings may have that are read.
+const MAX_SETTINGS: u64 = 1 << 20;
+
 /// Whether settings hold a secret. What cannot be read may.
 pub(super) fn holds_secret(file: &Path) -> bool {
-    fs::read_to_string(file).map_or(true, |text| tells_secret(&text))
+    text_of(file).is_none_or(|text| tells_secret(&text))
+}
+
+/// The text of a regular file: whoever owns the home may have put anything there, and what is none
+/// can keep its reader waiting, have no end, or do something when it is opened.
+fn text_of(file: &Path) -> Option<String> {
+    let real = fs::canonicalize(file).ok()?;
+    let directory = Directory::open(real.parent()?).ok()?;
+    let bytes = directory.read(real.file_name()?.to_str()?, MAX_SETTINGS).ok()??;
+    String::from_utf8(bytes).ok()
 }
 
 fn tells_secret(text: &str) -> bool {

@@ -37,7 +37,7 @@ impl Dir {
 
     /// What is found with this as the home, where everything but `visible` is hidden.
     fn look(&self, caller: &[(&str, &str)], operator: &[&str], visible: Option<&Path>) -> Toolchains {
-        self.looking(caller, operator, visible, Toolchains::find)
+        self.looking(caller, operator, visible, Toolchains::find).expect("looks")
     }
 
     fn looking<T>(
@@ -57,6 +57,7 @@ impl Dir {
         };
         find(&Look {
             home: &self.path,
+            reader: None,
             operator: &operator,
             caller: &caller,
             kept: [&self.at("repo"), &self.at("state")],
@@ -189,6 +190,43 @@ fn credentials_of_a_cargo_home_that_nothing_hides_are_masked() {
     let found = home.look(&[], &[], Some(&cargo.path));
     assert_eq!(shown(&found), [(home.at(".cargo/bin"), cargo.at("bin"))]);
     assert_eq!(masked(&found), [cargo.at("config.toml"), cargo.at("credentials.toml")]);
+}
+
+/// Root's daemon looks for somebody else, who may lead it to whatever root can reach.
+#[test]
+fn what_the_reader_cannot_reach_is_not_found() {
+    let is_root = rustix::process::geteuid().is_root();
+    let somebody = Reader { uid: if is_root { 12_345 } else { rustix::process::geteuid().as_raw() }, gid: 12_345 };
+    let (home, others) = (Dir::with(&[(".cargo/bin/cargo", "")]), Dir::with(&[("tools/x", ""), ("shown/x", "")]));
+    home.link(".pyenv", &others.at("tools"));
+    let uid = Some(rustix::fs::Uid::from_raw(somebody.uid));
+    rustix::fs::chown(&home.path, uid, None).expect("gives it away, or to ourselves");
+    rustix::fs::chmod(&others.path, rustix::fs::Mode::RWXU).expect("closes it");
+    let find = |reader| {
+        let find = |look: &Look<'_>| Toolchains::find(&Look { reader, ..*look });
+        let found = home.looking(&[], &[&others.text("shown")], None, find).expect("looks");
+        let is_shown = |path: PathBuf| shown(&found).iter().any(|(at, _)| *at == path);
+        [is_shown(home.at(".cargo/bin")), is_shown(home.at(".pyenv")), is_shown(others.at("shown"))]
+    };
+    assert_eq!(find(None), [true, true, true]);
+    assert_eq!(find(Some(somebody)), [true, !is_root, true], "the operator shows what they name");
+}
+
+/// They would keep their reader waiting, or have no end.
+#[test]
+fn settings_that_are_no_file_are_not_read() {
+    let home = Dir::with(&[(".cargo/bin/cargo", ""), (".pyenv/versions/v1/x", "")]);
+    let fifo = |at: &str| {
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, home.at(at), kind, mode, 0).expect("makes");
+    };
+    fifo(".cargo/config.toml");
+    fifo(".pyenv/versions/v1/pip.conf");
+    home.link(".cargo/config", Path::new("/dev/zero"));
+    let found = home.look(&[], &[], None);
+    let at: Vec<_> = shown(&found).into_iter().map(|(at, _)| at).collect();
+    assert_eq!(at, [home.at(".cargo/bin"), home.at(".pyenv")]);
+    assert_eq!(masked(&found), [home.at(".pyenv/versions/v1/pip.conf")]);
 }
 
 #[test]
