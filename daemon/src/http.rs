@@ -8,12 +8,14 @@ mod asked;
 mod body;
 mod connection;
 mod connections;
+mod documents;
 mod events;
 mod handlers;
 mod metered;
 mod output;
 mod query;
 mod range;
+mod room;
 mod routes;
 mod seat;
 mod timed;
@@ -33,14 +35,19 @@ use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::settings::Settings;
 use connections::Connections;
+use documents::Documents;
 use routes::App;
+
+pub(crate) use answer::problem;
+pub(crate) use body::{unambiguous, whole};
 
 /// How many bytes the body of a request has at most.
 pub const MAX_BODY: usize = 1 << 20;
 /// How many bytes the head of a request has at most, and how many bytes of an answer are kept for
 /// one that reads slowly.
 const MAX_HEAD: usize = 64 << 10;
-/// How long answers may take that are under way when the transport is told to end.
+/// How long answers may take that are under way when the transport is told to end: less than the daemon
+/// waits for the transport.
 const LAST_ANSWERS: Duration = Duration::from_secs(4);
 
 /// Accepts connections and answers what they ask, until `stop`; then gives answers that are under
@@ -53,7 +60,7 @@ pub async fn serve(
     stop: CancellationToken,
     metrics: Metrics,
 ) {
-    let app = App { service, metrics: metrics.clone(), stop: stop.clone() };
+    let app = App { service, metrics: metrics.clone(), stop: stop.clone(), documents: Documents::default() };
     let router = routes::router(app);
     Connections::new(router, settings, stop, metrics).accept(listener).await;
 }

@@ -21,3 +21,4 @@ pub mod queue;
 pub mod runs;
 pub mod service;
 pub mod settings;
+mod shares;

@@ -41,10 +41,11 @@ pub use local::Local;
 pub use remote::Remote;
 use server::{Own, Socket, Tools};
 
+use crate::http::MAX_BODY;
 use crate::service::Service;
 
-/// The largest message that is read, in bytes.
-const MAX_MESSAGE: usize = 1 << 20;
+/// The largest message that is read, in bytes, wherever it comes from.
+const MAX_MESSAGE: usize = MAX_BODY;
 
 /// The protocol over HTTP, to be nested at `/mcp`: a tower service, cheap to clone. Each request
 /// must carry the [`crate::caller::Caller`] in its extensions; who asks is looked at for each request.

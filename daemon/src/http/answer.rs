@@ -44,7 +44,7 @@ pub(super) fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {
 }
 
 /// Why there is no result.
-pub(super) fn problem(problem: &Problem) -> Response {
+pub(crate) fn problem(problem: &Problem) -> Response {
     // A problem has nothing in it that could not be written.
     let mut response = content(PROBLEM, serde_json::to_vec(problem).unwrap_or_default());
     *response.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -17,7 +17,7 @@ use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess
 
 use super::MAX_BODY;
 use super::query::invalid;
-use super::timed::is_late;
+use super::timed::{is_late, no_room};
 
 /// How many characters of what a reader complains about are told.
 const TOLD: usize = 400;
@@ -48,9 +48,14 @@ fn is_json(headers: &HeaderMap) -> Result<(), Problem> {
         .with_hint("send JSON, and say so: `Content-Type: application/json`"))
 }
 
-async fn whole(body: Body) -> Result<Bytes, Problem> {
+/// The body as it is.
+///
+/// # Errors
+/// It is too large, too slow, or not whole, or there is no room for it.
+pub(crate) async fn whole(body: Body) -> Result<Bytes, Problem> {
     let too_large =
         || Problem::new(ProblemType::TooLarge, format!("the body is larger than {MAX_BODY} bytes, the most there are"));
+    let unframed = || invalid("the body ended before its end, or is not framed as HTTP/1.1 has it".to_owned());
     // What says beforehand that it is too large is not waited for.
     if body.size_hint().lower() > MAX_BODY as u64 {
         return Err(too_large());
@@ -61,20 +66,29 @@ async fn whole(body: Body) -> Result<Bytes, Problem> {
         Err(error) if is_late(&*error) => {
             Err(Problem::new(ProblemType::RequestTimeout, "the body did not come to its end in time"))
         }
-        Err(_) => Err(invalid("the body ended before its end, or is not framed as HTTP/1.1 has it".to_owned())),
+        Err(error) => Err(no_room(&*error).map_or_else(unframed, Problem::from)),
     }
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // Twice, since a map takes the last of two equal keys without a word.
-    let strict = serde_json::from_slice::<Unambiguous>(bytes).map(drop);
-    strict.and_then(|()| serde_json::from_slice(bytes)).map_err(|error| {
-        let said = error.to_string();
-        let cut: String = said.chars().take(TOLD).collect();
-        let ellipsis = if cut.len() < said.len() { " …" } else { "" };
-        let shown = escape_output(cut.as_bytes()).replace('\n', "\\n");
-        invalid(format!("the body is not what is expected here: {shown}{ellipsis}"))
-    })
+    unambiguous(bytes)?;
+    serde_json::from_slice(bytes).map_err(|error| unexpected(&error))
+}
+
+/// Demands JSON that every reader takes for the same: a map takes the last of two equal keys without a word.
+///
+/// # Errors
+/// It is no JSON, is too deep, or has a key twice.
+pub(crate) fn unambiguous(bytes: &[u8]) -> Result<(), Problem> {
+    serde_json::from_slice::<Unambiguous>(bytes).map(drop).map_err(|error| unexpected(&error))
+}
+
+fn unexpected(error: &serde_json::Error) -> Problem {
+    let said = error.to_string();
+    let cut: String = said.chars().take(TOLD).collect();
+    let ellipsis = if cut.len() < said.len() { " …" } else { "" };
+    let shown = escape_output(cut.as_bytes()).replace('\n', "\\n");
+    invalid(format!("the body is not what is expected here: {shown}{ellipsis}"))
 }
 
 /// JSON in which no object has a key twice. It keeps nothing; its depth is bounded by the reader.

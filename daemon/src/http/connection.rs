@@ -23,6 +23,7 @@ use tower::ServiceExt as _;
 use tracing::debug;
 
 use super::metered::Metered;
+use super::room::Rooms;
 use super::routes::Routed;
 use super::seat::Seat;
 use super::timed::Timed;
@@ -37,6 +38,7 @@ pub(super) struct Serving {
     pub(super) router: Router,
     pub(super) metrics: Metrics,
     pub(super) stop: CancellationToken,
+    pub(super) rooms: Rooms,
     pub(super) patience: Duration,
 }
 
@@ -74,13 +76,16 @@ async fn respond(
     request: hyper::Request<Incoming>,
 ) -> Result<hyper::Response<Metered>, std::convert::Infallible> {
     let (began, turn) = (Instant::now(), seat.begin());
-    let method = request.method().clone();
+    let (method, caller) = (request.method().clone(), Caller { uid: seat.uid() });
+    // Until there is an answer: what was read of the body may be kept until then.
+    let room = serving.rooms.room(caller);
     let mut request = request.map(|body| match body.is_end_stream() {
         true => Body::empty(),
-        false => Body::new(Timed::new(body, serving.patience)),
+        false => Body::new(Timed::new(body, serving.patience, Arc::clone(&room))),
     });
-    request.extensions_mut().insert(Caller { uid: seat.uid() });
+    request.extensions_mut().insert(caller);
     let mut response = routed(serving.router, request).await;
+    drop(room);
     answer::guard(response.headers_mut());
     let route = response.extensions_mut().remove::<Routed>().map(|Routed(path)| path);
     let (code, took) = (response.status().as_u16(), began.elapsed());

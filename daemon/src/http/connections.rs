@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use proctor_core::api::{Problem, ProblemType};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Resource, getrlimit};
@@ -22,15 +23,17 @@ use tracing::{debug, warn};
 use super::LAST_ANSWERS;
 use super::answer::last_words;
 use super::connection::{self, Serving};
+use super::room::Rooms;
 use super::seat::Seat;
 use crate::metrics::{ConnectionRefused, Metrics};
 use crate::settings::Settings;
 
-/// How long until it is tried again to accept a connection, where that failed.
+/// How long until it is tried again to accept a connection, where that failed: nothing tells when the system
+/// has what it lacked, and without a pause the attempts would keep a CPU busy.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How many users who may not ask are told so at the same time. Others are cut off without a word.
 const FAREWELLS: usize = 16;
-/// How long that takes at most.
+/// How long that takes at most: enough for a client on this machine to send its request and read.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// All connections.
@@ -39,6 +42,7 @@ pub(super) struct Connections {
     settings: watch::Receiver<Arc<Settings>>,
     stop: CancellationToken,
     metrics: Metrics,
+    rooms: Rooms,
     tasks: JoinSet<()>,
     seats: HashMap<Id, Arc<Seat>>,
     /// Those who are told no.
@@ -59,6 +63,7 @@ impl Connections {
             settings,
             stop,
             metrics,
+            rooms: Rooms::default(),
             tasks: JoinSet::new(),
             seats: HashMap::new(),
             farewells: JoinSet::new(),
@@ -76,7 +81,7 @@ impl Connections {
                 Some(ended) = self.tasks.join_next_with_id() => self.forget(ended),
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => self.take(stream).await,
-                    Err(error) => self.failed(&error).await,
+                    Err(error) => self.failed(&error, &listener).await,
                 },
             }
         }
@@ -110,6 +115,7 @@ impl Connections {
             router: self.router.clone(),
             metrics: self.metrics.clone(),
             stop: self.stop.clone(),
+            rooms: self.rooms.clone(),
             patience: daemon.request_timeout,
         };
         let seat = Seat::new(uid);
@@ -151,19 +157,26 @@ impl Connections {
         staying().filter(|seat| seat.uid() == uid).min_by_key(|seat| seat.rank())
     }
 
-    async fn failed(&mut self, error: &io::Error) {
+    async fn failed(&mut self, error: &io::Error, listener: &UnixListener) {
         self.metrics.refused(ConnectionRefused::Failed);
         if !std::mem::replace(&mut self.is_failing, true) {
             warn!("a connection cannot be accepted: {error}");
         }
-        // Whoever waits has a connection already, or gets one of those that are idle.
+        // Whoever waits has a connection already, or gets one of those that are idle. The system wants a
+        // descriptor before it looks whether somebody waits: nobody makes room for nobody.
         let exhausted = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
-        if exhausted.contains(&error.raw_os_error()) && !self.tasks.is_empty() {
+        if exhausted.contains(&error.raw_os_error()) && !self.tasks.is_empty() && is_waited_at(listener) {
             let _ = timeout(PAUSE, self.make_room()).await;
         } else {
             sleep(PAUSE).await;
         }
     }
+}
+
+/// Whether somebody waits to be let in.
+fn is_waited_at(listener: &UnixListener) -> bool {
+    let at_once = Timespec::default();
+    poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
 /// Tells a user no. Some clients take a connection that is closed at once for none, so it stays until

@@ -152,11 +152,13 @@ async fn cancel(app: &App, asked: &Asked) -> Answer {
 
 async fn evidence(app: &App, asked: &Asked) -> Answer {
     let file = format!("verify/{}", asked.segment("file"));
-    Ok(content(JSON, app.service.evidence(asked.caller, &asked.run()?, &file).await?))
+    let (id, place) = (asked.run()?, app.documents.place(asked.caller)?);
+    Ok(content(JSON, place.holds(app.service.evidence(asked.caller, &id, &file).await?)))
 }
 
 async fn patch(app: &App, asked: &Asked) -> Answer {
-    let patch = app.service.patch(asked.caller, &asked.run()?).await?;
+    let (id, place) = (asked.run()?, app.documents.place(asked.caller)?);
+    let patch = place.holds(app.service.patch(asked.caller, &id).await?);
     Ok(content(HeaderValue::from_static("text/x-patch"), patch))
 }
 

@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::answer::{self, Answer};
 use super::asked::Asked;
 use super::handlers::nothing;
+use super::metered::SLICE;
 use super::query::number;
 use super::range::Range;
 use super::routes::App;
@@ -30,8 +31,6 @@ use crate::service::{MAX_PART, OutputOf, Service, Stdio, Unit};
 const SMALL_PART: usize = 256 << 10;
 /// The readers that have a larger part in memory at the same time.
 static LARGE_PARTS: Semaphore = Semaphore::const_new(16);
-/// How many bytes are handed on at once. Each must be taken within the deadline of a write.
-const SLICE: usize = 64 << 10;
 
 /// Text, for whoever shows it.
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, Request, State};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use http::{HeaderValue, Method as HttpMethod};
 use proctor_core::api::operation::{Method, Outline};
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::asked::Asked;
+use super::documents::Documents;
 use super::query::invalid;
 use super::{answer, handlers};
 use crate::mcp;
@@ -29,11 +30,11 @@ const METHODS: HeaderValue = HeaderValue::from_static("GET,HEAD,POST,DELETE,OPTI
 const MCP: &str = "/mcp";
 
 /// What handlers need.
-#[derive(Clone)]
 pub(super) struct App {
     pub(super) service: Arc<Service>,
     pub(super) metrics: Metrics,
     pub(super) stop: CancellationToken,
+    pub(super) documents: Documents,
 }
 
 /// The pattern of the route that was meant, for what is counted.
@@ -44,8 +45,7 @@ pub(super) struct Routed(pub(super) &'static str);
 pub(super) fn router(app: App) -> Router {
     let routes = Outline::ALL.iter().fold(Router::new(), |router, outline| router.route(outline.path, route(outline)));
     let mcp = mcp::http_service(Arc::clone(&app.service), app.stop.clone());
-    let mcp = ServiceExt::<Request>::map_response(mcp, |response| {
-        let mut response = response.into_response();
+    let mcp = ServiceExt::<Request>::map_response(mcp, |mut response: Response| {
         response.extensions_mut().insert(Routed(MCP));
         response
     });

@@ -19,11 +19,12 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::connections::Connections;
+use super::room::MAX_BODIES;
 use super::{MAX_BODY, MAX_HEAD, answer, body};
 use crate::metrics::Metrics;
 use crate::settings::{Admitted, Settings};
@@ -182,6 +183,30 @@ async fn a_body_has_a_size_a_framing_and_a_time() {
     assert_eq!(kind(post_echo("transfer-encoding: chunked", "2\r\n{}")).await, ProblemType::RequestTimeout);
     let whole = transport.exchange(post_echo("content-length: 2\r\nconnection: close", "{}")).await;
     assert!(whole.ends_with("\r\n\r\n{}"), "{whole}");
+}
+
+#[tokio::test]
+async fn the_bodies_of_one_caller_have_a_bound_together() {
+    let transport = Transport::with(|settings| settings.operator.daemon.request_timeout = WATCHDOG);
+    let head = post_echo(&format!("content-length: {MAX_BODY}\r\nconnection: close"), "");
+    let mut senders = JoinSet::new();
+    for _ in 0..=MAX_BODIES / MAX_BODY {
+        let (mut stream, almost) = (transport.connect_saying(&head).await, vec![b' '; MAX_BODY - 1]);
+        senders.spawn(async move {
+            // Whoever is refused is not listened to any more.
+            let _ = stream.write_all(&almost).await;
+            everything(&mut stream).await
+        });
+    }
+    // All but one of them are waited for; which one that is, is not said.
+    let refused = timeout(WATCHDOG, senders.join_next()).await.expect("in time").expect("one").expect("no panic");
+    assert_eq!(problem(&refused).kind, ProblemType::TooManyRequests);
+    // What has no body needs no room, and with those gone there is room again.
+    transport.is_here().await;
+    senders.shutdown().await;
+    transport.until_open(0).await;
+    let large = format!("{}{{}}", " ".repeat(MAX_BODY - 2));
+    assert!(transport.exchange(format!("{head}{large}")).await.ends_with("\r\n\r\n{}"));
 }
 
 #[tokio::test]

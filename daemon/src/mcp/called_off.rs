@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use axum::body::Body;
+use axum::response::Response;
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request};
+use http_body_util::Full;
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt as _, Full, Limited};
 use rmcp::RoleServer;
 use rmcp::service::RequestContext;
 use serde::Deserialize;
@@ -21,8 +22,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tower::{Service, ServiceExt as _};
 
-use super::MAX_MESSAGE;
 use crate::caller::Caller;
+use crate::http::{problem, unambiguous, whole};
 
 /// The header that names a session.
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -105,16 +106,17 @@ impl<S> Cancellable<S> {
     }
 }
 
-type Answered = Response<BoxBody<Bytes, Infallible>>;
+/// What the SDK answers.
+type Answered = http::Response<BoxBody<Bytes, Infallible>>;
 
 impl<S> Service<Request<Body>> for Cancellable<S>
 where
     S: Service<Request<Full<Bytes>>, Response = Answered, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
-    type Response = Answered;
+    type Response = Response;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Answered, Infallible>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
@@ -124,10 +126,15 @@ where
         let (inner, calls) = (self.inner.clone(), self.calls.clone());
         Box::pin(async move {
             let (parts, body) = request.into_parts();
-            let Ok(body) = Limited::new(body, MAX_MESSAGE).collect().await else { return Ok(too_large()) };
-            let body = body.to_bytes();
+            let body = match whole(body).await {
+                Ok(body) => body,
+                Err(reason) => return Ok(problem(&reason)),
+            };
             let message = match parts.method {
-                Method::POST => serde_json::from_slice(&body).unwrap_or_default(),
+                Method::POST => match unambiguous(&body) {
+                    Ok(()) => serde_json::from_slice(&body).unwrap_or_default(),
+                    Err(reason) => return Ok(problem(&reason)),
+                },
                 _ => Message::default(),
             };
             if let Some(key) = called_off(&parts, &message) {
@@ -137,7 +144,7 @@ where
             if message.method == "initialize" && answered.status().is_success() {
                 answered.headers_mut().extend(new_session().map(|name| (SESSION, name)));
             }
-            Ok(answered)
+            Ok(answered.map(Body::new))
         })
     }
 }
@@ -157,9 +164,24 @@ fn new_session() -> Option<HeaderValue> {
     (filled == bytes.len()).then(|| HeaderValue::try_from(name).ok())?
 }
 
-fn too_large() -> Answered {
-    let text = Full::new(Bytes::from_static(b"the message is too large, or did not arrive")).boxed();
-    let mut response = Response::new(text);
-    *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
-    response
+#[cfg(test)]
+mod tests {
+    use proctor_core::api::ProblemType;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::http::MAX_BODY;
+
+    #[tokio::test]
+    async fn a_message_that_is_too_large_is_a_problem() {
+        async fn accepted(_: Request<Full<Bytes>>) -> Result<Answered, Infallible> {
+            Ok(http::Response::new(BoxBody::default()))
+        }
+        let server = || Cancellable::new(service_fn(accepted), Calls::default());
+        let sized = |size: usize| Request::post("/mcp").body(Body::from(vec![b' '; size])).expect("a request");
+        assert_eq!(server().oneshot(sized(MAX_BODY)).await.expect("an answer").status(), 200);
+        let refused = server().oneshot(sized(MAX_BODY + 1)).await.expect("an answer");
+        assert_eq!(refused.status(), ProblemType::TooLarge.status());
+        assert_eq!(refused.headers()[http::header::CONTENT_TYPE], "application/problem+json");
+    }
 }

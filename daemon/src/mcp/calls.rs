@@ -69,7 +69,9 @@ impl<B: Backend> Call<'_, B> {
         let asked: input::Verify = read(arguments)?;
         let submitted = self.backend.submit(submission(&asked)).await?;
         let (id, how) = (submitted.run.id.clone(), submitted.how);
-        match self.wait(submitted.run, asked.wait_s).await? {
+        // Whoever asked must be able to ask again, whatever becomes of the wait.
+        let waited = self.wait(submitted.run, asked.wait_s).await;
+        match waited.map_err(|problem| Problem { detail: format!("{}; the run is {id}", problem.detail), ..problem })? {
             Waited::Shown(run) => {
                 let mut result = self.shown(&run, Some(how)).await;
                 // There is no honest answer: it could not be verified.
@@ -77,7 +79,8 @@ impl<B: Backend> Call<'_, B> {
                 Ok(result)
             }
             Waited::CalledOff => {
-                if how == How::Queued {
+                // Each of these counts as one that wants the run.
+                if matches!(how, How::Queued | How::Joined) {
                     self.backend.abandon(&id, BY).await?;
                 }
                 Ok(refusal(format!("NOT VERIFIED: the call was cancelled. The run is {id}.")))

@@ -11,7 +11,6 @@ use rmcp::model::{
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
-use tokio::sync::Semaphore;
 
 use super::answer::refusal;
 use super::backend::Backend;
@@ -21,8 +20,9 @@ use super::resources;
 use super::tools::{self, Tool};
 use crate::caller::Caller;
 use crate::service::Service;
+use crate::shares::Shares;
 
-/// How many calls of tools and readings of resources are under way at once.
+/// How many calls of tools and readings of resources of one caller are under way at once.
 pub(super) const MAX_CALLS: usize = 256;
 
 /// What agents are told when they connect.
@@ -33,8 +33,11 @@ pub(super) trait Door: Send + Sync + 'static {
     /// Who runs things for that caller.
     type Backend: Backend;
 
-    /// The backend of whoever sent a request.
-    fn enter(&self, extensions: &Extensions) -> Result<Self::Backend, ErrorData>;
+    /// Whoever sent a request.
+    fn caller(&self, extensions: &Extensions) -> Result<Caller, ErrorData>;
+
+    /// That caller's backend.
+    fn backend(&self, caller: Caller) -> Self::Backend;
 
     /// Has a call found by a message that calls it off, as long as what is answered is held. Where a
     /// connection is a session, the SDK does that.
@@ -50,8 +53,12 @@ pub(super) struct Own<B>(pub(super) B);
 impl<B: Backend> Door for Own<B> {
     type Backend = B;
 
-    fn enter(&self, _: &Extensions) -> Result<B, ErrorData> {
-        Ok(self.0.clone())
+    fn caller(&self, _: &Extensions) -> Result<Caller, ErrorData> {
+        Ok(Caller { uid: rustix::process::geteuid().as_raw() })
+    }
+
+    fn backend(&self, _: Caller) -> B {
+        self.0.clone()
     }
 }
 
@@ -64,11 +71,14 @@ pub(super) struct Socket {
 impl Door for Socket {
     type Backend = (Arc<Service>, Caller);
 
-    fn enter(&self, extensions: &Extensions) -> Result<Self::Backend, ErrorData> {
+    fn caller(&self, extensions: &Extensions) -> Result<Caller, ErrorData> {
         let parts = extensions.get::<http::request::Parts>();
         let caller = parts.and_then(|parts| parts.extensions.get::<Caller>());
-        let caller = caller.ok_or_else(|| ErrorData::internal_error("it is not known who asks", None))?;
-        Ok((Arc::clone(&self.service), *caller))
+        caller.copied().ok_or_else(|| ErrorData::internal_error("it is not known who asks", None))
+    }
+
+    fn backend(&self, caller: Caller) -> Self::Backend {
+        (Arc::clone(&self.service), caller)
     }
 
     fn follow(&self, context: &RequestContext<RoleServer>) -> Option<UnderWay> {
@@ -79,7 +89,7 @@ impl Door for Socket {
 /// The server.
 pub(super) struct Tools<D> {
     door: Arc<D>,
-    calls: Arc<Semaphore>,
+    calls: Arc<Shares>,
 }
 
 impl<D> Clone for Tools<D> {
@@ -91,7 +101,7 @@ impl<D> Clone for Tools<D> {
 impl<D: Door> Tools<D> {
     /// A server for whoever comes through `door`.
     pub(super) fn new(door: D) -> Self {
-        Self { door: Arc::new(door), calls: Arc::new(Semaphore::new(MAX_CALLS)) }
+        Self { door: Arc::new(door), calls: Arc::new(Shares::of(MAX_CALLS)) }
     }
 }
 
@@ -121,8 +131,9 @@ impl<D: Door> ServerHandler for Tools<D> {
     ) -> Result<CallToolResponse, ErrorData> {
         let unknown = || ErrorData::invalid_params("there is no such tool; tools/list names them", None);
         let tool = Tool::named(&request.name).ok_or_else(unknown)?;
-        let backend = self.door.enter(&context.extensions)?;
-        let Ok(_place) = self.calls.try_acquire() else { return Ok(overloaded().into()) };
+        let caller = self.door.caller(&context.extensions)?;
+        let Some(_place) = self.calls.take(caller, 1) else { return Ok(overloaded().into()) };
+        let backend = self.door.backend(caller);
         let _under_way = self.door.follow(&context);
         let call = Call { backend: &backend, context: &context };
         // A call whose panic nobody hears would leave its client waiting for ever.
@@ -135,7 +146,7 @@ impl<D: Door> ServerHandler for Tools<D> {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let backend = self.door.enter(&context.extensions)?;
+        let backend = self.door.backend(self.door.caller(&context.extensions)?);
         resources::list(&backend, request.and_then(|request| request.cursor)).await
     }
 
@@ -152,16 +163,16 @@ impl<D: Door> ServerHandler for Tools<D> {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let backend = self.door.enter(&context.extensions)?;
-        let Ok(_place) = self.calls.try_acquire() else {
-            return Err(ErrorData::internal_error("too many calls are under way; try again later", None));
+        let caller = self.door.caller(&context.extensions)?;
+        let Some(_place) = self.calls.take(caller, 1) else {
+            return Err(ErrorData::internal_error("too many calls of yours are under way; try again later", None));
         };
-        resources::read(&backend, &request.uri).await.map(Into::into)
+        resources::read(&self.door.backend(caller), &request.uri).await.map(Into::into)
     }
 }
 
 fn overloaded() -> CallToolResult {
-    refusal(format!("NOT VERIFIED: {MAX_CALLS} calls are under way already; try again later."))
+    refusal(format!("NOT VERIFIED: {MAX_CALLS} calls of yours are under way already; try again later."))
 }
 
 fn broken() -> CallToolResult {

@@ -1,6 +1,7 @@
 //! The server as a client sees it, over a backend whose runs are written down here: what a real run
 //! cannot be made to do at will. Real runs are in `tests/whole`.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,8 +26,10 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStrea
 use tokio::sync::Notify;
 
 use super::answer::MAX_RESULT;
-use super::server::{Own, Tools};
-use super::{Backend, present, tools};
+use super::server::{MAX_CALLS, Own, Tools};
+use super::{Backend, Remote, present, tools};
+use crate::client::tests::{answer, answering_at};
+use crate::client::{self, Place, Trust};
 use crate::service::{OutputOf, RunFilter};
 
 /// One run, and what its steps printed.
@@ -161,7 +164,7 @@ struct Client {
 }
 
 impl Client {
-    async fn connect(backend: Written) -> Self {
+    async fn connect(backend: impl Backend) -> Self {
         let (ours, theirs) = tokio::io::duplex(64 << 10);
         tokio::spawn(async move {
             let running = Tools::new(Own(backend)).serve(theirs).await.expect("begins");
@@ -353,18 +356,80 @@ async fn whoever_waits_is_told_of_each_step() {
 
 #[tokio::test]
 async fn who_calls_off_a_call_abandons_its_run_and_gets_no_answer() {
-    let running = RunView { state: RunState::Running, ..started() };
-    let backend = Written::new(running, b"");
-    let (abandoned, end) = (Arc::clone(&backend.abandoned), Arc::clone(&backend.end));
-    let mut client = Client::connect(backend).await;
+    // Who has joined a run counts among those who want it.
+    for how in [How::Queued, How::Joined] {
+        let running = RunView { state: RunState::Running, ..started() };
+        let backend = Written { how, ..Written::new(running, b"") };
+        let (abandoned, end) = (Arc::clone(&backend.abandoned), Arc::clone(&backend.end));
+        let mut client = Client::connect(backend).await;
+        let call = json!({"name": "antigravity.verify", "arguments": {"repo_root": "/r"}});
+        client.send(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})).await;
+        let gone = end.notified();
+        client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})).await;
+        tokio::time::timeout(Duration::from_secs(20), gone).await.expect("it is told");
+        assert_eq!(abandoned.load(Ordering::SeqCst), 1, "{how:?}");
+        let listed = client.ask("tools/list", json!({})).await;
+        assert!(listed["result"]["tools"].is_array(), "the next answer is that of the next call: {listed}");
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_is_longer_than_is_looked_at_is_said_to_be() {
+    let mut run = Written::new(ended(Verdict::Passed, vec![]), b"");
+    let says = async |run: &Written| {
+        let told = Client::connect(run.clone()).await.call("antigravity.verify_explain", json!({"run_id": "r1"})).await;
+        text(&told).contains("more events than are looked at")
+    };
+    // A page of this backend is one event.
+    run.log = (1..=64).map(|seq| event(seq, RunEvent::Cancelling { by: "x".into() })).collect();
+    assert!(!says(&run).await);
+    run.log.push(event(65, RunEvent::Cancelling { by: "x".into() }));
+    assert!(says(&run).await);
+}
+
+#[tokio::test]
+async fn one_caller_has_so_many_calls_under_way_and_no_more() {
+    let mut client = Client::connect(Written::new(RunView { state: RunState::Running, ..started() }, b"")).await;
     let call = json!({"name": "antigravity.verify", "arguments": {"repo_root": "/r"}});
-    client.send(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})).await;
-    let gone = end.notified();
-    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})).await;
-    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("it is told");
-    assert_eq!(abandoned.load(Ordering::SeqCst), 1);
-    let listed = client.ask("tools/list", json!({})).await;
-    assert!(listed["result"]["tools"].is_array(), "the next answer is that of the next call: {listed}");
+    for id in 0..=MAX_CALLS {
+        client.send(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call})).await;
+    }
+    let refused = client.receive().await;
+    assert_eq!(refused["result"]["isError"], true, "{refused}");
+    assert!(text(&refused["result"]).starts_with("NOT VERIFIED: 256 calls of yours"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_daemon_that_goes_away_is_missed_by_each_call_until_it_is_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    let place = Place { socket: socket.clone(), trust: Trust::Named };
+    let mut client = Client::connect(Remote::new(client::Client::new(place), BTreeMap::new())).await;
+    let passed = Watched { run: ended(Verdict::Passed, vec![]), events: None, more_events: false };
+    let told = || answer("application/json", &serde_json::to_string(&passed).expect("JSON"));
+    let status = async |client: &mut Client| client.call("antigravity.verify_status", json!({"run_id": "r1"})).await;
+
+    let daemon = answering_at(&socket, [told()]);
+    assert!(text(&status(&mut client).await).starts_with("PASSED"));
+    daemon.await.expect("it ends");
+    for _ in 0..2 {
+        let missed = status(&mut client).await;
+        assert_eq!(missed["isError"], true, "{missed}");
+        assert!(text(&missed).starts_with("COULD NOT DO IT (nothing is verified)"), "{missed}");
+        assert!(text(&missed).contains("no daemon listens") && !text(&missed).contains("PASSED"), "{missed}");
+    }
+
+    // One that dies while it is waited for: the run can be asked for again.
+    let running = RunView { state: RunState::Running, ..started() };
+    let taken = serde_json::to_string(&Submitted { how: How::Queued, run: running }).expect("JSON");
+    let daemon = answering_at(&socket, [answer("application/json", &taken), String::new()]);
+    let lost = client.call("antigravity.verify", json!({"repo_root": "/r"})).await;
+    assert_eq!(lost["isError"], true, "{lost}");
+    assert!(text(&lost).contains("does not answer") && text(&lost).contains("the run is r1"), "{lost}");
+    daemon.await.expect("it ends");
+
+    let _daemon = answering_at(&socket, [told()]);
+    assert!(text(&status(&mut client).await).starts_with("PASSED"));
 }
 
 #[tokio::test]
