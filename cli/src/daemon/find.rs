@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use proctor_core::api::{Health, HealthStatus, ProblemType};
+use proctor_core::api::{Health, HealthStatus, Problem, ProblemType};
 use proctor_core::spec::Operator;
 use proctor_daemon::client::{Client, ClientError, Compatibility, Place, Trust, compatibility};
 use proctor_daemon::installation::{SYSTEM_SOCKET, show, socket};
@@ -199,6 +199,8 @@ pub(crate) fn places(named: Option<&Path>, operator: &Operator, caller: &Caller)
 enum Refusal {
     #[error(transparent)]
     Client(ClientError),
+    #[error("the daemon at `{}` says no: {}", show(socket), problem.detail)]
+    Problem { socket: PathBuf, problem: Box<Problem> },
     #[error("the daemon at `{}` is ending", show(.0))]
     Draining(PathBuf),
     #[error("the daemon at `{}` is proctor {theirs}, which this proctor {VERSION} does not understand", show(socket))]
@@ -214,6 +216,7 @@ impl Refusal {
     fn hints(&self) -> Vec<String> {
         match self {
             Self::OtherVersion { .. } => vec!["restart it: `proctor daemon stop`, `proctor daemon start`".to_owned()],
+            Self::Problem { problem, .. } => problem.hint.iter().cloned().collect(),
             Self::Client(_) | Self::Draining(_) => Vec::new(),
         }
     }
@@ -224,8 +227,8 @@ impl Candidate {
     fn is_expected(&self, refusal: &Refusal) -> bool {
         match (self.whose, refusal) {
             (Whose::Named, _) => false,
-            (Whose::Systems, Refusal::Client(_) | Refusal::Draining(_)) => true,
-            (Whose::Own, Refusal::Client(ClientError::Problem(problem))) => problem.kind == ProblemType::Forbidden,
+            (Whose::Systems, Refusal::Client(_) | Refusal::Problem { .. } | Refusal::Draining(_)) => true,
+            (Whose::Own, Refusal::Problem { problem, .. }) => problem.kind == ProblemType::Forbidden,
             (Whose::Own, refusal) => refusal.is_absence(),
             (Whose::Systems, Refusal::OtherVersion { .. }) => false,
         }
@@ -234,7 +237,10 @@ impl Candidate {
 
 async fn usable(place: &Place, purpose: Purpose) -> Result<Daemon, Refusal> {
     let client = Client::new(place.clone());
-    let health = client.health().await.map_err(Refusal::Client)?;
+    let health = client.health().await.map_err(|error| match error {
+        ClientError::Problem(problem) => Refusal::Problem { socket: place.socket.clone(), problem },
+        error => Refusal::Client(error),
+    })?;
     judged(client, health, purpose)
 }
 
@@ -261,7 +267,7 @@ fn warn_of_version(daemon: &Daemon, screen: &mut Screen) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proctor_core::api::{Problem, RunCounts};
+    use proctor_core::api::RunCounts;
 
     fn sockets(named: Option<&str>, config: &str, env: &[(&str, &str)], uid: u32) -> Vec<(PathBuf, Trust)> {
         let mut caller = Caller::for_tests(env);
@@ -315,7 +321,7 @@ mod tests {
     #[test]
     fn who_named_a_daemon_is_told_why_it_is_not_used() {
         let problem = Problem::new(ProblemType::Forbidden, "this user is not served");
-        let forbidden = Refusal::Client(ClientError::Problem(Box::new(problem)));
+        let forbidden = Refusal::Problem { socket: "/s".into(), problem: Box::new(problem) };
         let absent = Refusal::Client(ClientError::NotThere { socket: "/s".into(), reason: "no".to_owned() });
         let expected = |whose| {
             let candidate = Candidate { place: Place { socket: "/s".into(), trust: Trust::Named }, whose };
