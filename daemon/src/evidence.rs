@@ -1,11 +1,12 @@
 //! A run's documents, read back as they are on record. They are written elsewhere (`proctor-runner`).
 
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use bytes::Bytes;
 use proctor_core::api::{Problem, ProblemType};
 use proctor_core::names::RunId;
-use proctor_runner::recorded_document;
+use proctor_runner::{StoreError, recorded_document};
 
 use crate::caller::Caller;
 use crate::service::Service;
@@ -29,7 +30,7 @@ impl Service {
         let read = move || recorded_document(&PathBuf::from(directory), &name, &sha256, MAX_DOCUMENT);
         match tokio::task::spawn_blocking(read).await {
             Ok(Ok(bytes)) => bytes.map(Bytes::from).ok_or(lost),
-            Ok(Err(error)) => Err(Problem::new(ProblemType::Gone, error.to_string())),
+            Ok(Err(error)) => Err(unreadable(&error)),
             Err(panic) => Err(Problem::new(ProblemType::Internal, panic.to_string())),
         }
     }
@@ -38,4 +39,15 @@ impl Service {
 fn gone(id: &RunId, file: &str) -> Problem {
     Problem::new(ProblemType::Gone, format!("`{file}` is no longer what the run `{id}` wrote"))
         .with_hint("a later run of the changeset replaced it, or somebody removed it; run it again")
+}
+
+/// Something else stands in its place, or the disk does not give it now.
+fn unreadable(error: &StoreError) -> Problem {
+    let of_the_disk = |source: &io::Error| !matches!(source.kind(), ErrorKind::Other | ErrorKind::NotADirectory);
+    let kind = match error {
+        StoreError::Io { source, .. } if of_the_disk(source) => ProblemType::Unavailable,
+        _ => ProblemType::Gone,
+    };
+    let problem = Problem::new(kind, error.to_string());
+    error.hint().into_iter().fold(problem, Problem::with_hint)
 }

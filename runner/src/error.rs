@@ -1,6 +1,7 @@
 //! Why a run could not be had at all. A failing step is no error; neither is an inconclusive
 //! run that left its record.
 
+use std::error::Error as _;
 use std::fmt::Display;
 use std::path::PathBuf;
 
@@ -10,8 +11,9 @@ use proctor_core::spec::Diagnostic;
 use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
 use proctor_sandbox::SandboxError;
 use proctor_snapshot::{GitError, SnapshotError};
+use rustix::io::Errno;
 
-use crate::store::StoreError;
+use crate::store::{self, StoreError};
 
 /// What separates a message from what to do about it, in the errors of our crates.
 const HINT: &str = "\nhint: ";
@@ -140,8 +142,14 @@ fn unreadable(error: &std::io::Error) -> String {
     if error.kind() == std::io::ErrorKind::CrossesDevices {
         format!("it leads out of the repository{HINT}put a real file there; what is verified must lie in the tree")
     } else {
-        error.to_string()
+        format!("{error}{HINT}see that it is a file that can be read, then run again")
     }
+}
+
+/// Whether the machine refused what is in order by itself, and may not do so again.
+fn is_of_the_machine(error: &std::io::Error) -> bool {
+    let codes = [Errno::IO, Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
 /// The first few with their reasons, the others by name.
@@ -192,7 +200,13 @@ impl EngineError {
 
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
-        self.to_string().split_once(HINT).map(|(_, hint)| hint.replace(HINT, "; "))
+        let said = self.to_string().split_once(HINT).map(|(_, hint)| hint.replace(HINT, "; "));
+        said.or_else(|| self.is_for_lack_of_descriptors().then(|| store::MORE_DESCRIPTORS.to_owned()))
+    }
+
+    fn is_for_lack_of_descriptors(&self) -> bool {
+        let mut causes = std::iter::successors(self.source(), |&cause| cause.source());
+        causes.any(|cause| cause.downcast_ref().is_some_and(store::lacks_descriptors))
     }
 
     /// The error as callers of the daemon get it.
@@ -220,6 +234,7 @@ impl EngineError {
     /// where there is no honest answer.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Self::UnreadableSpec { source, .. } if is_of_the_machine(source) => EXIT_INCONCLUSIVE,
             Self::Spec(_)
             | Self::NoSpec(_)
             | Self::UnreadableSpec { .. }

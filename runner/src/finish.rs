@@ -183,7 +183,9 @@ pub(crate) async fn write(
     facts: &RunFacts,
     plan: &Plan,
 ) -> Option<(Doubt, String)> {
-    let failed = |error: StoreError| (Doubt::Internal, format!("the evidence could not be written: {error}"));
+    let failed = |error: StoreError| {
+        (Doubt::Internal, format!("the evidence could not be written: {}", one_line(&EngineError::from(error))))
+    };
     let last_run = |verdict: Verdict, evidence: EvidenceIndex| LastRun {
         version: status::VERSION,
         profile: plan.profile.clone(),
@@ -206,6 +208,13 @@ pub(crate) async fn write(
     };
     let verdict = verdict::fold(&observed.facts());
     let result = written.and_then(|index| documents.conclude(&last_run(verdict, index)));
+    if result.is_err() && verdict == Verdict::Passed {
+        // It may stand there and only not be durable: no status tells of a pass that nobody was told of.
+        let withdrawn = documents.write_status(&last_run(Verdict::Inconclusive, EvidenceIndex::new()));
+        if let Err(error) = withdrawn {
+            tracing::error!(run = %facts.run_id, %error, "the status of a run that did not pass may say that it did");
+        }
+    }
     result.err().map(failed)
 }
 

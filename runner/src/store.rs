@@ -78,7 +78,8 @@ impl StoreError {
             }
             Self::Status { path, .. } => Some(format!("mend `{path}` by hand; nothing was written to it")),
             Self::Busy { .. } => Some("wait for it to end, then run again".to_owned()),
-            Self::Io { .. } | Self::TooLarge { .. } => None,
+            Self::Io { path, source, .. } => Some(remedy(path, source)),
+            Self::TooLarge { .. } => None,
         }
     }
 
@@ -88,5 +89,33 @@ impl StoreError {
             rustix::io::Errno::LOOP => Self::Symlink { path },
             other => Self::Io { action, path, source: other.into() },
         }
+    }
+}
+
+/// What to do where [`lacks_descriptors`].
+pub(crate) const MORE_DESCRIPTORS: &str =
+    "let the process have more open files (`ulimit -n`, `LimitNOFILE=`), or run less at once";
+
+/// Whether the process, or the machine, has as many open files as it may have.
+pub(crate) fn lacks_descriptors(refusal: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let codes = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
+    refusal.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
+/// What to do where the system refuses something about `path`.
+fn remedy(path: &str, refusal: &io::Error) -> String {
+    use io::ErrorKind;
+    if lacks_descriptors(refusal) {
+        return MORE_DESCRIPTORS.to_owned();
+    }
+    match refusal.kind() {
+        ErrorKind::NotADirectory => format!("replace `{path}` by a real directory"),
+        // It is ours: something else stands there.
+        ErrorKind::IsADirectory | ErrorKind::Other => format!("replace `{path}` by a real file"),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            format!("make room on the disk of `{path}`, then run again")
+        }
+        _ => format!("see that `{path}` can be read and can be written, then run again"),
     }
 }
