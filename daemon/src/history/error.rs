@@ -58,6 +58,11 @@ impl HistoryError {
         }
     }
 
+    /// The same on one line.
+    pub(super) fn on_a_line(&self) -> String {
+        self.with_hint().replace("\nhint: ", "; ")
+    }
+
     /// What a caller is told.
     pub fn problem(&self) -> Problem {
         let kind = match self {

@@ -112,7 +112,7 @@ impl RunLog {
         }
         let written = self.log(event, false);
         if let Err(error) = &written {
-            self.lost.get_or_insert_with(|| error.to_string());
+            self.lost.get_or_insert_with(|| error.on_a_line());
         }
         written
     }
@@ -133,7 +133,7 @@ impl RunLog {
                 events.push(logged);
                 None
             }
-            Err(error) => Some(error.to_string()),
+            Err(error) => Some(error.on_a_line()),
         });
         if let Some(reason) = lost {
             tracing::error!(run = %self.view.id, reason, "what happened in a run could not be logged");
