@@ -173,15 +173,18 @@ mod tests {
     use crate::http::MAX_BODY;
 
     #[tokio::test]
-    async fn a_message_that_is_too_large_is_a_problem() {
+    async fn a_message_that_is_too_large_or_that_readers_differ_on_is_a_problem() {
         async fn accepted(_: Request<Full<Bytes>>) -> Result<Answered, Infallible> {
             Ok(http::Response::new(BoxBody::default()))
         }
         let server = || Cancellable::new(service_fn(accepted), Calls::default());
-        let sized = |size: usize| Request::post("/mcp").body(Body::from(vec![b' '; size])).expect("a request");
+        let message = |size: usize| format!("{}{{}}", " ".repeat(size - 2));
+        let sized = |size: usize| Request::post("/mcp").body(Body::from(message(size))).expect("a request");
         assert_eq!(server().oneshot(sized(MAX_BODY)).await.expect("an answer").status(), 200);
         let refused = server().oneshot(sized(MAX_BODY + 1)).await.expect("an answer");
         assert_eq!(refused.status(), ProblemType::TooLarge.status());
         assert_eq!(refused.headers()[http::header::CONTENT_TYPE], "application/problem+json");
+        let twice = Request::post("/mcp").body(Body::from(r#"{"id":1,"id":2}"#)).expect("a request");
+        assert_eq!(server().oneshot(twice).await.expect("an answer").status(), 400);
     }
 }
