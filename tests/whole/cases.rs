@@ -9,12 +9,14 @@ mod callers;
 mod changesets;
 mod client;
 mod commands;
+mod contention;
 mod crash;
 mod daemon_cli;
 mod degrading;
 mod drift;
 mod environment;
 mod evidence;
+mod faults;
 mod formats;
 mod fuzz;
 mod gate;
@@ -28,6 +30,7 @@ mod limits;
 mod mcp;
 mod meanwhile;
 mod mistakes;
+mod misuse;
 mod network;
 mod order;
 mod output;
@@ -40,6 +43,7 @@ mod room;
 mod runs;
 mod screen;
 mod spec;
+mod swaps;
 mod systemd;
 mod telling;
 mod timeout;
@@ -53,7 +57,7 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 48] = [
+    let groups: [&'static [Case]; 52] = [
         access::CASES,
         abuse::CASES,
         adversary::CASES,
@@ -63,12 +67,14 @@ pub(crate) fn all() -> Vec<&'static Case> {
         changesets::CASES,
         client::CASES,
         commands::CASES,
+        contention::CASES,
         daemon_cli::CASES,
         crash::CASES,
         degrading::CASES,
         drift::CASES,
         environment::CASES,
         evidence::CASES,
+        faults::CASES,
         formats::CASES,
         fuzz::CASES,
         gate::CASES,
@@ -82,6 +88,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         mcp::CASES,
         meanwhile::CASES,
         mistakes::CASES,
+        misuse::CASES,
         network::CASES,
         order::CASES,
         output::CASES,
@@ -94,6 +101,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         runs::CASES,
         screen::CASES,
         spec::CASES,
+        swaps::CASES,
         systemd::CASES,
         telling::CASES,
         timeout::CASES,

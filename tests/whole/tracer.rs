@@ -1,8 +1,10 @@
 //! A program of its own that runs another one and ends it at the n-th system call by which that
-//! writes below a directory, or half-way through it. Every thread counts, and no process that the
+//! writes below a directory, or half-way through it; or that answers such calls in the kernel's place,
+//! as a disk would that fails or has no room. Every thread counts, and no process that the
 //! program starts: those have to find out by themselves that it is gone. By ptrace(2), which strace
 //! has a count of for each thread only.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -35,10 +37,103 @@ impl Trace<'_> {
     }
 }
 
+/// A tracer that answers calls in the kernel's place while a [`Fault`] is on.
+pub(crate) struct Faults<'a> {
+    /// Where the calls are listed that a fault is about, a line each: `+`, or `!` for one that it met; which
+    /// one it was, how many bytes it was to write, the path.
+    pub(crate) report: &'a Path,
+    /// The directory below which there are faults.
+    pub(crate) below: &'a Path,
+}
+
+/// What is wrong with calls of a kind at a place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fault<'a> {
+    /// What they are answered, such as `EIO`.
+    pub(crate) errno: &'a str,
+    /// Which: `open`, `write`, `fsync`, `rename`, `unlink`, `allocate`, `truncate`, `read`, or `*` for all but
+    /// the last.
+    pub(crate) kind: &'a str,
+    /// A part of their paths.
+    pub(crate) place: &'a str,
+    /// The number of the first of them that it meets, from 1.
+    pub(crate) from: usize,
+    /// How many of them it meets.
+    pub(crate) count: usize,
+    /// How many bytes can be written there before.
+    pub(crate) room: u64,
+}
+
+impl Faults<'_> {
+    /// The words that come before those of the program.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut words = Trace { at: 0, torn: false, report: self.report, below: self.below }.words();
+        words[3] = FAULTY.to_owned();
+        words
+    }
+
+    /// From now on this is wrong, and nothing else is; the list of calls begins anew.
+    pub(crate) fn set(&self, fault: Fault<'_>) {
+        let (switch, new) = (switch_of(self.report), self.report.with_extension("new"));
+        crate::machine::write(&new, fault.to_string());
+        std::fs::rename(new, switch).expect("a file of the test");
+    }
+
+    /// From now on nothing is wrong; the calls that the last fault was about.
+    pub(crate) fn clear(&self) -> Vec<Listed> {
+        std::fs::remove_file(switch_of(self.report)).expect("a file of the test");
+        let text = std::fs::read_to_string(self.report).unwrap_or_default();
+        text.lines().filter_map(Listed::read).collect()
+    }
+}
+
+/// A call that a fault was about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listed {
+    /// Whether it was refused, or cut short.
+    pub(crate) met: bool,
+    pub(crate) kind: String,
+    pub(crate) bytes: u64,
+    pub(crate) path: String,
+}
+
+impl Listed {
+    fn read(line: &str) -> Option<Self> {
+        let mut words = line.splitn(4, ' ');
+        let (met, kind) = (words.next()? == "!", words.next()?.to_owned());
+        Some(Self { met, kind, bytes: words.next()?.parse().ok()?, path: words.next()?.to_owned() })
+    }
+}
+
+impl fmt::Display for Fault<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { errno, kind, place, from, count, room } = self;
+        write!(f, "{errno} {kind} {place} {from} {count} {room}")
+    }
+}
+
+impl<'a> Fault<'a> {
+    fn read(line: &'a str) -> Option<Self> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [errno, kind, place, from, count, room] = words.as_slice() else { return None };
+        let (from, count, room) = (from.parse().ok()?, count.parse().ok()?, room.parse().ok()?);
+        Some(Self { errno, kind, place, from, count, room })
+    }
+}
+
+/// What makes a tracer one that answers in the kernel's place.
+const FAULTY: &str = "faulty";
+
+/// Where it is said what is wrong.
+fn switch_of(report: &Path) -> PathBuf {
+    report.with_extension("fault")
+}
+
 /// What a tracer is asked for on its command line.
 struct Asked {
     at: usize,
     torn: bool,
+    faulty: bool,
     report: PathBuf,
     below: PathBuf,
     program: Command,
@@ -51,12 +146,13 @@ pub(crate) fn role() -> Option<ExitCode> {
         return None;
     }
     let number = words.next()?.to_str()?.parse().ok()?;
-    let torn = words.next()? == "torn";
+    let way = words.next()?;
+    let (torn, faulty) = (way == "torn", way == FAULTY);
     let (report, below) = (words.next()?.into(), words.next()?.into());
     let mut program = crate::machine::command("sh");
     // It waits until it is traced.
     program.args(["-c", "read -r go && exec \"$@\" < /dev/null", "sh"]).args(words).envs(own_environment());
-    let code = traced::run(Asked { at: number, torn, report, below, program });
+    let code = traced::run(Asked { at: number, torn, faulty, report, below, program });
     Some(code.unwrap_or_else(|error| {
         eprintln!("tracer: {error}");
         ExitCode::from(CANNOT)
@@ -70,6 +166,7 @@ fn own_environment() -> std::env::VarsOs {
 
 #[cfg(target_arch = "x86_64")]
 mod traced {
+    use std::collections::BTreeMap;
     use std::fs::File;
     use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
     use std::path::{Path, PathBuf};
@@ -81,7 +178,7 @@ mod traced {
     use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
     use nix::unistd::Pid;
 
-    use super::{Asked, KILLED};
+    use super::{Asked, Fault, KILLED, switch_of};
 
     /// No path is longer.
     const MAX_PATH: usize = 4096;
@@ -139,6 +236,40 @@ mod traced {
         })
     }
 
+    /// What a fault calls a call.
+    fn kind(name: &str) -> &'static str {
+        match name {
+            "openat" | "open" | "openat2" | "mkdirat" | "mkdir" => "open",
+            "write" | "pwrite64" | "writev" | "pwritev" | "copy_file_range" | "sendfile" => "write",
+            "fsync" | "fdatasync" => "fsync",
+            "rename" | "renameat" | "renameat2" => "rename",
+            "unlink" | "unlinkat" | "rmdir" => "unlink",
+            "fallocate" => "allocate",
+            "ftruncate" => "truncate",
+            "read" | "pread64" => "read",
+            _ => "other",
+        }
+    }
+
+    /// The calls that read.
+    fn reading(nr: i64) -> Option<(&'static str, At)> {
+        match nr {
+            libc::SYS_read => Some(("read", At::Fd(0))),
+            libc::SYS_pread64 => Some(("pread64", At::Fd(0))),
+            _ => None,
+        }
+    }
+
+    /// The number of what a call is answered.
+    fn number(errno: &str) -> i64 {
+        let errno = match errno {
+            "ENOSPC" => libc::ENOSPC,
+            "EROFS" => libc::EROFS,
+            _ => libc::EIO,
+        };
+        i64::from(errno)
+    }
+
     /// Whether a file that is opened with these flags can be changed by that, or after it.
     fn writes(flags: u64) -> bool {
         flags & (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u64 != 0
@@ -162,7 +293,8 @@ mod traced {
         if let Some(mut go) = child.stdin.take() {
             writeln!(go)?;
         }
-        let mut tracer = Tracer { asked, report, pid, seen: 0, half: None };
+        let mut tracer =
+            Tracer { asked, report, pid, seen: 0, half: None, said: String::new(), room: 0, refused: BTreeMap::new() };
         loop {
             match waitpid(None, Some(WaitPidFlag::__WALL)) {
                 Ok(WaitStatus::Exited(ended, code)) if ended == pid => {
@@ -183,6 +315,12 @@ mod traced {
         seen: usize,
         /// The thread that is half-way through the last one.
         half: Option<Pid>,
+        /// The fault that is on.
+        said: String,
+        /// How many bytes it lets pass.
+        room: u64,
+        /// The threads whose calls are refused, and with what.
+        refused: BTreeMap<Pid, i64>,
     }
 
     impl Tracer {
@@ -213,8 +351,15 @@ mod traced {
                 Ok(registers) => registers,
                 Err(error) => return gone_or(Err(error)),
             };
+            if let Some(errno) = self.refused.remove(&thread) {
+                registers.rax = (-errno).cast_unsigned();
+                return gone_or(ptrace::setregs(thread, registers));
+            }
             let begins = registers.rax.cast_signed() == -i64::from(libc::ENOSYS);
             let arguments = [registers.rdi, registers.rsi, registers.rdx, registers.r10];
+            if self.asked.faulty {
+                return if begins { self.meet(thread, registers, arguments) } else { Ok(()) };
+            }
             let Some(call) = begins.then(|| self.call(thread, registers.orig_rax, arguments)).flatten() else {
                 return Ok(());
             };
@@ -231,12 +376,53 @@ mod traced {
             self.kill()
         }
 
+        /// Lets a call happen, or not, as the fault has it that is on.
+        fn meet(&mut self, thread: Pid, mut registers: libc::user_regs_struct, arguments: [u64; 4]) -> io::Result<()> {
+            let said = std::fs::read_to_string(switch_of(&self.asked.report)).unwrap_or_default();
+            let Some(fault) = Fault::read(&said) else {
+                self.said.clear();
+                return Ok(());
+            };
+            if said != self.said {
+                self.report.set_len(0)?;
+                self.report.rewind()?;
+                (self.seen, self.room) = (0, fault.room);
+                self.said.clone_from(&said);
+            }
+            let Some(call) = self.call(thread, registers.orig_rax, arguments) else { return Ok(()) };
+            let (kind, path) = (kind(call.name), call.path.display().to_string());
+            let is_meant = fault.kind == kind || (fault.kind == "*" && kind != "read");
+            if !is_meant || !path.contains(fault.place) {
+                return Ok(());
+            }
+            self.seen += 1;
+            let bytes = if matches!(call.name, "write" | "pwrite64") { registers.rdx } else { 0 };
+            let is_numbered = self.seen >= fault.from && self.seen - fault.from < fault.count;
+            let is_met = is_numbered && (bytes == 0 || bytes > self.room);
+            writeln!(self.report, "{} {kind} {bytes} {path}", if is_met { '!' } else { '+' })?;
+            if !is_met {
+                self.room -= if is_numbered { bytes } else { 0 };
+                return Ok(());
+            }
+            match std::mem::take(&mut self.room) {
+                room if room > 0 && bytes > 0 => registers.rdx = room,
+                _ => {
+                    // No call has this number; the answer is put in its place behind it.
+                    registers.orig_rax = u64::MAX;
+                    self.refused.insert(thread, number(fault.errno));
+                }
+            }
+            gone_or(ptrace::setregs(thread, registers))
+        }
+
         fn kill(&self) -> io::Result<()> {
             gone_or(kill(self.pid, Signal::SIGKILL))
         }
 
         fn call(&self, thread: Pid, nr: u64, arguments: [u64; 4]) -> Option<Call> {
-            let (name, at) = meant(i64::try_from(nr).ok()?, arguments)?;
+            let nr = i64::try_from(nr).ok()?;
+            let also = || if self.asked.faulty { reading(nr) } else { None };
+            let (name, at) = meant(nr, arguments).or_else(also)?;
             let link = |what: String| std::fs::read_link(format!("/proc/{thread}/{what}")).ok();
             let open = |number: u64| match number as i32 {
                 libc::AT_FDCWD => link("cwd".to_owned()),

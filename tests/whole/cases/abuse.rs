@@ -85,7 +85,7 @@ fn connect(env: &TestEnvironment) -> UnixStream {
     stream
 }
 
-fn connect_saying(env: &TestEnvironment, said: &[u8]) -> UnixStream {
+pub(super) fn connect_saying(env: &TestEnvironment, said: &[u8]) -> UnixStream {
     let mut stream = connect(env);
     // Whoever is cut off while it speaks hears why, where there is something to hear.
     let _ = stream.write_all(said);
@@ -93,7 +93,7 @@ fn connect_saying(env: &TestEnvironment, said: &[u8]) -> UnixStream {
 }
 
 /// All that comes until the other side closes.
-fn everything(stream: &mut UnixStream) -> String {
+pub(super) fn everything(stream: &mut UnixStream) -> String {
     let mut bytes = Vec::new();
     let mut part = [0; 16 << 10];
     loop {
@@ -107,7 +107,7 @@ fn everything(stream: &mut UnixStream) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn exchange(env: &TestEnvironment, said: impl AsRef<[u8]>) -> String {
+pub(super) fn exchange(env: &TestEnvironment, said: impl AsRef<[u8]>) -> String {
     everything(&mut connect_saying(env, said.as_ref()))
 }
 
@@ -135,12 +135,12 @@ fn post(path: &str, body: &str) -> String {
 }
 
 /// The daemon's process.
-fn pid(daemon: &Daemon<'_>) -> u64 {
+pub(super) fn pid(daemon: &Daemon<'_>) -> u64 {
     daemon.get("/healthz")["pid"].as_u64().expect("a number")
 }
 
 /// The largest resident set of the daemon so far, in KiB.
-fn peak_kib(pid: u64) -> u64 {
+pub(super) fn peak_kib(pid: u64) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the daemon is there");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
     line.split_whitespace().next().and_then(|kib| kib.parse().ok()).expect("a number")
@@ -480,7 +480,7 @@ fn paths(env: &TestEnvironment) {
 
 /// Asks for a run; its id.
 #[track_caller]
-fn submit(daemon: &Daemon<'_>, repo: &Repo<'_>, more: &Value) -> String {
+pub(super) fn submit(daemon: &Daemon<'_>, repo: &Repo<'_>, more: &Value) -> String {
     let answer = daemon.ask("POST", "/v1/runs", Some(&submission(repo.path(), more)));
     assert_eq!(answer.code, 202, "{answer:?}");
     id_of(&answer.json())
@@ -488,7 +488,7 @@ fn submit(daemon: &Daemon<'_>, repo: &Repo<'_>, more: &Value) -> String {
 
 /// The events of a run that has ended: one beginning, one end, no gap.
 #[track_caller]
-fn log(daemon: &Daemon<'_>, id: &str) -> Vec<Value> {
+pub(super) fn log(daemon: &Daemon<'_>, id: &str) -> Vec<Value> {
     let events = daemon.get(&format!("/v1/runs/{id}?after=0"))["events"].as_array().expect("events").clone();
     let count = |kind: &str| events.iter().filter(|event| event["event"] == kind).count();
     assert_eq!((count("run_queued"), count("run_finished")), (1, 1), "{events:#?}");

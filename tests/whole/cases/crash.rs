@@ -68,8 +68,7 @@ fn campaign(env: &TestEnvironment) {
 /// The points that are tried, spread over all calls. Every third one lets the call happen by half,
 /// where it writes; after every second one, the next daemon is killed too.
 fn chosen(calls: &[String]) -> Vec<Point> {
-    #[expect(clippy::disallowed_methods, reason = "how long the campaign takes is said on the command line")]
-    let asked = std::env::var("PROCTOR_CRASH_POINTS").ok();
+    let asked = points_asked_for();
     let point = |at: usize, n: usize| Point { at, torn: n.is_multiple_of(3), again: n.is_multiple_of(2) };
     match asked.as_deref() {
         Some("all") => {
@@ -81,6 +80,12 @@ fn chosen(calls: &[String]) -> Vec<Point> {
             (0..count).map(|n| point(1 + n * calls.len() / count, n)).collect()
         }
     }
+}
+
+/// How many points are asked for: a number, or `all`.
+pub(super) fn points_asked_for() -> Option<String> {
+    #[expect(clippy::disallowed_methods, reason = "how long a campaign takes is said on the command line")]
+    std::env::var("PROCTOR_CRASH_POINTS").ok()
 }
 
 /// Where a daemon is killed.
@@ -202,7 +207,7 @@ impl<'e> Ground<'e> {
             let full = next.get(&format!("/v1/runs/{id}"));
             assert_eq!((&full["verdict"], &full["exit_code"]), (&run["verdict"], &run["exit_code"]));
             match run["verdict"].as_str() {
-                Some("passed") => self.is_on_record(&full),
+                Some("passed") => is_on_record(&self.repo, &full),
                 Some("inconclusive") => assert_eq!(run["exit_code"], 130, "{full:#}"),
                 other => panic!("{other:?}: {full:#}"),
             }
@@ -223,21 +228,9 @@ impl<'e> Ground<'e> {
         let id = answer.json()["run"]["id"].as_str().expect("an id").to_owned();
         let run = next.finished(&id);
         assert_eq!(run["verdict"], "passed", "{run:#}");
-        self.is_on_record(&run);
+        is_on_record(&self.repo, &run);
         next.end().exits(0);
         self.nothing_is_left_over();
-    }
-
-    /// The evidence that a run cites lies where it says.
-    fn is_on_record(&self, run: &Value) {
-        let dir = Path::new(run["evidence_dir"].as_str().expect("a directory"));
-        let cited = run["evidence"].as_object().expect("documents");
-        assert!(!cited.is_empty(), "{run:#}");
-        for (file, sha256) in cited {
-            let bytes = std::fs::read(dir.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
-            assert_eq!(proctor_core::digest::Sha256Hex::of(&bytes).as_str(), sha256, "{file}");
-        }
-        assert_eq!(self.repo.last_run()["run_id"], run["id"]);
     }
 
     /// No temporary file in the changeset, and none of the history.
@@ -249,4 +242,17 @@ impl<'e> Ground<'e> {
         let damaged = std::fs::read_dir(self.env.state().join("history/damaged")).expect("a directory").count();
         assert_eq!(damaged, 0, "nothing was damaged");
     }
+}
+
+/// The evidence that a run cites lies where it says.
+#[track_caller]
+pub(super) fn is_on_record(repo: &Repo<'_>, run: &Value) {
+    let dir = Path::new(run["evidence_dir"].as_str().expect("a directory"));
+    let cited = run["evidence"].as_object().expect("documents");
+    assert!(!cited.is_empty(), "{run:#}");
+    for (file, sha256) in cited {
+        let bytes = std::fs::read(dir.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert_eq!(proctor_core::digest::Sha256Hex::of(&bytes).as_str(), sha256, "{file}");
+    }
+    assert_eq!(repo.last_run()["run_id"], run["id"]);
 }

@@ -1,13 +1,15 @@
 //! A state directory without room, or that cannot be written: what a daemon tells is on record, or is
 //! no pass.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::daemon::{self, Answer, LISTENS};
-use crate::environment::{CHANGESET, TestEnvironment};
+use super::abuse::meanwhile;
+use super::crash::is_on_record;
+use crate::daemon::{self, Answer, Daemon, LISTENS};
+use crate::environment::{CHANGESET, TestEnvironment, release, wait_for_attempt_after, wait_for_step, waiting_step};
 use crate::machine;
 use crate::needs::{Case, Needs, case, dry_case};
 use crate::process::Running;
@@ -17,9 +19,18 @@ use crate::spec::{Spec, Step};
 const MOUNTS: &[Needs] =
     &[Needs::Sandbox, Needs::Root, Needs::Works(&["unshare", "--mount", "mount", "-t", "tmpfs", "x", "/mnt"])];
 
+/// The same, who may also do so in that of another process.
+const REMOUNTS: &[Needs] = &[
+    Needs::Sandbox,
+    Needs::Root,
+    Needs::Program("nsenter"),
+    Needs::Works(&["unshare", "--mount", "mount", "-t", "tmpfs", "x", "/mnt"]),
+];
+
 pub(super) const CASES: &[Case] = &[
     case("room::nothing_passes_that_a_full_disk_keeps_off_the_record", full).needs(MOUNTS),
     dry_case("room::a_state_directory_that_cannot_be_written_is_refused", read_only).needs(MOUNTS),
+    case("room::a_repository_that_turns_read_only_has_no_pass", repository_read_only).needs(REMOUNTS),
 ];
 
 /// How many bytes the disk of the daemon has.
@@ -63,16 +74,17 @@ fn full(env: &TestEnvironment) {
     let (mut told, mut refused) = (Vec::new(), 0);
     for free in FREE {
         fill(&filler, free);
-        let answer = ask(env, "POST", "/v1/runs", Some(&submission));
-        assert_eq!(ask(env, "GET", "/healthz", None).code, 200);
-        match answer.code {
-            202 => told.push(ended(env, &answer)),
-            503 => {
-                assert!(answer.json()["hint"].as_str().is_some_and(|hint| hint.contains("room")), "{answer:?}");
-                refused += 1;
+        meanwhile(env, || {
+            let answer = ask(env, "POST", "/v1/runs", Some(&submission));
+            match answer.code {
+                202 => told.push(ended(env, &answer)),
+                503 => {
+                    assert!(answer.json()["hint"].as_str().is_some_and(|hint| hint.contains("room")), "{answer:?}");
+                    refused += 1;
+                }
+                _ => panic!("{free} KiB free: {answer:?}"),
             }
-            _ => panic!("{free} KiB free: {answer:?}"),
-        }
+        });
         std::fs::remove_file(&filler).expect("removes");
         let answer = ask(env, "POST", "/v1/runs", Some(&submission));
         let run = ended(env, &answer);
@@ -104,7 +116,7 @@ fn ended(env: &TestEnvironment, answer: &Answer) -> Value {
 }
 
 /// Leaves `free` KiB of the disk.
-fn fill(filler: &std::path::Path, free: u64) {
+fn fill(filler: &Path, free: u64) {
     use std::io::Write as _;
     let mut file = std::fs::File::options().create(true).write(true).truncate(true).open(filler).expect("opens");
     let block = [0; 4096];
@@ -118,4 +130,63 @@ fn read_only(env: &TestEnvironment) {
     assert!(finished.code.is_some_and(|code| code != 0), "{finished}");
     assert!(finished.stderr.contains("Read-only file system"), "{finished}");
     assert!(!env.socket().exists(), "{finished}");
+}
+
+/// Mounts anew what a daemon sees at a path.
+fn remount(daemon: &Daemon<'_>, options: &str, path: &Path) {
+    let mut command = machine::command("nsenter");
+    command.args(["--mount", "--target", &daemon.running.id().to_string(), "--", "mount", "-o"]);
+    command.arg(format!("remount,bind,{options}")).arg(path);
+    Running::start(command).wait().exits(0);
+}
+
+fn repository_read_only(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_steps([waiting_step(env, "it")]));
+    let path = repo.path().display();
+    let mount = format!("mount --bind {path} {path} && exec \"$@\"");
+    let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
+    let mut running = Running::start(env.daemon_through(&through, &env.socket(), &env.state()));
+    running.wait_for_message(LISTENS);
+    let mut daemon = Daemon::of(env, running);
+    let submission = json!({ "repo": repo.path(), "profile": "pr", "changeset_id": CHANGESET, "reuse": "never" });
+    let submit = || ask(env, "POST", "/v1/runs", Some(&submission));
+    let passes = |answer: &Answer| {
+        let run = ended(env, answer);
+        assert_eq!(run["verdict"], "passed", "{run:#}");
+        is_on_record(&repo, &run);
+    };
+    let answer = submit();
+    let step = wait_for_step(env, &mut daemon.running);
+    release(&step);
+    passes(&answer);
+
+    // While a run is under way, and before one.
+    let mut step = step;
+    let mut before = None;
+    for is_under_way in [true, false] {
+        let answer = if is_under_way { Some(submit()) } else { None };
+        if is_under_way {
+            step = wait_for_attempt_after(env, &mut daemon.running, &step);
+        }
+        remount(&daemon, "ro", repo.path());
+        let answer = answer.unwrap_or_else(submit);
+        if !is_under_way {
+            step = wait_for_attempt_after(env, &mut daemon.running, &step);
+        }
+        release(&step);
+        let run = meanwhile(env, || ended(env, &answer));
+        assert_eq!((&run["verdict"], &run["exit_code"]), (&json!("inconclusive"), &json!(5)), "{run:#}");
+        let reason = run["reason"].as_str().expect("words");
+        assert!(reason.contains("Read-only file system") && reason.contains("can be written"), "{run:#}");
+        assert_ne!(repo.last_run()["run_id"], run["id"], "nothing was written");
+        before.get_or_insert(run);
+        remount(&daemon, "rw", repo.path());
+        let answer = submit();
+        step = wait_for_attempt_after(env, &mut daemon.running, &step);
+        release(&step);
+        passes(&answer);
+    }
+    let before = before.expect("a run");
+    assert_eq!(daemon.get(&format!("/v1/runs/{}", before["id"].as_str().expect("an id"))), before);
+    daemon.end().exits(0);
 }

@@ -1,0 +1,386 @@
+//! A disk that fails, is full or has turned read-only under a running daemon, at any call by which it
+//! writes or reads: what it tells is on record or is no pass, it says what happened and what to do, another
+//! client is answered meanwhile, and when the cause has gone the next run passes.
+//!
+//! `PROCTOR_CRASH_POINTS=all` tries every call, which takes minutes.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
+use serde_json::{Value, json};
+
+use super::abuse::meanwhile;
+use super::crash::{is_on_record, points_asked_for};
+use super::http::{demand, id_of, submission};
+use crate::daemon::{Answer, Daemon, LISTENS};
+use crate::environment::{CHANGESET, Repo, TestEnvironment};
+use crate::machine;
+use crate::needs::{Case, Needs, case};
+use crate::process::Running;
+use crate::spec::{Spec, Step};
+use crate::tracer::{Fault, Faults, Listed};
+
+const TRACED: &[Needs] = &[Needs::Sandbox, Needs::Tracing];
+
+pub(super) const CASES: &[Case] = &[
+    case("faults::a_disk_that_fails_for_a_kind_of_call_passes_nothing_off_the_record", by_kind).needs(TRACED),
+    case("faults::a_disk_that_fails_at_any_call_passes_nothing_off_the_record", by_number).needs(TRACED),
+    case("faults::a_disk_that_is_full_at_any_byte_passes_nothing_off_the_record", by_byte).needs(TRACED),
+    case("faults::what_cannot_be_read_is_said_and_not_guessed", unreadable).needs(TRACED),
+    case("faults::a_run_without_descriptors_passes_nothing_off_the_record", descriptors),
+];
+
+/// How many calls are tried where nobody says.
+const SAMPLE: usize = 10;
+/// At how many bytes of each place the disk is full, where nobody says.
+const ROOMS: u64 = 3;
+/// The same where all are asked for.
+const ALL_ROOMS: u64 = 60;
+/// What a daemon says of a disk that fails, is read-only, or full.
+const SAID: [&str; 6] = [
+    "Input/output error",
+    "Read-only file system",
+    "No space left on device",
+    // As SQLite says it.
+    "disk I/O error",
+    "disk is full",
+    "readonly database",
+];
+/// And what to do about it.
+const ADVICE: [&str; 2] = ["can be written", "make room"];
+/// Where a run writes, as parts of paths; the first one that fits counts.
+const PLACES: [&str; 9] = [
+    "/history/events",
+    "/history/index.sqlite",
+    "/history",
+    "/objects",
+    "/attestations",
+    "/snapshots",
+    "/verify",
+    "05-status.json",
+    "/changes/",
+];
+
+/// A repository, and a daemon whose disk is ours.
+struct Ground<'e> {
+    env: &'e TestEnvironment,
+    repo: Repo<'e>,
+    report: PathBuf,
+    daemon: Daemon<'e>,
+    /// Every run that was told of, as it had ended.
+    told: Vec<Value>,
+    refused: usize,
+    met: usize,
+}
+
+/// Nothing is wrong yet: the calls are only listed.
+const LISTING: Fault<'_> = Fault { errno: "EIO", kind: "*", place: "/", from: usize::MAX, count: 0, room: 0 };
+/// Everything is.
+const FAILING: Fault<'_> = Fault { from: 1, count: usize::MAX, ..LISTING };
+
+impl<'e> Ground<'e> {
+    fn new(env: &'e TestEnvironment) -> Self {
+        let repo = env.repo(&Spec::of_steps([Step::sh("it", "echo said")]));
+        let (report, daemon) = (env.root().join("calls"), traced(env));
+        let mut ground = Self { env, repo, report, daemon, told: Vec::new(), refused: 0, met: 0 };
+        // What only the first run makes is there from now on.
+        ground.passes();
+        ground
+    }
+
+    fn faults(&self) -> Faults<'_> {
+        Faults { report: &self.report, below: self.env.root() }
+    }
+
+    /// Asks for a run of the changeset and waits for its end; the answer where it is not taken on.
+    fn run(&self) -> Result<Value, Answer> {
+        let asked = submission(self.repo.path(), &json!({ "changeset_id": CHANGESET }));
+        let answer = self.daemon.ask("POST", "/v1/runs", Some(&asked));
+        match answer.code {
+            202 => Ok(self.daemon.finished(&id_of(&answer.json()))),
+            _ => Err(answer),
+        }
+    }
+
+    /// A run while nothing is wrong.
+    #[track_caller]
+    fn passes(&mut self) {
+        let run = self.run().unwrap_or_else(|answer| panic!("the cause has gone: {answer:?}"));
+        assert_eq!(run["verdict"], "passed", "the cause has gone: {run:#}");
+        is_on_record(&self.repo, &run);
+        self.told.push(run);
+    }
+
+    /// The calls of a run by which it writes.
+    fn calls(&mut self) -> Vec<Listed> {
+        self.faults().set(LISTING);
+        self.passes();
+        let calls = self.faults().clear();
+        assert!(calls.len() > 60 && calls.iter().all(|call| !call.met), "{calls:#?}");
+        calls
+    }
+
+    /// A run while something is wrong, and one when it is not any more.
+    fn under(&mut self, fault: Fault<'_>) {
+        println!("faults: {fault}");
+        self.faults().set(fault);
+        let told = meanwhile(self.env, || self.run());
+        let met = self.faults().clear().iter().filter(|call| call.met).count();
+        self.met += usize::from(met > 0);
+        match told {
+            Err(answer) => self.is_refused(&answer),
+            Ok(run) => self.is_sound(run),
+        }
+        self.passes();
+    }
+
+    fn is_refused(&mut self, answer: &Answer) {
+        let problem = answer.json();
+        demand("Problem", &problem);
+        assert_eq!(answer.code, 503, "{answer:?}");
+        assert!(
+            problem["detail"].as_str().is_some_and(|why| SAID.iter().any(|said| why.contains(said))),
+            "{problem:#}"
+        );
+        assert!(problem["hint"].as_str().is_some_and(|hint| ADVICE.iter().any(|advice| hint.contains(advice))));
+        self.refused += 1;
+    }
+
+    /// What was told of a run agrees with what lies in its changeset.
+    fn is_sound(&mut self, run: Value) {
+        let last = self.repo.last_run();
+        match run["verdict"].as_str() {
+            Some("passed") => is_on_record(&self.repo, &run),
+            Some("inconclusive") => {
+                let why = json!([run["problem"], run["doubts"]]).to_string();
+                assert!(SAID.iter().any(|said| why.contains(said)), "{run:#}");
+                assert!(ADVICE.iter().any(|advice| why.contains(advice)), "{run:#}");
+                if last["run_id"] == run["id"] && last["outcome"] == "passed" {
+                    // The last line of its log was what failed, behind everything else: as after a kill there.
+                    assert!(run["reason"].as_str().is_some_and(|why| why.contains("could not be logged")), "{run:#}");
+                    is_on_record(&self.repo, &run);
+                }
+            }
+            _ => panic!("neither passed nor inconclusive: {run:#}"),
+        }
+        self.told.push(run);
+    }
+
+    /// Ends the daemon; the next one tells the same.
+    fn over(self) {
+        let Self { env, repo, report, daemon, told, refused, met } = self;
+        let passed = told.iter().filter(|run| run["verdict"] == "passed").count();
+        println!("faults: {met} met, {refused} refused, {} inconclusive, {passed} passed", told.len() - passed);
+        end(daemon);
+        drop(report);
+        let next = env.daemon();
+        for run in &told {
+            assert_eq!(next.get(&format!("/v1/runs/{}", run["id"].as_str().expect("an id"))), *run);
+        }
+        next.end().exits(0);
+        let damaged = std::fs::read_dir(env.state().join("history/damaged")).expect("a directory").count();
+        assert_eq!(damaged, 0, "a log is damaged");
+        let left: Vec<_> = machine::walk(&repo.changeset());
+        assert!(left.iter().all(|path| path.extension().is_none_or(|ext| ext != "tmp")), "{left:?}");
+    }
+}
+
+/// A daemon whose disk can fail.
+fn traced(env: &TestEnvironment) -> Daemon<'_> {
+    let report = env.root().join("calls");
+    let words = Faults { report: &report, below: env.root() }.words();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut running = Running::start(env.daemon_through(&words, &env.socket(), &env.state())).patient(LONG);
+    running.wait_for_message(LISTENS);
+    Daemon::of(env, running)
+}
+
+/// All tries of one case together.
+const LONG: std::time::Duration = std::time::Duration::from_secs(3_600);
+
+/// Its process.
+fn process(daemon: &Daemon<'_>) -> u32 {
+    daemon.get("/healthz")["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a process")
+}
+
+/// Ends a daemon that has a tracer around it.
+fn end(daemon: Daemon<'_>) {
+    machine::signal(process(&daemon), Signal::TERM);
+    daemon.ended().exits(0);
+}
+
+fn place_of(path: &str) -> Option<&'static str> {
+    PLACES.into_iter().find(|place| path.contains(place))
+}
+
+fn all_are_asked_for() -> bool {
+    points_asked_for().as_deref() == Some("all")
+}
+
+/// Up to `most` of `count`, spread.
+fn spread(count: usize, most: usize) -> impl Iterator<Item = usize> {
+    let most = if all_are_asked_for() { count } else { most.min(count) };
+    (0..most).map(move |n| n * count / most)
+}
+
+fn by_kind(env: &TestEnvironment) {
+    let mut ground = Ground::new(env);
+    let calls = ground.calls();
+    let kinds: BTreeSet<(&str, &str)> =
+        calls.iter().filter_map(|call| Some((call.kind.as_str(), place_of(&call.path)?))).collect();
+    println!("faults: {} calls, {kinds:?}", calls.len());
+    for (kind, place) in &kinds {
+        ground.under(Fault { kind, place, ..FAILING });
+        // The last one of the run alone, when everything before it has gone well.
+        let from = calls.iter().filter(|call| call.kind == *kind && call.path.contains(place)).count();
+        ground.under(Fault { kind, place, from, count: 1, ..FAILING });
+    }
+    assert!(ground.met > kinds.len(), "{} of {kinds:?}", ground.met);
+    for errno in ["EIO", "EROFS", "ENOSPC"] {
+        for place in ["/state/", "/changes/", "/"] {
+            ground.under(Fault { errno, place, ..FAILING });
+        }
+    }
+    assert!(ground.refused > 0 && ground.told.iter().any(|run| run["verdict"] == "inconclusive"));
+    ground.over();
+}
+
+fn by_number(env: &TestEnvironment) {
+    let mut ground = Ground::new(env);
+    let count = ground.calls().len();
+    for at in spread(count, SAMPLE) {
+        ground.under(Fault { from: at + 1, count: 1, ..FAILING });
+        ground.under(Fault { from: at + 1, ..FAILING });
+    }
+    assert!(ground.met > 0);
+    ground.over();
+}
+
+fn by_byte(env: &TestEnvironment) {
+    let mut ground = Ground::new(env);
+    let calls = ground.calls();
+    let rooms = if all_are_asked_for() { ALL_ROOMS } else { ROOMS };
+    for place in PLACES {
+        let written: u64 = calls.iter().filter(|call| place_of(&call.path) == Some(place)).map(|call| call.bytes).sum();
+        // Neither none, nor where a write ends.
+        for n in (0..rooms).filter(|_| written > 0) {
+            let room = (n * written / rooms) | 1;
+            ground.under(Fault { errno: "ENOSPC", kind: "write", place, room, ..FAILING });
+        }
+    }
+    assert!(ground.met > 10, "{}", ground.met);
+    ground.over();
+}
+
+fn unreadable(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", "echo said")]));
+    let first = env.daemon();
+    let asked = submission(repo.path(), &json!({ "changeset_id": CHANGESET }));
+    let id = id_of(&first.ask("POST", "/v1/runs", Some(&asked)).json());
+    assert_eq!(first.finished(&id)["verdict"], "passed");
+    first.end().exits(0);
+    // What the first one holds in memory the second one has to read.
+    let daemon = traced(env);
+    let report = env.root().join("calls");
+    let faults = Faults { report: &report, below: env.root() };
+    let gate = json!({ "repo": repo.path(), "profile": "pr", "changeset_id": CHANGESET });
+    let run = |rest: &str| format!("/v1/runs/{id}{rest}");
+    let questions = [
+        ("/history/events", "GET", run(""), None),
+        ("/objects", "GET", run("/steps/0/stdout"), None),
+        ("/verify/", "GET", run("/evidence/verify.it.json"), None),
+        ("05-status.json", "POST", "/v1/gate".to_owned(), Some(&gate)),
+        ("/attestations", "POST", "/v1/gate".to_owned(), Some(&gate)),
+        ("/spec/verification.yaml", "POST", "/v1/runs".to_owned(), Some(&asked)),
+    ];
+    for (place, method, path, body) in &questions {
+        let what = format!("{method} {path} without {place}");
+        faults.set(Fault { kind: "read", place, ..FAILING });
+        let answer = meanwhile(env, || daemon.ask(method, path, *body));
+        assert!(faults.clear().iter().any(|call| call.met), "{what}: nothing was read: {answer:?}");
+        let answered = answer.json();
+        if answer.code == 200 {
+            assert_eq!(answered["pass"], false, "{what}: {answered:#}");
+        } else {
+            demand("Problem", &answered);
+            assert!((500..600).contains(&answer.code) || answer.code == 422, "{what}: {answer:?}");
+            assert!(answered["hint"].is_string(), "{what}: {answered:#}");
+        }
+        assert!(answered.to_string().contains("Input/output error"), "{what}: {answered:#}");
+        let again = daemon.ask(method, path, *body);
+        assert!([200, 202].contains(&again.code), "{what}, the cause has gone: {again:?}");
+        if again.code == 202 {
+            assert_eq!(daemon.finished(&id_of(&again.json()))["verdict"], "passed", "{what}, the cause has gone");
+        }
+    }
+    assert_eq!(daemon.ask("POST", "/v1/gate", Some(&gate)).json()["pass"], true);
+    // A stream has begun by then, and breaks off: no end is told that was not read.
+    faults.set(Fault { kind: "read", place: "/history/events", ..FAILING });
+    let broken = meanwhile(env, || daemon.ask("GET", &run("/events"), None));
+    assert!(faults.clear().iter().any(|call| call.met) && !broken.body.contains("run_finished"), "{broken:?}");
+    assert!(daemon.ask("GET", &run("/events"), None).body.contains("run_finished"));
+    end(daemon);
+}
+
+/// How many descriptors a run may open.
+const DESCRIPTORS: [u64; 12] = [2, 4, 6, 8, 11, 14, 18, 24, 32, 48, 64, 96];
+
+fn descriptors(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", "echo said")]));
+    let daemon = env.daemon();
+    let asked = submission(repo.path(), &json!({ "changeset_id": CHANGESET }));
+    let passes = || {
+        let answer = daemon.ask("POST", "/v1/runs", Some(&asked));
+        assert_eq!(answer.code, 202, "{answer:?}");
+        let run = daemon.finished(&id_of(&answer.json()));
+        assert_eq!(run["verdict"], "passed", "{run:#}");
+        is_on_record(&repo, &run);
+    };
+    passes();
+    let pid = process(&daemon);
+    let kernel_pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let limit = |limit: Rlimit| prlimit(kernel_pid, Resource::Nofile, limit).expect("our own child");
+    // The daemon has the bound of who started it.
+    let all = getrlimit(Resource::Nofile);
+    let (mut stopped, mut passed) = (0, 0);
+    for more in DESCRIPTORS {
+        let used = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("ours").count() as u64;
+        let before = limit(Rlimit { current: Some(used + more), ..all });
+        let told = without_descriptors(&daemon, &asked);
+        limit(before);
+        match told {
+            Some(run) if run["verdict"] == "passed" => {
+                is_on_record(&repo, &run);
+                passed += 1;
+            }
+            told => {
+                let verdict = told.as_ref().map(|run| &run["verdict"]);
+                assert!(verdict.is_none_or(|verdict| *verdict == "inconclusive"), "{told:#?}");
+                stopped += 1;
+            }
+        }
+        passes();
+    }
+    println!("faults: {stopped} runs without descriptors, {passed} with enough");
+    assert!(stopped > 0 && passed > 0);
+    daemon.end().exits(0);
+}
+
+/// A run, and between each two looks at it another client, each the only one that is connected.
+fn without_descriptors(daemon: &Daemon<'_>, asked: &Value) -> Option<Value> {
+    let answer = daemon.ask("POST", "/v1/runs", Some(asked));
+    if answer.code != 202 {
+        demand("Problem", &answer.json());
+        assert!(answer.json()["hint"].is_string(), "{answer:?}");
+        return None;
+    }
+    let path = format!("/v1/runs/{}", id_of(&answer.json()));
+    loop {
+        demand("Health", &daemon.get("/healthz"));
+        let run = daemon.get(&path);
+        if run["state"] == "finished" {
+            return Some(run);
+        }
+    }
+}
