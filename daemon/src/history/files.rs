@@ -86,7 +86,7 @@ impl Files {
     pub(super) fn create(&self, run: &RunId) -> Result<File, StoreError> {
         let name = log_name(run);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = fs::openat(&self.events, &name, flags, OURS).map_err(self.failed("create", &name))?;
+        let fd = fs::openat(&self.events, &name, flags, OURS).map_err(failed(&self.events, "create", &name))?;
         Ok(File::from(fd))
     }
 
@@ -94,7 +94,7 @@ impl Files {
     pub(super) fn read(&self, run: &RunId) -> Result<Option<File>, StoreError> {
         let name = log_name(run);
         let Some(file) = self.events.open_file(&name)? else { return Ok(None) };
-        self.only_name(&file, &name)?;
+        only_name(&self.events, &file, &name)?;
         Ok(Some(file))
     }
 
@@ -102,21 +102,11 @@ impl Files {
     pub(super) fn reopen(&self, run: &RunId) -> Result<File, StoreError> {
         let name = log_name(run);
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = fs::openat(&self.events, &name, flags, Mode::empty()).map_err(self.failed("open", &name))?;
+        let file =
+            fs::openat(&self.events, &name, flags, Mode::empty()).map_err(failed(&self.events, "open", &name))?;
         let file = File::from(file);
-        self.only_name(&file, &name)?;
+        only_name(&self.events, &file, &name)?;
         Ok(file)
-    }
-
-    /// What has a second name is somebody else's file too: nothing of ours is written to it, and
-    /// nothing is read from it as ours.
-    fn only_name(&self, file: &File, name: &str) -> Result<(), StoreError> {
-        let stat = fs::fstat(file).map_err(self.failed("stat", name))?;
-        if fs::FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1 {
-            return Ok(());
-        }
-        let source = io::Error::other("it is no regular file, or has several names");
-        Err(StoreError::Io { action: "use", path: self.path_of(name), source })
     }
 
     /// Makes durable which logs there are.
@@ -147,10 +137,10 @@ impl Files {
             // A directory that is not empty stands there from before.
             Err(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR | Errno::NOTDIR) => {
                 let other = format!("{name}.{}", from.identity()?.1);
-                moved(&other).map_err(self.failed("move aside", name))?;
+                moved(&other).map_err(failed(from, "move aside", name))?;
                 other
             }
-            Err(errno) => return Err(self.failed("move aside", name)(errno)),
+            Err(errno) => return Err(failed(from, "move aside", name)(errno)),
         };
         Ok(format!("{}/{to}", self.damaged.name()))
     }
@@ -160,9 +150,9 @@ impl Files {
         let name = log_name(run);
         let Some(mut from) = self.read(run)? else { return Ok(name) };
         let mut copy = self.damaged.temporary("log")?;
-        fs::fchmod(&copy.file, OURS).map_err(self.failed("set the mode of", &name))?;
+        fs::fchmod(&copy.file, OURS).map_err(failed(&self.damaged, "set the mode of", &name))?;
         let copied = io::copy(&mut from, &mut copy.file).and_then(|_| copy.file.sync_all());
-        copied.map_err(|source| StoreError::Io { action: "copy", path: self.path_of(&name), source })?;
+        copied.map_err(|source| StoreError::Io { action: "copy", path: path_of(&self.events, &name), source })?;
         copy.publish(&name)?;
         Ok(format!("{}/{name}", self.damaged.name()))
     }
@@ -186,9 +176,9 @@ impl Files {
     pub(super) fn write_patch(&self, run: &RunId, patch: &[u8]) -> Result<(), StoreError> {
         let name = patch_name(run);
         let mut temporary = self.patches.temporary("patch")?;
-        fs::fchmod(&temporary.file, OURS).map_err(self.failed("set the mode of", &name))?;
+        fs::fchmod(&temporary.file, OURS).map_err(failed(&self.patches, "set the mode of", &name))?;
         let written = temporary.file.write_all(patch).and_then(|()| temporary.file.sync_all());
-        written.map_err(|source| StoreError::Io { action: "write", path: self.path_of(&name), source })?;
+        written.map_err(|source| StoreError::Io { action: "write", path: path_of(&self.patches, &name), source })?;
         temporary.publish(&name)
     }
 
@@ -196,12 +186,12 @@ impl Files {
     pub(super) fn read_patch(&self, run: &RunId) -> Result<Option<Vec<u8>>, StoreError> {
         let name = patch_name(run);
         let Some(file) = self.patches.open_file(&name)? else { return Ok(None) };
-        self.only_name(&file, &name)?;
+        only_name(&self.patches, &file, &name)?;
         let mut patch = Vec::new();
         let read = file.take(MAX_PATCH + 1).read_to_end(&mut patch);
-        read.map_err(|source| StoreError::Io { action: "read", path: self.path_of(&name), source })?;
+        read.map_err(|source| StoreError::Io { action: "read", path: path_of(&self.patches, &name), source })?;
         match patch.len() as u64 > MAX_PATCH {
-            true => Err(StoreError::TooLarge { path: self.path_of(&name), limit: MAX_PATCH }),
+            true => Err(StoreError::TooLarge { path: path_of(&self.patches, &name), limit: MAX_PATCH }),
             false => Ok(Some(patch)),
         }
     }
@@ -223,17 +213,28 @@ impl Files {
         use std::os::fd::AsRawFd as _;
         std::fs::read_link(format!("/proc/self/fd/{}", self.root.as_fd().as_raw_fd()))
     }
+}
 
-    fn path_of(&self, name: &str) -> String {
-        format!("{}/{name}", self.root.name())
+/// What has a second name is somebody else's file too: nothing of ours is written to it, and
+/// nothing is read from it as ours.
+fn only_name(directory: &Directory, file: &File, name: &str) -> Result<(), StoreError> {
+    let stat = fs::fstat(file).map_err(failed(directory, "stat", name))?;
+    if fs::FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1 {
+        return Ok(());
     }
+    let source = io::Error::other("it is no regular file, or has several names");
+    Err(StoreError::Io { action: "use", path: path_of(directory, name), source })
+}
 
-    fn failed(&self, action: &'static str, name: &str) -> impl FnOnce(Errno) -> StoreError {
-        let path = self.path_of(name);
-        move |errno| match errno {
-            Errno::LOOP => StoreError::Symlink { path },
-            other => StoreError::Io { action, path, source: other.into() },
-        }
+fn path_of(directory: &Directory, name: &str) -> String {
+    format!("{}/{name}", directory.name())
+}
+
+fn failed(directory: &Directory, action: &'static str, name: &str) -> impl FnOnce(Errno) -> StoreError {
+    let path = path_of(directory, name);
+    move |errno| match errno {
+        Errno::LOOP => StoreError::Symlink { path },
+        other => StoreError::Io { action, path, source: other.into() },
     }
 }
 
