@@ -155,6 +155,13 @@ impl Leaf {
     }
 }
 
+/// Where paths that are looked up one after the other have come to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Place {
+    directory: usize,
+    leaf: usize,
+}
+
 impl Entries {
     /// How many paths are covered.
     pub fn len(&self) -> usize {
@@ -207,6 +214,19 @@ impl Entries {
     pub(crate) fn leaf(&self, path: &[u8]) -> Option<&Leaf> {
         let (directory, name) = paths::split(path);
         self.leaf_in(self.find(directory)?, name).map(|at| &self.leaves[at])
+    }
+
+    /// The same for paths that are asked for in their order, more or less: `place` is where the last one was,
+    /// and most are right behind it.
+    pub(crate) fn leaf_behind(&self, place: &mut Place, path: &[u8]) -> Option<&Leaf> {
+        let (directory, name) = paths::split(path);
+        if self.directory_path(place.directory) != directory {
+            *place = Place { directory: self.find(directory)?, ..*place };
+        }
+        let is_next = self.leaves_of(place.directory).contains(&place.leaf) && self.name_of(place.leaf) == name;
+        let at = if is_next { place.leaf } else { self.leaf_in(place.directory, name)? };
+        place.leaf = at + 1;
+        Some(&self.leaves[at])
     }
 
     /// The covered paths that git does not track, repositories aside.

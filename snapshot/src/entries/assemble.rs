@@ -23,6 +23,17 @@ pub(crate) enum Leaves<'a> {
     Tracked(Vec<&'a [u8]>),
 }
 
+impl Leaves<'_> {
+    /// How many there are at most.
+    fn len(&self) -> usize {
+        match self {
+            Self::Kept { of, at } => of.leaves_of(*at).len(),
+            Self::New(leaves) => leaves.len(),
+            Self::Tracked(names) => names.len(),
+        }
+    }
+}
+
 /// One leaf of a tree to be made.
 #[derive(Debug, Clone)]
 pub(crate) struct NewLeaf {
@@ -36,8 +47,13 @@ impl Entries {
     pub(crate) fn assemble(mut parts: Vec<Part<'_>>) -> Self {
         add_directories_above(&mut parts);
         parts.sort_by(|left, right| order(&left.path, &right.path));
-        let mut made =
-            Self { names: Vec::new(), directories: Vec::with_capacity(parts.len()), leaves: Vec::new(), covered: 0 };
+        let leaves = parts.iter().map(|part| part.leaves.len()).sum();
+        let mut made = Self {
+            names: Vec::new(),
+            directories: Vec::with_capacity(parts.len()),
+            leaves: Vec::with_capacity(leaves),
+            covered: 0,
+        };
         let kept: Vec<Option<(&Self, usize)>> = parts
             .iter()
             .map(|part| match part.leaves {

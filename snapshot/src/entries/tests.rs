@@ -79,6 +79,15 @@ proptest! {
     }
 
     #[test]
+    fn paths_are_found_one_after_the_other_as_alone(plain in a_tree(), asked in prop::collection::vec(a_path(), 0..30)) {
+        let (entries, mut place) = (entries_of(&plain), Place::default());
+        for path in asked.iter().chain(plain.keys()).chain(&asked) {
+            let behind = entries.leaf_behind(&mut place, path).map(|leaf| leaf.found);
+            prop_assert_eq!(behind, entries.leaf(path).map(|leaf| leaf.found));
+        }
+    }
+
+    #[test]
     fn an_overlay_is_as_the_tree_with_its_changes(
         plain in a_tree(),
         changes in a_tree(),

@@ -21,7 +21,8 @@ pub struct Ahead {
 
 /// A frame of an answer.
 pub(super) enum Frame {
-    Ahead(Ahead),
+    /// None where the file is not what is read here: the answer then has it all.
+    Ahead(Option<Ahead>),
     Answer(Box<Answer>),
 }
 
@@ -30,7 +31,7 @@ const ANSWER: u8 = b'A';
 /// The tag of a frame, and the length of what follows.
 const HEAD: usize = 9;
 
-/// Writes an index and the bytes of its file, before the answer is there.
+/// Writes an index without its entries, and the bytes of its file, before the answer is there.
 pub(super) fn write_ahead(out: &mut dyn Write, worktree: &Path, index: &Index, file: &[u8]) -> io::Result<()> {
     let mut writer = Writer::default();
     writer.short(worktree.as_os_str().as_bytes());
@@ -66,7 +67,7 @@ pub(super) fn take(received: &mut Vec<u8>) -> Result<Option<Frame>, String> {
     let length = Reader::new(&head[1..]).u64().and_then(|length| usize::try_from(length).ok());
     let Some(bytes) = length.and_then(|length| rest.get(..length)) else { return Ok(None) };
     let frame = match head[0] {
-        AHEAD => read_ahead(bytes).map(Frame::Ahead).ok_or_else(garbled)?,
+        AHEAD => Frame::Ahead(read_ahead(bytes).ok_or_else(garbled)?),
         ANSWER => Frame::Answer(Box::new(read_answer(bytes)?)),
         _ => return Err(garbled()),
     };
@@ -75,12 +76,15 @@ pub(super) fn take(received: &mut Vec<u8>) -> Result<Option<Frame>, String> {
     Ok(Some(frame))
 }
 
-fn read_ahead(bytes: &[u8]) -> Option<Ahead> {
+fn read_ahead(bytes: &[u8]) -> Option<Option<Ahead>> {
     let mut reader = Reader::new(bytes);
     let worktree = PathBuf::from(std::ffi::OsString::from_vec(reader.short()?.to_vec()));
     let mut index: Index = serde_json::from_slice(reader.bytes()?).ok()?;
-    index.entries = from_file::parse(reader.bytes()?)?;
-    reader.is_at_end().then(|| Ahead { worktree, index: Arc::new(index) })
+    let entries = from_file::parse(reader.bytes()?);
+    reader.is_at_end().then(|| {
+        index.entries = entries?;
+        Some(Ahead { worktree, index: Arc::new(index) })
+    })
 }
 
 fn read_answer(bytes: &[u8]) -> Result<Answer, String> {
@@ -129,7 +133,7 @@ mod tests {
             found.extend(take(&mut received).expect("frames"));
         }
         let entries = from_file::parse(&file).expect("entries");
-        assert!(matches!(&found[0], Frame::Ahead(ahead) if *ahead.index == Index { entries, ..index }));
+        assert!(matches!(&found[0], Frame::Ahead(Some(ahead)) if *ahead.index == Index { entries, ..index }));
         assert!(matches!(&found[1], Frame::Answer(found) if **found == answer));
         assert!(received.is_empty() && found.len() == 2);
         assert!(take(&mut b"X\0\0\0\0\0\0\0\0".to_vec()).is_err());

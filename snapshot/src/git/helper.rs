@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -26,6 +27,9 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const CHECK_OUT_DEADLINE: Duration = Duration::from_secs(600);
 /// How many bytes an answer may have.
 const ANSWER_BYTES: usize = 512 << 20;
+/// How many bytes of an answer may wait in the pipe, and how many are taken at least at a time where they are there.
+const PIPE_BYTES: usize = 1 << 20;
+const PIECE_BYTES: usize = 64 << 10;
 /// How many bytes of the helper's complaint are kept.
 const COMPLAINT_BYTES: usize = 4 << 10;
 
@@ -58,7 +62,8 @@ impl GitHelper {
     }
 
     /// Lists the tree of the repository whose work tree is `repo`. The index of the outermost repository may be
-    /// told to `ahead` before the rest is known, and what it tracks is then not in `tracked`.
+    /// told to `ahead` before the rest is known; where the listing then says `told_ahead`, what it tracks is not in
+    /// `tracked`, and else what was told does not count.
     ///
     /// # Errors
     /// The repository is refused or cannot be read; [`GitError`] says why and how to mend it.
@@ -72,7 +77,7 @@ impl GitHelper {
             Answer::List(mut listing) => {
                 match (listing.told_ahead, listing.indexes.first_mut(), told) {
                     (true, Some(first), Some(told)) => *first = told,
-                    (false, Some(_), None) => {}
+                    (false, ..) => {}
                     _ => return Err(self.failed("its answer is not that which it began with".into())),
                 }
                 Ok(listing)
@@ -261,6 +266,10 @@ impl Conversation {
         for fd in [&stdin, &stdout, &stderr].into_iter().flatten() {
             rustix::io::ioctl_fionbio(fd, true)?;
         }
+        if let Some(stdout) = &stdout {
+            // A large answer comes in fewer pieces; what a user may have of pipes can be used up.
+            let _ = rustix::pipe::fcntl_setpipe_size(stdout, PIPE_BYTES);
+        }
         let (received, complaint) = (Vec::new(), Vec::new());
         Ok(Self { question, written: 0, stdin, stdout, stderr, received, answer: None, complaint })
     }
@@ -292,7 +301,7 @@ impl Conversation {
         while let Some(frame) = frames::take(&mut self.received)? {
             match frame {
                 _ if self.answer.is_some() => return Err("it says more than its answer".to_owned()),
-                Frame::Ahead(told) => ahead(told),
+                Frame::Ahead(told) => told.into_iter().for_each(&mut *ahead),
                 Frame::Answer(answer) => self.answer = Some(answer),
             }
         }
@@ -330,22 +339,14 @@ impl Conversation {
 
 /// Reads what is there; the pipe is closed at its end.
 fn read_into(pipe: &mut Option<OwnedFd>, bytes: &mut Vec<u8>) -> io::Result<()> {
-    let mut buffer = [0; 64 << 10];
-    let Some(fd) = pipe.as_ref().map(|fd| fd.as_fd()) else { return Ok(()) };
-    match read_once(fd, &mut buffer)? {
-        None => {}
-        Some(0) => *pipe = None,
-        Some(count) => bytes.extend_from_slice(&buffer[..count]),
+    let Some(fd) = pipe else { return Ok(()) };
+    bytes.reserve(PIECE_BYTES);
+    match rustix::io::read(fd, spare_capacity(bytes)) {
+        Ok(0) => *pipe = None,
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
     }
     Ok(())
-}
-
-fn read_once(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-    match rustix::io::read(fd, buffer) {
-        Ok(count) => Ok(Some(count)),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// The ignore rules of one real tree, asked in batches and remembered.

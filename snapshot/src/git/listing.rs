@@ -21,8 +21,8 @@ pub(super) const MAX_PATHS: usize = 4_000_000;
 /// How deep repositories and directories may lie in each other; what reads them recurses.
 pub(super) const MAX_DEPTH: usize = 256;
 
-/// Is told the index of the outermost repository while the rest is looked for; its entries, and what is
-/// tracked by it, are left out of the listing.
+/// Is told the index of the outermost repository, by the bytes of its file, while the rest is looked for; where these
+/// are all that there is to it, its entries, and what is tracked by it, are left out of the listing.
 pub(super) type TellAhead<'a> = &'a mut dyn FnMut(&Path, &Index, &[u8]);
 
 /// Lists the work tree of `top`.
@@ -107,15 +107,13 @@ fn collect(
     // Before anything is read: what changes meanwhile is then noticed.
     found.add_sources(opened)?;
     let head = head_commit(opened)?;
-    let (index, file) = from_libgit2::read(opened, prefix, head)?;
+    let (index, is_told) = from_libgit2::read(opened, prefix, head, ahead)?;
     let mut tracked: Vec<&[u8]> = index.files().collect();
     check_depth(opened, &tracked)?;
-    match ahead.zip(file) {
-        Some((tell, file)) => {
-            tell(&opened.worktree, &index, &file);
-            found.told_ahead = true;
-        }
-        None => found.tracked.extend(whole_paths(opened, prefix, tracked.iter().map(|path| path.to_vec()).collect())?),
+    if is_told {
+        found.told_ahead = true;
+    } else {
+        found.tracked.extend(whole_paths(opened, prefix, tracked.iter().map(|path| path.to_vec()).collect())?);
     }
     let in_head = head_paths(opened, head, &index)?;
     found.tracked.extend(whole_paths(opened, prefix, in_head.clone())?);

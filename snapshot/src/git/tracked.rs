@@ -14,7 +14,7 @@ use super::index::{EXECUTABLE, FILE, FileRules, GITLINK, Index, IndexEntry, SYML
 use super::object::{ObjectId, ObjectKind, object_id};
 use super::program::TreeEntries;
 use super::tree_id::{TreeFile, tree_id};
-use crate::entries::{Entries, Kind};
+use crate::entries::{Entries, Kind, Place};
 use crate::stamp::Stamp;
 use crate::{beneath, paths};
 use proctor_core::drift::display_path;
@@ -59,7 +59,8 @@ impl<'a> Tracked<'a> {
     ) -> io::Result<Self> {
         let files = Vec::with_capacity(index.entries.len());
         let mut tracked = Self { index, files, unclear: Vec::new(), refused: None };
-        let mut eye = Eye { index, top, entries, commits, attributes: Attributes::new(index, top) };
+        let mut eye =
+            Eye { index, top, entries, place: Place::default(), commits, attributes: Attributes::new(index, top) };
         for entries in index.paths() {
             let Some(entry) = leading(entries) else { continue };
             let path = entry.path.0.as_slice();
@@ -91,6 +92,8 @@ struct Eye<'a> {
     top: BorrowedFd<'a>,
     /// What was found at the covered paths just now.
     entries: &'a Entries,
+    /// Where the last path was among them.
+    place: Place,
     commits: &'a Commits,
     attributes: Attributes<'a>,
 }
@@ -117,8 +120,8 @@ impl Eye<'_> {
     }
 
     /// Whether what was found at a path is what its entry was made of.
-    fn is_as_in_the_index(&self, entry: &IndexEntry, whole: &[u8]) -> bool {
-        let Some(found) = self.entries.leaf(whole).map(|leaf| leaf.found) else { return false };
+    fn is_as_in_the_index(&mut self, entry: &IndexEntry, whole: &[u8]) -> bool {
+        let Some(found) = self.entries.leaf_behind(&mut self.place, whole).map(|leaf| leaf.found) else { return false };
         let mode = match found.kind {
             Kind::File => mode_of(&self.index.rules, entry, false),
             Kind::Executable => mode_of(&self.index.rules, entry, true),

@@ -127,7 +127,8 @@ impl<'a> Eye<'a> {
         }
     }
 
-    /// The sha256 of the file that has this stamp, before and after it was read.
+    /// The sha256 of the file that has this stamp before it was read. Where a write could leave the stamp as it is, it has it
+    /// afterwards too; any other write that comes meanwhile changes it, and is seen by the next look.
     fn hash(&mut self, directory: BorrowedFd<'_>, name: &[u8], stamp: &Stamp) -> Result<Option<[u8; 32]>, Failed> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let fd = match openat(directory, name, flags, Mode::empty()) {
@@ -155,7 +156,8 @@ impl<'a> Eye<'a> {
                 Err(errno) => return Err(errno.into()),
             }
         }
-        let is_same = at == stamp.size && Stamp::of(&fstat(&fd)?) == *stamp;
+        let is_young = self.look.is_content_racy(stamp);
+        let is_same = at == stamp.size && (!is_young || Stamp::of(&fstat(&fd)?) == *stamp);
         Ok(is_same.then(|| hasher.finalize().into()))
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn take(
         let told = under_way.map(|work| work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         // Why git could not be read comes first: it may be why a file could not be.
         let listing = listing?;
-        let tree = told.unwrap_or_else(|| reading.tracked(&listing.worktree, None))?;
+        let tree = told.filter(|_| listing.told_ahead).unwrap_or_else(|| reading.tracked(&listing.worktree, None))?;
         Ok::<_, SnapshotError>((tree, listing, basis))
     })?;
     tree.add(&reading, &listing)?;

@@ -25,20 +25,20 @@ const ALIGNMENT: usize = 8;
 /// How few bytes an entry takes: stat data, id, flags, and a path with its end.
 const ENTRY: usize = 40 + SHA1 + 2 + 2;
 
-/// The bytes of an index file, and its entries; nothing where libgit2 has to say what they are, or that they are
-/// none.
-pub(super) fn read(file: &Path) -> Option<(Vec<u8>, Vec<IndexEntry>)> {
-    let bytes = read_bounded(file, INDEX_BYTES).ok()??;
-    let (content, sum) = bytes.split_last_chunk::<SHA1>()?;
-    // With `index.skipHash` there is none.
-    if *sum != [0; SHA1] && Sha1::digest(content).as_slice() != sum {
-        return None;
-    }
-    let entries = parse(&bytes)?;
-    Some((bytes, entries))
+/// The bytes of an index file; nothing where libgit2 has to say why there are none.
+pub(super) fn bytes(file: &Path) -> Option<Vec<u8>> {
+    read_bounded(file, INDEX_BYTES).ok()?
 }
 
-/// The entries in the bytes of an index file of which the sum was found to be right.
+/// The entries in the bytes of an index file; nothing where libgit2 has to say what they are, or that they are none.
+pub(super) fn read(file: &[u8]) -> Option<Vec<IndexEntry>> {
+    let (content, sum) = file.split_last_chunk::<SHA1>()?;
+    // With `index.skipHash` there is none.
+    let is_whole = *sum == [0; SHA1] || Sha1::digest(content).as_slice() == sum;
+    if is_whole { parse(file) } else { None }
+}
+
+/// The same, whatever the sum.
 pub(in crate::git) fn parse(file: &[u8]) -> Option<Vec<IndexEntry>> {
     let (content, _) = file.split_last_chunk::<SHA1>()?;
     let mut bytes = Bytes { rest: content };

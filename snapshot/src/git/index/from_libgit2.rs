@@ -7,6 +7,7 @@ use git2::{Config, IndexTime, Oid};
 use super::{FileRules, Index, IndexEntry, IndexStat, Moment, from_file};
 use crate::git::GitError;
 use crate::git::config::{io, read_attributes};
+use crate::git::listing::TellAhead;
 use crate::git::object::{ObjectFormat, ObjectId};
 use crate::git::protocol::RepoPath;
 use crate::git::reader::{Opened, unreadable};
@@ -18,29 +19,40 @@ const SKIP_WORKTREE: u16 = 1 << 14;
 
 /// The index of `opened`, whose work tree stands at `at` in the outermost one.
 ///
-/// Beside it its file, where that can be told what is in it by [`from_file::parse`].
+/// `ahead` is told it without its entries, and the bytes of its file, before they are read here too. Answers beside
+/// it whether they were told, and are what [`from_file::parse`] finds in them.
 pub(in crate::git) fn read(
     opened: &Opened,
     at: &[u8],
     head: Option<Oid>,
-) -> Result<(Index, Option<Vec<u8>>), GitError> {
+    ahead: Option<TellAhead<'_>>,
+) -> Result<(Index, bool), GitError> {
     let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
     // Before its entries: one that is written meanwhile must not seem older than it is.
     let written = written(opened)?;
     let head_tree = head.map(|head| opened.repository.find_commit(head).map(|commit| commit.tree_id()));
-    let (file, entries) = from_file::read(&opened.git_dir.join("index")).unzip();
-    let index = Index {
+    let file = from_file::bytes(&opened.git_dir.join("index"));
+    let mut index = Index {
         at: RepoPath(at.to_vec()),
         format: ObjectFormat::Sha1,
         head_tree: head_tree.transpose().map_err(failed)?.and_then(object_id),
         written,
-        entries: match entries {
-            Some(entries) => entries,
-            None => opened.index()?.iter().filter_map(entry).collect(),
-        },
+        entries: Vec::new(),
         rules: rules(opened)?,
     };
-    Ok((index, file))
+    let mut is_told = false;
+    if let Some((tell, file)) = ahead.zip(file.as_deref()) {
+        tell(&opened.worktree, &index, file);
+        is_told = true;
+    }
+    match file.as_deref().and_then(from_file::read) {
+        Some(entries) => index.entries = entries,
+        None => {
+            index.entries = opened.index()?.iter().filter_map(entry).collect();
+            is_told = false;
+        }
+    }
+    Ok((index, is_told))
 }
 
 fn object_id(id: Oid) -> Option<ObjectId> {
