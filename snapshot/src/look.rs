@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use proctor_core::drift::display_path;
@@ -86,6 +87,14 @@ pub(crate) struct Counts {
 }
 
 impl Findings {
+    /// Those of all readers.
+    pub(crate) fn joined(parts: Vec<Self>) -> Self {
+        let mut parts = parts.into_iter();
+        let mut all = parts.next().unwrap_or_default();
+        parts.for_each(|part| all.add(part));
+        all
+    }
+
     fn add(&mut self, other: Self) {
         self.leaves.extend(other.leaves);
         self.directories.extend(other.directories);
@@ -104,11 +113,12 @@ impl Counts {
 }
 
 impl Look<'_> {
-    /// Looks at everything.
+    /// Looks at everything. Each reader's findings are by themselves: those of a large tree that was not known are not
+    /// copied together.
     ///
     /// # Errors
     /// Something cannot be read, or does not stand still.
-    pub(crate) fn everywhere(&self) -> Result<Findings, SnapshotError> {
+    pub(crate) fn everywhere(&self) -> Result<Vec<Findings>, SnapshotError> {
         let mut jobs = Vec::with_capacity(self.known.directories());
         for directory in 0..self.known.directories() {
             let leaves = self.known.leaves_of(directory);
@@ -137,14 +147,18 @@ impl Look<'_> {
             .chunk_by(|(left, at), (right, next)| left == right && at + 1 == *next)
             .map(|run| Job { directory: run[0].0, leaves: run[0].1..run[0].1 + run.len(), whole: false })
             .collect();
-        self.carry_out(&jobs)
+        self.carry_out(&jobs).map(Findings::joined)
     }
 
     /// Does the jobs by [`READERS`] threads that take the next one in turn.
-    fn carry_out(&self, jobs: &[Job]) -> Result<Findings, SnapshotError> {
+    fn carry_out(&self, jobs: &[Job]) -> Result<Vec<Findings>, SnapshotError> {
         let next = AtomicUsize::new(0);
         let work = || {
             let (mut found, mut eye) = (Findings::default(), Eye::new(self));
+            if !self.knows() {
+                // All of it is news.
+                found.leaves.reserve(jobs.iter().map(|job| job.leaves.len()).sum::<usize>().div_ceil(READERS));
+            }
             while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                 if self.stop.load(Ordering::Relaxed) {
                     break;
@@ -158,11 +172,9 @@ impl Look<'_> {
         };
         std::thread::scope(|scope| {
             let readers: Vec<_> = (1..READERS.min(jobs.len())).map(|_| scope.spawn(work)).collect();
-            let mut found = work()?;
-            for reader in readers {
-                found.add(reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
-            }
-            Ok(found)
+            let own = work();
+            let others = readers.into_iter().map(|reader| reader.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            std::iter::once(own).chain(others).collect()
         })
     }
 

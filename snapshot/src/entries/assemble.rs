@@ -157,7 +157,11 @@ impl Entries {
     }
 
     /// Takes over what a look has found.
-    pub(crate) fn take_over(&mut self, leaves: &[(usize, usize, Found)], directories: &[(usize, DirectoryLook)]) {
+    pub(crate) fn take_over<'a>(
+        &mut self,
+        leaves: impl IntoIterator<Item = &'a (usize, usize, Found)>,
+        directories: impl IntoIterator<Item = &'a (usize, DirectoryLook)>,
+    ) {
         let mut dirty = vec![false; self.directories.len()];
         for (directory, leaf, found) in leaves {
             self.covered -= usize::from(self.leaves[*leaf].merkle().is_some());

@@ -75,8 +75,13 @@ impl<'a> Reading<'a> {
         let files = index.iter().flat_map(|index| index.files()).filter(|path| !is_our_artifact(path));
         let mut entries = Entries::of_tracked(files);
         let looked = self.look(&top, device, &entries).everywhere()?;
-        entries.take_over(&looked.leaves, &looked.directories);
-        Ok(Tree { top, identity: (stat.st_dev, stat.st_ino), device, entries, counts: looked.counts })
+        entries.take_over(
+            looked.iter().flat_map(|found| &found.leaves),
+            looked.iter().flat_map(|found| &found.directories),
+        );
+        let mut counts = Counts::default();
+        looked.iter().for_each(|found| counts.add(found.counts));
+        Ok(Tree { top, identity: (stat.st_dev, stat.st_ino), device, entries, counts })
     }
 
     fn look<'b>(self, top: &'b OwnedFd, device: Option<u64>, known: &'b Entries) -> Look<'b>
