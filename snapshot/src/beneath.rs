@@ -185,12 +185,19 @@ pub(crate) fn content(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Resu
         FileType::Symlink => link_target(fd.as_fd()).map(Some),
         FileType::RegularFile if size_of(&stat) <= limit => {
             let fd = open(root, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-            let mut bytes = Vec::new();
+            let mut bytes = room_for(&stat, limit);
             io::Read::read_to_end(&mut io::Read::take(std::fs::File::from(fd), limit + 1), &mut bytes)?;
             Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= limit))
         }
         _ => Ok(None),
     }
+}
+
+/// Room for the content of a file and for what shows that it has grown, at most `limit` bytes: reading into none asks
+/// the system many times.
+pub(crate) fn room_for(stat: &Stat, limit: u64) -> Vec<u8> {
+    let bytes = size_of(stat).min(limit).saturating_add(1);
+    Vec::with_capacity(usize::try_from(bytes).unwrap_or_default())
 }
 
 /// What changes when a file is written: size, and both times to the nanosecond.

@@ -10,6 +10,7 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 
 use super::GitError;
+use crate::beneath;
 
 /// The largest config that is read.
 const CONFIG_BYTES: u64 = 1 << 20;
@@ -29,7 +30,7 @@ pub(super) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, G
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(not_regular(path));
     }
-    let mut bytes = Vec::new();
+    let mut bytes = beneath::room_for(&stat, limit);
     File::from(fd).take(limit + 1).read_to_end(&mut bytes).map_err(|error| io(path, &error))?;
     if bytes.len() as u64 > limit {
         return Err(refused(path, format!("it is larger than {limit} bytes"), "write it anew, smaller"));
