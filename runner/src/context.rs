@@ -10,7 +10,7 @@ use proctor_core::event::RunEvent;
 use proctor_core::evidence::{GitIdentity, TreeSource};
 use proctor_core::plan::{PlannedSkill, PlannedStep, RelPath};
 use proctor_core::redact::Redactor;
-use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, RunSpace, StepUser, ToolMount, is_hidden};
+use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, Reader, RunSpace, StepUser, ToolMount, is_hidden};
 use proctor_snapshot::{IgnoreQuery, IgnoredContent, RulesAside, Snapshot};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,7 @@ use crate::stack::Stack;
 use crate::store::StoreError;
 use crate::store::checkouts::Checkout;
 use crate::store::directory::Directory;
-use crate::surroundings::{Look, Reader, Toolchains, neighbourhood};
+use crate::surroundings::{Look, Toolchains, neighbourhood};
 
 /// The parts that one run shares.
 pub(crate) struct Context {

@@ -18,7 +18,7 @@ use proctor_core::plan::{Limit, Network, Plan, PlannedSkill};
 use proctor_core::redact::Redactor;
 use proctor_core::spec::{Resolved, Spec};
 use proctor_core::verdict::{self, Doubt};
-use proctor_sandbox::{Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, StepUser, files_of};
+use proctor_sandbox::{Host, HostConfig, Launcher, Reader, RunSpace, RunSpaceConfig, StepUser, files_of};
 use proctor_snapshot::{GitHelper, IgnoreQuery, RulesAside, Snapshot, SnapshotStore};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -45,7 +45,7 @@ use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
 use crate::store::objects::Objects;
 use crate::store::retention;
-use crate::surroundings::Reader;
+use crate::surroundings::secrets_of;
 use crate::{checks, dispatch, guards, patch};
 
 /// The engine: one per process.
@@ -93,7 +93,7 @@ impl Engine {
             config: config.clone(),
         };
         let helper = GitHelper::new(config.helpers.git.clone()).with_program(Arc::new(git));
-        let redactor = secrets_of(&config.caller_env, &BTreeMap::new());
+        let redactor = secrets_of(&config.caller_env, &BTreeMap::new(), None);
         let kept = state.ensure(SNAPSHOTS, 0o700)?;
         let kept = kept.as_fd().try_clone_to_owned().map_err(|error| EngineError::Internal(error.to_string()))?;
         let snapshots = Arc::new(SnapshotStore::new(helper.clone(), Some(kept)));
@@ -115,7 +115,7 @@ impl Engine {
     /// and what the operator allows by now. Processes, snapshots and state are shared.
     pub fn serving(&self, caller: Serving) -> Self {
         let Serving { home, env, operator, owner } = caller;
-        let redactor = secrets_of(&env, &BTreeMap::new());
+        let redactor = secrets_of(&env, &BTreeMap::new(), owner);
         let config = EngineConfig { home, caller_env: env, operator, ..self.config.clone() };
         Self {
             launcher: Arc::clone(&self.launcher),
@@ -134,7 +134,7 @@ impl Engine {
     /// The same engine, which hides the secrets among `variables` too, such as those that the
     /// caller gives to one command.
     pub fn hiding(self, variables: &BTreeMap<String, String>) -> Self {
-        Self { redactor: secrets_of(&self.config.caller_env, variables), ..self }
+        Self { redactor: secrets_of(&self.config.caller_env, variables, self.owner), ..self }
     }
 
     /// Resolves a profile of a spec under this engine's operator.
@@ -426,12 +426,6 @@ impl Engine {
         let reader = self.owner.map(|uid| Reader { uid, gid: user.gid() });
         Sight::of(&self.config, &self.launcher, &self.state, &self.state_path, repo, reader, tolerated)
     }
-}
-
-/// What takes the secrets of the caller out of everything that leaves us.
-fn secrets_of(caller: &BTreeMap<String, String>, given: &BTreeMap<String, String>) -> Redactor {
-    let variables = caller.iter().chain(given).map(|(name, value)| (name.as_str(), value.as_str()));
-    Redactor::of(variables, |path| Path::new(path).exists())
 }
 
 /// A commit's tree is never changed, and who wants a patch wants nothing else.

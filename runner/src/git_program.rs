@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
 use proctor_sandbox::{
-    GitDirs, Host, HostConfig, Launcher, Policy, Received, RepoFacts, Report, RunSpace, RunSpaceConfig, Running,
-    StepUser, ToolKind, ToolMount, WaitStatus, files_of,
+    GitDirs, Host, HostConfig, Launcher, Policy, Reader, Received, RepoFacts, Report, Rights, RunSpace, RunSpaceConfig,
+    Running, StepUser, ToolKind, ToolMount, WaitStatus, files_of,
 };
 use proctor_snapshot::{GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,7 +24,6 @@ use crate::context::Sight;
 use crate::error::{EngineError, one_line};
 use crate::request::EngineConfig;
 use crate::store::directory::{Directory, TEMPORARY, random_u64};
-use crate::surroundings::Reader;
 
 /// How long one task may take.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -105,7 +104,8 @@ impl SandboxedGit {
             std::str::from_utf8(&task.directory.0).map_err(|_| "a repository with a name that is no text")?;
         let directory = if directory.is_empty() { "." } else { directory };
         let mut tools = sight.tools.clone();
-        tools.push(ToolMount { source: input.to_owned(), at: INPUT.into(), kind: ToolKind::ReadOnly });
+        let (kind, rights) = (ToolKind::ReadOnly, Rights::Ours);
+        tools.push(ToolMount { source: input.to_owned(), at: INPUT.into(), kind, rights });
         Ok(Policy {
             git: GitDirs {
                 worktree_git: Some(places.worktree.join(".git")),

@@ -3,7 +3,7 @@
 //! run. What holds credentials is known by `credentials`.
 
 mod credentials;
-mod reader;
+mod secrets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,10 +11,10 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use proctor_core::spec::Operator;
-use proctor_sandbox::{ToolKind, ToolMount};
+use proctor_sandbox::{Reader, Rights, ToolKind, ToolMount};
 
 use credentials::Credentials;
-pub(crate) use reader::Reader;
+pub(crate) use secrets::secrets_of;
 
 /// What toolchains need of a home, all of it shown read-only. What is not named here stays
 /// hidden: credentials, histories, keys.
@@ -71,7 +71,7 @@ pub(crate) struct Look<'a> {
     /// The caller's home.
     pub home: &'a Path,
     /// Who must be able to reach what is found there; `None` where that is us. What the operator
-    /// names is reached by us.
+    /// names is reached by us, unless it lies in that home: there its owner says what a path leads to.
     pub reader: Option<Reader>,
     /// Whose mounts and masks count too; `~/` is the home.
     pub operator: &'a Operator,
@@ -111,32 +111,58 @@ impl Toolchains {
         };
         let (cargo, rustup) = (place("CARGO_HOME", ".cargo"), place("RUSTUP_HOME", ".rustup"));
         let mut shown = Shown::new(look);
-        look.operator.tool_mounts.iter().for_each(|path| shown.by_operator(&expand(path, look.home)));
-        let of_the_home = || {
+        let by_operator = look.operator.tool_mounts.iter().map(|path| expand(path, look.home));
+        let (in_the_home, elsewhere): (Vec<_>, Vec<_>) = by_operator.partition(|path| path.starts_with(look.home));
+        elsewhere.iter().for_each(|path| shown.by_operator(path));
+        let (places, env) = look.as_reader(|| {
+            shown.rights = look.rights();
+            in_the_home.iter().for_each(|path| shown.by_operator(path));
             shown.built_in(&cargo, &rustup);
             shown.versions();
             (shown.finish(), env(&cargo, &rustup))
-        };
-        let (places, env) = match look.reader {
-            Some(reader) => reader.look(of_the_home)?,
-            None => of_the_home(),
-        };
-        // With our own rights: what is not found is not masked.
-        let masks = Credentials { look, cargo: &cargo, places: &places }.masks();
+        })?;
+        let masks = Credentials { look, cargo: &cargo, places: &places }.masks()?;
         let path = path(look, &places);
-        let mounts = places.into_iter().map(|(at, source)| ToolMount { source, at, kind: ToolKind::ReadOnly });
+        let mounts = places.into_iter().map(|(at, Place { source, rights })| {
+            let kind = ToolKind::ReadOnly;
+            ToolMount { source, at, kind, rights }
+        });
         Ok(Self { mounts: mounts.chain(masks).collect(), path, env })
     }
 }
 
-/// Where something of the host appears → where it lies, all links followed.
-type Places = BTreeMap<PathBuf, PathBuf>;
+impl Look<'_> {
+    /// Does `work` with the rights of the reader.
+    fn as_reader<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        match self.reader {
+            Some(reader) => reader.look(work),
+            None => Ok(work()),
+        }
+    }
+
+    /// With whose rights that is reached again which was found so.
+    fn rights(&self) -> Rights {
+        self.reader.map_or(Rights::Ours, |_| Rights::Steps)
+    }
+}
+
+/// Where something lies, all links followed, and with whose rights that was found.
+#[derive(Debug, Clone)]
+struct Place {
+    source: PathBuf,
+    rights: Rights,
+}
+
+/// Where something of the host appears → where it lies.
+type Places = BTreeMap<PathBuf, Place>;
 
 /// What is going to be shown.
 struct Shown<'a> {
     look: &'a Look<'a>,
     /// The homes and scratch directories that are never shown as a whole, links followed.
     kept: Vec<PathBuf>,
+    /// With whose rights is looked.
+    rights: Rights,
     places: Places,
 }
 
@@ -145,7 +171,7 @@ impl<'a> Shown<'a> {
         let fixed = ["/root", "/home", "/run", "/tmp", "/var/tmp"].map(Path::new);
         let kept = fixed.into_iter().chain(look.kept).chain([look.home]);
         let kept = kept.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())).collect();
-        Self { look, kept, places: Places::new() }
+        Self { look, kept, rights: Rights::Ours, places: Places::new() }
     }
 
     fn built_in(&mut self, cargo: &Path, rustup: &Path) {
@@ -199,11 +225,11 @@ impl<'a> Shown<'a> {
         let [repo, _] = self.look.kept;
         // The repository is seen anyway, by its layers.
         if real != at && hidden(&real) && !real.starts_with(repo) {
-            self.places.insert(real.clone(), real.clone());
+            self.places.insert(real.clone(), Place { source: real.clone(), rights: self.rights });
         }
         // A link in a place that is seen leads on by itself.
         if hidden(&at) {
-            self.places.insert(at, real);
+            self.places.insert(at, Place { source: real, rights: self.rights });
         }
     }
 
@@ -238,8 +264,8 @@ impl<'a> Shown<'a> {
 }
 
 /// Where `dir` lies on the host, if it is what `place` shows or lies in that.
-fn behind(dir: &Path, (at, source): (&PathBuf, &PathBuf)) -> Option<PathBuf> {
-    dir.strip_prefix(at).ok().map(|below| source.join(below))
+fn behind(dir: &Path, (at, place): (&PathBuf, &Place)) -> Option<PathBuf> {
+    dir.strip_prefix(at).ok().map(|below| place.source.join(below))
 }
 
 fn is_plain(part: Component<'_>) -> bool {

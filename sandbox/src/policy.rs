@@ -117,13 +117,26 @@ pub struct GitDirs {
 /// Something of the host that a step may see although its directory is hidden.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolMount {
-    /// The file or directory on the host; symbolic links are followed. It is passed over
-    /// where it is absent.
+    /// The file or directory on the host, all links followed. It is passed over where it is absent,
+    /// may not be reached, or a link has come in its way.
     pub source: PathBuf,
     /// Where it appears; normally the same path as `source` before links are followed.
     pub at: PathBuf,
     /// In which way.
     pub kind: ToolKind,
+    /// With whose rights on files `source` is reached.
+    pub rights: Rights,
+}
+
+/// Whose rights on files count on the way to something of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rights {
+    /// The step's user's: its path was found for that user, who may have another one put something
+    /// else there.
+    Steps,
+    /// Ours: it is ours, or the operator named it.
+    Ours,
 }
 
 /// In which way a [`ToolMount`] appears.

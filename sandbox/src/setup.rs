@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
 use crate::host::{Host, StepUser};
-use crate::policy::{Frame, Policy, ToolKind};
+use crate::policy::{Frame, Policy, Rights, ToolKind};
 
 /// One thing that is done to make a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -234,11 +234,17 @@ pub enum CloneKind {
         mapped: bool,
     },
     /// Read-only; passed over where it is absent.
-    Tool,
+    Tool {
+        /// With whose rights on files it is reached.
+        rights: Rights,
+    },
     /// Writable; refused where it is absent.
     Cache,
     /// As an empty file, where the source exists.
-    Mask,
+    Mask {
+        /// With whose rights on files that is looked for.
+        rights: Rights,
+    },
 }
 
 /// What an empty directory is for.
@@ -355,12 +361,13 @@ fn clones(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     }
     for tool in &frame.tools {
         let kind = match tool.kind {
-            ToolKind::ReadOnly => CloneKind::Tool,
-            ToolKind::Masked => CloneKind::Mask,
+            ToolKind::ReadOnly => CloneKind::Tool { rights: tool.rights },
+            ToolKind::Masked => CloneKind::Mask { rights: tool.rights },
         };
         ops.push(clone(&tool.source, tool.at.clone(), kind));
     }
-    ops.extend(resolver(frame, host).map(|path| clone(path, path.to_owned(), CloneKind::Tool)));
+    let ours = CloneKind::Tool { rights: Rights::Ours };
+    ops.extend(resolver(frame, host).map(|path| clone(path, path.to_owned(), ours)));
     for cache in &frame.caches {
         ops.push(clone(&cache.source, frame.repo.join(cache.at.as_str()), CloneKind::Cache));
     }
@@ -734,9 +741,9 @@ impl fmt::Display for CloneKind {
         f.write_str(match self {
             Self::Git { mapped: false } => "git, read-only",
             Self::Git { mapped: true } => "git, read-only, root's files as the step's",
-            Self::Tool => "tool, read-only",
+            Self::Tool { .. } => "tool, read-only",
             Self::Cache => "cache, writable",
-            Self::Mask => "masked",
+            Self::Mask { .. } => "masked",
         })
     }
 }
@@ -780,7 +787,10 @@ mod tests {
 
     fn policy() -> Policy {
         let limit = Limit::Max(1 << 20);
-        let tool = |path: &str| ToolMount { source: path.into(), at: path.into(), kind: ToolKind::ReadOnly };
+        let tool = |path: &str| {
+            let (kind, rights) = (ToolKind::ReadOnly, Rights::Steps);
+            ToolMount { source: path.into(), at: path.into(), kind, rights }
+        };
         Policy {
             repo: "/home/u/src/r".into(),
             checkout: None,

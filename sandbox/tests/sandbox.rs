@@ -7,6 +7,7 @@
 
 mod bench;
 mod plain;
+mod shown;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -20,7 +21,7 @@ use nix::mount::MsFlags;
 use proctor_core::enforcement::{Control, ControlState};
 use proctor_core::outcome::{LimitKind, StartFault};
 use proctor_core::plan::{Limit, Network, RelPath};
-use proctor_sandbox::{CacheMount, GitDirs, Policy, Report, StepUser, ToolKind, ToolMount, WaitStatus, doctor};
+use proctor_sandbox::{CacheMount, GitDirs, Policy, Report, Rights, StepUser, ToolKind, ToolMount, WaitStatus, doctor};
 
 /// Each check, and the controls on which it rests: it is run in every role that claims those.
 macro_rules! checks {
@@ -51,6 +52,9 @@ const CHECKS: &[Listed] = checks![
     stdio_can_be_opened_again;
     signals_are_as_in_a_fresh_shell;
     tools_are_shown_and_credentials_masked: MountNamespace;
+    shown::a_tool_behind_a_closed_directory_is_passed_over: MountNamespace;
+    shown::a_link_that_was_planted_on_the_way_to_a_tool_is_not_followed: MountNamespace;
+    shown::a_mask_is_not_turned_aside_by_a_link: MountNamespace;
     caches_outlive_the_step;
     a_cache_is_never_mounted_through_a_link;
     limits_hold: PidsLimit;
@@ -350,13 +354,17 @@ fn tools_are_shown_and_credentials_masked(bench: &Bench) -> Result<(), Failed> {
     fs::write(bench.root.join("elsewhere/bin/t"), "tool\n")?;
     fs::write(tool.join("credentials"), "token")?;
     std::os::unix::fs::symlink(bench.root.join("elsewhere"), bench.home.join(".linked"))?;
-    let mount = |at: &Path, kind| ToolMount { source: at.to_owned(), at: at.to_owned(), kind };
+    let rights = Rights::Steps;
+    let mount = |at: &Path, kind| ToolMount { source: at.to_owned(), at: at.to_owned(), kind, rights };
     let mut step = Step::sh("cd ~; cat .linked/bin/t .tool/credentials; touch .tool/x 2>&1; touch mine; ls -A .tool");
     step.env.insert("HOME".to_owned(), bench.home.display().to_string());
     step.tools = vec![
         mount(&tool, ToolKind::ReadOnly),
         mount(&tool.join("credentials"), ToolKind::Masked),
-        mount(&bench.home.join(".linked"), ToolKind::ReadOnly),
+        ToolMount {
+            source: fs::canonicalize(bench.home.join(".linked"))?,
+            ..mount(&bench.home.join(".linked"), ToolKind::ReadOnly)
+        },
         mount(&bench.home.join(".absent"), ToolKind::ReadOnly),
     ];
     let ran = bench.run(&step)?;

@@ -1,12 +1,13 @@
 //! What of the places that a step sees holds credentials, and is shown as if it were empty.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use proctor_sandbox::{ToolKind, ToolMount};
+use proctor_sandbox::{Rights, ToolKind, ToolMount};
 
-use super::{Look, Places, expand};
+use super::{Look, Place, Places, expand};
 use crate::store::directory::Directory;
 
 /// Files and directories below a home that are there to hold credentials, or hold what somebody
@@ -109,19 +110,31 @@ pub(super) struct Credentials<'a> {
 }
 
 impl Credentials<'_> {
-    /// The masks, to be put in place after what they mask.
-    pub(super) fn masks(&self) -> Vec<ToolMount> {
-        let files: BTreeSet<PathBuf> = self.secrets().filter_map(|path| fs::canonicalize(path).ok()).collect();
-        let seen = files.iter().flat_map(|file| self.seen_at(file).map(move |at| (at, file)));
-        let masks: Vec<ToolMount> = seen.map(|(at, file)| self.mask(at, file)).collect();
-        masks
+    /// The masks, to be put in place after what they mask. What the step's user cannot reach needs
+    /// none, and whether it is there must show nowhere; but for what we show them.
+    ///
+    /// # Errors
+    /// It cannot be looked with the rights of the reader.
+    pub(super) fn masks(&self) -> io::Result<Vec<ToolMount>> {
+        let mut files = self.look.as_reader(|| self.found(self.look.rights()))?;
+        let by_us: Vec<&Place> = self.places.values().filter(|place| place.rights == Rights::Ours).collect();
+        let is_ours = |file: &Path| by_us.iter().any(|place| file.starts_with(&place.source));
+        files.extend(self.found(Rights::Ours).into_iter().filter(|(file, _)| is_ours(file)));
+        let seen = files.iter().flat_map(|(file, found)| self.seen_at(file).map(move |at| (at, file, *found)));
+        Ok(seen.map(|(at, file, found)| self.mask(at, file, found)).collect())
+    }
+
+    /// What holds credentials, by its path without links.
+    fn found(&self, rights: Rights) -> BTreeMap<PathBuf, Found> {
+        let files = self.secrets().filter_map(|path| fs::canonicalize(path).ok());
+        files.map(|file| (file.clone(), Found { is_dir: file.is_dir(), rights })).collect()
     }
 
     fn secrets(&self) -> impl Iterator<Item = PathBuf> {
         let home = self.look.home;
         let of_cargo = ["credentials", "credentials.toml"].map(|name| self.cargo.join(name));
         let named = BELOW_HOME.iter().map(|below| home.join(below)).chain(of_cargo);
-        let anywhere = self.places.values().flat_map(|dir| ANYWHERE.iter().map(|name| dir.join(name)));
+        let anywhere = self.places.values().flat_map(|dir| ANYWHERE.iter().map(|name| dir.source.join(name)));
         let settings = SETTINGS.iter().map(|below| home.join(below));
         let of_cargo = ["config", "config.toml"].map(|name| self.cargo.join(name));
         let settings = settings.chain(of_cargo).chain(OF_VERSIONS.iter().flat_map(|(dir, file)| {
@@ -137,20 +150,29 @@ impl Credentials<'_> {
     fn seen_at(&self, file: &Path) -> impl Iterator<Item = PathBuf> {
         let [repo, _] = self.look.kept;
         let own = (!(self.look.is_hidden)(file)).then(|| file.to_owned());
-        let shown = self.places.iter().filter_map(|(at, source)| {
-            let below = file.strip_prefix(source).ok()?;
+        let shown = self.places.iter().filter_map(|(at, place)| {
+            let below = file.strip_prefix(&place.source).ok()?;
             Some(if below.as_os_str().is_empty() { at.clone() } else { at.join(below) })
         });
         let places: BTreeSet<PathBuf> = own.into_iter().chain(shown).filter(|at| !at.starts_with(repo)).collect();
         places.into_iter()
     }
 
-    fn mask(&self, at: PathBuf, file: &Path) -> ToolMount {
-        if file.is_dir() {
-            return ToolMount { source: self.look.empty.to_owned(), at, kind: ToolKind::ReadOnly };
+    fn mask(&self, at: PathBuf, file: &Path, found: Found) -> ToolMount {
+        let Found { is_dir, rights } = found;
+        if is_dir {
+            let (kind, rights) = (ToolKind::ReadOnly, Rights::Ours);
+            return ToolMount { source: self.look.empty.to_owned(), at, kind, rights };
         }
-        ToolMount { source: file.to_owned(), at, kind: ToolKind::Masked }
+        ToolMount { source: file.to_owned(), at, kind: ToolKind::Masked, rights }
     }
+}
+
+/// What was found where credentials lie, and with whose rights.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    is_dir: bool,
+    rights: Rights,
 }
 
 #[cfg(test)]

@@ -212,6 +212,53 @@ fn what_the_reader_cannot_reach_is_not_found() {
     assert_eq!(find(Some(somebody)), [true, !is_root, true], "the operator shows what they name");
 }
 
+/// What leads there from a home is its owner's word, although the operator names it by that home; and
+/// what is there shows neither as a mask nor as the lack of one.
+#[test]
+fn a_home_leads_nobody_further_than_its_owner_reaches() {
+    let is_root = rustix::process::geteuid().is_root();
+    let somebody = Reader { uid: if is_root { 12_345 } else { rustix::process::geteuid().as_raw() }, gid: 12_345 };
+    let others = Dir::with(&[("tools/x", ""), ("netrc", ""), ("shown/.npmrc", ""), ("shown/cargo/credentials", "")]);
+    let home = Dir::with(&[]);
+    home.link("tools", &others.at("tools"));
+    home.link(".netrc", &others.at("netrc"));
+    home.link(".cargo", &others.at("shown/cargo"));
+    rustix::fs::chown(&home.path, Some(rustix::fs::Uid::from_raw(somebody.uid)), None).expect("gives it away");
+    rustix::fs::chmod(&others.path, rustix::fs::Mode::RWXU).expect("closes it");
+    let operator = ["~/tools", &others.text("shown")];
+    let find = |reader| {
+        let find = |look: &Look<'_>| Toolchains::find(&Look { reader, is_hidden: &|_| false, ..*look });
+        home.looking(&[], &[], None, find).expect("looks")
+    };
+    let netrc = |found: &Toolchains| masked(found).contains(&others.at("netrc"));
+    assert!(netrc(&find(None)), "nothing hides it");
+    assert_eq!(netrc(&find(Some(somebody))), !is_root, "and they cannot read it");
+    let find = |look: &Look<'_>| Toolchains::find(&Look { reader: Some(somebody), ..*look });
+    let found = home.looking(&[], &operator, None, find).expect("looks");
+    let rights_of = |at: PathBuf| found.mounts.iter().find(|tool| tool.at == at).map(|tool| tool.rights);
+    assert_eq!(rights_of(home.at("tools")), (!is_root).then_some(Rights::Steps));
+    for ours in ["shown", "shown/.npmrc", "shown/cargo/credentials"] {
+        assert_eq!(rights_of(others.at(ours)), Some(Rights::Ours), "{ours}: the operator shows it");
+    }
+}
+
+/// Whether its value is taken out of outputs tells whether a path is there.
+#[test]
+fn a_path_that_a_caller_cannot_reach_is_a_secret_like_any_other() {
+    let is_root = rustix::process::geteuid().is_root();
+    let caller = if is_root { 12_345 } else { rustix::process::geteuid().as_raw() };
+    let (home, others) = (Dir::with(&[("key", "")]), Dir::with(&[("key", "")]));
+    rustix::fs::chmod(&home.path, rustix::fs::Mode::from_raw_mode(0o755)).expect("opens it");
+    rustix::fs::chmod(&others.path, rustix::fs::Mode::RWXU).expect("closes it");
+    let is_kept = |value: &str, owner| {
+        let env = BTreeMap::from([("API_KEY".to_owned(), value.to_owned())]);
+        secrets_of(&env, &BTreeMap::new(), owner).text(value) == value
+    };
+    assert!(is_kept(&others.text("key"), None) && is_kept(&home.text("key"), Some(caller)));
+    assert_eq!(is_kept(&others.text("key"), Some(caller)), !is_root);
+    assert!(!is_kept(&others.text("absent"), Some(caller)));
+}
+
 /// They would keep their reader waiting, or have no end.
 #[test]
 fn settings_that_are_no_file_are_not_read() {

@@ -111,6 +111,8 @@ pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Ve
 
     if request.user.steps_down() {
         command::own_streams(request.user).map_err(internal("give the step its streams"))?;
+        // Or else what is looked up with the rights of another would be found with root's groups too.
+        rustix::thread::set_thread_groups(&[]).map_err(internal("leave the groups of root"))?;
     }
     init::block_signals().map_err(internal("block signals"))?;
     let (ours, channel) = wire::pair().map_err(internal("make a socket pair"))?;

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
-use nix::unistd::{Gid, Uid};
 use proctor_core::plan::RelPath;
 
 use super::copy::{self, Copier};
@@ -13,7 +13,8 @@ use super::failure::internal;
 use super::mounts::{self, Owner};
 use super::seal::Baseline;
 use crate::host::StepUser;
-use crate::policy::Frame;
+use crate::policy::{Frame, Rights};
+use crate::reader::Reader;
 use crate::wire::Message;
 
 /// What a copy is made of and where.
@@ -70,7 +71,7 @@ impl Copy {
     /// something is to be mounted there.
     pub(super) fn scaffold<'a>(&self, paths: impl Iterator<Item = &'a RelPath>) {
         for path in paths {
-            drop(mounts::ensure_beneath(self.tree.as_fd(), std::path::Path::new(path.as_str()), owner_of(self.user)));
+            drop(mounts::ensure_beneath(self.tree.as_fd(), Path::new(path.as_str()), owner_of(self.user)));
         }
     }
 
@@ -123,27 +124,24 @@ pub(super) fn given_to(user: StepUser) -> Option<Owner> {
 }
 
 /// A directory below one of ours, for reading.
-pub(super) fn beneath(dir: BorrowedFd<'_>, path: &std::path::Path) -> io::Result<OwnedFd> {
+pub(super) fn beneath(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     copy::readable(mounts::open_beneath(dir, path)?.as_fd())
 }
 
 /// Does `work` with the rights that the owner of the repository has on files: root would read for
 /// that one what the one may not.
 pub(super) fn as_reader<T>(user: StepUser, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let StepUser::Owner { uid, gid } = user else { return work() };
-    become_on_files(uid, gid)?;
-    let done = work();
-    become_on_files(0, 0)?;
-    done
+    match user {
+        StepUser::Owner { uid, gid } => Reader { uid, gid }.look_here(work),
+        StepUser::Own { .. } | StepUser::Mapped { .. } => work(),
+    }
 }
 
-/// The kernel does not say whether it obeyed; a second call answers what the first one did.
-fn become_on_files(uid: u32, gid: u32) -> io::Result<()> {
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    nix::unistd::setfsgid(gid);
-    nix::unistd::setfsuid(uid);
-    if nix::unistd::setfsuid(uid) == uid && nix::unistd::setfsgid(gid) == gid {
-        return Ok(());
+/// What lies at an absolute path of the host, reached with these rights and without any symbolic
+/// link; ELOOP where there is one.
+pub(super) fn reached(path: &Path, rights: Rights, user: StepUser) -> io::Result<OwnedFd> {
+    match rights {
+        Rights::Steps => as_reader(user, || mounts::open_plain(path)),
+        Rights::Ours => mounts::open_plain(path),
     }
-    Err(io::Error::other(format!("files cannot be used as user {uid} and group {gid}")))
 }

@@ -16,7 +16,7 @@ use rustix::mount::MountAttrFlags;
 
 pub(super) use sockets::{Sockets, bound_sockets};
 
-use super::mounts::{self, Links, Opt};
+use super::mounts::{self, Opt};
 use crate::sys::{self, Reach};
 
 /// Files about the kernel itself, which only administration reads: its configuration, symbols,
@@ -160,7 +160,7 @@ fn lay(mask: &str, root: &str, names: &[&str]) -> io::Result<()> {
 }
 
 fn read_only(path: &Path) -> io::Result<()> {
-    let clone = mounts::clone(path, Links::Refuse)?;
+    let clone = mounts::clone(path)?;
     mounts::set(clone.as_fd(), mounts::RDONLY)?;
     mounts::attach_at(clone.as_fd(), path)?;
     if rustix::fs::statvfs(path)?.f_flag.contains(StatVfsMountFlags::RDONLY) {

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
     fsconfig_set_string, fsmount, fsopen,
@@ -127,21 +127,17 @@ pub(super) fn open_point(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, NAMED, Mode::empty())?)
 }
 
-/// Whether symbolic links in a path are followed. Whoever owns a directory above the repository
-/// can put one there after the path was resolved, and root would follow it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Links {
-    Follow,
-    Refuse,
+/// A detached copy of the mount at `path` and of what is mounted below it. Reached without any
+/// symbolic link: whoever owns a directory above can put one there after the path was resolved, and
+/// root would follow it.
+pub(super) fn clone(path: &Path) -> io::Result<OwnedFd> {
+    clone_of(open_plain(path)?.as_fd())
 }
 
-/// A detached copy of the mount at `path` and of what is mounted below it.
-pub(super) fn clone(path: &Path, links: Links) -> io::Result<OwnedFd> {
+/// The same of what a descriptor names.
+pub(super) fn clone_of(found: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    Ok(match links {
-        Links::Follow => rustix::mount::open_tree(CWD, path, flags)?,
-        Links::Refuse => rustix::mount::open_tree(open_plain(path)?, "", flags | OpenTreeFlags::AT_EMPTY_PATH)?,
-    })
+    Ok(rustix::mount::open_tree(found, "", flags | OpenTreeFlags::AT_EMPTY_PATH)?)
 }
 
 /// What lies at an absolute path, reached without any symbolic link; ELOOP where there is one.

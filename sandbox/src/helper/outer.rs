@@ -2,6 +2,7 @@
 //! overlay, what is hidden, and what appears where.
 
 mod fallback;
+mod shown;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +21,7 @@ use super::attempt::tolerate;
 use super::copied::Copied;
 use super::failure::{Failure, internal, refuse, refused};
 use super::masks::{self, Sockets, SysView};
-use super::mounts::{self, Links, NODEV, NOSUID, Opt, Owner, Point, RDONLY, Size};
+use super::mounts::{self, NODEV, NOSUID, Opt, Owner, Point, RDONLY, Size};
 use super::space::map_self;
 use crate::setup::{Absent, CloneKind, Cover, DEVICES, Inside, SetupOp, Stage};
 use crate::space::{UPPER, WORK};
@@ -41,6 +42,8 @@ pub(super) struct Outer<'a> {
     held: Option<Held>,
     devices: Vec<(&'static str, OwnedFd)>,
     clones: BTreeMap<PathBuf, OwnedFd>,
+    /// What of the host appears outside of the repository by now, and where.
+    shown: Vec<(PathBuf, OwnedFd)>,
     tree: Option<Tree>,
     /// Why the repository's owners could not be mapped, and how they could be.
     unmapped: Option<(String, String)>,
@@ -117,6 +120,7 @@ impl<'a> Outer<'a> {
             held: None,
             devices: Vec::new(),
             clones: BTreeMap::new(),
+            shown: Vec::new(),
             tree: None,
             unmapped: None,
             scratch: None,
@@ -240,8 +244,8 @@ impl<'a> Outer<'a> {
     fn clone_devices(&mut self) -> Done {
         for name in DEVICES {
             let path = Path::new("/dev").join(name);
-            let device = mounts::clone(&path, Links::Refuse)
-                .map_err(refuse(Control::PrivateDev, format_args!("take {}", path.display())))?;
+            let device =
+                mounts::clone(&path).map_err(refuse(Control::PrivateDev, format_args!("take {}", path.display())))?;
             self.devices.push((name, device));
         }
         Ok(())
@@ -342,9 +346,9 @@ impl<'a> Outer<'a> {
     fn clone(&mut self, source: &Path, at: &Path, kind: CloneKind) -> Done {
         let clone = match kind {
             CloneKind::Git { mapped } => Some(self.clone_git(source, mapped)?),
-            CloneKind::Tool => clone_tool(source)?,
+            CloneKind::Tool { rights } => self.clone_tool(source, rights)?,
             CloneKind::Cache => Some(self.clone_cache(source)?),
-            CloneKind::Mask => clone_mask(source)?,
+            CloneKind::Mask { rights } => self.clone_mask(source, rights)?,
         };
         self.clones.extend(clone.map(|clone| (at.to_owned(), clone)));
         Ok(())
@@ -352,7 +356,7 @@ impl<'a> Outer<'a> {
 
     fn clone_git(&mut self, source: &Path, mapped: bool) -> Result<OwnedFd, Failure> {
         let control = Control::GitReadOnly;
-        let clone = mounts::clone(source, Links::Refuse).map_err(|error| match error.raw_os_error() {
+        let clone = mounts::clone(source).map_err(|error| match error.raw_os_error() {
             Some(libc::ELOOP) => refused(
                 control,
                 format!(
@@ -394,7 +398,7 @@ impl<'a> Outer<'a> {
             if let (Some(owner), 0) = (self.stepping_down(), rustix::fs::fstat(&dir)?.st_uid) {
                 rustix::fs::fchown(&dir, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
             }
-            let clone = mounts::clone(source, Links::Refuse)?;
+            let clone = mounts::clone(source)?;
             mounts::set(clone.as_fd(), NOSUID | NODEV)?;
             Ok::<_, io::Error>(clone)
         };
@@ -408,7 +412,7 @@ impl<'a> Outer<'a> {
         let space =
             mounts::open_dir(&self.request.space).map_err(refuse(Control::Layer, "open the place for layers"))?;
         let repo_fd = if mapped {
-            let clone = mounts::clone(repo, Links::Refuse).map_err(refuse(Control::Layer, what))?;
+            let clone = mounts::clone(repo).map_err(refuse(Control::Layer, what))?;
             self.map_or_copy(&clone, repo)?;
             clone
         } else {
@@ -525,14 +529,7 @@ impl<'a> Outer<'a> {
 
     fn make_repo_point(&mut self, at: &Path, scaffold: &[RelPath]) -> Done {
         let what = format_args!("make the mount point {}", at.display());
-        // A repository that nothing hides is reached without any link, as it was taken.
-        let hidden = self.hidden.iter().map(|(path, _)| path.as_path()).chain(self.open.iter().map(Path::new));
-        let point = if hidden.into_iter().any(|cover| at.starts_with(cover)) {
-            mounts::ensure(at, Point::Directory, |path| self.home_owner(path))
-        } else {
-            mounts::open_plain(at)
-        };
-        self.repo_point = Some(point.map_err(refuse(Control::Layer, what))?);
+        self.repo_point = Some(self.point(at, Point::Directory).map_err(refuse(Control::Layer, what))?);
         if scaffold.is_empty() {
             return Ok(());
         }
@@ -652,17 +649,10 @@ impl<'a> Outer<'a> {
         if is_git {
             self.enforcement.enforced(control, "read-only mounts above the overlay");
         }
+        if *inside == Inside::Root {
+            self.shown.push((at.to_owned(), clone));
+        }
         Ok(())
-    }
-
-    fn point_in_root(&self, clone: &OwnedFd, at: &Path, control: Control) -> Result<OwnedFd, Failure> {
-        let point = match mounts::is_dir(clone.as_fd()) {
-            Ok(true) => Point::Directory,
-            Ok(false) => Point::File,
-            Err(error) => return Err(internal(format_args!("look at {}", at.display()))(error)),
-        };
-        mounts::ensure(at, point, |path| self.home_owner(path))
-            .map_err(refuse(control, format_args!("make the mount point {}", at.display())))
     }
 
     /// A mount point of the repository is hostile: it may have become a link or a file.
@@ -769,28 +759,6 @@ fn unescape(field: &[u8]) -> PathBuf {
         }
     }
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
-}
-
-fn clone_tool(source: &Path) -> Result<Option<OwnedFd>, Failure> {
-    let clone = match mounts::clone(source, Links::Follow) {
-        // What we cannot reach the step cannot miss: it shows itself when the tool is needed.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::EACCES)) => {
-            return Ok(None);
-        }
-        other => other.map_err(internal(format_args!("take the tool directory `{}`", source.display())))?,
-    };
-    mounts::set(clone.as_fd(), RDONLY | NOSUID | NODEV)
-        .map_err(refuse(Control::ReadOnlyRoot, format_args!("make {} read-only", source.display())))?;
-    Ok(Some(clone))
-}
-
-/// An empty file for what exists there.
-fn clone_mask(source: &Path) -> Result<Option<OwnedFd>, Failure> {
-    if fs::symlink_metadata(source).is_err() {
-        return Ok(None);
-    }
-    let what = format_args!("mask {}", source.display());
-    mounts::clone(Path::new("/dev/null"), Links::Refuse).map(Some).map_err(refuse(Control::HiddenPaths, what))
 }
 
 /// Kernels that take no descriptors take their names, relative to the directory of `descriptors`.

@@ -12,7 +12,7 @@ use libtest_mimic::Failed;
 use proctor_core::enforcement::Tolerated;
 use proctor_core::outcome::LimitKind;
 use proctor_core::plan::Limit;
-use proctor_sandbox::{GitDirs, RunSpace, RunSpaceConfig, Sealed, ToolKind, ToolMount, WaitStatus};
+use proctor_sandbox::{GitDirs, Rights, RunSpace, RunSpaceConfig, Sealed, ToolKind, ToolMount, WaitStatus};
 use rustix::fs::{AtFlags, FileType};
 
 use crate::bench::{self, Bench, Step, line, until_closed};
@@ -163,7 +163,8 @@ pub(crate) fn tools_are_linked_and_credentials_are_not_read(bench: &Bench) -> Re
     fs::create_dir_all(tool.join("bin"))?;
     fs::write(tool.join("bin/t"), "tool\n")?;
     fs::write(tool.join("credentials"), "token")?;
-    let mount = |at: &Path, kind| ToolMount { source: at.to_owned(), at: at.to_owned(), kind };
+    let rights = Rights::Steps;
+    let mount = |at: &Path, kind| ToolMount { source: at.to_owned(), at: at.to_owned(), kind, rights };
     let mut step = Step::sh(
         "cd ~ && ls; cat .tool/bin/t; cat .tool/credentials; touch .tool/bin/x; echo x > mine; echo x > $TMPDIR/y; ls -A; true",
     );

@@ -18,13 +18,15 @@ use std::path::{Path, PathBuf};
 use proctor_core::enforcement::{Control, Enforcement};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-use crate::helper::copied::{Copied, Copy, Sources, as_reader, beneath, git_is_inside, given_to, hollow, owner_of};
+use crate::helper::copied::{
+    Copied, Copy, Sources, as_reader, beneath, git_is_inside, given_to, hollow, owner_of, reached,
+};
 use crate::helper::copy::{self, Copier};
 use crate::helper::failure::{Failure, internal, refuse, refused};
 use crate::helper::mounts::{self, Owner};
-use crate::policy::{Frame, ToolKind};
+use crate::policy::{Frame, ToolKind, ToolMount};
 use crate::space::{UPPER, remove_dir};
-use crate::wire::{Claim, Message, PlainRequest};
+use crate::wire::{Claim, Message, PlainRequest, SandboxRequest};
 
 const TREE: &CStr = c"tree";
 const GIT: &CStr = c"git";
@@ -79,7 +81,7 @@ impl Place {
         let dir = beneath(space.as_fd(), Path::new(&claim.layers.upper.to_string()))
             .map_err(refuse(control, "open the layer"))?;
         let copy = copy_tree(request, claim, (&space, &dir), owner).map_err(refuse(control, "copy the tree"))?;
-        make_scratch(&request.sandbox.frame, &dir, owner).map_err(internal("make the step's home"))?;
+        make_scratch(&request.sandbox, &dir).map_err(internal("make the step's home"))?;
         link_git(request, &paths, &dir, &copy.tree, owner)?;
         link_caches(&paths, &dir, &copy.tree, owner)?;
         let copied = copy.hold().map_err(refuse(control, "look at the copy of the tree"))?;
@@ -225,10 +227,12 @@ fn link_cache(at: &Path, source: &Path, tree: &OwnedFd, owner: Option<Owner>) ->
 }
 
 /// A home with links to the tools that the caller's home shows, and a scratch directory.
-fn make_scratch(frame: &Frame, dir: &OwnedFd, owner: Option<Owner>) -> io::Result<()> {
+fn make_scratch(request: &SandboxRequest, dir: &OwnedFd) -> io::Result<()> {
+    let (frame, owner) = (&request.frame, owner_of(request.user));
     own_dir(dir, TMP, owner)?;
     let home = own_dir(dir, HOME, owner)?;
-    for tool in frame.tools.iter().filter(|tool| tool.kind == ToolKind::ReadOnly && tool.source.exists()) {
+    let is_there = |tool: &&ToolMount| reached(&tool.source, tool.rights, request.user).is_ok();
+    for tool in frame.tools.iter().filter(|tool| tool.kind == ToolKind::ReadOnly).filter(is_there) {
         let Ok(below) = tool.at.strip_prefix(&frame.home) else { continue };
         let (Some(parent), Some(name)) = (below.parent(), below.file_name()) else { continue };
         let Ok(parent) = mounts::ensure_beneath(home.as_fd(), parent, owner) else { continue };

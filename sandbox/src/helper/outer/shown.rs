@@ -1,0 +1,73 @@
+//! What of the host appears although its directory is hidden, and what of that is masked. The paths
+//! may be another user's, who can put something else there at any time.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use proctor_core::enforcement::Control;
+
+use super::Outer;
+use crate::helper::copied::reached;
+use crate::helper::failure::{Failure, internal, refuse};
+use crate::helper::mounts::{self, NODEV, NOSUID, Point, RDONLY};
+use crate::policy::Rights;
+
+impl Outer<'_> {
+    pub(super) fn clone_tool(&self, source: &Path, rights: Rights) -> Result<Option<OwnedFd>, Failure> {
+        let found = match reached(source, rights, self.request.user) {
+            // What we cannot reach the step cannot miss: it shows itself when the tool is needed.
+            Err(error) if is_out_of_reach(&error) || error.raw_os_error() == Some(libc::ELOOP) => return Ok(None),
+            other => other,
+        };
+        let clone = found
+            .and_then(|found| mounts::clone_of(found.as_fd()))
+            .map_err(internal(format_args!("take the tool directory `{}`", source.display())))?;
+        mounts::set(clone.as_fd(), RDONLY | NOSUID | NODEV)
+            .map_err(refuse(Control::ReadOnlyRoot, format_args!("make {} read-only", source.display())))?;
+        Ok(Some(clone))
+    }
+
+    /// An empty file for what exists there. A link that has come in the way is refused: the place
+    /// that is to be masked is another one then.
+    pub(super) fn clone_mask(&self, source: &Path, rights: Rights) -> Result<Option<OwnedFd>, Failure> {
+        let mask = match reached(source, rights, self.request.user) {
+            Err(error) if is_out_of_reach(&error) => return Ok(None),
+            other => other.and_then(|_| mounts::clone(Path::new("/dev/null"))),
+        };
+        mask.map(Some).map_err(refuse(Control::HiddenPaths, format_args!("mask {}", source.display())))
+    }
+
+    pub(super) fn point_in_root(&self, clone: &OwnedFd, at: &Path, control: Control) -> Result<OwnedFd, Failure> {
+        let point = match mounts::is_dir(clone.as_fd()) {
+            Ok(true) => Point::Directory,
+            Ok(false) => Point::File,
+            Err(error) => return Err(internal(format_args!("look at {}", at.display()))(error)),
+        };
+        self.point(at, point).map_err(refuse(control, format_args!("make the mount point {}", at.display())))
+    }
+
+    /// The mount point at an absolute path. Only below our own covers is it made where it is absent,
+    /// and only there are links followed that the host has: anywhere else their owner could lead us
+    /// away from what is to be covered.
+    pub(super) fn point(&self, at: &Path, point: Point) -> io::Result<OwnedFd> {
+        if let Some((mount, below)) = self.showing(at) {
+            return mounts::open_beneath(mount.as_fd(), below);
+        }
+        let covers = self.hidden.iter().map(|(path, _)| path.as_path()).chain(self.open.iter().map(Path::new));
+        match covers.into_iter().any(|cover| at.starts_with(cover)) {
+            true => mounts::ensure(at, point, |path| self.home_owner(path)),
+            false => mounts::open_plain(at),
+        }
+    }
+
+    /// The innermost of what is shown above `at`, and the way from there.
+    fn showing<'p>(&self, at: &'p Path) -> Option<(&OwnedFd, &'p Path)> {
+        let above = self.shown.iter().filter_map(|(place, mount)| Some((mount, at.strip_prefix(place).ok()?)));
+        above.filter(|(_, below)| !below.as_os_str().is_empty()).min_by_key(|(_, below)| below.components().count())
+    }
+}
+
+fn is_out_of_reach(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::EACCES))
+}

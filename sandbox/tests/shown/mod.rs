@@ -1,0 +1,95 @@
+//! What of the host is shown beside the repository, where its paths are another user's to change and
+//! the set-up is root's.
+#![expect(clippy::disallowed_methods, reason = "trials build their world with plain files")]
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+
+use libtest_mimic::Failed;
+use proctor_core::enforcement::Control;
+use proctor_sandbox::{Report, Rights, ToolKind, ToolMount};
+
+use crate::bench::{Bench, Step};
+
+/// Neither root nor the user of the trials.
+const THIRD: u32 = 1002;
+
+fn tool(bench: &Bench, source: &Path, name: &str) -> ToolMount {
+    let at = bench.home.join(name);
+    ToolMount { source: source.to_owned(), at, kind: ToolKind::ReadOnly, rights: Rights::Steps }
+}
+
+fn in_the_home(bench: &Bench, script: &str, tools: Vec<ToolMount>) -> Step {
+    let mut step = Step::sh(&format!("cd ~; {script}"));
+    step.env.insert("HOME".to_owned(), bench.home.display().to_string());
+    Step { tools, ..step }
+}
+
+/// A directory with a tool in it that everybody may read, once they are there.
+fn closed(bench: &Bench, name: &str, mode: u32) -> Result<std::path::PathBuf, Failed> {
+    let dir = bench.root.join(name);
+    fs::create_dir_all(dir.join("tool"))?;
+    fs::write(dir.join("tool/t"), "seen\n")?;
+    fs::set_permissions(&dir, fs::Permissions::from_mode(mode))?;
+    Ok(dir)
+}
+
+/// Whoever owns the way to a tool may have it end there: that shows no more than they can reach.
+pub(crate) fn a_tool_behind_a_closed_directory_is_passed_over(bench: &Bench) -> Result<(), Failed> {
+    let (thirds, of_group) = (closed(bench, "thirds", 0o700)?, closed(bench, "of_group", 0o750)?);
+    if bench.role.steps_down() {
+        chown(&thirds, Some(THIRD), Some(THIRD))?;
+        chown(&of_group, Some(THIRD), Some(0))?;
+    }
+    let sources = [&thirds, &of_group].map(|dir| dir.join("tool"));
+    let theirs = sources.iter().zip([".thirds", ".of_group"]).map(|(source, name)| tool(bench, source, name));
+    let by_operator = ToolMount { rights: Rights::Ours, ..tool(bench, &sources[0], ".named") };
+    let step = in_the_home(bench, "cat .*/t 2>/dev/null; ls -d .*/", theirs.chain([by_operator]).collect());
+    let shown = if bench.role.is_foreign() { vec![".named/"] } else { vec![".named/", ".of_group/", ".thirds/"] };
+    let expected = ["seen"].repeat(shown.len()).into_iter().chain(shown.iter().copied());
+    let ran = bench.run(&step)?;
+    let listed = ran.printed().lines().filter(|line| !["./", "../"].contains(line));
+    assert_eq!(listed.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{ran:?}");
+    Ok(())
+}
+
+/// Resolved long before, and a link since then: at its end, and in its way.
+pub(crate) fn a_link_that_was_planted_on_the_way_to_a_tool_is_not_followed(bench: &Bench) -> Result<(), Failed> {
+    let secret = bench.root.join("secret/tool");
+    fs::create_dir_all(&secret)?;
+    fs::write(secret.join("t"), "secret\n")?;
+    symlink(&secret, bench.home.join("end"))?;
+    symlink(bench.root.join("secret"), bench.home.join("way"))?;
+    for rights in [Rights::Steps, Rights::Ours] {
+        let tools = ["end", "way/tool"].map(|name| ToolMount { rights, ..tool(bench, &bench.home.join(name), name) });
+        let ran = bench.run(&in_the_home(bench, "ls", tools.into()))?;
+        assert_eq!(ran.printed(), "", "{rights:?}: {ran:?}");
+    }
+    Ok(())
+}
+
+/// Neither where it is looked for nor where it is laid: what was to be covered is elsewhere then.
+pub(crate) fn a_mask_is_not_turned_aside_by_a_link(bench: &Bench) -> Result<(), Failed> {
+    let (shown, aside) = (bench.home.join(".tool"), bench.root.join("aside"));
+    fs::create_dir_all(shown.join("dir"))?;
+    fs::create_dir(&aside)?;
+    fs::write(shown.join("dir/key"), "token")?;
+    fs::write(aside.join("key"), "")?;
+    symlink(&aside, shown.join("planted"))?;
+    symlink(shown.join("dir/key"), shown.join("link"))?;
+    let mask = |source: &Path, at: &str| ToolMount {
+        source: source.to_owned(),
+        kind: ToolKind::Masked,
+        ..tool(bench, source, &format!(".tool/{at}"))
+    };
+    let key = shown.join("dir/key");
+    let run = |mask| bench.run(&in_the_home(bench, "cat .tool/dir/key", vec![tool(bench, &shown, ".tool"), mask]));
+    assert_eq!(run(mask(&key, "dir/key"))?.printed(), "", "it is laid where nothing was planted");
+    for (source, at) in [(&key, "planted/key"), (&key, "link"), (&shown.join("planted/key"), "dir/key")] {
+        let ran = run(mask(source, at))?;
+        let is_refused = matches!(ran.reports.as_slice(), [Report::Refused { control: Control::HiddenPaths, .. }]);
+        assert!(is_refused, "{at}: {ran:?}");
+    }
+    Ok(())
+}
