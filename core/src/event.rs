@@ -27,6 +27,10 @@ pub enum RunEvent {
         asked: Asked,
         /// The user who asked.
         uid: u32,
+        /// The sha256 of what decides which toolchains the run finds: the caller's home, `PATH`,
+        /// `CARGO_HOME` and `RUSTUP_HOME`. `None` in the logs of daemons before it was kept.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        toolchain_env_sha256: Option<Sha256Hex>,
     },
     /// The plan stands, and the snapshot is taken.
     RunStarted {

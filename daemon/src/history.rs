@@ -88,6 +88,8 @@ pub struct NewRun {
     pub uid: u32,
     /// What the request was sent under, where it was.
     pub key: Option<Key>,
+    /// What decides which toolchains it finds, as a sha256.
+    pub toolchain_env: Sha256Hex,
 }
 
 /// The `Idempotency-Key` of a request, and the request that it stands for.
@@ -121,6 +123,14 @@ pub struct Retained {
     pub runs: u64,
 }
 
+impl NewRun {
+    /// What its log begins with.
+    pub(crate) fn queued(self, at: String) -> RunEvent {
+        let Self { id, asked, uid, key: _, toolchain_env } = self;
+        RunEvent::RunQueued { run_id: id, at, asked, uid, toolchain_env_sha256: Some(toolchain_env) }
+    }
+}
+
 impl History {
     /// Opens what is remembered below `state_dir`, for this process alone, and ends every run that
     /// the last one left.
@@ -151,10 +161,10 @@ impl History {
         shared.log_ends()?;
         let key = run.key.as_ref().map(Key::kept);
         let at = shared.clock.now_text();
-        let event = RunEvent::RunQueued { run_id: run.id, at: at.clone(), asked: run.asked, uid: run.uid };
+        let (uid, event) = (run.uid, run.queued(at.clone()));
         let first = LoggedEvent { seq: 1, logged_at: at, event };
         shared.with_index(|index| {
-            let used = key.as_ref().map(|key| index.key(run.uid, &key.key_sha256)).transpose()?.flatten();
+            let used = key.as_ref().map(|key| index.key(uid, &key.key_sha256)).transpose()?.flatten();
             if let Some((known, _)) = used {
                 return Err(HistoryError::KeyUsed(known));
             }

@@ -267,7 +267,7 @@ impl RunView {
     pub fn fold<'a>(log: impl IntoIterator<Item = &'a LoggedEvent>) -> Option<Self> {
         let mut log = log.into_iter();
         let first = log.next()?;
-        let RunEvent::RunQueued { run_id, at, asked, uid } = &first.event else { return None };
+        let RunEvent::RunQueued { run_id, at, asked, uid, .. } = &first.event else { return None };
         let mut view = Self::queued(run_id.clone(), at.clone(), asked.clone(), *uid);
         view.seq = first.seq;
         log.for_each(|logged| view.apply(logged));
@@ -515,7 +515,8 @@ mod tests {
 
     fn queued() -> RunEvent {
         let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).asked("/r".into());
-        RunEvent::RunQueued { run_id: RunId::new("r1").expect("an id"), at: "t".into(), asked, uid: 7 }
+        let run_id = RunId::new("r1").expect("an id");
+        RunEvent::RunQueued { run_id, at: "t".into(), asked, uid: 7, toolchain_env_sha256: None }
     }
 
     #[test]

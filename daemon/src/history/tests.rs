@@ -72,7 +72,8 @@ fn asked(repo: &str, profile: &str, changeset: Option<&str>) -> Asked {
 }
 
 fn run(name: &str) -> NewRun {
-    NewRun { id: id(name), asked: asked("/r", "pr", None), uid: 7, key: None }
+    let toolchain_env = Sha256Hex::of(b"PATH");
+    NewRun { id: id(name), asked: asked("/r", "pr", None), uid: 7, key: None, toolchain_env }
 }
 
 fn key(text: &str, request: &str) -> Key {
@@ -282,7 +283,7 @@ fn lists_show_what_is_asked_for() {
         id: id(name),
         asked: asked(repo, profile, changeset),
         uid,
-        key: None,
+        ..run(name)
     };
     complete(&history, of("r1", "/a", "pr", Some("c1"), 7));
     complete(&history, of("r2", "/b", "pr", None, 8));

@@ -131,8 +131,8 @@ impl Record {
     async fn begin(history: &History, live: &Arc<Live>, new: NewRun) -> Result<Self, Refused> {
         let (history, live) = (history.clone(), Arc::clone(live));
         let work = tokio::task::spawn_blocking(move || {
-            let log = history.begin(new)?;
-            live.begin(log.view().clone(), first(&log));
+            let log = history.begin(new.clone())?;
+            live.begin(log.view().clone(), first(&log, new));
             Ok(Self { log: Some(log), said_cancelling: false })
         });
         match work.await {
@@ -268,11 +268,9 @@ impl Record {
 }
 
 /// What the log of a run begins with.
-fn first(log: &RunLog) -> Arc<LoggedEvent> {
-    let view = log.view();
-    let (run_id, at) = (view.id.clone(), view.queued_at.clone());
-    let event = RunEvent::RunQueued { run_id, at: at.clone(), asked: view.asked.clone(), uid: view.uid };
-    Arc::new(LoggedEvent { seq: 1, logged_at: at, event })
+fn first(log: &RunLog, new: NewRun) -> Arc<LoggedEvent> {
+    let at = log.view().queued_at.clone();
+    Arc::new(LoggedEvent { seq: 1, logged_at: at.clone(), event: new.queued(at) })
 }
 
 /// Tells those who look that the run is over, though its record does not say so: the next daemon

@@ -1,10 +1,11 @@
 //! What makes two requests for a run the same: then one run answers both.
 
-use proctor_core::api::ChangesAsked;
+use proctor_core::api::{ChangesAsked, RunView};
 use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::SandboxMode;
 use proctor_core::names::{ChangesetId, ProfileName};
 use proctor_core::tier::Tier;
+use proctor_core::verdict::Verdict;
 
 /// What makes two requests for a run the same. A run reads the worktree when it starts, so two that
 /// wait verify the same tree.
@@ -28,9 +29,22 @@ pub struct RunKey {
     pub fail_fast: bool,
     /// What becomes of changes.
     pub changes: ChangesAsked,
-    /// The sha256 of the variables that the run can take from the caller, and of the places that it
-    /// finds toolchains by.
+    /// The sha256 of the variables that the run can take from the caller, secrets among them: it
+    /// goes on no record.
     pub env: Sha256Hex,
+    /// The sha256 of what decides which toolchains the run finds. It goes on record.
+    pub toolchain_env: Sha256Hex,
+}
+
+impl RunKey {
+    /// Whether a run that is on record was asked for in this way, passed, and found its toolchains by
+    /// what decides it now: `toolchain_env`, where its log has that.
+    pub fn is_met_by(&self, earlier: &RunView, toolchain_env: Option<&Sha256Hex>) -> bool {
+        let asked = &earlier.asked;
+        let alike = asked.max_tier == self.max_tier && asked.sandbox == self.sandbox && asked.changes == self.changes;
+        let is_theirs = earlier.uid == self.uid && earlier.verdict == Some(Verdict::Passed) && asked.rev.is_none();
+        alike && is_theirs && toolchain_env == Some(&self.toolchain_env)
+    }
 }
 
 /// Which tree, as far as it is known when it is asked for.
@@ -48,4 +62,44 @@ pub enum KeyTree {
         /// Whether submodules are checked out too.
         submodules: bool,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use proctor_core::api::RunSubmission;
+    use proctor_core::names::RunId;
+
+    use super::*;
+
+    fn key(asked: &RunSubmission, toolchain_env: &Sha256Hex) -> RunKey {
+        RunKey {
+            uid: 7,
+            repo: asked.repo.clone(),
+            tree: KeyTree::Worktree { plan_sha256: Sha256Hex::of(b"plan") },
+            profile: asked.profile.clone(),
+            changeset: None,
+            max_tier: asked.max_tier,
+            sandbox: asked.sandbox,
+            fail_fast: asked.fail_fast,
+            changes: asked.changes,
+            env: Sha256Hex::of(b"all"),
+            toolchain_env: toolchain_env.clone(),
+        }
+    }
+
+    #[test]
+    fn a_run_that_found_other_toolchains_is_no_answer() {
+        let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name"));
+        let [now, other] = [b"now".as_slice(), b"other"].map(Sha256Hex::of);
+        let mut earlier =
+            RunView::queued(RunId::new("r1").expect("an id"), "t".into(), asked.clone().asked("/r".into()), 7);
+        earlier.verdict = Some(Verdict::Passed);
+        let key = key(&asked, &now);
+        assert!(key.is_met_by(&earlier, Some(&now)));
+        assert!(!key.is_met_by(&earlier, Some(&other)));
+        assert!(!key.is_met_by(&earlier, None), "of what is not on record nothing is known");
+        let others = RunView { uid: 8, ..earlier.clone() };
+        let failed = RunView { verdict: Some(Verdict::Failed), ..earlier };
+        assert!(![others, failed].iter().any(|view| key.is_met_by(view, Some(&now))));
+    }
 }

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proctor_core::api::{ChangesAsked, How, Problem, ProblemType, Reuse, RunSubmission, RunView, Submitted};
+use proctor_core::api::{ChangesAsked, How, Problem, ProblemType, Reuse, RunSubmission, Submitted};
 use proctor_core::canonical;
 use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::display_path;
 use proctor_core::enforcement::SandboxMode;
+use proctor_core::event::RunEvent;
 use proctor_core::gate::{Demands, MaxAge, Unattested};
 use proctor_core::names::{ChangesetId, RunId};
 use proctor_core::plan::{Determinism, Network, Plan, PlannedStep, ReadOnly};
 use proctor_core::tier::Tier;
-use proctor_core::verdict::Verdict;
 use proctor_runner::{ChangesWanted, Engine, EngineError, GateRequest, RunRequest, RunSource, Serving};
 
 use super::{Service, apart};
@@ -146,7 +146,19 @@ impl Service {
         let answer = wanted.engine.gate(GateRequest { repo, demands }).await;
         let run = answer.ok().filter(|answer| answer.pass)?.run?;
         let shown = self.run(caller, &run.run_id).await.ok()?;
-        wanted.is_met_by(&shown.view, last.as_ref()).then_some(run.run_id)
+        let toolchain_env = self.toolchain_env_of(&run.run_id).await;
+        let is_met = wanted.key.is_met_by(&shown.view, toolchain_env.as_ref());
+        (is_met && wanted.takes_no_more_than(last.as_ref(), &run.run_id)).then_some(run.run_id)
+    }
+
+    /// What decided which toolchains a run found, where its log says so.
+    async fn toolchain_env_of(&self, id: &RunId) -> Option<Sha256Hex> {
+        let id = id.clone();
+        let (events, _) = self.remembered(move |history| history.events(&id, 0, 1)).await.ok()??;
+        match events.into_iter().next()?.event {
+            RunEvent::RunQueued { toolchain_env_sha256, .. } => toolchain_env_sha256,
+            _ => None,
+        }
     }
 
     /// The run under way of the same key that verifies the very tree that stands now.
@@ -289,6 +301,7 @@ impl Look {
             fail_fast: self.submission.fail_fast,
             changes: self.submission.changes,
             env: Sha256Hex::of(&canonical::to_vec(&taken(plan, &self.account))),
+            toolchain_env: toolchain_env(&self.account),
         }
     }
 
@@ -309,13 +322,10 @@ impl Look {
 }
 
 impl Wanted {
-    /// Whether an earlier run was asked for in the same way. What it took from its caller's
+    /// Whether steps were given what they would be given now. What they took from their caller's
     /// environment is known of the runs of this daemon only: of `last`.
-    fn is_met_by(&self, earlier: &RunView, last: Option<&Last>) -> bool {
-        let (key, asked) = (&self.key, &earlier.asked);
-        let alike = asked.max_tier == key.max_tier && asked.sandbox == key.sandbox && asked.changes == key.changes;
-        let is_theirs = earlier.uid == key.uid && earlier.verdict == Some(Verdict::Passed) && asked.rev.is_none();
-        alike && is_theirs && (!self.takes_env || last.is_some_and(|last| last.run == earlier.id))
+    fn takes_no_more_than(&self, last: Option<&Last>, earlier: &RunId) -> bool {
+        !self.takes_env || last.is_some_and(|last| last.run == *earlier)
     }
 
     fn into_job(self, sent: Option<Key>) -> Result<Job, Problem> {
@@ -331,7 +341,7 @@ impl Wanted {
         };
         let asked = submission.asked(self.key.repo.clone());
         Ok(Job {
-            new: NewRun { id: id.clone(), asked, uid: self.key.uid, key: sent },
+            new: NewRun { id: id.clone(), asked, uid: self.key.uid, key: sent, toolchain_env: self.key.toolchain_env },
             claim: Claim {
                 repo: Arc::from(self.key.repo.as_str()),
                 changeset: submission.changeset_id.clone(),
@@ -383,6 +393,17 @@ fn taken<'a>(plan: Option<&Plan>, account: &'a Account) -> BTreeMap<&'a str, &'a
     env.map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
+/// What decides which toolchains a run finds, as a digest that can go on record without a salt: paths
+/// alone are in it. The variables that steps take can be secrets of few possible values, which a
+/// digest would give away to whoever reads the log; so they stay in our memory.
+fn toolchain_env(account: &Account) -> Sha256Hex {
+    let places = account.env.iter().filter(|(name, _)| TOOL_VARIABLES.contains(&name.as_str()));
+    let mut places: BTreeMap<&str, &str> = places.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let home = display_path(account.home.as_os_str().as_encoded_bytes());
+    places.insert("HOME", &home);
+    Sha256Hex::of(&canonical::to_vec(&places))
+}
+
 fn declares_more_than_one(plan: &Plan) -> bool {
     plan.skills.iter().any(|skill| skill.declared_tier > Tier::ONE) || steps(plan).any(|s| s.network == Network::Allow)
 }
@@ -421,5 +442,24 @@ mod tests {
         assert_eq!(of(Some(&plan(""))), "CARGO_HOME HOME PATH RUSTUP_HOME");
         assert_eq!(of(Some(&plan(", env_allowlist: [WORD]"))), "CARGO_HOME HOME PATH RUSTUP_HOME WORD");
         assert_eq!(of(None), names.join(" "), "a commit's plan is not known yet");
+    }
+
+    /// It goes on record: nothing that steps take is in it.
+    #[test]
+    fn what_decides_which_toolchains_are_found() {
+        let of = |home: &str, env: &[(&str, &str)]| {
+            let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            toolchain_env(&Account { home: home.into(), env })
+        };
+        let usual = of("/h", &[("PATH", "/bin")]);
+        assert_eq!(usual, of("/h", &[("HOME", "/h"), ("PATH", "/bin"), ("API_TOKEN", "1234")]));
+        let others = [
+            of("/other", &[("PATH", "/bin")]),
+            of("/h", &[("PATH", "/opt/bin:/bin")]),
+            of("/h", &[]),
+            of("/h", &[("PATH", "/bin"), ("CARGO_HOME", "/c")]),
+            of("/h", &[("PATH", "/bin"), ("RUSTUP_HOME", "/c")]),
+        ];
+        assert!(others.iter().all(|other| *other != usual));
     }
 }

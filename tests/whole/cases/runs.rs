@@ -1,5 +1,6 @@
 //! What the daemon's service makes of requests for runs: they wait, join, end, and are told of.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proctor_core::api::{ChangesAsked, How, ProblemType, Reuse, RunState, RunSubmission};
@@ -27,6 +28,7 @@ pub(super) const CASES: &[Case] = &[
     case("runs::a_key_gets_one_run_and_another_request_none", idempotent),
     case("runs::one_key_that_many_send_at_once_gets_one_run", one_key_at_once),
     case("runs::what_steps_take_from_the_caller_makes_another_run", other_environment),
+    case("runs::other_toolchains_than_a_run_found_make_another_run", other_toolchains),
     case("runs::a_caller_sees_its_own_only", others),
     case("runs::another_users_repository_and_history_are_not_read", foreign_history)
         .needs(&[Needs::Sandbox, Needs::Root]),
@@ -236,6 +238,32 @@ fn other_environment(env: &TestEnvironment) {
     assert_eq!(served.submit(verified(asks(&repo))).how, How::Queued, "and none is another one too");
     let log = std::fs::read(env.state().join(format!("history/events/{first}.jsonl"))).expect("a log");
     assert!(!String::from_utf8_lossy(&log).contains("OTHER"), "an environment is never kept");
+}
+
+fn other_toolchains(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let [home, other_home] = [env.home(), env.root().join("other")].map(|home| home.display().to_string());
+    std::fs::create_dir(&other_home).expect("a second home");
+    let with = |name: &str, value: &str| {
+        let mut env = BTreeMap::from([("PATH", "/usr/bin:/bin"), ("HOME", home.as_str())]);
+        env.insert(name, value);
+        let env = env.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        verified(RunSubmission { env: Some(env), ..asks(&repo) })
+    };
+    let served = Served::open(env);
+    let first = served.submit(with("OTHER", "x")).run.id;
+    assert_eq!(served.end_of(&first).verdict, Some(Verdict::Passed));
+    assert_eq!(served.submit(with("OTHER", "y")).run.id, first, "no step takes that");
+    drop(served);
+    let next = Served::open(env);
+    let same = next.submit(with("OTHER", "x"));
+    assert_eq!((same.how, same.run.id), (How::Verified, first.clone()), "it is on record");
+    let path = "/opt/x/bin:/usr/bin:/bin";
+    for (name, value) in [("PATH", path), ("CARGO_HOME", "/c"), ("RUSTUP_HOME", "/r"), ("HOME", &other_home)] {
+        let other = next.submit(with(name, value));
+        assert_eq!(other.how, How::Queued, "{name} is another one");
+        assert_eq!(next.end_of(&other.run.id).verdict, Some(Verdict::Passed), "{name}");
+    }
 }
 
 fn others(env: &TestEnvironment) {
