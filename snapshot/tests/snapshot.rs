@@ -48,6 +48,8 @@ pub(crate) const CASES: &[Case] = &[
     ("refused: sha256 objects", Need::GitWithSha256, sha256_objects),
     ("refused: reftable", Need::GitWithReftable, reftable),
     ("refused: split and sparse indexes", Need::Nothing, split_and_sparse_indexes),
+    ("refused: an index with a wrong sum", Need::Nothing, index_with_a_wrong_sum),
+    ("an index with an odd name or without a sum", Need::Nothing, index_of_another_kind),
     ("refused: a partial clone", Need::Nothing, partial_clone),
     ("refused: somebody else's .git", Need::Root, foreign_owner),
     ("root reads a user's repository as the user", Need::Root, root_reads_as_the_owner),
@@ -438,6 +440,28 @@ fn split_and_sparse_indexes() {
     repo.git(&["sparse-checkout", "reapply", "--no-sparse-index"]);
     let found = paths(&repo.snapshot());
     assert!(!found.contains(&"other/a".to_owned()), "{found:?}");
+}
+
+/// Its entries are told before the sum is looked at, and must not be believed.
+fn index_with_a_wrong_sum() {
+    let repo = Repo::small();
+    let index = repo.at(".git/index");
+    let mut bytes = fs::read(&index).expect("an index");
+    *bytes.last_mut().expect("a sum") ^= 1;
+    fs::write(&index, bytes).expect("writes");
+    assert_refused(&repo, &["checksum"]);
+}
+
+/// The first is told, and is nothing that is read but by libgit2; the second is read as it is told.
+fn index_of_another_kind() {
+    let repo = Repo::small();
+    repo.git(&["-c", "index.skipHash=true", "update-index", "--force-write-index"]);
+    assert!(fs::read(repo.at(".git/index")).expect("an index").ends_with(&[0; 20]));
+    let before = paths(&repo.snapshot());
+    repo.write("a\tb", "x").git(&["add", "-A"]);
+    let after = repo.snapshot();
+    assert_eq!(after.git.tree, Ok(repo.git(&["write-tree"])));
+    assert_eq!(paths(&after).len(), before.len() + 1);
 }
 
 fn partial_clone() {
