@@ -120,8 +120,12 @@ impl Launcher {
             prepared.let_go();
         }
         let prepared = self.prepare(space, frame, Wanted { facts, user, lowers: lowers.clone() })?;
-        claimed(&prepared, policy, &lowers)
-            .map_err(|source| SandboxError::System { what: "cannot send the helper its command", source })?;
+        match claimed(&prepared, policy, &lowers) {
+            // A helper that has refused by now is gone; why, it has said, and that is read as of any other.
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {}
+            Err(source) => return Err(SandboxError::System { what: "cannot send the helper its command", source }),
+            Ok(()) => {}
+        }
         Ok((prepared.sandbox, space.open(prepared.slot)))
     }
 
