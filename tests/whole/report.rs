@@ -1,6 +1,6 @@
 //! A panic becomes a failed trial that says where and why.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
 
 use libtest_mimic::Failed;
@@ -10,16 +10,23 @@ use crate::needs::Case;
 
 thread_local! {
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+    static IN_A_CASE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes every later panic leave its message and place for [`run`] instead of printing them
+/// Makes every later panic of a case leave its message and place for [`run`] instead of printing them
 /// between the lines of other trials.
 pub(crate) fn keep_panic_locations() {
-    panic::set_hook(Box::new(|info| PANIC.with(|slot| *slot.borrow_mut() = info.to_string())));
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |info| match IN_A_CASE.get() {
+        true => PANIC.with(|slot| *slot.borrow_mut() = info.to_string()),
+        false => print(info),
+    }));
 }
 
 /// Runs one case in an environment of its own.
 pub(crate) fn run(case: &Case, env: impl FnOnce() -> TestEnvironment) -> Result<(), Failed> {
+    IN_A_CASE.set(true);
     let held = panic::catch_unwind(AssertUnwindSafe(|| (case.run)(&env())));
+    IN_A_CASE.set(false);
     held.map_err(|_| PANIC.with(|slot| Failed::from(slot.take())))
 }
