@@ -12,7 +12,7 @@ use std::os::unix::fs::chown;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use proctor_core::plan::{Limit, Limits};
@@ -237,9 +237,22 @@ fn a_dead_owners_groups_are_swept() -> Done {
     }
     drop(Seat::find()?);
     wait_for_end(&pidfd)?;
+    waited_for(inmate)?;
     // The first one may have come to its end before the process that it has killed.
     drop(Seat::find()?);
     assert_eq!(left(&owner.dirs), [""; 0]);
+    Ok(())
+}
+
+/// Until whoever is the parent of a dead process now has waited for it: its group is busy until then.
+fn waited_for(process: rustix::process::Pid) -> Done {
+    let until = Instant::now() + Duration::from_secs(10);
+    while rustix::process::test_kill_process(process).is_ok() {
+        if Instant::now() > until {
+            return Err("nobody waits for what a dead owner left".into());
+        }
+        std::thread::yield_now();
+    }
     Ok(())
 }
 
