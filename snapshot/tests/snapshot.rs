@@ -448,7 +448,7 @@ fn index_with_a_wrong_sum() {
     let index = repo.at(".git/index");
     let mut bytes = fs::read(&index).expect("an index");
     *bytes.last_mut().expect("a sum") ^= 1;
-    fs::write(&index, bytes).expect("writes");
+    repo.write(".git/index", bytes);
     assert_refused(&repo, &["checksum"]);
 }
 
