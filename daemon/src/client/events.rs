@@ -21,9 +21,9 @@ use super::{AT_ONCE, MAX_JSON, empty};
 
 /// How long a daemon may be silent on a stream: it says every fifteen seconds that it is there.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How long it is tried to have a lost connection back: a daemon that is started anew needs some. One that has
-/// stood for as long, or brought an event, counts as had back.
-const RECONNECT: Duration = Duration::from_secs(5);
+/// How long it is tried to have a lost connection back: a daemon that is started anew needs some, on a machine with much
+/// to do and a long history many seconds. One that has stood for as long, or brought an event, counts as had back.
+const RECONNECT: Duration = Duration::from_secs(20);
 /// How long until it is tried again: a daemon that begins has nothing that would tell us of it.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How many bytes one event has at most.
