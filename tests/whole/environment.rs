@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -17,6 +18,9 @@ use crate::process::{Finished, Running};
 use crate::served::Served;
 use crate::spec::{Spec, Step};
 use crate::{binaries, documents, machine};
+
+/// How long the kernel may take to end what a killed program of ours has left.
+const KILLED: Duration = Duration::from_secs(10);
 
 /// The changeset that every repository of the tests has.
 pub(crate) const CHANGESET: &str = "009_x";
@@ -117,11 +121,14 @@ impl TestEnvironment {
         Running::start(command)
     }
 
-    /// Waits for the end of a `proctor` and inspects what it left.
+    /// Waits for the end of a `proctor` and inspects what it left. The kernel ends what one has left that was
+    /// killed, and takes a moment.
     pub(crate) fn finish(&self, running: Running) -> Finished {
         let finished = running.wait();
-        let left = machine::processes_with(&self.marker);
-        assert!(left.is_empty(), "processes {left:?} outlived their run\n{finished}");
+        let moment = if finished.code.is_none() { KILLED } else { Duration::ZERO };
+        if let Err(left) = machine::wait_until_gone(&self.marker, moment) {
+            panic!("processes {left:?} outlived their run\n{finished}");
+        }
         documents::check_all(self.root());
         finished
     }
