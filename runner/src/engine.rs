@@ -310,7 +310,7 @@ impl Engine {
         Ok(RunFacts { run_id, changeset, plan_sha256: plan.digest(), sandbox })
     }
 
-    /// An id for a run that is asked for now.
+    /// A new id of a run: the time, and random bytes.
     ///
     /// # Errors
     /// The system gives no random bytes.
