@@ -26,6 +26,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+#[cfg(test)]
+pub(crate) use self::attempt::is_alone;
 use crate::sys::{self, Close};
 use crate::wire::{self, Request};
 

@@ -50,6 +50,8 @@ struct State {
     told: bool,
     /// Whether every process of the attempt is known to be gone.
     gone: bool,
+    /// Whether we closed our side before we knew of PID 1: it never goes on then.
+    cut_short: bool,
     /// PID 1 of the step, once the helper has made it.
     init: Option<OwnedFd>,
     /// Received while we looked for `init`.
@@ -130,16 +132,7 @@ impl Running {
     pub(crate) fn new(watched: Watched) -> Result<Self, SandboxError> {
         let Watched { helper, control, stdout, stderr, ended_by, group, held, reaper } = watched;
         rustix::io::ioctl_fionbio(&control, true).map_err(SandboxError::system("cannot set up the control socket"))?;
-        let early = std::collections::VecDeque::new();
-        let state = Mutex::new(State {
-            ended_by,
-            helper: Some(helper),
-            prepared: false,
-            told: false,
-            gone: false,
-            init: None,
-            early,
-        });
+        let state = Mutex::new(State::of(helper, ended_by));
         Ok(Self { stdout, stderr, control, state, group, held, reaper })
     }
 
@@ -212,6 +205,19 @@ impl Running {
 }
 
 impl State {
+    fn of(helper: Helper, ended_by: EndedBy) -> Self {
+        Self {
+            ended_by,
+            helper: Some(helper),
+            prepared: false,
+            told: false,
+            gone: false,
+            cut_short: false,
+            init: None,
+            early: std::collections::VecDeque::new(),
+        }
+    }
+
     fn recv(&mut self, control: BorrowedFd<'_>) -> io::Result<Received> {
         loop {
             if self.gone {
@@ -238,7 +244,9 @@ impl State {
 
     /// What the end of the control socket means.
     fn closed(&self) -> io::Result<Received> {
-        if self.ended_by == EndedBy::Helper && self.init.is_some() && !self.told {
+        // The helper may have told of PID 1 between our look and our kill: nothing of the step ever ran.
+        let has_run = self.init.is_some() && !self.cut_short;
+        if self.ended_by == EndedBy::Helper && has_run && !self.told {
             return Err(io::Error::other("the sandbox helper was killed; processes of the step may be left"));
         }
         Ok(Received::Closed)
@@ -258,7 +266,8 @@ impl State {
     /// Ends the attempt in whatever stage it is. The order matters: the helper first sends the
     /// pidfd of PID 1 and then looks whether we are still there before it lets PID 1 go on. So
     /// after we have closed our side, either the pidfd is there to read, or PID 1 never goes on
-    /// and the helper alone is to be killed.
+    /// and the helper alone is to be killed. The pidfd may still come then: the helper had time to
+    /// send it before our signal reached it.
     fn end_set_up(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
         match rustix::net::shutdown(control, Shutdown::Write) {
             Ok(()) | Err(rustix::io::Errno::NOTCONN) => {}
@@ -267,7 +276,10 @@ impl State {
         self.look_for_init(control)?;
         match &self.init {
             Some(init) => signal(init, Signal::KILL),
-            None => self.helper.as_mut().map_or(Ok(()), Helper::kill),
+            None => {
+                self.cut_short = true;
+                self.helper.as_mut().map_or(Ok(()), Helper::kill)
+            }
         }
     }
 
@@ -345,5 +357,67 @@ impl Drop for Running {
             drop(state.wait_for_the_end());
         }
         self.reaper.take(state.helper.take(), self.group.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An attempt without namespaces whose helper does nothing by itself: what it says is said by the test,
+    /// on the other end of the control socket. It plays PID 1 too.
+    fn attempt() -> (State, OwnedFd, OwnedFd) {
+        let (ours, theirs) = wire::pair().expect("a pair");
+        rustix::io::ioctl_fionbio(&ours, true).expect("set");
+        (State::of(Helper::new(sleeper()).expect("watched"), EndedBy::Helper), ours, theirs)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a process to be killed")]
+    fn sleeper() -> std::process::Child {
+        std::process::Command::new("sleep").arg("1000").spawn().expect("started")
+    }
+
+    fn tell_of_init(state: &State, theirs: &OwnedFd) {
+        let pidfd = state.helper.as_ref().expect("there").end_fd().expect("a descriptor");
+        wire::send(theirs.as_fd(), &Message::Init, &[pidfd.as_fd()]).expect("sent");
+    }
+
+    fn is_doubted(mut state: State, ours: &OwnedFd, theirs: OwnedFd) -> bool {
+        drop(theirs);
+        let doubted = match state.recv(ours.as_fd()) {
+            Ok(Received::Closed) => false,
+            Err(error) if error.to_string().contains("may be left") => true,
+            other => panic!("{other:?}"),
+        };
+        assert!(doubted || state.gone);
+        doubted
+    }
+
+    /// The helper was between its start and that word when we looked, and said it before it died.
+    #[test]
+    fn a_helper_that_tells_of_pid_1_while_we_kill_it_leaves_no_doubt() {
+        let (mut state, ours, theirs) = attempt();
+        state.end_set_up(ours.as_fd()).expect("killed");
+        tell_of_init(&state, &theirs);
+        // What keeps PID 1 from going on.
+        assert!(crate::helper::is_alone(theirs.as_fd()).expect("a look"));
+        assert!(!is_doubted(state, &ours, theirs));
+    }
+
+    #[test]
+    fn killing_again_raises_no_doubt() {
+        let (mut state, ours, theirs) = attempt();
+        state.end_set_up(ours.as_fd()).expect("killed");
+        tell_of_init(&state, &theirs);
+        state.end_set_up(ours.as_fd()).expect("killed");
+        assert!(!is_doubted(state, &ours, theirs));
+    }
+
+    #[test]
+    fn a_helper_that_dies_after_it_told_of_pid_1_is_doubted() {
+        let (mut state, ours, theirs) = attempt();
+        tell_of_init(&state, &theirs);
+        state.end_set_up(ours.as_fd()).expect("killed");
+        assert!(is_doubted(state, &ours, theirs));
     }
 }

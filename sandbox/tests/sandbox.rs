@@ -561,9 +561,11 @@ fn terminate_reaches_everybody(bench: &Bench) -> Result<(), Failed> {
 /// Whatever stage the kill meets, the end comes and nothing is left.
 fn killing_early_is_safe(bench: &Bench) -> Result<(), Failed> {
     let marker = marker("early");
-    for round in 0..20 {
+    // The first of them more closely: the helper is about to tell of its first process then.
+    let delays = (0..40).map(|n| n * 400).chain((1..20).map(|n| n * 20_000));
+    for (round, delay) in delays.enumerate() {
         let (running, _layer) = bench.start(&stubborn(&marker), &[])?;
-        for _ in 0..round * 20_000 {
+        for _ in 0..delay {
             std::hint::spin_loop();
         }
         if round % 2 == 0 {

@@ -398,7 +398,7 @@ fn serve_claim(
 }
 
 /// Whether the daemon has closed its side.
-pub(super) fn is_alone(control: BorrowedFd<'_>) -> io::Result<bool> {
+pub(crate) fn is_alone(control: BorrowedFd<'_>) -> io::Result<bool> {
     let mut fds = [PollFd::from_borrowed_fd(control, PollFlags::RDHUP)];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
     Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)))? > 0)
