@@ -28,9 +28,7 @@ fn test(root: &Path, arguments: &[String]) -> Result<(Counts, ExitStatus)> {
     let mut tested = watch(all.args(arguments), &mut counts)?;
     if arguments.is_empty() {
         let released = released_helper(root)?;
-        // Those without namespaces are left out: `killing_early_is_safe` failed there once, of which the cause is not known.
-        let mut again =
-            cargo(root, &["test", "--package", "proctor-sandbox", "--test", "sandbox", "--", "--skip", "plain"]);
+        let mut again = cargo(root, &["test", "--package", "proctor-sandbox", "--test", "sandbox"]);
         let again = watch(again.env("PROCTOR_TEST_HELPER", released), &mut counts)?;
         tested = if tested.success() { again } else { tested };
     }
