@@ -66,10 +66,13 @@ impl Walk {
             }
             let found = openat(self.last()?, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
             match FileType::from_raw_mode(fstat(&found)?.st_mode) {
-                // Asked for itself, a link is no step of the way.
-                FileType::Symlink if self.to_come.is_empty() && flags.contains(ITSELF) => return Ok(found),
+                // Not to be followed, a link is no step of the way: the directory that was asked for it is not.
                 FileType::Symlink if self.to_come.is_empty() && flags.contains(OFlags::NOFOLLOW) => {
-                    return Err(Errno::LOOP);
+                    return match (flags.contains(OFlags::DIRECTORY), flags.contains(ITSELF)) {
+                        (true, _) => Err(Errno::NOTDIR),
+                        (false, true) => Ok(found),
+                        (false, false) => Err(Errno::LOOP),
+                    };
                 }
                 FileType::Symlink => self.follow(&found)?,
                 FileType::Directory if !self.to_come.is_empty() => self.here.push(found),
@@ -132,6 +135,15 @@ mod tests {
     use super::*;
 
     const NOFOLLOW: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW);
+    const WAYS: [OFlags; 7] = [
+        OFlags::PATH,
+        ITSELF,
+        OFlags::RDONLY,
+        NOFOLLOW,
+        OFlags::RDONLY.union(OFlags::DIRECTORY),
+        ITSELF.union(OFlags::DIRECTORY),
+        NOFOLLOW.union(OFlags::DIRECTORY),
+    ];
 
     /// What the kernel answers and what we answer by hand, for every path, kind of link and way of opening.
     #[test]
@@ -173,7 +185,7 @@ mod tests {
         let is_refused = openat2(&root, ".", OFlags::PATH, Mode::empty(), ResolveFlags::BENEATH).is_err();
         for path in paths {
             for links in [Links::Refuse, Links::Within] {
-                for flags in [OFlags::PATH, ITSELF, OFlags::RDONLY, NOFOLLOW, OFlags::RDONLY | OFlags::DIRECTORY] {
+                for flags in WAYS {
                     let ino = |fd: Result<OwnedFd, Errno>| fd.and_then(|fd| Ok(fstat(fd)?.st_ino));
                     let by_kernel = ino(open_beneath(root.as_fd(), Path::new(path), flags, links));
                     let by_hand = Walk::new(root.as_fd(), links).and_then(|walk| walk.open(Path::new(path), flags));
