@@ -119,15 +119,16 @@ fn trial_policy(launcher: &Launcher, facts: &RepoFacts, tolerated: Tolerated) ->
 fn watch(running: &Running, report: &mut DoctorReport) -> std::io::Result<()> {
     let deadline = rustix::time::Timespec::try_from(DEADLINE).map_err(std::io::Error::other)?;
     loop {
-        let mut waited = [PollFd::from_borrowed_fd(running.as_fd(), PollFlags::IN)];
-        if rustix::io::retry_on_intr(|| rustix::event::poll(&mut waited, Some(&deadline)))? == 0 {
-            return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer within 20 s"));
-        }
         match running.recv()? {
             Received::Report(Report::Ready { enforcement }) => report.enforcement = enforcement,
             Received::Report(other) => report.findings.extend(finding(other)),
-            Received::WouldBlock => {}
             Received::Closed => return Ok(()),
+            Received::WouldBlock => {
+                let mut waited = [PollFd::from_borrowed_fd(running.as_fd(), PollFlags::IN)];
+                if rustix::io::retry_on_intr(|| rustix::event::poll(&mut waited, Some(&deadline)))? == 0 {
+                    return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer within 20 s"));
+                }
+            }
         }
     }
 }

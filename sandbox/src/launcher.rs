@@ -18,7 +18,7 @@ use crate::host::{Host, RepoFacts, StepUser};
 use crate::policy::{Frame, Policy};
 use crate::pool::{self, Pool, Prepared};
 use crate::reaper::Reaper;
-use crate::running::{EndedBy, Running, Watched};
+use crate::running::{EndedBy, Running, Watched, is_gone};
 use crate::setup::{self, claim_ops, prepare_ops};
 use crate::space::{Layer, Open, RunSpace, Sealed};
 use crate::wait::Helper;
@@ -122,7 +122,7 @@ impl Launcher {
         let prepared = self.prepare(space, frame, Wanted { facts, user, lowers: lowers.clone() })?;
         match claimed(&prepared, policy, &lowers) {
             // A helper that has refused by now is gone; why, it has said, and that is read as of any other.
-            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {}
+            Err(error) if is_gone(&error) => {}
             Err(source) => return Err(SandboxError::System { what: "cannot send the helper its command", source }),
             Ok(()) => {}
         }
@@ -170,6 +170,8 @@ impl Launcher {
     }
 
     fn prepare(&self, space: &RunSpace, frame: Frame, wanted: Wanted<'_>) -> Result<Prepared, SandboxError> {
+        let pair = || wire::pair().map_err(|source| SandboxError::System { what: "cannot make a socket pair", source });
+        let orders = space.as_plain().is_none().then(pair).transpose()?;
         let (stdout, their_stdout) = pipe()?;
         let (stderr, their_stderr) = pipe()?;
         let starting = self.begin(their_stdout.into(), their_stderr.into())?;
@@ -196,12 +198,14 @@ impl Launcher {
             }
         };
         let mut fds = space.fds();
+        fds.extend(orders.iter().flat_map(|(theirs, ours)| [theirs.as_fd(), ours.as_fd()]));
         if let Some(Entrance { unified, tasks }) = group.as_ref().map(Group::entrance) {
             fds.extend(unified.into_iter().chain(tasks));
         }
         let (helper, control) = self.hand_over(starting, &request, &fds)?;
         let reaper = Arc::clone(&self.reaper);
         drop(fds);
+        let orders = orders.map(|(_theirs, ours)| ours);
         // While the helper is at its first operations.
         let held = match group.as_ref().map(|group| hold(group, &limits)).transpose() {
             Ok(held) => held.unwrap_or_default(),
@@ -211,7 +215,7 @@ impl Launcher {
                 return Err(error);
             }
         };
-        let sandbox = Running::new(Watched { helper, control, stdout, stderr, ended_by, group, held, reaper })?;
+        let sandbox = Running::new(Watched { helper, control, orders, stdout, stderr, ended_by, group, held, reaper })?;
         let holder =
             sandbox.end_fd().map_err(|source| SandboxError::System { what: "cannot watch the helper", source })?;
         holder.into_iter().for_each(|holder| slot.is_held_by(holder));
@@ -296,7 +300,7 @@ fn numbers(space: &RunSpace, layers: &[&Layer<Sealed>]) -> Result<Vec<u32>, Sand
 /// Gives a prepared sandbox its command, over these layers.
 fn claimed(prepared: &Prepared, policy: &Policy, lowers: &[u32]) -> io::Result<()> {
     let Prepared { sandbox, slot, .. } = prepared;
-    sandbox.claim(&Claim {
+    sandbox.claim(Claim {
         command: policy.command(),
         layers: Layers { lowers: lowers.to_vec(), upper: slot.id() },
         held: sandbox.held().clone(),

@@ -15,7 +15,7 @@ use crate::cgroup::Group;
 use crate::error::SandboxError;
 use crate::reaper::Reaper;
 use crate::wait::{self, Helper};
-use crate::wire::{self, Claim, HeldLimits, Message};
+use crate::wire::{self, Claim, HeldLimits, Message, Order};
 
 /// An attempt. Dropping it kills it and waits until it is gone, for ten seconds at most.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ pub struct Running {
     /// What it writes to its standard error.
     pub stderr: OwnedFd,
     control: OwnedFd,
+    /// To the command's process, where that has a socket of its own.
+    orders: Option<OwnedFd>,
     state: Mutex<State>,
     group: Option<Group>,
     held: HeldLimits,
@@ -120,6 +122,7 @@ pub enum Received {
 pub(crate) struct Watched {
     pub(crate) helper: Helper,
     pub(crate) control: OwnedFd,
+    pub(crate) orders: Option<OwnedFd>,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
     pub(crate) ended_by: EndedBy,
@@ -130,15 +133,24 @@ pub(crate) struct Watched {
 
 impl Running {
     pub(crate) fn new(watched: Watched) -> Result<Self, SandboxError> {
-        let Watched { helper, control, stdout, stderr, ended_by, group, held, reaper } = watched;
+        let Watched { helper, control, orders, stdout, stderr, ended_by, group, held, reaper } = watched;
         rustix::io::ioctl_fionbio(&control, true).map_err(SandboxError::system("cannot set up the control socket"))?;
         let state = Mutex::new(State::of(helper, ended_by));
-        Ok(Self { stdout, stderr, control, state, group, held, reaper })
+        Ok(Self { stdout, stderr, control, orders, state, group, held, reaper })
     }
 
-    /// Gives the sandbox its command.
-    pub(crate) fn claim(&self, claim: &Claim) -> io::Result<()> {
-        wire::send_document(self.control.as_fd(), claim, &[])
+    /// Gives the sandbox its command. An error says that nothing was started, and that nobody has said
+    /// why.
+    pub(crate) fn claim(&self, claim: Claim) -> io::Result<()> {
+        let order = Order::Claim(Box::new(claim));
+        let Some(orders) = &self.orders else { return wire::send_document(self.control.as_fd(), &order, &[]) };
+        // First to who needs it soonest.
+        wire::send_document(orders.as_fd(), &order, &[])?;
+        match wire::send_document(self.control.as_fd(), &order, &[]) {
+            // Everybody is gone, or is going: that is read as of any other.
+            Err(error) if is_gone(&error) => Ok(()),
+            other => other,
+        }
     }
 
     /// What its control group holds of the limits.
@@ -161,7 +173,8 @@ impl Running {
         }
     }
 
-    /// Takes the next report, without waiting.
+    /// Takes the next report, without waiting. Behind the end of the command it says
+    /// [`Received::Closed`] at once; the control descriptor may stay quiet then, until this is dropped.
     ///
     /// # Errors
     /// The helper does not speak our protocol, or the system fails.
@@ -230,8 +243,12 @@ impl State {
                     // It is said when PID 1 was waited for, or when it alone is left, which is ours: no
                     // process of the step can come any more.
                     self.gone = matches!(message, Message::Exited { .. });
-                    self.told = !matches!(message, Message::Ready(_));
-                    return report(message).map(Received::Report);
+                    // The first of the last words counts: PID 1 also tells of the end of a process that
+                    // never became the command.
+                    if !self.told {
+                        self.told = !matches!(message, Message::Ready(_));
+                        return report(message).map(Received::Report);
+                    }
                 }
                 Ok(None) => return self.wait_for_the_end().and_then(|()| self.closed()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received::WouldBlock),
@@ -305,7 +322,7 @@ fn report(message: Message) -> io::Result<Report> {
             let resources = Resources { user_ms, system_ms, max_rss_kib, memory_peak_kib: None, limits_hit };
             Report::Exited { status, limit, resources }
         }
-        Message::Init | Message::Prepared | Message::Space => {
+        Message::Init | Message::Prepared | Message::Space | Message::Told => {
             return Err(io::Error::other("the sandbox helper answered what was not asked"));
         }
     })
@@ -325,6 +342,11 @@ fn counted(report: Report, group: &Group) -> Report {
     }
     resources.limits_hit.extend(limit);
     Report::Exited { status, limit, resources }
+}
+
+/// Whether the other side of a socket is gone.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 fn signal(process: &OwnedFd, signal: Signal) -> io::Result<()> {

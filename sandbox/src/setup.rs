@@ -303,18 +303,7 @@ pub(crate) fn prepare_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<Set
 pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
     let frame = policy.frame();
     let mut ops = vec![SetupOp::Overlay { repo: frame.repo.clone() }];
-    // One inside of another after it, or it would be covered.
-    let mut caches: Vec<_> = frame.caches.iter().collect();
-    caches.sort_by_key(|cache| cache.at.as_str());
-    for cache in caches {
-        let inside = Inside::Repo { repo: frame.repo.clone(), path: cache.at.clone() };
-        ops.push(SetupOp::Attach { at: frame.repo.join(cache.at.as_str()), inside });
-    }
-    // Last, so that no cache can lie above it.
-    for (git, path) in git_dirs(&frame).filter_map(|git| Some((git, below(git, &frame.repo)?))) {
-        let inside = Inside::Repo { repo: frame.repo.clone(), path };
-        ops.push(SetupOp::Attach { at: git.to_owned(), inside });
-    }
+    ops.extend(attach_ops(&frame));
     ops.extend([
         SetupOp::StartCommand,
         SetupOp::ResourceLimits,
@@ -325,6 +314,24 @@ pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
         SetupOp::Landlock { repo: frame.repo },
         SetupOp::Exec,
     ]);
+    ops
+}
+
+/// What is mounted in the tree, once that is in its place.
+pub(crate) fn attach_ops(frame: &Frame) -> Vec<SetupOp> {
+    let mut ops = Vec::new();
+    // One inside of another after it, or it would be covered.
+    let mut caches: Vec<_> = frame.caches.iter().collect();
+    caches.sort_by_key(|cache| cache.at.as_str());
+    for cache in caches {
+        let inside = Inside::Repo { repo: frame.repo.clone(), path: cache.at.clone() };
+        ops.push(SetupOp::Attach { at: frame.repo.join(cache.at.as_str()), inside });
+    }
+    // Last, so that no cache can lie above it.
+    for (git, path) in git_dirs(frame).filter_map(|git| Some((git, below(git, &frame.repo)?))) {
+        let inside = Inside::Repo { repo: frame.repo.clone(), path };
+        ops.push(SetupOp::Attach { at: git.to_owned(), inside });
+    }
     ops
 }
 

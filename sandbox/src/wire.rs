@@ -82,7 +82,8 @@ pub(crate) enum Beforehand {
 }
 
 /// A sandbox whose command is not known yet. Its descriptors: the mount namespace of the run's
-/// layers, the user namespace, and what [`Entry`] says.
+/// layers, the user namespace, both ends of the socket of the command's process (its own first), and
+/// what [`Entry`] says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SandboxRequest {
     /// What must hold.
@@ -151,6 +152,19 @@ pub(crate) struct HeldLimits {
     pub(crate) pids: Option<String>,
 }
 
+/// What the command's process is told. Its socket is the daemon's and the helper's: in what order
+/// their words come is not settled.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Order {
+    /// By the helper: the directories are there around which it draws its wall.
+    Go,
+    /// By the daemon: the command. The helper is told the same.
+    Claim(Box<Claim>),
+    /// By the helper: the tree is in place, for these layers.
+    Tree(Box<Tree>),
+}
+
 /// The command with what the helper did for it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Go {
@@ -158,11 +172,15 @@ pub(crate) struct Go {
     pub(crate) claim: Claim,
     /// What was done.
     pub(crate) tree: Tree,
+    /// Whether nothing is to be done behind the end: then PID 1 tells the daemon of it by itself.
+    pub(crate) tells_the_end: bool,
 }
 
 /// What the helper did for a command: the tree is in place.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Tree {
+    /// What it is made of.
+    pub(crate) layers: Layers,
     /// What holds because of it.
     pub(crate) enforcement: Enforcement,
     /// The size of the tmpfs that all layers of the run share, in bytes.
@@ -186,6 +204,8 @@ pub(crate) enum Message {
     Refused { control: Control, message: String, hint: String },
     /// The command could not be started.
     NotStarted { fault: StartFault, message: String },
+    /// To the helper alone: PID 1 has told the daemon of the end.
+    Told,
     /// The command has ended, and so has every other process of the attempt.
     Exited {
         /// How.
@@ -233,16 +253,13 @@ pub(crate) fn recv_document<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::
     recv_packet(socket)?.map(read_document).transpose()
 }
 
-/// Receives a document, and passes it on as it came before it is read.
-pub(crate) fn recv_and_pass_on<T: DeserializeOwned>(
-    socket: BorrowedFd<'_>,
-    to: BorrowedFd<'_>,
-) -> io::Result<Option<T>> {
-    let Some((bytes, fds)) = recv_packet(socket)? else { return Ok(None) };
-    let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    // Who is gone needs it no more, and is missed by others.
-    drop(send_packet(to, &bytes, &borrowed));
-    read_document((bytes, fds)).map(|(document, _)| Some(document))
+/// Receives the command; `None` where the other side has closed.
+pub(crate) fn recv_claim(socket: BorrowedFd<'_>) -> io::Result<Option<Claim>> {
+    match recv_document(socket)? {
+        Some((Order::Claim(claim), _)) => Ok(Some(*claim)),
+        Some(_) => Err(io::Error::other("something else came than a command")),
+        None => Ok(None),
+    }
 }
 
 fn read_document<T: DeserializeOwned>((bytes, mut fds): (Vec<u8>, Vec<OwnedFd>)) -> io::Result<(T, Vec<OwnedFd>)> {
@@ -254,7 +271,7 @@ fn read_document<T: DeserializeOwned>((bytes, mut fds): (Vec<u8>, Vec<OwnedFd>))
     }
     let memory = File::from(fds.remove(0));
     let length = usize::try_from(memory.metadata()?.len().min(MAX_REQUEST)).map_err(io::Error::other)?;
-    // By position: whoever it was passed on to reads the same file.
+    // By position: its offset is where the writer left it.
     let mut bytes = vec![0; length];
     memory.read_exact_at(&mut bytes, 0)?;
     Ok((decode(&bytes)?, fds))

@@ -21,7 +21,7 @@ use crate::error::or_with_less;
 use crate::running::WaitStatus;
 use crate::setup::{SetupOp, Stage};
 use crate::sys::{self, Fork};
-use crate::wire::{self, Claim, Entry, Go, Message, SandboxRequest};
+use crate::wire::{self, Entry, Go, Message, Order, SandboxRequest};
 
 /// What the stages after the helper's own need to know.
 pub(super) struct Prepared<'a> {
@@ -40,6 +40,8 @@ pub(super) struct Prepared<'a> {
     pub(super) orders: OwnedFd,
     /// To the helper. Closed on exec.
     pub(super) channel: OwnedFd,
+    /// To the daemon, for what need not wait until the helper passes it on. Closed on exec.
+    pub(super) daemon: Option<BorrowedFd<'a>>,
 }
 
 impl Prepared<'_> {
@@ -48,7 +50,12 @@ impl Prepared<'_> {
         tolerate(&mut self.enforcement, self.request, op, done)
     }
 
-    /// Says the last word of this attempt.
+    /// To the daemon, the shortest way.
+    pub(super) fn send(&self, message: &Message) -> io::Result<()> {
+        wire::send(self.daemon.unwrap_or(self.channel.as_fd()), message, &[])
+    }
+
+    /// Says the last word of this attempt, which the helper has to hear too.
     pub(super) fn fail(&self, failure: Failure) -> ! {
         // If the helper is gone, so is everybody who could be told.
         drop(wire::send(self.channel.as_fd(), &failure.into_message(), &[]));
@@ -88,20 +95,22 @@ pub(super) fn demand(enforcement: &Enforcement, request: &SandboxRequest) -> Res
 
 const ASK_THE_DOCTOR: &str = "run `proctor doctor`";
 
-/// Lets PID 1 go on: first at all, then to its mounts. And the command's process, when the
-/// directories are there that it draws its wall around.
+/// Lets PID 1 go on: first at all, then to its mounts.
 pub(super) const GO: &[u8] = b"go";
 
 /// Tells the helper that `/proc` and `/sys` are mounted.
 pub(super) const MOUNTED: &[u8] = b"mounted";
 
 pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Vec<OwnedFd>) -> Result<(), Failure> {
-    if fds.len() < 2 {
-        return Err(Failure::internal(format_args!("{} descriptors instead of 2 came along", fds.len())));
+    if fds.len() < 4 {
+        return Err(Failure::internal(format_args!("{} descriptors instead of 4 came along", fds.len())));
     }
+    let (our_orders, orders) = (fds.remove(3), fds.remove(2));
     let (users, mount_ns) = (fds.remove(1), fds.remove(0));
     // While devices can be opened.
     let null = open_null().map_err(internal("open /dev/null"))?;
+    // It is the control socket, which is to be known by one descriptor.
+    rustix::stdio::dup2_stdin(&null).map_err(internal("make /dev/null the standard input"))?;
     let mut outer = Outer::new(request, mount_ns, users);
     for op in request.ops.iter().filter(|op| op.stage() == Stage::Outer) {
         let done = outer.apply(op);
@@ -116,13 +125,13 @@ pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Ve
     }
     init::block_signals().map_err(internal("block signals"))?;
     let (ours, channel) = wire::pair().map_err(internal("make a socket pair"))?;
-    let (our_orders, orders) = wire::pair().map_err(internal("make a socket pair"))?;
     let (forked, unborn) = fork(&request.entry, &fds).map_err(internal("start PID 1"))?;
     match forked {
         Fork::Child => {
             drop((ours, our_orders));
             drop(outer);
-            init::run(Prepared { request, enforcement, tasks: fds, unborn, null, wall: None, orders, channel }, control)
+            let daemon = Some(control.as_fd());
+            init::run(Prepared { request, enforcement, tasks: fds, unborn, null, wall: None, orders, channel, daemon })
         }
         Fork::Parent(pid) => {
             drop((channel, orders, fds));
@@ -174,8 +183,8 @@ fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'
     } else {
         words.tell(GO);
         let mut others = Others { control, words: &mut words, orders: lines.orders.as_fd() };
-        match outer.work_beside(&mut others) {
-            Ok(Worked::ToTheEnd | Worked::UntilInitEnded) => {}
+        match outer.work_beside(&mut others).and_then(|worked| wait_well(&others, worked, &mut outer)) {
+            Ok(()) => {}
             // Where PID 1 has refused already, that was the first word, and the first one counts.
             Err(_) if words.spoken => end(&pidfd),
             Err(failure) => words.refuse(control, &pidfd, failure)?,
@@ -195,6 +204,19 @@ fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'
     Ok(())
 }
 
+/// Puts the tree in its place where no command is there yet: it will find that done.
+fn wait_well(others: &Others<'_>, worked: Worked, outer: &mut Outer<'_>) -> Result<(), Failure> {
+    let claimed = has(others.control, PollFlags::IN | PollFlags::RDHUP).map_err(internal("look for the command"))?;
+    if worked == Worked::ToTheEnd
+        && !claimed
+        && let Some(tree) = outer.place_early()?
+    {
+        // It may never come to be: then PID 1 says why.
+        drop(wire::send_document(others.orders, &Order::Tree(Box::new(tree)), &[]));
+    }
+    Ok(())
+}
+
 /// PID 1 and the command's process, as [`Outer`] sees them.
 struct Others<'a> {
     control: BorrowedFd<'a>,
@@ -210,7 +232,7 @@ impl Beside for Others<'_> {
 
     fn directories_are_there(&self) {
         // It may never come to be: then PID 1 says why.
-        drop(wire::forward(self.orders, GO));
+        drop(wire::send_document(self.orders, &Order::Go, &[]));
     }
 
     fn wait_until_mounted(&mut self) -> io::Result<Worked> {
@@ -289,6 +311,10 @@ impl Words {
             Message::Exited { alone: true, .. } if !self.spoken && !self.sealing => self.spoken = true,
             Message::Exited { status, limit, scratch_full, .. } => {
                 self.exited = Some(Ended { status, limit, scratch_full });
+                return Ok(());
+            }
+            Message::Told => {
+                self.spoken = true;
                 return Ok(());
             }
             Message::Refused { .. } | Message::NotStarted { .. } => self.spoken = true,
@@ -376,17 +402,19 @@ fn serve_claim(
     words: &mut Words,
     (mut outer, orders): (Outer<'_>, OwnedFd),
 ) -> io::Result<Option<Copied>> {
-    // The command's process gets ready while its tree is put in place.
-    let claim = wire::recv_and_pass_on::<Claim>(control, orders.as_fd())?;
-    // The other side has closed: the next look sees that.
-    let Some(claim) = claim else { return Ok(None) };
+    // The command's process has it too, and gets ready while its tree is put in place. The other side
+    // has closed: the next look sees that.
+    let Some(claim) = wire::recv_claim(control)? else { return Ok(None) };
     match outer.claim(&claim) {
-        Ok(Claimed { tree, copied }) => {
+        Ok(Claimed { tree, news, copied }) => {
             // Either may have died of a refusal, which is heard next. The command's process waits
             // longer than PID 1, which only looks after its limits.
-            drop(wire::send_document(orders.as_fd(), &tree, &[]));
+            if news {
+                drop(wire::send_document(orders.as_fd(), &Order::Tree(Box::new(tree.clone())), &[]));
+            }
             if let Some(channel) = &words.channel {
-                drop(wire::send_document(channel.as_fd(), &Go { claim, tree }, &[]));
+                let go = Go { claim, tree, tells_the_end: copied.is_none() };
+                drop(wire::send_document(channel.as_fd(), &go, &[]));
             }
             return Ok(copied);
         }
@@ -399,7 +427,12 @@ fn serve_claim(
 
 /// Whether the daemon has closed its side.
 pub(crate) fn is_alone(control: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut fds = [PollFd::from_borrowed_fd(control, PollFlags::RDHUP)];
+    has(control, PollFlags::RDHUP)
+}
+
+/// Whether one of these is so now.
+fn has(control: BorrowedFd<'_>, what: PollFlags) -> io::Result<bool> {
+    let mut fds = [PollFd::from_borrowed_fd(control, what)];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
     Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)))? > 0)
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsStr};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,6 @@ use proctor_core::outcome::StartFault;
 use proctor_core::plan::{Limit, Limits, Network};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::process::{Resource, Rlimit};
-use serde::de::DeserializeOwned;
 
 use super::attempt::{Prepared, demand, tolerate};
 use super::failure::{Failure, LANDLOCK, internal, refuse, refused};
@@ -24,22 +23,49 @@ use crate::host::StepUser;
 use crate::policy;
 use crate::setup::{SetupOp, Stage};
 use crate::sys::{self, Close};
-use crate::wire::{self, Claim, Message, Tree};
+use crate::wire::{self, Claim, Message, Order, Tree};
 
 /// Waits for the command and becomes it, or says why not and ends.
 pub(super) fn run(prepared: &mut Prepared<'_>) -> ! {
-    let claim = match wait(prepared) {
+    let mut orders = Orders::default();
+    let claim = match wait(prepared, &mut orders) {
         Ok(claim) => claim,
         Err(failure) => prepared.fail(failure),
     };
     let (enforcement, wall) = (prepared.enforcement.clone(), prepared.wall.take());
-    let failure = Becoming { prepared, claim: &claim, enforcement, wall }.the_command();
-    prepared.fail(failure)
+    let failure = Becoming { prepared, claim: &claim, orders, enforcement, wall }.the_command();
+    // Before PID 1 tells of our end. If the daemon is gone there is nobody to tell.
+    drop(prepared.send(&failure.into_message()));
+    std::process::exit(1)
+}
+
+/// What was heard and is not needed yet.
+#[derive(Default)]
+struct Orders {
+    goes_on: bool,
+    claim: Option<Claim>,
+    tree: Option<Tree>,
+}
+
+impl Orders {
+    fn hear(&mut self, from: &OwnedFd) -> Result<(), Failure> {
+        match wire::recv_document(from.as_fd()) {
+            Ok(Some((Order::Go, _))) => self.goes_on = true,
+            Ok(Some((Order::Claim(claim), _))) => self.claim = Some(*claim),
+            Ok(Some((Order::Tree(tree), _))) => self.tree = Some(*tree),
+            // The helper has ended, and everybody with it.
+            Ok(None) => std::process::exit(1),
+            Err(error) => return Err(internal("wait for the command")(error)),
+        }
+        Ok(())
+    }
 }
 
 /// Does what can be done without the command, once all is mounted that can be without it.
-fn wait(prepared: &mut Prepared<'_>) -> Result<Claim, Failure> {
-    init::wait_for_word(&prepared.orders)?;
+fn wait(prepared: &mut Prepared<'_>, orders: &mut Orders) -> Result<Claim, Failure> {
+    while !orders.goes_on {
+        orders.hear(&prepared.orders)?;
+    }
     let request = prepared.request;
     for op in request.ops.iter().filter(|op| op.stage() == Stage::Waiting) {
         let done = match op {
@@ -50,19 +76,14 @@ fn wait(prepared: &mut Prepared<'_>) -> Result<Claim, Failure> {
         };
         prepared.tolerate(op, done)?;
     }
-    let mut claim = ordered(prepared)?;
+    let mut claim = loop {
+        match orders.claim.take() {
+            Some(claim) => break claim,
+            None => orders.hear(&prepared.orders)?,
+        }
+    };
     init::forget_what_is_not_held(&prepared.enforcement, &mut claim);
     Ok(claim)
-}
-
-/// What the helper says next.
-fn ordered<T: DeserializeOwned>(prepared: &Prepared<'_>) -> Result<T, Failure> {
-    match wire::recv_document(prepared.orders.as_fd()) {
-        Ok(Some((document, _))) => Ok(document),
-        // The helper has ended, and everybody with it.
-        Ok(None) => std::process::exit(1),
-        Err(error) => Err(internal("wait for the command")(error)),
-    }
 }
 
 fn draw(prepared: &mut Prepared<'_>, writable: &[PathBuf]) -> Result<(), Failure> {
@@ -76,6 +97,7 @@ fn draw(prepared: &mut Prepared<'_>, writable: &[PathBuf]) -> Result<(), Failure
 struct Becoming<'a> {
     prepared: &'a Prepared<'a>,
     claim: &'a Claim,
+    orders: Orders,
     enforcement: Enforcement,
     wall: Option<Wall>,
 }
@@ -107,7 +129,13 @@ impl Becoming<'_> {
     }
 
     fn await_tree(&mut self) -> Result<(), Failure> {
-        let tree: Tree = ordered(self.prepared)?;
+        let tree = loop {
+            // One for other layers was put in place before the command was known; another follows.
+            match self.orders.tree.take_if(|tree| tree.layers == self.claim.layers) {
+                Some(tree) => break tree,
+                None => self.orders.hear(&self.prepared.orders)?,
+            }
+        };
         self.enforcement.add(tree.enforcement);
         if let Limit::Max(bytes) = self.claim.command.limits.disk {
             let room = tree.layers_bytes;
@@ -245,8 +273,7 @@ pub(super) fn execute(prepared: &Prepared<'_>, wanted: &policy::Command, enforce
         Err(nul) => return Failure::internal(format_args!("the command holds a NUL byte: {nul}")),
     };
     enforcement.enforced(Control::CleanEnvironment, "execve with the policy's variables alone");
-    let ready = Message::Ready(std::mem::take(enforcement));
-    if let Err(error) = wire::send(prepared.channel.as_fd(), &ready, &[]) {
+    if let Err(error) = prepared.send(&Message::Ready(std::mem::take(enforcement))) {
         return internal("report that the sandbox is ready")(error);
     }
     if let Err(errno) = SigSet::empty().thread_set_mask() {

@@ -33,6 +33,14 @@ use crate::wire::{self, Claim, Entry, Go, HeldLimits, Message};
 
 type Done = Result<(), Failure>;
 
+/// How the command ended.
+struct Ended {
+    status: WaitStatus,
+    limit: Option<LimitKind>,
+    /// Whether the daemon is told by us.
+    is_told: bool,
+}
+
 /// Blocks the signals that PID 1 reads from a descriptor, all of them at their defaults, which the
 /// command inherits. Before the fork: a PID 1 that neither blocks nor handles a signal loses it.
 pub(super) fn block_signals() -> io::Result<()> {
@@ -45,13 +53,20 @@ pub(super) fn handled() -> SigSet {
 }
 
 /// Runs as PID 1 until the command has ended.
-pub(super) fn run(mut prepared: Prepared<'_>, control: &mut OwnedFd) -> ! {
-    match set_up(&mut prepared, control).and_then(|()| serve(&mut prepared)) {
-        Ok((status, limit)) => {
+pub(super) fn run(mut prepared: Prepared<'_>) -> ! {
+    match set_up(&mut prepared).and_then(|()| serve(&mut prepared)) {
+        Ok(ended) => {
             // One file system for all scratch directories.
-            let exited = exited(status, limit, is_full("/tmp"));
-            // If the helper is gone there is nobody to tell.
-            drop(wire::send(prepared.channel.as_fd(), &exited, &[]));
+            let exited = exited(ended.status, ended.limit, is_full("/tmp"));
+            let tells = ended.is_told && matches!(exited, Message::Exited { alone: true, .. });
+            // Who is gone needs no word.
+            if let Some(daemon) = prepared.daemon.filter(|_| tells) {
+                // In this order: should we be killed between, what the helper says is not heard any more.
+                drop(wire::send(daemon, &exited, &[]));
+                drop(wire::send(prepared.channel.as_fd(), &Message::Told, &[]));
+            } else {
+                drop(wire::send(prepared.channel.as_fd(), &exited, &[]));
+            }
             std::process::exit(0)
         }
         Err(failure) => prepared.fail(failure),
@@ -98,10 +113,9 @@ fn nobody_is_left() -> bool {
     }
 }
 
-fn set_up(prepared: &mut Prepared<'_>, control: &mut OwnedFd) -> Done {
+fn set_up(prepared: &mut Prepared<'_>) -> Done {
     die_with_the_helper()?;
     wait_for_go(prepared)?;
-    close_control(&prepared.null, control).map_err(internal("close the control socket"))?;
     if rustix::process::getpid() != Pid::INIT {
         let hint = "report this with the kernel's version";
         return Err(refused(Control::PidNamespace, "the first process of the step is not PID 1", hint));
@@ -116,7 +130,7 @@ fn set_up(prepared: &mut Prepared<'_>, control: &mut OwnedFd) -> Done {
 }
 
 /// Starts the process that waits for the command, and tells how it ended.
-fn serve(prepared: &mut Prepared<'_>) -> Result<(WaitStatus, Option<LimitKind>), Failure> {
+fn serve(prepared: &mut Prepared<'_>) -> Result<Ended, Failure> {
     let pid = start(prepared)?;
     // If the helper is gone there is nobody to tell.
     drop(wire::send(prepared.channel.as_fd(), &Message::Prepared, &[]));
@@ -196,7 +210,7 @@ pub(super) fn wait_for_word(from: &OwnedFd) -> Done {
     }
 }
 
-/// The socket is the helper's alone: it has to close when the helper ends.
+/// Without namespaces the socket is the helper's alone: it has to close when the helper ends.
 pub(super) fn close_control(null: &OwnedFd, control: &mut OwnedFd) -> io::Result<()> {
     Ok(rustix::io::dup3(null, control, rustix::io::DupFlags::CLOEXEC)?)
 }
@@ -387,7 +401,7 @@ fn start(prepared: &mut Prepared<'_>) -> Result<Pid, Failure> {
 }
 
 /// Waits until the command has ended, and reaps whatever else ends meanwhile.
-fn watch(prepared: &mut Prepared<'_>, command: Pid) -> Result<(WaitStatus, Option<LimitKind>), Failure> {
+fn watch(prepared: &mut Prepared<'_>, command: Pid) -> Result<Ended, Failure> {
     let watched = internal("watch over the command");
     let mut signals = || {
         // The step's streams belong to it: our copies would keep them open.
@@ -399,18 +413,16 @@ fn watch(prepared: &mut Prepared<'_>, command: Pid) -> Result<(WaitStatus, Optio
     signals().map_err(watched)
 }
 
-fn wait_for_command(
-    prepared: &mut Prepared<'_>,
-    signals: &SignalFd,
-    command: Pid,
-) -> io::Result<(WaitStatus, Option<LimitKind>)> {
-    let mut warden = None;
+fn wait_for_command(prepared: &mut Prepared<'_>, signals: &SignalFd, command: Pid) -> io::Result<Ended> {
+    let (mut warden, mut is_told) = (None, false);
     loop {
         let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(&prepared.channel, PollFlags::IN)];
         let patience = warden.as_ref().and_then(Warden::patience);
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience))?;
         if !fds[1].revents().is_empty() {
-            warden = Some(instructed(prepared)?);
+            let go = instructed(prepared)?;
+            is_told = go.tells_the_end;
+            warden = Some(warden_of(prepared, &go.claim));
         }
         while let Some(signal) = signals.read_signal()? {
             if signal.ssi_signo == libc::SIGTERM.cast_unsigned() {
@@ -418,21 +430,25 @@ fn wait_for_command(
             }
         }
         if let Some(status) = reap_all(command)? {
-            return Ok((status, None));
+            return Ok(Ended { status, limit: None, is_told });
         }
         if let Some(limit) = warden.as_mut().and_then(Warden::look) {
             // Our end is everybody's.
-            return Ok((WaitStatus::Signal(SIGKILL), Some(limit)));
+            return Ok(Ended { status: WaitStatus::Signal(SIGKILL), limit: Some(limit), is_told });
         }
     }
 }
 
 /// The helper sends the command and nothing after it: its end is ours.
-fn instructed(prepared: &mut Prepared<'_>) -> io::Result<Warden> {
+fn instructed(prepared: &mut Prepared<'_>) -> io::Result<Go> {
     let Some((mut go, _)) = wire::recv_document::<Go>(prepared.channel.as_fd())? else { std::process::exit(1) };
     take_over(prepared, &mut go);
+    Ok(go)
+}
+
+fn warden_of(prepared: &Prepared<'_>, claim: &Claim) -> Warden {
     let is_own = prepared.enforcement.holds(Control::PrivateProc);
-    Ok(if is_own { Warden::new(&go.claim) } else { Warden::among_others(&go.claim) })
+    if is_own { Warden::new(claim) } else { Warden::among_others(claim) }
 }
 
 /// What a process that the kernel ends for us dies of.

@@ -1,6 +1,7 @@
 //! The set-up operations of the helper itself: namespaces, what is taken of the host, the
 //! overlay, what is hidden, and what appears where.
 
+mod early;
 mod fallback;
 mod shown;
 
@@ -56,6 +57,8 @@ pub(super) struct Outer<'a> {
     open: Vec<String>,
     /// The overlay for the layers that were expected.
     overlay: Option<Made>,
+    /// The same, where it is in its place already.
+    placed: Option<Placed>,
     enforcement: Enforcement,
 }
 
@@ -65,6 +68,15 @@ struct Made {
     layers: Layers,
     /// The size of the tmpfs of all layers, in bytes.
     room: u64,
+}
+
+/// An overlay that is in its place, with what belongs into the tree, before its command is known.
+struct Placed {
+    /// What the command's process was told.
+    tree: wire::Tree,
+    mount: OwnedFd,
+    /// What was mounted in it.
+    attached: Vec<(PathBuf, OwnedFd)>,
 }
 
 /// What of the host's /proc is still needed.
@@ -88,6 +100,8 @@ struct Tree {
 pub(super) struct Claimed {
     /// For the command's process.
     pub(super) tree: wire::Tree,
+    /// Whether that does not know of it yet.
+    pub(super) news: bool,
     /// The copy that stands in place of an overlay.
     pub(super) copied: Option<Copied>,
 }
@@ -128,6 +142,7 @@ impl<'a> Outer<'a> {
             hidden: Vec::new(),
             open: Vec::new(),
             overlay: None,
+            placed: None,
             enforcement: Enforcement::default(),
         }
     }
@@ -165,6 +180,9 @@ impl<'a> Outer<'a> {
 
     /// Does for one command what needs to know it.
     pub(super) fn claim(&mut self, claim: &Claim) -> Result<Claimed, Failure> {
+        if let Some(tree) = self.placed_for(&claim.layers)? {
+            return Ok(Claimed { tree, news: false, copied: None });
+        }
         let (mut layers_bytes, mut copied) = (0, None);
         for op in claim.ops.iter().filter(|op| op.stage() == Stage::Claim) {
             match op {
@@ -175,7 +193,8 @@ impl<'a> Outer<'a> {
                 other => return Err(Failure::internal(format_args!("`{other}` needs no command"))),
             }
         }
-        Ok(Claimed { tree: wire::Tree { enforcement: self.enforcement(), layers_bytes }, copied })
+        let tree = wire::Tree { layers: claim.layers.clone(), enforcement: self.enforcement(), layers_bytes };
+        Ok(Claimed { tree, news: true, copied })
     }
 
     pub(super) fn apply(&mut self, op: &SetupOp) -> Done {
@@ -607,9 +626,13 @@ impl<'a> Outer<'a> {
         mounts::attach(made.mount.as_fd(), point.as_fd())
             .map_err(refuse(control, format_args!("mount the overlay at {}", repo.display())))?;
         self.repo_point = Some(made.mount);
-        let over = if self.request.user.is_mapped() { ", over an idmapped repository" } else { "" };
-        self.enforcement.enforced(control, format!("overlayfs with userxattr on tmpfs{over}"));
+        self.record_overlay();
         Ok(made.room)
+    }
+
+    fn record_overlay(&mut self) {
+        let over = if self.request.user.is_mapped() { ", over an idmapped repository" } else { "" };
+        self.enforcement.enforced(Control::Layer, format!("overlayfs with userxattr on tmpfs{over}"));
     }
 
     fn layer(&self, id: u32, part: &str) -> io::Result<OwnedFd> {
@@ -637,17 +660,19 @@ impl<'a> Outer<'a> {
     /// Passes over what was passed over when it was to be taken.
     fn attach(&mut self, at: &Path, inside: &Inside) -> Done {
         let Some(clone) = self.clones.remove(at) else { return Ok(()) };
-        let git = [&self.request.frame.git.worktree_git, &self.request.frame.git.common];
-        let is_git = git.into_iter().flatten().any(|path| path == at);
+        let is_git = self.is_git(at);
         let control = if is_git { Control::GitReadOnly } else { Control::HiddenPaths };
         let target = match inside {
-            Inside::Repo { path, .. } => self.point_in_repo(&clone, path, control)?,
+            Inside::Repo { path, .. } => {
+                let tree = self.repo_point.as_ref().ok_or_else(|| Failure::internal("the overlay is not in place"))?;
+                point_in_repo(tree, &clone, path, control)?
+            }
             Inside::Root => self.point_in_root(&clone, at, control)?,
         };
         mounts::attach(clone.as_fd(), target.as_fd())
             .map_err(refuse(control, format_args!("mount what was taken at {}", at.display())))?;
         if is_git {
-            self.enforcement.enforced(control, "read-only mounts above the overlay");
+            self.record_git();
         }
         if *inside == Inside::Root {
             self.shown.push((at.to_owned(), clone));
@@ -655,32 +680,13 @@ impl<'a> Outer<'a> {
         Ok(())
     }
 
-    /// A mount point of the repository is hostile: it may have become a link or a file.
-    fn point_in_repo(&self, clone: &OwnedFd, path: &RelPath, control: Control) -> Result<OwnedFd, Failure> {
-        let find = || {
-            let tree = self.repo_point.as_ref().ok_or_else(|| io::Error::other("the overlay is not in place"))?;
-            let path = Path::new(path.as_str());
-            if mounts::is_dir(clone.as_fd())? {
-                let point = mounts::ensure_beneath(tree.as_fd(), path, None)?;
-                if mounts::is_dir(point.as_fd())? {
-                    Ok(point)
-                } else {
-                    Err(io::Error::from_raw_os_error(libc::ENOTDIR))
-                }
-            } else {
-                mounts::open_beneath(tree.as_fd(), path)
-            }
-        };
-        find().map_err(|error| match error.raw_os_error() {
-            Some(libc::ELOOP | libc::ENOTDIR) => refused(
-                control,
-                format!(
-                    "`{path}` of the repository is a symbolic link or a file, and something is to be mounted there"
-                ),
-                "make it a directory, or take it off `caches`",
-            ),
-            _ => refuse(control, format_args!("find `{path}` in the repository"))(error),
-        })
+    fn is_git(&self, at: &Path) -> bool {
+        let git = [&self.request.frame.git.worktree_git, &self.request.frame.git.common];
+        git.into_iter().flatten().any(|path| path == at)
+    }
+
+    fn record_git(&mut self) {
+        self.enforcement.enforced(Control::GitReadOnly, "read-only mounts above the overlay");
     }
 
     fn seal_covers(&mut self) -> Done {
@@ -712,6 +718,27 @@ impl<'a> Outer<'a> {
     fn home_owner(&self, path: &Path) -> Option<Owner> {
         self.stepping_down().filter(|_| path.starts_with(&self.request.frame.home))
     }
+}
+
+/// A mount point of the repository is hostile: it may have become a link or a file.
+fn point_in_repo(tree: &OwnedFd, clone: &OwnedFd, path: &RelPath, control: Control) -> Result<OwnedFd, Failure> {
+    let find = || {
+        let path = Path::new(path.as_str());
+        if mounts::is_dir(clone.as_fd())? {
+            let point = mounts::ensure_beneath(tree.as_fd(), path, None)?;
+            if mounts::is_dir(point.as_fd())? { Ok(point) } else { Err(io::Error::from_raw_os_error(libc::ENOTDIR)) }
+        } else {
+            mounts::open_beneath(tree.as_fd(), path)
+        }
+    };
+    find().map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP | libc::ENOTDIR) => refused(
+            control,
+            format!("`{path}` of the repository is a symbolic link or a file, and something is to be mounted there"),
+            "make it a directory, or take it off `caches`",
+        ),
+        _ => refuse(control, format_args!("find `{path}` in the repository"))(error),
+    })
 }
 
 /// The paths as a phrase: a record names some and counts the others.

@@ -25,7 +25,7 @@ use super::attempt::{self, GO, Prepared, Words};
 use super::failure::{Failure, internal};
 use super::{command as shared, init as pid_one, kin};
 use crate::sys::Fork;
-use crate::wire::{self, Claim, Go, Message, PlainRequest, Tree};
+use crate::wire::{self, Go, Message, PlainRequest, Tree};
 
 pub(super) fn serve(control: &mut OwnedFd, request: &PlainRequest, fds: &[OwnedFd]) -> Result<(), Failure> {
     take_charge().map_err(internal("become the one that ends the step"))?;
@@ -46,7 +46,17 @@ pub(super) fn serve(control: &mut OwnedFd, request: &PlainRequest, fds: &[OwnedF
             let null = attempt::open_null().map_err(internal("open /dev/null"))?;
             // Here the first process itself hears the command.
             let orders = channel.try_clone().map_err(internal("double a descriptor"))?;
-            let prepared = Prepared { request: sandbox, enforcement, tasks, unborn, null, wall: None, orders, channel };
+            let prepared = Prepared {
+                request: sandbox,
+                enforcement,
+                tasks,
+                unborn,
+                null,
+                wall: None,
+                orders,
+                channel,
+                daemon: None,
+            };
             init::run(prepared, request, control)
         }
         Fork::Parent(pid) => {
@@ -140,11 +150,12 @@ fn serve_claim(
     request: &PlainRequest,
 ) -> io::Result<Option<Place>> {
     // The other side has closed: the next look sees that.
-    let Some((mut claim, _)) = wire::recv_document::<Claim>(control)? else { return Ok(None) };
+    let Some(mut claim) = wire::recv_claim(control)? else { return Ok(None) };
     match Place::make(request, &claim) {
         Ok((place, enforcement)) => {
             place.lead(&mut claim.command.env, &request.sandbox.frame);
-            let go = Go { claim, tree: Tree { enforcement, layers_bytes: 0 } };
+            let tree = Tree { layers: claim.layers.clone(), enforcement, layers_bytes: 0 };
+            let go = Go { claim, tree, tells_the_end: false };
             if let Some(channel) = &words.channel {
                 // It may have died of a refusal, which is heard next.
                 drop(wire::send_document(channel.as_fd(), &go, &[]));
