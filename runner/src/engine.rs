@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::context::{Caches, Changes, Context, Sight, Tree};
 use crate::error::EngineError;
-use crate::finish::{self, Observed};
+use crate::finish::{self, Observed, Pass, Written};
 use crate::git_program::SandboxedGit;
 use crate::output::Outputs;
 use crate::record::{self, RunFacts, Span};
@@ -197,11 +197,12 @@ impl Engine {
         let interrupted =
             context.cancel.is_cancelled().then(|| (Doubt::Interrupted, "the run was interrupted".to_owned()));
         observed.doubts.extend(emitted(&context, interrupted).await);
-        let unwritten = finish::write(&context, &documents, &observed, &facts, &plan).await;
-        observed.doubts.extend(emitted(&context, unwritten).await);
+        let evidence_dir = documents.path().to_path_buf();
+        let Written { doubt, pass } = finish::write(&context, documents, &observed, &facts, &plan).await;
+        observed.doubts.extend(emitted(&context, doubt).await);
         self.tidy(context.tree.checkout.is_some().then(|| self.clock.system_time())).await;
         observed.doubts.iter_mut().for_each(|(_, message)| self.redactor.clean(message));
-        let report = report(&observed, &facts, &documents);
+        let report = report(&observed, &facts, evidence_dir, pass);
         context.emit(finished(&report, began.elapsed())).await;
         Ok(report)
     }
@@ -494,16 +495,17 @@ async fn emitted(context: &Context, doubt: Option<(Doubt, String)>) -> Option<(D
     doubt
 }
 
-fn report(observed: &Observed, facts: &RunFacts, documents: &Documents) -> RunReport {
+fn report(observed: &Observed, facts: &RunFacts, evidence_dir: PathBuf, pass: Option<Pass>) -> RunReport {
     let folded = observed.facts();
     RunReport {
         verdict: verdict::fold(&folded),
         exit_code: verdict::exit_code(&folded),
         tier: observed.tier(),
         run_id: facts.run_id.clone(),
-        evidence_dir: documents.path().to_path_buf(),
+        evidence_dir,
         doubts: observed.doubts.clone(),
         patch: observed.patch.clone(),
+        pass,
     }
 }
 

@@ -175,14 +175,42 @@ fn changed_message(paths: &[Vec<u8>]) -> String {
     format!("the tree was edited while the run was under way: {}{more}; run again", named.join(", "))
 }
 
-/// Makes the run durable. Answers the doubts that came of it.
+/// A pass on record, for as long as it can be taken back: nobody else writes these documents until the last
+/// of its clones is dropped.
+#[derive(Debug, Clone)]
+pub struct Pass {
+    documents: Arc<Documents>,
+    /// What the status says once it is taken back.
+    nothing: Arc<LastRun>,
+}
+
+impl Pass {
+    /// Has the status say that the run came to nothing: for whoever keeps a record of their own, and cannot put
+    /// the pass on it.
+    ///
+    /// # Errors
+    /// The status file cannot be written: it still says that the run passed.
+    pub fn withdraw(&self) -> Result<(), StoreError> {
+        self.documents.write_status(&self.nothing)
+    }
+}
+
+/// What came of making a run durable.
+pub(crate) struct Written {
+    /// Why it could not be.
+    pub(crate) doubt: Option<(Doubt, String)>,
+    /// The pass, where that is what is on record.
+    pub(crate) pass: Option<Pass>,
+}
+
+/// Makes the run durable.
 pub(crate) async fn write(
     context: &Context,
-    documents: &Documents,
+    documents: Documents,
     observed: &Observed,
     facts: &RunFacts,
     plan: &Plan,
-) -> Option<(Doubt, String)> {
+) -> Written {
     let failed = |error: StoreError| {
         (Doubt::Internal, format!("the evidence could not be written: {}", one_line(&EngineError::from(error))))
     };
@@ -201,21 +229,21 @@ pub(crate) async fn write(
     };
     // The status first stops citing what is about to be overwritten: a kill between two of
     // these writes leaves a status that cites nothing, and never one that cites what is gone.
-    let withdrawn = documents.write_status(&last_run(Verdict::Inconclusive, EvidenceIndex::new()));
-    let written = match withdrawn {
-        Ok(()) => write_evidence(context, documents, observed).await,
+    let nothing = last_run(Verdict::Inconclusive, EvidenceIndex::new());
+    let written = match documents.write_status(&nothing) {
+        Ok(()) => write_evidence(context, &documents, observed).await,
         Err(error) => Err(error),
     };
     let verdict = verdict::fold(&observed.facts());
     let result = written.and_then(|index| documents.conclude(&last_run(verdict, index)));
-    if result.is_err() && verdict == Verdict::Passed {
-        // It may stand there and only not be durable: no status tells of a pass that nobody was told of.
-        let withdrawn = documents.write_status(&last_run(Verdict::Inconclusive, EvidenceIndex::new()));
-        if let Err(error) = withdrawn {
-            tracing::error!(run = %facts.run_id, %error, "the status of a run that did not pass may say that it did");
-        }
+    let pass = Pass { documents: Arc::new(documents), nothing: Arc::new(nothing) };
+    let pass = (verdict == Verdict::Passed).then_some(pass);
+    let Err(error) = result else { return Written { doubt: None, pass } };
+    // It may stand there and only not be durable: no status tells of a pass that nobody was told of.
+    if let Some(Err(error)) = pass.map(|pass| pass.withdraw()) {
+        tracing::error!(run = %facts.run_id, %error, "the status of a run that did not pass may say that it did");
     }
-    result.err().map(failed)
+    Written { doubt: Some(failed(error)), pass: None }
 }
 
 async fn write_evidence(

@@ -39,6 +39,7 @@ mod toolchain;
 pub use clock::Clock;
 pub use engine::{Engine, MAX_RANGE};
 pub use error::{EngineError, SpecProblems};
+pub use finish::Pass;
 pub use gate::{Gate, GateRequest};
 pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp, claim_signals, give_back_memory};
 pub use proctor_snapshot::protocol::NamedCommit;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use proctor_core::api::{LoggedEvent, Problem, ProblemType};
 use proctor_core::event::RunEvent;
-use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED};
-use proctor_runner::{Clock, Engine, EngineError, Patch, RunReport, RunRequest};
+use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, Verdict};
+use proctor_runner::{Clock, Engine, EngineError, Pass, Patch, RunReport, RunRequest};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinError;
 use tokio::time::Instant;
@@ -90,6 +90,16 @@ enum Course {
         /// How long it took.
         took: Duration,
     },
+}
+
+impl Course {
+    /// The pass that the engine put on record.
+    fn pass(&self) -> Option<Pass> {
+        match self {
+            Self::Ran { how, .. } => how.as_ref().as_ref().ok()?.as_ref().ok()?.pass.clone(),
+            Self::NotBegun => None,
+        }
+    }
 }
 
 /// Lets the engine do it, and logs what happens.
@@ -197,11 +207,12 @@ impl Record {
 
     /// Its last events.
     fn conclude(mut self, course: Course, history: &History, live: &Live) {
+        let pass = course.pass();
         let end = match course {
             Course::NotBegun => self.interrupted(live, "the run was interrupted while it waited for its turn", None),
             Course::Ran { how, end, took } => self.end_of(*how, end, took, history, live),
         };
-        self.finish(end, live);
+        self.finish(end, pass, live);
     }
 
     fn end_of(
@@ -259,9 +270,16 @@ impl Record {
         }
     }
 
-    fn finish(self, end: RunEvent, live: &Live) {
-        match self.log {
-            Some(log) => live.tell(log.finish(end).events),
+    /// The last event. A pass that is not on record here is taken back where it is: nobody is told that
+    /// the run came to nothing while its status says that it passed.
+    fn finish(self, end: RunEvent, pass: Option<Pass>, live: &Live) {
+        let ended = self.log.map(|log| log.finish(end));
+        let passed = ended.as_ref().is_some_and(|ended| ended.view.verdict == Some(Verdict::Passed));
+        if let Some(Err(error)) = pass.filter(|_| !passed).map(|pass| pass.withdraw()) {
+            tracing::error!(run = %live.id(), %error, "the status of a run that did not pass still says that it did");
+        }
+        match ended {
+            Some(ended) => live.tell(ended.events),
             None => end_unrecorded(live, "the run could not be put on record: a part of proctor broke"),
         }
     }

@@ -5,7 +5,6 @@ use proctor_core::api::{ProblemType, RunState, RunSubmission, RunView};
 use proctor_core::digest::Sha256Hex;
 use proctor_core::names::{ProfileName, RunId};
 use proctor_core::tier::Tier;
-use proctor_core::verdict::Verdict;
 use tempfile::TempDir;
 
 /// A run on record, as it is before its turn.
@@ -74,6 +73,7 @@ async fn a_pass_without_the_engines_own_end_is_none() {
         evidence_dir: "/e".into(),
         doubts: vec![],
         patch: None,
+        pass: None,
     };
     record.conclude(Course::Ran { how: Box::new(Ok(Ok(report))), end: None, took: Duration::ZERO }, &history, &live);
     assert_eq!(live.shown().view.verdict, Some(Verdict::Inconclusive));
@@ -117,7 +117,7 @@ async fn an_event_that_cannot_be_logged_ends_the_run_and_it_does_not_pass() {
     }
     record.log(RunEvent::Doubted { doubt: Doubt::TreeChanged, message: "m".into() }, &live);
     assert!(live.token().is_cancelled(), "it is not worth its time any more");
-    record.finish(passed(), &live);
+    record.finish(passed(), None, &live);
     let view = live.shown().view.clone();
     assert_eq!((view.state, view.verdict), (RunState::Finished, Some(Verdict::Inconclusive)), "{view:#?}");
 }
