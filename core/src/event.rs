@@ -27,8 +27,9 @@ pub enum RunEvent {
         asked: Asked,
         /// The user who asked.
         uid: u32,
-        /// The sha256 of what decides which toolchains the run finds: the caller's home, `PATH`,
-        /// `CARGO_HOME` and `RUSTUP_HOME`. `None` in the logs of daemons before it was kept.
+        /// The sha256 of which toolchains the run finds, and what decides that: the caller's home, `PATH`,
+        /// `CARGO_HOME` and `RUSTUP_HOME`, what of the host is shown to steps, and what tells the files of
+        /// the programs that the plan names from others. `None` in the logs of daemons before it was kept.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         toolchain_env_sha256: Option<Sha256Hex>,
     },

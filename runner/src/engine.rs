@@ -424,8 +424,12 @@ impl Engine {
     /// What a step of `user` over `repo` sees beside the tree. Whom we serve reaches no more than
     /// they could without us.
     fn sight(&self, repo: &Path, user: StepUser, tolerated: Tolerated) -> Result<Sight, EngineError> {
-        let reader = self.owner.map(|uid| Reader { uid, gid: user.gid() });
+        let reader = self.reader(user);
         Sight::of(&self.config, &self.launcher, &self.state, &self.state_path, repo, reader, tolerated)
+    }
+
+    fn reader(&self, user: StepUser) -> Option<Reader> {
+        self.owner.map(|uid| Reader { uid, gid: user.gid() })
     }
 }
 

@@ -35,6 +35,7 @@ mod surroundings;
 mod test_support;
 pub mod timing;
 mod toolchain;
+mod tools;
 
 pub use clock::Clock;
 pub use engine::{Engine, MAX_RANGE};

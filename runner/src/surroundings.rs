@@ -44,7 +44,7 @@ const OF_CARGO: [&str; 3] = ["bin", "registry", "git"];
 const OF_RUSTUP: [&str; 2] = ["toolchains", "settings.toml"];
 
 /// Directories below a home whose entries are versions, and may be links to where those lie.
-const VERSIONS: [&str; 3] = [".rustup/toolchains", ".pyenv/versions", ".nvm/versions/node"];
+pub(crate) const VERSIONS: [&str; 3] = [".rustup/toolchains", ".pyenv/versions", ".nvm/versions/node"];
 
 /// Directories that people install into by hand. Nothing hides them, but what lies in them may
 /// be a link to what is hidden.

@@ -32,13 +32,13 @@ pub struct RunKey {
     /// The sha256 of the variables that the run can take from the caller, secrets among them: it
     /// goes on no record.
     pub env: Sha256Hex,
-    /// The sha256 of what decides which toolchains the run finds. It goes on record.
+    /// The sha256 of which toolchains the run finds, and what decides that. It goes on record.
     pub toolchain_env: Sha256Hex,
 }
 
 impl RunKey {
-    /// Whether a run that is on record was asked for in this way, passed, and found its toolchains by
-    /// what decides it now: `toolchain_env`, where its log has that.
+    /// Whether a run that is on record was asked for in this way, passed, and found the toolchains that are
+    /// found now: `toolchain_env`, where its log has that.
     pub fn is_met_by(&self, earlier: &RunView, toolchain_env: Option<&Sha256Hex>) -> bool {
         let asked = &earlier.asked;
         let alike = asked.max_tier == self.max_tier && asked.sandbox == self.sandbox && asked.changes == self.changes;

@@ -261,11 +261,12 @@ impl Look {
     fn with(self, tree: KeyTree, plan: Option<&Plan>, worktree: Worktree) -> Result<Wanted, Problem> {
         let max_tier = if self.approve { self.approved(plan)? } else { self.submission.max_tier };
         let reuse = self.submission.reuse == Reuse::Verified && self.submission.changes == ChangesAsked::Applied;
+        let tools = plan.and_then(|plan| self.tools(plan));
         Ok(Wanted {
-            key: self.key(tree, plan),
+            reusable: reuse && tools.is_some() && plan.is_some_and(is_reusable),
+            key: self.key(tree, plan, tools.as_ref()),
             max_tier,
             worktree,
-            reusable: reuse && plan.is_some_and(is_reusable),
             takes_env: plan.is_none_or(|plan| steps(plan).any(|step| !step.env_allowlist.is_empty())),
             held_bytes: held_bytes(&self.account.env),
             engine: self.engine,
@@ -282,6 +283,12 @@ impl Look {
         planned().map(|resolved| resolved.plan).map_err(|error: EngineError| error.problem())
     }
 
+    /// Which tools a run finds. Where that cannot be told the run says why, and no earlier one is the answer.
+    fn tools(&self, plan: &Plan) -> Option<Sha256Hex> {
+        let found = self.engine.tools(&self.repo, plan);
+        found.inspect_err(|error| tracing::debug!(%error, "it cannot be told which tools a run finds")).ok()
+    }
+
     fn use_of(&self, plan: &Plan) -> Worktree {
         match self.submission.changes == ChangesAsked::Applied && changes_the_tree(plan) {
             true => Worktree::Changes,
@@ -289,7 +296,7 @@ impl Look {
         }
     }
 
-    fn key(&self, tree: KeyTree, plan: Option<&Plan>) -> RunKey {
+    fn key(&self, tree: KeyTree, plan: Option<&Plan>, tools: Option<&Sha256Hex>) -> RunKey {
         RunKey {
             uid: self.caller.uid,
             repo: display_path(self.repo.as_os_str().as_encoded_bytes()),
@@ -301,7 +308,7 @@ impl Look {
             fail_fast: self.submission.fail_fast,
             changes: self.submission.changes,
             env: Sha256Hex::of(&canonical::to_vec(&taken(plan, &self.account))),
-            toolchain_env: toolchain_env(&self.account),
+            toolchain_env: toolchain_env(&self.account, tools),
         }
     }
 
@@ -393,14 +400,16 @@ fn taken<'a>(plan: Option<&Plan>, account: &'a Account) -> BTreeMap<&'a str, &'a
     env.map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-/// What decides which toolchains a run finds, as a digest that can go on record without a salt: paths
-/// alone are in it. The variables that steps take can be secrets of few possible values, which a
-/// digest would give away to whoever reads the log; so they stay in our memory.
-fn toolchain_env(account: &Account) -> Sha256Hex {
+/// What decides which toolchains a run finds, and which `tools` it finds by that, as a digest that can go on
+/// record without a salt: paths and what files are is all that is in it. The variables that steps take can be
+/// secrets of few possible values, which a digest would give away to whoever reads the log; so they stay in
+/// our memory.
+fn toolchain_env(account: &Account, tools: Option<&Sha256Hex>) -> Sha256Hex {
     let places = account.env.iter().filter(|(name, _)| TOOL_VARIABLES.contains(&name.as_str()));
     let mut places: BTreeMap<&str, &str> = places.map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let home = display_path(account.home.as_os_str().as_encoded_bytes());
     places.insert("HOME", &home);
+    places.extend(tools.map(|tools| ("tools", tools.as_str())));
     Sha256Hex::of(&canonical::to_vec(&places))
 }
 
@@ -449,7 +458,7 @@ mod tests {
     fn what_decides_which_toolchains_are_found() {
         let of = |home: &str, env: &[(&str, &str)]| {
             let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-            toolchain_env(&Account { home: home.into(), env })
+            toolchain_env(&Account { home: home.into(), env }, None)
         };
         let usual = of("/h", &[("PATH", "/bin")]);
         assert_eq!(usual, of("/h", &[("HOME", "/h"), ("PATH", "/bin"), ("API_TOKEN", "1234")]));
@@ -461,5 +470,8 @@ mod tests {
             of("/h", &[("PATH", "/bin"), ("RUSTUP_HOME", "/c")]),
         ];
         assert!(others.iter().all(|other| *other != usual));
+        let account = Account { home: "/h".into(), env: BTreeMap::from([("PATH".into(), "/bin".into())]) };
+        let found = |tools: &[u8]| toolchain_env(&account, Some(&Sha256Hex::of(tools)));
+        assert!(found(b"old") != usual && found(b"old") != found(b"new"), "the same places, and other tools in them");
     }
 }

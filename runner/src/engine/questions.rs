@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proctor_core::api::StreamView;
-use proctor_core::digest::SnapshotId;
+use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::enforcement::Tolerated;
 use proctor_core::gate::GateAnswer;
 use proctor_core::names::ChangesetId;
-use proctor_core::plan::{PlannedSkill, PlannedStep};
+use proctor_core::plan::{Plan, PlannedSkill, PlannedStep};
 use proctor_sandbox::{CacheMount, DoctorReport, RepoFacts, StepUser, setup_ops};
 use proctor_snapshot::protocol::NamedCommit;
 
@@ -25,6 +25,7 @@ use crate::source::git_dirs;
 use crate::spec_file::SpecFile;
 use crate::store::documents;
 use crate::store::objects::{Objects, Part};
+use crate::tools::ToolSearch;
 
 impl Engine {
     /// The spec of a repository.
@@ -153,6 +154,20 @@ impl Engine {
         let (policy, environment) = sight.policy(place, step, caches.collect());
         let ops = setup_ops(&policy, self.launcher.host(), user);
         Ok(Preview { environment, policy, ops })
+    }
+
+    /// Which tools a run of `plan` over the worktree of a repository finds, as a digest: what of the host is shown,
+    /// and which files the programs are that the plan names. Nothing runs.
+    ///
+    /// # Errors
+    /// The repository cannot be read, or the tools cannot be looked for.
+    pub fn tools(&self, repo: &Path, plan: &Plan) -> Result<Sha256Hex, EngineError> {
+        let repository = self.repository(repo)?;
+        let (host, seen_at) = (self.launcher.host(), &repository.facts.path);
+        let user = StepUser::choose(host, &repository.facts)?;
+        let sight = self.sight(seen_at, user, self.config.operator.may_miss.clone())?;
+        let search = ToolSearch { sight: &sight, repo: seen_at, host, reader: self.reader(user) };
+        search.digest(plan).map_err(|error| EngineError::Internal(format!("tools cannot be looked for: {error}")))
     }
 
     /// The commits that a revision or a range of `repo` names, oldest first.

@@ -1,10 +1,14 @@
 //! What the daemon's service makes of requests for runs: they wait, join, end, and are told of.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use proctor_core::api::{ChangesAsked, How, ProblemType, Reuse, RunState, RunSubmission};
 use proctor_core::event::RunEvent;
+use proctor_core::spec::Operator;
 use proctor_core::tier::Tier;
 use proctor_core::verdict::{Doubt, Verdict};
 use proctor_daemon::caller::Caller;
@@ -35,6 +39,7 @@ pub(super) const CASES: &[Case] = &[
     case("runs::too_many_are_turned_away", turned_away),
     case("runs::a_changeset_has_one_writer", one_writer),
     case("runs::what_changes_the_worktree_runs_alone", alone),
+    case("runs::tools_that_were_replaced_are_others", other_tools),
     case("runs::a_commit_is_verified_beside_the_worktree", commits),
     case("runs::a_spec_that_is_edited_while_a_run_waits_is_not_run", edited_meanwhile),
     case("runs::a_patch_is_kept", patch),
@@ -238,6 +243,51 @@ fn other_environment(env: &TestEnvironment) {
     assert_eq!(served.submit(verified(asks(&repo))).how, How::Queued, "and none is another one too");
     let log = std::fs::read(env.state().join(format!("history/events/{first}.jsonl"))).expect("a log");
     assert!(!String::from_utf8_lossy(&log).contains("OTHER"), "an environment is never kept");
+}
+
+fn other_tools(env: &TestEnvironment) {
+    let (tools, home_bin) = (env.root().join("tools"), env.home().join(".local/bin"));
+    let put = |path: &Path, says: &str| {
+        // As an installer does it: beside, and into its place.
+        let new = path.with_extension("new");
+        machine::write(&new, format!("#!/bin/sh\n# {says}\nexit 0\n"));
+        std::fs::set_permissions(&new, Permissions::from_mode(0o755)).expect("a mode");
+        std::fs::rename(new, path).expect("a file of the test");
+    };
+    std::fs::create_dir_all(&home_bin).expect("a directory");
+    put(&tools.join("checker"), "one");
+    put(&home_bin.join("helper"), "one");
+    // What stands in the `PATH` may only choose a version, and does not change with it.
+    let version = env.home().join(".rustup/toolchains/stable/bin");
+    machine::write(&version.join("compiler"), "one");
+    let path = tools.join("checker").display().to_string();
+    let repo = env.repo(&Spec::of_steps([Step::argv("it", &[&path]), Step::argv("that", &["helper"])]));
+    let config = format!("tool_mounts = [{:?}]\n", tools.display().to_string());
+    let served = Served::under(env, &config);
+    let runs = |why: &str| {
+        let submitted = served.submit(verified(asks(&repo)));
+        assert_eq!(submitted.how, How::Queued, "{why}");
+        assert_eq!(served.end_of(&submitted.run.id).verdict, Some(Verdict::Passed));
+        assert_eq!(served.submit(verified(asks(&repo))).how, How::Verified, "{why}, and nothing since");
+    };
+    runs("the first");
+    put(&tools.join("checker"), "two");
+    runs("the operator's tool was replaced");
+    put(&home_bin.join("helper"), "two");
+    runs("one that is found by its name was replaced");
+    put(&version.join("compiler"), "two");
+    runs("a version of a toolchain was mended in place");
+    machine::write(&home_bin.join("other"), "");
+    assert_eq!(served.submit(verified(asks(&repo))).how, How::Verified, "what no step names is no matter");
+    let elsewhere = env.root().join("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("a directory");
+    let more = format!("tool_mounts = [{:?}, {:?}]\n", tools.display().to_string(), elsewhere.display().to_string());
+    let masks = format!("{more}tool_masks = [{:?}]\n", tools.join("secret").display().to_string());
+    machine::write(&tools.join("secret"), "");
+    for config in [more, masks] {
+        served.service.reload(Operator::parse(&config).expect("a config"));
+        runs("the operator shows something else");
+    }
 }
 
 fn other_toolchains(env: &TestEnvironment) {

@@ -1,0 +1,185 @@
+//! Which tools a run finds, as far as that can be told without running one: what of the host is shown, and
+//! which files the programs are that a plan names. Not here: what those start or load in turn.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use proctor_core::canonical;
+use proctor_core::digest::Sha256Hex;
+use proctor_core::drift::display_path;
+use proctor_core::plan::{Plan, PlannedStep};
+use proctor_sandbox::{Host, Reader, Rights, ToolKind, is_hidden};
+use serde::Serialize;
+
+use crate::context::Sight;
+use crate::environment;
+use crate::surroundings::VERSIONS;
+
+/// How many versions of one tool are looked at.
+const MAX_VERSIONS: usize = 256;
+
+/// Where tools are looked for.
+pub(crate) struct ToolSearch<'a> {
+    /// What a step sees beside the tree.
+    pub(crate) sight: &'a Sight,
+    /// The tree, where a step sees it.
+    pub(crate) repo: &'a Path,
+    /// Who we are.
+    pub(crate) host: &'a Host,
+    /// With whose rights is looked where nobody of ours named the place.
+    pub(crate) reader: Option<Reader>,
+}
+
+/// What is found. A path is one that a step sees, and behind it stands what tells the file there from another.
+#[derive(Serialize)]
+struct Tools {
+    shown: Vec<Shown>,
+    given: BTreeMap<String, String>,
+    programs: BTreeMap<String, String>,
+}
+
+/// Something of the host that is shown, or masked.
+#[derive(Serialize)]
+struct Shown {
+    at: String,
+    source: String,
+    is_masked: bool,
+    identity: Option<String>,
+}
+
+/// A file of the host, and with whose rights it is reached.
+struct HostFile {
+    path: PathBuf,
+    rights: Rights,
+}
+
+impl ToolSearch<'_> {
+    /// A digest of what the commands of `plan` find: another one where a tool was replaced, also at the same
+    /// path and in the same version, and where other directories are shown.
+    ///
+    /// # Errors
+    /// It cannot be looked with the rights of the reader.
+    pub(crate) fn digest(&self, plan: &Plan) -> io::Result<Sha256Hex> {
+        let commands = plan.skills.iter().flat_map(|skill| &skill.steps);
+        let commands: Vec<&PlannedStep> = commands.chain(plan.toolchain.iter().map(|check| &check.run)).collect();
+        let tools = Tools {
+            shown: self.shown()?,
+            given: self.sight.surroundings.toolchain.clone(),
+            programs: self.programs(&commands)?,
+        };
+        Ok(Sha256Hex::of(&canonical::to_vec(&tools)))
+    }
+
+    /// What is shown of the host. A directory is known by itself: what lies in it changes while it is used.
+    fn shown(&self) -> io::Result<Vec<Shown>> {
+        let files = self.sight.tools.iter().map(|tool| HostFile { path: tool.source.clone(), rights: tool.rights });
+        let identities = self.identities(&files.collect::<Vec<_>>(), Extent::Itself)?;
+        let shown = self.sight.tools.iter().zip(identities).map(|(tool, identity)| {
+            let is_masked = tool.kind == ToolKind::Masked;
+            // What stands in for a masked file is ours.
+            Shown {
+                at: text(&tool.at),
+                source: text(&tool.source),
+                is_masked,
+                identity: identity.filter(|_| !is_masked),
+            }
+        });
+        Ok(shown.collect())
+    }
+
+    /// The programs of `commands`, wherever their `PATH` leads, and in every version that a version manager has:
+    /// what stands in the `PATH` then may only choose one of those.
+    fn programs(&self, commands: &[&PlannedStep]) -> io::Result<BTreeMap<String, String>> {
+        let mut wanted: BTreeSet<PathBuf> = BTreeSet::new();
+        let versions = self.versions()?;
+        for command in commands {
+            let program = command.cmd.program();
+            let workdir = self.repo.join(command.workdir.as_str());
+            if program.contains('/') {
+                wanted.insert(workdir.join(program));
+                continue;
+            }
+            let environment = environment::build(command, &self.sight.surroundings);
+            let path = environment.get("PATH").map(|(value, _)| value.as_str()).unwrap_or_default();
+            wanted.extend(path.split(':').map(|dir| workdir.join(dir).join(program)));
+            wanted.extend(versions.iter().map(|version| version.join("bin").join(program)));
+        }
+        // A version that is mended in place has other files there, whether a plan names them or not.
+        wanted.extend(versions.iter().map(|version| version.join("bin")));
+        let seen = wanted.iter().filter_map(|path| Some((text(path), self.on_the_host(path)?)));
+        let (names, files): (Vec<String>, Vec<HostFile>) = seen.unzip();
+        let identities = self.identities(&files, Extent::Content)?;
+        Ok(names.into_iter().zip(identities).filter_map(|(name, identity)| Some((name, identity?))).collect())
+    }
+
+    /// The versions that version managers of the home have, as a step sees them.
+    fn versions(&self) -> io::Result<Vec<PathBuf>> {
+        let mut versions = Vec::new();
+        for dir in VERSIONS.map(|below| self.sight.home.join(below)) {
+            let Some(HostFile { path, rights }) = self.on_the_host(&dir) else { continue };
+            let listed = || fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.file_name());
+            let names = self.with_rights(rights, || listed().take(MAX_VERSIONS).collect::<Vec<_>>())?;
+            versions.extend(names.into_iter().map(|name| dir.join(name)));
+        }
+        Ok(versions)
+    }
+
+    /// Where that lies which a step sees at `path`; `None` where it sees nothing there.
+    fn on_the_host(&self, path: &Path) -> Option<HostFile> {
+        let shown = self.sight.tools.iter().filter(|tool| tool.kind == ToolKind::ReadOnly);
+        let behind = shown.filter_map(|tool| Some((tool, path.strip_prefix(&tool.at).ok()?))).next();
+        if let Some((tool, below)) = behind {
+            return Some(HostFile { path: tool.source.join(below), rights: tool.rights });
+        }
+        let is_seen = path.starts_with(self.repo) || !is_hidden(path, self.host, &self.sight.hide);
+        is_seen.then(|| HostFile { path: path.to_owned(), rights: Rights::Steps })
+    }
+
+    /// What each of `files` is; `None` where there is none.
+    fn identities(&self, files: &[HostFile], extent: Extent) -> io::Result<Vec<Option<String>>> {
+        let of = |rights: Rights| {
+            let of = files.iter().map(move |file| (file.rights == rights).then(|| identity(&file.path, extent)));
+            self.with_rights(rights, || of.map(Option::flatten).collect::<Vec<_>>())
+        };
+        // Each is looked at with its own rights, and all of one kind together.
+        let (ours, steps) = (of(Rights::Ours)?, of(Rights::Steps)?);
+        Ok(ours.into_iter().zip(steps).map(|(ours, steps)| ours.or(steps)).collect())
+    }
+
+    fn with_rights<T: Send>(&self, rights: Rights, look: impl FnOnce() -> T + Send) -> io::Result<T> {
+        match self.reader.filter(|_| rights == Rights::Steps) {
+            Some(reader) => reader.look(look),
+            None => Ok(look()),
+        }
+    }
+}
+
+/// What of a directory tells it from another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// Which it is.
+    Itself,
+    /// What it lists too.
+    Content,
+}
+
+/// What tells a file from another that stands at its path later, or from itself once it was written to: nobody
+/// but root sets the time of its last change. `None` where there is none.
+fn identity(path: &Path, extent: Extent) -> Option<String> {
+    let found = fs::metadata(path).ok()?;
+    let which = format!("{}:{}", found.dev(), found.ino());
+    if found.is_dir() && extent == Extent::Itself {
+        return Some(which);
+    }
+    let (mode, size) = (found.mode(), found.size());
+    let written = format!("{}.{:09}", found.mtime(), found.mtime_nsec());
+    let changed = format!("{}.{:09}", found.ctime(), found.ctime_nsec());
+    Some(format!("{which}:{mode:o}:{size}:{written}:{changed}"))
+}
+
+fn text(path: &Path) -> String {
+    display_path(path.as_os_str().as_encoded_bytes())
+}
