@@ -13,6 +13,7 @@ mod reload;
 mod signals;
 mod socket;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -112,11 +113,15 @@ impl Beginning {
         // Both are told by the environment, which must not change once there are threads.
         let inherited = ListenFd::from_env();
         let around = Surroundings::read().map_err(LifeError::Surroundings)?;
+        let closed = proctor_runner::close_inherited(handed_over(&inherited, &around));
         let found = installation::operator(args.config.as_deref(), &around)?;
         let settings = Settings::of(found, around.uid, settings::uid_of)?;
         let log = start_log(&settings, &around);
         if let Err(error) = signals {
             warn!("what our caller left of its signals stays: {error}");
+        }
+        if let Err(error) = closed {
+            warn!("what our caller left open stays open, and who waits for the end of it waits for us: {error}");
         }
         if !around.unreadable.is_empty() {
             warn!(variables = around.unreadable.join(", "), "no step can be given variables that are not UTF-8");
@@ -164,6 +169,14 @@ impl Beginning {
             metrics: self.metrics.clone(),
         })
     }
+}
+
+/// The descriptors that the service manager handed over, by sd_listen_fds(3).
+fn handed_over(inherited: &ListenFd, around: &Surroundings) -> Range<u32> {
+    // As `listenfd` has it, whose sockets these are.
+    let first = around.var("LISTEN_FDS_FIRST_FD").and_then(|first| first.parse().ok()).unwrap_or(3);
+    let count = u32::try_from(inherited.len()).unwrap_or(u32::MAX);
+    first..first.saturating_add(count)
 }
 
 fn start_log(settings: &Settings, around: &Surroundings) -> Log {

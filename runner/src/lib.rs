@@ -42,7 +42,7 @@ pub use engine::{Engine, MAX_RANGE};
 pub use error::{EngineError, SpecProblems};
 pub use finish::Pass;
 pub use gate::{Gate, GateRequest};
-pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp, claim_signals, give_back_memory};
+pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp, claim_signals, close_inherited, give_back_memory};
 pub use proctor_snapshot::protocol::NamedCommit;
 pub use request::{
     ChangesWanted, EngineConfig, ExecReport, ExecRequest, Helpers, Patch, Preview, RunReport, RunRequest, RunSource,

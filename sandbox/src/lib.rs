@@ -41,4 +41,4 @@ pub use reader::Reader;
 pub use running::{Received, Report, Running, WaitStatus};
 pub use setup::{SetupOp, Stage, is_hidden, setup_ops};
 pub use space::{Layer, Open, RunSpace, RunSpaceConfig, Sealed, files_of};
-pub use sys::{claim_signals, give_back_memory};
+pub use sys::{claim_signals, close_inherited, give_back_memory};

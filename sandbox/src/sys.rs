@@ -155,6 +155,22 @@ pub(crate) fn close_others(when: Close) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, flags) })
 }
 
+/// Closes what a caller has left open in this process: every descriptor from 3 on but those in `kept`, which it
+/// has handed over. Otherwise who waits for the end of a pipe of the caller's waits for ours too.
+/// `close_range(2)`. For the start of a program, before it has opened anything.
+///
+/// # Errors
+/// The system refuses.
+pub fn close_inherited(kept: std::ops::Range<u32>) -> io::Result<()> {
+    let all = [(3, kept.start.saturating_sub(1)), (kept.end.max(3), u32::MAX)];
+    for (first, last) in all.into_iter().filter(|(first, last)| first <= last) {
+        // SAFETY: it is called before the program has opened anything, so that no owner of a descriptor exists;
+        // those that were handed over stay open.
+        check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })?;
+    }
+    Ok(())
+}
+
 /// Takes descriptor 0, which the daemon gave us as our end of the control socket.
 pub(crate) fn take_stdin() -> io::Result<OwnedFd> {
     // SAFETY: descriptor 0 is open for as long as the process: std never closes it.

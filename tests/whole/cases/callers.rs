@@ -21,13 +21,15 @@ fn run_through(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str]) -> Fini
     env.finish(env.start_through(repo.path(), wrapper, &["run", "--changeset", CHANGESET]))
 }
 
-/// The caller's terminal, which the helper leaves without a session of its own.
+/// The caller's terminal, which the helper leaves without a session of its own. Somebody else holds its other
+/// side, as ever: a daemon closes what it has inherited, and would hang itself up.
 fn terminal(env: &TestEnvironment) {
-    let program = "import fcntl, os, sys, termios\n\
+    let program = "import fcntl, os, select, sys, termios\n\
                    os.setsid()\n\
                    main, terminal = os.openpty()\n\
                    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)\n\
-                   os.set_inheritable(main, True)\n\
+                   program = os.pidfd_open(os.getpid())\n\
+                   if os.fork() == 0:\n    select.select([program], [], [])\n    os._exit(0)\n\
                    os.execvp(sys.argv[1], sys.argv[1:])";
     let script = "cut -d' ' -f7 /proc/1/stat /proc/self/stat; if true < /dev/tty; then echo 'a terminal'; fi";
     let repo = env.repo(&Spec::of_script(script));

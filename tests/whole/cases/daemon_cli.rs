@@ -11,6 +11,7 @@ use crate::spec::{Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
     dry_case("daemon_cli::a_daemon_starts_once_and_stops", starts),
+    dry_case("daemon_cli::a_daemon_holds_nothing_that_its_caller_left_open", holds_nothing),
     dry_case("daemon_cli::a_daemon_that_cannot_start_says_why", cannot_start),
     case("daemon_cli::it_stops_when_its_runs_have_ended", stops),
     case("daemon_cli::status_shows_runs_and_one_of_them", status),
@@ -69,6 +70,25 @@ fn starts(env: &TestEnvironment) {
     ask(env, &["daemon", "stop"]).exits(0).says(&["has ended", &process.to_string()]);
     ask(env, &["daemon", "status"]).exits(6);
     assert!(!socket.exists(), "it leaves no socket");
+}
+
+/// A pipe of the caller's that a shell has given another number: who reads it waits for its end.
+fn holds_nothing(env: &TestEnvironment) {
+    const LEFT_OPEN: [&str; 4] = ["sh", "-c", "exec \"$@\" 7>&1", "sh"];
+    let (socket, state) = (env.socket(), env.state());
+    let paths = [&socket, &state].map(|path| path.to_str().expect("UTF-8"));
+    let words = ["daemon", "start", "--socket", paths[0], "--state-dir", paths[1]];
+    let mut start = env.start_through(env.root(), &LEFT_OPEN, &words);
+    start.wait_for_output("started a daemon");
+    let status = ask(env, &["daemon", "status", "--format", "json"]).exits(0);
+    let status: Value = serde_json::from_str(&status.stdout).expect("one document");
+    // It may have something of its own by that number.
+    let seventh = std::fs::read_link(format!("/proc/{}/fd/7", status["pid"])).unwrap_or_default();
+    let stopped = ask(env, &["daemon", "stop"]);
+    let is_pipe = seventh.to_string_lossy().starts_with("pipe:");
+    assert!(!is_pipe, "who waits for the end of its caller's output waits for the daemon");
+    start.wait().exits(0);
+    stopped.exits(0);
 }
 
 fn cannot_start(env: &TestEnvironment) {
