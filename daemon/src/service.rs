@@ -22,7 +22,7 @@ use proctor_core::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::spec::Operator;
 use proctor_core::verdict::Verdict;
 use proctor_runner::{Clock, Engine, EngineConfig, EngineError};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
@@ -31,6 +31,7 @@ use crate::history::{History, HistoryError, Recovered};
 use crate::metrics::Metrics;
 use crate::queue::Limits;
 use crate::runs::{Found, Observed, Observer, Runs};
+use crate::shares::Shares;
 
 /// The longest that a call waits for news of a run.
 pub const MAX_WAIT: Duration = Duration::from_secs(55);
@@ -152,8 +153,9 @@ pub struct Service {
     operator: watch::Sender<Arc<Operator>>,
     config: Option<PathBuf>,
     metrics: Metrics,
-    /// How many requests are prepared at once: each reads a spec, and maybe a tree.
-    preparing: Semaphore,
+    /// How many requests of each caller are prepared at once: each reads a spec, and maybe a tree. Those of one
+    /// who has a slow disk, or asks for much, keep nobody else's waiting.
+    preparing: Shares,
     draining: AtomicBool,
     began: Instant,
 }
@@ -161,8 +163,10 @@ pub struct Service {
 /// After how many runs it is looked whether old ones are to be forgotten, and after how long.
 const TIDY_RUNS: u64 = 32;
 const TIDY_TIME: Duration = Duration::from_secs(60 * 60);
-/// How many requests each CPU prepares at once.
+/// How many requests of one caller each CPU prepares at once, and how many all of them do: a small part of the
+/// threads that there are for what blocks.
 const PREPARING_PER_CPU: usize = 4;
+const MAX_PREPARING: usize = 32;
 /// How long runs may take to end once they are cancelled, beyond the time that their steps have for
 /// it; what is left then is ended by the next daemon.
 const LAST_RUNS: Duration = Duration::from_secs(60);
@@ -212,7 +216,7 @@ impl Service {
             operator,
             config: file,
             metrics,
-            preparing: Semaphore::new(cpus() * PREPARING_PER_CPU),
+            preparing: Shares::of((cpus() * PREPARING_PER_CPU).min(MAX_PREPARING)),
             draining: AtomicBool::new(false),
             began: Instant::now(),
         };

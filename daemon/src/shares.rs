@@ -26,15 +26,24 @@ impl Shares {
 
     /// So much of a caller's share; `None` where less is left. Never waits.
     pub(crate) fn take(&self, caller: Caller, count: usize) -> Option<Part> {
-        let count = u32::try_from(count).ok()?;
+        self.share(caller).try_acquire_many_owned(u32::try_from(count).ok()?).ok()
+    }
+
+    /// One of a caller's share, as soon as one is left: who waited first is first, among that caller's.
+    pub(crate) async fn wait(&self, caller: Caller) -> Option<Part> {
+        self.share(caller).acquire_owned().await.ok()
+    }
+
+    fn share(&self, caller: Caller) -> Arc<Semaphore> {
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
-        let share = of.entry(caller).or_insert_with(|| Arc::new(Semaphore::new(self.most)));
-        Arc::clone(share).try_acquire_many_owned(count).ok()
+        Arc::clone(of.entry(caller).or_insert_with(|| Arc::new(Semaphore::new(self.most))))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     #[test]
@@ -48,5 +57,17 @@ mod tests {
         assert!(shares.take(one, 1).is_none() && shares.take(one, 0).is_some());
         drop((held, last));
         assert!(shares.take(one, 3).is_some());
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_its_own_keeps_nobody_else_waiting() {
+        let shares = Shares::of(1);
+        let [one, two] = [1, 2].map(|uid| Caller { uid });
+        let held = shares.wait(one).await.expect("there is one");
+        let mut queued: Vec<_> = (0..100).map(|_| Box::pin(shares.wait(one))).collect();
+        queued.iter_mut().for_each(|waiting| assert!(waiting.now_or_never().is_none(), "its share is held"));
+        assert!(shares.wait(two).now_or_never().flatten().is_some(), "another's is not");
+        drop(held);
+        assert!(queued.swap_remove(0).await.is_some());
     }
 }

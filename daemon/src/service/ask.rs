@@ -58,7 +58,7 @@ impl Service {
     /// # Errors
     /// The spec is not valid, or not the caller's.
     pub async fn plan(&self, caller: Caller, asked: PlanAsked) -> Result<PlanAnswer, Problem> {
-        let _permit = self.preparing.acquire().await;
+        let _part = self.preparing.wait(caller).await;
         let (engine, _, repo) = self.serving(caller, &asked.repo, None).await?;
         apart(move || {
             let file = engine.spec(&repo).map_err(|error| error.problem())?;
@@ -81,7 +81,7 @@ impl Service {
     /// # Errors
     /// The repository cannot be read, or is not the caller's.
     pub async fn gate(&self, caller: Caller, asked: GateAsked) -> Result<GateAnswer, Problem> {
-        let _permit = self.preparing.acquire().await;
+        let _part = self.preparing.wait(caller).await;
         let max_age = match asked.max_age.as_deref().map(str::parse::<MaxAge>).transpose() {
             Ok(age) => age.unwrap_or_default(),
             Err(expected) => return Err(Problem::new(ProblemType::InvalidRequest, format!("`max_age`: {expected}"))),
@@ -102,7 +102,7 @@ impl Service {
     /// # Errors
     /// The repository is not the caller's.
     pub async fn doctor(&self, caller: Caller, repo: &str) -> Result<DoctorAnswer, Problem> {
-        let _permit = self.preparing.acquire().await;
+        let _part = self.preparing.wait(caller).await;
         let (engine, _, repo) = self.serving(caller, repo, None).await?;
         let report = engine.doctor(&repo).await.map_err(|error| error.problem())?;
         Ok(doctor_answer(report, &engine, &self.operator()))

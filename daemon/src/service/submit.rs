@@ -53,7 +53,7 @@ impl Service {
         if let Some(id) = self.verified(caller, &wanted).await {
             return self.met_by(caller, How::Verified, id, sent).await;
         }
-        let same_tree = self.same_tree(&wanted).await;
+        let same_tree = self.same_tree(caller, &wanted).await;
         self.admitted(caller, wanted, same_tree, sent).await
     }
 
@@ -93,7 +93,7 @@ impl Service {
 
     /// What the request comes to: nothing of it is left to be looked at but the tree.
     async fn prepared(&self, caller: Caller, mut submission: RunSubmission) -> Result<Wanted, Problem> {
-        let _permit = self.preparing.acquire().await;
+        let _part = self.preparing.wait(caller).await;
         let approve = self.operator().daemon.approve_tier2;
         let (engine, account, repo) = self.serving(caller, &submission.repo, submission.env.take()).await?;
         let commit = match &submission.rev {
@@ -134,7 +134,7 @@ impl Service {
         if last.as_ref().is_some_and(|last| !last.passed) {
             return None;
         }
-        let _permit = self.preparing.acquire().await;
+        let _part = self.preparing.wait(caller).await;
         let demands = Demands {
             profile: wanted.key.profile.clone(),
             changeset: wanted.key.changeset.clone(),
@@ -162,13 +162,13 @@ impl Service {
     }
 
     /// The run under way of the same key that verifies the very tree that stands now.
-    async fn same_tree(&self, wanted: &Wanted) -> Option<RunId> {
+    async fn same_tree(&self, caller: Caller, wanted: &Wanted) -> Option<RunId> {
         let live = self.runs.under_way(wanted.key.clone()).await?;
         if matches!(wanted.key.tree, KeyTree::Commit { .. }) {
             return Some(live.id().clone());
         }
         tokio::time::timeout(MAX_LOOK, live.tree_known()).await.ok()?;
-        let _permit = self.preparing.acquire().await;
+        let _part = self.preparing.wait(caller).await;
         let verified = live.shown().view.snapshot.clone()?;
         let now = wanted.engine.tree(&wanted.repo).await.ok()?;
         (now == verified).then(|| live.id().clone())
