@@ -19,6 +19,8 @@ pub(crate) use find::{Purpose, Wanted, demanded, places, running, who_does_it, w
 
 /// What to do where no daemon answers.
 const START_ONE: &str = "start one with `proctor daemon start`";
+/// What to do where one may listen, and not for this user.
+const BE_ADMITTED: &str = "who runs that daemon admits users by `daemon.allow_users` of its config; without it use a daemon of your own (`proctor daemon start`) or `--no-daemon`";
 
 /// A daemon that answers.
 #[derive(Debug, Clone)]
@@ -81,6 +83,7 @@ pub(crate) fn client_error(error: ClientError) -> CliError {
     match error {
         ClientError::Problem(problem) => problem_error(*problem),
         ClientError::Unsayable(message) => CliError::Internal(message),
+        error @ ClientError::NotAllowed { .. } => not_allowed(error.to_string()),
         error => CliError::Engine {
             message: error.to_string(),
             hint: Some("look at it with `proctor daemon status`".to_owned()),
@@ -104,6 +107,11 @@ pub(crate) fn lost(error: ClientError, run: &RunId) -> CliError {
 /// No daemon answers, and one is demanded.
 pub(crate) fn unreachable(message: String) -> CliError {
     CliError::Engine { message, hint: Some(START_ONE.to_owned()), exit_code: EXIT_UNREACHABLE }
+}
+
+/// A daemon may answer others, and none answers this user.
+pub(crate) fn not_allowed(message: String) -> CliError {
+    CliError::Engine { message, hint: Some(BE_ADMITTED.to_owned()), exit_code: EXIT_UNREACHABLE }
 }
 
 /// A problem as the engine in this process would have told it.

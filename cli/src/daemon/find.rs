@@ -9,7 +9,7 @@ use proctor_core::spec::Operator;
 use proctor_daemon::client::{Client, ClientError, Compatibility, Place, Trust, compatibility};
 use proctor_daemon::installation::{SYSTEM_SOCKET, show, socket};
 
-use super::{Daemon, repo_text, unreachable};
+use super::{BE_ADMITTED, Daemon, not_allowed, repo_text, unreachable};
 use crate::args::{StateArgs, WayArgs};
 use crate::caller::Caller;
 use crate::engine;
@@ -174,7 +174,8 @@ async fn first(candidates: &[Candidate], purpose: Purpose) -> Result<Daemon, Vec
 }
 
 fn none_of(refusals: &[Refusal]) -> CliError {
-    unreachable(refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; "))
+    let message = refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ");
+    if refusals.iter().any(Refusal::is_of_rights) { not_allowed(message) } else { unreachable(message) }
 }
 
 /// Where daemons may be: at the socket that was named, else at the operator's, else where this
@@ -213,8 +214,14 @@ impl Refusal {
         matches!(self, Self::Client(ClientError::NotThere { .. }))
     }
 
+    /// Whether one may be there that is not for this user.
+    fn is_of_rights(&self) -> bool {
+        matches!(self, Self::Client(ClientError::NotAllowed { .. }))
+    }
+
     fn hints(&self) -> Vec<String> {
         match self {
+            Self::Client(ClientError::NotAllowed { .. }) => vec![BE_ADMITTED.to_owned()],
             Self::OtherVersion { .. } => vec!["restart it: `proctor daemon stop`, `proctor daemon start`".to_owned()],
             Self::Problem { problem, .. } => problem.hint.iter().cloned().collect(),
             Self::Client(_) | Self::Draining(_) => Vec::new(),
@@ -323,11 +330,13 @@ mod tests {
         let problem = Problem::new(ProblemType::Forbidden, "this user is not served");
         let forbidden = Refusal::Problem { socket: "/s".into(), problem: Box::new(problem) };
         let absent = Refusal::Client(ClientError::NotThere { socket: "/s".into(), reason: "no".to_owned() });
+        let closed = Refusal::Client(ClientError::NotAllowed { socket: "/s".into(), reason: "no".to_owned() });
         let expected = |whose| {
             let candidate = Candidate { place: Place { socket: "/s".into(), trust: Trust::Named }, whose };
-            [&forbidden, &absent].map(|refusal| candidate.is_expected(refusal))
+            [&forbidden, &absent, &closed].map(|refusal| candidate.is_expected(refusal))
         };
-        assert_eq!(expected(Whose::Named), [false, false]);
-        assert_eq!([expected(Whose::Own), expected(Whose::Systems)], [[true, true]; 2]);
+        assert_eq!(expected(Whose::Named), [false, false, false]);
+        assert_eq!(expected(Whose::Own), [true, true, false]);
+        assert_eq!(expected(Whose::Systems), [true, true, true]);
     }
 }

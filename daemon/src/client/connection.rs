@@ -60,6 +60,10 @@ async fn connect(place: &Place) -> Result<UnixStream, ClientError> {
             // unix(7) and connect(2): the queue of the socket is full at this moment.
             Err(error) if error.kind() == ErrorKind::WouldBlock && began.elapsed() < CONNECT => sleep(FULL).await,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(silent(place, error.to_string())),
+            // unix(7): for want of leave to write to the socket, or to search a directory on the way.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                return Err(ClientError::NotAllowed { socket: place.socket.clone(), reason: error.to_string() });
+            }
             Err(error) => {
                 return Err(ClientError::NotThere { socket: place.socket.clone(), reason: error.to_string() });
             }

@@ -16,6 +16,14 @@ pub enum ClientError {
         /// The system's answer.
         reason: String,
     },
+    /// A daemon may listen there, and not for this user: by the rights on its socket or its directory.
+    #[error("the daemon's socket `{}` may not be used by this user: {reason}", show(socket))]
+    NotAllowed {
+        /// The socket.
+        socket: PathBuf,
+        /// The system's answer.
+        reason: String,
+    },
     /// Somebody listens there, and does not answer, or not to the end.
     #[error("the daemon at `{}` does not answer: {reason}", show(socket))]
     NotAnswering {

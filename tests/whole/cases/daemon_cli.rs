@@ -1,5 +1,9 @@
 //! The commands of `proctor` that are about a daemon and its runs.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -12,6 +16,7 @@ use crate::spec::{Spec, Step};
 pub(super) const CASES: &[Case] = &[
     dry_case("daemon_cli::a_daemon_starts_once_and_stops", starts),
     dry_case("daemon_cli::a_daemon_holds_nothing_that_its_caller_left_open", holds_nothing),
+    dry_case("", not_allowed).unprivileged("daemon_cli::a_socket_that_is_not_for_this_user_is_told_from_none"),
     dry_case("daemon_cli::a_daemon_that_cannot_start_says_why", cannot_start),
     case("daemon_cli::it_stops_when_its_runs_have_ended", stops),
     case("daemon_cli::status_shows_runs_and_one_of_them", status),
@@ -89,6 +94,18 @@ fn holds_nothing(env: &TestEnvironment) {
     assert!(!is_pipe, "who waits for the end of its caller's output waits for the daemon");
     start.wait().exits(0);
     stopped.exits(0);
+}
+
+fn not_allowed(env: &TestEnvironment) {
+    let socket = env.socket();
+    std::fs::create_dir_all(socket.parent().expect("a directory")).expect("a directory");
+    let _listener = UnixListener::bind(&socket).expect("a socket");
+    std::fs::set_permissions(&socket, Permissions::from_mode(0o000)).expect("a mode");
+    for words in [&["daemon", "status"][..], &["daemon", "stop"], &["status"]] {
+        let told = ask(env, words).exits(6);
+        assert!(!told.stderr.contains("no daemon listens"), "{told}");
+        told.complains(&[socket.to_str().expect("UTF-8"), "may not be used by this user", "hint:", "allow_users"]);
+    }
 }
 
 fn cannot_start(env: &TestEnvironment) {
