@@ -13,7 +13,7 @@ pub use problem::{Problem, ProblemType, SpecProblem};
 pub use request::{Asked, ChangesAsked, GateAsked, PlanAsked, Reuse, RunSubmission};
 pub use view::{
     Health, HealthStatus, How, LoggedEvent, PlanAnswer, RunCounts, RunPage, RunState, RunSummary, RunView, StepView,
-    StreamView, Submitted, Watched,
+    StreamView, Submitted, Watched, all_passed,
 };
 
 /// How many runs a page holds at most, and how many where the caller does not say.

@@ -96,6 +96,19 @@ impl Termination {
             Self::Cancelled | Self::NotStarted { .. } => None,
         }
     }
+
+    /// How it ended, as a phrase that follows the name of what was run, in our own words alone. Why something did
+    /// not start is left to who tells it.
+    pub fn phrase(&self) -> String {
+        match self {
+            Self::Exited { code } => format!("exited with code {code}"),
+            Self::Signaled { signal } => format!("was ended by signal {signal}"),
+            Self::TimedOut { .. } => "ran out of time".to_owned(),
+            Self::LimitHit { limit, .. } => format!("hit its limit of {}", limit.as_str()),
+            Self::Cancelled => "was cancelled".to_owned(),
+            Self::NotStarted { .. } => "did not run".to_owned(),
+        }
+    }
 }
 
 /// What one step means.

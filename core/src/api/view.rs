@@ -213,15 +213,15 @@ impl StepView {
         let outcome = self.outcome.filter(|outcome| *outcome != Outcome::Passed)?;
         let manner = match (outcome, &self.termination) {
             (Outcome::Drifted, _) => format!("changed what it must not: {}", self.paths()),
-            (_, Some(Termination::NotStarted { reason, .. })) => format!("did not run: {reason}"),
-            (_, Some(Termination::TimedOut { .. })) => "ran out of time".to_owned(),
-            (_, Some(Termination::LimitHit { limit, .. })) => format!("hit its limit of {}", limit.as_str()),
-            (_, Some(Termination::Signaled { signal })) => format!("was ended by signal {signal}"),
-            (_, Some(Termination::Cancelled)) => "was cancelled".to_owned(),
-            (_, Some(Termination::Exited { code })) => format!("exited with code {code}"),
-            (_, None) => "has no end on record".to_owned(),
+            (_, Some(Termination::NotStarted { reason, .. })) => format!("{}: {reason}", self.manner()),
+            _ => self.manner(),
         };
         Some(format!("{}/{} {manner}", self.skill, self.name))
+    }
+
+    /// How it ended, as a phrase that follows its name, in our own words alone.
+    pub fn manner(&self) -> String {
+        self.termination.as_ref().map_or_else(|| "has no end on record".to_owned(), Termination::phrase)
     }
 
     fn paths(&self) -> String {
@@ -333,7 +333,7 @@ impl RunView {
         let unsure = || steps().find_map(StepView::why);
         let passed = || {
             let count = self.steps.iter().filter(|step| step.outcome == Some(Outcome::Passed)).count();
-            format!("all {count} steps passed")
+            all_passed(count)
         };
         failed.or_else(problem).or_else(doubt).or_else(unsure).unwrap_or_else(passed)
     }
@@ -364,6 +364,14 @@ impl RunView {
             duration_ms: self.duration_ms,
             snapshot: self.snapshot.clone(),
         }
+    }
+}
+
+/// That a run passed, in words.
+pub fn all_passed(steps: usize) -> String {
+    match steps {
+        1 => "its one step passed".to_owned(),
+        steps => format!("all {steps} steps passed"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a run came to, in our own words alone: no text of the repository or of its programs stands in
 //! them but names, tamed. Pure.
 
-use proctor_core::api::{How, RunState, RunView, StepView};
+use proctor_core::api::{How, RunState, RunView, StepView, all_passed};
 use proctor_core::outcome::{Outcome, StartFault, Termination};
 use proctor_core::verdict::{Doubt, Verdict};
 
@@ -24,7 +24,7 @@ pub(super) fn reason(run: &RunView) -> String {
     match (run.state, run.verdict) {
         (RunState::Queued, _) => "the run waits for its turn".to_owned(),
         (RunState::Running, _) => under_way(run),
-        (RunState::Finished, Some(Verdict::Passed)) => format!("all {} steps passed", run.steps.len()),
+        (RunState::Finished, Some(Verdict::Passed)) => all_passed(run.steps.len()),
         (RunState::Finished, Some(Verdict::Failed)) => failure(run),
         (RunState::Finished, _) => uncertainty(run),
     }
@@ -105,13 +105,8 @@ pub(super) fn manner(step: &StepView) -> String {
             let paths = step.changed.len() as u64 + step.changed_more;
             format!("changed {paths} path{} that it must not change", if paths == 1 { "" } else { "s" })
         }
-        (_, Some(Termination::NotStarted { fault, .. })) => format!("did not run: {}", unstarted(*fault)),
-        (_, Some(Termination::TimedOut { .. })) => "ran out of time".to_owned(),
-        (_, Some(Termination::LimitHit { limit, .. })) => format!("hit its limit of {}", limit.as_str()),
-        (_, Some(Termination::Signaled { signal })) => format!("was ended by signal {signal}"),
-        (_, Some(Termination::Cancelled)) => "was cancelled".to_owned(),
-        (_, Some(Termination::Exited { code })) => format!("exited with code {code}"),
-        (_, None) => "has no end on record".to_owned(),
+        (_, Some(Termination::NotStarted { fault, .. })) => format!("{}: {}", step.manner(), unstarted(*fault)),
+        _ => step.manner(),
     }
 }
 
