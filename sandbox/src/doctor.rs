@@ -5,8 +5,11 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
+use proctor_core::api::{DoctorAnswer, DoctorFinding, StepAccount};
+use proctor_core::drift::display_path;
 use proctor_core::enforcement::{Control, Enforcement, Tolerated};
 use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
+use proctor_core::spec::Operator;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::error::SandboxError;
@@ -41,6 +44,23 @@ pub struct Finding {
     pub message: String,
     /// How to mend it.
     pub hint: String,
+}
+
+impl DoctorReport {
+    /// What was shown, for whoever asks where `operator` decides and `state_dir` is kept.
+    pub fn answer(self, operator: &Operator, state_dir: &Path) -> DoctorAnswer {
+        let finding = |Finding { control, message, hint }| DoctorFinding { control, message, hint };
+        DoctorAnswer {
+            root: self.root,
+            user: self.user.map(|user| StepAccount { uid: user.uid(), gid: user.gid() }),
+            control_groups: self.control_groups.ok(),
+            enforcement: self.enforcement,
+            findings: self.findings.into_iter().map(finding).collect(),
+            state_dir: display_path(state_dir.as_os_str().as_encoded_bytes()),
+            may_miss: operator.may_miss.controls().collect(),
+            allows_best_effort: operator.allow_best_effort,
+        }
+    }
 }
 
 /// How long the trial may take.

@@ -7,7 +7,7 @@ use proctor_core::api::{DoctorAnswer, DoctorFinding, StepAccount};
 use proctor_core::enforcement::{Control, ControlState, Enforcement, SandboxMode, Tolerated};
 use proctor_core::spec::Operator;
 use proctor_core::verdict::EXIT_INCONCLUSIVE;
-use proctor_runner::{DoctorReport, EngineError, Finding};
+use proctor_runner::EngineError;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -157,22 +157,7 @@ async fn tried_here(
     let state_dir = installation::state_dir(&args.way.state, caller)?;
     let engine = engine::open(&args.way.state, operator.clone(), caller, screen)?;
     let report = engine.doctor(repo).await.map_err(engine_error)?;
-    Ok(answer(report, &operator, &state_dir))
-}
-
-/// What a trial has shown, as a daemon would tell it.
-fn answer(report: DoctorReport, operator: &Operator, state_dir: &Path) -> DoctorAnswer {
-    let finding = |Finding { control, message, hint }| DoctorFinding { control, message, hint };
-    DoctorAnswer {
-        root: report.root,
-        user: report.user.map(|user| StepAccount { uid: user.uid(), gid: user.gid() }),
-        control_groups: report.control_groups.ok(),
-        enforcement: report.enforcement,
-        findings: report.findings.into_iter().map(finding).collect(),
-        state_dir: show(state_dir),
-        may_miss: operator.tolerated(SandboxMode::Strict).iter().flat_map(Tolerated::controls).collect(),
-        allows_best_effort: operator.tolerated(SandboxMode::BestEffort).is_some(),
-    }
+    Ok(report.answer(&operator, &state_dir))
 }
 
 /// What must hold for a step.
@@ -269,6 +254,8 @@ fn facts(record: &DoctorRecord) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proctor_runner::{DoctorReport, Finding};
+
     use super::*;
 
     fn report(missing: &[Control]) -> DoctorReport {
@@ -280,7 +267,7 @@ mod tests {
     }
 
     fn judged(report: DoctorReport, mode: SandboxMode, tolerated: Tolerated) -> DoctorRecord {
-        let answer = answer(report, &Operator::default(), Path::new("/s"));
+        let answer = report.answer(&Operator::default(), Path::new("/s"));
         super::record(answer, &Demand { mode, tolerated }, Path::new("/r"))
     }
 

@@ -2,14 +2,11 @@
 
 use bytes::Bytes;
 use proctor_core::api::{
-    ChangesAsked, DoctorAnswer, DoctorFinding, GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, RunView,
-    StepAccount, StepView, StreamView,
+    ChangesAsked, DoctorAnswer, GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, RunView, StepView, StreamView,
 };
-use proctor_core::enforcement::Control;
 use proctor_core::gate::{Demands, GateAnswer, MaxAge, Unattested};
 use proctor_core::names::RunId;
-use proctor_core::spec::Operator;
-use proctor_runner::{DoctorReport, Engine, GateRequest, Part};
+use proctor_runner::{GateRequest, Part};
 
 use super::{MAX_PART, OutputOf, Service, Stdio, Unit, apart};
 use crate::caller::Caller;
@@ -105,7 +102,7 @@ impl Service {
         let _part = self.preparing.wait(caller).await;
         let (engine, _, repo) = self.serving(caller, repo, None).await?;
         let report = engine.doctor(&repo).await.map_err(|error| error.problem())?;
-        Ok(doctor_answer(report, &engine, &self.operator()))
+        Ok(report.answer(&self.operator(), engine.state_dir()))
     }
 }
 
@@ -147,22 +144,4 @@ fn not_ended(id: &RunId, step: &StepView) -> Problem {
     let detail =
         format!("`{}/{}` of the run `{id}` has not ended, so that it has no output yet", step.skill, step.name);
     Problem::new(ProblemType::NotFound, detail).with_hint("wait for its `step_finished`")
-}
-
-fn doctor_answer(report: DoctorReport, engine: &Engine, operator: &Operator) -> DoctorAnswer {
-    let finding = |finding: proctor_runner::Finding| DoctorFinding {
-        control: finding.control,
-        message: finding.message,
-        hint: finding.hint,
-    };
-    DoctorAnswer {
-        root: report.root,
-        user: report.user.map(|user| StepAccount { uid: user.uid(), gid: user.gid() }),
-        control_groups: report.control_groups.ok(),
-        enforcement: report.enforcement,
-        findings: report.findings.into_iter().map(finding).collect(),
-        state_dir: engine.state_dir().display().to_string(),
-        may_miss: Control::ALL.iter().copied().filter(|control| operator.may_miss.contains(*control)).collect(),
-        allows_best_effort: operator.allow_best_effort,
-    }
 }
