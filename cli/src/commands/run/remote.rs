@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use proctor_core::api::{ChangesAsked, How, LoggedEvent, Problem, RunSubmission};
+use proctor_core::api::{ChangesAsked, How, LoggedEvent, Problem, RunSubmission, Submitted};
 use proctor_core::event::RunEvent;
 use proctor_core::names::RunId;
 use proctor_core::verdict::{EXIT_INTERRUPTED, Verdict};
-use proctor_daemon::client::{Client, Events};
+use proctor_daemon::client::{Client, ClientError, Events};
 use proctor_runner::Patch;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -39,13 +39,23 @@ impl Remote {
         events: mpsc::Sender<RunEvent>,
         cancel: CancellationToken,
     ) -> Result<Ended, CliError> {
-        let submitted = self.client.submit(&self.submission, None).await.map_err(client_error)?;
+        let submitted = self.submit().await.map_err(client_error)?;
         let id = submitted.run.id.clone();
         let mut telling = Telling::new(id.clone(), events);
         let mut log = self.client.events(&id, 0);
         let end = self.follow(&mut log, &mut telling, submitted.how, &cancel).await?;
         let ended = telling.end(end).await?;
         Ok(Ended { patch: self.patch(&id).await, ..ended })
+    }
+
+    /// Asks for the run. Where the answer was lost it is asked for once more: by its key it is the same run,
+    /// whether the first request was heard or not.
+    async fn submit(&self) -> Result<Submitted, ClientError> {
+        let Some(key) = new_key() else { return self.client.submit(&self.submission, None).await };
+        match self.client.submit(&self.submission, Some(&key)).await {
+            Err(ClientError::NotAnswering { .. }) => self.client.submit(&self.submission, Some(&key)).await,
+            answered => answered,
+        }
     }
 
     async fn follow(
@@ -103,6 +113,13 @@ impl Remote {
             Err(error) => Patch::Refused(error.to_string()),
         })
     }
+}
+
+/// A key that no other request has; a system without random numbers has none.
+fn new_key() -> Option<String> {
+    let mut random = [0; 16];
+    let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).ok()?;
+    (filled == random.len()).then(|| format!("proctor-run-{}", random.map(|byte| format!("{byte:02x}")).concat()))
 }
 
 /// What of the log goes on to the screen: what a run in this process would have told.
@@ -196,6 +213,7 @@ mod tests {
     use super::*;
     use crate::fixture::{finished, started};
     use proctor_core::api::ProblemType;
+    use proctor_core::names::ProfileName;
     use proctor_core::tier::Tier;
     use proctor_core::verdict::Doubt;
     use proctor_daemon::client::{Place, Trust};
@@ -277,5 +295,37 @@ mod tests {
         let (asked, count) = tokio::join!(remote.ask_to_end(&id), answer);
         assert!(count > 0);
         assert_eq!(asked.expect_err("a problem").to_string(), "heard");
+    }
+
+    #[tokio::test]
+    async fn a_run_whose_answer_was_lost_is_asked_for_again_and_is_the_same() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("s");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let body = serde_json::to_string(&Problem::new(ProblemType::Unavailable, "heard twice")).expect("JSON");
+        let refusal = format!(
+            "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let daemon = tokio::spawn(async move {
+            let mut keys = Vec::new();
+            // The first one is heard, and its answer is lost.
+            for answer in ["", &refusal] {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                let mut request = vec![0; 4096];
+                let read = stream.read(&mut request).await.expect("a request");
+                let request = String::from_utf8_lossy(&request[..read]).into_owned();
+                keys.extend(request.lines().find(|line| line.starts_with("idempotency-key: ")).map(str::to_owned));
+                stream.write_all(answer.as_bytes()).await.expect("it is read");
+            }
+            keys
+        });
+        let client = Client::new(Place { socket, trust: Trust::Named });
+        let submission = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name"));
+        let (events, _) = mpsc::channel(1);
+        let error = Remote { client, submission }.run(events, CancellationToken::new()).await.expect_err("refused");
+        assert_eq!(error.to_string(), "heard twice");
+        let keys = daemon.await.expect("it has answered");
+        assert!(keys.len() == 2 && keys[0] == keys[1], "{keys:?}");
     }
 }
