@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use proctor_core::enforcement::Control;
+use rustix::io::Errno;
 
 /// We could not do our job. What the kernel refuses inside the set-up comes as
 /// [`Report::Refused`](crate::Report::Refused) instead, since it names a control.
@@ -35,6 +36,12 @@ pub enum SandboxError {
         /// What the system says.
         source: io::Error,
     },
+    /// There is no room for what a step is going to write.
+    #[error("cannot make a layer for a step: {source}\nhint: {}", layer_hint(source))]
+    Layer {
+        /// What the system says.
+        source: io::Error,
+    },
     /// The policy cannot hold in this arrangement of paths.
     #[error("{message}\nhint: {hint}")]
     Policy {
@@ -63,6 +70,17 @@ pub enum SandboxError {
     LauncherGone,
 }
 
+/// What to do where a layer cannot be made: they lie in memory, or, without namespaces, in the state directory.
+fn layer_hint(source: &io::Error) -> &'static str {
+    match source.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOSPC | Errno::DQUOT | Errno::NOMEM) => {
+            "the steps before have used up what a run may write: raise `limits.disk`, keep large outputs in `caches`, or make room"
+        }
+        Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (`ulimit -n`), or run less at once",
+        _ => "`proctor doctor` sets a sandbox up once and says what is missing",
+    }
+}
+
 /// A way to mend what is missing, and what else can be done where a step could run with less.
 pub(crate) fn or_with_less(hint: &str) -> String {
     format!("{hint}; or accept a run with less, which says so on its record, by `--sandbox=best-effort`")
@@ -80,5 +98,18 @@ impl SandboxError {
 
     pub(crate) fn policy(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Policy { message: message.into(), hint: hint.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_no_room_for_a_layer_is_told_where_it_went() {
+        let told = |errno: Errno| SandboxError::Layer { source: errno.into() }.to_string();
+        assert!(told(Errno::NOSPC).contains("hint: the steps before") && told(Errno::NOSPC).contains("limits.disk"));
+        assert!(told(Errno::MFILE).contains("ulimit -n"));
+        assert!(told(Errno::ACCESS).contains("proctor doctor"));
     }
 }

@@ -151,7 +151,7 @@ impl RunSpace {
     /// Makes an empty layer for a step of `user` over this repository.
     pub(crate) fn slot(&self, repo: &RepoFacts, user: StepUser) -> Result<Slot, SandboxError> {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let upper = self.make_dirs(id, user, repo).map_err(SandboxError::system("cannot make a layer"))?;
+        let upper = self.make_dirs(id, user, repo).map_err(|errno| SandboxError::Layer { source: errno.into() })?;
         Ok(Slot { dir: Arc::clone(&self.0.dir), id, user, upper, holder: OnceLock::new() })
     }
 
