@@ -27,10 +27,12 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
-use file::{LogFile, MAX_FILE};
+use file::LogFile;
 use journal::Journal;
 use lines::STDERR;
 use record::{Fields, Record};
+
+pub use file::{ASIDE, MAX_FILE, NAME};
 
 /// What a library says of its own troubles with callers that went away, as errors.
 const NOISE: [&str; 1] = ["rmcp::service=off"];

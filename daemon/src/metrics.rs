@@ -16,7 +16,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 /// The content type of [`Metrics::text`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -49,8 +48,6 @@ struct Counted {
 pub struct Connections {
     /// How many there are.
     pub open: u32,
-    /// When one was opened or closed last.
-    pub since: Instant,
 }
 
 /// Why a connection was not served.
@@ -129,7 +126,7 @@ impl Metrics {
             draining: Gauge::default(),
             open: Gauge::default(),
             process: process::Gauges::register(&mut registry, started_ms),
-            connections: watch::Sender::new(Connections { open: 0, since: Instant::now() }),
+            connections: watch::Sender::new(Connections { open: 0 }),
             registry,
         };
         Self(Arc::new(counted.registered()))
@@ -238,7 +235,7 @@ impl Counted {
 
     fn count_connections(&self, change: impl Fn(u32) -> u32) {
         self.connections.send_modify(|connections| {
-            *connections = Connections { open: change(connections.open), since: Instant::now() };
+            connections.open = change(connections.open);
             self.open.set(i64::from(connections.open));
         });
     }

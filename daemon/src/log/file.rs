@@ -12,11 +12,11 @@ use rustix::stdio::{dup2_stderr, stderr};
 use tracing::warn;
 
 /// The name of the file in the state directory.
-const NAME: &str = "proctord.log";
+pub const NAME: &str = "proctord.log";
 /// The name under which a full one is put aside.
-const ASIDE: &str = "proctord.log.1";
+pub const ASIDE: &str = "proctord.log.1";
 /// How many bytes it has when it is put aside. The last line may go beyond that.
-pub(super) const MAX_FILE: u64 = 8 << 20;
+pub const MAX_FILE: u64 = 8 << 20;
 
 /// The file that standard error is. Its owner is the one thread that writes to it.
 #[derive(Debug)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use proctor_core::api::{Health, HealthStatus};
 use proctor_core::verdict::EXIT_INCONCLUSIVE;
 use proctor_daemon::client::{Client, Place, Trust};
+use proctor_daemon::log;
 use tokio::time::{Instant, sleep};
 
 use crate::args::StartArgs;
@@ -25,10 +26,6 @@ use crate::text::shown;
 const READY: Duration = Duration::from_secs(60);
 /// How often it is asked meanwhile.
 const ASK: Duration = Duration::from_millis(20);
-/// What it says of itself goes to this file in the state directory.
-const LOG: &str = "proctord.log";
-/// Above this many bytes a log is put aside when a daemon starts.
-const MAX_LOG: u64 = 8 << 20;
 /// How many bytes of what it said are shown where it did not start.
 const SHOWN_LOG: u64 = 4 << 10;
 
@@ -107,7 +104,7 @@ struct Log {
 
 impl Log {
     fn open(state: &Path) -> Result<Self, CliError> {
-        let path = state.join(LOG);
+        let path = state.join(log::NAME);
         let opened = Self::open_at(state, &path);
         opened.map_err(|error| CliError::Environment {
             message: format!("the daemon's log `{}` cannot be written: {error}", show(&path)),
@@ -117,8 +114,8 @@ impl Log {
 
     fn open_at(state: &Path, path: &Path) -> io::Result<Self> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
-        if path.symlink_metadata().is_ok_and(|found| found.len() > MAX_LOG) {
-            std::fs::rename(path, path.with_extension("log.1"))?;
+        if path.symlink_metadata().is_ok_and(|found| found.len() > log::MAX_FILE) {
+            std::fs::rename(path, state.join(log::ASIDE))?;
         }
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
         let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
