@@ -158,7 +158,8 @@ fn other_processes_keep_their_limits_and_priorities() {
         assert_eq!(raw_call(libc::SYS_sched_setaffinity, [1, 8, 0, 0, 0, 0]), Err(Errno::EPERM));
         assert_eq!(raw_call(libc::SYS_setpriority, [0, 1, 19, 0, 0, 0]), Err(Errno::EPERM));
         assert_eq!(raw_call(libc::SYS_setpriority, [2, 0, 19, 0, 0, 0]), Err(Errno::EPERM));
-        assert_eq!(raw_call(libc::SYS_setpriority, [0, 0, 0, 0, 0, 0]), Ok(0));
+        // Who runs the tests may have been made nicer than 0, and not everybody goes back.
+        assert_eq!(raw_call(libc::SYS_setpriority, [0, 0, 19, 0, 0, 0]), Ok(0));
     });
 }
 
