@@ -12,44 +12,47 @@ use crate::{Case, Need};
 
 pub(crate) const CASES: &[Case] = &[
     ("apply: files, links and directories", Need::Nothing, files_links_directories),
-    ("apply: the tree is then what the view says", Need::Root, tree_equals_view),
+    ("apply: the tree is then what the view says", Need::Whiteouts, tree_equals_view),
     ("apply: modes", Need::Nothing, modes),
-    ("apply: owners", Need::Root, owners),
-    ("apply: deletions", Need::Root, deletions),
+    ("apply: owners", Need::OtherOwners, owners),
+    ("apply: deletions", Need::Whiteouts, deletions),
     ("apply: a directory made again", Need::Nothing, opaque_directory),
     ("apply: types", Need::Nothing, types),
-    ("apply: never .git, artifacts, special files or caches", Need::Root, never),
-    ("apply: an edit meanwhile is a conflict, and nothing is written", Need::Root, conflict),
-    ("apply: an ignored file that the step never saw is not lost", Need::Root, never_seen),
+    ("apply: never .git, artifacts, special files or caches", Need::Whiteouts, never),
+    ("apply: an edit meanwhile is a conflict, and nothing is written", Need::Whiteouts, conflict),
+    ("apply: an ignored file that the step never saw is not lost", Need::Whiteouts, never_seen),
     ("apply: an ignored file that is changed meanwhile is not lost", Need::Nothing, ignored_meanwhile),
+    ("apply: nor is one whose directory the step deletes", Need::Whiteouts, ignored_and_deleted_meanwhile),
     ("apply: a link that took a directory's place is a conflict", Need::Nothing, link_in_the_way),
     ("apply: nothing where nothing differs", Need::Nothing, nothing_differs),
     ("apply: a repository is never replaced", Need::Nothing, repository_is_never_replaced),
     ("apply: a file beyond the bound is refused", Need::Nothing, beyond_the_bound),
-    ("apply: what cannot be finished is taken back", Need::Root, taken_back),
+    ("apply: what cannot be finished is taken back", Need::Whiteouts, taken_back),
     ("apply: a save meanwhile is never lost", Need::Nothing, saved_meanwhile),
     ("apply: a file made meanwhile is never lost", Need::Nothing, made_meanwhile),
-    ("apply: an edit of what is deleted meanwhile is never lost", Need::Root, edited_while_deleted),
+    ("apply: an edit of what is deleted meanwhile is never lost", Need::Whiteouts, edited_while_deleted),
     ("apply: a directory swapped for a link meanwhile is all or nothing", Need::Nothing, swapped_meanwhile),
 ];
 
 /// Whoever builds while a step deletes.
 fn ignored_meanwhile() {
-    let changes: [fn(&Layer) -> &Layer; 3] = [
-        |layer| layer.whiteout("target"),
-        |layer| layer.opaque("target"),
-        |layer| layer.write("target/mine", "the step's"),
-    ];
-    for change in changes {
-        let (repo, layer) = (Repo::small(), Layer::new());
-        repo.write("target/old", "theirs").write("target/mine", "theirs");
-        let view = repo.view();
-        change(&layer);
-        written_well_after(&repo, "target/mine", "target/old");
-        let error = apply_on(&repo, &view, &layer).expect_err("it is refused");
-        assert!(error.to_string().contains("under way"), "{error}");
-        assert_eq!((repo.read("target/old"), repo.read("target/mine")), ("theirs".into(), "mine".into()));
-    }
+    changed_while_built(|layer| layer.opaque("target"));
+    changed_while_built(|layer| layer.write("target/mine", "the step's"));
+}
+
+fn ignored_and_deleted_meanwhile() {
+    changed_while_built(|layer| layer.whiteout("target"));
+}
+
+fn changed_while_built(change: fn(&Layer) -> &Layer) {
+    let (repo, layer) = (Repo::small(), Layer::new());
+    repo.write("target/old", "theirs").write("target/mine", "theirs");
+    let view = repo.view();
+    change(&layer);
+    written_well_after(&repo, "target/mine", "target/old");
+    let error = apply_on(&repo, &view, &layer).expect_err("it is refused");
+    assert!(error.to_string().contains("under way"), "{error}");
+    assert_eq!((repo.read("target/old"), repo.read("target/mine")), ("theirs".into(), "mine".into()));
 }
 
 /// Writes `mine` until it is dated some ticks of the clock later than the other.

@@ -16,7 +16,7 @@ use crate::{Case, Need};
 
 pub(crate) const CASES: &[Case] = &[
     ("layer: every kind of entry", Need::Nothing, every_kind),
-    ("layer: whiteouts", Need::Root, whiteouts),
+    ("layer: whiteouts", Need::Whiteouts, whiteouts),
     ("layer: opaque directories and bookkeeping", Need::Nothing, opaque_and_bookkeeping),
     ("layer: marks that cannot be decoded are errors", Need::Nothing, unknown_marks),
     ("layer: names of any bytes", Need::Nothing, names_of_any_bytes),

@@ -22,7 +22,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     Nothing,
-    Root,
+    Whiteouts,
+    OtherOwners,
     OverlayMounts,
     TimesTell,
     GitWithSha256,
@@ -57,7 +58,10 @@ fn main() {
 fn trial((name, need, body): Case) -> Trial {
     let (lacks, why) = match need {
         Need::Nothing => (false, ""),
-        Need::Root => (!rustix::process::geteuid().is_root(), " [needs root]"),
+        Need::Whiteouts => (!repository::can_make_whiteouts(), " [needs to make whiteouts, which a sandbox refuses]"),
+        Need::OtherOwners => {
+            (!repository::can_give_away(), " [needs to give files to others, as root of the machine can]")
+        }
         Need::OverlayMounts => (!overlay::can_be_mounted(), " [needs root and overlay mounts with userxattr]"),
         Need::TimesTell => {
             (!again::times_tell(), " [needs a temporary directory on a disk, whose times tell of changes]")

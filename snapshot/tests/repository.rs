@@ -63,6 +63,18 @@ pub(crate) fn git_can(args: &[&str]) -> bool {
     run_git(dir.path(), args).status.success()
 }
 
+/// Whether whiteouts can be made here, tried: a sandbox lets no device be made, whoever its root is.
+pub(crate) fn can_make_whiteouts() -> bool {
+    let dir = TempDir::new().expect("a temporary directory");
+    whiteout(&dir.path().join("whiteout")).is_ok()
+}
+
+/// Whether files can be given to somebody else, tried: the root of a sandbox has nobody to give them to.
+pub(crate) fn can_give_away() -> bool {
+    let dir = TempDir::new().expect("a temporary directory");
+    std::os::unix::fs::chown(dir.path(), Some(4242), Some(4343)).is_ok()
+}
+
 /// The helper that cargo built beside this test.
 pub(crate) fn helper() -> GitHelper {
     GitHelper::new(env!("CARGO_BIN_EXE_proctor-git"))
@@ -319,11 +331,10 @@ impl Layer {
         self
     }
 
-    /// Makes a whiteout, which takes root.
+    /// Makes a whiteout, which takes root before Linux 5.8.
     pub(crate) fn whiteout(&self, path: &str) -> &Self {
-        use rustix::fs::{CWD, FileType, Mode, mknodat};
         fs::create_dir_all(self.at(path).parent().expect("a parent")).expect("creates");
-        mknodat(CWD, self.at(path), FileType::CharacterDevice, Mode::empty(), 0).expect("makes a device");
+        whiteout(&self.at(path)).expect("makes a device");
         self
     }
 
@@ -355,6 +366,11 @@ pub(crate) fn put(path: &Path, content: &[u8]) {
     fs::create_dir_all(path.parent().expect("a parent")).expect("creates");
     #[expect(clippy::disallowed_methods, reason = "the files of tests need not be written atomically")]
     fs::write(path, content).expect("writes");
+}
+
+fn whiteout(path: &Path) -> rustix::io::Result<()> {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), 0)
 }
 
 /// Makes a fifo.

@@ -51,8 +51,8 @@ pub(crate) const CASES: &[Case] = &[
     ("refused: an index with a wrong sum", Need::Nothing, index_with_a_wrong_sum),
     ("an index with an odd name or without a sum", Need::Nothing, index_of_another_kind),
     ("refused: a partial clone", Need::Nothing, partial_clone),
-    ("refused: somebody else's .git", Need::Root, foreign_owner),
-    ("root reads a user's repository as the user", Need::Root, root_reads_as_the_owner),
+    ("refused: somebody else's .git", Need::OtherOwners, foreign_owner),
+    ("root reads a user's repository as the user", Need::OtherOwners, root_reads_as_the_owner),
 ];
 
 fn paths(snapshot: &Snapshot) -> Vec<String> {

@@ -8,11 +8,11 @@ use crate::{Case, Need};
 pub(crate) const CASES: &[Case] = &[
     ("view: without layers it is the snapshot", Need::Nothing, without_layers),
     ("view: ignored files and artifacts change no id", Need::Nothing, what_changes_no_id),
-    ("view: a change and its way back", Need::Root, there_and_back),
-    ("view: what is hidden stays hidden", Need::Root, hidden),
+    ("view: a change and its way back", Need::Whiteouts, there_and_back),
+    ("view: what is hidden stays hidden", Need::Whiteouts, hidden),
     ("view: a file too large is the root of no snapshot", Need::Nothing, too_large),
     ("view: conflicts of files", Need::Nothing, conflicts_of_files),
-    ("view: conflicts with what is deleted", Need::Root, conflicts_with_deletions),
+    ("view: conflicts with what is deleted", Need::Whiteouts, conflicts_with_deletions),
 ];
 
 fn without_layers() {

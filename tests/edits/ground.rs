@@ -12,7 +12,7 @@ use proctor_sandbox::helper::seal::Baseline;
 use proctor_snapshot::{
     DriftInput, GitHelper, IgnoreQuery, LayerScan, ScanBounds, Snapshot, View, find_drift, scan_layer,
 };
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
 };
@@ -43,9 +43,18 @@ pub(crate) fn unmet(method: DriftMethod) -> Option<&'static str> {
     match method {
         DriftMethod::Layer if !is_root || overlay_over_nothing().is_none() => Some("root and overlay mounts"),
         DriftMethod::Stat if !on_a_disk() => Some("a disk below the temporary directory"),
+        // Deletions are found as such: without them the law is not the same.
+        DriftMethod::Stat | DriftMethod::Rehash if !whiteouts_can_be_made() => {
+            Some("to make whiteouts, which a sandbox refuses")
+        }
         // An ordinary user's whiteouts are the sandbox's trials.
         _ => None,
     }
+}
+
+fn whiteouts_can_be_made() -> bool {
+    let room = TempDir::new().expect("a temporary directory");
+    mknodat(CWD, room.path().join("whiteout"), FileType::CharacterDevice, Mode::empty(), 0).is_ok()
 }
 
 fn overlay_over_nothing() -> Option<OwnedFd> {

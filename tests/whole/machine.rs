@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crate::binaries;
@@ -111,6 +112,15 @@ pub(crate) fn uid_of(account: &str) -> u32 {
     let mut asked = command("id");
     asked.args(["-u", account]);
     Running::start(asked).wait().exits(0).stdout.trim().parse().expect("a number")
+}
+
+/// Whether files can be given to another user, tried: the root of a sandbox has nobody to give them to.
+pub(crate) fn can_give_away() -> bool {
+    static ANSWER: LazyLock<bool> = LazyLock::new(|| {
+        let dir = tempfile::tempdir().expect("a directory for a probe");
+        std::os::unix::fs::lchown(dir.path(), Some(UNPRIVILEGED_ID), Some(UNPRIVILEGED_ID)).is_ok()
+    });
+    *ANSWER
 }
 
 /// Gives everything below `dir`, and itself, to a user.

@@ -25,7 +25,7 @@ pub(crate) enum Actor {
 pub(crate) enum Needs {
     /// Every control of the sandbox but a control group, as `proctor doctor` finds it for the actor of the case.
     Sandbox,
-    /// To run as root.
+    /// To run as root, and of the machine: that of a sandbox can become nobody else.
     Root,
     /// A program in one of the directories of [`machine::PATH`].
     Program(&'static str),
@@ -73,10 +73,8 @@ impl Case {
 
     /// What the machine lacks, where it lacks something.
     pub(crate) fn unmet(&self) -> Option<String> {
-        if self.actor == Actor::Unprivileged && machine::is_root() && !machine::has_program("setpriv") {
-            return Some("setpriv of util-linux, to become another user".to_owned());
-        }
-        self.needs.iter().find_map(|need| need.unmet(self.actor))
+        let lacks = if self.actor == Actor::Unprivileged { change_of_user_lacks() } else { None };
+        lacks.or_else(|| self.needs.iter().find_map(|need| need.unmet(self.actor)))
     }
 }
 
@@ -84,7 +82,7 @@ impl Needs {
     fn unmet(self, actor: Actor) -> Option<String> {
         match self {
             Self::Sandbox => sandbox_lacks(actor),
-            Self::Root => (!machine::is_root()).then(|| "root".to_owned()),
+            Self::Root => (!machine::is_root()).then(|| "root".to_owned()).or_else(giving_away_lacks),
             Self::Program(name) => (!machine::has_program(name)).then(|| format!("the program {name}")),
             Self::Client(command) => (!works_as_client(command))
                 .then(|| format!("`{}`, which scripts/clients installs, to work", command.join(" "))),
@@ -94,6 +92,23 @@ impl Needs {
             Self::Cargo => machine::rust_toolchain().is_none().then(|| "a Rust toolchain of rustup".to_owned()),
         }
     }
+}
+
+/// Why root cannot act as the user without privileges. Others are that one, or nearly, already.
+fn change_of_user_lacks() -> Option<String> {
+    /// As [`TestEnvironment`] does it.
+    const CHANGE: &[&str] = &["setpriv", "--reuid=1001", "--regid=1001", "--clear-groups", "--", "true"];
+    if !machine::is_root() {
+        return None;
+    }
+    if !machine::has_program(CHANGE[0]) {
+        return Some("setpriv of util-linux, to become another user".to_owned());
+    }
+    if works(CHANGE) { giving_away_lacks() } else { Some("to become another user, which a sandbox refuses".to_owned()) }
+}
+
+fn giving_away_lacks() -> Option<String> {
+    (!machine::can_give_away()).then(|| "to give files to another user, which a sandbox refuses".to_owned())
 }
 
 fn files_lack(count: u64) -> Option<String> {

@@ -6,7 +6,7 @@ pub(crate) const CASES: &[Case] = &[
     ("cache: the next process begins with it", Need::TimesTell, next_process),
     ("cache: torn, damaged, foreign and of another version", Need::TimesTell, useless_files),
     ("cache: what git said is lost, or another's", Need::TimesTell, lost_sidecar),
-    ("cache: a link or a stranger's file is not read", Need::Root, strange_files),
+    ("cache: a link or a stranger's file is not read", Need::OtherOwners, strange_files),
     ("cache: it is bounded, and readable by nobody else", Need::TimesTell, bounded),
     ("snapshot: where times tell nothing, everything is read", Need::Nothing, on_tmpfs),
 ];
