@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == PART) {
         return play(&words[1..].iter().map(String::as_str).collect::<Vec<_>>());
     }
-    let root = (!rustix::process::geteuid().is_root()).then(|| "needs root".to_owned());
+    let root = no_user();
     let delegated = root.clone().or_else(|| unified_root().err());
     let mut trials = Vec::new();
     for (checks, missing) in [(SEATED, no_seat()), (DELEGATED, delegated), (ROOT, root), (ANYWHERE, None)] {
@@ -88,6 +88,18 @@ fn trial(name: &'static str, missing: Option<&str>) -> Trial {
                 false => Err(String::from_utf8_lossy(&output.stderr).into_owned().into()),
             }
         }),
+    }
+}
+
+/// Why nobody can become the ordinary user of the trials here, tried: in a sandbox root is nobody else.
+fn no_user() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("needs root".to_owned());
+    }
+    match setpriv("true").output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(format!("needs another user: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        Err(error) => Some(format!("needs setpriv: {error}")),
     }
 }
 
@@ -556,10 +568,16 @@ fn this_program(part: &[&str]) -> std::io::Result<Command> {
 }
 
 fn as_user(part: &[&str]) -> std::io::Result<Command> {
-    let mut command = Command::new("setpriv");
-    command.arg(format!("--reuid={USER}")).arg(format!("--regid={USER}")).arg("--clear-groups");
-    command.arg(std::env::current_exe()?).arg(PART).args(part);
+    let mut command = setpriv(std::env::current_exe()?);
+    command.arg(PART).args(part);
     Ok(command)
+}
+
+/// A program as that user.
+fn setpriv(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--reuid={USER}")).arg(format!("--regid={USER}")).arg("--clear-groups").arg(program);
+    command
 }
 
 fn spawn(mut command: Command) -> std::io::Result<Child> {
