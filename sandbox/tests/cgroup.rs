@@ -96,11 +96,8 @@ fn no_user() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root".to_owned());
     }
-    match setpriv("true").output() {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(format!("needs another user: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        Err(error) => Some(format!("needs setpriv: {error}")),
-    }
+    let changes = setpriv("true").output().is_ok_and(|output| output.status.success());
+    (!changes).then(|| "needs setpriv to become another user".to_owned())
 }
 
 /// Why groups cannot be made here, looked for in a process that can be moved.
@@ -573,7 +570,6 @@ fn as_user(part: &[&str]) -> std::io::Result<Command> {
     Ok(command)
 }
 
-/// A program as that user.
 fn setpriv(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.arg(format!("--reuid={USER}")).arg(format!("--regid={USER}")).arg("--clear-groups").arg(program);
