@@ -5,6 +5,7 @@
 mod assemble;
 mod compare;
 mod encoding;
+mod fill;
 mod overlay;
 mod walk;
 
@@ -20,6 +21,7 @@ use crate::paths;
 use crate::stamp::Stamp;
 
 pub(crate) use compare::Difference;
+pub(crate) use fill::{Blank, Blanks, Filled};
 pub(crate) use overlay::Overlay;
 
 /// What stands at the covered paths of a tree, sorted by the bytes of their paths.

@@ -16,6 +16,7 @@ use crate::paths;
 use crate::snapshot::SnapshotError;
 use crate::stamp::{Moment, Settling, Stamp};
 
+mod fill;
 mod read;
 
 use read::Eye;
@@ -88,7 +89,7 @@ pub(crate) struct Counts {
 
 impl Findings {
     /// Those of all readers.
-    pub(crate) fn joined(parts: Vec<Self>) -> Self {
+    fn joined(parts: Vec<Self>) -> Self {
         let mut parts = parts.into_iter();
         let mut all = parts.next().unwrap_or_default();
         parts.for_each(|part| all.add(part));
@@ -113,12 +114,11 @@ impl Counts {
 }
 
 impl Look<'_> {
-    /// Looks at everything. Each reader's findings are by themselves: those of a large tree that was not known are not
-    /// copied together.
+    /// Looks at everything in a tree that is known.
     ///
     /// # Errors
     /// Something cannot be read, or does not stand still.
-    pub(crate) fn everywhere(&self) -> Result<Vec<Findings>, SnapshotError> {
+    pub(crate) fn everywhere(&self) -> Result<Findings, SnapshotError> {
         let mut jobs = Vec::with_capacity(self.known.directories());
         for directory in 0..self.known.directories() {
             let leaves = self.known.leaves_of(directory);
@@ -147,20 +147,16 @@ impl Look<'_> {
             .chunk_by(|(left, at), (right, next)| left == right && at + 1 == *next)
             .map(|run| Job { directory: run[0].0, leaves: run[0].1..run[0].1 + run.len(), whole: false })
             .collect();
-        self.carry_out(&jobs).map(Findings::joined)
+        self.carry_out(&jobs)
     }
 
-    /// Does the jobs by [`READERS`] threads that take the next one in turn.
-    fn carry_out(&self, jobs: &[Job]) -> Result<Vec<Findings>, SnapshotError> {
+    /// Does the jobs by several threads that take the next one in turn.
+    fn carry_out(&self, jobs: &[Job]) -> Result<Findings, SnapshotError> {
         let next = AtomicUsize::new(0);
-        let work = || {
+        let parts = by_readers(jobs.len(), || {
             let (mut found, mut eye) = (Findings::default(), Eye::new(self));
-            if !self.knows() {
-                // All of it is news.
-                found.leaves.reserve(jobs.iter().map(|job| job.leaves.len()).sum::<usize>().div_ceil(READERS));
-            }
             while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if self.stop.load(Ordering::Relaxed) {
+                if self.is_stopped() {
                     break;
                 }
                 if let Err(error) = self.job(job, &mut eye, &mut found) {
@@ -169,26 +165,31 @@ impl Look<'_> {
                 }
             }
             Ok(found)
+        });
+        parts.map(Findings::joined)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Opens a directory, with what it is like before it is looked into; nothing where none stands there.
+    fn open(&self, path: &[u8]) -> Result<Option<(OwnedFd, Stamp)>, SnapshotError> {
+        let opened = match beneath::open(self.top, path, OFlags::PATH | OFlags::DIRECTORY) {
+            Ok(opened) => opened,
+            Err(error) if beneath::is_nothing(&error) => return Ok(None),
+            Err(error) => return Err(io_error(path, error)),
         };
-        std::thread::scope(|scope| {
-            let readers: Vec<_> = (1..READERS.min(jobs.len())).map(|_| scope.spawn(work)).collect();
-            let own = work();
-            let others = readers.into_iter().map(|reader| reader.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            std::iter::once(own).chain(others).collect()
-        })
+        let stamp = Stamp::of(&fstat(&opened).map_err(|errno| io_error(path, errno.into()))?);
+        Ok(Some((opened, stamp)))
     }
 
     fn job(&self, job: &Job, eye: &mut Eye<'_>, found: &mut Findings) -> Result<(), SnapshotError> {
         let path = self.known.directory_path(job.directory);
-        let opened = match beneath::open(self.top, path, OFlags::PATH | OFlags::DIRECTORY) {
-            Ok(opened) => opened,
-            Err(error) if beneath::is_nothing(&error) => {
-                self.gone(job, found);
-                return Ok(());
-            }
-            Err(error) => return Err(io_error(path, error)),
+        let Some((opened, stamp)) = self.open(path)? else {
+            self.gone(job, found);
+            return Ok(());
         };
-        let stamp = Stamp::of(&fstat(&opened).map_err(|errno| io_error(path, errno.into()))?);
         let known = &self.known.directory(job.directory).look;
         let is_same = self.knows() && stamp == known.stamp && !known.racy && self.device == Some(stamp.dev);
         let vanished = self.leaves(job, opened.as_fd(), is_same, eye, found)?;
@@ -286,16 +287,15 @@ impl Look<'_> {
         found: &mut Findings,
     ) -> Result<(), SnapshotError> {
         let known = self.known.directory(at).look;
-        if self.knows() && known.state == State::Unasked {
+        if known.state == State::Unasked {
             found.upset = Some("a directory is there again");
             return Ok(());
         }
-        let state = if self.knows() { known.state } else { State::Ignored };
-        let look = DirectoryLook { stamp, racy: self.is_racy(&stamp), state };
+        let look = DirectoryLook { stamp, racy: self.is_racy(&stamp), ..known };
         if look != known {
             found.directories.push((at, look));
         }
-        if self.knows() && state == State::Walked {
+        if known.state == State::Walked {
             found.names.push((at, names(opened.as_fd()).map_err(|error| io_error(path, error))?));
             found.counts.listed += 1;
         }
@@ -311,6 +311,19 @@ impl Look<'_> {
     pub(crate) fn is_racy(&self, stamp: &Stamp) -> bool {
         self.device != Some(stamp.dev) || stamp.is_racy(self.at)
     }
+}
+
+/// Has up to [`READERS`] threads do some work, this one among them; there is work for `most`.
+fn by_readers<T: Send>(
+    most: usize,
+    work: impl Fn() -> Result<T, SnapshotError> + Sync,
+) -> Result<Vec<T>, SnapshotError> {
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (1..READERS.min(most)).map(|_| scope.spawn(&work)).collect();
+        let own = work();
+        let others = readers.into_iter().map(|reader| reader.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        std::iter::once(own).chain(others).collect()
+    })
 }
 
 fn names(directory: BorrowedFd<'_>) -> std::io::Result<Names> {

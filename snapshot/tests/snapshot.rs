@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use proctor_core::drift::{EntryKind, display_path};
 use proctor_core::plan::RelPath;
-use proctor_snapshot::{GitHelper, Snapshot, find_root};
+use proctor_snapshot::{GitHelper, Settling, Snapshot, find_root};
 
 use crate::repository::{Repo, chmod, fifo, helper};
 use crate::{Case, Need};
@@ -15,6 +15,7 @@ use crate::{Case, Need};
 pub(crate) const CASES: &[Case] = &[
     ("snapshot: tracked, untracked and ignored", Need::Nothing, tracked_untracked_and_ignored),
     ("snapshot: the tree id is that of git write-tree", Need::Nothing, tree_id_is_gits),
+    ("snapshot: a large tree is as git has it, whatever its parts", Need::Nothing, a_large_tree_is_gits),
     ("snapshot: a conflict is as it stands in the work tree", Need::Nothing, a_conflict_is_as_it_stands),
     ("snapshot: nothing is written below .git", Need::Nothing, nothing_is_written_below_git),
     ("snapshot: before the first commit", Need::Nothing, unborn_head),
@@ -81,6 +82,35 @@ fn tree_id_is_gits() {
     assert_eq!(repo.snapshot().git.tree, Ok(repo.tree_as_it_stands()));
     repo.git(&["checkout", "-q", "--detach"]);
     assert_eq!(repo.snapshot().git.branch, None);
+}
+
+/// More files than one thread looks at, in the index and in one directory.
+fn a_large_tree_is_gits() {
+    let repo = Repo::small();
+    for number in 0..5000 {
+        let directory = if number < 1500 { "flat".to_owned() } else { format!("deep/{}", number / 500) };
+        repo.write(format!("{directory}/{number}"), format!("{number}\n"));
+    }
+    repo.commit();
+    let clean = repo.snapshot();
+    assert_eq!((&clean.git.tree, clean.git.dirty), (&Ok(repo.git(&["write-tree"])), Some(false)));
+    // Something in each part: changed, gone, of another kind, and new.
+    for (changed, gone, link) in [("flat/7", "flat/1499", "flat/800"), ("deep/4/2300", "deep/9/4999", "deep/9/4500")] {
+        repo.write(changed, "changed\n");
+        [gone, link].iter().for_each(|path| fs::remove_file(repo.at(path)).expect("removes"));
+        symlink("target", repo.at(link)).expect("links");
+        repo.write(format!("{gone}.new"), "new\n");
+    }
+    let mut expected: BTreeSet<_> = paths(&clean).into_iter().collect();
+    ["flat/1499", "deep/9/4999"].iter().for_each(|gone| assert!(expected.remove(*gone)));
+    expected.extend(["flat/1499.new", "deep/9/4999.new"].map(str::to_owned));
+    let changed = repo.snapshot();
+    assert_eq!(paths(&changed).into_iter().collect::<BTreeSet<_>>(), expected);
+    assert_eq!((&changed.git.tree, changed.git.dirty), (&Ok(repo.tree_as_it_stands()), Some(true)));
+    assert_eq!(clean.difference(&changed).len(), 8);
+    // What is taken anew is what was brought up to date.
+    let again = Snapshot::take_after(&repo.at(""), &helper(), Some(&clean), Settling::default()).expect("a snapshot");
+    assert_eq!((again.id, again.git), (changed.id, changed.git));
 }
 
 fn a_conflict_is_as_it_stands() {

@@ -259,10 +259,14 @@ impl Entries {
         }
     }
 
-    fn digest_of(&self, directory: usize) -> Option<[u8; 32]> {
-        let leaves = self.leaves_of(directory);
+    pub(super) fn digest_of(&self, directory: usize) -> Option<[u8; 32]> {
+        self.digest_over(directory, &self.leaves[self.leaves_of(directory)])
+    }
+
+    /// The digest of a directory that has these leaves; those of the directories in it are known.
+    pub(super) fn digest_over(&self, directory: usize, leaves: &[Leaf]) -> Option<[u8; 32]> {
         let mut lines: Vec<(&[u8], merkle::Leaf)> =
-            leaves.filter_map(|at| Some((self.name_of(at), self.leaves[at].merkle()?))).collect();
+            leaves.iter().filter_map(|leaf| Some((self.text(leaf.name), leaf.merkle()?))).collect();
         lines.extend(self.children(directory).filter_map(|child| {
             let digest = self.directories[child].digest?;
             Some((paths::name(self.directory_path(child)), (merkle::DIRECTORY, digest)))

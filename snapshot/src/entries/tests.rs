@@ -61,6 +61,52 @@ fn covered(plain: &Plain) -> Plain {
     plain.iter().filter(|(_, leaf)| leaf.0 != b'?').map(|(path, leaf)| (path.clone(), *leaf)).collect()
 }
 
+/// Another look for each directory.
+fn look_of(directory: usize) -> DirectoryLook {
+    DirectoryLook { stamp: Stamp { ino: directory as u64, ..Stamp::default() }, ..DirectoryLook::default() }
+}
+
+/// Fills in what a plain tree has, the last part first.
+fn fill(entries: &mut Entries, plain: &Plain) -> Result<(), ()> {
+    entries.fill(|names, blanks| {
+        let mut filled: Vec<Filled> = blanks
+            .map(|mut blank| {
+                let (at, directory) = (blank.directory, names.directory_path(blank.directory));
+                for (name, found) in blank.leaves() {
+                    let (tag, sha256) = plain[&paths::join(directory, name)];
+                    *found = Found { kind: kind_of(tag), sha256, ..Found::MISSING };
+                }
+                blank.filled(look_of(at))
+            })
+            .collect();
+        filled.reverse();
+        Ok(filled)
+    })
+}
+
+/// A directory that several readers share, with another one in it and one beside it.
+#[test]
+fn large_directories_are_filled_in_part_by_part() {
+    let name = |number: usize| format!("d/{number:05}").into_bytes();
+    for count in [511, 512, 513, 1024, 1300] {
+        let many = (0..count).map(|number| (name(number), (b"fx?"[number % 3], [number as u8; 32])));
+        let few = [&b"d/000/x"[..], b"e/y"].map(|path| (path.to_vec(), (b'l', [9; 32])));
+        for plain in [many.clone().collect::<Plain>(), many.chain(few).collect()] {
+            let mut entries = Entries::of_tracked(plain.keys().map(Vec::as_slice));
+            fill(&mut entries, &plain).expect("fills in");
+            assert_eq!(entries.directories[0].digest, plain_digest(&covered(&plain), b""), "{count}");
+            assert_eq!(entries.len(), covered(&plain).len(), "{count}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_filled_in_stays_a_tree() {
+    let mut entries = Entries::of_tracked([&b"a/b"[..], b"c"].into_iter());
+    assert_eq!(entries.fill(|names, _| Err(names.directories())), Err(2));
+    assert!(entries.leaf(b"a/b").is_some_and(|leaf| leaf.found == Found::MISSING) && entries.is_empty());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -76,6 +122,17 @@ proptest! {
             prop_assert_eq!(entries.get(path).map(|entry| merkle::leaf(&entry)), Some(*leaf));
         }
         prop_assert_eq!(entries.directories[0].digest, plain_digest(&covered, b""));
+    }
+
+    #[test]
+    fn filled_in_it_is_as_put_together(plain in a_tree()) {
+        let mut entries = Entries::of_tracked(plain.keys().map(Vec::as_slice));
+        prop_assert!(fill(&mut entries, &plain).is_ok());
+        prop_assert_eq!(&entries, &entries_of(&plain));
+        prop_assert_eq!(entries.iter().collect::<Vec<_>>(), entries_of(&plain).iter().collect::<Vec<_>>());
+        prop_assert_eq!(entries.len(), covered(&plain).len());
+        let is_looked_at = |at: usize| entries.directory(at).look == look_of(at);
+        prop_assert!((0..entries.directories()).all(is_looked_at));
     }
 
     #[test]

@@ -38,7 +38,11 @@ pub fn serve(request: &Request, out: &mut dyn Write) -> std_io::Result<()> {
         told = frames::write_ahead(out, worktree, index, file);
     });
     told?;
-    frames::write_answer(out, &answered.unwrap_or_else(|why| Answer::Refused { why }))
+    let answer = answered.unwrap_or_else(|why| Answer::Refused { why });
+    let written = frames::write_answer(out, &answer);
+    // Nothing follows but the end of the process, which frees it at once.
+    std::mem::forget(answer);
+    written
 }
 
 fn answer(request: &Request, ahead: TellAhead<'_>) -> Result<Answer, GitError> {

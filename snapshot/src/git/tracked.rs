@@ -10,7 +10,7 @@ use rustix::fs::{FileType, Stat};
 
 use super::attributes::{Attributes, Conversion};
 use super::blob::blob_at;
-use super::index::{EXECUTABLE, FILE, FileRules, GITLINK, Index, IndexEntry, SYMLINK, is_file, leading};
+use super::index::{EXECUTABLE, FILE, FileRules, GITLINK, Index, IndexEntry, SYMLINK, by_path, is_file, leading};
 use super::object::{ObjectId, ObjectKind, object_id};
 use super::program::TreeEntries;
 use super::tree_id::{TreeFile, tree_id};
@@ -57,11 +57,35 @@ impl<'a> Tracked<'a> {
         entries: &'a Entries,
         commits: &'a Commits,
     ) -> io::Result<Self> {
-        let files = Vec::with_capacity(index.entries.len());
+        let (first, second) = halves(&index.entries);
+        let part = |part| Self::look_at(part, index, top, entries, commits);
+        if second.is_empty() {
+            return part(first);
+        }
+        let (tracked, others) = std::thread::scope(|scope| {
+            let others = scope.spawn(|| part(second));
+            (part(first), others.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        let (mut tracked, others) = (tracked?, others?);
+        tracked.files.extend(others.files);
+        tracked.unclear.extend(others.unclear);
+        tracked.refused = others.refused.or(tracked.refused);
+        Ok(tracked)
+    }
+
+    /// Looks at the paths of some entries of `index`.
+    fn look_at(
+        part: &'a [IndexEntry],
+        index: &'a Index,
+        top: BorrowedFd<'a>,
+        entries: &'a Entries,
+        commits: &'a Commits,
+    ) -> io::Result<Self> {
+        let files = Vec::with_capacity(part.len());
         let mut tracked = Self { index, files, unclear: Vec::new(), refused: None };
         let mut eye =
             Eye { index, top, entries, place: Place::default(), commits, attributes: Attributes::new(index, top) };
-        for entries in index.paths() {
+        for entries in by_path(part) {
             let Some(entry) = leading(entries) else { continue };
             let path = entry.path.0.as_slice();
             match eye.fate(entry)? {
@@ -85,6 +109,20 @@ impl<'a> Tracked<'a> {
         tree_id(self.index.format, &self.files)
     }
 }
+
+/// The entries of an index in two parts for two threads; in one where they are few.
+fn halves(entries: &[IndexEntry]) -> (&[IndexEntry], &[IndexEntry]) {
+    if entries.len() < FEW {
+        return (entries, &[]);
+    }
+    let middle = entries.len() / 2;
+    // Those of one path stay together.
+    let same = entries[middle..].iter().take_while(|entry| entry.path == entries[middle - 1].path).count();
+    entries.split_at(middle + same)
+}
+
+/// How many entries are looked at by one thread: starting another one takes longer.
+const FEW: usize = 4096;
 
 /// What is looked at.
 struct Eye<'a> {
@@ -179,5 +217,35 @@ fn mode_of(rules: &FileRules, entry: &IndexEntry, is_executable: bool) -> u32 {
         (_, mode) if !rules.file_mode && is_file(mode) => mode,
         (true, _) if rules.file_mode => EXECUTABLE,
         _ => FILE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::protocol::RepoPath;
+    use super::*;
+
+    #[test]
+    fn what_is_in_conflict_is_in_one_half() {
+        let id = ObjectId::from_raw(&[1; 20]).expect("an id");
+        let entry = |number: usize, stage| IndexEntry {
+            path: RepoPath(format!("{number:05}").into_bytes()),
+            mode: FILE,
+            id,
+            stage,
+            intent_to_add: false,
+            skip_worktree: false,
+            stat: None,
+        };
+        for before in FEW / 2 - 4..FEW / 2 + 2 {
+            let plain = |range: std::ops::Range<usize>| range.map(|number| entry(number, 0));
+            let conflict = [1, 2, 3].map(|stage| entry(before, stage));
+            let all: Vec<_> = plain(0..before).chain(conflict).chain(plain(before + 1..FEW)).collect();
+            let (first, second) = halves(&all);
+            assert_eq!([first, second].concat(), all);
+            assert!(!second.is_empty() && by_path(first).chain(by_path(second)).eq(by_path(&all)), "{before}");
+        }
+        let few: Vec<_> = (1..FEW).map(|number| entry(number, 0)).collect();
+        assert!(halves(&few).1.is_empty() && halves(&[]).0.is_empty());
     }
 }

@@ -42,7 +42,7 @@ pub(super) struct Walked {
 pub(super) fn walk(opened: &Opened, tracked: &[&[u8]], gitlinks: &[(Vec<u8>, ObjectId)]) -> Result<Walked, GitError> {
     let mut walk =
         Walk { opened, tracked, gitlinks, walked: Walked::default(), names: vec![MaybeUninit::uninit(); NAMES] };
-    let mut to_come = vec![Place { path: Vec::new(), suspects: everywhere(opened)? }];
+    let mut to_come = vec![Place { path: Vec::new(), suspects: everywhere(opened)?, tracked }];
     while let Some(place) = to_come.pop() {
         walk.enter(place, &mut to_come)?;
         if walk.walked.untracked.len() + walk.walked.directories.len() + to_come.len() > MAX_PATHS {
@@ -63,10 +63,13 @@ fn everywhere(opened: &Opened) -> Result<Rc<Suspects>, GitError> {
     Ok(Suspects::new(exclude.as_deref().filter(|_| !elsewhere), Some(built_in)))
 }
 
-/// A directory that is not ignored, and what rules may match in it.
-struct Place {
+/// A directory that is not ignored, what rules may match in it, and what is tracked there.
+struct Place<'a> {
     path: Vec<u8>,
     suspects: Rc<Suspects>,
+    /// Sorted, and more than that for a directory that was not entered yet: it is looked for among what is tracked in
+    /// the directory that it is in, which are few.
+    tracked: &'a [&'a [u8]],
 }
 
 struct Walk<'a> {
@@ -80,11 +83,12 @@ struct Walk<'a> {
 /// The names in a directory that matter, each with its type.
 type Names = Vec<(Vec<u8>, FileType)>;
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
     /// Looks into a directory; a repository inside is noted and not entered.
-    fn enter(&mut self, place: Place, to_come: &mut Vec<Place>) -> Result<(), GitError> {
+    fn enter(&mut self, place: Place<'a>, to_come: &mut Vec<Place<'a>>) -> Result<(), GitError> {
         let Some((directory, stamp)) = self.open(&place.path)? else { return Ok(()) };
-        let names = self.names(directory.as_fd(), &place.path)?;
+        let tracked = below(place.tracked, &place.path);
+        let names = self.names(directory.as_fd(), &place.path, tracked)?;
         let has_git = !place.path.is_empty() && names.iter().any(|(name, _)| name == b".git");
         if has_git && self.is_repository(&place.path)? {
             return Ok(());
@@ -99,7 +103,7 @@ impl Walk<'_> {
             if kind != FileType::Directory {
                 self.leaf(inner, &name, &suspects)?;
             } else if let Some(suspects) = self.directory(&inner, &name, &suspects)? {
-                to_come.push(Place { path: inner, suspects });
+                to_come.push(Place { path: inner, suspects, tracked });
             }
         }
         self.walked.directories.push((path, stamp));
@@ -138,10 +142,9 @@ impl Walk<'_> {
         self.gitlinks.iter().any(|(gitlink, _)| gitlink == path)
     }
 
-    /// The names in a directory, without those of tracked files.
-    fn names(&mut self, directory: BorrowedFd<'_>, path: &[u8]) -> Result<Names, GitError> {
+    /// The names in a directory, without those of files that are `tracked` in it.
+    fn names(&mut self, directory: BorrowedFd<'_>, path: &[u8], tracked: &[&[u8]]) -> Result<Names, GitError> {
         let failed = |errno: Errno| io(&on_disk(self.opened, path), &errno.into());
-        let tracked = below(self.tracked, path);
         let skip = if path.is_empty() { 0 } else { path.len() + 1 };
         let mut names = Vec::new();
         let mut listed = RawDir::new(directory, &mut self.names);
@@ -176,7 +179,7 @@ impl Walk<'_> {
     }
 
     /// What rules may match in a directory that has a `.gitignore`.
-    fn suspects(&self, place: &Place, kind: FileType) -> Result<Rc<Suspects>, GitError> {
+    fn suspects(&self, place: &Place<'_>, kind: FileType) -> Result<Rc<Suspects>, GitError> {
         let path = paths::join(&place.path, b".gitignore");
         let text = match kind {
             FileType::RegularFile => {

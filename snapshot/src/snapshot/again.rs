@@ -33,7 +33,7 @@ pub(super) fn take(
         return Ok(None);
     }
     let again = Again { before, basis, top, at, settling, helper, stop: AtomicBool::new(false) };
-    let findings = Findings::joined(again.look(&before.entries, Before::Known).everywhere()?);
+    let findings = again.look(&before.entries, Before::Known).everywhere()?;
     match again.entries(&findings) {
         Ok(found) => again.finish(&findings, found),
         Err(Stopped::Failed(error)) => Err(error),

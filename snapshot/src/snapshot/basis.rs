@@ -37,8 +37,8 @@ pub(crate) struct Basis {
 /// needed only where something changed.
 #[derive(Debug, Clone)]
 pub(crate) enum Told {
-    /// The bytes.
-    Here(Arc<[u8]>),
+    /// The bytes; as a `Vec`, since they need not be copied then, and may be many.
+    Here(Arc<Vec<u8>>),
     /// A file that has them.
     There(Sidecar),
 }
@@ -61,7 +61,7 @@ impl Basis {
             owners,
             repositories: inside.filter(|at| !at.0.is_empty()).collect(),
             submodules: listing.submodules(),
-            listing: Told::Here(writer.into_bytes().into()),
+            listing: Told::Here(Arc::new(writer.into_bytes())),
         })
     }
 
@@ -74,9 +74,9 @@ impl Basis {
 
     /// What git said, without the paths; nothing where that is lost.
     pub(crate) fn listing(&self) -> Option<Listing> {
-        let bytes: Arc<[u8]> = match &self.listing {
+        let bytes: Arc<Vec<u8>> = match &self.listing {
             Told::Here(bytes) => Arc::clone(bytes),
-            Told::There(sidecar) => sidecar.read()?.into(),
+            Told::There(sidecar) => Arc::new(sidecar.read()?),
         };
         let mut reader = Reader::new(&bytes);
         let mut listing: Listing = serde_json::from_slice(reader.bytes()?).ok()?;

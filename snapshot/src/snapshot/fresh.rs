@@ -74,13 +74,12 @@ impl<'a> Reading<'a> {
         let device = beneath::trusted_device(top.as_fd()).map_err(failed)?;
         let files = index.iter().flat_map(|index| index.files()).filter(|path| !is_our_artifact(path));
         let mut entries = Entries::of_tracked(files);
-        let looked = self.look(&top, device, &entries).everywhere()?;
-        entries.take_over(
-            looked.iter().flat_map(|found| &found.leaves),
-            looked.iter().flat_map(|found| &found.directories),
-        );
         let mut counts = Counts::default();
-        looked.iter().for_each(|found| counts.add(found.counts));
+        entries.fill(|names, blanks| {
+            let filled;
+            (filled, counts) = self.look(&top, device, names).fill(blanks)?;
+            Ok::<_, SnapshotError>(filled)
+        })?;
         Ok(Tree { top, identity: (stat.st_dev, stat.st_ino), device, entries, counts })
     }
 

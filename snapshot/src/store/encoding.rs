@@ -126,7 +126,7 @@ mod tests {
             owners: vec![0, 7],
             repositories: vec![RepoPath(b"a/c".to_vec())],
             submodules: Vec::new(),
-            listing: Told::Here(b"any".to_vec().into()),
+            listing: Told::Here(Arc::new(b"any".to_vec())),
         };
         Snapshot {
             id: entries.id(),
