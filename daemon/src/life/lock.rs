@@ -20,7 +20,7 @@ pub(super) struct Lock {
 /// Why the lock is not ours.
 #[derive(Debug)]
 pub(super) enum NotLocked {
-    /// Another process has it; its number, where it has written that.
+    /// Another process has it; its number, where that can be told.
     Taken(Option<u32>),
     /// What lies there is no lock of ours.
     NotOurs,
@@ -63,10 +63,25 @@ fn sign(file: &mut File) -> io::Result<()> {
     writeln!(file, "{}", std::process::id())
 }
 
+/// By the kernel's table. What is written in the file may be that of the one before, or not yet there.
 fn holder(file: &mut File) -> Option<u32> {
-    let mut text = String::new();
-    file.take(MAX_PID).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    let stat = fstat(&*file).ok()?;
+    let table = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    locked_by(&table, (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev), stat.st_ino)).or_else(|| {
+        let mut text = String::new();
+        file.take(MAX_PID).read_to_string(&mut text).ok()?;
+        text.trim().parse().ok()
+    })
+}
+
+/// Who has a file locked by flock(2), by the table of proc_locks(5); the file by the major and minor number of its
+/// device and its own. `None` where the table does not have it, as on file systems that have several devices.
+fn locked_by(table: &str, (major, minor, inode): (u32, u32, u64)) -> Option<u32> {
+    let file = format!("{major:02x}:{minor:02x}:{inode}");
+    table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>()).find_map(|fields| match fields[..] {
+        [_, "FLOCK", _, _, pid, at, ..] if at == file => pid.parse().ok(),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -82,6 +97,28 @@ mod tests {
         assert_eq!(pid, Some(std::process::id()));
         drop(first);
         Lock::take(&handle, "l").expect("free again");
+    }
+
+    #[test]
+    fn who_has_not_signed_yet_is_named_and_not_the_one_before() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let handle = File::open(dir.path()).expect("open");
+        let mut first = Lock::take(&handle, "l").expect("free");
+        for written in ["", "1\n"] {
+            first._file.set_len(0).expect("emptied");
+            first._file.rewind().expect("at its start");
+            first._file.write_all(written.as_bytes()).expect("written");
+            let NotLocked::Taken(pid) = Lock::take(&handle, "l").expect_err("taken") else { panic!("another reason") };
+            assert_eq!(pid, Some(std::process::id()), "{written:?}");
+        }
+    }
+
+    #[test]
+    fn the_table_is_read_by_the_whole_name_of_the_file() {
+        let table = "1: POSIX  ADVISORY  WRITE 7 fe:00:12 0 EOF\n2: FLOCK  ADVISORY  WRITE 8 fe:00:123 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 10 fe:00:12 0 EOF\n3: FLOCK  ADVISORY  WRITE 9 fe:00:12 0 EOF\n";
+        assert_eq!(locked_by(table, (0xfe, 0, 12)), Some(9));
+        assert_eq!(locked_by(table, (0xfe, 0, 13)), None);
     }
 
     #[test]
