@@ -54,8 +54,9 @@ pub(super) const CASES: &[Case] = &[
 
 const NEEDS_ROOT: &[Needs] = &[Needs::Sandbox, Needs::Program("python3"), Needs::Root];
 const NEEDS_BUBBLEWRAP: &[Needs] = &[Needs::Sandbox, Needs::Program("python3"), Needs::Works(&BUBBLEWRAP_TRUE)];
-const BUBBLEWRAP: [&str; 9] =
-    ["bwrap", "--unshare-user", "--unshare-pid", "--dev-bind", "/", "/", "--proc", "/proc", "--"];
+/// Its own process ends with what started it, and all in it with that process.
+const BUBBLEWRAP: [&str; 10] =
+    ["bwrap", "--die-with-parent", "--unshare-user", "--unshare-pid", "--dev-bind", "/", "/", "--proc", "/proc", "--"];
 const BUBBLEWRAP_TRUE: [&str; 10] =
     ["bwrap", "--unshare-user", "--unshare-pid", "--dev-bind", "/", "/", "--proc", "/proc", "--", "true"];
 
