@@ -18,7 +18,7 @@ use crate::host::{Host, RepoFacts, StepUser};
 use crate::policy::{Frame, Policy};
 use crate::pool::{self, Pool, Prepared};
 use crate::reaper::Reaper;
-use crate::running::{EndedBy, Running, Watched, is_gone};
+use crate::running::{EndedBy, NotClaimed, Running, Watched, is_gone};
 use crate::setup::{self, claim_ops, prepare_ops};
 use crate::space::{Layer, Open, RunSpace, Sealed};
 use crate::wait::Helper;
@@ -113,17 +113,21 @@ impl Launcher {
         let user = StepUser::choose(&self.host, facts)?;
         let (frame, lowers) = (policy.frame(), numbers(space, lowers)?);
         while let Some(prepared) = space.pool().take(&frame, user, &lowers) {
-            // One that died a moment ago is replaced.
-            if claimed(&prepared, policy, &lowers).is_ok() {
-                return Ok((prepared.sandbox, space.open(prepared.slot)));
+            match claimed(&prepared, policy, &lowers) {
+                Ok(()) => return Ok((prepared.sandbox, space.open(prepared.slot))),
+                // One that died a moment ago is replaced.
+                Err(NotClaimed::NothingRuns(_)) => prepared.let_go(),
+                Err(NotClaimed::MayRun(source)) => {
+                    prepared.let_go();
+                    return Err(not_sent(source));
+                }
             }
-            prepared.let_go();
         }
         let prepared = self.prepare(space, frame, Wanted { facts, user, lowers: lowers.clone() })?;
         match claimed(&prepared, policy, &lowers) {
             // A helper that has refused by now is gone; why, it has said, and that is read as of any other.
-            Err(error) if is_gone(&error) => {}
-            Err(source) => return Err(SandboxError::System { what: "cannot send the helper its command", source }),
+            Err(NotClaimed::NothingRuns(error)) if is_gone(&error) => {}
+            Err(NotClaimed::NothingRuns(source) | NotClaimed::MayRun(source)) => return Err(not_sent(source)),
             Ok(()) => {}
         }
         Ok((prepared.sandbox, space.open(prepared.slot)))
@@ -297,8 +301,12 @@ fn numbers(space: &RunSpace, layers: &[&Layer<Sealed>]) -> Result<Vec<u32>, Sand
     Ok(layers.iter().map(|layer| layer.id()).collect())
 }
 
+fn not_sent(source: io::Error) -> SandboxError {
+    SandboxError::System { what: "cannot send the helper its command", source }
+}
+
 /// Gives a prepared sandbox its command, over these layers.
-fn claimed(prepared: &Prepared, policy: &Policy, lowers: &[u32]) -> io::Result<()> {
+fn claimed(prepared: &Prepared, policy: &Policy, lowers: &[u32]) -> Result<(), NotClaimed> {
     let Prepared { sandbox, slot, .. } = prepared;
     sandbox.claim(Claim {
         command: policy.command(),

@@ -139,17 +139,19 @@ impl Running {
         Ok(Self { stdout, stderr, control, orders, state, group, held, reaper })
     }
 
-    /// Gives the sandbox its command. An error says that nothing was started, and that nobody has said
-    /// why.
-    pub(crate) fn claim(&self, claim: Claim) -> io::Result<()> {
-        let order = Order::Claim(Box::new(claim));
-        let Some(orders) = &self.orders else { return wire::send_document(self.control.as_fd(), &order, &[]) };
-        // First to who needs it soonest.
-        wire::send_document(orders.as_fd(), &order, &[])?;
-        match wire::send_document(self.control.as_fd(), &order, &[]) {
+    /// Gives the sandbox its command.
+    pub(crate) fn claim(&self, claim: Claim) -> Result<(), NotClaimed> {
+        let order = wire::Packed::new(&Order::Claim(Box::new(claim))).map_err(NotClaimed::NothingRuns)?;
+        if let Some(orders) = &self.orders {
+            // First to who needs it soonest.
+            order.send(orders.as_fd(), &[]).map_err(NotClaimed::NothingRuns)?;
+        }
+        match (order.send(self.control.as_fd(), &[]), &self.orders) {
+            (Ok(()), _) => Ok(()),
+            (Err(error), None) => Err(NotClaimed::NothingRuns(error)),
             // Everybody is gone, or is going: that is read as of any other.
-            Err(error) if is_gone(&error) => Ok(()),
-            other => other,
+            (Err(error), Some(_)) if is_gone(&error) => Ok(()),
+            (Err(error), Some(_)) => Err(NotClaimed::MayRun(error)),
         }
     }
 
@@ -342,6 +344,15 @@ fn counted(report: Report, group: &Group) -> Report {
     }
     resources.limits_hit.extend(limit);
     Report::Exited { status, limit, resources }
+}
+
+/// Why a sandbox has not got its command.
+#[derive(Debug)]
+pub(crate) enum NotClaimed {
+    /// It cannot have got it, and another one can have it.
+    NothingRuns(io::Error),
+    /// A part of it has: it may have begun.
+    MayRun(io::Error),
 }
 
 /// Whether the other side of a socket is gone.

@@ -236,15 +236,33 @@ pub(crate) fn send_document<T: Serialize>(
     document: &T,
     fds: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let bytes = serde_json::to_vec(document)?;
-    if bytes.len() <= MAX_PACKET {
-        return send_packet(socket, &bytes, fds);
+    Packed::new(document)?.send(socket, fds)
+}
+
+/// A document that is ready to be sent, also to several.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    bytes: Vec<u8>,
+    /// What is too long for a packet.
+    memory: Option<File>,
+}
+
+impl Packed {
+    pub(crate) fn new<T: Serialize>(document: &T) -> io::Result<Self> {
+        let bytes = serde_json::to_vec(document)?;
+        if bytes.len() <= MAX_PACKET {
+            return Ok(Self { bytes, memory: None });
+        }
+        let mut memory = File::from(rustix::fs::memfd_create("proctor-request", MemfdFlags::CLOEXEC)?);
+        memory.write_all(&bytes)?;
+        Ok(Self { bytes: IN_MEMORY.to_vec(), memory: Some(memory) })
     }
-    let mut memory = File::from(rustix::fs::memfd_create("proctor-request", MemfdFlags::CLOEXEC)?);
-    memory.write_all(&bytes)?;
-    let mut all = vec![memory.as_fd()];
-    all.extend_from_slice(fds);
-    send_packet(socket, IN_MEMORY, &all)
+
+    /// Sends it with the descriptors that belong to it.
+    pub(crate) fn send(&self, socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let all: Vec<_> = self.memory.iter().map(AsFd::as_fd).chain(fds.iter().copied()).collect();
+        send_packet(socket, &self.bytes, &all)
+    }
 }
 
 /// Receives a document and the descriptors that belong to it; `None` where the other side has
@@ -271,7 +289,7 @@ fn read_document<T: DeserializeOwned>((bytes, mut fds): (Vec<u8>, Vec<OwnedFd>))
     }
     let memory = File::from(fds.remove(0));
     let length = usize::try_from(memory.metadata()?.len().min(MAX_REQUEST)).map_err(io::Error::other)?;
-    // By position: its offset is where the writer left it.
+    // By position: its offset is where the writer left it, and others may read it too.
     let mut bytes = vec![0; length];
     memory.read_exact_at(&mut bytes, 0)?;
     Ok((decode(&bytes)?, fds))

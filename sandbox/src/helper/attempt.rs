@@ -55,7 +55,7 @@ impl Prepared<'_> {
         wire::send(self.daemon.unwrap_or(self.channel.as_fd()), message, &[])
     }
 
-    /// Says the last word of this attempt, which the helper has to hear too.
+    /// Says the last word of this attempt while the helper is still at work for it.
     pub(super) fn fail(&self, failure: Failure) -> ! {
         // If the helper is gone, so is everybody who could be told.
         drop(wire::send(self.channel.as_fd(), &failure.into_message(), &[]));
@@ -183,8 +183,14 @@ fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'
     } else {
         words.tell(GO);
         let mut others = Others { control, words: &mut words, orders: lines.orders.as_fd() };
-        match outer.work_beside(&mut others).and_then(|worked| wait_well(&others, worked, &mut outer)) {
-            Ok(()) => {}
+        match outer.work_beside(&mut others) {
+            Ok(Worked::ToTheEnd) => {
+                if let Some(tree) = outer.tell_of_tree() {
+                    // It may never come to be: then PID 1 says why.
+                    drop(wire::send_document(others.orders, &Order::Tree(Box::new(tree)), &[]));
+                }
+            }
+            Ok(Worked::UntilInitEnded) => {}
             // Where PID 1 has refused already, that was the first word, and the first one counts.
             Err(_) if words.spoken => end(&pidfd),
             Err(failure) => words.refuse(control, &pidfd, failure)?,
@@ -200,19 +206,6 @@ fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'
         };
         // The daemon may be gone; then nobody needs the answer.
         drop(wire::send(control, &message, &[]));
-    }
-    Ok(())
-}
-
-/// Puts the tree in its place where no command is there yet: it will find that done.
-fn wait_well(others: &Others<'_>, worked: Worked, outer: &mut Outer<'_>) -> Result<(), Failure> {
-    let claimed = has(others.control, PollFlags::IN | PollFlags::RDHUP).map_err(internal("look for the command"))?;
-    if worked == Worked::ToTheEnd
-        && !claimed
-        && let Some(tree) = outer.place_early()?
-    {
-        // It may never come to be: then PID 1 says why.
-        drop(wire::send_document(others.orders, &Order::Tree(Box::new(tree)), &[]));
     }
     Ok(())
 }
@@ -427,12 +420,7 @@ fn serve_claim(
 
 /// Whether the daemon has closed its side.
 pub(crate) fn is_alone(control: BorrowedFd<'_>) -> io::Result<bool> {
-    has(control, PollFlags::RDHUP)
-}
-
-/// Whether one of these is so now.
-fn has(control: BorrowedFd<'_>, what: PollFlags) -> io::Result<bool> {
-    let mut fds = [PollFd::from_borrowed_fd(control, what)];
+    let mut fds = [PollFd::from_borrowed_fd(control, PollFlags::RDHUP)];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
     Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)))? > 0)
 }

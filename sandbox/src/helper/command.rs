@@ -28,13 +28,15 @@ use crate::wire::{self, Claim, Message, Order, Tree};
 /// Waits for the command and becomes it, or says why not and ends.
 pub(super) fn run(prepared: &mut Prepared<'_>) -> ! {
     let mut orders = Orders::default();
-    let claim = match wait(prepared, &mut orders) {
-        Ok(claim) => claim,
-        Err(failure) => prepared.fail(failure),
+    let failure = match wait(prepared, &mut orders) {
+        Ok(claim) => {
+            let (enforcement, wall) = (prepared.enforcement.clone(), prepared.wall.take());
+            Becoming { prepared, claim: &claim, orders, enforcement, wall }.the_command()
+        }
+        Err(failure) => failure,
     };
-    let (enforcement, wall) = (prepared.enforcement.clone(), prepared.wall.take());
-    let failure = Becoming { prepared, claim: &claim, orders, enforcement, wall }.the_command();
-    // Before PID 1 tells of our end. If the daemon is gone there is nobody to tell.
+    // On the way by which PID 1 tells of our end, or that could come first. If the daemon is gone there
+    // is nobody to tell.
     drop(prepared.send(&failure.into_message()));
     std::process::exit(1)
 }
@@ -53,7 +55,7 @@ impl Orders {
             Ok(Some((Order::Go, _))) => self.goes_on = true,
             Ok(Some((Order::Claim(claim), _))) => self.claim = Some(*claim),
             Ok(Some((Order::Tree(tree), _))) => self.tree = Some(*tree),
-            // The helper has ended, and everybody with it.
+            // Neither the helper nor the daemon is there any more.
             Ok(None) => std::process::exit(1),
             Err(error) => return Err(internal("wait for the command")(error)),
         }

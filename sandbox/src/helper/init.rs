@@ -115,7 +115,6 @@ fn nobody_is_left() -> bool {
 
 fn set_up(prepared: &mut Prepared<'_>) -> Done {
     die_with_the_helper()?;
-    wait_for_go(prepared)?;
     if rustix::process::getpid() != Pid::INIT {
         let hint = "report this with the kernel's version";
         return Err(refused(Control::PidNamespace, "the first process of the step is not PID 1", hint));
@@ -169,7 +168,7 @@ pub(super) fn apply(prepared: &mut Prepared<'_>, op: &SetupOp) -> Done {
         SetupOp::Hostname => {
             rustix::system::sethostname(HOSTNAME.as_bytes()).map_err(refuse(Control::UtsNamespace, "set the host name"))
         }
-        SetupOp::AwaitReadOnlyRoot => wait_for_go(prepared),
+        SetupOp::AwaitKnown | SetupOp::AwaitReadOnlyRoot => wait_for_go(prepared),
         SetupOp::Proc => mount_proc(prepared),
         SetupOp::Sys => mount_sys(),
         SetupOp::SayMounted => say_mounted(prepared),

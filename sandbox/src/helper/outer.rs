@@ -72,11 +72,11 @@ struct Made {
 
 /// An overlay that is in its place, with what belongs into the tree, before its command is known.
 struct Placed {
-    /// What the command's process was told.
-    tree: wire::Tree,
-    mount: OwnedFd,
+    made: Made,
     /// What was mounted in it.
     attached: Vec<(PathBuf, OwnedFd)>,
+    /// What the command's process was told of it.
+    told: Option<wire::Tree>,
 }
 
 /// What of the host's /proc is still needed.
@@ -221,7 +221,7 @@ impl<'a> Outer<'a> {
             SetupOp::SealCovers => self.seal_covers(),
             SetupOp::MakeOverlay { repo } => {
                 self.make_overlay_early(repo);
-                Ok(())
+                self.place_early()
             }
             SetupOp::MaskKernelFiles { fresh_sys } => self.mask_kernel_files(*fresh_sys),
             // Marks the place in the list; the fork itself follows the last operation of this stage.

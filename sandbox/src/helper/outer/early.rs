@@ -1,52 +1,44 @@
-//! The tree in its place before the command is known: a sandbox that waits has nothing left to
-//! mount then. Where the command comes with other layers than were expected, all of it is undone.
+//! The tree in its place before the command is known, while PID 1 is still at its own operations.
+//! Where the command comes with other layers than were expected, all of it is undone.
 
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use proctor_core::enforcement::Control;
 use rustix::mount::UnmountFlags;
 
-use super::{Made, Outer, Placed, point_in_repo};
+use super::{Outer, Placed};
 use crate::helper::failure::{Failure, internal};
 use crate::helper::mounts;
 use crate::setup::{Inside, SetupOp, attach_ops};
 use crate::wire::{Layers, Tree};
 
 impl Outer<'_> {
-    /// Puts the overlay that was made in its place, and what belongs into the tree; tells of what the
-    /// command's process finds then. What cannot be done now is tried again, or refused, when the command
-    /// comes.
-    pub(in crate::helper) fn place_early(&mut self) -> Result<Option<Tree>, Failure> {
-        let (Some(Made { mount, layers, room }), Some(point)) = (self.overlay.take(), &self.repo_point) else {
-            return Ok(None);
-        };
-        if mounts::attach(mount.as_fd(), point.as_fd()).is_err() {
-            return Ok(None);
+    /// Puts the overlay that was made in its place, and what belongs into the tree. What cannot be done
+    /// now is tried again, or refused, when the command comes.
+    pub(super) fn place_early(&mut self) -> Result<(), Failure> {
+        let (Some(made), Some(point)) = (self.overlay.take(), &self.repo_point) else { return Ok(()) };
+        if mounts::attach(made.mount.as_fd(), point.as_fd()).is_err() {
+            return Ok(());
         }
-        let (attached, all) = self.attach_early(&mount);
-        if !all {
-            return self.take_away(&mount, attached).map(|()| None);
+        let (attached, all) = self.attach_early(&made.mount);
+        if all {
+            self.placed = Some(Placed { made, attached, told: None });
+            Ok(())
+        } else {
+            self.take_away(&made.mount, attached)
         }
-        let before = self.enforcement.clone();
-        self.record_overlay();
-        if attached.iter().any(|(at, _)| self.is_git(at)) {
-            self.record_git();
-        }
-        let enforcement = std::mem::replace(&mut self.enforcement, before);
-        let tree = Tree { layers, enforcement, layers_bytes: room };
-        self.placed = Some(Placed { tree: tree.clone(), mount, attached });
-        Ok(Some(tree))
     }
 
-    /// What was mounted, and whether that is all.
+    /// What was mounted, and whether that is all. No mount point is made: it would stay in the layer when
+    /// the tree is taken away.
     fn attach_early(&mut self, tree: &OwnedFd) -> (Vec<(PathBuf, OwnedFd)>, bool) {
         let mut attached = Vec::new();
         for op in attach_ops(&self.request.frame) {
             let SetupOp::Attach { at, inside: Inside::Repo { path, .. } } = op else { continue };
             let Some(clone) = self.clones.remove(&at) else { continue };
-            let target = point_in_repo(tree, &clone, &path, Control::Layer);
+            let target = mounts::open_beneath(tree.as_fd(), Path::new(path.as_str()));
             if !target.is_ok_and(|target| mounts::attach(clone.as_fd(), target.as_fd()).is_ok()) {
                 self.clones.insert(at, clone);
                 return (attached, false);
@@ -56,11 +48,30 @@ impl Outer<'_> {
         (attached, true)
     }
 
-    /// What is in its place already for these layers. What is there for others is taken away.
+    /// What the command's process finds in place, once everything else is.
+    pub(in crate::helper) fn tell_of_tree(&mut self) -> Option<Tree> {
+        let Placed { made, attached, .. } = self.placed.as_ref()?;
+        let (layers, layers_bytes) = (made.layers.clone(), made.room);
+        let has_git = attached.iter().any(|(at, _)| self.is_git(at));
+        let before = self.enforcement.clone();
+        self.record_overlay();
+        if has_git {
+            self.record_git();
+        }
+        // It does not hold where the tree is taken away again.
+        let enforcement = mem::replace(&mut self.enforcement, before);
+        let tree = Tree { layers, enforcement, layers_bytes };
+        if let Some(placed) = &mut self.placed {
+            placed.told = Some(tree.clone());
+        }
+        Some(tree)
+    }
+
+    /// What was told of the tree, where that is the one of these layers. One of others is taken away.
     pub(super) fn placed_for(&mut self, layers: &Layers) -> Result<Option<Tree>, Failure> {
         match self.placed.take() {
-            Some(placed) if placed.tree.layers == *layers => Ok(Some(placed.tree)),
-            Some(Placed { mount, attached, .. }) => self.take_away(&mount, attached).map(|()| None),
+            Some(Placed { made, told: Some(told), .. }) if made.layers == *layers => Ok(Some(told)),
+            Some(Placed { made, attached, .. }) => self.take_away(&made.mount, attached).map(|()| None),
             None => Ok(None),
         }
     }

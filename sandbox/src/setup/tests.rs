@@ -1,0 +1,228 @@
+use proctor_core::plan::{Argv, Limits};
+
+use super::*;
+use crate::policy::{CacheMount, GitDirs, ToolMount};
+
+const USER: StepUser = StepUser::Own { uid: 1001, gid: 1001 };
+const ROOT: StepUser = StepUser::Mapped { uid: 7, gid: 7 };
+
+fn host() -> Host {
+    Host {
+        helper: "/h".into(),
+        state_dir: "/home/u/.state".into(),
+        home: "/home/u".into(),
+        resolver: Some("/run/r/stub.conf".into()),
+        homes: BTreeMap::new(),
+        euid: 1001,
+        egid: 1001,
+    }
+}
+
+fn policy() -> Policy {
+    let limit = Limit::Max(1 << 20);
+    let tool = |path: &str| {
+        let (kind, rights) = (ToolKind::ReadOnly, Rights::Steps);
+        ToolMount { source: path.into(), at: path.into(), kind, rights }
+    };
+    Policy {
+        repo: "/home/u/src/r".into(),
+        checkout: None,
+        git: GitDirs { worktree_git: Some("/home/u/src/r/.git".into()), common: Some("/home/u/main/.git".into()) },
+        workdir: RelPath::new("sub").expect("a path"),
+        argv: Argv::new(vec!["true".into()]).expect("a command"),
+        env: BTreeMap::new(),
+        network: Network::Deny,
+        limits: Limits {
+            memory: limit,
+            pids: limit,
+            disk: limit,
+            output: limit,
+            cpu_seconds: limit,
+            open_files: limit,
+        },
+        home: "/home/u".into(),
+        hide: vec!["/home/u/work".into(), "/srv/x".into(), "/".into()],
+        tools: vec![tool("/home/u/.cargo/registry")],
+        caches: vec![CacheMount { source: "/home/u/.state/c".into(), at: RelPath::new("target").expect("a path") }],
+        tolerated: proctor_core::enforcement::Tolerated::default(),
+    }
+}
+
+fn listed(user: StepUser) -> Vec<String> {
+    setup_ops(&policy(), &host(), user).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_list_of_an_ordinary_user() {
+    let expected = "\
+join the run's user and mount namespace
+new namespaces: user, mount, pid
+map user 1001 and group 1001 to themselves
+make all mounts private
+hold the host's table of mounts and of Unix sockets
+start PID 1
+new namespaces: ipc, uts, net
+wait until the daemon knows of PID 1
+enter the control group of this attempt
+see no control group above it
+host name `localhost`
+set the loopback device up
+wait until / is read-only
+mount a fresh /proc
+mount a fresh /sys, read-only
+say that /proc and /sys are mounted
+leave the caller's keyrings
+drop all capabilities
+set no_new_privs
+make PID 1 unreadable
+refuse system calls that no check needs
+wait for the command
+refuse file systems mounted below /home/u/src/r
+take null, zero, full, random, urandom, tty of /dev
+take /home/u/src/r/.git for /home/u/src/r/.git (git, read-only)
+take /home/u/main/.git for /home/u/main/.git (git, read-only)
+take /home/u/.cargo/registry for /home/u/.cargo/registry (tool, read-only)
+take /home/u/.state/c for /home/u/src/r/target (cache, writable)
+take /home/u/src/r and the place for layers
+make / read-only, nosuid, nodev, with all mounts below it
+mount one tmpfs for all scratch directories
+hide /home
+empty home directory /home/u
+hide /root
+hide /run
+hide /srv/x
+private scratch directory /tmp
+private scratch directory /var/tmp
+mount a minimal /dev with its own pts and shm
+put a passwd and group of two lines in place, home /home/u
+make the mount point /home/u/src/r
+mount what was taken at /home/u/.cargo/registry
+mount what was taken at /home/u/main/.git
+mask the host's Unix sockets that are still seen
+bound the scratch directories: 1048576 bytes
+make the hiding directories read-only
+make the overlay of /home/u/src/r, the layers below and the step's own
+wait until /proc and /sys are mounted
+mask what /proc and /sys show of the host
+start a new session
+close every descriptor but the standard three
+draw a second wall around what may be written
+put the overlay at /home/u/src/r
+mount what was taken at /home/u/src/r/target
+mount what was taken at /home/u/src/r/.git
+start the command's process
+set the resource limits
+wait until the tree is in place
+change to /home/u/src/r/sub
+draw it around /home/u/src/r too, and build it
+execute the command";
+    assert_eq!(listed(USER).join("\n"), expected);
+}
+
+#[test]
+fn a_checkout_appears_in_place_of_the_repository() {
+    let objects = Some(PathBuf::from("/home/u/src/r/.git/objects"));
+    let git = GitDirs { common: objects, ..policy().git };
+    let policy = Policy { checkout: Some("/home/u/.state/x/tree".into()), git, ..policy() };
+    let list: Vec<String> = setup_ops(&policy, &host(), USER).iter().map(ToString::to_string).collect();
+    for wanted in [
+        "take /home/u/.state/x/tree and the place for layers",
+        "take /home/u/.state/x/tree/.git for /home/u/src/r/.git (git, read-only)",
+        "take /home/u/src/r/.git/objects for /home/u/src/r/.git/objects (git, read-only)",
+        "refuse file systems mounted below /home/u/.state/x/tree",
+    ] {
+        assert!(list.iter().any(|line| line == wanted), "{wanted}: {list:#?}");
+    }
+    let at = |wanted: &str| list.iter().position(|line| line == wanted).expect(wanted);
+    assert!(
+        at("mount what was taken at /home/u/src/r/.git") < at("mount what was taken at /home/u/src/r/.git/objects")
+    );
+}
+
+#[test]
+fn root_steps_down_after_the_last_mount_and_before_capabilities_go() {
+    let ops = setup_ops(&policy(), &host(), ROOT);
+    let at = |wanted: fn(&SetupOp) -> bool| ops.iter().position(wanted).expect("in the list");
+    let down = at(|op| matches!(op, SetupOp::StepDown { .. }));
+    assert!(at(|op| matches!(op, SetupOp::Sys)) < down && at(|op| matches!(op, SetupOp::Loopback)) < down);
+    assert!(down < at(|op| matches!(op, SetupOp::DropCapabilities)));
+    assert!(ops.iter().any(|op| matches!(op, SetupOp::Unshare { user: false })));
+    assert!(!ops.iter().any(|op| matches!(op, SetupOp::MapUser { .. })));
+    assert!(ops.iter().any(|op| matches!(op, SetupOp::GitConfig { .. })));
+}
+
+#[test]
+fn the_home_of_the_steps_user_is_hidden_wherever_it_lies() {
+    let at = |homes: &[(u32, &str)]| {
+        let homes = homes.iter().map(|(uid, home)| (*uid, PathBuf::from(home))).collect();
+        let ops = setup_ops(&policy(), &Host { homes, ..host() }, USER);
+        ops.iter().any(|op| matches!(op, SetupOp::Cover { at, kind: Cover::Hidden, .. } if at == "/var/lib/ci"))
+    };
+    assert!(at(&[(1001, "/var/lib/ci")]));
+    assert!(!at(&[(1002, "/var/lib/ci")]), "another user's modes protect it");
+    assert!(!at(&[]));
+}
+
+#[test]
+fn a_cache_in_a_cache_is_mounted_after_it() {
+    let cache = |at: &str| CacheMount { source: "/c".into(), at: RelPath::new(at).expect("a path") };
+    let policy = Policy { caches: vec![cache("a/b"), cache("a"), cache("a.b")], ..policy() };
+    let ops = setup_ops(&policy, &host(), USER);
+    let at = |wanted: &str| {
+        let is = |op: &SetupOp| matches!(op, SetupOp::Attach { inside: Inside::Repo { path, .. }, .. } if path.as_str() == wanted);
+        ops.iter().position(is).expect("attached")
+    };
+    assert!(at("a") < at("a/b"));
+}
+
+#[test]
+fn stages_follow_each_other() {
+    for user in [USER, ROOT] {
+        let ops = setup_ops(&policy(), &host(), user);
+        assert!(ops.iter().map(SetupOp::stage).is_sorted(), "{ops:?}");
+        assert_eq!(ops.last(), Some(&SetupOp::Exec));
+    }
+}
+
+#[test]
+fn what_is_taken_is_taken_before_it_is_hidden_or_read_only() {
+    let ops = setup_ops(&policy(), &host(), USER);
+    let last_taken = ops.iter().rposition(|op| matches!(op, SetupOp::Clone { .. } | SetupOp::HoldTree { .. }));
+    let first_changed = ops.iter().position(|op| matches!(op, SetupOp::ReadOnlyRoot | SetupOp::Cover { .. }));
+    assert!(last_taken < first_changed);
+    let taken = ops.iter().filter(|op| matches!(op, SetupOp::Clone { .. })).count();
+    let put = ops.iter().filter(|op| matches!(op, SetupOp::Attach { .. })).count();
+    assert_eq!(taken, put);
+}
+
+#[test]
+fn the_network_is_left_alone_where_it_is_allowed() {
+    let policy = Policy { network: Network::Allow, ..policy() };
+    let ops = setup_ops(&policy, &host(), USER);
+    assert!(ops.iter().any(|op| matches!(op, SetupOp::OwnNamespaces { network: false })));
+    assert!(!ops.iter().any(|op| matches!(op, SetupOp::Sys | SetupOp::Loopback)));
+    let shows_resolver = |op: &SetupOp| matches!(op, SetupOp::Attach { at, .. } if at.starts_with("/run/r"));
+    assert!(ops.iter().any(shows_resolver));
+}
+
+#[test]
+fn arrangements_in_which_a_policy_cannot_hold_are_refused() {
+    assert!(check(&policy(), &host()).is_ok());
+    let state = Host { state_dir: "/home/u/src/r/.state".into(), ..host() };
+    assert!(check(&policy(), &state).is_err(), "the state directory lies in the repository");
+    let spoilt: [fn(&mut Policy); 8] = [
+        |policy| policy.repo = "/".into(),
+        |policy| policy.repo = "/home".into(),
+        |policy| policy.repo = "work/r".into(),
+        |policy| policy.hide.push("/home/u/src/r/sub".into()),
+        |policy| policy.tools[0].source = "/home/u".into(),
+        |policy| policy.tools[0].at = "/home/u/src/r/tool".into(),
+        |policy| policy.tools[0].at = "/home/u/../x".into(),
+        |policy| policy.caches[0].at = RelPath::new(".git/objects").expect("a path"),
+    ];
+    for (index, spoil) in spoilt.into_iter().enumerate() {
+        let mut policy = policy();
+        spoil(&mut policy);
+        assert!(check(&policy, &host()).is_err(), "{index}");
+    }
+}
