@@ -360,6 +360,11 @@ impl Observed {
             (Some(EndReason::Cancelled), ..) => Termination::Cancelled,
             (Some(EndReason::Timeout), ..) => Termination::TimedOut { exit_code },
             (None, Some((fault, reason)), _) => Termination::NotStarted { reason: reason.clone(), fault: *fault },
+            // What ended is a process of ours: that is no answer of the command's.
+            (None, None, Some(status)) if self.started.is_none() && self.limit.is_none() => Termination::NotStarted {
+                reason: format!("the sandbox ended before the command began: {status:?}"),
+                fault: StartFault::Internal,
+            },
             (None, None, Some(status)) => self.ended(status, exit_code, step),
             (None, None, None) => Termination::NotStarted {
                 reason: "the sandbox ended without telling how the command ended; something outside killed it"

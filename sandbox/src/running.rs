@@ -427,6 +427,35 @@ mod tests {
         doubted
     }
 
+    fn exited(code: u8) -> Message {
+        Message::Exited {
+            status: WaitStatus::Code(code),
+            limit: None,
+            alone: true,
+            scratch_full: false,
+            user_ms: 0,
+            system_ms: 0,
+            max_rss_kib: 0,
+        }
+    }
+
+    /// PID 1 tells of the end of a process that never became the command, and the helper may tell of PID 1's.
+    #[test]
+    fn the_first_of_the_last_words_counts() {
+        let fault = StartFault::ProgramMissing;
+        let missing = || Message::NotStarted { fault, message: "no such program".to_owned() };
+        for (words, first) in [
+            ([missing(), exited(1)], Report::NotStarted { fault, message: "no such program".to_owned() }),
+            ([exited(0), missing()], report(exited(0)).expect("a report")),
+            ([exited(0), exited(9)], report(exited(0)).expect("a report")),
+        ] {
+            let (mut state, ours, theirs) = attempt();
+            words.iter().for_each(|word| wire::send(theirs.as_fd(), word, &[]).expect("sent"));
+            assert_eq!(state.recv(ours.as_fd()).expect("heard"), Received::Report(first));
+            assert_eq!(state.recv(ours.as_fd()).expect("heard"), Received::Closed, "the end, and no second word");
+        }
+    }
+
     /// The helper was between its start and that word when we looked, and said it before it died.
     #[test]
     fn a_helper_that_tells_of_pid_1_while_we_kill_it_leaves_no_doubt() {

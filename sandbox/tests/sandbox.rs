@@ -806,12 +806,12 @@ fn a_prepared_sandbox_serves_over_any_layers(bench: &Bench) -> Result<(), Failed
     let mut step = Step::sh(
         "cat f 2>/dev/null || echo none; echo mine > f
          test -f .git/HEAD && ! touch .git/HEAD 2>/dev/null && echo more >> cache/f && wc -l < cache/f
-         grep -c ' - overlay ' /proc/self/mountinfo",
+         grep -c \" $PWD .* - overlay \" /proc/self/mountinfo",
     );
     step.git = true;
     step.caches.push(cache(bench, "cache")?);
-    let ready = |lowers: &[&proctor_sandbox::Layer<proctor_sandbox::Sealed>]| {
-        bench.launcher.warm(&bench.space, lowers, &bench.facts, &bench.policy(&step)?, 1)?;
+    let ready = |step: &Step, lowers: &[&proctor_sandbox::Layer<proctor_sandbox::Sealed>]| {
+        bench.launcher.warm(&bench.space, lowers, &bench.facts, &bench.policy(step)?, 1)?;
         let began = std::time::Instant::now();
         while bench.space.ready() == 0 {
             assert!(began.elapsed().as_secs() < 30, "none got ready");
@@ -825,13 +825,22 @@ fn a_prepared_sandbox_serves_over_any_layers(bench: &Bench) -> Result<(), Failed
         (vec![], vec![&first.layer], "first"),
         (vec![&first.layer], vec![], "none"),
     ]) {
-        ready(&made_for)?;
+        ready(&step, &made_for)?;
         let ran = bench.run_over(&step, &run_over)?;
         assert_eq!(ran.printed(), format!("{seen}\n{run}\n1"), "{ran:?}");
         assert_eq!(bench.space.ready(), 0);
         assert_eq!(bench::content(ran.layer.upper(), "f")?, "mine\n");
     }
     assert_eq!(bench::content(first.layer.upper(), "f")?, "first\n");
+    // Where the layers that were expected have no mount point for a cache, none is made in the layer of the
+    // attempt: it would hide what other layers have there.
+    let gone = bench.run(&Step::sh("rm -r src"))?;
+    let back = bench.run_over(&Step::sh("mkdir src && echo back > src/f"), &[&gone.layer])?;
+    let mut step = Step::sh("cat src/f && test -d src/cache && ls src");
+    step.caches.push(cache(bench, "src/cache")?);
+    ready(&step, &[&gone.layer])?;
+    let ran = bench.run_over(&step, &[&back.layer, &gone.layer])?;
+    assert_eq!(ran.printed(), "back\ncache\nf");
     Ok(())
 }
 

@@ -1,3 +1,5 @@
+//! Trials of the lists of operations.
+
 use proctor_core::plan::{Argv, Limits};
 
 use super::*;
