@@ -185,13 +185,13 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Has the status say that the run came to nothing: for whoever keeps a record of their own, and cannot put
-    /// the pass on it.
+    /// Has the status say that the run came to nothing, and our own record with it, so that nobody brings the
+    /// pass back by a copy of the status: for whoever keeps a record of their own, and cannot put the pass on it.
     ///
     /// # Errors
-    /// The status file cannot be written: it still says that the run passed.
+    /// The status file cannot be written, and still says that the run passed; or the record cannot.
     pub fn withdraw(&self) -> Result<(), StoreError> {
-        self.documents.write_status(&self.nothing)
+        self.documents.withdraw(&self.nothing)
     }
 }
 

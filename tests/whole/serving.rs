@@ -14,8 +14,9 @@ use proctor_core::spec::Operator;
 use proctor_daemon::caller::Caller;
 use proctor_daemon::metrics::Metrics;
 use proctor_daemon::service::{MAX_WAIT, Service, ServiceConfig};
-use proctor_runner::{EngineConfig, Helpers};
+use proctor_runner::{CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, Pass, RunRequest, RunSource};
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
 
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::{binaries, documents, machine};
@@ -136,6 +137,31 @@ impl<'e> Served<'e> {
             }
         })
     }
+}
+
+/// A pass of the changeset of the tests, by an engine in this process: on record, and not told of yet.
+pub(crate) fn passed_here(env: &TestEnvironment, repo: &Repo<'_>) -> Pass {
+    let RunSubmission { profile, changeset_id, max_tier, sandbox, fail_fast, .. } = asks_for_changeset(repo);
+    let request = RunRequest {
+        run_id: None,
+        repo: repo.path().to_owned(),
+        source: RunSource::Worktree,
+        profile,
+        plan_sha256: None,
+        changeset: changeset_id,
+        max_tier,
+        sandbox,
+        fail_fast,
+        changes: ChangesWanted::Applied,
+    };
+    let engine = Engine::open(config(env, "").engine).expect("an engine");
+    let (sender, mut events) = mpsc::channel(1);
+    let ran = async {
+        let heard = async { while events.recv().await.is_some() {} };
+        let (report, ()) = tokio::join!(engine.run(request, sender, CancellationToken::new()), heard);
+        report.expect("a run").pass.expect("it passes")
+    };
+    Runtime::new().expect("a runtime").block_on(ran)
 }
 
 fn config(env: &TestEnvironment, operator: &str) -> ServiceConfig {

@@ -184,7 +184,10 @@ impl Findings {
 
     pub(super) fn cites_nothing(&mut self, outcome: Verdict) {
         let message = match outcome {
-            Verdict::Inconclusive => "the last run was ended while it wrote its evidence, and cites none".to_owned(),
+            Verdict::Inconclusive => {
+                "the last run was ended while it wrote its evidence, or its pass was taken back, and it cites none"
+                    .to_owned()
+            }
             outcome => format!("the last run says `{}` and cites no evidence", outcome.as_str()),
         };
         self.rerun(GateCode::CitesNothing, message);

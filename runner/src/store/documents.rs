@@ -157,8 +157,26 @@ impl Documents {
     /// # Errors
     /// As [`Documents::write_status`]; the status file is as it was then.
     pub(crate) fn conclude(&self, last_run: &LastRun) -> Result<(), StoreError> {
-        self.attestations.write(&Attestation::new(self.subject(&last_run.profile), last_run.clone()))?;
+        self.attest(last_run)?;
         self.write_status(last_run)
+    }
+
+    /// Takes a run that was concluded back: `nothing` is what is on record of it from now on, in the status file
+    /// and in the state directory. The latter too where the former cannot be written: a status that says more than
+    /// our own record, whoever put it there, is not believed.
+    ///
+    /// # Errors
+    /// As [`Documents::write_status`], or the record cannot be written; what can be is.
+    pub(crate) fn withdraw(&self, nothing: &LastRun) -> Result<(), StoreError> {
+        // The status first: no run is on record as inconclusive whose status says, while nobody has touched it,
+        // that it passed.
+        let status = self.write_status(nothing);
+        let record = self.attest(nothing);
+        status.and(record)
+    }
+
+    fn attest(&self, last_run: &LastRun) -> Result<(), StoreError> {
+        self.attestations.write(&Attestation::new(self.subject(&last_run.profile), last_run.clone()))
     }
 
     fn subject(&self, profile: &ProfileName) -> Subject {
@@ -193,6 +211,7 @@ impl Documents {
 mod tests {
     use super::*;
     use crate::test_support::last_run;
+    use proctor_core::verdict::Verdict;
     use std::os::unix::fs::symlink;
 
     fn repository(status: Option<&str>) -> tempfile::TempDir {
@@ -285,5 +304,28 @@ mod tests {
         assert_eq!(Attestation::parse(&kept).map(|record| record.last_run), Some(last_run()));
         let status = std::fs::read(repo.path().join("changes/009_x/05-status.json")).expect("reads");
         assert_eq!(status::last_run(&status).expect("reads"), Some(last_run()));
+    }
+
+    #[test]
+    fn what_is_taken_back_is_vouched_for_by_nobody() {
+        let (state, repo) = (state(), repository(None));
+        let documents = changeset(&state, repo.path(), &id()).expect("opens");
+        let path = repo.path().join("changes/009_x/05-status.json");
+        let nothing = LastRun { outcome: Verdict::Inconclusive, ..last_run() };
+        let on_record = || {
+            let records = Attestations::of(&Directory::open(state.path()).expect("opens"));
+            let kept = records.on_tree(&documents.subject(&last_run().profile), &last_run().snapshot);
+            Attestation::parse(&kept.expect("reads").expect("one")).map(|record| record.last_run)
+        };
+        documents.conclude(&last_run()).expect("writes");
+        documents.withdraw(&nothing).expect("writes");
+        let status = std::fs::read(&path).expect("reads");
+        assert_eq!(status::last_run(&status).expect("reads").as_ref(), Some(&nothing));
+        assert_eq!(on_record().as_ref(), Some(&nothing));
+        documents.conclude(&last_run()).expect("writes");
+        std::fs::remove_file(&path).expect("ours");
+        std::fs::create_dir(&path).expect("in its place");
+        documents.withdraw(&nothing).expect_err("the status cannot be written");
+        assert_eq!(on_record().as_ref(), Some(&nothing), "and nobody vouches for what it says");
     }
 }

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::environment::{CHANGESET, Repo, TestEnvironment, release, wait_for_step, waiting_step};
 use crate::needs::{Case, NEEDS_GIT, case, dry_case};
+use crate::serving::passed_here;
 use crate::spec::{Skill, Spec, Step};
 use crate::{machine, schemas};
 
@@ -29,6 +30,7 @@ pub(super) const CASES: &[Case] = &[
     case("gate::a_forger_who_fixes_every_hash_does_not_pass", forged),
     case("gate::what_is_made_by_hand_is_told_for_what_it_is", made_by_hand),
     case("gate::an_older_pass_does_not_stand_for_a_newer_failure", replayed),
+    case("gate::a_pass_that_was_taken_back_does_not_come_back_with_its_status", taken_back),
     case("gate::a_changeset_that_was_copied_does_not_pass", copied_changeset),
     case("gate::a_run_that_the_state_does_not_know_needs_somebody_to_vouch_for_it", unattested),
     case("gate::a_run_under_way_is_waited_for", under_way),
@@ -350,6 +352,21 @@ fn replayed(env: &TestEnvironment) {
     std::fs::remove_dir_all(repo.changeset()).expect("it is there");
     machine_copy(&aside, &repo.changeset());
     refuses(&repo, &["--accept-unattested"], 1, &["superseded"]);
+}
+
+fn taken_back(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let pass = passed_here(env, &repo);
+    let status = repo.changeset().join("05-status.json");
+    let said = std::fs::read(&status).expect("a status");
+    pass.withdraw().expect("it is taken back");
+    // It holds the changeset until then.
+    drop(pass);
+    refuses(&repo, &[], 5, &["cites_nothing"]);
+    machine::write(&status, said);
+    refuses(&repo, &[], 1, &["record_differs"]);
+    repo.run().exits(0);
+    passes(&repo, &[]);
 }
 
 /// Copies the files below a directory.
