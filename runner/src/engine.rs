@@ -20,14 +20,14 @@ use proctor_core::spec::{Resolved, Spec};
 use proctor_core::verdict::{self, Doubt};
 use proctor_sandbox::{Host, HostConfig, Launcher, Reader, RunSpace, RunSpaceConfig, StepUser, files_of};
 use proctor_snapshot::{GitHelper, IgnoreQuery, RulesAside, Snapshot, SnapshotStore};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::context::{Caches, Changes, Context, Sight, Tree};
 use crate::error::EngineError;
-use crate::finish::{self, Observed, Pass, Written};
+use crate::finish::{self, Observed, Pass};
 use crate::git_program::SandboxedGit;
 use crate::output::Outputs;
 use crate::record::{self, RunFacts, Span};
@@ -169,6 +169,22 @@ impl Engine {
         events: mpsc::Sender<RunEvent>,
         cancel: CancellationToken,
     ) -> Result<RunReport, EngineError> {
+        let (passed, _) = oneshot::channel();
+        self.run_revocably(request, events, cancel, passed).await
+    }
+
+    /// The same for whoever keeps a record of their own: what takes a pass back comes by `passed`, before the
+    /// report and apart from it, since a run may break when its status says already that it passed.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub async fn run_revocably(
+        &self,
+        request: RunRequest,
+        events: mpsc::Sender<RunEvent>,
+        cancel: CancellationToken,
+        passed: oneshot::Sender<Pass>,
+    ) -> Result<RunReport, EngineError> {
         let began = Instant::now();
         let tolerated = self.tolerated(request.sandbox)?;
         let repository = self.repository(&request.repo)?;
@@ -198,11 +214,11 @@ impl Engine {
             context.cancel.is_cancelled().then(|| (Doubt::Interrupted, "the run was interrupted".to_owned()));
         observed.doubts.extend(emitted(&context, interrupted).await);
         let evidence_dir = documents.path().to_path_buf();
-        let Written { doubt, pass } = finish::write(&context, documents, &observed, &facts, &plan).await;
+        let doubt = finish::write(&context, documents, &observed, &facts, &plan, passed).await;
         observed.doubts.extend(emitted(&context, doubt).await);
         self.tidy(context.tree.checkout.is_some().then(|| self.clock.system_time())).await;
         observed.doubts.iter_mut().for_each(|(_, message)| self.redactor.clean(message));
-        let report = report(&observed, &facts, evidence_dir, pass);
+        let report = report(&observed, &facts, evidence_dir);
         context.emit(finished(&report, began.elapsed())).await;
         Ok(report)
     }
@@ -499,7 +515,7 @@ async fn emitted(context: &Context, doubt: Option<(Doubt, String)>) -> Option<(D
     doubt
 }
 
-fn report(observed: &Observed, facts: &RunFacts, evidence_dir: PathBuf, pass: Option<Pass>) -> RunReport {
+fn report(observed: &Observed, facts: &RunFacts, evidence_dir: PathBuf) -> RunReport {
     let folded = observed.facts();
     RunReport {
         verdict: verdict::fold(&folded),
@@ -509,7 +525,6 @@ fn report(observed: &Observed, facts: &RunFacts, evidence_dir: PathBuf, pass: Op
         evidence_dir,
         doubts: observed.doubts.clone(),
         patch: observed.patch.clone(),
-        pass,
     }
 }
 

@@ -2,6 +2,7 @@
 //! run's last event; in this order, each write atomic.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use proctor_core::digest::{Sha256Hex, SnapshotId};
@@ -15,6 +16,7 @@ use proctor_core::status::{self, LastRun};
 use proctor_core::tier::{self, Tier};
 use proctor_core::verdict::{self, Doubt, Facts, Verdict};
 use proctor_snapshot::{FileContent, GitFacts, LayerEntry, RulesAside, Snapshot, SnapshotStore};
+use tokio::sync::oneshot;
 
 use crate::context::{Context, Tree};
 use crate::error::{EngineError, one_line};
@@ -175,42 +177,43 @@ fn changed_message(paths: &[Vec<u8>]) -> String {
     format!("the tree was edited while the run was under way: {}{more}; run again", named.join(", "))
 }
 
-/// A pass on record, for as long as it can be taken back: nobody else writes these documents until the last
+/// A pass on record, for as long as it can be taken back: nobody else writes its documents until the last
 /// of its clones is dropped.
-#[derive(Debug, Clone)]
-pub struct Pass {
-    documents: Arc<Documents>,
-    /// What the status says once it is taken back.
-    nothing: Arc<LastRun>,
-}
+#[derive(Clone)]
+pub struct Pass(Arc<dyn Fn() -> Result<(), StoreError> + Send + Sync>);
 
 impl Pass {
+    /// One that `take_back` takes back.
+    pub fn new(take_back: impl Fn() -> Result<(), StoreError> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(take_back))
+    }
+
     /// Has the status say that the run came to nothing, and our own record with it, so that nobody brings the
     /// pass back by a copy of the status: for whoever keeps a record of their own, and cannot put the pass on it.
     ///
     /// # Errors
     /// The status file cannot be written, and still says that the run passed; or the record cannot.
     pub fn withdraw(&self) -> Result<(), StoreError> {
-        self.documents.withdraw(&self.nothing)
+        (self.0)()
     }
 }
 
-/// What came of making a run durable.
-pub(crate) struct Written {
-    /// Why it could not be.
-    pub(crate) doubt: Option<(Doubt, String)>,
-    /// The pass, where that is what is on record.
-    pub(crate) pass: Option<Pass>,
+impl fmt::Debug for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pass").finish_non_exhaustive()
+    }
 }
 
-/// Makes the run durable.
+/// Makes the run durable; answers why that could not be. What takes a pass back is handed out by `passed`
+/// before there is one: whatever breaks from then on, whoever waits for it can.
 pub(crate) async fn write(
     context: &Context,
     documents: Documents,
     observed: &Observed,
     facts: &RunFacts,
     plan: &Plan,
-) -> Written {
+    passed: oneshot::Sender<Pass>,
+) -> Option<(Doubt, String)> {
     let failed = |error: StoreError| {
         (Doubt::Internal, format!("the evidence could not be written: {}", one_line(&EngineError::from(error))))
     };
@@ -234,16 +237,24 @@ pub(crate) async fn write(
         Ok(()) => write_evidence(context, &documents, observed).await,
         Err(error) => Err(error),
     };
+    let index = match written {
+        Ok(index) => index,
+        Err(error) => return Some(failed(error)),
+    };
     let verdict = verdict::fold(&observed.facts());
-    let result = written.and_then(|index| documents.conclude(&last_run(verdict, index)));
-    let pass = Pass { documents: Arc::new(documents), nothing: Arc::new(nothing) };
-    let pass = (verdict == Verdict::Passed).then_some(pass);
-    let Err(error) = result else { return Written { doubt: None, pass } };
+    let documents = Arc::new(documents);
+    let pass = (verdict == Verdict::Passed).then(|| {
+        let documents = Arc::clone(&documents);
+        Pass::new(move || documents.withdraw(&nothing))
+    });
+    // Nobody may want it.
+    let _ = pass.clone().map(|pass| passed.send(pass));
+    let error = documents.conclude(&last_run(verdict, index)).err()?;
     // It may stand there and only not be durable: no status tells of a pass that nobody was told of.
     if let Some(Err(error)) = pass.map(|pass| pass.withdraw()) {
         tracing::error!(run = %facts.run_id, %error, "the status of a run that did not pass may say that it did");
     }
-    Written { doubt: Some(failed(error)), pass: None }
+    Some(failed(error))
 }
 
 async fn write_evidence(

@@ -14,7 +14,6 @@ use proctor_core::verdict::{Doubt, Verdict};
 use proctor_sandbox::{Policy, SetupOp};
 
 use crate::environment::Environment;
-use crate::finish::Pass;
 
 /// What the engine needs to know of its surroundings.
 #[derive(Debug, Clone)]
@@ -121,8 +120,6 @@ pub struct RunReport {
     pub doubts: Vec<(Doubt, String)>,
     /// What its steps changed, where that was wanted as a patch.
     pub patch: Option<Patch>,
-    /// The pass on record, where it passed.
-    pub pass: Option<Pass>,
 }
 
 /// What the steps of a run changed.

@@ -16,7 +16,7 @@ use proctor_daemon::metrics::Metrics;
 use proctor_daemon::service::{MAX_WAIT, Service, ServiceConfig};
 use proctor_runner::{CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, Pass, RunRequest, RunSource};
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::{binaries, documents, machine};
@@ -139,8 +139,9 @@ impl<'e> Served<'e> {
     }
 }
 
-/// A pass of the changeset of the tests, by an engine in this process: on record, and not told of yet.
-pub(crate) fn passed_here(env: &TestEnvironment, repo: &Repo<'_>) -> Pass {
+/// A pass of the changeset of the tests, by an engine in this process that broke when it was on record and
+/// nobody was told of it yet, as by a panic.
+pub(crate) fn passed_and_broke(env: &TestEnvironment, repo: &Repo<'_>) -> Pass {
     let RunSubmission { profile, changeset_id, max_tier, sandbox, fail_fast, .. } = asks_for_changeset(repo);
     let request = RunRequest {
         run_id: None,
@@ -156,12 +157,18 @@ pub(crate) fn passed_here(env: &TestEnvironment, repo: &Repo<'_>) -> Pass {
     };
     let engine = Engine::open(config(env, "").engine).expect("an engine");
     let (sender, mut events) = mpsc::channel(1);
-    let ran = async {
-        let heard = async { while events.recv().await.is_some() {} };
-        let (report, ()) = tokio::join!(engine.run(request, sender, CancellationToken::new()), heard);
-        report.expect("a run").pass.expect("it passes")
-    };
-    Runtime::new().expect("a runtime").block_on(ran)
+    let (passed, pass) = oneshot::channel();
+    Runtime::new().expect("a runtime").block_on(async move {
+        let cancel = CancellationToken::new();
+        let running = tokio::spawn(async move { engine.run_revocably(request, sender, cancel, passed).await });
+        // The evidence of the checks. There is room for the next event, that of the one skill, and none for the
+        // end: the run waits there until it is ended.
+        while !matches!(events.recv().await.expect("it goes on"), RunEvent::EvidenceWritten { .. }) {}
+        let pass = pass.await.expect("it passes");
+        running.abort();
+        assert!(running.await.is_err_and(|error| error.is_cancelled()), "it has no report");
+        pass
+    })
 }
 
 fn config(env: &TestEnvironment, operator: &str) -> ServiceConfig {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proctor_core::api::{LoggedEvent, Problem, ProblemType};
 use proctor_core::event::RunEvent;
 use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, Verdict};
-use proctor_runner::{Clock, Engine, EngineError, Pass, Patch, RunReport, RunRequest};
+use proctor_runner::{CancellationToken, Clock, Engine, EngineError, Pass, Patch, RunReport, RunRequest};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinError;
 use tokio::time::Instant;
@@ -61,7 +61,11 @@ impl Conduct {
         };
         let (record, course) = match cancelled {
             true => (record, Course::NotBegun),
-            false => under_way(record, &live, engine, request).await,
+            false => {
+                let run =
+                    |events, cancel, passed| async move { engine.run_revocably(request, events, cancel, passed).await };
+                under_way(record, &live, run).await
+            }
         };
         let (history, told) = (history.clone(), Arc::clone(&live));
         let concluded = tokio::task::spawn_blocking(move || record.conclude(course, &history, &told)).await;
@@ -89,26 +93,25 @@ enum Course {
         end: Option<RunEvent>,
         /// How long it took.
         took: Duration,
+        /// The pass that the engine may have put on record, however it ended.
+        pass: Option<Pass>,
     },
 }
 
-impl Course {
-    /// The pass that the engine put on record.
-    fn pass(&self) -> Option<Pass> {
-        match self {
-            Self::Ran { how, .. } => how.as_ref().as_ref().ok()?.as_ref().ok()?.pass.clone(),
-            Self::NotBegun => None,
-        }
-    }
-}
-
-/// Lets the engine do it, and logs what happens.
-async fn under_way(mut record: Record, live: &Arc<Live>, engine: Arc<Engine>, request: RunRequest) -> (Record, Course) {
+/// Lets the engine do it by `run`, and logs what happens.
+async fn under_way<R>(
+    mut record: Record,
+    live: &Arc<Live>,
+    run: impl FnOnce(mpsc::Sender<RunEvent>, CancellationToken, oneshot::Sender<Pass>) -> R,
+) -> (Record, Course)
+where
+    R: Future<Output = Result<RunReport, EngineError>> + Send + 'static,
+{
     let began = Instant::now();
     let (sender, mut events) = mpsc::channel(EVENTS);
-    let cancel = live.token().clone();
+    let (passed, mut pass) = oneshot::channel();
     // In a task of its own: a panic in it is an answer.
-    let mut running = tokio::spawn(async move { engine.run(request, sender, cancel).await });
+    let mut running = tokio::spawn(run(sender, live.token().clone(), passed));
     let (mut batch, mut end) = (Vec::new(), None);
     let how = loop {
         tokio::select! {
@@ -126,7 +129,7 @@ async fn under_way(mut record: Record, live: &Arc<Live>, engine: Arc<Engine>, re
         batch.push(event);
     }
     record = record.take(&mut batch, &mut end, live).await;
-    (record, Course::Ran { how: Box::new(how), end, took: began.elapsed() })
+    (record, Course::Ran { how: Box::new(how), end, took: began.elapsed(), pass: pass.try_recv().ok() })
 }
 
 /// The record of a run while it is made.
@@ -207,10 +210,10 @@ impl Record {
 
     /// Its last events.
     fn conclude(mut self, course: Course, history: &History, live: &Live) {
-        let pass = course.pass();
-        let end = match course {
-            Course::NotBegun => self.interrupted(live, "the run was interrupted while it waited for its turn", None),
-            Course::Ran { how, end, took } => self.end_of(*how, end, took, history, live),
+        let waited = "the run was interrupted while it waited for its turn";
+        let (end, pass) = match course {
+            Course::NotBegun => (self.interrupted(live, waited, None), None),
+            Course::Ran { how, end, took, pass } => (self.end_of(*how, end, took, history, live), pass),
         };
         self.finish(end, pass, live);
     }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::environment::{CHANGESET, Repo, TestEnvironment, release, wait_for_step, waiting_step};
 use crate::needs::{Case, NEEDS_GIT, case, dry_case};
-use crate::serving::passed_here;
+use crate::serving::passed_and_broke;
 use crate::spec::{Skill, Spec, Step};
 use crate::{machine, schemas};
 
@@ -356,7 +356,7 @@ fn replayed(env: &TestEnvironment) {
 
 fn taken_back(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
-    let pass = passed_here(env, &repo);
+    let pass = passed_and_broke(env, &repo);
     let status = repo.changeset().join("05-status.json");
     let said = std::fs::read(&status).expect("a status");
     pass.withdraw().expect("it is taken back");

@@ -39,11 +39,35 @@ async fn a_panic_in_a_run_is_an_inconclusive_end() {
     let how = tokio::spawn(async { panic!("of the test") }).await;
     let how: Outcome = how.map(|()| Err(EngineError::Interrupted));
     assert!(how.is_err());
-    record.conclude(Course::Ran { how: Box::new(how), end: None, took: Duration::ZERO }, &history, &live);
+    record.conclude(Course::Ran { how: Box::new(how), end: None, took: Duration::ZERO, pass: None }, &history, &live);
     let view = live.shown().view.clone();
     assert_eq!((view.verdict, view.exit_code), (Some(Verdict::Inconclusive), Some(EXIT_INCONCLUSIVE)));
     assert_eq!(view.doubts[0].doubt, Doubt::Internal);
     assert_eq!(told(&history, &live).len(), 3);
+}
+
+/// An engine that puts a pass on record, and breaks. How often that is taken back is told by `taken_back`.
+async fn broken_behind_its_pass(
+    passed: oneshot::Sender<Pass>,
+    taken_back: mpsc::Sender<()>,
+) -> Result<RunReport, EngineError> {
+    let pass = Pass::new(move || {
+        taken_back.try_send(()).expect("once");
+        Ok(())
+    });
+    assert!(passed.send(pass).is_ok(), "somebody keeps it");
+    panic!("of the test")
+}
+
+#[tokio::test]
+async fn a_panic_behind_a_pass_takes_the_pass_back() {
+    let (_state, history, live, record) = begun().await;
+    let (sender, taken_back) = mpsc::channel(1);
+    let (record, course) = under_way(record, &live, |_, _, passed| broken_behind_its_pass(passed, sender)).await;
+    assert!(taken_back.is_empty(), "it stands until the run has another end");
+    record.conclude(course, &history, &live);
+    assert_eq!((live.shown().view.verdict, taken_back.len()), (Some(Verdict::Inconclusive), 1));
+    told(&history, &live);
 }
 
 /// It may have done whatever was allowed, as one that a kill has cut short.
@@ -55,7 +79,7 @@ async fn a_panic_in_a_run_that_had_begun_has_the_highest_tier_that_was_allowed()
     record.log(started, &live);
     let how = tokio::spawn(async { panic!("of the test") }).await;
     let how: Outcome = how.map(|()| Err(EngineError::Interrupted));
-    record.conclude(Course::Ran { how: Box::new(how), end: None, took: Duration::ZERO }, &history, &live);
+    record.conclude(Course::Ran { how: Box::new(how), end: None, took: Duration::ZERO, pass: None }, &history, &live);
     let view = live.shown().view.clone();
     assert_eq!((view.verdict, view.tier), (Some(Verdict::Inconclusive), Some(view.asked.max_tier)));
     assert_ne!(view.tier, Some(Tier::ONE), "the case says nothing otherwise");
@@ -73,9 +97,12 @@ async fn a_pass_without_the_engines_own_end_is_none() {
         evidence_dir: "/e".into(),
         doubts: vec![],
         patch: None,
-        pass: None,
     };
-    record.conclude(Course::Ran { how: Box::new(Ok(Ok(report))), end: None, took: Duration::ZERO }, &history, &live);
+    record.conclude(
+        Course::Ran { how: Box::new(Ok(Ok(report))), end: None, took: Duration::ZERO, pass: None },
+        &history,
+        &live,
+    );
     assert_eq!(live.shown().view.verdict, Some(Verdict::Inconclusive));
     told(&history, &live);
 }
@@ -84,7 +111,7 @@ async fn a_pass_without_the_engines_own_end_is_none() {
 async fn who_is_refused_is_told_why_and_how_to_exit() {
     let (_state, history, live, record) = begun().await;
     let how = Ok(Err(EngineError::NoSpec("/r/spec".into())));
-    record.conclude(Course::Ran { how: Box::new(how), end: None, took: Duration::ZERO }, &history, &live);
+    record.conclude(Course::Ran { how: Box::new(how), end: None, took: Duration::ZERO, pass: None }, &history, &live);
     let view = live.shown().view.clone();
     assert_eq!((view.state, view.exit_code), (RunState::Finished, Some(2)));
     assert_eq!(view.problem.map(|problem| problem.kind), Some(ProblemType::Unprocessable));
@@ -99,7 +126,7 @@ async fn who_asked_it_to_end_is_named_once() {
     let (mut events, mut end) = (vec![RunEvent::Cancelling { by: "the caller".into() }], None);
     let record = record.take(&mut events, &mut end, &live).await;
     let how = Ok(Err(EngineError::Interrupted));
-    record.conclude(Course::Ran { how: Box::new(how), end, took: Duration::ZERO }, &history, &live);
+    record.conclude(Course::Ran { how: Box::new(how), end, took: Duration::ZERO, pass: None }, &history, &live);
     let told = told(&history, &live);
     let named: Vec<_> = told.iter().filter(|event| matches!(event, RunEvent::Cancelling { .. })).collect();
     assert_eq!(named, [&RunEvent::Cancelling { by: "DELETE".into() }]);
