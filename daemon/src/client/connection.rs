@@ -36,7 +36,7 @@ pub(super) async fn ask(
 ) -> Result<Response<Incoming>, ClientError> {
     request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
     request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    let broken = |error: hyper::Error| silent(place, format!("the connection broke ({error})"));
+    let broken = |error: hyper::Error| broken(place, &error);
     let stream = connect(place).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     // It ends with the answer: nothing else holds the connection.
@@ -49,6 +49,10 @@ pub(super) async fn ask(
 
 pub(super) fn silent(place: &Place, reason: String) -> ClientError {
     ClientError::NotAnswering { socket: place.socket.clone(), reason }
+}
+
+fn broken(place: &Place, error: &hyper::Error) -> ClientError {
+    ClientError::Broken { socket: place.socket.clone(), reason: error.to_string() }
 }
 
 /// Connects, and looks whose daemon it is before a word is said.
@@ -119,7 +123,7 @@ pub(super) async fn next_part(
                 // Trailers say nothing that we asked for.
                 Err(_) => continue,
             },
-            Some(Err(error)) => return Err(silent(place, format!("the connection broke ({error})"))),
+            Some(Err(error)) => return Err(broken(place, &error)),
         }
     }
 }

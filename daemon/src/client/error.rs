@@ -32,6 +32,15 @@ pub enum ClientError {
         /// What happened instead.
         reason: String,
     },
+    /// Somebody listened there, and the connection broke before the whole answer was there: of a daemon that was
+    /// killed or started anew, say. What was asked for may have been heard.
+    #[error("the daemon at `{}` does not answer: the connection broke ({reason})", show(socket))]
+    Broken {
+        /// The socket.
+        socket: PathBuf,
+        /// How it broke.
+        reason: String,
+    },
     /// Whoever listens there is not to be believed.
     #[error("what listens at `{}` is user {uid}'s, and no daemon of ours", show(socket))]
     Foreign {
@@ -60,7 +69,7 @@ impl ClientError {
     /// Whether it may be worth asking again: the connection was refused or lost, and nothing was
     /// said against the request.
     pub fn is_lost(&self) -> bool {
-        matches!(self, Self::NotThere { .. } | Self::NotAnswering { .. })
+        matches!(self, Self::NotThere { .. } | Self::NotAnswering { .. } | Self::Broken { .. })
     }
 }
 

@@ -59,7 +59,10 @@ async fn where_nothing_listens_is_told_from_where_nobody_answers() {
     assert!(matches!(stale, ClientError::NotThere { .. }), "{stale}");
     let (_dir, client) = answering(vec!["HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".into()]);
     let torn = client.health().await.expect_err("torn");
-    assert!(matches!(torn, ClientError::NotAnswering { .. }), "{torn}");
+    assert!(matches!(torn, ClientError::Broken { .. }), "{torn}");
+    let (_dir, client) = answering(vec![String::new()]);
+    let closed = client.health().await.expect_err("closed");
+    assert!(matches!(closed, ClientError::Broken { .. }), "{closed}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,6 +72,7 @@ async fn a_daemon_that_is_silent_is_left_after_a_while() {
     let listener = UnixListener::bind(&socket).expect("a socket");
     let error = client(&socket).health().await.expect_err("silence");
     assert!(error.to_string().contains("within 10 s"), "{error}");
+    assert!(matches!(error, ClientError::NotAnswering { .. }), "it may answer yet: {error}");
     drop(listener);
 }
 

@@ -39,7 +39,12 @@ impl Remote {
         events: mpsc::Sender<RunEvent>,
         cancel: CancellationToken,
     ) -> Result<Ended, CliError> {
-        let submitted = self.submit().await.map_err(client_error)?;
+        let submitted = tokio::select! {
+            // What has come counts, also where nobody wants it any more: it says which run is to end.
+            biased;
+            submitted = self.submit() => submitted.map_err(client_error)?,
+            () = cancel.cancelled() => return Err(unheard()),
+        };
         let id = submitted.run.id.clone();
         let mut telling = Telling::new(id.clone(), events);
         let mut log = self.client.events(&id, 0);
@@ -48,12 +53,12 @@ impl Remote {
         Ok(Ended { patch: self.patch(&id).await, ..ended })
     }
 
-    /// Asks for the run. Where the answer was lost it is asked for once more: by its key it is the same run,
-    /// whether the first request was heard or not.
+    /// Asks for the run. Where the connection broke before the answer it is asked for once more: by its key it
+    /// is the same run, whether the first request was heard or not. A daemon that takes too long is not.
     async fn submit(&self) -> Result<Submitted, ClientError> {
         let Some(key) = new_key() else { return self.client.submit(&self.submission, None).await };
         match self.client.submit(&self.submission, Some(&key)).await {
-            Err(ClientError::NotAnswering { .. }) => self.client.submit(&self.submission, Some(&key)).await,
+            Err(ClientError::Broken { .. }) => self.client.submit(&self.submission, Some(&key)).await,
             answered => answered,
         }
     }
@@ -200,6 +205,15 @@ fn endless(id: &RunId) -> CliError {
     CliError::Internal(format!("the log of run {id} ended without its last event"))
 }
 
+/// It was to end before the daemon had said which run it is.
+fn unheard() -> CliError {
+    CliError::Engine {
+        message: "the run was interrupted before the daemon had answered; it may have been taken on".to_owned(),
+        hint: Some("`proctor status` lists runs, and `proctor cancel <run>` ends one".to_owned()),
+        exit_code: EXIT_INTERRUPTED,
+    }
+}
+
 fn left(id: &RunId) -> CliError {
     CliError::Engine {
         message: format!("run {id} goes on: another request had asked for it before this one"),
@@ -210,6 +224,12 @@ fn left(id: &RunId) -> CliError {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::io::ErrorKind;
+    use std::path::PathBuf;
+    use std::pin::pin;
+    use std::task::Poll;
+
     use super::*;
     use crate::fixture::{finished, started};
     use proctor_core::api::ProblemType;
@@ -297,6 +317,47 @@ mod tests {
         assert_eq!(asked.expect_err("a problem").to_string(), "heard");
     }
 
+    fn remote(socket: PathBuf) -> Remote {
+        let submission = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name"));
+        Remote { client: Client::new(Place { socket, trust: Trust::Named }), submission }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_that_takes_too_long_is_asked_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("s");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let (events, _) = mpsc::channel(1);
+        let error = remote(socket).run(events, CancellationToken::new()).await.expect_err("silence");
+        assert!(error.to_string().contains("within 600 s"), "{error}");
+        listener.accept().await.expect("the one request");
+        let another = listener.into_std().expect("the same").accept().expect_err("no other one");
+        assert_eq!(another.kind(), ErrorKind::WouldBlock);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_not_answered_yet_can_be_left() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("s");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let ((events, _), cancel) = (mpsc::channel(1), CancellationToken::new());
+        let asked = async {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            assert!(stream.read(&mut [0; 4096]).await.expect("a request") > 0);
+            stream
+        };
+        let mut running = pin!(remote(socket).run(events, cancel.clone()));
+        let _unanswered = tokio::select! {
+            stream = asked => stream,
+            _ = &mut running => panic!("there is no answer"),
+        };
+        cancel.cancel();
+        let ended = poll_fn(|context| Poll::Ready(running.as_mut().poll(context))).await;
+        let Poll::Ready(Err(error)) = ended else { panic!("it waits for the answer") };
+        assert_eq!((error.exit_code(), error.hints().len()), (EXIT_INTERRUPTED, 1));
+        assert!(error.to_string().contains("may have been taken on"), "{error}");
+    }
+
     #[tokio::test]
     async fn a_run_whose_answer_was_lost_is_asked_for_again_and_is_the_same() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -320,10 +381,8 @@ mod tests {
             }
             keys
         });
-        let client = Client::new(Place { socket, trust: Trust::Named });
-        let submission = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name"));
         let (events, _) = mpsc::channel(1);
-        let error = Remote { client, submission }.run(events, CancellationToken::new()).await.expect_err("refused");
+        let error = remote(socket).run(events, CancellationToken::new()).await.expect_err("refused");
         assert_eq!(error.to_string(), "heard twice");
         let keys = daemon.await.expect("it has answered");
         assert!(keys.len() == 2 && keys[0] == keys[1], "{keys:?}");
