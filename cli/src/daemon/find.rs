@@ -149,16 +149,21 @@ pub(crate) async fn demanded(candidates: &[Candidate], purpose: Purpose) -> Resu
     first(candidates, purpose).await.map_err(|refusals| none_of(&refusals))
 }
 
-/// The daemon itself, whatever it is; `None` where none listens.
+/// The daemon itself, whatever it is; `None` where none listens that may be this user's.
 ///
 /// # Errors
 /// Something listens and is no daemon that answers this user; code 6.
 pub(crate) async fn running(candidates: &[Candidate]) -> Result<Option<Daemon>, CliError> {
     match first(candidates, Purpose::Itself).await {
         Ok(daemon) => Ok(Some(daemon)),
-        Err(refusals) if refusals.iter().all(Refusal::is_absence) => Ok(None),
-        Err(refusals) => Err(none_of(&refusals)),
+        Err(refusals) => none_runs(candidates, &refusals).map(|()| None),
     }
+}
+
+/// That no daemon is to speak of at any of these places, by what was found there.
+fn none_runs(candidates: &[Candidate], refusals: &[Refusal]) -> Result<(), CliError> {
+    let mut found = candidates.iter().zip(refusals);
+    if found.all(|(candidate, refusal)| candidate.is_without(refusal)) { Ok(()) } else { Err(none_of(refusals)) }
 }
 
 /// The first daemon that can be used, or why each of them cannot.
@@ -230,6 +235,12 @@ impl Refusal {
 }
 
 impl Candidate {
+    /// Whether there is no daemon to speak of. The system's serves whom its operator admits: who may not use
+    /// its socket is nobody of those, and has nothing to do with it.
+    fn is_without(&self, refusal: &Refusal) -> bool {
+        refusal.is_absence() || self.whose == Whose::Systems && refusal.is_of_rights()
+    }
+
     /// Whether nobody is surprised that no daemon does the work.
     fn is_expected(&self, refusal: &Refusal) -> bool {
         match (self.whose, refusal) {
@@ -323,6 +334,19 @@ mod tests {
         assert!(is_sendable(&env("x", 200 << 10)));
         assert!(!is_sendable(&env("x", 257 << 10)));
         assert!(!is_sendable(&env("\u{1b}", 200 << 10)), "each of them is six bytes");
+    }
+
+    #[test]
+    fn a_system_daemon_that_is_for_others_is_none_to_speak_of() {
+        let candidate = |whose| Candidate { place: Place { socket: "/s".into(), trust: Trust::Named }, whose };
+        let absent = || Refusal::Client(ClientError::NotThere { socket: "/s".into(), reason: "no".to_owned() });
+        let closed = || Refusal::Client(ClientError::NotAllowed { socket: "/s".into(), reason: "no".to_owned() });
+        let usual = [candidate(Whose::Own), candidate(Whose::Systems)];
+        none_runs(&usual, &[absent(), absent()]).expect("none at all");
+        none_runs(&usual, &[absent(), closed()]).expect("none of this user's");
+        let own = none_runs(&usual, &[closed(), absent()]).expect_err("this user's own");
+        assert_eq!((own.exit_code(), own.hints()), (6, vec![BE_ADMITTED.to_owned()]));
+        none_runs(&[candidate(Whose::Named)], &[closed()]).expect_err("the one that was named");
     }
 
     #[test]
