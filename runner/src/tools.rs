@@ -2,8 +2,8 @@
 //! which files the programs are that a plan names. Not here: what those start or load in turn.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,7 @@ use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::display_path;
 use proctor_core::plan::{Plan, PlannedStep};
 use proctor_sandbox::{Host, Reader, Rights, ToolKind, is_hidden};
+use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
 
 use crate::context::Sight;
@@ -20,6 +21,9 @@ use crate::surroundings::VERSIONS;
 
 /// How many versions of one tool are looked at.
 const MAX_VERSIONS: usize = 256;
+
+/// The largest file of the tree that is read to know it, in bytes: one that a person writes is smaller.
+const MAX_READ: u64 = 4 << 20;
 
 /// Where tools are looked for.
 pub(crate) struct ToolSearch<'a> {
@@ -141,12 +145,17 @@ impl ToolSearch<'_> {
     /// What each of `files` is; `None` where there is none.
     fn identities(&self, files: &[HostFile], extent: Extent) -> io::Result<Vec<Option<String>>> {
         let of = |rights: Rights| {
-            let of = files.iter().map(move |file| (file.rights == rights).then(|| identity(&file.path, extent)));
+            let of = files.iter().map(move |file| (file.rights == rights).then(|| self.identity(&file.path, extent)));
             self.with_rights(rights, || of.map(Option::flatten).collect::<Vec<_>>())
         };
         // Each is looked at with its own rights, and all of one kind together.
         let (ours, steps) = (of(Rights::Ours)?, of(Rights::Steps)?);
         Ok(ours.into_iter().zip(steps).map(|(ours, steps)| ours.or(steps)).collect())
+    }
+
+    fn identity(&self, path: &Path, extent: Extent) -> Option<String> {
+        let of_the_tree = if extent == Extent::Content { content_below(self.repo, path) } else { None };
+        of_the_tree.or_else(|| stat_identity(path, extent))
     }
 
     fn with_rights<T: Send>(&self, rights: Rights, look: impl FnOnce() -> T + Send) -> io::Result<T> {
@@ -166,9 +175,23 @@ enum Extent {
     Content,
 }
 
+/// What tells a file of the tree from another, as a snapshot does it: by what is in it, so that one which was edited
+/// and is what it was before is the same again. `None` where it lies elsewhere, or cannot be known so.
+fn content_below(tree: &Path, path: &Path) -> Option<String> {
+    let real = fs::canonicalize(path).ok().filter(|real| real.starts_with(tree))?;
+    // What stands there by now may be another thing; a FIFO keeps nobody waiting.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(open(&real, flags, Mode::empty()).ok()?);
+    let found = file.metadata().ok().filter(|found| found.is_file() && found.len() <= MAX_READ)?;
+    let mut bytes = Vec::new();
+    file.take(MAX_READ).read_to_end(&mut bytes).ok()?;
+    let is_executable = found.mode() & 0o100 != 0;
+    Some(format!("{is_executable}:{}", Sha256Hex::of(&bytes).as_str()))
+}
+
 /// What tells a file from another that stands at its path later, or from itself once it was written to: nobody
 /// but root sets the time of its last change. `None` where there is none.
-fn identity(path: &Path, extent: Extent) -> Option<String> {
+fn stat_identity(path: &Path, extent: Extent) -> Option<String> {
     let found = fs::metadata(path).ok()?;
     let which = format!("{}:{}", found.dev(), found.ino());
     if found.is_dir() && extent == Extent::Itself {

@@ -40,6 +40,7 @@ pub(super) const CASES: &[Case] = &[
     case("runs::a_changeset_has_one_writer", one_writer),
     case("runs::what_changes_the_worktree_runs_alone", alone),
     case("runs::tools_that_were_replaced_are_others", other_tools),
+    case("runs::a_program_of_the_tree_is_known_by_its_content", own_program),
     case("runs::a_commit_is_verified_beside_the_worktree", commits),
     case("runs::a_spec_that_is_edited_while_a_run_waits_is_not_run", edited_meanwhile),
     case("runs::a_patch_is_kept", patch),
@@ -245,15 +246,40 @@ fn other_environment(env: &TestEnvironment) {
     assert!(!String::from_utf8_lossy(&log).contains("OTHER"), "an environment is never kept");
 }
 
+/// A program, as an installer puts it in its place.
+fn put(path: &Path, says: &str) {
+    let new = path.with_extension("new");
+    machine::write(&new, format!("#!/bin/sh\n# {says}\nexit 0\n"));
+    std::fs::set_permissions(&new, Permissions::from_mode(0o755)).expect("a mode");
+    std::fs::rename(new, path).expect("a file of the test");
+}
+
+fn own_program(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_steps([Step::argv("it", &["./check"]), Step::argv("that", &["target/check"])]));
+    let (own, ignored) = (repo.file("check"), repo.file("target/check"));
+    put(&own, "one");
+    put(&ignored, "one");
+    let served = Served::open(env);
+    let runs = |why: &str| {
+        let submitted = served.submit(verified(asks(&repo)));
+        assert_eq!(submitted.how, How::Queued, "{why}");
+        assert_eq!(served.end_of(&submitted.run.id).verdict, Some(Verdict::Passed));
+    };
+    let is_verified = |why: &str| assert_eq!(served.submit(verified(asks(&repo))).how, How::Verified, "{why}");
+    runs("the first");
+    is_verified("nothing since");
+    put(&own, "two");
+    runs("it was edited");
+    put(&own, "one");
+    put(&ignored, "one");
+    is_verified("both are what they were");
+    put(&ignored, "two");
+    runs("what git ignores is a program too");
+    is_verified("nothing since");
+}
+
 fn other_tools(env: &TestEnvironment) {
     let (tools, home_bin) = (env.root().join("tools"), env.home().join(".local/bin"));
-    let put = |path: &Path, says: &str| {
-        // As an installer does it: beside, and into its place.
-        let new = path.with_extension("new");
-        machine::write(&new, format!("#!/bin/sh\n# {says}\nexit 0\n"));
-        std::fs::set_permissions(&new, Permissions::from_mode(0o755)).expect("a mode");
-        std::fs::rename(new, path).expect("a file of the test");
-    };
     std::fs::create_dir_all(&home_bin).expect("a directory");
     put(&tools.join("checker"), "one");
     put(&home_bin.join("helper"), "one");
