@@ -31,7 +31,7 @@ use crate::history::{History, HistoryError, Recovered};
 use crate::metrics::Metrics;
 use crate::queue::Limits;
 use crate::runs::{Found, Observed, Observer, Runs};
-use crate::shares::Shares;
+use crate::shares::Turns;
 
 /// The longest that a call waits for news of a run.
 pub const MAX_WAIT: Duration = Duration::from_secs(55);
@@ -153,9 +153,9 @@ pub struct Service {
     operator: watch::Sender<Arc<Operator>>,
     config: Option<PathBuf>,
     metrics: Metrics,
-    /// How many requests of each caller are prepared at once: each reads a spec, and maybe a tree. Those of one
-    /// who has a slow disk, or asks for much, keep nobody else's waiting.
-    preparing: Shares,
+    /// Whose requests are prepared: each reads a spec, and maybe a tree. Those of one who has a slow disk, or asks
+    /// for much, keep nobody else's waiting.
+    preparing: Turns,
     draining: AtomicBool,
     began: Instant,
 }
@@ -163,10 +163,12 @@ pub struct Service {
 /// After how many runs it is looked whether old ones are to be forgotten, and after how long.
 const TIDY_RUNS: u64 = 32;
 const TIDY_TIME: Duration = Duration::from_secs(60 * 60);
-/// How many requests of one caller each CPU prepares at once, and how many all of them do: a small part of the
-/// threads that there are for what blocks.
+/// How many requests of one caller each CPU prepares at once, and how many all of them do.
 const PREPARING_PER_CPU: usize = 4;
 const MAX_PREPARING: usize = 32;
+/// How many callers have their whole share of that at once. All of them together take a quarter of the threads that
+/// tokio has for what blocks, on which runs are put on record too.
+const PREPARING_CALLERS: usize = 4;
 /// How long runs may take to end once they are cancelled, beyond the time that their steps have for
 /// it; what is left then is ended by the next daemon.
 const LAST_RUNS: Duration = Duration::from_secs(60);
@@ -216,7 +218,7 @@ impl Service {
             operator,
             config: file,
             metrics,
-            preparing: Shares::of((cpus() * PREPARING_PER_CPU).min(MAX_PREPARING)),
+            preparing: Turns::of((cpus() * PREPARING_PER_CPU).min(MAX_PREPARING), PREPARING_CALLERS),
             draining: AtomicBool::new(false),
             began: Instant::now(),
         };

@@ -1,5 +1,5 @@
 //! What one caller may hold of something that all callers share: each has the same, and nobody's is taken
-//! by another.
+//! by another. And whose turn it is where there is not enough for all of them at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,19 +29,46 @@ impl Shares {
         self.share(caller).try_acquire_many_owned(u32::try_from(count).ok()?).ok()
     }
 
-    /// One of a caller's share, as soon as one is left: who waited first is first, among that caller's.
-    pub(crate) async fn wait(&self, caller: Caller) -> Option<Part> {
-        self.share(caller).acquire_owned().await.ok()
-    }
-
     fn share(&self, caller: Caller) -> Arc<Semaphore> {
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(of.entry(caller).or_insert_with(|| Arc::new(Semaphore::new(self.most))))
     }
 }
 
+/// Who may do what few may do at once: so many of each caller, and so many of all callers together.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    of_each: Shares,
+    of_all: Arc<Semaphore>,
+}
+
+/// A turn, which ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    _own: Part,
+    _of_all: Part,
+}
+
+impl Turns {
+    /// At once up to `each` of one caller, and as many as `callers` have who use their whole share.
+    pub(crate) fn of(each: usize, callers: usize) -> Self {
+        Self { of_each: Shares::of(each), of_all: Arc::new(Semaphore::new(each.saturating_mul(callers))) }
+    }
+
+    /// A turn of a caller's, as soon as there is one: who waited first is first, among that caller's and then
+    /// among all. In the line of all nobody has more than its share, so that many who wait of one caller keep
+    /// another behind no more than that.
+    pub(crate) async fn wait(&self, caller: Caller) -> Option<Turn> {
+        let own = self.of_each.share(caller).acquire_owned().await.ok()?;
+        let of_all = Arc::clone(&self.of_all).acquire_owned().await.ok()?;
+        Some(Turn { _own: own, _of_all: of_all })
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -61,13 +88,36 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_for_its_own_keeps_nobody_else_waiting() {
-        let shares = Shares::of(1);
+        let turns = Turns::of(1, 2);
         let [one, two] = [1, 2].map(|uid| Caller { uid });
-        let held = shares.wait(one).await.expect("there is one");
-        let mut queued: Vec<_> = (0..100).map(|_| Box::pin(shares.wait(one))).collect();
+        let held = turns.wait(one).await.expect("there is one");
+        let mut queued: Vec<_> = (0..100).map(|_| Box::pin(turns.wait(one))).collect();
         queued.iter_mut().for_each(|waiting| assert!(waiting.now_or_never().is_none(), "its share is held"));
-        assert!(shares.wait(two).now_or_never().flatten().is_some(), "another's is not");
+        assert!(turns.wait(two).now_or_never().flatten().is_some(), "another's is not");
         drop(held);
         assert!(queued.swap_remove(0).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn all_callers_together_have_a_bound_and_each_its_turn() {
+        let turns = Turns::of(2, 3);
+        // Everybody asks for four, the first callers first.
+        let asked = (0..16).flat_map(|uid| [uid; 4]);
+        let mut waiting: Vec<_> = asked.map(|uid| (uid, Box::pin(turns.wait(Caller { uid })))).collect();
+        let (mut begun, mut held) = (Vec::new(), VecDeque::new());
+        while !waiting.is_empty() {
+            waiting.retain_mut(|(uid, turn)| match turn.now_or_never() {
+                None => true,
+                Some(turn) => {
+                    begun.push(*uid);
+                    held.push_back(turn.expect("it is not closed"));
+                    false
+                }
+            });
+            assert_eq!(held.len(), 6.min(held.len() + waiting.len()), "as many as there may be, and no more");
+            held.pop_front();
+        }
+        let last_to_begin = (0..16).map(|uid| begun.iter().position(|begun| *begun == uid)).max().flatten();
+        assert!(last_to_begin < Some(2 * 16), "nobody has a second share before everybody had a first: {begun:?}");
     }
 }
