@@ -8,6 +8,7 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What becomes of the mounts that a call reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,15 +158,20 @@ pub(crate) fn close_others(when: Close) -> io::Result<()> {
 
 /// Closes what a caller has left open in this process: every descriptor from 3 on but those in `kept`, which it
 /// has handed over. Otherwise who waits for the end of a pipe of the caller's waits for ours too.
-/// `close_range(2)`. For the start of a program, before it has opened anything.
+/// `close_range(2)`. For the start of a program, before it has opened anything and has a second thread, and once:
+/// whatever a later call would close has an owner in this process by then.
 ///
 /// # Errors
-/// The system refuses.
+/// The system refuses; or it was called before, and nothing is closed.
 pub fn close_inherited(kept: std::ops::Range<u32>) -> io::Result<()> {
+    static CALLED: AtomicBool = AtomicBool::new(false);
+    if CALLED.swap(true, Ordering::Relaxed) {
+        return Err(io::Error::other("what was inherited was closed before, and what is open now has owners"));
+    }
     let all = [(3, kept.start.saturating_sub(1)), (kept.end.max(3), u32::MAX)];
     for (first, last) in all.into_iter().filter(|(first, last)| first <= last) {
-        // SAFETY: it is called before the program has opened anything, so that no owner of a descriptor exists;
-        // those that were handed over stay open.
+        // SAFETY: it is called at the start of a program, and no second time, before anything was opened: no owner
+        // of a descriptor exists. Those that were handed over stay open.
         check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })?;
     }
     Ok(())
@@ -270,4 +276,18 @@ pub(crate) fn raw_call(number: libc::c_long, a: [u64; 6]) -> Result<i64, nix::er
     // SAFETY: no argument points to memory, so that the kernel reads and writes none of ours.
     let result = unsafe { libc::syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]) };
     nix::errno::Errno::result(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_inherited_is_closed_once() {
+        // All of them are kept: the trials around this one own some.
+        let all = 3..u32::MAX;
+        close_inherited(all.clone()).expect("nothing to close");
+        let again = close_inherited(all).expect_err("the second time");
+        assert!(again.to_string().contains("owners"), "{again}");
+    }
 }
