@@ -56,7 +56,7 @@ pub enum StartFault {
     Internal,
 }
 
-/// A limit that an attempt can hit.
+/// A limit that an attempt can be seen to hit. Of open files nothing tells that: the kernel counts no refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitKind {
@@ -64,12 +64,12 @@ pub enum LimitKind {
     Memory,
     /// Processes and threads.
     Pids,
-    /// Bytes or inodes written.
+    /// Bytes written.
     Disk,
+    /// Files written, of which there may be so many for so many bytes of `disk`.
+    Inodes,
     /// CPU time.
     CpuSeconds,
-    /// Open files.
-    OpenFiles,
 }
 
 impl LimitKind {
@@ -79,8 +79,8 @@ impl LimitKind {
             Self::Memory => "memory",
             Self::Pids => "processes",
             Self::Disk => "disk",
+            Self::Inodes => "files",
             Self::CpuSeconds => "CPU time",
-            Self::OpenFiles => "open files",
         }
     }
 }

@@ -334,6 +334,17 @@ pub struct Limits {
     pub open_files: Limit,
 }
 
+/// One file for each so many bytes of `disk`: an empty file costs the kernel memory too, which the
+/// size of a tmpfs does not count.
+const BYTES_PER_FILE: u64 = 16 << 10;
+/// However little that is, so many files have room.
+const MIN_FILES: u64 = 4096;
+
+/// How many files go with so many bytes of disk.
+pub fn files_of(bytes: u64) -> u64 {
+    (bytes / BYTES_PER_FILE).max(MIN_FILES)
+}
+
 /// A bound, or its absence said aloud.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

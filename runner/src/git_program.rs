@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
+use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath, files_of};
 use proctor_sandbox::{
     GitDirs, Host, HostConfig, Launcher, Policy, Reader, Received, RepoFacts, Report, Rights, RunSpace, RunSpaceConfig,
-    Running, StepUser, ToolKind, ToolMount, WaitStatus, files_of,
+    Running, StepUser, ToolKind, ToolMount, WaitStatus,
 };
 use proctor_snapshot::{GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

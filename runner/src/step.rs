@@ -8,7 +8,7 @@ use proctor_core::drift::{DriftMethod, StepDrift, display_path};
 use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::event::{EndReason, RunEvent};
 use proctor_core::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
-use proctor_core::outcome::{LimitKind, Outcome, StartFault, Termination, judge};
+use proctor_core::outcome::{Outcome, StartFault, Termination, judge};
 use proctor_core::plan::{PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::verdict::Doubt;
 use proctor_sandbox::helper::seal::method_on;
@@ -163,8 +163,9 @@ async fn conclude(
     let ran = !matches!(report.termination, Termination::NotStarted { .. });
     // Nothing of it is left, or else nobody reads the layer any more.
     let upper = upper.seal();
-    if is_full(&upper, &report.enforcement) {
-        report.reached(LimitKind::Disk, step);
+    // Where it does not hold, the layer lies on the host's own disk.
+    if report.enforcement.holds(Control::DiskLimit) {
+        upper.spent().limits().for_each(|limit| report.reached(limit, step));
     }
     let mut tried = Tried {
         outcome: judge(&report.termination, &step.expect_exit, false),
@@ -218,14 +219,6 @@ fn method_of(layer: &Layer<Sealed>, enforcement: &Enforcement) -> Result<DriftMe
         return Ok(DriftMethod::Layer);
     }
     method_on(layer.upper()).map_err(|error| format!("how they were found is not known: {error}"))
-}
-
-/// Whether the bounded room of all layers of the run was spent, by bytes or by files, when an
-/// attempt had ended.
-fn is_full(layer: &Layer<Sealed>, enforcement: &Enforcement) -> bool {
-    // Where it does not hold, the layer lies on the host's own disk.
-    enforcement.holds(Control::DiskLimit)
-        && rustix::fs::fstatvfs(layer.upper()).is_ok_and(|room| room.f_bfree == 0 || room.f_ffree == 0)
 }
 
 /// Reads what the step wrote, off the runtime's workers where it wrote anything: it hashes files.

@@ -319,8 +319,8 @@ fn report(message: Message) -> io::Result<Report> {
         Message::Ready(enforcement) => Report::Ready { enforcement },
         Message::Refused { control, message, hint } => Report::Refused { control, message, hint },
         Message::NotStarted { fault, message } => Report::NotStarted { fault, message },
-        Message::Exited { status, limit, alone: _, scratch_full, user_ms, system_ms, max_rss_kib } => {
-            let limits_hit = limit.into_iter().chain(scratch_full.then_some(LimitKind::Disk)).collect();
+        Message::Exited { status, limit, alone: _, scratch, user_ms, system_ms, max_rss_kib } => {
+            let limits_hit = limit.into_iter().chain(scratch.limits()).collect();
             let resources = Resources { user_ms, system_ms, max_rss_kib, memory_peak_kib: None, limits_hit };
             Report::Exited { status, limit, resources }
         }

@@ -10,7 +10,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use proctor_core::enforcement::Tolerated;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use proctor_core::outcome::LimitKind;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatVfs};
+use serde::{Deserialize, Serialize};
 
 use crate::error::{SandboxError, or_with_less};
 use crate::host::{RepoFacts, StepUser};
@@ -23,15 +25,27 @@ use crate::wire::{self, Beforehand, Message, Request, SpaceRequest};
 /// How long the kernel may take to make the place for a run's layers.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One file of a tmpfs for each so many bytes: an empty file costs the kernel memory too, which
-/// the size of a tmpfs does not count.
-const BYTES_PER_FILE: u64 = 16 << 10;
-/// However small a tmpfs is, so many files have room.
-const MIN_FILES: u64 = 4096;
+/// What a bounded file system has no more of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spent {
+    /// Room for bytes.
+    pub bytes: bool,
+    /// Room for files.
+    pub files: bool,
+}
 
-/// How many files go with so many bytes of disk.
-pub fn files_of(bytes: u64) -> u64 {
-    (bytes / BYTES_PER_FILE).max(MIN_FILES)
+impl Spent {
+    /// As the kernel counts now. A file system without a bound tells of no number at all.
+    pub(crate) fn of(room: &StatVfs) -> Self {
+        let spent = |total: u64, free: u64| total > 0 && free == 0;
+        Self { bytes: spent(room.f_blocks, room.f_bfree), files: spent(room.f_files, room.f_ffree) }
+    }
+
+    /// The limits that it has met.
+    pub fn limits(self) -> impl Iterator<Item = LimitKind> {
+        let kinds = [(self.bytes, LimitKind::Disk), (self.files, LimitKind::Inodes)];
+        kinds.into_iter().filter_map(|(met, kind)| met.then_some(kind))
+    }
 }
 
 /// The bounds of one run's layers, all of them together, and what may be missing.
@@ -269,6 +283,12 @@ impl Layer<Sealed> {
     /// The upper directory, for reading.
     pub fn upper(&self) -> BorrowedFd<'_> {
         self.slot.upper.as_fd()
+    }
+
+    /// What is spent of the room that all layers of the run share.
+    pub fn spent(&self) -> Spent {
+        // One that cannot be looked at has met no limit that anybody knows of.
+        rustix::fs::fstatvfs(self.upper()).map_or_else(|_| Spent::default(), |room| Spent::of(&room))
     }
 
     /// Removes what was written, so that its room is free again before the run ends: for an

@@ -21,6 +21,7 @@ use crate::host::StepUser;
 use crate::policy::{Command, Frame};
 use crate::running::WaitStatus;
 use crate::setup::SetupOp;
+use crate::space::Spent;
 
 /// The longest answer, in bytes. Longer texts are cut before they are sent.
 const MAX_PACKET: usize = 64 << 10;
@@ -214,8 +215,8 @@ pub(crate) enum Message {
         limit: Option<LimitKind>,
         /// Whether PID 1 itself is all that is left.
         alone: bool,
-        /// Whether the bounded scratch directories had no room left.
-        scratch_full: bool,
+        /// What the bounded scratch directories had no more of.
+        scratch: Spent,
         user_ms: u64,
         system_ms: u64,
         max_rss_kib: u64,

@@ -4,7 +4,7 @@ use proctor_core::drift::{Change, Diff};
 use proctor_core::enforcement::{Control, ControlState};
 use proctor_core::evidence::{CheckEvidence, PREVIEW_BYTES, StepEvidence, StreamEvidence};
 use proctor_core::outcome::{LimitKind, Outcome, StartFault, Termination};
-use proctor_core::plan::{Limit, Limits, PlannedStep, VersionDemand};
+use proctor_core::plan::{Limit, Limits, PlannedStep, VersionDemand, files_of};
 
 use crate::report::{outcome_words, word};
 use crate::style::{self, ADDED, DIM, REMOVED, STRONG, paint};
@@ -135,9 +135,9 @@ fn limit_words(kind: LimitKind, limits: &Limits) -> String {
     let (limit, say): (Limit, fn(u64) -> String) = match kind {
         LimitKind::Memory => (limits.memory, size),
         LimitKind::Disk => (limits.disk, size),
+        LimitKind::Inodes => (limits.disk, |bytes| files_of(bytes).to_string()),
         LimitKind::Pids => (limits.pids, |number| number.to_string()),
         LimitKind::CpuSeconds => (limits.cpu_seconds, |seconds| format!("{seconds} s")),
-        LimitKind::OpenFiles => (limits.open_files, |number| number.to_string()),
     };
     let name = kind.as_str();
     match limit {
@@ -152,7 +152,12 @@ pub(crate) fn limit_hint(step: &StepEvidence) -> String {
     let setting = setting(*limit);
     let flag = setting.replace('_', "-");
     let mut hints = vec![format!("have it take less, or raise `limits.{setting}` (`--{flag}` of `proctor exec`)")];
-    if *limit == LimitKind::Disk {
+    if *limit == LimitKind::Inodes {
+        hints.push(
+            "how many files there may be goes by `limits.disk`: one for each 16 KiB of it, 4096 at least".to_owned(),
+        );
+    }
+    if matches!(limit, LimitKind::Disk | LimitKind::Inodes) {
         let what = "all layers of a run share one such room, and all scratch directories of a step another";
         hints.push(format!("{what}; large files that nobody verifies belong in `caches`"));
     }
@@ -172,9 +177,8 @@ fn setting(limit: LimitKind) -> &'static str {
     match limit {
         LimitKind::Memory => "memory",
         LimitKind::Pids => "pids",
-        LimitKind::Disk => "disk",
+        LimitKind::Disk | LimitKind::Inodes => "disk",
         LimitKind::CpuSeconds => "cpu_seconds",
-        LimitKind::OpenFiles => "open_files",
     }
 }
 

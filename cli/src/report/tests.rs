@@ -60,6 +60,7 @@ fn the_reasons_come_first_and_the_verdict_last() {
 #[test]
 fn other_ends_have_their_words() {
     let limit = Termination::LimitHit { limit: LimitKind::Memory, exit_code: 137 };
+    let files = Termination::LimitHit { limit: LimitKind::Inodes, exit_code: 1 };
     let missing = Termination::NotStarted { reason: "`nope` is not in PATH".into(), fault: StartFault::ProgramMissing };
     let mut choosy = exited("choosy", &["grep", "x"], 2);
     choosy.planned.expect_exit = vec![0, 1];
@@ -72,9 +73,10 @@ fn other_ends_have_their_words() {
     };
     choosy.earlier_attempts = vec![earlier];
     insta::assert_snapshot!(plain([
-        started(&[("s", &["crash", "greedy", "missing", "choosy"])]),
+        started(&[("s", &["crash", "greedy", "many", "missing", "choosy"])]),
         step_finished("s", step(planned("crash", &["./crash"]), Termination::Signaled { signal: 11 })),
         step_finished("s", step(planned("greedy", &["./greedy"]), limit)),
+        step_finished("s", step(planned("many", &["./many"]), files)),
         step_finished("s", step(planned("missing", &["nope"]), missing)),
         step_finished("s", choosy),
         skill_finished("s", Outcome::Failed, Tier::ONE, ""),

@@ -20,6 +20,7 @@ use super::outer::{Beside, Claimed, Outer, Worked};
 use crate::error::or_with_less;
 use crate::running::WaitStatus;
 use crate::setup::{SetupOp, Stage};
+use crate::space::Spent;
 use crate::sys::{self, Fork};
 use crate::wire::{self, Entry, Go, Message, Order, SandboxRequest};
 
@@ -247,7 +248,7 @@ impl Beside for Others<'_> {
 pub(super) struct Ended {
     status: WaitStatus,
     limit: Option<LimitKind>,
-    scratch_full: bool,
+    scratch: Spent,
 }
 
 /// What PID 1 and the command's process have said.
@@ -302,8 +303,8 @@ impl Words {
     fn pass_on(&mut self, control: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
         match serde_json::from_slice(bytes)? {
             Message::Exited { alone: true, .. } if !self.spoken && !self.sealing => self.spoken = true,
-            Message::Exited { status, limit, scratch_full, .. } => {
-                self.exited = Some(Ended { status, limit, scratch_full });
+            Message::Exited { status, limit, scratch, .. } => {
+                self.exited = Some(Ended { status, limit, scratch });
                 return Ok(());
             }
             Message::Told => {
@@ -327,12 +328,12 @@ impl Words {
 
     /// What is left to be said once PID 1 has ended so.
     pub(super) fn last(&self, init: WaitStatus) -> io::Result<Option<Message>> {
-        let Ended { status, limit, scratch_full } = match (self.exited, self.spoken, init) {
+        let Ended { status, limit, scratch } = match (self.exited, self.spoken, init) {
             // PID 1 reports the end of a process that never became the command.
             (_, true, _) => return Ok(None),
             (Some(exited), ..) => exited,
             // Killed, by the daemon or by the kernel for want of memory: the command with it.
-            (None, false, WaitStatus::Signal(_)) => Ended { status: init, limit: None, scratch_full: false },
+            (None, false, WaitStatus::Signal(_)) => Ended { status: init, limit: None, scratch: Spent::default() },
             (None, false, WaitStatus::Code(code)) => {
                 let failure = Failure::internal(format_args!("PID 1 of the step ended with {code} and without a word"));
                 return Ok(Some(failure.into_message()));
@@ -343,7 +344,7 @@ impl Words {
             status,
             limit,
             alone: true,
-            scratch_full,
+            scratch,
             user_ms: usage.user_time().num_milliseconds().unsigned_abs(),
             system_ms: usage.system_time().num_milliseconds().unsigned_abs(),
             max_rss_kib: usage.max_rss().unsigned_abs(),

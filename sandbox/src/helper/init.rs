@@ -28,6 +28,7 @@ use super::warden::Warden;
 use crate::running::WaitStatus;
 use crate::seccomp;
 use crate::setup::{HOSTNAME, SetupOp, Stage};
+use crate::space::Spent;
 use crate::sys::{self, Fork};
 use crate::wire::{self, Claim, Entry, Go, HeldLimits, Message};
 
@@ -57,7 +58,7 @@ pub(super) fn run(mut prepared: Prepared<'_>) -> ! {
     match set_up(&mut prepared).and_then(|()| serve(&mut prepared)) {
         Ok(ended) => {
             // One file system for all scratch directories.
-            let exited = exited(ended.status, ended.limit, is_full("/tmp"));
+            let exited = exited(ended.status, ended.limit, spent("/tmp"));
             let tells = ended.is_told && matches!(exited, Message::Exited { alone: true, .. });
             // Who is gone needs no word.
             if let Some(daemon) = prepared.daemon.filter(|_| tells) {
@@ -74,7 +75,7 @@ pub(super) fn run(mut prepared: Prepared<'_>) -> ! {
 }
 
 /// The end of the command, with what all processes that were waited for have used.
-fn exited(status: WaitStatus, limit: Option<LimitKind>, scratch_full: bool) -> Message {
+fn exited(status: WaitStatus, limit: Option<LimitKind>, scratch: Spent) -> Message {
     let alone = nobody_is_left();
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
     let milliseconds =
@@ -83,19 +84,16 @@ fn exited(status: WaitStatus, limit: Option<LimitKind>, scratch_full: bool) -> M
         status,
         limit,
         alone: alone && usage.is_some(),
-        scratch_full,
+        scratch,
         user_ms: milliseconds(usage.map(|usage| usage.user_time())),
         system_ms: milliseconds(usage.map(|usage| usage.system_time())),
         max_rss_kib: usage.map_or(0, |usage| usage.max_rss().unsigned_abs()),
     }
 }
 
-/// Whether a bounded file system has no room left, for bytes or for files. One without a bound
-/// tells of no number at all.
-fn is_full(path: &str) -> bool {
-    let bounded = |total: u64, free: u64| total > 0 && free == 0;
-    rustix::fs::statvfs(path)
-        .is_ok_and(|room| bounded(room.f_blocks, room.f_bfree) || bounded(room.f_files, room.f_ffree))
+/// What the file system at `path` has no more of.
+fn spent(path: &str) -> Spent {
+    rustix::fs::statvfs(path).map_or_else(|_| Spent::default(), |room| Spent::of(&room))
 }
 
 /// Whether PID 1 is the only process of its namespace: nobody can come any more then. Whoever is in

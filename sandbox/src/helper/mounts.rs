@@ -79,7 +79,7 @@ impl Size {
         match self {
             Self::Kernels => Vec::new(),
             Self::Bytes(bytes) => {
-                vec![Opt("size", bytes.to_string()), Opt("nr_inodes", crate::space::files_of(bytes).to_string())]
+                vec![Opt("size", bytes.to_string()), Opt("nr_inodes", proctor_core::plan::files_of(bytes).to_string())]
             }
         }
     }

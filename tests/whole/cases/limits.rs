@@ -1,5 +1,7 @@
 //! The limits of a step: held where the record says so, and said where they are not.
 
+use serde_json::{Value, json};
+
 use crate::environment::{Repo, TestEnvironment};
 use crate::needs::{Case, NEEDS_PYTHON, case};
 use crate::spec::{Spec, Step};
@@ -13,7 +15,9 @@ pub(super) const CASES: &[Case] = &[
     case("limits::no_room_for_files_is_named", no_inodes),
     case("limits::what_a_pass_met_is_said", met_and_passed),
     case("limits::exec_says_what_to_do", exec_says),
+    case("limits::no_room_for_files_in_the_layer_is_named", no_inodes_in_layer).needs(NEEDS_PYTHON),
     case("limits::memory", memory).needs(NEEDS_PYTHON),
+    case("limits::memory_of_all_together", memory_of_all).needs(NEEDS_PYTHON),
     case("limits::processes", processes).needs(NEEDS_PYTHON),
 ];
 
@@ -22,7 +26,7 @@ pub(super) const CASES: &[Case] = &[
 fn is_enforced(repo: &Repo<'_>, control: &str) -> bool {
     let state = repo.step("it")["enforcement"][control]["state"].clone();
     if state == "not_enforced" {
-        assert_eq!(repo.evidence("verify.it")["tier_reasons"], serde_json::json!(["control_not_enforced"]));
+        assert_eq!(repo.evidence("verify.it")["tier_reasons"], json!(["control_not_enforced"]));
         return false;
     }
     assert_eq!(state, "enforced", "{control} was asked for");
@@ -55,32 +59,51 @@ fn disk(env: &TestEnvironment) {
     assert_eq!(step["outcome"] == "failed", held, "{step:#}");
 }
 
-/// A step that ran out of room failed of that limit, by the record and on the screen.
-fn ran_out(env: &TestEnvironment, script: &str) {
-    let repo = env.repo(&Spec::of_steps([Step::sh("it", script).with("limits: { disk: 8MiB }")]));
+const BYTES: [&str; 2] = ["disk", "8 MiB disk"];
+/// As many as go with 8 MiB.
+const FILES: [&str; 2] = ["inodes", "4096 files"];
+
+/// A step that ran out of room, and exited with 7 then, failed of that limit, by the record and on the screen.
+fn ran_out(env: &TestEnvironment, [limit, words]: [&str; 2], step: Step) {
+    let repo = env.repo(&Spec::of_steps([step.with("limits: { disk: 8MiB }")]));
     let run = repo.run();
     if !is_enforced(&repo, "disk_limit") {
         return;
     }
     let step = repo.step("it");
-    assert_eq!(step["termination"], serde_json::json!({ "kind": "limit_hit", "limit": "disk", "exit_code": 7 }));
-    assert_eq!(step["resources"]["limits_hit"], serde_json::json!(["disk"]));
+    assert_eq!(step["termination"], json!({ "kind": "limit_hit", "limit": limit, "exit_code": 7 }));
+    assert_eq!(step["resources"]["limits_hit"], json!([limit]));
     assert_eq!(step["outcome"], "failed", "{step:#}");
-    run.exits(1).says(&["hit its limit of 8 MiB disk", "raise `limits.disk`"]);
+    run.exits(1).says(&[&format!("hit its limit of {words}"), "raise `limits.disk`"]);
 }
 
 /// Many files, each below the limit of one.
 fn full_layer(env: &TestEnvironment) {
     let script = "mkdir target; for i in 1 2 3 4 5; do head -c 3000000 /dev/zero > target/$i || exit 7; done";
-    ran_out(env, script);
+    ran_out(env, BYTES, Step::sh("it", script));
 }
 
 fn full_scratch(env: &TestEnvironment) {
-    ran_out(env, "for i in 1 2 3 4 5; do head -c 3000000 /dev/zero > /dev/shm/$i || exit 7; done");
+    let script = "for i in 1 2 3 4 5; do head -c 3000000 /dev/zero > /dev/shm/$i || exit 7; done";
+    ran_out(env, BYTES, Step::sh("it", script));
 }
 
 fn no_inodes(env: &TestEnvironment) {
-    ran_out(env, "i=0; while (: > /tmp/$i) 2>/dev/null; do i=$((i+1)); done; exit 7");
+    ran_out(env, FILES, Step::sh("it", "i=0; while (: > /tmp/$i) 2>/dev/null; do i=$((i+1)); done; exit 7"));
+}
+
+/// The layers of a run have a room of their own for files.
+fn no_inodes_in_layer(env: &TestEnvironment) {
+    let program = r"
+import os, sys
+os.mkdir('target')
+for number in range(10_000):
+    try:
+        open(f'target/{number}', 'x').close()
+    except OSError:
+        sys.exit(7)
+";
+    ran_out(env, FILES, Step::python("it", program));
 }
 
 fn met_and_passed(env: &TestEnvironment) {
@@ -88,7 +111,7 @@ fn met_and_passed(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_steps([Step::sh("it", script).with("limits: { disk: 8MiB }")]));
     let run = repo.run().exits(0);
     if is_enforced(&repo, "disk_limit") {
-        assert_eq!(repo.step("it")["resources"]["limits_hit"], serde_json::json!(["disk"]));
+        assert_eq!(repo.step("it")["resources"]["limits_hit"], json!(["disk"]));
         run.says(&["verify.it/it passed although it ran into its limit of 8 MiB disk"]);
     }
 }
@@ -101,31 +124,89 @@ fn exec_says(env: &TestEnvironment) {
     loud.exits(0).complains(&["were hashed and not kept (`limits.output`, `--output`)"]);
 }
 
+/// What the step `it` ended of, and what it ran into: by the record.
+fn met(repo: &Repo<'_>) -> (Value, Value) {
+    let step = repo.step("it");
+    (step["termination"]["limit"].clone(), step["resources"]["limits_hit"].clone())
+}
+
+/// Whether a control group holds what this control bounds: then the kernel counts who runs into it.
+fn is_counted(repo: &Repo<'_>, control: &str) -> bool {
+    let step = repo.step("it");
+    let counted = step["enforcement"][control]["mechanism"].as_str().is_some_and(|how| how.starts_with("cgroup v"));
+    assert!(!counted || step["enforcement"]["cgroup"]["state"] == "enforced", "{step:#}");
+    counted
+}
+
 fn memory(env: &TestEnvironment) {
     let program = "b = bytearray(400_000_000)\nfor i in range(0, len(b), 4096): b[i] = 1\nprint('had it')";
     let repo = env.repo(&Spec::of_steps([Step::python("it", program).with("limits: { memory: 100MiB }")]));
-    repo.run();
+    let run = repo.run();
     let held = is_enforced(&repo, "memory_limit");
     let had_it = repo.step("it")["stdout_preview"] == "had it\n";
     assert_eq!(had_it, !held);
     assert_eq!(repo.step("it")["outcome"] == "passed", !held);
+    if is_counted(&repo, "memory_limit") {
+        assert_eq!(met(&repo), (json!("memory"), json!(["memory"])));
+        assert!(repo.step("it")["resources"]["memory_peak_kib"].is_u64());
+        run.exits(1).says(&["hit its limit of 100 MiB memory", "raise `limits.memory`"]);
+    } else if held {
+        // What is refused to one process is the program's to tell.
+        assert_eq!(met(&repo), (Value::Null, json!([])));
+        assert!(repo.step("it")["stderr_preview"].to_string().contains("MemoryError"), "{:#}", repo.step("it"));
+    }
 }
 
+/// Each process alone stays below it. By the kernel or by PID 1, it is the limit that ends the step.
+fn memory_of_all(env: &TestEnvironment) {
+    let program = r"
+import os, signal, sys
+for _ in range(4):
+    if os.fork() == 0:
+        held = b'x' * (60 << 20)
+        signal.pause()
+os.wait()
+sys.exit('one of them is gone')
+";
+    let repo = env.repo(&Spec::of_steps([Step::python("it", program).with("limits: { memory: 100MiB }")]));
+    let run = repo.run().exits(1);
+    assert!(is_enforced(&repo, "memory_limit"));
+    assert_eq!(met(&repo), (json!("memory"), json!(["memory"])));
+    run.says(&["hit its limit of 100 MiB memory", "raise `limits.memory`"]);
+}
+
+/// A step that wants more passed if it says so, and failed of that limit if not, where the kernel counts.
 fn processes(env: &TestEnvironment) {
     let program = r"
-import os, time
+import os, signal, sys
 count = 0
 try:
     for _ in range(200):
         if os.fork() == 0:
-            time.sleep(300)
+            signal.pause()
         count += 1
 except OSError:
     pass
 print('all' if count == 200 else 'bounded')
+sys.exit(int(sys.argv[1]))
 ";
-    let repo = env.repo(&Spec::of_steps([Step::python("it", program).with("limits: { pids: 40 }")]));
-    repo.run().exits(0);
-    let held = is_enforced(&repo, "pids_limit");
-    assert_eq!(repo.step("it")["stdout_preview"], if held { "bounded\n" } else { "all\n" });
+    for code in [0, 7] {
+        let step = Step::argv("it", &["python3", "-c", program, &code.to_string()]).with("limits: { pids: 40 }");
+        let repo = env.repo_at(&format!("repo{code}"), &Spec::of_steps([step]));
+        let run = repo.run().exits(i32::from(code != 0));
+        let held = is_enforced(&repo, "pids_limit");
+        assert_eq!(repo.step("it")["stdout_preview"], if held { "bounded\n" } else { "all\n" });
+        match (is_counted(&repo, "pids_limit"), code) {
+            (true, 0) => {
+                assert_eq!(met(&repo), (Value::Null, json!(["pids"])));
+                run.says(&["verify.it/it passed although it ran into its limit of 40 processes"]);
+            }
+            (true, _) => {
+                assert_eq!(met(&repo), (json!("pids"), json!(["pids"])));
+                run.says(&["hit its limit of 40 processes", "raise `limits.pids`"]);
+            }
+            // Nobody counts how often a fork was refused.
+            (false, _) => assert_eq!(met(&repo), (Value::Null, json!([]))),
+        }
+    }
 }

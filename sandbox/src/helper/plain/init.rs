@@ -21,6 +21,7 @@ use crate::host::StepUser;
 use crate::running::WaitStatus;
 use crate::seccomp;
 use crate::setup::SetupOp;
+use crate::space::Spent;
 use crate::sys::{self, Fork};
 use crate::wire::{self, Message, PlainRequest};
 
@@ -34,7 +35,7 @@ pub(super) fn run(mut prepared: Prepared<'_>, request: &PlainRequest, control: &
                 status,
                 limit,
                 alone: false,
-                scratch_full: false,
+                scratch: Spent::default(),
                 user_ms: 0,
                 system_ms: 0,
                 max_rss_kib: 0,
