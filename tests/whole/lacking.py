@@ -9,6 +9,7 @@ A LACK is one of
     CALL:NUMBER@VALUE=ERRNO only where it is that
     mask:PATH               PATH cannot be seen, as where a container masks it
     namespaces              no further user namespace can be made
+    cgroups                 no control group is mounted, as in a container that has none; for root alone
 
 by a seccomp filter, which whatever is started inherits, or in namespaces of an ordinary user's.
 """
@@ -22,12 +23,14 @@ import sys
 # By machine: the number that seccomp knows it by, and those of the calls.
 MACHINES = {
     "x86_64": (0xC000003E, {
-        "clone3": 435, "fsconfig": 431, "keyctl": 250, "landlock_add_rule": 445, "landlock_create_ruleset": 444,
-        "landlock_restrict_self": 446, "mount_setattr": 442, "seccomp": 317, "sethostname": 170, "unshare": 272,
+        "clone3": 435, "fsconfig": 431, "fsopen": 430, "keyctl": 250, "landlock_add_rule": 445,
+        "landlock_create_ruleset": 444, "landlock_restrict_self": 446, "mount": 165, "mount_setattr": 442,
+        "seccomp": 317, "sethostname": 170, "unshare": 272,
     }),
     "aarch64": (0xC00000B7, {
-        "clone3": 435, "fsconfig": 431, "keyctl": 219, "landlock_add_rule": 445, "landlock_create_ruleset": 444,
-        "landlock_restrict_self": 446, "mount_setattr": 442, "seccomp": 277, "sethostname": 161, "unshare": 97,
+        "clone3": 435, "fsconfig": 431, "fsopen": 430, "keyctl": 219, "landlock_add_rule": 445,
+        "landlock_create_ruleset": 444, "landlock_restrict_self": 446, "mount": 40, "mount_setattr": 442,
+        "seccomp": 277, "sethostname": 161, "unshare": 97,
     }),
 }
 # linux/bpf_common.h, linux/filter.h, linux/seccomp.h
@@ -36,7 +39,7 @@ ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 NUMBER_AT, ARCH_AT, ARGUMENTS_AT = 0, 4, 16
 # linux/prctl.h, linux/sched.h, linux/mount.h
 SET_NO_NEW_PRIVS, SET_SECCOMP, FILTER = 38, 22, 2
-NEW_USER, NEW_MOUNT, BIND, PRIVATE = 0x10000000, 0x00020000, 0x1000, 0x44000
+NEW_USER, NEW_MOUNT, BIND, PRIVATE, DETACH = 0x10000000, 0x00020000, 0x1000, 0x44000, 2
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -83,9 +86,27 @@ def unshare(kinds):
 
 def mask(paths):
     unshare(NEW_MOUNT)
-    demand(libc.mount(None, b"/", None, PRIVATE, None), "private mounts")
+    own_mounts()
     for path in paths:
         demand(libc.mount(b"/dev/null", path.encode(), None, BIND, None), path)
+
+
+def own_mounts():
+    demand(libc.mount(None, b"/", None, PRIVATE, None), "private mounts")
+
+
+def mounted(kinds):
+    """Where file systems of these kinds are mounted, the last one first."""
+    with open("/proc/self/mountinfo") as file:
+        lines = [line.split(" - ") for line in file]
+    return [front.split()[4] for front, back in reversed(lines) if back.split()[0] in kinds]
+
+
+def hide_cgroups():
+    demand(libc.unshare(NEW_MOUNT), "a mount namespace")
+    own_mounts()
+    for path in mounted({"cgroup", "cgroup2"}):
+        demand(libc.umount2(path.encode(), DETACH), path)
 
 
 end = sys.argv.index("--")
@@ -96,6 +117,8 @@ if "namespaces" in lacks:
     unshare(0)
     with open("/proc/sys/user/max_user_namespaces", "w") as file:
         file.write("0")
+if "cgroups" in lacks:
+    hide_cgroups()
 if masked:
     mask(masked)
 if refused:

@@ -44,6 +44,10 @@ pub(super) const CASES: &[Case] = &[
     case("degrading::without_namespaces_as_root", without_namespaces_as_root).needs(NEEDS_ROOT),
     case("", in_bubblewrap).needs(NEEDS_BUBBLEWRAP).unprivileged("degrading::in_bubblewrap"),
     case("", without_control_group).unprivileged("degrading::without_a_control_group"),
+    case("degrading::with_no_control_group_mounted", no_control_group_mounted).needs(NEEDS_ROOT),
+    case("", refused_by_apparmor)
+        .needs(NEEDS_PYTHON)
+        .unprivileged("degrading::where_apparmor_refuses_namespaces_the_profile_is_named"),
     case("degrading::an_outcome_is_the_same_with_less", outcomes).needs(NEEDS_PYTHON),
     case("degrading::what_is_missing_with_another_is_demanded_too", coupled).needs(NEEDS_PYTHON),
     case("degrading::the_operator_can_forbid_best_effort", forbidden),
@@ -91,9 +95,17 @@ pub(super) fn lacking<'a>(lacks: &[&'a str]) -> Vec<&'a str> {
 
 /// A step that looks around, under so many filters that are not ours.
 fn looking(env: &TestEnvironment, filters: u32) -> Spec {
+    spec_of(looker(env, filters))
+}
+
+fn looker(env: &TestEnvironment, filters: u32) -> Step {
     let secret = env.root().join("sibling/secret.txt");
     let secret = secret.to_str().expect("UTF-8");
-    let step = Step::argv("it", &["python3", "-c", SEEN, &filters.to_string(), secret, env.marker()]);
+    Step::argv("it", &["python3", "-c", SEEN, &filters.to_string(), secret, env.marker()])
+}
+
+/// What it sees is another thing each time.
+fn spec_of(step: Step) -> Spec {
     Spec::new([Skill::new("verify.it", [step]).determinism("D2")])
 }
 
@@ -322,6 +334,16 @@ fn without_namespaces_as_root(env: &TestEnvironment) {
     lacks_namespaces(env, &Lack { lacks: &["unshare=EPERM"], filters: 1, control: "mount_namespace", hint: "nesting" });
 }
 
+/// As Ubuntu's `kernel.apparmor_restrict_unprivileged_userns` answers who has no profile: no user namespace
+/// at all (23.10), or one in which nothing can be mounted (24.04). Either way the one command is named.
+fn refused_by_apparmor(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    for lacks in [&["unshare:0&0x10000000=EACCES"][..], &["mount=EPERM", "fsopen=EPERM", "mount_setattr=EPERM"]] {
+        let command = "proctor doctor --apparmor-profile | sudo tee /etc/apparmor.d/proctor-sandbox";
+        refuses_through(env, &repo, &lacking(lacks), [command, "sudo apparmor_parser -r"]);
+    }
+}
+
 fn lacks_namespaces(env: &TestEnvironment, lack: &Lack<'_>) {
     let missing = degrades(env, lack);
     for control in ["mount_namespace", "pid_namespace", "network_namespace", "layer", "private_proc"] {
@@ -358,6 +380,50 @@ fn without_control_group(env: &TestEnvironment) {
     let config = config(env, "may_miss = []\n");
     let demanding = repo.run_with(&["--config", &config]).exits(if has_groups { 0 } else { 5 });
     assert_eq!(demanding.stderr.contains("`cgroup`"), !has_groups, "{demanding}");
+}
+
+/// Also where the machine has them: they are taken away. What they would hold is held for each process
+/// and by PID 1, and the record says so.
+fn no_control_group_mounted(env: &TestEnvironment) {
+    let wrapper = lacking(&["cgroups"]);
+    let step = looker(env, 0).with("limits: { memory: 512MiB, pids: 200 }");
+    let (_outside, repo) = (listen(env), env.repo(&spec_of(step)));
+    for mode in ["strict", "best-effort"] {
+        run_through(env, &repo, &wrapper, mode).exits(0).says(&["not enforced here", "cgroup"]);
+        assert_eq!(honest(&repo), ["cgroup"], "{mode}");
+        let evidence = repo.evidence("verify.it");
+        assert_eq!(evidence["sandbox"], mode.replace('-', "_"));
+        let expected = (&json!(2), &json!(["control_not_enforced"]));
+        assert_eq!((&evidence["tier"], &evidence["tier_reasons"]), expected, "{mode}");
+        let step = repo.step("it");
+        let cgroup = &step["enforcement"]["cgroup"];
+        assert!(cgroup["reason"].to_string().contains("no mount") && cgroup["hint"].is_string(), "{cgroup:#}");
+        for (control, by) in [("memory_limit", ["RLIMIT_DATA", "PID 1"]), ("pids_limit", ["RLIMIT_NPROC", "200"])] {
+            let said = &step["enforcement"][control];
+            assert_eq!(said["state"], "enforced");
+            let how = said["mechanism"].to_string();
+            assert!(by.iter().all(|word| how.contains(word)) && !how.contains("cgroup"), "{control}: {how}");
+        }
+        assert_eq!(step["resources"]["memory_peak_kib"], Value::Null, "nobody counted it");
+    }
+    let doctor = through(env, &repo, &wrapper, &["doctor", "--format", "json"]).exits(0);
+    let doctor: Value = serde_json::from_str(&doctor.stdout).expect("a document");
+    assert_eq!((&doctor["reach"], &doctor["control_groups"]), (&json!("full_without_cgroup"), &Value::Null));
+    let config = config(env, "may_miss = []\n");
+    let demanding = ["exec", "--config", &config, "--", "echo", "the command ran"];
+    let demanding = through(env, &repo, &wrapper, &demanding).exits(5).complains(&["`cgroup`", "mount cgroup v2"]);
+    assert!(!demanding.stdout.contains("the command ran"), "{demanding}");
+    hold_without_control_group(env, &repo, &wrapper);
+}
+
+/// What is held in their place does hold: of memory all processes together, and of processes all.
+fn hold_without_control_group(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str]) {
+    let hoard = "import os, signal\nos.fork()\nos.fork()\nheld = b'x' * (60 << 20)\nsignal.pause()";
+    let hoard = ["exec", "--memory", "100MiB", "--", "python3", "-c", hoard];
+    through(env, repo, wrapper, &hoard).exits(1).complains(&["hit its limit of 100 MiB memory"]);
+    let forks = "import os, signal\ntry:\n  while os.fork(): pass\n  signal.pause()\nexcept OSError: print('bounded')";
+    let forks = ["exec", "--pids", "40", "--", "python3", "-c", forks];
+    through(env, repo, wrapper, &forks).exits(0).says(&["bounded"]);
 }
 
 fn config(env: &TestEnvironment, text: &str) -> String {
