@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
+use std::time::Duration;
 
 use proctor_core::plan::Limits;
 use rustix::pipe::PipeFlags;
@@ -155,6 +156,12 @@ impl Launcher {
             space.pool().put(frame.clone(), user, prepared);
         }
         Ok(())
+    }
+
+    /// Lets those prepared sandboxes go, of any run, that nobody has asked for during `patience`, and
+    /// returns when they have ended. By itself that happens once in a while when nothing is started.
+    pub fn release(&self, patience: Duration) {
+        release(&self.pools, patience);
     }
 
     pub(crate) fn add_pool(&self) -> Arc<Pool> {
@@ -327,17 +334,17 @@ fn launch(helper: &std::path::Path, inbox: &Receiver<Job>, pools: &Pools) {
                 // helper sees that and ends by itself.
                 drop(job.reply.send(spawned));
             }
-            Err(RecvTimeoutError::Timeout) => release(pools),
+            Err(RecvTimeoutError::Timeout) => release(pools, pool::PATIENCE),
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }
 
-fn release(pools: &Pools) {
+fn release(pools: &Pools, patience: Duration) {
     // The lock is not held while sandboxes end.
     let known = pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for pool in known.iter().filter_map(Weak::upgrade) {
-        pool.release(pool::PATIENCE);
+        pool.release(patience);
     }
 }
 

@@ -169,6 +169,8 @@ impl Running {
     pub(crate) fn is_prepared(&self) -> Option<bool> {
         let mut state = self.state();
         match state.recv(self.control.as_fd()) {
+            // Its PID 1 ends with it, a moment later, and has the socket too.
+            Ok(Received::WouldBlock) if state.helper.as_ref().is_none_or(Helper::has_ended) => None,
             Ok(Received::WouldBlock) => Some(state.prepared),
             // Nothing is to be reported before there is a command.
             Ok(Received::Report(_) | Received::Closed) | Err(_) => None,

@@ -48,6 +48,11 @@ impl Helper {
         }
     }
 
+    /// Whether it has ended by now.
+    pub(crate) fn has_ended(&self) -> bool {
+        readable(self.pidfd.as_fd(), Duration::ZERO).is_ok()
+    }
+
     /// Another descriptor that tells its end.
     pub(crate) fn end_fd(&self) -> io::Result<OwnedFd> {
         self.pidfd.try_clone()

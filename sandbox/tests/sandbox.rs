@@ -7,6 +7,7 @@
 
 mod bench;
 mod plain;
+mod pool;
 mod shown;
 
 use std::fs;
@@ -79,6 +80,9 @@ const CHECKS: &[Listed] = checks![
     no_process_is_left_and_the_space_stays;
     a_prepared_sandbox_serves_one_command: MountNamespace;
     a_prepared_sandbox_serves_over_any_layers: MountNamespace;
+    pool::eight_wait_at_most_and_the_oldest_makes_room: MountNamespace;
+    pool::those_that_nobody_asks_for_go: MountNamespace;
+    pool::one_that_has_died_is_replaced: MountNamespace;
     a_discarded_layer_gives_its_room_back;
     a_layer_of_any_depth_can_be_discarded;
     every_control_is_accounted_for;
@@ -374,7 +378,7 @@ fn tools_are_shown_and_credentials_masked(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-fn cache(bench: &Bench, at: &str) -> Result<CacheMount, Failed> {
+pub(crate) fn cache(bench: &Bench, at: &str) -> Result<CacheMount, Failed> {
     let source = bench.root.join("cache");
     fs::create_dir_all(&source)?;
     if bench.role.is_foreign() {
