@@ -2,10 +2,12 @@
 
 use serde_json::Value;
 
+use crate::binaries;
 use crate::documents;
 use crate::environment::{Repo, TestEnvironment};
 use crate::machine;
-use crate::needs::{Case, case, dry_case};
+use crate::needs::{Case, Needs, case, dry_case};
+use crate::process::Running;
 use crate::schemas;
 use crate::spec::{Skill, Spec, Step};
 
@@ -19,6 +21,8 @@ pub(super) const CASES: &[Case] = &[
     dry_case("commands::an_unknown_command_or_flag_is_a_usage_error", usage),
     dry_case("commands::help_names_every_command", help),
     case("commands::doctor_shows_each_control", doctor),
+    dry_case("commands::doctor_prints_a_profile_for_the_helper_that_is_used", apparmor_profile),
+    dry_case("commands::apparmor_takes_that_profile", apparmor_parses).needs(&[Needs::Works(APPARMOR)]),
     case("commands::the_plan_is_what_the_record_says", plan_is_recorded),
     case("commands::exec_passes_the_end_of_its_command_on", exec),
     case("commands::exec_shows_drift", exec_drift),
@@ -151,6 +155,42 @@ fn doctor(env: &TestEnvironment) {
     let run = repo.proctor(&["doctor", "--format", "json"]).exits(0);
     let document: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run}"));
     assert!(document.to_string().contains("\"enforced\""), "{document:#}");
+}
+
+fn apparmor_profile(env: &TestEnvironment) {
+    let printed = env.proctor(["doctor", "--apparmor-profile"]).exits(0);
+    assert_eq!(printed.stderr, "");
+    let places: Vec<&str> = printed.stdout.lines().filter(|line| line.starts_with("@{proctor_sandbox} = ")).collect();
+    let helper = binaries::built("proctor-sandbox").canonicalize().expect("it was built");
+    // What would be a pattern stands behind a backslash.
+    let named: Vec<String> = places.iter().map(|line| line.replace('\\', "")).collect();
+    assert_eq!(named, [format!("@{{proctor_sandbox}} = \"{}\"", helper.display())], "{printed}");
+    printed
+        .says(&["abi <abi/4.0>,\n", "\nprofile proctor-sandbox @{proctor_sandbox} flags=(unconfined) {\n  userns,\n"]);
+    assert!(!env.state().exists(), "nothing was tried");
+}
+
+/// AppArmor's own compiler, of version 4 or newer, at work on rules of the kinds that ours has. Nothing is
+/// loaded into the kernel, and nothing cached.
+const APPARMOR: &[&str] = &[
+    "sh",
+    "-c",
+    "apparmor_parser --version | grep -Eq 'version ([4-9]|[1-9][0-9])' && printf '%s\\n' 'abi <abi/4.0>,' \
+     'include <tunables/global>' 'profile tried /tried flags=(unconfined) { userns, }' | apparmor_parser -Q -K",
+];
+
+fn apparmor_parses(env: &TestEnvironment) {
+    let printed = env.proctor(["doctor", "--apparmor-profile"]).exits(0);
+    let parsed = |name: &str, text: &str| {
+        let file = env.root().join(name);
+        machine::write(&file, text);
+        let mut parser = machine::command("apparmor_parser");
+        parser.args(["-Q", "-K"]).arg(file);
+        Running::start(parser).wait()
+    };
+    parsed("profile", &printed.stdout).exits(0);
+    let broken = parsed("broken", &printed.stdout.replace("  userns,", "  userns"));
+    assert_ne!(broken.code, Some(0), "a parser that takes anything says nothing of ours\n{broken}");
 }
 
 fn plan_is_recorded(env: &TestEnvironment) {
