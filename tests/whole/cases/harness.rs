@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::environment::TestEnvironment;
 use crate::machine;
-use crate::needs::{Case, case, dry_case};
-use crate::process::Running;
+use crate::needs::{Case, Needs, case, dry_case};
+use crate::process::{Finished, Running};
 use crate::spec::Spec;
 use crate::{documents, schemas};
 
@@ -14,6 +14,16 @@ pub(super) const CASES: &[Case] = &[
     case("harness::a_document_that_was_tampered_with_is_found", tampered_documents),
     dry_case("harness::a_document_of_another_kind_is_invalid", foreign_document),
     dry_case("harness::a_process_that_is_left_is_found", left_process),
+    dry_case("harness::a_hostile_probe_without_a_result_is_no_pass", hostile_probes).needs(NEEDS_HOSTILE),
+];
+
+/// What `bench/hostile` asks for.
+const NEEDS_HOSTILE: &[Needs] = &[
+    Needs::Root,
+    Needs::Works(&["/usr/bin/python3", "--version"]),
+    Needs::Program("gcc"),
+    Needs::Program("git"),
+    Needs::Works(&["unshare", "--mount", "true"]),
 ];
 
 fn tampered_documents(env: &TestEnvironment) {
@@ -62,4 +72,40 @@ fn left_process(env: &TestEnvironment) {
     assert_eq!(machine::processes_with(env.marker()).len(), 1);
     drop(sleeping);
     assert_eq!(machine::wait_until_gone(env.marker(), Duration::from_secs(10)), Ok(()));
+}
+
+/// A harness of probes that tells of those that `told` names, and of no other.
+const PROBES: &str = r#"
+import json, os, sys
+with open(os.path.join(os.path.dirname(__file__), "told")) as file:
+    told = file.read().split()
+results = [dict(id=name, category="env", verdict="CONTAINED", note="") for name in told]
+with open(sys.argv[sys.argv.index("--json") + 1], "w") as file:
+    json.dump(dict(results=results), file)
+"#;
+
+fn hostile_probes(env: &TestEnvironment) {
+    let (probes, tools) = (env.root().join("probes"), env.root().join("tools"));
+    machine::write(&probes.join("run_probes.py"), PROBES);
+    let listed = ["one", "two"].map(|id| format!("{{\"id\": \"{id}\", \"category\": \"env\"}}\n"));
+    machine::write(&probes.join("manifest.jsonl"), listed.concat());
+    // Nothing of them is started by a harness that only tells.
+    for name in ["proctor", "proctor-sandbox", "proctor-git"] {
+        machine::write(&tools.join(name), "");
+    }
+    let hostile = |told: &str, more: &[&str]| -> Finished {
+        machine::write(&probes.join("told"), told);
+        let mut command = machine::command(schemas::project().join("bench/hostile"));
+        command
+            .arg(&probes)
+            .args(more)
+            .env("RUNS", "1")
+            .env("TMPDIR", env.root())
+            .env("PROCTOR", tools.join("proctor"));
+        Running::start(command).wait()
+    };
+    hostile("one two", &[]).exits(0).says(&["root-1: 2 of 2 contained", "user-1: 2 of 2 contained"]);
+    hostile("one", &[]).exits(1).says(&["ABSENT     two", "root-1: 1 of 2 contained", "user-1: 1 of 2 contained"]);
+    hostile("one", &["--only", "one"]).exits(0).says(&["root-1: 1 of 1 contained"]);
+    hostile("", &["--only", "three"]).exits(1).says(&["0 of 0 contained"]);
 }
