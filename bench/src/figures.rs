@@ -18,6 +18,11 @@ impl Sample {
         self.at(50)
     }
 
+    /// What nine of ten did not exceed.
+    pub(crate) fn nine_of_ten(&self) -> Duration {
+        self.at(90)
+    }
+
     pub(crate) fn greatest(&self) -> Duration {
         self.at(100)
     }
@@ -105,6 +110,8 @@ mod tests {
         assert_eq!(sample(&[]).median(), Duration::ZERO);
         assert_eq!(sample(&[3, 1, 2]).median(), Duration::from_millis(2));
         assert_eq!(sample(&[4, 3, 1, 2]).median(), Duration::from_millis(2));
+        assert_eq!(sample(&[9, 1, 8, 2, 7, 3, 6, 4, 5, 10]).nine_of_ten(), Duration::from_millis(9));
+        assert_eq!(sample(&[1, 2, 3, 4, 9]).nine_of_ten(), Duration::from_millis(9), "of few it is the worst");
         assert_eq!(
             (sample(&[5, 9]).at(0), sample(&[5, 9]).greatest()),
             (Duration::from_millis(5), Duration::from_millis(9))
