@@ -17,6 +17,7 @@ import time
 
 PROGRAMS = "/opt/proctor/bin"
 SOCKET = "/run/proctor/proctord.sock"
+UNIT = "proctord.service"
 CONFIG = "/etc/proctor/proctord.toml"
 SECRET = "hunter2-of-the-daemon"
 # How long anything may take that is waited for, in seconds.
@@ -166,14 +167,43 @@ def run():
     output = sh("/usr/bin/python3", "-c", CLIENT, SOCKET, "GET", f"/v1/runs/{found['id']}/steps/0/stdout", "", user="ann")
     say(str(pwd.getpwnam("ann").pw_uid) in output, "the step runs as the owner of the repository", output)
     by_name = enforcement(found)
-    lacking = sorted(name for name, state in by_name.items() if state == "missing")
-    say(by_name and lacking in ([], ["cgroup"]), "every control of the sandbox holds, but a control group", by_name)
+    lacking = sorted(name for name, state in by_name.items() if state["state"] == "not_enforced")
+    # Where the container can give the unit no group with limits, nobody can.
+    given = writable_groups(show("proctord.service", "MainPID"))
+    say("cgroup" in by_name and lacking == ([] if given else ["cgroup"]),
+        "every control of the sandbox holds, a control group where the unit has one", (given, by_name))
 
 
 def enforcement(found):
     with open(f"{found['evidence_dir']}/verify/verify.it.json") as file:
-        controls = json.load(file)["steps"][0]["enforcement"]
-    return {name: state["state"] for name, state in controls.items()}
+        return json.load(file)["steps"][0]["enforcement"]
+
+
+def groups(pid):
+    """The control groups of a process: controllers (none is version 2) and path."""
+    with open(f"/proc/{pid}/cgroup") as file:
+        return [tuple(line.rstrip().split(":", 2)[1:]) for line in file]
+
+
+def writable_groups(pid):
+    """Below which of them a process of the unit can make others that bound memory or processes: by what is mounted."""
+    with open(f"/proc/{pid}/mountinfo") as file:
+        mounts = [[half.split() for half in line.split(" - ")] for line in file]
+    writable = [back[2].split(",") for front, back in mounts
+                if back[0] == "cgroup" and "rw" in front[5].split(",") and "rw" in back[2].split(",")]
+    unified = [front[4] for front, back in mounts if back[0] == "cgroup2" and "rw" in front[5].split(",")]
+    found = []
+    for controllers, path in groups(pid):
+        kinds = {"memory", "pids"} & set(controllers.split(","))
+        if any(kinds & set(options) for options in writable):
+            found.append((controllers, path))
+        # The daemon's own group lies in that of the unit, which gives its controllers on.
+        of_unit = path.partition(f"/{UNIT}")
+        if not controllers and unified and of_unit[1]:
+            with open(unified[0] + of_unit[0] + of_unit[1] + "/cgroup.controllers") as file:
+                if {"memory", "pids"} <= set(file.read().split()):
+                    found.append((controllers, of_unit[0] + of_unit[1]))
+    return found
 
 
 def who_may():
@@ -224,11 +254,19 @@ def reload():
     sh("systemctl", "reload", "proctord.service")
 
 
+def below(daemon, step):
+    """Each attempt has a group of its own below that of the unit, in each tree where the unit has one."""
+    given, of_step = writable_groups(daemon), dict(groups(step))
+    held = [of_step[controllers].startswith(f"{path.rstrip('/')}/proctor-") for controllers, path in given]
+    say(all(held), "a step is in a group of its own below that of the unit", (given, of_step))
+
+
 def watchdog():
     repo = repository("/home/ann/watched", "ann", "sleep", "600.31415")
     run = submit(repo, "ann")
     say(until(lambda: running("31415")), "a run is under way")
     before = int(show("proctord.service", "MainPID"))
+    below(before, running("31415")[0])
     os.kill(before, 19)  # SIGSTOP
     until(lambda: show("proctord.service", "MainPID") not in (str(before), "0"))
     after = int(show("proctord.service", "MainPID"))
