@@ -19,7 +19,7 @@ demo: ## verify a small repository three times: it passes, fails, drifts
 
 test: ## run every test; the last line counts them
 	@scripts/need cargo cc git setpriv python3
-	@scripts/need --try make node npm venv pytest go sqlite3 gdb strace script chromium systemd-nspawn faketime prometheus-client curl
+	@scripts/need --try make node npm venv pytest go sqlite3 gdb strace jq zstd script chromium systemd-nspawn faketime prometheus-client curl
 	@scripts/clients
 	@$(CARGO) xtask test
 

@@ -4,17 +4,19 @@ use std::path::Path;
 
 use proctor_core::digest::Sha256Hex;
 
-use crate::documents;
+use super::degrading::lacking;
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
-use crate::machine;
-use crate::needs::{Case, NEEDS_GIT, case};
+use crate::needs::{Case, NEEDS_GIT, Needs, case};
+use crate::process::Running;
 use crate::spec::{Skill, Spec, Step};
+use crate::{documents, machine, schemas};
 
 pub(super) const CASES: &[Case] = &[
     case("evidence::two_runs_give_the_same_stable_bytes", two_runs),
     case("evidence::two_clones_give_the_same_stable_bytes", two_clones).needs(NEEDS_GIT),
     case("evidence::output_of_d1_is_outside_the_stable_part", class_d1),
     case("evidence::git_alone_finds_the_tree_again", git_names).needs(NEEDS_GIT),
+    case("evidence::whoever_has_jq_finds_every_hash_again", by_hand).needs(BY_HAND),
     case("evidence::the_spec_hash_is_of_the_bytes_that_were_read", spec_hash),
     case("evidence::the_snapshot_follows_the_tree_and_nothing_else", snapshot_follows_tree),
     case("evidence::a_rerun_overwrites_what_was_there", rerun),
@@ -30,6 +32,15 @@ pub(super) const CASES: &[Case] = &[
     case("evidence::two_runs_at_once_leave_a_whole_record", two_runs_at_once),
     case("evidence::a_kill_while_writing_leaves_whole_documents", killed_while_writing),
     case("evidence::every_control_is_accounted_for", enforcement_is_whole),
+];
+
+/// What docs/evidence.md verifies by hand with, and what takes a control away.
+const BY_HAND: &[Needs] = &[
+    Needs::Sandbox,
+    Needs::Program("python3"),
+    Needs::Program("jq"),
+    Needs::Program("sha256sum"),
+    Needs::Program("zstd"),
 ];
 
 fn two_runs(env: &TestEnvironment) {
@@ -79,6 +90,60 @@ fn git_names(env: &TestEnvironment) {
         assert_eq!(recorded["tree"], said(&["write-tree"]), "{document}");
         assert_eq!(recorded["branch"], said(&["branch", "--show-current"]), "{document}");
     }
+}
+
+/// The recipes of docs/evidence.md, as they stand there, over what a strict run left, and over what one left
+/// that lacked a control: of that the record tells why, and what to do, which is no part of the stable part.
+fn by_hand(env: &TestEnvironment) {
+    let steps = [
+        Step::sh("told", "echo told; echo \"w\u{e4}r \\\"ich\\\"\" >&2"),
+        Step::sh("again", "date +%N; exit 1").with("retries: 1"),
+    ];
+    let repo = env.repo(&Spec::new([
+        Skill::new("verify.it", [steps[0].clone()]),
+        Skill::new("verify.d1", steps).determinism("D1"),
+    ]));
+    repo.run().exits(1);
+    hashes_are_found_by_hand(env, &repo);
+    let missing = lacking(&["landlock_create_ruleset=ENOSYS"]);
+    let less = ["run", "--changeset", CHANGESET, "--sandbox", "best-effort"];
+    env.finish(env.start_through(repo.path(), &missing, &less)).exits(1);
+    let landlock = repo.step("told")["enforcement"]["landlock"].clone();
+    assert!(landlock["reason"].is_string() && landlock["hint"].is_string(), "{landlock:#}");
+    hashes_are_found_by_hand(env, &repo);
+}
+
+fn hashes_are_found_by_hand(env: &TestEnvironment, repo: &Repo<'_>) {
+    let recipes = std::fs::read_to_string(schemas::project().join("docs/evidence.md")).expect("the documentation");
+    let (_, recipes) = recipes.split_once("## Verifying by hand").expect("its section");
+    let blocks: Vec<&str> = recipes.split("```").skip(1).step_by(2).filter_map(|b| b.strip_prefix("sh\n")).collect();
+    let [cited, stable] = blocks[..] else { panic!("two recipes were expected: {blocks:#?}") };
+    let said = |dir: &Path, recipe: &str| {
+        let mut shell = env.program_of_actor("sh");
+        shell.current_dir(dir).env("LANG", "C.UTF-8").args(["-ec", recipe]);
+        Running::start(shell).wait().exits(0).stdout
+    };
+    let hash = |dir: &Path, recipe: &str| said(dir, recipe).split_whitespace().next().unwrap_or_default().to_owned();
+    let checked = said(repo.path(), &cited.replace("changes/ID", &format!("changes/{CHANGESET}")));
+    let documents = ["verify/_toolchain.json: OK", "verify/verify.d1.json: OK", "verify/verify.it.json: OK"];
+    assert_eq!(checked.lines().collect::<Vec<_>>(), documents);
+    assert!(recipes.contains("`sha256sum spec/verification.yaml` is `spec_sha256`"));
+    let spec = hash(repo.path(), "sha256sum spec/verification.yaml");
+    for skill in ["verify.it", "verify.d1"] {
+        let evidence = repo.evidence(skill);
+        assert_eq!(evidence["spec_sha256"], *spec);
+        let found = hash(&repo.changeset(), &stable.replace("SKILL", skill));
+        assert_eq!(evidence["sha256"], *found, "{skill}: the recipe finds another hash\n{stable}\n{evidence:#}");
+    }
+    let plan = "proctor plan --profile PROFILE --format json";
+    assert!(recipes.contains(&format!("`{plan} | sha256sum` is `plan_sha256`")));
+    let plan: Vec<&str> = plan.split(' ').skip(1).map(|word| if word == "PROFILE" { "pr" } else { word }).collect();
+    let plan = Sha256Hex::of(repo.proctor(&plan).exits(0).stdout.as_bytes());
+    assert_eq!(repo.evidence("verify.it")["plan_sha256"], plan.as_str());
+    assert!(recipes.contains("`zstd -dc objects/AB/CDEF….zst | sha256sum` gives the name"));
+    let output = repo.step("told")["stdout_sha256"].as_str().expect("a hash").to_owned();
+    let (shard, rest) = output.split_at(2);
+    assert_eq!(hash(&env.state(), &format!("zstd -dc objects/{shard}/{rest}.zst | sha256sum")), output);
 }
 
 fn spec_hash(env: &TestEnvironment) {
