@@ -8,15 +8,20 @@ use serde_json::{Value, json};
 
 use super::abuse::{log, meanwhile, submit};
 use super::crash::is_on_record;
+use super::degrading::lacking;
 use super::http::{id_of, submission};
-use crate::daemon::{self, Answer};
-use crate::documents;
-use crate::environment::{CHANGESET, TestEnvironment, wait_for_step, waiting_step};
-use crate::needs::{Case, case};
-use crate::spec::Spec;
+use crate::daemon::{self, Answer, Daemon, LISTENS};
+use crate::environment::{CHANGESET, Repo, TestEnvironment, wait_for_step, waiting_step};
+use crate::needs::{Case, NEEDS_PYTHON, case};
+use crate::process::Running;
+use crate::spec::{Skill, Spec, Step};
+use crate::{documents, machine};
 
 pub(super) const CASES: &[Case] = &[
     case("contention::two_clients_at_once_have_one_changeset_one_after_the_other", at_once),
+    case("contention::changesets_beside_each_other_have_each_its_own_drift", layers_apart),
+    case("contention::changesets_beside_each_other_have_each_its_own_drift_in_copies", copies_apart)
+        .needs(NEEDS_PYTHON),
     case("contention::a_run_is_cancelled_while_the_daemon_drains", while_draining),
     case("contention::a_run_that_begins_is_cancelled_at_any_moment", while_beginning),
 ];
@@ -72,6 +77,84 @@ fn at_once(env: &TestEnvironment) {
     is_on_record(&repo, runs.last().expect("runs"));
     documents::check_all(repo.path());
     daemon.end().exits(0);
+}
+
+fn layers_apart(env: &TestEnvironment) {
+    apart(env, &[], "layer");
+}
+
+/// Where overlays cannot be mounted a step gets a copy of the tree, which is read again to find its changes.
+fn copies_apart(env: &TestEnvironment) {
+    apart(env, &lacking(&["fsconfig:1@0=EINVAL"]), "rehash");
+}
+
+/// The changeset beside the usual one.
+const OTHER_CHANGESET: &str = "010_y";
+/// The skills of the two who run beside each other, and what each does when it is let go.
+const BESIDE: [(&str, &str); 2] =
+    [("drifts", "echo mine >> src/lib.rs; echo mine > src/new.rs"), ("passes", "! grep -q mine src/lib.rs")];
+
+/// Two changesets of one repository are under way together: whoever ends first writes its evidence into the
+/// worktree of which the other's changes are told, and neither's are told of the other.
+fn apart(env: &TestEnvironment, wrapper: &[&str], method: &str) {
+    env.configure("[daemon]\nmax_runs = 2\n");
+    let repo = drifts_and_passes(env);
+    let mut running = Running::start(env.daemon_through(wrapper, &env.socket(), &env.state()));
+    running.wait_for_message(LISTENS);
+    let mut daemon = Daemon::of(env, running);
+    let [drifts, passes] = BESIDE.map(|(name, _)| name);
+    for [drifter, other] in [[CHANGESET, OTHER_CHANGESET], [OTHER_CHANGESET, CHANGESET]] {
+        for order in [[drifts, passes], [passes, drifts]] {
+            let changeset_of = |profile: &str| if profile == drifts { drifter } else { other };
+            let under_way = order.map(|profile| {
+                let asked =
+                    json!({ "profile": profile, "changeset_id": changeset_of(profile), "sandbox": "best_effort" });
+                let id = submit(&daemon, &repo, &asked);
+                daemon.running.wait_for_process(&format!("{}-{profile}-ready", env.marker()));
+                (profile, id, daemon.running.wait_for_process(&format!("{}-{profile}", env.marker())))
+            });
+            let waits = daemon.get(&format!("/v1/runs/{}", under_way[1].1));
+            assert_eq!(waits["state"], "running", "beside the first: {waits:#}");
+            for (profile, id, step) in &under_way {
+                machine::signal(*step, Signal::USR1);
+                let run = ended(&env.socket(), id);
+                let evidence = documents::skill(&repo.file("changes").join(changeset_of(profile)), profile);
+                let found = json!([run["verdict"], run["doubts"], evidence["tracked_drift"]["changed_files"]]);
+                let expected = match *profile == drifts {
+                    true => json!(["failed", [], ["src/lib.rs", "src/new.rs"]]),
+                    false => json!(["passed", [], []]),
+                };
+                assert_eq!(found, expected, "{profile}, {order:?}: {run:#}\n{evidence:#}");
+                assert_eq!(evidence["measured"]["run_id"], run["id"]);
+                let drift = &evidence["steps"][0]["drift"];
+                assert_eq!(drift["method"], method, "{drift:#}");
+                assert_eq!(
+                    drift["changes"].as_array().map(Vec::len),
+                    expected[2].as_array().map(Vec::len),
+                    "{drift:#}"
+                );
+            }
+        }
+    }
+    assert_eq!(repo.changes_seen_by_git(), [""; 0]);
+    daemon.end().exits(0);
+}
+
+/// A repository with both changesets, and a profile for each of [`BESIDE`], which waits until it is let go.
+fn drifts_and_passes(env: &TestEnvironment) -> Repo<'_> {
+    let skills = BESIDE.map(|(name, script)| {
+        let waits = format!("trap '{script}; exit $?' USR1; sh -c 'sleep 300; :' $0-ready & wait");
+        Skill::new(name, [Step::argv("it", &["sh", "-c", &waits, &format!("{}-{name}", env.marker())])])
+    });
+    let spec = Spec::new(skills);
+    let repo = env.repo(&spec);
+    let profiles = "  drifts: { include: [drifts] }\n  passes: { include: [passes] }";
+    let text = spec.text(env.marker()).replace("  pr: { include: [drifts, passes] }", profiles);
+    assert!(text.contains(profiles), "{text}");
+    repo.write("spec/verification.yaml", text);
+    repo.write(&format!("changes/{OTHER_CHANGESET}/00-meta.json"), "{}");
+    repo.commit();
+    repo
 }
 
 fn while_draining(env: &TestEnvironment) {
