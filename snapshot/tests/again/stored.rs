@@ -1,4 +1,8 @@
-//! The file in which a snapshot outlives its process: whatever it holds, the next one is right.
+//! The file in which a snapshot outlives its process: whatever it holds, the next one is right, and what is
+//! of no use is told of in the log.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
 
 use super::*;
 
@@ -35,10 +39,48 @@ fn settled_file() -> (TempDir, Repo) {
     (place, watched.repo)
 }
 
+/// The log of a thread, as lines.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The next process's snapshot, and what that process said in its log from a warning on.
+fn taken_and_told(place: &TempDir, repo: &Repo) -> (Arc<Snapshot>, String) {
+    let log = Log::default();
+    let writer = log.clone();
+    let logger = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
+    let logger = logger.with_writer(move || writer.clone()).finish();
+    let taken = tracing::subscriber::with_default(logger, || store_in(place).take(&repo.top)).expect("takes");
+    let told = String::from_utf8(log.0.lock().expect("no writer panics").clone()).expect("UTF-8");
+    (taken, told)
+}
+
+/// Demands the one line by which a file is thrown away: whose it was, and why.
+#[track_caller]
+fn demand_told(told: &str, repo: &Repo, why: &str) {
+    let line = told.trim_end();
+    assert_eq!(line.lines().count(), 1, "{told:?}");
+    let whose = format!("repo={}", repo.top.display());
+    for words in ["WARN", "the snapshot cache of a repository is thrown away", &whose, why] {
+        assert!(line.contains(words), "no {words:?} in {line:?}");
+    }
+}
+
 fn next_process() {
     let (place, repo) = settled_file();
-    let taken = store_in(&place).take(&repo.top).expect("takes");
+    let (taken, told) = taken_and_told(&place, &repo);
     assert_eq!((taken.stats.hashed, taken.stats.git_was_read), (0, false));
+    assert_eq!(told, "", "nothing is wrong with it");
     same(&taken, &repo.snapshot(), "");
     repo.write("src/new.rs", "x");
     let taken = store_in(&place).take(&repo.top).expect("takes");
@@ -67,26 +109,29 @@ fn useless_files() {
     let (place, repo) = settled_file();
     let file = file_in(&place);
     let whole = fs::read(&file).expect("reads");
-    let starts_anew = |bytes: &[u8], what: &str| {
+    let starts_anew = |bytes: &[u8], what: &str, why: &str| {
         chmod(&file, 0o600);
         crate::repository::put(&file, bytes);
-        let taken = store_in(&place).take(&repo.top).expect("takes");
+        let (taken, told) = taken_and_told(&place, &repo);
         assert!(taken.stats.git_was_read && taken.stats.method == SnapshotMethod::First, "{what}: {:?}", taken.stats);
         same(&taken, &repo.snapshot(), what);
+        demand_told(&told, &repo, why);
     };
-    starts_anew(b"", "empty");
-    starts_anew(&whole[..whole.len() / 2], "torn");
-    starts_anew(&[&whole[..], b"x"].concat(), "longer");
-    for at in [0, 14, 20, 26, whole.len() / 2, whole.len() - 1] {
-        let mut damaged = whole.clone();
-        damaged[at] ^= 4;
-        starts_anew(&damaged, "damaged");
+    starts_anew(b"", "empty", "no snapshot");
+    starts_anew(&whole[..whole.len() / 2], "torn", "it is torn");
+    starts_anew(&[&whole[..], b"x"].concat(), "longer", "it is torn");
+    starts_anew(&with_a_bit_changed(&whole, 0), "no mark of ours", "no snapshot");
+    for at in [14, 20, 26, whole.len() / 2, whole.len() - 1] {
+        starts_anew(&with_a_bit_changed(&whole, at), "damaged", "why=it is");
     }
+    starts_anew(&with_a_bit_changed(&whole, whole.len() / 2), "damaged", "it is damaged");
     let (other_place, _other) = settled_file();
-    starts_anew(&fs::read(file_in(&other_place)).expect("reads"), "another repository's");
+    starts_anew(&fs::read(file_in(&other_place)).expect("reads"), "another's", "it is of another repository");
     crate::repository::put(&file, &whole);
     chmod(&file, 0o644);
-    assert!(store_in(&place).take(&repo.top).expect("takes").stats.git_was_read, "one that others may have written");
+    let (taken, told) = taken_and_told(&place, &repo);
+    assert!(taken.stats.git_was_read, "one that others may have written");
+    demand_told(&told, &repo, "somebody else could have written it");
     crate::repository::put(&file, &whole);
     chmod(&file, 0o600);
     let moved = repo.room.path().join("moved");
@@ -94,6 +139,12 @@ fn useless_files() {
     assert!(run_program(repo.room.path(), "cp", &["-a", "moved", "repo"]).status.success());
     let taken = store_in(&place).take(&repo.top).expect("takes");
     assert!(taken.stats.git_was_read && taken.stats.hashed == 3, "another directory of the same name");
+}
+
+fn with_a_bit_changed(whole: &[u8], at: usize) -> Vec<u8> {
+    let mut damaged = whole.to_vec();
+    damaged[at] ^= 4;
+    damaged
 }
 
 fn strange_files() {
