@@ -7,6 +7,8 @@ pub(crate) mod attestations;
 pub(crate) mod checkouts;
 pub(crate) mod directory;
 pub(crate) mod documents;
+#[cfg(test)]
+mod limits;
 pub(crate) mod objects;
 pub(crate) mod retention;
 

@@ -1,0 +1,230 @@
+//! No room at any byte of a write: the file that stood there is whole, or the new one is, who wrote is told
+//! which, and nothing else stays behind.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use proctor_core::digest::Sha256Hex;
+use proctor_core::names::{ChangesetId, RunId};
+use proctor_core::status::LastRun;
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tempfile::TempDir;
+
+use super::StoreError;
+use super::directory::Directory;
+use super::documents::{Documents, STATUS};
+use super::objects::{Kept, Objects};
+use crate::repository::Repository;
+use crate::test_support::last_run;
+
+/// Set for the process in which files cannot grow: a limit on that holds for a whole process, and
+/// this one has other tests.
+const ROLE: &str = "PROCTOR_TEST_OF_LIMITS";
+const NAME: &str = "store::limits::no_room_at_any_byte";
+/// Goes on as its arguments where what grows too far is refused, and no signal ends it.
+const REFUSED: &str = "trap '' XFSZ; exec \"$@\"";
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the test starts itself, and finds out which of both it is")]
+fn no_room_at_any_byte() {
+    if std::env::var_os(ROLE).is_some() {
+        return in_a_process_of_its_own();
+    }
+    let itself = std::env::current_exe().expect("a program");
+    let mut child = std::process::Command::new("sh");
+    child.args(["-c", REFUSED, "sh"]).arg(itself).args(["--exact", NAME, "--nocapture"]).env(ROLE, "1");
+    let output = child.output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("tried: "), "{}\n{said}", output.status);
+}
+
+fn in_a_process_of_its_own() {
+    let tried = [documents(), objects()].concat();
+    eprintln!("tried: {tried:#?}");
+}
+
+fn documents() -> Vec<String> {
+    let evidence = |name: &'static str, letter: &str| {
+        let bytes = format!("{{\"output\":\"{}\"}}", letter.repeat(900)).into_bytes();
+        move |place: &Place| place.documents.write_evidence(name, &bytes).map(drop)
+    };
+    let status = |id: &str, evidence: &str| {
+        let last_run = of_a_run(id, evidence);
+        move |place: &Place| place.documents.write_status(&last_run)
+    };
+    let record = |id: &str, evidence: &str| {
+        let last_run = of_a_run(id, evidence);
+        move |place: &Place| place.documents.conclude(&last_run)
+    };
+    let nothing = |_: &Place| Ok(());
+    vec![
+        at_every_byte("evidence that is new", nothing, evidence("a.json", "n"), 1),
+        at_every_byte("evidence over older", evidence("a.json", "old"), evidence("a.json", "n"), 1),
+        at_every_byte("evidence beside other", evidence("b.json", "o"), evidence("a.json", "n"), 1),
+        at_every_byte("a status that is new", nothing, status("r1", "verify/a.json"), 1),
+        at_every_byte("a status over an older", status("r1", "verify/a.json"), status("r2", "verify/b.json"), 1),
+        // The record of our own goes first, and is the larger file; then the status is.
+        at_every_byte("a record over an older", record("r1", "verify/a.json"), record("r2", "verify/b.json"), 1),
+        at_every_byte("a record beside much", somebodys_status, record("r1", "verify/a.json"), 1),
+    ]
+}
+
+fn objects() -> Vec<String> {
+    let object = |seed: u64, length: usize, kept: Kept| {
+        let output = noise(seed, length);
+        move |place: &Place| {
+            let mut writer = place.objects.writer()?;
+            let path = || "the object".to_owned();
+            writer.write(&output).map_err(|source| StoreError::Io { action: "write", path: path(), source })?;
+            writer.finish(&Sha256Hex::of(&output), kept)
+        }
+    };
+    let nothing = |_: &Place| Ok(());
+    vec![
+        at_every_byte("an object that is new", nothing, object(1, 700, Kept::Whole), 1),
+        at_every_byte("an object beside another", object(2, 900, Kept::Whole), object(1, 700, Kept::Cut), 1),
+        at_every_byte(
+            "the same object in another form",
+            object(1, 700, Kept::Whole),
+            object(1, 700, Kept::Redacted),
+            1,
+        ),
+        // More than the compressor holds back: some of it has been written when the rest cannot be.
+        at_every_byte("a large object", object(2, 900, Kept::Whole), object(1, 300_000, Kept::Whole), 1_009),
+    ]
+}
+
+/// Does `write` after `old` with room for 0 bytes in a file, and for `step` more, up to all of them; what was tried.
+fn at_every_byte(
+    what: &'static str,
+    old: impl Fn(&Place) -> Result<(), StoreError>,
+    write: impl Fn(&Place) -> Result<(), StoreError>,
+    step: usize,
+) -> String {
+    let place = Place::after(old);
+    let before = place.files();
+    write(&place).expect("there is room");
+    let after = place.files();
+    let written = after.iter().filter(|(path, bytes)| before.get(*path) != Some(*bytes));
+    let all = written.map(|(_, bytes)| bytes.len()).max().expect("it writes");
+    place.restore(&before);
+    let mut refused = 0;
+    for room in (0..all).step_by(step) {
+        let told = with_room(room, || write(&place));
+        let files = place.files();
+        assert_whole(&files, &before, &after, &format!("{what}, room for {room} of {all} bytes"));
+        let error = told.expect_err("there is no room for it");
+        assert!(is_about_room(&error), "{what}, {room}: {error}");
+        assert_ne!(files, after, "{what}, {room}: it is told that nothing was written");
+        refused += 1;
+    }
+    with_room(all, || write(&place)).unwrap_or_else(|error| panic!("{what}, there is room for all: {error}"));
+    assert_eq!(place.files(), after, "{what}, with room for all");
+    format!("{what}: {refused} times without room")
+}
+
+/// Demands of each file that it is as it was or as it is to be, and that nobody refers to what is not there.
+fn assert_whole(files: &Files, before: &Files, after: &Files, what: &str) {
+    for (path, bytes) in files {
+        let is_whole = [before, after].iter().any(|side| side.get(path) == Some(bytes));
+        assert!(is_whole, "{what}: `{}` is neither old nor new: {} bytes", path.display(), bytes.len());
+    }
+    let gone: Vec<_> = before.keys().filter(|path| !files.contains_key(*path)).collect();
+    assert!(gone.is_empty(), "{what}: {gone:?} is gone");
+    let is_new = |path: &Path| files.get(path).is_some_and(|bytes| before.get(path) != Some(bytes));
+    let status_is_new = files.keys().any(|path| path.ends_with(STATUS) && is_new(path));
+    let record = after.keys().find(|path| path.starts_with("state/attestations"));
+    assert!(!status_is_new || record.is_none_or(|record| is_new(record)), "{what}: a status that nothing vouches for");
+}
+
+fn is_about_room(error: &StoreError) -> bool {
+    let is_io = |source: &std::io::Error| source.raw_os_error() == Some(Errno::FBIG.raw_os_error());
+    matches!(error, StoreError::Io { source, .. } if is_io(source)) && error.hint().is_some()
+}
+
+/// Does something while no file can grow beyond `bytes`.
+fn with_room<T>(bytes: usize, act: impl FnOnce() -> T) -> T {
+    let all = getrlimit(Resource::Fsize);
+    setrlimit(Resource::Fsize, Rlimit { current: Some(bytes as u64), ..all }).expect("less than before");
+    let done = act();
+    setrlimit(Resource::Fsize, all).expect("as before");
+    done
+}
+
+/// The bytes of files, by their paths.
+type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+/// A changeset and a state directory.
+struct Place {
+    room: TempDir,
+    documents: Documents,
+    objects: Objects,
+}
+
+impl Place {
+    fn after(old: impl Fn(&Self) -> Result<(), StoreError>) -> Self {
+        let room = tempfile::tempdir().expect("temp");
+        let (repo, state) = (room.path().join("repo"), room.path().join("state"));
+        let id = ChangesetId::new("009_x").expect("an id");
+        for dir in [&repo.join("changes").join(id.as_str()), &state] {
+            std::fs::create_dir_all(dir).expect("makes");
+        }
+        let state = Directory::open(&state).expect("opens");
+        let repository = Repository::open(&repo).expect("opens");
+        let documents = Documents::of_changeset(&state, &repository, &id).expect("opens");
+        let place = Self { room, documents, objects: Objects::open(&state).expect("opens") };
+        old(&place).expect("there is room");
+        place
+    }
+
+    /// Makes the files these again.
+    #[expect(clippy::disallowed_methods, reason = "a test's own files need not survive a crash")]
+    fn restore(&self, files: &Files) {
+        for path in self.files().into_keys().filter(|path| !files.contains_key(path)) {
+            std::fs::remove_file(self.room.path().join(path)).expect("removes");
+        }
+        for (path, bytes) in files {
+            std::fs::write(self.room.path().join(path), bytes).expect("writes");
+        }
+    }
+
+    /// Every file, temporary ones too.
+    fn files(&self) -> Files {
+        let mut files = Files::new();
+        let mut directories = vec![self.room.path().to_owned()];
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(directory).expect("lists") {
+                let path = entry.expect("lists").path();
+                if path.is_dir() {
+                    directories.push(path);
+                } else {
+                    let below = path.strip_prefix(self.room.path()).expect("it lies there").to_owned();
+                    files.insert(below, std::fs::read(&path).expect("reads"));
+                }
+            }
+        }
+        files
+    }
+}
+
+fn of_a_run(id: &str, evidence: &str) -> LastRun {
+    let cited = [(evidence.to_owned(), Sha256Hex::of(id.as_bytes()))];
+    LastRun { run_id: RunId::new(id).expect("an id"), evidence: cited.into(), ..last_run() }
+}
+
+/// A status file in which much stands that is not ours.
+fn somebodys_status(place: &Place) -> Result<(), StoreError> {
+    let status = format!("{{\"note\":\"{}\",\"state\":\"executed\"}}", "n".repeat(1_200));
+    Directory::open(place.documents.path())?.write(STATUS, status.as_bytes())
+}
+
+/// Bytes that cannot be compressed, by a generator of Lehmer's.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed * 42 + 1;
+    let mut next = || {
+        state = state * 48_271 % 0x7fff_ffff;
+        state.to_le_bytes()[1]
+    };
+    (0..length).map(|_| next()).collect()
+}
