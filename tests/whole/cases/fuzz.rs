@@ -1,5 +1,6 @@
 //! Schemathesis asks the daemon everything that its OpenAPI document lets it ask, and what it does not:
-//! every answer must be one that the document has, no error may be the daemon's own, and it must live.
+//! every answer must be one that the document has, no error may be the daemon's own, and it must live. It
+//! must also have asked for as long as it was told to, and not a few times.
 //!
 //! `PROCTOR_FUZZ_SECONDS` says for how long; `bench/fuzz` does it for minutes.
 
@@ -19,6 +20,9 @@ use crate::{machine, schemas};
 const SCHEMATHESIS: &str = "schemathesis/bin/st";
 /// How long it asks where nobody says otherwise.
 const SECONDS: u64 = 30;
+/// How many requests it makes in a second at the least, on a machine that is merely busy. It makes some 70 of a
+/// debug build.
+const EACH_SECOND: u64 = 5;
 /// What an answer is held to.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
      response_schema_conformance,negative_data_rejection,unsupported_method,allow_header_conformance";
@@ -44,11 +48,16 @@ fn fuzz(env: &TestEnvironment) {
     command.env("PYTHONPATH", schemas::project().join("tests/whole")).env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("SCHEMATHESIS_HOOKS", "schemathesis_hooks").env("HOME", env.home()).current_dir(env.root());
     command.env("PROCTOR_FUZZ_SOCKET", env.socket()).env("PROCTOR_FUZZ_REPO", repo.path()).env("PROCTOR_FUZZ_RUN", run);
+    let before = requests(env);
     let asked = meanwhile(env, || Running::start(command).patient(2 * time).wait().exits(0));
     for line in asked.stdout.lines().rev().take(6).collect::<Vec<_>>().into_iter().rev() {
         eprintln!("{line}");
     }
 
+    let count = requests(env) - before;
+    eprintln!("{count} requests in {:?}", asked.elapsed);
+    assert!(asked.elapsed.mul_f64(10.0) >= time.mul_f64(9.0), "it gave up after {:?} of {time:?}", asked.elapsed);
+    assert!(count >= EACH_SECOND * time.as_secs(), "{count} requests in {:?}", asked.elapsed);
     assert_eq!(daemon.get("/healthz")["pid"], pid, "it is the same process");
     assert_eq!(metric(env, "proctor_panics_total"), 0);
     let metrics = daemon::ask(&env.socket(), "GET", "/metrics", None).expect("an answer").body;
@@ -56,6 +65,14 @@ fn fuzz(env: &TestEnvironment) {
     assert!(failures.is_empty(), "{failures:#?}");
     assert_eq!(daemon.get("/healthz")["status"], json!("ok"));
     daemon.end().exits(0);
+}
+
+/// How many requests were answered, but for those of the client that looks on, which asks these two.
+fn requests(env: &TestEnvironment) -> u64 {
+    let metrics = daemon::ask(&env.socket(), "GET", "/metrics", None).expect("an answer").body;
+    let lines = metrics.lines().filter_map(|line| line.strip_prefix("proctor_http_requests_total{"));
+    let others = lines.filter(|line| !["/healthz", "/metrics"].iter().any(|own| line.contains(&format!("\"{own}\""))));
+    others.map(|line| line.rsplit(' ').next().and_then(|count| count.parse::<u64>().ok()).expect("a count")).sum()
 }
 
 fn seconds() -> u64 {
