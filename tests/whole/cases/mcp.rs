@@ -8,10 +8,10 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::environment::{CHANGESET, Repo, TestEnvironment, release, wait_for_step, waiting_step};
-use crate::machine;
 use crate::needs::{Case, MCP_INSPECTOR, MCP_SDK, NEEDS_MCP_INSPECTOR, NEEDS_MCP_SDK, case};
 use crate::process::{Finished, Running};
 use crate::spec::{Skill, Spec, Step};
+use crate::{machine, schemas};
 
 pub(super) const CASES: &[Case] = &[
     case("mcp::the_python_sdk_over_stdio", sdk_over_stdio).needs(NEEDS_MCP_SDK),
@@ -23,6 +23,7 @@ pub(super) const CASES: &[Case] = &[
     case("mcp::ten_megabytes_of_lies_stay_data", hostile).needs(NEEDS_MCP_SDK),
     case("mcp::two_agents_without_a_daemon_do_not_meet", two_agents).needs(NEEDS_MCP_SDK),
     case("mcp::the_inspector", inspector).needs(NEEDS_MCP_INSPECTOR),
+    case("mcp::every_revision_that_is_told_of_is_spoken", revisions),
     case("mcp::lines_that_are_no_messages_end_nothing", garbage),
 ];
 
@@ -410,33 +411,81 @@ fn inspector(env: &TestEnvironment) {
     assert_eq!(templates["resourceTemplates"].as_array().map(Vec::len), Some(3), "{templates}");
 }
 
-/// What a client must not send, before and between what it may.
-fn garbage(env: &TestEnvironment) {
-    let repo = fails(env);
-    let verify = json!({ "name": "antigravity.verify", "arguments": { "repo_root": repo.path() } });
+/// A message that asks for something.
+fn asking(id: u64, method: &str, params: &Value) -> String {
+    json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string()
+}
+
+/// How a client begins that knows one revision of those which begin so.
+fn hello(revision: &str) -> [String; 2] {
     let hello =
-        json!({ "protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": { "name": "t", "version": "0" } });
-    let call = |id: u64, method: &str, params: &Value| {
-        json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string()
-    };
-    let lines = [
-        call(1, "initialize", &hello),
-        json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }).to_string(),
-        "no JSON".to_owned(),
-        "[".repeat(100_000),
-        format!("\"{}\"", "x".repeat(3 << 20)),
-        call(2, "no/such/method", &json!({})),
-        call(3, "tools/call", &verify),
-    ];
+        json!({ "protocolVersion": revision, "capabilities": {}, "clientInfo": { "name": "t", "version": "0" } });
+    let heard = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    [asking(1, "initialize", &hello), heard.to_string()]
+}
+
+/// What `proctor mcp` answers to lines, by the id of the question.
+fn answers(env: &TestEnvironment, lines: &[String]) -> impl Fn(u64) -> Value {
     let input = env.root().join("lines");
     machine::write(&input, lines.join("\n") + "\n");
     let mut command = env.command(env.root());
     command.args(["mcp", "--no-daemon", "--state-dir"]).arg(env.state());
     let finished = env.finish(Running::start_reading(command, &input)).exits(0);
-    let answers: Vec<Value> =
-        finished.stdout.lines().map(|line| serde_json::from_str(line).expect("nothing but messages")).collect();
-    let of =
-        |id: u64| answers.iter().find(|answer| answer["id"] == id).unwrap_or_else(|| panic!("no {id}: {finished}"));
+    let message = |line| serde_json::from_str(line).expect("nothing but messages");
+    let answers: Vec<Value> = finished.stdout.lines().map(message).collect();
+    move |id| {
+        let answer = answers.iter().find(|answer| answer["id"] == id);
+        answer.unwrap_or_else(|| panic!("no {id}: {finished}")).clone()
+    }
+}
+
+/// The revisions that docs/mcp.md names: those which begin with a handshake here, and the one without by the
+/// SDK ([`MODES`]).
+fn revisions(env: &TestEnvironment) {
+    let repo = fails(env);
+    let told = std::fs::read_to_string(schemas::project().join("docs/mcp.md")).expect("the documentation");
+    let (_, told) = told.split_once("Every revision of the protocol").expect("its sentence");
+    let (told, _) = told.split_once(". A client").expect("its end");
+    let is_date = |word: &&str| word.len() == 10 && word.starts_with("20");
+    let mut told: Vec<&str> = told.split([' ', ',', '\n']).filter(is_date).collect();
+    assert_eq!(told.pop(), Some(MODES[2]), "the newest is last");
+    assert_eq!(told, ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]);
+    let verify = json!({ "name": "antigravity.verify", "arguments": { "repo_root": repo.path() } });
+    for revision in told {
+        let [hello, heard] = hello(revision);
+        let lines = [hello, heard, asking(2, "tools/list", &json!({})), asking(3, "tools/call", &verify)];
+        let of = answers(env, &lines);
+        assert_eq!(of(1)["result"]["protocolVersion"], revision);
+        let listed = of(2);
+        let mut tools: Vec<&str> = listed["result"]["tools"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(|tool| tool["name"].as_str())
+            .collect();
+        let mut expected = TOOLS.to_vec();
+        tools.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(tools, expected, "{revision}");
+        begins(&of(3)["result"], "FAILED: ");
+    }
+}
+
+/// What a client must not send, before and between what it may.
+fn garbage(env: &TestEnvironment) {
+    let repo = fails(env);
+    let verify = json!({ "name": "antigravity.verify", "arguments": { "repo_root": repo.path() } });
+    let [hello, heard] = hello("2024-11-05");
+    let lines = [
+        hello,
+        heard,
+        "no JSON".to_owned(),
+        "[".repeat(100_000),
+        format!("\"{}\"", "x".repeat(3 << 20)),
+        asking(2, "no/such/method", &json!({})),
+        asking(3, "tools/call", &verify),
+    ];
+    let of = answers(env, &lines);
     assert_eq!(of(1)["result"]["protocolVersion"], "2024-11-05");
     assert_eq!(of(2)["error"]["code"], -32601);
     begins(&of(3)["result"], "FAILED: ");
