@@ -26,7 +26,7 @@ const FILES_OF_A_DIRECTORY: usize = 100;
 /// How often each is asked before anything is measured.
 const WARM_UP: usize = 3;
 /// What a gate may cost of `git status` on a large tree.
-const OF_GIT_STATUS: f64 = 1.0;
+const OF_GIT_STATUS: f64 = 0.8;
 /// From how many files on a tree is large. Below, what starting a program costs counts as well.
 const LARGE: usize = 100_000;
 

@@ -1,5 +1,6 @@
 //! What a snapshot costs beside `git status` and its libraries on the same trees: the first one, and of a tree
-//! that did not change since the last; and what the drift of a step costs that changed three files.
+//! that did not change since the last; what the drift of a step costs that changed three files; and what the
+//! layer of one costs that left a million files in an ignored directory (`ignored.rs`).
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use crate::arena::{git_commit, write};
 use crate::figures::{Bars, Sample, heading, ratio, row};
 use crate::program;
 
+mod ignored;
 mod peers;
 
 /// How many tracked files the trees have, where `SIZES` does not say.
@@ -61,13 +63,15 @@ struct Samples {
     update: Sample,
 }
 
-/// Measures, prints, and holds the medians to their bars. RUNS is how many rounds (15), SIZES the trees.
+/// Measures, prints, and holds the medians to their bars. RUNS is how many rounds (15), SIZES the trees,
+/// IGNORED the files of a step in an ignored directory.
 ///
 /// # Errors
 /// Something does not run at all.
 pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     let runs: usize = program::setting("RUNS", 15)?;
     let sizes: String = program::setting("SIZES", SIZES.to_owned())?;
+    ignored::measure(bars)?;
     let mut smallest = None;
     for size in sizes.split(',') {
         let files: usize = size.trim().parse().with_context(|| format!("`{size}` is no number of files"))?;
