@@ -434,7 +434,7 @@ mod tests {
             status: WaitStatus::Code(code),
             limit: None,
             alone: true,
-            scratch: None,
+            scratch: crate::space::Spent::default(),
             user_ms: 0,
             system_ms: 0,
             max_rss_kib: 0,
