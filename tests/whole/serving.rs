@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use proctor_core::api::{Asked, LoggedEvent, Problem, RunState, RunSubmission, RunView, Submitted};
@@ -13,7 +13,7 @@ use proctor_core::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::spec::Operator;
 use proctor_daemon::caller::Caller;
 use proctor_daemon::metrics::Metrics;
-use proctor_daemon::service::{MAX_WAIT, Service, ServiceConfig};
+use proctor_daemon::service::{MAX_WAIT, Service, ServiceConfig, StartError};
 use proctor_runner::{CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, Pass, RunRequest, RunSource};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
@@ -63,7 +63,14 @@ impl<'e> Served<'e> {
     /// The same under an operator's config.
     pub(crate) fn under(env: &'e TestEnvironment, operator: &str) -> Self {
         let runtime = Runtime::new().expect("a runtime");
-        let service = runtime.block_on(Service::open(config(env, operator))).expect("a service");
+        let began = Instant::now();
+        let service = loop {
+            match runtime.block_on(Service::open(config(env, operator))) {
+                // Of the one before: a program that another case starts holds its lock until it is executed.
+                Err(StartError::StateInUse(_)) if began.elapsed() < PATIENCE => std::thread::yield_now(),
+                other => break other.expect("a service"),
+            }
+        };
         let caller = Caller { uid: rustix::process::geteuid().as_raw() };
         Self { env, runtime, service, caller }
     }
