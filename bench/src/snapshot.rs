@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use proctor_core::plan::ReadOnly;
 use proctor_snapshot::{
-    DriftInput, GitHelper, IgnoreQuery, ScanBounds, Snapshot, SnapshotStore, View, find_drift, scan_layer,
+    DriftInput, GitHelper, IgnoreQuery, LayerScan, ScanBounds, Snapshot, SnapshotStore, View, find_drift, scan_layer,
 };
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -214,26 +214,15 @@ impl Ground {
 
     /// What follows a step: its layer is scanned and compared, laid on top, and the tree has a new identity.
     fn step(&self, known: &Arc<Snapshot>, samples: &mut Samples) -> Result<()> {
-        let (repo, upper) = (open(&self.repository())?, open(self.upper.path())?);
-        let ignored = IgnoreQuery::new(self.helper.clone(), self.repository()).knowing(known);
-        let view = View::new(Arc::clone(known));
+        let step = self.after_a_step(known)?;
         for _ in 0..LOOKS {
             let began = Instant::now();
-            let scan = scan_layer(upper.as_fd(), ScanBounds::default())?;
-            let drift = find_drift(DriftInput {
-                view: &view,
-                scan: &scan,
-                mode: ReadOnly::Tracked,
-                ignored: &ignored,
-                repo: repo.as_fd(),
-                upper: upper.as_fd(),
-                lower_uppers: &[],
-                caches: &[],
-            })?;
+            let scan = scan_layer(step.upper.as_fd(), ScanBounds::default())?;
+            let changes = step.changes(&scan)?;
             samples.drift.push(began.elapsed());
-            ensure!(drift.changes.len() == CHANGED, "{} changes were found", drift.changes.len());
+            ensure!(changes == CHANGED, "{changes} changes were found");
             let began = Instant::now();
-            let after = view.apply(&scan, &ignored)?;
+            let after = step.view.apply(&scan, &step.ignored)?;
             let laid = Instant::now();
             let id = after.id();
             samples.update.push(laid.elapsed());
@@ -243,10 +232,44 @@ impl Ground {
         Ok(())
     }
 
+    fn after_a_step(&self, known: &Arc<Snapshot>) -> Result<Step> {
+        Ok(Step {
+            repo: open(&self.repository())?,
+            upper: open(self.upper.path())?,
+            ignored: IgnoreQuery::new(self.helper.clone(), self.repository()).knowing(known),
+            view: View::new(Arc::clone(known)),
+        })
+    }
+
     fn git_status(&self) -> Command {
         let mut git = program::quiet("git", &["status", "--porcelain"]);
         git.current_dir(self.repository()).env("GIT_OPTIONAL_LOCKS", "0");
         git
+    }
+}
+
+/// What a step has left, and the tree before it.
+struct Step {
+    repo: OwnedFd,
+    upper: OwnedFd,
+    ignored: IgnoreQuery,
+    view: View,
+}
+
+impl Step {
+    /// How many changes are in its layer.
+    fn changes(&self, scan: &LayerScan) -> Result<usize> {
+        let drift = find_drift(DriftInput {
+            view: &self.view,
+            scan,
+            mode: ReadOnly::Tracked,
+            ignored: &self.ignored,
+            repo: self.repo.as_fd(),
+            upper: self.upper.as_fd(),
+            lower_uppers: &[],
+            caches: &[],
+        })?;
+        Ok(drift.changes.len())
     }
 }
 

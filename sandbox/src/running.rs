@@ -60,8 +60,8 @@ struct State {
     early: std::collections::VecDeque<Report>,
 }
 
-/// What the helper reports. `Refused`, `NotStarted` and `Exited` are the last report; after it
-/// the control socket closes.
+/// What an attempt reports. `Refused`, `NotStarted` and `Exited` are the last report: no other one
+/// follows, and soon the control socket closes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
     /// The set-up is done; the command starts now.
@@ -178,7 +178,7 @@ impl Running {
     }
 
     /// Takes the next report, without waiting. Behind the end of the command it says
-    /// [`Received::Closed`] at once; the control descriptor may stay quiet then, until this is dropped.
+    /// [`Received::Closed`] at once, though the helper may still be there: so ask before you wait.
     ///
     /// # Errors
     /// The helper does not speak our protocol, or the system fails.

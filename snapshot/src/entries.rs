@@ -21,7 +21,7 @@ use crate::paths;
 use crate::stamp::Stamp;
 
 pub(crate) use compare::Difference;
-pub(crate) use fill::{Blank, Blanks, Filled};
+pub(crate) use fill::{Blank, Blanks, Filled, PIECE};
 pub(crate) use overlay::Overlay;
 
 /// What stands at the covered paths of a tree, sorted by the bytes of their paths.

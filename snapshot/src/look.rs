@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 
 use crate::beneath;
-use crate::entries::{DirectoryLook, Entries, Found, Kind, State};
+use crate::entries::{DirectoryLook, Entries, Found, Kind, PIECE, State};
 use crate::paths;
 use crate::snapshot::SnapshotError;
 use crate::stamp::{Moment, Settling, Stamp};
@@ -23,8 +23,6 @@ use read::Eye;
 
 /// How many threads look and hash.
 const READERS: usize = 2;
-/// How many leaves of one directory a thread takes at a time.
-const PIECE: usize = 512;
 
 /// A look at the paths of a tree.
 #[derive(Clone, Copy)]

@@ -6,13 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use proctor_core::plan::ReadOnly;
-use proctor_snapshot::{
-    DriftInput, IgnoreQuery, IgnoredContent, ScanBounds, Snapshot, Spare, View, find_drift, scan_layer_sparing,
-};
+use proctor_snapshot::{IgnoredContent, ScanBounds, Snapshot, Spare, scan_layer_sparing};
 use tokio::time::Instant;
 
-use super::{CHANGED, Ground, open};
+use super::{CHANGED, Ground};
 use crate::figures::{Bars, Sample, heading, millis, row};
 use crate::{arena, machine, program};
 
@@ -97,22 +94,11 @@ fn leave(upper: &Path, files: usize) -> Result<()> {
 impl Ground {
     /// The layer is scanned, and its changes are found: those of tracked files, and nothing of the others.
     fn look(&self, known: &Arc<Snapshot>, content: IgnoredContent, files: usize) -> Result<()> {
-        let (repo, upper) = (open(&self.repository())?, open(self.upper.path())?);
-        let ignored = IgnoreQuery::new(self.helper.clone(), self.repository()).knowing(known);
-        let view = View::new(Arc::clone(known));
-        let spare = Spare { view: &view, ignored: &ignored, content };
-        let scan = scan_layer_sparing(upper.as_fd(), ScanBounds::default(), spare)?;
-        let drift = find_drift(DriftInput {
-            view: &view,
-            scan: &scan,
-            mode: ReadOnly::Tracked,
-            ignored: &ignored,
-            repo: repo.as_fd(),
-            upper: upper.as_fd(),
-            lower_uppers: &[],
-            caches: &[],
-        })?;
-        ensure!(drift.changes.len() == CHANGED, "{} changes were found", drift.changes.len());
+        let step = self.after_a_step(known)?;
+        let spare = Spare { view: &step.view, ignored: &step.ignored, content };
+        let scan = scan_layer_sparing(step.upper.as_fd(), ScanBounds::default(), spare)?;
+        let changes = step.changes(&scan)?;
+        ensure!(changes == CHANGED, "{changes} changes were found");
         let (entries, is_listed) = (scan.entries.len(), content == IgnoredContent::Listed);
         ensure!((entries >= files) == is_listed, "{entries} entries of {files} files were read");
         Ok(())

@@ -3,8 +3,8 @@
 
 use super::{DirectoryLook, Entries, Found, Leaf};
 
-/// How many leaves of one directory are filled in at a time.
-const PIECE: usize = 512;
+/// How many leaves of one directory a thread takes at a time.
+pub(crate) const PIECE: usize = 512;
 
 /// The parts of a tree that are to be filled in, each once.
 pub(crate) struct Blanks<'a> {
