@@ -17,7 +17,6 @@ mod interrupt;
 #[cfg(test)]
 mod manual;
 mod progress;
-mod record;
 mod report;
 mod runs;
 mod schema;

@@ -11,9 +11,9 @@ use proctor_core::outcome::Outcome;
 use proctor_core::verdict::{Doubt, EXIT_USAGE, Verdict};
 use serde::Serialize;
 
-use crate::record::{Finished, RunRecord, SkillRecord};
 use crate::style::{self, DIM, STRONG, UNSURE, paint};
 use crate::text::{count, duration, shown, shown_line};
+use proctor_core::record::{Finished, RunRecord, SkillRecord};
 
 pub(crate) use step::{
     check_reason, command_line, drift_block, limit_hint, limits_met, manner_of_end, stream_block, why,

@@ -10,7 +10,7 @@ use crate::commands::doctor::DoctorRecord;
 use crate::commands::run::RangeRecord;
 use crate::diagnostics::DiagnosticRecord;
 use crate::error::ErrorRecord;
-use crate::record::RunRecord;
+use proctor_core::record::RunRecord;
 
 /// A document of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

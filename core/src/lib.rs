@@ -18,6 +18,7 @@ pub mod gate;
 pub mod names;
 pub mod outcome;
 pub mod plan;
+pub mod record;
 pub mod redact;
 pub mod spec;
 pub mod status;

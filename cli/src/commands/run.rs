@@ -26,9 +26,9 @@ use crate::error::CliError;
 use crate::installation;
 use crate::interrupt::{self, Asked, Interrupts};
 use crate::progress::{HEARTBEAT, Progress};
-use crate::record::RunRecord;
 use crate::report;
 use crate::screen::Screen;
+use proctor_core::record::RunRecord;
 use remote::Remote;
 
 pub(crate) use range::{CommitRecord, RangeRecord};
@@ -379,7 +379,8 @@ impl<'a> Watch<'a> {
         if self.format == RunFormat::Jsonl && is_the_runs {
             self.screen.out_json(&event)?;
         }
-        self.record.apply(event);
+        let now = self.now();
+        self.record.apply(event, now);
         Ok(())
     }
 
@@ -428,7 +429,7 @@ mod tests {
         let mut record = RunRecord::default();
         let passed = report(Verdict::Passed, 0);
         assert_eq!(agreed(&record, &passed).expect_err("no last event").exit_code(), 5);
-        record.apply(finished(Verdict::Passed, Tier::ONE, 0));
+        record.apply(finished(Verdict::Passed, Tier::ONE, 0), Duration::ZERO);
         assert_eq!(agreed(&record, &passed).expect("the same"), 0);
         assert_eq!(agreed(&record, &report(Verdict::Failed, 1)).expect_err("another verdict").exit_code(), 5);
     }

@@ -9,11 +9,11 @@ use proctor_core::verdict::{Doubt, Verdict};
 
 use super::report;
 use crate::fixture::*;
-use crate::record::RunRecord;
+use proctor_core::record::RunRecord;
 
 fn fold(events: impl IntoIterator<Item = RunEvent>) -> RunRecord {
     let mut record = RunRecord::default();
-    events.into_iter().for_each(|event| record.apply(event));
+    events.into_iter().for_each(|event| record.apply(event, std::time::Duration::ZERO));
     record
 }
 

@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::args::RunFormat;
 use crate::error::{CliError, ErrorBody};
-use crate::record::RunRecord;
 use crate::screen::Screen;
 use crate::style::{self, DIM, STRONG, paint};
 use crate::text::shown_line;
+use proctor_core::record::RunRecord;
 
 /// How many digits of a commit's id are shown.
 const SHORT: usize = 12;

@@ -1,23 +1,24 @@
 //! What a run's events say, folded into one value: the JSON document of `run --format json`
-//! and what the human report is written from. A pure fold; it decides nothing.
+//! and what every report is written from. A pure fold; it decides nothing.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use proctor_core::digest::{Sha256Hex, SnapshotId};
-use proctor_core::enforcement::SandboxMode;
-use proctor_core::event::{PlannedOutline, RunEvent};
-use proctor_core::evidence::{CheckEvidence, StepEvidence, TreeSource};
-use proctor_core::exec::DoubtRecord;
-use proctor_core::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
-use proctor_core::outcome::Outcome;
-use proctor_core::tier::Tier;
-use proctor_core::verdict::{Doubt, Verdict};
+use crate::digest::{Sha256Hex, SnapshotId};
+use crate::enforcement::SandboxMode;
+use crate::event::{PlannedOutline, RunEvent};
+use crate::evidence::{CheckEvidence, StepEvidence, TreeSource};
+use crate::exec::DoubtRecord;
+use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
+use crate::outcome::Outcome;
+use crate::tier::Tier;
+use crate::verdict::{Doubt, Verdict};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One run, as far as its events tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct RunRecord {
+pub struct RunRecord {
     /// How it began; `null` where it ended before a snapshot could be taken.
     pub started: Option<Started>,
     /// The toolchain checks, in order.
@@ -36,7 +37,7 @@ pub(crate) struct RunRecord {
 
 /// How a run began.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Started {
+pub struct Started {
     /// The run.
     pub run_id: RunId,
     /// When, RFC 3339 in UTC.
@@ -61,7 +62,7 @@ pub(crate) struct Started {
 
 /// One skill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct SkillRecord {
+pub struct SkillRecord {
     /// Its name.
     pub skill: SkillName,
     /// The steps that the plan has, in order.
@@ -74,11 +75,36 @@ pub(crate) struct SkillRecord {
     pub tier: Option<Tier>,
     /// Why it did not run as planned; empty where it did.
     pub reason: String,
+    /// When it ran, as who followed the run saw it; `null` where it never began.
+    pub span: Option<Span>,
+    /// When each attempt of its steps ran, in the order in which they began.
+    pub attempts: Vec<AttemptSpan>,
+}
+
+/// A stretch of time, in milliseconds from the beginning of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Span {
+    /// When it began.
+    pub began_ms: u64,
+    /// When it ended; `null` where it has not.
+    pub ended_ms: Option<u64>,
+}
+
+/// When one attempt of a step ran.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AttemptSpan {
+    /// The step.
+    pub step: StepName,
+    /// Which attempt, from 1.
+    pub attempt: u32,
+    /// When.
+    #[serde(flatten)]
+    pub span: Span,
 }
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Finished {
+pub struct Finished {
     /// What it means.
     pub verdict: Verdict,
     /// The highest effective tier of its skills.
@@ -92,8 +118,9 @@ pub(crate) struct Finished {
 }
 
 impl RunRecord {
-    /// Takes in the next event.
-    pub(crate) fn apply(&mut self, event: RunEvent) {
+    /// Takes in the next event, which was told `at` after the run began.
+    pub fn apply(&mut self, event: RunEvent, at: Duration) {
+        let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
         match event {
             RunEvent::RunStarted {
                 run_id,
@@ -123,9 +150,27 @@ impl RunRecord {
                 });
             }
             RunEvent::CheckFinished { check } => self.checks.push(check),
-            RunEvent::StepFinished { skill, step } => self.skill(&skill).steps.push(step),
+            RunEvent::SkillStarted { skill } => {
+                self.skill(&skill).span = Some(Span { began_ms: at, ended_ms: None });
+            }
+            // A toolchain check starts like a step of a skill that has not begun.
+            RunEvent::StepStarted { skill, step, attempt, .. } => {
+                if let Some(record) = self.begun(&skill) {
+                    let span = Span { began_ms: at, ended_ms: None };
+                    record.attempts.push(AttemptSpan { step, attempt, span });
+                }
+            }
+            RunEvent::StepRetrying { skill, step, .. } => self.skill(&skill).attempt_ended(&step, at),
+            RunEvent::StepFinished { skill, step } => {
+                let record = self.skill(&skill);
+                record.attempt_ended(&step.planned.name, at);
+                record.steps.push(step);
+            }
             RunEvent::SkillFinished { skill, outcome, tier, reason } => {
                 let record = self.skill(&skill);
+                if let Some(span) = &mut record.span {
+                    span.ended_ms = Some(at);
+                }
                 record.outcome = Some(outcome);
                 record.tier = Some(tier);
                 record.reason = reason;
@@ -141,15 +186,12 @@ impl RunRecord {
             RunEvent::RunQueued { .. }
             | RunEvent::RunRefused { .. }
             | RunEvent::PatchRefused { .. }
-            | RunEvent::SkillStarted { .. }
-            | RunEvent::StepStarted { .. }
-            | RunEvent::StepTerminating { .. }
-            | RunEvent::StepRetrying { .. } => {}
+            | RunEvent::StepTerminating { .. } => {}
         }
     }
 
     /// Takes in the reasons for doubt that the run ended with and no event named.
-    pub(crate) fn add_doubts(&mut self, doubts: &[(Doubt, String)]) {
+    pub fn add_doubts(&mut self, doubts: &[(Doubt, String)]) {
         for (doubt, message) in doubts {
             let record = DoubtRecord { doubt: *doubt, message: message.clone() };
             if !self.doubts.contains(&record) {
@@ -159,8 +201,12 @@ impl RunRecord {
     }
 
     /// Every step that has an outcome, with its skill, in order.
-    pub(crate) fn steps(&self) -> impl Iterator<Item = (&SkillName, &StepEvidence)> {
+    pub fn steps(&self) -> impl Iterator<Item = (&SkillName, &StepEvidence)> {
         self.skills.iter().flat_map(|skill| skill.steps.iter().map(move |step| (&skill.skill, step)))
+    }
+
+    fn begun(&mut self, name: &SkillName) -> Option<&mut SkillRecord> {
+        self.skills.iter_mut().find(|record| record.skill == *name && record.span.is_some())
     }
 
     fn skill(&mut self, name: &SkillName) -> &mut SkillRecord {
@@ -175,6 +221,22 @@ impl RunRecord {
 impl SkillRecord {
     fn planned(outline: PlannedOutline) -> Self {
         let PlannedOutline { skill, steps } = outline;
-        Self { skill, planned: steps, steps: Vec::new(), outcome: None, tier: None, reason: String::new() }
+        Self {
+            skill,
+            planned: steps,
+            steps: Vec::new(),
+            outcome: None,
+            tier: None,
+            reason: String::new(),
+            span: None,
+            attempts: Vec::new(),
+        }
+    }
+
+    fn attempt_ended(&mut self, step: &StepName, at: u64) {
+        let running = self.attempts.iter_mut().rev().find(|attempt| attempt.step == *step);
+        if let Some(attempt) = running {
+            attempt.span.ended_ms.get_or_insert(at);
+        }
     }
 }
