@@ -1,5 +1,5 @@
 //! `proctor-bench`: what an attempt costs, what a gate costs, what asking a daemon costs, how fast a kill is, what stays behind,
-//! how fast an output is read; each through the runner's own path, beside a peer where there is one. One
+//! how fast an output is read, what a check costs beside hook runners; each through the runner's own path, beside a peer where there is one. One
 //! argument names the measurement. The exit code is 1 where one is over its bar.
 
 mod arena;
@@ -11,10 +11,12 @@ mod kill;
 mod leftovers;
 mod machine;
 mod output;
+mod peers;
 mod program;
 mod snapshot;
 mod stages;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
@@ -45,9 +47,10 @@ fn measured() -> Result<Bars> {
         "kill" => kill::measure(&mut bars)?,
         "leftovers" => leftovers::measure(&mut bars)?,
         "output" => output::measure(&mut bars)?,
+        "peers" => peers::measure(std::env::args_os().nth(2).as_deref().map(Path::new), &mut bars)?,
         "snapshot" => snapshot::measure(&mut bars)?,
         other => {
-            bail!("`{other}` is no measurement; they are attempt, daemon, gate, kill, leftovers, output and snapshot")
+            bail!("`{other}` is no measurement; they are attempt, daemon, gate, kill, leftovers, output, peers and snapshot")
         }
     }
     Ok(bars)

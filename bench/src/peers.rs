@@ -1,0 +1,293 @@
+//! What a check costs beside the hook runners of the field: the same 8 and 32 checks that do nothing, and 8 real
+//! ones, over the same repository. The peers run on the host without evidence; we run with a warm daemon, each check
+//! in its sandbox, evidence written. Whole processes, in turns, the order rotated.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use tempfile::TempDir;
+
+use crate::arena::{git_commit, write};
+use crate::figures::{Bars, Sample, heading, millis, row};
+use crate::program;
+
+/// How many rounds come before any is measured.
+const WARM_UP: usize = 2;
+/// The two numbers of checks that a line is drawn through.
+const FEW: u32 = 8;
+const MANY: u32 = 32;
+/// What our fixed cost may be of that of prek.
+const FIXED: f64 = 0.5;
+/// The runner whose modes are the bar.
+const BAR: &str = "prek";
+/// How we are called in the table; our modes follow.
+const US: &str = "proctor";
+
+/// The real checks: a name, and what a shell runs.
+const WORK: [(&str, &str); 8] = [
+    ("true", "/bin/true"),
+    ("json_ok", "git ls-files -z '*.json' | xargs -0 checks/json_ok.py"),
+    ("py_ok", "git ls-files -z 'py/*.py' | xargs -0 checks/py_ok.py"),
+    ("py_tabs", "git ls-files -z 'py/*.py' | xargs -0 checks/nogrep.sh '^\t'"),
+    ("trailing", "git ls-files -z '*.py' '*.json' '*.rs' '*.md' | xargs -0 checks/nogrep.sh '[ ]+$'"),
+    ("conflict", "git ls-files -z '*.py' '*.json' '*.rs' '*.md' | xargs -0 checks/nogrep.sh '^(<<<<<<<|>>>>>>>) '"),
+    ("rs_dbg", "git ls-files -z '*.rs' | xargs -0 checks/nogrep.sh 'dbg!|todo!'"),
+    ("md_title", "git ls-files -z '*.md' | xargs -0 checks/md_title.sh"),
+];
+
+/// A runner in one of its modes.
+struct Peer {
+    /// What the table calls it.
+    name: String,
+    /// Its program, below the peers' own directory, or an absolute path.
+    program: PathBuf,
+    /// What it is told; `@` stands for `noop8`, `noop32` or `work`.
+    arguments: &'static [&'static str],
+    /// The name of its configuration, where that goes by a variable: the variable, and `@` as above.
+    config: Option<(&'static str, &'static str)>,
+    /// Whether it has the real checks.
+    works: bool,
+}
+
+/// Measures, prints, and holds us to the fastest mode of prek. RUNS is how many rounds (15), PEERS the
+/// directory with the runners' programs. `configs` is a folder with their configurations and the script that makes
+/// the repository; without one nothing is measured.
+///
+/// # Errors
+/// A runner does not run at all, or does not pass.
+pub(crate) fn measure(configs: Option<&Path>, bars: &mut Bars) -> Result<()> {
+    let Some(configs) = configs else {
+        println!("skipped: no folder with the peers' configurations was named");
+        return Ok(());
+    };
+    if !configs.join("mkrepo.py").is_file() {
+        println!("skipped: {} holds no configurations of peers", configs.display());
+        return Ok(());
+    }
+    let runs: usize = program::setting("RUNS", 15)?;
+    let bin: PathBuf = program::setting("PEERS", PathBuf::new())?;
+    let place = Place::make(configs)?;
+    let peers = peers(&bin);
+    ensure!(peers.iter().any(|peer| peer.name.starts_with(BAR)), "there is no {BAR} in {}", bin.display());
+    let mut samples: BTreeMap<String, Sample> = BTreeMap::new();
+    let cases = cases(&peers);
+    for round in 0..WARM_UP + runs {
+        for at in 0..cases.len() {
+            let (name, peer, what) = &cases[(at + round) % cases.len()];
+            let took = program::timed(&mut place.command(peer, what)?).with_context(|| name.clone())?;
+            if round >= WARM_UP {
+                samples.entry(name.clone()).or_default().push(took);
+            }
+        }
+    }
+    println!("{}", heading(&format!("{runs} rounds, ms")));
+    samples.iter().for_each(|(name, sample)| println!("{}", row(name, sample)));
+    conclude(&peers, &samples, bars)
+}
+
+/// Every runner with every set of checks that it has.
+fn cases(peers: &[Peer]) -> Vec<(String, &Peer, &'static str)> {
+    peers.iter().flat_map(sets).collect()
+}
+
+fn sets(peer: &Peer) -> Vec<(String, &Peer, &'static str)> {
+    let work = peer.works.then_some("work");
+    ["noop8", "noop32"].into_iter().chain(work).map(|what| (format!("{} {what}", peer.name), peer, what)).collect()
+}
+
+/// The line through the two numbers of checks: what each further one costs, and what is there without any.
+fn line(peer: &Peer, samples: &BTreeMap<String, Sample>) -> Result<(f64, f64)> {
+    let median = |what: &str| -> Result<f64> {
+        let sample = samples.get(&format!("{} {what}", peer.name)).with_context(|| format!("no {what}"))?;
+        Ok(millis(sample.median()))
+    };
+    let (few, many) = (median("noop8")?, median("noop32")?);
+    let each = (many - few) / f64::from(MANY - FEW);
+    Ok((each, few - each * f64::from(FEW)))
+}
+
+fn conclude(peers: &[Peer], samples: &BTreeMap<String, Sample>, bars: &mut Bars) -> Result<()> {
+    println!("{:<28} {:>9} {:>9} {:>9}", "of the medians, ms", "per check", "fixed", "8 real");
+    let mut lines = Vec::new();
+    for peer in peers {
+        let (each, fixed) = line(peer, samples)?;
+        let work = samples.get(&format!("{} work", peer.name)).map(|sample| millis(sample.median()));
+        let shown = work.map_or_else(|| "-".to_owned(), |work| format!("{work:.0}"));
+        println!("{:<28} {each:>9.2} {fixed:>9.1} {shown:>9}", peer.name);
+        lines.push((peer.name.as_str(), each, fixed, work));
+    }
+    let fastest = |of: &str| {
+        let modes = lines.iter().filter(|(name, ..)| name.starts_with(of));
+        modes.min_by(|a, b| a.1.total_cmp(&b.1)).copied()
+    };
+    let (Some(us), Some(prek)) = (fastest(US), fastest(BAR)) else { bail!("there are no figures") };
+    bars.at_most(&format!("per check, {} / {}", us.0, prek.0), us.1 / prek.1, 1.0);
+    bars.at_most(&format!("fixed, {} / {}", us.0, prek.0), us.2 / prek.2, FIXED);
+    let least = |of: &str| {
+        let modes = lines.iter().filter(|(name, ..)| name.starts_with(of)).filter_map(|(.., work)| *work);
+        modes.min_by(f64::total_cmp)
+    };
+    for other in [BAR, "lefthook"] {
+        if let (Some(ours), Some(theirs)) = (least(US), least(other)) {
+            bars.at_most(&format!("8 real checks, {US} / {other}"), ours / theirs, 1.0);
+        }
+    }
+    Ok(())
+}
+
+/// The runners that there are, and ourselves in two modes.
+fn peers(bin: &Path) -> Vec<Peer> {
+    type Row = (&'static str, &'static str, &'static [&'static str], Option<(&'static str, &'static str)>, bool);
+    const LEFTHOOK: &[&str] = &["run", "verify", "--force"];
+    const ROWS: [Row; 6] = [
+        ("pre-commit", "pre-commit", &["run", "-a", "-c", "../pre-commit-@.yaml"], None, true),
+        ("prek", "prek", &["run", "-a", "-c", "../pre-commit-@.yaml"], None, true),
+        ("prek, same priority", "prek", &["run", "-a", "-c", "../prek-@-par.yaml"], None, true),
+        ("lefthook", "lefthook", LEFTHOOK, Some(("LEFTHOOK_CONFIG", "../lefthook-@.yml")), true),
+        ("lefthook, parallel", "lefthook", LEFTHOOK, Some(("LEFTHOOK_CONFIG", "../lefthook-@-par.yml")), true),
+        ("just", "just", &["-f", "../justfile-@", "-d", ".", "all"], None, false),
+    ];
+    let peer = |(name, program, arguments, config, works): Row| {
+        let program = bin.join(program);
+        Peer { name: name.to_owned(), program, arguments, config, works }
+    };
+    let there = ROWS.into_iter().map(peer).filter(|peer| {
+        let is_there = peer.program.is_file();
+        if !is_there {
+            println!("left out: {} ({} is not there)", peer.name, peer.program.display());
+        }
+        is_there
+    });
+    let ours = |mode: &str, arguments| Peer {
+        name: format!("{US}, {mode}"),
+        program: PathBuf::from(US),
+        arguments,
+        config: None,
+        works: true,
+    };
+    let steps = ours("a step each", &["run", "--daemon", "--profile", "@"]);
+    let skills = ours("a skill each", &["run", "--daemon", "--profile", "@-par"]);
+    there.chain([steps, skills]).collect()
+}
+
+/// The repository with all configurations beside it, and our daemon.
+struct Place {
+    root: TempDir,
+}
+
+impl Place {
+    fn make(configs: &Path) -> Result<Self> {
+        let root = TempDir::with_prefix("proctor-bench.").context("a scratch directory cannot be made")?;
+        let place = Self { root };
+        let repository = place.path("repository");
+        let script = configs.join("mkrepo.py").display().to_string();
+        let target = repository.display().to_string();
+        program::timed(&mut program::quiet("python3", &[&script, &target]))?;
+        copy(configs, place.root.path(), |name| name != "mkrepo.py" && name != "README.md")?;
+        fs::create_dir_all(repository.join("checks"))?;
+        copy(&configs.join("checks"), &repository.join("checks"), |_| true)?;
+        fs::create_dir_all(repository.join("spec"))?;
+        write(&repository.join("spec/verification.yaml"), spec().as_bytes())?;
+        git_commit(&repository)?;
+        for directory in ["home", "runtime", "state"] {
+            fs::create_dir_all(place.path(directory))?;
+        }
+        let (socket, state) = (place.socket(), place.path("state").display().to_string());
+        let start = ["daemon", "start", "--socket", &socket, "--state-dir", &state];
+        program::timed(&mut place.surrounded(program::quiet(&us()?, &start)))?;
+        Ok(place)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// Where our daemon listens.
+    fn socket(&self) -> String {
+        self.path("runtime/proctord.sock").display().to_string()
+    }
+
+    fn surrounded(&self, mut command: Command) -> Command {
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.path("bin").display());
+        let variables = [("HOME", "home"), ("PREK_HOME", "home/prek"), ("PRE_COMMIT_HOME", "home/pre-commit")];
+        command.env_clear().current_dir(self.path("repository")).env("PATH", path).env("CI", "1").env("NO_COLOR", "1");
+        variables.into_iter().for_each(|(name, place)| {
+            command.env(name, self.path(place));
+        });
+        command
+    }
+
+    fn command(&self, peer: &Peer, what: &str) -> Result<Command> {
+        let arguments: Vec<String> = peer.arguments.iter().map(|word| word.replace('@', what)).collect();
+        let is_us = peer.program == Path::new(US);
+        let socket = self.socket();
+        let own = if is_us { vec!["--socket", &socket] } else { Vec::new() };
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(own).collect();
+        let program = if is_us { us()? } else { peer.program.display().to_string() };
+        let mut command = self.surrounded(program::quiet(&program, &arguments));
+        if let Some((variable, value)) = peer.config {
+            command.env(variable, value.replace('@', what));
+        }
+        Ok(command)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // A daemon that cannot be told to end has ended.
+        let _ = us().map(|us| program::quiet(&us, &["daemon", "stop", "--socket", &self.socket()]).status());
+    }
+}
+
+/// Our program, which lies beside this one.
+fn us() -> Result<String> {
+    let own = std::env::current_exe().context("this program cannot be named")?;
+    Ok(own.with_file_name(US).display().to_string())
+}
+
+/// Copies the files of a folder, without what lies below its folders.
+fn copy(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<()> {
+    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let entry = entry?;
+        let is_wanted = entry.file_name().to_str().is_some_and(&wanted);
+        if entry.file_type()?.is_file() && is_wanted {
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Our spec: each set of checks as the steps of one skill, and as skills that need nothing.
+fn spec() -> String {
+    let noops = |number: u32| (1..=number).map(|n| (format!("n{n}"), "\"/bin/true\"".to_owned())).collect::<Vec<_>>();
+    let shell = |command: &str| format!("\"sh\", \"-c\", {}", serde_json::Value::from(command));
+    let work = WORK.iter().map(|(name, command)| ((*name).to_owned(), shell(command))).collect::<Vec<_>>();
+    let sets = [("noop8", noops(FEW)), ("noop32", noops(MANY)), ("work", work)];
+    let (mut profiles, mut skills) = (String::new(), String::new());
+    let skill = |name: &str, steps: &str| {
+        format!("  {name}:\n    determinism: D1\n    tier: 1\n    needs: []\n    steps:\n{steps}")
+    };
+    for (set, checks) in sets {
+        let step = |(name, cmd): &(String, String)| format!("      - {{ name: {name}, cmd: [{cmd}] }}\n");
+        skills.push_str(&skill(set, &checks.iter().map(step).collect::<String>()));
+        checks.iter().for_each(|check| skills.push_str(&skill(&format!("{set}.{}", check.0), &step(check))));
+        let names: Vec<String> = checks.iter().map(|(name, _)| format!("{set}.{name}")).collect();
+        profiles.push_str(&format!("  {set}: {{ include: [{set}] }}\n"));
+        profiles.push_str(&format!("  {set}-par: {{ include: [{}] }}\n", names.join(", ")));
+    }
+    format!("version: 1\nprofiles:\n{profiles}skills:\n{skills}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_spec_is_sound() {
+        let read = proctor_core::spec::read(spec().as_bytes());
+        assert!(read.is_ok(), "{:?}", read.err());
+    }
+}
