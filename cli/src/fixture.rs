@@ -57,6 +57,7 @@ pub(crate) fn step(planned: PlannedStep, termination: Termination) -> StepEviden
         drift: DriftEvidence { method: Some(DriftMethod::Layer), found: StepDrift::default(), applied: Vec::new() },
         flaky: false,
         earlier_attempts: Vec::new(),
+        found_reports: Vec::new(),
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources::default(),
         planned,

@@ -4,6 +4,8 @@
 //! measured part: durations, times, resource use, the run's id. The document's `sha256` is
 //! that of its stable part as canonical JSON; [`stable_part`] says which fields those are.
 
+mod reports;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
@@ -17,6 +19,8 @@ use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, Toolcha
 use crate::outcome::{LimitKind, Outcome, Termination};
 use crate::plan::{Determinism, PlannedStep, ReadOnly, VersionDemand};
 use crate::tier::{Tier, TierReason};
+
+pub use reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
 
 /// The version of the documents' format.
 pub const VERSION: u32 = 1;
@@ -152,6 +156,10 @@ pub struct StepEvidence {
     pub flaky: bool,
     /// The attempts before the last one.
     pub earlier_attempts: Vec<AttemptEvidence>,
+    /// What it left of the reports that it declares, in their order; absent where it declares none,
+    /// did not run, or left nothing that can be trusted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub found_reports: Vec<ReportEvidence>,
     /// The names of the variables that it was given.
     pub env_names: BTreeSet<String>,
     /// What it used.
@@ -410,7 +418,7 @@ pub fn to_bytes<D: Document>(document: &D) -> Vec<u8> {
 /// The part of a document that the same inputs reproduce byte for byte: everything but
 /// `sha256`, `measured`, `cached_from`, each `duration_ms`, `resources`, `mechanism`, `reason` and
 /// `hint` of a control, and, where the determinism class lets the output differ, but what tells of
-/// the output.
+/// the output and of reports.
 pub fn stable_part<D: Document>(document: &D) -> Json {
     let mut json = Json::of(document);
     if let Some(members) = json.as_object_mut() {
@@ -431,7 +439,8 @@ pub fn stable_part<D: Document>(document: &D) -> Json {
 }
 
 fn strip_step(step: &mut Json, outputs: bool) {
-    let is_output = |key: &str| key.starts_with("stdout_") || key.starts_with("stderr_");
+    let is_output =
+        |key: &str| key.starts_with("stdout_") || key.starts_with("stderr_") || key == "found_reports";
     let goes = |key: &str| matches!(key, "duration_ms" | "resources") || !outputs && is_output(key);
     remove_keys(step, goes);
     // That a control held is stable; by what, with which ids and paths of this host, is not.

@@ -76,6 +76,7 @@ fn step() -> StepEvidence {
             stdout_sha256: sha("first"),
             stderr_sha256: sha(""),
         }],
+        found_reports: vec![],
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources::default(),
     }

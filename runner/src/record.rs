@@ -79,6 +79,7 @@ pub(crate) fn not_run(step: &PlannedStep, termination: Termination) -> StepEvide
         drift: DriftEvidence { method: None, found: StepDrift::default(), applied: vec![] },
         flaky: false,
         earlier_attempts: vec![],
+        found_reports: vec![],
         env_names: BTreeSet::new(),
         resources: Resources::default(),
     }

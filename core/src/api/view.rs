@@ -10,7 +10,7 @@ use super::problem::Problem;
 use super::request::Asked;
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::event::{PlannedOutline, RunEvent};
-use crate::evidence::{CheckEvidence, StepEvidence, StreamEvidence, TreeSource};
+use crate::evidence::{CheckEvidence, ReportEvidence, ReportState, StepEvidence, StreamEvidence, TreeSource};
 use crate::exec::DoubtRecord;
 use crate::names::{RunId, SkillName, StepName};
 use crate::outcome::{Outcome, Termination};
@@ -142,6 +142,9 @@ pub struct StepView {
     pub stdout: Option<StreamView>,
     /// Its standard error; `null` until it has ended.
     pub stderr: Option<StreamView>,
+    /// What it left of the reports that it declares; absent where that is nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub found_reports: Vec<ReportEvidence>,
 }
 
 /// One output stream.
@@ -171,6 +174,22 @@ impl From<&StreamEvidence> for StreamView {
     }
 }
 
+impl StreamView {
+    /// A report that was read, as an output of which all is kept; `None` where it was not.
+    pub fn of_report(report: &ReportEvidence) -> Option<Self> {
+        match &report.state {
+            ReportState::Read { sha256, bytes, redacted } => Some(Self {
+                sha256: sha256.clone(),
+                bytes: *bytes,
+                kept_bytes: *bytes,
+                complete: true,
+                redacted: *redacted,
+            }),
+            ReportState::Missing | ReportState::Refused { .. } => None,
+        }
+    }
+}
+
 impl StepView {
     fn waiting(n: usize, skill: &str, name: &str) -> Self {
         Self {
@@ -186,6 +205,7 @@ impl StepView {
             changed_more: 0,
             stdout: None,
             stderr: None,
+            found_reports: Vec::new(),
         }
     }
 
@@ -206,6 +226,7 @@ impl StepView {
         self.changed_more = (found.changes.len() - self.changed.len()) as u64 + found.omitted;
         self.stdout = Some(StreamView::from(&evidence.stdout));
         self.stderr = Some(StreamView::from(&evidence.stderr));
+        self.found_reports.clone_from(&evidence.found_reports);
     }
 
     /// Why it did not pass, as a sentence; `None` where it passed or has not ended.

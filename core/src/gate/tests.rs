@@ -69,6 +69,7 @@ fn step(planned: &PlannedStep) -> StepEvidence {
         drift: DriftEvidence { method: Some(DriftMethod::Layer), found: StepDrift::default(), applied: vec![] },
         flaky: false,
         earlier_attempts: vec![],
+        found_reports: Vec::new(),
         env_names: BTreeSet::new(),
         resources: Resources::default(),
     }

@@ -142,6 +142,7 @@ fn step(n: u32, skill: &str, name: &str, outcome: Outcome, printed: u64) -> Step
         changed_more: 0,
         stdout: stream(printed),
         stderr: stream(printed),
+        found_reports: vec![],
     }
 }
 

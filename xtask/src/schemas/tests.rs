@@ -124,6 +124,7 @@ fn step() -> StepEvidence {
         drift: drift(),
         flaky: true,
         earlier_attempts: vec![failed],
+        found_reports: Vec::new(),
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources { user_ms: 1, system_ms: 2, max_rss_kib: 3, ..Resources::default() },
     }
