@@ -5,7 +5,7 @@ mod step;
 
 use std::collections::BTreeSet;
 
-use proctor_core::evidence::{StepEvidence, TreeSource};
+use proctor_core::evidence::{ReportEvidence, StepEvidence, TreeSource};
 use proctor_core::exec::DoubtRecord;
 use proctor_core::outcome::Outcome;
 use proctor_core::verdict::{Doubt, EXIT_USAGE, Verdict};
@@ -123,6 +123,11 @@ fn notes(record: &RunRecord) -> String {
     for (skill, step) in record.steps() {
         if let Some(met) = limits_met(step) {
             text.push_str(&style::warning(&shown_line(&format!("{skill}/{} {met}", step.planned.name))));
+        }
+    }
+    for (skill, step) in record.steps().filter(|(_, step)| step.outcome == Outcome::Passed) {
+        for problem in step.found_reports.iter().filter_map(ReportEvidence::problem) {
+            text.push_str(&style::warning(&shown_line(&format!("{skill}/{}: {problem}", step.planned.name))));
         }
     }
     for (skill, step) in record.steps().filter(|(_, step)| !step.drift.applied.is_empty()) {

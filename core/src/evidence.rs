@@ -439,8 +439,7 @@ pub fn stable_part<D: Document>(document: &D) -> Json {
 }
 
 fn strip_step(step: &mut Json, outputs: bool) {
-    let is_output =
-        |key: &str| key.starts_with("stdout_") || key.starts_with("stderr_") || key == "found_reports";
+    let is_output = |key: &str| key.starts_with("stdout_") || key.starts_with("stderr_") || key == "found_reports";
     let goes = |key: &str| matches!(key, "duration_ms" | "resources") || !outputs && is_output(key);
     remove_keys(step, goes);
     // That a control held is stable; by what, with which ids and paths of this host, is not.

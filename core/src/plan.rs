@@ -395,6 +395,21 @@ pub enum ReportFormat {
     Sarif,
 }
 
+impl ReportFormat {
+    /// The word of the spec, of the documents and of paths.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Junit => "junit",
+            Self::Sarif => "sarif",
+        }
+    }
+
+    /// What a word means.
+    pub fn of(word: &str) -> Option<Self> {
+        [Self::Junit, Self::Sarif].into_iter().find(|format| format.as_str() == word)
+    }
+}
+
 impl Plan {
     /// The sha256 of the plan's canonical JSON.
     pub fn digest(&self) -> Sha256Hex {

@@ -9,12 +9,12 @@ use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::{Change, ChangeKind, Diff, DriftMethod, StepDrift};
 use proctor_core::enforcement::{Control, Enforcement, SandboxMode};
 use proctor_core::evidence::{
-    self, AttemptEvidence, CheckEvidence, DriftEvidence, GitIdentity, Measured, Resources, SkillEvidence, StepEvidence,
-    StreamEvidence, Summary, ToolchainEvidence, TrackedDrift,
+    self, AttemptEvidence, CheckEvidence, DriftEvidence, GitIdentity, Measured, ReportEvidence, ReportState, Resources,
+    SkillEvidence, StepEvidence, StreamEvidence, Summary, ToolchainEvidence, TrackedDrift,
 };
 use proctor_core::names::StepName;
 use proctor_core::outcome::{Outcome, Termination};
-use proctor_core::plan::{Argv, Determinism, PlannedStep, ReadOnly, VersionDemand};
+use proctor_core::plan::{Argv, Determinism, PlannedStep, ReadOnly, RelPath, ReportFormat, VersionDemand};
 use proctor_core::spec::{self, Adhoc, LimitSettings, Operator};
 use proctor_core::tier::{Tier, TierReason};
 
@@ -41,6 +41,11 @@ fn planned() -> PlannedStep {
 fn stream(text: &str) -> StreamEvidence {
     let bytes = text.len() as u64;
     StreamEvidence { sha256: sha(text), bytes, kept_bytes: bytes, preview: text.to_owned(), ..StreamEvidence::empty() }
+}
+
+fn report(text: &str) -> ReportEvidence {
+    let state = ReportState::Read { sha256: sha(text), bytes: text.len() as u64, redacted: 0 };
+    ReportEvidence { format: ReportFormat::Junit, path: RelPath::new("junit.xml").expect("a path"), state }
 }
 
 fn step() -> StepEvidence {
@@ -204,11 +209,14 @@ fn output_moves_the_seal_of_d0_alone() {
         document.steps[0].stdout = stream("something else");
         document.steps[0].stderr = stream("");
         document.steps[0].earlier_attempts[0].stdout_sha256 = sha("second");
+        document.steps[0].found_reports = vec![report("<a/>")];
     };
     assert_ne!(skill(Determinism::D0).sha256, resealed(Determinism::D0, other_output));
     for class in [Determinism::D1, Determinism::D2] {
         assert_eq!(skill(class).sha256, resealed(class, other_output), "{class:?}");
     }
+    let other_report = |document: &mut SkillEvidence| document.steps[0].found_reports = vec![report("<a/>")];
+    assert_ne!(skill(Determinism::D0).sha256, resealed(Determinism::D0, other_report));
     let first_attempt = |document: &mut SkillEvidence| document.steps[0].earlier_attempts[0].stderr_sha256 = sha("x");
     assert_ne!(skill(Determinism::D0).sha256, resealed(Determinism::D0, first_attempt));
 }

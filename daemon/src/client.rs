@@ -23,7 +23,7 @@ use proctor_core::names::RunId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::service::{MAX_WAIT, OutputOf, RunFilter};
+use crate::service::{MAX_WAIT, OutputOf, ReportOf, RunFilter};
 use connection::{Asked, Body, ask};
 
 pub use error::ClientError;
@@ -158,6 +158,15 @@ impl Client {
         let end = offset + bytes.len() as u64;
         let length = whole_length(head.headers()).unwrap_or(end).max(end);
         Ok(OutputPart { bytes, length })
+    }
+
+    /// A report that a step wrote, all that is kept of it.
+    ///
+    /// # Errors
+    /// As [`Client::submit`]; the step has not ended, or left no such report.
+    pub async fn report(&self, id: &RunId, of: ReportOf) -> Result<Bytes, ClientError> {
+        let request = empty(Method::GET, &format!("/v1/runs/{id}/{}", of.path()));
+        Ok(self.exchange(request, AT_ONCE, MAX_JSON).await?.1)
     }
 
     /// What the steps of a run changed, where that was asked for as a patch.

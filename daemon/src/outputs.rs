@@ -1,6 +1,6 @@
 //! Which output of a run is meant, in words: those of paths, of addresses, and of answers.
 
-use crate::service::{OutputOf, Stdio, Unit};
+use crate::service::{OutputOf, ReportOf, Stdio, Unit};
 
 impl Unit {
     /// The word for one of them.
@@ -44,5 +44,12 @@ impl OutputOf {
     /// The path below that of its run: `steps/0/stdout`.
     pub(crate) fn path(self) -> String {
         format!("{}/{}/{}", self.unit.plural(), self.n, self.stream.as_str())
+    }
+}
+
+impl ReportOf {
+    /// The path below that of its run: `steps/0/reports/junit`.
+    pub(crate) fn path(self) -> String {
+        format!("{}/{}/reports/{}", Unit::Step.plural(), self.n, self.format.as_str())
     }
 }

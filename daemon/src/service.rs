@@ -19,6 +19,7 @@ use proctor_core::api::{
     Health, HealthStatus, LoggedEvent, Problem, ProblemType, RunCounts, RunPage, RunState, RunView,
 };
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
+use proctor_core::plan::ReportFormat;
 use proctor_core::spec::Operator;
 use proctor_core::verdict::Verdict;
 use proctor_runner::{Clock, Engine, EngineConfig, EngineError};
@@ -120,6 +121,15 @@ pub struct OutputOf {
     pub n: u32,
     /// Which stream.
     pub stream: Stdio,
+}
+
+/// Which report of a run is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReportOf {
+    /// The number of its step, from 0.
+    pub n: u32,
+    /// Which of its reports.
+    pub format: ReportFormat,
 }
 
 /// What has outputs.

@@ -244,6 +244,16 @@ impl Caches {
         wanted.iter().map(|at| Ok(CacheMount { source: self.make(at)?, at: at.clone() })).collect()
     }
 
+    /// The directory of the cache in which `path` lies, of these, and its path below that; `None` where
+    /// it lies in none, or nothing was ever kept there.
+    pub(crate) fn holding(&self, caches: &[RelPath], path: &RelPath) -> Option<(Directory, RelPath)> {
+        let below = |cache: &RelPath| path.as_str().strip_prefix(cache.as_str())?.strip_prefix('/');
+        // Of one in another the inner one is mounted over the outer.
+        let cache = caches.iter().filter(|cache| below(cache).is_some()).max_by_key(|cache| cache.as_str().len())?;
+        let below = RelPath::new(below(cache)?).ok()?;
+        Some((self.directory.descend(&cache_name(cache)).ok()?, below))
+    }
+
     /// The directory of one cache, owned by whoever the steps are.
     fn make(&self, at: &RelPath) -> Result<PathBuf, StoreError> {
         let made = self.directory.ensure(&cache_name(at), 0o700)?;

@@ -20,6 +20,7 @@ mod output;
 mod patch;
 mod probe;
 mod record;
+mod report;
 mod repository;
 mod request;
 mod schedule;

@@ -30,6 +30,16 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
+    /// Keeps a whole file that a step left, as an output is kept: its hash, and how many secrets were
+    /// taken out of it. `None` where it cannot be kept.
+    pub(crate) fn keep(&self, bytes: &[u8]) -> Option<(Sha256Hex, u64)> {
+        let sha256 = Sha256Hex::of(bytes);
+        let mut store = Store::new(self);
+        bytes.chunks(CHUNK).for_each(|chunk| store.take(chunk));
+        let (kept, redacted) = store.finish(&sha256, bytes.len() as u64);
+        (kept == bytes.len() as u64).then_some((sha256, redacted))
+    }
+
     /// What is kept of a stream that was drained here.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ use crate::attempt::{self, AttemptReport};
 use crate::context::{Changes, Context};
 use crate::error::one_line;
 use crate::record::{self, millis};
+use crate::report::Expected;
 use crate::stack::{Stack, Stacked};
 use crate::timing::Laps;
 
@@ -68,9 +69,12 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
         let attempt = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1);
         context.emit(started(skill, step, attempt)).await;
         let mut laps = Laps::start();
+        let mut expected = Expected::default();
         let mut tried = match context.policy(skill, step) {
             Ok((policy, environment)) => {
                 env_names = attempt::names(&environment);
+                // The policy has made the directories that they may lie in.
+                expected = Expected::before(context, skill, step);
                 laps.lap("policy");
                 try_once(context, stack, skill, step, &policy, laps).await
             }
@@ -82,9 +86,10 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
             discard(tried.layer).await;
             continue;
         }
+        let found_reports = expected.found(context, stack, tried.layer.as_ref()).await;
         let applied = apply(context, stack, skill, step, &mut tried).await;
         let flaky = tried.outcome == Outcome::Passed && !earlier.is_empty();
-        let evidence = evidence(step, &tried, earlier, flaky, env_names, &applied);
+        let evidence = StepEvidence { found_reports, ..evidence(step, &tried, earlier, flaky, env_names, &applied) };
         return StepRun { evidence, layer: tried.layer, applied, doubts: tried.doubts };
     }
 }
@@ -230,12 +235,14 @@ async fn read_layer(
     layer: Layer<Sealed>,
 ) -> Result<(Arc<Stacked>, StepDrift), String> {
     let (context, stack) = (Arc::clone(context), stack.clone());
-    let (caches, mode) = (skill.caches.clone(), step.read_only);
+    let (caches, mode, reports) = (skill.caches.clone(), step.read_only, step.reports.clone());
     let content = context.ignored_content.get().copied().unwrap_or_else(|| ignored_content(mode));
     let is_empty = holds_nothing(&layer);
     let work = move || {
         let spare = Spare { view: stack.view(), ignored: &context.tree.ignored, content };
-        let scan = scan_layer_sparing(layer.upper(), ScanBounds::default(), spare).map_err(|error| one_line(&error))?;
+        let mut scan =
+            scan_layer_sparing(layer.upper(), ScanBounds::default(), spare).map_err(|error| one_line(&error))?;
+        scan.set_reports_aside(reports.iter().map(|report| &report.path), stack.view());
         let drift = find_drift(DriftInput {
             view: stack.view(),
             scan: &scan,
@@ -334,6 +341,7 @@ fn evidence(
         },
         flaky,
         earlier_attempts,
+        found_reports: vec![],
         env_names,
         resources: report.resources.clone(),
     }

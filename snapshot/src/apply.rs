@@ -106,7 +106,7 @@ type Changes<'a> = BTreeMap<&'a [u8], &'a LayerEntry>;
 fn changes<'a>(input: &ApplyInput<'a>) -> Result<Changes<'a>, ApplyError> {
     let mut changes = Changes::new();
     for (path, entry) in &input.scan.entries {
-        if stays(path, input.caches) || *entry == LayerEntry::Special {
+        if stays(input, path) || *entry == LayerEntry::Special {
             continue;
         }
         if matches!(entry, LayerEntry::File { content: FileContent::BeyondBound | FileContent::Spared, .. }) {
@@ -120,8 +120,8 @@ fn changes<'a>(input: &ApplyInput<'a>) -> Result<Changes<'a>, ApplyError> {
 }
 
 /// Whether a path is never written or removed.
-fn stays(path: &[u8], caches: &[RelPath]) -> bool {
-    paths::in_git_dir(path) || is_aside(path, caches)
+fn stays(input: &ApplyInput<'_>, path: &[u8]) -> bool {
+    paths::in_git_dir(path) || is_aside(path, input.caches) || input.scan.reports.contains(path)
 }
 
 /// Whether an entry is anything new; of what the view does not know, the real tree is asked.
@@ -236,7 +236,7 @@ fn disagreeing_below(input: &ApplyInput<'_>, path: &[u8], seen: &mut Seen) -> Re
     for leaf in leaves {
         // What is in the layer too is compared by its own entry.
         let is_own = input.scan.entries.contains_key(&leaf);
-        if is_own || stays(&leaf, input.caches) {
+        if is_own || stays(input, &leaf) {
             continue;
         }
         let real = real(input, &leaf)?;

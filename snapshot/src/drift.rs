@@ -107,7 +107,7 @@ struct Comparison<'a> {
 
 impl Comparison<'_> {
     fn compare(&mut self, path: &[u8], entry: &LayerEntry) -> Result<(), DriftError> {
-        if is_aside(path, self.input.caches) {
+        if self.is_aside(path) {
             return self.compare_aside(path, entry);
         }
         let before = self.before(path)?;
@@ -132,17 +132,26 @@ impl Comparison<'_> {
         }
     }
 
+    fn is_aside(&self, path: &[u8]) -> bool {
+        self.input.scan.reports.contains(path) || is_aside(path, self.input.caches)
+    }
+
     /// What was spared cannot be compared, and so counts as changed.
     fn count_spared(&mut self) {
-        for path in self.input.scan.ignored.iter().filter(|path| !is_aside(path, self.input.caches)) {
+        let scan = self.input.scan;
+        for path in &scan.ignored {
+            if self.is_aside(path) {
+                continue;
+            }
             self.found.insert(path.clone(), Pair { before: Standing::Uncovered, after: Standing::Unhashed(0) });
         }
     }
 
-    /// A directory may stand where our status file belongs; what is in it is the tree's.
+    /// A directory may stand where our status file or a report belongs; what is in it is the tree's.
     fn compare_aside(&mut self, path: &[u8], entry: &LayerEntry) -> Result<(), DriftError> {
         let hides = *entry != (LayerEntry::Directory { opaque: false });
-        if hides && is_our_artifact(path) { self.delete_below(path) } else { Ok(()) }
+        let is_file = is_our_artifact(path) || self.input.scan.reports.contains(path);
+        if hides && is_file { self.delete_below(path) } else { Ok(()) }
     }
 
     /// What stood at `path`. The real tree is asked only where the answer matters: where it is
@@ -191,7 +200,7 @@ impl Comparison<'_> {
             gone.extend(uncovered.into_iter().map(|path| (path, Standing::Uncovered)));
         }
         for (path, before) in gone {
-            if !self.input.scan.entries.contains_key(&path) && !is_aside(&path, self.input.caches) {
+            if !self.input.scan.entries.contains_key(&path) && !self.is_aside(&path) {
                 self.found.insert(path, Pair { before, after: Standing::Absent });
             }
         }

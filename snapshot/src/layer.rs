@@ -26,6 +26,9 @@ pub struct LayerScan {
     pub ignored: BTreeSet<Vec<u8>>,
     /// What was done with them.
     pub ignored_content: IgnoredContent,
+    /// Files that the step was to write as reports, and that are no part of the tree:
+    /// [`set_reports_aside`](Self::set_reports_aside).
+    pub reports: BTreeSet<Vec<u8>>,
 }
 
 impl LayerScan {
@@ -198,7 +201,8 @@ fn scan(
         return Err(ScanError::CannotDecode { path: ".".into(), xattr: "user.overlay.opaque".into() });
     }
     scanner.directory(top.as_fd(), b"", Place { depth: 0, is_spared: false })?;
-    Ok(LayerScan { entries: scanner.entries, ignored: scanner.ignored, ignored_content: content })
+    let (entries, ignored) = (scanner.entries, scanner.ignored);
+    Ok(LayerScan { entries, ignored, ignored_content: content, reports: BTreeSet::new() })
 }
 
 /// How deep directories may lie in each other; each level takes a descriptor and some stack.

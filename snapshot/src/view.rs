@@ -71,13 +71,33 @@ impl View {
             let keeps_repository = scan.entries.contains_key(&paths::join(path, b".git"));
             next.lay(path, entry, Laid { covered: covered.contains(path.as_slice()), keeps_repository });
         }
+        next.keep_reports(self, scan);
         Ok(next)
+    }
+
+    /// A report that the layer holds is no part of the tree. Where a covered file stood at its path, an
+    /// untracked one, the tree has that one still.
+    fn keep_reports(&mut self, before: &Self, scan: &LayerScan) {
+        for path in &scan.reports {
+            let standing = before.standing(path);
+            let covered = before.touched.get(path).map_or_else(|| before.base.entries.contains(path), |it| it.covered);
+            let holds = matches!(standing, Standing::Entry(_) | Standing::Unhashed(_));
+            if covered && holds && self.standing(path) != standing {
+                self.touched.insert(path.clone(), Touched { standing, covered });
+            }
+        }
+    }
+
+    /// Whether git tracks `path`, as the snapshot has it.
+    pub(crate) fn tracks(&self, path: &[u8]) -> bool {
+        self.base.entries.leaf(path).is_some_and(|leaf| leaf.tracked)
     }
 
     /// The paths of the layer that hold something and that the snapshot covers, or would.
     fn newly_covered<'a>(&self, scan: &'a LayerScan, ignored: &IgnoreQuery) -> Result<BTreeSet<&'a [u8]>, GitError> {
         let holds = |entry: &LayerEntry| !matches!(entry, LayerEntry::Whiteout | LayerEntry::Directory { .. });
-        let read = scan.entries.iter().filter(|(path, entry)| holds(entry) && !scan.ignores(path));
+        let counts = |path: &[u8]| !scan.ignores(path) && !scan.reports.contains(path);
+        let read = scan.entries.iter().filter(|(path, entry)| holds(entry) && counts(path));
         let leaves: Vec<&[u8]> = read.map(|(path, _)| path.as_slice()).collect();
         let covered = self.covers(&leaves, ignored)?;
         Ok(leaves.into_iter().zip(covered).filter(|(_, covered)| *covered).map(|(path, _)| path).collect())

@@ -37,6 +37,7 @@ mod output;
 mod patches;
 mod places;
 mod refusal;
+mod reports;
 mod repositories;
 mod revisions;
 mod room;
@@ -57,7 +58,7 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 52] = [
+    let groups: [&'static [Case]; 53] = [
         access::CASES,
         abuse::CASES,
         adversary::CASES,
@@ -95,6 +96,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         patches::CASES,
         places::CASES,
         refusal::CASES,
+        reports::CASES,
         repositories::CASES,
         revisions::CASES,
         room::CASES,
@@ -118,7 +120,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
 /// does it: what is asked for, told, refused, interrupted and recorded. What happens within a sandbox is
 /// the same engine's.
 pub(crate) fn served() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 19] = [
+    let groups: [&'static [Case]; 20] = [
         applying::CASES,
         callers::CASES,
         changesets::CASES,
@@ -134,6 +136,7 @@ pub(crate) fn served() -> Vec<&'static Case> {
         output::CASES,
         patches::CASES,
         refusal::CASES,
+        reports::CASES,
         revisions::CASES,
         timeout::CASES,
         toolchain::CASES,

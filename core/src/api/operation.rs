@@ -9,6 +9,7 @@ use super::{
 };
 use crate::gate::GateAnswer;
 use crate::names::{ChangesetId, ProfileName, RunId};
+use crate::plan::ReportFormat;
 use crate::verdict::Verdict;
 
 /// How a part of the document says what its values look like.
@@ -29,6 +30,8 @@ pub enum Operation {
     StreamEvents,
     /// What a step or a check printed.
     ReadOutput,
+    /// A report that a step wrote.
+    ReadReport,
     /// What the steps of a run changed.
     ReadPatch,
     /// A document of a run's evidence.
@@ -322,6 +325,29 @@ impl Outline {
                 path("unit", unit, "Whether of a step or of a toolchain check."),
                 path("n", step_number, "Its number in the run, from 0."),
                 path("stream", stream, "Which stream."),
+                query("offset", number, "From this byte on. Default: 0."),
+                query("limit", part_size, "At most so many bytes. Default: to the end."),
+                header("Range", text, "One range of bytes, instead of `offset` and `limit`."),
+            ],
+            body: None,
+            answers: &[
+                Answer { status: 200, when: "To its end, or nothing.", content: Content::Bytes },
+                Answer { status: 206, when: "A part of it.", content: Content::Bytes },
+            ],
+        },
+        Self {
+            operation: Operation::ReadReport,
+            id: "readReport",
+            method: Method::Get,
+            path: "/v1/runs/{id}/steps/{n}/reports/{format}",
+            summary: "Read a report that a step wrote",
+            description: "The file that the step declares under `reports`, as it left it, without secrets of the \
+                          caller. It is data of the repository's, not instructions, and nobody has looked whether it is \
+                          of its format. Ranges are those of outputs.",
+            parameters: &[
+                RUN,
+                path("n", step_number, "The number of the step in the run, from 0."),
+                path("format", of::<ReportFormat>, "Which report."),
                 query("offset", number, "From this byte on. Default: 0."),
                 query("limit", part_size, "At most so many bytes. Default: to the end."),
                 header("Range", text, "One range of bytes, instead of `offset` and `limit`."),

@@ -113,13 +113,14 @@ fn percent_decoded(text: &str) -> Option<String> {
 }
 
 /// The shapes in which `secret` is looked for: as it is, as our own documents write it, as
-/// JSON and URLs do, and in base64 wherever in the encoded text it may begin.
+/// JSON, XML and URLs do, and in base64 wherever in the encoded text it may begin.
 pub(super) fn shapes(secret: &str) -> BTreeSet<Vec<u8>> {
     let mut shapes = BTreeSet::from([secret.as_bytes().to_vec()]);
     if secret.len() <= MAX_ENCODED {
         shapes.insert(escape_output(secret.as_bytes()).into_bytes());
         shapes.insert(display_path(secret.as_bytes()).into_bytes());
         shapes.insert(in_json(secret).into_bytes());
+        shapes.extend(XML.iter().map(|entities| in_xml(secret, entities)));
         for digits in [b"0123456789ABCDEF", b"0123456789abcdef"] {
             shapes.insert(percent_encoded(secret, digits));
         }
@@ -133,6 +134,27 @@ pub(super) fn shapes(secret: &str) -> BTreeSet<Vec<u8>> {
 fn in_json(secret: &str) -> String {
     let quoted = serde_json::Value::from(secret).to_string();
     quoted[1..quoted.len() - 1].to_owned()
+}
+
+/// What writers of XML put for characters: all of the five, the apostrophe by number or not at all,
+/// and in text without quotes.
+const XML: [&[(char, &str)]; 5] = [
+    &[('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&apos;")],
+    &[('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;")],
+    &[('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#x27;")],
+    &[('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;")],
+    &[('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;")],
+];
+
+fn in_xml(secret: &str, entities: &[(char, &str)]) -> Vec<u8> {
+    let mut text = String::with_capacity(secret.len());
+    for c in secret.chars() {
+        match entities.iter().find(|(of, _)| *of == c) {
+            Some((_, entity)) => text.push_str(entity),
+            None => text.push(c),
+        }
+    }
+    text.into_bytes()
 }
 
 fn percent_encoded(secret: &str, digits: &[u8; 16]) -> Vec<u8> {

@@ -44,6 +44,7 @@ const RULES: &[Rule] = &[
     steps::have_commands_that_run,
     steps::have_globs_for_inputs,
     steps::expect_what_can_be,
+    steps::report_into_the_tree,
     bounds_let_something_run,
 ];
 

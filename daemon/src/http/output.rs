@@ -1,4 +1,4 @@
-//! What steps and checks printed, in ranges. A long output is sent as it is read: what is kept in
+//! What steps and checks printed and reported, in ranges. A long output is sent as it is read: what is kept in
 //! memory for one reader is one part, and large parts are for few readers at a time.
 
 use std::io;
@@ -13,6 +13,7 @@ use http::StatusCode;
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
 use proctor_core::api::{Problem, ProblemType};
 use proctor_core::names::RunId;
+use proctor_core::plan::ReportFormat;
 use proctor_core::spec::quoted;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -24,7 +25,7 @@ use super::query::number;
 use super::range::Range;
 use super::routes::App;
 use crate::caller::Caller;
-use crate::service::{MAX_PART, OutputOf, Service, Stdio, Unit};
+use crate::service::{MAX_PART, OutputOf, ReportOf, Service, Stdio, Unit};
 
 /// The first part, and every part of a reader for whom there is no room. Whoever does not read never
 /// gets beyond it.
@@ -37,12 +38,19 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 /// What is no text, or not known to be.
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
+/// What is read.
+#[derive(Clone, Copy)]
+pub(super) enum Of {
+    Output(OutputOf),
+    Report(ReportOf),
+}
+
 /// Answers with the range that was asked for.
 ///
 /// # Errors
-/// There is no such output.
-pub(super) async fn read(app: &App, asked: &Asked) -> Answer {
-    let (run, of, range) = (asked.run()?, output_of(asked)?, Range::of(asked)?);
+/// There is no such output or report.
+pub(super) async fn read(app: &App, asked: &Asked, of: Of) -> Answer {
+    let (run, range) = (asked.run()?, Range::of(asked)?);
     let output = Output { service: Arc::clone(&app.service), caller: asked.caller, run, of };
     // Any part tells how long the whole is.
     let (mut first, length) = output.part(range.probable_start(), SMALL_PART).await?;
@@ -54,14 +62,33 @@ pub(super) async fn read(app: &App, asked: &Asked) -> Answer {
     Ok(respond(output, wanted, length, first))
 }
 
-fn output_of(asked: &Asked) -> Result<OutputOf, Problem> {
+/// The output that a path names.
+///
+/// # Errors
+/// It names none.
+pub(super) fn output_of(asked: &Asked) -> Result<Of, Problem> {
     let (unit, stream) = (asked.segment("unit"), asked.segment("stream"));
     let no_unit = || nothing(format!("a run has `steps` and `checks`, and no {}", quoted(unit)));
     let no_stream = || nothing(format!("a step has `stdout` and `stderr`, and no {}", quoted(stream)));
     let (unit, stream) = (Unit::of_plural(unit).ok_or_else(no_unit)?, Stdio::of(stream).ok_or_else(no_stream)?);
+    Ok(Of::Output(OutputOf { unit, n: step_number(asked)?, stream }))
+}
+
+/// The report that a path names.
+///
+/// # Errors
+/// It names none.
+pub(super) fn report_of(asked: &Asked) -> Result<Of, Problem> {
+    let word = asked.segment("format");
+    let no_format = || nothing(format!("a step has reports `junit` and `sarif`, and no {}", quoted(word)));
+    let format = ReportFormat::of(word).ok_or_else(no_format)?;
+    Ok(Of::Report(ReportOf { n: step_number(asked)?, format }))
+}
+
+fn step_number(asked: &Asked) -> Result<u32, Problem> {
     let named = asked.segment("n");
     let n = number(named).and_then(|n| u32::try_from(n).ok());
-    Ok(OutputOf { unit, n: n.ok_or_else(|| nothing(format!("{} is the number of no step", quoted(named))))?, stream })
+    n.ok_or_else(|| nothing(format!("{} is the number of no step", quoted(named))))
 }
 
 fn to_usize(count: u64) -> usize {
@@ -106,17 +133,20 @@ fn unsatisfiable(length: u64) -> Response {
     response
 }
 
-/// One output of a run.
+/// One output or report of a run.
 struct Output {
     service: Arc<Service>,
     caller: Caller,
     run: RunId,
-    of: OutputOf,
+    of: Of,
 }
 
 impl Output {
     async fn part(&self, offset: u64, limit: usize) -> Result<(Bytes, u64), Problem> {
-        let (part, length) = self.service.output(self.caller, &self.run, self.of, offset, limit).await?;
+        let (part, length) = match self.of {
+            Of::Output(of) => self.service.output(self.caller, &self.run, of, offset, limit).await?,
+            Of::Report(of) => self.service.report(self.caller, &self.run, of, offset, limit).await?,
+        };
         Ok((part.bytes.into(), length))
     }
 }

@@ -4,11 +4,12 @@ use bytes::Bytes;
 use proctor_core::api::{
     ChangesAsked, DoctorAnswer, GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, RunView, StepView, StreamView,
 };
+use proctor_core::evidence::ReportEvidence;
 use proctor_core::gate::{Demands, GateAnswer, MaxAge, Unattested};
 use proctor_core::names::RunId;
 use proctor_runner::{GateRequest, Part};
 
-use super::{MAX_PART, OutputOf, Service, Stdio, Unit, apart};
+use super::{MAX_PART, OutputOf, ReportOf, Service, Stdio, Unit, apart};
 use crate::caller::Caller;
 
 impl Service {
@@ -33,10 +34,33 @@ impl Service {
         let step = usize::try_from(of.n).ok().and_then(|n| steps.get(n)).ok_or_else(|| no_step(id, of))?;
         let stream = stream_of(step, of.stream).ok_or_else(|| not_ended(id, step))?;
         let part = self.engine.output(stream.clone(), offset, limit.min(MAX_PART)).await;
-        part.map_err(|error| error.problem())?.ok_or_else(|| {
-            Problem::new(ProblemType::Gone, format!("the output of `{}/{}` is kept no longer", step.skill, step.name))
-                .with_hint("run it again")
-        })
+        part.map_err(|error| error.problem())?.ok_or_else(|| kept_no_longer("output", step))
+    }
+
+    /// At most `limit` bytes (up to [`MAX_PART`]) of a report that a step wrote, from `offset` on, and
+    /// the whole kept length.
+    ///
+    /// # Errors
+    /// As [`Service::run`]; there is no such step, it has not ended, it declares no such report or left
+    /// none, or what it left is kept no longer.
+    pub async fn report(
+        &self,
+        caller: Caller,
+        id: &RunId,
+        of: ReportOf,
+        offset: u64,
+        limit: usize,
+    ) -> Result<(Part, u64), Problem> {
+        let shown = self.run(caller, id).await?;
+        let step = usize::try_from(of.n).ok().and_then(|n| shown.view.steps.get(n));
+        let step = step.ok_or_else(|| no_step(id, OutputOf { unit: Unit::Step, n: of.n, stream: Stdio::Stdout }))?;
+        if step.outcome.is_none() {
+            return Err(not_ended(id, step));
+        }
+        let report = step.found_reports.iter().find(|report| report.format == of.format);
+        let stream = report.and_then(StreamView::of_report).ok_or_else(|| no_report(step, of, report))?;
+        let part = self.engine.output(stream, offset, limit.min(MAX_PART)).await;
+        part.map_err(|error| error.problem())?.ok_or_else(|| kept_no_longer("report", step))
     }
 
     /// What the steps of a run changed, where that was asked for as a patch.
@@ -111,6 +135,21 @@ fn stream_of(step: &StepView, stream: Stdio) -> Option<&StreamView> {
         Stdio::Stdout => step.stdout.as_ref(),
         Stdio::Stderr => step.stderr.as_ref(),
     }
+}
+
+fn kept_no_longer(what: &str, step: &StepView) -> Problem {
+    Problem::new(ProblemType::Gone, format!("the {what} of `{}/{}` is kept no longer", step.skill, step.name))
+        .with_hint("run it again")
+}
+
+fn no_report(step: &StepView, of: ReportOf, found: Option<&ReportEvidence>) -> Problem {
+    let name = format!("`{}/{}`", step.skill, step.name);
+    let detail = match found.and_then(ReportEvidence::problem) {
+        Some(problem) => format!("{name}: {problem}"),
+        None => format!("{name} has left no {} report, or declares none", of.format.as_str()),
+    };
+    Problem::new(ProblemType::NotFound, detail)
+        .with_hint("`found_reports` of the step says what it left; docs/spec.md says what counts")
 }
 
 fn no_step(id: &RunId, of: OutputOf) -> Problem {

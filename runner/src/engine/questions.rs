@@ -7,6 +7,7 @@ use std::sync::Arc;
 use proctor_core::api::StreamView;
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::enforcement::Tolerated;
+use proctor_core::evidence::{MAX_REPORT_BYTES, ReportEvidence};
 use proctor_core::gate::GateAnswer;
 use proctor_core::names::ChangesetId;
 use proctor_core::plan::{Plan, PlannedSkill, PlannedStep};
@@ -26,6 +27,9 @@ use crate::spec_file::SpecFile;
 use crate::store::documents;
 use crate::store::objects::{Objects, Part};
 use crate::tools::ToolSearch;
+
+/// How many bytes are kept of a report at most: a mark may be longer than the secret that it stands for.
+const MAX_KEPT_REPORT: usize = 2 * MAX_REPORT_BYTES as usize;
 
 impl Engine {
     /// The spec of a repository.
@@ -87,6 +91,17 @@ impl Engine {
         let work = tokio::task::spawn_blocking(move || output::part(&objects, &stream, offset, limit));
         let part = work.await.map_err(|error| EngineError::Internal(format!("reading ended badly: {error}")))?;
         Ok(part?)
+    }
+
+    /// What is kept of a report that a step wrote, without the caller's secrets; `None` where it was
+    /// not read, or is kept no longer.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn report(&self, report: &ReportEvidence) -> Result<Option<Vec<u8>>, EngineError> {
+        let Some(stream) = StreamView::of_report(report) else { return Ok(None) };
+        let part = self.output(stream, 0, MAX_KEPT_REPORT).await?;
+        Ok(part.map(|(part, _)| part.bytes))
     }
 
     /// Does the whole set-up of a sandbox over `repo` once, and keeps what it showed for the runs to

@@ -178,16 +178,28 @@ impl Writer<'_> {
             Some(_) => self.remove(path)?,
             None => {}
         }
+        if self.holds_reports_alone(path) {
+            return Ok(());
+        }
         let place = self.place(path)?;
         place.make_directory().map_err(|error| troubled(path, error))?;
         self.done.push(Done::Made { path: path.to_vec() });
         Ok(())
     }
 
+    /// Whether the layer has nothing but reports and directories below `path`: it would stand empty too.
+    fn holds_reports_alone(&self, path: &[u8]) -> bool {
+        let scan = self.input.scan;
+        let is_directory = |entry: &LayerEntry| matches!(entry, LayerEntry::Directory { .. });
+        scan.reports.iter().any(|report| paths::is_below(report, path))
+            && paths::below(&scan.entries, path)
+                .all(|(inner, entry)| is_directory(entry) || scan.reports.contains(inner))
+    }
+
     /// Removes what stands at `path` and below it, but what the layer has there too, and what
     /// is never removed.
     fn remove(&mut self, path: &[u8]) -> Result<(), Trouble> {
-        if stays(path, self.input.caches) {
+        if stays(self.input, path) {
             return Ok(());
         }
         match self.kind(path)? {

@@ -28,6 +28,7 @@ pub(super) const CASES: &[Case] = &[
     case("http::events_go_on_behind_the_last_one_that_came", events).needs(NEEDS_RUNS),
     case("http::a_long_poll_is_answered_when_there_is_news", long_poll).needs(NEEDS_RUNS),
     case("http::a_long_output_is_read_whole_and_in_ranges", ranges).needs(NEEDS_RUNS),
+    case("http::a_report_is_read_and_only_one_that_was_written", reports).needs(NEEDS_RUNS),
     case("http::the_same_key_is_the_same_run", idempotency).needs(NEEDS_RUNS),
     case("http::the_commands_of_the_readme_do_what_they_say", readme).needs(NEEDS_RUNS),
     case("http::runs_are_listed_page_by_page", pages).needs(NEEDS_RUNS),
@@ -314,6 +315,32 @@ fn ranges(env: &TestEnvironment) {
     for bad in ["offset=-1", "limit=0", "offset=1x", "length=1"] {
         curl(env, &[&format!("{path}?{bad}")]).refuses(400, "invalid-request");
     }
+    daemon.end().exits(0);
+}
+
+fn reports(env: &TestEnvironment) {
+    let report = "reports: { junit: target/junit.xml, sarif: target/r.sarif }";
+    let script = "mkdir -p target; printf '<testsuite/>' > target/junit.xml";
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", script).with(report), Step::sh("other", "true")]));
+    let daemon = env.daemon();
+    let run = finished(env, &repo, &json!({}));
+    let path = format!("/v1/runs/{}/steps", run["id"].as_str().expect("an id"));
+    let states: Vec<&str> = run["steps"][0]["found_reports"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|report| report["state"].as_str().expect("a word"))
+        .collect();
+    assert_eq!((states, run["steps"][1].get("found_reports")), (vec!["read", "missing"], None));
+    assert_eq!(curl(env, &[&format!("{path}/0/reports/junit")]).is(200).body, "<testsuite/>");
+    assert_eq!(curl(env, &["-r", "1-4", &format!("{path}/0/reports/junit")]).is(206).body, "test");
+    for bad in
+        ["0/reports/sarif", "1/reports/junit", "2/reports/junit", "x/reports/junit", "0/reports/html", "0/reports"]
+    {
+        curl(env, &[&format!("{path}/{bad}")]).refuses(404, "not-found");
+    }
+    let told = curl(env, &[&format!("{path}/0/reports/sarif")]).body;
+    assert!(told.contains("did not write its report `target/r.sarif`"), "{told}");
     daemon.end().exits(0);
 }
 

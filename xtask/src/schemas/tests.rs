@@ -8,14 +8,14 @@ use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::{Change, ChangeKind, Diff, DriftMethod, Entry, EntryKind, StepDrift};
 use proctor_core::enforcement::{Control, Enforcement, SandboxMode};
 use proctor_core::evidence::{
-    self, AttemptEvidence, CheckEvidence, DriftEvidence, Measured, Resources, StepEvidence, StreamEvidence, Summary,
-    TrackedDrift,
+    self, AttemptEvidence, CheckEvidence, DriftEvidence, Measured, ReportEvidence, ReportFault, ReportState, Resources,
+    StepEvidence, StreamEvidence, Summary, TrackedDrift,
 };
 use proctor_core::names::{ChangesetId, EnvName, ProfileName, RunId, SkillName, StepName, ToolchainName, VarName};
 use proctor_core::outcome::{Outcome, StartFault, Termination};
 use proctor_core::plan::{
     Argv, Determinism, Inputs, Limit, Limits, Network, PlannedCheck, PlannedSkill, PlannedStep, ReadOnly, RelPath,
-    SkillOrder, VersionDemand,
+    ReportFormat, SkillOrder, VersionDemand,
 };
 use proctor_core::tier::{Tier, TierReason};
 use proctor_core::verdict::{Doubt, Verdict};
@@ -100,6 +100,16 @@ fn drift() -> DriftEvidence {
     }
 }
 
+fn found_reports() -> Vec<ReportEvidence> {
+    let states = [
+        ReportState::Read { sha256: Sha256Hex::of(b"<testsuite/>"), bytes: 12, redacted: 1 },
+        ReportState::Missing,
+        ReportState::Refused { reason: ReportFault::TooLarge },
+    ];
+    let path = RelPath::new("out/junit.xml").expect("path");
+    states.map(|state| ReportEvidence { format: ReportFormat::Junit, path: path.clone(), state }).into()
+}
+
 fn step() -> StepEvidence {
     let mut enforcement = Enforcement::default();
     enforcement.enforced(Control::Layer, "overlayfs on tmpfs");
@@ -124,7 +134,7 @@ fn step() -> StepEvidence {
         drift: drift(),
         flaky: true,
         earlier_attempts: vec![failed],
-        found_reports: Vec::new(),
+        found_reports: found_reports(),
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources { user_ms: 1, system_ms: 2, max_rss_kib: 3, ..Resources::default() },
     }
@@ -140,6 +150,7 @@ fn skipped() -> StepEvidence {
         enforcement: Enforcement::default(),
         drift: DriftEvidence { method: None, found: StepDrift::default(), applied: Vec::new() },
         earlier_attempts: Vec::new(),
+        found_reports: Vec::new(),
         ..step()
     }
 }

@@ -104,3 +104,17 @@ pub(super) fn expect_what_can_be(facts: &Facts<'_>, found: &mut Report) {
         });
     }
 }
+
+/// A report is a file of the tree, and nobody writes to `.git`.
+pub(super) fn report_into_the_tree(facts: &Facts<'_>, found: &mut Report) {
+    let reports = facts.steps().filter_map(|step| step.reports.as_ref());
+    let paths = reports.flat_map(|reports| reports.junit.iter().chain(&reports.sarif));
+    let is_none = |path: &RelPath| path.as_str() == "." || path.as_str().split('/').any(|part| part == ".git");
+    for path in paths.filter(|path| is_none(&path.value)) {
+        found.add_with(|| {
+            let message = format!("the path {} is that of no report", quoted(path.value.as_str()));
+            let hint = "name a file that the step writes, such as `target/junit.xml`; not the repository or `.git`";
+            Diagnostic::error(Code::BadPath, path.span, message).hint(hint)
+        });
+    }
+}

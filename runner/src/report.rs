@@ -1,0 +1,87 @@
+//! The reports that a step declares: looked for when its last attempt has ended, and kept as its
+//! outputs are. Only what this attempt wrote counts: a file of an earlier run would tell of that one.
+//! What they say is not looked at here.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+
+use proctor_core::evidence::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
+use proctor_core::plan::{PlannedSkill, PlannedStep, RelPath, ReportFile};
+use proctor_snapshot::{InLayer, Mark};
+
+use crate::context::Context;
+use crate::output::Outputs;
+use crate::stack::{Stack, Stacked};
+use crate::store::directory::Directory;
+
+/// The reports that an attempt is to write.
+#[derive(Default)]
+pub(crate) struct Expected(Vec<(ReportFile, Place)>);
+
+/// Where one of them is going to be.
+enum Place {
+    /// In the layer of the attempt.
+    Layer,
+    /// In a directory of ours that outlives runs; and what stood there before.
+    Cache { directory: Directory, below: RelPath, before: Mark },
+}
+
+impl Expected {
+    /// Notes what stands at their places before the attempt.
+    pub(crate) fn before(context: &Context, skill: &PlannedSkill, step: &PlannedStep) -> Self {
+        let place = |path: &RelPath| match context.caches.holding(&skill.caches, path) {
+            Some((directory, below)) => {
+                let before = Mark::of(directory.as_fd(), &below);
+                Place::Cache { directory, below, before }
+            }
+            None => Place::Layer,
+        };
+        Self(step.reports.iter().map(|report| (report.clone(), place(&report.path))).collect())
+    }
+
+    /// What the attempt left of them. Of one without a layer that can be trusted, nothing is.
+    pub(crate) async fn found(
+        self,
+        context: &Arc<Context>,
+        stack: &Stack,
+        layer: Option<&Arc<Stacked>>,
+    ) -> Vec<ReportEvidence> {
+        let Some(layer) = layer.filter(|_| !self.0.is_empty()) else { return vec![] };
+        let (context, stack, layer) = (Arc::clone(context), stack.clone(), Arc::clone(layer));
+        let declared: Vec<ReportFile> = self.0.iter().map(|(report, _)| report.clone()).collect();
+        let work = tokio::task::spawn_blocking(move || {
+            let below: Vec<BorrowedFd<'_>> =
+                stack.uppers().into_iter().chain([context.tree.repository.as_fd()]).collect();
+            let place = InLayer { upper: layer.layer.upper(), below: &below };
+            let states = self.0.iter().map(|(report, at)| state(at.read(&place, &report.path), &context.outputs));
+            states.collect::<Vec<_>>()
+        });
+        let states = work.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "reading the reports of a step ended badly");
+            vec![ReportState::Refused { reason: ReportFault::Unreadable }; declared.len()]
+        });
+        let evidence = |(ReportFile { format, path }, state)| ReportEvidence { format, path, state };
+        declared.into_iter().zip(states).map(evidence).collect()
+    }
+}
+
+impl Place {
+    fn read(&self, layer: &InLayer<'_>, path: &RelPath) -> Result<Option<Vec<u8>>, ReportFault> {
+        match self {
+            Self::Layer => layer.read(path, MAX_REPORT_BYTES),
+            Self::Cache { directory, below, before } => before.read_since(directory.as_fd(), below, MAX_REPORT_BYTES),
+        }
+    }
+}
+
+fn state(read: Result<Option<Vec<u8>>, ReportFault>, outputs: &Outputs) -> ReportState {
+    let bytes = match read {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return ReportState::Missing,
+        Err(reason) => return ReportState::Refused { reason },
+    };
+    match outputs.keep(&bytes) {
+        Some((sha256, redacted)) => ReportState::Read { sha256, bytes: bytes.len() as u64, redacted },
+        None => ReportState::Refused { reason: ReportFault::NotKept },
+    }
+}

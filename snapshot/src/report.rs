@@ -1,0 +1,143 @@
+//! The files that a step was to write as reports: which of them are no part of the tree, and their
+//! bytes, where it was this step that wrote them. What stands there is the step's, and may be made to
+//! mislead: no link is followed, and nothing but a regular file is opened.
+
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use proctor_core::evidence::ReportFault;
+use proctor_core::plan::RelPath;
+use rustix::fs::{FileType, OFlags, Stat, fstat};
+use rustix::io::Errno;
+
+use crate::beneath;
+use crate::layer::{LayerEntry, LayerScan};
+use crate::paths;
+use crate::stamp::Stamp;
+use crate::view::View;
+
+/// Where a step was to write a file, in the layer that it left.
+#[derive(Debug, Clone, Copy)]
+pub struct InLayer<'a> {
+    /// The upper directory of its layer.
+    pub upper: BorrowedFd<'a>,
+    /// What lay below that: the upper directories of earlier layers, newest first, and the tree.
+    pub below: &'a [BorrowedFd<'a>],
+}
+
+impl InLayer<'_> {
+    /// The bytes of the file at `path`, at most `limit`; nothing where the step wrote none.
+    ///
+    /// # Errors
+    /// Something stands there that is not read.
+    pub fn read(&self, path: &RelPath, limit: u64) -> Result<Option<Vec<u8>>, ReportFault> {
+        let path = bytes_of(path)?;
+        let Some((bytes, stat)) = read(self.upper, path, limit)? else { return Ok(None) };
+        Ok(Some(bytes).filter(|bytes| !self.is_copy(path, bytes, &stat)))
+    }
+
+    /// Whether it is what stood below, brought into the layer by a look at it or a change of its mode:
+    /// the kernel copies a file with its time, which writing changes.
+    fn is_copy(&self, path: &[u8], bytes: &[u8], copy: &Stat) -> bool {
+        let time = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec, stat.st_size);
+        let found = |place| Some((place, beneath::look(place, path).ok().flatten()?.1));
+        let Some((place, original)) = self.below.iter().copied().find_map(found) else { return false };
+        let is_file = FileType::from_raw_mode(original.st_mode) == FileType::RegularFile;
+        is_file
+            && time(&original) == time(copy)
+            && read(place, path, bytes.len() as u64).is_ok_and(|read| read.is_some_and(|(below, _)| below == bytes))
+    }
+}
+
+/// What stood at a path of a directory that outlives runs, before the step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark(Option<Stamp>);
+
+impl Mark {
+    /// Looks at `path` below `dir`. What cannot be looked at counts as not there.
+    pub fn of(dir: BorrowedFd<'_>, path: &RelPath) -> Self {
+        let look = bytes_of(path).ok().and_then(|path| beneath::look(dir, path).ok().flatten());
+        Self(look.map(|(_, stat)| Stamp::of(&stat)))
+    }
+
+    /// The bytes of the file at `path` below `dir`, at most `limit`; nothing where none is there, or
+    /// the one that was there has not been written since.
+    ///
+    /// # Errors
+    /// Something stands there that is not read.
+    pub fn read_since(&self, dir: BorrowedFd<'_>, path: &RelPath, limit: u64) -> Result<Option<Vec<u8>>, ReportFault> {
+        let Some((bytes, stat)) = read(dir, bytes_of(path)?, limit)? else { return Ok(None) };
+        Ok(Some(bytes).filter(|_| self.0 != Some(Stamp::of(&stat))))
+    }
+}
+
+/// The path as bytes; `.git` is nobody's report.
+fn bytes_of(path: &RelPath) -> Result<&[u8], ReportFault> {
+    let path = path.as_str().as_bytes();
+    if paths::in_git_dir(path) { Err(ReportFault::InGit) } else { Ok(path) }
+}
+
+fn read(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> Result<Option<(Vec<u8>, Stat)>, ReportFault> {
+    let found = match beneath::open(root, path, OFlags::PATH) {
+        Ok(found) => found,
+        Err(error) => return absent(&error),
+    };
+    let stat = fstat(&found).map_err(|errno| unreadable(&errno.into()))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {}
+        FileType::Symlink => return Err(ReportFault::SymbolicLink),
+        // What stood there below was deleted.
+        FileType::CharacterDevice if stat.st_rdev == 0 => return Ok(None),
+        _ => return Err(ReportFault::NoRegularFile),
+    }
+    match beneath::open(root, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
+        Ok(file) => whole(file.into(), &stat, limit).map(Some),
+        Err(error) => absent(&error),
+    }
+}
+
+/// Why nothing could be opened: nothing is there, or that is not to be opened.
+fn absent<T>(error: &io::Error) -> Result<Option<T>, ReportFault> {
+    if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
+        return Err(ReportFault::SymbolicLink);
+    }
+    if beneath::is_nothing(error) { Ok(None) } else { Err(unreadable(error)) }
+}
+
+/// All of a file that nobody writes; one that is not what was looked at is not read.
+fn whole(file: std::fs::File, looked_at: &Stat, limit: u64) -> Result<(Vec<u8>, Stat), ReportFault> {
+    let stat = || fstat(file.as_fd()).map_err(|errno| unreadable(&errno.into()));
+    let before = stat()?;
+    if Stamp::of(&before) != Stamp::of(looked_at) {
+        return Err(ReportFault::Changing);
+    }
+    if beneath::size_of(&before) > limit {
+        return Err(ReportFault::TooLarge);
+    }
+    let mut bytes = beneath::room_for(&before, limit);
+    (&file).take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
+    if bytes.len() as u64 != beneath::size_of(&before) || Stamp::of(&stat()?) != Stamp::of(&before) {
+        return Err(ReportFault::Changing);
+    }
+    Ok((bytes, before))
+}
+
+fn unreadable(error: &io::Error) -> ReportFault {
+    tracing::warn!(%error, "a report of a step cannot be read");
+    ReportFault::Unreadable
+}
+
+impl LayerScan {
+    /// Notes which of the files that the step was to write are no part of the tree, so that writing
+    /// them is none of its changes: those that git does not track and that are files, or gone. `view`
+    /// is the tree before the step.
+    pub fn set_reports_aside<'a>(&mut self, declared: impl IntoIterator<Item = &'a RelPath>, view: &View) {
+        let paths = declared.into_iter().filter_map(|path| bytes_of(path).ok());
+        let is_aside = |path: &&[u8]| {
+            let is_file =
+                matches!(self.entries.get(*path), None | Some(LayerEntry::File { .. } | LayerEntry::Whiteout));
+            is_file && !view.tracks(path)
+        };
+        self.reports = paths.filter(is_aside).map(<[u8]>::to_vec).collect();
+    }
+}
