@@ -50,7 +50,9 @@ fn measured() -> Result<Bars> {
         "peers" => peers::measure(std::env::args_os().nth(2).as_deref().map(Path::new), &mut bars)?,
         "snapshot" => snapshot::measure(&mut bars)?,
         other => {
-            bail!("`{other}` is no measurement; they are attempt, daemon, gate, kill, leftovers, output, peers and snapshot")
+            bail!(
+                "`{other}` is no measurement; they are attempt, daemon, gate, kill, leftovers, output, peers and snapshot"
+            )
         }
     }
     Ok(bars)

@@ -407,6 +407,22 @@ mod tests {
         assert_eq!(kept, b"a [redacted] b\n");
     }
 
+    #[test]
+    fn a_file_is_kept_whole_and_without_secrets() {
+        let temp = tempfile::tempdir().expect("temp");
+        let outputs = outputs(&temp);
+        for (text, kept, secrets) in
+            [("<a/>".to_owned(), "<a/>", 0), (format!("<a b='{SECRET}'/>"), "<a b='[redacted]'/>", 1)]
+        {
+            let (sha256, redacted) = outputs.keep(text.as_bytes()).expect("keeps");
+            assert_eq!((&sha256, redacted), (&Sha256Hex::of(text.as_bytes()), secrets));
+            let kind = if secrets > 0 { Kept::Redacted } else { Kept::Whole };
+            let object = outputs.objects.read(&sha256, kind, 99).expect("reads").expect("is kept");
+            assert_eq!(object, kept.as_bytes());
+        }
+        assert_eq!(outputs.keep(b""), Some((Sha256Hex::of(b""), 0)));
+    }
+
     #[tokio::test]
     async fn a_part_tells_how_long_all_is_that_can_be_read() {
         let temp = tempfile::tempdir().expect("temp");

@@ -12,6 +12,7 @@ mod layer;
 mod oracle;
 mod overlay;
 mod patch;
+mod report;
 mod repository;
 mod snapshot;
 mod view;
@@ -48,6 +49,7 @@ fn main() {
         again::stored::CASES,
         checkout::CASES,
         patch::CASES,
+        report::CASES,
         oracle::CASES,
     ]
     .concat();
