@@ -117,6 +117,7 @@ pub(crate) fn started(skills: &[(&str, &[&str])]) -> RunEvent {
         plan_sha256: Sha256Hex::of(b"plan"),
         snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
         source: proctor_core::evidence::TreeSource::Worktree,
+        git: None,
         sandbox: SandboxMode::Strict,
         checks: 1,
         skills: skills

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{Asked, Problem};
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::enforcement::SandboxMode;
-use crate::evidence::{CheckEvidence, StepEvidence, TreeSource};
+use crate::evidence::{CheckEvidence, GitIdentity, StepEvidence, TreeSource};
 use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
 use crate::outcome::Outcome;
 use crate::tier::Tier;
@@ -51,6 +51,9 @@ pub enum RunEvent {
         snapshot: SnapshotId,
         /// Which tree that is.
         source: TreeSource,
+        /// What git says of it. `None` in the logs of daemons before it was kept.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        git: Option<GitIdentity>,
         /// What is done where controls are missing.
         sandbox: SandboxMode,
         /// How many toolchain checks there are.

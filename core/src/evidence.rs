@@ -17,7 +17,7 @@ use crate::drift::{DriftMethod, StepDrift};
 use crate::enforcement::{Enforcement, SandboxMode};
 use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
 use crate::outcome::{LimitKind, Outcome, Termination};
-use crate::plan::{Determinism, PlannedStep, ReadOnly, VersionDemand};
+use crate::plan::{Determinism, Network, PlannedStep, ReadOnly, VersionDemand};
 use crate::tier::{Tier, TierReason};
 
 pub use reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
@@ -473,6 +473,29 @@ pub fn fold_steps<'a>(steps: impl IntoIterator<Item = &'a Outcome>) -> Outcome {
         Outcome::Passed => 0,
     };
     steps.into_iter().max_by_key(|outcome| rank(outcome)).copied().unwrap_or(Outcome::Skipped)
+}
+
+/// Why an effective tier is higher than the declared one, from what the steps did.
+pub fn tier_reasons<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> BTreeSet<TierReason> {
+    let mut reasons = BTreeSet::new();
+    for step in steps {
+        let ran = !step.enforcement.0.is_empty();
+        if !step.drift.found.is_empty() {
+            reasons.insert(TierReason::Drift);
+        }
+        if step.planned.network == Network::Allow {
+            reasons.insert(TierReason::NetworkAllowed);
+        }
+        let mut terminations =
+            step.earlier_attempts.iter().map(|attempt| &attempt.termination).chain([&step.termination]);
+        if terminations.any(|termination| matches!(termination, Termination::TimedOut { .. })) {
+            reasons.insert(TierReason::Timeout);
+        }
+        if ran && step.enforcement.missing().next().is_some() {
+            reasons.insert(TierReason::ControlNotEnforced);
+        }
+    }
+    reasons
 }
 
 /// Names a step in messages: `skill/step`.

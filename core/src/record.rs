@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::enforcement::SandboxMode;
 use crate::event::{PlannedOutline, RunEvent};
-use crate::evidence::{CheckEvidence, StepEvidence, TreeSource};
+use crate::evidence::{CheckEvidence, GitIdentity, StepEvidence, TreeSource};
 use crate::exec::DoubtRecord;
 use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
 use crate::outcome::Outcome;
@@ -23,6 +23,8 @@ pub struct RunRecord {
     pub started: Option<Started>,
     /// The toolchain checks, in order.
     pub checks: Vec<CheckEvidence>,
+    /// When each of them ran, as who followed the run saw it.
+    pub check_spans: Vec<Span>,
     /// The skills, in the order of the plan.
     pub skills: Vec<SkillRecord>,
     /// Why no honest answer is possible, where that is so.
@@ -54,6 +56,8 @@ pub struct Started {
     pub snapshot: SnapshotId,
     /// Which tree that is.
     pub source: TreeSource,
+    /// What git says of it; `null` where the log of the run does not tell.
+    pub git: Option<GitIdentity>,
     /// What is done where controls of the sandbox are missing.
     pub sandbox: SandboxMode,
     /// How many toolchain checks there are.
@@ -131,6 +135,7 @@ impl RunRecord {
                 plan_sha256,
                 snapshot,
                 source,
+                git,
                 sandbox,
                 checks,
                 skills,
@@ -145,11 +150,16 @@ impl RunRecord {
                     plan_sha256,
                     snapshot,
                     source,
+                    git,
                     sandbox,
                     checks,
                 });
             }
-            RunEvent::CheckFinished { check } => self.checks.push(check),
+            RunEvent::CheckFinished { check } => {
+                let began_ms = at.saturating_sub(check.step.duration_ms);
+                self.check_spans.push(Span { began_ms, ended_ms: Some(at) });
+                self.checks.push(check);
+            }
             RunEvent::SkillStarted { skill } => {
                 self.skill(&skill).span = Some(Span { began_ms: at, ended_ms: None });
             }

@@ -492,6 +492,7 @@ fn started(context: &Context, plan: &Plan, facts: &RunFacts) -> RunEvent {
         plan_sha256: facts.plan_sha256.clone(),
         snapshot: context.tree.snapshot.id.clone(),
         source: context.tree.source.clone(),
+        git: Some(context.tree.record().git),
         sandbox: facts.sandbox,
         checks: u32::try_from(plan.toolchain.len()).unwrap_or(u32::MAX),
         skills: plan

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+pub(crate) use proctor_core::evidence::tier_reasons;
+
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::StepDrift;
 use proctor_core::enforcement::{Enforcement, SandboxMode};
@@ -88,29 +90,6 @@ pub(crate) fn not_run(step: &PlannedStep, termination: Termination) -> StepEvide
 /// The record of a step whose turn did not come.
 pub(crate) fn skipped(step: &PlannedStep, reason: &str) -> StepEvidence {
     not_run(step, Termination::NotStarted { reason: reason.to_owned(), fault: StartFault::NotReached })
-}
-
-/// Why the effective tier of a skill is higher than the declared one.
-pub(crate) fn tier_reasons<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> BTreeSet<TierReason> {
-    let mut reasons = BTreeSet::new();
-    for step in steps {
-        let ran = !step.enforcement.0.is_empty();
-        if !step.drift.found.is_empty() {
-            reasons.insert(TierReason::Drift);
-        }
-        if step.planned.network == Network::Allow {
-            reasons.insert(TierReason::NetworkAllowed);
-        }
-        let mut terminations =
-            step.earlier_attempts.iter().map(|attempt| &attempt.termination).chain([&step.termination]);
-        if terminations.any(|termination| matches!(termination, Termination::TimedOut { .. })) {
-            reasons.insert(TierReason::Timeout);
-        }
-        if ran && step.enforcement.missing().next().is_some() {
-            reasons.insert(TierReason::ControlNotEnforced);
-        }
-    }
-    reasons
 }
 
 /// The document of one skill, sealed.
