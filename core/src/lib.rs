@@ -20,6 +20,7 @@ pub mod outcome;
 pub mod plan;
 pub mod record;
 pub mod redact;
+pub mod report;
 pub mod spec;
 pub mod status;
 pub mod tier;

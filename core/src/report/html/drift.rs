@@ -1,0 +1,120 @@
+//! What a step changed that it must not: the paths, and each change as a diff.
+
+use crate::drift::{Change, Diff, DriftMethod};
+use crate::evidence::DriftEvidence;
+use crate::report::html::markup::Html;
+use crate::report::html::words::{self, count};
+
+/// How many changed paths of one step are shown; the evidence has more.
+const CHANGES: usize = 200;
+/// How many diffs are open from the start.
+const OPEN: usize = 3;
+/// How many paths that were applied are named.
+const APPLIED: usize = 50;
+
+/// Writes what a step changed; nothing where it changed nothing.
+pub(super) fn write(html: &mut Html, drift: &DriftEvidence) {
+    let found = &drift.found;
+    if !found.is_empty() {
+        html.class("div", "drift", |html| {
+            html.say("h4", "Changed, and must not");
+            let mut shown = 0;
+            for change in found.changes.iter().take(CHANGES) {
+                if html.is_full() {
+                    break;
+                }
+                self::change(html, change, shown < OPEN);
+                shown += 1;
+            }
+            let hidden = found.omitted.saturating_add((found.changes.len() - shown) as u64);
+            if hidden > 0 {
+                html.leaf(
+                    "p",
+                    "note",
+                    &format!("And {hidden} more; the evidence has the first {}.", found.changes.len()),
+                );
+            }
+            if let Some(method) = drift.method {
+                html.leaf("p", "note", method_words(method));
+            }
+        });
+    }
+    applied(html, &drift.applied);
+}
+
+fn change(html: &mut Html, change: &Change, open: bool) {
+    let closed = [("class", "change")];
+    let opened = [("class", "change"), ("open", "")];
+    html.element("details", if open { &opened } else { &closed }, |html| {
+        html.plain("summary", |html| {
+            html.leaf("span", "kind", &words::word(&change.kind));
+            html.text(" ");
+            html.leaf("code", "path", &words::name(&change.path));
+        });
+        content(html, change);
+    });
+}
+
+fn content(html: &mut Html, change: &Change) {
+    match &change.diff {
+        Diff::Whole { text } => diff(html, text, 0),
+        Diff::Truncated { text, omitted_lines } => diff(html, text, *omitted_lines),
+        Diff::Binary => html.leaf("p", "note", "One side is not text."),
+        Diff::None => html.leaf("p", "note", "Only its mode or its type differs."),
+        Diff::Omitted { reason } => html.leaf("p", "note", &format!("No diff: {}", words::sentence(reason))),
+    }
+}
+
+fn diff(html: &mut Html, text: &str, omitted: u64) {
+    if html.is_full() {
+        html.leaf("p", "note", "The diff is left out here: the page would be too large. The evidence has it.");
+        return;
+    }
+    html.class("pre", "diff", |html| {
+        html.verbatim("\n");
+        text.lines().for_each(|line| diff_line(html, line));
+    });
+    if omitted > 0 {
+        html.leaf("p", "note", &format!("{omitted} more lines are not kept."));
+    }
+}
+
+fn diff_line(html: &mut Html, line: &str) {
+    let text = format!("{line}\n");
+    match line.as_bytes().first() {
+        _ if line.starts_with("+++ ") || line.starts_with("--- ") => html.leaf("span", "file", &text),
+        Some(b'+') => html.leaf("ins", "added", &text),
+        Some(b'-') => html.leaf("del", "removed", &text),
+        Some(b'@') => html.leaf("span", "hunk", &text),
+        _ => html.text(&text),
+    }
+}
+
+fn method_words(method: DriftMethod) -> &'static str {
+    match method {
+        DriftMethod::Layer => "Found in the step's layer, which the kernel wrote.",
+        DriftMethod::Stat => "Found in the step's copy of the tree, by inode, size, mode and times, then by hash.",
+        DriftMethod::Rehash => "Found in the step's copy of the tree, by hashing each file before and after.",
+    }
+}
+
+/// The changes of a `read_only: off` step that reached the worktree.
+fn applied(html: &mut Html, paths: &[String]) {
+    if paths.is_empty() {
+        return;
+    }
+    html.class("details", "rest", |html| {
+        html.say(
+            "summary",
+            &format!("{} applied to the worktree (read_only: off)", count(paths.len(), "changed path")),
+        );
+        html.class("ul", "paths", |html| {
+            for path in paths.iter().take(APPLIED) {
+                html.plain("li", |html| html.leaf("code", "path", &words::name(path)));
+            }
+        });
+        if paths.len() > APPLIED {
+            html.leaf("p", "note", &format!("And {} more; the evidence names them.", paths.len() - APPLIED));
+        }
+    });
+}

@@ -1,0 +1,56 @@
+//! Where the evidence is, with its hashes, and how anybody can look after them.
+
+use crate::report::html::markup::Html;
+use crate::report::html::section;
+use crate::report::html::view::View;
+use crate::report::html::words;
+
+/// How many files are listed.
+const LISTED: usize = 1_000;
+
+/// Writes the list; nothing where the run left no evidence.
+pub(super) fn write(html: &mut Html, view: &View<'_>) {
+    let record = view.record;
+    let directory = record.finished.as_ref().and_then(|finished| finished.evidence_dir.as_deref());
+    if record.evidence.is_empty() && directory.is_none() {
+        return;
+    }
+    section(html, view, "evidence", "Evidence", |html| {
+        html.leaf(
+            "p",
+            "note",
+            "This page is for reading; what counts are these documents, each named by the sha256 of its bytes.",
+        );
+        if let Some(directory) = directory {
+            html.class("p", "note", |html| {
+                html.text("They are in ");
+                html.leaf("code", "path", &words::name(directory));
+                html.text(". There, the lines below as the input of ");
+                html.leaf("code", "path", "sha256sum --check");
+                html.text(" say whether they still are what the run wrote.");
+            });
+        }
+        html.element("pre", &[("class", "log hashes"), ("tabindex", "0")], |html| {
+            html.verbatim("\n");
+            for (file, sha256) in record.evidence.iter().take(LISTED) {
+                html.text(&format!("{}  {}\n", sha256.as_str(), words::name(file)));
+            }
+        });
+        if record.evidence.len() > LISTED {
+            html.leaf("p", "note", &format!("And {} more.", record.evidence.len() - LISTED));
+        }
+        gate(html, view);
+    });
+}
+
+/// The question that counts later.
+fn gate(html: &mut Html, view: &View<'_>) {
+    let Some(started) = &view.record.started else { return };
+    html.class("p", "note", |html| {
+        html.text("Whether the tree as it stands now is verified, ");
+        let changeset = started.changeset_id.as_ref().map(|id| format!(" --changeset {}", id.as_str()));
+        let command = format!("proctor gate --profile {}{}", started.profile.as_str(), changeset.unwrap_or_default());
+        html.leaf("code", "path", &words::name(&command));
+        html.text(" answers.");
+    });
+}

@@ -1,0 +1,151 @@
+//! HTML as it is written: markup is ours and known when this is compiled, all else is escaped on its way in.
+//! There is no way to put a `String` into a page unescaped.
+
+use crate::evidence::escape_output;
+
+/// An attribute: its name is ours, its value anybody's.
+pub(super) type Attribute<'a> = (&'static str, &'a str);
+
+/// A page, or a part of one, under way.
+#[derive(Debug)]
+pub(super) struct Html {
+    markup: String,
+    room: usize,
+}
+
+impl Html {
+    /// A page that is full when it has `room` bytes.
+    pub(super) fn with_room(room: usize) -> Self {
+        Self { markup: "<!doctype html>\n".to_owned(), room }
+    }
+
+    /// What was written.
+    pub(super) fn finish(self) -> String {
+        self.markup
+    }
+
+    /// An element, around what `content` writes.
+    pub(super) fn element(&mut self, tag: &'static str, attributes: &[Attribute<'_>], content: impl FnOnce(&mut Self)) {
+        self.void(tag, attributes);
+        content(self);
+        self.markup.push_str("</");
+        self.markup.push_str(tag);
+        self.markup.push('>');
+        if is_block(tag) {
+            self.markup.push('\n');
+        }
+    }
+
+    /// An element that has a class.
+    pub(super) fn class(&mut self, tag: &'static str, class: &str, content: impl FnOnce(&mut Self)) {
+        self.element(tag, &[("class", class)], content);
+    }
+
+    /// An element without attributes.
+    pub(super) fn plain(&mut self, tag: &'static str, content: impl FnOnce(&mut Self)) {
+        self.element(tag, &[], content);
+    }
+
+    /// An element with a class that holds text alone.
+    pub(super) fn leaf(&mut self, tag: &'static str, class: &str, text: &str) {
+        self.class(tag, class, |html| html.text(text));
+    }
+
+    /// An element without a class that holds text alone.
+    pub(super) fn say(&mut self, tag: &'static str, text: &str) {
+        self.plain(tag, |html| html.text(text));
+    }
+
+    /// A link to another place of the page.
+    pub(super) fn link(&mut self, id: &str, text: &str) {
+        self.element("a", &[("href", &format!("#{id}"))], |html| html.text(text));
+    }
+
+    /// An element that has no content and no end.
+    pub(super) fn void(&mut self, tag: &'static str, attributes: &[Attribute<'_>]) {
+        self.markup.push('<');
+        self.markup.push_str(tag);
+        for (name, value) in attributes {
+            self.markup.push(' ');
+            self.markup.push_str(name);
+            self.markup.push_str("=\"");
+            escape(&one_line(value), &mut self.markup);
+            self.markup.push('"');
+        }
+        self.markup.push('>');
+    }
+
+    /// Text of whomever: what a terminal or a reader's eye could be led astray by is shown as an escape, and nothing
+    /// in it is markup.
+    pub(super) fn text(&mut self, text: &str) {
+        escape(&escape_output(text.as_bytes()), &mut self.markup);
+    }
+
+    /// Text of a style or a script of ours, which HTML does not let us escape.
+    pub(super) fn verbatim(&mut self, text: &'static str) {
+        self.markup.push_str(text);
+    }
+
+    /// Whether what can be left out should be.
+    pub(super) fn is_full(&self) -> bool {
+        self.markup.len() >= self.room
+    }
+}
+
+/// Elements after which a line of the page ends, for who reads its source.
+fn is_block(tag: &str) -> bool {
+    !matches!(
+        tag,
+        "a" | "b" | "code" | "em" | "span" | "mark" | "dt" | "td" | "th" | "rect" | "text" | "title" | "ins" | "del"
+    )
+}
+
+/// A text on one line, as an attribute has it.
+fn one_line(text: &str) -> String {
+    escape_output(text.as_bytes()).replace('\n', "\\n").replace('\t', "\\t")
+}
+
+fn escape(text: &str, into: &mut String) {
+    for c in text.chars() {
+        match entity(c) {
+            Some(entity) => into.push_str(entity),
+            None => into.push(c),
+        }
+    }
+}
+
+/// What stands for a character that could be markup in text or in a quoted attribute.
+fn entity(c: char) -> Option<&'static str> {
+    match c {
+        '&' => Some("&amp;"),
+        '<' => Some("&lt;"),
+        '>' => Some("&gt;"),
+        '"' => Some("&quot;"),
+        '\'' => Some("&#39;"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(write: impl FnOnce(&mut Html)) -> String {
+        let mut html = Html { markup: String::new(), room: 0 };
+        write(&mut html);
+        html.finish()
+    }
+
+    #[test]
+    fn text_is_never_markup() {
+        let evil = "</pre><script>\"'&amp;\u{202e}\r\0\n";
+        assert_eq!(
+            written(|html| html.leaf("span", "a", evil)),
+            "<span class=\"a\">&lt;/pre&gt;&lt;script&gt;&quot;&#39;&amp;amp;\\u{202e}\\x0d\\x00\n</span>"
+        );
+        assert_eq!(
+            written(|html| html.void("input", &[("value", evil)])),
+            "<input value=\"&lt;/pre&gt;&lt;script&gt;&quot;&#39;&amp;amp;\\u{202e}\\x0d\\x00\\n\">"
+        );
+    }
+}

@@ -1,0 +1,81 @@
+//! Every skill with its steps: a line each, which opens. What stands among the reasons is only named here.
+
+use crate::record::SkillRecord;
+use crate::report::html::markup::Html;
+use crate::report::html::view::{MAX_STEPS, Shown, View};
+use crate::report::html::words::{self, count, duration};
+use crate::report::html::{section, step};
+
+/// Writes the skills.
+pub(super) fn write(html: &mut Html, view: &View<'_>) {
+    if view.record.skills.is_empty() {
+        return;
+    }
+    section(html, view, "steps", "Skills and steps", |html| {
+        if view.is_alone() {
+            filter(html);
+        }
+        for (index, skill) in view.record.skills.iter().enumerate().take(MAX_STEPS) {
+            self::skill(html, view, index, skill);
+        }
+        if view.left_out > 0 {
+            html.leaf("p", "note", &format!("And {}; the evidence has them.", count(view.left_out, "more step")));
+        }
+    });
+}
+
+/// The search. The script that makes it work is what shows it.
+pub(super) fn filter(html: &mut Html) {
+    html.element("form", &[("id", "filter"), ("role", "search"), ("hidden", "")], |html| {
+        html.element("label", &[("for", "words")], |html| html.text("Search steps and what they said"));
+        html.void("input", &[("id", "words"), ("type", "search"), ("autocomplete", "off"), ("spellcheck", "false")]);
+        html.element("label", &[("class", "only")], |html| {
+            html.void("input", &[("id", "only"), ("type", "checkbox")]);
+            html.text(" only what did not pass");
+        });
+        html.element("output", &[("id", "found"), ("for", "words only")], |_| {});
+    });
+}
+
+fn skill(html: &mut Html, view: &View<'_>, index: usize, skill: &SkillRecord) {
+    let id = view.skill_id(index);
+    html.element("article", &[("class", "skill"), ("id", &id)], |html| {
+        html.plain("header", |html| {
+            html.plain("h3", |html| html.text(&words::name(skill.skill.as_str())));
+            html.leaf(
+                "span",
+                &format!("word {}", skill.outcome.map_or("unfinished", |it| it.as_str())),
+                &words::outcome(skill.outcome),
+            );
+            if let Some(tier) = skill.tier {
+                html.leaf("span", "soft", &format!("tier {tier}"));
+            }
+            let spent = skill.steps.iter().fold(0, |sum: u64, step| sum.saturating_add(step.duration_ms));
+            html.leaf("span", "spent", &duration(spent));
+        });
+        if !skill.reason.is_empty() {
+            html.leaf("p", "note", &words::sentence(&skill.reason));
+        }
+        for shown in view.steps.iter().filter(|shown| std::ptr::eq(shown.skill, skill)) {
+            if shown.is_reason() { named(html, shown) } else { step::write(html, shown, false) }
+        }
+        let unseen: Vec<&str> =
+            skill.planned.iter().skip(skill.steps.len()).take(50).map(|name| name.as_str()).collect();
+        if !unseen.is_empty() {
+            html.leaf("p", "note", &words::sentence(&format!("never reached: {}", unseen.join(", "))));
+        }
+    });
+}
+
+/// A step whose place is above.
+fn named(html: &mut Html, shown: &Shown<'_>) {
+    html.element("p", &[("class", "step-above"), ("data-step", &shown.id)], |html| {
+        step::sign(html, shown.step.outcome);
+        html.class("span", "what", |html| {
+            html.link(&shown.id, &words::name(shown.step.planned.name.as_str()));
+            html.text(" ");
+            html.leaf("span", "soft", "shown in full above");
+        });
+        html.leaf("span", "spent", &duration(shown.step.duration_ms));
+    });
+}

@@ -1,0 +1,225 @@
+//! When what ran: a lane for the toolchain checks and one for each skill, a bar for each attempt of a step.
+//!
+//! Bars are SVG, because the page's own policy forbids styles that stand on an element. Times are those at which
+//! who followed the run heard of it.
+
+use crate::outcome::Outcome;
+use crate::record::{SkillRecord, Span};
+use crate::report::html::markup::Html;
+use crate::report::html::section;
+use crate::report::html::view::{Shown, View};
+use crate::report::html::words::{self, count, duration};
+
+/// How many lanes are drawn.
+const LANES: usize = 200;
+/// How many bars are drawn in all.
+const BARS: usize = 3_000;
+/// The least part of a lane that a bar takes, in hundredths of a percent: what is there can be seen.
+const LEAST: u64 = 50;
+/// How many parts the axis has, at most.
+const PARTS: u64 = 5;
+/// The height of a lane.
+const HEIGHT: &str = "26";
+
+/// One bar.
+struct Bar {
+    span: Span,
+    outcome: Outcome,
+    target: String,
+    label: String,
+}
+
+/// Writes the timeline; nothing where nobody saw when anything ran.
+pub(super) fn write(html: &mut Html, view: &View<'_>) {
+    let Some(total) = total(view) else { return };
+    section(html, view, "timeline", "Timeline", |html| {
+        html.element("p", &[("class", "note reading"), ("aria-live", "polite")], |html| {
+            html.text("A bar is an attempt of a step; it leads to the step. Tall bars did not pass.");
+        });
+        html.class("div", "lanes", |html| {
+            lane(html, &view.id("toolchain"), "toolchain checks", &check_bars(view), total);
+            let drawn = view.record.skills.iter().enumerate().filter(|(_, skill)| skill.span.is_some());
+            let mut left = BARS;
+            for (index, skill) in drawn.take(LANES) {
+                let bars = skill_bars(view, skill, total, left);
+                left -= bars.len();
+                lane(html, &view.skill_id(index), &words::name(skill.skill.as_str()), &bars, total);
+            }
+            axis(html, total);
+        });
+        not_drawn(html, view);
+    });
+}
+
+/// How long the run took, in milliseconds; `None` where there is no time to draw.
+fn total(view: &View<'_>) -> Option<u64> {
+    let record = view.record;
+    let spans =
+        record.skills.iter().flat_map(|skill| skill.span.iter().chain(skill.attempts.iter().map(|it| &it.span)));
+    let seen = spans.chain(&record.check_spans).map(|span| span.ended_ms.unwrap_or(span.began_ms)).max()?;
+    let finished = record.finished.as_ref().map_or(0, |finished| finished.duration_ms);
+    (seen > 0).then(|| seen.max(finished))
+}
+
+fn check_bars(view: &View<'_>) -> Vec<Bar> {
+    let checks = view.record.checks.iter().zip(&view.record.check_spans).take(BARS);
+    let bar = |(check, span): (&crate::evidence::CheckEvidence, &Span)| Bar {
+        span: *span,
+        outcome: if check.satisfied { Outcome::Passed } else { Outcome::Inconclusive },
+        target: view.id("toolchain"),
+        label: label(
+            &words::name(check.toolchain.as_str()),
+            if check.satisfied { "satisfied" } else { "unsatisfied" },
+            *span,
+        ),
+    };
+    checks.map(bar).collect()
+}
+
+fn skill_bars(view: &View<'_>, skill: &SkillRecord, total: u64, most: usize) -> Vec<Bar> {
+    let shown = view.steps.iter().filter(|shown| std::ptr::eq(shown.skill, skill));
+    let attempts = shown.flat_map(|shown| shown.attempts.iter().map(move |attempt| (shown, *attempt)));
+    let bar = |(shown, attempt): (&Shown<'_>, &crate::record::AttemptSpan)| {
+        let outcome = shown.outcome_of(attempt.attempt);
+        let name = match shown.attempts.len() {
+            1 => shown.path(),
+            _ => format!("{}, attempt {}", shown.path(), attempt.attempt),
+        };
+        let span = Span { ended_ms: Some(attempt.span.ended_ms.unwrap_or(total)), ..attempt.span };
+        Bar { span, outcome, target: shown.id.clone(), label: label(&name, &words::outcome(Some(outcome)), span) }
+    };
+    attempts.take(most).map(bar).collect()
+}
+
+fn label(name: &str, outcome: &str, span: Span) -> String {
+    let ended = span.ended_ms.unwrap_or(span.began_ms);
+    let spent = duration(ended.saturating_sub(span.began_ms));
+    format!("{name}: {outcome}, {} to {}, {spent}", duration(span.began_ms), duration(ended))
+}
+
+fn lane(html: &mut Html, id: &str, name: &str, bars: &[Bar], total: u64) {
+    if bars.is_empty() {
+        return;
+    }
+    html.class("div", "lane", |html| {
+        html.class("span", "lane-name", |html| html.link(id, name));
+        let named = format!("{name}: {}", count(bars.len(), "attempt"));
+        html.element(
+            "svg",
+            &[("width", "100%"), ("height", HEIGHT), ("role", "group"), ("aria-label", &named)],
+            |html| {
+                for part in 1..parts(total).1 {
+                    let at = percent(part * parts(total).0, total);
+                    html.element(
+                        "line",
+                        &[("class", "grid"), ("x1", &at), ("x2", &at), ("y1", "0"), ("y2", HEIGHT)],
+                        |_| {},
+                    );
+                }
+                bars.iter().for_each(|bar| self::bar(html, bar, total));
+            },
+        );
+    });
+}
+
+fn bar(html: &mut Html, bar: &Bar, total: u64) {
+    let ended = bar.span.ended_ms.unwrap_or(bar.span.began_ms);
+    let share = |ms: u64| hundredths(ms, total);
+    let width = share(ended.saturating_sub(bar.span.began_ms)).max(LEAST);
+    let left = share(bar.span.began_ms).min(10_000 - LEAST);
+    let (y, height) = if bar.outcome == Outcome::Passed { ("7", "12") } else { ("2", "22") };
+    let target = format!("#{}", bar.target);
+    html.element("a", &[("href", &target), ("class", "bar"), ("aria-label", &bar.label)], |html| {
+        html.say("title", &bar.label);
+        let class = bar.outcome.as_str();
+        let (x, width) = (say_percent(left), say_percent(width.min(10_000 - left)));
+        html.element(
+            "rect",
+            &[("class", class), ("x", &x), ("y", y), ("width", &width), ("height", height), ("rx", "2")],
+            |_| {},
+        );
+    });
+}
+
+fn axis(html: &mut Html, total: u64) {
+    let (step, number) = parts(total);
+    html.class("div", "lane axis", |html| {
+        html.leaf("span", "lane-name", "");
+        html.element("svg", &[("width", "100%"), ("height", "18"), ("aria-hidden", "true")], |html| {
+            for part in 0..number {
+                let at = percent(part * step, total);
+                let anchor = if part == 0 { "start" } else { "middle" };
+                html.element("text", &[("x", &at), ("y", "13"), ("text-anchor", anchor)], |html| {
+                    html.text(&if part == 0 { "0".to_owned() } else { duration(part * step) });
+                });
+            }
+        });
+    });
+}
+
+/// Into which parts the axis is divided: how many milliseconds each has, and how many marks there are, the one at zero
+/// included. A mark at the very end would be cut off.
+fn parts(total: u64) -> (u64, u64) {
+    let fits = |step: &u64| total / step <= PARTS;
+    let by_tens = (0..16).flat_map(|power| [1, 2, 5].map(|digit| digit * 10u64.pow(power)));
+    let by_minutes = [15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000, 3_600_000, 7_200_000, 18_000_000];
+    let step = match total {
+        0..60_000 => by_tens.into_iter().find(fits),
+        _ => by_minutes.into_iter().find(fits),
+    };
+    let step = step.unwrap_or(total).max(1);
+    let number = (0..=PARTS).take_while(|part| hundredths(part * step, total) <= 9_500).count();
+    (step, number as u64)
+}
+
+fn percent(ms: u64, total: u64) -> String {
+    say_percent(hundredths(ms, total))
+}
+
+/// A part of the whole, in hundredths of a percent.
+fn hundredths(ms: u64, total: u64) -> u64 {
+    let share = u128::from(ms) * 10_000 / u128::from(total.max(1));
+    u64::try_from(share).unwrap_or(10_000).min(10_000)
+}
+
+fn say_percent(hundredths: u64) -> String {
+    format!("{}.{:02}%", hundredths / 100, hundredths % 100)
+}
+
+fn not_drawn(html: &mut Html, view: &View<'_>) {
+    let lanes = view.record.skills.iter().filter(|skill| skill.span.is_some()).count();
+    if lanes > LANES {
+        html.leaf("p", "note", &format!("The first {LANES} of {lanes} skills are drawn."));
+    }
+    let attempts: usize = view.record.skills.iter().take(LANES).map(|skill| skill.attempts.len()).sum();
+    if attempts > BARS {
+        html.leaf("p", "note", &format!("The first {BARS} of {attempts} attempts are drawn."));
+    }
+    let never = view.record.skills.iter().filter(|skill| skill.span.is_none()).count();
+    if never > 0 {
+        html.leaf("p", "note", &format!("{} never began.", count(never, "skill")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_axis_has_round_parts() {
+        let cases = [1, 7, 100, 420, 1_000, 4_200, 59_999, 90_000, 600_000, 7_200_000, u64::MAX];
+        let parts = cases.map(parts);
+        assert_eq!(parts[..4], [(1, 1), (2, 4), (20, 5), (100, 4)]);
+        assert_eq!(
+            parts[4..],
+            [(200, 5), (1_000, 4), (10_000, 6), (30_000, 3), (120_000, 5), (1_800_000, 4), (u64::MAX, 1)]
+        );
+    }
+
+    #[test]
+    fn a_share_is_never_more_than_the_whole() {
+        assert_eq!(percent(1, 3), "33.33%");
+        assert_eq!(percent(u64::MAX, 1), "100.00%");
+        assert_eq!(percent(0, 0), "0.00%");
+    }
+}
