@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check schemas bench
+.PHONY: help build demo screens test check schemas bench
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -16,6 +16,10 @@ build: ## build every program (debug)
 demo: ## verify a small repository three times: it passes, fails, drifts
 	@scripts/need cargo cc git
 	@scripts/demo
+
+screens: ## make the pictures of docs/screens from real runs
+	@scripts/need cargo cc git python3 chromium
+	@scripts/screenshots
 
 test: ## run every test; the last line counts them
 	@scripts/need cargo cc git setpriv python3

@@ -2,6 +2,7 @@
 //! how its end becomes an exit code; each task is a file of its own.
 
 mod files;
+mod page;
 mod schemas;
 mod test_run;
 mod tidy;
@@ -13,6 +14,8 @@ use anyhow::{Result, bail};
 
 const USAGE: &str = "usage: cargo xtask <task>
 
+  page                the page on a run, from the record that `proctor run --format json`
+                      prints: one to standard output, the other from standard input
   schemas [--check]   write schemas/*.json from the types of `proctor-core`;
                       with --check, say which files differ and write nothing
   tidy                the rules of the house that no lint knows; it writes nothing, so
@@ -23,6 +26,7 @@ const USAGE: &str = "usage: cargo xtask <task>
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
 enum Task {
+    Page,
     WriteSchemas,
     CheckSchemas,
     Tidy,
@@ -44,6 +48,7 @@ fn main() -> ExitCode {
 fn parse(arguments: &[String]) -> Result<Task> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     Ok(match words.as_slice() {
+        ["page"] => Task::Page,
         ["schemas"] => Task::WriteSchemas,
         ["schemas", "--check"] => Task::CheckSchemas,
         ["tidy"] | ["tidy", "--check"] => Task::Tidy,
@@ -57,6 +62,10 @@ fn parse(arguments: &[String]) -> Result<Task> {
 
 fn perform(task: Task, root: &Path) -> Result<ExitCode> {
     match task {
+        Task::Page => {
+            page::write(std::io::stdin().lock(), std::io::stdout().lock())?;
+            Ok(ExitCode::SUCCESS)
+        }
         Task::WriteSchemas => schemas::write(root),
         Task::CheckSchemas => schemas::check(root),
         Task::Tidy => tidy::check(root),

@@ -1,0 +1,16 @@
+//! `cargo xtask page`: the page on a run, from the record that `proctor run --format json` prints.
+
+use std::io::{Read, Write};
+
+use anyhow::{Context, Result};
+use proctor_core::record::RunRecord;
+use proctor_core::report::html;
+
+/// The largest record that is read.
+const MAX_RECORD: u64 = 256 << 20;
+
+/// Reads a record from `input`, and writes its page.
+pub(crate) fn write(input: impl Read, mut output: impl Write) -> Result<()> {
+    let record: RunRecord = serde_json::from_reader(input.take(MAX_RECORD)).context("this is no record of a run")?;
+    output.write_all(html::page(&record).as_bytes()).context("the page could not be written")
+}
