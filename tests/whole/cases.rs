@@ -34,6 +34,7 @@ mod misuse;
 mod network;
 mod order;
 mod output;
+mod pages;
 mod patches;
 mod places;
 mod refusal;
@@ -93,6 +94,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         network::CASES,
         order::CASES,
         output::CASES,
+        pages::CASES,
         patches::CASES,
         places::CASES,
         refusal::CASES,
