@@ -10,7 +10,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::args::{Cli, Command, DaemonCommand, Format, RunFormat};
 use crate::caller::Caller;
 use crate::commands::{
-    cancel, daemon, doctor, exec, explain, gate, logs, mcp, plan, run, status, tools, validate, watch,
+    cancel, daemon, doctor, exec, explain, gate, logs, man, mcp, plan, run, status, tools, validate, watch,
 };
 use crate::error::CliError;
 use crate::interrupt;
@@ -65,6 +65,7 @@ fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u
         Command::Mcp(args) => block_on(mcp::mcp(args, caller, screen)),
         Command::Schema(args) => tools::schema(args, screen),
         Command::Completions(args) => Ok(tools::completions(args, screen)),
+        Command::Man(args) => man::man(args, screen),
     }
 }
 
@@ -108,7 +109,8 @@ fn wants_json(command: &Command) -> bool {
         | Command::Watch(_)
         | Command::Mcp(_)
         | Command::Schema(_)
-        | Command::Completions(_) => false,
+        | Command::Completions(_)
+        | Command::Man(_) => false,
     }
 }
 

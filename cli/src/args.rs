@@ -74,6 +74,8 @@ pub(crate) enum Command {
     Schema(SchemaArgs),
     /// Print a completion script
     Completions(CompletionsArgs),
+    /// Print a manual page, or the names of the pages
+    Man(ManArgs),
 }
 
 /// Which repository.
@@ -219,12 +221,15 @@ pub(crate) struct PlanArgs {
 /// `proctor explain`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// `<skill>/<step>`, or `env` for the caller's environment
+    /// `<skill>/<step>`, `env` for the environment alone, or `sandbox` for its set-up alone
     #[arg(value_name = "TARGET")]
     pub target: String,
-    /// With `env`: the step whose environment is explained [default: every step of the profile]
+    /// With `env` or `sandbox`: the step of which it is explained [default: every step of the profile]
     #[arg(value_name = "SKILL/STEP")]
     pub step: Option<String>,
+    /// With `env`: why this one variable is there or is not
+    #[arg(long, value_name = "NAME", value_parser = variable)]
+    pub var: Option<String>,
     /// The profile that is resolved
     #[arg(long, value_name = "NAME", default_value = "pr")]
     pub profile: ProfileName,
@@ -345,6 +350,10 @@ pub(crate) struct DoctorArgs {
     /// Print the AppArmor profile that lets our helper make user namespaces, and try nothing
     #[arg(long, conflicts_with = "format")]
     pub apparmor_profile: bool,
+    /// Print the commands that mend what is missing, as a script to be read and copied; nothing of it
+    /// is executed
+    #[arg(long, conflicts_with = "apparmor_profile")]
+    pub fix: bool,
     /// How the findings are written to standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
@@ -370,6 +379,14 @@ pub(crate) struct CompletionsArgs {
     /// The shell
     #[arg(value_name = "SHELL")]
     pub shell: clap_complete::Shell,
+}
+
+/// `proctor man`.
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// The page, such as `proctor-run.1`; without it, the names of all of them
+    #[arg(value_name = "PAGE")]
+    pub page: Option<String>,
 }
 
 /// When to use colour.
@@ -447,6 +464,12 @@ fn count(text: &str) -> Result<Limit, String> {
 
 fn rel_path(text: &str) -> Result<RelPath, String> {
     RelPath::new(text).map_err(|bad| bad.to_string())
+}
+
+/// Any name that a variable can have, so that it can be said why it is not taken.
+fn variable(text: &str) -> Result<String, String> {
+    let is_name = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'=');
+    if is_name { Ok(text.to_owned()) } else { Err("the name of a variable, without `=`, is expected".to_owned()) }
 }
 
 fn assignment(text: &str) -> Result<(VarName, String), String> {

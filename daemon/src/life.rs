@@ -82,6 +82,12 @@ enum Waited {
     Late,
 }
 
+/// The command line of the daemon, for whoever tells of it.
+pub fn command() -> clap::Command {
+    use clap::CommandFactory as _;
+    Args::command()
+}
+
 /// The whole program.
 pub fn main() -> ExitCode {
     let args = Args::parse();

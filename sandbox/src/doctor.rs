@@ -88,6 +88,9 @@ pub fn doctor(launcher: &Launcher, repo: &Path) -> DoctorReport {
 
 impl From<SandboxError> for Finding {
     fn from(error: SandboxError) -> Self {
+        if let SandboxError::NoSpace { control, message, hint } = error {
+            return Self { control: Some(control), message, hint };
+        }
         let text = error.to_string();
         let (message, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
         Self { control: None, message: message.to_owned(), hint: hint.to_owned() }

@@ -1,6 +1,9 @@
 //! `proctor doctor`: what this machine can enforce, found by doing it once, and what that is
 //! enough for.
 
+mod fix;
+mod machine;
+
 use std::path::Path;
 
 use proctor_core::api::{DoctorAnswer, DoctorFinding, StepAccount};
@@ -21,6 +24,8 @@ use crate::installation::{self, show};
 use crate::screen::Screen;
 use crate::style::{self, BAD, DIM, GOOD, paint};
 use crate::text::{shown, shown_line};
+use fix::{FixRecord, Places};
+use machine::Machine;
 
 /// What `proctor doctor --format json` prints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -45,6 +50,8 @@ pub(crate) struct DoctorRecord {
     pub enforcement: Enforcement,
     /// What is missing, and how to mend it: first what keeps every step from running.
     pub findings: Vec<FindingRecord>,
+    /// What has to be done on this machine so that it is not missing, each cause once, in order.
+    pub fixes: Vec<FixRecord>,
 }
 
 /// How much of the sandbox a machine reaches.
@@ -136,8 +143,10 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     };
     let mode = args.sandbox.sandbox;
     let tolerated = answer.tolerated(mode).ok_or_else(|| engine_error(EngineError::BestEffortForbidden))?;
-    let record = record(answer, &Demand { mode, tolerated }, &repo);
+    let mut record = record(answer, &Demand { mode, tolerated }, &repo);
+    record.fixes = fix::fixes(&record.findings, &Machine::read(caller), &places(&repo, caller));
     match args.format {
+        Format::Human if args.fix => screen.out(&fix::render(&record.fixes)),
         Format::Human => screen.out(&render(&record)),
         Format::Json => screen.out_json(&record)?,
     }
@@ -180,7 +189,20 @@ fn record(answer: DoctorAnswer, demand: &Demand, repo: &Path) -> DoctorRecord {
         state_dir: answer.state_dir,
         enforcement: answer.enforcement,
         findings: answer.findings.into_iter().map(finding).chain(missing).collect(),
+        fixes: Vec::new(),
     }
+}
+
+/// Our own program and the repository, as a shell must be told.
+fn places(repo: &Path, caller: &Caller) -> Places {
+    Places { proctor: quoted(&caller.bin_dir.join("proctor")), repo: quoted(repo) }
+}
+
+/// A path as one word of a shell's, `sh`(1p), 2.2.2.
+fn quoted(path: &Path) -> String {
+    let text = show(path);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 fn missing(enforcement: &Enforcement, tolerated: &Tolerated) -> Vec<FindingRecord> {

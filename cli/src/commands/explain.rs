@@ -1,6 +1,8 @@
 //! `proctor explain`: where each value of a step comes from, how its sandbox is set up, and who
 //! gives it which variable. What is shown is what the engine would use.
 
+mod variable;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -23,6 +25,8 @@ use crate::text::shown_line;
 
 /// The target that means the environment.
 const ENV: &str = "env";
+/// The target that means how the sandbox is set up.
+const SANDBOX: &str = "sandbox";
 /// How many steps a message names.
 const NAMED: usize = 10;
 
@@ -36,32 +40,86 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
     let spec = Specification::of_repository(&repo, caller)?;
     let resolved = spec.resolve(&args.profile, &operator, caller)?;
     let subjects = subjects(&resolved.plan)?;
-    let env_only = args.target == ENV && !subjects.contains_key(ENV);
-    if let (false, Some(extra)) = (env_only, &args.step) {
+    // A toolchain check may have one of these names; it is what is meant then.
+    let alone = Alone::named(&args.target).filter(|_| !subjects.contains_key(&args.target));
+    if let (None, Some(extra)) = (alone, &args.step) {
         return Err(CliError::Usage {
             message: format!("`{}` stands behind a step", shown_line(extra)),
-            hint: format!("name one step, or `{ENV}` and a step"),
+            hint: format!("name one step; or `{ENV}` or `{SANDBOX}`, and a step"),
         });
     }
-    let wanted = if env_only { args.step.as_deref() } else { Some(args.target.as_str()) };
+    if let (None | Some(Alone::Sandbox), Some(name)) = (alone, &args.var) {
+        return Err(CliError::Usage {
+            message: format!("`--var {name}` stands without `{ENV}`"),
+            hint: format!("say `proctor explain {ENV} --var {name}`"),
+        });
+    }
+    let wanted = if alone.is_some() { args.step.as_deref() } else { Some(args.target.as_str()) };
     let chosen = choose(&subjects, wanted).map_err(|error| elsewhere(&spec.spec, wanted).unwrap_or(error))?;
-    if !env_only {
-        for (path, _) in &chosen {
+    let engine = engine::open(&args.state, operator, caller, screen)?;
+    let previews = previews(&engine, &repo, &chosen)?;
+    for (path, subject, preview) in &previews {
+        if alone.is_none() {
             screen.out(&values(path, &resolved));
+            screen.out(&environment(&preview.environment, &subject.step, caller));
+            screen.out(&sandbox(preview));
         }
     }
-    let engine = engine::open(&args.state, operator, caller, screen)?;
-    match env_only {
-        true => screen.out(&environments(&engine, &repo, &chosen, caller)?),
-        false => {
-            for (_, subject) in &chosen {
-                let preview = subject.preview(&engine, &repo)?;
-                screen.out(&environment(&preview.environment, &subject.step, caller));
-                screen.out(&sandbox(&preview));
-            }
+    match (alone, &args.var) {
+        (Some(Alone::Env), Some(name)) => screen.out(&grouped(&previews, |subject, preview| {
+            variable::explained(name, &preview.environment, &subject.step, caller)
+        })),
+        (Some(Alone::Env), None) => {
+            screen.out(&grouped(&previews, |subject, preview| environment(&preview.environment, &subject.step, caller)))
         }
+        (Some(Alone::Sandbox), _) => screen.out(&grouped(&previews, |_, preview| sandbox(preview))),
+        (None, _) => {}
     }
     Ok(0)
+}
+
+/// What is explained by itself, of one step or of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Alone {
+    Env,
+    Sandbox,
+}
+
+impl Alone {
+    fn named(target: &str) -> Option<Self> {
+        match target {
+            ENV => Some(Self::Env),
+            SANDBOX => Some(Self::Sandbox),
+            _ => None,
+        }
+    }
+}
+
+/// What the engine would use for each of the chosen steps.
+fn previews<'a>(
+    engine: &Engine,
+    repo: &Path,
+    chosen: &[(&'a str, &'a Subject)],
+) -> Result<Vec<Previewed<'a>>, CliError> {
+    chosen.iter().map(|(path, subject)| Ok((*path, *subject, subject.preview(engine, repo)?))).collect()
+}
+
+/// A step by its path, and what the engine would use for it.
+type Previewed<'a> = (&'a str, &'a Subject, Preview);
+
+/// What is told of several steps; those of which the same is told are named together.
+fn grouped(previews: &[Previewed<'_>], told: impl Fn(&Subject, &Preview) -> String) -> String {
+    let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
+    for (path, subject, preview) in previews {
+        let text = told(subject, preview);
+        match groups.iter_mut().find(|(_, other)| *other == text) {
+            Some((paths, _)) => paths.push(path),
+            None => groups.push((vec![path], text)),
+        }
+    }
+    let group =
+        |(paths, text): (Vec<&str>, String)| format!("{} {}\n{text}", paint(DIM, "of"), shown_line(&paths.join(", ")));
+    groups.into_iter().map(group).collect()
 }
 
 /// Something that can be explained: a step with its skill.
@@ -121,7 +179,7 @@ fn choose<'a>(
     let more = if subjects.len() > NAMED { format!(" and {} more", subjects.len() - NAMED) } else { String::new() };
     Err(CliError::Usage {
         message: format!("the profile has no step `{}`", shown_line(wanted)),
-        hint: format!("there are {}{more}, and `{ENV}`", names.join(", ")),
+        hint: format!("there are {}{more}, and `{ENV}` and `{SANDBOX}`", names.join(", ")),
     })
 }
 
@@ -194,33 +252,6 @@ fn absent(environment: &Environment, step: &PlannedStep, caller: &Caller) -> Str
     let blocks = reasons.iter().map(|(reason, names)| format!("  {}\n    {}\n", paint(DIM, reason), names.join(" ")));
     let blocks: String = blocks.collect();
     if blocks.is_empty() { blocks } else { format!("{}\n{blocks}", paint(STRONG, "not passed on")) }
-}
-
-/// The environments of several steps; those that are built alike are shown once.
-fn environments(
-    engine: &Engine,
-    repo: &Path,
-    chosen: &[(&str, &Subject)],
-    caller: &Caller,
-) -> Result<String, CliError> {
-    let mut groups: Vec<(Vec<&str>, &Subject)> = Vec::new();
-    for (path, subject) in chosen {
-        let alike = |other: &Subject| {
-            let (a, b) = (&other.step, &subject.step);
-            a.env == b.env && a.env_allowlist == b.env_allowlist && a.network == b.network
-        };
-        match groups.iter_mut().find(|(_, other)| alike(other)) {
-            Some((paths, _)) => paths.push(path),
-            None => groups.push((vec![path], subject)),
-        }
-    }
-    let mut text = String::new();
-    for (paths, subject) in groups {
-        let preview = subject.preview(engine, repo)?;
-        text.push_str(&format!("{} {}\n", paint(DIM, "of"), shown_line(&paths.join(", "))));
-        text.push_str(&environment(&preview.environment, &subject.step, caller));
-    }
-    Ok(text)
 }
 
 fn sandbox(preview: &Preview) -> String {
