@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo screens test check schemas bench
+.PHONY: help build demo screens test check schemas bench book install deb
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -23,7 +23,7 @@ screens: ## make the pictures of docs/screens from real runs
 
 test: ## run every test; the last line counts them
 	@scripts/need cargo cc git setpriv python3
-	@scripts/need --try make node npm venv pytest go sqlite3 gdb strace jq zstd script chromium systemd-nspawn faketime prometheus-client curl
+	@scripts/need --try make node npm venv pytest go sqlite3 gdb strace jq zstd script chromium systemd-nspawn faketime prometheus-client curl groff zsh fish
 	@scripts/clients
 	@$(CARGO) xtask test
 
@@ -51,3 +51,15 @@ bench: ## measure attempts, daemons, edits, gates, kills, leftovers, output, sna
 	@bench/snapshot
 	@bench/step
 	@bench/deadline
+
+book: ## build the manual as a book, target/book
+	@command -v mdbook >/dev/null || { echo "error: there is no mdbook" >&2; echo "hint: cargo install --locked mdbook" >&2; exit 1; }
+	mdbook build
+
+install: ## install below PREFIX (/usr/local), DESTDIR before it
+	@scripts/need cargo cc
+	@scripts/install "$(or $(PREFIX),/usr/local)"
+
+deb: ## build the Debian package, target/debian
+	@scripts/need cargo cc
+	@scripts/deb

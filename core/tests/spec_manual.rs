@@ -42,6 +42,22 @@ fn its_examples_are_read() {
     assert_eq!(operator.ceiling.memory, Limit::Max(16 << 30));
 }
 
+/// Specs and configs that other pages show to be copied.
+#[test]
+fn examples_of_other_pages_are_read() {
+    let recipes = blocks(&read("recipes.md"), "yaml");
+    assert_eq!(recipes.len(), 7);
+    for text in recipes {
+        let reading = spec::read(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
+        assert!(reading.warnings.is_empty(), "{:?}", reading.warnings);
+    }
+    let configs = blocks(&read("operating.md"), "toml");
+    assert_eq!(configs.len(), 2);
+    for text in configs {
+        Operator::parse(&text).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
+    }
+}
+
 #[test]
 fn it_lists_every_code() {
     let manual = manual();

@@ -1,6 +1,8 @@
 //! `schemas/*.schema.json`: JSON Schema 2020-12, and `schemas/openapi.json`: OpenAPI 3.1, generated from
 //! the types of `proctor-core`, and the check that the files are what the types say. Each schema is
-//! itself validated.
+//! itself validated. `docs/spec-reference.md` is made of the spec's schema too.
+
+mod reference;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -73,7 +75,8 @@ pub(crate) fn write(root: &Path) -> Result<ExitCode> {
 /// Each file, relative to the repository, and what must stand in it.
 fn generated() -> Result<Vec<(String, String)>> {
     let schemas = DOCUMENTS.iter().map(|document| Ok((document.path(), document.text()?)));
-    schemas.chain([Ok((OPENAPI.to_owned(), api()?))]).collect()
+    let page = reference::page(&proctor_core::spec::schema());
+    schemas.chain([Ok((OPENAPI.to_owned(), api()?)), Ok((reference::PAGE.to_owned(), page))]).collect()
 }
 
 /// The description of the API, each schema in it validated.

@@ -2,6 +2,7 @@
 //! and how their findings become an exit code. Each rule is a pure function over the files'
 //! texts, so that each has its failing case in a test.
 
+mod book;
 mod dependencies;
 mod links;
 mod sources;
@@ -22,7 +23,7 @@ type Texts = BTreeMap<String, String>;
 type Findings = Vec<String>;
 
 /// Every rule, in the order in which findings are shown.
-const RULES: [fn(&Texts) -> Findings; 11] = [
+const RULES: [fn(&Texts) -> Findings; 13] = [
     sources::headers,
     sources::lengths,
     sources::words,
@@ -34,6 +35,8 @@ const RULES: [fn(&Texts) -> Findings; 11] = [
     links::relative,
     links::make_targets,
     links::named_sources,
+    book::complete,
+    book::anchors,
 ];
 
 /// Applies every rule and shows all findings at once.

@@ -71,18 +71,23 @@ fn targets(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-fn leads_somewhere(texts: &Texts, from: &str, target: &str) -> bool {
+/// The path that a link means, seen from the file in which it stands; `None` where it leads out of
+/// the repository.
+pub(super) fn resolved(from: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
     for part in target.split('/') {
         match part {
             "" | "." => {}
-            ".." if parts.pop().is_none() => return false,
-            ".." => {}
+            ".." => drop(parts.pop()?),
             name => parts.push(name),
         }
     }
-    let path = parts.join("/");
+    Some(parts.join("/"))
+}
+
+fn leads_somewhere(texts: &Texts, from: &str, target: &str) -> bool {
+    let Some(path) = resolved(from, target) else { return false };
     let below = format!("{path}/");
     texts.contains_key(&path) || texts.keys().any(|file| file.starts_with(&below))
 }

@@ -1,0 +1,212 @@
+//! `docs/spec-reference.md`: every key of the spec as its schema has it, for readers. Pure: a schema
+//! in, a page out. What the keys mean together, [`docs/spec.md`] says.
+//!
+//! [`docs/spec.md`]: ../../../docs/spec.md
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+/// The page.
+pub(super) const PAGE: &str = "docs/spec-reference.md";
+
+const HEAD: &str = "# Reference of the spec
+
+Every key of `spec/verification.yaml`, generated from [its schema](../schemas/spec.schema.json) by
+`cargo xtask schemas`; do not edit it. How the keys work together is in [spec.md](spec.md). A key without a value
+counts as left out, and one that is not listed here is an error.
+
+Words: *text* may be written as a number or as `true` too, and counts as it is written. A *path* is relative to the
+repository.
+";
+
+/// Where definitions stand in a schema.
+const DEFINITIONS: &str = "#/$defs/";
+
+/// The page for a schema.
+pub(super) fn page(schema: &Value) -> String {
+    let mut page = HEAD.to_owned();
+    let mut waiting = vec![("The file".to_owned(), schema)];
+    let mut told = BTreeSet::new();
+    while !waiting.is_empty() {
+        let (name, found) = waiting.remove(0);
+        if told.insert(name.clone()) {
+            page.push_str(&section(&name, found));
+            let next = below(found).into_iter().filter_map(|name| Some((name.to_owned(), definition(schema, name)?)));
+            waiting.extend(next);
+        }
+    }
+    page
+}
+
+fn definition<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
+    schema.get("$defs")?.get(name)
+}
+
+/// The definitions that a schema refers to, itself and in what is below it, in their order.
+fn below(schema: &Value) -> Vec<&str> {
+    match schema {
+        Value::Object(members) => {
+            let own = members.get("$ref").and_then(Value::as_str).and_then(|at| at.strip_prefix(DEFINITIONS));
+            let rest = members.iter().filter(|(key, _)| *key != "$defs").flat_map(|(_, value)| below(value));
+            own.into_iter().chain(rest).collect()
+        }
+        Value::Array(items) => items.iter().flat_map(below).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn section(name: &str, schema: &Value) -> String {
+    let mut text = format!("\n## {name}\n\n");
+    let what = description(schema);
+    if !what.is_empty() {
+        text.push_str(&format!("{what}\n\n"));
+    }
+    let properties = schema.get("properties").and_then(Value::as_object);
+    match (properties, values(schema)) {
+        (Some(properties), _) => text.push_str(&keys(schema, properties)),
+        (None, Some(values)) => text.push_str(&values),
+        (None, None) => text.push_str(&format!("Value: {}.\n", kind(schema))),
+    }
+    text
+}
+
+/// The table of an object's keys.
+fn keys(schema: &Value, properties: &Map<String, Value>) -> String {
+    let required: Vec<&str> =
+        schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    let row = |(key, value): (&String, &Value)| {
+        let must = if required.contains(&key.as_str()) { " *required*" } else { "" };
+        format!("| `{key}`{must} | {} | {} |\n", cell(&kind(value)), cell(&description(value)))
+    };
+    let rows: String = properties.iter().map(row).collect();
+    format!("| key | value | meaning |\n|---|---|---|\n{rows}")
+}
+
+/// The list of the values that there are, where they can be listed.
+fn values(schema: &Value) -> Option<String> {
+    let variants = schema.get("oneOf")?.as_array()?;
+    let line = |variant: &Value| Some(format!("- `{}`: {}\n", variant.get("const")?.as_str()?, description(variant)));
+    variants.iter().map(line).collect()
+}
+
+/// What may be written, in words.
+fn kind(schema: &Value) -> String {
+    let member = |name| schema.get(name);
+    if let Some(at) = member("$ref").and_then(Value::as_str) {
+        let name = at.strip_prefix(DEFINITIONS).unwrap_or(at);
+        return format!("[{name}](#{})", name.to_lowercase());
+    }
+    if let Some(variants) = member("anyOf").and_then(Value::as_array) {
+        let kinds: Vec<String> = variants.iter().filter(|variant| !is_null(variant)).map(kind).collect();
+        return kinds.join(" or ");
+    }
+    if let Some(values) = member("enum").and_then(Value::as_array) {
+        let words: Vec<String> =
+            values.iter().filter(|value| !value.is_null()).map(|value| format!("`{value}`")).collect();
+        return words.join(" or ");
+    }
+    if let Some(value) = member("const") {
+        return format!("`{value}`");
+    }
+    plain(schema, &types(schema))
+}
+
+fn is_null(schema: &Value) -> bool {
+    schema.get("type").and_then(Value::as_str) == Some("null")
+}
+
+/// The types that are named, `null` aside: every key may be without a value.
+fn types(schema: &Value) -> Vec<&str> {
+    let named = schema.get("type");
+    let one = named.and_then(Value::as_str);
+    let many = named.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    one.into_iter().chain(many).filter(|word| *word != "null").collect()
+}
+
+fn plain(schema: &Value, types: &[&str]) -> String {
+    let inner = |name| schema.get(name).map(kind).unwrap_or_else(|| "anything".to_owned());
+    match types {
+        ["array"] => format!("list of {}{}", inner("items"), bounds(schema, "minItems")),
+        ["object"] if schema.get("additionalProperties").is_some_and(Value::is_object) => {
+            format!("map of names to {}", inner("additionalProperties"))
+        }
+        ["object"] => "map".to_owned(),
+        ["integer"] => format!("number{}", bounds(schema, "minimum")),
+        ["boolean"] => "`true` or `false`".to_owned(),
+        ["string"] => match schema.get("pattern").and_then(Value::as_str) {
+            Some(pattern) => format!("text that matches `{pattern}`"),
+            None => "text".to_owned(),
+        },
+        words if words.contains(&"string") => "text".to_owned(),
+        _ => "anything".to_owned(),
+    }
+}
+
+/// The least and the most, where the schema bounds it.
+fn bounds(schema: &Value, least: &str) -> String {
+    let bound = |name: &str| schema.get(name).and_then(Value::as_u64);
+    let (unit, most) = if least == "minItems" { (" of them", "maxItems") } else { ("", "maximum") };
+    match (bound(least).filter(|least| *least > 0), bound(most)) {
+        (Some(least), Some(most)) => format!(", {least} to {most}{unit}"),
+        (Some(least), None) => format!(", at least {least}{unit}"),
+        (None, Some(most)) => format!(", at most {most}{unit}"),
+        (None, None) => String::new(),
+    }
+}
+
+/// What a schema says of itself, on one line.
+fn description(schema: &Value) -> String {
+    schema.get("description").and_then(Value::as_str).unwrap_or_default().replace('\n', " ")
+}
+
+/// Text in a cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_told_with_what_it_may_hold() {
+        let schema = json!({
+            "properties": {
+                "list": { "type": ["array", "null"], "minItems": 1, "items": { "$ref": "#/$defs/Kind" }, "description": "A\n| b" },
+                "map": { "type": "object", "additionalProperties": { "type": ["string", "number"] } },
+                "number": { "anyOf": [{ "type": "integer", "minimum": 1, "maximum": 9 }, { "type": "null" }] },
+                "tier": { "enum": [1, 2, null] }
+            },
+            "required": ["map"],
+            "$defs": {
+                "Kind": { "oneOf": [{ "const": "a", "description": "One." }, { "const": "b", "description": "Two." }] },
+                "Unused": { "type": "string" }
+            }
+        });
+        let page = page(&schema);
+        for line in [
+            "| `list` | list of [Kind](#kind), at least 1 of them | A \\| b |",
+            "| `map` *required* | map of names to text |  |",
+            "| `number` | number, 1 to 9 |  |",
+            "| `tier` | `1` or `2` |  |",
+            "- `b`: Two.",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+        }
+        assert!(!page.contains("Unused"), "{page}");
+    }
+
+    #[test]
+    fn every_key_of_the_spec_is_told() {
+        let schema = proctor_core::spec::schema();
+        let page = page(&schema);
+        for name in ["version", "profiles", "skills", "toolchains", "timeout_ms", "env_allowlist", "retries", "limits"]
+        {
+            assert!(page.contains(&format!("| `{name}`")), "{name}\n{page}");
+        }
+        assert!(!page.contains("| anything |"), "{page}");
+    }
+}

@@ -1,0 +1,108 @@
+//! Rules about the manual: its table of contents has every page, and a link to a heading has one.
+
+use std::collections::BTreeMap;
+
+use super::links::resolved;
+use super::{Findings, Texts};
+
+/// The table of contents, as mdBook reads it.
+const CONTENTS: &str = "docs/SUMMARY.md";
+
+/// Every page below `docs/` stands in the table of contents, once.
+pub(super) fn complete(texts: &Texts) -> Findings {
+    let Some(contents) = texts.get(CONTENTS) else { return Vec::new() };
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let pages = links(contents).filter_map(|(path, _)| resolved(CONTENTS, path));
+    pages.for_each(|page| *counts.entry(page).or_default() += 1);
+    let is_page = |path: &&String| path.starts_with("docs/") && path.ends_with(".md") && *path != CONTENTS;
+    let finding = |path: &String| match counts.get(path) {
+        Some(1) => None,
+        Some(count) => Some(format!("{CONTENTS}: it has `{path}` {count} times")),
+        None => Some(format!("{CONTENTS}: it lacks `{path}`")),
+    };
+    texts.keys().filter(is_page).filter_map(finding).collect()
+}
+
+/// Every link to a heading of a Markdown file of ours leads to one. (Those of fixtures are there to
+/// be wrong.)
+pub(super) fn anchors(texts: &Texts) -> Findings {
+    let ours = |path: &str| path.ends_with(".md") && !path.starts_with("fixtures/");
+    let headings: BTreeMap<&str, Vec<String>> =
+        texts.iter().filter(|(path, _)| ours(path)).map(|(path, text)| (path.as_str(), slugs(text))).collect();
+    let mut findings = Vec::new();
+    for path in headings.keys() {
+        for (target, anchor) in links(&texts[*path]).filter(|(_, anchor)| !anchor.is_empty()) {
+            let page = if target.is_empty() { Some((*path).to_owned()) } else { resolved(path, target) };
+            let known = page.as_deref().and_then(|page| headings.get(page));
+            // Where no such page is, the rule about links says so.
+            if known.is_some_and(|known| !known.iter().any(|slug| slug == anchor)) {
+                findings.push(format!("{path}: `{target}` has no heading `#{anchor}`"));
+            }
+        }
+    }
+    findings
+}
+
+/// The lines of a page that are no code.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut fenced = false;
+    text.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        fenced ^= is_fence;
+        !fenced && !is_fence
+    })
+}
+
+/// The relative links of a page: where to, and the heading behind `#`.
+fn links(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    prose(text).flat_map(|line| line.split("](").skip(1)).filter_map(|rest| {
+        let target = rest.split_once(')')?.0;
+        (!target.contains("://")).then(|| target.split_once('#').unwrap_or((target, "")))
+    })
+}
+
+/// What a link to each heading says: as GitHub and mdBook make it.
+fn slugs(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for heading in prose(text).filter(|line| line.starts_with('#')) {
+        let words = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = words.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        let slug: String = kept.map(|c| if c == ' ' { '-' } else { c }).collect();
+        let same = found.iter().filter(|other| **other == slug).count();
+        found.push(if same == 0 { slug } else { format!("{slug}-{same}") });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::texts;
+    use super::*;
+
+    #[test]
+    fn every_page_has_its_place_in_the_contents() {
+        let contents = "# Contents\n- [a](a.md)\n  - [b](x/b.md)\n- [a again](a.md)\n- [out](../README.md)\n";
+        let files = texts(&[
+            ("docs/SUMMARY.md", contents),
+            ("docs/a.md", ""),
+            ("docs/x/b.md", ""),
+            ("docs/c.md", ""),
+            ("README.md", ""),
+        ]);
+        assert_eq!(
+            complete(&files),
+            ["docs/SUMMARY.md: it has `docs/a.md` 2 times", "docs/SUMMARY.md: it lacks `docs/c.md`"]
+        );
+    }
+
+    #[test]
+    fn links_lead_to_headings() {
+        let a = "# One: `x.toml`, it's\n## One\n## One\n```sh\n# no heading\n[no](#link)\n```\n[self](#one-1) [gone](#no-heading)\n";
+        let readme = "[1](docs/a.md#one-xtoml-its) [2](docs/a.md#two) [3](docs/gone.md#x) [4](https://a/b#c)\n";
+        let found = anchors(&texts(&[("docs/a.md", a), ("README.md", readme)]));
+        assert_eq!(
+            found,
+            ["README.md: `docs/a.md` has no heading `#two`", "docs/a.md: `` has no heading `#no-heading`"]
+        );
+    }
+}
