@@ -16,6 +16,7 @@ mod degrading;
 mod drift;
 mod environment;
 mod evidence;
+mod explaining;
 mod faults;
 mod formats;
 mod fuzz;
@@ -35,6 +36,7 @@ mod network;
 mod order;
 mod output;
 mod pages;
+mod packaging;
 mod patches;
 mod places;
 mod refusal;
@@ -51,6 +53,7 @@ mod telling;
 mod timeout;
 mod toolchain;
 mod tools;
+mod tutorial;
 mod unprivileged;
 mod verdict;
 mod visibility;
@@ -59,7 +62,7 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 53] = [
+    let groups: [&'static [Case]; 56] = [
         access::CASES,
         abuse::CASES,
         adversary::CASES,
@@ -76,6 +79,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         drift::CASES,
         environment::CASES,
         evidence::CASES,
+        explaining::CASES,
         faults::CASES,
         formats::CASES,
         fuzz::CASES,
@@ -95,6 +99,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         order::CASES,
         output::CASES,
         pages::CASES,
+        packaging::CASES,
         patches::CASES,
         places::CASES,
         refusal::CASES,
@@ -111,6 +116,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         timeout::CASES,
         toolchain::CASES,
         tools::CASES,
+        tutorial::CASES,
         unprivileged::CASES,
         verdict::CASES,
         visibility::CASES,
