@@ -10,14 +10,14 @@ mod diagnostic;
 mod layer;
 mod operator;
 mod provenance;
-mod report;
+pub(crate) mod report;
 mod resolve;
 mod rules;
 mod schema;
 mod size;
 mod span;
 mod written;
-mod yaml;
+pub(crate) mod yaml;
 
 pub use command::{BadCommand, Command};
 pub use diagnostic::{Code, Diagnostic, Label, Severity, quoted};

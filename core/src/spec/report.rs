@@ -11,7 +11,7 @@ const MAX_WARNINGS: usize = 64;
 
 /// What is wrong so far.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(crate) struct Report {
     errors: Vec<Diagnostic>,
     warnings: Vec<Diagnostic>,
     unlisted_errors: usize,
@@ -20,7 +20,7 @@ pub(super) struct Report {
 
 impl Report {
     /// Adds an error.
-    pub(super) fn add(&mut self, error: Diagnostic) {
+    pub(crate) fn add(&mut self, error: Diagnostic) {
         self.add_with(|| error);
     }
 
@@ -71,7 +71,7 @@ impl Report {
     }
 
     /// All of it, sorted by where it stands. There is an error in it where [`Self::has_errors`].
-    pub(super) fn finish(mut self) -> Vec<Diagnostic> {
+    pub(crate) fn finish(mut self) -> Vec<Diagnostic> {
         let mut found = self.errors;
         found.append(&mut self.warnings);
         diagnostic::sort(&mut found);

@@ -3,7 +3,7 @@
 //! What could be read in two ways, or costs more than it says, is refused here: characters on
 //! which YAML readers differ, anchors and aliases, tags, directives, further documents, keys
 //! that are no scalars, keys that stand twice, deep nesting. What the tree means is not decided
-//! here.
+//! here. Configurations of other tools, which use aliases, are read by the same pass ([`Kind`]).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,20 +22,42 @@ pub(super) const BOM: &[u8] = "\u{feff}".as_bytes();
 pub(super) const MAX_DEPTH: usize = 64;
 /// How many values a spec may have; at 1 MiB a hundred thousand are ten bytes each.
 pub(super) const MAX_NODES: usize = 100_000;
+/// How many bytes of text the aliases of a file may repeat, all together.
+const MAX_REPEATED: usize = 4 * MAX_BYTES;
 
-/// A value, and where it stands.
-#[derive(Debug)]
-pub(super) struct Node<'a> {
-    /// The whole value.
-    pub(super) span: Span,
-    /// The key whose value it is, or else its own start: what a message about it points at where
-    /// the value is long.
-    pub(super) head: Span,
-    pub(super) value: Value<'a>,
+/// What kind of file is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A spec of ours, in which an alias is an error.
+    Spec,
+    /// The configuration of another tool. What an alias names stands in its place; what that comes
+    /// to counts as if it were written out.
+    Foreign,
 }
 
-#[derive(Debug)]
-pub(super) enum Value<'a> {
+impl Kind {
+    /// What messages call it.
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Spec => "spec",
+            Self::Foreign => "file",
+        }
+    }
+}
+
+/// A value, and where it stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Node<'a> {
+    /// The whole value.
+    pub(crate) span: Span,
+    /// The key whose value it is, or else its own start: what a message about it points at where
+    /// the value is long.
+    pub(crate) head: Span,
+    pub(crate) value: Value<'a>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Value<'a> {
     Scalar {
         text: Cow<'a, str>,
         plain: bool,
@@ -46,39 +68,69 @@ pub(super) enum Value<'a> {
     Refused,
 }
 
-#[derive(Debug)]
-pub(super) struct Key<'a> {
-    pub(super) span: Span,
-    pub(super) text: Cow<'a, str>,
+#[derive(Debug, Clone)]
+pub(crate) struct Key<'a> {
+    pub(crate) span: Span,
+    pub(crate) text: Cow<'a, str>,
 }
 
 impl Node<'_> {
     /// Whether it reads as nothing: plain and empty, `~` or `null`.
-    pub(super) fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         match &self.value {
             Value::Scalar { text, plain: true } => matches!(text.as_ref(), "" | "~" | "null" | "Null" | "NULL"),
             _ => false,
         }
+    }
+
+    /// How many values it is made of and how many bytes of text they have; `None` where that is more than
+    /// `nodes` and `bytes`.
+    fn weight(&self, nodes: usize, bytes: usize) -> Option<(usize, usize)> {
+        let (mut count, mut size) = (0_usize, 0_usize);
+        let mut rest = vec![self];
+        while let Some(node) = rest.pop() {
+            count += 1;
+            match &node.value {
+                Value::Scalar { text, .. } => size += text.len(),
+                Value::Seq(items) => rest.extend(items),
+                Value::Map(entries) => {
+                    count += entries.len();
+                    size += entries.iter().map(|(key, _)| key.text.len()).sum::<usize>();
+                    rest.extend(entries.iter().map(|(_, value)| value));
+                }
+                Value::Refused => {}
+            }
+            if count > nodes || size > bytes {
+                return None;
+            }
+        }
+        Some((count, size))
     }
 }
 
 /// Checks the bytes and builds the tree. `None` where there is none; what is wrong goes to
 /// `report`.
 pub(super) fn parse<'a>(bytes: &'a [u8], report: &mut Report) -> Option<Node<'a>> {
-    let text = match checked_text(bytes) {
+    parse_as(Kind::Spec, bytes, report)
+}
+
+/// The same, of any kind of file.
+pub(crate) fn parse_as<'a>(kind: Kind, bytes: &'a [u8], report: &mut Report) -> Option<Node<'a>> {
+    let text = match checked_text(kind, bytes) {
         Ok(text) => text,
         Err(problem) => {
             report.add(*problem);
             return None;
         }
     };
-    Builder::new(text, report).build()
+    Builder::new(kind, text, report).build()
 }
 
 /// The bytes as text on whose lines and characters all readers agree.
-fn checked_text(bytes: &[u8]) -> Result<&str, Box<Diagnostic>> {
+fn checked_text(kind: Kind, bytes: &[u8]) -> Result<&str, Box<Diagnostic>> {
+    let noun = kind.noun();
     if bytes.len() > MAX_BYTES {
-        let message = format!("the spec has {} bytes; {MAX_BYTES} are allowed", bytes.len());
+        let message = format!("the {noun} has {} bytes; {MAX_BYTES} are allowed", bytes.len());
         return Err(Box::new(Diagnostic::unplaced(Code::TooLarge, message)));
     }
     let text = match std::str::from_utf8(bytes) {
@@ -86,13 +138,17 @@ fn checked_text(bytes: &[u8]) -> Result<&str, Box<Diagnostic>> {
         Err(error) => {
             let good = bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid());
             let span = position(good, error.valid_up_to(), 1);
-            return Err(Box::new(Diagnostic::error(Code::NotUtf8, span, "the spec is not UTF-8 from here on")));
+            return Err(Box::new(Diagnostic::error(
+                Code::NotUtf8,
+                span,
+                format!("the {noun} is not UTF-8 from here on"),
+            )));
         }
     };
     match text.char_indices().find(|(at, c)| is_forbidden(*at, *c)) {
         None => Ok(text),
         Some((at, c)) => {
-            let message = format!("the character U+{:04X} is not allowed in a spec", u32::from(c));
+            let message = format!("the character U+{:04X} is not allowed in a {noun}", u32::from(c));
             let problem = Diagnostic::error(Code::ForbiddenCharacter, position(text, at, c.len_utf8()), message);
             Err(Box::new(problem.hint("write it as an escape in double quotes, or remove it")))
         }
@@ -130,6 +186,8 @@ struct Open<'a> {
     start: Span,
     head: Span,
     block: bool,
+    /// What aliases call it; 0 where it has no anchor.
+    anchor: usize,
     content: Content<'a>,
 }
 
@@ -160,17 +218,23 @@ impl PendingKey<'_> {
 struct Stop;
 
 struct Builder<'a, 'r> {
+    kind: Kind,
     text: &'a str,
     report: &'r mut Report,
     open: Vec<Open<'a>>,
     root: Option<Node<'a>>,
     nodes: usize,
     documents: usize,
+    /// The values that have an anchor, as far as they have ended.
+    anchored: HashMap<usize, Node<'a>>,
+    /// How many bytes of text aliases have repeated.
+    repeated: usize,
 }
 
 impl<'a, 'r> Builder<'a, 'r> {
-    fn new(text: &'a str, report: &'r mut Report) -> Self {
-        Self { text, report, open: Vec::new(), root: None, nodes: 0, documents: 0 }
+    fn new(kind: Kind, text: &'a str, report: &'r mut Report) -> Self {
+        let (open, anchored) = (Vec::new(), HashMap::new());
+        Self { kind, text, report, open, root: None, nodes: 0, documents: 0, anchored, repeated: 0 }
     }
 
     fn build(mut self) -> Option<Node<'a>> {
@@ -193,7 +257,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         }
         if self.root.is_none() {
             let start = position(self.text, 0, 0);
-            let problem = Diagnostic::error(Code::Empty, start, "the spec is empty");
+            let problem = Diagnostic::error(Code::Empty, start, format!("the {} is empty", self.kind.noun()));
             self.report.add(problem);
         }
         self.root
@@ -203,30 +267,36 @@ impl<'a, 'r> Builder<'a, 'r> {
         let span = convert(at);
         if event.tag().is_some() {
             let tag = at.tag_span().map_or(span, convert);
-            self.refuse(Code::Tag, tag, "tags are not allowed in a spec")?;
+            self.refuse(Code::Tag, tag, &format!("tags are not allowed in a {}", self.kind.noun()))?;
         }
         match event {
             Event::DocumentStart(..) => self.document(span),
+            Event::Anchor(..) if self.kind == Kind::Foreign => Ok(()),
             Event::Anchor(_, name) => {
                 self.refuse(Code::Alias, span, &format!("anchors such as {} are not allowed in a spec", quoted(&name)))
             }
+            Event::Alias(id) if self.kind == Kind::Foreign => self.repeat(span, id),
             Event::Alias(_) | Event::UnresolvedAlias(_) => {
-                self.refuse(Code::Alias, span, "aliases are not allowed in a spec")?;
-                self.scalar(span, Value::Refused)
+                let problem = match self.kind {
+                    Kind::Spec => "aliases are not allowed in a spec",
+                    Kind::Foreign => "this alias names no anchor before it",
+                };
+                self.refuse(Code::Alias, span, problem)?;
+                self.scalar(span, Value::Refused, 0)
             }
-            Event::Scalar(text, style, ..) => {
+            Event::Scalar(text, style, anchor, _) => {
                 let plain = style == ScalarStyle::Plain;
                 // The parser gives nothing at all as `~`; serde_yaml reads it as an empty text.
                 let nothing = plain && text == "~" && self.text.get(at.byte_range().unwrap_or_default()) != Some("~");
                 let text = if nothing { Cow::Borrowed("") } else { text };
-                self.scalar(span, Value::Scalar { text, plain })
+                self.scalar(span, Value::Scalar { text, plain }, anchor)
             }
-            Event::SequenceStart(style, ..) => {
-                self.start(span, style == StructureStyle::Block, Content::Seq(Vec::new()))
+            Event::SequenceStart(style, anchor, _) => {
+                self.start(span, style == StructureStyle::Block, anchor, Content::Seq(Vec::new()))
             }
-            Event::MappingStart(style, ..) => {
+            Event::MappingStart(style, anchor, _) => {
                 let content = Content::Map { entries: Vec::new(), key: PendingKey::None, seen: HashMap::new() };
-                self.start(span, style == StructureStyle::Block, content)
+                self.start(span, style == StructureStyle::Block, anchor, content)
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(span),
             _ => Ok(()),
@@ -249,12 +319,14 @@ impl<'a, 'r> Builder<'a, 'r> {
         if self.documents == 1 {
             return Ok(());
         }
-        Err(self.stop(Diagnostic::error(Code::SecondDocument, span, "a second document is not allowed in a spec")))
+        let message = format!("a second document is not allowed in a {}", self.kind.noun());
+        Err(self.stop(Diagnostic::error(Code::SecondDocument, span, message)))
     }
 
     /// A scalar: a key where a map waits for one, or else a value.
-    fn scalar(&mut self, span: Span, value: Value<'a>) -> Result<(), Stop> {
-        self.counted(span)?;
+    fn scalar(&mut self, span: Span, value: Value<'a>, anchor: usize) -> Result<(), Stop> {
+        self.counted(1, span)?;
+        self.remember(anchor, || Node { span, head: span, value: value.clone() });
         match self.open.last_mut().map(|open| &mut open.content) {
             Some(Content::Map { key: key @ PendingKey::None, seen, .. }) => {
                 let text = match value {
@@ -282,22 +354,51 @@ impl<'a, 'r> Builder<'a, 'r> {
         Ok(())
     }
 
-    fn start(&mut self, start: Span, block: bool, content: Content<'a>) -> Result<(), Stop> {
-        self.counted(start)?;
-        if let Some(Open { content: Content::Map { key: PendingKey::None, .. }, .. }) = self.open.last() {
-            let problem = Diagnostic::error(Code::ComplexKey, start, "a key must be a scalar, not a list or a map");
+    /// Puts what an anchor names in the place of an alias.
+    fn repeat(&mut self, span: Span, id: usize) -> Result<(), Stop> {
+        let Some(named) = self.anchored.get(&id) else {
+            let problem = Diagnostic::error(Code::Alias, span, "this alias stands in what it names");
             return Err(self.stop(problem));
+        };
+        let Some((nodes, bytes)) = named.weight(MAX_NODES - self.nodes, MAX_REPEATED - self.repeated) else {
+            let problem = Diagnostic::error(Code::Alias, span, "the aliases up to here repeat too much");
+            return Err(self.stop(problem.hint("write less of it by way of aliases")));
+        };
+        let value = named.value.clone();
+        self.repeated += bytes;
+        if matches!(value, Value::Scalar { .. }) {
+            return self.scalar(span, value, 0);
+        }
+        if let Some(Open { content: Content::Map { key: PendingKey::None, .. }, .. }) = self.open.last() {
+            return Err(self.stop(complex_key(span)));
+        }
+        self.counted(nodes, span)?;
+        let head = self.head(span);
+        self.place(Node { span, head, value });
+        Ok(())
+    }
+
+    fn remember(&mut self, anchor: usize, node: impl FnOnce() -> Node<'a>) {
+        if anchor != 0 && self.kind == Kind::Foreign {
+            self.anchored.insert(anchor, node());
+        }
+    }
+
+    fn start(&mut self, start: Span, block: bool, anchor: usize, content: Content<'a>) -> Result<(), Stop> {
+        self.counted(1, start)?;
+        if let Some(Open { content: Content::Map { key: PendingKey::None, .. }, .. }) = self.open.last() {
+            return Err(self.stop(complex_key(start)));
         }
         if self.open.len() == MAX_DEPTH {
             return Err(self.stop(too_deep(start)));
         }
         let head = self.head(start);
-        self.open.push(Open { start, head, block, content });
+        self.open.push(Open { start, head, block, anchor, content });
         Ok(())
     }
 
     fn end(&mut self, end: Span) -> Result<(), Stop> {
-        let Some(Open { start, head, block, content }) = self.open.pop() else {
+        let Some(Open { start, head, block, anchor, content }) = self.open.pop() else {
             return Ok(());
         };
         let (value, last) = match content {
@@ -312,7 +413,9 @@ impl<'a, 'r> Builder<'a, 'r> {
         };
         // The end of a block collection is the start of whatever follows it.
         let end = if block { last.unwrap_or(start.end) } else { end.end };
-        self.place(Node { span: Span { end: end.max(start.end), ..start }, head, value });
+        let node = Node { span: Span { end: end.max(start.end), ..start }, head, value };
+        self.remember(anchor, || node.clone());
+        self.place(node);
         Ok(())
     }
 
@@ -336,12 +439,12 @@ impl<'a, 'r> Builder<'a, 'r> {
         }
     }
 
-    fn counted(&mut self, span: Span) -> Result<(), Stop> {
-        self.nodes += 1;
+    fn counted(&mut self, nodes: usize, span: Span) -> Result<(), Stop> {
+        self.nodes += nodes;
         if self.nodes <= MAX_NODES {
             return Ok(());
         }
-        let message = format!("the spec has more than {MAX_NODES} values");
+        let message = format!("the {} has more than {MAX_NODES} values", self.kind.noun());
         Err(self.stop(Diagnostic::error(Code::TooManyValues, span, message)))
     }
 
@@ -350,12 +453,17 @@ impl<'a, 'r> Builder<'a, 'r> {
         let problem = match error.kind() {
             ErrorKind::RecursionLimitExceeded => too_deep(span),
             ErrorKind::DirectiveDisallowed => {
-                Diagnostic::error(Code::Directive, span, "`%` directives are not allowed in a spec")
+                let message = format!("`%` directives are not allowed in a {}", self.kind.noun());
+                Diagnostic::error(Code::Directive, span, message)
             }
             _ => Diagnostic::error(Code::Syntax, span, error.info()),
         };
         self.stop(problem)
     }
+}
+
+fn complex_key(span: Span) -> Diagnostic {
+    Diagnostic::error(Code::ComplexKey, span, "a key must be a scalar, not a list or a map")
 }
 
 fn too_deep(span: Span) -> Diagnostic {
