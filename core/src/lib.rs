@@ -15,6 +15,7 @@ pub mod event;
 pub mod evidence;
 pub mod exec;
 pub mod gate;
+pub mod import;
 pub mod names;
 pub mod outcome;
 pub mod plan;

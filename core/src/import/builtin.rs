@@ -1,0 +1,343 @@
+//! The small checks of `pre-commit/pre-commit-hooks`, said again: each as a program of Python's standard library
+//! that gets the files on standard input, or else as the command that the package `pre-commit-hooks` installs.
+//!
+//! The programs decide as the hooks do; where a hook mends a file, the program names it.
+
+use super::shell::quote;
+
+/// How one of these checks is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Builtin {
+    /// The end of a shell's pipeline that gets the files.
+    pub(super) way: Way,
+    /// Tags of files: all of these must hold.
+    pub(super) types: &'static [&'static str],
+    /// What it does other than the hook; `None` where nothing.
+    pub(super) note: Option<&'static str>,
+}
+
+/// What does the work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Way {
+    /// A program for `python3 -c`; the modules that it needs beyond every Python 3.
+    Python {
+        /// The program; without single quotes.
+        program: String,
+        /// A module that not every Python 3 has.
+        module: Option<&'static str>,
+    },
+    /// A command of the package, which gets the files as arguments.
+    Command {
+        /// Its name.
+        name: &'static str,
+    },
+}
+
+/// What a check finds in one file: the body of a Python generator over `f`, its name, that yields texts.
+struct Check {
+    id: &'static str,
+    imports: &'static str,
+    /// What comes before the loop over the files; `%ARG%` is what an option says.
+    before: &'static str,
+    body: &'static str,
+    types: &'static [&'static str],
+    module: Option<&'static str>,
+    note: Option<&'static str>,
+    /// The one option that is understood, and what it is without being said.
+    option: Option<(&'static str, &'static str)>,
+}
+
+const CHECK: Check =
+    Check { id: "", imports: "", before: "", body: "", types: &["text"], module: None, note: None, option: None };
+
+const CHECKS: &[Check] = &[
+    Check {
+        id: "trailing-whitespace",
+        before: "endings = tuple(\".\" + e.strip(\". \").lower() for e in \"%ARG%\".split(\",\") if e.strip(\". \"))",
+        body: "for n, line in enumerate(open(f, \"rb\"), 1):\n    text = line.rstrip(b\"\\r\\n\")\n    if endings and \
+               f.lower().endswith(endings) and text.strip() and text.endswith(b\"  \"):\n        text = text[:-2]\n    if \
+               text != text.rstrip():\n        yield f\"{f}:{n}: whitespace at the end of the line\"",
+        option: Some(("--markdown-linebreak-ext=", "")),
+        ..CHECK
+    },
+    Check {
+        id: "end-of-file-fixer",
+        body: "data = open(f, \"rb\").read()\nend = data[len(data.rstrip(b\"\\r\\n\")):]\nif data and (end == data or end not in \
+               (b\"\\n\", b\"\\r\\n\", b\"\\r\")):\n    yield f\"{f}: does not end with one line break\"",
+        ..CHECK
+    },
+    Check {
+        id: "mixed-line-ending",
+        before: "wanted = \"%ARG%\"",
+        body: "data = open(f, \"rb\").read()\ncrlf = data.count(b\"\\r\\n\")\nfound = {\"crlf\": crlf, \"lf\": data.count(b\"\\n\") - \
+               crlf, \"cr\": data.count(b\"\\r\") - crlf}\nkinds = [k for k, n in found.items() if n]\nif len(kinds) > 1 or \
+               (wanted in found and kinds not in ([], [wanted])):\n    yield f\"{f}: line endings are {kinds}\"",
+        option: Some(("--fix=", "auto")),
+        ..CHECK
+    },
+    Check {
+        id: "check-merge-conflict",
+        body: "for n, line in enumerate(open(f, \"rb\"), 1):\n    if line.startswith((b\"<<<<<<< \", b\">>>>>>> \")):\n        yield \
+               f\"{f}:{n}: merge conflict\"",
+        note: Some(
+            "looks at every tree for `<<<<<<<` and `>>>>>>>`, not during a merge alone, and leaves `=======` to headings",
+        ),
+        ..CHECK
+    },
+    Check {
+        id: "check-added-large-files",
+        imports: "math, os, subprocess",
+        before: "limit = int(\"%ARG%\")",
+        body: "size = math.ceil(os.stat(f).st_size / 1024)\nif size > limit:\n    lfs = subprocess.run([\"git\", \"check-attr\", \
+               \"-z\", \"filter\", \"--\", f], capture_output=True, check=True)\n    if b\"\\0lfs\\0\" not in lfs.stdout:\n        yield \
+               f\"{f}: {size} KB are more than {limit}\"",
+        types: &["file"],
+        note: Some("looks at every tracked file, not at new ones alone: `exclude` those that are large on purpose"),
+        option: Some(("--maxkb=", "500")),
+        ..CHECK
+    },
+    Check {
+        id: "check-case-conflict",
+        imports: "collections",
+        before: "names = collections.defaultdict(set)\nfor f in files:\n    while f:\n        names[f.lower()].add(f)\n        f = \
+                 f.rpartition(\"/\")[0]",
+        body: "if len(names[f.lower()]) > 1:\n    yield f\"{f}: another name differs in case alone\"",
+        types: &["file"],
+        ..CHECK
+    },
+    Check {
+        id: "check-json",
+        imports: "json",
+        before: "def once(pairs):\n    keys = [k for k, _ in pairs]\n    for k in keys:\n        if keys.count(k) > 1:\n            raise \
+                 ValueError(f\"the key {k} stands twice\")\n    return dict(pairs)",
+        body: "try:\n    json.load(open(f, encoding=\"utf-8\"), object_pairs_hook=once)\nexcept (ValueError, RecursionError) as \
+               e:\n    yield f\"{f}: {e}\"",
+        types: &["json"],
+        ..CHECK
+    },
+    Check {
+        id: "check-toml",
+        imports: "tomllib",
+        body: "try:\n    tomllib.load(open(f, \"rb\"))\nexcept (ValueError, RecursionError) as e:\n    yield f\"{f}: {e}\"",
+        types: &["toml"],
+        module: Some("tomllib"),
+        ..CHECK
+    },
+    Check {
+        id: "check-xml",
+        imports: "xml.sax",
+        body: "try:\n    xml.sax.parse(open(f, \"rb\"), xml.sax.ContentHandler())\nexcept xml.sax.SAXException as e:\n    yield \
+               f\"{f}: {e}\"",
+        types: &["xml"],
+        ..CHECK
+    },
+    Check {
+        id: "check-ast",
+        imports: "ast",
+        body: "try:\n    ast.parse(open(f, \"rb\").read(), f)\nexcept (SyntaxError, ValueError, RecursionError) as e:\n    yield \
+               f\"{f}: {e}\"",
+        types: &["python"],
+        ..CHECK
+    },
+    Check {
+        id: "debug-statements",
+        imports: "ast",
+        before: "debuggers = \"bpdb ipdb pdb pdbr pudb pydevd_pycharm q rdb rpdb wdb\".split()",
+        body: "try:\n    tree = ast.parse(open(f, \"rb\").read(), f)\nexcept (SyntaxError, ValueError, RecursionError) as e:\n    \
+               yield f\"{f}: {e}\"\n    return\nfor node in ast.walk(tree):\n    if isinstance(node, ast.Import):\n        names = \
+               [a.name.split(\".\")[0] for a in node.names]\n    elif isinstance(node, ast.ImportFrom):\n        names = \
+               [(node.module or \"\").split(\".\")[0]]\n    elif isinstance(node, ast.Call):\n        names = [\"pdb\"] if \
+               getattr(node.func, \"id\", \"\") == \"breakpoint\" else []\n    else:\n        continue\n    for name in names:\n        \
+               if name in debuggers:\n            yield f\"{f}:{node.lineno}: a debugger\"",
+        types: &["python"],
+        ..CHECK
+    },
+    Check {
+        id: "check-symlinks",
+        imports: "os",
+        body: "if not os.path.exists(f):\n    yield f\"{f}: the link leads nowhere\"",
+        types: &["symlink"],
+        ..CHECK
+    },
+    Check {
+        id: "check-executables-have-shebangs",
+        body: "if open(f, \"rb\").read(2) != b\"#!\":\n    yield f\"{f}: is executable and has no shebang\"",
+        types: &["text", "executable"],
+        ..CHECK
+    },
+    Check {
+        id: "check-shebang-scripts-are-executable",
+        body: "if open(f, \"rb\").read(2) == b\"#!\":\n    yield f\"{f}: has a shebang and is not executable\"",
+        types: &["text", "non-executable"],
+        ..CHECK
+    },
+    Check {
+        id: "detect-private-key",
+        before: "marks = [b\"BEGIN %s PRIVATE KEY\" % k for k in (b\"RSA\", b\"DSA\", b\"EC\", b\"OPENSSH\", b\"ENCRYPTED\")]\nmarks += \
+                 [b\"BEGIN PRIVATE KEY\", b\"PuTTY-User-Key-File-2\", b\"BEGIN SSH2 ENCRYPTED PRIVATE KEY\", b\"BEGIN PGP PRIVATE \
+                 KEY BLOCK\", b\"BEGIN OpenVPN Static key V1\"]",
+        body: "data = open(f, \"rb\").read()\nif any(mark in data for mark in marks):\n    yield f\"{f}: a private key\"",
+        ..CHECK
+    },
+    Check {
+        id: "fix-byte-order-marker",
+        body: "if open(f, \"rb\").read(3) == b\"\\xef\\xbb\\xbf\":\n    yield f\"{f}: has a byte order mark\"",
+        ..CHECK
+    },
+    Check {
+        id: "check-byte-order-marker",
+        body: "if open(f, \"rb\").read(3) == b\"\\xef\\xbb\\xbf\":\n    yield f\"{f}: has a byte order mark\"",
+        ..CHECK
+    },
+];
+
+/// Those that are left to the package's own commands, with the kinds of files that they take.
+const COMMANDS: &[(&str, &[&str])] = &[
+    ("check-builtin-literals", &["python"]),
+    ("check-docstring-first", &["python"]),
+    ("check-json", &["json"]),
+    ("check-toml", &["toml"]),
+    ("check-vcs-permalinks", &["text"]),
+    ("check-yaml", &["yaml"]),
+    ("detect-aws-credentials", &["text"]),
+    ("double-quote-string-fixer", &["python"]),
+    ("file-contents-sorter", &["file"]),
+    ("fix-encoding-pragma", &["python"]),
+    ("name-tests-test", &["python"]),
+    ("pretty-format-json", &["json"]),
+    ("requirements-txt-fixer", &["file"]),
+    ("sort-simple-yaml", &["file"]),
+    ("trailing-whitespace", &["text"]),
+    ("end-of-file-fixer", &["text"]),
+    ("mixed-line-ending", &["text"]),
+    ("check-added-large-files", &["file"]),
+    ("debug-statements", &["python"]),
+    ("check-ast", &["python"]),
+];
+
+/// Commands whose name is not that of the hook.
+const OTHER_NAMES: [(&str, &str); 2] =
+    [("trailing-whitespace", "trailing-whitespace-fixer"), ("debug-statements", "debug-statement-hook")];
+
+/// How the check of this id is made with these options; `None` where there is none of that id, and `Some(None)`
+/// where no way is known with these options.
+pub(super) fn find(id: &str, args: &[String]) -> Option<Builtin> {
+    let check = CHECKS.iter().find(|check| check.id == id);
+    if let Some(builtin) = check.and_then(|check| said_again(check, args)) {
+        return Some(builtin);
+    }
+    let (name, types) = COMMANDS.iter().find(|(name, _)| *name == id)?;
+    let name = OTHER_NAMES.iter().find(|(hook, _)| hook == name).map_or(*name, |(_, command)| *command);
+    Some(Builtin { way: Way::Command { name }, types, note: None })
+}
+
+/// The files that a hook takes by its own manifest, where it does not go by their kind.
+pub(super) fn files(id: &str) -> &'static str {
+    match id {
+        "name-tests-test" => "(^|/)tests/.+\\.py$",
+        "requirements-txt-fixer" => "(requirements|constraints).*\\.txt$",
+        // These take nothing unless a configuration says what.
+        "file-contents-sorter" | "sort-simple-yaml" => "^$",
+        _ => "",
+    }
+}
+
+fn said_again(check: &Check, args: &[String]) -> Option<Builtin> {
+    let mut value = check.option.map_or("", |(_, default)| default);
+    // The hook looks at everything then, as the program does anyway.
+    let ignored = |arg: &&String| check.id == "check-added-large-files" && *arg == "--enforce-all";
+    for arg in args.iter().filter(|arg| !ignored(arg)) {
+        let (name, _) = check.option?;
+        value = arg.strip_prefix(name).filter(|value| understood(check.id, value))?;
+    }
+    let program = program(check.imports, &check.before.replace("%ARG%", value), check.body);
+    let way = Way::Python { program, module: check.module };
+    Some(Builtin { way, types: check.types, note: check.note })
+}
+
+/// A program that reads names of files, prints what `body` finds in each of them, and fails where that is
+/// anything.
+fn program(imports: &str, before: &str, body: &str) -> String {
+    let imports = if imports.is_empty() { String::new() } else { format!(", {imports}") };
+    let before = if before.is_empty() { String::new() } else { format!("{before}\n") };
+    let body: Vec<String> = body.lines().map(|line| format!("    {line}")).collect();
+    format!(
+        "import os, sys{imports}\nfiles = [os.fsdecode(f) for f in sys.stdin.buffer.read().split(b\"\\0\") if \
+         f]\n{before}def faults(f):\n{}\nfound = [fault for f in files for fault in faults(f)]\nfor fault in \
+         found:\n    print(fault.encode(errors=\"backslashreplace\").decode())\nsys.exit(bool(found))",
+        body.join("\n")
+    )
+}
+
+/// The end of a pipeline that does what pre-commit's language `pygrep` does: it looks for an expression of Python
+/// in each line, or with `--multiline` in each file, and `--negate` turns it round.
+///
+/// # Errors
+/// An option is not known.
+pub(super) fn pygrep(expression: &str, args: &[String]) -> Result<String, String> {
+    let (mut flags, mut multiline, mut negate) = (Vec::new(), false, false);
+    for arg in args {
+        match arg.as_str() {
+            "-i" | "--ignore-case" => flags.push("re.IGNORECASE"),
+            "--multiline" => multiline = true,
+            "--negate" => negate = true,
+            _ => return Err(format!("`pygrep` has no option {}", crate::spec::quoted(arg))),
+        }
+    }
+    if multiline {
+        flags.extend(["re.MULTILINE", "re.DOTALL"]);
+    }
+    let flags = if flags.is_empty() { "0".to_owned() } else { flags.join(" | ") };
+    let body = match (multiline, negate) {
+        (false, false) => {
+            "for n, line in enumerate(open(f, \"rb\"), 1):\n    if pattern.search(line):\n        yield \
+             f\"{f}:{n}:\" + line.decode(errors=\"backslashreplace\").rstrip()"
+        }
+        (false, true) => "if not any(pattern.search(line) for line in open(f, \"rb\")):\n    yield f",
+        (true, false) => "if pattern.search(open(f, \"rb\").read()):\n    yield f",
+        (true, true) => "if not pattern.search(open(f, \"rb\").read()):\n    yield f",
+    };
+    let before = format!("pattern = re.compile(os.fsencode(sys.argv[1]), {flags})");
+    Ok(format!("{} {}", python_line(&program("re", &before, body)), quote(expression)))
+}
+
+/// Whether an option's value may stand in a program as it is.
+fn understood(id: &str, value: &str) -> bool {
+    match id {
+        "check-added-large-files" => value.parse::<u32>().is_ok(),
+        "mixed-line-ending" => ["auto", "no", "lf", "crlf", "cr"].contains(&value),
+        _ => value.chars().all(|c| c.is_ascii_alphanumeric() || ".,".contains(c)),
+    }
+}
+
+/// The end of a pipeline that runs a program on what comes out of the pipeline.
+pub(super) fn python_line(program: &str) -> String {
+    format!("python3 -I -c {}", quote(program))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_can_stand_between_single_quotes() {
+        for check in CHECKS {
+            let Some(Builtin { way: Way::Python { program, .. }, .. }) = find(check.id, &[]) else {
+                panic!("{}", check.id)
+            };
+            assert!(!program.contains('\'') && !program.contains("%ARG%"), "{program}");
+        }
+    }
+
+    #[test]
+    fn an_option_that_is_not_understood_is_left_to_the_package() {
+        let of = |id: &str, args: &[&str]| find(id, &args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
+        let python = |found: Option<Builtin>| matches!(found.expect("known").way, Way::Python { .. });
+        assert!(python(of("check-added-large-files", &["--maxkb=900", "--enforce-all"])));
+        assert!(!python(of("check-added-large-files", &["--maxkb=1)"])));
+        assert!(!python(of("trailing-whitespace", &["--chars=x"])));
+        let name = of("trailing-whitespace", &["--chars=x"]).expect("known").way;
+        assert_eq!(name, Way::Command { name: "trailing-whitespace-fixer" });
+        assert_eq!(of("no-such-hook", &[]), None);
+    }
+}

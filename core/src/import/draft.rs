@@ -1,0 +1,358 @@
+//! What becomes of each hook, and the text of the spec that the carried ones make together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Carried, Left, Tool};
+use crate::evidence::escape_output;
+
+/// A hook of the configuration, and what becomes of it.
+#[derive(Debug)]
+pub(super) struct Item {
+    /// What the configuration calls it.
+    pub(super) name: String,
+    /// What names its skill: parts that are joined by dots.
+    pub(super) group: String,
+    /// The line that it begins at.
+    pub(super) line: u32,
+    /// Hooks of one chain run in order until one fails: they become steps of one skill.
+    pub(super) chain: Option<usize>,
+    /// Whether it may run beside others.
+    pub(super) parallel: bool,
+    /// Its check, or why there is none.
+    pub(super) fate: Result<Check, String>,
+}
+
+/// A check that does what a hook did.
+#[derive(Debug, Default)]
+pub(super) struct Check {
+    /// What it is, for people.
+    pub(super) description: String,
+    /// Its command.
+    pub(super) cmd: Vec<String>,
+    /// Where it starts; the repository's own directory where nothing is said.
+    pub(super) workdir: Option<String>,
+    /// When it must have ended, where the configuration says that.
+    pub(super) timeout_ms: Option<u64>,
+    /// Variables that it is given.
+    pub(super) env: BTreeMap<String, String>,
+    /// The tools that it needs.
+    pub(super) tools: Vec<Tool>,
+    /// Whether it is a known tool's own check, which anyone may run and whose outcome is that of the tree.
+    pub(super) is_known: bool,
+    /// What is not as it was, one sentence each.
+    pub(super) notes: Vec<String>,
+}
+
+/// A command of which each line is a part of one pipeline; it fails where any part does.
+pub(super) fn pipeline(lines: &[String]) -> Vec<String> {
+    let mut cmd: Vec<String> = ["bash", "-euo", "pipefail", "-c"].map(str::to_owned).to_vec();
+    cmd.push(lines.join(" |\n"));
+    cmd
+}
+
+/// The tools that every pipeline needs.
+pub(super) fn pipeline_tools() -> [Tool; 2] {
+    ["bash", "git"].map(|name| Tool::asked(name, &["--version"], None))
+}
+
+/// What all items come to.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    /// What is carried over, in order.
+    pub(super) carried: Vec<Carried>,
+    /// What is not.
+    pub(super) left: Vec<Left>,
+    /// The tools, each once.
+    pub(super) tools: Vec<Tool>,
+    skills: Vec<Skill>,
+    chains: BTreeMap<usize, usize>,
+    names: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+struct Skill {
+    name: String,
+    description: String,
+    is_known: bool,
+    parallel: bool,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+struct Step {
+    name: String,
+    line: u32,
+    check: Check,
+}
+
+impl Draft {
+    /// Sorts the items into what is carried over and what is not.
+    pub(super) fn of(items: Vec<Item>) -> Self {
+        let mut draft = Self::default();
+        for item in items {
+            draft.add(item);
+        }
+        draft
+    }
+
+    fn add(&mut self, item: Item) {
+        let Item { name, group, line, chain, parallel, fate } = item;
+        let mut check = match fate {
+            Ok(check) => check,
+            Err(reason) => return self.left.push(Left { name, line, reason }),
+        };
+        for tool in &check.tools {
+            if !self.tools.contains(tool) {
+                self.tools.push(tool.clone());
+            }
+        }
+        let tools = std::mem::take(&mut check.tools).into_iter().map(|tool| tool.name).collect();
+        let notes = check.notes.clone();
+        let skill = self.skill(&group, chain, parallel, &name, &check);
+        let taken: BTreeSet<String> = skill.steps.iter().map(|step| step.name.clone()).collect();
+        let step = unique(&plain(&name), &taken);
+        let skill_name = skill.name.clone();
+        skill.steps.push(Step { name: step.clone(), line, check });
+        self.carried.push(Carried { name, line, skill: skill_name, step, tools, notes });
+    }
+
+    /// The skill of a check: that of its chain, or a new one.
+    fn skill(&mut self, group: &str, chain: Option<usize>, parallel: bool, name: &str, check: &Check) -> &mut Skill {
+        let known = chain.and_then(|chain| self.chains.get(&chain).copied());
+        let at = known.unwrap_or_else(|| {
+            let wanted = if chain.is_some() { plain(group) } else { format!("{}.{}", plain(group), plain(name)) };
+            let name = unique(&wanted, &self.names);
+            self.names.insert(name.to_lowercase());
+            let description = if chain.is_some() { String::new() } else { check.description.clone() };
+            self.skills.push(Skill { name, description, is_known: true, parallel, steps: Vec::new() });
+            self.skills.len() - 1
+        });
+        if let Some(chain) = chain {
+            self.chains.insert(chain, at);
+        }
+        let skill = &mut self.skills[at];
+        skill.is_known &= check.is_known;
+        skill
+    }
+
+    /// The spec, where there is a step in it. `file` is what the configuration is called.
+    pub(super) fn text(&self, file: &str, profile: &str) -> Option<String> {
+        if self.skills.is_empty() {
+            return None;
+        }
+        let mut text = format!(
+            "# Made from {} by `proctor import`, and yours from here on: edit it as you like.\n# `proctor \
+             validate` checks it, `proctor run --profile {}` runs it.\nversion: 1\n",
+            comment(file),
+            comment(profile)
+        );
+        text.push_str(&self.toolchains());
+        text.push_str(&self.defaults());
+        text.push_str(&format!("profiles:\n  {}:\n    include:\n", scalar(profile)));
+        for skill in &self.skills {
+            text.push_str(&format!("      - {}\n", scalar(&skill.name)));
+        }
+        text.push_str("skills:\n");
+        for skill in &self.skills {
+            text.push_str(&skill.text());
+        }
+        if !self.left.is_empty() {
+            text.push_str("# Not carried over:\n");
+        }
+        for left in &self.left {
+            text.push_str(&format!("# - line {}, {}: {}\n", left.line, comment(&left.name), comment(&left.reason)));
+        }
+        Some(text)
+    }
+
+    fn toolchains(&self) -> String {
+        let mut by_name: BTreeMap<&str, Vec<&Tool>> = BTreeMap::new();
+        for tool in &self.tools {
+            by_name.entry(&tool.name).or_default().push(tool);
+        }
+        let mut text = String::from(if by_name.is_empty() { "" } else { "toolchains:\n" });
+        for (name, tools) in by_name {
+            text.push_str(&format!("  {}:\n    required:\n", scalar(name)));
+            for tool in tools {
+                let version = tool.version.as_deref().map(|range| format!(", version: {}", scalar(range)));
+                text.push_str(&format!("      - {{ cmd: {}{} }}\n", flow(&tool.cmd), version.unwrap_or_default()));
+            }
+        }
+        text
+    }
+
+    /// Variables that keep tools from leaving caches in the tree.
+    fn defaults(&self) -> String {
+        let has = |name: &str| self.tools.iter().any(|tool| tool.name == name);
+        let known = [
+            ("mypy", "MYPY_CACHE_DIR", "/dev/null"),
+            ("ruff", "RUFF_NO_CACHE", "true"),
+            ("python3", "PYTHONDONTWRITEBYTECODE", "1"),
+            ("python", "PYTHONDONTWRITEBYTECODE", "1"),
+            ("pytest", "PYTHONDONTWRITEBYTECODE", "1"),
+            ("pytest", "PYTEST_ADDOPTS", "-p no:cacheprovider"),
+        ];
+        let wanted = known.iter().filter(|(tool, ..)| has(tool));
+        let lines: BTreeSet<String> =
+            wanted.map(|(_, variable, value)| format!("    {variable}: {}\n", scalar(value))).collect();
+        if lines.is_empty() {
+            return String::new();
+        }
+        let lines: String = lines.into_iter().collect();
+        format!("defaults:\n  # A cache that a tool leaves in the tree would be drift.\n  env:\n{lines}")
+    }
+}
+
+impl Skill {
+    fn text(&self) -> String {
+        let mut text = format!("  {}:\n", scalar(&self.name));
+        if !self.description.is_empty() {
+            text.push_str(&format!("    description: {}\n", scalar(&self.description)));
+        }
+        if self.is_known {
+            text.push_str("    determinism: D1\n    tier: 1\n");
+        }
+        if self.parallel {
+            text.push_str("    needs: []\n");
+        }
+        text.push_str("    steps:\n");
+        for step in &self.steps {
+            text.push_str(&step.text());
+        }
+        text
+    }
+}
+
+impl Step {
+    fn text(&self) -> String {
+        let mut text = format!("      # line {}\n", self.line);
+        for note in &self.check.notes {
+            text.push_str(&format!("      # {}\n", comment(note)));
+        }
+        text.push_str(&format!("      - name: {}\n", scalar(&self.name)));
+        let cmd = &self.check.cmd;
+        match cmd.split_last() {
+            Some((script, words)) if as_block(script) => {
+                text.push_str("        cmd:\n");
+                for word in words {
+                    text.push_str(&format!("          - {}\n", scalar(word)));
+                }
+                text.push_str("          - |-\n");
+                for line in script.lines() {
+                    text.push_str(format!("            {line}").trim_end_matches(' '));
+                    text.push('\n');
+                }
+            }
+            _ => text.push_str(&format!("        cmd: {}\n", flow(cmd))),
+        }
+        if let Some(workdir) = &self.check.workdir {
+            text.push_str(&format!("        workdir: {}\n", scalar(workdir)));
+        }
+        if let Some(timeout_ms) = self.check.timeout_ms {
+            text.push_str(&format!("        timeout_ms: {timeout_ms}\n"));
+        }
+        if !self.check.env.is_empty() {
+            text.push_str("        env:\n");
+        }
+        for (name, value) in &self.check.env {
+            text.push_str(&format!("          {name}: {}\n", scalar(value)));
+        }
+        text
+    }
+}
+
+/// Whether a text comes back from a block as it was, and is easier to read there.
+fn as_block(text: &str) -> bool {
+    let safe = |line: &str| !line.ends_with([' ', '\t']) && !line.chars().any(escaped);
+    text.contains('\n')
+        && !text.ends_with('\n')
+        && !text.starts_with([' ', '\t', '\n'])
+        && text.lines().all(safe)
+        && !text.contains('\r')
+}
+
+/// Characters that a spec may only have as an escape.
+fn escaped(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
+}
+
+/// A list of texts on one line.
+fn flow(words: &[String]) -> String {
+    format!("[{}]", words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(", "))
+}
+
+/// A text that is read as this text by every reader.
+fn scalar(text: &str) -> String {
+    let first = text.chars().next().is_some_and(|c| c.is_ascii_alphabetic());
+    let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
+    let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    if first && plain && !words.contains(&text.to_ascii_lowercase().as_str()) {
+        return text.to_owned();
+    }
+    quoted(text)
+}
+
+/// A text in double quotes.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            c if escaped(c) => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A text that may stand behind a `#`: one line, and bounded.
+fn comment(text: &str) -> String {
+    const SHOWN: usize = 400;
+    let shown: String = text.chars().take(SHOWN).collect();
+    escape_output(shown.as_bytes()).replace('\n', " ").replace('\t', " ")
+}
+
+/// The nearest name that a skill and a step may have.
+fn plain(text: &str) -> String {
+    const LONGEST: usize = 60;
+    let kept = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '-' };
+    let name: String = text.chars().take(LONGEST).map(kept).collect();
+    let name = name.trim_matches(['-', '.']);
+    if name.is_empty() { "check".to_owned() } else { name.to_owned() }
+}
+
+/// `wanted`, or with a number where that is taken, whatever its case.
+fn unique(wanted: &str, taken: &BTreeSet<String>) -> String {
+    let free = |name: &str| !taken.iter().any(|other| other.eq_ignore_ascii_case(name));
+    let numbered = (2_u32..).map(|number| format!("{wanted}-{number}"));
+    std::iter::once(wanted.to_owned()).chain(numbered).find(|name| free(name)).unwrap_or_else(|| wanted.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_quoted_where_they_must_be() {
+        let cases = [
+            ("black", "black"),
+            ("yes", "\"yes\""),
+            ("1.5", "\"1.5\""),
+            ("a: b", "\"a: b\""),
+            ("\u{85}\u{2028}\u{1}\n\"\\", "\"\\u0085\\u2028\\u0001\\n\\\"\\\\\""),
+        ];
+        for (text, yaml) in cases {
+            assert_eq!(scalar(text), yaml);
+        }
+    }
+
+    #[test]
+    fn names_are_allowed_and_unique() {
+        let taken = BTreeSet::from(["A".to_owned(), "a-2".to_owned()]);
+        assert_eq!(unique("a", &taken), "a-3");
+        assert_eq!([plain("Check: it!"), plain("…"), plain("a/b c")], ["Check--it", "check", "a-b-c"]);
+    }
+}

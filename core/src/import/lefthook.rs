@@ -1,0 +1,183 @@
+//! `lefthook.yml`: its hooks, and the jobs, commands and scripts of each.
+
+mod command;
+mod job;
+
+use super::config::{Map, scalar};
+use super::draft::Item;
+use super::pattern::GlobDialect;
+use super::{Setting, misshapen};
+use crate::spec::quoted;
+use crate::spec::report::Report;
+use crate::spec::yaml::Node;
+use job::Scope;
+
+/// The hooks of git that look at files.
+const FILE_HOOKS: [&str; 3] = ["pre-commit", "pre-merge-commit", "pre-push"];
+/// The other hooks of git.
+const OTHER_HOOKS: [&str; 25] = [
+    "applypatch-msg",
+    "commit-msg",
+    "fsmonitor-watchman",
+    "p4-changelist",
+    "p4-post-changelist",
+    "p4-pre-submit",
+    "p4-prepare-changelist",
+    "post-applypatch",
+    "post-checkout",
+    "post-commit",
+    "post-index-change",
+    "post-merge",
+    "post-receive",
+    "post-rewrite",
+    "post-update",
+    "pre-applypatch",
+    "pre-auto-gc",
+    "pre-rebase",
+    "pre-receive",
+    "prepare-commit-msg",
+    "proc-receive",
+    "push-to-checkout",
+    "reference-transaction",
+    "sendemail-validate",
+    "update",
+];
+/// The keys of a hook that hold its jobs.
+const JOB_KEYS: [&str; 3] = ["jobs", "commands", "scripts"];
+/// The other keys of a hook.
+const HOOK_KEYS: [&str; 10] = [
+    "parallel",
+    "piped",
+    "follow",
+    "fail_on_changes",
+    "fail_on_changes_diff",
+    "files",
+    "exclude_tags",
+    "exclude",
+    "skip",
+    "only",
+];
+
+/// What the configuration says for all hooks.
+#[derive(Debug)]
+pub(super) struct Common<'t> {
+    globs: GlobDialect,
+    source_dir: &'t str,
+    /// Texts that stand for `{name}` in a command.
+    templates: Vec<(&'t str, &'t str)>,
+}
+
+/// Whether a key is one of git's hooks.
+pub(super) fn is_hook(key: &str) -> bool {
+    FILE_HOOKS.contains(&key) || OTHER_HOOKS.contains(&key)
+}
+
+/// Reads the configuration. `None` where it has no shape to read; what is wrong goes to `report`.
+pub(super) fn read(root: &Node<'_>, report: &mut Report) -> Option<(Vec<Item>, Vec<Setting>)> {
+    let Some(map) = Map::of(root) else {
+        report.add(misshapen(root, "a map of hooks is expected"));
+        return None;
+    };
+    let common = match Common::of(&map) {
+        Ok(common) => common,
+        Err(problem) => {
+            report.add(misshapen(root, problem));
+            return None;
+        }
+    };
+    let (mut items, mut settings) = (Vec::new(), Vec::new());
+    for (key, node) in map.iter().filter(|(_, node)| !node.is_null()) {
+        let hook = Map::of(node).filter(|hook| is_hook(key) || JOB_KEYS.iter().any(|jobs| hook.get(jobs).is_some()));
+        match hook {
+            Some(hook) => match hook_items(key, &hook, &common, items.len()) {
+                Ok((more, said)) => {
+                    items.extend(more);
+                    settings.extend(said);
+                }
+                Err(problem) => report.add(misshapen(node, problem)),
+            },
+            None if is_hook(key) => report.add(misshapen(node, format!("the hook `{key}` is no map"))),
+            None => settings.extend(setting(key, node)),
+        }
+    }
+    Some((items, settings))
+}
+
+impl<'t> Common<'t> {
+    fn of(map: &Map<'t, '_>) -> Result<Self, String> {
+        let globs = match map.text("glob_matcher")? {
+            None | Some("gobwas") => GlobDialect::Gobwas,
+            Some("doublestar") => GlobDialect::Doublestar,
+            Some(other) => return Err(format!("`glob_matcher` is {}, which is not known", quoted(other))),
+        };
+        let templates = map.map("templates")?.map(|map| {
+            let texts = map.iter().filter_map(|(key, node)| Some((key, scalar(node)?)));
+            texts.collect()
+        });
+        let source_dir = map.text("source_dir")?.unwrap_or(".lefthook").trim_end_matches('/');
+        Ok(Self { globs, source_dir, templates: templates.unwrap_or_default() })
+    }
+}
+
+/// The jobs of one hook, and what it sets beside them. `first` numbers its chains apart from those of others.
+fn hook_items(
+    name: &str,
+    hook: &Map<'_, '_>,
+    common: &Common<'_>,
+    first: usize,
+) -> Result<(Vec<Item>, Vec<Setting>), String> {
+    let scope = Scope::of(name, hook, common)?;
+    let mut items = Vec::new();
+    if let Some(jobs) = hook.list("jobs")? {
+        job::list(jobs, &scope, first, &mut items);
+    }
+    for key in ["commands", "scripts"] {
+        let Some(named) = hook.map(key)? else { continue };
+        job::named(key, &named, &scope, first, &mut items)?;
+    }
+    if let Some(why) = never(name) {
+        items.iter_mut().for_each(|item| item.fate = Err(why.clone()));
+    }
+    let unknown = hook.iter().filter(|(key, _)| !JOB_KEYS.contains(key) && !HOOK_KEYS.contains(key));
+    let mut settings: Vec<Setting> = unknown
+        .map(|(key, _)| Setting { key: format!("{name}.{key}"), note: "it is not known here".to_owned() })
+        .collect();
+    if hook.get("fail_on_changes").is_some() {
+        let note = "a step that changes what is tracked fails in any case".to_owned();
+        settings.push(Setting { key: format!("{name}.fail_on_changes"), note });
+    }
+    Ok((items, settings))
+}
+
+/// Why no job of this hook can be a check of a tree; `None` where it can.
+fn never(hook: &str) -> Option<String> {
+    if FILE_HOOKS.contains(&hook) {
+        return None;
+    }
+    Some(match is_hook(hook) {
+        true => format!("it runs at git's `{hook}`, where no tree is looked at"),
+        false => format!("it runs only by `lefthook run {}`", quoted(hook).trim_matches('`')),
+    })
+}
+
+/// What a setting beside the hooks comes to; `None` where it was used.
+fn setting(key: &str, node: &Node<'_>) -> Option<Setting> {
+    let note = match key {
+        "glob_matcher" | "source_dir" | "templates" => return None,
+        "extends" | "remotes" | "remote" => {
+            "other files, which are not read: import each of them by its own name".to_owned()
+        }
+        "rc" => format!(
+            "a file that sets up the environment{}, which is not read: `env` of a spec says what steps are given",
+            scalar(node).map(|name| format!(" ({})", quoted(name))).unwrap_or_default()
+        ),
+        "source_dir_local" => "scripts that are on one machine alone".to_owned(),
+        "min_version" | "assert_lefthook_installed" | "no_auto_install" | "install_non_git_hooks" | "lefthook" => {
+            "lefthook takes no part in a run".to_owned()
+        }
+        "colors" | "no_tty" | "output" | "skip_output" => "how lefthook shows what it does".to_owned(),
+        "skip_lfs" => "git-lfs takes no part in a run".to_owned(),
+        key => format!("the key {} is not known here", quoted(key)),
+    };
+    Some(Setting { key: key.to_owned(), note })
+}

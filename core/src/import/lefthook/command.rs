@@ -1,0 +1,191 @@
+//! What `run` of a job means: one command, or a few lines of shell, with or without the names of files.
+
+use crate::import::Tool;
+use crate::import::check_form::check_form;
+use crate::import::draft::{Check, pipeline, pipeline_tools};
+use crate::import::selection::Selection;
+use crate::import::shell::{quote, quote_all, unfit};
+use crate::spec::{Command, Text, quoted};
+
+/// What stands for names of files: those of a commit, those of a push, all, and what a command lists.
+const LISTS: [&str; 4] = ["{staged_files}", "{push_files}", "{all_files}", "{files}"];
+/// What stands for names of files here, in the words of a command.
+const FILES: &str = "{files}";
+/// Commands that list what has changed, of which all tracked files are the whole.
+const LISTING: [&str; 2] = ["git diff", "git ls-files"];
+
+/// What is asked of a job.
+pub(super) struct Asked<'a> {
+    /// Its command, a line of shell.
+    pub(super) run: &'a str,
+    /// The command that lists its files, where there is one.
+    pub(super) files: Option<&'a str>,
+    /// The files that it looks at.
+    pub(super) selection: &'a Selection,
+}
+
+/// The check that a job's command is.
+///
+/// # Errors
+/// A step cannot do the same; the text says why.
+pub(super) fn check(asked: &Asked<'_>) -> Result<Check, String> {
+    let run = asked.run.trim();
+    if run.is_empty() {
+        return Err("its command is empty".to_owned());
+    }
+    if let Some(reason) = unfit(run) {
+        return Err(reason);
+    }
+    let given =
+        (0..10).map(|number| format!("{{{number}}}")).chain(["{cmd}".to_owned()]).find(|text| run.contains(text));
+    if let Some(given) = given {
+        return Err(format!("its command has {}: what git gives to a hook", quoted(&given)));
+    }
+    if run.contains(FILES) && !asked.files.is_some_and(|files| LISTING.iter().any(|git| files.trim().starts_with(git)))
+    {
+        return Err("a command of its own lists its files, which need not be those of a tree".to_owned());
+    }
+    let run = LISTS.iter().fold(run.to_owned(), |run, list| run.replace(list, FILES));
+    // lefthook takes quotes around a list for quotes around each name.
+    let run = run.replace(&format!("\"{FILES}\""), FILES).replace(&format!("'{FILES}'"), FILES);
+    if run.contains(FILES) { with_files(&run, asked.selection) } else { Ok(without_files(&run, asked.selection)) }
+}
+
+/// A command that is run as it is, wherever its words come from.
+pub(super) fn plain(argv: Vec<String>) -> Check {
+    let form = check_form(&argv);
+    let tools = tool(&form.argv).into_iter().collect();
+    Check { cmd: form.argv, tools, notes: form.changed.into_iter().collect(), ..Check::default() }
+}
+
+fn without_files(run: &str, selection: &Selection) -> Check {
+    let mut check = match words(run) {
+        Some(argv) => plain(argv),
+        None => Check { cmd: shell(run), tools: first_tool(run), ..Check::default() },
+    };
+    if !selection.is_everything() && selection.below.is_none() {
+        check.notes.push("runs whatever files there are".to_owned());
+    }
+    check
+}
+
+fn with_files(run: &str, selection: &Selection) -> Result<Check, String> {
+    let mut lines = selection.lines();
+    let mut check = Check { tools: pipeline_tools().to_vec(), ..Check::default() };
+    let argv = words(run).filter(|argv| argv.iter().filter(|word| word.contains(FILES)).count() == 1);
+    match argv.filter(|argv| argv.iter().any(|word| word == FILES)) {
+        Some(argv) => {
+            let form = check_form(&argv);
+            check.tools.extend(tool(&form.argv));
+            check.notes.extend(form.changed);
+            lines.push(each(&form.argv));
+        }
+        None => {
+            in_no_quotes(run)?;
+            check.tools.extend(first_tool(run));
+            let script = run.replace(FILES, "\"$@\"");
+            lines.push(format!("xargs -0r sh -c {} sh", quote(&script)));
+        }
+    }
+    check.cmd = pipeline(&lines);
+    Ok(check)
+}
+
+/// The end of a pipeline that gives names to a command, at the place where it wants them.
+fn each(argv: &[String]) -> String {
+    match argv.split_last() {
+        Some((last, words)) if last == FILES => format!("xargs -0r {}", quote_all(words)),
+        _ => {
+            let words: Vec<String> =
+                argv.iter().map(|word| if word == FILES { "\"$@\"".to_owned() } else { quote(word) }).collect();
+            format!("xargs -0r sh -c {} sh", quote(&words.join(" ")))
+        }
+    }
+}
+
+/// The words of a command that needs no shell.
+fn words(run: &str) -> Option<Vec<String>> {
+    Command::Line(Text(run.to_owned())).argv().ok().map(Into::into)
+}
+
+fn shell(run: &str) -> Vec<String> {
+    ["sh", "-c", run].map(str::to_owned).to_vec()
+}
+
+/// The tool that a command starts, unless it is one of the repository.
+fn tool(argv: &[String]) -> Option<Tool> {
+    argv.first().filter(|program| !program.contains('/')).map(|program| Tool::found(program))
+}
+
+/// The tool that a script begins with, where that is plain.
+fn first_tool(run: &str) -> Vec<Tool> {
+    let first = run.split_whitespace().next().unwrap_or_default();
+    let plain = first.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    let found = if plain { words(first).and_then(|argv| tool(&argv)) } else { None };
+    found.into_iter().collect()
+}
+
+/// Refuses a list that stands inside of quotes, where it would become one word.
+fn in_no_quotes(run: &str) -> Result<(), String> {
+    let mut quote = None;
+    let mut rest = run;
+    while let Some(c) = rest.chars().next() {
+        if quote.is_some() && rest.starts_with(FILES) {
+            return Err("its command has the list of files inside of quotes".to_owned());
+        }
+        let mut next = c.len_utf8();
+        match (quote, c) {
+            (Some(open), c) if open == c => quote = None,
+            (None, '\'' | '"') => quote = Some(c),
+            (None | Some('"'), '\\') => next += rest[1..].chars().next().map_or(0, char::len_utf8),
+            _ => {}
+        }
+        rest = &rest[next..];
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last_line(run: &str) -> Result<String, String> {
+        let asked = Asked { run, files: Some("git diff --name-only main"), selection: &Selection::default() };
+        let check = check(&asked)?;
+        let last = check.cmd.last().cloned().unwrap_or_default();
+        Ok(last.lines().last().unwrap_or_default().to_owned())
+    }
+
+    #[test]
+    fn names_come_where_the_command_wants_them() {
+        let cases = [
+            ("eslint {staged_files}", "xargs -0r eslint"),
+            ("eslint \"{staged_files}\"", "xargs -0r eslint"),
+            ("npx prettier --write {staged_files}", "xargs -0r npx prettier --check"),
+            ("yarn eslint {staged_files} --max-warnings 0", "xargs -0r sh -c 'yarn eslint \"$@\" --max-warnings 0' sh"),
+            ("a {files} && b 'x' {all_files}", "xargs -0r sh -c 'a \"$@\" && b '\\''x'\\'' \"$@\"' sh"),
+            ("x --only={push_files}", "xargs -0r sh -c 'x --only=\"$@\"' sh"),
+        ];
+        for (run, line) in cases {
+            assert_eq!(last_line(run).as_deref(), Ok(line), "{run}");
+        }
+    }
+
+    #[test]
+    fn what_a_step_cannot_do_is_refused() {
+        for run in ["", "x {1}", "x {cmd}", "x {staged_files} && git add {staged_files}", "sh -c 'x {staged_files}'"] {
+            last_line(run).expect_err(run);
+        }
+        let asked = Asked { run: "x {files}", files: Some("./list.sh"), selection: &Selection::default() };
+        assert!(check(&asked).is_err());
+    }
+
+    #[test]
+    fn a_command_without_names_is_words_or_a_script() {
+        let of = |run: &str| check(&Asked { run, files: None, selection: &Selection::default() }).expect(run);
+        assert_eq!(of("cargo fmt").cmd, ["cargo", "fmt", "--check"]);
+        assert_eq!(of("cd web && npm test").cmd, ["sh", "-c", "cd web && npm test"]);
+        assert_eq!(of("cd web && npm test").tools, []);
+        assert_eq!(of("npm test | tee log").tools, [Tool::found("npm")]);
+    }
+}

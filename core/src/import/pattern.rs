@@ -1,0 +1,393 @@
+//! Which paths another tool means, as POSIX extended regular expressions: from the regular expressions of
+//! Python, and from globs. What cannot be said in one is refused by name, never approximated.
+
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir, HirKind, Look, Repetition};
+
+/// How long a pattern may be, in bytes.
+const MAX_LENGTH: usize = 16 << 10;
+/// How deep its groups may be nested.
+const MAX_NESTING: u32 = 64;
+/// The largest number in braces; more is not portable.
+const MAX_COUNT: u32 = 255;
+/// `\s` without Unicode.
+const SPACE: [u8; 6] = [b'\t', b'\n', 0x0b, 0x0c, b'\r', b' '];
+
+/// An extended regular expression that is looked for in a path, byte by byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pattern {
+    /// The expression.
+    pub(super) ere: String,
+    /// Whether upper and lower case are the same to it.
+    pub(super) ignores_case: bool,
+}
+
+impl Pattern {
+    /// What `re.search` of Python would find.
+    ///
+    /// # Errors
+    /// It cannot be said as an extended regular expression; the text says why.
+    pub(super) fn python(text: &str) -> Result<Self, String> {
+        if text.len() > MAX_LENGTH {
+            return Err(format!("a regular expression of more than {MAX_LENGTH} bytes"));
+        }
+        agreed(text)?;
+        let parsed = ParserBuilder::new().unicode(false).utf8(false).nest_limit(MAX_NESTING).build().parse(text);
+        let hir = parsed.map_err(|error| format!("a regular expression that is not translated: {}", reason(&error)))?;
+        let mut ere = String::new();
+        write(&hir, &mut ere)?;
+        Ok(Self { ere, ignores_case: false })
+    }
+
+    /// The paths that a glob names, whatever their case.
+    ///
+    /// # Errors
+    /// It is no glob; the text says why.
+    pub(super) fn glob(text: &str, dialect: GlobDialect) -> Result<Self, String> {
+        if text.len() > MAX_LENGTH {
+            return Err(format!("a glob of more than {MAX_LENGTH} bytes"));
+        }
+        Ok(Self { ere: format!("^{}$", Glob { dialect, braces: 0 }.translate(text)?), ignores_case: true })
+    }
+
+    /// Whether every path matches.
+    pub(super) fn is_everything(&self) -> bool {
+        ["", "^", ".*", "^.*", "^.*$"].contains(&self.ere.as_str())
+    }
+}
+
+/// What a reader of regular expressions has against one, without its excerpt.
+fn reason(error: &regex_syntax::Error) -> String {
+    match error {
+        regex_syntax::Error::Parse(error) => error.kind().to_string(),
+        regex_syntax::Error::Translate(error) => error.kind().to_string(),
+        _ => "it is not understood".to_owned(),
+    }
+}
+
+/// Refuses what Python and our parser read in two ways.
+fn agreed(text: &str) -> Result<(), String> {
+    let refused =
+        |what: &str| Err(format!("a regular expression with {what}, which not all readers take for the same"));
+    let mut class = false;
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let after = &rest[c.len_utf8()..];
+        match c {
+            '\\' => {
+                let escaped = after.chars().next().unwrap_or('\\');
+                if "<>xuUNpPzRhH".contains(escaped) {
+                    return refused(&format!("`\\{escaped}`"));
+                }
+                rest = &after[escaped.len_utf8().min(after.len())..];
+                continue;
+            }
+            '[' if class => return refused("`[` inside of brackets"),
+            '[' => {
+                class = true;
+                let negated = after.strip_prefix('^').unwrap_or(after);
+                rest = negated.strip_prefix(']').unwrap_or(negated);
+                continue;
+            }
+            ']' => class = false,
+            '&' | '~' | '-' if class && after.starts_with(c) => return refused("a doubled sign inside of brackets"),
+            ' ' | '#' if class && text.starts_with("(?x") => return refused("a space inside of brackets"),
+            '(' if !class && (after.starts_with("?R") || after.starts_with("?U")) => return refused("a flag"),
+            '{' if !class && !after.starts_with(|c: char| c.is_ascii_digit()) => return refused("a lone `{`"),
+            _ => {}
+        }
+        rest = after;
+    }
+    Ok(())
+}
+
+fn write(hir: &Hir, ere: &mut String) -> Result<(), String> {
+    match hir.kind() {
+        HirKind::Empty => {}
+        HirKind::Literal(literal) => {
+            let text =
+                std::str::from_utf8(&literal.0).map_err(|_| "a regular expression with bytes that are no text")?;
+            text.chars().try_for_each(|c| write_char(c, ere))?;
+        }
+        HirKind::Class(Class::Bytes(class)) => write_class(class, ere)?,
+        HirKind::Class(Class::Unicode(_)) => return Err("a regular expression with classes of Unicode".to_owned()),
+        HirKind::Look(look) => ere.push(anchor(*look)?),
+        HirKind::Repetition(repetition) => write_repetition(repetition, ere)?,
+        HirKind::Capture(capture) => {
+            ere.push('(');
+            write(&capture.sub, ere)?;
+            ere.push(')');
+        }
+        HirKind::Concat(parts) => {
+            for part in parts {
+                let group = matches!(part.kind(), HirKind::Alternation(_));
+                write_grouped(part, group, ere)?;
+            }
+        }
+        HirKind::Alternation(parts) => {
+            for (at, part) in parts.iter().enumerate() {
+                ere.push_str(if at == 0 { "" } else { "|" });
+                // An alternative without anything in it is not portable.
+                write_grouped(part, matches!(part.kind(), HirKind::Empty), ere)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_grouped(hir: &Hir, group: bool, ere: &mut String) -> Result<(), String> {
+    if !group {
+        return write(hir, ere);
+    }
+    ere.push('(');
+    write(hir, ere)?;
+    ere.push(')');
+    Ok(())
+}
+
+fn anchor(look: Look) -> Result<char, String> {
+    match look {
+        Look::Start | Look::StartLF => Ok('^'),
+        Look::End | Look::EndLF => Ok('$'),
+        _ => Err("a regular expression with a word boundary (`\\b`)".to_owned()),
+    }
+}
+
+fn write_repetition(repetition: &Repetition, ere: &mut String) -> Result<(), String> {
+    let single = match repetition.sub.kind() {
+        HirKind::Literal(literal) => literal.0.len() == 1,
+        HirKind::Class(_) | HirKind::Capture(_) => true,
+        HirKind::Look(_) => return Err("a regular expression that repeats an anchor".to_owned()),
+        _ => false,
+    };
+    write_grouped(&repetition.sub, !single, ere)?;
+    match (repetition.min, repetition.max) {
+        (0, None) => ere.push('*'),
+        (1, None) => ere.push('+'),
+        (0, Some(1)) => ere.push('?'),
+        (min, max) if min.max(max.unwrap_or(0)) > MAX_COUNT => {
+            return Err(format!("a regular expression that repeats more than {MAX_COUNT} times"));
+        }
+        (min, None) => ere.push_str(&format!("{{{min},}}")),
+        (min, Some(max)) if min == max => ere.push_str(&format!("{{{min}}}")),
+        (min, Some(max)) => ere.push_str(&format!("{{{min},{max}}}")),
+    }
+    Ok(())
+}
+
+fn write_char(c: char, ere: &mut String) -> Result<(), String> {
+    if c.is_control() {
+        return Err("a regular expression with control characters".to_owned());
+    }
+    if "\\^$.[|()*+?{".contains(c) {
+        ere.push('\\');
+    }
+    ere.push(c);
+    Ok(())
+}
+
+/// A set of bytes in brackets: what is not in it where it has the last byte, since a set that was negated has.
+fn write_class(class: &ClassBytes, ere: &mut String) -> Result<(), String> {
+    let mut set = class.clone();
+    let negated = set.ranges().last().is_some_and(|range| range.end() == u8::MAX);
+    if negated {
+        set.negate();
+    }
+    if negated && set.ranges().iter().all(|range| (range.start(), range.end()) == (b'\n', b'\n')) {
+        ere.push('.');
+        return Ok(());
+    }
+    let space = ClassBytes::new(SPACE.map(|byte| ClassBytesRange::new(byte, byte)));
+    let mut common = set.clone();
+    common.intersect(&space);
+    let has_space = common == space;
+    if has_space {
+        set.difference(&space);
+    }
+    ere.push_str(if negated { "[^" } else { "[" });
+    write_members(&set, ere)?;
+    ere.push_str(if has_space { "[:space:]]" } else { "]" });
+    Ok(())
+}
+
+/// The members between brackets. Those that mean something there come where they do not: `]` first, `^` not
+/// first, a backslash before no letter, `-` last.
+fn write_members(set: &ClassBytes, ere: &mut String) -> Result<(), String> {
+    let has = |byte: u8| set.ranges().iter().any(|range| range.start() <= byte && byte <= range.end());
+    let specials = *b"]^\\-[";
+    let mut plain = set.clone();
+    plain.difference(&ClassBytes::new(specials.map(|byte| ClassBytesRange::new(byte, byte))));
+    let mut members = String::from(if has(b']') { "]" } else { "" });
+    for range in plain.ranges() {
+        if !(b' '..=b'~').contains(&range.start()) || !(b' '..=b'~').contains(&range.end()) {
+            return Err("a regular expression with control characters or bytes in brackets".to_owned());
+        }
+        let (start, end) = (char::from(range.start()), char::from(range.end()));
+        match range.len() {
+            1 => members.push(start),
+            2 => members.extend([start, end]),
+            _ => members.extend([start, '-', end]),
+        }
+    }
+    members.extend(specials.iter().filter(|byte| **byte != b']' && has(**byte)).map(|byte| char::from(*byte)));
+    if members == "^" {
+        return Err("a regular expression with `^` alone in brackets".to_owned());
+    }
+    // `[` stands last and would begin a name such as `[:space:]` only before one of these.
+    ere.push_str(&members.replacen("-[", "[-", 1));
+    Ok(())
+}
+
+/// What the signs of a glob mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GlobDialect {
+    /// `*` stands for anything, slashes too, and `**` is no different.
+    Gobwas,
+    /// `*` stops at a slash, and `**/` stands for any number of directories.
+    Doublestar,
+}
+
+struct Glob {
+    dialect: GlobDialect,
+    braces: usize,
+}
+
+impl Glob {
+    fn translate(mut self, text: &str) -> Result<String, String> {
+        let mut ere = String::new();
+        let mut rest = text;
+        while let Some(c) = rest.chars().next() {
+            rest = &rest[c.len_utf8()..];
+            rest = self.one(c, rest, &mut ere)?;
+        }
+        if self.braces == 0 { Ok(ere) } else { Err("a glob with an open brace".to_owned()) }
+    }
+
+    /// Translates `c`, before `rest`; what of `rest` is left.
+    fn one<'t>(&mut self, c: char, rest: &'t str, ere: &mut String) -> Result<&'t str, String> {
+        let doublestar = self.dialect == GlobDialect::Doublestar;
+        match c {
+            '*' if !doublestar => ere.push_str(".*"),
+            '*' => match (rest.strip_prefix("*/"), rest.strip_prefix('*')) {
+                (Some(rest), _) => {
+                    ere.push_str("(.*/)?");
+                    return Ok(rest);
+                }
+                (None, Some(rest)) => {
+                    ere.push_str(".*");
+                    return Ok(rest);
+                }
+                (None, None) => ere.push_str("[^/]*"),
+            },
+            '?' => ere.push_str(if doublestar { "[^/]" } else { "." }),
+            '{' => {
+                self.braces += 1;
+                ere.push('(');
+            }
+            '}' if self.braces > 0 => {
+                self.braces -= 1;
+                ere.push(')');
+            }
+            ',' if self.braces > 0 => ere.push('|'),
+            '[' => return brackets(rest, ere),
+            '\\' => {
+                let escaped = rest.chars().next().ok_or("a glob that ends in a backslash")?;
+                write_char(escaped, ere)?;
+                return Ok(&rest[escaped.len_utf8()..]);
+            }
+            c => write_char(c, ere)?,
+        }
+        Ok(rest)
+    }
+}
+
+/// A set of a glob, after its first bracket.
+fn brackets<'t>(rest: &'t str, ere: &mut String) -> Result<&'t str, String> {
+    let (set, after) = rest.split_once(']').ok_or("a glob with an open bracket")?;
+    let negated = set.strip_prefix(['!', '^']);
+    let members = negated.unwrap_or(set);
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if members.is_empty() || !members.chars().all(plain) {
+        return Err("a glob whose brackets hold more than letters and digits".to_owned());
+    }
+    ere.push_str(if negated.is_some() { "[^" } else { "[" });
+    ere.push_str(members);
+    ere.push(']');
+    Ok(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn python(text: &str) -> Result<String, String> {
+        Pattern::python(text).map(|pattern| pattern.ere)
+    }
+
+    #[test]
+    fn expressions_of_python_become_extended_ones() {
+        let cases = [
+            (r"^docs/", r"^docs/"),
+            (r"\.py$", r"\.py$"),
+            (r"^(a|b)\.(c|dd)$", r"^([ab])\.(c|dd)$"),
+            (
+                r"(?x)^(  src/one\.py  # why
+              | src/two/.* )$",
+                r"^(src/one\.py|src/two/.*)$",
+            ),
+            (r"(?i)readme", r"[Rr][Ee][Aa][Dd][Mm][Ee]"),
+            (r"[^/]+\.lock", r"[^/]+\.lock"),
+            (r"a[\\/]b", r"a[/\]b"),
+            (r"\d{2,3}\s\S?", r"[0-9]{2,3}[[:space:]][^[:space:]]?"),
+            (r"(?:ab)+?c", r"(ab)+c"),
+            (r"(?P<x>a)?", r"(a)?"),
+            (r"", r""),
+            (r"a|", r"a|()"),
+            (r"[]a-]", r"[]a-]"),
+        ];
+        for (text, ere) in cases {
+            assert_eq!(python(text).as_deref(), Ok(ere), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_said_is_refused_by_name() {
+        let cases = [
+            (r"^(?!vendor/)", "look-around"),
+            (r"(?<=a)b", "look-around"),
+            (r"(a)\1", "backreferences"),
+            (r"\bx\b", "word boundary"),
+            (r"[[a]", "inside of brackets"),
+            (r"(", "unclosed group"),
+            (r"\x41", "`\\x`"),
+            (r"x{", "lone"),
+            ("a\u{1}", "control"),
+            (r"a{300}", "more than 255"),
+            (r"[é]", "Unicode"),
+        ];
+        for (text, why) in cases {
+            let refused = python(text).expect_err(text);
+            assert!(refused.contains(why), "{text}: {refused}");
+        }
+        assert!(python(&"(".repeat(200)).is_err());
+        assert!(python(&"a".repeat(MAX_LENGTH + 1)).is_err());
+    }
+
+    #[test]
+    fn globs_become_expressions() {
+        use GlobDialect::{Doublestar, Gobwas};
+        let cases = [
+            (Gobwas, "*.{js,ts}", r"^.*\.(js|ts)$"),
+            (Gobwas, "src/**/*.go", r"^src/.*.*/.*\.go$"),
+            (Doublestar, "**/*.go", r"^(.*/)?[^/]*\.go$"),
+            (Doublestar, "src/**", r"^src/.*$"),
+            (Gobwas, "a?[!b-d]\\*", r"^a.[^b-d]\*$"),
+        ];
+        for (dialect, text, ere) in cases {
+            assert_eq!(Pattern::glob(text, dialect).expect(text).ere, ere, "{text}");
+        }
+        for bad in ["{a", "[a", "[]]", "a\\", "[a/b]"] {
+            Pattern::glob(bad, Gobwas).expect_err(bad);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! `.pre-commit-config.yaml`: its repositories and hooks.
+
+mod hook;
+
+use super::config::{Map, scalar};
+use super::draft::Item;
+use super::pattern::Pattern;
+use super::{Setting, misshapen};
+use crate::spec::quoted;
+use crate::spec::report::Report;
+use crate::spec::yaml::Node;
+use hook::Hook;
+
+/// What the configuration says for all hooks.
+#[derive(Debug)]
+pub(super) struct Common {
+    /// What must be found in a path; `Err` says why it cannot be said.
+    keep: Option<Result<Pattern, String>>,
+    /// What must not be.
+    drop: Option<Result<Pattern, String>>,
+    /// The stages of hooks that name none.
+    stages: Result<Option<Vec<String>>, String>,
+}
+
+/// Reads the configuration. `None` where it has no shape to read; what is wrong goes to `report`.
+pub(super) fn read(root: &Node<'_>, report: &mut Report) -> Option<(Vec<Item>, Vec<Setting>)> {
+    let Some(map) = Map::of(root) else {
+        report.add(misshapen(root, "a map with the key `repos` is expected"));
+        return None;
+    };
+    let repos = match map.list("repos") {
+        Ok(Some(repos)) => repos,
+        Ok(None) => {
+            report.add(misshapen(root, "there is no key `repos`, so this is no configuration of pre-commit"));
+            return None;
+        }
+        Err(problem) => {
+            report.add(misshapen(map.get("repos").unwrap_or(root), problem));
+            return None;
+        }
+    };
+    let common = Common::of(&map);
+    let mut items = Vec::new();
+    for repo in repos {
+        match hooks(repo) {
+            Ok((address, rev, hooks)) => {
+                items.extend(hooks.iter().map(|hook| Hook::item(hook, &address, rev, &common)));
+            }
+            Err(problem) => report.add(misshapen(repo, problem)),
+        }
+    }
+    Some((items, settings(&map)))
+}
+
+/// A repository's address, its `rev`, and its hooks.
+fn hooks<'t, 'a>(repo: &'t Node<'a>) -> Result<(String, Option<&'t str>, &'t [Node<'a>]), String> {
+    let map = Map::of(repo).ok_or("a repository is a map")?;
+    let address = map.text("repo")?.ok_or("a repository has the key `repo`")?.to_owned();
+    let hooks = map.list("hooks")?.ok_or("a repository has the key `hooks`")?;
+    Ok((address, map.get("rev").and_then(scalar), hooks))
+}
+
+impl Common {
+    fn of(map: &Map<'_, '_>) -> Self {
+        let pattern = |key: &str| match map.text(key) {
+            Ok(text) => text.map(Pattern::python),
+            Err(problem) => Some(Err(problem)),
+        };
+        let stages = map.texts("default_stages").map(|stages| stages.map(owned));
+        Self { keep: pattern("files"), drop: pattern("exclude"), stages }
+    }
+}
+
+fn owned(texts: Vec<&str>) -> Vec<String> {
+    texts.into_iter().map(str::to_owned).collect()
+}
+
+/// What the configuration sets beside hooks, and what became of it.
+fn settings(map: &Map<'_, '_>) -> Vec<Setting> {
+    let note = |key: &str| match key {
+        "repos" | "files" | "exclude" | "default_stages" => None,
+        "fail_fast" => Some("`proctor run --fail-fast` stops after the first that fails".to_owned()),
+        "minimum_pre_commit_version" => Some("pre-commit takes no part in a run".to_owned()),
+        "default_language_version" => {
+            Some("tools are those of the machine; a toolchain check can demand a version".to_owned())
+        }
+        "default_install_hook_types" => Some("`proctor hook install` puts hooks of git in place".to_owned()),
+        "ci" => Some("settings of pre-commit.ci".to_owned()),
+        key => Some(format!("the key {} is not known here", quoted(key))),
+    };
+    map.iter().filter_map(|(key, _)| Some(Setting { key: key.to_owned(), note: note(key)? })).collect()
+}

@@ -1,0 +1,175 @@
+//! Which files of the tree a check is given, and the shell that lists them while it runs.
+
+use super::pattern::Pattern;
+use super::shell::quote;
+use super::types::FileType;
+
+/// The files that a check is given: tracked ones, as far as they are there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Selection {
+    /// What a path must match, each of them.
+    pub(super) keep: Vec<Pattern>,
+    /// What no path may match.
+    pub(super) drop: Vec<Pattern>,
+    /// The directory below which they lie, and from which they are named; without a slash at its end.
+    pub(super) below: Option<String>,
+    /// Whether they are executable.
+    pub(super) executable: Option<bool>,
+    /// Whether only text counts: no NUL in it, and not empty.
+    pub(super) is_text: bool,
+    /// Whether links count, and nothing else.
+    pub(super) links: bool,
+    /// Scripts that are told by their first line, where their name has no end.
+    scripts: Option<Scripts>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Scripts {
+    interpreters: Vec<&'static str>,
+    /// Names without a dot that count as they are.
+    names: Vec<&'static str>,
+}
+
+impl Selection {
+    /// Whether it says nothing: every file.
+    pub(super) fn is_everything(&self) -> bool {
+        let Self { keep, drop, below, executable, is_text: _, links, scripts } = self;
+        let patterns = keep.is_empty() && drop.is_empty() && scripts.is_none();
+        patterns && below.is_none() && executable.is_none() && !links
+    }
+
+    /// Lets only paths count in which `pattern` is found.
+    pub(super) fn keep(&mut self, pattern: Pattern) {
+        if !pattern.is_everything() {
+            self.keep.push(pattern);
+        }
+    }
+
+    /// Lets only files of one of `kinds` count.
+    pub(super) fn keep_kinds(&mut self, kinds: &[&'static FileType]) {
+        let mut interpreters: Vec<_> = kinds.iter().flat_map(|kind| kind.interpreters).copied().collect();
+        interpreters.sort_unstable();
+        interpreters.dedup();
+        let mut pattern = named(kinds);
+        if !interpreters.is_empty() {
+            pattern.ere = if pattern.ere.is_empty() { NO_END.to_owned() } else { format!("{}|{NO_END}", pattern.ere) };
+            let names = kinds.iter().flat_map(|kind| kind.names).copied().filter(|name| !name.contains('.')).collect();
+            self.scripts = Some(Scripts { interpreters, names });
+        }
+        self.keep.push(pattern);
+    }
+
+    /// Lets no file count that has a name of one of `kinds`.
+    pub(super) fn drop_kinds(&mut self, kinds: &[&'static FileType]) {
+        self.drop.push(named(kinds));
+    }
+
+    /// The commands that list the files, each followed by a NUL; one line for each.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let mut lines = vec![match self.below {
+            Some(_) => "git ls-files -z --full-name".to_owned(),
+            None => "git ls-files -z".to_owned(),
+        }];
+        lines.push(self.sieve());
+        lines.push(format!("xargs -0r sh -c {} sh", quote(&self.look())));
+        if self.is_text {
+            lines.push("LC_ALL=C xargs -0r sh -c 'grep -lZI \"\" -- \"$@\" || [ $? = 1 ]' sh".to_owned());
+        }
+        lines
+    }
+
+    /// What is decided by names alone. A name that begins as an option does is none any more after that.
+    fn sieve(&self) -> String {
+        let mut script: Vec<String> = Vec::new();
+        script.extend(self.keep.iter().map(|pattern| format!("{}!d", address(pattern))));
+        script.extend(self.drop.iter().map(|pattern| format!("{}d", address(pattern))));
+        if let Some(below) = &self.below {
+            let literal = below.chars().map(literally).collect::<String>().replace(',', "\\,");
+            script.push(format!("\\,^{literal}/,!d"));
+            script.push(format!("s,^{literal}/,,"));
+        }
+        script.push("s,^-,./-,".to_owned());
+        let words: Vec<String> = script.iter().map(|line| format!("-e {}", quote(line))).collect();
+        format!("LC_ALL=C sed -zE {}", words.join(" "))
+    }
+
+    /// What is decided by looking at a file: the body of a shell without single quotes.
+    fn look(&self) -> String {
+        let there = if self.links { "[ -L \"$f\" ]" } else { "[ -f \"$f\" ] && [ ! -L \"$f\" ]" };
+        let mode = match self.executable {
+            Some(true) => " && [ -x \"$f\" ]",
+            Some(false) => " && [ ! -x \"$f\" ]",
+            None => "",
+        };
+        let Some(scripts) = &self.scripts else {
+            return format!("for f do if {there}{mode}; then printf \"%s\\0\" \"$f\"; fi; done");
+        };
+        let by: Vec<String> = scripts.interpreters.iter().map(|name| format!("{name} | {name}.*")).collect();
+        let names: String = scripts.names.iter().map(|name| format!(" | {name}")).collect();
+        format!(
+            "kind() {{\n  case ${{1##*/}} in *.*{names}) return 0 ;; esac\n  [ -x \"$1\" ] || return 1\n  l=; IFS= read -r l \
+             <\"$1\" || :\n  case $l in \"#!\"*) ;; *) return 1 ;; esac\n  set -f; set -- ${{l#??}}\n  [ \"${{1##*/}}\" = env ] \
+             && shift; [ \"$1\" = -S ] && shift\n  case ${{1##*/}} in {}) ;; *) return 1 ;; esac\n}}\nfor f do if \
+             {there}{mode} && kind \"$f\"; then printf \"%s\\0\" \"$f\"; fi; done",
+            by.join(" | ")
+        )
+    }
+}
+
+/// A name without a dot.
+const NO_END: &str = "(^|/)[^./]+$";
+
+/// The names of `kinds`: `x.py`, `Makefile`, `Dockerfile.dev`, `dev.Dockerfile`.
+fn named(kinds: &[&'static FileType]) -> Pattern {
+    let mut parts = Vec::new();
+    let literal = |text: &&str| text.chars().map(literally).collect::<String>();
+    let ends: Vec<String> = kinds.iter().flat_map(|kind| kind.extensions).map(literal).collect();
+    if !ends.is_empty() {
+        parts.push(format!("\\.({})$", ends.join("|")));
+    }
+    let (whole, part): (Vec<&&str>, Vec<&&str>) =
+        kinds.iter().flat_map(|kind| kind.names).partition(|name| name.contains('.'));
+    if !whole.is_empty() {
+        let whole: Vec<String> = whole.into_iter().map(literal).collect();
+        parts.push(format!("(^|/)({})$", whole.join("|")));
+    }
+    if !part.is_empty() {
+        let part: Vec<String> = part.into_iter().map(literal).collect();
+        parts.push(format!("(^|/|\\.)({})(\\.[^/]*)?$", part.join("|")));
+    }
+    Pattern { ere: parts.join("|"), ignores_case: true }
+}
+
+/// A character that stands for itself in an expression.
+fn literally(c: char) -> String {
+    if "\\^$.[|()*+?{".contains(c) { format!("\\{c}") } else { c.to_string() }
+}
+
+/// The pattern as an address of sed, between commas.
+fn address(pattern: &Pattern) -> String {
+    let flag = if pattern.ignores_case { "I" } else { "" };
+    format!("\\,{},{flag}", pattern.ere.replace(',', "\\,"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selection_is_shell() {
+        let mut selection = Selection::default();
+        selection.keep(Pattern::python("^src/").expect("plain"));
+        selection.keep(Pattern::python("").expect("plain"));
+        selection.keep_kinds(&[FileType::of("python").expect("known"), FileType::of("pyi").expect("known")]);
+        selection.drop.push(Pattern::python("a{2,3},'").expect("plain"));
+        selection.below = Some("web,app".to_owned());
+        selection.executable = Some(true);
+        insta::assert_snapshot!(selection.lines().join("\n"));
+    }
+
+    #[test]
+    fn names_of_kinds() {
+        let kinds = ["dockerfile", "toml"].map(|tag| FileType::of(tag).expect("known"));
+        insta::assert_snapshot!(named(&kinds).ere);
+    }
+}

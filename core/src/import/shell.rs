@@ -1,0 +1,138 @@
+//! Words and the shell: how a word is written for one, how a line of another tool is split, and which of
+//! them cannot do in a step what it did in a hook.
+
+use crate::spec::quoted;
+
+/// A word as a shell must be given it.
+pub(super) fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "%+-./:=@_,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+/// Words as a shell must be given them.
+pub(super) fn quote_all(words: &[String]) -> String {
+    words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// The words of a line as Python's `shlex.split` has them: quotes and backslashes mean something, and nothing
+/// else does.
+///
+/// # Errors
+/// There is an open quote, no word, or a sign that is read in two ways.
+pub(super) fn split(line: &str) -> Result<Vec<String>, String> {
+    if line.split_whitespace().any(|word| word.starts_with('#')) {
+        return Err(format!("its command has a `#`, which may or may not begin a comment: {}", quoted(line)));
+    }
+    match shlex::split(line) {
+        Some(words) if words.first().is_some_and(|word| !word.is_empty()) => Ok(words),
+        Some(_) => Err("its command is empty".to_owned()),
+        None => Err(format!("its command ends inside a quote: {}", quoted(line))),
+    }
+}
+
+/// Commands of git that a step cannot give: `.git` is read-only there.
+const WRITES: [&str; 16] = [
+    "add",
+    "am",
+    "apply",
+    "checkout",
+    "cherry-pick",
+    "clean",
+    "commit",
+    "fetch",
+    "merge",
+    "pull",
+    "push",
+    "rebase",
+    "reset",
+    "restore",
+    "stash",
+    "switch",
+];
+/// Words that mean what is staged, of which a step sees nothing.
+const STAGED: [&str; 5] = ["--cached", "--staged", "lint-staged", "nano-staged", "pretty-quick"];
+/// Programs that talk to a daemon of the host, whose socket is hidden.
+const DAEMONS: [&str; 6] = ["docker", "docker-compose", "podman", "podman-compose", "kubectl", "minikube"];
+
+/// Why a command cannot do in a step what it did in a hook; `text` is all of it, as one or more lines of shell.
+pub(super) fn unfit(text: &str) -> Option<String> {
+    let separators = |c: char| c.is_whitespace() || ";|&(){}<>\"'`=".contains(c);
+    let words: Vec<&str> = text.split(separators).filter(|word| !word.is_empty()).collect();
+    if let Some(word) = words.iter().find(|word| STAGED.contains(word)) {
+        return Some(format!("it looks at what is staged (`{word}`), and a run has a tree and nothing staged"));
+    }
+    if let Some(word) = words.iter().find(|word| DAEMONS.contains(&base(word))) {
+        return Some(format!("`{}` talks to a daemon of the machine, which a step cannot reach", base(word)));
+    }
+    if text.contains("/dev/tty") {
+        return Some("it asks on the terminal, and a step has none".to_owned());
+    }
+    let verb = words.iter().enumerate().find_map(|(at, word)| git_verb(word, &words[at + 1..]))?;
+    Some(format!("it changes the repository (`git {verb}`), which a step cannot"))
+}
+
+fn base(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+/// The verb that `word`, where it is git, is given in `rest`, if it is one that writes.
+fn git_verb(word: &str, rest: &[&str]) -> Option<&'static str> {
+    if base(word) != "git" {
+        return None;
+    }
+    let mut rest = rest.iter();
+    let mut next = rest.next()?;
+    while next.starts_with('-') {
+        // The options that take a word of their own.
+        if ["-c", "-C"].contains(next) {
+            rest.next();
+        }
+        next = rest.next()?;
+    }
+    WRITES.iter().find(|verb| *verb == next).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_back_from_a_shell_as_they_were() {
+        for word in ["a", "", "a b", "it's", "$X `y` \"z\"", "-", "a\nb", "é", "*"] {
+            assert_eq!(shlex::split(&quote(word)).expect("quoted"), [word], "{word:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_is_split_or_refused() {
+        let words = split("bash -c 'exec \"$@\" | wc' --  x\\ y").expect("words");
+        assert_eq!(words, ["bash", "-c", "exec \"$@\" | wc", "--", "x y"]);
+        for bad in ["", "  ", "''", "a 'b", "a # b"] {
+            split(bad).expect_err(bad);
+        }
+    }
+
+    #[test]
+    fn what_needs_the_index_the_network_or_a_person_is_unfit() {
+        let unfit_ones = [
+            "prettier --write x && git add x",
+            "git -c a=b -C . commit -m x",
+            "git diff --cached --check",
+            "npx lint-staged",
+            "gitleaks protect --staged",
+            "docker run --rm x",
+            "exec < /dev/tty",
+            "x=$(/usr/bin/git stash)",
+        ];
+        for text in unfit_ones {
+            assert!(unfit(text).is_some(), "{text}");
+        }
+        for text in ["git diff --exit-code", "git ls-files", "add x", "cargo test", "echo docker-less", "git grep add"]
+        {
+            assert_eq!(unfit(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Configurations as they are published, and hostile ones.
