@@ -10,7 +10,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::args::{Cli, Command, DaemonCommand, Format, RunFormat};
 use crate::caller::Caller;
 use crate::commands::{
-    cancel, daemon, doctor, exec, explain, gate, logs, man, mcp, plan, run, status, tools, validate, watch,
+    cancel, daemon, doctor, exec, explain, gate, import, logs, man, mcp, plan, run, status, tools, validate, watch,
 };
 use crate::error::CliError;
 use crate::interrupt;
@@ -53,6 +53,7 @@ fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u
         Command::Run(args) => block_on(run::run(args, caller, screen)),
         Command::Exec(args) => block_on(exec::exec(args, caller, screen)),
         Command::Doctor(args) => block_on(doctor::doctor(args, caller, screen)),
+        Command::Import(args) => import::import(args, caller, screen),
         Command::Validate(args) => validate::validate(args, caller, screen),
         Command::Plan(args) => plan::plan(args, caller, screen),
         Command::Explain(args) => explain::explain(args, caller, screen),
@@ -95,6 +96,7 @@ fn wants_json(command: &Command) -> bool {
     match command {
         Command::Run(args) => args.format != RunFormat::Human,
         Command::Validate(args) => args.format == Format::Json,
+        Command::Import(args) => args.format == Format::Json,
         Command::Plan(args) => args.format == Format::Json,
         Command::Doctor(args) => args.format == Format::Json,
         Command::Exec(args) => args.format == Format::Json,

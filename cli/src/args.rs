@@ -2,6 +2,7 @@
 //! the world, and clap itself ends the process with code 2 on a usage error.
 
 mod daemon;
+mod import;
 
 use std::path::PathBuf;
 
@@ -16,6 +17,7 @@ pub(crate) use daemon::{
     CancelArgs, DaemonCommand, DaemonCommandArgs, DaemonStatusArgs, LogsArgs, StartArgs, StatusArgs, StopArgs,
     WatchArgs,
 };
+pub(crate) use import::ImportArgs;
 
 /// Verifies a repository: runs its own checks in a sandbox, finds what they changed, and
 /// records hashed evidence.
@@ -52,6 +54,8 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Show where each value of a step comes from, its sandbox and its environment
     Explain(ExplainArgs),
+    /// Make a spec of the hooks of pre-commit or lefthook
+    Import(ImportArgs),
     /// Run one command exactly as a step would run
     Exec(ExecArgs),
     /// Say whether this very tree is verified already; nothing runs

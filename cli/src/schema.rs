@@ -7,6 +7,7 @@ use schemars::{JsonSchema, schema_for};
 
 use crate::commands::daemon::DaemonRecord;
 use crate::commands::doctor::DoctorRecord;
+use crate::commands::import::ImportRecord;
 use crate::commands::run::RangeRecord;
 use crate::diagnostics::DiagnosticRecord;
 use crate::error::ErrorRecord;
@@ -41,6 +42,8 @@ pub(crate) enum SchemaName {
     Status,
     /// `proctor validate --format json`.
     Diagnostics,
+    /// `proctor import --format json`.
+    Import,
     /// `proctor doctor --format json`.
     Doctor,
     /// `proctor status RUN --format json`.
@@ -70,6 +73,7 @@ impl SchemaName {
             Self::StatusLastRun => "status-last-run",
             Self::Status => "status",
             Self::Diagnostics => "diagnostics",
+            Self::Import => "import",
             Self::Doctor => "doctor",
             Self::RunView => "run-view",
             Self::RunList => "run-list",
@@ -94,6 +98,7 @@ impl SchemaName {
             Self::StatusLastRun => "`verification.last_run` in 05-status.json",
             Self::Status => "05-status.json, as far as we know it",
             Self::Diagnostics => "what `validate --format json` prints",
+            Self::Import => "what `import --format json` prints",
             Self::Doctor => "what `doctor --format json` prints",
             Self::RunView => "what `status RUN --format json` prints",
             Self::RunList => "what `status --format json` prints",
@@ -122,6 +127,7 @@ pub(crate) fn text(name: SchemaName) -> Result<String, serde_json::Error> {
         SchemaName::Run => generated::<RunRecord>()?,
         SchemaName::Range => generated::<RangeRecord>()?,
         SchemaName::Diagnostics => generated::<Vec<DiagnosticRecord>>()?,
+        SchemaName::Import => generated::<ImportRecord>()?,
         SchemaName::Doctor => generated::<DoctorRecord>()?,
         SchemaName::RunView => generated::<RunView>()?,
         SchemaName::RunList => generated::<RunPage>()?,

@@ -15,9 +15,6 @@ mod selection;
 mod shell;
 mod types;
 
-#[cfg(test)]
-mod tests;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -42,9 +39,7 @@ impl Source {
     pub fn files(self) -> &'static [&'static str] {
         match self {
             Self::PreCommit => &[".pre-commit-config.yaml", ".pre-commit-config.yml"],
-            Self::Lefthook => {
-                &["lefthook.yml", "lefthook.yaml", ".lefthook.yml", ".lefthook.yaml", ".config/lefthook.yml"]
-            }
+            Self::Lefthook => &["lefthook.yml", "lefthook.yaml", ".lefthook.yml", ".lefthook.yaml"],
         }
     }
 

@@ -24,6 +24,7 @@ mod gate;
 mod harness;
 mod hiding;
 mod http;
+mod import;
 mod interruption;
 mod layouts;
 mod life;
@@ -62,7 +63,7 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 56] = [
+    let groups: [&'static [Case]; 57] = [
         access::CASES,
         abuse::CASES,
         adversary::CASES,
@@ -87,6 +88,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         harness::CASES,
         hiding::CASES,
         http::CASES,
+        import::CASES,
         interruption::CASES,
         layouts::CASES,
         life::CASES,

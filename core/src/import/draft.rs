@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Carried, Left, Tool};
 use crate::evidence::escape_output;
+use crate::names::ToolchainName;
+use crate::spec;
 
 /// A hook of the configuration, and what becomes of it.
 #[derive(Debug)]
@@ -97,7 +99,7 @@ impl Draft {
 
     fn add(&mut self, item: Item) {
         let Item { name, group, line, chain, parallel, fate } = item;
-        let mut check = match fate {
+        let mut check = match fate.and_then(nameable) {
             Ok(check) => check,
             Err(reason) => return self.left.push(Left { name, line, reason }),
         };
@@ -255,25 +257,34 @@ impl Step {
             text.push_str("        env:\n");
         }
         for (name, value) in &self.check.env {
-            text.push_str(&format!("          {name}: {}\n", scalar(value)));
+            text.push_str(&format!("          {}: {}\n", scalar(name), scalar(value)));
         }
         text
     }
 }
 
-/// Whether a text comes back from a block as it was, and is easier to read there.
-fn as_block(text: &str) -> bool {
-    let safe = |line: &str| !line.ends_with([' ', '\t']) && !line.chars().any(escaped);
-    text.contains('\n')
-        && !text.ends_with('\n')
-        && !text.starts_with([' ', '\t', '\n'])
-        && text.lines().all(safe)
-        && !text.contains('\r')
+/// The same check, where each of its tools has a name that a toolchain can have.
+fn nameable(check: Check) -> Result<Check, String> {
+    match check.tools.iter().find(|tool| ToolchainName::new(tool.name.as_str()).is_err()) {
+        Some(tool) => Err(format!("its program is called {}", spec::quoted(&tool.name))),
+        None => Ok(check),
+    }
 }
 
-/// Characters that a spec may only have as an escape.
+/// Whether a text comes back from a block as it was, is easier to read there, and says nothing to a terminal or to
+/// the log of a CI system when the spec is shown.
+fn as_block(text: &str) -> bool {
+    let safe =
+        |line: &str| !line.ends_with([' ', '\t']) && !line.trim_start().starts_with("::") && !line.chars().any(escaped);
+    let plain =
+        !text.ends_with('\n') && !text.starts_with([' ', '\t', '\n']) && !text.contains('\r') && !text.contains("##");
+    text.contains('\n') && plain && text.lines().all(safe)
+}
+
+/// Characters that a spec may only have as an escape, or that would turn what is shown round.
 fn escaped(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 /// A list of texts on one line.
@@ -305,14 +316,14 @@ fn quoted(text: &str) -> String {
         }
     }
     out.push('"');
-    out
+    out.replace("##", "#\\u0023")
 }
 
 /// A text that may stand behind a `#`: one line, and bounded.
 fn comment(text: &str) -> String {
     const SHOWN: usize = 400;
     let shown: String = text.chars().take(SHOWN).collect();
-    escape_output(shown.as_bytes()).replace('\n', " ").replace('\t', " ")
+    escape_output(shown.as_bytes()).replace(['\n', '\t'], " ").replace("##", "# #")
 }
 
 /// The nearest name that a skill and a step may have.

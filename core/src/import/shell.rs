@@ -59,7 +59,7 @@ const DAEMONS: [&str; 6] = ["docker", "docker-compose", "podman", "podman-compos
 
 /// Why a command cannot do in a step what it did in a hook; `text` is all of it, as one or more lines of shell.
 pub(super) fn unfit(text: &str) -> Option<String> {
-    let separators = |c: char| c.is_whitespace() || ";|&(){}<>\"'`=".contains(c);
+    let separators = |c: char| c.is_whitespace() || ";|&(){}<>\"'`".contains(c);
     let words: Vec<&str> = text.split(separators).filter(|word| !word.is_empty()).collect();
     if let Some(word) = words.iter().find(|word| STAGED.contains(word)) {
         return Some(format!("it looks at what is staged (`{word}`), and a run has a tree and nothing staged"));

@@ -201,10 +201,12 @@ impl<'t, 'a> Hook<'t, 'a> {
     fn local(&self) -> Result<Check, String> {
         let language = self.map.text("language")?.ok_or("it has no `language`")?;
         let entry = self.map.text("entry")?.ok_or("it has no `entry`")?;
-        let selection = self.selection(&Manifest { types: vec!["file"], ..Manifest::default() })?;
+        let mut selection = self.selection(&Manifest { types: vec!["file"], ..Manifest::default() })?;
         let mut notes = Vec::new();
         match language {
             "pygrep" => {
+                // The spec holds the expression, and need not be found by it.
+                selection.drop.push(Pattern { ere: "^spec/verification\\.yaml$".to_owned(), ignores_case: false });
                 let line = builtin::pygrep(entry, &self.args()?.unwrap_or_default())?;
                 let mut check = self.end(&selection, line);
                 check.tools.push(python(None));
@@ -231,22 +233,14 @@ impl<'t, 'a> Hook<'t, 'a> {
         }
         argv.extend(self.args()?.unwrap_or_default());
         if !["system", "script", "unsupported", "unsupported_script"].contains(&language) {
-            self.built(language, &argv, &mut notes)?;
+            // The environment of a local hook is empty but for these: this repository is not installed in it.
+            self.dependencies(&argv, &mut notes)?;
+            if notes.is_empty() {
+                notes.push(format!("runs the {} of the machine, not of an environment of its own", quoted(&argv[0])));
+            }
         }
         let names = self.names(true)?;
         self.command(argv, &selection, names, notes)
-    }
-
-    /// A local hook whose environment pre-commit builds: it is carried over where that holds its tool alone.
-    fn built(&self, language: &str, argv: &[String], notes: &mut Vec<String>) -> Result<(), String> {
-        if self.map.list("additional_dependencies")?.is_none_or(<[_]>::is_empty) {
-            return Err(format!(
-                "its language is {}: pre-commit builds this very repository in an environment of its own and runs {} there",
-                quoted(language),
-                quoted(&argv[0])
-            ));
-        }
-        self.dependencies(argv, notes)
     }
 
     /// What pre-commit would install beside the tool. The tool itself is no addition.

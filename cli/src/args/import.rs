@@ -1,0 +1,53 @@
+//! The arguments of `proctor import`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use proctor_core::import::Source;
+use proctor_core::names::ProfileName;
+
+use super::{Format, RepoArgs};
+
+/// `proctor import`.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The configuration [default: the one in the repository: `.pre-commit-config.yaml` or `lefthook.yml`]
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Whose configuration it is [default: told by its name, or else by what is in it]
+    #[arg(long, value_name = "TOOL")]
+    pub from: Option<From>,
+    /// Print the spec to standard output, and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Replace the spec that the repository has
+    #[arg(long, conflicts_with = "dry_run")]
+    pub force: bool,
+    /// The profile that the hooks become
+    #[arg(long, value_name = "NAME", default_value = "pr")]
+    pub profile: ProfileName,
+    /// How it is told on standard output what became of each hook
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    #[command(flatten)]
+    pub repo: RepoArgs,
+}
+
+/// A tool whose configuration can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum From {
+    /// `.pre-commit-config.yaml`.
+    PreCommit,
+    /// `lefthook.yml`.
+    Lefthook,
+}
+
+impl From {
+    /// The same, as the core has it.
+    pub(crate) fn source(self) -> Source {
+        match self {
+            Self::PreCommit => Source::PreCommit,
+            Self::Lefthook => Source::Lefthook,
+        }
+    }
+}

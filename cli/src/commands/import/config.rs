@@ -1,0 +1,148 @@
+//! Which configuration is meant, its bytes, and which tools the caller has.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use proctor_core::import::{Source, detect};
+use proctor_core::spec::MAX_BYTES;
+use proctor_runner::Directory;
+use rustix::fs::{Mode, OFlags, open};
+
+use super::{Tool, place};
+use crate::args::ImportArgs;
+use crate::caller::Caller;
+use crate::error::CliError;
+use crate::installation::show;
+
+/// Forms of lefthook's configuration that are not read.
+const OTHER_FORMS: [&str; 4] = ["lefthook.toml", "lefthook.json", ".lefthook.toml", ".lefthook.json"];
+
+/// A configuration of another runner.
+pub(super) struct Config {
+    /// Where it stands.
+    pub(super) path: PathBuf,
+    /// What is in it; one byte more than may be read where there is more.
+    pub(super) bytes: Vec<u8>,
+    /// Whose it is.
+    pub(super) source: Source,
+}
+
+impl Config {
+    /// The configuration that the caller means: the named one, or that of the repository.
+    ///
+    /// # Errors
+    /// There is none, or more than one; it cannot be read; nobody can tell whose it is.
+    pub(super) fn find(args: &ImportArgs, repo: &Directory, caller: &Caller) -> Result<Self, CliError> {
+        let from = args.from.map(|from| from.source());
+        let Some(file) = &args.file else { return Self::of_repository(from, repo) };
+        let path = caller.cwd.join(file);
+        let bytes = read(&path).map_err(|error| unreadable(&path, &error))?;
+        let source = from.or_else(|| by_name(&path)).or_else(|| detect(&bytes));
+        let source = source.ok_or_else(|| CliError::Usage {
+            message: format!("`{}` looks like no configuration of pre-commit or lefthook", show(&path)),
+            hint: "say whose it is with `--from pre-commit` or `--from lefthook`".to_owned(),
+        })?;
+        Ok(Self { path, bytes, source })
+    }
+
+    fn of_repository(from: Option<Source>, repo: &Directory) -> Result<Self, CliError> {
+        let sources = [Source::PreCommit, Source::Lefthook];
+        let mut found = Vec::new();
+        for source in sources.into_iter().filter(|source| from.is_none_or(|from| from == *source)) {
+            for name in source.files() {
+                let Some(file) = repo.open_file(name).map_err(|error| place::refused(&error))? else { continue };
+                let path = Path::new(repo.name()).join(name);
+                let bytes = read_bounded(file).map_err(|error| unreadable(&path, &error))?;
+                found.push(Self { path, bytes, source });
+            }
+        }
+        let names: Vec<String> = found.iter().map(|config| format!("`{}`", show(&config.path))).collect();
+        match (found.pop(), found.is_empty()) {
+            (Some(config), true) => Ok(config),
+            (Some(_), false) => Err(CliError::Usage {
+                message: format!("there is more than one configuration: {}", names.join(", ")),
+                hint: "name the one that is meant".to_owned(),
+            }),
+            (None, _) => Err(none(from, repo)),
+        }
+    }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> CliError {
+    CliError::Usage {
+        message: format!("`{}` cannot be read: {error}", show(path)),
+        hint: "name a `.pre-commit-config.yaml` or a `lefthook.yml`".to_owned(),
+    }
+}
+
+fn none(from: Option<Source>, repo: &Directory) -> CliError {
+    let names: Vec<&str> = match from {
+        Some(source) => source.files().to_vec(),
+        None => Source::PreCommit.files().iter().chain(Source::Lefthook.files()).copied().collect(),
+    };
+    let other = OTHER_FORMS.iter().find(|name| matches!(repo.open_file(name), Ok(Some(_))));
+    let hint = match other {
+        Some(name) => format!("`{name}` is not read, only YAML is: `lefthook dump` prints it as that"),
+        None => "name the file; `proctor init` makes a spec without one".to_owned(),
+    };
+    let repo = show(Path::new(repo.name()));
+    CliError::Usage { message: format!("there is none of these in `{repo}`: {}", names.join(", ")), hint }
+}
+
+fn by_name(path: &Path) -> Option<Source> {
+    let name = path.file_name()?.to_str()?;
+    [Source::PreCommit, Source::Lefthook].into_iter().find(|source| source.files().contains(&name))
+}
+
+/// The bytes of a file that the caller named. A device or a fifo would answer for ever, or never.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
+    }
+    read_bounded(file)
+}
+
+/// One byte more than may be read is enough to be refused with a word about it.
+fn read_bounded(file: File) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whether a tool is in the `PATH` of the caller.
+pub(super) fn is_there(tool: &Tool, caller: &Caller) -> bool {
+    let dirs = caller.var("PATH").unwrap_or_default().split(':').filter(|dir| !dir.is_empty());
+    let is_program =
+        |path: PathBuf| path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
+    dirs.map(|dir| caller.cwd.join(dir).join(&tool.name)).any(is_program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_tells_whose_it_is() {
+        assert_eq!(by_name(Path::new("/x/.pre-commit-config.yaml")), Some(Source::PreCommit));
+        assert_eq!(by_name(Path::new("lefthook.yml")), Some(Source::Lefthook));
+        assert_eq!(by_name(Path::new("hooks.yml")), None);
+    }
+
+    #[test]
+    fn a_tool_is_looked_for_in_the_path() {
+        let tool = |name: &str| Tool { name: name.to_owned(), cmd: Vec::new(), version: None };
+        let caller = Caller::for_tests(&[("PATH", "/nowhere::/bin:/usr/bin")]);
+        assert!(is_there(&tool("sh"), &caller));
+        assert!(!is_there(&tool("no-such-tool-anywhere"), &caller));
+    }
+
+    #[test]
+    fn a_device_is_no_configuration() {
+        read(Path::new("/dev/zero")).expect_err("a device");
+        read(Path::new("/proc")).expect_err("a directory");
+    }
+}

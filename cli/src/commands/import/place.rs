@@ -1,0 +1,37 @@
+//! Where the spec goes: `spec/verification.yaml`, never through a link, never over what is there unless that was
+//! asked for, and whole or not at all.
+
+use std::io::Write as _;
+
+use proctor_core::spec::PATH;
+use proctor_runner::{Directory, StoreError};
+
+use crate::error::CliError;
+
+const DIR: &str = "spec";
+const FILE: &str = "verification.yaml";
+
+/// Writes the spec.
+///
+/// # Errors
+/// There is one already, something else stands in its way, or the system refuses.
+pub(super) fn write(repo: &Directory, text: &str, force: bool) -> Result<(), CliError> {
+    let directory = repo.ensure(DIR, 0o755).map_err(|error| refused(&error))?;
+    let there = directory.open_file(FILE).map_err(|error| refused(&error))?;
+    if there.is_some() && !force {
+        return Err(CliError::Usage {
+            message: format!("there is a `{PATH}` already"),
+            hint: "`--dry-run` prints what would be written; `--force` replaces the file".to_owned(),
+        });
+    }
+    let mut file = directory.temporary(FILE).map_err(|error| refused(&error))?;
+    let written = file.file.write_all(text.as_bytes()).and_then(|()| file.file.sync_all());
+    written.map_err(|source| refused(&StoreError::Io { action: "write", path: PATH.to_owned(), source }))?;
+    file.publish(FILE).map_err(|error| refused(&error))
+}
+
+/// What the system refused, as an error of the command.
+pub(super) fn refused(error: &StoreError) -> CliError {
+    let hint = "`--dry-run` prints the spec without writing it".to_owned();
+    CliError::Environment { message: error.to_string(), hint }
+}

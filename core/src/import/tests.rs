@@ -1,1 +1,0 @@
-//! Configurations as they are published, and hostile ones.

@@ -1,0 +1,335 @@
+//! Configurations as they are published, and hostile ones: each hook is carried over or listed, and the spec is one.
+
+use std::path::{Path, PathBuf};
+
+use proctor_core::import::{ImportError, ImportRequest, Imported, Source, detect, import};
+use proctor_core::names::ProfileName;
+use proctor_core::spec;
+use proptest::prelude::*;
+use serde_yaml::Value;
+
+fn fixtures(source: Source) -> Vec<PathBuf> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/import").join(source.as_str());
+    let found = std::fs::read_dir(&dir).expect("the fixtures").map(|entry| entry.expect("an entry").path());
+    let mut found: Vec<PathBuf> = found.collect();
+    found.sort();
+    found
+}
+
+fn profile() -> ProfileName {
+    ProfileName::new("pr").expect("a name")
+}
+
+fn read(source: Source, file: &str, bytes: &[u8]) -> Result<Imported, ImportError> {
+    import(bytes, &ImportRequest { source, file, profile: &profile() })
+}
+
+fn imported(source: Source, text: &str) -> Imported {
+    read(source, "hooks.yaml", text.as_bytes()).unwrap_or_else(|error| panic!("{error:?}\n{text}"))
+}
+
+/// The only hook of a configuration of pre-commit: why it is left, or its command.
+fn local(hook: &str) -> Result<Vec<String>, String> {
+    one(Source::PreCommit, &format!("repos: [{{repo: local, hooks: [{hook}]}}]\n"))
+}
+
+fn one(source: Source, text: &str) -> Result<Vec<String>, String> {
+    let imported = imported(source, text);
+    assert_eq!(imported.carried.len() + imported.left.len(), 1, "{imported:#?}");
+    match imported.left.first() {
+        Some(left) => Err(left.reason.clone()),
+        None => {
+            let spec = spec::read(imported.spec.expect("a spec").as_bytes()).expect("a good one").spec;
+            let skill = &spec.skills.iter().next().expect("a skill").1;
+            Ok(skill.steps.value[0].cmd.as_ref().expect("a command").value.argv().expect("words").words().to_vec())
+        }
+    }
+}
+
+/// The hooks of a configuration, by another reader and another way.
+fn hooks(source: Source, text: &str) -> Vec<String> {
+    let mut root: Value = serde_yaml::from_str(text).expect("YAML");
+    root.apply_merge().expect("merges");
+    let mut names = Vec::new();
+    match source {
+        Source::PreCommit => {
+            let repos = root["repos"].as_sequence().expect("a list").iter();
+            let hooks = repos.flat_map(|repo| repo["hooks"].as_sequence().expect("a list"));
+            names.extend(hooks.map(|hook| hook["id"].as_str().expect("an id").to_owned()));
+        }
+        Source::Lefthook => {
+            let map = root.as_mapping().expect("a map");
+            map.values().for_each(|hook| jobs(hook, &mut names));
+        }
+    }
+    names.sort();
+    names
+}
+
+fn jobs(holder: &Value, names: &mut Vec<String>) {
+    for key in ["commands", "scripts"] {
+        let named = holder.get(key).and_then(Value::as_mapping).into_iter().flat_map(|map| map.keys());
+        names.extend(named.map(|name| name.as_str().expect("a name").to_owned()));
+    }
+    for job in holder.get("jobs").and_then(Value::as_sequence).into_iter().flatten() {
+        match job.get("group") {
+            Some(group) => jobs(group, names),
+            None => {
+                let name = ["name", "run", "script"].iter().find_map(|key| job.get(key)?.as_str());
+                names.push(name.expect("a job has one of these").to_owned());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_hook_of_published_configurations_is_carried_over_or_listed() {
+    for source in [Source::PreCommit, Source::Lefthook] {
+        for path in fixtures(source) {
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            let text = std::fs::read_to_string(&path).expect("read");
+            let result = read(source, &name, text.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error:#?}"));
+            let told = result.carried.iter().map(|one| &one.name).chain(result.left.iter().map(|one| &one.name));
+            let mut told: Vec<String> = told.cloned().collect();
+            told.sort();
+            assert_eq!(told, hooks(source, &text), "{name}");
+            assert_eq!(detect(text.as_bytes()), Some(source), "{name}");
+            let spec = result.spec.expect("something is carried over");
+            assert_eq!(spec::read(spec.as_bytes()).expect("a spec").warnings, [], "{name}");
+            let carried = result.carried.iter().map(|one| {
+                format!(
+                    "{} (line {}) -> {}/{} {:?} {:?}\n",
+                    one.name, one.line, one.skill, one.step, one.tools, one.notes
+                )
+            });
+            let left = result.left.iter().map(|one| format!("{} (line {}): {}\n", one.name, one.line, one.reason));
+            let settings = result.settings.iter().map(|one| format!("{}: {}\n", one.key, one.note));
+            let lists: String = carried
+                .chain(["left\n".to_owned()])
+                .chain(left)
+                .chain(["settings\n".to_owned()])
+                .chain(settings)
+                .collect();
+            let stem = name.split('.').next().expect("a stem");
+            insta::assert_snapshot!(format!("{}_{stem}", source.as_str()), format!("{lists}---\n{spec}"));
+        }
+    }
+}
+
+#[test]
+fn a_command_reaches_the_step_as_it_was() {
+    let whole = |hook: &str| local(&format!("{{id: x, language: system, pass_filenames: false, entry: {hook}}}"));
+    assert_eq!(
+        whole("'bash -c ''a \"$1\" | b; exit 3'' -- \"it''s\"'"),
+        Ok(words(&["bash", "-c", "a \"$1\" | b; exit 3", "--", "it's"]))
+    );
+    assert_eq!(whole("\"printf '\\\\u2028 \\\\x01 é'\""), Ok(words(&["printf", "\\u2028 \\x01 é"])));
+    let script = "{id: x, language: script, entry: check.sh, pass_filenames: false, args: ['--a b', '$X', '#']}";
+    assert_eq!(local(script), Ok(words(&["./check.sh", "--a b", "$X", "#"])));
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[test]
+fn what_has_no_equivalent_is_listed_with_its_reason() {
+    let cases = [
+        ("{id: x, language: system, entry: a, files: '^(?!b)'}", "look-around"),
+        ("{id: x, language: system, entry: a, exclude: '(a)\\1'}", "backreferences"),
+        ("{id: x, language: system, entry: a, types: [frobnicate]}", "`frobnicate`"),
+        ("{id: x, language: system, entry: a, types: [python, json]}", "more than one kind"),
+        ("{id: x, language: docker, entry: a}", "containers"),
+        ("{id: x, language: system, entry: \"a 'b\"}", "inside a quote"),
+        ("{id: x, language: system, entry: ''}", "empty"),
+        ("{id: x, language: system}", "no `entry`"),
+        ("{id: x, entry: a}", "no `language`"),
+        ("{id: x, language: system, entry: a, stages: [commit-msg]}", "commit-msg"),
+        ("{id: x, language: system, entry: a, stages: [manual]}", "manual"),
+        ("{id: x, language: system, entry: a, colour: red}", "`colour`"),
+        ("{id: x, language: system, entry: a, args: {b: c}}", "no list of texts"),
+        ("{id: x, language: system, entry: a, pass_filenames: perhaps}", "neither true nor false"),
+        ("{id: x, language: system, entry: npx lint-staged}", "staged"),
+        ("{id: x, language: system, entry: docker run x}", "daemon"),
+        ("{id: x, language: python, entry: a, additional_dependencies: [b]}", "`b`"),
+        ("{id: x, language: pygrep, entry: a, args: [--frobnicate]}", "`--frobnicate`"),
+        ("[]", "a hook is a map"),
+        ("{}", "no `id`"),
+    ];
+    for (hook, reason) in cases {
+        let left = local(hook).expect_err(hook);
+        assert!(left.contains(reason), "{hook}: {left}");
+    }
+}
+
+#[test]
+fn a_pattern_for_all_hooks_that_cannot_be_said_leaves_none_of_those_that_take_files() {
+    let text = "exclude: ^(?!src/)\nrepos: [{repo: local, hooks: [{id: x, language: system, entry: a}]}]\n";
+    assert!(one(Source::PreCommit, text).expect_err("left").contains("for all hooks, the `exclude`"));
+}
+
+#[test]
+fn names_of_hooks_become_names_of_skills_and_steps() {
+    let hooks = ["'a b'", "'a-b'", "A-B", "'é'", "\"x\\ny\"", "'*'", "yes", "-", "'..'"];
+    let hooks: Vec<String> =
+        hooks.iter().map(|id| format!("{{id: {id}, language: system, entry: a, pass_filenames: false}}")).collect();
+    let text = format!("repos: [{{repo: local, hooks: [{}]}}]\n", hooks.join(", "));
+    let imported = imported(Source::PreCommit, &text);
+    let names: Vec<&str> = imported.carried.iter().map(|one| one.skill.as_str()).collect();
+    assert_eq!(
+        names,
+        ["a-b", "a-b-2", "A-B-3", "check", "x-y", "check-2", "yes", "check-3", "check-4"]
+            .map(|name| format!("pre-commit.{name}"))
+    );
+}
+
+#[test]
+fn what_is_no_configuration_is_an_error_with_its_place() {
+    let deep = format!("repos: {}{}", "[".repeat(200), "]".repeat(200));
+    let mut bomb = String::from("a0: &a0 [x, x]\n");
+    (1..40).for_each(|n| bomb.push_str(&format!("a{n}: &a{n} [*a{0}, *a{0}]\n", n - 1)));
+    bomb.push_str("repos: *a39\n");
+    let long = format!("t: &t '{}'\nrepos:\n{}", "x".repeat(100_000), "- *t\n".repeat(1000));
+    let large = " ".repeat(spec::MAX_BYTES + 1);
+    let texts = [
+        "",
+        "[]",
+        "5",
+        "repos: 5",
+        "a: b",
+        "repos: [5]",
+        "repos: [{repo: local}]",
+        "repos: [{hooks: []}]",
+        "repos: [*x]",
+        "a: &a [*a]\nrepos: []",
+        "repos: []\nrepos: []",
+        "a: !x b",
+        "%YAML 1.1\n---\na: b",
+        "repos: []\n---\nb: c",
+        "\u{1}",
+        deep.as_str(),
+        bomb.as_str(),
+        long.as_str(),
+        large.as_str(),
+    ];
+    for text in texts {
+        let start: String = text.chars().take(40).collect();
+        match read(Source::PreCommit, "f", text.as_bytes()) {
+            Err(ImportError::Invalid(diagnostics)) => assert!(!diagnostics.is_empty(), "{start}"),
+            other => panic!("{start}: {other:?}"),
+        }
+    }
+    for text in [
+        "[]",
+        "pre-commit: 5",
+        "pre-commit: {jobs: 5}",
+        "glob_matcher: x",
+        "pre-commit: {commands: {a: {priority: x}}}",
+    ] {
+        assert!(matches!(read(Source::Lefthook, "f", text.as_bytes()), Err(ImportError::Invalid(_))), "{text}");
+    }
+    assert!(matches!(read(Source::PreCommit, "f", b"\xff"), Err(ImportError::Invalid(_))));
+}
+
+#[test]
+fn where_nothing_is_carried_over_there_is_no_spec() {
+    let nothing = imported(Source::PreCommit, "repos: []\n");
+    assert_eq!((nothing.spec, nothing.carried.len(), nothing.left.len()), (None, 0, 0));
+    assert_eq!(imported(Source::Lefthook, "colors: false\n").spec, None);
+}
+
+#[test]
+fn too_many_hooks_are_no_spec() {
+    let hook = "- {id: x, language: system, entry: a}\n";
+    let text = format!("repos:\n- repo: local\n  hooks:\n{}", format!("  {hook}").repeat(9_000));
+    assert!(matches!(read(Source::PreCommit, "f", text.as_bytes()), Err(ImportError::Unusable { .. })));
+}
+
+/// Text that means something to YAML, to shells, to sed or to the readers of expressions.
+fn nasty() -> impl Strategy<Value = String> {
+    let part = prop_oneof![
+        "[a-z]{1,4}",
+        proptest::sample::select(vec![
+            "'",
+            "\"",
+            "\\",
+            "$",
+            "`",
+            "{",
+            "}",
+            "[",
+            "]",
+            "(",
+            ")",
+            "|",
+            "&",
+            ";",
+            "#",
+            ":",
+            "- ",
+            ",",
+            "*",
+            "?",
+            "^",
+            "+",
+            ".",
+            "~",
+            "!",
+            "%",
+            "\n",
+            "\t",
+            "\u{1}",
+            "\u{85}",
+            "\u{2028}",
+            "é",
+            " ",
+            "{staged_files}",
+            "{files}",
+            "(?i)",
+            "--",
+        ])
+        .prop_map(str::to_owned),
+    ];
+    proptest::collection::vec(part, 0..8).prop_map(|parts| parts.concat())
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_hook_says_it_is_carried_over_or_listed(
+        id in nasty(), entry in nasty(), arg in nasty(), files in nasty(), name in nasty(), language in 0..4_usize,
+    ) {
+        let language = ["system", "pygrep", "fail", "script"][language];
+        let hook = serde_json::json!({
+            "id": id, "name": name, "entry": entry, "args": [arg], "files": files, "language": language,
+        });
+        let text = serde_json::json!({ "repos": [{ "repo": "local", "hooks": [hook] }] }).to_string();
+        if let Ok(imported) = read(Source::PreCommit, &name, escaped(&text).as_bytes()) {
+            prop_assert_eq!(imported.carried.len() + imported.left.len(), 1);
+        } else {
+            prop_assert!(false, "{}", text);
+        }
+    }
+
+    #[test]
+    fn whatever_a_job_says_it_is_carried_over_or_listed(
+        name in nasty(), run in nasty(), glob in nasty(), exclude in nasty(), root in nasty(), value in nasty(),
+    ) {
+        let job = serde_json::json!({
+            "name": name, "run": run, "glob": glob, "exclude": exclude, "root": root, "env": { "A": value }, "fail_text": run,
+        });
+        let text = serde_json::json!({ "pre-commit": { "jobs": [job] } }).to_string();
+        match read(Source::Lefthook, &name, escaped(&text).as_bytes()) {
+            Ok(imported) => prop_assert_eq!(imported.carried.len() + imported.left.len(), 1),
+            Err(error) => prop_assert!(false, "{:?}\n{}", error, text),
+        }
+    }
+}
+
+/// JSON with what YAML wants as an escape.
+fn escaped(json: &str) -> String {
+    let out = json.chars().map(|c| match c {
+        c if c.is_control() || c == '\u{2028}' => format!("\\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    });
+    out.collect()
+}

@@ -1,0 +1,252 @@
+//! Specs made of other runners' hooks: what they are told apart by, and that they are the same checks.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use crate::environment::{Repo, TestEnvironment};
+use crate::needs::{Case, Needs, case, dry_case};
+use crate::schemas;
+use crate::spec::Spec;
+
+const TREE: &[Needs] = &[
+    Needs::Sandbox,
+    Needs::Program("bash"),
+    Needs::Program("git"),
+    Needs::Works(&["python3", "--version"]),
+    Needs::Works(&["make", "--version"]),
+];
+
+pub(super) const CASES: &[Case] = &[
+    case("import::hooks_of_pre_commit_pass_a_sound_tree_and_each_finds_its_fault", pre_commit).needs(TREE),
+    case("import::jobs_of_lefthook_pass_a_sound_tree_and_each_finds_its_fault", lefthook).needs(TREE),
+    case("import::names_of_files_are_names_and_nothing_else", strange_names).needs(TREE),
+    case("import::what_mends_files_fails_as_drift", mending).needs(TREE),
+    dry_case("import::every_published_configuration_becomes_a_valid_spec", published),
+    dry_case("import::a_spec_is_never_replaced_unasked", replacing),
+    dry_case("import::a_configuration_that_cannot_be_meant_is_refused", refused),
+    dry_case("import::nothing_carried_over_is_no_success", nothing),
+    dry_case("import::the_terminal_is_safe_from_the_configuration", hostile),
+];
+
+/// A repository without a spec.
+fn bare(env: &TestEnvironment) -> Repo<'_> {
+    let repo = env.repo(&Spec::of_script("true"));
+    std::fs::remove_dir_all(repo.file("spec")).expect("it was there");
+    repo
+}
+
+fn fixture(path: &str) -> String {
+    let path = schemas::project().join("fixtures/import").join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn executable(repo: &Repo<'_>, path: &str, text: &str) {
+    repo.write(path, text);
+    std::fs::set_permissions(repo.file(path), std::fs::Permissions::from_mode(0o755)).expect("a mode");
+}
+
+/// A tree that has nothing against it.
+fn sound(env: &TestEnvironment) -> Repo<'_> {
+    let repo = bare(env);
+    repo.write("Makefile", "check:\n\t@echo checked\n");
+    repo.write("doc.md", "a line  \nbroken\n");
+    repo.write("data.json", "{\"a\": 1}\n");
+    repo.write("page.xml", "<a/>\n");
+    repo.write("one.py", "print('not FIXME')\n");
+    executable(&repo, "run.sh", "#!/bin/sh\necho hello\n");
+    executable(&repo, "tool", "#!/usr/bin/env sh\necho hello\n");
+    repo.write("notes/todo.txt", "FIXME\n");
+    repo.write("vendor/bad.txt", "FIXME  \n\n\n");
+    repo.write("web/a.css", "a {}\n");
+    repo.write("first.txt", "1\n");
+    repo.link("link", Path::new("one.py"));
+    repo
+}
+
+/// Imports, and demands that the tree passes.
+fn import<'e>(repo: &Repo<'e>, name: &str, fixture_path: &str) {
+    repo.write(name, fixture(fixture_path));
+    repo.commit();
+    repo.proctor(&["import"]).exits(0).says(&["wrote", "spec/verification.yaml"]);
+    repo.proctor(&["validate"]).exits(0);
+    repo.commit();
+    repo.run_bare(&["--format", "json"]).exits(0);
+}
+
+/// Demands that a change of the tree makes exactly this skill fail, and takes it back.
+fn fails(repo: &Repo<'_>, skill: &str, change: impl FnOnce(&Repo<'_>)) {
+    change(repo);
+    repo.git(&["add", "-A"]);
+    let run = repo.run_bare(&["--format", "json"]).exits(1);
+    let record: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
+    let skills = record["skills"].as_array().unwrap_or_else(|| panic!("skills\n{run}"));
+    let failed = skills.iter().filter(|one| one["outcome"] != "passed");
+    let failed: Vec<&str> = failed.map(|one| one["skill"].as_str().expect("a name")).collect();
+    assert_eq!(failed, [skill], "{run}");
+    repo.git(&["reset", "-q", "--hard"]);
+}
+
+fn pre_commit(env: &TestEnvironment) {
+    let repo = sound(env);
+    import(&repo, ".pre-commit-config.yaml", "pre-commit/tree.yaml");
+    let write = |path: &'static str, text: &'static str| move |repo: &Repo<'_>| repo.write(path, text);
+    fails(&repo, "pre-commit.trailing-whitespace", write("a.txt", "a \n"));
+    fails(&repo, "pre-commit.end-of-file-fixer", write("a.txt", "a\n\n"));
+    fails(&repo, "pre-commit.end-of-file-fixer", write("a.txt", "a"));
+    fails(&repo, "pre-commit.mixed-line-ending", write("a.txt", "a\r\nb\n"));
+    fails(&repo, "pre-commit.check-merge-conflict", write("a.txt", "<<<<<<< HEAD\n"));
+    fails(&repo, "pre-commit.check-added-large-files", |repo| repo.write("a.txt", "x\n".repeat(100_000)));
+    fails(&repo, "pre-commit.check-case-conflict", write("DOC.md", "a\n"));
+    fails(&repo, "pre-commit.check-json", write("b.json", "{\"a\": 1, \"a\": 2}\n"));
+    fails(&repo, "pre-commit.check-xml", write("b.xml", "<a>\n"));
+    fails(&repo, "pre-commit.debug-statements", write("b.py", "import pdb\n"));
+    fails(&repo, "pre-commit.check-symlinks", |repo| repo.link("gone", Path::new("nowhere")));
+    fails(&repo, "pre-commit.check-executables-have-shebangs", |repo| executable(repo, "a.txt", "a\n"));
+    fails(&repo, "pre-commit.check-shebang-scripts-are-executable", write("a.txt", "#!/bin/cat\n"));
+    fails(&repo, "pre-commit.check-byte-order-marker", write("a.txt", "\u{feff}a\n"));
+    fails(&repo, "pre-commit.no-fixme", write("notes.txt", "FIXME\n"));
+    fails(&repo, "pre-commit.shell-syntax", |repo| executable(repo, "other", "#!/usr/bin/env -S sh -e\nif\n"));
+    fails(&repo, "pre-commit.no-binaries", write("a.exe", "a\n"));
+    fails(&repo, "pre-commit.make", write("Makefile", "check:\n\t@exit 3\n"));
+    fails(&repo, "pre-commit.wrapped", write("so bad.txt", "a\n"));
+    let key = format!("-----BEGIN {} PRIVATE KEY-----\n", "RSA");
+    fails(&repo, "pre-commit.detect-private-key", |repo| repo.write("key.txt", &key));
+    // What is tracked and not there any more is no file.
+    std::fs::remove_file(repo.file("one.py")).expect("it was there");
+    std::fs::remove_file(repo.file("link")).expect("it was there");
+    repo.run_bare(&[]).exits(0);
+}
+
+fn lefthook(env: &TestEnvironment) {
+    let repo = sound(env);
+    import(&repo, "lefthook.yml", "lefthook/tree.yml");
+    let write = |path: &'static str, text: &'static str| move |repo: &Repo<'_>| repo.write(path, text);
+    fails(&repo, "pre-commit.make", write("Makefile", "check:\n\t@exit 3\n"));
+    fails(&repo, "pre-commit.python-syntax", write("b.PY", "(\n"));
+    fails(&repo, "pre-commit.no-tabs", write("web/b.css", "\ta {}\n"));
+    fails(&repo, "pre-push", |repo| std::fs::remove_file(repo.file("first.txt")).expect("it was there"));
+    repo.write("web/vendor/a.css", "\ta {}\n");
+    repo.write("b.css", "\ta {}\n");
+    repo.git(&["add", "-A"]);
+    repo.run_bare(&[]).exits(0);
+}
+
+fn strange_names(env: &TestEnvironment) {
+    let repo = bare(env);
+    let config = "repos: [{repo: local, hooks: [{id: cat, language: system, entry: cat, types: [text], files: '\\.t$'}, \
+                  {id: grep, language: system, entry: sh -c 'exit 1', files: '\\.never$'}]}]\n";
+    repo.write(".pre-commit-config.yaml", config);
+    for name in ["--help.t", "-n.t", "a b.t", "$(touch pwned).t", "it's \"q\".t", "a;b.t", "é.t", "*.t", "new\nline.t"]
+    {
+        repo.write(name, "x\n");
+    }
+    repo.commit();
+    repo.proctor(&["import"]).exits(0);
+    let run = repo.run_bare(&["--format", "json"]).exits(0);
+    assert!(!repo.file("pwned").exists(), "{run}");
+    let record: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
+    assert_eq!(record["skills"][0]["steps"][0]["stdout_preview"], "x\n".repeat(9), "each was read\n{run}");
+}
+
+fn mending(env: &TestEnvironment) {
+    let repo = bare(env);
+    let config = "repos: [{repo: local, hooks: [{id: sort, language: system, entry: sort -o list.txt list.txt, pass_filenames: \
+                  false}]}]\n";
+    repo.write(".pre-commit-config.yaml", config);
+    repo.write("list.txt", "b\na\n");
+    repo.commit();
+    repo.proctor(&["import"]).exits(0);
+    repo.run_bare(&[]).exits(3);
+    assert_eq!(repo.read("list.txt"), "b\na\n");
+    repo.write("list.txt", "a\nb\n");
+    repo.run_bare(&[]).exits(0);
+}
+
+fn published(env: &TestEnvironment) {
+    let dir = schemas::project().join("fixtures/import");
+    for tool in ["pre-commit", "lefthook"] {
+        for entry in std::fs::read_dir(dir.join(tool)).expect("fixtures") {
+            let path = entry.expect("an entry").path();
+            let path = path.to_str().expect("a path");
+            let repo =
+                env.repo_at(&format!("of-{}", path.rsplit('/').next().expect("a name")), &Spec::of_script("true"));
+            let shown = repo.proctor(&["import", path, "--dry-run"]).exits(0);
+            assert!(shown.stdout.starts_with("# Made from"), "{shown}");
+            let written = repo.proctor(&["import", path, "--force", "--format", "json"]).exits(0);
+            let record: serde_json::Value = serde_json::from_str(&written.stdout).expect("JSON");
+            assert_eq!(record["source"], tool);
+            assert_eq!(record["spec"].as_str(), Some(shown.stdout.as_str()), "{written}");
+            assert_eq!(repo.read("spec/verification.yaml"), shown.stdout);
+            let checked = repo.proctor(&["validate", "--format", "json"]).exits(0);
+            assert_eq!(checked.stdout.trim(), "[]", "{checked}");
+            repo.proctor(&["plan"]).exits(0);
+        }
+    }
+}
+
+fn replacing(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.write(".pre-commit-config.yaml", fixture("pre-commit/sample.yaml"));
+    let before = repo.read("spec/verification.yaml");
+    repo.proctor(&["import"]).exits(2).complains(&["already", "--force"]);
+    repo.proctor(&["import", "--dry-run"]).exits(0).complains(&["not on this machine: check-yaml"]);
+    assert_eq!(repo.read("spec/verification.yaml"), before);
+    repo.proctor(&["import", "--force", "--profile", "fast"]).exits(0).says(&["--profile fast"]);
+    assert!(repo.read("spec/verification.yaml").contains("\n  fast:\n"));
+    // A link may lead anywhere.
+    std::fs::remove_file(repo.file("spec/verification.yaml")).expect("it was there");
+    repo.write("elsewhere", "mine\n");
+    repo.link("spec/verification.yaml", Path::new("../elsewhere"));
+    repo.proctor(&["import", "--force"]).exits(5).complains(&["error:", "hint:"]);
+    assert_eq!(repo.read("elsewhere"), "mine\n");
+}
+
+fn refused(env: &TestEnvironment) {
+    let repo = bare(env);
+    repo.proctor(&["import"]).exits(2).complains(&["none of these", ".pre-commit-config.yaml"]);
+    repo.write("lefthook.toml", "a = 1\n");
+    repo.proctor(&["import"]).exits(2).complains(&["lefthook.toml", "only YAML"]);
+    repo.write("lefthook.yml", fixture("lefthook/tree.yml"));
+    repo.write(".pre-commit-config.yaml", "repos: {}\n");
+    repo.proctor(&["import"]).exits(2).complains(&["more than one"]);
+    let wrong = repo.proctor(&["import", "--from", "pre-commit"]).exits(2);
+    assert!(wrong.everything().contains(".pre-commit-config.yaml:1"), "{wrong}");
+    repo.proctor(&["import", "Makefile"]).exits(2);
+    repo.write("hooks.yml", "a: b\n");
+    repo.proctor(&["import", "hooks.yml"]).exits(2).complains(&["--from"]);
+    repo.proctor(&["import", "/dev/zero"]).exits(2).complains(&["no regular file"]);
+    repo.proctor(&["import", "--from", "husky"]).exits(2);
+    repo.write("large.yml", " ".repeat(2 << 20));
+    let large = repo.proctor(&["import", "large.yml", "--from", "lefthook"]).exits(2);
+    assert!(large.everything().contains("1048576"), "{large}");
+    assert!(!repo.file("spec/verification.yaml").exists());
+}
+
+fn nothing(env: &TestEnvironment) {
+    let repo = bare(env);
+    repo.write("lefthook.yml", "commit-msg: { jobs: [{ run: ./check }] }\n");
+    repo.proctor(&["import"]).exits(2).says(&["0 carried over, 1 not", "commit-msg"]).complains(&["no hook"]);
+    let json = repo.proctor(&["import", "--format", "json"]).exits(2);
+    let record: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+    assert_eq!((&record["spec"], &record["written"]), (&serde_json::Value::Null, &serde_json::Value::Null));
+    assert_eq!(record["left"].as_array().map(Vec::len), Some(1));
+    assert!(!repo.file("spec/verification.yaml").exists());
+}
+
+fn hostile(env: &TestEnvironment) {
+    let repo = bare(env);
+    let evil = "\\u001b[2J\\n::error::x\\u202e##vso[a]";
+    let config = format!(
+        "{{\"repos\": [{{\"repo\": \"{evil}/{evil}\", \"hooks\": [{{\"id\": \"{evil}\"}}]}}, {{\"repo\": \"local\", \"hooks\": [{{\"id\": \
+         \"{evil}\", \"name\": \"{evil}\", \"language\": \"system\", \"entry\": \"cat\", \"args\": \
+         [\"{evil}\"]}}]}}], \"{evil}\": 1}}"
+    );
+    repo.write(".pre-commit-config.yaml", config);
+    for arguments in [&["import", "--dry-run"][..], &["import", "--dry-run", "--format", "json"], &["import"]] {
+        let shown = repo.proctor(arguments).exits(0);
+        let text = shown.everything();
+        let starts = text.lines().any(|line| line.trim_start().starts_with("::"));
+        assert!(!text.contains('\u{1b}') && !starts && !text.contains("##vso["), "{text:?}");
+    }
+    repo.proctor(&["validate"]).exits(0);
+}
