@@ -63,7 +63,7 @@ use crate::needs::Case;
 
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 57] = [
+    let groups: Vec<&'static [Case]> = vec![
         access::CASES,
         abuse::CASES,
         adversary::CASES,
@@ -130,7 +130,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
 /// does it: what is asked for, told, refused, interrupted and recorded. What happens within a sandbox is
 /// the same engine's.
 pub(crate) fn served() -> Vec<&'static Case> {
-    let groups: [&'static [Case]; 20] = [
+    let groups: Vec<&'static [Case]> = vec![
         applying::CASES,
         callers::CASES,
         changesets::CASES,
