@@ -4,6 +4,7 @@
 mod fix;
 mod machine;
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use proctor_core::api::{DoctorAnswer, DoctorFinding, StepAccount};
@@ -13,6 +14,7 @@ use proctor_core::verdict::EXIT_INCONCLUSIVE;
 use proctor_runner::EngineError;
 use schemars::JsonSchema;
 use serde::Serialize;
+use tempfile::TempDir;
 
 use crate::apparmor;
 use crate::args::{DoctorArgs, Format};
@@ -128,10 +130,16 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     }
     let found = installation::repository(&args.repo, caller);
     let is_found = found.is_ok();
+    // It is there for as long as the trial over it.
+    let empty: TempDir;
     let repo = match (&args.repo.repo, found) {
         (_, Ok(repo)) => repo,
         (Some(_), Err(error)) => return Err(error),
-        (None, Err(_)) => caller.cwd.clone(),
+        (None, Err(_)) if args.way.daemon.daemon || is_fit(&caller.cwd, args, caller)? => caller.cwd.clone(),
+        (None, Err(_)) => {
+            empty = empty_directory()?;
+            empty.path().to_owned()
+        }
     };
     let operator = installation::operator(&args.way.operator, caller)?;
     let wanted = Wanted { way: &args.way, operator: &operator, repo: &repo };
@@ -151,6 +159,24 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
         Format::Json => screen.out_json(&record)?,
     }
     Ok(if record.ready { 0 } else { EXIT_INCONCLUSIVE })
+}
+
+/// Whether a trial can be made over a directory that is no repository: it must be ours, and neither the
+/// home nor our state may lie in it, which steps never see. Whoever has just logged in is in such a one.
+fn is_fit(directory: &Path, args: &DoctorArgs, caller: &Caller) -> Result<bool, CliError> {
+    let state = installation::state_dir(&args.way.state, caller)?;
+    let is_ours = std::fs::metadata(directory).is_ok_and(|found| found.uid() == caller.uid);
+    let hides = [caller.home.as_deref(), Some(state.as_path())].into_iter().flatten();
+    Ok(is_ours && !hides.into_iter().any(|hidden| hidden.starts_with(directory)))
+}
+
+/// A place of our own for a trial, which is removed with the value.
+fn empty_directory() -> Result<TempDir, CliError> {
+    let made = tempfile::Builder::new().prefix("proctor-doctor-").tempdir();
+    made.map_err(|error| CliError::Environment {
+        message: format!("no directory for a trial can be made: {error}"),
+        hint: "make room in the directory for temporary files, or name a repository with `--repo DIR`".to_owned(),
+    })
 }
 
 async fn tried_here(

@@ -81,9 +81,8 @@ fn followed(env: &TestEnvironment) {
     let path = env.root().join("followed.sh");
     machine::write(&path, script(&blocks));
     machine::open_file_to_all(&path);
-    let place = env.root().join("reader");
-    std::fs::create_dir(&place).expect("a place for the reader");
-    env.hand_over(&place);
+    // Where a reader is who has just logged in.
+    let place = env.home();
     let wrapper = ["bash", path.to_str().expect("UTF-8")];
     let mut command = env.command_of("proctor", &place, &wrapper);
     command.env("GIT_CONFIG_NOSYSTEM", "1");
