@@ -70,6 +70,10 @@ impl Tool {
         Self { name: name.to_owned(), cmd, version: range }
     }
 
+    fn is_only_found(&self) -> bool {
+        self.cmd.first().is_some_and(|program| *program != self.name)
+    }
+
     /// A tool of which is only known that it must be there.
     fn found(name: &str) -> Self {
         let look = format!("command -v {}", shell::quote(name));
@@ -177,6 +181,7 @@ pub fn import(bytes: &[u8], request: &ImportRequest<'_>) -> Result<Imported, Imp
         accepted(text)?;
     }
     let Draft { carried, left, tools, .. } = draft;
+    let tools = tools.into_values().flatten().collect();
     Ok(Imported { source: request.source, spec, carried, left, settings, tools })
 }
 
@@ -193,15 +198,20 @@ fn accepted(text: &str) -> Result<(), ImportError> {
 }
 
 /// Whose configuration these bytes look like; `None` where they look like neither.
-pub fn detect(bytes: &[u8]) -> Option<Source> {
+///
+/// # Errors
+/// They cannot be read at all.
+pub fn detect(bytes: &[u8]) -> Result<Option<Source>, Vec<Diagnostic>> {
     let mut report = Report::default();
-    let root = yaml::parse_as(Kind::Foreign, bytes, &mut report)?;
-    let map = config::Map::of(&root)?;
-    match map.get("repos") {
+    let root = yaml::parse_as(Kind::Foreign, bytes, &mut report);
+    let map = root.as_ref().and_then(config::Map::of);
+    let source = map.and_then(|map| match map.get("repos") {
         Some(_) => Some(Source::PreCommit),
         None if map.iter().any(|(key, _)| lefthook::is_hook(key)) => Some(Source::Lefthook),
         None => None,
-    }
+    });
+    let diagnostics = report.finish();
+    if diagnostics.is_empty() { Ok(source) } else { Err(diagnostics) }
 }
 
 /// A value of the configuration has another shape than it can have.

@@ -4,6 +4,8 @@
 mod config;
 mod place;
 
+use std::path::Path;
+
 use proctor_core::import::{self, Carried, ImportError, ImportRequest, Imported, Left, Setting, Tool};
 use proctor_core::spec::{self, Code};
 use proctor_core::verdict::EXIT_USAGE;
@@ -44,7 +46,10 @@ pub(crate) fn import(args: &ImportArgs, caller: &Caller, screen: &mut Screen) ->
     let config = Config::find(args, &directory, caller)?;
     let file = seen_from(&config.path, &caller.cwd);
     let name = installation::show(&file);
-    let request = ImportRequest { source: config.source, file: &name, profile: &args.profile };
+    // In the spec it is called as everybody would, not as this caller does.
+    let below = config.path.strip_prefix(&repo).ok().or(config.path.file_name().map(Path::new));
+    let called = below.map_or_else(|| name.clone(), installation::show);
+    let request = ImportRequest { source: config.source, file: &called, profile: &args.profile };
     let imported = import::import(&config.bytes, &request).map_err(|error| problem(error, &config, caller))?;
     let written = match &imported.spec {
         Some(text) if !args.dry_run => {

@@ -157,7 +157,8 @@ pub(super) fn check_form(argv: &[String]) -> CheckForm {
     let start = program_at(argv);
     let own = &argv[start..];
     let Some(tool) = TOOLS.iter().find(|tool| begins(own, tool.command)) else {
-        return CheckForm { argv: argv.to_vec(), changed: None, prints_faults: false };
+        let changed = argv.iter().any(|word| mends(word)).then(|| MENDS.to_owned());
+        return CheckForm { argv: argv.to_vec(), changed, prints_faults: false };
     };
     let head = if tool.instead.is_empty() { tool.command } else { tool.instead };
     let rest = kept(&own[tool.command.len()..], tool.drop);
@@ -176,6 +177,15 @@ pub(super) fn check_form(argv: &[String]) -> CheckForm {
     };
     let prints_faults = ["gofmt", "gofumpt", "goimports"].contains(&tool.command[0]);
     CheckForm { argv: form, changed, prints_faults }
+}
+
+/// What is said of a command that mends files and has no other form here.
+pub(super) const MENDS: &str = "it mends files: what it would change is drift, and fails the step";
+
+/// Whether a word tells a tool to mend files, as most of them have it.
+pub(super) fn mends(word: &str) -> bool {
+    ["--fix", "--fix-only", "--write", "--write-changes", "--in-place", "--autocorrect", "--auto-correct"]
+        .contains(&word)
 }
 
 /// Where the tool's own name stands, behind what starts it.

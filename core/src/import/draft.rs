@@ -64,11 +64,11 @@ pub(super) struct Draft {
     pub(super) carried: Vec<Carried>,
     /// What is not.
     pub(super) left: Vec<Left>,
-    /// The tools, each once.
-    pub(super) tools: Vec<Tool>,
+    /// The tools, each check of each once.
+    pub(super) tools: BTreeMap<String, Vec<Tool>>,
     skills: Vec<Skill>,
     chains: BTreeMap<usize, usize>,
-    names: BTreeSet<String>,
+    names: Names,
 }
 
 #[derive(Debug)]
@@ -78,6 +78,7 @@ struct Skill {
     is_known: bool,
     parallel: bool,
     steps: Vec<Step>,
+    names: Names,
 }
 
 #[derive(Debug)]
@@ -103,19 +104,23 @@ impl Draft {
             Ok(check) => check,
             Err(reason) => return self.left.push(Left { name, line, reason }),
         };
-        for tool in &check.tools {
-            if !self.tools.contains(tool) {
-                self.tools.push(tool.clone());
-            }
-        }
+        check.tools.iter().for_each(|tool| self.need(tool));
         let tools = std::mem::take(&mut check.tools).into_iter().map(|tool| tool.name).collect();
         let notes = check.notes.clone();
         let skill = self.skill(&group, chain, parallel, &name, &check);
-        let taken: BTreeSet<String> = skill.steps.iter().map(|step| step.name.clone()).collect();
-        let step = unique(&plain(&name), &taken);
+        let step = skill.names.unique(&plain(&name));
         let skill_name = skill.name.clone();
         skill.steps.push(Step { name: step.clone(), line, check });
         self.carried.push(Carried { name, line, skill: skill_name, step, tools, notes });
+    }
+
+    fn need(&mut self, tool: &Tool) {
+        let known = self.tools.entry(tool.name.clone()).or_default();
+        // One that tells its version is there.
+        let is_asked = tool.is_only_found() && !known.is_empty();
+        if !is_asked && !known.contains(tool) {
+            known.push(tool.clone());
+        }
     }
 
     /// The skill of a check: that of its chain, or a new one.
@@ -123,10 +128,10 @@ impl Draft {
         let known = chain.and_then(|chain| self.chains.get(&chain).copied());
         let at = known.unwrap_or_else(|| {
             let wanted = if chain.is_some() { plain(group) } else { format!("{}.{}", plain(group), plain(name)) };
-            let name = unique(&wanted, &self.names);
-            self.names.insert(name.to_lowercase());
+            let name = self.names.unique(&wanted);
             let description = if chain.is_some() { String::new() } else { check.description.clone() };
-            self.skills.push(Skill { name, description, is_known: true, parallel, steps: Vec::new() });
+            let (steps, names) = (Vec::new(), Names::default());
+            self.skills.push(Skill { name, description, is_known: true, parallel, steps, names });
             self.skills.len() - 1
         });
         if let Some(chain) = chain {
@@ -168,12 +173,8 @@ impl Draft {
     }
 
     fn toolchains(&self) -> String {
-        let mut by_name: BTreeMap<&str, Vec<&Tool>> = BTreeMap::new();
-        for tool in &self.tools {
-            by_name.entry(&tool.name).or_default().push(tool);
-        }
-        let mut text = String::from(if by_name.is_empty() { "" } else { "toolchains:\n" });
-        for (name, tools) in by_name {
+        let mut text = String::from(if self.tools.is_empty() { "" } else { "toolchains:\n" });
+        for (name, tools) in &self.tools {
             text.push_str(&format!("  {}:\n    required:\n", scalar(name)));
             for tool in tools {
                 let version = tool.version.as_deref().map(|range| format!(", version: {}", scalar(range)));
@@ -185,7 +186,7 @@ impl Draft {
 
     /// Variables that keep tools from leaving caches in the tree.
     fn defaults(&self) -> String {
-        let has = |name: &str| self.tools.iter().any(|tool| tool.name == name);
+        let has = |name: &str| self.tools.contains_key(name);
         let known = [
             ("mypy", "MYPY_CACHE_DIR", "/dev/null"),
             ("ruff", "RUFF_NO_CACHE", "true"),
@@ -277,8 +278,13 @@ fn as_block(text: &str) -> bool {
     let safe =
         |line: &str| !line.ends_with([' ', '\t']) && !line.trim_start().starts_with("::") && !line.chars().any(escaped);
     let plain =
-        !text.ends_with('\n') && !text.starts_with([' ', '\t', '\n']) && !text.contains('\r') && !text.contains("##");
+        !text.ends_with('\n') && !text.starts_with([' ', '\t', '\n']) && !speaks_to_ci(text) && !text.contains('\r');
     text.contains('\n') && plain && text.lines().all(safe)
+}
+
+/// Whether the log of a CI system would take a part of a line for a command.
+fn speaks_to_ci(text: &str) -> bool {
+    ["##[", "##vso[", "##teamcity["].iter().any(|command| text.contains(command))
 }
 
 /// Characters that a spec may only have as an escape, or that would turn what is shown round.
@@ -294,7 +300,7 @@ fn flow(words: &[String]) -> String {
 
 /// A text that is read as this text by every reader.
 fn scalar(text: &str) -> String {
-    let first = text.chars().next().is_some_and(|c| c.is_ascii_alphabetic());
+    let first = text.trim_start_matches('-').starts_with(|c: char| c.is_ascii_alphabetic());
     let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
     let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     if first && plain && !words.contains(&text.to_ascii_lowercase().as_str()) {
@@ -316,7 +322,7 @@ fn quoted(text: &str) -> String {
         }
     }
     out.push('"');
-    out.replace("##", "#\\u0023")
+    if speaks_to_ci(&out) { out.replace("##", "#\\u0023") } else { out }
 }
 
 /// A text that may stand behind a `#`: one line, and bounded.
@@ -335,11 +341,24 @@ fn plain(text: &str) -> String {
     if name.is_empty() { "check".to_owned() } else { name.to_owned() }
 }
 
-/// `wanted`, or with a number where that is taken, whatever its case.
-fn unique(wanted: &str, taken: &BTreeSet<String>) -> String {
-    let free = |name: &str| !taken.iter().any(|other| other.eq_ignore_ascii_case(name));
-    let numbered = (2_u32..).map(|number| format!("{wanted}-{number}"));
-    std::iter::once(wanted.to_owned()).chain(numbered).find(|name| free(name)).unwrap_or_else(|| wanted.to_owned())
+/// Names that are taken, whatever their case, and how far the numbers behind each have come.
+#[derive(Debug, Default)]
+struct Names {
+    taken: BTreeSet<String>,
+    numbers: BTreeMap<String, u32>,
+}
+
+impl Names {
+    /// `wanted`, or with a number where that is taken.
+    fn unique(&mut self, wanted: &str) -> String {
+        let number = self.numbers.entry(wanted.to_ascii_lowercase()).or_insert(1);
+        let mut name = wanted.to_owned();
+        while !self.taken.insert(name.to_ascii_lowercase()) {
+            *number += 1;
+            name = format!("{wanted}-{number}");
+        }
+        name
+    }
 }
 
 #[cfg(test)]
@@ -362,8 +381,8 @@ mod tests {
 
     #[test]
     fn names_are_allowed_and_unique() {
-        let taken = BTreeSet::from(["A".to_owned(), "a-2".to_owned()]);
-        assert_eq!(unique("a", &taken), "a-3");
+        let mut names = Names::default();
+        assert_eq!(["A", "a-2", "a", "a", "b"].map(|name| names.unique(name)), ["A", "a-2", "a-3", "a-4", "b"]);
         assert_eq!([plain("Check: it!"), plain("…"), plain("a/b c")], ["Check--it", "check", "a-b-c"]);
     }
 }

@@ -39,7 +39,13 @@ impl Config {
         let Some(file) = &args.file else { return Self::of_repository(from, repo) };
         let path = caller.cwd.join(file);
         let bytes = read(&path).map_err(|error| unreadable(&path, &error))?;
-        let source = from.or_else(|| by_name(&path)).or_else(|| detect(&bytes));
+        let source = match from.or_else(|| by_name(&path)) {
+            Some(source) => Some(source),
+            None => detect(&bytes).map_err(|diagnostics| {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                CliError::Invalid { file: path.clone(), text, diagnostics }.with_paths_from(&caller.cwd)
+            })?,
+        };
         let source = source.ok_or_else(|| CliError::Usage {
             message: format!("`{}` looks like no configuration of pre-commit or lefthook", show(&path)),
             hint: "say whose it is with `--from pre-commit` or `--from lefthook`".to_owned(),

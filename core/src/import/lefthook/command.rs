@@ -1,7 +1,7 @@
 //! What `run` of a job means: one command, or a few lines of shell, with or without the names of files.
 
 use crate::import::Tool;
-use crate::import::check_form::check_form;
+use crate::import::check_form::{MENDS, check_form, mends};
 use crate::import::draft::{Check, pipeline, pipeline_tools};
 use crate::import::selection::Selection;
 use crate::import::shell::{quote, quote_all, unfit};
@@ -61,9 +61,9 @@ pub(super) fn plain(argv: Vec<String>) -> Check {
 fn without_files(run: &str, selection: &Selection) -> Check {
     let mut check = match words(run) {
         Some(argv) => plain(argv),
-        None => Check { cmd: shell(run), tools: first_tool(run), ..Check::default() },
+        None => Check { cmd: shell(run), tools: first_tool(run), notes: mending(run), ..Check::default() },
     };
-    if !selection.is_everything() && selection.below.is_none() {
+    if !(Selection { below: None, ..selection.clone() }).is_everything() {
         check.notes.push("runs whatever files there are".to_owned());
     }
     check
@@ -83,6 +83,7 @@ fn with_files(run: &str, selection: &Selection) -> Result<Check, String> {
         None => {
             in_no_quotes(run)?;
             check.tools.extend(first_tool(run));
+            check.notes.extend(mending(run));
             let script = run.replace(FILES, "\"$@\"");
             lines.push(format!("xargs -0r sh -c {} sh", quote(&script)));
         }
@@ -110,6 +111,12 @@ fn words(run: &str) -> Option<Vec<String>> {
 
 fn shell(run: &str) -> Vec<String> {
     ["sh", "-c", run].map(str::to_owned).to_vec()
+}
+
+/// What is said of a script that tells a tool to mend files.
+fn mending(run: &str) -> Vec<String> {
+    let found = run.split_whitespace().any(mends);
+    found.then(|| MENDS.to_owned()).into_iter().collect()
 }
 
 /// The tool that a command starts, unless it is one of the repository.
