@@ -63,7 +63,9 @@ fn without_files(run: &str, selection: &Selection) -> Check {
         Some(argv) => plain(argv),
         None => Check { cmd: shell(run), tools: first_tool(run), notes: mending(run), ..Check::default() },
     };
-    if !(Selection { below: None, ..selection.clone() }).is_everything() {
+    let mut wherever = selection.clone();
+    wherever.below = None;
+    if !wherever.is_everything() {
         check.notes.push("runs whatever files there are".to_owned());
     }
     check
