@@ -16,6 +16,7 @@ pub mod evidence;
 pub mod exec;
 pub mod gate;
 pub mod import;
+pub mod init;
 pub mod names;
 pub mod outcome;
 pub mod plan;

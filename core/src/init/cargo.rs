@@ -1,0 +1,172 @@
+//! Rust: what cargo knows of a directory. A crate of a workspace belongs to the workspace.
+
+use toml::{Table, Value};
+
+use super::project::{Demand, Kind, Project, Skill, Step, Variable};
+use super::tree::{Tree, ancestors, join};
+use super::{Note, ranges, text};
+
+const MANIFEST: &str = "Cargo.toml";
+
+const ENV: [Variable; 2] = [
+    Variable { name: "CARGO_NET_OFFLINE", value: "true", why: "cargo resolves from what is downloaded already" },
+    Variable { name: "CARGO_TERM_COLOR", value: "never", why: "what is recorded has no colours" },
+];
+
+/// The crate or workspace in a directory.
+pub(super) fn look(tree: &Tree, dir: &str, notes: &mut Vec<Note>) -> Option<Project> {
+    if !tree.has(dir, MANIFEST) {
+        return None;
+    }
+    let manifest: Table = match tree.text(dir, MANIFEST)?.parse() {
+        Ok(manifest) => manifest,
+        Err(_) => {
+            let path = text::quoted(&join(dir, MANIFEST));
+            notes.push(Note::new(format!("{path} was left out: it is no TOML"), "mend it, and start again"));
+            return None;
+        }
+    };
+    if is_member(tree, dir) {
+        return None;
+    }
+    let is_workspace = manifest.contains_key("workspace");
+    let has_lock = tree.has(dir, "Cargo.lock");
+    if !dir.is_empty() && !is_workspace && !has_lock {
+        notes.push(left_out(dir));
+        return None;
+    }
+    let title = if is_workspace { "Rust workspace" } else { "Rust crate" };
+    let mut project = Project::new("rust", title, dir);
+    project.told_by(MANIFEST);
+    project.env.extend(ENV);
+    project.demand(Demand::program("cargo", &["cargo", "--version"]).in_range(range(&manifest, dir)));
+    if !has_lock {
+        project.notes.push(no_lock(dir));
+    }
+    let facts = Facts { tree, dir, manifest: &manifest, is_workspace, has_lock };
+    facts.add_format(&mut project);
+    facts.add_lint(&mut project);
+    facts.add_test(&mut project);
+    Some(project)
+}
+
+struct Facts<'a> {
+    tree: &'a Tree,
+    dir: &'a str,
+    manifest: &'a Table,
+    is_workspace: bool,
+    has_lock: bool,
+}
+
+impl Facts<'_> {
+    fn add_format(&self, project: &mut Project) {
+        let is_set_up = ["rustfmt.toml", ".rustfmt.toml"].iter().any(|name| self.tree.has(self.dir, name));
+        let is_set_up = is_set_up || self.tree.mentions("cargo fmt") || self.tree.mentions("rustfmt");
+        if !is_set_up && !self.tree.has_program("cargo-fmt") {
+            return;
+        }
+        let words: &[&str] =
+            if self.is_workspace { &["cargo", "fmt", "--all", "--check"] } else { &["cargo", "fmt", "--check"] };
+        project.demand(Demand::program("cargo-fmt", &["cargo", "fmt", "--version"]));
+        let steps = vec![Step::new("cargo_fmt", words)];
+        project.skills.push(Skill::new(Kind::Format, "Rust formatting", steps).quick().reproducible());
+    }
+
+    fn add_lint(&self, project: &mut Project) {
+        let is_set_up = self.has_lints() || self.tree.mentions("clippy");
+        if !is_set_up && !self.tree.has_program("cargo-clippy") {
+            return;
+        }
+        project.demand(Demand::program("cargo-clippy", &["cargo", "clippy", "--version"]));
+        let words = self.words("clippy", &["--all-targets"]);
+        let step = match is_set_up {
+            true => Step::new("cargo_clippy", &[&words[..], &["--", "-D", "warnings"]].concat()),
+            false => Step::new("cargo_clippy", &words)
+                .because("Warnings pass. Add `--`, `-D`, `warnings` at the end to make them errors."),
+        };
+        let skill = Skill::new(Kind::Lint, "Clippy over all targets", vec![step]);
+        project.skills.push(skill.with_caches(self.caches()));
+    }
+
+    fn add_test(&self, project: &mut Project) {
+        let steps = vec![Step::new("cargo_test", &self.words("test", &[]))];
+        let skill = Skill::new(Kind::Test, "The tests, doc tests too", steps);
+        project.skills.push(skill.with_caches(self.caches()));
+    }
+
+    /// A command that compiles.
+    fn words(&self, command: &'static str, more: &[&'static str]) -> Vec<&'static str> {
+        let workspace = self.is_workspace.then_some("--workspace");
+        let locked = self.has_lock.then_some("--locked");
+        ["cargo", command].into_iter().chain(workspace).chain(more.iter().copied()).chain(locked).collect()
+    }
+
+    fn has_lints(&self) -> bool {
+        let lints = |table: Option<&Value>| table.and_then(|lints| lints.get("clippy")).is_some();
+        let in_workspace = self.manifest.get("workspace").and_then(|workspace| workspace.get("lints"));
+        ["clippy.toml", ".clippy.toml"].iter().any(|name| self.tree.has(self.dir, name))
+            || lints(self.manifest.get("lints"))
+            || lints(in_workspace)
+    }
+
+    /// Where cargo builds. A directory elsewhere is not ours to keep.
+    fn caches(&self) -> Vec<String> {
+        let config: Option<Table> = self.tree.text("", ".cargo/config.toml").and_then(|text| text.parse().ok());
+        let set = config.as_ref().and_then(|config| config.get("build")?.get("target-dir")?.as_str());
+        match set {
+            None => vec!["target".to_owned()],
+            Some(set) if self.dir.is_empty() && is_cache(set) => vec![set.to_owned()],
+            Some(_) => Vec::new(),
+        }
+    }
+}
+
+/// Whether a directory that the repository names can be a cache of a spec.
+fn is_cache(dir: &str) -> bool {
+    let is_plain = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    dir.len() <= 100 && dir != "changes" && dir.split('/').all(is_plain)
+}
+
+/// Whether a workspace above counts the directory as its own.
+fn is_member(tree: &Tree, dir: &str) -> bool {
+    ancestors(dir).any(|above| {
+        let manifest: Option<Table> = tree.text(above, MANIFEST).and_then(|text| text.parse().ok());
+        let workspace = manifest.as_ref().and_then(|manifest| manifest.get("workspace"));
+        workspace.is_some_and(|workspace| !is_excluded(workspace, above, dir))
+    })
+}
+
+fn is_excluded(workspace: &Value, above: &str, dir: &str) -> bool {
+    let excluded = workspace.get("exclude").and_then(Value::as_array);
+    let paths = excluded.into_iter().flatten().filter_map(Value::as_str);
+    paths
+        .map(|path| join(above, path.trim_end_matches('/')))
+        .any(|path| dir == path || dir.strip_prefix(path.as_str()).is_some_and(|below| below.starts_with('/')))
+}
+
+fn range(manifest: &Table, dir: &str) -> Option<(String, String)> {
+    let workspace = manifest.get("workspace").and_then(|workspace| workspace.get("package"));
+    let package = manifest.get("package");
+    let read = |key: &str| {
+        let values = [package, workspace].into_iter().flatten().filter_map(|table| table.get(key)?.as_str());
+        values.map(str::to_owned).next()
+    };
+    let of = |key: &str| format!("`{key}` of {}", text::quoted(&join(dir, MANIFEST)));
+    let version = read("rust-version").and_then(|version| ranges::at_least(&version));
+    let version = version.map(|range| (range, of("rust-version")));
+    version.or_else(|| Some((read("edition").and_then(|edition| ranges::edition(&edition))?, of("edition"))))
+}
+
+fn left_out(dir: &str) -> Note {
+    Note::new(
+        format!("the crate in {} was left out: it is in no workspace and has no `Cargo.lock`", text::quoted(dir)),
+        "make it a member of a workspace, or commit its `Cargo.lock`, and start again",
+    )
+}
+
+fn no_lock(dir: &str) -> Note {
+    Note::new(
+        format!("there is no {}: a step would write one, which is drift", text::quoted(&join(dir, "Cargo.lock"))),
+        "`cargo generate-lockfile`, then commit it (or have git ignore it)",
+    )
+}

@@ -1,0 +1,111 @@
+//! Make: targets whose names say that they check something. They are taken where no other tool
+//! of the directory is known, since they mostly call that tool.
+
+use std::collections::BTreeMap;
+
+use super::project::{Demand, Kind, Project, Skill, Step};
+use super::tree::{Tree, join};
+use super::{Note, text};
+
+/// As make looks for them.
+const NAMES: [&str; 3] = ["GNUmakefile", "makefile", "Makefile"];
+
+/// The targets that are known, and what they are for.
+const TARGETS: [(&str, Kind); 13] = [
+    ("fmt-check", Kind::Format),
+    ("format-check", Kind::Format),
+    ("check-fmt", Kind::Format),
+    ("check-format", Kind::Format),
+    ("fmtcheck", Kind::Format),
+    ("lint", Kind::Lint),
+    ("vet", Kind::Lint),
+    ("typecheck", Kind::Types),
+    ("check-types", Kind::Types),
+    ("check", Kind::Check),
+    ("verify", Kind::Check),
+    ("test", Kind::Test),
+    ("tests", Kind::Test),
+];
+
+/// The Makefile in a directory.
+pub(super) fn look(tree: &Tree, dir: &str) -> Option<Project> {
+    let (name, chosen) = chosen(tree, dir)?;
+    let mut project = Project::new("make", "Makefile", dir);
+    project.told_by(name);
+    project.demand(Demand::program("make", &["make", "--version"]));
+    for kind in [Kind::Format, Kind::Lint, Kind::Types, Kind::Check, Kind::Test] {
+        let targets: Vec<&str> = chosen.iter().filter(|(_, of)| *of == kind).map(|(target, _)| *target).collect();
+        if targets.is_empty() {
+            continue;
+        }
+        let steps = targets.iter().map(|target| {
+            Step::new(format!("make_{target}"), &["make", target])
+                .because("What it builds must be ignored by git, or stand below a directory in `caches`.")
+        });
+        let about = format!("What `make {}` does", targets.join(" "));
+        project.skills.push(Skill::new(kind, about, steps.collect()));
+    }
+    Some(project)
+}
+
+/// What is said where another tool of the directory is known.
+pub(super) fn note_on_unused(tree: &Tree, dir: &str) -> Option<Note> {
+    let (name, chosen) = chosen(tree, dir)?;
+    let targets: Vec<String> = chosen.iter().map(|(target, _)| format!("`{target}`")).collect();
+    Some(Note::new(
+        format!(
+            "{} has {}, which no step calls: the tools' own commands do",
+            text::quoted(&join(dir, name)),
+            targets.join(", ")
+        ),
+        "where a target checks more than they do, add a step with `cmd: [\"make\", \"TARGET\"]`",
+    ))
+}
+
+/// The file that make would read, and the known targets in it that no other of them makes.
+fn chosen<'a>(tree: &'a Tree, dir: &str) -> Option<(&'static str, Vec<(&'static str, Kind)>)> {
+    let (name, makefile): (_, &'a str) = NAMES.iter().find_map(|name| Some((*name, tree.text(dir, name)?)))?;
+    let rules = rules(makefile);
+    let known: Vec<(&str, Kind)> = TARGETS.iter().copied().filter(|(target, _)| rules.contains_key(*target)).collect();
+    let is_made = |target: &str| {
+        known.iter().any(|(other, _)| *other != target && rules[*other].iter().any(|needed| *needed == target))
+    };
+    let chosen: Vec<(&str, Kind)> = known.iter().copied().filter(|(target, _)| !is_made(target)).collect();
+    // Targets that need each other in a circle are make's to complain about.
+    if chosen.is_empty() { None } else { Some((name, chosen)) }
+}
+
+/// The rules of a Makefile: targets, and what each needs. Not here: includes, and names that are
+/// made of variables.
+fn rules(makefile: &str) -> BTreeMap<&str, Vec<&str>> {
+    let mut rules: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for line in makefile.lines().filter(|line| !line.starts_with(['\t', ' ', '#'])) {
+        let Some((targets, rest)) = line.split_once(':') else { continue };
+        let rest = rest.strip_prefix(':').unwrap_or(rest);
+        if targets.contains('=') || rest.trim_start().starts_with('=') || rest.starts_with(":=") {
+            continue;
+        }
+        let needed = rest.split([';', '#']).next().unwrap_or_default();
+        for target in targets.split_whitespace() {
+            rules.entry(target).or_default().extend(needed.split_whitespace());
+        }
+    }
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::init::Content;
+
+    #[test]
+    fn only_targets_count_and_each_once() {
+        let makefile = "CC := cc\ntest: build\n\t@lint: no\nlint fmt-check:\n\tx\n.PHONY: check\ncheck: lint test\n\
+                        # verify: no\nverify = 1\nvet::\nLATER ::= x\n";
+        let mut tree = Tree::default();
+        tree.add_file("Makefile", Content::Text(makefile.to_owned()));
+        let (_, chosen) = chosen(&tree, "").expect("targets");
+        let names: Vec<&str> = chosen.iter().map(|(target, _)| *target).collect();
+        assert_eq!(names, ["fmt-check", "vet", "check"]);
+    }
+}

@@ -1,0 +1,241 @@
+//! A draft as the text of a spec: a reader who meets the format for the first time should learn it
+//! from the comments. Every text of the repository is quoted, and what was written is read back by
+//! our own reader.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::project::{Demand, NamedSkill, Project, Step, Variable};
+use super::tree::join;
+use crate::plan::Determinism;
+use crate::spec;
+
+const HEAD: &str = "\
+# What a change to this repository must pass. `proctor init` wrote this from the files that it
+# found; from here on it is yours. After a change: `proctor validate`.
+#
+#   proctor run --profile quick    what ends soon
+#   proctor run                    everything (`--profile pr`)
+#   proctor explain SKILL/STEP     where each value of a step comes from
+#   proctor exec -- COMMAND        try a command as a step would run
+#   proctor schema spec            the format, for editors
+#
+# Each step runs in a sandbox of its own: no network, an empty home, and a tree that it may write
+# to but not change. What git ignores may be written, and what is to outlive a run is a cache.
+version: 1
+";
+
+const TOOLCHAINS: &str = "
+# What must be there before any step runs. A check that fails makes the run inconclusive, which is
+# no pass and no failure. `version` is a range as cargo writes them, held against the output.
+toolchains:
+";
+
+const DEFAULTS: &str = "
+# What holds for every step, where its skill or itself says nothing else.
+defaults:
+  network: deny # `allow` gives a step the host's network, and raises its tier to 2
+  read_only: tracked # a change to a tracked file, or a new one that git does not ignore, is drift
+  env_allowlist: [CI] # the variables of the caller that a step sees; all others stay out
+";
+
+const PROFILES: &str = "
+# A profile is a list of skills, in the order in which they run. `pr` is the one that commands use
+# where none is named.
+profiles:
+";
+
+const SKILLS: &str = "
+# A skill is a group of steps with one purpose. `determinism` is what a rerun on the same tree
+# promises: D0 the same output, D1 the same outcome, D2 nothing. `tier: 1` lets anyone run it,
+# agents too. The first step that fails ends its skill.
+skills:
+";
+
+/// The text of a spec with these skills.
+pub(super) fn render(projects: &[Project], skills: &[NamedSkill<'_>]) -> String {
+    let mut text = HEAD.to_owned();
+    text.push_str(TOOLCHAINS);
+    for (language, demands) in toolchains(projects) {
+        let _ = writeln!(text, "  {language}:\n    required:");
+        demands.iter().for_each(|demand| text.push_str(&check_line(demand)));
+    }
+    text.push_str(DEFAULTS);
+    let env = environment(projects);
+    if !env.is_empty() {
+        text.push_str("  env:\n");
+    }
+    for variable in env {
+        let _ = writeln!(text, "    {}: {} # {}", variable.name, quote(variable.value), variable.why);
+    }
+    text.push_str(PROFILES);
+    text.push_str(&profiles(skills));
+    text.push_str(SKILLS);
+    let written: Vec<String> = skills.iter().map(skill_text).collect();
+    text.push_str(&written.join("\n"));
+    text
+}
+
+/// The demands of all projects, by toolchain, each once.
+fn toolchains(projects: &[Project]) -> BTreeMap<&'static str, Vec<&Demand>> {
+    let mut toolchains: BTreeMap<_, Vec<&Demand>> = BTreeMap::new();
+    for project in projects {
+        let demands = toolchains.entry(project.language).or_default();
+        for demand in &project.demands {
+            if !demands.contains(&demand) {
+                demands.push(demand);
+            }
+        }
+    }
+    toolchains
+}
+
+fn check_line(demand: &Demand) -> String {
+    let cmd = flow(&demand.words);
+    match &demand.range {
+        None => format!("      - {{ cmd: {cmd} }}\n"),
+        Some((range, why)) => format!("      - {{ cmd: {cmd}, version: {} }} # {why}\n", quote(range)),
+    }
+}
+
+fn environment(projects: &[Project]) -> Vec<Variable> {
+    let mut env: Vec<Variable> = Vec::new();
+    for variable in projects.iter().flat_map(|project| &project.env) {
+        if env.iter().all(|other| other.name != variable.name) {
+            env.push(*variable);
+        }
+    }
+    env
+}
+
+fn profiles(skills: &[NamedSkill<'_>]) -> String {
+    let list =
+        |of: &[&NamedSkill<'_>]| -> String { of.iter().map(|skill| format!("      - {}\n", skill.name)).collect() };
+    let all: Vec<&NamedSkill<'_>> = skills.iter().collect();
+    let quick: Vec<&NamedSkill<'_>> = skills.iter().filter(|named| named.skill.is_quick).collect();
+    let (why, quick) = match quick.is_empty() {
+        true => ("  # Nothing that was found ends soon by its nature, so this is all of it.\n", &all),
+        false => ("", &quick),
+    };
+    format!("{why}  quick:\n    include:\n{}  pr:\n    include:\n{}", list(quick), list(&all))
+}
+
+fn skill_text(named: &NamedSkill<'_>) -> String {
+    let (skill, project) = (named.skill, named.project);
+    let class = match skill.determinism {
+        Determinism::D0 => "D0",
+        Determinism::D1 => "D1",
+        Determinism::D2 => "D2",
+    };
+    let mut text = format!("  {}:\n    description: {}\n", named.name, quote(&skill.about));
+    let _ = writeln!(text, "    determinism: {class} # {}\n    tier: 1", skill.because);
+    if !project.dir.is_empty() {
+        let _ = writeln!(text, "    workdir: {}", quote(&project.dir));
+    }
+    let _ = writeln!(text, "    timeout_ms: {}", skill.timeout_ms);
+    if !skill.caches.is_empty() {
+        let caches: Vec<String> = skill.caches.iter().map(|cache| join(&project.dir, cache)).collect();
+        let _ = writeln!(text, "    caches: {} # directories that outlive a run, apart from the tree", flow(&caches));
+    }
+    text.push_str("    steps:\n");
+    skill.steps.iter().for_each(|step| text.push_str(&step_text(step, &project.dir)));
+    text
+}
+
+fn step_text(step: &Step, dir: &str) -> String {
+    let mut text = String::new();
+    if !step.why.is_empty() {
+        let _ = writeln!(text, "      # {}", step.why);
+    }
+    let _ = writeln!(text, "      - name: {}", step.name);
+    if !step.dir.is_empty() {
+        let _ = writeln!(text, "        workdir: {}", quote(&join(dir, &step.dir)));
+    }
+    if step.words.iter().all(|word| !word.contains('\n')) {
+        let _ = writeln!(text, "        cmd: {}", flow(&step.words));
+        return text;
+    }
+    text.push_str("        cmd:\n");
+    step.words.iter().for_each(|word| text.push_str(&block(word)));
+    text
+}
+
+/// A word as an item of a list; a script of several lines as it is.
+fn block(word: &str) -> String {
+    if !word.contains('\n') {
+        return format!("          - {}\n", quote(word));
+    }
+    let lines: String = word.lines().map(|line| format!("            {line}\n")).collect();
+    format!("          - |\n{lines}")
+}
+
+fn flow(words: &[String]) -> String {
+    let words: Vec<String> = words.iter().map(|word| quote(word)).collect();
+    format!("[{}]", words.join(", "))
+}
+
+/// Text as a double-quoted scalar of YAML 1.2 (5.7): whatever is not plainly shown is an escape.
+pub(super) fn quote(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\n' => quoted.push_str("\\n"),
+            ' ' => quoted.push(' '),
+            _ if is_shown(c) => quoted.push(c),
+            _ if u32::from(c) <= 0xff => drop(write!(quoted, "\\x{:02x}", u32::from(c))),
+            _ if u32::from(c) <= 0xffff => drop(write!(quoted, "\\u{:04x}", u32::from(c))),
+            _ => drop(write!(quoted, "\\U{:08x}", u32::from(c))),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Text of the repository in a message or a comment: in backticks, on one line.
+pub(super) fn quoted(text: &str) -> String {
+    spec::quoted(text)
+}
+
+/// Whether a character is one that a person sees: a letter, a digit, or a sign of ASCII.
+pub(super) fn is_shown(c: char) -> bool {
+    c.is_ascii_graphic() || (!c.is_ascii() && c.is_alphanumeric())
+}
+
+/// Reads the text by our own reader, and compares it with what was meant.
+///
+/// # Errors
+/// What is different, or what our reader says of it.
+pub(super) fn read_back(text: &str, projects: &[Project], skills: &[NamedSkill<'_>]) -> Result<(), String> {
+    let reading = spec::read(text.as_bytes());
+    let reading = reading.map_err(|found| found.first().map_or_else(String::new, |first| first.message.clone()))?;
+    if let Some(warning) = reading.warnings.first() {
+        return Err(warning.message.clone());
+    }
+    let meant: Vec<(String, String, String, Vec<String>)> = skills.iter().flat_map(meant).collect();
+    let written = reading.spec.skills.iter().flat_map(|(name, skill)| {
+        skill.steps.value.iter().map(move |step| {
+            let workdir = step.workdir.as_ref().or(skill.workdir.as_ref());
+            let workdir = workdir.map_or_else(|| ".".to_owned(), |dir| dir.value.as_str().to_owned());
+            let argv = step.cmd.value.argv().map(Vec::from).unwrap_or_default();
+            (name.value.to_string(), step.name.value.to_string(), workdir, argv)
+        })
+    });
+    if !written.eq(meant) {
+        return Err("its steps are others".to_owned());
+    }
+    let wanted: usize = toolchains(projects).values().map(Vec::len).sum();
+    let checks = reading.spec.toolchains.iter().flat_map(|table| table.iter());
+    let checks: usize = checks.map(|(_, toolchain)| toolchain.required.as_ref().map_or(0, Vec::len)).sum();
+    if wanted == checks { Ok(()) } else { Err("its toolchain checks are others".to_owned()) }
+}
+
+/// What a skill is to come to: names, directories, arguments.
+fn meant<'a>(named: &'a NamedSkill<'_>) -> impl Iterator<Item = (String, String, String, Vec<String>)> + 'a {
+    named.skill.steps.iter().map(|step| {
+        let dir = join(&named.project.dir, &step.dir);
+        let dir = dir.trim_matches('/').to_owned();
+        let dir = if dir.is_empty() { ".".to_owned() } else { dir };
+        (named.name.clone(), step.name.clone(), dir, step.words.clone())
+    })
+}
