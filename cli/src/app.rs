@@ -10,7 +10,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::args::{Cli, Command, DaemonCommand, Format, RunFormat};
 use crate::caller::Caller;
 use crate::commands::{
-    cancel, daemon, doctor, exec, explain, gate, import, logs, man, mcp, plan, run, status, tools, validate, watch,
+    cancel, daemon, doctor, exec, explain, gate, import, init, logs, man, mcp, plan, run, status, tools, validate, watch,
 };
 use crate::error::CliError;
 use crate::interrupt;
@@ -54,6 +54,7 @@ fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u
         Command::Exec(args) => block_on(exec::exec(args, caller, screen)),
         Command::Doctor(args) => block_on(doctor::doctor(args, caller, screen)),
         Command::Import(args) => import::import(args, caller, screen),
+        Command::Init(args) => init::init(args, caller, screen),
         Command::Validate(args) => validate::validate(args, caller, screen),
         Command::Plan(args) => plan::plan(args, caller, screen),
         Command::Explain(args) => explain::explain(args, caller, screen),
@@ -106,6 +107,7 @@ fn wants_json(command: &Command) -> bool {
             matches!(&args.command, DaemonCommand::Status(args) if args.format == Format::Json)
         }
         Command::Explain(_)
+        | Command::Init(_)
         | Command::Logs(_)
         | Command::Cancel(_)
         | Command::Watch(_)

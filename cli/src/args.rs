@@ -3,6 +3,7 @@
 
 mod daemon;
 mod import;
+mod init;
 
 use std::path::PathBuf;
 
@@ -18,6 +19,7 @@ pub(crate) use daemon::{
     WatchArgs,
 };
 pub(crate) use import::ImportArgs;
+pub(crate) use init::InitArgs;
 
 /// Verifies a repository: runs its own checks in a sandbox, finds what they changed, and
 /// records hashed evidence.
@@ -48,6 +50,8 @@ Exit codes:
 pub(crate) enum Command {
     /// Run a profile's checks in the sandbox and record the evidence
     Run(RunArgs),
+    /// Write a spec for this repository, from what is found in it
+    Init(InitArgs),
     /// Check the spec and show everything that is wrong with it
     Validate(ValidateArgs),
     /// Show what would run, with what; nothing runs

@@ -7,6 +7,7 @@ pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod gate;
 pub(crate) mod import;
+pub(crate) mod init;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod mcp;

@@ -348,6 +348,32 @@ impl Temporary {
     }
 }
 
+impl Temporary {
+    /// Makes it appear as `name`, durable, where nothing has that name; `false` where something
+    /// has. Its bytes must have been synced.
+    ///
+    /// # Errors
+    /// The system refuses; the file goes away.
+    pub fn publish_new(mut self, name: &str) -> Result<bool, StoreError> {
+        let fd = &self.directory.fd;
+        let moved = match fs::renameat_with(fd, &self.name, fd, name, fs::RenameFlags::NOREPLACE) {
+            // A file system that does not know of it (NFS) refuses a link over a name as well.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+                fs::linkat(fd, &self.name, fd, name, AtFlags::empty())
+            }
+            moved => {
+                self.published = moved.is_ok();
+                moved
+            }
+        };
+        match moved {
+            Ok(()) => self.directory.sync().map(|()| true),
+            Err(rustix::io::Errno::EXIST) => Ok(false),
+            Err(errno) => Err(StoreError::io("write", self.directory.path_of(name))(errno)),
+        }
+    }
+}
+
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.published
@@ -396,6 +422,22 @@ mod tests {
         directory.write("a.json", b"new").expect("writes");
         assert_eq!(directory.read("a.json", 10).expect("reads").as_deref(), Some(&b"new"[..]));
         assert_eq!(directory.names().expect("lists"), ["a.json"]);
+    }
+
+    #[test]
+    fn a_new_file_replaces_nothing() {
+        let (temp, directory) = directory();
+        let make = |text: &[u8]| {
+            let mut made = directory.temporary("a").expect("makes");
+            made.file.write_all(text).expect("writes");
+            made.publish_new("a").expect("publishes")
+        };
+        assert_eq!([make(b"first"), make(b"second")], [true, false]);
+        assert_eq!(directory.read("a", 10).expect("reads").as_deref(), Some(&b"first"[..]));
+        std::fs::remove_file(temp.path().join("a")).expect("removes");
+        symlink("/nowhere", temp.path().join("a")).expect("links");
+        assert!(!make(b"third"));
+        assert_eq!(directory.names().expect("lists"), ["a"]);
     }
 
     #[test]

@@ -1,0 +1,137 @@
+//! `proctor init`: a spec for a repository, from what is found in it. What is recognised and
+//! what is made of it is the core's; here are the files and the screen.
+
+mod place;
+mod walk;
+
+use std::path::{Path, PathBuf};
+
+use proctor_core::init::{self, Draft, Found, InitError, Note, Planned};
+use proctor_core::spec;
+use proctor_runner::Directory;
+
+use crate::args::InitArgs;
+use crate::caller::Caller;
+use crate::error::CliError;
+use crate::installation::{self, show};
+use crate::screen::Screen;
+use crate::style::{DIM, GOOD, STRONG, paint, warning, warning_with};
+use crate::text::{count, shown_line};
+
+/// The shortest spec there is, for who writes one by hand.
+const SHORTEST: &str = "{version: 1, profiles: {pr: {include: [verify.test]}}, \
+                        skills: {verify.test: {steps: [{name: test, cmd: [./test.sh]}]}}}";
+
+/// How many things that were left out are told.
+const MAX_NOTES: usize = 20;
+
+/// Looks at the repository, and writes its spec or prints it.
+///
+/// # Errors
+/// There is no repository, nothing in it is recognised, it has a spec, or none can be written.
+pub(crate) fn init(args: &InitArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    let repo = installation::repository(&args.repo, caller).map_err(or_make_one)?;
+    demand_git(&repo)?;
+    let directory = Directory::open(&repo).map_err(|error| place::refused(&error))?;
+    if !args.dry_run {
+        place::demand_room(&directory, args.force)?;
+    }
+    let tree = walk::walk(&directory, caller)?;
+    let draft = init::draft(&tree).map_err(no_draft)?;
+    let found: String = draft.found.iter().map(found_line).collect();
+    if args.dry_run {
+        screen.err(&(found + &warnings(&draft.notes)));
+        screen.out(&draft.text);
+        return Ok(0);
+    }
+    place::write(&directory, &draft.text, args.force)?;
+    screen.out(&(found + &written(&draft)));
+    screen.err(&warnings(&draft.notes));
+    Ok(0)
+}
+
+/// The same error, for who may have no repository yet.
+fn or_make_one(error: CliError) -> CliError {
+    match error {
+        CliError::Usage { message, hint } => CliError::Usage { message, hint: format!("{hint}; `git init` makes one") },
+        other => other,
+    }
+}
+
+/// Runs are of what git knows.
+fn demand_git(repo: &Path) -> Result<(), CliError> {
+    let is_top = |dir: &Path| dir.join(".git").symlink_metadata().is_ok();
+    if is_top(repo) {
+        return Ok(());
+    }
+    let top: Option<PathBuf> = repo.ancestors().find(|dir| is_top(dir)).map(Path::to_owned);
+    Err(match top {
+        Some(top) => CliError::Usage {
+            message: format!("`{}` is not the top of its repository", show(repo)),
+            hint: format!("name the top: `--repo {}`", show(&top)),
+        },
+        None => CliError::Usage {
+            message: format!("`{}` is not under git", show(repo)),
+            hint: "`git init` there; a run is of what git knows".to_owned(),
+        },
+    })
+}
+
+fn no_draft(error: InitError) -> CliError {
+    match &error {
+        InitError::Nothing { notes } => {
+            let seen: String = notes.iter().take(MAX_NOTES).map(|note| format!("\n  {}", note.message)).collect();
+            CliError::Usage {
+                message: format!("{error}: no Cargo, npm, pnpm, yarn, Python, Go, Make or shell checks{seen}"),
+                hint: format!("write `{}` by hand; the shortest one is: {SHORTEST}", spec::PATH),
+            }
+        }
+        InitError::Unsound(_) => CliError::Internal(error.to_string()),
+    }
+}
+
+fn found_line(found: &Found) -> String {
+    let files = shown_line(&found.files.join(", "));
+    format!("found {} in `{}` {}\n", found.title, shown_line(&found.dir), paint(DIM, format!("({files})")))
+}
+
+fn written(draft: &Draft) -> String {
+    let width = draft.skills.iter().map(|skill| skill.name.len()).max().unwrap_or_default();
+    let skills: String = draft.skills.iter().map(|skill| skill_line(skill, width)).collect();
+    let path = paint(STRONG, spec::PATH);
+    let next = format!(
+        "next:\n  proctor run --profile quick\n  proctor run\n  git add {} && git commit\n  proctor hook install pre-push\n",
+        spec::PATH
+    );
+    format!(
+        "{} {path}: {}; those with * are in the profile quick, all in pr\n{skills}{next}",
+        paint(GOOD, "wrote"),
+        count(draft.skills.len(), "skill")
+    )
+}
+
+fn skill_line(skill: &Planned, width: usize) -> String {
+    let mark = if skill.is_quick { '*' } else { ' ' };
+    format!("  {mark} {:width$}  {}\n", skill.name, shown_line(&skill.about))
+}
+
+/// At most [`MAX_NOTES`] of them.
+fn warnings(notes: &[Note]) -> String {
+    let line = |note: &Note| warning_with(&shown_line(&note.message), &[shown_line(&note.hint)]);
+    let mut text: String = notes.iter().take(MAX_NOTES).map(line).collect();
+    if notes.len() > MAX_NOTES {
+        text.push_str(&warning(&format!("and {} more of this kind", notes.len() - MAX_NOTES)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortest_spec_is_one() {
+        let reading = spec::read(SHORTEST.as_bytes()).expect("a spec");
+        assert_eq!(reading.warnings, []);
+    }
+}
