@@ -25,6 +25,7 @@ mod harness;
 mod hiding;
 mod http;
 mod import;
+mod init;
 mod interruption;
 mod layouts;
 mod life;
@@ -64,6 +65,7 @@ use crate::needs::Case;
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
     let groups: Vec<&'static [Case]> = vec![
+    let groups: [&'static [Case]; 54] = [
         access::CASES,
         abuse::CASES,
         adversary::CASES,
@@ -89,6 +91,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         hiding::CASES,
         http::CASES,
         import::CASES,
+        init::CASES,
         interruption::CASES,
         layouts::CASES,
         life::CASES,

@@ -241,7 +241,8 @@ impl TestEnvironment {
         repo
     }
 
-    fn empty_repo_at(&self, path: &str) -> Repo<'_> {
+    /// An empty repository at a path below the root.
+    pub(crate) fn empty_repo_at(&self, path: &str) -> Repo<'_> {
         let path = self.root().join(path);
         std::fs::create_dir_all(&path).expect("a directory for a repository");
         self.hand_over(self.root());
