@@ -65,7 +65,6 @@ use crate::needs::Case;
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
     let groups: Vec<&'static [Case]> = vec![
-    let groups: [&'static [Case]; 54] = [
         access::CASES,
         abuse::CASES,
         adversary::CASES,
