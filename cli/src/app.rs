@@ -10,7 +10,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::args::{Cli, Command, DaemonCommand, Format, RunFormat};
 use crate::caller::Caller;
 use crate::commands::{
-    cancel, daemon, doctor, exec, explain, gate, import, init, logs, man, mcp, plan, run, status, tools, validate, watch,
+    cancel, daemon, doctor, exec, explain, gate, hook, import, init, logs, man, mcp, plan, run, status, tools, validate, watch,
 };
 use crate::error::CliError;
 use crate::interrupt;
@@ -59,6 +59,7 @@ fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u
         Command::Plan(args) => plan::plan(args, caller, screen),
         Command::Explain(args) => explain::explain(args, caller, screen),
         Command::Gate(args) => block_on(gate::gate(args, caller, screen)),
+        Command::Hook(args) => block_on(hook::hook(&args.command, caller, screen)),
         Command::Status(args) => block_on(status::status(args, caller, screen)),
         Command::Logs(args) => block_on(logs::logs(args, caller, screen)),
         Command::Cancel(args) => block_on(cancel::cancel(args, caller, screen)),
@@ -108,6 +109,7 @@ fn wants_json(command: &Command) -> bool {
         }
         Command::Explain(_)
         | Command::Init(_)
+        | Command::Hook(_)
         | Command::Logs(_)
         | Command::Cancel(_)
         | Command::Watch(_)

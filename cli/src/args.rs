@@ -2,6 +2,7 @@
 //! the world, and clap itself ends the process with code 2 on a usage error.
 
 mod daemon;
+mod hook;
 mod import;
 mod init;
 
@@ -17,6 +18,9 @@ use proctor_core::tier::Tier;
 pub(crate) use daemon::{
     CancelArgs, DaemonCommand, DaemonCommandArgs, DaemonStatusArgs, LogsArgs, StartArgs, StatusArgs, StopArgs,
     WatchArgs,
+};
+pub(crate) use hook::{
+    HookCommand, HookCommandArgs, HookInstallArgs, HookName, HookOptions, HookRunArgs, HookUninstallArgs,
 };
 pub(crate) use import::ImportArgs;
 pub(crate) use init::InitArgs;
@@ -64,6 +68,8 @@ pub(crate) enum Command {
     Exec(ExecArgs),
     /// Say whether this very tree is verified already; nothing runs
     Gate(GateArgs),
+    /// Have git, or an agent, verify before it goes on
+    Hook(HookCommandArgs),
     /// Show what this machine can enforce, found by doing it
     Doctor(DoctorArgs),
     /// Show the runs that the daemon knows, or one of them
@@ -95,7 +101,7 @@ pub(crate) struct RepoArgs {
 }
 
 /// What the operator of this machine has set.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct OperatorArgs {
     /// The operator's config [default: /etc/proctor/proctord.toml, else
     /// $XDG_CONFIG_HOME/proctor/proctord.toml]
@@ -104,7 +110,7 @@ pub(crate) struct OperatorArgs {
 }
 
 /// Where what outlives a run is kept.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct StateArgs {
     /// Where outputs and evidence without a changeset are kept [default: $XDG_STATE_HOME/proctor,
     /// or /var/lib/proctor for root]
@@ -113,7 +119,7 @@ pub(crate) struct StateArgs {
 }
 
 /// Whether a daemon does it.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct DaemonArgs {
     /// Do it in this process, and ask no daemon
     #[arg(long, conflicts_with_all = ["daemon", "socket"])]
@@ -128,7 +134,7 @@ pub(crate) struct DaemonArgs {
 }
 
 /// Who does it: a daemon, or this process, with what it needs for that.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct WayArgs {
     #[command(flatten)]
     pub state: StateArgs,

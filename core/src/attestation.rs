@@ -36,6 +36,9 @@ pub struct Attestation {
     pub subject: Subject,
     /// What its status file says; with it, the sha256 of each evidence document.
     pub last_run: LastRun,
+    /// The sha256 of which tools the run found, as far as that can be told; absent where it could not be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub toolchain_env_sha256: Option<Sha256Hex>,
 }
 
 impl Subject {
@@ -48,7 +51,13 @@ impl Subject {
 impl Attestation {
     /// The record of a run.
     pub fn new(subject: Subject, last_run: LastRun) -> Self {
-        Self { version: VERSION, subject, last_run }
+        Self { version: VERSION, subject, last_run, toolchain_env_sha256: None }
+    }
+
+    /// The same record of a run that found these tools.
+    #[must_use]
+    pub fn finding(self, toolchain_env_sha256: Option<Sha256Hex>) -> Self {
+        Self { toolchain_env_sha256, ..self }
     }
 
     /// The record's bytes.

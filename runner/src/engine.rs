@@ -1,7 +1,10 @@
 //! From a request to a finished run. The parent of everything else here: it holds the order of
 //! things and no detail of them.
 
+mod answered;
 mod questions;
+
+pub use answered::{CommitAsked, Earlier, commands, is_reusable, takes_env};
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
@@ -205,6 +208,10 @@ impl Engine {
         let context = self.context(source, changes, disk_of(&plan), tolerated, events, cancel).await?;
         guards::same_spec(&context.tree.snapshot, &file)?;
         guards::caches_hide_nothing(&context.tree.snapshot, &plan)?;
+        // A run that was content with less answers for no commit later.
+        let is_strict = request.sandbox == SandboxMode::Strict;
+        let tools = is_strict.then(|| self.tools_of_tree(&context.tree, &context.sight, &plan)).flatten();
+        let documents = documents.finding(tools);
         context.to_come.store(commands_of(&plan), Ordering::Relaxed);
         context.emit(started(&context, &plan, &facts)).await;
         let watch = tokio::spawn(announce_cancel(Arc::clone(&context)));

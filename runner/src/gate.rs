@@ -13,6 +13,7 @@ use proctor_core::digest::SnapshotId;
 use proctor_core::drift::display_path;
 use proctor_core::gate::{self, ChangedPaths, Demands, Facts, Found, GateAnswer, Piece};
 use proctor_core::names::{ChangesetId, ProfileName};
+use proctor_core::plan::Plan;
 use proctor_core::spec::Operator;
 use proctor_core::status;
 use proctor_snapshot::{GitHelper, GitOutput, GitProgram, GitTask, Peek, Places, Snapshot, SnapshotStore};
@@ -84,20 +85,38 @@ impl Gate {
         let plan = file.resolve(&file.parse()?.spec, &demands.profile, &self.operator)?.plan;
         let Peek { last, now } = self.snapshots.peek(repository.path())?;
         guards::same_spec(&now, &file)?;
-        let records = Records { repository: &repository, state: self.state(&repository)?, demands };
-        let Look { found, attestation, verified } = records.look(&now.id)?;
-        let changed = last.filter(|last| verified.as_ref() == Some(&last.id)).map(|last| changed(&last, &now));
+        let history = last.map(|last| (last, Arc::clone(&now)));
+        Ok(self.of_tree(&repository, demands, &plan, &now.id, history)?.0)
+    }
+
+    /// Answers whether a tree is verified whose identity and plan are known, with our own record of the run that
+    /// was looked at. Where it is the worktree, what stood there before and now tells what differs.
+    ///
+    /// # Errors
+    /// What is on record cannot be read.
+    pub(crate) fn of_tree(
+        &self,
+        repository: &Repository,
+        demands: &Demands,
+        plan: &Plan,
+        tree: &SnapshotId,
+        history: Option<(Arc<Snapshot>, Arc<Snapshot>)>,
+    ) -> Result<(GateAnswer, Option<Attestation>), EngineError> {
+        let records = Records { repository, state: self.state(repository)?, demands };
+        let Look { found, attestation, verified } = records.look(tree)?;
+        let known = history.filter(|(last, _)| verified.as_ref() == Some(&last.id));
         let facts = Facts {
             now_ms: self.clock.now_ms(),
             repository: repository.name(),
-            snapshot: now.id.clone(),
-            changed: changed.unwrap_or_default(),
-            plan: &plan,
+            snapshot: tree.clone(),
+            changed: known.map(|(last, now)| changed(&last, &now)).unwrap_or_default(),
+            plan,
             operator: &self.operator,
             found,
             attestation,
         };
-        Ok(gate::answer(demands, &facts))
+        let ours = facts.attestation.as_deref().and_then(Attestation::parse);
+        Ok((gate::answer(demands, &facts), ours))
     }
 
     /// The state directory. One that lies in the tree vouches for nothing: who brings the tree

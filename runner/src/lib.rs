@@ -19,6 +19,7 @@ mod guards;
 mod output;
 mod patch;
 mod probe;
+mod pushed;
 mod record;
 mod report;
 mod repository;
@@ -39,12 +40,13 @@ mod toolchain;
 mod tools;
 
 pub use clock::Clock;
-pub use engine::{Engine, MAX_RANGE};
+pub use engine::{CommitAsked, Earlier, Engine, MAX_RANGE, commands, is_reusable, takes_env};
 pub use error::{EngineError, SpecProblems};
 pub use finish::Pass;
 pub use gate::{Gate, GateRequest};
 pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp, claim_signals, close_inherited, give_back_memory};
-pub use proctor_snapshot::protocol::NamedCommit;
+pub use proctor_snapshot::protocol::{CommitRef, NamedCommit, Push, Pushed, PushedTip, StagedIndex};
+pub use pushed::pushed;
 pub use request::{
     ChangesWanted, EngineConfig, ExecReport, ExecRequest, Helpers, Patch, Preview, RunReport, RunRequest, RunSource,
     Serving, StepReport,
@@ -53,3 +55,4 @@ pub use session::Session;
 pub use spec_file::SpecFile;
 pub use store::{Directory, Part, StoreError, Temporary, recorded_document};
 pub use tokio_util::sync::CancellationToken;
+pub use tools::{TOOL_VARIABLES, toolchain_env};

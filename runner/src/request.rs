@@ -12,6 +12,7 @@ use proctor_core::spec::Operator;
 use proctor_core::tier::{Tier, TierReason};
 use proctor_core::verdict::{Doubt, Verdict};
 use proctor_sandbox::{Policy, SetupOp};
+use proctor_snapshot::protocol::StagedIndex;
 
 use crate::environment::Environment;
 
@@ -91,6 +92,13 @@ pub enum RunSource {
         id: String,
         /// Whether submodules are checked out too.
         submodules: bool,
+    },
+    /// What is staged in an index, as the commit that it would make.
+    Staged {
+        /// The commit's id, as [`Engine::staged`](crate::Engine::staged) gives it.
+        id: String,
+        /// The index.
+        index: StagedIndex,
     },
 }
 

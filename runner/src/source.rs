@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use proctor_core::evidence::TreeSource;
 use proctor_sandbox::GitDirs;
+use proctor_snapshot::protocol::CommitRef;
 use proctor_snapshot::{GitFacts, GitHelper, Snapshot};
 
 use crate::error::EngineError;
@@ -46,20 +47,21 @@ impl Source {
     /// # Errors
     /// The commit's tree is refused, or cannot be written.
     pub(crate) fn open(real: &Repository, asked: &RunSource, keeping: &Keeping<'_>) -> Result<Self, EngineError> {
-        let RunSource::Commit { id, submodules } = asked else { return Ok(Self::worktree(real.clone())) };
+        let (commit, submodules) = match asked {
+            RunSource::Worktree => return Ok(Self::worktree(real.clone())),
+            RunSource::Commit { id, submodules } => (CommitRef::from(id), *submodules),
+            RunSource::Staged { id, index } => (CommitRef { id: id.clone(), staged: Some(index.clone()) }, false),
+        };
         let checkouts = Checkouts::of(real, keeping.helper, keeping.state, (keeping.state_path, &keeping.key))?;
-        let wanted = Wanted { commit: id.clone(), submodules: *submodules };
+        let wanted = Wanted { commit, submodules };
         let (checkout, snapshot) = checkouts.get(&wanted)?;
         let repository = Repository::open(&checkout.tree)?;
         if repository.path() != checkout.tree {
             let what = format!("`{}` is no directory of ours any more", checkout.tree.display());
             return Err(EngineError::Internal(what));
         }
-        let recorded = TreeSource::Rev {
-            commit: id.clone(),
-            submodules: *submodules,
-            lfs_pointers: checkout.manifest.lfs_pointers,
-        };
+        let recorded =
+            TreeSource::Rev { commit: wanted.commit.id, submodules, lfs_pointers: checkout.manifest.lfs_pointers };
         let snapshot = as_committed(snapshot, &checkout);
         Ok(Self { repository, seen_at: real.path().to_path_buf(), recorded, checkout: Some((checkout, snapshot)) })
     }

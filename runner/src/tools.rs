@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use proctor_core::canonical;
 use proctor_core::digest::Sha256Hex;
@@ -25,12 +25,33 @@ const MAX_VERSIONS: usize = 256;
 /// The largest file of the tree that is read to know it, in bytes: one that a person writes is smaller.
 const MAX_READ: u64 = 4 << 20;
 
+/// The variables that say where toolchains are, and which of several versions is meant.
+pub const TOOL_VARIABLES: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "PATH"];
+
+/// What decides which toolchains a run finds, and which `tools` it finds by that, as a digest that can go on
+/// record without a salt: paths and what files are is all that is in it.
+pub fn toolchain_env(home: &Path, env: &BTreeMap<String, String>, tools: Option<&Sha256Hex>) -> Sha256Hex {
+    let places = env.iter().filter(|(name, _)| TOOL_VARIABLES.contains(&name.as_str()));
+    let mut places: BTreeMap<&str, &str> = places.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let home = text(home);
+    places.insert("HOME", &home);
+    places.extend(tools.map(|tools| ("tools", tools.as_str())));
+    Sha256Hex::of(&canonical::to_vec(&places))
+}
+
+/// What tells a file of a tree that is not on disk from another: whether it may be executed, and its content.
+pub(crate) type Committed = BTreeMap<PathBuf, Option<(bool, Sha256Hex)>>;
+
 /// Where tools are looked for.
 pub(crate) struct ToolSearch<'a> {
     /// What a step sees beside the tree.
     pub(crate) sight: &'a Sight,
     /// The tree, where a step sees it.
     pub(crate) repo: &'a Path,
+    /// Where the tree lies. A commit's that was checked out lies elsewhere than a step sees it.
+    pub(crate) tree: &'a Path,
+    /// The files of the tree, where it lies nowhere.
+    pub(crate) committed: Option<&'a Committed>,
     /// Who we are.
     pub(crate) host: &'a Host,
     /// With whose rights is looked where nobody of ours named the place.
@@ -67,12 +88,10 @@ impl ToolSearch<'_> {
     /// # Errors
     /// It cannot be looked with the rights of the reader.
     pub(crate) fn digest(&self, plan: &Plan) -> io::Result<Sha256Hex> {
-        let commands = plan.skills.iter().flat_map(|skill| &skill.steps);
-        let commands: Vec<&PlannedStep> = commands.chain(plan.toolchain.iter().map(|check| &check.run)).collect();
         let tools = Tools {
             shown: self.shown()?,
             given: self.sight.surroundings.toolchain.clone(),
-            programs: self.programs(&commands)?,
+            programs: self.programs(&commands_of(plan))?,
         };
         Ok(Sha256Hex::of(&canonical::to_vec(&tools)))
     }
@@ -97,6 +116,33 @@ impl ToolSearch<'_> {
     /// The programs of `commands`, wherever their `PATH` leads, and in every version that a version manager has:
     /// what stands in the `PATH` then may only choose one of those.
     fn programs(&self, commands: &[&PlannedStep]) -> io::Result<BTreeMap<String, String>> {
+        let (wanted, versions) = self.wanted(commands)?;
+        let in_tree = |path: &PathBuf| self.committed.is_some() && self.below(path).is_some();
+        let committed = wanted.iter().filter(|path| in_tree(path)).filter_map(|path| {
+            let (is_executable, sha256) = self.committed?.get(path)?.as_ref()?;
+            Some((text(path), content_identity(*is_executable, sha256)))
+        });
+        let mut programs: BTreeMap<String, String> = committed.collect();
+        let elsewhere = wanted.iter().chain(&versions).filter(|path| !in_tree(path));
+        let seen = elsewhere.filter_map(|path| Some((text(path), self.on_the_host(path)?)));
+        let (names, files): (Vec<String>, Vec<HostFile>) = seen.unzip();
+        let identities = self.identities(&files, Extent::Content)?;
+        programs.extend(names.into_iter().zip(identities).filter_map(|(name, identity)| Some((name, identity?))));
+        Ok(programs)
+    }
+
+    /// The files of the tree that may be programs of `plan`.
+    ///
+    /// # Errors
+    /// As [`ToolSearch::digest`].
+    pub(crate) fn wanted_of_the_tree(&self, plan: &Plan) -> io::Result<Vec<PathBuf>> {
+        let (wanted, _) = self.wanted(&commands_of(plan))?;
+        Ok(wanted.into_iter().filter(|path| self.below(path).is_some()).collect())
+    }
+
+    /// Where the programs of `commands` may stand, and the directories of programs of every version that a version
+    /// manager has.
+    fn wanted(&self, commands: &[&PlannedStep]) -> io::Result<(BTreeSet<PathBuf>, BTreeSet<PathBuf>)> {
         let mut wanted: BTreeSet<PathBuf> = BTreeSet::new();
         let versions = self.versions()?;
         for command in commands {
@@ -112,11 +158,7 @@ impl ToolSearch<'_> {
             wanted.extend(versions.iter().map(|version| version.join("bin").join(program)));
         }
         // A version that is mended in place has other files there, whether a plan names them or not.
-        wanted.extend(versions.iter().map(|version| version.join("bin")));
-        let seen = wanted.iter().filter_map(|path| Some((text(path), self.on_the_host(path)?)));
-        let (names, files): (Vec<String>, Vec<HostFile>) = seen.unzip();
-        let identities = self.identities(&files, Extent::Content)?;
-        Ok(names.into_iter().zip(identities).filter_map(|(name, identity)| Some((name, identity?))).collect())
+        Ok((wanted, versions.iter().map(|version| version.join("bin")).collect()))
     }
 
     /// The versions that version managers of the home have, as a step sees them.
@@ -138,8 +180,17 @@ impl ToolSearch<'_> {
         if let Some((tool, below)) = behind {
             return Some(HostFile { path: tool.source.join(below), rights: tool.rights });
         }
+        if let Some(below) = self.below(path) {
+            return Some(HostFile { path: self.tree.join(below), rights: Rights::Steps });
+        }
         let is_seen = path.starts_with(self.repo) || !is_hidden(path, self.host, &self.sight.hide);
         is_seen.then(|| HostFile { path: path.to_owned(), rights: Rights::Steps })
+    }
+
+    /// Where a path lies in the tree. One that climbs may lead out of it, and counts as elsewhere.
+    fn below<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        let below = path.strip_prefix(self.repo).ok()?;
+        (!below.components().any(|part| part == Component::ParentDir)).then_some(below)
     }
 
     /// What each of `files` is; `None` where there is none.
@@ -154,7 +205,7 @@ impl ToolSearch<'_> {
     }
 
     fn identity(&self, path: &Path, extent: Extent) -> Option<String> {
-        let of_the_tree = if extent == Extent::Content { content_below(self.repo, path) } else { None };
+        let of_the_tree = if extent == Extent::Content { content_below(self.tree, path) } else { None };
         of_the_tree.or_else(|| stat_identity(path, extent))
     }
 
@@ -164,6 +215,11 @@ impl ToolSearch<'_> {
             None => Ok(look()),
         }
     }
+}
+
+fn commands_of(plan: &Plan) -> Vec<&PlannedStep> {
+    let commands = plan.skills.iter().flat_map(|skill| &skill.steps);
+    commands.chain(plan.toolchain.iter().map(|check| &check.run)).collect()
 }
 
 /// What of a directory tells it from another.
@@ -186,7 +242,11 @@ fn content_below(tree: &Path, path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
     file.take(MAX_READ).read_to_end(&mut bytes).ok()?;
     let is_executable = found.mode() & 0o100 != 0;
-    Some(format!("{is_executable}:{}", Sha256Hex::of(&bytes).as_str()))
+    Some(content_identity(is_executable, &Sha256Hex::of(&bytes)))
+}
+
+fn content_identity(is_executable: bool, sha256: &Sha256Hex) -> String {
+    format!("{is_executable}:{}", sha256.as_str())
 }
 
 /// What tells a file from another that stands at its path later, or from itself once it was written to: nobody

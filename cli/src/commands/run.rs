@@ -1,7 +1,7 @@
 //! `proctor run`: runs a profile, shows what happens while it does, and says what it means.
 
 mod patch;
-mod range;
+pub(super) mod range;
 mod remote;
 
 use std::path::{Path, PathBuf};
@@ -11,9 +11,14 @@ use std::time::Duration;
 
 use proctor_core::api::{ChangesAsked, Reuse, RunSubmission};
 use proctor_core::event::RunEvent;
+use proctor_core::gate::{Demands, MaxAge, Unattested};
+use proctor_core::names::RunId;
 use proctor_core::spec::Operator;
 use proctor_core::verdict::{Doubt, Verdict};
-use proctor_runner::{ChangesWanted, Engine, NamedCommit, Patch, RunReport, RunRequest, RunSource};
+use proctor_runner::{
+    ChangesWanted, CommitAsked, CommitRef, Engine, NamedCommit, Patch, RunReport, RunRequest, RunSource, StagedIndex,
+    takes_env,
+};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -48,7 +53,7 @@ pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) ->
     let way = Way::choose(args, operator.clone(), &repo, caller, screen).await?;
     let cancel = CancellationToken::new();
     let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
-    let mut runs = Runs { args, caller, way, repo, cancel, interrupts, target };
+    let mut runs = Runs { args, caller, way, repo, cancel, interrupts, target, reuse: Reuse::Never };
     let Some(rev) = &args.rev else { return runs.one(Tree::Worktree, screen).await };
     if let (Way::Daemon(_), false) = (&runs.way, is_range(rev)) {
         return runs.one(Tree::Commit(rev.clone()), screen).await;
@@ -99,28 +104,53 @@ impl Way {
 
 /// Which tree is verified.
 #[derive(Clone)]
-enum Tree {
+pub(super) enum Tree {
     /// The worktree as it is.
     Worktree,
     /// That of a commit, by its id; for a daemon by any revision that names one.
     Commit(String),
+    /// What is staged, as the commit that it would make. No daemon is asked for it.
+    Staged {
+        /// The commit's id.
+        id: String,
+        /// The index.
+        index: StagedIndex,
+    },
 }
 
 /// What a run came to, whoever did it.
 #[derive(Debug)]
-struct Ended {
+pub(super) struct Ended {
     verdict: Verdict,
     exit_code: u8,
     /// Why there is no honest answer, where no event said so.
     doubts: Vec<(Doubt, String)>,
     /// What its steps changed, where that was wanted as a patch.
     patch: Option<Patch>,
+    /// The earlier run that is the answer, where nothing ran; no event is told of it.
+    pub(super) known: Option<Known>,
+}
+
+/// An earlier run.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    /// Its id.
+    pub run: RunId,
+    /// When it ended, where that is told.
+    pub ended: Option<String>,
+}
+
+impl Ended {
+    /// What an earlier run came to, which passed.
+    fn known(known: Known) -> Self {
+        Self { verdict: Verdict::Passed, exit_code: 0, doubts: Vec::new(), patch: None, known: Some(known) }
+    }
 }
 
 impl From<RunReport> for Ended {
     fn from(report: RunReport) -> Self {
         let RunReport { verdict, exit_code, doubts, patch, .. } = report;
-        Self { verdict, exit_code, doubts, patch }
+        Self { verdict, exit_code, doubts, patch, known: None }
     }
 }
 
@@ -153,7 +183,7 @@ fn refuse_contradictions(args: &RunArgs, caller: &Caller) -> Result<(), CliError
 }
 
 /// The runs of one command.
-struct Runs<'a> {
+pub(super) struct Runs<'a> {
     args: &'a RunArgs,
     caller: &'a Caller,
     way: Way,
@@ -162,6 +192,84 @@ struct Runs<'a> {
     interrupts: Interrupts,
     /// Where the patch goes, where one is wanted.
     target: Option<patch::Target>,
+    /// Whether an earlier run may be the answer.
+    reuse: Reuse,
+}
+
+impl<'a> Runs<'a> {
+    /// Runs of a repository as `args` say, for a command that says itself what becomes of each.
+    ///
+    /// # Errors
+    /// A daemon is demanded and none answers, or something that is needed is not there.
+    pub(super) async fn open(
+        args: &'a RunArgs,
+        (repo, reuse): (PathBuf, Reuse),
+        caller: &'a Caller,
+        screen: &mut Screen,
+    ) -> Result<Self, CliError> {
+        let operator = installation::operator(&args.way.operator, caller)?;
+        let way = Way::choose(args, operator, &repo, caller, screen).await?;
+        let cancel = CancellationToken::new();
+        let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
+        Ok(Self { args, caller, way, repo, cancel, interrupts, target: None, reuse })
+    }
+
+    /// Runs of this process, whatever daemon there is.
+    ///
+    /// # Errors
+    /// Something that is needed is not there.
+    pub(super) fn here(
+        args: &'a RunArgs,
+        (repo, reuse): (PathBuf, Reuse),
+        caller: &'a Caller,
+        screen: &mut Screen,
+    ) -> Result<Self, CliError> {
+        let operator = installation::operator(&args.way.operator, caller)?;
+        let way = Way::Here(Arc::new(engine::open(&args.way.state, operator, caller, screen)?));
+        let cancel = CancellationToken::new();
+        let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
+        Ok(Self { args, caller, way, repo, cancel, interrupts, target: None, reuse })
+    }
+
+    /// The commit that an index would make; for runs of this process.
+    ///
+    /// # Errors
+    /// Paths of it are in conflict, or it cannot be read.
+    pub(super) async fn staged(&self, index: StagedIndex) -> Result<NamedCommit, CliError> {
+        match &self.way {
+            Way::Here(engine) => engine.staged(&self.repo, index).await.map_err(engine_error),
+            Way::Daemon(_) => Err(CliError::Internal("a daemon is not asked what is staged".to_owned())),
+        }
+    }
+
+    /// The earlier run that answers for a tree, where this process would do the run. A daemon is asked with the
+    /// request itself.
+    async fn known(&self, tree: &Tree) -> Option<Known> {
+        let (Way::Here(engine), Reuse::Verified) = (&self.way, self.reuse) else { return None };
+        let commit = match tree {
+            Tree::Worktree => return None,
+            Tree::Commit(id) => CommitRef::from(id),
+            Tree::Staged { id, index } => CommitRef { id: id.clone(), staged: Some(index.clone()) },
+        };
+        let demands = Demands {
+            profile: self.args.profile.clone(),
+            changeset: None,
+            max_tier: self.args.max_tier,
+            max_age: MaxAge::default(),
+            unattested: Unattested::Refuse,
+        };
+        let (engine, asked) = (Arc::clone(engine), CommitAsked { repo: self.repo.clone(), commit, demands });
+        // Whatever keeps it from being found is no reason not to run.
+        let earlier = tokio::task::spawn_blocking(move || engine.answered(&asked)).await.ok()?.ok()??;
+        // What the variables were then is not on record.
+        let is_told = !takes_env(&earlier.plan);
+        is_told.then(|| Known { run: earlier.run_id, ended: Some(earlier.ended) })
+    }
+
+    /// Whether they were asked to end.
+    pub(super) fn are_interrupted(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
 }
 
 impl Runs<'_> {
@@ -184,6 +292,7 @@ impl Runs<'_> {
         let source = match tree {
             Tree::Worktree => RunSource::Worktree,
             Tree::Commit(id) => RunSource::Commit { id, submodules: self.args.submodules },
+            Tree::Staged { id, index } => RunSource::Staged { id, index },
         };
         RunRequest {
             plan_sha256: None,
@@ -203,6 +312,7 @@ impl Runs<'_> {
         let rev = match tree {
             Tree::Worktree => None,
             Tree::Commit(rev) => Some(rev),
+            Tree::Staged { .. } => return Err(CliError::Internal("a daemon is not asked what is staged".to_owned())),
         };
         Ok(RunSubmission {
             repo: daemon::repo_text(&self.repo)?,
@@ -214,13 +324,16 @@ impl Runs<'_> {
             sandbox: self.args.sandbox.sandbox,
             fail_fast: self.args.fail_fast,
             changes: if self.target.is_some() { ChangesAsked::Patch } else { ChangesAsked::Applied },
-            reuse: Reuse::Never,
+            reuse: self.reuse,
             env: Some(self.caller.env.clone()),
         })
     }
 
     /// One run, and what its events told.
-    async fn follow(&mut self, tree: Tree, screen: &mut Screen) -> Result<(RunRecord, Ended), CliError> {
+    pub(super) async fn follow(&mut self, tree: Tree, screen: &mut Screen) -> Result<(RunRecord, Ended), CliError> {
+        if let Some(known) = self.known(&tree).await {
+            return Ok((RunRecord::default(), Ended::known(known)));
+        }
         let (sender, events) = mpsc::channel(EVENTS);
         let work = self.work(tree, sender)?;
         let mut watch = Watch::new(self.args.format, &mut self.interrupts, screen);
@@ -234,6 +347,35 @@ impl Runs<'_> {
             record.cancelled_by = Some(signal.to_owned());
         }
         Ok((record, report))
+    }
+
+    /// One run of which nothing is shown, and its exit code.
+    pub(super) async fn quietly(&mut self, tree: Tree) -> Result<(RunRecord, u8), CliError> {
+        if self.known(&tree).await.is_some() {
+            return Ok((RunRecord::default(), 0));
+        }
+        let (sender, mut events) = mpsc::channel(EVENTS);
+        let mut task = tokio::spawn(self.work(tree, sender)?);
+        let (mut record, start) = (RunRecord::default(), Instant::now());
+        let mut open = true;
+        let joined = loop {
+            tokio::select! {
+                event = events.recv(), if open => match event {
+                    Some(event) => record.apply(event, start.elapsed()),
+                    None => open = false,
+                },
+                joined = &mut task, if !open => break joined,
+                asked = self.interrupts.next() => {
+                    if asked == Asked::ToLeave {
+                        interrupt::leave()
+                    }
+                }
+            }
+        };
+        let ended = joined.map_err(|_| CliError::Internal("the engine stopped".to_owned()))??;
+        record.add_doubts(&ended.doubts);
+        let code = if ended.known.is_some() { 0 } else { agreed(&record, &ended)? };
+        Ok((record, code))
     }
 
     async fn one(&mut self, tree: Tree, screen: &mut Screen) -> Result<u8, CliError> {
@@ -301,7 +443,12 @@ impl Runs<'_> {
 }
 
 /// Shows the result.
-fn finish(format: RunFormat, record: &RunRecord, report: &Ended, screen: &mut Screen) -> Result<u8, CliError> {
+pub(super) fn finish(
+    format: RunFormat,
+    record: &RunRecord,
+    report: &Ended,
+    screen: &mut Screen,
+) -> Result<u8, CliError> {
     match format {
         RunFormat::Human => {
             if screen.live {
@@ -421,7 +568,7 @@ mod tests {
     use proctor_core::tier::Tier;
 
     fn report(verdict: Verdict, exit_code: u8) -> Ended {
-        Ended { verdict, exit_code, doubts: Vec::new(), patch: None }
+        Ended { verdict, exit_code, doubts: Vec::new(), patch: None, known: None }
     }
 
     #[test]

@@ -40,10 +40,15 @@ impl RunKey {
     /// Whether a run that is on record was asked for in this way, passed, and found the toolchains that are
     /// found now: `toolchain_env`, where its log has that.
     pub fn is_met_by(&self, earlier: &RunView, toolchain_env: Option<&Sha256Hex>) -> bool {
+        let of_worktree = earlier.asked.rev.is_none();
+        of_worktree && self.is_met_by_tree(earlier) && toolchain_env == Some(&self.toolchain_env)
+    }
+
+    /// Whether a run that is on record was asked for in this way and passed, whatever its tree was called.
+    pub fn is_met_by_tree(&self, earlier: &RunView) -> bool {
         let asked = &earlier.asked;
         let alike = asked.max_tier == self.max_tier && asked.sandbox == self.sandbox && asked.changes == self.changes;
-        let is_theirs = earlier.uid == self.uid && earlier.verdict == Some(Verdict::Passed) && asked.rev.is_none();
-        alike && is_theirs && toolchain_env == Some(&self.toolchain_env)
+        alike && earlier.uid == self.uid && earlier.verdict == Some(Verdict::Passed)
     }
 }
 

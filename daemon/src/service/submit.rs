@@ -14,9 +14,12 @@ use proctor_core::enforcement::SandboxMode;
 use proctor_core::event::RunEvent;
 use proctor_core::gate::{Demands, MaxAge, Unattested};
 use proctor_core::names::{ChangesetId, RunId};
-use proctor_core::plan::{Determinism, Network, Plan, PlannedStep, ReadOnly};
+use proctor_core::plan::{Network, Plan, ReadOnly};
 use proctor_core::tier::Tier;
-use proctor_runner::{ChangesWanted, Engine, EngineError, GateRequest, RunRequest, RunSource, Serving};
+use proctor_runner::{
+    ChangesWanted, CommitAsked, CommitRef, Earlier, Engine, EngineError, GateRequest, RunRequest, RunSource, Serving,
+    TOOL_VARIABLES, commands, is_reusable, takes_env,
+};
 
 use super::{Service, apart};
 use crate::caller::{Account, Caller, held_bytes};
@@ -29,8 +32,6 @@ const MAX_KEY: usize = 255;
 /// How long a request waits until it is known which tree a run under way verifies; it gets a run of
 /// its own then.
 const MAX_LOOK: Duration = Duration::from_secs(10);
-/// The variables that say where toolchains are, and which of several versions is meant.
-const TOOL_VARIABLES: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "PATH"];
 
 impl Service {
     /// Takes a run on, or answers with one that does as well. `key` is the request's
@@ -127,6 +128,9 @@ impl Service {
     /// The earlier run of this very tree, spec and plan whose evidence still stands, where it may be
     /// the answer. Whatever keeps it from being found is no reason not to run.
     async fn verified(&self, caller: Caller, wanted: &Wanted) -> Option<RunId> {
+        if let KeyTree::Commit { id, submodules: false } = &wanted.key.tree {
+            return self.commit_verified(caller, wanted, id).await;
+        }
         if !wanted.reusable {
             return None;
         }
@@ -135,20 +139,34 @@ impl Service {
             return None;
         }
         let _part = self.preparing.wait(caller).await;
-        let demands = Demands {
-            profile: wanted.key.profile.clone(),
-            changeset: wanted.key.changeset.clone(),
-            max_tier: wanted.key.max_tier,
-            max_age: MaxAge::default(),
-            unattested: Unattested::Refuse,
-        };
-        let repo = wanted.repo.clone();
+        let (repo, demands) = (wanted.repo.clone(), wanted.demands());
         let answer = wanted.engine.gate(GateRequest { repo, demands }).await;
         let run = answer.ok().filter(|answer| answer.pass)?.run?;
         let shown = self.run(caller, &run.run_id).await.ok()?;
         let toolchain_env = self.toolchain_env_of(&run.run_id).await;
         let is_met = wanted.key.is_met_by(&shown.view, toolchain_env.as_ref());
         (is_met && wanted.takes_no_more_than(last.as_ref(), &run.run_id)).then_some(run.run_id)
+    }
+
+    /// The same for a commit: by a run of it, or of a worktree or another commit with the very same tree.
+    async fn commit_verified(&self, caller: Caller, wanted: &Wanted, commit: &str) -> Option<RunId> {
+        let last = self.runs.last(wanted.key.clone()).await;
+        if !wanted.may_reuse || last.as_ref().is_some_and(|last| !last.passed) {
+            return None;
+        }
+        let _part = self.preparing.wait(caller).await;
+        let (repo, commit, demands) = (wanted.repo.clone(), CommitRef::from(commit), wanted.demands());
+        let (engine, asked) = (Arc::clone(&wanted.engine), CommitAsked { repo, commit, demands });
+        let answered = apart(move || engine.answered(&asked)).await.ok()?;
+        let unknown = |error: &EngineError| tracing::debug!(%error, "it cannot be told whether a commit is verified");
+        let earlier = answered.inspect_err(unknown).ok()??;
+        let shown = self.run(caller, &earlier.run_id).await.ok()?;
+        let is_met = wanted.key.is_met_by_tree(&shown.view);
+        let env_is_known = !takes_env(&earlier.plan) || {
+            let of_worktree = self.runs.last(wanted.key_of_worktree(&earlier)).await;
+            [last, of_worktree].into_iter().flatten().any(|last| last.run == earlier.run_id)
+        };
+        (is_met && env_is_known).then_some(earlier.run_id)
     }
 
     /// What decided which toolchains a run found, where its log says so.
@@ -235,10 +253,13 @@ struct Wanted {
     /// The highest tier that may run.
     max_tier: Tier,
     worktree: Worktree,
+    /// Whether the caller takes an earlier run for an answer.
+    may_reuse: bool,
     /// Whether an earlier run may be the answer.
     reusable: bool,
     /// Whether steps take variables from the caller.
     takes_env: bool,
+    account: Account,
     held_bytes: usize,
 }
 
@@ -267,8 +288,10 @@ impl Look {
             key: self.key(tree, plan, tools.as_ref()),
             max_tier,
             worktree,
-            takes_env: plan.is_none_or(|plan| steps(plan).any(|step| !step.env_allowlist.is_empty())),
+            may_reuse: reuse,
+            takes_env: plan.is_none_or(takes_env),
             held_bytes: held_bytes(&self.account.env),
+            account: self.account,
             engine: self.engine,
             submission: self.submission,
             repo: self.repo,
@@ -335,6 +358,27 @@ impl Wanted {
         !self.takes_env || last.is_some_and(|last| last.run == *earlier)
     }
 
+    /// What a gate must find for an earlier run to be the answer.
+    fn demands(&self) -> Demands {
+        Demands {
+            profile: self.key.profile.clone(),
+            changeset: self.key.changeset.clone(),
+            max_tier: self.key.max_tier,
+            max_age: MaxAge::default(),
+            unattested: Unattested::Refuse,
+        }
+    }
+
+    /// What a request for the worktree would be known by, where that is the tree of `earlier`.
+    fn key_of_worktree(&self, earlier: &Earlier) -> RunKey {
+        RunKey {
+            tree: KeyTree::Worktree { plan_sha256: earlier.plan.digest() },
+            env: Sha256Hex::of(&canonical::to_vec(&taken(Some(&earlier.plan), &self.account))),
+            toolchain_env: earlier.toolchain_env.clone(),
+            ..self.key.clone()
+        }
+    }
+
     fn into_job(self, sent: Option<Key>) -> Result<Job, Problem> {
         let id = self.engine.run_id().map_err(|error| error.problem())?;
         let submission = self.submission;
@@ -372,19 +416,8 @@ impl Wanted {
     }
 }
 
-fn steps(plan: &Plan) -> impl Iterator<Item = &PlannedStep> {
-    plan.skills.iter().flat_map(|skill| &skill.steps).chain(plan.toolchain.iter().map(|check| &check.run))
-}
-
 fn changes_the_tree(plan: &Plan) -> bool {
-    steps(plan).any(|step| step.read_only == ReadOnly::Off)
-}
-
-/// Whether a run of the same plan on the same tree says what another one would: nothing of it may
-/// vary, come from the network, or change the tree.
-fn is_reusable(plan: &Plan) -> bool {
-    let is_fixed = |step: &PlannedStep| step.network == Network::Deny && step.read_only != ReadOnly::Off;
-    plan.skills.iter().all(|skill| skill.determinism != Determinism::D2) && steps(plan).all(is_fixed)
+    commands(plan).any(|step| step.read_only == ReadOnly::Off)
 }
 
 /// What a run can take from its caller; all of it where the plan is not known yet.
@@ -392,7 +425,7 @@ fn taken<'a>(plan: Option<&Plan>, account: &'a Account) -> BTreeMap<&'a str, &'a
     let is_taken = |name: &str| match plan {
         None => true,
         Some(plan) => {
-            let allowed = steps(plan).any(|step| step.env_allowlist.iter().any(|allowed| allowed.as_str() == name));
+            let allowed = commands(plan).any(|step| step.env_allowlist.iter().any(|allowed| allowed.as_str() == name));
             allowed || TOOL_VARIABLES.contains(&name)
         }
     };
@@ -405,16 +438,12 @@ fn taken<'a>(plan: Option<&Plan>, account: &'a Account) -> BTreeMap<&'a str, &'a
 /// secrets of few possible values, which a digest would give away to whoever reads the log; so they stay in
 /// our memory.
 fn toolchain_env(account: &Account, tools: Option<&Sha256Hex>) -> Sha256Hex {
-    let places = account.env.iter().filter(|(name, _)| TOOL_VARIABLES.contains(&name.as_str()));
-    let mut places: BTreeMap<&str, &str> = places.map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let home = display_path(account.home.as_os_str().as_encoded_bytes());
-    places.insert("HOME", &home);
-    places.extend(tools.map(|tools| ("tools", tools.as_str())));
-    Sha256Hex::of(&canonical::to_vec(&places))
+    proctor_runner::toolchain_env(&account.home, &account.env, tools)
 }
 
 fn declares_more_than_one(plan: &Plan) -> bool {
-    plan.skills.iter().any(|skill| skill.declared_tier > Tier::ONE) || steps(plan).any(|s| s.network == Network::Allow)
+    plan.skills.iter().any(|skill| skill.declared_tier > Tier::ONE)
+        || commands(plan).any(|s| s.network == Network::Allow)
 }
 
 fn not_approved(changeset: &ChangesetId) -> Problem {

@@ -12,12 +12,13 @@ use proctor_core::gate::GateAnswer;
 use proctor_core::names::ChangesetId;
 use proctor_core::plan::{Plan, PlannedSkill, PlannedStep};
 use proctor_sandbox::{CacheMount, DoctorReport, RepoFacts, StepUser, setup_ops};
-use proctor_snapshot::protocol::NamedCommit;
+use proctor_snapshot::protocol::{NamedCommit, StagedIndex};
 
+use super::answered::unsearchable;
 use super::{Engine, MAX_RANGE};
 use crate::context::{Place, cache_source};
 use crate::error::{EngineError, Missing};
-use crate::gate::{Gate, GateRequest};
+use crate::gate::GateRequest;
 use crate::output;
 use crate::probe::{Circumstances, Probe};
 use crate::repository::Repository;
@@ -65,13 +66,7 @@ impl Engine {
     /// # Errors
     /// As [`Gate::ask`].
     pub async fn gate(&self, request: GateRequest) -> Result<GateAnswer, EngineError> {
-        let gate = Gate {
-            state_dir: self.state_path.clone(),
-            snapshots: Arc::clone(&self.snapshots),
-            operator: self.config.operator.clone(),
-            clock: self.clock,
-            owner: self.owner,
-        };
+        let gate = self.as_gate();
         let work = tokio::task::spawn_blocking(move || gate.ask(&request));
         work.await.map_err(|error| EngineError::Internal(format!("the gate ended badly: {error}")))?
     }
@@ -178,11 +173,23 @@ impl Engine {
     /// The repository cannot be read, or the tools cannot be looked for.
     pub fn tools(&self, repo: &Path, plan: &Plan) -> Result<Sha256Hex, EngineError> {
         let repository = self.repository(repo)?;
-        let (host, seen_at) = (self.launcher.host(), &repository.facts.path);
-        let user = StepUser::choose(host, &repository.facts)?;
-        let sight = self.sight(seen_at, user, self.config.operator.may_miss.clone())?;
-        let search = ToolSearch { sight: &sight, repo: seen_at, host, reader: self.reader(user) };
-        search.digest(plan).map_err(|error| EngineError::Internal(format!("tools cannot be looked for: {error}")))
+        let (sight, user) = self.sight_over(&repository)?;
+        let (host, seen_at) = (self.launcher.host(), repository.path());
+        let reader = self.reader(user);
+        let search = ToolSearch { sight: &sight, repo: seen_at, tree: seen_at, committed: None, host, reader };
+        search.digest(plan).map_err(unsearchable)
+    }
+
+    /// The commit that an index of `repo` would make; nothing is written.
+    ///
+    /// # Errors
+    /// Paths of it are in conflict, or it cannot be read.
+    pub async fn staged(&self, repo: &Path, index: StagedIndex) -> Result<NamedCommit, EngineError> {
+        let (repository, helper) = (self.repository(repo)?, self.helper.clone());
+        let work = tokio::task::spawn_blocking(move || helper.staged(repository.path(), &index));
+        let staged =
+            work.await.map_err(|error| EngineError::Internal(format!("looking it up ended badly: {error}")))?;
+        Ok(staged?)
     }
 
     /// The commits that a revision or a range of `repo` names, oldest first.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use proctor_core::digest::SnapshotId;
 use proctor_core::drift::display_path;
+use proctor_snapshot::protocol::CommitRef;
 use proctor_snapshot::{GitHelper, Snapshot, SnapshotStore};
 use rustix::fs::{self, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timestamps, Uid};
 use rustix::io::Errno;
@@ -51,15 +52,15 @@ const ATTEMPTS: u32 = 3;
 /// What is checked out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// The commit, in full.
-    pub(crate) commit: String,
+    /// The commit.
+    pub(crate) commit: CommitRef,
     pub(crate) submodules: bool,
 }
 
 impl Wanted {
     fn name(&self) -> String {
         let suffix = if self.submodules { "+submodules" } else { "" };
-        format!("{}{suffix}", self.commit)
+        format!("{}{suffix}", self.commit.id)
     }
 }
 
@@ -139,7 +140,7 @@ impl<'a> Checkouts<'a> {
                 return Ok(made);
             }
         }
-        let what = format!("the checkout of {} was taken away each time it was made", wanted.commit);
+        let what = format!("the checkout of {} was taken away each time it was made", wanted.commit.id);
         Err(EngineError::Internal(what))
     }
 
@@ -184,7 +185,7 @@ impl<'a> Checkouts<'a> {
         let path = self.path.join(wanted.name());
         let own = path.join(OWN);
         let objects =
-            self.helper.refresh(self.repository.path(), &wanted.commit, &own).map_err(|error| told(&error))?;
+            self.helper.refresh(self.repository.path(), &wanted.commit.id, &own).map_err(|error| told(&error))?;
         // Every byte is read: what an earlier run remembers of it is not asked.
         let snapshots = Arc::new(SnapshotStore::new(self.helper.clone(), None));
         let snapshot = snapshots.take(&own.join(TREE)).map_err(|error| told(&error))?;

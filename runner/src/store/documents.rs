@@ -26,6 +26,8 @@ pub(crate) struct Documents {
     attestations: Attestations,
     repository: String,
     changeset: Option<ChangesetId>,
+    /// Which tools the run finds.
+    toolchain_env: Option<Sha256Hex>,
 }
 
 /// One document of a run as it is on record: `file` below `directory`, where its bytes still are
@@ -98,6 +100,7 @@ impl Documents {
             attestations: Attestations::of(state),
             repository: repository.name(),
             changeset: Some(id.clone()),
+            toolchain_env: None,
         };
         documents.check()?;
         Ok(documents)
@@ -123,7 +126,13 @@ impl Documents {
             attestations: Attestations::of(state),
             repository: repository.name(),
             changeset: None,
+            toolchain_env: None,
         })
+    }
+
+    /// The same place, of a run that finds these tools.
+    pub(crate) fn finding(self, toolchain_env: Option<Sha256Hex>) -> Self {
+        Self { toolchain_env, ..self }
     }
 
     /// Finds out before anything runs what would keep the documents from being written, and
@@ -176,7 +185,8 @@ impl Documents {
     }
 
     fn attest(&self, last_run: &LastRun) -> Result<(), StoreError> {
-        self.attestations.write(&Attestation::new(self.subject(&last_run.profile), last_run.clone()))
+        let attestation = Attestation::new(self.subject(&last_run.profile), last_run.clone());
+        self.attestations.write(&attestation.finding(self.toolchain_env.clone()))
     }
 
     fn subject(&self, profile: &ProfileName) -> Subject {

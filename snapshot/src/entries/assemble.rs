@@ -95,7 +95,6 @@ impl Entries {
     }
 
     /// The tree of some leaves, each with its path.
-    #[cfg(test)]
     pub(crate) fn of_leaves(leaves: impl IntoIterator<Item = (Vec<u8>, bool, Found)>) -> Self {
         let part = |(path, leaves)| Part { path, look: DirectoryLook::default(), leaves: Leaves::New(leaves) };
         Self::assemble(by_directory(leaves).into_iter().map(part).collect())

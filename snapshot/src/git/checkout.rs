@@ -16,10 +16,12 @@ use self::git_dir::{GitDir, Objects};
 use self::plan::{Bounds, LeafKind, Plan};
 use super::GitError;
 use super::config::io;
-use super::protocol::CheckedOut;
+use super::protocol::{CheckedOut, CommitRef};
 use super::reader::{Opened, unreadable};
+use super::staged;
 use crate::beneath;
 
+pub(super) mod content;
 mod git_dir;
 mod names;
 mod plan;
@@ -31,8 +33,8 @@ pub(crate) const TREE: &str = "tree";
 
 /// How a commit is checked out.
 pub(super) struct Order<'a> {
-    /// Its id, in full.
-    pub(super) commit: &'a str,
+    /// It; the repository knows it by now.
+    pub(super) commit: &'a CommitRef,
     /// An empty directory of ours.
     pub(super) into: &'a Path,
     /// Whether submodules are checked out too.
@@ -41,7 +43,7 @@ pub(super) struct Order<'a> {
 
 /// Writes it.
 pub(super) fn check_out(top: &Opened, order: &Order<'_>) -> Result<CheckedOut, GitError> {
-    let commit = find(top, order.commit)?;
+    let commit = find(top, &order.commit.id)?;
     let root = empty_directory(order.into)?;
     let place = order.into.join(TREE);
     let source = Source { repository: &top.repository, worktree: &top.worktree, commit: &commit };
@@ -54,6 +56,7 @@ pub(super) fn check_out(top: &Opened, order: &Order<'_>) -> Result<CheckedOut, G
         shallow: git_dir::shallow(&top.common_dir)?,
     };
     git.make(&place, Some(&found.index))?;
+    staged::keep(top, order.commit, &place)?;
     let mut checked_out = CheckedOut {
         tree: source.tree()?.to_string(),
         objects: top.common_dir.join("objects"),
@@ -70,6 +73,12 @@ pub(super) fn check_out(top: &Opened, order: &Order<'_>) -> Result<CheckedOut, G
 
 /// Brings what a checkout says of the repository up to date: refs, and where its objects are.
 pub(super) fn refresh(top: &Opened, commit: &str, checkout: &Path) -> Result<PathBuf, GitError> {
+    // One that was only staged is known to its checkout alone.
+    let own = checkout.join(TREE).join(".git/objects");
+    if let (Ok(objects), Some(own)) = (top.repository.odb(), own.to_str()) {
+        // Without it the commit is not found, which says so.
+        let _ = objects.add_disk_alternate(own);
+    }
     let commit = find(top, commit)?;
     let objects = top.common_dir.join("objects");
     let git = GitDir {

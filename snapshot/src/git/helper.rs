@@ -18,7 +18,10 @@ use rustix::io::Errno;
 use super::GitError;
 use super::frames::{self, Ahead, Frame};
 use super::program::{self, GitProgram, Places};
-use super::protocol::{Answer, CheckedOut, Listing, NamedCommit, RepoPath, Request};
+use super::protocol::{
+    Answer, CheckedOut, CommitContent, CommitRef, CommittedFile, Listing, NamedCommit, Push, Pushed, RepoPath, Request,
+    StagedIndex,
+};
 use crate::snapshot::Snapshot;
 
 /// How long one answer of the helper may take by default.
@@ -147,7 +150,62 @@ impl GitHelper {
         let request = Request::Resolve { repo: repo.to_owned(), revision: revision.to_owned(), limit };
         match self.ask(repo, &request)? {
             Answer::Resolved { commits } if !commits.is_empty() => Ok(commits),
-            Answer::Refused { why } => Err(why),
+            Answer::Refused { why } => Err(of_commits(why)),
+            _ => Err(self.failed("it answered another question".into())),
+        }
+    }
+
+    /// What a push from `repo` sends, and which commits are to be looked at for that.
+    ///
+    /// # Errors
+    /// [`GitError::Revision`] where an id names nothing, [`GitError::TooMany`] where there are more commits
+    /// than asked for; else as [`GitHelper::list`].
+    pub fn pushed(&self, repo: &Path, push: &Push) -> Result<Pushed, GitError> {
+        match self.ask(repo, &Request::Pushed { repo: repo.to_owned(), push: push.clone() })? {
+            Answer::Pushed(pushed) if pushed.tips.len() == push.tips.len() => Ok(pushed),
+            Answer::Refused { why } => Err(of_commits(why)),
+            _ => Err(self.failed("it answered another question".into())),
+        }
+    }
+
+    /// The commit that an index of `repo` would make. Nothing is written.
+    ///
+    /// # Errors
+    /// [`GitError::Revision`] where paths are in conflict, or it is no index; else as [`GitHelper::list`].
+    pub fn staged(&self, repo: &Path, index: &StagedIndex) -> Result<NamedCommit, GitError> {
+        match self.ask(repo, &Request::Staged { repo: repo.to_owned(), index: index.clone() })? {
+            Answer::Staged(commit) => Ok(commit),
+            Answer::Refused { why } => Err(of_commits(why)),
+            _ => Err(self.failed("it answered another question".into())),
+        }
+    }
+
+    /// What a checkout of a commit would be.
+    ///
+    /// # Errors
+    /// As [`GitHelper::check_out`].
+    pub fn content(&self, repo: &Path, commit: &CommitRef) -> Result<CommitContent, GitError> {
+        match self.ask(repo, &Request::Content { repo: repo.to_owned(), commit: commit.clone() })? {
+            Answer::Content(content) => Ok(content),
+            Answer::Refused { why } => Err(of_commits(why)),
+            _ => Err(self.failed("it answered another question".into())),
+        }
+    }
+
+    /// What single files of a commit's tree are.
+    ///
+    /// # Errors
+    /// As [`GitHelper::check_out`].
+    pub fn files_of(
+        &self,
+        repo: &Path,
+        commit: &CommitRef,
+        paths: Vec<RepoPath>,
+    ) -> Result<Vec<Option<CommittedFile>>, GitError> {
+        let count = paths.len();
+        match self.ask(repo, &Request::Files { repo: repo.to_owned(), commit: commit.clone(), paths })? {
+            Answer::Files { files } if files.len() == count => Ok(files),
+            Answer::Refused { why } => Err(of_commits(why)),
             _ => Err(self.failed("it answered another question".into())),
         }
     }
@@ -158,9 +216,15 @@ impl GitHelper {
     /// # Errors
     /// [`GitError::Tree`] where the commit's tree is refused, [`GitError::CheckOut`] where it cannot be
     /// written; else as [`GitHelper::list`].
-    pub fn check_out(&self, repo: &Path, commit: &str, into: &Path, submodules: bool) -> Result<CheckedOut, GitError> {
-        let request =
-            Request::CheckOut { repo: repo.to_owned(), commit: commit.to_owned(), into: into.to_owned(), submodules };
+    pub fn check_out(
+        &self,
+        repo: &Path,
+        commit: impl Into<CommitRef>,
+        into: &Path,
+        submodules: bool,
+    ) -> Result<CheckedOut, GitError> {
+        let (repo_path, commit) = (repo.to_owned(), commit.into());
+        let request = Request::CheckOut { repo: repo_path, commit, into: into.to_owned(), submodules };
         // Its time goes by the size of the tree.
         let patient = Self { deadline: self.deadline.max(CHECK_OUT_DEADLINE), ..self.clone() };
         match patient.ask(repo, &request)? {
@@ -235,6 +299,18 @@ impl GitHelper {
 
     fn failed(&self, problem: String) -> GitError {
         GitError::Helper { exe: self.exe.clone(), problem }
+    }
+}
+
+/// Why commits cannot be told of: a format that only the `git` program reads is read for worktrees alone.
+fn of_commits(why: GitError) -> GitError {
+    match why {
+        GitError::Format { places, what, mend } => GitError::Unsupported {
+            path: places.worktree,
+            what: what,
+            mend: format!("the worktree can be verified, without `--rev`; or {mend}"),
+        },
+        other => other,
     }
 }
 

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use proctor_core::digest::{Sha256Hex, SnapshotId};
 use serde::{Deserialize, Serialize};
 
 use super::GitError;
@@ -46,12 +47,42 @@ pub enum Request {
         /// How many commits a range may hold.
         limit: usize,
     },
+    /// Which commits a push sends.
+    Pushed {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The push.
+        push: Push,
+    },
+    /// Which commit an index would make.
+    Staged {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The index.
+        index: StagedIndex,
+    },
+    /// What a checkout of a commit would be.
+    Content {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The commit.
+        commit: CommitRef,
+    },
+    /// What single files of a commit's tree are.
+    Files {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The commit.
+        commit: CommitRef,
+        /// The files.
+        paths: Vec<RepoPath>,
+    },
     /// Write the tree of a commit, with a git directory of its own, as `tree` in a directory.
     CheckOut {
         /// The top of the work tree.
         repo: PathBuf,
-        /// The commit, in full.
-        commit: String,
+        /// The commit.
+        commit: CommitRef,
         /// An empty directory of the repository's owner.
         into: PathBuf,
         /// Whether submodules are checked out too.
@@ -84,6 +115,17 @@ pub enum Answer {
         /// The commits; one at least.
         commits: Vec<NamedCommit>,
     },
+    /// To [`Request::Pushed`].
+    Pushed(Pushed),
+    /// To [`Request::Staged`].
+    Staged(NamedCommit),
+    /// To [`Request::Content`].
+    Content(CommitContent),
+    /// To [`Request::Files`], in their order.
+    Files {
+        /// What each is; `null` where it is no regular file, or a larger one than is read.
+        files: Vec<Option<CommittedFile>>,
+    },
     /// To [`Request::CheckOut`].
     CheckedOut(CheckedOut),
     /// To [`Request::Refresh`].
@@ -105,6 +147,102 @@ pub struct NamedCommit {
     pub id: String,
     /// The first line of its message, escaped and cut, for people.
     pub subject: String,
+}
+
+/// A commit: one of the repository's, or one that an index would make and that stands nowhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CommitRef {
+    /// Its id, in full.
+    pub id: String,
+    /// The index that makes it; `null` where the repository has it.
+    pub staged: Option<StagedIndex>,
+}
+
+impl From<&str> for CommitRef {
+    fn from(id: &str) -> Self {
+        Self { id: id.to_owned(), staged: None }
+    }
+}
+
+impl From<&String> for CommitRef {
+    fn from(id: &String) -> Self {
+        id.as_str().into()
+    }
+}
+
+impl From<&CommitRef> for CommitRef {
+    fn from(commit: &CommitRef) -> Self {
+        commit.clone()
+    }
+}
+
+/// An index, of which a commit is to be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StagedIndex {
+    /// Its file, absolute; `null` for that of the work tree. Git makes another one for `commit --all` and for
+    /// a commit of single paths.
+    pub file: Option<PathBuf>,
+}
+
+/// What a checkout of a commit would be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitContent {
+    /// The identity of the tree; `null` where it has submodules.
+    pub snapshot: Option<SnapshotId>,
+    /// The spec; `null` where there is none, or none that is text of a usual size.
+    pub spec: Option<String>,
+}
+
+/// A regular file of a commit's tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommittedFile {
+    /// Whether it may be executed.
+    pub executable: bool,
+    /// The sha256 of its content.
+    pub sha256: Sha256Hex,
+}
+
+/// What a push sends, as git tells a `pre-push` hook.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Push {
+    /// The ids that are pushed, in full.
+    pub tips: Vec<String>,
+    /// Ids that the remote has, in full; they need not be here.
+    pub known: Vec<String>,
+    /// Whether every commit counts that no remote is known to have, and not only the tips.
+    pub each: bool,
+    /// How many commits it may come to.
+    pub limit: usize,
+}
+
+/// What a push comes to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pushed {
+    /// Where HEAD and the index of the work tree are.
+    pub git_dir: PathBuf,
+    /// What each of the ids is, in their order.
+    pub tips: Vec<PushedTip>,
+    /// The commits that are to be looked at, each of them once, oldest first.
+    pub commits: Vec<NamedCommit>,
+}
+
+/// What is pushed, behind the tags that lead to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum PushedTip {
+    /// A commit.
+    Commit {
+        /// Its id, in full.
+        id: String,
+    },
+    /// A tree or a blob.
+    Other {
+        /// Which of them.
+        kind: String,
+    },
 }
 
 /// What a checkout holds.

@@ -25,7 +25,9 @@ use super::ignore::Rules;
 use super::listing::{self, TellAhead};
 use super::program::Places;
 use super::protocol::{Answer, Request};
+use super::pushed;
 use super::revision;
+use super::staged;
 use crate::beneath;
 
 /// Answers one request in frames, the last of which is the answer.
@@ -64,9 +66,23 @@ fn answer(request: &Request, ahead: TellAhead<'_>) -> Result<Answer, GitError> {
             let commits = revision::resolve(&Opened::open(repo)?, revision, *limit)?;
             Ok(Answer::Resolved { commits })
         }
+        Request::Pushed { repo, push } => pushed::pushed(&Opened::open(repo)?, push).map(Answer::Pushed),
+        Request::Staged { repo, index } => staged::staged(&Opened::open(repo)?, index).map(Answer::Staged),
+        Request::Content { repo, commit } => {
+            let top = Opened::open(repo)?;
+            staged::admit(&top, commit)?;
+            checkout::content::content(&top, &commit.id).map(Answer::Content)
+        }
+        Request::Files { repo, commit, paths } => {
+            let top = Opened::open(repo)?;
+            staged::admit(&top, commit)?;
+            let files = checkout::content::files(&top, &commit.id, paths)?;
+            Ok(Answer::Files { files })
+        }
         Request::CheckOut { repo, commit, into, submodules } => {
-            let order = checkout::Order { commit, into, submodules: *submodules };
-            checkout::check_out(&Opened::open(repo)?, &order).map(Answer::CheckedOut)
+            let (top, order) = (Opened::open(repo)?, checkout::Order { commit, into, submodules: *submodules });
+            staged::admit(&top, commit)?;
+            checkout::check_out(&top, &order).map(Answer::CheckedOut)
         }
         Request::Refresh { repo, commit, checkout } => {
             let objects = checkout::refresh(&Opened::open(repo)?, commit, checkout)?;
@@ -266,7 +282,7 @@ fn cannot_open(worktree: &Path, error: &git2::Error) -> GitError {
     }
 }
 
-fn cannot_read_index(opened: &Opened, error: &git2::Error) -> GitError {
+pub(super) fn cannot_read_index(opened: &Opened, error: &git2::Error) -> GitError {
     let (what, mend) = if error.message().contains("'link'") {
         ("a split index", "run `git update-index --no-split-index`, and `git config --unset core.splitIndex`")
     } else if error.message().contains("'sdir'") {

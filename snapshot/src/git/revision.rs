@@ -23,7 +23,7 @@ pub(super) fn resolve(top: &Opened, text: &str, limit: usize) -> Result<Vec<Name
         None => vec![lookup.commit(text)?],
         Some(range) => lookup.walk(&range, limit)?,
     };
-    ids.into_iter().map(|id| lookup.named(id)).collect()
+    ids.into_iter().map(|id| named(top, id)).collect()
 }
 
 /// Two ends of a range.
@@ -167,11 +167,12 @@ impl Lookup<'_> {
             _ => Ok(found),
         }
     }
+}
 
-    fn named(&self, id: Oid) -> Result<NamedCommit, GitError> {
-        let commit = self.repository().find_commit(id).map_err(|error| self.failed(&error))?;
-        let line = commit.message_bytes().trim_ascii_start().split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let subject = escape_output(&line[..line.len().min(MAX_SUBJECT)]);
-        Ok(NamedCommit { id: id.to_string(), subject })
-    }
+/// A commit as it is told of.
+pub(super) fn named(top: &Opened, id: Oid) -> Result<NamedCommit, GitError> {
+    let commit = top.repository.find_commit(id).map_err(|error| unreadable(&top.worktree, &error))?;
+    let line = commit.message_bytes().trim_ascii_start().split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let subject = escape_output(&line[..line.len().min(MAX_SUBJECT)]);
+    Ok(NamedCommit { id: id.to_string(), subject })
 }

@@ -47,12 +47,12 @@ const WORST_FIRST: [u8; 7] =
     [EXIT_INTERRUPTED, EXIT_DRIFT, EXIT_TIMEOUT, EXIT_FAILED, EXIT_INCONCLUSIVE, EXIT_USAGE, 0];
 
 /// The worst of some exit codes; inconclusive where there is none, or none that we know.
-pub(super) fn worst(codes: &[u8]) -> u8 {
+pub(in crate::commands) fn worst(codes: &[u8]) -> u8 {
     WORST_FIRST.into_iter().find(|code| codes.contains(code)).unwrap_or(EXIT_INCONCLUSIVE)
 }
 
 /// What opens the report on one commit.
-pub(super) fn heading(commit: &NamedCommit, number: usize, of: usize) -> String {
+pub(in crate::commands) fn heading(commit: &NamedCommit, number: usize, of: usize) -> String {
     let id = short(&commit.id);
     format!(
         "{} {} {}\n",
@@ -86,11 +86,13 @@ pub(super) fn finish(format: RunFormat, range: &RangeRecord, screen: &mut Screen
     Ok(range.exit_code)
 }
 
-fn short(id: &str) -> &str {
+/// An id as it is shown.
+pub(in crate::commands) fn short(id: &str) -> &str {
     id.get(..SHORT).unwrap_or(id)
 }
 
-fn word(exit_code: u8) -> &'static str {
+/// What an exit code says of a commit.
+pub(in crate::commands) fn word(exit_code: u8) -> &'static str {
     match exit_code {
         0 => "passed",
         EXIT_FAILED => "failed",

@@ -1,0 +1,124 @@
+//! The caller's own `git`, asked where hooks are: its config, its environment and its version decide that,
+//! and nobody else can tell. It is asked for nothing by which it would start a program.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::caller::Caller;
+use crate::error::CliError;
+use crate::text::shown;
+
+/// How long it may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How much it may print.
+const MAX_OUTPUT: usize = 1 << 20;
+/// The variables that name another repository than the one of the directory.
+const ELSEWHERE: [&str; 5] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX"];
+
+/// Who asks, and where.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Git<'a> {
+    /// The directory that is asked about.
+    pub at: &'a Path,
+    /// Whether the caller named it, so that what its environment says of another one does not count.
+    pub is_named: bool,
+    pub caller: &'a Caller,
+}
+
+/// What it said.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// The exit code; `None` where a signal ended it.
+    pub code: Option<i32>,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Git<'_> {
+    /// Asks it.
+    ///
+    /// # Errors
+    /// There is no `git`, or it does not answer in time.
+    #[expect(clippy::disallowed_methods, reason = "the caller's own git, which starts nothing for these questions")]
+    pub(super) fn ask(&self, words: &[&str]) -> Result<Said, CliError> {
+        let mut command = Command::new("git");
+        command.args(["--no-pager", "-c", "core.fsmonitor=false"]).args(words).current_dir(self.at);
+        command.env_clear().envs(&self.caller.env).env("LC_ALL", "C").env("GIT_OPTIONAL_LOCKS", "0");
+        if self.is_named {
+            for name in ELSEWHERE {
+                command.env_remove(name);
+            }
+        }
+        let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = started.map_err(|error| failed(&format!("`git` cannot be started: {error}")))?;
+        let heard = listen(&mut child, Instant::now() + PATIENCE);
+        if heard.is_err() {
+            // An error here means that it has ended by itself.
+            let _ = child.kill();
+        }
+        let ended = child.wait();
+        let [stdout, stderr] = heard.map_err(|problem| failed(&problem))?;
+        let status = ended.map_err(|error| failed(&error.to_string()))?;
+        Ok(Said { code: status.code(), stdout, stderr: shown(String::from_utf8_lossy(&stderr).trim()) })
+    }
+}
+
+fn failed(problem: &str) -> CliError {
+    CliError::Environment {
+        message: format!("it cannot be told where git looks for hooks: {problem}"),
+        hint: "`git rev-parse --git-path hooks` there says what is wrong".to_owned(),
+    }
+}
+
+/// What comes out of both pipes until they end.
+fn listen(child: &mut Child, deadline: Instant) -> Result<[Vec<u8>; 2], String> {
+    let stdout = child.stdout.take().map(|pipe| File::from(OwnedFd::from(pipe)));
+    let stderr = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));
+    let (mut pipes, mut heard) = ([stdout, stderr], [Vec::new(), Vec::new()]);
+    while pipes.iter().any(Option::is_some) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(format!("it took longer than {} s", PATIENCE.as_secs()));
+        }
+        let ready = wait(&pipes, left).map_err(|error| error.to_string())?;
+        for ((pipe, bytes), is_ready) in pipes.iter_mut().zip(&mut heard).zip(ready) {
+            if is_ready {
+                take(pipe, bytes)?;
+            }
+        }
+    }
+    Ok(heard)
+}
+
+/// Waits until one of the pipes has something, or ends; which of them do.
+fn wait(pipes: &[Option<File>; 2], left: Duration) -> io::Result<[bool; 2]> {
+    let open = pipes.each_ref().map(Option::is_some);
+    let mut fds: Vec<PollFd<'_>> = pipes.iter().flatten().map(|pipe| PollFd::new(pipe, PollFlags::IN)).collect();
+    match poll(&mut fds, Some(&Timespec::try_from(left).map_err(io::Error::other)?)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+    Ok(open.map(|open| open && ready.next().unwrap_or_default()))
+}
+
+/// Takes what is there; the pipe is closed at its end.
+fn take(pipe: &mut Option<File>, bytes: &mut Vec<u8>) -> Result<(), String> {
+    let Some(file) = pipe else { return Ok(()) };
+    let mut piece = [0; 4096];
+    match file.read(&mut piece).map_err(|error| error.to_string())? {
+        0 => *pipe = None,
+        count => bytes.extend_from_slice(&piece[..count]),
+    }
+    if bytes.len() > MAX_OUTPUT {
+        return Err(format!("it printed more than {MAX_OUTPUT} bytes"));
+    }
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! `proctor hook install` and `uninstall`: a hook of ours is put where git looks, and what stood there is kept
+//! and runs first.
+
+use std::path::{Path, PathBuf};
+
+use proctor_core::spec;
+
+use super::place::{Place, Users};
+use super::script::{Manager, Script, Whose};
+use super::slot::{Hook, Slot, Standing, standing};
+use crate::args::{HookInstallArgs, HookName, HookUninstallArgs};
+use crate::caller::Caller;
+use crate::error::CliError;
+use crate::installation::show;
+use crate::screen::Screen;
+use crate::style;
+
+/// Installs the hooks that were named.
+///
+/// # Errors
+/// The directory is not this repository's alone, or something stands there that cannot be kept.
+pub(super) fn install(
+    args: &HookInstallArgs,
+    place: &Place,
+    caller: &Caller,
+    screen: &mut Screen,
+) -> Result<u8, CliError> {
+    let shared = may_write(args, place, screen)?;
+    let program = program(caller)?;
+    let named = if args.hooks.is_empty() { &[HookName::PrePush][..] } else { &args.hooks };
+    if args.options.each_commit && !named.contains(&HookName::PrePush) {
+        return Err(CliError::Usage {
+            message: "`--each-commit` is about commits that are pushed".to_owned(),
+            hint: "install `pre-push` with it, or leave it out".to_owned(),
+        });
+    }
+    let slots: Vec<(Slot, Putting)> = named
+        .iter()
+        .map(|hook| Slot { hook: *hook, directory: place.hooks.clone() })
+        .map(|slot| Ok((slot.clone(), putting(&slot, args.force)?)))
+        .collect::<Result<_, CliError>>()?;
+    for (slot, putting) in slots {
+        let script = Script { hook: slot.hook, options: &args.options, program: &program, shared };
+        put(&slot, putting, &script.text(), screen)?;
+    }
+    warn_without_spec(place, screen);
+    Ok(0)
+}
+
+/// What becomes of what stands at a place.
+enum Putting {
+    /// Nothing stands there, or a hook of ours, with this text.
+    Replaced(Option<Vec<u8>>),
+    /// Somebody's, which is kept and runs first.
+    Chained(Hook),
+}
+
+/// Looks before anything is written.
+fn putting(slot: &Slot, force: bool) -> Result<Putting, CliError> {
+    let hook = match slot.standing() {
+        Standing::Nothing => return Ok(Putting::Replaced(None)),
+        Standing::Hook(hook) => hook,
+        Standing::DeadLink => return Err(unusable(&slot.path(), "a link that leads nowhere")),
+        Standing::Other(what) => return Err(unusable(&slot.path(), &what)),
+    };
+    match hook.whose {
+        Whose::Ours(_) => Ok(Putting::Replaced(Some(hook.bytes))),
+        Whose::Edited if force => Ok(Putting::Replaced(Some(hook.bytes))),
+        Whose::Edited => Err(CliError::Usage {
+            message: format!("the hook `{}` is ours and was edited", show(&slot.path())),
+            hint: "`--force` replaces it; what was added to it is lost then".to_owned(),
+        }),
+        Whose::Of(_) | Whose::Foreign if standing(&slot.before()) != Standing::Nothing => Err(CliError::Usage {
+            message: format!(
+                "`{}` was put there after ours, which keeps another one as `{}`",
+                show(&slot.path()),
+                show(&slot.before())
+            ),
+            hint: "remove one of the two, or make one of them, and install again".to_owned(),
+        }),
+        Whose::Of(_) | Whose::Foreign => Ok(Putting::Chained(hook)),
+    }
+}
+
+fn unusable(path: &Path, what: &str) -> CliError {
+    CliError::Usage {
+        message: format!("at `{}` stands {what}", show(path)),
+        hint: "move it away, and install again".to_owned(),
+    }
+}
+
+fn put(slot: &Slot, putting: Putting, text: &str, screen: &mut Screen) -> Result<(), CliError> {
+    let (name, path) = (slot.hook.as_str(), show(&slot.path()));
+    match putting {
+        Putting::Replaced(Some(old)) if old == text.as_bytes() && is_executable(slot) => {
+            screen.out(&format!("{name} is installed already: {path}\n"));
+        }
+        Putting::Replaced(old) => {
+            slot.put(text, false)?;
+            let word = if old.is_some() { "replaced" } else { "installed" };
+            screen.out(&format!("{word} {name}: {path}\n"));
+        }
+        Putting::Chained(hook) => {
+            slot.put(text, true)?;
+            screen.out(&format!("installed {name}: {path}\n"));
+            tell_chained(slot, &hook, screen);
+        }
+    }
+    Ok(())
+}
+
+fn is_executable(slot: &Slot) -> bool {
+    matches!(slot.standing(), Standing::Hook(Hook { is_executable: true, .. }))
+}
+
+/// Says what became of the hook that stood there.
+fn tell_chained(slot: &Slot, hook: &Hook, screen: &mut Screen) {
+    let before = show(&slot.before());
+    let of = match hook.whose {
+        Whose::Of(manager) => format!(", which is {}'s,", manager.name()),
+        _ => String::new(),
+    };
+    if hook.is_executable {
+        screen.out(&format!("the hook that stood there{of} is kept and runs first: {before}\n"));
+    } else {
+        let message =
+            format!("the hook that stood there{of} is not executable, git did not run it, and ours does not: {before}");
+        screen.err(&style::warning(&message));
+    }
+    if let Whose::Of(manager) = hook.whose
+        && let Some(command) = manager.rewrites_by()
+    {
+        let message = format!("{} writes its hooks anew by `{command}`, and over ours", manager.name());
+        screen.err(&style::warning_with(&message, &["run `proctor hook install` again after it".to_owned()]));
+    }
+}
+
+/// Whether the directory may be written to; whether what is written there is for other repositories too.
+fn may_write(args: &HookInstallArgs, place: &Place, screen: &mut Screen) -> Result<bool, CliError> {
+    if place.is_huskys() {
+        return Err(CliError::Usage {
+            message: format!(
+                "{} looks after the hooks in `{}`, and writes them anew",
+                Manager::Husky.name(),
+                show(&place.hooks)
+            ),
+            hint: "put the line `proctor hook run pre-push -- \"$@\"` into `.husky/pre-push` instead".to_owned(),
+        });
+    }
+    match place.users() {
+        Users::Own => Ok(false),
+        Users::Tree => {
+            let message = format!("`{}` is a part of the tree: whoever has the tree has the hook", show(&place.hooks));
+            screen.err(&style::warning(&message));
+            Ok(false)
+        }
+        Users::Others if args.shared => Ok(true),
+        Users::Others => Err(CliError::Usage {
+            message: format!("`{}` is not this repository's alone: {}", show(&place.hooks), place.reason()),
+            hint: format!(
+                "give the repository hooks of its own by `git config --local core.hooksPath {}`; or say `--shared`, \
+                 and every repository that has a spec is verified",
+                show(&place.common_dir.join("hooks"))
+            ),
+        }),
+    }
+}
+
+/// The program that runs now, as a hook can call it.
+fn program(caller: &Caller) -> Result<String, CliError> {
+    let path: PathBuf = caller.bin_dir.join("proctor");
+    let text = path.to_str().filter(|text| !text.contains(['\n', '\r']));
+    text.map(str::to_owned).ok_or_else(|| CliError::Environment {
+        message: format!("a hook cannot call `{}`: its path is no text of one line", show(&path)),
+        hint: "install proctor elsewhere".to_owned(),
+    })
+}
+
+fn warn_without_spec(place: &Place, screen: &mut Screen) {
+    if !place.top.join(spec::PATH).is_file() {
+        let message = format!("there is no `{}` yet, and what has none is not let through", spec::PATH);
+        screen.err(&style::warning_with(&message, &["write one, and commit it".to_owned()]));
+    }
+}
+
+/// Takes the hooks away that were named, or all of ours.
+///
+/// # Errors
+/// A hook that was named is not ours, or was edited.
+pub(super) fn uninstall(args: &HookUninstallArgs, place: &Place, screen: &mut Screen) -> Result<u8, CliError> {
+    let named = if args.hooks.is_empty() { &HookName::ALL[..] } else { &args.hooks };
+    let mut first = None;
+    for hook in named {
+        let slot = Slot { hook: *hook, directory: place.hooks.clone() };
+        let taken = taken(&slot, screen);
+        if let Err(error) = taken {
+            // The others are taken away all the same.
+            match first {
+                None => first = Some(error),
+                Some(_) => screen.err(&error.render()),
+            }
+        }
+    }
+    first.map_or(Ok(0), Err)
+}
+
+fn taken(slot: &Slot, screen: &mut Screen) -> Result<(), CliError> {
+    let (name, path) = (slot.hook.as_str(), show(&slot.path()));
+    let whose = match slot.standing() {
+        Standing::Hook(hook) => hook.whose,
+        Standing::Nothing | Standing::DeadLink | Standing::Other(_) => Whose::Foreign,
+    };
+    match whose {
+        Whose::Ours(_) => {
+            let word = if slot.take_away()? { "; what stood there before is back" } else { "" };
+            screen.out(&format!("took {name} away: {path}{word}\n"));
+            Ok(())
+        }
+        Whose::Edited => Err(CliError::Usage {
+            message: format!("the hook `{path}` is ours and was edited, and stays"),
+            hint: match standing(&slot.before()) {
+                Standing::Nothing => "remove it by hand".to_owned(),
+                _ => format!("remove it by hand; what stood there before is `{}`", show(&slot.before())),
+            },
+        }),
+        Whose::Of(_) | Whose::Foreign => {
+            screen.out(&format!("{name} is not installed: no hook of ours stands at {path}\n"));
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The work of git's `pre-push` hook: the commits that are pushed are verified, each by a run of its own or by
+//! the evidence of an earlier one. The worktree plays no part.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use proctor_core::api::Reuse;
+use proctor_core::verdict::EXIT_INTERRUPTED;
+use proctor_runner::{MAX_RANGE, NamedCommit, Push, Pushed, PushedTip};
+
+use super::refs::{self, RefUpdate};
+use super::surroundings;
+use crate::args::{HookRunArgs, RunArgs, RunFormat};
+use crate::caller::Caller;
+use crate::commands::run::range::{heading, short, word, worst};
+use crate::commands::run::{Known, Runs, Tree, finish};
+use crate::engine::engine_error;
+use crate::error::CliError;
+use crate::installation::{self, show};
+use crate::screen::Screen;
+use crate::style::{self, DIM, GOOD, STRONG, paint};
+use crate::text::{count, shown_line};
+
+/// Verifies what is pushed. The code is that of the worst commit.
+///
+/// # Errors
+/// What git says is not understood, or the commits cannot be told.
+pub(super) async fn push(args: &HookRunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    let updates = refs::read(&input()?).map_err(misunderstood)?;
+    if updates.iter().all(|update| update.local.is_none()) {
+        // Nothing is sent: there are only refs to delete, or none.
+        return Ok(0);
+    }
+    let before = surroundings::of_git(caller);
+    let repo = installation::repository(&args.repo, &before)?;
+    let pushed = sent(args, &updates, &repo, &before)?;
+    check_same(caller, &pushed, &repo)?;
+    tell_skipped(&updates, &pushed, screen);
+    let commits = pushed.commits;
+    if commits.is_empty() {
+        return Ok(0);
+    }
+    let asked = run_args(args);
+    let reuse = if args.options.fresh { Reuse::Never } else { Reuse::Verified };
+    let mut runs = Runs::open(&asked, (repo, reuse), &before, screen).await?;
+    let verified = verify(&mut runs, &commits, screen).await?;
+    Ok(told(&verified, commits.len(), screen))
+}
+
+/// The lines that git writes.
+fn input() -> Result<Vec<u8>, CliError> {
+    let stdin = std::io::stdin();
+    let failed = |message: String, hint: &str| CliError::Usage { message, hint: hint.to_owned() };
+    if std::io::IsTerminal::is_terminal(&stdin) {
+        return Err(failed(
+            "standard input is a terminal, and git says there what is pushed".to_owned(),
+            "`proctor hook install pre-push` has git call this; `proctor run --rev <commit>` verifies one commit",
+        ));
+    }
+    let mut bytes = Vec::new();
+    let read = stdin.lock().take(refs::MAX_BYTES + 1).read_to_end(&mut bytes);
+    let unread = |problem: &str| failed(format!("standard input cannot be read: {problem}"), "push fewer refs at once");
+    read.map_err(|error| unread(&error.to_string()))?;
+    if bytes.len() as u64 > refs::MAX_BYTES {
+        return Err(unread("it is longer than any push"));
+    }
+    Ok(bytes)
+}
+
+fn misunderstood(bad: refs::BadLine) -> CliError {
+    CliError::Usage {
+        message: format!("line {} of standard input is none of a push: {}", bad.number, bad.problem),
+        hint: "git writes `<local ref> <local id> <remote ref> <remote id>`, see githooks(5)".to_owned(),
+    }
+}
+
+/// What the push sends.
+fn sent(args: &HookRunArgs, updates: &[RefUpdate], repo: &Path, caller: &Caller) -> Result<Pushed, CliError> {
+    let mut known: Vec<String> = updates.iter().filter_map(|update| update.remote.clone()).collect();
+    known.sort();
+    known.dedup();
+    let tips = updates.iter().filter_map(|update| update.local.clone()).collect();
+    let push = Push { tips, known, each: args.options.each_commit, limit: MAX_RANGE };
+    proctor_runner::pushed(&installation::helpers(caller)?, repo, &push).map_err(engine_error)
+}
+
+/// Git names its repository where it is not simply the one around the directory. What is verified must be of
+/// that one.
+fn check_same(caller: &Caller, pushed: &Pushed, repo: &Path) -> Result<(), CliError> {
+    let Some(named) = caller.var("GIT_DIR") else { return Ok(()) };
+    let named: PathBuf = caller.cwd.join(named);
+    if named.canonicalize().is_ok_and(|named| named == pushed.git_dir) {
+        return Ok(());
+    }
+    Err(CliError::Usage {
+        message: format!("git works in `{}`, and that is not the git directory of `{}`", show(&named), show(repo)),
+        hint: "push from the worktree itself, without `GIT_DIR` and `--git-dir`".to_owned(),
+    })
+}
+
+/// What has no tree of files to verify is named, and let through.
+fn tell_skipped(updates: &[RefUpdate], pushed: &Pushed, screen: &mut Screen) {
+    let sent = updates.iter().filter(|update| update.local.is_some());
+    for (update, tip) in sent.zip(&pushed.tips) {
+        if let PushedTip::Other { kind } = tip {
+            let name = shown_line(&update.local_ref);
+            screen.err(&format!(
+                "{} `{name}` is a {}, and nothing of it is verified\n",
+                paint(DIM, "skipped:"),
+                shown_line(kind)
+            ));
+        }
+    }
+}
+
+/// The run of one commit, as `proctor run --rev` would be asked for it.
+pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
+    RunArgs {
+        profile: args.options.profile.clone(),
+        changeset: None,
+        max_tier: proctor_core::tier::Tier::TWO,
+        rev: None,
+        submodules: false,
+        patch: None,
+        fail_fast: false,
+        format: RunFormat::Human,
+        sandbox: crate::args::SandboxArgs { sandbox: args.sandbox.sandbox },
+        repo: crate::args::RepoArgs { repo: args.repo.repo.clone() },
+        way: args.way.clone(),
+    }
+}
+
+/// A commit, and the exit code that it alone would have.
+struct Verified<'a> {
+    commit: &'a NamedCommit,
+    exit_code: u8,
+}
+
+/// Each commit, in their order. One that cannot be run at all does not keep the others from it.
+async fn verify<'c>(
+    runs: &mut Runs<'_>,
+    commits: &'c [NamedCommit],
+    screen: &mut Screen,
+) -> Result<Vec<Verified<'c>>, CliError> {
+    let mut verified = Vec::new();
+    for (index, commit) in commits.iter().enumerate() {
+        if runs.are_interrupted() {
+            break;
+        }
+        let ended = runs.follow(Tree::Commit(commit.id.clone()), screen).await;
+        let exit_code = match ended {
+            Ok((_, ended)) if ended.known.is_some() => {
+                if let Some(known) = ended.known {
+                    screen.out(&known_line(commit, &known));
+                }
+                0
+            }
+            Ok((record, ended)) => {
+                screen.out(&heading(commit, index + 1, commits.len()));
+                finish(RunFormat::Human, &record, &ended, screen)?
+            }
+            Err(error) => {
+                screen.out(&heading(commit, index + 1, commits.len()));
+                screen.err(&error.render());
+                error.exit_code()
+            }
+        };
+        verified.push(Verified { commit, exit_code });
+    }
+    Ok(verified)
+}
+
+/// A commit for which nothing has to run.
+pub(super) fn known_line(commit: &NamedCommit, known: &Known) -> String {
+    let when = known.ended.as_deref().map_or_else(String::new, |ended| format!(" of {}", shown_line(ended)));
+    let (id, subject) = (paint(STRONG, short(&commit.id)), shown_line(&commit.subject));
+    format!("{} {id} {subject} (run {}{when})\n", paint(GOOD, "verified already:"), known.run)
+}
+
+/// Says what all of them come to, and what to do where that is no pass.
+fn told(verified: &[Verified<'_>], of: usize, screen: &mut Screen) -> u8 {
+    let codes: Vec<u8> = verified.iter().map(|verified| verified.exit_code).collect();
+    let code = if verified.len() < of { EXIT_INTERRUPTED } else { worst(&codes) };
+    if of > 1 && code != 0 {
+        screen.out(&format!("{}\n", paint(DIM, "pushed commits:")));
+        for Verified { commit, exit_code } in verified {
+            let word = paint(style::of_exit_code(*exit_code), format!("{:<12}", word(*exit_code)));
+            screen.out(&format!("  {} {word} {}\n", short(&commit.id), shown_line(&commit.subject)));
+        }
+    }
+    if code != 0 {
+        let bad = verified.iter().filter(|verified| verified.exit_code != 0).count();
+        let what = if of == 1 { String::new() } else { format!(", for {} of {of}", count(bad, "commit")) };
+        let again = verified.iter().find(|verified| verified.exit_code != 0);
+        let again = again.map(|bad| format!("`proctor run --rev {}` runs it again", short(&bad.commit.id)));
+        let hints: Vec<String> =
+            again.into_iter().chain(["`git push --no-verify` leaves this check out".to_owned()]).collect();
+        screen.err(&style::error(&format!("the push is not let through: {}{what}", word(code)), &hints));
+    }
+    code
+}

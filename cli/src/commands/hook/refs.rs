@@ -1,0 +1,122 @@
+//! What git tells a `pre-push` hook on its standard input (githooks(5)): a line for each ref that is
+//! pushed. Pure: lines in, values out.
+
+use crate::text::shown;
+
+/// How many bytes of lines are read: those of some 300,000 refs.
+pub(super) const MAX_BYTES: u64 = 64 << 20;
+
+/// One ref that is pushed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RefUpdate {
+    /// What is pushed, as the caller of `git push` named it; `(delete)` for a deletion.
+    pub local_ref: String,
+    /// The object that is pushed; `None` where the ref is deleted.
+    pub local: Option<String>,
+    /// The ref of the remote.
+    pub remote_ref: String,
+    /// What the remote has there now; `None` where the ref is new.
+    pub remote: Option<String>,
+}
+
+/// Why the lines are none of git's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BadLine {
+    /// Its number, from 1.
+    pub number: usize,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// Reads the lines.
+///
+/// # Errors
+/// The first line that git would not write.
+pub(super) fn read(bytes: &[u8]) -> Result<Vec<RefUpdate>, BadLine> {
+    let bad = |number: usize, problem: &str| BadLine { number, problem: problem.to_owned() };
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let number = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count() + 1;
+        bad(number, "it is not UTF-8")
+    })?;
+    if !text.is_empty() && !text.ends_with('\n') {
+        return Err(bad(text.lines().count(), "it does not end: something is missing"));
+    }
+    text.lines().enumerate().map(|(index, line)| update(line).map_err(|problem| bad(index + 1, &problem))).collect()
+}
+
+/// `<local ref> SP <local oid> SP <remote ref> SP <remote oid>`. What is pushed may be named with spaces, as
+/// `HEAD@{2 days ago}`; nothing behind it can.
+fn update(line: &str) -> Result<RefUpdate, String> {
+    let mut words = line.rsplitn(4, ' ');
+    let (remote, remote_ref, local, local_ref) = (words.next(), words.next(), words.next(), words.next());
+    let (Some(remote), Some(remote_ref), Some(local), Some(local_ref)) = (remote, remote_ref, local, local_ref) else {
+        return Err("four words are expected: local ref, local id, remote ref, remote id".to_owned());
+    };
+    if local_ref.is_empty() || remote_ref.is_empty() {
+        return Err("a ref has no name".to_owned());
+    }
+    if local.len() != remote.len() {
+        return Err("its two ids are of different formats".to_owned());
+    }
+    let (local_ref, remote_ref) = (local_ref.to_owned(), remote_ref.to_owned());
+    Ok(RefUpdate { local_ref, local: id(local)?, remote_ref, remote: id(remote)? })
+}
+
+/// An id in full, of sha1 or sha256; zeros stand for none.
+fn id(text: &str) -> Result<Option<String>, String> {
+    let is_id = matches!(text.len(), 40 | 64) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    match is_id {
+        false => Err(format!("`{}` is no id of an object", shown(text))),
+        true if text.bytes().all(|byte| byte == b'0') => Ok(None),
+        true => Ok(Some(text.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    const ZERO: &str = "0000000000000000000000000000000000000000";
+
+    fn one(line: &str) -> RefUpdate {
+        let read = read(format!("{line}\n").as_bytes()).expect("reads");
+        assert_eq!(read.len(), 1);
+        read[0].clone()
+    }
+
+    #[test]
+    fn each_kind_of_line_is_read() {
+        let new = one(&format!("refs/heads/main {A} refs/heads/main {ZERO}"));
+        assert_eq!((new.local.as_deref(), new.remote), (Some(A), None));
+        let deleted = one(&format!("(delete) {ZERO} refs/heads/old {A}"));
+        assert_eq!((deleted.local, deleted.remote.as_deref()), (None, Some(A)));
+        let odd = one(&format!("HEAD@{{2 days ago}} {A} refs/heads/x {ZERO}"));
+        assert_eq!((odd.local_ref.as_str(), odd.remote_ref.as_str()), ("HEAD@{2 days ago}", "refs/heads/x"));
+        let (long, zeros) = ("b".repeat(64), "0".repeat(64));
+        assert_eq!(one(&format!("a {long} b {zeros}")).local, Some(long));
+        assert_eq!(read(b""), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn what_git_would_not_write_is_named_with_its_line() {
+        let good = format!("a {A} b {A}");
+        let long = "b".repeat(64);
+        for bad in [
+            "".to_owned(),
+            "a".to_owned(),
+            format!("a {A} b"),
+            format!("a {A} b {}", &A[1..]),
+            format!("a {A} b {}", A.to_uppercase()),
+            format!("a {A} b {long}"),
+            format!(" {A} b {A}"),
+            format!("a {A}  {A}"),
+            format!("a {A} b {A}\r"),
+        ] {
+            let error = read(format!("{good}\n{bad}\n").as_bytes()).expect_err(&bad);
+            assert_eq!(error.number, 2, "{bad}");
+        }
+        assert_eq!(read(good.as_bytes()).expect_err("torn").number, 1);
+        assert_eq!(read(b"a\n\xff\n").expect_err("no text").number, 2);
+    }
+}

@@ -1,0 +1,269 @@
+//! The text of a hook of ours, and whose a text is that stands in its place. Pure: nothing here reads
+//! a file.
+
+use proctor_core::digest::Sha256Hex;
+use proctor_core::spec;
+
+use crate::args::{HookName, HookOptions};
+
+/// The largest file that is looked at as a hook, in bytes.
+pub(super) const MAX_BYTES: u64 = 1 << 20;
+/// What the file is called in which a hook is kept that stood there before.
+pub(super) const BEFORE: &str = ".before-proctor";
+/// What the second line of each of our hooks begins with.
+const MARK: &str = "# Made by `proctor hook install`, proctor ";
+/// What the third line begins with, before the digest of all that follows.
+const DIGEST: &str = "# sha256 of what follows: ";
+/// What the fourth line begins with, before the words that were said.
+const OPTIONS: &str = "# options: ";
+
+/// A hook that is to be written.
+#[derive(Debug)]
+pub(super) struct Script<'a> {
+    /// Which one.
+    pub hook: HookName,
+    /// What it does.
+    pub options: &'a HookOptions,
+    /// The absolute path of the program.
+    pub program: &'a str,
+    /// Whether other repositories use it too.
+    pub shared: bool,
+}
+
+impl Script<'_> {
+    /// Its text.
+    pub(super) fn text(&self) -> String {
+        let body = self.body();
+        let version = env!("CARGO_PKG_VERSION");
+        format!("#!/bin/sh\n{MARK}{version}\n{DIGEST}{}\n{body}", Sha256Hex::of(body.as_bytes()))
+    }
+
+    fn body(&self) -> String {
+        let (name, words) = (self.hook.as_str(), words(self.options));
+        let (before, program) = (self.before(), quoted(self.program));
+        let elsewhere = if self.shared { skip_without_spec() } else { String::new() };
+        format!(
+            r#"{OPTIONS}{words}
+# `proctor hook uninstall {name}` takes it away, and puts back what stood here before.
+{before}{elsewhere}proctor={program}
+[ -x "$proctor" ] || proctor=$(command -v proctor) || {{
+  echo 'error: nothing is verified: `proctor` is neither where it was when this hook was installed nor on PATH' >&2
+  echo "hint: install it again; or remove this hook, $0; or leave it out once with --no-verify" >&2
+  exit 5
+}}
+{run}"#,
+            run = self.run(&words),
+        )
+    }
+
+    /// A hook that stood here runs first, with the same words and the same input; where it fails, that is
+    /// the answer.
+    fn before(&self) -> String {
+        match self.hook {
+            HookName::PrePush => format!(
+                r#"lines=$(cat && echo .) || exit
+lines=${{lines%.}}
+if [ -x "$0{BEFORE}" ]; then
+  printf %s "$lines" 2>/dev/null | "$0{BEFORE}" "$@" || exit
+fi
+"#
+            ),
+            HookName::PreCommit => format!("if [ -x \"$0{BEFORE}\" ]; then\n  \"$0{BEFORE}\" \"$@\" || exit\nfi\n"),
+        }
+    }
+
+    fn run(&self, words: &str) -> String {
+        let name = self.hook.as_str();
+        match self.hook {
+            // The input has been read. It is handed over as a here-document, so that `proctor` is the process that
+            // git started, and hears what git hears.
+            HookName::PrePush => format!(
+                r#"[ -n "$lines" ] || exit 0
+exec "$proctor" hook run {name} {words} -- "$@" <<end
+${{lines%?}}
+end
+"#
+            ),
+            HookName::PreCommit => format!("exec \"$proctor\" hook run {name} {words} -- \"$@\"\n"),
+        }
+    }
+}
+
+fn skip_without_spec() -> String {
+    format!(
+        "[ -e {0} ] || {{ echo 'proctor: there is no {0} here, and nothing is verified' >&2; exit 0; }}\n",
+        spec::PATH
+    )
+}
+
+/// The options as words of a shell; names of profiles need no quotes.
+fn words(options: &HookOptions) -> String {
+    let HookOptions { profile, each_commit, fresh } = options;
+    let each = if *each_commit { " --each-commit" } else { "" };
+    let fresh = if *fresh { " --fresh" } else { "" };
+    format!("--profile {profile}{each}{fresh}")
+}
+
+/// A text as one word of a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// Whose a hook is that stands somewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Ours, as we wrote it.
+    Ours(Ours),
+    /// Ours, and edited since.
+    Edited,
+    /// That of a program that looks after hooks.
+    Of(Manager),
+    /// Somebody's.
+    Foreign,
+}
+
+/// What a hook of ours says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ours {
+    /// The version that wrote it.
+    pub version: String,
+    /// The words that `proctor hook run` is called with.
+    pub options: String,
+    /// The program that it calls first.
+    pub program: String,
+}
+
+/// A program that looks after the hooks of a repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manager {
+    Husky,
+    Lefthook,
+    PreCommit,
+    Prek,
+    GitLfs,
+    Overcommit,
+    SimpleGitHooks,
+}
+
+impl Manager {
+    /// What it is called.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Husky => "husky",
+            Self::Lefthook => "lefthook",
+            Self::PreCommit => "pre-commit",
+            Self::Prek => "prek",
+            Self::GitLfs => "git-lfs",
+            Self::Overcommit => "overcommit",
+            Self::SimpleGitHooks => "simple-git-hooks",
+        }
+    }
+
+    /// The command by which it writes its hooks anew, and over ours.
+    pub(super) fn rewrites_by(self) -> Option<&'static str> {
+        match self {
+            Self::Lefthook => Some("lefthook install"),
+            Self::PreCommit => Some("pre-commit install"),
+            Self::Prek => Some("prek install"),
+            Self::Overcommit => Some("overcommit --install"),
+            Self::SimpleGitHooks => Some("npx simple-git-hooks"),
+            Self::GitLfs => Some("git lfs install --force"),
+            Self::Husky => None,
+        }
+    }
+
+    /// Tells by its words whose hook a text is. What several of them say is asked for last.
+    fn of(text: &str) -> Option<Self> {
+        const WORDS: [(&str, Manager); 8] = [
+            ("File generated by prek", Manager::Prek),
+            ("File generated by pre-commit", Manager::PreCommit),
+            ("call_lefthook", Manager::Lefthook),
+            ("Overcommit hook", Manager::Overcommit),
+            ("simple-git-hooks", Manager::SimpleGitHooks),
+            ("husky.sh", Manager::Husky),
+            ("# husky", Manager::Husky),
+            ("git lfs ", Manager::GitLfs),
+        ];
+        WORDS.into_iter().find(|(word, _)| text.contains(word)).map(|(_, manager)| manager)
+    }
+}
+
+/// Whose a text is.
+pub(super) fn whose(bytes: &[u8]) -> Whose {
+    let text = String::from_utf8_lossy(bytes);
+    if !text.lines().nth(1).is_some_and(|line| line.starts_with(MARK)) {
+        return Manager::of(&text).map_or(Whose::Foreign, Whose::Of);
+    }
+    ours(&text).map_or(Whose::Edited, Whose::Ours)
+}
+
+/// What a hook of ours says; `None` where its digest is another's.
+fn ours(text: &str) -> Option<Ours> {
+    let (version, rest) = text.strip_prefix("#!/bin/sh\n")?.strip_prefix(MARK)?.split_once('\n')?;
+    let (digest, body) = rest.strip_prefix(DIGEST)?.split_once('\n')?;
+    if Sha256Hex::of(body.as_bytes()).as_str() != digest {
+        return None;
+    }
+    let options = body.lines().next()?.strip_prefix(OPTIONS)?;
+    let program = body.lines().find_map(|line| line.strip_prefix("proctor='")?.strip_suffix('\''))?;
+    Some(Ours { version: version.to_owned(), options: options.to_owned(), program: program.replace(r"'\''", "'") })
+}
+
+/// Whether a hook of somebody else calls us.
+pub(super) fn calls_us(bytes: &[u8], hook: HookName) -> bool {
+    String::from_utf8_lossy(bytes).contains(&format!("proctor hook run {}", hook.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proctor_core::names::ProfileName;
+
+    fn options() -> HookOptions {
+        HookOptions { profile: ProfileName::new("pr").expect("a name"), each_commit: false, fresh: false }
+    }
+
+    #[test]
+    fn a_hook_of_ours_is_known_and_an_edited_one_too() {
+        let options = HookOptions { each_commit: true, ..options() };
+        for hook in HookName::ALL {
+            let script =
+                Script { hook, options: &options, program: "/a b/it's/proctor", shared: hook == HookName::PreCommit };
+            let text = script.text();
+            let Whose::Ours(ours) = whose(text.as_bytes()) else { panic!("{text}") };
+            assert_eq!((ours.program.as_str(), ours.options.as_str()), (script.program, "--profile pr --each-commit"));
+            assert_eq!(whose(format!("{text}\necho more\n").as_bytes()), Whose::Edited);
+            assert_eq!(whose(text.replace("--each-commit", "").as_bytes()), Whose::Edited);
+            assert!(calls_us(text.replace("\"$proctor\"", "proctor").as_bytes(), hook));
+        }
+    }
+
+    #[test]
+    fn the_text_of_each_hook() {
+        let options = options();
+        let text = |hook| Script { hook, options: &options, program: "/usr/bin/proctor", shared: false }.text();
+        insta::assert_snapshot!(text(HookName::PrePush).replace(env!("CARGO_PKG_VERSION"), "VERSION"));
+        let shared = Script { hook: HookName::PreCommit, options: &options, program: "/usr/bin/proctor", shared: true };
+        insta::assert_snapshot!(shared.text().replace(env!("CARGO_PKG_VERSION"), "VERSION"));
+    }
+
+    #[test]
+    fn those_who_look_after_hooks_are_known_by_their_words() {
+        let cases = [
+            (
+                "#!/usr/bin/env bash\n# File generated by pre-commit: https://pre-commit.com\n",
+                Whose::Of(Manager::PreCommit),
+            ),
+            ("#!/bin/sh\n# File generated by prek: https://github.com/j178/prek\n", Whose::Of(Manager::Prek)),
+            ("#!/bin/sh\ncall_lefthook run \"pre-push\" \"$@\"\n", Whose::Of(Manager::Lefthook)),
+            ("#!/bin/sh\n. \"$(dirname -- \"$0\")/_/husky.sh\"\n", Whose::Of(Manager::Husky)),
+            ("#!/bin/sh\ngit lfs pre-push \"$@\"\n", Whose::Of(Manager::GitLfs)),
+            ("#!/bin/sh\nmake test\n", Whose::Foreign),
+            ("\u{7f}ELF\0", Whose::Foreign),
+            ("", Whose::Foreign),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(whose(text.as_bytes()), expected, "{text}");
+        }
+    }
+}

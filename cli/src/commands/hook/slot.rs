@@ -1,0 +1,228 @@
+//! One place at which git looks for a hook: what stands there, and how something is put there so that at no
+//! moment there is neither the old nor the new.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use super::script::{self, BEFORE, Whose};
+use crate::args::HookName;
+use crate::error::CliError;
+use crate::installation::show;
+
+/// What stands at a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Nothing.
+    Nothing,
+    /// A file, or a link to one.
+    Hook(Hook),
+    /// A link that leads nowhere: to git that is no hook.
+    DeadLink,
+    /// Something that is no file, or that cannot be read; which, as a phrase.
+    Other(String),
+}
+
+/// A file that stands where a hook does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hook {
+    /// Whose it is.
+    pub whose: Whose,
+    /// Whether git runs it.
+    pub is_executable: bool,
+    /// Whether the place holds a link.
+    pub is_link: bool,
+    /// Its beginning.
+    pub bytes: Vec<u8>,
+}
+
+/// One place.
+#[derive(Debug, Clone)]
+pub(super) struct Slot {
+    /// Which hook.
+    pub hook: HookName,
+    /// The directory.
+    pub directory: PathBuf,
+}
+
+impl Slot {
+    /// Where git looks.
+    pub(super) fn path(&self) -> PathBuf {
+        self.directory.join(self.hook.as_str())
+    }
+
+    /// Where a hook is kept that stood there before.
+    pub(super) fn before(&self) -> PathBuf {
+        self.directory.join(format!("{}{BEFORE}", self.hook.as_str()))
+    }
+
+    /// What stands there.
+    pub(super) fn standing(&self) -> Standing {
+        standing(&self.path())
+    }
+
+    /// Puts a hook of ours there. What stands there stays as [`Slot::before`] where that is wanted, and is
+    /// replaced else.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(super) fn put(&self, text: &str, keep: bool) -> Result<(), CliError> {
+        self.put_file(text.as_bytes(), keep).map_err(|error| self.refused("written", &error))
+    }
+
+    fn put_file(&self, bytes: &[u8], keep: bool) -> io::Result<()> {
+        std::fs::create_dir_all(&self.directory)?;
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let beside = self.directory.join(format!(".proctor-{}.new", random.map(|byte| format!("{byte:02x}")).concat()));
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::open(&beside, flags, Mode::from_raw_mode(0o700))?);
+        let put = file
+            .write_all(bytes)
+            // Whoever may read the directory may run it, whatever our umask is.
+            .and_then(|()| Ok(rustix::fs::fchmod(&file, Mode::from_raw_mode(0o755))?))
+            .and_then(|()| file.sync_all())
+            // A file that is being written cannot be run.
+            .map(|()| drop(file))
+            .and_then(|()| if keep { self.keep() } else { Ok(()) })
+            .and_then(|()| std::fs::rename(&beside, self.path()));
+        if put.is_err() {
+            // The first error is the one to report.
+            let _ = std::fs::remove_file(&beside);
+        }
+        put.and_then(|()| Ok(rustix::fs::fsync(File::open(&self.directory)?)?))
+    }
+
+    /// Gives what stands there a second name. Where the file system has no such thing, it is moved there, and
+    /// for a moment nothing stands here.
+    fn keep(&self) -> io::Result<()> {
+        match rustix::fs::linkat(CWD, self.path(), CWD, self.before(), AtFlags::empty()) {
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK) => {
+                Ok(rustix::fs::renameat_with(CWD, self.path(), CWD, self.before(), RenameFlags::NOREPLACE)?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Takes our hook away, and puts back what stood there before; whether something did.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(super) fn take_away(&self) -> Result<bool, CliError> {
+        let had_one = self.before().symlink_metadata().is_ok();
+        let done =
+            if had_one { std::fs::rename(self.before(), self.path()) } else { std::fs::remove_file(self.path()) };
+        done.map_err(|error| self.refused("taken away", &error))?;
+        Ok(had_one)
+    }
+
+    fn refused(&self, what: &str, error: &io::Error) -> CliError {
+        CliError::Environment {
+            message: format!("the hook `{}` cannot be {what}: {error}", show(&self.path())),
+            hint: format!("mend the permissions of `{}`", show(&self.directory)),
+        }
+    }
+}
+
+/// What stands at `path`.
+pub(super) fn standing(path: &Path) -> Standing {
+    let found = match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Standing::Nothing,
+        Err(error) => return Standing::Other(format!("what cannot be looked at ({error})")),
+        Ok(found) => found,
+    };
+    let target = match path.metadata() {
+        Err(_) if found.is_symlink() => return Standing::DeadLink,
+        Err(error) => return Standing::Other(format!("what cannot be looked at ({error})")),
+        Ok(target) if target.is_dir() => return Standing::Other("a directory".to_owned()),
+        Ok(target) if !target.is_file() => return Standing::Other("no regular file".to_owned()),
+        Ok(target) => target,
+    };
+    match beginning(path, (target.dev(), target.ino())) {
+        Err(error) => Standing::Other(format!("what cannot be read ({error})")),
+        Ok(bytes) => Standing::Hook(Hook {
+            whose: script::whose(&bytes),
+            is_executable: rustix::fs::access(path, Access::EXEC_OK).is_ok(),
+            is_link: found.is_symlink(),
+            bytes,
+        }),
+    }
+}
+
+/// The first bytes of a regular file, which was looked at before.
+fn beginning(path: &Path, identity: (u64, u64)) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let opened = file.metadata()?;
+    if (opened.dev(), opened.ino()) != identity {
+        return Err(io::Error::other("it is another file by now"));
+    }
+    let mut bytes = Vec::new();
+    file.take(script::MAX_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    fn slot(directory: &Path) -> Slot {
+        Slot { hook: HookName::PrePush, directory: directory.to_owned() }
+    }
+
+    fn theirs(at: &Path, text: &str) {
+        let mut file = File::options().write(true).create_new(true).open(at).expect("made");
+        file.write_all(text.as_bytes()).expect("written");
+        std::fs::set_permissions(at, std::fs::Permissions::from_mode(0o755)).expect("set");
+    }
+
+    #[test]
+    fn what_stood_there_is_kept_and_comes_back() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let slot = slot(&dir.path().join("hooks"));
+        slot.put("ours", false).expect("put");
+        assert_eq!(std::fs::metadata(slot.path()).expect("there").permissions().mode() & 0o777, 0o755);
+        assert!(!slot.take_away().expect("taken"));
+        theirs(&slot.path(), "theirs");
+        slot.put("ours", true).expect("put");
+        let read = |path: PathBuf| std::fs::read_to_string(path).expect("there");
+        assert_eq!((read(slot.path()), read(slot.before())), ("ours".to_owned(), "theirs".to_owned()));
+        slot.put("newer", false).expect("put");
+        assert_eq!((read(slot.path()), read(slot.before())), ("newer".to_owned(), "theirs".to_owned()));
+        slot.put("newest", true).expect_err("something is kept already");
+        assert_eq!(std::fs::read_dir(&slot.directory).expect("lists").count(), 2, "nothing lies around");
+        assert!(slot.take_away().expect("taken"));
+        assert_eq!((read(slot.path()), slot.before().exists()), ("theirs".to_owned(), false));
+    }
+
+    #[test]
+    fn a_link_is_kept_as_it_is() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let slot = slot(dir.path());
+        theirs(&dir.path().join("target"), "theirs");
+        symlink("target", slot.path()).expect("linked");
+        slot.put("ours", true).expect("put");
+        assert_eq!(std::fs::read_link(slot.before()).expect("a link"), Path::new("target"));
+        assert_eq!(std::fs::read_to_string(dir.path().join("target")).expect("there"), "theirs");
+    }
+
+    #[test]
+    fn whatever_stands_there_has_a_name() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let slot = slot(dir.path());
+        assert_eq!(slot.standing(), Standing::Nothing);
+        symlink("nowhere", slot.path()).expect("linked");
+        assert_eq!(slot.standing(), Standing::DeadLink);
+        std::fs::remove_file(slot.path()).expect("removed");
+        std::fs::create_dir(slot.path()).expect("made");
+        assert!(matches!(slot.standing(), Standing::Other(what) if what.contains("directory")));
+        std::fs::remove_dir(slot.path()).expect("removed");
+        rustix::fs::mknodat(CWD, slot.path(), rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o644), 0).expect("made");
+        assert!(matches!(slot.standing(), Standing::Other(what) if what.contains("no regular file")));
+    }
+}

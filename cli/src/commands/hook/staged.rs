@@ -1,0 +1,51 @@
+//! The work of git's `pre-commit` hook: what is staged is verified, as the commit that it would make. The worktree
+//! plays no part, and neither it nor the index is touched.
+
+use std::path::PathBuf;
+
+use proctor_core::api::Reuse;
+use proctor_runner::StagedIndex;
+
+use super::push::{known_line, run_args};
+use super::surroundings;
+use crate::args::{HookRunArgs, RunFormat};
+use crate::caller::Caller;
+use crate::commands::run::range::word;
+use crate::commands::run::{Runs, Tree, finish};
+use crate::error::CliError;
+use crate::installation;
+use crate::screen::Screen;
+use crate::style;
+
+/// Verifies what is staged, in this process: no daemon is told of an index.
+///
+/// # Errors
+/// Paths of the index are in conflict, or nothing can be run.
+pub(super) async fn staged(args: &HookRunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    if args.options.each_commit {
+        return Err(CliError::Usage {
+            message: "`--each-commit` is about commits that are pushed".to_owned(),
+            hint: "leave it out".to_owned(),
+        });
+    }
+    // Git names another index for `commit --all`, and for a commit of single paths.
+    let file = caller.var("GIT_INDEX_FILE").map(|named| caller.cwd.join(named));
+    let before = surroundings::of_git(caller);
+    let repo = installation::repository(&args.repo, &before)?;
+    let asked = run_args(args);
+    let reuse = if args.options.fresh { Reuse::Never } else { Reuse::Verified };
+    let mut runs = Runs::here(&asked, (repo, reuse), &before, screen)?;
+    let index = StagedIndex { file: file.map(|file: PathBuf| file.canonicalize().unwrap_or(file)) };
+    let commit = runs.staged(index.clone()).await?;
+    let (record, ended) = runs.follow(Tree::Staged { id: commit.id.clone(), index }, screen).await?;
+    if let Some(known) = &ended.known {
+        screen.out(&known_line(&commit, known));
+        return Ok(0);
+    }
+    let code = finish(RunFormat::Human, &record, &ended, screen)?;
+    if code != 0 {
+        let message = format!("the commit is not let through: {}", word(code));
+        screen.err(&style::error(&message, &["`git commit --no-verify` leaves this check out".to_owned()]));
+    }
+    Ok(code)
+}

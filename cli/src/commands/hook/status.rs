@@ -1,0 +1,128 @@
+//! `proctor hook status`: what stands where git looks for hooks, whose it is, and whether ours would work now.
+
+use std::path::Path;
+
+use proctor_core::spec;
+use proctor_core::verdict::EXIT_INCONCLUSIVE;
+use rustix::fs::Access;
+
+use super::place::Place;
+use super::script::{BEFORE, Ours, Whose, calls_us};
+use super::slot::{Hook, Slot, Standing, standing};
+use crate::args::HookName;
+use crate::caller::Caller;
+use crate::installation::show;
+use crate::screen::Screen;
+use crate::style::{self, BAD, DIM, GOOD, UNSURE, paint};
+use crate::text::shown_line;
+
+/// The names under which others put a hook aside that stood where they write theirs.
+const ASIDE: [&str; 3] = [".legacy", ".old", ".bak"];
+
+/// Shows it. The code is that of a run that could not be had, where a hook of ours would not work.
+pub(super) fn status(place: &Place, caller: &Caller, screen: &mut Screen) -> u8 {
+    screen.out(&format!("{} {}, {}\n", paint(DIM, "hooks:"), show(&place.hooks), place.reason()));
+    let mut code = 0;
+    for hook in HookName::ALL {
+        let slot = Slot { hook, directory: place.hooks.clone() };
+        let told = of(&slot, place, caller);
+        screen.out(&told.text);
+        if told.is_broken {
+            code = EXIT_INCONCLUSIVE;
+        }
+    }
+    code
+}
+
+/// What is said of one hook.
+struct Told {
+    text: String,
+    is_broken: bool,
+}
+
+fn of(slot: &Slot, place: &Place, caller: &Caller) -> Told {
+    let name = format!("{:<10}", slot.hook.as_str());
+    let line = |style, word: &str, rest: &str| format!("{name} {} {rest}\n", paint(style, word));
+    let fine = |text| Told { text, is_broken: false };
+    let hook = match slot.standing() {
+        Standing::Nothing => return fine(line(DIM, "not installed", "")),
+        Standing::DeadLink => {
+            return fine(line(UNSURE, "not installed,", "and a link stands there that leads nowhere"));
+        }
+        Standing::Other(what) => return fine(line(UNSURE, "not installed,", &format!("and {what} stands there"))),
+        Standing::Hook(hook) => hook,
+    };
+    match &hook.whose {
+        Whose::Ours(ours) => installed(slot, place, caller, &hook, ours),
+        Whose::Edited => fine(line(UNSURE, "edited:", "it is ours, and was changed since it was installed")),
+        Whose::Of(manager) => {
+            fine(line(DIM, "not installed,", &format!("{} has a hook there{}", manager.name(), way_to_us(slot, &hook))))
+        }
+        Whose::Foreign => {
+            fine(line(DIM, "not installed,", &format!("another hook stands there{}", way_to_us(slot, &hook))))
+        }
+    }
+}
+
+/// Whether a hook of somebody else leads to us, as far as that can be told.
+fn way_to_us(slot: &Slot, hook: &Hook) -> String {
+    if calls_us(&hook.bytes, slot.hook) {
+        return ", which calls `proctor hook run`".to_owned();
+    }
+    let aside = ASIDE.iter().map(|ending| slot.directory.join(format!("{}{ending}", slot.hook.as_str())));
+    let mut ours = aside.filter(|path| matches!(standing(path), Standing::Hook(Hook { whose: Whose::Ours(_), .. })));
+    ours.next().map_or_else(String::new, |path| format!("; ours was put aside as {}", show(&path)))
+}
+
+fn installed(slot: &Slot, place: &Place, caller: &Caller, hook: &Hook, ours: &Ours) -> Told {
+    let problems = problems(place, caller, hook, ours);
+    let (style, word) = if problems.is_empty() { (GOOD, "installed") } else { (BAD, "would not work") };
+    let mut text = format!(
+        "{:<10} {} by proctor {}, {}\n",
+        slot.hook.as_str(),
+        paint(style, word),
+        shown_line(&ours.version),
+        shown_line(&ours.options)
+    );
+    problems.iter().for_each(|problem| text.push_str(&format!("           {problem}\n")));
+    let first = match standing(&slot.before()) {
+        Standing::Nothing => None,
+        Standing::Hook(Hook { is_executable: true, whose, .. }) => Some(match whose {
+            Whose::Of(manager) => format!("runs first: that of {}", manager.name()),
+            _ => "runs first".to_owned(),
+        }),
+        _ => Some("is not executable, and does not run".to_owned()),
+    };
+    if let Some(first) = first {
+        text.push_str(&format!("           {}{BEFORE} {first}\n", slot.hook.as_str()));
+    }
+    if ours.version != env!("CARGO_PKG_VERSION") {
+        let hint = "another version wrote it; `proctor hook install` writes it anew".to_owned();
+        text.push_str(&style::lines_of(&[hint]));
+    }
+    Told { text, is_broken: !problems.is_empty() }
+}
+
+/// What would keep it from verifying anything.
+fn problems(place: &Place, caller: &Caller, hook: &Hook, ours: &Ours) -> Vec<String> {
+    let mut problems = Vec::new();
+    if !hook.is_executable {
+        problems.push("it is not executable, and git does not run it; install it again".to_owned());
+    }
+    if !is_program(Path::new(&ours.program)) && !is_on_path(caller) {
+        problems.push(format!("`{}` is not there any more, and `proctor` is not on PATH", shown_line(&ours.program)));
+    }
+    if !place.top.join(spec::PATH).is_file() {
+        problems.push(format!("there is no `{}`", spec::PATH));
+    }
+    problems
+}
+
+fn is_program(path: &Path) -> bool {
+    path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok()
+}
+
+fn is_on_path(caller: &Caller) -> bool {
+    let path = caller.var("PATH").unwrap_or_default();
+    path.split(':').any(|directory| is_program(&caller.cwd.join(directory).join("proctor")))
+}

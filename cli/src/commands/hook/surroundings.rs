@@ -1,0 +1,56 @@
+//! What git puts around a hook, taken away again: variables by which a git in a step would work on another
+//! repository, and its own programs at the head of `PATH`, which would make every tool another one than
+//! `proctor run` finds.
+
+use std::path::Path;
+
+use crate::caller::Caller;
+
+/// What the variables of git are called.
+const PREFIX: &str = "GIT_";
+/// The directory of git's own programs, as it is called wherever it lies.
+const EXEC_DIR: &str = "git-core";
+
+/// The caller as it called git.
+pub(super) fn of_git(caller: &Caller) -> Caller {
+    let mut before = caller.clone();
+    let exec_path = caller.var("GIT_EXEC_PATH").map(str::to_owned);
+    if let Some(path) = before.around.env.get_mut("PATH") {
+        *path = without_git(path, exec_path.as_deref());
+    }
+    before.around.env.retain(|name, _| !name.starts_with(PREFIX));
+    before
+}
+
+/// Git puts the directory before all others, once for each git that called another.
+fn without_git(path: &str, exec_path: Option<&str>) -> String {
+    let is_gits = |dir: &str| Some(dir) == exec_path || Path::new(dir).ends_with(EXEC_DIR);
+    let mut rest = path;
+    while let Some((first, behind)) = rest.split_once(':')
+        && is_gits(first)
+    {
+        rest = behind;
+    }
+    rest.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_git_added_is_gone_and_nothing_else() {
+        let caller = Caller::for_tests(&[
+            ("PATH", "/x/libexec/git-core:/usr/lib/git-core:/usr/bin:/usr/lib/git-core:/bin"),
+            ("GIT_DIR", ".git"),
+            ("GIT_QUARANTINE_PATH", "/q"),
+            ("GITHUB_TOKEN", "x"),
+        ]);
+        let before = of_git(&caller);
+        assert_eq!(before.var("PATH"), Some("/usr/bin:/usr/lib/git-core:/bin"));
+        assert_eq!((before.var("GIT_DIR"), before.var("GIT_QUARANTINE_PATH")), (None, None));
+        assert_eq!(before.var("GITHUB_TOKEN"), Some("x"));
+        assert_eq!(without_git("/opt/git:/bin", Some("/opt/git")), "/bin");
+        assert_eq!(without_git("/opt/git-core", None), "/opt/git-core", "nothing else would be left");
+    }
+}

@@ -1,0 +1,122 @@
+//! The commit that an index would make, without making it: trees and commit are kept in memory, or written into a
+//! checkout of ours, and never into the repository. The same staged content on the same HEAD is the same commit.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use git2::{Index, IndexEntryExtendedFlag, Oid, Repository, Signature, Time};
+use proctor_core::drift::display_path;
+
+use super::GitError;
+use super::protocol::{CommitRef, NamedCommit, StagedIndex};
+use super::reader::{Opened, unreadable};
+
+/// Where objects are looked for first, and written to: before every backend of libgit2's own.
+const FIRST: i32 = 1_000;
+/// How many paths that are in conflict are named.
+const NAMED: usize = 5;
+/// The largest index that is read, in bytes.
+const MAX_INDEX: u64 = 512 << 20;
+/// What the commit says.
+const MESSAGE: &str = "what is staged";
+
+/// The commit, of which nothing is written anywhere.
+pub(super) fn staged(top: &Opened, wanted: &StagedIndex) -> Result<NamedCommit, GitError> {
+    in_memory(top)?;
+    let id = commit(&top.repository, top, wanted)?;
+    Ok(NamedCommit { id: id.to_string(), subject: MESSAGE.to_owned() })
+}
+
+/// Makes a commit known to `top` that was staged when it was asked for; any other one is known already.
+pub(super) fn admit(top: &Opened, wanted: &CommitRef) -> Result<(), GitError> {
+    let Some(index) = &wanted.staged else { return Ok(()) };
+    match staged(top, index)?.id == wanted.id {
+        true => Ok(()),
+        false => Err(refused(top, "something else is staged by now", "commit again")),
+    }
+}
+
+/// Writes the objects of a staged commit that nobody else has into the git directory of its checkout.
+pub(super) fn keep(top: &Opened, wanted: &CommitRef, checkout: &Path) -> Result<(), GitError> {
+    let Some(index) = &wanted.staged else { return Ok(()) };
+    let kept = Repository::open(checkout).map_err(|error| unreadable(checkout, &error))?;
+    match commit(&kept, top, index)?.to_string() == wanted.id {
+        true => Ok(()),
+        false => Err(refused(top, "something else is staged by now", "commit again")),
+    }
+}
+
+fn in_memory(top: &Opened) -> Result<(), GitError> {
+    let failed = |error: git2::Error| unreadable(&top.worktree, &error);
+    let objects = top.repository.odb().map_err(failed)?;
+    // It belongs to the repository's objects from now on.
+    objects.add_new_mempack_backend(FIRST).map(drop).map_err(failed)
+}
+
+/// Writes trees and commit to where `into` keeps objects.
+fn commit(into: &Repository, top: &Opened, wanted: &StagedIndex) -> Result<Oid, GitError> {
+    let failed = |error: git2::Error| unreadable(&top.worktree, &error);
+    let mut index = index(top, wanted)?;
+    let tree = index.write_tree_to(into).and_then(|id| into.find_tree(id)).map_err(failed)?;
+    let head = top.repository.head().and_then(|head| head.peel_to_commit()).ok();
+    let parents = match head {
+        Some(head) => vec![into.find_commit(head.id()).map_err(failed)?],
+        None => Vec::new(),
+    };
+    let whose = Signature::new("proctor", "proctor@localhost", &Time::new(0, 0)).map_err(failed)?;
+    into.commit(None, &whose, &whose, MESSAGE, &tree, &parents.iter().collect::<Vec<_>>()).map_err(failed)
+}
+
+/// The index, as it stands in a file of the repository's owner. What is only intended to be added is not in it.
+fn index(top: &Opened, wanted: &StagedIndex) -> Result<Index, GitError> {
+    let file: PathBuf = wanted.file.clone().unwrap_or_else(|| top.git_dir.join("index"));
+    let found = match file.symlink_metadata() {
+        // Nothing has been added yet.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(super::config::io(&file, &error)),
+        Ok(found) => Some(found),
+    };
+    let is_ours = |found: &std::fs::Metadata| {
+        found.is_file() && found.len() <= MAX_INDEX && found.uid() == rustix::process::geteuid().as_raw()
+    };
+    if !found.as_ref().is_none_or(is_ours) {
+        return Err(refused(
+            top,
+            &format!("`{}` is no index of the repository's owner", display_path(file.as_os_str().as_encoded_bytes())),
+            "unset `GIT_INDEX_FILE`",
+        ));
+    }
+    let mut index = Index::open(&file).map_err(|error| super::reader::cannot_read_index(top, &error))?;
+    check_merged(top, &index)?;
+    let intended: Vec<Vec<u8>> = index
+        .iter()
+        .filter(|entry| entry.flags_extended & IndexEntryExtendedFlag::INTENT_TO_ADD.bits() != 0)
+        .map(|entry| entry.path)
+        .collect();
+    for path in intended {
+        use std::os::unix::ffi::OsStrExt as _;
+        let path = Path::new(std::ffi::OsStr::from_bytes(&path));
+        index.remove(path, 0).map_err(|error| unreadable(&top.worktree, &error))?;
+    }
+    Ok(index)
+}
+
+fn check_merged(top: &Opened, index: &Index) -> Result<(), GitError> {
+    if !index.has_conflicts() {
+        return Ok(());
+    }
+    let conflicts = index.conflicts().map_err(|error| unreadable(&top.worktree, &error))?;
+    let sides = conflicts.flatten().filter_map(|conflict| conflict.our.or(conflict.their).or(conflict.ancestor));
+    let named: Vec<String> = sides.take(NAMED).map(|entry| format!("`{}`", display_path(&entry.path))).collect();
+    let problem = format!("there are paths in conflict, such as {}", named.join(", "));
+    Err(refused(top, &problem, "resolve them, and add them; `git status` lists them"))
+}
+
+fn refused(top: &Opened, problem: &str, mend: &str) -> GitError {
+    GitError::Revision {
+        path: top.worktree.clone(),
+        revision: MESSAGE.to_owned(),
+        problem: problem.to_owned(),
+        mend: mend.to_owned(),
+    }
+}
