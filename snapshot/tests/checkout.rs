@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use proctor_snapshot::protocol::CheckedOut;
+use proctor_snapshot::protocol::{CheckedOut, RepoPath};
 use proctor_snapshot::{GitError, Snapshot};
 use tempfile::TempDir;
 
@@ -28,6 +28,7 @@ pub(crate) const CASES: &[Case] = &[
     ("checkout::a_name_that_stands_twice_is_refused", Need::Nothing, twice),
     ("checkout::an_object_that_is_not_what_its_mode_says_is_refused", Need::Nothing, wrong_kind),
     ("checkout::a_directory_that_is_not_empty_is_refused", Need::Nothing, not_empty),
+    ("checkout::a_commit_is_the_same_without_one", Need::Nothing, told_without_checkout),
     ("checkout::submodules_are_empty_unless_asked_for", Need::Nothing, submodules),
     ("checkout::a_submodule_that_is_not_here_is_named", Need::Nothing, missing_submodule),
     ("checkout::a_linked_worktree_has_checkouts_too", Need::Nothing, linked_worktree),
@@ -169,6 +170,23 @@ fn same_tree() {
     assert_eq!(snapshot.git.branch, None);
     assert_eq!(fs::read(repo.at(".git/index")).expect("reads"), before);
     assert!(!repo.at(".git/worktrees").exists());
+}
+
+/// What a commit is said to be without a checkout is what its checkout is.
+fn told_without_checkout() {
+    let repo = odd_tree();
+    repo.write("changes/1/verify/a.json", "{}").write("spec/verification.yaml", "version: 1\n");
+    repo.git(&["add", "--all", "--force"]);
+    repo.git(&["commit", "-q", "-m", "artifacts"]);
+    let commit = repo.git(&["rev-parse", "HEAD"]);
+    let (place, _) = check_out(&repo, &commit);
+    let told = helper().content(&repo.top, &(&commit).into()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(told.snapshot, Some(Snapshot::take(&place.tree(), &helper()).expect("a tree").id));
+    assert_eq!(told.spec.as_deref(), Some("version: 1\n"));
+    let paths = ["README.md", "run.sh", "absent", "spec"].map(|path| RepoPath(path.as_bytes().to_vec()));
+    let files = helper().files_of(&repo.top, &(&commit).into(), paths.to_vec()).expect("they are told");
+    let told: Vec<Option<bool>> = files.iter().map(|file| file.as_ref().map(|file| file.executable)).collect();
+    assert_eq!(told, [Some(false), Some(true), None, None]);
 }
 
 fn git_works() {

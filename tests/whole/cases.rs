@@ -23,6 +23,7 @@ mod fuzz;
 mod gate;
 mod harness;
 mod hiding;
+mod hooks;
 mod http;
 mod import;
 mod init;
@@ -88,6 +89,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         gate::CASES,
         harness::CASES,
         hiding::CASES,
+        hooks::CASES,
         http::CASES,
         import::CASES,
         init::CASES,

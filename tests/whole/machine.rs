@@ -123,6 +123,11 @@ pub(crate) fn can_give_away() -> bool {
     *ANSWER
 }
 
+/// Lets everybody run a file of the test.
+pub(crate) fn make_executable(path: &Path) {
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("a mode for a file of the test");
+}
+
 /// Gives everything below `dir`, and itself, to a user.
 pub(crate) fn give_to(dir: &Path, id: u32) {
     for path in walk(dir) {

@@ -13,6 +13,7 @@ use crate::args::HookName;
 use crate::caller::Caller;
 use crate::installation::show;
 use crate::screen::Screen;
+use crate::specfile::Specification;
 use crate::style::{self, BAD, DIM, GOOD, UNSURE, paint};
 use crate::text::shown_line;
 
@@ -112,10 +113,22 @@ fn problems(place: &Place, caller: &Caller, hook: &Hook, ours: &Ours) -> Vec<Str
     if !is_program(Path::new(&ours.program)) && !is_on_path(caller) {
         problems.push(format!("`{}` is not there any more, and `proctor` is not on PATH", shown_line(&ours.program)));
     }
-    if !place.top.join(spec::PATH).is_file() {
-        problems.push(format!("there is no `{}`", spec::PATH));
-    }
+    problems.extend(problem_of_spec(place, ours, caller));
     problems
+}
+
+/// The spec as it stands in the worktree: a commit has its own, which is likely the same.
+fn problem_of_spec(place: &Place, ours: &Ours, caller: &Caller) -> Option<String> {
+    let mut words = ours.options.split(' ').skip_while(|word| *word != "--profile");
+    let profile = words.nth(1)?;
+    match Specification::of_repository(&place.top, caller) {
+        Err(_) if !place.top.join(spec::PATH).exists() => Some(format!("there is no `{}`", spec::PATH)),
+        Err(_) => Some(format!("`{}` is not valid; `proctor validate` says why", spec::PATH)),
+        Ok(found) if found.spec.profiles.get(profile).is_none() => {
+            Some(format!("the spec has no profile `{}`", shown_line(profile)))
+        }
+        Ok(_) => None,
+    }
 }
 
 fn is_program(path: &Path) -> bool {
