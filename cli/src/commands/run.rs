@@ -263,7 +263,7 @@ impl<'a> Runs<'a> {
         let earlier = tokio::task::spawn_blocking(move || engine.answered(&asked)).await.ok()?.ok()??;
         // What the variables were then is not on record.
         let is_told = !takes_env(&earlier.plan);
-        is_told.then(|| Known { run: earlier.run_id, ended: Some(earlier.ended) })
+        is_told.then_some(Known { run: earlier.run_id, ended: Some(earlier.ended) })
     }
 
     /// Whether they were asked to end.

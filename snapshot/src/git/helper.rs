@@ -307,7 +307,7 @@ fn of_commits(why: GitError) -> GitError {
     match why {
         GitError::Format { places, what, mend } => GitError::Unsupported {
             path: places.worktree,
-            what: what,
+            what,
             mend: format!("the worktree can be verified, without `--rev`; or {mend}"),
         },
         other => other,
