@@ -60,6 +60,22 @@ pub enum Doubt {
     Internal,
 }
 
+impl Doubt {
+    /// The word of the documents.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Toolchain => "toolchain",
+            Self::TreeChanged => "tree_changed",
+            Self::Interrupted => "interrupted",
+            Self::Sandbox => "sandbox",
+            Self::TierAboveLimit => "tier_above_limit",
+            Self::LayerConflict => "layer_conflict",
+            Self::ApplyFailed => "apply_failed",
+            Self::Internal => "internal",
+        }
+    }
+}
+
 /// The process exit code where a check failed.
 pub const EXIT_FAILED: u8 = 1;
 /// The process exit code where a step changed what it must not.

@@ -1,0 +1,332 @@
+//! JUnit XML in the shape that Jenkins reads: a suite for each skill and for the toolchain, a case for each step,
+//! then the suites that the steps' own tools wrote. A suite `proctor` says what has no step to stand at.
+//!
+//! A document of ours alone has no failure and no error where the verdict is passed, and at least one elsewhere.
+
+use std::time::Duration;
+
+use quick_junit::{FlakyOrRerun, NonSuccessKind, Report, TestCase, TestCaseStatus, TestRerun, TestSuite};
+
+use super::text::{line, lines, stream, why};
+use super::tool::{self, junit as tools};
+use super::{CameTo, Content, ReportInput, ReportedRun, ToolFile, is_problem};
+use crate::drift::Diff;
+use crate::evidence::{CheckEvidence, StepEvidence};
+use crate::names::{SkillName, StepName};
+use crate::outcome::{Outcome, StartFault, Termination};
+use crate::plan::ReportFormat;
+use crate::record::{RunRecord, SkillRecord};
+use crate::verdict::Verdict;
+
+/// The document.
+pub(super) fn write(input: &ReportInput<'_>) -> String {
+    let mut report = Report::new("proctor");
+    let mut spent = 0;
+    for run in input.runs {
+        report.add_test_suites(suites(run));
+        spent += run.record().and_then(|record| record.finished.as_ref()).map_or(0, |finished| finished.duration_ms);
+    }
+    if input.left_out > 0 {
+        let message = format!("{} more commits of the range were left out after one that did not pass", input.left_out);
+        report.add_test_suite(of_one("proctor", skipped("commits left out", &message)));
+    }
+    report.set_time(Duration::from_millis(spent));
+    // The root has an attribute that Jenkins' schema does not know; it is the first of its name.
+    let unknown = format!(" skipped=\"{}\"", report.skipped);
+    // Writing to memory cannot fail; what has no text has no pass either.
+    report.to_string().map(|xml| xml.replacen(&unknown, "", 1)).unwrap_or_default()
+}
+
+/// The suites of one run.
+fn suites(run: &ReportedRun) -> Vec<TestSuite> {
+    let prefix = run.prefix();
+    let mut suites = Vec::new();
+    match &run.came_to {
+        CameTo::Nothing(refusal) => {
+            let text = [refusal.message.as_str()].into_iter().chain(refusal.hints.iter().map(String::as_str));
+            let text = text.collect::<Vec<_>>().join("\n");
+            suites.push(of_one(&format!("{prefix}proctor"), error("run", "no_run", &refusal.message, &text)));
+        }
+        CameTo::Run(record) => {
+            suites.extend(toolchain(&prefix, record));
+            for skill in &record.skills {
+                suites.push(of_skill(&prefix, record, skill, run));
+            }
+            suites.extend(in_doubt(&prefix, record));
+            suites.extend(run.files.iter().flat_map(|file| of_tool(&prefix, file)));
+        }
+    }
+    suites
+}
+
+fn of_one(name: &str, case: TestCase) -> TestSuite {
+    let mut suite = TestSuite::new(name);
+    suite.add_test_case(case);
+    suite
+}
+
+fn toolchain(prefix: &str, record: &RunRecord) -> Option<TestSuite> {
+    let mut suite = TestSuite::new(format!("{prefix}toolchain"));
+    suite.add_test_cases(record.checks.iter().map(of_check));
+    (!record.checks.is_empty()).then_some(suite)
+}
+
+fn of_check(check: &CheckEvidence) -> TestCase {
+    let mut status = TestCaseStatus::success();
+    if !check.satisfied {
+        let read = check.version_read.as_deref().unwrap_or("no version");
+        status = TestCaseStatus::non_success(NonSuccessKind::Error);
+        status
+            .set_type("toolchain")
+            .set_message(attribute(&format!("the check does not hold: {}; it read {read}", why(&check.step))));
+    }
+    let mut case = TestCase::new(attribute(&check.step.planned.cmd.to_string()), status);
+    case.set_classname(check.toolchain.as_str());
+    dress(&mut case, &check.step);
+    case
+}
+
+fn of_skill(prefix: &str, record: &RunRecord, skill: &SkillRecord, run: &ReportedRun) -> TestSuite {
+    let mut suite = TestSuite::new(format!("{prefix}{}", skill.skill));
+    if let Some(started) = &record.started {
+        suite.extra.insert("timestamp".into(), attribute(&started.at).as_str().into());
+        suite.add_property(("run_id", started.run_id.as_str()));
+        suite.add_property(("snapshot", started.snapshot.as_str()));
+    }
+    if let Some(tier) = skill.tier {
+        suite.add_property(("tier", tier.to_string().as_str()));
+    }
+    suite.set_time(Duration::from_millis(skill.steps.iter().map(|step| step.duration_ms).sum()));
+    for step in &skill.steps {
+        suite.add_test_case(of_step(&skill.skill, step));
+        suite.add_test_cases(run.files_of(&skill.skill, &step.planned.name).filter_map(|file| not_read(step, file)));
+    }
+    let has_ended = |name: &StepName| skill.steps.iter().any(|step| step.planned.name == *name);
+    for name in skill.planned.iter().filter(|name| !has_ended(name)) {
+        let reason = if skill.reason.is_empty() { "its turn did not come" } else { &skill.reason };
+        let mut case = skipped(name.as_str(), reason);
+        case.set_classname(skill.skill.as_str());
+        suite.add_test_case(case);
+    }
+    suite
+}
+
+fn of_step(skill: &SkillName, step: &StepEvidence) -> TestCase {
+    let mut case = TestCase::new(step.planned.name.as_str(), status(step));
+    case.set_classname(skill.as_str());
+    dress(&mut case, step);
+    case
+}
+
+/// What any command has: its time and what it printed.
+fn dress(case: &mut TestCase, step: &StepEvidence) {
+    case.set_time(Duration::from_millis(step.duration_ms));
+    if step.stdout.bytes > 0 {
+        case.set_system_out(xml_text(&stream(&step.stdout)));
+    }
+    if step.stderr.bytes > 0 {
+        case.set_system_err(xml_text(&stream(&step.stderr)));
+    }
+}
+
+fn status(step: &StepEvidence) -> TestCaseStatus {
+    let (kind, ty) = match step.outcome {
+        Outcome::Passed => {
+            let flaky_runs =
+                step.earlier_attempts.iter().map(|attempt| rerun(attempt.outcome, &attempt.termination)).collect();
+            return TestCaseStatus::Success { flaky_runs };
+        }
+        Outcome::Skipped => {
+            let mut status = TestCaseStatus::skipped();
+            status.set_message(attribute(&why(step)));
+            return status;
+        }
+        Outcome::Failed => (NonSuccessKind::Failure, "failed"),
+        Outcome::Drifted => (NonSuccessKind::Failure, "drift"),
+        Outcome::TimedOut => (NonSuccessKind::Error, "timeout"),
+        Outcome::Cancelled => (NonSuccessKind::Error, "cancelled"),
+        Outcome::Inconclusive => (NonSuccessKind::Error, fault(&step.termination)),
+    };
+    let mut status = TestCaseStatus::non_success(kind);
+    status.set_type(ty).set_message(attribute(&why(step))).set_description(xml_text(&details(step)));
+    status.set_rerun_kind(FlakyOrRerun::Rerun);
+    for attempt in &step.earlier_attempts {
+        status.add_rerun(rerun(attempt.outcome, &attempt.termination));
+    }
+    status
+}
+
+/// Why there is no honest answer, in a word.
+fn fault(termination: &Termination) -> &'static str {
+    match termination {
+        Termination::NotStarted { fault: StartFault::Sandbox, .. } => "sandbox",
+        Termination::NotStarted { fault: StartFault::ProgramMissing, .. } => "program_missing",
+        Termination::NotStarted { fault: StartFault::Workdir, .. } => "workdir",
+        Termination::NotStarted { fault: StartFault::Internal, .. } => "internal",
+        _ => "inconclusive",
+    }
+}
+
+fn rerun(outcome: Outcome, termination: &Termination) -> TestRerun {
+    let kind = if outcome == Outcome::Failed { NonSuccessKind::Failure } else { NonSuccessKind::Error };
+    let mut rerun = TestRerun::new(kind);
+    rerun.set_type(outcome.as_str()).set_message(termination.phrase());
+    rerun
+}
+
+/// What a reader of a failure wants below its message: the command, and what it changed.
+fn details(step: &StepEvidence) -> String {
+    let mut text = format!("$ {}\n{}\n", line(&step.planned.cmd.to_string()), why(step));
+    for change in &step.drift.found.changes {
+        match &change.diff {
+            Diff::Whole { text: diff } => text.push_str(diff),
+            Diff::Truncated { text: diff, omitted_lines } => {
+                text.push_str(&format!("{diff}[… {omitted_lines} more lines …]\n"));
+            }
+            Diff::Binary | Diff::None | Diff::Omitted { .. } => text.push_str(&format!("{}\n", line(&change.path))),
+        }
+    }
+    if step.drift.found.omitted > 0 {
+        text.push_str(&format!("[… {} more changed paths …]\n", step.drift.found.omitted));
+    }
+    text
+}
+
+/// What keeps a run from an honest answer and is no step's.
+fn in_doubt(prefix: &str, record: &RunRecord) -> Option<TestSuite> {
+    let verdict = record.finished.as_ref().map_or(Verdict::Inconclusive, |finished| finished.verdict);
+    let mut suite = TestSuite::new(format!("{prefix}proctor"));
+    for doubt in &record.doubts {
+        let word = doubt.doubt.as_str();
+        suite.add_test_case(error(word, word, &doubt.message, &doubt.message));
+    }
+    let is_told = suite.errors > 0
+        || record.steps().any(|(_, step)| is_problem(step))
+        || record.checks.iter().any(|check| !check.satisfied);
+    if verdict != Verdict::Passed && !is_told {
+        let message = format!("the verdict is {}, and no step ran that says why", verdict.as_str());
+        suite.add_test_case(error("verdict", verdict.as_str(), &message, &message));
+    }
+    (suite.tests > 0).then_some(suite)
+}
+
+fn error(name: &str, ty: &str, message: &str, text: &str) -> TestCase {
+    let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
+    status.set_type(ty).set_message(attribute(message)).set_description(xml_text(text));
+    let mut case = TestCase::new(name, status);
+    case.set_classname("proctor");
+    case
+}
+
+fn skipped(name: &str, message: &str) -> TestCase {
+    let mut status = TestCaseStatus::skipped();
+    status.set_message(attribute(message));
+    let mut case = TestCase::new(name, status);
+    case.set_classname("proctor");
+    case
+}
+
+/// The case that stands for a report which is not merged. What is missing is told where the step ran.
+fn not_read(step: &StepEvidence, file: &ToolFile) -> Option<TestCase> {
+    let name = format!("{} report {}", step.planned.name, line(&file.path));
+    let refused = |problem: &str| {
+        let message = tool::unreadable(&file.path, problem);
+        Some(error(&name, "report", &message, &message))
+    };
+    match &file.content {
+        Content::Unread(problem) => refused(problem),
+        Content::Missing if matches!(step.outcome, Outcome::Skipped | Outcome::Cancelled | Outcome::Inconclusive) => {
+            None
+        }
+        Content::Missing => Some(skipped(&name, "the step wrote none")),
+        Content::Read(bytes) => match file.format {
+            ReportFormat::Junit => refused(&tools::read(bytes).err()?),
+            ReportFormat::Sarif => refused(&tool::sarif::read(bytes).err()?),
+        },
+    }
+}
+
+/// The suites of a tool's report.
+fn of_tool(prefix: &str, file: &ToolFile) -> Vec<TestSuite> {
+    let (ReportFormat::Junit, Content::Read(bytes)) = (file.format, &file.content) else { return Vec::new() };
+    let step = format!("{prefix}{}/{}", file.skill, file.step);
+    let named = |suite: tools::Suite| {
+        let mut merged = TestSuite::new(attribute(&format!("{step}: {}", suite.name)));
+        if let Some(time) = suite.time {
+            merged.set_time(time);
+        }
+        merged.add_test_cases(suite.cases.iter().map(of_tools_case));
+        merged
+    };
+    // What cannot be read has a case of its own beside the step's.
+    tools::read(bytes).unwrap_or_default().into_iter().filter(|suite| !suite.cases.is_empty()).map(named).collect()
+}
+
+fn of_tools_case(case: &tools::Case) -> TestCase {
+    let mut merged = TestCase::new(attribute(&case.name), tools_status(case));
+    if let Some(class) = &case.class {
+        merged.set_classname(attribute(class));
+    }
+    if let Some(time) = case.time {
+        merged.set_time(time);
+    }
+    for (output, set) in [(&case.out, true), (&case.err, false)].into_iter().filter(|(output, _)| !output.is_empty()) {
+        let text = xml_text(output);
+        if set {
+            merged.set_system_out(text)
+        } else {
+            merged.set_system_err(text)
+        };
+    }
+    merged
+}
+
+fn tools_status(case: &tools::Case) -> TestCaseStatus {
+    use tools::EndKind::{Error, FlakyError, FlakyFailure, RerunError, RerunFailure, Skipped};
+    let reruns = case.ends.iter().filter_map(|end| match end.kind {
+        FlakyFailure | RerunFailure => Some(tools_rerun(NonSuccessKind::Failure, end)),
+        FlakyError | RerunError => Some(tools_rerun(NonSuccessKind::Error, end)),
+        _ => None,
+    });
+    let mut status = match (case.failure(), case.ends.iter().find(|end| end.kind == Skipped)) {
+        (None, None) => return TestCaseStatus::Success { flaky_runs: reruns.collect() },
+        (Some(end), _) if end.kind == Error => TestCaseStatus::non_success(NonSuccessKind::Error),
+        (Some(_), _) => TestCaseStatus::non_success(NonSuccessKind::Failure),
+        (None, Some(_)) => TestCaseStatus::skipped(),
+    };
+    if let Some(end) = case.failure().or_else(|| case.ends.iter().find(|end| end.kind == Skipped)) {
+        if let Some(ty) = &end.ty {
+            status.set_type(attribute(ty));
+        }
+        if let Some(message) = &end.message {
+            status.set_message(attribute(message));
+        }
+        if !end.text.is_empty() {
+            status.set_description(xml_text(&end.text));
+        }
+    }
+    if case.failure().is_some() {
+        status.add_reruns(reruns);
+    }
+    status
+}
+
+fn tools_rerun(kind: NonSuccessKind, end: &tools::End) -> TestRerun {
+    let mut rerun = TestRerun::new(kind);
+    // The schema demands a type.
+    rerun.set_type(attribute(end.ty.as_deref().unwrap_or("rerun")));
+    if let Some(message) = &end.message {
+        rerun.set_message(attribute(message));
+    }
+    rerun
+}
+
+/// Text for an attribute: readers make a space of each line's end there.
+fn attribute(text: &str) -> String {
+    xml_text(&line(text))
+}
+
+/// Text that XML 1.0 can hold, with what it cannot as escapes; tabs are spaces, since they would be lost.
+fn xml_text(text: &str) -> String {
+    lines(text).replace('\u{fffe}', "\\u{fffe}").replace('\u{ffff}', "\\u{ffff}").replace('\t', "    ")
+}

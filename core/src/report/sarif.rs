@@ -1,0 +1,294 @@
+//! SARIF 2.1.0 (<https://docs.oasis-open.org/sarif/sarif/v2.1.0/>): a run of ours, with a result for each step that
+//! speaks against the tree, and the runs of the steps' own tools as these wrote them.
+//!
+//! What a server takes is bounded (GitHub: 20 runs, 10 MB compressed, of which it keeps 5,000 results), so the
+//! document is: what comes later is left out, and a notification of our run says what.
+
+use serde_json::{Map, Value, json};
+
+use super::text::{first_line, inert_json, line, uri, why};
+use super::tool::{self, sarif as tools};
+use super::{CameTo, Content, Refusal, ReportInput, ReportedRun, ToolFile};
+use crate::digest::Sha256Hex;
+use crate::drift::Change;
+use crate::evidence::{StepEvidence, TreeSource};
+use crate::outcome::Outcome;
+use crate::plan::ReportFormat;
+use crate::record::RunRecord;
+use crate::verdict::Verdict;
+
+/// How many runs a document has.
+pub(super) const MAX_RUNS: usize = 20;
+/// How many results it has, of all runs.
+pub(super) const MAX_RESULTS: usize = 5_000;
+/// How many bytes it has. What is no larger than the bound before it is compressed is no larger after it.
+pub(super) const MAX_BYTES: usize = 10_000_000;
+/// What is kept free of that for our own notifications, brackets and the like.
+const RESERVE: usize = 100_000;
+/// How many locations one result has.
+const MAX_LOCATIONS: usize = 100;
+/// How many notifications of one kind our run has.
+const MAX_NOTICES: usize = 100;
+/// Where steps are declared: the location of what has no other.
+const SPEC: &str = "spec/verification.yaml";
+/// The base of every path.
+const BASE: &str = "%SRCROOT%";
+
+/// What can be wrong with a step, each with its id, its name and what it means.
+const RULES: [(&str, &str, &str); 5] = [
+    (
+        "proctor/failed",
+        "StepFailed",
+        "A step of the repository's own checks ran to its end and did not do what was expected.",
+    ),
+    ("proctor/drift", "StepDrifted", "A step changed what it must not change."),
+    ("proctor/timeout", "StepTimedOut", "A step did not end in time."),
+    ("proctor/inconclusive", "StepInconclusive", "A step has no honest answer: it did not run as it had to."),
+    ("proctor/toolchain", "ToolchainUnsatisfied", "A toolchain check does not hold, so that no step could run."),
+];
+
+/// The document.
+pub(super) fn write(input: &ReportInput<'_>) -> String {
+    let mut room = Room { runs: MAX_RUNS, results: MAX_RESULTS, bytes: MAX_BYTES - RESERVE, left_out: Vec::new() };
+    let own = room.take(own_frame(input), input.runs.iter().flat_map(own_results).collect(), "Proctor");
+    let mut runs: Vec<Value> = own.into_iter().collect();
+    for (index, run) in input.runs.iter().enumerate() {
+        for file in &run.files {
+            let notices: Vec<String> = match of_tool(run, file) {
+                Ok(found) => found.into_iter().filter_map(|found| room.tool(found, &mut runs)).collect(),
+                Err(problem) => vec![problem],
+            };
+            notices.iter().for_each(|text| notice(&mut runs, index, "proctor/report", text));
+        }
+    }
+    if input.left_out > 0 {
+        room.left_out
+            .push(format!("{} more commits of the range were left out after one that did not pass", input.left_out));
+    }
+    room.left_out.iter().for_each(|text| notice(&mut runs, 0, "proctor/left-out", text));
+    let document = json!({
+        "$schema": "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json",
+        "version": "2.1.0",
+        "runs": runs,
+    });
+    inert_json(&document.to_string()) + "\n"
+}
+
+/// What there is room for, and what there was none for.
+struct Room {
+    runs: usize,
+    results: usize,
+    bytes: usize,
+    left_out: Vec<String>,
+}
+
+impl Room {
+    /// A run with as many of its results as there is room for.
+    fn take(&mut self, mut frame: Map<String, Value>, results: Vec<Value>, name: &str) -> Option<Value> {
+        let size = size_of(&Value::Object(frame.clone()));
+        if self.runs == 0 || size > self.bytes {
+            self.left_out.push(format!("the run of {name} was left out, with {} results", results.len()));
+            return None;
+        }
+        self.runs -= 1;
+        self.bytes -= size;
+        let all = results.len();
+        let mut kept = Vec::new();
+        for result in results {
+            let size = size_of(&result) + 1;
+            if self.results == 0 || size > self.bytes {
+                break;
+            }
+            self.results -= 1;
+            self.bytes -= size;
+            kept.push(result);
+        }
+        if kept.len() < all {
+            self.left_out.push(format!("{} of {all} results of {name} were left out", all - kept.len()));
+        }
+        frame.insert("results".to_owned(), Value::Array(kept));
+        Some(Value::Object(frame))
+    }
+
+    /// Takes a tool's run in; what is to be said of it comes back.
+    fn tool(&mut self, found: Found, runs: &mut Vec<Value>) -> Option<String> {
+        let Found { run, name } = found;
+        let broken = (run.broken > 0)
+            .then(|| format!("{} results of {name} break the schema of SARIF 2.1.0 and were left out", run.broken));
+        runs.extend(self.take(run.frame, run.results, &name));
+        broken
+    }
+}
+
+/// How many bytes a value has in the document, escapes included.
+fn size_of(value: &Value) -> usize {
+    inert_json(&value.to_string()).len()
+}
+
+/// Our run, without its results: an invocation for each run of the command.
+fn own_frame(input: &ReportInput<'_>) -> Map<String, Value> {
+    let driver = json!({
+        "name": "Proctor",
+        "version": env!("CARGO_PKG_VERSION"),
+        "semanticVersion": env!("CARGO_PKG_VERSION"),
+        "informationUri": env!("CARGO_PKG_REPOSITORY"),
+        "rules": RULES.iter().map(|(id, name, text)| json!({
+            "id": id, "name": name, "shortDescription": { "text": text }, "defaultConfiguration": { "level": "error" },
+        })).collect::<Vec<_>>(),
+    });
+    let mut frame = Map::new();
+    frame.insert("tool".into(), json!({ "driver": driver }));
+    frame.insert("columnKind".into(), json!("unicodeCodePoints"));
+    frame.insert(
+        "originalUriBaseIds".into(),
+        json!({ BASE: { "description": { "text": "the root of the repository" } } }),
+    );
+    frame.insert("automationDetails".into(), json!({ "id": "proctor/" }));
+    frame.insert("invocations".into(), input.runs.iter().map(invocation).collect());
+    frame
+}
+
+fn invocation(run: &ReportedRun) -> Value {
+    let mut invocation = json!({ "executionSuccessful": run.verdict() != Verdict::Inconclusive });
+    if let Some(code) = run.exit_code() {
+        invocation["exitCode"] = json!(code);
+    }
+    let notices: Vec<Value> = match &run.came_to {
+        CameTo::Run(record) => {
+            if let Some(started) = &record.started {
+                invocation["startTimeUtc"] = json!(started.at);
+            }
+            record
+                .doubts
+                .iter()
+                .take(MAX_NOTICES)
+                .map(|doubt| notification("error", doubt.doubt.as_str(), &doubt.message))
+                .collect()
+        }
+        CameTo::Nothing(Refusal { message, .. }) => vec![notification("error", "no-run", message)],
+    };
+    invocation["toolExecutionNotifications"] = json!(notices);
+    if let Some(properties) = run.record().and_then(properties) {
+        invocation["properties"] = properties;
+    }
+    invocation
+}
+
+fn properties(record: &RunRecord) -> Option<Value> {
+    let started = record.started.as_ref()?;
+    let mut properties = json!({
+        "runId": started.run_id, "profile": started.profile, "snapshot": started.snapshot,
+        "specSha256": started.spec_sha256, "planSha256": started.plan_sha256,
+    });
+    if let TreeSource::Rev { commit, .. } = &started.source {
+        properties["commit"] = json!(commit);
+    }
+    if let Some(finished) = &record.finished {
+        properties["verdict"] = json!(finished.verdict);
+        properties["tier"] = json!(finished.tier);
+    }
+    Some(properties)
+}
+
+fn notification(level: &str, id: &str, text: &str) -> Value {
+    json!({ "level": level, "descriptor": { "id": id }, "message": { "text": text } })
+}
+
+/// Adds a warning to an invocation of our run.
+fn notice(runs: &mut [Value], invocation: usize, id: &str, text: &str) {
+    let list = runs
+        .first_mut()
+        .and_then(|own| own.pointer_mut(&format!("/invocations/{invocation}/toolExecutionNotifications")));
+    let list = list.and_then(Value::as_array_mut);
+    if let Some(list) = list.filter(|list| list.len() < 2 * MAX_NOTICES) {
+        list.push(notification("warning", id, text));
+    }
+}
+
+fn own_results(run: &ReportedRun) -> Vec<Value> {
+    let Some(record) = run.record() else { return Vec::new() };
+    let prefix = run.prefix();
+    let checks = record.checks.iter().filter(|check| !check.satisfied).map(|check| {
+        let name = format!("{prefix}toolchain {}", check.toolchain);
+        result("proctor/toolchain", &name, &check.step, vec![location(SPEC, 1)])
+    });
+    let steps = record.steps().filter_map(|(skill, step)| {
+        let rule = rule(step.outcome)?;
+        Some(result(rule, &format!("{prefix}{skill}/{}", step.planned.name), step, locations(step)))
+    });
+    checks.chain(steps).collect()
+}
+
+fn rule(outcome: Outcome) -> Option<&'static str> {
+    match outcome {
+        Outcome::Failed => Some("proctor/failed"),
+        Outcome::Drifted => Some("proctor/drift"),
+        Outcome::TimedOut => Some("proctor/timeout"),
+        Outcome::Inconclusive => Some("proctor/inconclusive"),
+        Outcome::Passed | Outcome::Skipped | Outcome::Cancelled => None,
+    }
+}
+
+fn result(rule: &str, name: &str, step: &StepEvidence, locations: Vec<Value>) -> Value {
+    let index = RULES.iter().position(|(id, ..)| *id == rule);
+    json!({
+        "ruleId": rule,
+        "ruleIndex": index,
+        "level": "error",
+        "message": { "text": format!("{name} {}", why(step)) },
+        "locations": locations,
+        "partialFingerprints": { "proctorStep/v1": Sha256Hex::of(format!("{rule}\0{name}").as_bytes()) },
+        "properties": { "outcome": step.outcome, "command": line(&step.planned.cmd.to_string()) },
+    })
+}
+
+/// Where a result stands: at what the step changed, else where the step is declared.
+fn locations(step: &StepEvidence) -> Vec<Value> {
+    let changes: &[Change] = &step.drift.found.changes;
+    match step.outcome == Outcome::Drifted && !changes.is_empty() {
+        true => {
+            changes.iter().take(MAX_LOCATIONS).map(|change| location(&uri(&change.path), first_line(change))).collect()
+        }
+        false => vec![location(SPEC, 1)],
+    }
+}
+
+fn location(uri: &str, line: u64) -> Value {
+    json!({ "physicalLocation": {
+        "artifactLocation": { "uri": uri, "uriBaseId": BASE }, "region": { "startLine": line },
+    } })
+}
+
+/// A run of a tool, ready to stand beside ours.
+struct Found {
+    run: tools::ToolRun,
+    /// The tool and the step that ran it.
+    name: String,
+}
+
+/// The runs that a file holds. Servers tell the runs of one tool apart by their category, so each has one.
+fn of_tool(of: &ReportedRun, file: &ToolFile) -> Result<Vec<Found>, String> {
+    let step = format!("{}{}/{}", of.prefix(), file.skill, file.step);
+    let bytes = match (file.format, &file.content) {
+        (ReportFormat::Junit, _) => return Ok(Vec::new()),
+        (ReportFormat::Sarif, Content::Missing) => {
+            return Err(format!("{step} wrote no report `{}`", line(&file.path)));
+        }
+        (ReportFormat::Sarif, Content::Unread(problem)) => {
+            return Err(format!("{step}: {}", tool::unreadable(&file.path, problem)));
+        }
+        (ReportFormat::Sarif, Content::Read(bytes)) => bytes,
+    };
+    let runs = tools::read(bytes).map_err(|problem| format!("{step}: {}", tool::unreadable(&file.path, &problem)))?;
+    let named = |(index, mut run): (usize, tools::ToolRun)| {
+        let category = match run.frame.get("automationDetails").and_then(|details| details.get("id")) {
+            Some(Value::String(id)) => format!("{step}/{id}"),
+            _ => format!("{step}/{index}/"),
+        };
+        let details = run.frame.entry("automationDetails").or_insert_with(|| json!({}));
+        details["id"] = json!(category);
+        let name = format!("{} of {step}", line(run.tool()));
+        Found { run, name }
+    };
+    Ok(runs.into_iter().enumerate().map(named).collect())
+}

@@ -1,0 +1,272 @@
+//! Laws of every format, and how each looks.
+
+use proptest::prelude::*;
+use quick_junit::Report;
+use serde_json::{Value, json};
+
+use super::fixture::{
+    HOSTILE, doubted, drifted, failed, file, input, one_of_each, passed, reported, run, step, stream,
+};
+use super::{CameTo, Content, Format, Refusal, ReportInput, ReportedCommit, ReportedRun};
+use crate::outcome::{Outcome, Termination};
+use crate::plan::ReportFormat;
+use crate::verdict::{Doubt, Verdict};
+
+fn one(run: ReportedRun, format: Format) -> String {
+    let runs = [run];
+    let input = input(&runs);
+    format.write(&input)
+}
+
+fn sarif(run: ReportedRun) -> Value {
+    let text = one(run, Format::Sarif);
+    let document = serde_json::from_str(&text).expect("JSON");
+    super::tool::sarif::demand(&document);
+    document
+}
+
+fn junit(run: ReportedRun) -> Report {
+    let text = one(run, Format::Junit);
+    Report::deserialize_from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// The formats whose looks are tested here; the page has tests of its own.
+const TEXTS: [Format; 4] = [Format::Junit, Format::Sarif, Format::Github, Format::Markdown];
+
+#[test]
+fn each_format_of_a_run_with_one_of_each() {
+    for format in TEXTS {
+        insta::assert_snapshot!(
+            format!("one_of_each_{}", format.as_str()),
+            one(reported(one_of_each(), Vec::new()), format)
+        );
+    }
+}
+
+#[test]
+fn each_format_of_a_pass() {
+    for format in TEXTS {
+        insta::assert_snapshot!(
+            format!("pass_{}", format.as_str()),
+            one(reported(run(vec![step("a")]), Vec::new()), format)
+        );
+    }
+}
+
+fn refused() -> ReportedRun {
+    let refusal = Refusal { message: "no `spec`".into(), hints: vec!["make one".into()], exit_code: 2 };
+    ReportedRun { commit: None, came_to: CameTo::Nothing(refusal), files: Vec::new() }
+}
+
+#[test]
+fn what_could_not_be_had_is_no_pass_in_any_format() {
+    for format in TEXTS {
+        insta::assert_snapshot!(format!("no_run_{}", format.as_str()), one(refused(), format));
+    }
+    assert_eq!(junit(refused()).errors, 1);
+    assert_eq!(sarif(refused())["runs"][0]["invocations"][0]["executionSuccessful"], false);
+}
+
+#[test]
+fn a_range_is_one_document() {
+    let commit = |id: &str| Some(ReportedCommit { id: id.repeat(40), subject: "say <b>@octocat</b>".into() });
+    let runs = [
+        ReportedRun { commit: commit("a"), ..reported(run(vec![step("a")]), Vec::new()) },
+        ReportedRun { commit: commit("b"), ..reported(run(vec![failed("a", "no\n")]), Vec::new()) },
+        ReportedRun { commit: commit("c"), ..refused() },
+    ];
+    let range = ReportInput { left_out: 2, exit_code: 1, ..input(&runs) };
+    for format in TEXTS {
+        insta::assert_snapshot!(format!("range_{}", format.as_str()), format.write(&range));
+    }
+    assert_eq!(range.verdict(), Verdict::Failed);
+}
+
+const TOOLS_JUNIT: &str = r#"<testsuites><testsuite name="pytest"><testcase name="ok" classname="t"/>
+    <testcase name="bad" classname="t" file="tests/a.py" line="7"><failure message="1 != 2">at length</failure></testcase>
+    <testcase name="flaky"><flakyFailure message="once"/></testcase></testsuite></testsuites>"#;
+
+fn tools_sarif(results: usize) -> Content {
+    let result = |n: usize| {
+        json!({ "ruleId": "F401", "level": "error", "message": { "text": format!("{n} {HOSTILE}") }, "locations": [{
+        "physicalLocation": { "artifactLocation": { "uri": "src/a.py" }, "region": { "startLine": n + 1, "startColumn": 2 } } }] })
+    };
+    let results: Vec<Value> = (0..results).map(result).collect();
+    let run = json!({ "tool": { "driver": { "name": "ruff" } }, "results": results });
+    Content::Read(json!({ "version": "2.1.0", "runs": [run.clone(), run] }).to_string().into_bytes())
+}
+
+fn with_tools() -> ReportedRun {
+    let files = vec![
+        file("tests", ReportFormat::Junit, Content::Read(TOOLS_JUNIT.into())),
+        file("lints", ReportFormat::Sarif, tools_sarif(2)),
+        file("tests", ReportFormat::Sarif, Content::Read(b"<xml/>".to_vec())),
+        file("lints", ReportFormat::Junit, Content::Read(b"<!DOCTYPE x><x/>".to_vec())),
+    ];
+    reported(run(vec![failed("tests", "1 failed\n"), step("lints")]), files)
+}
+
+#[test]
+fn reports_of_tools_are_merged_and_what_is_none_is_told() {
+    for format in TEXTS {
+        insta::assert_snapshot!(format!("tools_{}", format.as_str()), one(with_tools(), format));
+    }
+    assert_eq!(forged(&one(with_tools(), Format::Github)), None);
+    let junit = junit(with_tools());
+    let names: Vec<&str> = junit.test_suites.iter().map(|suite| suite.name.as_str()).collect();
+    assert_eq!(names, ["verify.it", "verify.it/tests: pytest"]);
+    assert_eq!((junit.failures, junit.errors), (2, 2), "of the step and of its case; of two files that are none");
+    let sarif = sarif(with_tools());
+    let tools: Vec<&Value> =
+        sarif["runs"].as_array().expect("runs").iter().map(|run| &run["tool"]["driver"]["name"]).collect();
+    assert_eq!(tools, ["Proctor", "ruff", "ruff"]);
+    assert_ne!(sarif["runs"][1]["automationDetails"]["id"], sarif["runs"][2]["automationDetails"]["id"]);
+}
+
+#[test]
+fn a_document_is_as_large_as_servers_take() {
+    let many =
+        |count: usize| reported(run(vec![step("lints")]), vec![file("lints", ReportFormat::Sarif, tools_sarif(count))]);
+    let document = sarif(many(3_000));
+    let kept = |index: usize| document["runs"][index]["results"].as_array().expect("results").len();
+    assert_eq!(kept(0) + kept(1) + kept(2), super::sarif::MAX_RESULTS);
+    let notices = document["runs"][0]["invocations"][0]["toolExecutionNotifications"].to_string();
+    assert!(notices.contains("1000 of 3000 results of ruff of verify.it/lints were left out"), "{notices}");
+    let long = json!({ "message": { "text": "x".repeat(super::sarif::MAX_BYTES / 3) } });
+    let log = json!({ "version": "2.1.0", "runs": [{ "tool": { "driver": { "name": "long" } }, "results": [long, long, long, long] }] });
+    let content = Content::Read(log.to_string().into_bytes());
+    let text =
+        one(reported(run(vec![step("lints")]), vec![file("lints", ReportFormat::Sarif, content)]), Format::Sarif);
+    assert!(text.len() < super::sarif::MAX_BYTES && text.contains("2 of 4 results of long"), "{}", text.len());
+}
+
+#[test]
+fn github_is_told_ten_of_a_kind_and_how_many_more() {
+    let paths: Vec<String> = (0..30).map(|n| format!("src/{n}.rs")).collect();
+    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let runs = [reported(run(vec![drifted("drifts", &paths), failed("fails", "no\n")]), Vec::new())];
+    let told = super::annotations(&input(&runs));
+    assert_eq!((told.commands.len(), told.left_out), (10, 22));
+    assert!(told.commands[0].starts_with("::error file=src/0.rs,line=2,title=drift by"), "{:?}", told.commands);
+    assert!(told.commands[9].contains("has the other 22"), "{:?}", told.commands);
+}
+
+#[test]
+fn a_comment_and_a_summary_have_their_bounds() {
+    let steps: Vec<_> = (0..400).map(|n| failed(&format!("s{n}"), &"long ".repeat(800))).collect();
+    let runs = [reported(run(steps), Vec::new())];
+    let comment = Format::Markdown.write(&input(&runs));
+    assert!(comment.chars().count() < 65_536 && comment.contains("There was no room for"), "{}", comment.len());
+    let summary = super::summary(&input(&runs), 0);
+    assert!(summary.len() > comment.len() && summary.len() < 1 << 20);
+    assert!(super::summary(&input(&runs), (1 << 20) - 10).len() < 400);
+}
+
+#[test]
+fn outputs_are_lines() {
+    let runs = [reported(passed(), Vec::new())];
+    let outputs = super::outputs(&input(&runs));
+    let text: String = outputs.iter().map(|output| output.line("t")).collect();
+    assert!(text.starts_with("verdict=passed\nexit_code=0\nrun_id="), "{text}");
+    let several = super::Output { name: "x", value: "a\nb".into() };
+    assert_eq!(several.line("END"), "x<<END\na\nb\nEND\n");
+}
+
+fn any_step() -> impl Strategy<Value = (Outcome, String)> {
+    use Outcome::{Cancelled, Drifted, Failed, Inconclusive, Passed, Skipped, TimedOut};
+    (prop::sample::select(vec![Passed, Failed, TimedOut, Drifted, Skipped, Cancelled, Inconclusive]), any::<String>())
+}
+
+fn run_of(steps: Vec<(Outcome, String)>, doubt: Option<String>) -> ReportedRun {
+    let of = |(index, (outcome, text)): (usize, (Outcome, String))| {
+        let mut step = match outcome {
+            Outcome::Drifted => drifted("x", &[crate::drift::display_path(text.as_bytes()).as_str()]),
+            Outcome::Passed => step("x"),
+            Outcome::Cancelled => super::fixture::ended("x", outcome, Termination::Cancelled),
+            other => super::fixture::ended("x", other, Termination::Exited { code: 1 }),
+        };
+        step.planned.name = crate::names::StepName::new(format!("s{index}")).expect("a name");
+        (step.stdout, step.stderr) = (stream(&text), stream(&format!("{HOSTILE}{text}")));
+        step
+    };
+    let record = run(steps.into_iter().enumerate().map(of).collect());
+    reported(
+        match doubt {
+            Some(message) => doubted(record, Doubt::Internal, &message),
+            None => record,
+        },
+        Vec::new(),
+    )
+}
+
+/// Whether a log has a line that a runner takes for a command, outside of what it was told to pass over.
+fn forged(log: &str) -> Option<&str> {
+    let mut stopped = false;
+    log.lines().find(|line| {
+        let command = line.trim_start();
+        if command == "::t0ken::" {
+            stopped = false;
+        }
+        let was_stopped = stopped;
+        stopped |= command == "::stop-commands::t0ken";
+        let ours =
+            ["::error ", "::warning ", "::notice ", "::group::", "::endgroup::", "::stop-commands::t0ken", "::t0ken::"];
+        let is_command = command.starts_with("::") && !ours.iter().any(|word| command.starts_with(word));
+        !was_stopped && is_command || line.contains("##[") || line.contains("##vso[")
+    })
+}
+
+/// What of a comment is read as Markdown: neither code nor what is preformatted.
+fn rest_of_markdown(comment: &str) -> String {
+    let rest = without(&without(comment, "<pre>", "</pre>"), "<code>", "</code>");
+    let mut fence: Option<&str> = None;
+    let mut told = String::new();
+    for line in rest.lines() {
+        match fence {
+            Some(mark) if line == mark => fence = None,
+            Some(_) => {}
+            None if line.starts_with("```") => fence = line.strip_suffix("diff"),
+            None => told.push_str(&format!("{line}\n")),
+        }
+    }
+    assert_eq!(fence, None, "a fence is left open");
+    told
+}
+
+fn without(text: &str, open: &str, close: &str) -> String {
+    let parts = text.split(open).enumerate();
+    let outside = |(index, part): (usize, &str)| match index {
+        0 => part.to_owned(),
+        _ => part.split_once(close).expect("it is closed").1.to_owned(),
+    };
+    parts.map(outside).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_document_without_a_failure_is_a_pass(steps in prop::collection::vec(any_step(), 0..5), doubt in prop::option::of(any::<String>())) {
+        let run = run_of(steps, doubt);
+        let is_passed = run.verdict() == Verdict::Passed;
+        let report = junit(run.clone());
+        prop_assert_eq!(report.failures + report.errors == 0, is_passed);
+        let document = sarif(run);
+        let own = &document["runs"][0];
+        let speaks = own["results"].as_array().is_some_and(|results| !results.is_empty()) || own["invocations"][0]["executionSuccessful"] == false;
+        prop_assert_eq!(!speaks, is_passed);
+    }
+
+    #[test]
+    fn nothing_of_a_step_is_a_command_or_markup(steps in prop::collection::vec(any_step(), 1..4), doubt in prop::option::of(any::<String>())) {
+        let run = run_of(steps, doubt);
+        for format in TEXTS {
+            let text = one(run.clone(), format);
+            let bad = |c: char| c.is_control() && c != '\n' && c != '\t' || ('\u{202a}'..='\u{202e}').contains(&c);
+            prop_assert!(!text.contains(bad), "{format:?}: {text}");
+            prop_assert_eq!(forged(&text), None, "{:?}: {}", format, text);
+        }
+        let comment = rest_of_markdown(&one(run, Format::Markdown));
+        prop_assert!(!comment.contains("octocat") && !comment.contains("evil.example"), "{comment}");
+        prop_assert!(!comment.contains("<script") && !comment.contains('['), "{comment}");
+    }
+}

@@ -1,0 +1,233 @@
+//! Words that the formats share, and text of others made harmless for each kind of reader. What becomes
+//! of a step is said in our own words; names, paths and outputs are the repository's.
+
+use crate::drift::{Change, ChangeKind};
+use crate::evidence::{StepEvidence, StreamEvidence, escape_output};
+use crate::outcome::{Outcome, Termination};
+
+/// How many digits of a hash or of a commit's id are shown.
+const SHORT: usize = 12;
+/// How many changed paths a sentence names.
+const NAMED: usize = 3;
+
+/// The first digits of an id.
+pub(super) fn short(id: &str) -> &str {
+    id.get(..SHORT).unwrap_or(id)
+}
+
+/// Text of others on one line: control and bidirectional characters as escapes.
+pub(super) fn line(text: &str) -> String {
+    escape_output(text.as_bytes()).replace('\n', "\\n").replace('\t', "\\t")
+}
+
+/// The same, cut to so many characters.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// An outcome as people say it.
+pub(super) fn outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::TimedOut => "timed out",
+        other => other.as_str(),
+    }
+}
+
+/// A duration as people say it.
+pub(super) fn duration(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..10_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        10_000..60_000 => format!("{} s", ms / 1000),
+        60_000..3_600_000 => format!("{}m{:02}s", ms / 60_000, ms / 1000 % 60),
+        _ => format!("{}h{:02}m", ms / 3_600_000, ms / 60_000 % 60),
+    }
+}
+
+/// A number with its noun.
+pub(super) fn count(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+/// Why a step has its outcome, on one line.
+pub(super) fn why(step: &StepEvidence) -> String {
+    let end = manner(step);
+    match step.outcome {
+        Outcome::Drifted => format!("changed what it must not: {}; {end}", changed(step)),
+        Outcome::Passed if step.flaky => {
+            format!("{end}, on attempt {} only", step.earlier_attempts.len() + 1)
+        }
+        _ => end,
+    }
+}
+
+fn changed(step: &StepEvidence) -> String {
+    let found = &step.drift.found;
+    let names: Vec<String> = found.changes.iter().take(NAMED).map(|change| line(&change.path)).collect();
+    let more = (found.changes.len() - names.len()) as u64 + found.omitted;
+    let names = names.join(", ");
+    if more == 0 { names } else { format!("{names} and {more} more") }
+}
+
+fn manner(step: &StepEvidence) -> String {
+    match &step.termination {
+        Termination::Exited { code } if !step.planned.expect_exit.contains(code) => {
+            let expected: Vec<String> = step.planned.expect_exit.iter().map(u8::to_string).collect();
+            format!("exited with code {code}, {} was expected", expected.join(" or "))
+        }
+        Termination::TimedOut { .. } => format!("did not end within {}", duration(step.planned.timeout_ms)),
+        Termination::NotStarted { reason, .. } => format!("did not run: {}", line(reason)),
+        other => other.phrase(),
+    }
+}
+
+/// How a path was changed, as people say it.
+pub(super) fn change(kind: ChangeKind) -> &'static str {
+    match kind {
+        ChangeKind::Created => "created",
+        ChangeKind::Modified => "modified",
+        ChangeKind::Deleted => "deleted",
+        ChangeKind::ModeChanged => "mode changed",
+        ChangeKind::TypeChanged => "became another kind of file",
+    }
+}
+
+/// The line of the new file at which a change begins, as its diff says; 1 where it does not.
+pub(super) fn first_line(change: &Change) -> u64 {
+    use crate::drift::Diff::{Truncated, Whole};
+    let (Whole { text } | Truncated { text, .. }) = &change.diff else { return 1 };
+    let Some(hunk) = text.lines().find(|line| line.starts_with("@@ ")) else { return 1 };
+    let unchanged = text.lines().skip_while(|line| !line.starts_with("@@ ")).skip(1);
+    let unchanged = unchanged.take_while(|line| line.starts_with(' ')).count() as u64;
+    let start = hunk.split(" +").nth(1).and_then(|side| side.split([',', ' ']).next());
+    let start: Option<u64> = start.and_then(|start| start.parse().ok());
+    start.map_or(1, |start| start.saturating_add(unchanged).max(1))
+}
+
+/// A stream as it was kept: its beginning and, where something lies between, how much, and its end.
+pub(super) fn stream(stream: &StreamEvidence) -> String {
+    let shown = (stream.preview.len() + stream.tail.len()) as u64;
+    match stream.tail.is_empty() {
+        true => stream.preview.clone(),
+        // Escapes make what is shown longer than what was printed, never shorter.
+        false if shown >= stream.bytes => format!("{}{}", stream.preview, stream.tail),
+        false => format!("{}\n[… of {} bytes …]\n{}", stream.preview, stream.bytes, stream.tail),
+    }
+}
+
+/// Text of one output, cut to so many bytes at its beginning: what is last tells most.
+pub(super) fn last_part(text: &str, most: usize) -> &str {
+    let mut start = text.len().saturating_sub(most);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    &text[start..]
+}
+
+/// A path as documents of ours have it, with its escapes, as bytes.
+fn raw_path(shown: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(shown.len());
+    let mut rest = shown;
+    while let Some(at) = rest.find('\\') {
+        bytes.extend_from_slice(&rest.as_bytes()[..at]);
+        let escape = &rest[at + 1..];
+        let hex = escape.strip_prefix('x').and_then(|hex| u8::from_str_radix(hex.get(..2)?, 16).ok());
+        rest = match hex {
+            Some(byte) => {
+                bytes.push(byte);
+                &escape[3..]
+            }
+            None => {
+                bytes.push(b'\\');
+                escape.strip_prefix('\\').unwrap_or(escape)
+            }
+        };
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    bytes
+}
+
+/// The same path as a relative URI reference (RFC 3986).
+pub(super) fn uri(shown: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    raw_path(shown).into_iter().map(one).collect()
+}
+
+/// Lines of others as they are shown: as [`escape_output`] has them, and none is a command of a CI system. GitHub
+/// takes `::command` at the start of a line and `##[command]` anywhere in it, Azure `##vso[`, TeamCity `##teamcity[`.
+pub(super) fn lines(text: &str) -> String {
+    let escaped = escape_output(text.as_bytes());
+    let one = |line: &str| {
+        let blank = line.len() - line.trim_start().len();
+        match line[blank..].strip_prefix("::") {
+            Some(rest) => format!("{}:\\x3a{rest}", &line[..blank]),
+            None => line.to_owned(),
+        }
+    };
+    let text: String = escaped.split_inclusive('\n').map(one).collect();
+    ["[", "vso[", "teamcity["]
+        .iter()
+        .fold(text, |text, word| text.replace(&format!("##{word}"), &format!("#\\x23{word}")))
+}
+
+/// JSON that says the same and that a terminal and the log of a CI system take for nothing else: characters that
+/// steer a terminal or the direction of text, and the second of two `#`, stand in strings only, as escapes.
+pub(super) fn inert_json(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.replace("##", "#\\u0023").chars() {
+        match c {
+            '\u{7f}'..='\u{9f}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                text.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            '\u{feff}' => text.push_str("\\ufeff"),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drift::{Diff, display_path};
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_change_begins_where_its_diff_first_differs() {
+        let of = |text: &str| {
+            let diff = Diff::Whole { text: text.into() };
+            first_line(&Change { path: "a".into(), kind: ChangeKind::Modified, before: None, after: None, diff })
+        };
+        assert_eq!(of("--- a/x\n+++ b/x\n@@ -2,3 +2,4 @@\n same\n same\n+new\n"), 4);
+        assert_eq!(of("--- a/x\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-a\n"), 1);
+        assert_eq!(of("@@ nonsense @@"), 1);
+        assert_eq!(of(""), 1);
+    }
+
+    #[test]
+    fn a_path_is_a_uri_of_its_own_bytes() {
+        assert_eq!(uri("src/a b.rs"), "src/a%20b.rs");
+        assert_eq!(uri(&display_path(b"a\xff\\\n%")), "a%FF%5C%0A%25");
+        assert_eq!(uri("\\xzz\\"), "%5Cxzz%5C");
+    }
+
+    proptest! {
+        #[test]
+        fn a_shown_path_is_read_back(path in prop::collection::vec(any::<u8>(), 0..40)) {
+            prop_assert_eq!(raw_path(&display_path(&path)), path);
+        }
+
+        #[test]
+        fn inert_json_says_the_same(text in any::<String>()) {
+            let json = serde_json::to_string(&text).expect("JSON");
+            let inert = inert_json(&json);
+            prop_assert_eq!(serde_json::from_str::<String>(&inert).expect("JSON"), text);
+            prop_assert!(!inert.contains("##"));
+        }
+    }
+}

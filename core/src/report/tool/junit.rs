@@ -1,0 +1,432 @@
+//! JUnit XML of other tools: a tree of suites, read as a stream and flattened. The formats differ between
+//! tools; what they have in common is read (<https://github.com/testmoapp/junitxml>), and the rest is passed over.
+//! A document type, an entity that XML itself does not define, or anything that is not well formed refuses the file.
+
+use std::time::Duration;
+
+use quick_xml::Reader;
+use quick_xml::escape::resolve_predefined_entity;
+use quick_xml::events::{BytesRef, BytesStart, Event};
+
+use super::Place;
+
+/// How many cases of one file are read.
+const MAX_CASES: usize = 50_000;
+/// How deep elements may stand in each other.
+const MAX_DEPTH: usize = 32;
+/// How many attributes an element may have.
+const MAX_ATTRIBUTES: usize = 32;
+/// How many bytes of one text are kept: its beginning.
+const MAX_TEXT: usize = 16 << 10;
+/// How many bytes of one attribute are kept.
+const MAX_ATTRIBUTE: usize = 4 << 10;
+
+/// A suite, without those in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::report) struct Suite {
+    /// Its name, after those of the suites around it.
+    pub name: String,
+    /// Its cases.
+    pub cases: Vec<Case>,
+    /// How long it took, as it says.
+    pub time: Option<Duration>,
+}
+
+/// A case.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::report) struct Case {
+    /// Its name.
+    pub name: String,
+    /// What it belongs to.
+    pub class: Option<String>,
+    /// How long it took, as it says.
+    pub time: Option<Duration>,
+    /// Where it stands.
+    pub place: Option<Place>,
+    /// What became of it.
+    pub ends: Vec<End>,
+    /// What it printed.
+    pub out: String,
+    /// What it printed as errors.
+    pub err: String,
+}
+
+/// Something that a case says of how it ended. One without any passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::report) struct End {
+    /// What.
+    pub kind: EndKind,
+    /// In short.
+    pub message: Option<String>,
+    /// Of which kind, in the tool's own word.
+    pub ty: Option<String>,
+    /// At length.
+    pub text: String,
+}
+
+/// How a case can have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::report) enum EndKind {
+    Skipped,
+    Failure,
+    Error,
+    /// An earlier attempt of a case that passed at last.
+    FlakyFailure,
+    FlakyError,
+    /// An earlier attempt of a case that never passed.
+    RerunFailure,
+    RerunError,
+}
+
+impl EndKind {
+    fn of(element: &[u8]) -> Option<Self> {
+        Some(match element {
+            b"skipped" => Self::Skipped,
+            b"failure" => Self::Failure,
+            b"error" => Self::Error,
+            b"flakyFailure" => Self::FlakyFailure,
+            b"flakyError" => Self::FlakyError,
+            b"rerunFailure" => Self::RerunFailure,
+            b"rerunError" => Self::RerunError,
+            _ => return None,
+        })
+    }
+}
+
+impl Case {
+    /// The failure or error that it ended with, where it did.
+    pub(in crate::report) fn failure(&self) -> Option<&End> {
+        self.ends.iter().find(|end| matches!(end.kind, EndKind::Failure | EndKind::Error))
+    }
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// A phrase that says why it is not one.
+pub(in crate::report) fn read(bytes: &[u8]) -> Result<Vec<Suite>, String> {
+    let text = std::str::from_utf8(bytes).map_err(|error| format!("it is not UTF-8: {error}"))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut reading = Reading::default();
+    let mut reader = Reader::from_str(text);
+    loop {
+        let at = reader.buffer_position();
+        let event = reader.read_event().map_err(|error| placed(text, reader.error_position(), &error.to_string()))?;
+        if matches!(event, Event::Eof) {
+            return reading.end();
+        }
+        reading.event(event).map_err(|problem| placed(text, at, &problem))?;
+    }
+}
+
+/// A problem with the line at which it stands.
+fn placed(text: &str, at: u64, problem: &str) -> String {
+    let before = text.as_bytes().iter().take(usize::try_from(at).unwrap_or(usize::MAX));
+    format!("line {}: {problem}", before.filter(|byte| **byte == b'\n').count() + 1)
+}
+
+/// What an open element is to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Suites,
+    Suite,
+    Case,
+    End,
+    Out,
+    Err,
+    /// Nothing that is read, with all that is in it.
+    Other,
+}
+
+/// A file, as far as it is read.
+#[derive(Default)]
+struct Reading {
+    open: Vec<Open>,
+    /// The suites that are open, by their places in `suites`.
+    within: Vec<usize>,
+    suites: Vec<Suite>,
+    cases: usize,
+    has_ended: bool,
+}
+
+impl Reading {
+    fn event(&mut self, event: Event<'_>) -> Result<(), String> {
+        match event {
+            Event::Start(element) => self.start(&element),
+            Event::Empty(element) => self.start(&element).map(|()| self.close()),
+            Event::End(_) => {
+                self.close();
+                Ok(())
+            }
+            Event::Text(text) => self.text(&text.xml10_content().map_err(|error| error.to_string())?),
+            Event::CData(text) => self.text(&text.xml10_content().map_err(|error| error.to_string())?),
+            Event::GeneralRef(entity) => self.entity(&entity),
+            Event::DocType(_) => Err("it has a document type, and no entity of a file's own is read".to_owned()),
+            Event::Decl(declaration) => encoding_is_ours(declaration.encoding()),
+            Event::Comment(_) | Event::PI(_) | Event::Eof => Ok(()),
+        }
+    }
+
+    fn start(&mut self, element: &BytesStart<'_>) -> Result<(), String> {
+        if self.open.len() >= MAX_DEPTH {
+            return Err(format!("elements stand more than {MAX_DEPTH} deep in each other"));
+        }
+        let name = element.local_name();
+        let attributes = Attributes::of(element)?;
+        let open = match (self.open.last(), name.as_ref()) {
+            (None, _) if self.has_ended => return Err("it has a second root".to_owned()),
+            (None, b"testsuites") => Open::Suites,
+            (None | Some(Open::Suites | Open::Suite), b"testsuite") => self.suite(attributes),
+            (None, other) => {
+                let root = String::from_utf8_lossy(other).into_owned();
+                return Err(format!("its root is `{root}`, and `testsuites` or `testsuite` is expected"));
+            }
+            (Some(Open::Suite), b"testcase") => self.case(attributes)?,
+            (Some(Open::Case), b"system-out") => Open::Out,
+            (Some(Open::Case), b"system-err") => Open::Err,
+            (Some(Open::Case), other) => self.case_ends(other, attributes),
+            _ => Open::Other,
+        };
+        self.open.push(open);
+        Ok(())
+    }
+
+    fn suite(&mut self, attributes: Attributes) -> Open {
+        let around = self.within.last().and_then(|index| self.suites.get(*index)).map(|suite| suite.name.clone());
+        let name = attributes.name.unwrap_or_default();
+        let name = match around.filter(|around| !around.is_empty()) {
+            Some(around) => super::super::text::cut(&format!("{around}/{name}"), MAX_ATTRIBUTE),
+            None => name,
+        };
+        self.within.push(self.suites.len());
+        self.suites.push(Suite { name, cases: Vec::new(), time: attributes.time });
+        Open::Suite
+    }
+
+    fn case(&mut self, attributes: Attributes) -> Result<Open, String> {
+        self.cases += 1;
+        if self.cases > MAX_CASES {
+            return Err(format!("it has more than {MAX_CASES} cases"));
+        }
+        let Attributes { name, class, time, file, line, .. } = attributes;
+        let path = file.as_deref().and_then(super::below_repository);
+        let place = path.map(|path| Place { path, line, column: None });
+        let case = Case { name: name.unwrap_or_default(), class, time, place, ..Case::default() };
+        if let Some(suite) = self.within.last().and_then(|index| self.suites.get_mut(*index)) {
+            suite.cases.push(case);
+        }
+        Ok(Open::Case)
+    }
+
+    fn case_ends(&mut self, element: &[u8], attributes: Attributes) -> Open {
+        let Some((kind, case)) = EndKind::of(element).zip(self.last_case()) else { return Open::Other };
+        case.ends.push(End { kind, message: attributes.message, ty: attributes.ty, text: String::new() });
+        Open::End
+    }
+
+    fn last_case(&mut self) -> Option<&mut Case> {
+        self.within.last().and_then(|index| self.suites.get_mut(*index))?.cases.last_mut()
+    }
+
+    fn close(&mut self) {
+        if self.open.pop() == Some(Open::Suite) {
+            self.within.pop();
+        }
+        self.has_ended = self.open.is_empty();
+    }
+
+    fn text(&mut self, text: &str) -> Result<(), String> {
+        let Some(open) = self.open.last().copied() else {
+            let is_blank = text.trim().is_empty();
+            return if is_blank { Ok(()) } else { Err("there is text outside of its root".to_owned()) };
+        };
+        let Some(case) = self.last_case() else { return Ok(()) };
+        let kept = match open {
+            Open::End => case.ends.last_mut().map(|end| &mut end.text),
+            Open::Out => Some(&mut case.out),
+            Open::Err => Some(&mut case.err),
+            _ => None,
+        };
+        if let Some(kept) = kept {
+            push(kept, text, MAX_TEXT);
+        }
+        Ok(())
+    }
+
+    fn entity(&mut self, entity: &BytesRef<'_>) -> Result<(), String> {
+        if let Some(c) = entity.resolve_char_ref().map_err(|error| error.to_string())? {
+            return self.text(c.encode_utf8(&mut [0; 4]));
+        }
+        let name = entity.decode().map_err(|error| error.to_string())?;
+        match resolve_predefined_entity(&name) {
+            Some(text) => self.text(text),
+            None => Err(format!("the entity `{name}` is not XML's own")),
+        }
+    }
+
+    fn end(self) -> Result<Vec<Suite>, String> {
+        match self.has_ended {
+            true => Ok(self.suites),
+            false => Err("it ends before its root does, or has none".to_owned()),
+        }
+    }
+}
+
+fn push(kept: &mut String, text: &str, most: usize) {
+    let mut end = text.len().min(most.saturating_sub(kept.len()));
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    kept.push_str(&text[..end]);
+}
+
+/// What is read is UTF-8, whatever is said; another encoding would have been another text.
+fn encoding_is_ours(
+    said: Option<Result<std::borrow::Cow<'_, [u8]>, quick_xml::events::attributes::AttrError>>,
+) -> Result<(), String> {
+    let Some(said) = said else { return Ok(()) };
+    let said = said.map_err(|error| error.to_string())?;
+    match said.eq_ignore_ascii_case(b"utf-8") || said.eq_ignore_ascii_case(b"us-ascii") {
+        true => Ok(()),
+        false => Err(format!("its encoding is {}, and UTF-8 is expected", String::from_utf8_lossy(&said))),
+    }
+}
+
+/// The attributes that are read.
+#[derive(Default)]
+struct Attributes {
+    name: Option<String>,
+    class: Option<String>,
+    time: Option<Duration>,
+    file: Option<String>,
+    line: Option<u64>,
+    message: Option<String>,
+    ty: Option<String>,
+}
+
+impl Attributes {
+    fn of(element: &BytesStart<'_>) -> Result<Self, String> {
+        let mut found = Self::default();
+        for (index, attribute) in element.attributes().enumerate() {
+            // Each is compared with all before it, so there is a bound.
+            if index == MAX_ATTRIBUTES {
+                return Err(format!("an element has more than {MAX_ATTRIBUTES} attributes"));
+            }
+            let attribute = attribute.map_err(|error| error.to_string())?;
+            let value =
+                attribute.normalized_value(quick_xml::XmlVersion::Implicit1_0).map_err(|error| error.to_string())?;
+            let text = || super::super::text::cut(&value, MAX_ATTRIBUTE);
+            match attribute.key.as_ref() {
+                b"name" => found.name = Some(text()),
+                b"classname" => found.class = Some(text()),
+                b"time" => found.time = seconds(&value),
+                b"file" => found.file = Some(text()),
+                b"line" => found.line = value.trim().parse().ok().filter(|line| *line > 0),
+                b"message" => found.message = Some(text()),
+                b"type" => found.ty = Some(text()),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Seconds as tools write them: `1.5`, `1,234.5`. What is none is left out.
+fn seconds(text: &str) -> Option<Duration> {
+    let seconds: f64 = text.trim().replace(',', "").parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok().filter(|time| time.as_secs() < 1 << 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn refused(text: &str) -> String {
+        read(text.as_bytes()).expect_err(text)
+    }
+
+    #[test]
+    fn a_report_of_pytest_is_read() {
+        let text = r#"<?xml version="1.0" encoding="utf-8"?><testsuites><testsuite name="pytest" errors="0" failures="1"
+            skipped="1" tests="3" time="0.052" timestamp="2026-01-02T03:04:05" hostname="h"><testcase classname="tests.test_a"
+            name="test_ok" time="0.001" file="tests/test_a.py" line="3"/><testcase classname="tests.test_a" name="test_bad[&lt;x&gt;]"
+            time="0.002"><failure message="assert 1 == 2&#10;x">def test():&#x9;<![CDATA[<&]]> &amp; E   assert</failure>
+            <system-out>said</system-out></testcase><testcase name="s"><skipped type="pytest.skip" message="no"/></testcase>
+            </testsuite></testsuites>"#;
+        let suites = read(text.as_bytes()).expect("it is one");
+        assert_eq!((suites.len(), suites[0].cases.len()), (1, 3));
+        let [ok, bad, skipped] = suites[0].cases.as_slice() else { panic!("three") };
+        assert_eq!(ok.place, Some(Place { path: "tests/test_a.py".into(), line: Some(3), column: None }));
+        assert_eq!((bad.name.as_str(), bad.out.as_str()), ("test_bad[<x>]", "said"));
+        let failure = bad.failure().expect("a failure");
+        assert_eq!(failure.text, "def test():\t<& & E   assert");
+        assert_eq!(skipped.ends[0].kind, EndKind::Skipped);
+    }
+
+    #[test]
+    fn suites_in_suites_are_named_after_them() {
+        let text =
+            "<testsuite name='a'><testsuite name='b'><testcase name='x'/></testsuite><testcase name='y'/></testsuite>";
+        let suites = read(text.as_bytes()).expect("suites");
+        let names: Vec<(&str, &str)> =
+            suites.iter().map(|suite| (suite.name.as_str(), suite.cases[0].name.as_str())).collect();
+        assert_eq!(names, [("a", "y"), ("a/b", "x")]);
+    }
+
+    #[test]
+    fn what_is_none_is_refused_by_name() {
+        let laughs =
+            "<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b 'ha'><!ENTITY c '&b;&b;'>]><testsuites>&c;</testsuites>";
+        let cases = [
+            (laughs, "line 1: it has a document type"),
+            ("<testsuites>&c;</testsuites>", "the entity `c`"),
+            ("<html/>", "its root is `html`"),
+            ("", "it ends before its root does"),
+            ("{}", "there is text outside of its root"),
+            ("<testsuites>\n<testsuite></testsuites>", "line 2: "),
+            ("<testsuites>", "it ends before its root does"),
+            ("<testsuites/><testsuites/>", "a second root"),
+            ("<?xml version='1.0' encoding='UTF-16'?><testsuites/>", "its encoding is UTF-16"),
+            ("<testsuite name='&nope;'/>", "nope"),
+        ];
+        for (text, expected) in cases {
+            let problem = refused(text);
+            assert!(problem.contains(expected), "{text}: {problem}");
+        }
+        assert!(read(b"<testsuites>\xff</testsuites>").expect_err("no text").contains("not UTF-8"));
+        let deep = "<testsuite>".repeat(MAX_DEPTH + 1);
+        assert!(refused(&deep).contains("deep in each other"));
+        let many: String = (0..=MAX_ATTRIBUTES).map(|n| format!(" a{n}='1'")).collect();
+        assert!(refused(&format!("<testsuites{many}/>")).contains("attributes"));
+        let many = "<testcase/>".repeat(MAX_CASES + 1);
+        assert!(refused(&format!("<testsuite>{many}</testsuite>")).contains("more than 50000 cases"));
+    }
+
+    #[test]
+    fn texts_are_kept_up_to_a_bound() {
+        let text = format!(
+            "<testsuite><testcase><failure message='{0}'>{0}é{0}</failure></testcase></testsuite>",
+            "x".repeat(MAX_TEXT - 1)
+        );
+        let suites = read(text.as_bytes()).expect("a suite");
+        let failure = suites[0].cases[0].failure().expect("a failure");
+        assert_eq!(failure.text.len(), MAX_TEXT - 1);
+        assert_eq!(failure.message.as_ref().map(|message| message.chars().count()), Some(MAX_ATTRIBUTE + 1));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_too_much(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = read(&bytes);
+        }
+
+        #[test]
+        fn no_markup_is_too_much(parts in prop::collection::vec(prop::sample::select(vec![
+            "<testsuites>", "</testsuites>", "<testsuite name='a'>", "</testsuite>", "<testcase>", "</testcase>", "<testcase/>",
+            "<failure>", "</failure>", "<error/>", "text", "&amp;", "&#0;", "&#xD800;", "<![CDATA[", "]]>", "<!--", "-->", "<", ">", "<?x?>", "'",
+        ]), 0..24)) {
+            let _ = read(parts.concat().as_bytes());
+        }
+    }
+}

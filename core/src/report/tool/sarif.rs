@@ -1,0 +1,210 @@
+//! SARIF of other tools: each run as the tool wrote it, where the official schema has nothing against it. A result
+//! that breaks the schema is left out and counted; a log that does so elsewhere is refused.
+
+use std::sync::LazyLock;
+
+use jsonschema::Validator;
+use serde_json::{Map, Value, json};
+
+use super::Place;
+
+/// The schema of SARIF 2.1.0 as OASIS publishes it (`$id` says where), from the crate `serde-sarif` 0.8.
+const SCHEMA: &str = include_str!("sarif-2.1.0.schema.json");
+
+/// What a run of a tool says.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::report) struct ToolRun {
+    /// The run, without its results.
+    pub frame: Map<String, Value>,
+    /// Its results, in order.
+    pub results: Vec<Value>,
+    /// How many results broke the schema.
+    pub broken: usize,
+}
+
+/// How grave a result is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::report) enum Level {
+    Error,
+    Warning,
+    Note,
+}
+
+/// The validators: of a whole log, and of one result.
+struct Schema {
+    log: Validator,
+    result: Validator,
+}
+
+static COMPILED: LazyLock<Result<Schema, String>> = LazyLock::new(compile);
+
+fn compile() -> Result<Schema, String> {
+    // The pattern of languages has a lone bracket, which stands for itself in JavaScript and nowhere else.
+    let schema = SCHEMA.replace("{2}]?$", r"{2}\\]?$");
+    let schema: Value = serde_json::from_str(&schema).map_err(|error| error.to_string())?;
+    let result = json!({
+        "$schema": schema["$schema"], "$ref": "#/definitions/result", "definitions": schema["definitions"],
+    });
+    let compile = |schema: &Value| jsonschema::draft7::new(schema).map_err(|error| error.to_string());
+    Ok(Schema { log: compile(&schema)?, result: compile(&result)? })
+}
+
+/// What the schema has against a document, first thing first.
+fn problem(validator: &Validator, document: &Value) -> Option<String> {
+    let error = validator.iter_errors(document).next()?;
+    Some(format!("it breaks the schema of SARIF 2.1.0 at `{}`", error.instance_path()))
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// A phrase that says why it is not one.
+pub(in crate::report) fn read(bytes: &[u8]) -> Result<Vec<ToolRun>, String> {
+    let schema = COMPILED.as_ref().map_err(|error| format!("its schema does not compile: {error}"))?;
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let mut log: Value = serde_json::from_slice(bytes).map_err(|error| format!("it is not JSON: {error}"))?;
+    let results = take_results(&mut log);
+    if let Some(problem) = problem(&schema.log, &log) {
+        return Err(problem);
+    }
+    let Some(Value::Array(frames)) = log.get_mut("runs").map(Value::take) else { return Ok(Vec::new()) };
+    let runs = frames.into_iter().zip(results).filter_map(|(frame, results)| {
+        let Value::Object(frame) = frame else { return None };
+        let all = results.len();
+        let results: Vec<Value> = results.into_iter().filter(|result| schema.result.is_valid(result)).collect();
+        Some(ToolRun { frame, broken: all - results.len(), results })
+    });
+    Ok(runs.collect())
+}
+
+/// Takes the results out of each run; what is no list of them stays, for the schema to refuse.
+fn take_results(log: &mut Value) -> Vec<Vec<Value>> {
+    let Some(runs) = log.get_mut("runs").and_then(Value::as_array_mut) else { return Vec::new() };
+    let mut take = |run: &mut Value| match run.get_mut("results") {
+        Some(Value::Array(results)) => std::mem::take(results),
+        _ => Vec::new(),
+    };
+    runs.iter_mut().map(&mut take).collect()
+}
+
+impl ToolRun {
+    /// The name of the tool.
+    pub(in crate::report) fn tool(&self) -> &str {
+        self.frame.get("tool").and_then(|tool| tool.pointer("/driver/name")).and_then(Value::as_str).unwrap_or("a tool")
+    }
+
+    /// What one of its results says, in the words of an annotation.
+    pub(in crate::report) fn finding(&self, result: &Value) -> Option<Finding> {
+        let level = match result.get("level").and_then(Value::as_str) {
+            _ if !is_news(result) => return None,
+            Some("error") => Level::Error,
+            Some("note" | "none") => Level::Note,
+            _ => Level::Warning,
+        };
+        let rule = result.get("ruleId").or_else(|| result.pointer("/rule/id")).and_then(Value::as_str);
+        let message = result.pointer("/message/text").or_else(|| result.pointer("/message/markdown"));
+        Some(Finding {
+            level,
+            rule: rule.map(str::to_owned),
+            message: message.and_then(Value::as_str).unwrap_or("it gives no message").to_owned(),
+            place: result.pointer("/locations/0/physicalLocation").and_then(place),
+        })
+    }
+}
+
+/// A result of a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::report) struct Finding {
+    /// How grave it is.
+    pub level: Level,
+    /// By which rule.
+    pub rule: Option<String>,
+    /// What.
+    pub message: String,
+    /// Where.
+    pub place: Option<Place>,
+}
+
+/// Whether a result is something to mend: not a pass, not suppressed, not gone since a baseline.
+fn is_news(result: &Value) -> bool {
+    let is = |field: &str, words: &[&str]| {
+        result.get(field).and_then(Value::as_str).is_some_and(|word| words.contains(&word))
+    };
+    let is_suppressed = result.get("suppressions").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    !is("kind", &["pass", "notApplicable", "informational"])
+        && !is("baselineState", &["absent", "unchanged"])
+        && !is_suppressed
+}
+
+fn place(location: &Value) -> Option<Place> {
+    let uri = location.pointer("/artifactLocation/uri")?.as_str()?;
+    let path = super::below_repository(&decoded(uri)?)?;
+    let number = |field: &str| location.pointer(&format!("/region/{field}")).and_then(Value::as_u64).filter(|n| *n > 0);
+    Some(Place { path, line: number("startLine"), column: number("startColumn") })
+}
+
+/// The path of a relative URI; `None` where it is no text.
+fn decoded(uri: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(uri.len());
+    let mut rest = uri.bytes();
+    while let Some(byte) = rest.next() {
+        let digit = |digit: Option<u8>| char::from(digit?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        bytes.push(if byte == b'%' { digit(rest.next())? << 4 | digit(rest.next())? } else { byte });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Demands that a document is SARIF 2.1.0.
+#[cfg(test)]
+pub(in crate::report) fn demand(document: &Value) {
+    let schema = COMPILED.as_ref().expect("the schema compiles");
+    let errors: Vec<String> =
+        schema.log.iter_errors(document).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(results: &Value) -> Vec<u8> {
+        let driver = json!({ "name": "ruff", "version": "1" });
+        json!({ "version": "2.1.0", "runs": [{ "tool": { "driver": driver }, "results": results }] })
+            .to_string()
+            .into_bytes()
+    }
+
+    #[test]
+    fn a_result_becomes_a_finding() {
+        let location = json!({ "physicalLocation": {
+            "artifactLocation": { "uri": "src/a%20b.py" }, "region": { "startLine": 3, "startColumn": 5 } } });
+        let result =
+            json!({ "ruleId": "F401", "level": "error", "message": { "text": "unused" }, "locations": [location] });
+        let runs = read(&log(&json!([result]))).expect("a log");
+        let finding = runs[0].finding(&runs[0].results[0]).expect("a finding");
+        assert_eq!(runs[0].tool(), "ruff");
+        assert_eq!(finding.level, Level::Error);
+        assert_eq!(finding.place, Some(Place { path: "src/a b.py".into(), line: Some(3), column: Some(5) }));
+        let suppressed = json!({ "message": { "text": "x" }, "suppressions": [{ "kind": "inSource" }] });
+        assert_eq!(runs[0].finding(&suppressed), None);
+    }
+
+    #[test]
+    fn a_broken_result_is_counted_and_a_broken_log_refused() {
+        let results = json!([{ "message": { "text": "a" } }, { "message": "no object" }, 7]);
+        let runs = read(&log(&results)).expect("a log");
+        assert_eq!((runs[0].results.len(), runs[0].broken), (1, 2));
+        for (bytes, expected) in [
+            (&b"{"[..], "not JSON"),
+            (b"[]", "breaks the schema"),
+            (br#"{"version":"2.0.0","runs":[]}"#, "at `/version`"),
+            (br#"{"version":"2.1.0","runs":[{"results":[]}]}"#, "at `/runs/0`"),
+            (br#"{"version":"2.1.0","runs":[{"tool":{"driver":{"name":"x"}},"results":7}]}"#, "/runs/0/results"),
+            (b"\xff", "not JSON"),
+        ] {
+            let problem = read(bytes).expect_err("refused");
+            assert!(problem.contains(expected), "{problem}");
+        }
+        assert!(read(&"[".repeat(100_000).into_bytes()).expect_err("deep").contains("recursion"));
+    }
+}
