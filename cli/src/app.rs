@@ -7,10 +7,11 @@ use proctor_core::verdict::EXIT_INCONCLUSIVE;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::args::{Cli, Command, DaemonCommand, Format, RunFormat};
+use crate::args::{Cli, Command, DaemonCommand, Format};
 use crate::caller::Caller;
 use crate::commands::{
-    cancel, daemon, doctor, exec, explain, gate, hook, import, init, logs, man, mcp, plan, run, status, tools, validate, watch,
+    cancel, daemon, doctor, exec, explain, gate, hook, import, init, logs, man, mcp, plan, report, run, status, tools,
+    validate, watch,
 };
 use crate::error::CliError;
 use crate::interrupt;
@@ -62,6 +63,7 @@ fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u
         Command::Hook(args) => block_on(hook::hook(&args.command, caller, screen)),
         Command::Status(args) => block_on(status::status(args, caller, screen)),
         Command::Logs(args) => block_on(logs::logs(args, caller, screen)),
+        Command::Report(args) => block_on(report::report(args, caller, screen)),
         Command::Cancel(args) => block_on(cancel::cancel(args, caller, screen)),
         Command::Watch(args) => block_on(watch::watch(args, caller, screen)),
         Command::Daemon(args) => block_on(daemon::daemon(&args.command, caller, screen)),
@@ -96,7 +98,6 @@ fn fail(error: &CliError, json: bool, screen: &mut Screen) -> u8 {
 
 fn wants_json(command: &Command) -> bool {
     match command {
-        Command::Run(args) => args.format != RunFormat::Human,
         Command::Validate(args) => args.format == Format::Json,
         Command::Import(args) => args.format == Format::Json,
         Command::Plan(args) => args.format == Format::Json,
@@ -107,6 +108,8 @@ fn wants_json(command: &Command) -> bool {
         Command::Daemon(args) => {
             matches!(&args.command, DaemonCommand::Status(args) if args.format == Format::Json)
         }
+        // These write it in each form that was asked for.
+        Command::Run(_) | Command::Report(_) => false,
         Command::Explain(_)
         | Command::Init(_)
         | Command::Hook(_)

@@ -15,9 +15,11 @@ use proctor_core::names::{BadName, ChangesetId, ProfileName, RunId, VarName};
 use proctor_core::plan::{Limit, Network, ReadOnly, RelPath};
 use proctor_core::tier::Tier;
 
+use crate::reports::ReportTo;
+
 pub(crate) use daemon::{
-    CancelArgs, DaemonCommand, DaemonCommandArgs, DaemonStatusArgs, LogsArgs, StartArgs, StatusArgs, StopArgs,
-    WatchArgs,
+    CancelArgs, DaemonCommand, DaemonCommandArgs, DaemonStatusArgs, LogsArgs, ReportArgs, StartArgs, StatusArgs,
+    StopArgs, WatchArgs,
 };
 pub(crate) use hook::{
     HookCommand, HookCommandArgs, HookInstallArgs, HookName, HookOptions, HookRunArgs, HookUninstallArgs,
@@ -76,6 +78,8 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Show what the steps of a run printed
     Logs(LogsArgs),
+    /// Tell the result of a run of the daemon in another format, or write it to files
+    Report(ReportArgs),
     /// Ask a run of the daemon to end
     Cancel(CancelArgs),
     /// Show the runs of the daemon as they go on, until Ctrl-C
@@ -191,15 +195,25 @@ pub(crate) struct RunArgs {
     /// Start no further skill, and no further commit of a range, after the first that does not pass
     #[arg(long)]
     pub fail_fast: bool,
-    /// How the result is written to standard output
-    #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: RunFormat,
+    #[command(flatten)]
+    pub reports: ReportsArgs,
     #[command(flatten)]
     pub sandbox: SandboxArgs,
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
     pub way: WayArgs,
+}
+
+/// In which forms the result is told, and where.
+#[derive(Debug, Args)]
+pub(crate) struct ReportsArgs {
+    /// How the result is written to standard output
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: RunFormat,
+    /// Write the result to a file as well, in any format but `human`; may be repeated
+    #[arg(long, value_name = "FORMAT=FILE")]
+    pub report: Vec<ReportTo>,
 }
 
 /// `proctor validate`.
@@ -432,6 +446,16 @@ pub(crate) enum RunFormat {
     Json,
     /// One event a line, as they happen.
     Jsonl,
+    /// JUnit XML.
+    Junit,
+    /// SARIF 2.1.0.
+    Sarif,
+    /// Workflow commands of GitHub Actions.
+    Github,
+    /// Markdown, for a comment.
+    Markdown,
+    /// A page that needs nothing else.
+    Html,
 }
 
 fn run_id(text: &str) -> Result<RunId, String> {

@@ -13,6 +13,7 @@ pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod mcp;
 pub(crate) mod plan;
+pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod status;
 pub(crate) mod tools;

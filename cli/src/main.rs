@@ -18,11 +18,13 @@ mod interrupt;
 mod manual;
 mod progress;
 mod report;
+mod reports;
 mod runs;
 mod schema;
 mod screen;
 mod specfile;
 mod style;
+mod target;
 mod text;
 
 fn main() -> std::process::ExitCode {

@@ -49,8 +49,7 @@ impl Screen {
     /// # Errors
     /// The value does not serialise, which would be our bug.
     pub(crate) fn out_json<T: Serialize>(&mut self, value: &T) -> Result<(), CliError> {
-        let line = serde_json::to_string(value).map_err(|error| CliError::Internal(error.to_string()))?;
-        self.out(&(without_ci_commands(&line) + "\n"));
+        self.out(&(without_ci_commands(&json(value)?) + "\n"));
         Ok(())
     }
 
@@ -110,10 +109,18 @@ impl Screen {
     }
 }
 
+/// A value as one line of JSON.
+///
+/// # Errors
+/// The value does not serialise, which would be our bug.
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
+    serde_json::to_string(value).map_err(|error| CliError::Internal(error.to_string()))
+}
+
 /// The same JSON, which the log of a CI system does not take for a command: Azure, TeamCity and
 /// GitHub look for `##vso[`, `##teamcity[` and `##[` anywhere in a line. Two `#` in a row stand
 /// only in strings, where one of them may as well be an escape.
-fn without_ci_commands(json: &str) -> String {
+pub(crate) fn without_ci_commands(json: &str) -> String {
     json.replace("##", "#\\u0023")
 }
 

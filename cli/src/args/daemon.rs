@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use proctor_core::names::RunId;
 
-use super::{Format, SocketArgs, StateArgs, run_id};
+use super::{Format, ReportsArgs, SocketArgs, StateArgs, run_id};
 
 /// `proctor status`.
 #[derive(Debug, Args)]
@@ -39,6 +39,18 @@ pub(crate) struct LogsArgs {
     /// Write it with control characters as they are, to a file or a pipe
     #[arg(long, requires = "step")]
     pub raw: bool,
+    #[command(flatten)]
+    pub daemon: SocketArgs,
+}
+
+/// `proctor report`.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// The run
+    #[arg(value_name = "RUN", value_parser = run_id)]
+    pub run: RunId,
+    #[command(flatten)]
+    pub reports: ReportsArgs,
     #[command(flatten)]
     pub daemon: SocketArgs,
 }

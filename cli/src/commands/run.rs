@@ -14,7 +14,7 @@ use proctor_core::event::RunEvent;
 use proctor_core::gate::{Demands, MaxAge, Unattested};
 use proctor_core::names::RunId;
 use proctor_core::spec::Operator;
-use proctor_core::verdict::{Doubt, Verdict};
+use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, Verdict};
 use proctor_runner::{
     ChangesWanted, CommitAsked, CommitRef, Engine, NamedCommit, Patch, RunReport, RunRequest, RunSource, StagedIndex,
     takes_env,
@@ -32,8 +32,10 @@ use crate::installation;
 use crate::interrupt::{self, Asked, Interrupts};
 use crate::progress::{HEARTBEAT, Progress};
 use crate::report;
-use crate::screen::Screen;
+use crate::reports::{Keeper, Reports, Told, refusal};
+use crate::screen::{self, Screen};
 use proctor_core::record::RunRecord;
+use proctor_core::report::{ReportedCommit, ReportedRun};
 use remote::Remote;
 
 pub(crate) use range::{CommitRecord, RangeRecord};
@@ -46,14 +48,25 @@ const EVENTS: usize = 256;
 /// # Errors
 /// The run could not be done, or its record contradicts its result.
 pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    let mut reports = Reports::new(args.reports.format, screen)?;
+    let done = verify(args, caller, &mut reports, screen).await;
+    if let Err(error) = &done {
+        reports.refused(error, screen);
+    }
+    done
+}
+
+async fn verify(args: &RunArgs, caller: &Caller, reports: &mut Reports, screen: &mut Screen) -> Result<u8, CliError> {
     refuse_contradictions(args, caller)?;
+    reports.find(&args.reports.report, caller)?;
     let repo = installation::repository(&args.repo, caller)?;
+    reports.of_repository(&repo, caller);
     let target = args.patch.as_deref().map(|file| patch::Target::find(file, &caller.cwd)).transpose()?;
     let operator = installation::operator(&args.way.operator, caller)?;
     let way = Way::choose(args, operator.clone(), &repo, caller, screen).await?;
     let cancel = CancellationToken::new();
     let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
-    let mut runs = Runs { args, caller, way, repo, cancel, interrupts, target, reuse: Reuse::Never };
+    let mut runs = Runs { args, caller, reports, way, repo, cancel, interrupts, target, reuse: Reuse::Never };
     let Some(rev) = &args.rev else { return runs.one(Tree::Worktree, screen).await };
     if let (Way::Daemon(_), false) = (&runs.way, is_range(rev)) {
         return runs.one(Tree::Commit(rev.clone()), screen).await;
@@ -87,6 +100,14 @@ impl Way {
         match daemon::who_does_it_with_env(wanted, caller, screen).await? {
             Some(daemon) => Ok(Self::Daemon(daemon)),
             None => Ok(Self::Here(Arc::new(engine::open(&args.way.state, operator, caller, screen)?))),
+        }
+    }
+
+    /// Who has what the steps of its runs left.
+    fn keeper(&self) -> Keeper<'_> {
+        match self {
+            Self::Here(engine) => Keeper::Engine(engine),
+            Self::Daemon(daemon) => Keeper::Daemon(&daemon.client),
         }
     }
 
@@ -172,7 +193,7 @@ fn refuse_contradictions(args: &RunArgs, caller: &Caller) -> Result<(), CliError
         return usage("`--patch` writes the changes of one run, and a range has many", "name one commit");
     }
     let to_stdout = args.patch.as_deref().is_some_and(patch::is_stdout);
-    if to_stdout && args.format != RunFormat::Human {
+    if to_stdout && args.reports.format != RunFormat::Human {
         return usage("`--patch -` and `--format` both write to standard output", "name a file for the patch");
     }
     // What a step wrote may be anything, and a terminal obeys some of it.
@@ -186,6 +207,7 @@ fn refuse_contradictions(args: &RunArgs, caller: &Caller) -> Result<(), CliError
 pub(super) struct Runs<'a> {
     args: &'a RunArgs,
     caller: &'a Caller,
+    reports: &'a mut Reports,
     way: Way,
     repo: PathBuf,
     cancel: CancellationToken,
@@ -204,6 +226,7 @@ impl<'a> Runs<'a> {
     pub(super) async fn open(
         args: &'a RunArgs,
         (repo, reuse): (PathBuf, Reuse),
+        reports: &'a mut Reports,
         caller: &'a Caller,
         screen: &mut Screen,
     ) -> Result<Self, CliError> {
@@ -211,7 +234,7 @@ impl<'a> Runs<'a> {
         let way = Way::choose(args, operator, &repo, caller, screen).await?;
         let cancel = CancellationToken::new();
         let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
-        Ok(Self { args, caller, way, repo, cancel, interrupts, target: None, reuse })
+        Ok(Self { args, caller, reports, way, repo, cancel, interrupts, target: None, reuse })
     }
 
     /// Runs of this process, whatever daemon there is.
@@ -221,6 +244,7 @@ impl<'a> Runs<'a> {
     pub(super) fn here(
         args: &'a RunArgs,
         (repo, reuse): (PathBuf, Reuse),
+        reports: &'a mut Reports,
         caller: &'a Caller,
         screen: &mut Screen,
     ) -> Result<Self, CliError> {
@@ -228,7 +252,7 @@ impl<'a> Runs<'a> {
         let way = Way::Here(Arc::new(engine::open(&args.way.state, operator, caller, screen)?));
         let cancel = CancellationToken::new();
         let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
-        Ok(Self { args, caller, way, repo, cancel, interrupts, target: None, reuse })
+        Ok(Self { args, caller, reports, way, repo, cancel, interrupts, target: None, reuse })
     }
 
     /// The commit that an index would make; for runs of this process.
@@ -336,7 +360,7 @@ impl Runs<'_> {
         }
         let (sender, events) = mpsc::channel(EVENTS);
         let work = self.work(tree, sender)?;
-        let mut watch = Watch::new(self.args.format, &mut self.interrupts, screen);
+        let mut watch = Watch::new(self.reports, &mut self.interrupts, screen);
         let result = watch.follow(work, events).await;
         watch.progress.clear();
         let mut record = watch.record;
@@ -380,22 +404,38 @@ impl Runs<'_> {
 
     async fn one(&mut self, tree: Tree, screen: &mut Screen) -> Result<u8, CliError> {
         let (record, report) = self.follow(tree, screen).await?;
-        let Some(target) = self.target.take() else { return finish(self.args.format, &record, &report, screen) };
+        let exit_code = self.shown(&record, &report, screen)?;
+        let json = screen::json(&record)?;
+        let runs = [self.reports.run(None, record, self.way.keeper()).await];
+        Ok(self.written(Told { runs: &runs, left_out: 0, exit_code, json: &json }, screen))
+    }
+
+    /// Shows one run, and puts its patch where it was wanted.
+    fn shown(&mut self, record: &RunRecord, report: &Ended, screen: &mut Screen) -> Result<u8, CliError> {
+        let format = self.args.reports.format;
+        let Some(target) = self.target.take() else { return finish(format, record, report, screen) };
         let written = target.write(report.patch.as_ref(), screen);
         let code = if target.is_stdout() {
-            screen.err(&report::report(&record));
-            agreed(&record, &report)?
+            screen.err(&report::report(record));
+            agreed(record, report)?
         } else {
-            finish(self.args.format, &record, &report, screen)?
+            finish(format, record, report, screen)?
         };
         let Err(error) = written else { return Ok(code) };
         screen.err(&error.render());
         Ok(if code == 0 { error.exit_code() } else { code })
     }
 
+    /// Writes the reports. A pass that nobody can be told of is none.
+    fn written(&mut self, told: Told<'_>, screen: &mut Screen) -> u8 {
+        let is_written = self.reports.write(told, screen);
+        if told.exit_code == 0 && !is_written { EXIT_INCONCLUSIVE } else { told.exit_code }
+    }
+
     /// Each commit, oldest first. One that cannot be run at all does not keep the others from it.
     async fn range(&mut self, commits: &[NamedCommit], screen: &mut Screen) -> Result<u8, CliError> {
         let mut range = RangeRecord::default();
+        let mut runs = Vec::new();
         for (index, commit) in commits.iter().enumerate() {
             let failed = range.commits.iter().any(|record| record.exit_code != 0);
             if self.cancel.is_cancelled() || failed && self.args.fail_fast {
@@ -403,21 +443,28 @@ impl Runs<'_> {
                 break;
             }
             let heading = range::heading(commit, index + 1, commits.len());
-            match self.args.format {
+            match self.args.reports.format {
                 RunFormat::Human => screen.out(&heading),
-                RunFormat::Json | RunFormat::Jsonl => screen.err(&heading),
+                _ => screen.err(&heading),
             }
             let ended = self.follow(Tree::Commit(commit.id.clone()), screen).await;
+            let named = ReportedCommit { id: commit.id.clone(), subject: commit.subject.clone() };
+            runs.push(match &ended {
+                Ok((record, _)) => self.reports.run(Some(named), record.clone(), self.way.keeper()).await,
+                Err(error) => ReportedRun { commit: Some(named), came_to: refusal(error), files: Vec::new() },
+            });
             range.commits.push(self.told(commit, ended, screen)?);
         }
         let codes: Vec<u8> = range.commits.iter().map(|record| record.exit_code).collect();
         range.exit_code = range::worst(&codes);
-        range::finish(self.args.format, &range, screen)
+        let exit_code = range::finish(self.args.reports.format, &range, screen)?;
+        let (json, left_out) = (screen::json(&range)?, range.left_out);
+        Ok(self.written(Told { runs: &runs, left_out, exit_code, json: &json }, screen))
     }
 
     /// Shows what became of one commit, and keeps it.
     fn told(
-        &self,
+        &mut self,
         commit: &NamedCommit,
         ended: Result<(RunRecord, Ended), CliError>,
         screen: &mut Screen,
@@ -425,17 +472,15 @@ impl Runs<'_> {
         let (id, subject) = (commit.id.clone(), commit.subject.clone());
         match ended {
             Ok((record, report)) => {
-                let shows = if self.args.format == RunFormat::Human { RunFormat::Human } else { RunFormat::Jsonl };
+                let is_human = self.args.reports.format == RunFormat::Human;
+                let shows = if is_human { RunFormat::Human } else { RunFormat::Jsonl };
                 let exit_code = finish(shows, &record, &report, screen)?;
                 Ok(CommitRecord { commit: id, subject, exit_code, run: Some(record), error: None })
             }
             Err(error) => {
                 screen.err(&error.render());
-                let body = error.record();
-                if self.args.format == RunFormat::Jsonl {
-                    screen.out_json(&body)?;
-                }
-                let exit_code = error.exit_code();
+                self.reports.no_run(&error, screen)?;
+                let (exit_code, body) = (error.exit_code(), error.record());
                 Ok(CommitRecord { commit: id, subject, exit_code, run: None, error: Some(body.error) })
             }
         }
@@ -457,7 +502,8 @@ pub(super) fn finish(
             screen.out(&report::report(record));
         }
         RunFormat::Json => screen.out_json(record)?,
-        RunFormat::Jsonl => {}
+        // Written with the files, when it is known what the run came to.
+        _ => {}
     }
     agreed(record, report)
 }
@@ -477,7 +523,7 @@ fn agreed(record: &RunRecord, report: &Ended) -> Result<u8, CliError> {
 
 /// A run as it is watched from here.
 struct Watch<'a> {
-    format: RunFormat,
+    reports: &'a mut Reports,
     interrupts: &'a mut Interrupts,
     screen: &'a mut Screen,
     progress: Progress,
@@ -487,12 +533,12 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(format: RunFormat, interrupts: &'a mut Interrupts, screen: &'a mut Screen) -> Self {
+    fn new(reports: &'a mut Reports, interrupts: &'a mut Interrupts, screen: &'a mut Screen) -> Self {
         let progress = if screen.live { Progress::live() } else { Progress::lines() };
         let start = Instant::now();
         let mut heartbeat = tokio::time::interval_at(start + HEARTBEAT, HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { format, interrupts, screen, progress, record: RunRecord::default(), start, heartbeat }
+        Self { reports, interrupts, screen, progress, record: RunRecord::default(), start, heartbeat }
     }
 
     /// Runs to the end, in a task of its own: a screen that stands still must not hold up a
@@ -523,8 +569,8 @@ impl<'a> Watch<'a> {
         }
         // That a run waits for its turn is the daemon's to tell: the same run in this process does not.
         let is_the_runs = !matches!(event, RunEvent::RunQueued { .. });
-        if self.format == RunFormat::Jsonl && is_the_runs {
-            self.screen.out_json(&event)?;
+        if is_the_runs {
+            self.reports.event(&event, self.screen)?;
         }
         let now = self.now();
         self.record.apply(event, now);

@@ -16,12 +16,14 @@ use serde::Deserialize;
 use super::push::run_args;
 use super::surroundings;
 use crate::args::HookRunArgs;
+use crate::args::RunFormat;
 use crate::caller::Caller;
 use crate::commands::run::range::word;
 use crate::commands::run::{Runs, Tree};
 use crate::error::CliError;
 use crate::installation;
 use crate::report::{command_line, why};
+use crate::reports::Reports;
 use crate::screen::Screen;
 use crate::text::shown_line;
 
@@ -65,7 +67,8 @@ pub(super) async fn agent(args: &HookRunArgs, caller: &Caller, screen: &mut Scre
     let repo = installation::repository(&args.repo, &before)?;
     let asked = run_args(args);
     let reuse = if args.options.fresh { Reuse::Never } else { Reuse::Verified };
-    let mut runs = Runs::open(&asked, (repo, reuse), &before, screen).await?;
+    let mut reports = Reports::new(RunFormat::Human, screen)?;
+    let mut runs = Runs::open(&asked, (repo, reuse), &mut reports, &before, screen).await?;
     let profile = args.options.profile.as_str();
     match runs.quietly(Tree::Worktree).await {
         Ok((record, code)) => {

@@ -17,6 +17,7 @@ use crate::commands::run::{Known, Runs, Tree, finish};
 use crate::engine::engine_error;
 use crate::error::CliError;
 use crate::installation::{self, show};
+use crate::reports::Reports;
 use crate::screen::Screen;
 use crate::style::{self, DIM, GOOD, STRONG, paint};
 use crate::text::{count, shown_line};
@@ -42,7 +43,8 @@ pub(super) async fn push(args: &HookRunArgs, caller: &Caller, screen: &mut Scree
     }
     let asked = run_args(args);
     let reuse = if args.options.fresh { Reuse::Never } else { Reuse::Verified };
-    let mut runs = Runs::open(&asked, (repo, reuse), &before, screen).await?;
+    let mut reports = Reports::new(RunFormat::Human, screen)?;
+    let mut runs = Runs::open(&asked, (repo, reuse), &mut reports, &before, screen).await?;
     let verified = verify(&mut runs, &commits, screen).await?;
     Ok(told(&verified, commits.len(), screen))
 }
@@ -123,7 +125,7 @@ pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
         submodules: false,
         patch: None,
         fail_fast: false,
-        format: RunFormat::Human,
+        reports: crate::args::ReportsArgs { format: RunFormat::Human, report: Vec::new() },
         sandbox: crate::args::SandboxArgs { sandbox: args.sandbox.sandbox },
         repo: crate::args::RepoArgs { repo: args.repo.repo.clone() },
         way: args.way.clone(),

@@ -14,6 +14,7 @@ use crate::commands::run::range::word;
 use crate::commands::run::{Runs, Tree, finish};
 use crate::error::CliError;
 use crate::installation;
+use crate::reports::Reports;
 use crate::screen::Screen;
 use crate::style;
 
@@ -34,7 +35,8 @@ pub(super) async fn staged(args: &HookRunArgs, caller: &Caller, screen: &mut Scr
     let repo = installation::repository(&args.repo, &before)?;
     let asked = run_args(args);
     let reuse = if args.options.fresh { Reuse::Never } else { Reuse::Verified };
-    let mut runs = Runs::here(&asked, (repo, reuse), &before, screen)?;
+    let mut reports = Reports::new(RunFormat::Human, screen)?;
+    let mut runs = Runs::here(&asked, (repo, reuse), &mut reports, &before, screen)?;
     let index = StagedIndex { file: file.map(|file: PathBuf| file.canonicalize().unwrap_or(file)) };
     let commit = runs.staged(index.clone()).await?;
     let (record, ended) = runs.follow(Tree::Staged { id: commit.id.clone(), index }, screen).await?;

@@ -81,7 +81,7 @@ pub(super) fn finish(format: RunFormat, range: &RangeRecord, screen: &mut Screen
     match format {
         RunFormat::Human => screen.out(&summary(range)),
         RunFormat::Json => screen.out_json(range)?,
-        RunFormat::Jsonl => {}
+        _ => {}
     }
     Ok(range.exit_code)
 }

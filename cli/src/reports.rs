@@ -1,0 +1,304 @@
+//! What a command came to, in every form that its caller wants: one on standard output, others in files, and
+//! GitHub's own files. The texts are `core`'s; that they arrive is seen to here.
+
+mod github;
+mod tools;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::ValueEnum as _;
+use proctor_core::event::RunEvent;
+use proctor_core::record::RunRecord;
+use proctor_core::report::{CameTo, Format, Refusal, ReportInput, ReportedCommit, ReportedRun, ToolFile};
+use proctor_core::tier::Tier;
+use proctor_core::verdict::Verdict;
+use serde::Serialize;
+
+use crate::args::RunFormat;
+use crate::caller::Caller;
+use crate::error::CliError;
+use crate::screen::{Screen, json, without_ci_commands};
+use crate::target::Target;
+
+pub(crate) use tools::Keeper;
+
+/// The first line of `jsonl`: what the others are.
+pub(crate) const EVENTS: &str = "https://github.com/proctor-verify/proctor/schemas/event.schema.json";
+/// How many bytes of events are kept for a file.
+const MAX_LINES: usize = 64 << 20;
+
+/// A report that goes to a file: `--report FORMAT=FILE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReportTo {
+    /// The format.
+    pub format: RunFormat,
+    /// The file.
+    pub file: PathBuf,
+}
+
+impl FromStr for ReportTo {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (format, file) = text.split_once('=').ok_or("`FORMAT=FILE` is expected")?;
+        let is_for_programs = |format: &RunFormat| *format != RunFormat::Human;
+        let format = RunFormat::from_str(format, false).ok().filter(is_for_programs).ok_or_else(|| {
+            let names = RunFormat::value_variants().iter().filter(|format| is_for_programs(format));
+            let names = names.filter_map(|format| Some(format!("`{}`", format.to_possible_value()?.get_name())));
+            format!("the format is one of {}", names.collect::<Vec<_>>().join(", "))
+        })?;
+        match file.is_empty() {
+            true => Err("the file has no name".to_owned()),
+            false => Ok(Self { format, file: file.into() }),
+        }
+    }
+}
+
+/// The first line of `jsonl`.
+#[derive(Serialize)]
+struct SchemaLine {
+    schema: &'static str,
+}
+
+/// Where the results of one command go.
+pub(crate) struct Reports {
+    stdout: RunFormat,
+    files: Vec<(RunFormat, Target)>,
+    /// The lines of `jsonl` for a file.
+    lines: String,
+    /// Why these are not all, where they are not.
+    lines_problem: Option<&'static str>,
+    /// Where GitHub wants a summary and outputs, where it does.
+    github: Option<github::Files>,
+    token: String,
+    below: String,
+}
+
+impl Reports {
+    /// The results on standard output alone, until files are added.
+    pub(crate) fn new(stdout: RunFormat, screen: &mut Screen) -> Result<Self, CliError> {
+        let mut reports = Self {
+            stdout,
+            files: Vec::new(),
+            lines: String::new(),
+            lines_problem: None,
+            github: None,
+            token: String::new(),
+            below: String::new(),
+        };
+        reports.line(&SchemaLine { schema: EVENTS }, screen)?;
+        Ok(reports)
+    }
+
+    /// Adds files, after a look at their places.
+    ///
+    /// # Errors
+    /// A file cannot stand at its place, or two formats want the same one.
+    pub(crate) fn find(&mut self, files: &[ReportTo], caller: &Caller) -> Result<(), CliError> {
+        for (index, wanted) in files.iter().enumerate() {
+            if files[..index].iter().any(|other| caller.cwd.join(&other.file) == caller.cwd.join(&wanted.file)) {
+                return Err(CliError::Usage {
+                    message: format!("two reports are to be written to `{}`", crate::installation::show(&wanted.file)),
+                    hint: "name a file for each".to_owned(),
+                });
+            }
+            self.files.push((wanted.format, Target::find("the report", &wanted.file, &caller.cwd)?));
+        }
+        self.token = random_token()?;
+        if self.wants(RunFormat::Github) {
+            self.github = Some(github::Files::of(caller));
+        }
+        Ok(())
+    }
+
+    /// Says where the repository lies, for readers who name files from elsewhere.
+    pub(crate) fn of_repository(&mut self, repo: &std::path::Path, caller: &Caller) {
+        self.below = github::below(repo, caller);
+    }
+
+    /// Whether some result is wanted in this format.
+    fn wants(&self, format: RunFormat) -> bool {
+        self.stdout == format || self.files.iter().any(|(wanted, _)| *wanted == format)
+    }
+
+    /// A run with the reports of its tools, where some format has them in it.
+    pub(crate) async fn run(
+        &self,
+        commit: Option<ReportedCommit>,
+        record: RunRecord,
+        keeper: Keeper<'_>,
+    ) -> ReportedRun {
+        let mut formats = self.files.iter().map(|(format, _)| format).chain([&self.stdout]);
+        let files: Vec<ToolFile> = match formats.any(|format| format.report().is_some()) {
+            true => tools::fetched(keeper, &record).await,
+            false => Vec::new(),
+        };
+        ReportedRun { commit, came_to: CameTo::Run(Box::new(record)), files }
+    }
+
+    /// Tells an event to those who want each.
+    ///
+    /// # Errors
+    /// It does not serialise, which would be our bug.
+    pub(crate) fn event(&mut self, event: &RunEvent, screen: &mut Screen) -> Result<(), CliError> {
+        self.line(event, screen)
+    }
+
+    /// A line of `jsonl`.
+    fn line<T: Serialize>(&mut self, value: &T, screen: &mut Screen) -> Result<(), CliError> {
+        if self.stdout == RunFormat::Jsonl {
+            screen.out_json(value)?;
+        }
+        if self.files.iter().any(|(format, _)| *format == RunFormat::Jsonl) {
+            let line = json(value)?;
+            match self.lines.len() + line.len() < MAX_LINES {
+                true => self.lines.push_str(&(without_ci_commands(&line) + "\n")),
+                false => self.lines_problem = Some("there are more than 64 MiB of events"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells that a run could not be had: the error, and the end that every run has.
+    ///
+    /// # Errors
+    /// As [`Reports::event`].
+    pub(crate) fn no_run(&mut self, error: &CliError, screen: &mut Screen) -> Result<(), CliError> {
+        self.line(&error.record(), screen)?;
+        self.line(&end_without_run(error.exit_code()), screen)
+    }
+
+    /// The documents of a command that has no result. The error itself is told by who called it.
+    pub(crate) fn refused(&mut self, error: &CliError, screen: &mut Screen) {
+        // A line that does not serialise is our own bug, and the error that is told already stands first.
+        let _ = self.no_run(error, screen);
+        if self.stdout == RunFormat::Json {
+            let _ = screen.out_json(&error.record());
+        }
+        let runs = [ReportedRun { commit: None, came_to: refusal(error), files: Vec::new() }];
+        let document = serde_json::to_string(&error.record()).unwrap_or_default();
+        self.write(Told { runs: &runs, left_out: 0, exit_code: error.exit_code(), json: &document }, screen);
+    }
+
+    /// Writes everything that is written at the end, and says what could not be; whether all is where it was
+    /// wanted.
+    pub(crate) fn write(&mut self, told: Told<'_>, screen: &mut Screen) -> bool {
+        let input = ReportInput {
+            runs: told.runs,
+            left_out: told.left_out,
+            exit_code: told.exit_code,
+            token: &self.token,
+            below: &self.below,
+        };
+        if let Some(format) = self.stdout.report() {
+            screen.out(&format.write(&input));
+        }
+        let mut problems: Vec<String> = Vec::new();
+        for (format, target) in &self.files {
+            let written = self
+                .text(*format, &input, told.json)
+                .and_then(|text| target.put(text.as_bytes()).map_err(|error| error.to_string()));
+            problems.extend(written.err().map(|problem| format!("`{}`: {problem}", target.shown())));
+        }
+        if let Some(files) = &self.github {
+            problems.extend(files.write(&input));
+        }
+        for problem in &problems {
+            let message = format!("a report could not be written: {problem}");
+            screen.err(&CliError::Environment { message, hint: "mend that, or name another file".to_owned() }.render());
+        }
+        problems.is_empty()
+    }
+
+    /// The text of one file.
+    fn text(&self, format: RunFormat, input: &ReportInput<'_>, document: &str) -> Result<String, String> {
+        match (format.report(), self.lines_problem) {
+            (Some(format), _) => Ok(format.write(input)),
+            (None, Some(problem)) if format == RunFormat::Jsonl => Err(problem.to_owned()),
+            (None, _) if format == RunFormat::Jsonl => {
+                let first = json(&SchemaLine { schema: EVENTS }).map_err(|error| error.to_string())?;
+                Ok(format!("{first}\n{}", self.lines))
+            }
+            (None, _) => Ok(without_ci_commands(document) + "\n"),
+        }
+    }
+}
+
+/// What a command came to.
+#[derive(Clone, Copy)]
+pub(crate) struct Told<'a> {
+    /// Its runs.
+    pub runs: &'a [ReportedRun],
+    /// How many commits of a range were left out.
+    pub left_out: usize,
+    /// The exit code.
+    pub exit_code: u8,
+    /// The document of `--format json`.
+    pub json: &'a str,
+}
+
+/// An error as reports tell it.
+pub(crate) fn refusal(error: &CliError) -> CameTo {
+    let message = match error.record().error.diagnostics.first() {
+        Some(first) => format!("{error}: {}", first.message),
+        None => error.to_string(),
+    };
+    CameTo::Nothing(Refusal { message, hints: error.hints(), exit_code: error.exit_code() })
+}
+
+/// The last event of a run that could not be had: nothing was verified, and nothing ran.
+fn end_without_run(exit_code: u8) -> RunEvent {
+    let (verdict, tier) = (Verdict::Inconclusive, Tier::ONE);
+    RunEvent::RunFinished { verdict, tier, exit_code, duration_ms: 0, evidence_dir: None }
+}
+
+fn random_token() -> Result<String, CliError> {
+    let mut random = [0; 16];
+    let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+    match filled {
+        Ok(16) => Ok(random.map(|byte| format!("{byte:02x}")).concat()),
+        _ => Err(CliError::Environment {
+            message: "the system gives no random numbers".to_owned(),
+            hint: "wait until it has started, and run again".to_owned(),
+        }),
+    }
+}
+
+impl RunFormat {
+    /// The same as one of `core`'s, which is written when all has ended.
+    pub(crate) fn report(self) -> Option<Format> {
+        match self {
+            Self::Human | Self::Json | Self::Jsonl => None,
+            Self::Junit => Some(Format::Junit),
+            Self::Sarif => Some(Format::Sarif),
+            Self::Github => Some(Format::Github),
+            Self::Markdown => Some(Format::Markdown),
+            Self::Html => Some(Format::Html),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{self, SchemaName};
+
+    #[test]
+    fn the_first_line_names_the_schema_of_events() {
+        let schema: serde_json::Value =
+            serde_json::from_str(&schema::text(SchemaName::Event).expect("text")).expect("JSON");
+        assert_eq!(schema["$id"], EVENTS);
+    }
+
+    #[test]
+    fn a_report_to_a_file_has_a_format_for_programs() {
+        let parsed: ReportTo = "junit=a=b.xml".parse().expect("a report");
+        assert_eq!(parsed, ReportTo { format: RunFormat::Junit, file: "a=b.xml".into() });
+        for (bad, expected) in
+            [("junit", "FORMAT=FILE"), ("human=x", "`json`, `jsonl`"), ("xml=x", "one of"), ("json=", "no name")]
+        {
+            let problem = bad.parse::<ReportTo>().expect_err(bad);
+            assert!(problem.contains(expected), "{problem}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What GitHub Actions wants in files of its own: the summary and the outputs of the workflow's step.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use proctor_core::report::{ReportInput, outputs, summary};
+use rustix::fs::{Mode, OFlags};
+
+use crate::caller::Caller;
+use crate::installation::show;
+
+/// The files that the runner names, where it does.
+pub(super) struct Files {
+    summary: Option<PathBuf>,
+    outputs: Option<PathBuf>,
+}
+
+impl Files {
+    /// What the caller's environment names.
+    pub(super) fn of(caller: &Caller) -> Self {
+        let named = |name: &str| caller.var(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+        Self { summary: named("GITHUB_STEP_SUMMARY"), outputs: named("GITHUB_OUTPUT") }
+    }
+
+    /// Adds to them; what could not be written comes back, each as a phrase that names the file.
+    pub(super) fn write(&self, input: &ReportInput<'_>) -> Vec<String> {
+        let text_of_outputs = |_| outputs(input).iter().map(|output| output.line(input.token)).collect();
+        let summary = self.summary.as_deref().map(|path| (path, append(path, |taken| summary(input, taken))));
+        let outputs = self.outputs.as_deref().map(|path| (path, append(path, text_of_outputs)));
+        let failed = |(path, written): (&Path, io::Result<()>)| Some(format!("`{}`: {}", show(path), written.err()?));
+        [summary, outputs].into_iter().flatten().filter_map(failed).collect()
+    }
+}
+
+/// Appends what is made for a file of its present size. Only what the runner has put there is written to: a
+/// regular file.
+fn append(path: &Path, text: impl FnOnce(u64) -> String) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    file.write_all(text(found.size()).as_bytes())
+}
+
+/// Where the repository lies below the checkout of a workflow; empty where it is that, or lies elsewhere.
+pub(super) fn below(repo: &Path, caller: &Caller) -> String {
+    let workspace = caller.var("GITHUB_WORKSPACE").and_then(|path| Path::new(path).canonicalize().ok());
+    let below = workspace.and_then(|workspace| repo.strip_prefix(workspace).ok().map(Path::to_owned));
+    below.and_then(|below| below.to_str().map(str::to_owned)).unwrap_or_default()
+}
