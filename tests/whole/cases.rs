@@ -45,6 +45,7 @@ mod places;
 mod refusal;
 mod reports;
 mod repositories;
+mod results;
 mod revisions;
 mod room;
 mod runs;
@@ -66,6 +67,7 @@ use crate::needs::Case;
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
     let groups: Vec<&'static [Case]> = vec![
+    let groups: [&'static [Case]; 79] = [
         access::CASES,
         abuse::CASES,
         adversary::CASES,
@@ -111,6 +113,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         refusal::CASES,
         reports::CASES,
         repositories::CASES,
+        results::CASES,
         revisions::CASES,
         room::CASES,
         runs::CASES,

@@ -21,7 +21,6 @@ pub(crate) fn check_all(dir: &Path) {
         match name {
             "_toolchain.json" => check::<ToolchainEvidence>("toolchain-evidence", &path),
             "05-status.json" => check_status(&path),
-            "events.jsonl" => drop(check_events(&std::fs::read_to_string(&path).expect("an event log is UTF-8"))),
             _ if is_skill_evidence(&path) => check::<SkillEvidence>("skill-evidence", &path),
             _ => {}
         }
@@ -72,13 +71,18 @@ fn check_status(path: &Path) {
     }
 }
 
-/// Checks a log of events, line by line, and returns them.
+/// Checks a stream of events, line by line, and returns them: the first line names their schema, and the last
+/// event is the end of a run.
 pub(crate) fn check_events(text: &str) -> Vec<Value> {
     let parse = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
-    let events: Vec<Value> = text.lines().map(parse).collect();
+    let mut lines = text.lines().map(parse);
+    let first = lines.next().unwrap_or_else(|| panic!("there is no line"));
+    assert_eq!(first["schema"], schemas::read("event")["$id"]);
+    let events: Vec<Value> = lines.filter(|line| line.get("error").is_none()).collect();
     for event in &events {
         schemas::demand("event", event, event);
     }
+    assert_eq!(events.last().map(|event| &event["event"]), Some(&"run_finished".into()), "{text}");
     events
 }
 

@@ -246,9 +246,11 @@ fn dies(env: &TestEnvironment) {
     wait_for_step(env, &mut run);
     daemon.running.signal(Signal::KILL);
     let run = env.finish(run).exits(5).complains(&["is not known", "no pass", "proctor status"]);
-    let last: Value = serde_json::from_str(run.stdout.lines().last().expect("a line")).expect("JSON");
-    assert_eq!(last["error"]["exit_code"], 5, "{run}");
-    assert!(!run.stdout.contains("run_finished"), "{run}");
+    let lines: Vec<Value> = run.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let [.., error, last] = lines.as_slice() else { panic!("two lines\n{run}") };
+    assert_eq!(error["error"]["exit_code"], 5, "{run}");
+    assert_eq!((&last["event"], &last["verdict"]), (&"run_finished".into(), &"inconclusive".into()), "{run}");
+    assert_eq!(run.stdout.matches("run_finished").count(), 1, "{run}");
 }
 
 fn comes_back(env: &TestEnvironment) {
