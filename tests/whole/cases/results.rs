@@ -247,7 +247,7 @@ fn several(env: &TestEnvironment) {
     assert!(read("junit").contains(id) && read("markdown").contains("<code>"));
     assert!(!obeyed(&read("github")).is_empty());
     assert!(
-        read("html").starts_with("<!DOCTYPE html>") && read("html").contains(id) && !read("html").contains("<script>@")
+        read("html").starts_with("<!doctype html>") && read("html").contains(id) && !read("html").contains("<script>@")
     );
 }
 
