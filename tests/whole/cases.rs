@@ -67,8 +67,6 @@ use crate::needs::Case;
 /// Every case.
 pub(crate) fn all() -> Vec<&'static Case> {
     let groups: Vec<&'static [Case]> = vec![
-    let groups: [&'static [Case]; 79] = [
-    let groups: [&'static [Case]; 59] = [
         access::CASES,
         abuse::CASES,
         adversary::CASES,
