@@ -91,7 +91,7 @@ fn read(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> Result<Option<(Vec<u8>
         _ => return Err(ReportFault::NoRegularFile),
     }
     match beneath::open(root, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
-        Ok(file) => whole(file.into(), &stat, limit).map(Some),
+        Ok(file) => whole(&file.into(), &stat, limit).map(Some),
         Err(error) => absent(&error),
     }
 }
@@ -105,7 +105,7 @@ fn absent<T>(error: &io::Error) -> Result<Option<T>, ReportFault> {
 }
 
 /// All of a file that nobody writes; one that is not what was looked at is not read.
-fn whole(file: std::fs::File, looked_at: &Stat, limit: u64) -> Result<(Vec<u8>, Stat), ReportFault> {
+fn whole(file: &std::fs::File, looked_at: &Stat, limit: u64) -> Result<(Vec<u8>, Stat), ReportFault> {
     let stat = || fstat(file.as_fd()).map_err(|errno| unreadable(&errno.into()));
     let before = stat()?;
     if Stamp::of(&before) != Stamp::of(looked_at) {
@@ -115,7 +115,7 @@ fn whole(file: std::fs::File, looked_at: &Stat, limit: u64) -> Result<(Vec<u8>, 
         return Err(ReportFault::TooLarge);
     }
     let mut bytes = beneath::room_for(&before, limit);
-    (&file).take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
     if bytes.len() as u64 != beneath::size_of(&before) || Stamp::of(&stat()?) != Stamp::of(&before) {
         return Err(ReportFault::Changing);
     }

@@ -57,7 +57,7 @@ pub(super) fn write(html: &mut Html, view: &View<'_>) {
             html.class("details", "rest", |html| {
                 html.say("summary", &format!("{} that no command asked for", count(unasked.len(), "control")));
                 html.class("dl", "facts small", |html| {
-                    unasked.iter().for_each(|control| unasked_for(html, ran, *control))
+                    unasked.iter().for_each(|control| unasked_for(html, ran, *control));
                 });
             });
         }

@@ -139,18 +139,18 @@ fn memory(step: &StepEvidence) -> String {
 
 fn limits(step: &StepEvidence) -> String {
     let limits = &step.planned.limits;
-    let number: fn(u64) -> String = |number| number.to_string();
-    let all: [(&str, Limit, fn(u64) -> String); 6] = [
-        ("memory", limits.memory, size),
-        ("processes", limits.pids, number),
-        ("disk", limits.disk, size),
-        ("output", limits.output, size),
-        ("CPU seconds", limits.cpu_seconds, number),
-        ("open files", limits.open_files, number),
-    ];
-    let said = all.iter().map(|(name, limit, say)| match limit {
-        Limit::Max(bound) => format!("{name} {}", say(*bound)),
+    let say = |name: &str, limit: Limit, unit: fn(u64) -> String| match limit {
+        Limit::Max(bound) => format!("{name} {}", unit(bound)),
         Limit::Unlimited => format!("{name} unlimited"),
-    });
-    said.collect::<Vec<_>>().join(", ")
+    };
+    let number = |number: u64| number.to_string();
+    [
+        say("memory", limits.memory, size),
+        say("processes", limits.pids, number),
+        say("disk", limits.disk, size),
+        say("output", limits.output, size),
+        say("CPU seconds", limits.cpu_seconds, number),
+        say("open files", limits.open_files, number),
+    ]
+    .join(", ")
 }
