@@ -15,8 +15,8 @@ use proctor_core::evidence::{
 };
 use proctor_core::names::{ChangesetId, RunId};
 use proctor_core::outcome::{Outcome, StartFault, Termination};
-use proctor_core::plan::{Network, Plan, PlannedSkill, PlannedStep, ReadOnly};
-use proctor_core::tier::{self, TierReason};
+use proctor_core::plan::{Plan, PlannedSkill, PlannedStep, ReadOnly};
+use proctor_core::tier;
 use proctor_core::verdict::{self, Facts};
 
 /// What all documents of one run have in common.

@@ -70,7 +70,8 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
             variable::explained(name, &preview.environment, &subject.step, caller)
         })),
         (Some(Alone::Env), None) => {
-            screen.out(&grouped(&previews, |subject, preview| environment(&preview.environment, &subject.step, caller)))
+            screen
+                .out(&grouped(&previews, |subject, preview| environment(&preview.environment, &subject.step, caller)));
         }
         (Some(Alone::Sandbox), _) => screen.out(&grouped(&previews, |_, preview| sandbox(preview))),
         (None, _) => {}

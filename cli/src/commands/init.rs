@@ -37,7 +37,7 @@ pub(crate) fn init(args: &InitArgs, caller: &Caller, screen: &mut Screen) -> Res
         place::demand_room(&directory, args.force)?;
     }
     let tree = walk::walk(&directory, caller)?;
-    let draft = init::draft(&tree).map_err(no_draft)?;
+    let draft = init::draft(&tree).map_err(|error| no_draft(&error))?;
     let found: String = draft.found.iter().map(found_line).collect();
     if args.dry_run {
         screen.err(&(found + &warnings(&draft.notes)));
@@ -77,8 +77,8 @@ fn demand_git(repo: &Path) -> Result<(), CliError> {
     })
 }
 
-fn no_draft(error: InitError) -> CliError {
-    match &error {
+fn no_draft(error: &InitError) -> CliError {
+    match error {
         InitError::Nothing { notes } => {
             let seen: String = notes.iter().take(MAX_NOTES).map(|note| format!("\n  {}", note.message)).collect();
             CliError::Usage {

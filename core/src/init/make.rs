@@ -67,9 +67,7 @@ fn chosen<'a>(tree: &'a Tree, dir: &str) -> Option<(&'static str, Vec<(&'static 
     let (name, makefile): (_, &'a str) = NAMES.iter().find_map(|name| Some((*name, tree.text(dir, name)?)))?;
     let rules = rules(makefile);
     let known: Vec<(&str, Kind)> = TARGETS.iter().copied().filter(|(target, _)| rules.contains_key(*target)).collect();
-    let is_made = |target: &str| {
-        known.iter().any(|(other, _)| *other != target && rules[*other].iter().any(|needed| *needed == target))
-    };
+    let is_made = |target: &str| known.iter().any(|(other, _)| *other != target && rules[*other].contains(&target));
     let chosen: Vec<(&str, Kind)> = known.iter().copied().filter(|(target, _)| !is_made(target)).collect();
     // Targets that need each other in a circle are make's to complain about.
     if chosen.is_empty() { None } else { Some((name, chosen)) }

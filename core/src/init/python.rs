@@ -80,7 +80,8 @@ struct Interpreter {
 
 impl Facts<'_> {
     fn add_skills(&self, project: &mut Project) {
-        let tools: [(&'static str, bool, fn(&Self, &mut Project)); 4] = [
+        type Add<'a> = fn(&Facts<'a>, &mut Project);
+        let tools: [(&'static str, bool, Add<'_>); 4] = [
             ("ruff", self.has(&["ruff.toml", ".ruff.toml"]), Self::add_ruff),
             ("black", false, Self::add_black),
             ("mypy", self.has(&["mypy.ini"]) || self.has_section("setup.cfg", "[mypy"), Self::add_mypy),

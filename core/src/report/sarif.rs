@@ -210,11 +210,11 @@ fn own_results(run: &ReportedRun) -> Vec<Value> {
     let prefix = run.prefix();
     let checks = record.checks.iter().filter(|check| !check.satisfied).map(|check| {
         let name = format!("{prefix}toolchain {}", check.toolchain);
-        result("proctor/toolchain", &name, &check.step, vec![location(SPEC, 1)])
+        result("proctor/toolchain", &name, &check.step, &[location(SPEC, 1)])
     });
     let steps = record.steps().filter_map(|(skill, step)| {
         let rule = rule(step.outcome)?;
-        Some(result(rule, &format!("{prefix}{skill}/{}", step.planned.name), step, locations(step)))
+        Some(result(rule, &format!("{prefix}{skill}/{}", step.planned.name), step, &locations(step)))
     });
     checks.chain(steps).collect()
 }
@@ -229,7 +229,7 @@ fn rule(outcome: Outcome) -> Option<&'static str> {
     }
 }
 
-fn result(rule: &str, name: &str, step: &StepEvidence, locations: Vec<Value>) -> Value {
+fn result(rule: &str, name: &str, step: &StepEvidence, locations: &[Value]) -> Value {
     let index = RULES.iter().position(|(id, ..)| *id == rule);
     json!({
         "ruleId": rule,

@@ -111,10 +111,10 @@ impl Engine {
         let repo = repository.path();
         let (host, reader) = (self.launcher.host(), self.reader(user));
         let search = ToolSearch { sight: &sight, repo, tree: repo, committed: None, host, reader };
-        let wanted = search.wanted_of_the_tree(plan).map_err(unsearchable)?;
+        let wanted = search.wanted_of_the_tree(plan).map_err(|error| unsearchable(&error))?;
         let committed = if wanted.is_empty() { Committed::new() } else { self.committed(repo, commit, wanted)? };
         let search = ToolSearch { committed: Some(&committed), ..search };
-        let tools = search.digest(plan).map_err(unsearchable)?;
+        let tools = search.digest(plan).map_err(|error| unsearchable(&error))?;
         Ok(self.toolchain_env(&tools))
     }
 
@@ -154,7 +154,7 @@ impl Engine {
     }
 }
 
-pub(super) fn unsearchable(error: std::io::Error) -> EngineError {
+pub(super) fn unsearchable(error: &std::io::Error) -> EngineError {
     EngineError::Internal(format!("tools cannot be looked for: {}", display_path(error.to_string().as_bytes())))
 }
 

@@ -177,7 +177,7 @@ impl Engine {
         let (host, seen_at) = (self.launcher.host(), repository.path());
         let reader = self.reader(user);
         let search = ToolSearch { sight: &sight, repo: seen_at, tree: seen_at, committed: None, host, reader };
-        search.digest(plan).map_err(unsearchable)
+        search.digest(plan).map_err(|error| unsearchable(&error))
     }
 
     /// The commit that an index of `repo` would make; nothing is written.

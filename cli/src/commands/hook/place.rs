@@ -119,14 +119,14 @@ fn configured(git: Git<'_>) -> Result<Option<Configured>, CliError> {
 }
 
 /// The paths that git printed, one a line.
-fn lines<const N: usize>(said: Said, at: &Path) -> Result<[PathBuf; N], CliError> {
+fn lines<const N: usize>(said: &Said, at: &Path) -> Result<[PathBuf; N], CliError> {
     if said.code != Some(0) {
-        return Err(refused(&said, at));
+        return Err(refused(said, at));
     }
     let text = said.stdout.strip_suffix(b"\n").unwrap_or(&said.stdout);
     let paths: Vec<PathBuf> =
         text.split(|byte| *byte == b'\n').map(|line| PathBuf::from(OsStr::from_bytes(line))).collect();
-    paths.try_into().map_err(|_| refused(&said, at))
+    paths.try_into().map_err(|_| refused(said, at))
 }
 
 fn refused(said: &Said, at: &Path) -> CliError {

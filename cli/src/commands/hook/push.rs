@@ -27,7 +27,7 @@ use crate::text::{count, shown_line};
 /// # Errors
 /// What git says is not understood, or the commits cannot be told.
 pub(super) async fn push(args: &HookRunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    let updates = refs::read(&input()?).map_err(misunderstood)?;
+    let updates = refs::read(&input()?).map_err(|bad| misunderstood(&bad))?;
     if updates.iter().all(|update| update.local.is_none()) {
         // Nothing is sent: there are only refs to delete, or none.
         return Ok(0);
@@ -69,7 +69,7 @@ fn input() -> Result<Vec<u8>, CliError> {
     Ok(bytes)
 }
 
-fn misunderstood(bad: refs::BadLine) -> CliError {
+fn misunderstood(bad: &refs::BadLine) -> CliError {
     CliError::Usage {
         message: format!("line {} of standard input is none of a push: {}", bad.number, bad.problem),
         hint: "git writes `<local ref> <local id> <remote ref> <remote id>`, see githooks(5)".to_owned(),

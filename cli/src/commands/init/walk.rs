@@ -105,8 +105,11 @@ impl Walk {
     }
 }
 
+/// A name in a directory, and what it is.
+type Named = (Vec<u8>, FileType);
+
 /// The names of a directory with what they are, sorted; and whether those are all.
-fn entries(directory: &Directory) -> Result<(Vec<(Vec<u8>, FileType)>, bool), StoreError> {
+fn entries(directory: &Directory) -> Result<(Vec<Named>, bool), StoreError> {
     let failed = |errno: rustix::io::Errno| {
         let path = directory.name().to_owned();
         StoreError::Io { action: "list", path, source: errno.into() }

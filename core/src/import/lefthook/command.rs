@@ -52,15 +52,15 @@ pub(super) fn check(asked: &Asked<'_>) -> Result<Check, String> {
 }
 
 /// A command that is run as it is, wherever its words come from.
-pub(super) fn plain(argv: Vec<String>) -> Check {
-    let form = check_form(&argv);
+pub(super) fn plain(argv: &[String]) -> Check {
+    let form = check_form(argv);
     let tools = tool(&form.argv).into_iter().collect();
     Check { cmd: form.argv, tools, notes: form.changed.into_iter().collect(), ..Check::default() }
 }
 
 fn without_files(run: &str, selection: &Selection) -> Check {
     let mut check = match words(run) {
-        Some(argv) => plain(argv),
+        Some(argv) => plain(&argv),
         None => Check { cmd: shell(run), tools: first_tool(run), notes: mending(run), ..Check::default() },
     };
     let mut wherever = selection.clone();

@@ -337,7 +337,7 @@ fn script(script: &str, map: &Map<'_, '_>, scope: &Scope<'_>) -> Result<Check, S
     if !args.is_empty() {
         argv.extend(split(args)?);
     }
-    Ok(command::plain(argv))
+    Ok(command::plain(&argv))
 }
 
 /// The variables of a job.

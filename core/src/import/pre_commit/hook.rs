@@ -159,7 +159,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         };
         let manifest = Manifest { files: known.files, types: known.types.to_vec(), types_or: known.types_or.to_vec() };
         let names = self.names(known.takes_names)?;
-        let mut check = self.command(argv, &self.selection(&manifest)?, names, notes)?;
+        let mut check = self.command(&argv, &self.selection(&manifest)?, names, notes)?;
         check.tools.retain(|other| other.name != tool.name);
         check.tools.push(tool);
         check.is_known = is_own;
@@ -188,8 +188,8 @@ impl<'t, 'a> Hook<'t, 'a> {
             }
             Way::Command { name } => {
                 notes.push(format!("`{name}` comes with `pip install pre-commit-hooks`"));
-                let argv = std::iter::once(name.to_owned()).chain(args).collect();
-                self.command(argv, &selection, Names::Arguments, Vec::new())?
+                let argv: Vec<String> = std::iter::once(name.to_owned()).chain(args).collect();
+                self.command(&argv, &selection, Names::Arguments, Vec::new())?
             }
         };
         check.notes = notes;
@@ -217,10 +217,10 @@ impl<'t, 'a> Hook<'t, 'a> {
                 // The names go through `tr` first, so it is a part of the pipeline of its own.
                 return Ok(self.end(&selection, format!("({said})")));
             }
-            "system" | "script" | "unsupported" | "unsupported_script" => {
-                if self.map.list("additional_dependencies")?.is_some_and(|list| !list.is_empty()) {
-                    return Err("it has `additional_dependencies`, which its language does not install".to_owned());
-                }
+            "system" | "script" | "unsupported" | "unsupported_script"
+                if self.map.list("additional_dependencies")?.is_some_and(|list| !list.is_empty()) =>
+            {
+                return Err("it has `additional_dependencies`, which its language does not install".to_owned());
             }
             "docker" | "docker_image" => {
                 return Err(format!("its language is `{language}`: a step cannot reach the daemon of containers"));
@@ -240,7 +240,7 @@ impl<'t, 'a> Hook<'t, 'a> {
             }
         }
         let names = self.names(true)?;
-        self.command(argv, &selection, names, notes)
+        self.command(&argv, &selection, names, notes)
     }
 
     /// What pre-commit would install beside the tool. The tool itself is no addition.
@@ -354,7 +354,7 @@ impl<'t, 'a> Hook<'t, 'a> {
     /// A command that gets the files, or none.
     fn command(
         &self,
-        argv: Vec<String>,
+        argv: &[String],
         selection: &Selection,
         names: Names,
         mut notes: Vec<String>,
@@ -362,7 +362,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         if let Some(reason) = unfit(&argv.join(" ")) {
             return Err(reason);
         }
-        let form = check_form(&argv);
+        let form = check_form(argv);
         notes.extend(form.changed);
         let tool = form.argv.first().filter(|program| !program.contains('/')).map(|program| Tool::found(program));
         if names == Names::None {
