@@ -18,8 +18,9 @@ demo: ## verify a small repository three times: it passes, fails, drifts
 	@scripts/demo
 
 screens: ## make the pictures of docs/screens from real runs
-	@scripts/need cargo cc git python3 chromium
+	@scripts/need cargo cc git python3 chromium tmux
 	@scripts/screenshots
+	@scripts/screens
 
 test: ## run every test; the last line counts them
 	@scripts/need cargo cc git setpriv python3

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::verdict::EXIT_INCONCLUSIVE;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -10,8 +11,8 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::args::{Cli, Command, DaemonCommand, Format};
 use crate::caller::Caller;
 use crate::commands::{
-    cancel, daemon, doctor, exec, explain, gate, hook, import, init, logs, man, mcp, plan, report, run, status, tools,
-    validate, watch,
+    cancel, codes, compare, daemon, doctor, exec, explain, gate, hook, import, init, logs, man, mcp, plan, report, run,
+    status, tools, validate, watch,
 };
 use crate::error::CliError;
 use crate::interrupt;
@@ -24,7 +25,7 @@ pub(crate) fn main() -> ExitCode {
     if let Err(error) = proctor_runner::claim_signals() {
         eprintln!("warning: what the caller left of its signals stays: {error}");
     }
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|refused| leave_with(&refused));
     let caller = match Caller::read() {
         Ok(caller) => caller,
         Err(error) => return unreadable_caller(&error),
@@ -36,6 +37,19 @@ pub(crate) fn main() -> ExitCode {
         Err(error) => fail(&error, wants_json(&cli.command), &mut screen),
     };
     ExitCode::from(delivered(code, &mut screen))
+}
+
+/// Ends with what the reader of the command line has to say: help, the version, or an error, which is one of
+/// ours and has its code.
+fn leave_with(refused: &clap::Error) -> ! {
+    if !refused.use_stderr() {
+        refused.exit();
+    }
+    let head = format!("error[{}]:", CommandCode::Usage.code());
+    let coded = |text: String| text.replacen("error:", &head, 1);
+    let text = refused.render();
+    anstream::eprint!("{}", coded(text.ansi().to_string()));
+    std::process::exit(refused.exit_code())
 }
 
 /// What our own parts have to say about themselves, on standard error: warnings, or what
@@ -58,12 +72,14 @@ fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u
         Command::Init(args) => init::init(args, caller, screen),
         Command::Validate(args) => validate::validate(args, caller, screen),
         Command::Plan(args) => plan::plan(args, caller, screen),
+        Command::Explain(args) if args.is_about_codes() => codes::explain(args, screen),
         Command::Explain(args) => explain::explain(args, caller, screen),
         Command::Gate(args) => block_on(gate::gate(args, caller, screen)),
         Command::Hook(args) => block_on(hook::hook(&args.command, caller, screen)),
         Command::Status(args) => block_on(status::status(args, caller, screen)),
         Command::Logs(args) => block_on(logs::logs(args, caller, screen)),
         Command::Report(args) => block_on(report::report(args, caller, screen)),
+        Command::Compare(args) => block_on(compare::compare(args, caller, screen)),
         Command::Cancel(args) => block_on(cancel::cancel(args, caller, screen)),
         Command::Watch(args) => block_on(watch::watch(args, caller, screen)),
         Command::Daemon(args) => block_on(daemon::daemon(&args.command, caller, screen)),
@@ -105,6 +121,7 @@ fn wants_json(command: &Command) -> bool {
         Command::Exec(args) => args.format == Format::Json,
         Command::Gate(args) => args.format == Format::Json,
         Command::Status(args) => args.format == Format::Json,
+        Command::Compare(args) => args.format == Format::Json,
         Command::Daemon(args) => {
             matches!(&args.command, DaemonCommand::Status(args) if args.format == Format::Json)
         }
@@ -128,7 +145,11 @@ fn wants_json(command: &Command) -> bool {
 fn delivered(code: u8, screen: &mut Screen) -> u8 {
     let Some(error) = screen.lost() else { return code };
     let hint = "look at where standard output goes: a full disk, for instance".to_owned();
-    screen.err(&style::error(&format!("the result could not be written: {error}"), &[hint]));
+    screen.err(&style::error(
+        CommandCode::Unwritten.code(),
+        &format!("the result could not be written: {error}"),
+        &[hint],
+    ));
     if code == 0 { EXIT_INCONCLUSIVE } else { code }
 }
 
@@ -137,7 +158,7 @@ fn unreadable_caller(error: &std::io::Error) -> ExitCode {
     // Standard error may be gone too.
     let _ = writeln!(
         std::io::stderr(),
-        "error: the current directory cannot be named: {error}\nhint: go to a directory that exists"
+        "error[P0002]: the current directory cannot be named: {error}\nhint: go to a directory that exists"
     );
     ExitCode::from(EXIT_INCONCLUSIVE)
 }

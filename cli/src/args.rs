@@ -1,6 +1,7 @@
 //! What a person can say on the command line, as types. Parsing only: nothing here looks at
 //! the world, and clap itself ends the process with code 2 on a usage error.
 
+mod compare;
 mod daemon;
 mod hook;
 mod import;
@@ -15,8 +16,10 @@ use proctor_core::names::{BadName, ChangesetId, ProfileName, RunId, VarName};
 use proctor_core::plan::{Limit, Network, ReadOnly, RelPath};
 use proctor_core::tier::Tier;
 
+use crate::report::Detail;
 use crate::reports::ReportTo;
 
+pub(crate) use compare::CompareArgs;
 pub(crate) use daemon::{
     CancelArgs, DaemonCommand, DaemonCommandArgs, DaemonStatusArgs, LogsArgs, ReportArgs, StartArgs, StatusArgs,
     StopArgs, WatchArgs,
@@ -80,6 +83,8 @@ pub(crate) enum Command {
     Logs(LogsArgs),
     /// Tell the result of a run of the daemon in another format, or write it to files
     Report(ReportArgs),
+    /// Show what changed between two runs
+    Compare(CompareArgs),
     /// Ask a run of the daemon to end
     Cancel(CancelArgs),
     /// Show the runs of the daemon as they go on, until Ctrl-C
@@ -197,12 +202,29 @@ pub(crate) struct RunArgs {
     pub fail_fast: bool,
     #[command(flatten)]
     pub reports: ReportsArgs,
+    /// Say only what did not pass and the verdict, and nothing while it runs
+    #[arg(long, short, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Say every step, with its command, the ends of its output, what it used and what held around it
+    #[arg(long, short)]
+    pub verbose: bool,
     #[command(flatten)]
     pub sandbox: SandboxArgs,
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
     pub way: WayArgs,
+}
+
+impl RunArgs {
+    /// How much is told.
+    pub(crate) fn detail(&self) -> Detail {
+        match (self.quiet, self.verbose) {
+            (true, _) => Detail::Quiet,
+            (_, true) => Detail::Verbose,
+            _ => Detail::Normal,
+        }
+    }
 }
 
 /// In which forms the result is told, and where.
@@ -249,9 +271,13 @@ pub(crate) struct PlanArgs {
 /// `proctor explain`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// `<skill>/<step>`, `env` for the environment alone, or `sandbox` for its set-up alone
-    #[arg(value_name = "TARGET")]
-    pub target: String,
+    /// `<skill>/<step>`, `env` for the environment alone, `sandbox` for its set-up alone, or the code of a
+    /// message such as `P0116`
+    #[arg(value_name = "TARGET", required_unless_present = "codes")]
+    pub target: Option<String>,
+    /// List the codes of all messages
+    #[arg(long, conflicts_with_all = ["target", "step"])]
+    pub codes: bool,
     /// With `env` or `sandbox`: the step of which it is explained [default: every step of the profile]
     #[arg(value_name = "SKILL/STEP")]
     pub step: Option<String>,

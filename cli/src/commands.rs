@@ -1,6 +1,8 @@
 //! What each command does: the caller's words in, text on the screen and an exit code out.
 
 pub(crate) mod cancel;
+pub(crate) mod codes;
+pub(crate) mod compare;
 pub(crate) mod daemon;
 pub(crate) mod doctor;
 pub(crate) mod exec;

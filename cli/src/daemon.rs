@@ -6,6 +6,7 @@ mod find;
 use std::path::{Path, PathBuf};
 
 use proctor_core::api::{Health, Problem};
+use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::names::RunId;
 use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_UNREACHABLE};
 use proctor_daemon::client::{Client, ClientError};
@@ -88,6 +89,7 @@ pub(crate) fn client_error(error: ClientError) -> CliError {
             message: error.to_string(),
             hint: Some("look at it with `proctor daemon status`".to_owned()),
             exit_code: EXIT_INCONCLUSIVE,
+            code: CommandCode::NoAnswer.code(),
         },
     }
 }
@@ -100,18 +102,21 @@ pub(crate) fn lost(error: ClientError, run: &RunId) -> CliError {
             message: format!("the end of run {run} is not known, and it is no pass: {error}"),
             hint: Some(format!("`proctor status {run}` says what became of it, where a daemon answers")),
             exit_code: EXIT_INCONCLUSIVE,
+            code: CommandCode::Lost.code(),
         },
     }
 }
 
 /// No daemon answers, and one is demanded.
 pub(crate) fn unreachable(message: String) -> CliError {
-    CliError::Engine { message, hint: Some(START_ONE.to_owned()), exit_code: EXIT_UNREACHABLE }
+    let code = CommandCode::Unreachable.code();
+    CliError::Engine { message, hint: Some(START_ONE.to_owned()), exit_code: EXIT_UNREACHABLE, code }
 }
 
 /// A daemon may answer others, and none answers this user.
 pub(crate) fn not_allowed(message: String) -> CliError {
-    CliError::Engine { message, hint: Some(BE_ADMITTED.to_owned()), exit_code: EXIT_UNREACHABLE }
+    let code = CommandCode::NotAdmitted.code();
+    CliError::Engine { message, hint: Some(BE_ADMITTED.to_owned()), exit_code: EXIT_UNREACHABLE, code }
 }
 
 /// A problem as the engine in this process would have told it.
@@ -119,6 +124,7 @@ pub(crate) fn problem_error(problem: Problem) -> CliError {
     match problem.spec {
         Some(spec) => CliError::Invalid { file: spec.file.into(), text: spec.source, diagnostics: spec.diagnostics },
         None => CliError::Engine {
+            code: problem.code(),
             message: problem.detail,
             hint: problem.hint,
             // A problem is never a pass, whatever it says of itself.

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use annotate_snippets::renderer::DEFAULT_TERM_WIDTH;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
+use proctor_core::code::{Code as MessageCode, Coded as _};
 use proctor_core::drift::display_path;
 use proctor_core::spec::{Diagnostic, Label, Severity, Span};
 use schemars::JsonSchema;
@@ -32,8 +33,10 @@ pub(crate) struct Problems<'a> {
 /// bytes. The place is `null` where there is none in the text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct DiagnosticRecord {
+    /// The code of the message, such as `P0116`; `proctor explain P0116` says more.
+    pub code: MessageCode,
     /// What kind of thing is wrong, such as `spec::unknown_key`.
-    pub code: String,
+    pub name: String,
     /// `error` or `warning`.
     pub severity: String,
     /// One line.
@@ -102,7 +105,8 @@ fn drawing(diagnostic: &Diagnostic, lines: &Lines<'_>, path: &str) -> String {
         Severity::Warning => Level::WARNING,
     };
     let renderer = Renderer::styled().term_width(DEFAULT_TERM_WIDTH);
-    let title = level.primary_title(shown_line(&diagnostic.message)).id(diagnostic.code.as_str());
+    let code = diagnostic.code.code().to_string();
+    let title = level.primary_title(shown_line(&diagnostic.message)).id(code.as_str());
     let Some(span) = diagnostic.span else {
         return renderer.render(&[Group::with_title(title)]);
     };
@@ -173,7 +177,8 @@ fn to_record(diagnostic: &Diagnostic, problems: Problems<'_>, lines: &Lines<'_>)
         text: label.text.clone(),
     });
     DiagnosticRecord {
-        code: diagnostic.code.to_string(),
+        code: diagnostic.code.code(),
+        name: diagnostic.code.as_str().to_owned(),
         severity: diagnostic.severity.as_str().to_owned(),
         message: diagnostic.message.clone(),
         file: display_path(problems.file.as_os_str().as_encoded_bytes()),
@@ -247,7 +252,7 @@ mod tests {
         let backwards = Span { start: 20, end: 3, line: 1, column: 1 };
         for span in [bad, backwards] {
             let diagnostics = [Diagnostic::error(Code::Syntax, span, "x")];
-            assert!(render(problems(&diagnostics)).contains("spec::syntax"));
+            assert!(render(problems(&diagnostics)).contains("error[P0104]"));
             assert_eq!(records(problems(&diagnostics)).len(), 1);
         }
     }

@@ -1,5 +1,6 @@
 //! Opens the engine for this caller on this machine.
 
+use proctor_core::code::Coded as _;
 use proctor_core::spec::Operator;
 use proctor_runner::{Engine, EngineConfig, EngineError};
 
@@ -53,6 +54,11 @@ pub(crate) fn engine_error(error: EngineError) -> CliError {
         EngineError::Spec(problems) => {
             CliError::Invalid { file: problems.file, text: problems.source, diagnostics: problems.diagnostics }
         }
-        error => CliError::Engine { hint: error.hint(), exit_code: error.exit_code(), message: error.message() },
+        error => CliError::Engine {
+            hint: error.hint(),
+            exit_code: error.exit_code(),
+            code: error.code(),
+            message: error.message(),
+        },
     }
 }

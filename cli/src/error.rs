@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use proctor_core::code::{Code, Coded as _, CommandCode, EngineCode};
 use proctor_core::drift::display_path;
 use proctor_core::spec::Diagnostic;
 use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
@@ -50,6 +51,8 @@ pub(crate) enum CliError {
         hint: Option<String>,
         /// The exit code that it calls for.
         exit_code: u8,
+        /// The code of the message.
+        code: Code,
     },
     /// Our own mistake.
     #[error("{0}; this is a bug in proctor")]
@@ -66,6 +69,8 @@ pub(crate) struct ErrorRecord {
 /// What happened, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct ErrorBody {
+    /// The code of the message, such as `P0202`; `proctor explain P0202` says more.
+    pub code: Code,
     /// What and where.
     pub message: String,
     /// What to do, one line each.
@@ -112,7 +117,7 @@ impl CliError {
             Some(problems) => diagnostics::render(problems),
             None => {
                 let hints: Vec<String> = self.hints().iter().map(|hint| shown(hint)).collect();
-                style::error(&shown(&self.to_string()), &hints)
+                style::error(self.code(), &shown(&self.to_string()), &hints)
             }
         }
     }
@@ -121,7 +126,18 @@ impl CliError {
     pub(crate) fn record(&self) -> ErrorRecord {
         let diagnostics = self.problems().map(diagnostics::records).unwrap_or_default();
         let (message, hints, exit_code) = (self.to_string(), self.hints(), self.exit_code());
-        ErrorRecord { error: ErrorBody { message, hints, exit_code, diagnostics } }
+        ErrorRecord { error: ErrorBody { code: self.code(), message, hints, exit_code, diagnostics } }
+    }
+
+    /// The code of the message.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Self::Usage { .. } => CommandCode::Usage.code(),
+            Self::Environment { .. } => CommandCode::Environment.code(),
+            Self::Invalid { .. } => EngineCode::Spec.code(),
+            Self::Engine { code, .. } => *code,
+            Self::Internal(_) => CommandCode::Internal.code(),
+        }
     }
 
     fn problems(&self) -> Option<Problems<'_>> {
@@ -148,7 +164,8 @@ mod tests {
         let usage = CliError::Usage { message: message.clone(), hint: hint.clone() };
         let environment = CliError::Environment { message: message.clone(), hint };
         let invalid = CliError::Invalid { file: "a".into(), text: String::new(), diagnostics: Vec::new() };
-        let engine = CliError::Engine { message: message.clone(), hint: None, exit_code: 130 };
+        let engine =
+            CliError::Engine { message: message.clone(), hint: None, exit_code: 130, code: CommandCode::Lost.code() };
         let codes = [usage, environment, invalid, engine, CliError::Internal(message)].map(|error| error.exit_code());
         assert_eq!(codes, [2, 5, 2, 130, 5]);
     }
@@ -157,7 +174,7 @@ mod tests {
     fn an_error_is_a_fragment_and_a_hint() {
         let error = CliError::Usage { message: "no `x`\x1b".into(), hint: "make one".into() };
         let text = anstream::adapter::strip_str(&error.render()).to_string();
-        assert_eq!(text, "error: no `x`\\x1b\nhint: make one\n");
+        assert_eq!(text, "error[P0001]: no `x`\\x1b\nhint: make one\n");
     }
 
     #[test]

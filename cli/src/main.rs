@@ -17,6 +17,7 @@ mod interrupt;
 #[cfg(test)]
 mod manual;
 mod progress;
+mod recorded;
 mod report;
 mod reports;
 mod runs;

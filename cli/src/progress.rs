@@ -10,7 +10,7 @@ use proctor_core::evidence::{CheckEvidence, StepEvidence};
 use proctor_core::names::{SkillName, StepName};
 use proctor_core::outcome::Outcome;
 
-use crate::report::{check_reason, manner_of_end, outcome_words};
+use crate::report::{Detail, check_reason, manner_of_end, outcome_words};
 use crate::style::{self, DIM, GOOD, paint};
 use crate::text::{bound, duration, shown_line};
 use live::Live;
@@ -25,6 +25,17 @@ const WAITS: &str = "(waiting for its turn)";
 pub(crate) struct Progress {
     running: Vec<Running>,
     live: Option<Live>,
+    detail: Detail,
+    steps: Steps,
+}
+
+/// How many steps there are, and how many of them have ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Steps {
+    /// All of the plan.
+    pub all: usize,
+    /// Those that have an outcome.
+    pub ended: usize,
 }
 
 /// A step that is under way.
@@ -41,19 +52,37 @@ pub(crate) struct Running {
 impl Progress {
     /// Progress on a terminal, which shows what runs and for how long.
     pub(crate) fn live() -> Self {
-        Self { running: Vec::new(), live: Some(Live::new()) }
+        Self::with(Some(Live::new()))
     }
 
     /// Progress in lines, for logs.
     pub(crate) fn lines() -> Self {
-        Self { running: Vec::new(), live: None }
+        Self::with(None)
+    }
+
+    fn with(live: Option<Live>) -> Self {
+        Self { running: Vec::new(), live, detail: Detail::Normal, steps: Steps::default() }
+    }
+
+    /// The same, which tells so much.
+    pub(crate) fn telling(mut self, detail: Detail) -> Self {
+        self.detail = detail;
+        if detail == Detail::Quiet {
+            self.clear();
+        }
+        self
     }
 
     /// Takes in an event at `now`, counted from the start of the run, and gives back the line
     /// that it is worth.
     pub(crate) fn event(&mut self, event: &RunEvent, now: Duration) -> Option<String> {
         self.track(event, now);
-        line(event)
+        match self.detail {
+            Detail::Quiet => None,
+            Detail::Normal if is_folded(event) => None,
+            Detail::Verbose if matches!(event, RunEvent::SkillFinished { .. }) => None,
+            Detail::Normal | Detail::Verbose => line(event),
+        }
     }
 
     /// Shows that something runs, from `now` on.
@@ -80,7 +109,7 @@ impl Progress {
 
     /// What to say when nothing was said for [`HEARTBEAT`]; nothing on a terminal.
     pub(crate) fn heartbeat(&self, now: Duration) -> Option<String> {
-        if self.live.is_some() {
+        if self.live.is_some() || self.detail == Detail::Quiet {
             return None;
         }
         let lines = self.running.iter().map(|running| format!("still running {}\n", running.words(now)));
@@ -97,14 +126,28 @@ impl Progress {
     fn track(&mut self, event: &RunEvent, now: Duration) {
         match event {
             RunEvent::RunQueued { .. } => self.begin_as(WAITS, None, now),
-            RunEvent::RunStarted { .. } => self.end(WAITS),
+            RunEvent::RunStarted { skills, .. } => {
+                self.end(WAITS);
+                self.steps = Steps { all: skills.iter().map(|skill| skill.steps.len()).sum(), ended: 0 };
+                self.count();
+            }
             RunEvent::StepStarted { skill, step, timeout_ms, .. } => {
                 self.begin(&name(skill.as_str(), step), *timeout_ms, now);
             }
-            RunEvent::StepFinished { skill, step } => self.end(&name(skill.as_str(), &step.planned.name)),
+            RunEvent::StepFinished { skill, step } => {
+                self.end(&name(skill.as_str(), &step.planned.name));
+                self.steps.ended += 1;
+                self.count();
+            }
             // A check starts like a step of a skill that is called like its toolchain.
             RunEvent::CheckFinished { check } => self.end(&name(check.toolchain.as_str(), &check.step.planned.name)),
             _ => {}
+        }
+    }
+
+    fn count(&mut self) {
+        if let Some(live) = &mut self.live {
+            live.count(self.steps);
         }
     }
 
@@ -129,6 +172,14 @@ fn name(skill: &str, step: &StepName) -> String {
     shown_line(&format!("{skill}/{step}"))
 }
 
+/// Whether the line of a skill says enough: of a step of it that passed, or a check that holds.
+fn is_folded(event: &RunEvent) -> bool {
+    match event {
+        RunEvent::StepFinished { step, .. } => step.outcome == Outcome::Passed && !step.flaky,
+        _ => false,
+    }
+}
+
 /// The line that an event is worth; most are worth none.
 fn line(event: &RunEvent) -> Option<String> {
     Some(
@@ -147,6 +198,9 @@ fn line(event: &RunEvent) -> Option<String> {
             }
             RunEvent::CheckFinished { check } => check_line(check),
             RunEvent::StepFinished { skill, step } => step_line(skill, step),
+            RunEvent::SkillFinished { skill, outcome: Outcome::Passed, .. } => {
+                format!("{} {}", paint(GOOD, "passed"), shown_line(skill.as_str()))
+            }
             RunEvent::StepTerminating { skill, step, reason, grace_ms } => {
                 let why = match reason {
                     EndReason::Timeout => "is out of time",
@@ -196,6 +250,8 @@ fn step_line(skill: &SkillName, step: &StepEvidence) -> String {
 mod tests {
     use super::*;
     use crate::fixture::*;
+    use crate::text::plain;
+    use proctor_core::tier::Tier;
 
     fn started_step(skill_name: &str, step: &str) -> RunEvent {
         let step = StepName::new(step).expect("a step name");
@@ -213,9 +269,31 @@ mod tests {
             progress.heartbeat(at(91)).as_deref(),
             Some("still running a/slow 1m30s of 10 min\nstill running b/quick 1m29s of 10 min\n")
         );
-        let line = progress.event(&step_finished("b", exited("quick", &["true"], 0)), at(92)).expect("a line");
-        assert_eq!(anstream::adapter::strip_str(&line).to_string(), "passed b/quick in 420 ms\n");
+        assert_eq!(progress.event(&step_finished("b", exited("quick", &["true"], 0)), at(92)), None);
+        let line = progress.event(&skill_finished("b", Outcome::Passed, Tier::ONE, ""), at(92)).expect("a line");
+        assert_eq!(plain(&line), "passed b\n");
         assert_eq!(progress.heartbeat(at(121)).as_deref(), Some("still running a/slow 2m00s of 10 min\n"));
+    }
+
+    #[test]
+    fn a_quiet_run_says_nothing_and_a_verbose_one_each_step() {
+        let events = [
+            started(&[("a", &["s"])]),
+            started_step("a", "s"),
+            step_finished("a", exited("s", &["true"], 0)),
+            skill_finished("a", Outcome::Passed, Tier::ONE, ""),
+        ];
+        let told = |detail| {
+            let mut progress = Progress::lines().telling(detail);
+            let lines: String = events.iter().filter_map(|event| progress.event(event, Duration::ZERO)).collect();
+            assert_eq!(progress.steps, Steps { all: 1, ended: 1 });
+            plain(&lines)
+        };
+        assert_eq!(told(Detail::Quiet), "");
+        assert_eq!(
+            told(Detail::Verbose),
+            "run 20260102T030405Z-1: profile pr, 1 step in 1 skill\npassed a/s in 420 ms\n"
+        );
     }
 
     #[test]

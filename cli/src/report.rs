@@ -1,51 +1,117 @@
-//! A run for people: the reason first, then the skills, the evidence, and the verdict as the
-//! last line. Written from the record alone; text of steps goes through [`shown`].
+//! A run for people: the reason first, then the skills, the evidence, where to see more, and the verdict as the
+//! last line. Written from the record, and from the outputs of steps that failed where those are longer than
+//! what the record shows of them; text of steps goes through [`shown`].
 
+pub(crate) mod outputs;
 mod step;
 
 use std::collections::BTreeSet;
 
+use proctor_core::code::Coded as _;
 use proctor_core::evidence::{ReportEvidence, StepEvidence, TreeSource};
 use proctor_core::exec::DoubtRecord;
 use proctor_core::outcome::Outcome;
 use proctor_core::verdict::{Doubt, EXIT_USAGE, Verdict};
 use serde::Serialize;
 
-use crate::style::{self, DIM, STRONG, UNSURE, paint};
-use crate::text::{count, duration, shown, shown_line};
-use proctor_core::record::{Finished, RunRecord, SkillRecord};
+use crate::screen::Room;
+use crate::style::{self, DIM, UNSURE, paint};
+use crate::text::{columns, count, duration, padded, shown, shown_line, wrapped};
+use outputs::Outputs;
+use proctor_core::record::{Finished, RunRecord, SkillRecord, Started};
 
 pub(crate) use step::{
     check_reason, command_line, drift_block, limit_hint, limits_met, manner_of_end, stream_block, why,
 };
 
+/// How much of a run is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// What did not pass, and the verdict.
+    Quiet,
+    /// That, and each skill on a line.
+    Normal,
+    /// That, and every step with its command, the ends of its output, what it used and what held around it.
+    Verbose,
+}
+
+/// How a run is shown.
+pub(crate) struct View<'a> {
+    /// How much of it.
+    pub detail: Detail,
+    /// The room for it.
+    pub room: Room,
+    /// Outputs of steps that failed, as far as they were fetched.
+    pub outputs: &'a Outputs,
+    /// What stands behind `proctor logs RUN STEP` for a reader who wants more, such as a state directory.
+    pub logs_options: &'a str,
+}
+
 /// The report on a run.
-pub(crate) fn report(record: &RunRecord) -> String {
+pub(crate) fn report(record: &RunRecord, view: &View<'_>) -> String {
     let mut text = String::new();
-    let blocks = reasons(record);
-    for block in &blocks {
-        text.push_str(block);
+    for block in reasons(record, view) {
+        text.push_str(&block);
         text.push('\n');
     }
-    text.push_str(&tree_line(record));
-    text.push_str(&skill_table(&record.skills));
-    text.push_str(&notes(record));
+    if view.detail == Detail::Verbose {
+        text.push_str(&the_others(record, view));
+    }
+    if view.detail != Detail::Quiet {
+        text.push_str(&tree_line(record));
+        text.push_str(&skill_table(&record.skills, view.room.columns));
+        text.push_str(&notes(record));
+    }
     if let Some(finished) = &record.finished {
-        if let Some(directory) = &finished.evidence_dir {
-            text.push_str(&format!("{} {}\n", paint(DIM, "evidence:"), shown_line(directory)));
+        if view.detail != Detail::Quiet {
+            text.push_str(&places(record, finished, view));
         }
         if finished.exit_code == EXIT_USAGE {
             text.push_str("nothing ran, and nothing is no pass\n");
         }
-        text.push_str(&verdict_line(record, finished));
+        text.push_str(&verdict_line(record, finished, view.room));
+    }
+    text
+}
+
+/// Where the evidence is, and how to see more of what did not pass.
+fn places(record: &RunRecord, finished: &Finished, view: &View<'_>) -> String {
+    let mut text = String::new();
+    if let Some(directory) = &finished.evidence_dir {
+        text.push_str(&format!("{} {}\n", paint(DIM, "evidence:"), shown_line(directory)));
+    }
+    let told = record.steps().find(|(_, step)| step.outcome.is_failure() && was_heard(step));
+    if let (Some(started), Some((skill, step))) = (&record.started, told) {
+        let stderr = if step.stdout.bytes == 0 || step.stderr.bytes > step.stdout.bytes { " --stderr" } else { "" };
+        let command =
+            format!("proctor logs {} {skill}/{}{stderr}{}", started.run_id, step.planned.name, view.logs_options);
+        text.push_str(&format!("{} {}\n", paint(DIM, "more:"), shown_line(&command)));
+    }
+    text
+}
+
+fn was_heard(step: &StepEvidence) -> bool {
+    step.stdout.bytes + step.stderr.bytes > 0
+}
+
+/// The steps that are no reason for anything, in full.
+fn the_others(record: &RunRecord, view: &View<'_>) -> String {
+    let mut text = String::new();
+    for check in record.checks.iter().filter(|check| check.satisfied) {
+        let name = format!("toolchain {}", check.toolchain);
+        text.push_str(&(step::block(&name, &check.step, view) + &step::measures(&check.step) + "\n"));
+    }
+    for (skill, step) in record.steps().filter(|(_, step)| step.outcome == Outcome::Passed) {
+        let name = format!("{skill}/{}", step.planned.name);
+        text.push_str(&(step::block(&name, step, view) + &step::measures(step) + "\n"));
     }
     text
 }
 
 /// Everything that kept the run from passing: checks of tools, steps that failed in the order of
 /// the plan, steps without an answer, doubts.
-fn reasons(record: &RunRecord) -> Vec<String> {
-    let checks = record.checks.iter().filter(|check| !check.satisfied).map(step::check_block);
+fn reasons(record: &RunRecord, view: &View<'_>) -> Vec<String> {
+    let checks = record.checks.iter().filter(|check| !check.satisfied).map(|check| step::check_block(check, view));
     let failures = record.steps().filter(|(_, step)| step.outcome.is_failure());
     let unsure = record.steps().filter(|(_, step)| match step.outcome {
         // What was never started has nothing to show.
@@ -53,7 +119,7 @@ fn reasons(record: &RunRecord) -> Vec<String> {
         outcome => outcome == Outcome::Inconclusive,
     });
     let steps =
-        failures.chain(unsure).map(|(skill, step)| step::block(&format!("{skill}/{}", step.planned.name), step));
+        failures.chain(unsure).map(|(skill, step)| step::block(&format!("{skill}/{}", step.planned.name), step, view));
     let doubts = record.doubts.iter().map(|DoubtRecord { doubt, message }| doubt_block(*doubt, message));
     checks.chain(steps).chain(doubts).collect()
 }
@@ -61,7 +127,7 @@ fn reasons(record: &RunRecord) -> Vec<String> {
 /// A reason why there is no honest answer.
 pub(crate) fn doubt_block(doubt: Doubt, message: &str) -> String {
     let word = word(&doubt).replace('_', " ");
-    format!("{} {}\n", paint(UNSURE, format!("inconclusive, {word}:")), shown(message).trim_end())
+    format!("{} {}\n", paint(UNSURE, format!("inconclusive[{}], {word}:", doubt.code())), shown(message).trim_end())
 }
 
 /// Which tree it was, where that is not the worktree.
@@ -78,36 +144,51 @@ fn tree_line(record: &RunRecord) -> String {
     text
 }
 
-fn skill_table(skills: &[SkillRecord]) -> String {
+/// A line for each skill; the name stands on a line of its own where both do not fit.
+fn skill_table(skills: &[SkillRecord], room: usize) -> String {
     if skills.is_empty() {
         return String::new();
     }
+    let most = room.saturating_sub(CELLS).max(NAME);
     let names: Vec<String> = skills.iter().map(|record| shown_line(record.skill.as_str())).collect();
-    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    let width = names.iter().map(|name| columns(name)).filter(|width| *width <= most).max().unwrap_or(0);
     let mut text = format!("{}\n", paint(DIM, "skills:"));
     for (record, name) in skills.iter().zip(names) {
-        let padding = " ".repeat(width - name.chars().count());
-        text.push_str(&format!("  {name}{padding}  {}\n", skill_cells(record)));
+        let is_short = columns(&name) <= width && width + CELLS <= room;
+        let head = if is_short { format!("  {}  ", padded(&name, width)) } else { format!("  {name}\n    ") };
+        let [cells, steps, reason] = skill_cells(record);
+        let mut line = format!("{head}{cells}");
+        let used = if is_short { width + 4 } else { 4 };
+        let left = room.saturating_sub(used + CELLS - 4 - STEPS + 2);
+        for part in [steps, reason].iter().filter(|part| !part.is_empty()) {
+            let fits = columns(part) <= left && !line.contains("passed\n");
+            line.push_str(&if fits { format!("  {part}") } else { format!("\n    {part}") });
+        }
+        text.push_str(&(line.trim_end().to_owned() + "\n"));
     }
     text
 }
 
-fn skill_cells(record: &SkillRecord) -> String {
+/// The columns of the cells behind a skill's name, with the blanks between.
+const CELLS: usize = 4 + 12 + 2 + 6 + 2 + 7 + STEPS;
+/// The columns for how many of its steps passed.
+const STEPS: usize = 2 + 22;
+/// A name is never given fewer columns.
+const NAME: usize = 16;
+
+/// Its outcome, tier and time; how many of its steps passed; why it did not run as planned.
+fn skill_cells(record: &SkillRecord) -> [String; 3] {
     let Some((outcome, tier)) = record.outcome.zip(record.tier) else {
-        return paint(UNSURE, "did not end");
+        return [paint(UNSURE, "did not end"), String::new(), String::new()];
     };
     let passed = record.steps.iter().filter(|step| step.outcome == Outcome::Passed).count();
     let spent = record.steps.iter().map(|step| step.duration_ms).sum();
-    let word = paint(style::of_outcome(outcome), format!("{:<12}", outcome_words(outcome)));
+    let word = paint(style::of_outcome(outcome), padded(outcome_words(outcome), 12));
     let steps = match record.planned.len() {
         1 => String::new(),
         all => format!("{passed} of {all} steps passed"),
     };
-    let mut cells = format!("{word}  tier {tier}  {:>7}  {steps}", duration(spent));
-    if !record.reason.is_empty() {
-        cells.push_str(&format!("  {}", shown_line(&record.reason)));
-    }
-    cells.trim_end().to_owned()
+    [format!("{word}  tier {tier}  {:>7}", duration(spent)), steps, shown_line(&record.reason)]
 }
 
 /// What a reader should know although it did not decide anything.
@@ -149,9 +230,8 @@ pub(crate) fn missing_controls<'a>(steps: impl IntoIterator<Item = &'a StepEvide
     style::warning(&format!("not enforced here, which makes it tier 2: {names} (`proctor doctor` says why)"))
 }
 
-/// The last line: the verdict, the count of each outcome, the time.
-fn verdict_line(record: &RunRecord, finished: &Finished) -> String {
-    let verdict = paint(style::of_verdict(finished.verdict), format!("{}:", finished.verdict.as_str()));
+/// The last line: the verdict, the count of each outcome, the tier, the tree, the time.
+fn verdict_line(record: &RunRecord, finished: &Finished, room: Room) -> String {
     let total: usize = record.skills.iter().map(|skill| skill.planned.len()).sum();
     let mut counts = tally(record, total);
     if finished.verdict == Verdict::Passed {
@@ -161,15 +241,29 @@ fn verdict_line(record: &RunRecord, finished: &Finished) -> String {
     } else {
         counts.push("no step ran".to_owned());
     }
-    let interrupted = record.cancelled_by.as_ref().map(|by| format!(", interrupted by {}", shown_line(by)));
-    format!(
-        "{verdict} {}, tier {}, in {}{}\n",
-        counts.join(", "),
-        paint(STRONG, finished.tier),
-        duration(finished.duration_ms),
-        interrupted.unwrap_or_default()
-    )
+    let mut parts = counts;
+    parts.push(format!("tier {}", finished.tier));
+    parts.extend(record.started.as_ref().map(tree_word));
+    parts.push(format!("in {}", duration(finished.duration_ms)));
+    parts.extend(record.cancelled_by.as_ref().map(|by| format!("interrupted by {}", shown_line(by))));
+    let word = finished.verdict.as_str();
+    let line = format!("{word}: {}", parts.join(", "));
+    // In a log it is one line, which others look for.
+    let text = if room.wraps { wrapped(&line, room.columns).join("\n  ") } else { line };
+    format!("{}{}\n", paint(style::of_verdict(finished.verdict), &text[..=word.len()]), &text[word.len() + 1..])
 }
+
+/// The tree that was verified, in short: the beginning of its commit, or of its snapshot.
+fn tree_word(started: &Started) -> String {
+    let short = |hex: &str| hex.chars().take(SHORT).collect::<String>();
+    match &started.source {
+        TreeSource::Rev { commit, .. } => format!("commit {}", shown_line(&short(commit))),
+        TreeSource::Worktree => format!("tree {}", short(started.snapshot.as_str().trim_start_matches("sha256:"))),
+    }
+}
+
+/// How many digits of a hash are shown.
+const SHORT: usize = 12;
 
 /// How many steps have each outcome, those that were never reached as skipped.
 fn tally(record: &RunRecord, total: usize) -> Vec<String> {

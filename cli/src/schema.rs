@@ -40,6 +40,8 @@ pub(crate) enum SchemaName {
     StatusLastRun,
     /// `05-status.json`, as far as we know it.
     Status,
+    /// `proctor compare --format json`.
+    Comparison,
     /// `proctor validate --format json`.
     Diagnostics,
     /// `proctor import --format json`.
@@ -72,6 +74,7 @@ impl SchemaName {
             Self::ToolchainEvidence => "toolchain-evidence",
             Self::StatusLastRun => "status-last-run",
             Self::Status => "status",
+            Self::Comparison => "comparison",
             Self::Diagnostics => "diagnostics",
             Self::Import => "import",
             Self::Doctor => "doctor",
@@ -97,6 +100,7 @@ impl SchemaName {
             Self::ToolchainEvidence => "verify/_toolchain.json",
             Self::StatusLastRun => "`verification.last_run` in 05-status.json",
             Self::Status => "05-status.json, as far as we know it",
+            Self::Comparison => "what `compare --format json` prints",
             Self::Diagnostics => "what `validate --format json` prints",
             Self::Import => "what `import --format json` prints",
             Self::Doctor => "what `doctor --format json` prints",
@@ -124,6 +128,7 @@ pub(crate) fn text(name: SchemaName) -> Result<String, serde_json::Error> {
         SchemaName::ToolchainEvidence => include_str!("../../schemas/toolchain-evidence.schema.json").to_owned(),
         SchemaName::StatusLastRun => include_str!("../../schemas/status-last-run.schema.json").to_owned(),
         SchemaName::Status => include_str!("../../schemas/status.schema.json").to_owned(),
+        SchemaName::Comparison => include_str!("../../schemas/comparison.schema.json").to_owned(),
         SchemaName::Run => generated::<RunRecord>()?,
         SchemaName::Range => generated::<RangeRecord>()?,
         SchemaName::Diagnostics => generated::<Vec<DiagnosticRecord>>()?,

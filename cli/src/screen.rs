@@ -22,7 +22,29 @@ pub(crate) struct Screen {
     is_colored: bool,
     /// Whether standard error gets live progress.
     pub live: bool,
+    room: Room,
 }
+
+/// The room that results have on their way to a reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// How many columns a line has.
+    pub columns: usize,
+    /// Whether text of others is brought into so many columns: on a terminal. Elsewhere programs look for it.
+    pub wraps: bool,
+}
+
+impl Room {
+    /// The room of a log: nothing in it is brought into rows.
+    pub(crate) const LOG: Self = Self { columns: WIDTH, wraps: false };
+}
+
+/// How wide a screen is taken to be that does not say it: a log, a pipe.
+const WIDTH: usize = 80;
+/// No screen is taken to be narrower; what is wider than it is wrapped by the terminal.
+const NARROWEST: usize = 40;
+/// No line is longer, however wide the screen is: eyes get lost in it.
+const WIDEST: usize = 140;
 
 impl Screen {
     /// The streams, with colour as `when` and the caller's environment want it.
@@ -35,6 +57,7 @@ impl Screen {
             lost: None,
             is_unread: false,
             is_colored: colored,
+            room: Room { columns: width_of(caller), wraps: caller.stdout_is_terminal },
             live: caller.stderr_is_terminal && caller.var("TERM") != Some("dumb"),
         }
     }
@@ -88,6 +111,16 @@ impl Screen {
         self.lost.take()
     }
 
+    /// How many columns a line of a result may have.
+    pub(crate) fn width(&self) -> usize {
+        self.room.columns
+    }
+
+    /// The room that results have.
+    pub(crate) fn room(&self) -> Room {
+        self.room
+    }
+
     /// Whether standard output gets colour.
     pub(crate) fn is_colored(&self) -> bool {
         self.is_colored
@@ -122,6 +155,14 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
 /// only in strings, where one of them may as well be an escape.
 pub(crate) fn without_ci_commands(json: &str) -> String {
     json.replace("##", "#\\u0023")
+}
+
+/// The columns of the terminal that results go to; `COLUMNS` of the caller stands above it, as POSIX has it.
+fn width_of(caller: &Caller) -> usize {
+    let named = caller.var("COLUMNS").and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
+    let terminal = || caller.stdout_is_terminal.then(|| rustix::termios::tcgetwinsize(io::stdout()).ok()).flatten();
+    let found = named.or_else(|| terminal().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0));
+    found.map_or(WIDTH, |columns| columns.clamp(NARROWEST, WIDEST))
 }
 
 fn choice(colored: bool) -> ColorChoice {

@@ -4,6 +4,7 @@
 use std::fmt::Display;
 
 use anstyle::{AnsiColor, Style};
+use proctor_core::code::Code;
 use proctor_core::outcome::Outcome;
 use proctor_core::verdict::{EXIT_DRIFT, EXIT_FAILED, EXIT_TIMEOUT, Verdict};
 
@@ -57,9 +58,9 @@ pub(crate) fn of_exit_code(code: u8) -> Style {
     }
 }
 
-/// `error: message`, and a `hint:` line for each thing that can be done.
-pub(crate) fn error(message: &str, hints: &[String]) -> String {
-    format!("{} {message}\n", paint(BAD, "error:")) + &lines_of(hints)
+/// `error[P0123]: message`, and a `hint:` line for each thing that can be done.
+pub(crate) fn error(code: Code, message: &str, hints: &[String]) -> String {
+    format!("{} {message}\n", paint(BAD, format!("error[{code}]:"))) + &lines_of(hints)
 }
 
 /// `warning: message`, and a `hint:` line for each thing that can be done.

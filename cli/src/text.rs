@@ -33,6 +33,71 @@ fn without_ci_command(line: &str) -> String {
         .fold(line, |line, word| line.replace(&format!("##{word}"), &format!("#\\x23{word}")))
 }
 
+/// How many columns of a screen a text takes: wide characters two, combining ones none. Control
+/// characters are not in it; see [`shown`].
+pub(crate) fn columns(text: &str) -> usize {
+    unicode_width::UnicodeWidthStr::width(text)
+}
+
+/// A text without colour in so many columns, its end as `…` where it is longer.
+pub(crate) fn cut(text: &str, width: usize) -> String {
+    if columns(text) <= width {
+        return text.to_owned();
+    }
+    let mut left = width.saturating_sub(1);
+    let fits = |c: &char| {
+        let room = left.checked_sub(unicode_width::UnicodeWidthChar::width(*c).unwrap_or(0));
+        left = room.unwrap_or(0);
+        room.is_some()
+    };
+    let kept: String = text.chars().take_while(fits).collect();
+    kept + "…"
+}
+
+/// A text without colour, filled up to so many columns.
+pub(crate) fn padded(text: &str, width: usize) -> String {
+    format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
+}
+
+/// A sentence in lines of so many columns; a word that is longer stands in a line of its own.
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if columns(line) + 1 + columns(word) <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// A line cut into rows of so many columns.
+pub(crate) fn chunks(line: &str, width: usize) -> Vec<String> {
+    let mut rows = vec![String::new()];
+    let mut taken = 0;
+    for c in line.chars() {
+        let needs = unicode_width::UnicodeWidthChar::width(c).unwrap_or(0);
+        if taken + needs > width.max(2) {
+            rows.push(String::new());
+            taken = 0;
+        }
+        taken += needs;
+        if let Some(row) = rows.last_mut() {
+            row.push(c);
+        }
+    }
+    rows
+}
+
+/// A text without its colours.
+#[cfg(test)]
+pub(crate) fn plain(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}
+
 /// A duration as people say it: `12 ms`, `4.2 s`, `12 s`, `1m30s`, `2h05m`.
 pub(crate) fn duration(ms: u64) -> String {
     match ms {
@@ -102,6 +167,18 @@ mod tests {
     #[test]
     fn one_line_stays_one_line() {
         assert_eq!(shown_line("a\nb\tc\r"), "a\\nb\\tc\\x0d");
+    }
+
+    #[test]
+    fn texts_are_measured_in_columns() {
+        assert_eq!(["abc", "日本", "e\u{301}"].map(columns), [3, 4, 1]);
+        assert_eq!(cut("日本語", 6), "日本語");
+        assert_eq!(cut("日本語", 5), "日本…");
+        assert_eq!(cut("日本語", 4), "日…");
+        assert_eq!(cut("abc", 1), "…");
+        assert_eq!(padded("日", 4), "日  ");
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("a-very-long-word x", 4), ["a-very-long-word", "x"]);
     }
 
     #[test]

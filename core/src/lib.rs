@@ -8,12 +8,15 @@
 pub mod api;
 pub mod attestation;
 pub mod canonical;
+pub mod code;
+pub mod compare;
 pub mod digest;
 pub mod drift;
 pub mod enforcement;
 pub mod event;
 pub mod evidence;
 pub mod exec;
+pub mod first_error;
 pub mod gate;
 pub mod import;
 pub mod init;

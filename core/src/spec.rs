@@ -20,7 +20,7 @@ mod written;
 pub(crate) mod yaml;
 
 pub use command::{BadCommand, Command};
-pub use diagnostic::{Code, Diagnostic, Label, Severity, quoted};
+pub use diagnostic::{Code, Diagnostic, Label, Severity, nearest, quoted};
 pub use layer::Adhoc;
 pub use operator::{
     DaemonSettings, LimitSettings, LogFormat, LogSettings, Operator, OperatorDefaults, Retention, UserRef,

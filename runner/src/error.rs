@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use proctor_core::api::{Problem, ProblemType, SpecProblem};
+use proctor_core::code::{Code, Coded, EngineCode};
 use proctor_core::enforcement::Control;
 use proctor_core::spec::Diagnostic;
 use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
@@ -191,7 +192,38 @@ pub(crate) fn one_line(error: &impl Display) -> String {
     error.to_string().replace(HINT, "; ").replace('\n', " ")
 }
 
+impl Coded for EngineError {
+    fn code(&self) -> Code {
+        self.kind().code()
+    }
+}
+
 impl EngineError {
+    /// Which of our errors it is, without its details.
+    fn kind(&self) -> EngineCode {
+        match self {
+            Self::Spec(_) => EngineCode::Spec,
+            Self::NoSpec(_) => EngineCode::NoSpec,
+            Self::UnreadableSpec { .. } => EngineCode::UnreadableSpec,
+            Self::SpecChanged(_) => EngineCode::SpecChanged,
+            Self::PlanChanged(_) => EngineCode::PlanChanged,
+            Self::NotTheOwner { .. } => EngineCode::NotTheOwner,
+            Self::CacheHidesTree { .. } => EngineCode::CacheHidesTree,
+            Self::HiddenAlternate(_) => EngineCode::HiddenAlternate,
+            Self::UnreadableAlternates { .. } => EngineCode::UnreadableAlternates,
+            Self::Snapshot(_) => EngineCode::Snapshot,
+            Self::Git(_) => EngineCode::Git,
+            Self::Store(_) => EngineCode::Store,
+            Self::Sandbox(_) => EngineCode::Sandbox,
+            Self::BestEffortForbidden => EngineCode::BestEffortForbidden,
+            Self::ControlsMissing { .. } => EngineCode::ControlsMissing,
+            Self::StateInRepository(_) => EngineCode::StateInRepository,
+            Self::Interrupted => EngineCode::Interrupted,
+            Self::SessionSpent(_) => EngineCode::SessionSpent,
+            Self::Internal(_) => EngineCode::Internal,
+        }
+    }
+
     /// What happened, without what to do about it.
     pub fn message(&self) -> String {
         let text = self.to_string();
@@ -220,6 +252,7 @@ impl EngineError {
         };
         let mut problem = Problem::new(kind, self.message()).exiting(self.exit_code());
         problem.hint = self.hint();
+        problem.code = Some(self.code());
         if let Self::Spec(problems) = self {
             problem.spec = Some(SpecProblem {
                 file: problems.file.display().to_string(),

@@ -54,6 +54,7 @@ mod spec;
 mod swaps;
 mod systemd;
 mod telling;
+mod terminal;
 mod timeout;
 mod toolchain;
 mod tools;
@@ -121,6 +122,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         swaps::CASES,
         systemd::CASES,
         telling::CASES,
+        terminal::CASES,
         timeout::CASES,
         toolchain::CASES,
         tools::CASES,

@@ -32,7 +32,7 @@ struct Document {
     schema: fn() -> Value,
 }
 
-const DOCUMENTS: [Document; 10] = [
+const DOCUMENTS: [Document; 11] = [
     Document { name: "spec", title: "spec/verification.yaml", schema: proctor_core::spec::schema },
     Document { name: "operator", title: "proctord.toml", schema: proctor_core::spec::operator_schema },
     Document { name: "plan", title: "A plan: spec × profile, every default applied", schema: written::<Plan> },
@@ -50,13 +50,21 @@ const DOCUMENTS: [Document; 10] = [
     Document { name: "status", title: "changes/<id>/05-status.json", schema: status },
     Document { name: "event", title: "One line of `proctor run --format jsonl`", schema: written::<RunEvent> },
     Document { name: "exec", title: "What `proctor exec --format json` prints", schema: written::<ExecRecord> },
+    Document {
+        name: "comparison",
+        title: "What `proctor compare --format json` prints",
+        schema: written::<proctor_core::compare::Comparison>,
+    },
     Document { name: "gate", title: "What `proctor gate --format json` prints", schema: written::<GateAnswer> },
 ];
 
 /// The description of the daemon's HTTP API.
 const OPENAPI: &str = "schemas/openapi.json";
 
-/// Writes every schema.
+/// The page of the manual on the codes of our messages.
+const ERRORS: &str = "docs/errors.md";
+
+/// Writes every schema, and the page that is made of the same types.
 ///
 /// # Errors
 /// A schema is no valid schema, or a file cannot be written.
@@ -76,7 +84,12 @@ pub(crate) fn write(root: &Path) -> Result<ExitCode> {
 fn generated() -> Result<Vec<(String, String)>> {
     let schemas = DOCUMENTS.iter().map(|document| Ok((document.path(), document.text()?)));
     let page = reference::page(&proctor_core::spec::schema());
-    schemas.chain([Ok((OPENAPI.to_owned(), api()?)), Ok((reference::PAGE.to_owned(), page))]).collect()
+    let others = [
+        Ok((OPENAPI.to_owned(), api()?)),
+        Ok((reference::PAGE.to_owned(), page)),
+        Ok((ERRORS.to_owned(), proctor_core::code::page())),
+    ];
+    schemas.chain(others).collect()
 }
 
 /// The description of the API, each schema in it validated.

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use proctor_core::names::RunId;
 
-use super::{Format, ReportsArgs, SocketArgs, StateArgs, run_id};
+use super::{Format, RepoArgs, ReportsArgs, SocketArgs, StateArgs, run_id};
 
 /// `proctor status`.
 #[derive(Debug, Args)]
@@ -39,6 +39,10 @@ pub(crate) struct LogsArgs {
     /// Write it with control characters as they are, to a file or a pipe
     #[arg(long, requires = "step")]
     pub raw: bool,
+    #[command(flatten)]
+    pub repo: RepoArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
     #[command(flatten)]
     pub daemon: SocketArgs,
 }

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use proctor_core::api::{DoctorAnswer, DoctorFinding, StepAccount};
+use proctor_core::code::{Coded as _, EngineCode};
 use proctor_core::enforcement::{Control, ControlState, Enforcement, SandboxMode, Tolerated};
 use proctor_core::spec::Operator;
 use proctor_core::verdict::EXIT_INCONCLUSIVE;
@@ -252,8 +253,11 @@ fn render(record: &DoctorRecord) -> String {
     for finding in &record.findings {
         let control = finding.control.map(|control| format!("{}: ", control.as_str())).unwrap_or_default();
         let hints: Vec<String> = Some(shown(&finding.hint)).filter(|hint| !hint.is_empty()).into_iter().collect();
-        let render = if finding.refuses { style::error } else { style::warning_with };
-        text.push_str(&render(&format!("{control}{}", shown(&finding.message)), &hints));
+        let message = format!("{control}{}", shown(&finding.message));
+        text.push_str(&match finding.refuses {
+            true => style::error(EngineCode::ControlsMissing.code(), &message, &hints),
+            false => style::warning_with(&message, &hints),
+        });
     }
     text.push_str(&facts(record));
     text.push_str(&verdict(record));

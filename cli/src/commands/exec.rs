@@ -27,7 +27,7 @@ use crate::progress::{HEARTBEAT, Progress};
 use crate::report::{
     doubt_block, drift_block, limit_hint, limits_met, missing_controls, outcome_words, stream_block, why,
 };
-use crate::screen::Screen;
+use crate::screen::{Room, Screen};
 use crate::specfile::Specification;
 use crate::style::{self, paint};
 use crate::text::{shown, size};
@@ -76,7 +76,7 @@ fn record(report: ExecReport, sandbox: SandboxMode) -> ExecRecord {
 
 /// The ends of both streams, for who watches while a program reads the record.
 fn excerpts(step: &StepEvidence) -> String {
-    stream_block("stdout", &step.stdout) + &stream_block("stderr", &step.stderr)
+    stream_block("stdout", &step.stdout, Room::LOG) + &stream_block("stderr", &step.stderr, Room::LOG)
 }
 
 /// The spec of the repository; a command may run without one.
@@ -198,5 +198,5 @@ fn remarks(step: &StepEvidence, doubts: &[(Doubt, String)]) -> String {
         text.push_str(&style::warning(&format!("the command {met}")));
     }
     text.push_str(&missing_controls([step]));
-    text + &drift_block(step)
+    text + &drift_block(step, Room::LOG)
 }

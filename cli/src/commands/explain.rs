@@ -40,8 +40,9 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
     let spec = Specification::of_repository(&repo, caller)?;
     let resolved = spec.resolve(&args.profile, &operator, caller)?;
     let subjects = subjects(&resolved.plan)?;
+    let target = args.target.as_deref().unwrap_or_default();
     // A toolchain check may have one of these names; it is what is meant then.
-    let alone = Alone::named(&args.target).filter(|_| !subjects.contains_key(&args.target));
+    let alone = Alone::named(target).filter(|_| !subjects.contains_key(target));
     if let (None, Some(extra)) = (alone, &args.step) {
         return Err(CliError::Usage {
             message: format!("`{}` stands behind a step", shown_line(extra)),
@@ -54,7 +55,7 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
             hint: format!("say `proctor explain {ENV} --var {name}`"),
         });
     }
-    let wanted = if alone.is_some() { args.step.as_deref() } else { Some(args.target.as_str()) };
+    let wanted = if alone.is_some() { args.step.as_deref() } else { Some(target) };
     let chosen = choose(&subjects, wanted).map_err(|error| elsewhere(&spec.spec, wanted).unwrap_or(error))?;
     let engine = engine::open(&args.state, operator, caller, screen)?;
     let previews = previews(&engine, &repo, &chosen)?;

@@ -96,9 +96,10 @@ fn render(answer: &GateAnswer) -> String {
 }
 
 fn finding_block(finding: &GateFinding) -> String {
-    let code = word(&finding.code);
+    let name = word(&finding.name);
     let (style, accepted) = if finding.accepted { (UNSURE, " (accepted)") } else { (BAD, "") };
-    let mut text = format!("{} {}{accepted}\n", paint(style, format!("{code}:")), shown_line(&finding.message));
+    let mut text =
+        format!("{} {}{accepted}\n", paint(style, format!("{name}[{}]:", finding.code)), shown_line(&finding.message));
     text.extend(finding.paths.iter().take(SHOWN_PATHS).map(|path| format!("    {}\n", shown_line(path))));
     let more = finding.omitted + finding.paths.len().saturating_sub(SHOWN_PATHS) as u64;
     if more > 0 {
@@ -139,7 +140,7 @@ mod tests {
     fn finding(code: GateCode, message: &str, paths: usize, accepted: bool) -> GateFinding {
         let paths = (0..paths).map(|number| format!("src/{number}\u{1b}")).collect();
         let (message, hint) = (message.to_owned(), "run `proctor run --profile pr`".to_owned());
-        GateFinding { code, message, hint, paths, omitted: 3, accepted }
+        GateFinding { paths, omitted: 3, accepted, ..GateFinding::new(code, message, hint) }
     }
 
     fn answer(exit_code: u8, findings: Vec<GateFinding>) -> GateAnswer {
@@ -185,7 +186,7 @@ mod tests {
         let again = finding(GateCode::OtherSpec, "another\nspec", 0, false);
         insta::assert_snapshot!(plain(&answer(1, vec![changed, again])));
         let accepted = finding(GateCode::Unattested, "nobody knows it", 0, true);
-        assert!(plain(&answer(0, vec![accepted])).starts_with("unattested: nobody knows it (accepted)\n"));
+        assert!(plain(&answer(0, vec![accepted])).starts_with("unattested[P0326]: nobody knows it (accepted)\n"));
         assert!(plain(&answer(5, vec![])).starts_with("inconclusive: profile pr"));
     }
 }

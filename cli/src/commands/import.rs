@@ -6,6 +6,7 @@ mod place;
 
 use std::path::Path;
 
+use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::import::{self, Carried, ImportError, ImportRequest, Imported, Left, Setting, Tool};
 use proctor_core::spec::{self, Code};
 use proctor_core::verdict::EXIT_USAGE;
@@ -126,7 +127,11 @@ fn tell(record: &ImportRecord, args: &ImportArgs, screen: &mut Screen) {
     }
     if spec.is_none() {
         let hint = "`proctor init` looks at the repository itself".to_owned();
-        screen.err(&crate::style::error("no hook could be carried over, so there is no spec", &[hint]));
+        screen.err(&crate::style::error(
+            CommandCode::NothingCarriedOver.code(),
+            "no hook could be carried over, so there is no spec",
+            &[hint],
+        ));
     }
 }
 

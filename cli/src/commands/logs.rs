@@ -2,16 +2,20 @@
 //! each has ended; text of others is escaped on its way to the screen.
 
 mod escaping;
+mod here;
 
 use proctor_core::api::{RunState, RunView, StepView};
 use proctor_core::names::RunId;
+use proctor_core::spec::nearest;
 use proctor_daemon::client::Client;
 use proctor_daemon::service::{MAX_PART, OutputOf, Stdio, Unit};
 
 use crate::args::LogsArgs;
 use crate::caller::Caller;
-use crate::daemon::{self, Purpose, client_error, lost};
+use crate::daemon::{self, Daemon, Purpose, client_error, lost};
 use crate::error::CliError;
+use crate::installation;
+use crate::recorded;
 use crate::runs;
 use crate::screen::Screen;
 use crate::style::{self, DIM, paint};
@@ -32,11 +36,40 @@ pub(crate) async fn logs(args: &LogsArgs, caller: &Caller, screen: &mut Screen) 
             hint: "leave `--raw` out, or send it to a file or a pipe".to_owned(),
         });
     }
-    let daemon = daemon::of(&args.daemon, Purpose::Look, caller).await?;
+    let daemon = match known(args, caller).await {
+        Ok(daemon) => daemon,
+        Err(error) => {
+            let state = installation::state_dir(&args.state, caller)?;
+            let repo = installation::repository(&args.repo, caller).ok();
+            let dir = recorded::find(&args.run, &state, repo.as_deref()).ok_or(error)?;
+            return here::logs(args, &dir, caller, screen).await;
+        }
+    };
     let mut reader = Reader { client: daemon.client, run: args.run.clone(), raw: args.raw, screen };
     match &args.step {
         Some(step) => reader.one(step, args).await,
         None => reader.all(args.follow).await,
+    }
+}
+
+/// The daemon that knows the run.
+async fn known(args: &LogsArgs, caller: &Caller) -> Result<Daemon, CliError> {
+    let daemon = daemon::of(&args.daemon, Purpose::Look, caller).await?;
+    daemon.client.run(&args.run).await.map_err(client_error)?;
+    Ok(daemon)
+}
+
+/// The first bytes of an output that a daemon has, at most so many; `None` where it cannot be had.
+pub(crate) async fn beginning(client: &Client, run: &RunId, of: OutputOf, most: usize) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        let part = client.output(run, of, bytes.len() as u64, MAX_PART).await.ok()?;
+        bytes.extend_from_slice(&part.bytes);
+        let is_last = part.bytes.is_empty() || bytes.len() as u64 >= part.length;
+        if is_last || bytes.len() >= most {
+            bytes.truncate(most);
+            return Some(bytes);
+        }
     }
 }
 
@@ -164,12 +197,25 @@ fn are_all_known(view: &RunView) -> bool {
     view.state == RunState::Finished || view.steps.iter().any(|step| step.attempt > 0 || step.outcome.is_some())
 }
 
+/// There is none of that name: which is meant, most likely, and which there are.
+fn no_such_step(run: &RunId, name: &str, names: &[String]) -> CliError {
+    let near = nearest(name, names.iter().map(String::as_str));
+    let near = near.map(|near| format!("did you mean `{}`? ", shown_line(near))).unwrap_or_default();
+    let listed: Vec<String> = names.iter().take(SHOWN_NAMES).map(|name| shown_line(name)).collect();
+    let more = names.len().saturating_sub(SHOWN_NAMES);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    CliError::Usage {
+        message: format!("run {run} has no step `{}`", shown_line(name)),
+        hint: format!("{near}it has: {}{more}", listed.join(", ")),
+    }
+}
+
 /// Whether to wait for a step that has not ended.
 fn wait_or_not(is_known: bool, follow: bool, view: &RunView, name: &str) -> Result<(), CliError> {
     let usage = |message: String, hint: &str| Err(CliError::Usage { message, hint: hint.to_owned() });
     if !is_known && are_all_known(view) {
-        let names: Vec<String> = units(view).take(SHOWN_NAMES).map(|(place, step)| called(place, step)).collect();
-        return usage(format!("run {} has no step `{name}`", view.id), &format!("it has: {}", names.join(", ")));
+        let names: Vec<String> = units(view).map(|(place, step)| called(place, step)).collect();
+        return Err(no_such_step(&view.id, name, &names));
     }
     if view.state == RunState::Finished {
         return usage(format!("`{name}` did not run"), "`proctor status RUN` says why");

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use proctor_core::api::{LoggedEvent, RunState};
+use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::event::RunEvent;
 use proctor_core::record::RunRecord;
 use proctor_core::report::ReportedRun;
@@ -14,7 +15,8 @@ use crate::args::{ReportArgs, RunFormat};
 use crate::caller::Caller;
 use crate::daemon::{self, Purpose, client_error, lost, problem_error};
 use crate::error::CliError;
-use crate::report as screen_report;
+use crate::report::outputs::Outputs;
+use crate::report::{self as screen_report, Detail, View};
 use crate::reports::{Keeper, Reports, Told, refusal};
 use crate::screen::{self, Screen};
 
@@ -71,7 +73,11 @@ async fn tell(args: &ReportArgs, caller: &Caller, reports: &mut Reports, screen:
 
 fn show(format: RunFormat, record: &RunRecord, screen: &mut Screen) -> Result<(), CliError> {
     match format {
-        RunFormat::Human => screen.out(&screen_report::report(record)),
+        RunFormat::Human => {
+            let outputs = Outputs::default();
+            let view = View { detail: Detail::Normal, room: screen.room(), outputs: &outputs, logs_options: "" };
+            screen.out(&screen_report::report(record, &view));
+        }
         RunFormat::Json => screen.out_json(record)?,
         _ => {}
     }
@@ -109,6 +115,7 @@ fn began(log: &[LoggedEvent]) -> Result<(), CliError> {
         message: "the run ended before it began; nothing was verified".to_owned(),
         hint: Some("run again".to_owned()),
         exit_code: EXIT_INCONCLUSIVE,
+        code: CommandCode::NeverBegan.code(),
     }))
 }
 

@@ -9,12 +9,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proctor_core::api::{ChangesAsked, Reuse, RunSubmission};
+use proctor_core::api::{ChangesAsked, Reuse, RunSubmission, StreamView};
 use proctor_core::event::RunEvent;
 use proctor_core::gate::{Demands, MaxAge, Unattested};
 use proctor_core::names::RunId;
 use proctor_core::spec::Operator;
 use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, Verdict};
+use proctor_daemon::service::{OutputOf, Unit};
 use proctor_runner::{
     ChangesWanted, CommitAsked, CommitRef, Engine, NamedCommit, Patch, RunReport, RunRequest, RunSource, StagedIndex,
     takes_env,
@@ -25,15 +26,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::{RunArgs, RunFormat};
 use crate::caller::Caller;
+use crate::commands::logs;
 use crate::daemon::{self, Daemon, Wanted};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation;
 use crate::interrupt::{self, Asked, Interrupts};
 use crate::progress::{HEARTBEAT, Progress};
-use crate::report;
+use crate::report::outputs::{Fetched, MAX_BYTES, Outputs, WantedStream};
+use crate::report::{self, Detail, View};
 use crate::reports::{Keeper, Reports, Told, refusal};
-use crate::screen::{self, Screen};
+use crate::screen::{self, Room, Screen};
 use proctor_core::record::RunRecord;
 use proctor_core::report::{ReportedCommit, ReportedRun};
 use remote::Remote;
@@ -360,7 +363,7 @@ impl Runs<'_> {
         }
         let (sender, events) = mpsc::channel(EVENTS);
         let work = self.work(tree, sender)?;
-        let mut watch = Watch::new(self.reports, &mut self.interrupts, screen);
+        let mut watch = Watch::new(self.reports, self.args.detail(), &mut self.interrupts, screen);
         let result = watch.follow(work, events).await;
         watch.progress.clear();
         let mut record = watch.record;
@@ -402,24 +405,53 @@ impl Runs<'_> {
         Ok((record, code))
     }
 
+    /// The report for people.
+    pub(super) async fn text(&self, record: &RunRecord, room: Room) -> String {
+        let outputs = Outputs::fetch(record, |wanted| self.fetch(record, wanted)).await;
+        let logs_options = match (&self.way, &self.args.way.state.state_dir) {
+            (Way::Here(_), Some(dir)) => format!(" --state-dir {}", installation::show(dir)),
+            _ => String::new(),
+        };
+        let detail = self.args.detail();
+        report::report(record, &View { detail, room, outputs: &outputs, logs_options: &logs_options })
+    }
+
+    /// The beginning of an output, from where it is kept.
+    fn fetch(&self, record: &RunRecord, wanted: WantedStream) -> Fetched<'_> {
+        let id = record.started.as_ref().map(|started| started.run_id.clone());
+        Box::pin(async move {
+            match &self.way {
+                Way::Here(engine) => {
+                    let part = engine.output(StreamView::from(&wanted.stream), 0, MAX_BYTES).await.ok()??;
+                    Some(part.0.bytes)
+                }
+                Way::Daemon(daemon) => {
+                    let of = OutputOf { unit: Unit::Step, n: wanted.n, stream: wanted.stdio };
+                    logs::beginning(&daemon.client, &id?, of, MAX_BYTES).await
+                }
+            }
+        })
+    }
+
     async fn one(&mut self, tree: Tree, screen: &mut Screen) -> Result<u8, CliError> {
         let (record, report) = self.follow(tree, screen).await?;
-        let exit_code = self.shown(&record, &report, screen)?;
+        let exit_code = self.shown(&record, &report, screen).await?;
         let json = screen::json(&record)?;
         let runs = [self.reports.run(None, record, self.way.keeper()).await];
         Ok(self.written(Told { runs: &runs, left_out: 0, exit_code, json: &json }, screen))
     }
 
     /// Shows one run, and puts its patch where it was wanted.
-    fn shown(&mut self, record: &RunRecord, report: &Ended, screen: &mut Screen) -> Result<u8, CliError> {
+    async fn shown(&mut self, record: &RunRecord, report: &Ended, screen: &mut Screen) -> Result<u8, CliError> {
         let format = self.args.reports.format;
-        let Some(target) = self.target.take() else { return finish(format, record, report, screen) };
+        let text = self.text(record, screen.room()).await;
+        let Some(target) = self.target.take() else { return finish(format, record, report, &text, screen) };
         let written = target.write(report.patch.as_ref(), screen);
         let code = if target.is_stdout() {
-            screen.err(&report::report(record));
+            screen.err(&text);
             agreed(record, report)?
         } else {
-            finish(format, record, report, screen)?
+            finish(format, record, report, &text, screen)?
         };
         let Err(error) = written else { return Ok(code) };
         screen.err(&error.render());
@@ -453,7 +485,11 @@ impl Runs<'_> {
                 Ok((record, _)) => self.reports.run(Some(named), record.clone(), self.way.keeper()).await,
                 Err(error) => ReportedRun { commit: Some(named), came_to: refusal(error), files: Vec::new() },
             });
-            range.commits.push(self.told(commit, ended, screen)?);
+            let text = match &ended {
+                Ok((record, _)) => self.text(record, screen.room()).await,
+                Err(_) => String::new(),
+            };
+            range.commits.push(self.told(commit, ended, &text, screen)?);
         }
         let codes: Vec<u8> = range.commits.iter().map(|record| record.exit_code).collect();
         range.exit_code = range::worst(&codes);
@@ -467,6 +503,7 @@ impl Runs<'_> {
         &mut self,
         commit: &NamedCommit,
         ended: Result<(RunRecord, Ended), CliError>,
+        text: &str,
         screen: &mut Screen,
     ) -> Result<CommitRecord, CliError> {
         let (id, subject) = (commit.id.clone(), commit.subject.clone());
@@ -474,7 +511,7 @@ impl Runs<'_> {
             Ok((record, report)) => {
                 let is_human = self.args.reports.format == RunFormat::Human;
                 let shows = if is_human { RunFormat::Human } else { RunFormat::Jsonl };
-                let exit_code = finish(shows, &record, &report, screen)?;
+                let exit_code = finish(shows, &record, &report, text, screen)?;
                 Ok(CommitRecord { commit: id, subject, exit_code, run: Some(record), error: None })
             }
             Err(error) => {
@@ -492,6 +529,7 @@ pub(super) fn finish(
     format: RunFormat,
     record: &RunRecord,
     report: &Ended,
+    text: &str,
     screen: &mut Screen,
 ) -> Result<u8, CliError> {
     match format {
@@ -499,7 +537,7 @@ pub(super) fn finish(
             if screen.live {
                 screen.err("\n");
             }
-            screen.out(&report::report(record));
+            screen.out(text);
         }
         RunFormat::Json => screen.out_json(record)?,
         // Written with the files, when it is known what the run came to.
@@ -533,8 +571,8 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(reports: &'a mut Reports, interrupts: &'a mut Interrupts, screen: &'a mut Screen) -> Self {
-        let progress = if screen.live { Progress::live() } else { Progress::lines() };
+    fn new(reports: &'a mut Reports, detail: Detail, interrupts: &'a mut Interrupts, screen: &'a mut Screen) -> Self {
+        let progress = if screen.live { Progress::live() } else { Progress::lines() }.telling(detail);
         let start = Instant::now();
         let mut heartbeat = tokio::time::interval_at(start + HEARTBEAT, HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,14 +1,19 @@
 //! One step for people: what became of it and why, its first and last lines, what it changed.
 
+use std::borrow::Cow;
+
 use proctor_core::drift::{Change, Diff};
 use proctor_core::enforcement::{Control, ControlState};
-use proctor_core::evidence::{CheckEvidence, PREVIEW_BYTES, StepEvidence, StreamEvidence};
+use proctor_core::evidence::{CheckEvidence, PREVIEW_BYTES, Resources, StepEvidence, StreamEvidence};
+use proctor_core::first_error::{Context, Opening, opening, without_colour};
 use proctor_core::outcome::{LimitKind, Outcome, StartFault, Termination};
 use proctor_core::plan::{Limit, Limits, PlannedStep, VersionDemand, files_of};
 
+use crate::report::View;
 use crate::report::{outcome_words, word};
-use crate::style::{self, ADDED, DIM, REMOVED, STRONG, paint};
-use crate::text::{bound, count, duration, shown_line, signal_name, size};
+use crate::screen::Room;
+use crate::style::{self, ADDED, BAD, DIM, REMOVED, STRONG, paint};
+use crate::text::{bound, chunks, count, duration, shown_line, signal_name, size};
 
 /// How many lines of a stream are shown from its start.
 const HEAD_LINES: usize = 20;
@@ -16,34 +21,38 @@ const HEAD_LINES: usize = 20;
 const TAIL_LINES: usize = 10;
 /// How many characters of a line are shown.
 const LINE_CHARS: usize = 300;
+/// How many columns stand before a line of somebody else's text.
+const GUTTER: usize = 4;
 /// How many lines of one file's diff are shown.
 const DIFF_LINES: usize = 40;
 /// How many changed paths are shown.
 const CHANGES: usize = 10;
 
-/// The block of a step that did not pass.
-pub(crate) fn block(name: &str, step: &StepEvidence) -> String {
+/// How much is shown around a first error.
+const AROUND: Context = Context { before: 4, after: 15 };
+
+/// The block of a step.
+pub(crate) fn block(name: &str, step: &StepEvidence, view: &View<'_>) -> String {
     let outcome = paint(style::of_outcome(step.outcome), outcome_words(step.outcome));
-    let name = paint(STRONG, shown_line(name));
     let attempt = match step.earlier_attempts.len() {
         0 => String::new(),
         earlier => format!(", on attempt {}", earlier + 1),
     };
-    let mut text = format!("{outcome} {name}: {}{attempt}\n", why(step));
+    let mut text = format!("{outcome} {}: {}{attempt}\n", paint(STRONG, shown_line(name)), why(step));
     text.push_str(&limit_hint(step));
     text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
-    text.push_str(&drift_block(step));
-    text.push_str(&streams(step));
+    text.push_str(&drift_block(step, view.room));
+    text.push_str(&streams(step, view));
     text
 }
 
 /// The block of a toolchain check that does not hold.
-pub(crate) fn check_block(check: &CheckEvidence) -> String {
+pub(crate) fn check_block(check: &CheckEvidence, view: &View<'_>) -> String {
     let step = &check.step;
     let name = paint(STRONG, format!("toolchain {}", shown_line(check.toolchain.as_str())));
     let mut text = format!("{} {name}: {}\n", paint(style::BAD, "unsatisfied"), check_reason(check));
     text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
-    text.push_str(&streams(step));
+    text.push_str(&streams(step, view));
     text
 }
 
@@ -58,9 +67,99 @@ pub(crate) fn check_reason(check: &CheckEvidence) -> String {
     shown_line(&reason)
 }
 
-/// Standard error, where there is any, and standard output.
-fn streams(step: &StepEvidence) -> String {
-    stream_block("stderr", &step.stderr) + &stream_block("stdout", &step.stdout)
+/// Standard error, where there is any, and standard output; of a step that failed each of them from its first
+/// error on. A long one without an error beside one with an error is only counted.
+fn streams(step: &StepEvidence, view: &View<'_>) -> String {
+    let both = [("stderr", &step.stderr), ("stdout", &step.stdout)];
+    let found = both.map(|(label, stream)| Found::of(label, stream, view.outputs.get(stream)));
+    let has_error = step.outcome == Outcome::Failed && found.iter().any(Found::has_error);
+    let blocks = found.iter().map(|found| match has_error && found.is_long() && !found.has_error() {
+        true => found.counted(),
+        false => found.block(step.outcome == Outcome::Failed, view.room),
+    });
+    blocks.collect()
+}
+
+/// One stream, and where its first error stands.
+struct Found<'a> {
+    label: &'a str,
+    stream: &'a StreamEvidence,
+    /// What is searched: the whole stream where it is at hand, else its beginning.
+    text: Cow<'a, str>,
+    is_whole: bool,
+    opening: Option<Opening>,
+}
+
+impl<'a> Found<'a> {
+    fn of(label: &'a str, stream: &'a StreamEvidence, fetched: Option<&'a str>) -> Self {
+        let previews_are_all = stream.bytes <= 2 * PREVIEW_BYTES as u64;
+        let text = match fetched {
+            Some(text) => Cow::Borrowed(text),
+            None if previews_are_all => Cow::Owned(format!("{}{}", stream.preview, stream.tail)),
+            None => Cow::Borrowed(stream.preview.as_str()),
+        };
+        let opening = opening(&text, AROUND);
+        Self { label, stream, text, is_whole: previews_are_all || fetched.is_some(), opening }
+    }
+
+    fn has_error(&self) -> bool {
+        self.opening.as_ref().is_some_and(|opening| opening.is_shaped)
+    }
+
+    fn is_long(&self) -> bool {
+        !self.is_whole || self.text.lines().nth(HEAD_LINES + TAIL_LINES + 1).is_some()
+    }
+
+    fn counted(&self) -> String {
+        format!("  {}\n", paint(DIM, format!("{}: {}, without an error", self.label, size(self.stream.bytes))))
+    }
+
+    /// The lines around its first error; its ends where it has none, and all of it where it is short.
+    fn block(&self, is_failed: bool, room: Room) -> String {
+        let Some(opening) = self.opening.as_ref().filter(|_| is_failed) else {
+            return stream_block(self.label, self.stream, room);
+        };
+        let lines: Vec<&str> = self.text.lines().collect();
+        let shown = if self.is_long() { opening.lines.clone() } else { 0..lines.len() };
+        let mut text = format!("  {}\n", paint(DIM, format!("{}:", self.label)));
+        if shown.start > 0 {
+            text.push_str(&gutter(DIM, &format!("(… {} before the first error)", count(shown.start, "line")), room));
+        }
+        for (index, line) in lines.iter().enumerate().take(shown.end).skip(shown.start) {
+            let style = if index == opening.error { BAD } else { anstyle::Style::new() };
+            text.push_str(&gutter(style, &without_colour(line), room));
+        }
+        text.push_str(&self.rest(lines.len() - shown.end, room));
+        text
+    }
+
+    /// How much follows.
+    fn rest(&self, lines: usize, room: Room) -> String {
+        let mut notes = Vec::new();
+        if !self.is_whole {
+            notes.push(format!("(… {})", what_is_kept(self.stream)));
+        } else if lines > 0 {
+            notes.push(format!("(… {lines} more line{})", if lines == 1 { "" } else { "s" }));
+        }
+        if !self.stream.complete {
+            notes.push(CUT.to_owned());
+        }
+        notes.iter().map(|note| gutter(DIM, note, room)).collect()
+    }
+}
+
+/// What is said of a stream whose end nobody saw.
+const CUT: &str = "(cut: something still held it open when its time was up)";
+
+/// What a step used, and what held around it, on two lines.
+pub(crate) fn measures(step: &StepEvidence) -> String {
+    let Resources { user_ms, system_ms, max_rss_kib, memory_peak_kib, .. } = &step.resources;
+    let memory = size(memory_peak_kib.unwrap_or(*max_rss_kib).saturating_mul(1024));
+    let held = step.enforcement.0.values().filter(|state| matches!(state, ControlState::Enforced { .. })).count();
+    let missing: Vec<&str> = step.enforcement.missing().map(|(control, _)| control.as_str()).collect();
+    let missing = if missing.is_empty() { String::new() } else { format!("; not enforced: {}", missing.join(", ")) };
+    let cpu = format!("cpu {} user, {} system; memory {memory}", duration(*user_ms), duration(*system_ms));
+    format!("  {}\n  {}\n", paint(DIM, cpu), paint(DIM, format!("{} enforced{missing}", count(held, "control"))))
 }
 
 /// A command as a shell would have to be told it, and where it runs.
@@ -183,9 +282,9 @@ fn setting(limit: LimitKind) -> &'static str {
 }
 
 /// What a step changed that it must not: paths, kinds, diffs, each bounded.
-pub(crate) fn drift_block(step: &StepEvidence) -> String {
+pub(crate) fn drift_block(step: &StepEvidence, room: Room) -> String {
     let found = &step.drift.found;
-    let mut text: String = found.changes.iter().take(CHANGES).map(change_block).collect();
+    let mut text: String = found.changes.iter().take(CHANGES).map(|change| change_block(change, room)).collect();
     let hidden = found.changes.len().saturating_sub(CHANGES) + usize::try_from(found.omitted).unwrap_or(usize::MAX);
     if hidden > 0 {
         let more = format!("and {} more; the evidence has the first {}", count(hidden, "path"), found.changes.len());
@@ -194,25 +293,25 @@ pub(crate) fn drift_block(step: &StepEvidence) -> String {
     text
 }
 
-fn change_block(change: &Change) -> String {
+fn change_block(change: &Change, room: Room) -> String {
     let kind = word(&change.kind).replace('_', " ");
     let mut text = format!("  {kind} {}\n", paint(STRONG, shown_line(&change.path)));
     match &change.diff {
-        Diff::Whole { text: diff } => text.push_str(&diff_lines(diff, 0)),
-        Diff::Truncated { text: diff, omitted_lines } => text.push_str(&diff_lines(diff, *omitted_lines)),
-        Diff::Binary => text.push_str(&gutter(DIM, "(not text)")),
-        Diff::Omitted { reason } => text.push_str(&gutter(DIM, &format!("(no diff: {})", shown_line(reason)))),
+        Diff::Whole { text: diff } => text.push_str(&diff_lines(diff, 0, room)),
+        Diff::Truncated { text: diff, omitted_lines } => text.push_str(&diff_lines(diff, *omitted_lines, room)),
+        Diff::Binary => text.push_str(&gutter(DIM, "(not text)", room)),
+        Diff::Omitted { reason } => text.push_str(&gutter(DIM, &format!("(no diff: {})", shown_line(reason)), room)),
         Diff::None => {}
     }
     text
 }
 
-fn diff_lines(diff: &str, omitted: u64) -> String {
+fn diff_lines(diff: &str, omitted: u64, room: Room) -> String {
     let lines: Vec<&str> = diff.lines().collect();
-    let mut text: String = lines.iter().take(DIFF_LINES).map(|line| gutter(diff_style(line), line)).collect();
+    let mut text: String = lines.iter().take(DIFF_LINES).map(|line| gutter(diff_style(line), line, room)).collect();
     let hidden = u64::try_from(lines.len().saturating_sub(DIFF_LINES)).unwrap_or(u64::MAX).saturating_add(omitted);
     if hidden > 0 {
-        text.push_str(&gutter(DIM, &format!("({hidden} more lines)")));
+        text.push_str(&gutter(DIM, &format!("(… {hidden} more lines)"), room));
     }
     text
 }
@@ -228,19 +327,19 @@ fn diff_style(line: &str) -> anstyle::Style {
 }
 
 /// The first and last lines of a stream under its name; nothing where nothing came.
-pub(crate) fn stream_block(label: &str, stream: &StreamEvidence) -> String {
+pub(crate) fn stream_block(label: &str, stream: &StreamEvidence, room: Room) -> String {
     if stream.bytes == 0 {
         return String::new();
     }
     let mut text = format!("  {}\n", paint(DIM, format!("{label}:")));
     for line in excerpt(stream) {
         match line {
-            Line::Said(line) => text.push_str(&gutter(anstyle::Style::new(), &line)),
-            Line::LeftOut(note) => text.push_str(&gutter(DIM, &note)),
+            Line::Said(line) => text.push_str(&gutter(anstyle::Style::new(), &without_colour(&line), room)),
+            Line::LeftOut(note) => text.push_str(&gutter(DIM, &note, room)),
         }
     }
     if !stream.complete {
-        text.push_str(&gutter(DIM, "(cut: something still held it open when its time was up)"));
+        text.push_str(&gutter(DIM, CUT, room));
     }
     text
 }
@@ -286,15 +385,17 @@ fn said(line: &str) -> Line {
     Line::Said(line.to_owned())
 }
 
-/// A line of somebody else's text, marked as such at its left.
-fn gutter(style: anstyle::Style, line: &str) -> String {
+/// A line of somebody else's text, marked as such at its left; in as many rows as a terminal needs.
+fn gutter(style: anstyle::Style, line: &str, room: Room) -> String {
     let line = shown_line(&line.replace('\t', "    "));
-    let cut = match line.char_indices().nth(LINE_CHARS) {
+    let line = match line.char_indices().nth(LINE_CHARS) {
         Some((at, _)) => format!("{}…", &line[..at]),
         None => line,
     };
-    if cut.is_empty() {
+    if line.is_empty() {
         return format!("  {}\n", paint(DIM, "|"));
     }
-    format!("  {} {}\n", paint(DIM, "|"), paint(style, cut))
+    let width = if room.wraps { room.columns.saturating_sub(GUTTER) } else { usize::MAX };
+    let rows = chunks(&line, width);
+    rows.iter().map(|row| format!("  {} {}\n", paint(DIM, "|"), paint(style, row))).collect()
 }

@@ -7,8 +7,9 @@ use proctor_core::outcome::{LimitKind, Outcome, StartFault, Termination};
 use proctor_core::tier::Tier;
 use proctor_core::verdict::{Doubt, Verdict};
 
-use super::report;
+use super::{Detail, Outputs, View, report};
 use crate::fixture::*;
+use crate::screen::Room;
 use proctor_core::record::RunRecord;
 
 fn fold(events: impl IntoIterator<Item = RunEvent>) -> RunRecord {
@@ -18,7 +19,15 @@ fn fold(events: impl IntoIterator<Item = RunEvent>) -> RunRecord {
 }
 
 fn plain(events: impl IntoIterator<Item = RunEvent>) -> String {
-    anstream::adapter::strip_str(&report(&fold(events))).to_string()
+    plain_at(80, Detail::Normal, events)
+}
+
+fn plain_at(columns: usize, detail: Detail, events: impl IntoIterator<Item = RunEvent>) -> String {
+    crate::text::plain(&shown_at(Room { columns, wraps: true }, detail, events))
+}
+
+fn shown_at(room: Room, detail: Detail, events: impl IntoIterator<Item = RunEvent>) -> String {
+    report(&fold(events), &View { detail, room, outputs: &Outputs::default(), logs_options: "" })
 }
 
 #[test]
@@ -144,6 +153,58 @@ fn long_output_is_bounded_and_says_so() {
     assert!(!text.contains("line 21\n"), "{text}");
 }
 
+/// What a compiler prints, with its error in the middle.
+fn compiled() -> proctor_core::evidence::StepEvidence {
+    let mut failed = exited("build", &["cargo", "build"], 101);
+    let around = |text: &str, number| (1..=number).map(|n| format!("   {text} {n}\n")).collect::<String>();
+    let error = "\x1b[1m\x1b[91merror[E0308]\x1b[0m: mismatched types\n --> src/main.rs:3:5\n";
+    failed.stderr = stream(&format!("{}{error}{}", around("Compiling crate", 60), around("note", 60)));
+    failed.stdout = stream(&around("nothing to see", 60));
+    failed
+}
+
+#[test]
+fn a_failure_is_opened_at_its_first_error() {
+    let events = || {
+        [
+            started(&[("verify.a-skill-with-a-rather-long-name", &["build", "test"])]),
+            step_finished("verify.a-skill-with-a-rather-long-name", compiled()),
+            skill_finished("verify.a-skill-with-a-rather-long-name", Outcome::Failed, Tier::ONE, ""),
+            finished(Verdict::Failed, Tier::ONE, 1),
+        ]
+    };
+    insta::assert_snapshot!("first_error_80", plain_at(80, Detail::Normal, events()));
+    insta::assert_snapshot!("first_error_40", plain_at(40, Detail::Normal, events()));
+    insta::assert_snapshot!("first_error_quiet", plain_at(80, Detail::Quiet, events()));
+    insta::assert_snapshot!("first_error_colour", shown_at(Room::LOG, Detail::Normal, events()));
+    let narrow = plain_at(40, Detail::Normal, events());
+    let ours = narrow.lines().filter(|line| !line.contains("proctor logs") && !line.contains("build:"));
+    assert!(ours.clone().all(|line| crate::text::columns(line) <= 46), "{narrow}");
+}
+
+#[test]
+fn a_verbose_report_has_every_step() {
+    let mut step = exited("unit", &["make", "test"], 0);
+    step.stdout = stream("ran 3 tests\n");
+    step.resources.user_ms = 1_200;
+    step.resources.max_rss_kib = 34_000;
+    insta::assert_snapshot!(plain_at(
+        80,
+        Detail::Verbose,
+        [
+            started(&[("verify.test", &["unit"])]),
+            step_finished("verify.test", step),
+            skill_finished("verify.test", Outcome::Passed, Tier::ONE, ""),
+            finished(Verdict::Passed, Tier::ONE, 0),
+        ]
+    ));
+}
+
+#[test]
+fn a_run_in_which_nothing_ran_says_so() {
+    insta::assert_snapshot!(plain([started(&[]), finished(Verdict::Inconclusive, Tier::ONE, 2),]));
+}
+
 #[test]
 fn what_was_repeated_or_applied_is_said_beside_a_pass() {
     let mut flaky = exited("net", &["./net"], 0);
@@ -182,6 +243,6 @@ fn colour_is_only_decoration() {
         step_finished("s", exited("s", &["false"], 1)),
         finished(Verdict::Failed, Tier::ONE, 1),
     ];
-    let text = report(&fold(events));
+    let text = shown_at(Room::LOG, Detail::Normal, events);
     assert!(text.contains("\x1b[1m\x1b[31mfailed\x1b[0m"), "{text:?}");
 }

@@ -4,6 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::code::{Code, Coded as _};
 use crate::spec::Diagnostic;
 use crate::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
 
@@ -15,6 +16,9 @@ pub struct Problem {
     pub kind: ProblemType,
     /// The kind in words, the same for every problem of it.
     pub title: String,
+    /// The code of the message, such as `P0202`; older logs lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
     /// The status code of HTTP.
     pub status: u16,
     /// What happened, and where.
@@ -119,6 +123,7 @@ impl Problem {
         Self {
             kind,
             title: kind.title().to_owned(),
+            code: Some(kind.code()),
             status: kind.status(),
             detail: detail.into(),
             hint: None,
@@ -131,6 +136,17 @@ impl Problem {
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// The same, with the code of what is nearer to the cause.
+    #[must_use]
+    pub fn coded(self, code: Code) -> Self {
+        Self { code: Some(code), ..self }
+    }
+
+    /// The code of the message: that of its kind, where nothing nearer to the cause is known.
+    pub fn code(&self) -> Code {
+        self.code.unwrap_or_else(|| self.kind.code())
     }
 
     /// The same, with the exit code that the cause calls for.

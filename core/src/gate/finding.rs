@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ChangedPaths, Demands, Unattested};
+use crate::code::{Code, Coded as _};
 use crate::digest::SnapshotId;
 use crate::names::{ProfileName, RunId};
 use crate::status::LastRun;
@@ -101,8 +102,10 @@ impl GateCode {
 /// One thing that speaks against a pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GateFinding {
+    /// The code of the message, such as `P0310`.
+    pub code: Code,
     /// Which.
-    pub code: GateCode,
+    pub name: GateCode,
     /// What was found, and where.
     pub message: String,
     /// What to do.
@@ -113,6 +116,13 @@ pub struct GateFinding {
     pub omitted: u64,
     /// Whether the caller has said that this may be so; then it does not keep the gate shut.
     pub accepted: bool,
+}
+
+impl GateFinding {
+    /// A finding that is not about paths, and that nobody has accepted.
+    pub fn new(name: GateCode, message: String, hint: String) -> Self {
+        Self { code: name.code(), name, message, hint, paths: Vec::new(), omitted: 0, accepted: false }
+    }
 }
 
 /// Findings as they come, each code with its words.
@@ -138,7 +148,7 @@ impl Findings {
     }
 
     fn add(&mut self, code: GateCode, message: String, hint: String) -> Option<&mut GateFinding> {
-        self.push(GateFinding { code, message, hint, paths: Vec::new(), omitted: 0, accepted: false })
+        self.push(GateFinding::new(code, message, hint))
     }
 
     /// The same, mended by a new run.
@@ -151,7 +161,7 @@ impl Findings {
         if !finding.accepted {
             let rank =
                 |code: u8| [EXIT_USAGE, EXIT_INCONCLUSIVE, EXIT_NOT_VERIFIED].iter().position(|one| *one == code);
-            let code = finding.code.exit_code();
+            let code = finding.name.exit_code();
             self.worst = Some(self.worst.map_or(code, |worst| if rank(code) > rank(worst) { code } else { worst }));
         }
         if self.list.len() >= MAX_FINDINGS {
@@ -229,7 +239,7 @@ impl Findings {
     fn with_paths(&mut self, code: GateCode, message: String, changed: &ChangedPaths) {
         let hint = self.again.clone();
         let ChangedPaths { paths, omitted } = changed.clone();
-        self.push(GateFinding { code, message, hint, paths, omitted, accepted: false });
+        self.push(GateFinding { paths, omitted, ..GateFinding::new(code, message, hint) });
     }
 
     pub(super) fn run_failed(&mut self, run: &RunId, steps: &[String]) {
@@ -311,7 +321,7 @@ impl Findings {
         let message = format!("the state directory does not know the run {run}: only its own files vouch for it");
         let hint = format!("{} here, or vouch for it with `--accept-unattested`", self.again);
         let accepted = self.unattested == Unattested::Accept;
-        self.push(GateFinding { code, message, hint, paths: Vec::new(), omitted: 0, accepted });
+        self.push(GateFinding { accepted, ..GateFinding::new(code, message, hint) });
     }
 
     pub(super) fn record_differs(&mut self, run: &RunId) {

@@ -250,7 +250,7 @@ impl Laid<'_> {
     }
 
     fn codes(&self) -> Vec<GateCode> {
-        self.answer().findings.iter().map(|finding| finding.code).collect()
+        self.answer().findings.iter().map(|finding| finding.name).collect()
     }
 }
 
@@ -290,10 +290,10 @@ fn a_tree_that_the_run_itself_changed_is_not_verified() {
 fn only_a_pass_passes() {
     let with = |outcome| World::new().with(|w| w.run.outcome = outcome);
     let failed = with(Verdict::Failed).with(|w| w.skills[0].steps[1].outcome = Outcome::TimedOut).laid_out().answer();
-    assert_eq!((failed.findings[0].code, failed.exit_code), (GateCode::RunFailed, 1));
+    assert_eq!((failed.findings[0].name, failed.exit_code), (GateCode::RunFailed, 1));
     assert!(failed.findings[0].message.contains("`a/y` timed out"), "{failed:?}");
     let inconclusive = with(Verdict::Inconclusive).laid_out().answer();
-    assert_eq!((inconclusive.findings[0].code, inconclusive.exit_code), (GateCode::RunInconclusive, 5));
+    assert_eq!((inconclusive.findings[0].name, inconclusive.exit_code), (GateCode::RunInconclusive, 5));
     let contradicts: [fn(&mut World); 5] = [
         |w| w.skills[0].steps[0].outcome = Outcome::Skipped,
         |w| w.skills[1].summary.outcome = Outcome::Inconclusive,
@@ -361,7 +361,7 @@ fn the_evidence_must_be_there_whole_and_of_this_run() {
         found
     };
     let facts = facts_with(&world, link(Piece::Unreadable("a link".into())), honest.attestation.clone());
-    assert_eq!(answer(&world.demands, &facts).findings[0].code, GateCode::EvidenceUnreadable);
+    assert_eq!(answer(&world.demands, &facts).findings[0].name, GateCode::EvidenceUnreadable);
 }
 
 fn facts_with(world: &World, found: Found, attestation: Option<Vec<u8>>) -> Facts<'_> {
@@ -383,7 +383,7 @@ fn nothing_on_record_is_said_and_no_pass() {
     let with = |status| {
         let found = Found { status, files: BTreeMap::new(), writer: false };
         let answer = answer(&world.demands, &facts_with(&world, found, None));
-        (answer.findings[0].code, answer.exit_code, answer.run)
+        (answer.findings[0].name, answer.exit_code, answer.run)
     };
     assert_eq!(with(Piece::Absent), (GateCode::NothingRecorded, 2, None));
     assert_eq!(with(Piece::Bytes(b"{\"state\":\"x\"}".to_vec())), (GateCode::NothingRecorded, 2, None));
@@ -391,7 +391,7 @@ fn nothing_on_record_is_said_and_no_pass() {
     assert_eq!(with(Piece::Unreadable("a fifo".into())), (GateCode::StatusUnreadable, 1, None));
     let known = |attestation: &[u8]| {
         let found = Found { status: Piece::Absent, files: BTreeMap::new(), writer: false };
-        answer(&world.demands, &facts_with(&world, found, Some(attestation.to_vec()))).findings[0].code
+        answer(&world.demands, &facts_with(&world, found, Some(attestation.to_vec()))).findings[0].name
     };
     let ours = world.laid_out().attestation.expect("one");
     assert_eq!([known(&ours), known(b"{}")], [GateCode::EvidenceMissing, GateCode::RecordUnreadable]);
@@ -512,7 +512,7 @@ fn a_run_that_we_do_not_know_passes_only_where_the_caller_vouches_for_it() {
         laid.answer()
     };
     let refused = unknown(&world);
-    assert_eq!((refused.findings[0].code, refused.exit_code), (GateCode::Unattested, 1));
+    assert_eq!((refused.findings[0].name, refused.exit_code), (GateCode::Unattested, 1));
     world.demands.unattested = Unattested::Accept;
     let accepted = unknown(&world);
     assert!(accepted.pass && accepted.findings[0].accepted && !accepted.run.expect("one").attested);

@@ -8,6 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::span::Span;
+use crate::code::Coded as _;
 
 /// How much a diagnostic weighs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -30,7 +31,7 @@ impl Severity {
 }
 
 macro_rules! codes {
-    ($($(#[$doc:meta])* $variant:ident = $text:literal,)*) => {
+    ($($(#[$doc:meta])* $variant:ident,)*) => {
         /// What kind of thing is wrong. The text of a code never changes and is never reused.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
@@ -41,11 +42,9 @@ macro_rules! codes {
             /// Every code, in the order in which a spec meets them.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The code as text, such as `spec::unknown_key`.
+            /// The code's name, such as `spec::unknown_key`; [`crate::code`] has its number.
             pub fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $text,)*
-                }
+                self.code().name()
             }
         }
     };
@@ -53,103 +52,103 @@ macro_rules! codes {
 
 codes! {
     /// The file has more bytes than a spec may have.
-    TooLarge = "spec::too_large",
+    TooLarge,
     /// The file is not UTF-8.
-    NotUtf8 = "spec::not_utf8",
+    NotUtf8,
     /// A control character, or one that YAML readers take for different things.
-    ForbiddenCharacter = "spec::forbidden_character",
+    ForbiddenCharacter,
     /// The file is no YAML.
-    Syntax = "spec::syntax",
+    Syntax,
     /// There is nothing in the file.
-    Empty = "spec::empty",
+    Empty,
     /// Values are nested too deep.
-    TooDeep = "spec::too_deep",
+    TooDeep,
     /// There are too many values.
-    TooManyValues = "spec::too_many_values",
+    TooManyValues,
     /// An anchor or an alias.
-    Alias = "spec::alias",
+    Alias,
     /// A tag.
-    Tag = "spec::tag",
+    Tag,
     /// A `%` directive.
-    Directive = "spec::directive",
+    Directive,
     /// A second document.
-    SecondDocument = "spec::second_document",
+    SecondDocument,
     /// A key that is a list or a map.
-    ComplexKey = "spec::complex_key",
+    ComplexKey,
     /// A key that stands twice in one map.
-    DuplicateKey = "spec::duplicate_key",
+    DuplicateKey,
     /// Two YAML readers read different things.
-    ReadersDisagree = "spec::readers_disagree",
+    ReadersDisagree,
     /// More is wrong than is worth listing.
-    TooManyProblems = "spec::too_many_problems",
+    TooManyProblems,
     /// A key that means nothing there.
-    UnknownKey = "spec::unknown_key",
+    UnknownKey,
     /// A key that must be there.
-    MissingKey = "spec::missing_key",
+    MissingKey,
     /// A value of another type than is expected.
-    WrongType = "spec::wrong_type",
+    WrongType,
     /// A value that is not one of those allowed.
-    BadValue = "spec::bad_value",
+    BadValue,
     /// A name that breaks its rule.
-    BadName = "spec::bad_name",
+    BadName,
     /// A path that does not lie below the repository.
-    BadPath = "spec::bad_path",
+    BadPath,
     /// An SQL step.
-    SqlStep = "spec::sql_step",
+    SqlStep,
     /// A version of the format that is not 1.
-    UnsupportedVersion = "spec::unsupported_version",
+    UnsupportedVersion,
     /// A profile without skills.
-    EmptyProfile = "spec::empty_profile",
+    EmptyProfile,
     /// A profile names a skill that is not there.
-    UnknownSkill = "spec::unknown_skill",
+    UnknownSkill,
     /// A profile names a skill twice.
-    DuplicateInclude = "spec::duplicate_include",
+    DuplicateInclude,
     /// A skill without steps.
-    NoSteps = "spec::no_steps",
+    NoSteps,
     /// Two steps of a skill have one name.
-    DuplicateStep = "spec::duplicate_step",
+    DuplicateStep,
     /// A skill declares tier 3.
-    TierThree = "spec::tier_three",
+    TierThree,
     /// A command without a program.
-    EmptyCommand = "spec::empty_command",
+    EmptyCommand,
     /// A command string that only a shell could run.
-    NeedsShell = "spec::needs_shell",
+    NeedsShell,
     /// A command string that cannot be split into words.
-    BadCommand = "spec::bad_command",
+    BadCommand,
     /// A bound of zero where something must be able to run.
-    Zero = "spec::zero",
+    Zero,
     /// A skill needs one that is not there.
-    UnknownNeed = "spec::unknown_need",
+    UnknownNeed,
     /// A skill needs itself.
-    SelfNeed = "spec::self_need",
+    SelfNeed,
     /// A skill needs another twice.
-    DuplicateNeed = "spec::duplicate_need",
+    DuplicateNeed,
     /// Skills that need each other.
-    NeedCycle = "spec::need_cycle",
+    NeedCycle,
     /// A profile includes a skill without one that it needs.
-    NeedNotIncluded = "spec::need_not_included",
+    NeedNotIncluded,
     /// Two skills whose evidence would be one file.
-    ArtifactClash = "spec::artifact_clash",
+    ArtifactClash,
     /// A version range that is none.
-    BadVersionRange = "spec::bad_version_range",
+    BadVersionRange,
     /// A glob that is none.
-    BadGlob = "spec::bad_glob",
+    BadGlob,
     /// A list that must not be empty.
-    EmptyList = "spec::empty_list",
+    EmptyList,
     /// A cache that would hide the repository or its git directory.
-    BadCache = "spec::bad_cache",
+    BadCache,
     /// A skill that no profile includes.
-    UnusedSkill = "spec::unused_skill",
+    UnusedSkill,
     /// A toolchain that checks nothing.
-    NoChecks = "spec::no_checks",
+    NoChecks,
     /// A `parallel` that changes nothing.
-    IdleParallel = "spec::idle_parallel",
+    IdleParallel,
     /// The profile that was asked for is not there.
-    UnknownProfile = "spec::unknown_profile",
+    UnknownProfile,
     /// The spec asks for more than the operator allows.
-    OverCeiling = "operator::over_ceiling",
+    OverCeiling,
     /// The operator's config cannot be read.
-    BadConfig = "operator::bad_config",
+    BadConfig,
 }
 
 impl fmt::Display for Code {
@@ -160,14 +159,16 @@ impl fmt::Display for Code {
 
 impl Serialize for Code {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
+        self.code().serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Code {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let code = Self::ALL.iter().find(|code| code.as_str() == text);
+        // Older logs have the name.
+        let found = crate::code::Code::find(&text);
+        let code = Self::ALL.iter().find(|code| Some(code.code()) == found);
         code.copied().ok_or_else(|| serde::de::Error::custom(format!("{} is no code of ours", quoted(&text))))
     }
 }
@@ -177,8 +178,8 @@ impl JsonSchema for Code {
         "Code".into()
     }
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let codes: Vec<&str> = Self::ALL.iter().map(|code| code.as_str()).collect();
-        schemars::json_schema!({ "description": "What kind of thing is wrong.", "type": "string", "enum": codes })
+        let codes: Vec<String> = Self::ALL.iter().map(|code| code.code().to_string()).collect();
+        schemars::json_schema!({ "description": "What kind of thing is wrong; `proctor explain P0123` says more.", "type": "string", "enum": codes })
     }
 }
 
@@ -262,7 +263,7 @@ impl fmt::Display for Diagnostic {
 
 /// The candidate that differs least from `given`, where it is near enough to be meant. Only so
 /// many candidates are looked at, and only such as are of about its length.
-fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const LONGEST: usize = 200;
     const CANDIDATES: usize = 1000;
     if given.len() > LONGEST {

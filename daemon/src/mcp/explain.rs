@@ -58,7 +58,7 @@ pub(super) fn run(run: &RunView, log: Log) -> CallToolResult {
 
 /// What a run of a plan would do, and whether the tree is verified already.
 pub(super) fn plan(answer: &PlanAnswer, gate: &GateAnswer) -> CallToolResult {
-    let mut facts: Vec<String> = gate.findings.iter().map(|finding| gate_fact(finding.code).to_owned()).collect();
+    let mut facts: Vec<String> = gate.findings.iter().map(|finding| gate_fact(finding.name).to_owned()).collect();
     facts.dedup();
     let mut details: Vec<String> = Vec::new();
     for finding in &gate.findings {

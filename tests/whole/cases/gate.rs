@@ -60,7 +60,7 @@ fn ask_bare(repo: &Repo<'_>, arguments: &[&str]) -> Answer {
     let json: Value = serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished}"));
     schemas::demand("gate", &json, &finished);
     let findings = json["findings"].as_array().expect("the schema says so");
-    let codes = findings.iter().map(|finding| finding["code"].as_str().expect("a word").to_owned()).collect();
+    let codes = findings.iter().map(|finding| finding["name"].as_str().expect("a word").to_owned()).collect();
     let code = finished.code.expect("it ended by itself");
     assert_eq!(json["exit_code"], code, "{finished}");
     assert_eq!(json["pass"], code == 0, "{finished}");

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use proctor_core::api::{Health, HealthStatus};
+use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::verdict::EXIT_INCONCLUSIVE;
 use proctor_daemon::client::{Client, Place, Trust};
 use proctor_daemon::log;
@@ -70,6 +71,7 @@ fn already(health: &Health, socket: &Path, screen: &mut Screen) -> Result<u8, Cl
             message: format!("the daemon at `{at}` is ending, process {pid}, and no other one was started"),
             hint: Some("start one when it has ended".to_owned()),
             exit_code: EXIT_INCONCLUSIVE,
+            code: CommandCode::NotStarted.code(),
         }),
     }
 }
@@ -145,6 +147,7 @@ fn late(pid: u32, log: &Log) -> CliError {
         message: format!("the daemon does not answer after {} s, and goes on to start, process {pid}", READY.as_secs()),
         hint: Some(format!("look again with `proctor daemon status`; its log is `{}`", show(&log.path))),
         exit_code: EXIT_INCONCLUSIVE,
+        code: CommandCode::NotStarted.code(),
     }
 }
 
@@ -155,5 +158,6 @@ fn failed(what: &str, log: &Log) -> CliError {
         message: format!("no daemon could be started: {what}{said}"),
         hint: Some(format!("mend that; its log is `{}`", show(&log.path))),
         exit_code: EXIT_INCONCLUSIVE,
+        code: CommandCode::NotStarted.code(),
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::verdict::EXIT_INCONCLUSIVE;
 use proctor_daemon::client::ClientError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -54,6 +55,7 @@ pub(super) async fn stop(args: &StopArgs, caller: &Caller, screen: &mut Screen) 
             message: format!("the daemon has not ended within {} s, process {pid}", (drain + BESIDE).as_secs()),
             hint: Some("ask again: a second SIGTERM cancels its runs".to_owned()),
             exit_code: EXIT_INCONCLUSIVE,
+            code: CommandCode::NotEnded.code(),
         }),
     }
 }

@@ -5,6 +5,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use proctor_core::api::Reuse;
+use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::verdict::EXIT_INTERRUPTED;
 use proctor_runner::{MAX_RANGE, NamedCommit, Push, Pushed, PushedTip};
 
@@ -125,6 +126,8 @@ pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
         submodules: false,
         patch: None,
         fail_fast: false,
+        quiet: false,
+        verbose: false,
         reports: crate::args::ReportsArgs { format: RunFormat::Human, report: Vec::new() },
         sandbox: crate::args::SandboxArgs { sandbox: args.sandbox.sandbox },
         repo: crate::args::RepoArgs { repo: args.repo.repo.clone() },
@@ -159,7 +162,8 @@ async fn verify<'c>(
             }
             Ok((record, ended)) => {
                 screen.out(&heading(commit, index + 1, commits.len()));
-                finish(RunFormat::Human, &record, &ended, screen)?
+                let text = runs.text(&record, screen.room()).await;
+                finish(RunFormat::Human, &record, &ended, &text, screen)?
             }
             Err(error) => {
                 screen.out(&heading(commit, index + 1, commits.len()));
@@ -197,7 +201,11 @@ fn told(verified: &[Verified<'_>], of: usize, screen: &mut Screen) -> u8 {
         let again = again.map(|bad| format!("`proctor run --rev {}` runs it again", short(&bad.commit.id)));
         let hints: Vec<String> =
             again.into_iter().chain(["`git push --no-verify` leaves this check out".to_owned()]).collect();
-        screen.err(&style::error(&format!("the push is not let through: {}{what}", word(code)), &hints));
+        screen.err(&style::error(
+            CommandCode::PushStopped.code(),
+            &format!("the push is not let through: {}{what}", word(code)),
+            &hints,
+        ));
     }
     code
 }

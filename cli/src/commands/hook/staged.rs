@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use proctor_core::api::Reuse;
+use proctor_core::code::{Coded as _, CommandCode};
 use proctor_runner::StagedIndex;
 
 use super::push::{known_line, run_args};
@@ -44,10 +45,15 @@ pub(super) async fn staged(args: &HookRunArgs, caller: &Caller, screen: &mut Scr
         screen.out(&known_line(&commit, known));
         return Ok(0);
     }
-    let code = finish(RunFormat::Human, &record, &ended, screen)?;
+    let text = runs.text(&record, screen.room()).await;
+    let code = finish(RunFormat::Human, &record, &ended, &text, screen)?;
     if code != 0 {
         let message = format!("the commit is not let through: {}", word(code));
-        screen.err(&style::error(&message, &["`git commit --no-verify` leaves this check out".to_owned()]));
+        screen.err(&style::error(
+            CommandCode::CommitStopped.code(),
+            &message,
+            &["`git commit --no-verify` leaves this check out".to_owned()],
+        ));
     }
     Ok(code)
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use proctor_core::api::{ChangesAsked, How, LoggedEvent, Problem, Reuse, RunSubmission, RunView, Submitted};
+use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::event::RunEvent;
 use proctor_core::names::RunId;
 use proctor_core::verdict::{EXIT_INTERRUPTED, Verdict};
@@ -209,6 +210,7 @@ fn never_began(early: &[RunEvent], exit_code: u8) -> CliError {
         message: doubt.unwrap_or_else(|| "the run ended before it began; nothing was verified".to_owned()),
         hint: Some("run again".to_owned()),
         exit_code,
+        code: CommandCode::NeverBegan.code(),
     }
 }
 
@@ -222,6 +224,7 @@ fn unheard() -> CliError {
         message: "the run was interrupted before the daemon had answered; it may have been taken on".to_owned(),
         hint: Some("`proctor status` lists runs, and `proctor cancel <run>` ends one".to_owned()),
         exit_code: EXIT_INTERRUPTED,
+        code: CommandCode::Unheard.code(),
     }
 }
 
@@ -230,6 +233,7 @@ fn left(id: &RunId) -> CliError {
         message: format!("run {id} goes on: another request had asked for it before this one"),
         hint: Some(format!("`proctor cancel {id}` ends it")),
         exit_code: EXIT_INTERRUPTED,
+        code: CommandCode::LeftRunning.code(),
     }
 }
 

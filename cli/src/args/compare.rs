@@ -1,0 +1,32 @@
+//! The arguments of `proctor compare`.
+
+use clap::Args;
+
+use super::{Format, RepoArgs, SocketArgs, StateArgs};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  the same, but for what was measured
+  1  different
+  2  one of them cannot be found or read";
+
+/// `proctor compare`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct CompareArgs {
+    /// The first run: its id, or the directory of its documents, with a `/` in it
+    #[arg(value_name = "BEFORE")]
+    pub before: String,
+    /// The second run
+    #[arg(value_name = "AFTER")]
+    pub after: String,
+    /// How the differences are written to standard output
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    #[command(flatten)]
+    pub repo: RepoArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    #[command(flatten)]
+    pub daemon: SocketArgs,
+}

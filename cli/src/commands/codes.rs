@@ -1,0 +1,111 @@
+//! `proctor explain P0123` and `proctor explain --codes`: what the codes of our messages mean.
+
+use proctor_core::code::{Code, Explanation, all};
+use proctor_core::spec::nearest;
+
+use crate::args::ExplainArgs;
+use crate::error::CliError;
+use crate::screen::Screen;
+use crate::style::{DIM, STRONG, paint};
+use crate::text::{shown_line, wrapped};
+
+/// Before what is said of a code.
+const LABEL: usize = 10;
+
+impl ExplainArgs {
+    /// Whether it is a code that is asked about, and not a step of a repository.
+    pub(crate) fn is_about_codes(&self) -> bool {
+        self.codes || self.target.as_deref().is_some_and(is_code)
+    }
+}
+
+/// `P0123`, or the name of a code. The name of a step has a `/` in it.
+fn is_code(target: &str) -> bool {
+    let number = target.strip_prefix(['P', 'p']).unwrap_or("");
+    let is_number = number.len() == 4 && number.bytes().all(|byte| byte.is_ascii_digit());
+    !target.contains('/') && (is_number || target.contains("::"))
+}
+
+/// Explains one code, or lists all of them.
+///
+/// # Errors
+/// There is no such code.
+pub(crate) fn explain(args: &ExplainArgs, screen: &mut Screen) -> Result<u8, CliError> {
+    let Some(target) = &args.target else {
+        screen.out(&list(screen.width()));
+        return Ok(0);
+    };
+    let code = Code::find(target).ok_or_else(|| unknown(target))?;
+    screen.out(&block(code, screen.width()));
+    Ok(0)
+}
+
+fn unknown(target: &str) -> CliError {
+    let codes = all();
+    let near = nearest(target, codes.iter().map(|code| code.name()));
+    let hint = match near {
+        Some(name) => format!("did you mean `{name}`? `proctor explain --codes` lists all of them"),
+        None => "`proctor explain --codes` lists all of them".to_owned(),
+    };
+    CliError::Usage { message: format!("there is no code `{}`", shown_line(target)), hint }
+}
+
+fn block(code: Code, width: usize) -> String {
+    let Explanation { means, why, mend, example } = code.explanation();
+    let mut text = format!("{} {}\n", paint(STRONG, code), paint(DIM, code.name()));
+    for (label, said) in [("meaning", means), ("why", why), ("to do", mend)] {
+        for (index, line) in wrapped(said, width.saturating_sub(LABEL)).iter().enumerate() {
+            let label = if index == 0 { label } else { "" };
+            text.push_str(&format!("  {}{line}\n", paint(DIM, format!("{label:<8}"))));
+        }
+    }
+    text.push_str(&format!("  {}\n", paint(DIM, "example")));
+    text.extend(example.lines().map(|line| format!("    {line}\n")));
+    text
+}
+
+/// A line for each code.
+fn list(width: usize) -> String {
+    let codes = all();
+    let name = codes.iter().map(|code| code.name().len()).max().unwrap_or(0);
+    let line = |code: &Code| {
+        let means = crate::text::cut(code.explanation().means, width.saturating_sub(name + 9));
+        format!("{}  {:<name$}  {means}", paint(STRONG, code), code.name()).trim_end().to_owned() + "\n"
+    };
+    codes.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::plain;
+
+    #[test]
+    fn a_code_is_explained() {
+        let code = Code::find("P0116").expect("known");
+        insta::assert_snapshot!(plain(&block(code, 80)));
+        insta::assert_snapshot!(plain(&block(code, 40)));
+    }
+
+    #[test]
+    fn all_of_them_fit_the_screen() {
+        let text = plain(&list(80));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert_eq!(text.lines().count(), all().len());
+    }
+
+    #[test]
+    fn steps_are_no_codes() {
+        for (target, expected) in
+            [("P0116", true), ("p0001", true), ("spec::alias", true), ("P01", false), ("env", false), ("a::b/s", false)]
+        {
+            assert_eq!(is_code(target), expected, "{target}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_code_has_a_suggestion() {
+        let error = unknown("spec::unknown_kye");
+        assert!(error.render().contains("did you mean `spec::unknown_key`?"), "{}", error.render());
+    }
+}

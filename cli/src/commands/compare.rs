@@ -1,0 +1,149 @@
+//! `proctor compare`: what changed between two runs, each by its id or by the directory of its documents.
+
+use std::path::{Path, PathBuf};
+
+use proctor_core::compare::{Comparison, Difference, RunDocuments, compare as compared};
+use proctor_core::names::RunId;
+
+use crate::args::{CompareArgs, Format};
+use crate::caller::Caller;
+use crate::daemon::{self, Purpose};
+use crate::error::CliError;
+use crate::installation;
+use crate::recorded;
+use crate::screen::Screen;
+use crate::style::{ADDED, DIM, GOOD, REMOVED, STRONG, UNSURE, paint};
+use crate::text::{count, cut, shown_line};
+
+/// The exit code where they differ.
+const EXIT_DIFFERENT: u8 = 1;
+
+/// Compares them. The code is 0 where nothing differs but what was measured, and 1 where something does.
+///
+/// # Errors
+/// One of them cannot be found or read.
+pub(crate) async fn compare(args: &CompareArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    let before = documents(&args.before, args, caller).await?;
+    let after = documents(&args.after, args, caller).await?;
+    let comparison = compared(&before, &after);
+    match args.format {
+        Format::Human => screen.out(&render(&comparison, screen.width())),
+        Format::Json => screen.out_canonical(&comparison),
+    }
+    Ok(if comparison.same { 0 } else { EXIT_DIFFERENT })
+}
+
+/// The documents of what a person named.
+async fn documents(named: &str, args: &CompareArgs, caller: &Caller) -> Result<RunDocuments, CliError> {
+    if let Some(dir) = directory(named, caller) {
+        return recorded::load(&dir);
+    }
+    let run = RunId::new(named).map_err(|bad| CliError::Usage {
+        message: format!("`{}` is neither a run nor a directory: {bad}", shown_line(named)),
+        hint: "`proctor status` lists runs; a directory is named with a `/` in it, such as `./verify`".to_owned(),
+    })?;
+    let state = installation::state_dir(&args.state, caller)?;
+    let repo = installation::repository(&args.repo, caller).ok();
+    if let Some(dir) = recorded::find(&run, &state, repo.as_deref()) {
+        return recorded::load(&dir);
+    }
+    match daemon::of(&args.daemon, Purpose::Look, caller).await {
+        Ok(daemon) => recorded::fetch(&daemon.client, &run).await,
+        Err(error) => Err(CliError::Usage {
+            message: format!("no documents of the run {run} are here, and no daemon can be asked: {error}"),
+            hint: format!(
+                "they may be in another state directory than `{}` (`--state-dir`)",
+                installation::show(&state)
+            ),
+        }),
+    }
+}
+
+/// A directory, where the word is one and no id of a run: it has a `/` in it. That of the documents themselves
+/// stands for the one above it.
+fn directory(named: &str, caller: &Caller) -> Option<PathBuf> {
+    if !named.contains('/') && named != "." {
+        return None;
+    }
+    let path = caller.cwd.join(named);
+    let is_inner = !path.join("05-status.json").exists() && path.ends_with("verify");
+    Some(if is_inner { path.parent().map(Path::to_owned).unwrap_or(path) } else { path })
+}
+
+fn render(comparison: &Comparison, width: usize) -> String {
+    let (what, measured): (Vec<_>, Vec<_>) = comparison.differences.iter().partition(|it| !it.measured);
+    let mut text = what.iter().map(|difference| block(difference, width)).collect::<String>();
+    if !measured.is_empty() {
+        text.push_str(&format!("{}\n", paint(DIM, "measured, which equal inputs need not reproduce:")));
+        text.extend(measured.iter().map(|difference| block(difference, width)));
+    }
+    if comparison.omitted > 0 {
+        text.push_str(&format!("and {} more\n", comparison.omitted));
+    }
+    let (before, after) = (&comparison.before, &comparison.after);
+    let head = match comparison.same {
+        true => format!("{}: {before} and {after}", paint(GOOD, "the same")),
+        false => {
+            let hidden = usize::try_from(comparison.omitted).unwrap_or(usize::MAX);
+            let number = count(what.len().saturating_add(hidden), "difference");
+            format!("{}: {number} from {before} to {after}", paint(UNSURE, "different"))
+        }
+    };
+    text + &head + "\n"
+}
+
+/// What differs, how it was and how it is.
+fn block(difference: &Difference, width: usize) -> String {
+    let Difference { kind, at, field, before, after, .. } = difference;
+    let place: Vec<&str> = [at.as_str(), field.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
+    let place = shown_line(&place.join(" "));
+    let head = format!("{} {place}", paint(STRONG, kind.as_str()));
+    let line = |sign: char, style, value: &Option<String>| {
+        let value = value.as_deref().map_or_else(|| "(not there)".to_owned(), shown_line);
+        format!("  {}\n", paint(style, cut(&format!("{sign} {value}"), width.saturating_sub(2))))
+    };
+    head.trim_end().to_owned() + "\n" + &line('-', REMOVED, before) + &line('+', ADDED, after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::plain;
+    use proctor_core::compare::{DifferenceKind, VERSION};
+
+    fn difference(kind: DifferenceKind, at: &str, field: &str, before: &str, after: Option<&str>) -> Difference {
+        Difference {
+            kind,
+            at: at.into(),
+            field: field.into(),
+            before: Some(before.into()),
+            after: after.map(str::to_owned),
+            measured: kind == DifferenceKind::Duration,
+        }
+    }
+
+    fn comparison(same: bool, differences: Vec<Difference>) -> Comparison {
+        let run = |id: &str| RunId::new(id).expect("an id");
+        Comparison { version: VERSION, before: run("r1"), after: run("r2"), same, differences, omitted: 0 }
+    }
+
+    #[test]
+    fn differences_are_told_before_what_was_measured() {
+        let differences = vec![
+            difference(DifferenceKind::Verdict, "", "", "passed", Some("failed")),
+            difference(DifferenceKind::Duration, "a/s", "", "100 ms", Some("900 ms")),
+            difference(DifferenceKind::Drift, "a/s", "src/\u{1b}x.rs", "modified", None),
+            difference(DifferenceKind::Output, "a/s", "stdout", &"e".repeat(200), Some("f")),
+        ];
+        insta::assert_snapshot!(plain(&render(&comparison(false, differences), 80)));
+        assert_eq!(plain(&render(&comparison(true, vec![]), 80)), "the same: r1 and r2\n");
+    }
+
+    #[test]
+    fn a_directory_is_told_from_a_run_by_its_slash() {
+        let caller = Caller::for_tests(&[]);
+        assert_eq!(directory("20260102T030405Z-1", &caller), None);
+        assert_eq!(directory("changes/x/verify", &caller), Some("/changes/x".into()));
+        assert_eq!(directory("/a/b", &caller), Some("/a/b".into()));
+    }
+}

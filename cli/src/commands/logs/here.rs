@@ -1,0 +1,93 @@
+//! The outputs of a run that no daemon knows: by the documents that it left, from the state directory.
+
+use std::path::Path;
+
+use proctor_core::api::StreamView;
+use proctor_core::compare::RunDocuments;
+use proctor_core::evidence::{StepEvidence, StreamEvidence};
+use proctor_runner::Engine;
+
+use super::{Escaping, no_such_step};
+use crate::args::LogsArgs;
+use crate::caller::Caller;
+use crate::engine::{self, engine_error};
+use crate::error::CliError;
+use crate::installation;
+use crate::recorded;
+use crate::screen::Screen;
+use crate::style::{self, DIM, paint};
+use crate::text::{shown_line, size};
+
+/// How much is read at a time, in bytes.
+const PART: usize = 1 << 20;
+
+/// Prints what the steps of a run printed whose documents lie in `dir`.
+///
+/// # Errors
+/// The documents cannot be read, there is no such step, or its output is kept no longer.
+pub(super) async fn logs(args: &LogsArgs, dir: &Path, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    let documents = recorded::load(dir)?;
+    let operator = installation::operator(&args.daemon.operator, caller)?;
+    let engine = engine::open(&args.state, operator, caller, screen)?;
+    let units = units(&documents);
+    let Some(wanted) = &args.step else {
+        for (name, step) in &units {
+            for (word, stream) in [("stdout", &step.stdout), ("stderr", &step.stderr)] {
+                if stream.bytes > 0 {
+                    let heading = format!("--- {} {word}, {}", shown_line(name), size(stream.bytes));
+                    screen.out(&format!("{}\n", paint(DIM, heading)));
+                    print(&engine, name, stream, args.raw, screen).await?;
+                }
+            }
+        }
+        return Ok(0);
+    };
+    let names: Vec<String> = units.iter().map(|(name, _)| name.clone()).collect();
+    let found = units.iter().find(|(name, _)| name == wanted);
+    let (name, step) = found.ok_or_else(|| no_such_step(&args.run, wanted, &names))?;
+    print(&engine, name, if args.stderr { &step.stderr } else { &step.stdout }, args.raw, screen).await?;
+    Ok(0)
+}
+
+/// Every check and step that the run recorded, as people name them.
+fn units(documents: &RunDocuments) -> Vec<(String, &StepEvidence)> {
+    let checks = documents.toolchain.iter().flat_map(|toolchain| toolchain.checks.iter().enumerate());
+    let checks = checks.map(|(n, check)| (format!("{}/{n}", check.toolchain), &check.step));
+    let steps = documents
+        .skills
+        .iter()
+        .flat_map(|skill| skill.steps.iter().map(move |step| (format!("{}/{}", skill.skill, step.planned.name), step)));
+    checks.chain(steps).collect()
+}
+
+async fn print(
+    engine: &Engine,
+    name: &str,
+    stream: &StreamEvidence,
+    raw: bool,
+    screen: &mut Screen,
+) -> Result<(), CliError> {
+    let mut escaping = Escaping::default();
+    let mut offset = 0;
+    loop {
+        let part = engine.output(StreamView::from(stream), offset, PART).await.map_err(engine_error)?;
+        let (part, length) = part.ok_or_else(|| CliError::Environment {
+            message: format!("what `{}` printed is kept no longer", shown_line(name)),
+            hint: "its evidence has the beginning and the end of it; run it again for all".to_owned(),
+        })?;
+        offset += part.bytes.len() as u64;
+        let is_last = part.bytes.is_empty() || offset >= length;
+        match raw {
+            true => screen.out_raw(&part.bytes),
+            false => screen.out(&escaping.take(&part.bytes, is_last)),
+        }
+        if is_last || screen.reader_is_gone() {
+            break;
+        }
+    }
+    if stream.kept_bytes < stream.bytes {
+        let kept = format!("{} of {} are kept", size(stream.kept_bytes), size(stream.bytes));
+        screen.err(&style::warning(&format!("{}: {kept}", shown_line(name))));
+    }
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! The codes of our messages: `P0123`, a name, and what to say about it. A code never changes its
+//! meaning, and a number is never used again.
+//!
+//! Each kind of message is a closed list of its own (diagnostics of specs, findings of the gate,
+//! doubts, …). One table for each of them gives every member its code, by a match without a rest, so
+//! that a message without an explanation does not compile. [`all`] is all of them.
+
+mod command;
+mod engine;
+mod gate;
+mod problem;
+mod run;
+mod spec;
+
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use command::CommandCode;
+pub use engine::EngineCode;
+
+/// One code, with what there is to say about it.
+#[derive(Debug, Clone, Copy)]
+pub struct Code {
+    number: u16,
+    name: &'static str,
+    explanation: Explanation,
+}
+
+/// What a code means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Explanation {
+    /// What happened.
+    pub means: &'static str,
+    /// Why that is an error and not passed over.
+    pub why: &'static str,
+    /// What to do.
+    pub mend: &'static str,
+    /// How that looks: lines of a spec, a config or a shell.
+    pub example: &'static str,
+}
+
+/// What has a code.
+pub trait Coded {
+    /// Its code.
+    fn code(&self) -> Code;
+}
+
+/// Gives each member of a closed list its code, and lists them.
+macro_rules! codes {
+    ($family:ty; $($variant:ident, $number:literal, $name:literal, $means:literal, $why:literal, $mend:literal, $example:literal;)*) => {
+        impl $crate::code::Coded for $family {
+            fn code(&self) -> $crate::code::Code {
+                match self {
+                    $(Self::$variant => $crate::code::Code {
+                        number: $number,
+                        name: $name,
+                        explanation: $crate::code::Explanation {
+                            means: $means,
+                            why: $why,
+                            mend: $mend,
+                            example: $example,
+                        },
+                    },)*
+                }
+            }
+        }
+
+        /// Every member of this list.
+        pub(super) const ALL: &[$family] = &[$(<$family>::$variant,)*];
+    };
+}
+use codes;
+
+/// Every code, by its number.
+pub fn all() -> Vec<Code> {
+    fn of<T: Coded>(members: &[T]) -> impl Iterator<Item = Code> {
+        members.iter().map(Coded::code)
+    }
+    let mut codes: Vec<Code> = of(command::ALL)
+        .chain(of(spec::ALL))
+        .chain(of(engine::ALL))
+        .chain(of(gate::ALL))
+        .chain(of(run::ALL))
+        .chain(of(problem::ALL))
+        .collect();
+    codes.sort_by_key(|code| code.number);
+    codes
+}
+
+impl Code {
+    /// The code that a person means by `P0123`, `p123`, `123` or its name, such as `spec::unknown_key`.
+    pub fn find(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix(['P', 'p']).unwrap_or(text);
+        let is_number = !digits.is_empty() && digits.len() <= 4 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let number: Option<u16> = if is_number { digits.parse().ok() } else { None };
+        all().into_iter().find(|code| Some(code.number) == number || code.name == text)
+    }
+
+    /// Its name, such as `spec::unknown_key`.
+    pub fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// What it means.
+    pub fn explanation(self) -> Explanation {
+        self.explanation
+    }
+}
+
+impl PartialEq for Code {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Code {}
+
+/// `P0123`.
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "P{:04}", self.number)
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Code {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::find(&text).ok_or_else(|| {
+            let quoted = crate::spec::quoted(&text);
+            serde::de::Error::custom(format!("{quoted} is no code of ours"))
+        })
+    }
+}
+
+impl JsonSchema for Code {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "MessageCode".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schemars::json_schema!({
+            "description": "What kind of message it is; `proctor explain P0123` says more.",
+            "type": "string",
+            "pattern": "^P[0-9]{4}$"
+        })
+    }
+}
+
+/// The page of the manual that lists every code.
+pub fn page() -> String {
+    let mut text = String::from(HEAD);
+    for code in all() {
+        let Explanation { means, why, mend, example } = code.explanation;
+        text.push_str(&format!(
+            "\n## {code}\n\n`{name}`. {means}\n\n*Why.* {why}\n\n*What to do.* {mend}\n\n```text\n{example}\n```\n",
+            name = code.name
+        ));
+    }
+    text
+}
+
+const HEAD: &str = "\
+# Error codes
+
+Every error of Proctor has a code in its head, such as `error[P0116]: a step has no key `timout_ms``. `proctor explain
+P0116` prints what stands here about it, and `proctor explain --codes` the list of all. A code never changes its
+meaning, and its number is never used again. In JSON it is `code` of errors, problems, diagnostics and findings of the
+gate, and `name` beside it, where there is one, its name.
+
+| codes | about |
+|---|---|
+| `P00xx` | the command line, and the daemon as it sees it |
+| `P01xx` | specs, and the operator's config |
+| `P02xx` | runs that could not be had |
+| `P03xx` | what speaks against a pass at the gate |
+| `P04xx` | what makes a run inconclusive |
+| `P05xx` | requests to the daemon |
+
+<!-- Written by `cargo xtask schemas` from core/src/code/. -->
+";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! Codes of the engine: why a run could not be had at all.
+
+use super::codes;
+
+/// Why there is no run, as a closed list without the details.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EngineCode {
+    /// The spec cannot be used.
+    Spec,
+    /// There is no spec.
+    NoSpec,
+    /// The spec cannot be read.
+    UnreadableSpec,
+    /// The spec was edited while the run started.
+    SpecChanged,
+    /// The plan is not the one that the caller knows.
+    PlanChanged,
+    /// The repository is not the caller's.
+    NotTheOwner,
+    /// A cache lies over files of the tree.
+    CacheHidesTree,
+    /// The repository borrows objects from where no step sees them.
+    HiddenAlternate,
+    /// The list of borrowed objects cannot be read.
+    UnreadableAlternates,
+    /// The tree cannot be read.
+    Snapshot,
+    /// The repository cannot be read.
+    Git,
+    /// Something of ours cannot be kept.
+    Store,
+    /// No sandbox can be had.
+    Sandbox,
+    /// The operator wants nothing to run with less.
+    BestEffortForbidden,
+    /// The machine enforces less than is demanded.
+    ControlsMissing,
+    /// The state directory lies in the tree.
+    StateInRepository,
+    /// The run was interrupted before it began.
+    Interrupted,
+    /// An earlier command of the session changed the tree.
+    SessionSpent,
+    /// Our own mistake.
+    Internal,
+}
+
+codes! { EngineCode;
+    Spec, 201, "engine::spec",
+        "The spec cannot be used; each thing that is wrong has a code of its own.",
+        "A spec that is half understood would be half run.",
+        "Mend what the diagnostics name.",
+        "$ proctor validate";
+    NoSpec, 202, "engine::no_spec",
+        "The repository has no `spec/verification.yaml`.",
+        "Without one nothing is checked, and nothing is no pass.",
+        "Write one, or name the repository that has it.",
+        "$ proctor init";
+    UnreadableSpec, 203, "engine::unreadable_spec",
+        "The spec is there and cannot be read, or a link leads out of the repository.",
+        "What is verified must lie in the tree that is verified.",
+        "See that it is a regular file that this user can read.",
+        "$ ls -l spec/verification.yaml";
+    SpecChanged, 204, "engine::spec_changed",
+        "The spec was edited while the run was starting.",
+        "The spec that was read must be the one that the snapshot covers.",
+        "Run it again.",
+        "$ proctor run";
+    PlanChanged, 205, "engine::plan_changed",
+        "The spec was edited between the request and the run.",
+        "What was asked for is not what would run.",
+        "Ask again.",
+        "$ proctor run";
+    NotTheOwner, 206, "engine::not_the_owner",
+        "The repository belongs to another user.",
+        "A repository's own files say what is run: those of others are not taken as yours.",
+        "Name a repository of yours, or ask as its owner.",
+        "$ proctor run --repo ~/src/project";
+    CacheHidesTree, 207, "engine::cache_hides_tree",
+        "A cache of a skill lies over files that the snapshot covers.",
+        "A step would see the cache where the record says that it saw the tree.",
+        "Name a directory that git ignores.",
+        "skills:\n  verify.unit:\n    caches: [target]";
+    HiddenAlternate, 208, "engine::hidden_alternate",
+        "The repository borrows git objects from a directory that no step sees.",
+        "Git in a step would find objects missing.",
+        "Copy the objects, or have the operator show the directory.",
+        "$ git repack -a -d && rm .git/objects/info/alternates";
+    UnreadableAlternates, 209, "engine::unreadable_alternates",
+        "The list of borrowed objects (`objects/info/alternates`) cannot be read.",
+        "Whether steps would find every object is not known then.",
+        "See that this user can read it.",
+        "$ ls -l .git/objects/info/alternates";
+    Snapshot, 210, "engine::snapshot",
+        "The tree cannot be read from its beginning to its end.",
+        "What cannot be read cannot be vouched for.",
+        "Mend what the message names: rights on a file, a file that is none, a broken index.",
+        "$ git status";
+    Git, 211, "engine::git",
+        "The repository, or the revision that was named, cannot be read as git has it.",
+        "A guess would verify another tree than the one that was meant.",
+        "Read the `hint:` line; `git rev-parse` says what a name means.",
+        "$ git rev-parse --verify HEAD~2^{commit}";
+    Store, 212, "engine::store",
+        "Something of ours cannot be kept or read: in `changes/<id>/` or in the state directory.",
+        "A result without its evidence is none.",
+        "Mend what the message names: room, rights, a link in the way, a changeset that is not there.",
+        "$ proctor run --state-dir /var/tmp/proctor";
+    Sandbox, 213, "engine::sandbox",
+        "No sandbox can be had on this machine.",
+        "Nothing runs outside of one.",
+        "`proctor doctor` does the whole set-up once and says where it ends, and how to mend that.",
+        "$ proctor doctor";
+    BestEffortForbidden, 214, "engine::best_effort_forbidden",
+        "`--sandbox=best-effort` was asked for, and the operator does not allow it here.",
+        "Who runs the machine decides how much less than everything is enough.",
+        "Run without it, or have the operator allow it.",
+        "allow_best_effort = true   # proctord.toml";
+    ControlsMissing, 215, "engine::controls_missing",
+        "The machine enforces less than the operator demands, so that nothing ran.",
+        "A check that ran with less than is demanded would prove less than it says.",
+        "Mend what is missing as the hints say, or accept less aloud.",
+        "$ proctor doctor\n$ proctor run --sandbox=best-effort";
+    StateInRepository, 216, "engine::state_in_repository",
+        "The state directory lies below the repository.",
+        "What we remember of runs must lie where no step and no checkout reaches it.",
+        "Name another one.",
+        "$ proctor run --state-dir ~/.local/state/proctor";
+    Interrupted, 217, "engine::interrupted",
+        "The run was interrupted before it began.",
+        "Nothing was verified, and nothing is no pass.",
+        "Run it again.",
+        "$ proctor run";
+    SessionSpent, 218, "engine::session_spent",
+        "An earlier command of the session changed the tree that the session is of.",
+        "The next command would run on another tree than the one that was looked at.",
+        "Start a new session.",
+        "$ proctor exec -- make check";
+    Internal, 219, "engine::internal",
+        "Proctor has made a mistake of its own.",
+        "What it would say now cannot be relied on, so that it is no pass.",
+        "Report it with the command that you ran.",
+        "$ PROCTOR_LOG=debug proctor run";
+}

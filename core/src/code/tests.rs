@@ -1,0 +1,66 @@
+//! The list of codes as a whole.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::gate::GateCode;
+use crate::spec::Code as SpecCode;
+use crate::verdict::Doubt;
+
+#[test]
+fn no_number_and_no_name_is_used_twice() {
+    let numbers: BTreeSet<u16> = all().iter().map(|code| code.number).collect();
+    let names: BTreeSet<&str> = all().iter().map(|code| code.name).collect();
+    assert_eq!((numbers.len(), names.len()), (all().len(), all().len()));
+    assert!(numbers.iter().all(|number| (1..1000).contains(number)), "{numbers:?}");
+}
+
+#[test]
+fn every_code_says_everything_about_itself() {
+    for code in all() {
+        let Explanation { means, why, mend, example } = code.explanation();
+        for sentence in [means, why, mend] {
+            assert!(
+                sentence.ends_with('.') && sentence.starts_with(|c: char| c.is_uppercase() || c == '`'),
+                "{code}: {sentence}"
+            );
+        }
+        assert!(!example.is_empty() && example.lines().all(|line| line.len() <= 100), "{code}: {example}");
+    }
+}
+
+/// A code that was published keeps its number and its name.
+#[test]
+fn the_list_only_grows() {
+    let list: Vec<String> = all().iter().map(|code| format!("{code} {}", code.name())).collect();
+    insta::assert_snapshot!(list.join("\n"));
+}
+
+#[test]
+fn a_code_is_found_by_number_and_by_name_and_reads_back() {
+    let unknown_key = SpecCode::UnknownKey.code();
+    for text in ["P0116", "p0116", "116", "0116", "spec::unknown_key"] {
+        assert_eq!(Code::find(text), Some(unknown_key), "{text}");
+    }
+    for text in ["", "P", "P9999", "P01160", "+116", "spec::", "P-1"] {
+        assert_eq!(Code::find(text), None, "{text}");
+    }
+    for code in all() {
+        let json = serde_json::to_string(&code).expect("writes");
+        assert_eq!(serde_json::from_str::<Code>(&json).expect("reads"), code);
+    }
+}
+
+/// The name of a word in a document is that word behind the name of its list.
+#[test]
+fn names_are_the_words_of_the_documents() {
+    let word = |value: serde_json::Value| value.as_str().expect("a word").to_owned();
+    for code in gate::ALL {
+        let word = word(serde_json::to_value(code).expect("JSON"));
+        assert_eq!(GateCode::code(code).name(), format!("gate::{word}"));
+    }
+    for doubt in run::ALL {
+        let word = word(serde_json::to_value(doubt).expect("JSON"));
+        assert_eq!(Doubt::code(doubt).name(), format!("run::{word}"));
+    }
+}

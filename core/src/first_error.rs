@@ -1,0 +1,293 @@
+//! Where in what a step printed its first error stands: a pure look at the shapes that compilers, linters
+//! and test runners give to theirs. It guides the eye and decides nothing.
+
+use std::ops::Range;
+
+/// How many lines are looked at; an error further down is not found.
+const MAX_LINES: usize = 200_000;
+/// How much of a line is looked at, in bytes.
+const MAX_LINE: usize = 2_000;
+
+/// The part of an output that a reader wants to see first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opening {
+    /// The lines to show, as numbers from 0.
+    pub lines: Range<usize>,
+    /// The line of the error, from 0.
+    pub error: usize,
+    /// How many lines there are in all.
+    pub of: usize,
+    /// Whether the line has the shape of an error, and does not only speak of a failure.
+    pub is_shaped: bool,
+}
+
+/// How much is shown around an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Context {
+    /// Lines before it.
+    pub before: usize,
+    /// Lines behind it.
+    pub after: usize,
+}
+
+/// Where `text` is opened: at its first error, with some context; `None` where no line looks like one.
+pub fn opening(text: &str, context: Context) -> Option<Opening> {
+    let lines: Vec<&str> = text.lines().take(MAX_LINES).collect();
+    let (error, is_shaped) = found(&lines)?;
+    let start = error.saturating_sub(context.before);
+    let end = error.saturating_add(context.after).saturating_add(1).min(lines.len());
+    Some(Opening { lines: start..end, error, of: lines.len(), is_shaped })
+}
+
+/// The first line that has the shape of an error; where none has one, the first that speaks of a failure.
+pub fn first_error(lines: &[&str]) -> Option<usize> {
+    found(lines).map(|(index, _)| index)
+}
+
+/// As [`first_error`], and whether it has the shape of one.
+fn found(lines: &[&str]) -> Option<(usize, bool)> {
+    let mut spoken = None;
+    let mut traceback: Option<usize> = None;
+    for (index, line) in lines.iter().enumerate() {
+        let line = without_colour(bounded(line));
+        let line = line.trim_end();
+        if line.starts_with("Traceback (most recent call last):") {
+            traceback = Some(index);
+            continue;
+        }
+        if let Some(begun) = traceback {
+            // The frames are indented; what follows them is the error. A step may end within.
+            if index > begun && !line.is_empty() && !line.starts_with(char::is_whitespace) {
+                return Some((index, true));
+            }
+            continue;
+        }
+        match weight(line) {
+            Weight::Shaped => return Some((index, true)),
+            Weight::Spoken => spoken = spoken.or(Some(index)),
+            Weight::None => {}
+        }
+    }
+    traceback.map(|index| (index, true)).or(spoken.map(|index| (index, false)))
+}
+
+/// How much a line looks like an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Weight {
+    /// It has the shape that a tool gives to its errors.
+    Shaped,
+    /// It speaks of a failure.
+    Spoken,
+    None,
+}
+
+fn weight(line: &str) -> Weight {
+    let trimmed = line.trim_start();
+    if is_headed(trimmed) || is_of_a_test(line) || is_located(trimmed) {
+        return Weight::Shaped;
+    }
+    let lower = trimmed.to_ascii_lowercase();
+    let is_none_of_it = ["0 error", "0 fail", "no error", "without error"].iter().any(|word| lower.contains(word));
+    let speaks = ["error", "failed", "failure", "fatal", "panic", "not found", "no such file", "denied", "cannot "];
+    if !is_none_of_it && speaks.iter().any(|word| lower.contains(word)) { Weight::Spoken } else { Weight::None }
+}
+
+/// `error: …`, `error[E0308]: …`, `ERROR: …`, `fatal: …`, `npm ERR! …`, `make: *** …`, `[error] …`,
+/// `TypeError: …`, `thread 'main' panicked at …`, `panic: …`.
+fn is_headed(line: &str) -> bool {
+    let lower = line.to_ascii_lowercase();
+    let heads =
+        ["error:", "error[", "error ts", "fatal:", "fatal error:", "[error]", "npm err!", "npm error", "panic:"];
+    if heads.iter().any(|head| lower.starts_with(head)) {
+        return true;
+    }
+    let make =
+        line.split_once(": *** ").is_some_and(|(program, _)| program.starts_with("make") || program.ends_with("make"));
+    let panicked = line.starts_with("thread '") && line.contains("panicked at");
+    make || panicked || is_exception(line)
+}
+
+/// `ValueError: …`, `AssertionError`, `java.lang.IllegalStateException: …`: one word of letters and dots that ends so.
+fn is_exception(line: &str) -> bool {
+    let line = line.strip_prefix("Uncaught ").unwrap_or(line);
+    let word = line.split([':', ' ']).next().unwrap_or_default();
+    let is_word = word.len() > 5 && word.starts_with(|c: char| c.is_ascii_alphabetic());
+    let is_name = word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_'));
+    let ends = word.ends_with("Error") || word.ends_with("Exception");
+    is_word && is_name && ends && (line.len() == word.len() || line[word.len()..].starts_with(':'))
+}
+
+/// pytest's `E   …` and `FAILED …`, Go's `--- FAIL: …`, the Rust harness's `---- x stdout ----` and
+/// `test x ... FAILED`, TAP's `not ok …`, the crosses of test runners of JavaScript.
+fn is_of_a_test(line: &str) -> bool {
+    let trimmed = line.trim_start();
+    let heads = ["FAILED ", "FAIL:", "FAIL\t", "FAIL ", "ERROR ", "--- FAIL", "not ok ", "✖ ", "✗ ", "● "];
+    let is_cargo = trimmed.starts_with("---- ") && trimmed.ends_with(" stdout ----");
+    let is_result = trimmed.starts_with("test ") && trimmed.ends_with("... FAILED");
+    line.starts_with("E   ") || is_cargo || is_result || heads.iter().any(|head| trimmed.starts_with(head))
+}
+
+/// `file:line: …` and `file:line:column: …` of gcc, clang, mypy, ruff, shellcheck, eslint and the like,
+/// `file(line,column): error …` of tsc and msbuild. A warning or a note is none.
+fn is_located(line: &str) -> bool {
+    let Some(rest) = behind_place(line).filter(|_| !line.starts_with("-->")) else { return false };
+    let rest = rest.trim_start_matches([':', ' ', '-']).to_ascii_lowercase();
+    let is_less = ["warning", "note", "info", "help", "hint", "style"].iter().any(|word| rest.starts_with(word));
+    !rest.is_empty() && !is_less
+}
+
+/// What stands behind a place in a file.
+fn behind_place(line: &str) -> Option<&str> {
+    if let Some((file, rest)) = line.split_once('(')
+        && let Some((place, rest)) = rest.split_once("):")
+        && is_file(file)
+        && place.split(',').all(is_number)
+    {
+        return Some(rest);
+    }
+    let (file, rest) = line.split_once(':')?;
+    let (number, rest) = rest.split_once(':')?;
+    if !is_file(file) || !is_number(number) {
+        return None;
+    }
+    match rest.split_once([':', ' ']) {
+        Some((column, behind)) if is_number(column) => Some(behind),
+        // A place alone: of a warning, or of the error above it.
+        None if is_number(rest) => None,
+        _ => Some(rest),
+    }
+}
+
+/// A name with a `.` or a `/` in it, without blanks at its ends: no time of day, no `key: 1: value`.
+fn is_file(name: &str) -> bool {
+    let is_named = name.contains(['.', '/']) && name.chars().any(|c| c.is_ascii_alphabetic());
+    is_named
+        && !name.contains("://")
+        && !name.ends_with(' ')
+        && name.matches(' ').count() <= 2
+        && !name.starts_with("at ")
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 7 && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn bounded(line: &str) -> &str {
+    let mut end = line.len().min(MAX_LINE);
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    &line[..end]
+}
+
+/// A line without the sequences that set colours, as they come (ESC `[31m`) and as they stand in text that was
+/// made safe (`\x1b[31m`).
+pub fn without_colour(line: &str) -> String {
+    const ESCAPES: [&str; 2] = ["\x1b[", "\\x1b["];
+    let mut text = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some((at, escape)) = ESCAPES.iter().filter_map(|e| rest.find(e).map(|at| (at, *e))).min() {
+        let behind = &rest[at + escape.len()..];
+        let digits = behind.bytes().take_while(|byte| byte.is_ascii_digit() || matches!(byte, b';' | b':')).count();
+        text.push_str(&rest[..at]);
+        match behind.as_bytes().get(digits) {
+            Some(b'm' | b'K') => rest = &behind[digits + 1..],
+            _ => {
+                text.push_str(escape);
+                rest = behind;
+            }
+        }
+    }
+    text + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn found(text: &str) -> Option<&str> {
+        let lines: Vec<&str> = text.lines().collect();
+        first_error(&lines).map(|index| lines[index])
+    }
+
+    #[test]
+    fn each_tool_s_first_error_is_found() {
+        let cases: &[(&str, &str)] = &[
+            (
+                "   Compiling x\nwarning: unused\n --> a.rs:1:1\nerror[E0308]: mismatched types\n --> src/main.rs:3:5",
+                "error[E0308]: mismatched types",
+            ),
+            ("\\x1b[1m\\x1b[91merror\\x1b[0m: unused import", "\\x1b[1m\\x1b[91merror\\x1b[0m: unused import"),
+            ("cc -c a.c\na.c:1:5: warning: unused\na.c:3:9: error: 'x' undeclared", "a.c:3:9: error: 'x' undeclared"),
+            ("src/a.ts(4,7): error TS2322: Type 'x'", "src/a.ts(4,7): error TS2322: Type 'x'"),
+            ("src/a.ts:4:7 - error TS2322: Type 'x'", "src/a.ts:4:7 - error TS2322: Type 'x'"),
+            (
+                "Success in 3 files\npkg/a.py:3: error: Incompatible types  [assignment]",
+                "pkg/a.py:3: error: Incompatible types  [assignment]",
+            ),
+            ("pkg/a.py:1:8: F401 [*] `os` imported but unused", "pkg/a.py:1:8: F401 [*] `os` imported but unused"),
+            (
+                "collected 2 items\n\ntest_a.py .F\n    def test():\n>       assert 1 == 2\nE       assert 1 == 2\n",
+                "E       assert 1 == 2",
+            ),
+            ("=== RUN   TestA\n    a_test.go:9: boom\n--- FAIL: TestA (0.00s)", "    a_test.go:9: boom"),
+            ("=== RUN   TestA\n--- FAIL: TestA (0.00s)\n    a_test.go:9: boom", "--- FAIL: TestA (0.00s)"),
+            (
+                "start\nTraceback (most recent call last):\n  File \"a.py\", line 1\n    x\nKeyError: 'a'\n",
+                "KeyError: 'a'",
+            ),
+            ("running 2 tests\ntest a ... ok\ntest b ... FAILED\n", "test b ... FAILED"),
+            ("thread 'main' panicked at src/main.rs:2:5:\nboom", "thread 'main' panicked at src/main.rs:2:5:"),
+            ("cc a.c\nmake: *** [Makefile:2: all] Error 1", "make: *** [Makefile:2: all] Error 1"),
+            ("npm WARN old\nnpm ERR! code ELIFECYCLE", "npm ERR! code ELIFECYCLE"),
+            ("1..2\nok 1\nnot ok 2 - x", "not ok 2 - x"),
+            (
+                "/a/b.js:3\n  throw new Error('x')\n\nTypeError: x is not a function\n    at b.js:3:1",
+                "TypeError: x is not a function",
+            ),
+            ("sh: 1: nope: not found", "sh: 1: nope: not found"),
+            ("all is well\n2 of 3 failed\nbye", "2 of 3 failed"),
+            ("fatal: not a git repository", "fatal: not a git repository"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(found(text), Some(*expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_none_is_not_found() {
+        for text in [
+            "",
+            "a\nb\n",
+            "0 errors, 0 failures",
+            "12:30:01: started",
+            "see https://example.org:80: there",
+            "a.c:1:5: warning: unused\na.c:1:5: note: here",
+            "12:3:4",
+        ] {
+            assert_eq!(found(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_opening_has_its_context() {
+        let text: String =
+            (1..=50).map(|n| if n == 20 { "error: x\n".to_owned() } else { format!("line {n}\n") }).collect();
+        let context = Context { before: 3, after: 5 };
+        assert_eq!(opening(&text, context), Some(Opening { lines: 16..25, error: 19, of: 50, is_shaped: true }));
+        assert_eq!(opening("error: x", context), Some(Opening { lines: 0..1, error: 0, of: 1, is_shaped: true }));
+        assert_eq!(opening("fine", context), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_was_printed_the_answer_is_a_line_of_it(text in "(?s).{0,200}") {
+            let lines: Vec<&str> = text.lines().collect();
+            if let Some(index) = first_error(&lines) {
+                prop_assert!(index < lines.len());
+            }
+            prop_assert!(without_colour(&text).len() <= text.len());
+        }
+    }
+}
