@@ -192,6 +192,7 @@ mod tests {
     use crate::test_support::step;
     use proctor_core::drift::{Change, ChangeKind, Diff};
     use proctor_core::evidence::AttemptEvidence;
+    use proctor_core::tier::TierReason;
 
     fn passed(name: &str) -> StepEvidence {
         not_run(&step(name, &["true"]), Termination::Exited { code: 0 })
