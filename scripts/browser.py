@@ -160,8 +160,8 @@ def look(browser, page, words):
     browser.screen(320, 640)
     browser.open(page)
     seen["overflow"] = overflow(browser)
-    seen["searches"] = {word: search(browser, word) for word in words}
     seen["text"] = browser.value("document.body.innerText")
+    seen["searches"] = {word: search(browser, word) for word in words}
     seen["title"] = browser.value("document.title")
     seen["verdict"] = browser.value("document.documentElement.dataset.verdict")
     seen["ids"] = browser.value("[...document.querySelectorAll('[id]')].map(it => it.id)")

@@ -78,7 +78,7 @@ fn failed(env: &TestEnvironment) {
             "3 people only",
             "changed what it must not: verify.docs/write",
             "error[E0425]: no value `total`",
-            "60 lines before",
+            "57 lines before",
         ],
     );
     demand_text(&seen, &["+drifted-line", "did not end within 300 ms", "Timeline", "1 skipped", "sha256sum --check"]);
