@@ -95,6 +95,7 @@ impl Reports {
     /// # Errors
     /// A file cannot stand at its place, or two formats want the same one.
     pub(crate) fn find(&mut self, files: &[ReportTo], caller: &Caller) -> Result<(), CliError> {
+        let mut found = Vec::new();
         for (index, wanted) in files.iter().enumerate() {
             if files[..index].iter().any(|other| caller.cwd.join(&other.file) == caller.cwd.join(&wanted.file)) {
                 return Err(CliError::Usage {
@@ -102,8 +103,9 @@ impl Reports {
                     hint: "name a file for each".to_owned(),
                 });
             }
-            self.files.push((wanted.format, Target::find("the report", &wanted.file, &caller.cwd)?));
+            found.push((wanted.format, Target::find("the report", &wanted.file, &caller.cwd)?));
         }
+        self.files = found;
         self.token = random_token()?;
         if self.wants(RunFormat::Github) {
             self.github = Some(github::Files::of(caller));

@@ -333,10 +333,12 @@ fn range(env: &TestEnvironment) {
 fn earlier(env: &TestEnvironment) {
     let repo = env.repo(&spec());
     let daemon = env.daemon();
-    let ask = |words: &[&str]| env.proctor_in(repo.path(), words);
+    let socket = env.socket();
+    let socket = socket.to_str().expect("UTF-8");
+    let ask = |words: &[&str]| env.proctor_in(repo.path(), &[words, &["--socket", socket]].concat());
     let live = {
         let mut command = env.command(repo.path());
-        command.args(["run", "--daemon", "--format", "jsonl"]);
+        command.args(["run", "--format", "jsonl", "--socket"]).arg(env.socket());
         env.finish(Running::start(command)).exits(3)
     };
     let events = documents::check_events(&live.stdout);
@@ -372,13 +374,18 @@ fn tools(env: &TestEnvironment) {
     let daemon = env.daemon();
     let id = {
         let mut command = env.command(repo.path());
-        command.args(["run", "--daemon", "--format", "json"]);
+        command.args(["run", "--format", "json", "--socket"]).arg(env.socket());
         let run = env.finish(Running::start(command)).exits(1);
         let record: Value = serde_json::from_str(&run.stdout).expect("JSON");
         record["started"]["run_id"].as_str().expect("an id").to_owned()
     };
     let here = |format: &str| run(&repo, format, 1).stdout;
-    let of_daemon = |format: &str| env.proctor_in(repo.path(), &["report", &id, "--format", format]).exits(0).stdout;
+    let socket = env.socket();
+    let socket = socket.to_str().expect("UTF-8");
+    let of_daemon = |format: &str| {
+        let words = ["report", &id, "--format", format, "--socket", socket];
+        env.proctor_in(repo.path(), &words).exits(0).stdout
+    };
     for told in [&here as &dyn Fn(&str) -> String, &of_daemon] {
         let junit = told("junit");
         demand_junit(env, &junit);
