@@ -3,6 +3,7 @@
 
 mod compare;
 mod daemon;
+mod exec;
 mod hook;
 mod import;
 mod init;
@@ -24,6 +25,7 @@ pub(crate) use daemon::{
     CancelArgs, DaemonCommand, DaemonCommandArgs, DaemonStatusArgs, LogsArgs, ReportArgs, StartArgs, StatusArgs,
     StopArgs, WatchArgs,
 };
+pub(crate) use exec::{ExecArgs, LimitArgs};
 pub(crate) use hook::{
     HookCommand, HookCommandArgs, HookInstallArgs, HookName, HookOptions, HookRunArgs, HookUninstallArgs,
 };
@@ -293,74 +295,6 @@ pub(crate) struct ExplainArgs {
     pub state: StateArgs,
     #[command(flatten)]
     pub operator: OperatorArgs,
-}
-
-/// `proctor exec`. What is not said here comes from the `defaults` of the spec, as for a step.
-#[derive(Debug, Args)]
-pub(crate) struct ExecArgs {
-    /// What the command must not change: `off`, `tracked` or `strict`
-    #[arg(long, value_name = "MODE", value_parser = read_only)]
-    pub read_only: Option<ReadOnly>,
-    /// What network it sees: `deny` or `allow`
-    #[arg(long, value_name = "POLICY", value_parser = network)]
-    pub network: Option<Network>,
-    /// When it must have ended, in milliseconds
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub timeout_ms: Option<u64>,
-    /// How long it has between SIGTERM and SIGKILL, in milliseconds
-    #[arg(long, value_name = "N")]
-    pub grace_ms: Option<u64>,
-    /// Where it starts, relative to the repository
-    #[arg(long, value_name = "DIR", value_parser = rel_path)]
-    pub workdir: Option<RelPath>,
-    /// A variable that it is given; may be repeated
-    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
-    pub env: Vec<(VarName, String)>,
-    #[command(flatten)]
-    pub limits: LimitArgs,
-    /// Take nothing from the spec of the repository, which may be broken then
-    #[arg(long)]
-    pub no_spec: bool,
-    /// How the result is written to standard output; `human` is the command's own output
-    #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: Format,
-    /// Write its output with control characters as they are
-    #[arg(long, conflicts_with = "format")]
-    pub raw: bool,
-    #[command(flatten)]
-    pub sandbox: SandboxArgs,
-    #[command(flatten)]
-    pub repo: RepoArgs,
-    #[command(flatten)]
-    pub state: StateArgs,
-    #[command(flatten)]
-    pub operator: OperatorArgs,
-    /// The program and its arguments
-    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    pub cmd: Vec<String>,
-}
-
-/// What a command may use: a number, a size such as `512MiB`, or `unlimited`.
-#[derive(Debug, Args)]
-pub(crate) struct LimitArgs {
-    /// Memory, or `unlimited`
-    #[arg(long, value_name = "SIZE")]
-    pub memory: Option<Limit>,
-    /// Processes and threads, or `unlimited`
-    #[arg(long, value_name = "N", value_parser = count)]
-    pub pids: Option<Limit>,
-    /// What it may write, or `unlimited`
-    #[arg(long, value_name = "SIZE")]
-    pub disk: Option<Limit>,
-    /// How much of each output stream is kept, or `unlimited`
-    #[arg(long, value_name = "SIZE")]
-    pub output: Option<Limit>,
-    /// CPU time, in seconds, or `unlimited`
-    #[arg(long, value_name = "N", value_parser = count)]
-    pub cpu_seconds: Option<Limit>,
-    /// Open files, or `unlimited`
-    #[arg(long, value_name = "N", value_parser = count)]
-    pub open_files: Option<Limit>,
 }
 
 const GATE_EXIT_CODES: &str = "\

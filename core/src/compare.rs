@@ -173,13 +173,19 @@ impl Found {
         }
     }
 
-    fn both(&mut self, kind: DifferenceKind, at: &str, before: impl ToString, after: impl ToString) {
+    fn both(
+        &mut self,
+        kind: DifferenceKind,
+        at: &str,
+        before: &(impl ToString + ?Sized),
+        after: &(impl ToString + ?Sized),
+    ) {
         self.pair(kind, at, "", Some(before.to_string()), Some(after.to_string()));
     }
 
     fn runs(&mut self, before: &LastRun, after: &LastRun) {
         self.both(DifferenceKind::Verdict, "", before.outcome.as_str(), after.outcome.as_str());
-        self.both(DifferenceKind::Tier, "", before.tier, after.tier);
+        self.both(DifferenceKind::Tier, "", &before.tier, &after.tier);
         self.both(DifferenceKind::Profile, "", &before.profile, &after.profile);
         self.both(DifferenceKind::Tree, "", &before.snapshot, &after.snapshot);
         self.both(DifferenceKind::Spec, "", &before.spec_sha256, &after.spec_sha256);
@@ -238,7 +244,7 @@ impl Found {
 
     fn skill(&mut self, name: &str, before: &SkillEvidence, after: &SkillEvidence) {
         self.both(DifferenceKind::Outcome, name, before.summary.outcome.as_str(), after.summary.outcome.as_str());
-        self.both(DifferenceKind::Tier, name, before.tier, after.tier);
+        self.both(DifferenceKind::Tier, name, &before.tier, &after.tier);
         let steps = |skill: &SkillEvidence| -> BTreeMap<String, StepEvidence> {
             skill.steps.iter().map(|step| (step.planned.name.to_string(), step.clone())).collect()
         };
@@ -257,7 +263,7 @@ impl Found {
     }
 
     fn step(&mut self, at: &str, before: &StepEvidence, after: &StepEvidence) {
-        self.both(DifferenceKind::Outcome, at, said(before), said(after));
+        self.both(DifferenceKind::Outcome, at, &said(before), &said(after));
         let drift = |step: &StepEvidence| -> BTreeMap<String, String> {
             let changes = &step.drift.found.changes;
             changes.iter().map(|change| (change.path.clone(), word(&change.kind))).collect()
@@ -275,7 +281,7 @@ impl Found {
         }
         if is_beyond_noise(before.duration_ms, after.duration_ms) {
             let text = |ms: u64| format!("{ms} ms");
-            self.both(DifferenceKind::Duration, at, text(before.duration_ms), text(after.duration_ms));
+            self.both(DifferenceKind::Duration, at, &text(before.duration_ms), &text(after.duration_ms));
         }
     }
 
@@ -376,7 +382,7 @@ mod tests {
     fn what_is_beyond_the_bound_is_counted_and_still_counts() {
         let mut found = Found::default();
         for number in 0..=MAX_DIFFERENCES {
-            found.both(DifferenceKind::Output, "s", number, number + 1);
+            found.both(DifferenceKind::Output, "s", &number, &(number + 1));
         }
         assert_eq!((found.list.len(), found.omitted, found.omitted_counts), (MAX_DIFFERENCES, 1, true));
     }

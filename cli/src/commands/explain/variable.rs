@@ -125,7 +125,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_says_why_and_what_lets_it_in() {
-        let cases: [(&str, &[(&str, &str)], &[&str], &str); 6] = [
+        type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str], &'a str);
+        let cases: [Case<'_>; 6] = [
             ("LD_PRELOAD", &[("LD_PRELOAD", "x")], &[], "it steers git"),
             ("lower", &[("lower", "x")], &[], "cannot stand in `env_allowlist`"),
             ("TOKEN", &[], &[], "the caller does not have it"),

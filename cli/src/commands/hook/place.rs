@@ -62,7 +62,8 @@ impl Place {
         // A relative path of hooks is one from the top, where git runs them.
         let top = git.ask(&WHERE[..3]).and_then(|said| lines::<1>(&said, git.at))?;
         let [top] = top;
-        let [top, common_dir, hooks] = Git { at: &top, ..git }.ask(&WHERE).and_then(|said| lines::<3>(&said, git.at))?;
+        let [top, common_dir, hooks] =
+            Git { at: &top, ..git }.ask(&WHERE).and_then(|said| lines::<3>(&said, git.at))?;
         let hooks = hooks.canonicalize().unwrap_or(hooks);
         let configured = configured(Git { at: &top, ..git })?;
         Ok(Self { top, common_dir: common_dir.canonicalize().unwrap_or(common_dir), hooks, configured })
