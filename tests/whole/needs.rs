@@ -185,7 +185,7 @@ fn probe(actor: Actor) -> Doctor {
     let env = TestEnvironment::new(actor);
     let doctor = env.repo(&Spec::of_script("true")).proctor(&["doctor"]);
     let lines = || doctor.stdout.lines().chain(doctor.stderr.lines());
-    let reason = lines().find(|line| line.starts_with("error:")).or_else(|| lines().next()).unwrap_or("no answer");
+    let reason = lines().find(|line| line.starts_with("error")).or_else(|| lines().next()).unwrap_or("no answer");
     let root = env.root().to_str().unwrap_or_default();
     let lacks = (doctor.code != Some(0)).then(|| format!("the sandbox as {actor:?}: {}", reason.replace(root, "…")));
     Doctor { lacks, has_control_groups: lines().any(|line| line.starts_with("enforced") && line.contains(" cgroup ")) }

@@ -23,7 +23,7 @@ fn bad_ids(env: &TestEnvironment) {
 
 fn missing(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
-    repo.run_bare(&["--changeset", "010_not_there"]).exits(2).complains(&["error:", "changes/010_not_there"]);
+    repo.run_bare(&["--changeset", "010_not_there"]).exits(2).complains(&["error[P0212]:", "changes/010_not_there"]);
     assert!(!repo.file("changes/010_not_there").exists());
 }
 

@@ -331,10 +331,9 @@ fn staged(env: &TestEnvironment) {
 /// The tree that the newest run recorded.
 fn last_recorded(env: &TestEnvironment) -> String {
     let all = machine::walk(&env.root().join("state"));
-    let mut evidence: Vec<PathBuf> = all.into_iter().filter(|path| path.ends_with("verify/verify.it.json")).collect();
-    evidence.sort();
-    let last = evidence.last().expect("there was a run");
-    documents::read(last)["repo_git"]["tree"].as_str().unwrap_or_default().to_owned()
+    let evidence = all.iter().filter(|path| path.ends_with("verify/verify.it.json")).map(|path| documents::read(path));
+    let last = evidence.max_by_key(|it| it["measured"]["started_at"].as_str().map(str::to_owned));
+    last.expect("there was a run")["repo_git"]["tree"].as_str().unwrap_or_default().to_owned()
 }
 
 fn partial(env: &TestEnvironment) {

@@ -200,7 +200,7 @@ fn replacing(env: &TestEnvironment) {
     std::fs::remove_file(repo.file("spec/verification.yaml")).expect("it was there");
     repo.write("elsewhere", "mine\n");
     repo.link("spec/verification.yaml", Path::new("../elsewhere"));
-    repo.proctor(&["import", "--force"]).exits(5).complains(&["error:", "hint:"]);
+    repo.proctor(&["import", "--force"]).exits(5).complains(&["error[", "hint:"]);
     assert_eq!(repo.read("elsewhere"), "mine\n");
 }
 

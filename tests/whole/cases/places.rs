@@ -68,7 +68,7 @@ fn clone_of(env: &TestEnvironment, how: &[&str]) -> std::path::PathBuf {
 /// Its objects lie in the other repository, which a step must not see.
 fn shared_clone(env: &TestEnvironment) {
     let repo = Repo::at(env, clone_of(env, &["--shared"]));
-    let run = repo.run().exits(5).complains(&["error:", "elsewhere/source/.git/objects", "hint:"]);
+    let run = repo.run().exits(5).complains(&["error[", "elsewhere/source/.git/objects", "hint:"]);
     assert!(run.stdout.is_empty() && repo.is_untouched(), "{run}");
     repo.git(&["repack", "-a", "-d", "--quiet"]);
     std::fs::remove_file(repo.file(".git/objects/info/alternates")).expect("it was there");

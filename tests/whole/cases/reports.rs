@@ -300,6 +300,6 @@ fn bad_paths(env: &TestEnvironment) {
         let step = Step::sh("it", "true").with(&format!("reports: {{ junit: {path} }}"));
         let repo = env.repo_at(&format!("r{}", path.replace(['/', '.'], "_")), &Spec::of_steps([step]));
         let run = repo.proctor(&["validate"]).exits(2);
-        assert!(run.everything().contains("spec::bad_path"), "{path}: {run}");
+        assert!(run.everything().contains("P0121"), "{path}: {run}");
     }
 }

@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = &[
 #[track_caller]
 fn demand_refused(run: &Finished) {
     assert!(matches!(run.code, Some(2 | 5)), "{run}");
-    assert!(run.everything().contains("error:") && run.everything().contains("hint:"), "{run}");
+    assert!(run.everything().contains("error[") && run.everything().contains("hint:"), "{run}");
 }
 
 fn config_programs(env: &TestEnvironment) {

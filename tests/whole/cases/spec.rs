@@ -22,7 +22,7 @@ fn no_spec(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
     std::fs::remove_file(repo.file("spec/verification.yaml")).expect("it was there");
     for command in [&["run"][..], &["validate"], &["plan"], &["explain", "verify.it/it"]] {
-        repo.proctor(command).exits(2).complains(&["error:", "spec/verification.yaml"]);
+        repo.proctor(command).exits(2).complains(&["error[P0202]:", "spec/verification.yaml"]);
     }
 }
 

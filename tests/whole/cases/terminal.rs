@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::environment::{Repo, TestEnvironment};
 use crate::needs::{Case, case, dry_case};
+use crate::process::Finished;
 use crate::schemas;
 use crate::spec::{Skill, Spec, Step};
 
@@ -25,7 +26,10 @@ const NOISY: &str = "seq 1 4000; echo 'src/main.c:6:20: error: nothing is right'
 fn first_error(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script(NOISY));
     let run = repo.run().exits(1);
-    let at = run.stdout.find("error: nothing is right").unwrap_or_else(|| panic!("the error is shown: {run}"));
+    let at = run
+        .stdout
+        .find("| src/main.c:6:20: error: nothing is right")
+        .unwrap_or_else(|| panic!("the error is shown: {run}"));
     assert!(run.stdout[..at].contains("(… 3996 lines before the first error)"), "{run}");
     assert!(run.stdout[at..].contains("more lines)") && !run.stdout.contains("| 7000"), "{run}");
     assert!(run.stdout.lines().count() < 60, "{run}");
@@ -56,16 +60,23 @@ fn last_id(repo: &Repo<'_>) -> String {
     repo.last_run()["run_id"].as_str().expect("the schema says so").to_owned()
 }
 
+/// A command on what the runs of the case left; no daemon knows of it.
+fn on_record(repo: &Repo<'_>, env: &TestEnvironment, words: &[&str]) -> Finished {
+    let state = env.state();
+    let place = ["--state-dir", state.to_str().expect("UTF-8")];
+    repo.proctor(&[words, &place].concat())
+}
+
 fn logs(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_steps([Step::sh("noisy", "seq 1 5000; echo wrong >&2")]));
     repo.run().exits(0);
     let id = last_id(&repo);
-    let run = repo.proctor(&["logs", &id, "verify.it/noisy"]).exits(0);
+    let run = on_record(&repo, env, &["logs", &id, "verify.it/noisy"]).exits(0);
     assert_eq!((run.stdout.lines().count(), run.stdout.lines().last()), (5000, Some("5000")), "{run}");
-    let run = repo.proctor(&["logs", &id, "verify.it/noisy", "--stderr"]).exits(0);
+    let run = on_record(&repo, env, &["logs", &id, "verify.it/noisy", "--stderr"]).exits(0);
     assert_eq!(run.stdout, "wrong\n", "{run}");
-    repo.proctor(&["logs", &id]).exits(0).says(&["--- verify.it/noisy stdout", "--- verify.it/noisy stderr"]);
-    let run = repo.proctor(&["logs", &id, "verify.it/nosy"]).exits(2);
+    on_record(&repo, env, &["logs", &id]).exits(0).says(&["--- verify.it/noisy stdout", "--- verify.it/noisy stderr"]);
+    let run = on_record(&repo, env, &["logs", &id, "verify.it/nosy"]).exits(2);
     assert!(run.stderr.contains("did you mean `verify.it/noisy`?"), "{run}");
 }
 
@@ -78,9 +89,9 @@ fn same(env: &TestEnvironment) {
         record["started"]["run_id"].as_str().expect("a run").to_owned()
     };
     let (before, after) = (id(&repo), id(&repo));
-    let run = repo.proctor(&["compare", &before, &after]).exits(0);
+    let run = on_record(&repo, env, &["compare", &before, &after]).exits(0);
     assert!(run.stdout.ends_with(&format!("the same: {before} and {after}\n")), "{run}");
-    let run = repo.proctor(&["compare", &before, &after, "--format", "json"]).exits(0);
+    let run = on_record(&repo, env, &["compare", &before, &after, "--format", "json"]).exits(0);
     let comparison: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run}"));
     schemas::demand("comparison", &comparison, &run);
     assert_eq!(comparison["same"], true);
@@ -93,19 +104,19 @@ fn different(env: &TestEnvironment) {
     one.run().exits(0);
     two.run().exits(0);
     let dirs = [one.changeset(), two.changeset()].map(|dir| dir.to_str().expect("UTF-8").to_owned());
-    let run = one.proctor(&["compare", &dirs[0], &dirs[1]]).exits(1);
+    let run = on_record(&one, env, &["compare", &dirs[0], &dirs[1]]).exits(1);
     for expected in
         ["tree\n", "output verify.it/say stdout\n", "stable part verify.it steps[0].stdout_sha256\n", "different: "]
     {
         assert!(run.stdout.contains(expected), "{expected}: {run}");
     }
-    let run = one.proctor(&["compare", &dirs[0], &dirs[1], "--format", "json"]).exits(1);
+    let run = on_record(&one, env, &["compare", &dirs[0], &dirs[1], "--format", "json"]).exits(1);
     let comparison: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run}"));
     schemas::demand("comparison", &comparison, &run);
     // A document that is not the one that its status cites proves nothing.
     let forged = two.changeset().join("verify/verify.it.json");
     crate::machine::write(&forged, "{}");
-    let run = one.proctor(&["compare", &dirs[0], &dirs[1]]);
+    let run = on_record(&one, env, &["compare", &dirs[0], &dirs[1]]);
     assert_eq!(run.code, Some(2), "{run}");
     assert!(run.stderr.contains("is not what the run wrote"), "{run}");
 }

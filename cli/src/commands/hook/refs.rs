@@ -41,7 +41,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<RefUpdate>, BadLine> {
     if !text.is_empty() && !text.ends_with('\n') {
         return Err(bad(text.lines().count(), "it does not end: something is missing"));
     }
-    text.split_terminator('\n').enumerate().map(|(index, line)| update(line).map_err(|problem| bad(index + 1, &problem))).collect()
+    text.split_terminator('\n')
+        .enumerate()
+        .map(|(index, line)| update(line).map_err(|problem| bad(index + 1, &problem)))
+        .collect()
 }
 
 /// `<local ref> SP <local oid> SP <remote ref> SP <remote oid>`. What is pushed may be named with spaces, as
