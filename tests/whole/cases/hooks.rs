@@ -1,6 +1,6 @@
 //! `proctor hook`: real pushes and commits of real git, to bare repositories, by hooks that were installed.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::process::Signal;
 
