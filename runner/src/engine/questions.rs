@@ -64,7 +64,7 @@ impl Engine {
     /// Answers whether a tree is verified. Nothing runs.
     ///
     /// # Errors
-    /// As [`Gate::ask`].
+    /// As [`Gate::ask`](crate::Gate::ask).
     pub async fn gate(&self, request: GateRequest) -> Result<GateAnswer, EngineError> {
         let gate = self.as_gate();
         let work = tokio::task::spawn_blocking(move || gate.ask(&request));
