@@ -83,7 +83,7 @@ enum Weight {
 
 fn weight(line: &str) -> Weight {
     let trimmed = line.trim_start();
-    if is_headed(trimmed) || is_of_a_test(line) || is_located(trimmed) {
+    if is_headed(trimmed) || is_of_a_test(line) || is_located(trimmed) || is_row(trimmed) {
         return Weight::Shaped;
     }
     let lower = trimmed.to_ascii_lowercase();
@@ -125,6 +125,13 @@ fn is_of_a_test(line: &str) -> bool {
     let is_cargo = trimmed.starts_with("---- ") && trimmed.ends_with(" stdout ----");
     let is_result = trimmed.starts_with("test ") && trimmed.ends_with("... FAILED");
     line.starts_with("E   ") || is_cargo || is_result || heads.iter().any(|head| trimmed.starts_with(head))
+}
+
+/// `1:7  error  …` of eslint, which names the file on a line of its own.
+fn is_row(line: &str) -> bool {
+    let mut words = line.split_ascii_whitespace();
+    let place = words.next().and_then(|place| place.split_once(':'));
+    place.is_some_and(|(row, column)| is_number(row) && is_number(column)) && words.next() == Some("error")
 }
 
 /// `file:line: …` and `file:line:column: …` of gcc, clang, mypy, ruff, shellcheck, eslint and the like,
@@ -245,6 +252,10 @@ mod tests {
             (
                 "/a/b.js:3\n  throw new Error('x')\n\nTypeError: x is not a function\n    at b.js:3:1",
                 "TypeError: x is not a function",
+            ),
+            (
+                "\n/src/a.js\n  1:7  error  'a' is assigned  no-unused-vars\n\n✖ 1 problem (1 error)",
+                "  1:7  error  'a' is assigned  no-unused-vars",
             ),
             ("sh: 1: nope: not found", "sh: 1: nope: not found"),
             ("all is well\n2 of 3 failed\nbye", "2 of 3 failed"),

@@ -30,3 +30,4 @@ pub mod spec;
 pub mod status;
 pub mod tier;
 pub mod verdict;
+pub mod words;

@@ -7,7 +7,8 @@ use proctor_core::enforcement::{Control, ControlState};
 use proctor_core::evidence::{CheckEvidence, PREVIEW_BYTES, Resources, StepEvidence, StreamEvidence};
 use proctor_core::first_error::{Context, Opening, opening, without_colour};
 use proctor_core::outcome::{LimitKind, Outcome, StartFault, Termination};
-use proctor_core::plan::{Limit, Limits, PlannedStep, VersionDemand, files_of};
+use proctor_core::plan::{PlannedStep, VersionDemand};
+use proctor_core::words::limit_words;
 
 use crate::report::View;
 use crate::report::{outcome_words, word};
@@ -228,21 +229,6 @@ fn how_stopped(step: &StepEvidence) -> String {
         "SIGTERM".to_owned()
     };
     format!("{what} after {} ({how})", duration(step.duration_ms))
-}
-
-fn limit_words(kind: LimitKind, limits: &Limits) -> String {
-    let (limit, say): (Limit, fn(u64) -> String) = match kind {
-        LimitKind::Memory => (limits.memory, size),
-        LimitKind::Disk => (limits.disk, size),
-        LimitKind::Inodes => (limits.disk, |bytes| files_of(bytes).to_string()),
-        LimitKind::Pids => (limits.pids, |number| number.to_string()),
-        LimitKind::CpuSeconds => (limits.cpu_seconds, |seconds| format!("{seconds} s")),
-    };
-    let name = kind.as_str();
-    match limit {
-        Limit::Max(bound) => format!("{} {name}", say(bound)),
-        Limit::Unlimited => name.to_owned(),
-    }
 }
 
 /// What can be done where a limit ended a step; nothing where none did.

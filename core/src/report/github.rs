@@ -7,13 +7,14 @@
 
 use std::collections::VecDeque;
 
-use super::text::{change as change_word, count, cut, first_line, last_part, line, lines, stream, why};
+use super::text::{change as change_word, cut, first_line, last_part, line, lines, stream, why};
 use super::tool::sarif::Level;
 use super::{CameTo, Content, ReportInput, ReportedRun, ToolFile, is_problem, markdown, tool};
 use crate::evidence::StepEvidence;
 use crate::outcome::Outcome;
 use crate::plan::ReportFormat;
 use crate::record::RunRecord;
+use crate::words::count;
 
 /// How many annotations of one level GitHub shows of a step.
 const MAX_OF_LEVEL: usize = 10;

@@ -5,7 +5,6 @@
 
 mod drift;
 mod enforcement;
-mod error_line;
 mod evidence;
 mod figures;
 mod log;

@@ -2,7 +2,7 @@
 //! below it, folded. Text of others stands in `<code>`, `<pre>` or a fence only, escaped for each, where nobody is
 //! mentioned by it and no link or image is made of it.
 
-use super::text::{count, cut, duration, last_part, line, lines, outcome, short, stream, why};
+use super::text::{cut, last_part, line, lines, outcome, short, stream, why};
 use super::{CameTo, Content, Refusal, ReportInput, ReportedRun, is_problem, tool};
 use crate::drift::{Change, Diff};
 use crate::evidence::{CheckEvidence, StepEvidence, TreeSource};
@@ -10,6 +10,7 @@ use crate::outcome::Outcome;
 use crate::plan::ReportFormat;
 use crate::record::{RunRecord, SkillRecord};
 use crate::verdict::Verdict;
+use crate::words::{count, duration};
 
 /// How many bytes a comment has: GitHub takes fewer than 65,536 characters.
 pub(super) const COMMENT: usize = 65_000;

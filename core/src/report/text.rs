@@ -4,6 +4,7 @@
 use crate::drift::{Change, ChangeKind};
 use crate::evidence::{StepEvidence, StreamEvidence, escape_output};
 use crate::outcome::{Outcome, Termination};
+use crate::words::duration;
 
 /// How many digits of a hash or of a commit's id are shown.
 const SHORT: usize = 12;
@@ -34,23 +35,6 @@ pub(super) fn outcome(outcome: Outcome) -> &'static str {
         Outcome::TimedOut => "timed out",
         other => other.as_str(),
     }
-}
-
-/// A duration as people say it.
-pub(super) fn duration(ms: u64) -> String {
-    match ms {
-        0..1_000 => format!("{ms} ms"),
-        1_000..10_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
-        10_000..60_000 => format!("{} s", ms / 1000),
-        60_000..3_600_000 => format!("{}m{:02}s", ms / 60_000, ms / 1000 % 60),
-        _ => format!("{}h{:02}m", ms / 3_600_000, ms / 60_000 % 60),
-    }
-}
-
-/// A number with its noun.
-pub(super) fn count(number: usize, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{plural}")
 }
 
 /// Why a step has its outcome, on one line.

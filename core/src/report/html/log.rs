@@ -1,7 +1,7 @@
 //! What a step said, opened where it says what is wrong; the rest is folded away before and behind.
 
 use crate::evidence::{PREVIEW_BYTES, StepEvidence, StreamEvidence};
-use crate::report::html::error_line;
+use crate::first_error::first_error;
 use crate::report::html::markup::Html;
 use crate::report::html::words::{count, size};
 
@@ -71,7 +71,7 @@ fn lines(html: &mut Html, head: &str, tail: &str, stream: &StreamEvidence, openi
         all.push(&gap);
         all.extend(tail.lines());
     }
-    let error = error_line::find(&all).filter(|_| opening == Opening::AtTheError);
+    let error = first_error(&all).filter(|_| opening == Opening::AtTheError);
     let shown = match (opening, error) {
         (Opening::Whole, _) => 0..all.len(),
         (_, Some(at)) => at.saturating_sub(BEFORE)..(at + AFTER).min(all.len()),

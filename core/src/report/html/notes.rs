@@ -5,7 +5,8 @@ use crate::outcome::Outcome;
 use crate::report::html::markup::Html;
 use crate::report::html::section;
 use crate::report::html::view::{Shown, View};
-use crate::report::html::words::{self, count};
+use crate::report::html::words::count;
+use crate::words::limit_words;
 
 /// How many notes are shown.
 const NOTES: usize = 50;
@@ -51,7 +52,7 @@ fn of(shown: &Shown<'_>) -> Vec<String> {
 fn limits_met(shown: &Shown<'_>) -> Option<String> {
     let step = shown.step;
     let met: Vec<String> =
-        step.resources.limits_hit.iter().map(|limit| words::limit_words(*limit, &step.planned)).collect();
+        step.resources.limits_hit.iter().map(|limit| limit_words(*limit, &step.planned.limits)).collect();
     (step.outcome == Outcome::Passed && !met.is_empty())
         .then(|| format!("passed although it ran into its limit of {}", met.join(" and of ")))
 }

@@ -3,9 +3,12 @@
 use serde::Serialize;
 
 use crate::evidence::{CheckEvidence, StepEvidence};
-use crate::outcome::{LimitKind, Outcome, StartFault, Termination};
-use crate::plan::{Limit, PlannedStep, VersionDemand, files_of};
+use crate::outcome::{Outcome, StartFault, Termination};
+use crate::plan::{PlannedStep, VersionDemand};
 use crate::verdict::Verdict;
+use crate::words::{limit_words, signal_name};
+
+pub(super) use crate::words::{bound, count, duration, size};
 
 /// How many characters of a name or a path are shown.
 const NAME_CHARS: usize = 300;
@@ -13,44 +16,6 @@ const NAME_CHARS: usize = 300;
 const REASON_CHARS: usize = 1_000;
 /// How many characters of a command are shown.
 const COMMAND_CHARS: usize = 4_000;
-
-/// A duration as people say it: `12 ms`, `4.2 s`, `12 s`, `1m30s`, `2h05m`.
-pub(super) fn duration(ms: u64) -> String {
-    match ms {
-        0..1_000 => format!("{ms} ms"),
-        1_000..10_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
-        10_000..60_000 => format!("{} s", ms / 1000),
-        60_000..3_600_000 => format!("{}m{:02}s", ms / 60_000, ms / 1000 % 60),
-        _ => format!("{}h{:02}m", ms / 3_600_000, ms / 60_000 % 60),
-    }
-}
-
-/// A bound in milliseconds as people say it: whole units where it is made of them.
-pub(super) fn bound(ms: u64) -> String {
-    match ms {
-        _ if ms > 0 && ms.is_multiple_of(60_000) => format!("{} min", ms / 60_000),
-        _ if ms.is_multiple_of(1_000) => format!("{} s", ms / 1_000),
-        _ => format!("{ms} ms"),
-    }
-}
-
-/// A size as people say it, exact where it is made of whole units.
-pub(super) fn size(bytes: u64) -> String {
-    const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let whole = UNITS.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
-    let rough = UNITS.iter().find(|(_, shift)| bytes >= 1 << shift);
-    match (whole, rough) {
-        (Some((unit, shift)), _) => format!("{} {unit}", bytes >> shift),
-        (None, Some((unit, shift))) => format!("{}.{} {unit}", bytes >> shift, ((bytes % (1 << shift)) * 10) >> shift),
-        (None, None) => format!("{bytes} B"),
-    }
-}
-
-/// A number with its noun: `1 step`, `2 steps`.
-pub(super) fn count(number: usize, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{plural}")
-}
 
 /// A text, cut where it is longer than a page has use for.
 fn cut(text: &str, chars: usize) -> String {
@@ -163,39 +128,12 @@ fn manner_of_end(step: &StepEvidence) -> String {
         }
         Termination::Signaled { signal } => format!("ended by signal {} {after}", signal_name(*signal)),
         Termination::TimedOut { .. } => format!("did not end within {}; stopped {after}", bound(planned.timeout_ms)),
-        Termination::LimitHit { limit, .. } => format!("hit its limit of {} {after}", limit_words(*limit, planned)),
+        Termination::LimitHit { limit, .. } => {
+            format!("hit its limit of {} {after}", limit_words(*limit, &planned.limits))
+        }
         Termination::Cancelled if !was_started(step) => "the run was cancelled before it started".to_owned(),
         Termination::Cancelled => format!("the run was cancelled while it ran, {after}"),
         Termination::NotStarted { reason, fault: StartFault::NotReached } => sentence(reason),
         Termination::NotStarted { reason, .. } => format!("not started: {}", sentence(reason)),
-    }
-}
-
-/// A limit with its bound, such as `512 MiB memory`.
-pub(super) fn limit_words(kind: LimitKind, planned: &PlannedStep) -> String {
-    let limits = &planned.limits;
-    let (limit, say): (Limit, fn(u64) -> String) = match kind {
-        LimitKind::Memory => (limits.memory, size),
-        LimitKind::Disk => (limits.disk, size),
-        LimitKind::Inodes => (limits.disk, |bytes| files_of(bytes).to_string()),
-        LimitKind::Pids => (limits.pids, |number| number.to_string()),
-        LimitKind::CpuSeconds => (limits.cpu_seconds, |seconds| format!("{seconds} s")),
-    };
-    match limit {
-        Limit::Max(bound) => format!("{} {}", say(bound), kind.as_str()),
-        Limit::Unlimited => kind.as_str().to_owned(),
-    }
-}
-
-/// A signal with its Linux name, such as `9 (SIGKILL)`; signal(7).
-fn signal_name(signal: u8) -> String {
-    const NAMES: [&str; 31] = [
-        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
-        "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF",
-        "WINCH", "IO", "PWR", "SYS",
-    ];
-    match NAMES.get(usize::from(signal).wrapping_sub(1)) {
-        Some(name) => format!("{signal} (SIG{name})"),
-        None => signal.to_string(),
     }
 }
