@@ -11,6 +11,7 @@ mod gate;
 mod problem;
 mod run;
 mod spec;
+mod sql;
 
 use std::fmt;
 
@@ -84,6 +85,7 @@ pub fn all() -> Vec<Code> {
         .chain(of(gate::ALL))
         .chain(of(run::ALL))
         .chain(of(problem::ALL))
+        .chain(of(sql::ALL))
         .collect();
     codes.sort_by_key(|code| code.number);
     codes

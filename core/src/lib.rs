@@ -27,6 +27,7 @@ pub mod record;
 pub mod redact;
 pub mod report;
 pub mod spec;
+pub mod sql;
 pub mod status;
 pub mod tier;
 pub mod verdict;

@@ -1,0 +1,201 @@
+//! The words for judging SQL: what is asked (a statement, against which schema, under which policy and limits) and what
+//! is answered. Plain data; the engines that know are in `proctor-sql`.
+
+mod diagnostic;
+mod judgement;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use diagnostic::{Applicability, Diagnostic, Fix, Severity, Span, SqlCode};
+pub use judgement::{
+    Audit, Column, Execution, FEEDBACK, Ground, Judgement, Retry, StageName, StageRecord, StageState, StatementView,
+    Timing, Touched, Verdict, feedback,
+};
+
+/// The version of the documents here.
+pub const VERSION: u32 = 1;
+
+/// Whose SQL it is: the engine that would run it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Dialect {
+    /// SQLite, which is linked into Proctor.
+    Sqlite,
+    /// DuckDB, whose shared library is loaded where there is one.
+    Duckdb,
+}
+
+impl Dialect {
+    /// Every dialect that can be judged.
+    pub const ALL: [Self; 2] = [Self::Sqlite, Self::Duckdb];
+
+    /// The word of the documents and of the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Duckdb => "duckdb",
+        }
+    }
+
+    /// Its name as people write it.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Sqlite => "SQLite",
+            Self::Duckdb => "DuckDB",
+        }
+    }
+}
+
+/// What a statement may do at most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// Look at rows.
+    #[default]
+    Read,
+    /// Change rows too; an `UPDATE` or `DELETE` needs a filter that is not always true.
+    Write,
+    /// Change tables too; several statements are one migration.
+    Migrate,
+}
+
+impl Policy {
+    /// Every policy, the narrowest first.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Migrate];
+
+    /// The word of the documents and of the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Migrate => "migrate",
+        }
+    }
+}
+
+/// How much a statement may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// How long all stages of one request may take, in milliseconds of wall time.
+    #[schemars(range(min = 1, max = 600_000))]
+    pub time_ms: u64,
+    /// How many instructions of SQLite's machine a statement may take: the same statement on the same rows meets it at
+    /// the same place everywhere.
+    pub steps: u64,
+    /// How many rows are read from a result.
+    pub rows: u64,
+    /// How much memory the engine may hold, in bytes.
+    pub memory: u64,
+    /// How large a result may be, in bytes of values.
+    pub result: u64,
+    /// How deep expressions, views and triggers may nest.
+    pub depth: u32,
+    /// How long the text may be, in bytes.
+    pub input: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            time_ms: 5_000,
+            steps: 200_000_000,
+            rows: 10_000,
+            memory: 512 << 20,
+            result: 16 << 20,
+            depth: 200,
+            input: 1 << 20,
+        }
+    }
+}
+
+/// What may be named, beyond what the policy says. An empty list allows everything that the policy allows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Allow {
+    /// Tables and views, as `table` or `schema.table`, in any case.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tables: Vec<String>,
+    /// Columns, as `table.column`; a table without an entry here is free.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<String>,
+    /// Functions beside those that a dialect's own list holds for harmless.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<String>,
+}
+
+/// How many statements a text may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Batch {
+    /// One: what a model or a program hands over as one query.
+    One,
+    /// Any number, each judged by itself, in order: a file.
+    Many,
+}
+
+/// One text to be judged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// The text.
+    pub sql: String,
+    /// Whose it is.
+    pub dialect: Dialect,
+    /// The schema: statements of the same dialect that make it, in order. They may insert rows.
+    #[serde(default)]
+    pub schema: Vec<String>,
+    /// A database file to judge against, in place of or behind `schema`; it is never changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub database: Option<String>,
+    /// What it may do.
+    #[serde(default)]
+    pub policy: Policy,
+    /// What it may name.
+    #[serde(default)]
+    pub allow: Allow,
+    /// How much it may take.
+    #[serde(default)]
+    pub limits: Limits,
+    /// How many statements it may be; by the policy where this is left out: `migrate` takes many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Batch>,
+    /// What somebody wanted to know, for the semantic stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<String>,
+    /// The stages, in order; all of them where this is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stages: Option<Vec<StageName>>,
+}
+
+impl Request {
+    /// A text of a dialect, with everything else as it is where nothing is said.
+    pub fn new(dialect: Dialect, sql: impl Into<String>) -> Self {
+        Self {
+            sql: sql.into(),
+            dialect,
+            schema: Vec::new(),
+            database: None,
+            policy: Policy::default(),
+            allow: Allow::default(),
+            limits: Limits::default(),
+            batch: None,
+            question: None,
+            stages: None,
+        }
+    }
+
+    /// How many statements it may be.
+    pub fn batch(&self) -> Batch {
+        self.batch.unwrap_or(match self.policy {
+            Policy::Read | Policy::Write => Batch::One,
+            Policy::Migrate => Batch::Many,
+        })
+    }
+
+    /// The stages that it goes through.
+    pub fn stages(&self) -> &[StageName] {
+        self.stages.as_deref().unwrap_or(&StageName::ALL)
+    }
+}

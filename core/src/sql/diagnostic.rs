@@ -1,0 +1,259 @@
+//! One finding about a statement: what, where, how sure, and what would mend it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::StageName;
+use crate::code::{Code, Coded as _};
+
+/// Every kind of finding. Each has its code and its explanation; see [`crate::code`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each has its explanation in the table of codes")]
+pub enum SqlCode {
+    EmptyText,
+    FencedText,
+    ProseAroundSql,
+    TextTooLong,
+    NulByte,
+    UnterminatedToken,
+    SyntaxError,
+    OtherDialect,
+    TooDeep,
+    ParserDisagrees,
+    UnknownTable,
+    UnknownColumn,
+    UnknownFunction,
+    AmbiguousColumn,
+    WrongArguments,
+    ColumnCount,
+    MisspeltIdentifier,
+    StringInDoubleQuotes,
+    UngroupedColumn,
+    MisusedFunction,
+    WrongType,
+    AlreadyThere,
+    BindError,
+    SchemaBroken,
+    StackedStatements,
+    WriteRefused,
+    SchemaChangeRefused,
+    UnboundedWrite,
+    AlwaysTrueFilter,
+    TransactionControl,
+    DatabaseAttached,
+    SettingRefused,
+    FileAccess,
+    FunctionRefused,
+    TableRefused,
+    ColumnRefused,
+    StatementRefused,
+    ExecutableComment,
+    TimeLimit,
+    StepLimit,
+    MemoryLimit,
+    ResultLimit,
+    EndlessRecursion,
+    RunFailed,
+    ConstraintBroken,
+    RowsLeftOut,
+    AggregateExpected,
+    OtherAggregate,
+    OrderExpected,
+    OrderReversed,
+    LimitExpected,
+    OtherLimit,
+    GroupingExpected,
+    FilterExpected,
+    DistinctExpected,
+    NegationExpected,
+    UnjoinedTables,
+    KeyAggregated,
+    EntityExpected,
+    EngineMissing,
+    EngineDied,
+    EngineFailed,
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Said and passed over.
+    Note,
+    /// Likely wrong.
+    Warning,
+    /// Certain: the text is rejected.
+    Error,
+}
+
+impl Severity {
+    /// The word of the documents.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// A part of the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct Span {
+    /// Its first byte.
+    pub start: usize,
+    /// The byte behind its last.
+    pub end: usize,
+    /// The line of its first byte, from 1.
+    pub line: usize,
+    /// The column of its first byte there, in characters from 1.
+    pub column: usize,
+}
+
+impl Span {
+    /// The part of `text` between two bytes; both are moved to borders of characters, and into the text.
+    pub fn of(text: &str, start: usize, end: usize) -> Self {
+        let start = text.floor_char_boundary(start);
+        let end = text.ceil_char_boundary(end.max(start));
+        let before = &text[..start];
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        Self {
+            start,
+            end,
+            line: before.bytes().filter(|byte| *byte == b'\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+        }
+    }
+}
+
+/// Whether a fix can be taken without a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Applicability {
+    /// It means what the text meant.
+    Safe,
+    /// It is likely what was meant.
+    Likely,
+}
+
+/// A change of the text that mends a finding.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct Fix {
+    /// The first byte that is replaced.
+    pub start: usize,
+    /// The byte behind the last that is.
+    pub end: usize,
+    /// What stands there then.
+    pub replacement: String,
+    /// Whether it can be taken without a look.
+    pub applicability: Applicability,
+}
+
+/// One finding.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Diagnostic {
+    /// What kind of finding it is.
+    pub code: SqlCode,
+    /// Its number, for `proctor explain`.
+    pub id: Code,
+    /// How bad it is.
+    pub severity: Severity,
+    /// Which stage found it.
+    pub stage: StageName,
+    /// What is wrong, in one sentence.
+    pub message: String,
+    /// What the engine calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine_code: Option<String>,
+    /// Where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub span: Option<Span>,
+    /// The name that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// What may have been meant, the nearest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<String>,
+    /// What to do, in one sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+    /// A change that mends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fix: Option<Fix>,
+    /// How sure that is, in percent. What an engine says is certain.
+    #[schemars(range(max = 100))]
+    pub confidence: u8,
+}
+
+impl Diagnostic {
+    /// A finding that is certain.
+    pub fn error(stage: StageName, code: SqlCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            id: code.code(),
+            severity: Severity::Error,
+            stage,
+            message: message.into(),
+            engine_code: None,
+            span: None,
+            subject: None,
+            candidates: Vec::new(),
+            advice: None,
+            fix: None,
+            confidence: 100,
+        }
+    }
+
+    /// A finding that is likely, in percent.
+    pub fn warning(stage: StageName, code: SqlCode, message: impl Into<String>, confidence: u8) -> Self {
+        Self { severity: Severity::Warning, confidence, ..Self::error(stage, code, message) }
+    }
+
+    /// Something to know.
+    pub fn note(stage: StageName, code: SqlCode, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Note, ..Self::error(stage, code, message) }
+    }
+
+    /// It is there.
+    #[must_use]
+    pub fn at(mut self, span: Option<Span>) -> Self {
+        self.span = span;
+        self
+    }
+
+    /// It is about that name.
+    #[must_use]
+    pub fn about(mut self, subject: impl Into<String>) -> Self {
+        self.subject = Some(subject.into());
+        self
+    }
+
+    /// One of those may have been meant.
+    #[must_use]
+    pub fn candidates(mut self, candidates: Vec<String>) -> Self {
+        self.candidates = candidates;
+        self
+    }
+
+    /// That is what to do.
+    #[must_use]
+    pub fn advice(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    /// That would mend it.
+    #[must_use]
+    pub fn fix(mut self, fix: Option<Fix>) -> Self {
+        self.fix = fix;
+        self
+    }
+
+    /// The engine calls it that.
+    #[must_use]
+    pub fn engine_code(mut self, code: impl Into<String>) -> Self {
+        self.engine_code = Some(code.into());
+        self
+    }
+}

@@ -1,0 +1,201 @@
+//! The chain: which stages run, in which order, and which of them make sense behind a failed one.
+
+use std::time::{Duration, Instant};
+
+use proctor_core::canonical;
+use proctor_core::digest::Sha256Hex;
+use proctor_core::sql::{
+    Audit, Diagnostic, Judgement, Request, Retry, Severity, SqlCode, StageName, StageRecord, StageState,
+    StatementView, Timing, VERSION, Verdict, feedback,
+};
+
+use crate::engine::Engine;
+use crate::stage::{Case, Stage, Statement};
+use crate::stages;
+
+/// How many findings a judgement has at most.
+const MOST_FINDINGS: usize = 64;
+/// How many statements are shown.
+const MOST_STATEMENTS: usize = 256;
+
+/// Stages in an order. Users reorder, cut and extend it.
+pub struct Chain {
+    stages: Vec<Box<dyn Stage + Send + Sync>>,
+}
+
+impl Chain {
+    /// Our own stages, in the order that is asked for.
+    pub fn of(names: &[StageName]) -> Self {
+        Self { stages: names.iter().map(|name| stages::of(*name)).collect() }
+    }
+
+    /// One more stage behind the others.
+    #[must_use]
+    pub fn with(mut self, stage: impl Stage + Send + Sync + 'static) -> Self {
+        self.stages.push(Box::new(stage));
+        self
+    }
+
+    /// Judges a text. Whatever happens, there is an answer, and it is `ok` only where every stage passed.
+    pub fn judge(&self, request: &Request, engine: &mut dyn Engine) -> Judgement {
+        let begun = Instant::now();
+        let deadline = begun + Duration::from_millis(request.limits.time_ms);
+        let (dialect, version) = (engine.dialect(), engine.version());
+        let mut case = Case {
+            request,
+            engine,
+            statements: Vec::new(),
+            diagnostics: Vec::new(),
+            execution: None,
+            deadline,
+        };
+        let mut records: Vec<StageRecord> = Vec::new();
+        let mut timing = Timing::default();
+        if dialect != request.dialect {
+            let message = format!("the engine is {version}, and the text is for {}", request.dialect.title());
+            case.found(Diagnostic::error(StageName::Extract, SqlCode::EngineFailed, message));
+        }
+        for stage in &self.stages {
+            let name = stage.name();
+            if let Some(reason) = not_now(name, &case, &records) {
+                records.push(StageRecord { stage: name, state: StageState::Skipped, reason: Some(reason) });
+                continue;
+            }
+            let at = Instant::now();
+            let (state, reason) = match stage.run(&mut case) {
+                Ok(()) => (StageState::Passed, None),
+                Err(reason) => (StageState::Failed, Some(reason)),
+            };
+            timing.stages_us.push((name, micros(at)));
+            records.push(StageRecord { stage: name, state, reason });
+        }
+        if self.stages.is_empty() {
+            case.found(Diagnostic::error(StageName::Extract, SqlCode::EngineFailed, "no stage was asked for"));
+        }
+        for record in &mut records {
+            if record.state == StageState::Passed && case.is_rejected_by(record.stage) {
+                record.state = StageState::Rejected;
+            }
+        }
+        timing.total_us = micros(begun);
+        said(request, version, case, records, timing)
+    }
+}
+
+/// Judges a text by the stages that its request names.
+pub fn judge(request: &Request, engine: &mut dyn Engine) -> Judgement {
+    Chain::of(request.stages()).judge(request, engine)
+}
+
+/// The answer where nothing could be asked: no engine, or one that died.
+pub fn unjudged(request: &Request, engine: &str, code: SqlCode, message: String) -> Judgement {
+    let stages: Vec<StageRecord> = request
+        .stages()
+        .iter()
+        .map(|stage| StageRecord { stage: *stage, state: StageState::Skipped, reason: Some(message.clone()) })
+        .collect();
+    let found = Diagnostic::error(StageName::Extract, code, message);
+    told(request, engine.to_owned(), Vec::new(), stages, vec![found], None, Timing::default())
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Why a stage makes no sense now; `None` where it does.
+fn not_now(stage: StageName, case: &Case<'_>, records: &[StageRecord]) -> Option<String> {
+    const FORM: [StageName; 3] = [StageName::Extract, StageName::Tokenize, StageName::Parse];
+    let broken = FORM.iter().find(|form| **form < stage && case.is_rejected_by(**form));
+    if let Some(broken) = broken {
+        return Some(format!("`{}` found that this is no statement", broken.as_str()));
+    }
+    if let Some(failed) = records.iter().find(|record| record.state == StageState::Failed) {
+        return Some(format!("`{}` could not do its work", failed.stage.as_str()));
+    }
+    if stage == StageName::Run && case.is_rejected() {
+        return Some("what is rejected is not run".to_owned());
+    }
+    None
+}
+
+fn said(
+    request: &Request,
+    engine: String,
+    mut case: Case<'_>,
+    stages: Vec<StageRecord>,
+    timing: Timing,
+) -> Judgement {
+    let statements =
+        case.statements.iter().take(MOST_STATEMENTS).map(|statement| view(&case, statement)).collect();
+    let mut diagnostics = std::mem::take(&mut case.diagnostics);
+    diagnostics.sort_by(|one, other| {
+        let place = |found: &Diagnostic| (found.stage, found.span.map_or(0, |span| span.start));
+        place(one).cmp(&place(other)).then(other.severity.cmp(&one.severity)).then(one.message.cmp(&other.message))
+    });
+    if diagnostics.len() > MOST_FINDINGS {
+        // Errors stay before warnings, so that no rejection loses its reason.
+        diagnostics.sort_by_key(|found| std::cmp::Reverse(found.severity));
+        diagnostics.truncate(MOST_FINDINGS);
+    }
+    told(request, engine, statements, stages, diagnostics, case.execution.take(), timing)
+}
+
+fn told(
+    request: &Request,
+    engine: String,
+    statements: Vec<StatementView>,
+    stages: Vec<StageRecord>,
+    diagnostics: Vec<Diagnostic>,
+    execution: Option<proctor_core::sql::Execution>,
+    timing: Timing,
+) -> Judgement {
+    let verdict = Judgement::fold(&stages, &diagnostics);
+    let audit = Audit {
+        sql: Sha256Hex::of(request.sql.as_bytes()),
+        request: Sha256Hex::of(&canonical::to_vec(request)),
+        engine,
+        proctor: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let judgement = Judgement {
+        version: VERSION,
+        verdict,
+        dialect: request.dialect,
+        policy: request.policy,
+        statements,
+        stages,
+        feedback: feedback(verdict, &diagnostics),
+        retry: retry(verdict, &diagnostics),
+        diagnostics,
+        execution,
+        audit,
+        digest: Sha256Hex::of(b""),
+        timing,
+    };
+    judgement.sealed()
+}
+
+fn view(case: &Case<'_>, statement: &Statement) -> StatementView {
+    let owned = |names: std::collections::BTreeSet<&str>| names.into_iter().map(str::to_owned).collect();
+    let bound = statement.bound();
+    StatementView {
+        span: case.span(statement.range.clone()),
+        kind: bound.map_or("unknown", |bound| bound.kind().as_str()).to_owned(),
+        tables: bound.map(|bound| owned(bound.tables())).unwrap_or_default(),
+        functions: bound.map(|bound| owned(bound.functions())).unwrap_or_default(),
+    }
+}
+
+fn retry(verdict: Verdict, diagnostics: &[Diagnostic]) -> Retry {
+    let say = |worth, why: &str| Retry { worth, why: why.to_owned() };
+    let is_warned = diagnostics.iter().any(|found| found.severity == Severity::Warning);
+    let is_refused = |found: &&Diagnostic| found.severity == Severity::Error && found.stage == StageName::Safety;
+    match verdict {
+        Verdict::Error => say(false, "it could not be judged; that is not the statement's fault"),
+        Verdict::Reject if diagnostics.iter().any(|found| is_refused(&found)) => {
+            say(true, "only a statement that does less can pass: another spelling of the same will not")
+        }
+        Verdict::Reject => say(true, "the feedback names each thing to mend"),
+        Verdict::Ok if is_warned => say(true, "it can run; the warnings say what may not be what was asked for"),
+        Verdict::Ok => say(false, "nothing speaks against it"),
+    }
+}

@@ -1,0 +1,25 @@
+//! SQL, judged before anybody runs it, by the engine that would run it.
+//!
+//! ```text
+//! Request ──> Chain: extract → tokenize → parse → bind → safety → run → semantic ──> Judgement
+//!                              (sqlparser)   └──────── Engine ───────┘
+//! ```
+//!
+//! The engine is the truth: what it prepares is there, what it says a statement does is what it does. The parser serves
+//! form only: spans, filters, the tree that a question is held against. A stage is a file in [`stages`] behind the trait
+//! [`Stage`]; an engine is one behind the trait [`Engine`].
+
+pub mod catalog;
+pub mod chain;
+pub mod engine;
+mod literals;
+pub mod nearest;
+pub mod scratch;
+pub mod sqlite;
+pub mod stage;
+pub mod stages;
+mod text;
+
+pub use chain::{Chain, judge};
+pub use engine::{Action, Bound, Engine, Kind, Ran, Refusal, RunOn};
+pub use stage::{Case, Stage, Statement};

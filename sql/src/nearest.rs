@@ -1,0 +1,74 @@
+//! What somebody may have meant: the nearest of the names that are there.
+
+use strsim::damerau_levenshtein;
+
+/// How many names are proposed.
+const MOST: usize = 3;
+
+/// The nearest of `names` to `wrong`, the nearest first; none where none is near. Names that differ in case, in
+/// underscores or in a plural are near.
+pub fn nearest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let wrong = plain(wrong);
+    let mut found: Vec<(usize, &str)> = names
+        .into_iter()
+        .filter_map(|name| distance(&wrong, &plain(name)).map(|distance| (distance, name)))
+        .collect();
+    found.sort();
+    found.dedup();
+    found.into_iter().take(MOST).map(|(_, name)| name.to_owned()).collect()
+}
+
+/// Whether two names are so near that one is a slip of the other.
+pub fn is_near(one: &str, other: &str) -> bool {
+    distance(&plain(one), &plain(other)).is_some()
+}
+
+/// How far two plain names are from each other; `None` where they have nothing to do with each other.
+fn distance(wrong: &str, name: &str) -> Option<usize> {
+    if wrong.is_empty() || name.is_empty() {
+        return None;
+    }
+    if wrong.trim_end_matches('s') == name.trim_end_matches('s') {
+        return Some(0);
+    }
+    let length = wrong.chars().count().max(name.chars().count());
+    let allowed = match length {
+        0..=2 => 0,
+        3..=4 => 1,
+        5..=7 => 2,
+        _ => length / 3,
+    };
+    let by_letters = damerau_levenshtein(wrong, name);
+    let is_part = wrong.len() >= 4 && (name.contains(wrong) || (name.len() >= 4 && wrong.contains(name)));
+    match by_letters {
+        _ if by_letters <= allowed => Some(by_letters),
+        _ if is_part => Some(allowed + 1),
+        _ => None,
+    }
+}
+
+fn plain(name: &str) -> String {
+    name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_are_found_and_strangers_are_not() {
+        let columns = ["name", "email", "tier", "created_at", "updated_at", "id"];
+        let cases: &[(&str, &[&str])] = &[
+            ("nmae", &["name"]),
+            ("teir", &["tier"]),
+            ("CreatedAt", &["created_at"]),
+            ("emails", &["email"]),
+            ("premium", &[]),
+            ("x", &[]),
+            ("", &[]),
+        ];
+        for (wrong, expected) in cases {
+            assert_eq!(nearest(wrong, columns), *expected, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! One stage of the chain, and what is known so far of the text that goes through it.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use proctor_core::sql::{Diagnostic, Execution, Request, Severity, Span, StageName};
+use sqlparser::ast;
+
+use crate::engine::{Bound, Engine, Refusal, RunOn};
+
+/// One statement of the text.
+#[derive(Debug, Clone)]
+pub struct Statement {
+    /// Where it stands in the text, in bytes.
+    pub range: Range<usize>,
+    /// Its tree, where the parser reads it.
+    pub tree: Option<ast::Statement>,
+    /// What the engine says of it, once it was asked.
+    pub prepared: Option<Result<Bound, Refusal>>,
+}
+
+impl Statement {
+    /// What it does, where the engine could prepare it.
+    pub fn bound(&self) -> Option<&Bound> {
+        self.prepared.as_ref()?.as_ref().ok()
+    }
+}
+
+/// A text on its way.
+pub struct Case<'a> {
+    /// What was asked.
+    pub request: &'a Request,
+    /// Who knows.
+    pub engine: &'a mut dyn Engine,
+    /// Its statements, once a stage has found them.
+    pub statements: Vec<Statement>,
+    /// What was found.
+    pub diagnostics: Vec<Diagnostic>,
+    /// What running came to.
+    pub execution: Option<Execution>,
+    /// When all of it must have ended.
+    pub deadline: Instant,
+}
+
+/// A stage. It adds what it finds to the case; an error among that is its rejection.
+pub trait Stage {
+    /// Which it is.
+    fn name(&self) -> StageName;
+
+    /// Does its work.
+    ///
+    /// # Errors
+    /// Why it could not: a fault of the engine or of ours, never of the statement.
+    fn run(&self, case: &mut Case<'_>) -> Result<(), String>;
+}
+
+impl Case<'_> {
+    /// The text.
+    pub fn text(&self) -> &str {
+        &self.request.sql
+    }
+
+    /// The text of a statement.
+    pub fn text_of(&self, statement: &Statement) -> &str {
+        &self.request.sql[statement.range.clone()]
+    }
+
+    /// A place in the text, in bytes.
+    pub fn span(&self, range: Range<usize>) -> Span {
+        Span::of(&self.request.sql, range.start, range.end)
+    }
+
+    /// Adds a finding.
+    pub fn found(&mut self, diagnostic: Diagnostic) {
+        if !self.diagnostics.contains(&diagnostic) {
+            self.diagnostics.push(diagnostic);
+        }
+    }
+
+    /// Whether a stage found an error.
+    pub fn is_rejected_by(&self, stage: StageName) -> bool {
+        self.diagnostics.iter().any(|found| found.stage == stage && found.severity == Severity::Error)
+    }
+
+    /// Whether any did.
+    pub fn is_rejected(&self) -> bool {
+        self.diagnostics.iter().any(|found| found.severity == Severity::Error)
+    }
+
+    /// The bounds that hold.
+    pub fn bounds(&self) -> (proctor_core::sql::Limits, Instant) {
+        (self.request.limits, self.deadline)
+    }
+
+    /// What an engine has against a statement that begins at `from`, as a finding.
+    pub fn refused(&self, stage: StageName, refusal: &Refusal, from: usize) -> Diagnostic {
+        let span = refusal.place.clone().map(|place| self.span(from + place.start..from + place.end));
+        let mut found = Diagnostic::error(stage, refusal.code, refusal.message.clone())
+            .at(span)
+            .candidates(refusal.candidates.clone());
+        found.engine_code.clone_from(&refusal.engine_code);
+        found.subject.clone_from(&refusal.subject);
+        found
+    }
+}
+
+/// The bounds of a case, for its engine.
+pub(crate) fn on(bounds: &(proctor_core::sql::Limits, Instant)) -> RunOn<'_> {
+    RunOn { limits: &bounds.0, deadline: bounds.1 }
+}

@@ -1,0 +1,28 @@
+//! The stages, a file each.
+
+mod bind;
+mod dialects;
+mod extract;
+mod filter;
+mod parse;
+mod run;
+mod safety;
+mod semantic;
+mod tokenize;
+
+use proctor_core::sql::StageName;
+
+use crate::stage::Stage;
+
+/// Our stage of that name.
+pub fn of(name: StageName) -> Box<dyn Stage + Send + Sync> {
+    match name {
+        StageName::Extract => Box::new(extract::Extract),
+        StageName::Tokenize => Box::new(tokenize::Tokenize),
+        StageName::Parse => Box::new(parse::Parse),
+        StageName::Bind => Box::new(bind::Bind),
+        StageName::Safety => Box::new(safety::Safety),
+        StageName::Run => Box::new(run::Run),
+        StageName::Semantic => Box::new(semantic::Semantic),
+    }
+}

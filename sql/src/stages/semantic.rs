@@ -1,0 +1,1 @@
+//! Whether the query answers the question.
