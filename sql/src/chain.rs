@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use proctor_core::canonical;
 use proctor_core::digest::Sha256Hex;
 use proctor_core::sql::{
-    Audit, Diagnostic, Judgement, Request, Retry, Severity, SqlCode, StageName, StageRecord, StageState,
-    StatementView, Timing, VERSION, Verdict, feedback,
+    Audit, Diagnostic, Judgement, Request, Retry, Severity, SqlCode, StageName, StageRecord, StageState, StatementView,
+    Timing, VERSION, Verdict, feedback,
 };
 
 use crate::engine::Engine;
@@ -41,14 +41,8 @@ impl Chain {
         let begun = Instant::now();
         let deadline = begun + Duration::from_millis(request.limits.time_ms);
         let (dialect, version) = (engine.dialect(), engine.version());
-        let mut case = Case {
-            request,
-            engine,
-            statements: Vec::new(),
-            diagnostics: Vec::new(),
-            execution: None,
-            deadline,
-        };
+        let mut case =
+            Case { request, engine, statements: Vec::new(), diagnostics: Vec::new(), execution: None, deadline };
         let mut records: Vec<StageRecord> = Vec::new();
         let mut timing = Timing::default();
         if dialect != request.dialect {
@@ -118,15 +112,8 @@ fn not_now(stage: StageName, case: &Case<'_>, records: &[StageRecord]) -> Option
     None
 }
 
-fn said(
-    request: &Request,
-    engine: String,
-    mut case: Case<'_>,
-    stages: Vec<StageRecord>,
-    timing: Timing,
-) -> Judgement {
-    let statements =
-        case.statements.iter().take(MOST_STATEMENTS).map(|statement| view(&case, statement)).collect();
+fn said(request: &Request, engine: String, mut case: Case<'_>, stages: Vec<StageRecord>, timing: Timing) -> Judgement {
+    let statements = case.statements.iter().take(MOST_STATEMENTS).map(|statement| view(&case, statement)).collect();
     let mut diagnostics = std::mem::take(&mut case.diagnostics);
     diagnostics.sort_by(|one, other| {
         let place = |found: &Diagnostic| (found.stage, found.span.map_or(0, |span| span.start));

@@ -99,6 +99,10 @@ pub struct Bound {
     pub is_explain: bool,
     /// Whether running it leaves the database as it is.
     pub is_readonly: bool,
+    /// Whether it asks for rows.
+    pub is_query: bool,
+    /// Where texts in double quotes stand that the engine takes for strings, in bytes of the statement.
+    pub strings: Vec<Range<usize>>,
 }
 
 impl Bound {
@@ -114,7 +118,8 @@ impl Bound {
             Action::Other(_) => Kind::Other,
         };
         let most = self.actions.iter().map(of).max().unwrap_or(Kind::Read);
-        if most == Kind::Read && !self.is_readonly && !self.is_explain { Kind::Other } else { most }
+        let is_known = self.is_explain || (self.is_readonly && self.is_query);
+        if most == Kind::Read && !is_known { Kind::Other } else { most }
     }
 
     /// The tables and views that it reads or writes, each once.
@@ -168,14 +173,7 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal of a kind.
     pub fn new(code: SqlCode, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-            engine_code: None,
-            place: None,
-            subject: None,
-            candidates: Vec::new(),
-        }
+        Self { code, message: message.into(), engine_code: None, place: None, subject: None, candidates: Vec::new() }
     }
 }
 

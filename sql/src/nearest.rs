@@ -9,9 +9,25 @@ const MOST: usize = 3;
 /// underscores or in a plural are near.
 pub fn nearest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let wrong = plain(wrong);
+    let mut found: Vec<(usize, &str)> =
+        names.into_iter().filter_map(|name| distance(&wrong, &plain(name)).map(|distance| (distance, name))).collect();
+    found.sort();
+    found.dedup();
+    found.into_iter().take(MOST).map(|(_, name)| name.to_owned()).collect()
+}
+
+/// Those of `names` of which `wrong` is a slip of the fingers: a letter or two changed, left out, doubled or exchanged.
+pub fn slips<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let wrong = plain(wrong);
+    let allowed = match wrong.chars().count() {
+        0..=3 => return Vec::new(),
+        4..=7 => 1,
+        _ => 2,
+    };
     let mut found: Vec<(usize, &str)> = names
         .into_iter()
-        .filter_map(|name| distance(&wrong, &plain(name)).map(|distance| (distance, name)))
+        .map(|name| (damerau_levenshtein(&wrong, &plain(name)), name))
+        .filter(|(distance, _)| *distance <= allowed)
         .collect();
     found.sort();
     found.dedup();

@@ -294,7 +294,8 @@ mod tests {
 
     #[test]
     fn quotes_are_taken_off() {
-        let cases = [("'it''s'", "it's"), ("\"a\"\"b\"", "a\"b"), ("[a b]", "a b"), ("`a`", "a"), ("x'00'", "00"), ("a", "a")];
+        let cases =
+            [("'it''s'", "it's"), ("\"a\"\"b\"", "a\"b"), ("[a b]", "a b"), ("`a`", "a"), ("x'00'", "00"), ("a", "a")];
         for (text, expected) in cases {
             assert_eq!(unquoted(text), expected);
         }

@@ -275,7 +275,9 @@ pub fn feedback(verdict: Verdict, diagnostics: &[Diagnostic]) -> String {
         return String::new();
     }
     let head = match verdict {
-        Verdict::Reject => "This SQL was rejected before it ran. Mend all of this and answer with the whole statement:\n",
+        Verdict::Reject => {
+            "This SQL was rejected before it ran. Mend all of this and answer with the whole statement:\n"
+        }
         Verdict::Ok | Verdict::Error => "This SQL may not be what was asked for:\n",
     };
     let mut text = head.to_owned();

@@ -42,12 +42,8 @@ impl Stage for Extract {
 
 fn around(case: &Case<'_>, code: SqlCode, message: &str, inner: Range<usize>) -> Diagnostic {
     let text = case.text();
-    let fix = Fix {
-        start: 0,
-        end: text.len(),
-        replacement: text[inner].to_owned(),
-        applicability: Applicability::Likely,
-    };
+    let fix =
+        Fix { start: 0, end: text.len(), replacement: text[inner].to_owned(), applicability: Applicability::Likely };
     Diagnostic::error(StageName::Extract, code, message)
         .at(Some(case.span(0..text.len())))
         .advice("Answer with the statement alone, without Markdown and without words around it.")
@@ -81,13 +77,13 @@ fn behind_prose(case: &Case<'_>) -> Option<Range<usize>> {
     if *first != Piece::Word || is_start(&text[range.clone()].to_ascii_lowercase()) {
         return None;
     }
-    let is_wordy = solid.next().is_some_and(|(piece, _)| {
-        matches!(piece, Piece::Word | Piece::Sign | Piece::Open | Piece::String)
-    });
+    let is_wordy =
+        solid.next().is_some_and(|(piece, _)| matches!(piece, Piece::Word | Piece::Sign | Piece::Open | Piece::String));
     let begin = pieces.iter().find(|(piece, range)| {
-        *piece == Piece::Word && ["select", "with", "insert", "update", "delete"].iter().any(|word| {
-            text[range.clone()].eq_ignore_ascii_case(word)
-        })
+        *piece == Piece::Word
+            && ["select", "with", "insert", "update", "delete"]
+                .iter()
+                .any(|word| text[range.clone()].eq_ignore_ascii_case(word))
     })?;
     // `SELEC name … (SELECT …)` is a slip, and not prose: prose ends in a colon, a stop or a line.
     let before = text[..begin.1.start].trim_end_matches([' ', '\t']);
@@ -103,11 +99,63 @@ fn trimmed(text: &str, range: Range<usize>) -> Range<usize> {
 /// Whether a statement of either dialect begins with that word.
 fn is_start(word: &str) -> bool {
     const STARTS: &[&str] = &[
-        "alter", "analyze", "attach", "begin", "call", "checkpoint", "comment", "commit", "copy", "create", "deallocate",
-        "delete", "desc", "describe", "detach", "drop", "end", "execute", "explain", "export", "force", "from", "grant",
-        "import", "insert", "install", "load", "merge", "pivot", "pivot_wider", "pragma", "prepare", "reindex",
-        "release", "replace", "reset", "rollback", "savepoint", "select", "set", "show", "start", "summarize", "table",
-        "truncate", "unpivot", "update", "use", "vacuum", "values", "with", "abort", "revoke", "lock", "do", "kill", "optimize",
+        "alter",
+        "analyze",
+        "attach",
+        "begin",
+        "call",
+        "checkpoint",
+        "comment",
+        "commit",
+        "copy",
+        "create",
+        "deallocate",
+        "delete",
+        "desc",
+        "describe",
+        "detach",
+        "drop",
+        "end",
+        "execute",
+        "explain",
+        "export",
+        "force",
+        "from",
+        "grant",
+        "import",
+        "insert",
+        "install",
+        "load",
+        "merge",
+        "pivot",
+        "pivot_wider",
+        "pragma",
+        "prepare",
+        "reindex",
+        "release",
+        "replace",
+        "reset",
+        "rollback",
+        "savepoint",
+        "select",
+        "set",
+        "show",
+        "start",
+        "summarize",
+        "table",
+        "truncate",
+        "unpivot",
+        "update",
+        "use",
+        "vacuum",
+        "values",
+        "with",
+        "abort",
+        "revoke",
+        "lock",
+        "do",
+        "kill",
+        "optimize",
     ];
     STARTS.contains(&word)
 }

@@ -18,7 +18,9 @@ impl Stage for Tokenize {
         let mut found = Vec::new();
         if let Some(at) = text.find('\0') {
             let message = "a zero byte stands in the text, where engines end it";
-            found.push(Diagnostic::error(StageName::Tokenize, SqlCode::NulByte, message).at(Some(case.span(at..at + 1))));
+            found.push(
+                Diagnostic::error(StageName::Tokenize, SqlCode::NulByte, message).at(Some(case.span(at..at + 1))),
+            );
         }
         for (piece, range) in text::pieces(text, case.request.dialect) {
             let part = &text[range.clone()];

@@ -1,0 +1,208 @@
+//! Rows made from a schema: a few ordinary ones in each empty table, so that a statement has something to run on, and
+//! odd ones in the table of a write, among which a filter that means something leaves one out.
+
+use std::collections::BTreeMap;
+
+use proctor_core::sql::Dialect;
+
+use crate::catalog::{Catalog, Column, Table};
+use crate::engine::Engine;
+use crate::literals::{Literal, literals};
+
+/// How many ordinary rows a table gets.
+const ORDINARY: usize = 8;
+/// How many tables are filled.
+const MOST_TABLES: usize = 200;
+
+/// What a column holds, as far as its declared type tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    Integer,
+    Real,
+    Text,
+    Date,
+    Timestamp,
+    Time,
+    Boolean,
+    Blob,
+}
+
+/// Puts ordinary rows into each empty table, those that others point at first.
+pub fn fill(engine: &mut dyn Engine, text: &str) {
+    let dialect = engine.dialect();
+    let values = literals(text, dialect);
+    for table in in_order(engine.catalog()).into_iter().take(MOST_TABLES) {
+        let name = engine.quoted(&table.name);
+        let is_empty = engine.number(&format!("SELECT count(*) FROM (SELECT 1 FROM {name} LIMIT 1) AS one")) == Ok(0);
+        if is_empty {
+            (0..ORDINARY).for_each(|row| {
+                let of = |at: usize, column: &Column| ordinary(at, column, &table, row, &values, dialect);
+                insert(engine, &table, of);
+            });
+        }
+    }
+}
+
+/// Puts odd rows into a table: NULL, zero, negative, huge, empty, and each value that the text names, in every column.
+pub fn probe(engine: &mut dyn Engine, table: &Table, text: &str) {
+    let dialect = engine.dialect();
+    let values = literals(text, dialect);
+    let lists: Vec<Vec<String>> = table.columns.iter().map(|column| odd(column, &values, dialect)).collect();
+    let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
+    for row in 0..longest {
+        // Each column walks through its values from another beginning, so that no two go together for ever.
+        let of =
+            |at: usize, _: &Column| lists[at].get((row + at) % lists[at].len().max(1)).cloned().unwrap_or_else(null);
+        insert(engine, table, of);
+    }
+}
+
+fn insert(engine: &mut dyn Engine, table: &Table, value: impl Fn(usize, &Column) -> String) {
+    let columns: Vec<(usize, &Column)> =
+        table.columns.iter().enumerate().filter(|(_, column)| !column.is_generated).collect();
+    let names: Vec<String> = columns.iter().map(|(_, column)| engine.quoted(&column.name)).collect();
+    let values: Vec<String> = columns.iter().map(|(at, column)| value(*at, column)).collect();
+    // A row that breaks a constraint is left out.
+    let row =
+        format!("INSERT INTO {} ({}) VALUES ({})", engine.quoted(&table.name), names.join(", "), values.join(", "));
+    engine.put(&row);
+}
+
+/// The tables, each behind those that it points at, as far as that goes.
+fn in_order(catalog: &Catalog) -> Vec<Table> {
+    let mut rest: Vec<&Table> = catalog.tables.iter().filter(|table| !table.is_view).collect();
+    let mut ordered: Vec<Table> = Vec::new();
+    while !rest.is_empty() {
+        let is_free = |table: &&Table| {
+            table.foreign_keys.iter().all(|key| {
+                key.table.eq_ignore_ascii_case(&table.name)
+                    || !rest.iter().any(|other| other.name.eq_ignore_ascii_case(&key.table))
+            })
+        };
+        // A ring is broken at its first table.
+        let at = rest.iter().position(is_free).unwrap_or(0);
+        ordered.push(rest.remove(at).clone());
+    }
+    ordered
+}
+
+fn sort(column: &Column) -> Sort {
+    let kind = column.kind.to_ascii_lowercase();
+    let name = column.name.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| kind.contains(word));
+    if has(&["timestamp", "datetime"]) {
+        Sort::Timestamp
+    } else if has(&["date"]) {
+        Sort::Date
+    } else if has(&["time"]) {
+        Sort::Time
+    } else if has(&["bool"]) {
+        Sort::Boolean
+    } else if has(&["int"]) && !has(&["interval", "point"]) {
+        Sort::Integer
+    } else if has(&["char", "text", "clob", "string", "enum", "json", "uuid"]) {
+        if name.ends_with("date") || name.ends_with("_at") { Sort::Timestamp } else { Sort::Text }
+    } else if has(&["real", "floa", "doub", "num", "dec", "money"]) {
+        Sort::Real
+    } else if has(&["blob", "bytea", "binary"]) {
+        Sort::Blob
+    } else {
+        Sort::Text
+    }
+}
+
+fn null() -> String {
+    "NULL".to_owned()
+}
+
+fn string(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+fn ordinary(at: usize, column: &Column, table: &Table, row: usize, values: &[Literal], dialect: Dialect) -> String {
+    let number = row + 1;
+    let points = table.foreign_keys.iter().any(|key| key.column.eq_ignore_ascii_case(&column.name));
+    let texts: Vec<&str> = values
+        .iter()
+        .filter_map(|value| match value {
+            Literal::Text(text) => Some(text.as_str()),
+            Literal::Number(_) => None,
+        })
+        .collect();
+    match sort(column) {
+        _ if points && sort(column) != Sort::Text => number.to_string(),
+        Sort::Integer if column.key > 0 => number.to_string(),
+        Sort::Integer => ((row * 3 + at) % 11).to_string(),
+        Sort::Real => format!("{}.5", (row * 7 + at) % 23),
+        Sort::Boolean => if row.is_multiple_of(2) { "TRUE" } else { "FALSE" }.to_owned(),
+        Sort::Date => string(&format!("2024-0{}-1{}", row % 9 + 1, at % 9)),
+        Sort::Timestamp => string(&format!("2024-0{}-1{} 0{}:00:00", row % 9 + 1, at % 9, row % 9)),
+        Sort::Time => string(&format!("0{}:30:00", row % 9)),
+        Sort::Blob if dialect == Dialect::Sqlite => format!("x'0{row}'"),
+        Sort::Blob => string(&format!("b{row}")),
+        Sort::Text if column.key > 0 || points => string(&format!("k{number}")),
+        // Every other row has a value that the text names, so that its filters find something.
+        Sort::Text if row.is_multiple_of(2) && !texts.is_empty() => string(texts[(row / 2 + at) % texts.len()]),
+        Sort::Text => string(&format!("word {number}")),
+    }
+}
+
+/// Values among which a filter that means something makes a difference.
+fn odd(column: &Column, values: &[Literal], dialect: Dialect) -> Vec<String> {
+    let mut list: BTreeMap<String, ()> = BTreeMap::new();
+    let mut ordered: Vec<String> = Vec::new();
+    let mut add = |value: String| {
+        if list.insert(value.clone(), ()).is_none() {
+            ordered.push(value);
+        }
+    };
+    if !column.is_not_null && column.key == 0 {
+        add(null());
+    }
+    let numbers: Vec<&str> = values
+        .iter()
+        .filter_map(|value| match value {
+            Literal::Number(number) => Some(number.as_str()),
+            Literal::Text(_) => None,
+        })
+        .collect();
+    match sort(column) {
+        Sort::Integer => {
+            ["0", "1", "-1", "2", "-1000003", "1000003"].into_iter().for_each(|number| add(number.to_owned()));
+            for number in numbers.iter().filter_map(|number| number.parse::<i32>().ok()).take(8) {
+                [number, number.saturating_add(1), number.saturating_sub(1)]
+                    .iter()
+                    .for_each(|near| add(near.to_string()));
+            }
+        }
+        Sort::Real => {
+            ["0", "0.5", "-0.5", "-1000003", "1000003"].into_iter().for_each(|number| add(number.to_owned()));
+            numbers
+                .iter()
+                .filter(|number| number.parse::<f64>().is_ok())
+                .take(8)
+                .for_each(|number| add((*number).to_owned()));
+        }
+        Sort::Boolean => ["TRUE", "FALSE"].into_iter().for_each(|value| add(value.to_owned())),
+        Sort::Date => {
+            ["0001-01-01", "1969-12-31", "2024-02-29", "9999-12-31"].into_iter().for_each(|day| add(string(day)))
+        }
+        Sort::Timestamp => ["0001-01-01 00:00:00", "1969-12-31 23:59:59", "2024-02-29 12:00:00", "9999-12-31 23:59:59"]
+            .into_iter()
+            .for_each(|time| add(string(time))),
+        Sort::Time => ["00:00:00", "23:59:59"].into_iter().for_each(|time| add(string(time))),
+        Sort::Blob if dialect == Dialect::Sqlite => {
+            ["x''", "x'00'", "x'ff'"].into_iter().for_each(|blob| add(blob.to_owned()))
+        }
+        Sort::Blob => ["", "b"].into_iter().for_each(|blob| add(string(blob))),
+        Sort::Text => {
+            ["", "a", "ZZZ", "~", "0"].into_iter().for_each(|text| add(string(text)));
+            for value in values.iter().take(16) {
+                let (Literal::Text(text) | Literal::Number(text)) = value;
+                add(string(text));
+                add(string(&format!("{text}~")));
+            }
+        }
+    }
+    ordered
+}

@@ -1,0 +1,423 @@
+//! SQLite, linked in. What a statement does is what SQLite's authorizer says while it prepares; that same authorizer
+//! refuses at run time what the policy does not allow.
+//!
+//! Sources: <https://sqlite.org/c3ref/set_authorizer.html>, <https://sqlite.org/c3ref/c_dbconfig_defensive.html>,
+//! <https://sqlite.org/security.html>, <https://sqlite.org/quirks.html#dblquote>.
+
+mod catalog;
+mod functions;
+mod messages;
+mod watch;
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use proctor_core::sql::{Column, Dialect, Limits, Policy, Request, SqlCode};
+use rusqlite::config::DbConfig;
+use rusqlite::limits::Limit;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::catalog::Catalog;
+use crate::engine::{Action, Bound, Engine, Ran, Refusal, RunOn};
+use crate::nearest;
+use crate::text::{self, Piece};
+use watch::{Mode, Watch};
+
+/// How many instructions pass between two looks at the clock.
+const LOOK: i32 = 1_000;
+/// How many texts in double quotes a statement may have.
+const MOST_STRINGS: usize = 256;
+
+/// A database in memory, or a file that is only read.
+pub struct Sqlite {
+    connection: Connection,
+    watch: Arc<Watch>,
+    catalog: Catalog,
+    functions: BTreeSet<String>,
+    /// The modules of virtual tables that are there without being made.
+    modules: BTreeSet<String>,
+}
+
+impl Sqlite {
+    /// Opens a database for a request: its file where it names one, then its schema.
+    ///
+    /// # Errors
+    /// The file is none or too large, or the schema cannot be set up.
+    pub fn open(request: &Request) -> Result<Self, Refusal> {
+        let on = request.limits;
+        let deadline = Instant::now() + std::time::Duration::from_millis(on.time_ms);
+        let connection = match &request.database {
+            Some(file) => opened(Path::new(file), request)?,
+            None => Connection::open_in_memory().map_err(|error| messages::failed(&error))?,
+        };
+        let mut engine = Self::over(connection, &on)?;
+        for (number, text) in request.schema.iter().enumerate() {
+            engine.watch.begin(Mode::Schema, on.steps, deadline);
+            let done = engine.connection.execute_batch(text);
+            if let Err(error) = done {
+                let refusal = messages::refusal(&error, text, engine.watch.stopped());
+                let message = format!("the schema (part {}) cannot be set up: {}", number + 1, refusal.message);
+                return Err(Refusal { code: SqlCode::SchemaBroken, message, place: None, ..refusal });
+            }
+        }
+        engine.watch.begin(Mode::Ours, u64::MAX, deadline);
+        if !engine.connection.is_autocommit() {
+            let _ = engine.connection.execute_batch("COMMIT");
+        }
+        engine.refresh()?;
+        engine.lock_down()?;
+        Ok(engine)
+    }
+
+    fn over(mut connection: Connection, limits: &Limits) -> Result<Self, Refusal> {
+        let watch = Arc::new(Watch::new());
+        let refused = |error: rusqlite::Error| messages::failed(&error);
+        let clamp = |value: u64| i32::try_from(value).unwrap_or(i32::MAX);
+        let bounds = [
+            (Limit::SQLITE_LIMIT_LENGTH, clamp(limits.result.max(limits.input))),
+            (Limit::SQLITE_LIMIT_SQL_LENGTH, clamp(limits.input.max(1 << 20))),
+            (Limit::SQLITE_LIMIT_EXPR_DEPTH, clamp(u64::from(limits.depth))),
+            (Limit::SQLITE_LIMIT_TRIGGER_DEPTH, clamp(u64::from(limits.depth))),
+            (Limit::SQLITE_LIMIT_PARSER_DEPTH, clamp(u64::from(limits.depth))),
+            (Limit::SQLITE_LIMIT_ATTACHED, 0),
+            (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
+            (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 5_000),
+        ];
+        for (limit, value) in bounds {
+            connection.set_limit(limit, value).map_err(refused)?;
+        }
+        // Of the whole process: a worker holds one engine.
+        let memory = format!(
+            "PRAGMA hard_heap_limit = {}; PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = OFF",
+            limits.memory
+        );
+        connection.execute_batch(&memory).map_err(refused)?;
+        let authorizer = Arc::clone(&watch);
+        connection
+            .authorizer(Some(move |context: rusqlite::hooks::AuthContext<'_>| authorizer.authorize(&context)))
+            .map_err(refused)?;
+        let progress = Arc::clone(&watch);
+        connection.progress_handler(LOOK, Some(move || progress.is_over(LOOK))).map_err(refused)?;
+        for config in [DbConfig::SQLITE_DBCONFIG_DEFENSIVE, DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER] {
+            connection.set_db_config(config, true).map_err(refused)?;
+        }
+        for config in [DbConfig::SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER, DbConfig::SQLITE_DBCONFIG_WRITABLE_SCHEMA] {
+            connection.set_db_config(config, false).map_err(refused)?;
+        }
+        Ok(Self {
+            connection,
+            watch,
+            catalog: Catalog::default(),
+            functions: BTreeSet::new(),
+            modules: BTreeSet::new(),
+        })
+    }
+
+    /// From here on what is given is nobody's we know.
+    fn lock_down(&mut self) -> Result<(), Refusal> {
+        for config in [
+            DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA,
+            DbConfig::SQLITE_DBCONFIG_DQS_DML,
+            DbConfig::SQLITE_DBCONFIG_DQS_DDL,
+        ] {
+            self.connection.set_db_config(config, false).map_err(|error| messages::failed(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Reads again what the database holds.
+    fn refresh(&mut self) -> Result<(), Refusal> {
+        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + std::time::Duration::from_secs(60));
+        self.catalog = catalog::read(&self.connection).map_err(|error| messages::failed(&error))?;
+        if self.functions.is_empty() {
+            self.functions = functions::read(&self.connection).map_err(|error| messages::failed(&error))?;
+            self.modules = functions::modules(&self.connection).map_err(|error| messages::failed(&error))?;
+        }
+        Ok(())
+    }
+
+    fn prepared(&mut self, sql: &str, on: RunOn<'_>) -> Result<Bound, Refusal> {
+        self.watch.begin(Mode::Collect, on.limits.steps, on.deadline);
+        let prepared = self.connection.prepare(sql);
+        let mut noted = self.watch.noted();
+        noted.actions.retain(|action| !self.is_of_the_statement(action));
+        match prepared {
+            Ok(statement) => Ok(Bound {
+                actions: noted.actions,
+                columns: statement
+                    .columns()
+                    .map(|column| Column {
+                        name: column.name().to_owned(),
+                        kind: column.decl_type().map(str::to_owned),
+                    })
+                    .collect(),
+                parameters: statement.parameter_count(),
+                is_explain: statement.is_explain() > 0,
+                is_readonly: statement.readonly(),
+                is_query: noted.is_query,
+                strings: Vec::new(),
+            }),
+            // What was not even to be prepared is known by what it was about to do.
+            Err(_) if noted.is_denied => Ok(Bound { actions: noted.actions, ..Bound::default() }),
+            Err(error) => Err(messages::refusal(&error, sql, self.watch.stopped())),
+        }
+    }
+
+    /// Whether an action reads a table that the statement itself makes by WITH: SQLite tells of the name alone, as of a
+    /// table of which no column is read.
+    fn is_of_the_statement(&self, action: &Action) -> bool {
+        match action {
+            Action::Read { table, column: None } => {
+                let name = table.to_ascii_lowercase();
+                self.catalog.table(table).is_none()
+                    && !self.modules.contains(&name)
+                    && !name.starts_with("sqlite_")
+                    && !name.starts_with("pragma_")
+            }
+            _ => false,
+        }
+    }
+
+    /// A text in double quotes that is no name: a slip of a column's name, or a string by SQLite's old habit.
+    fn quoted_string(&self, sql: &str, refusal: &Refusal) -> Option<Result<Range<usize>, Refusal>> {
+        let (SqlCode::UnknownColumn, Some(place)) = (refusal.code, refusal.place.clone()) else { return None };
+        let token = sql.get(place.clone()).filter(|token| token.starts_with('"') && token.ends_with('"'))?;
+        let name = text::unquoted(token);
+        let in_scope = self.columns_of_text(sql);
+        let near: Vec<String> = nearest::slips(&name, in_scope.iter().map(String::as_str));
+        if near.is_empty() {
+            return Some(Ok(place));
+        }
+        let message = format!("\"{name}\" is no column here, and SQLite would silently compare with the text '{name}'");
+        Some(Err(Refusal {
+            code: SqlCode::MisspeltIdentifier,
+            message,
+            engine_code: refusal.engine_code.clone(),
+            place: Some(place),
+            subject: Some(name),
+            candidates: near,
+        }))
+    }
+
+    /// The columns of the tables that a text names.
+    fn columns_of_text(&self, sql: &str) -> Vec<String> {
+        let words: BTreeSet<String> = text::pieces(sql, Dialect::Sqlite)
+            .into_iter()
+            .filter(|(piece, _)| matches!(piece, Piece::Word | Piece::Quoted))
+            .map(|(_, range)| text::unquoted(&sql[range]).to_ascii_lowercase())
+            .collect();
+        let named = self.catalog.tables.iter().filter(|table| words.contains(&table.name.to_ascii_lowercase()));
+        named.flat_map(|table| table.columns.iter().map(|column| column.name.clone())).collect()
+    }
+}
+
+impl Engine for Sqlite {
+    fn dialect(&self) -> Dialect {
+        Dialect::Sqlite
+    }
+
+    fn version(&self) -> String {
+        format!("SQLite {}", rusqlite::version())
+    }
+
+    fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    fn functions(&self) -> &BTreeSet<String> {
+        &self.functions
+    }
+
+    fn is_harmless(&self, function: &str) -> bool {
+        functions::is_harmless(function)
+    }
+
+    fn is_harmless_table(&self, table: &str) -> bool {
+        functions::is_harmless_table(table)
+    }
+
+    fn split(&mut self, sql: &str) -> Result<Vec<Range<usize>>, Refusal> {
+        Ok(text::statements(sql, Dialect::Sqlite))
+    }
+
+    fn bind(&mut self, sql: &str, on: RunOn<'_>) -> Result<Bound, Refusal> {
+        let mut plain = sql.to_owned();
+        let mut strings = Vec::new();
+        loop {
+            match self.prepared(&plain, on) {
+                Ok(bound) => return Ok(Bound { strings, ..bound }),
+                Err(refusal) => match self.quoted_string(&plain, &refusal) {
+                    Some(Ok(place)) if strings.len() < MOST_STRINGS => {
+                        // As long as it was, so that every other place stays where it is.
+                        let string = single_quoted(&plain[place.clone()]);
+                        plain.replace_range(place.clone(), &string);
+                        strings.push(place);
+                    }
+                    Some(Err(slip)) => return Err(slip),
+                    _ => return Err(refusal),
+                },
+            }
+        }
+    }
+
+    fn begin(&mut self) -> Result<(), Refusal> {
+        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + std::time::Duration::from_secs(60));
+        self.connection.execute_batch("BEGIN").map_err(|error| messages::failed(&error))
+    }
+
+    fn rollback(&mut self) -> Result<(), Refusal> {
+        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + std::time::Duration::from_secs(60));
+        // A statement that failed may have rolled back by itself.
+        if self.connection.is_autocommit() {
+            return Ok(());
+        }
+        self.connection.execute_batch("ROLLBACK").map_err(|error| messages::failed(&error))?;
+        self.refresh()
+    }
+
+    fn run(&mut self, sql: &str, policy: Policy, on: RunOn<'_>) -> Result<Ran, Refusal> {
+        let has_strings = !self.bind(sql, on)?.strings.is_empty();
+        let habit = |connection: &Connection, is_on| {
+            let set = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, is_on);
+            set.map_err(|error| messages::failed(&error))
+        };
+        if has_strings {
+            habit(&self.connection, true)?;
+        }
+        let ran = self.stepped(sql, policy, on);
+        if has_strings {
+            habit(&self.connection, false)?;
+        }
+        if policy == Policy::Migrate && ran.is_ok() {
+            self.refresh()?;
+        }
+        ran
+    }
+
+    fn number(&mut self, sql: &str) -> Result<i64, Refusal> {
+        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + std::time::Duration::from_secs(5));
+        self.connection.query_row(sql, [], |row| row.get(0)).map_err(|error| messages::failed(&error))
+    }
+
+    fn put(&mut self, sql: &str) -> bool {
+        self.watch.begin(Mode::Ours, 10_000_000, Instant::now() + std::time::Duration::from_secs(5));
+        self.connection.execute_batch(sql).is_ok()
+    }
+}
+
+impl Sqlite {
+    fn stepped(&mut self, sql: &str, policy: Policy, on: RunOn<'_>) -> Result<Ran, Refusal> {
+        self.watch.begin(Mode::Policy(policy), on.limits.steps, on.deadline);
+        let refused = |error: &rusqlite::Error, watch: &Watch| messages::refusal(error, sql, watch.stopped());
+        let before = self.connection.total_changes();
+        let mut statement = self.connection.prepare(sql).map_err(|error| refused(&error, &self.watch))?;
+        let is_readonly = statement.readonly();
+        let columns = statement.column_count();
+        let mut ran = Ran::default();
+        let mut bytes = 0_u64;
+        let mut rows = statement.raw_query();
+        loop {
+            match rows.next() {
+                Ok(None) => break,
+                Ok(Some(row)) => {
+                    ran.rows += 1;
+                    bytes += size(row, columns);
+                    if bytes > on.limits.result {
+                        return Err(too_large(on.limits));
+                    }
+                    // What a write returns has to be read to its end, or not all of it is written.
+                    if ran.rows == on.limits.rows && is_readonly {
+                        ran.truncated = matches!(rows.next(), Ok(Some(_)));
+                        break;
+                    }
+                }
+                Err(error) => return Err(refused(&error, &self.watch)),
+            }
+        }
+        drop(rows);
+        drop(statement);
+        let changed = self.connection.total_changes().saturating_sub(before);
+        ran.changed = if is_readonly || changed == 0 { 0 } else { self.connection.changes() };
+        Ok(ran)
+    }
+}
+
+fn too_large(limits: &Limits) -> Refusal {
+    Refusal::new(SqlCode::ResultLimit, format!("the result is larger than {} bytes", limits.result))
+}
+
+/// How large the values of a row are.
+fn size(row: &rusqlite::Row<'_>, columns: usize) -> u64 {
+    use rusqlite::types::ValueRef;
+    (0..columns)
+        .map(|at| match row.get_ref(at) {
+            Ok(ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => bytes.len() as u64,
+            Ok(_) => 8,
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+/// A string for what stood in double quotes, of the same length where it can be.
+fn single_quoted(token: &str) -> String {
+    let plain = token[1..token.len() - 1].replace("\"\"", "\"").replace('\'', " ");
+    let mut string = format!("'{plain}'");
+    while string.len() < token.len() {
+        string.push(' ');
+    }
+    string
+}
+
+/// Opens a file that is only read; a copy in memory where the request writes or adds a schema.
+fn opened(file: &Path, request: &Request) -> Result<Connection, Refusal> {
+    let broken = |what: String| Refusal::new(SqlCode::SchemaBroken, what);
+    let size = std::fs::metadata(file)
+        .map_err(|error| broken(format!("the database `{}` cannot be read: {error}", file.display())))?
+        .len();
+    for suffix in ["-wal", "-journal"] {
+        let mut beside = file.as_os_str().to_owned();
+        beside.push(suffix);
+        if std::fs::metadata(&beside).is_ok_and(|beside| beside.len() > 0) {
+            let what = format!(
+                "the database `{}` has changes beside it in `{}`; close what writes to it, or run `PRAGMA wal_checkpoint(TRUNCATE)` there",
+                file.display(),
+                Path::new(&beside).display()
+            );
+            return Err(broken(what));
+        }
+    }
+    if request.policy == Policy::Read && request.schema.is_empty() {
+        let uri = format!("file:{}?mode=ro&immutable=1", escaped(file));
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        return Connection::open_with_flags(uri, flags).map_err(|error| messages::failed(&error));
+    }
+    if size > request.limits.memory / 2 {
+        return Err(broken(format!(
+            "the database `{}` has {size} bytes, and a write is tried on a copy in memory, of {} bytes at most",
+            file.display(),
+            request.limits.memory / 2
+        )));
+    }
+    let read = std::fs::File::open(file)
+        .map_err(|error| broken(format!("the database `{}` cannot be read: {error}", file.display())))?;
+    let mut connection = Connection::open_in_memory().map_err(|error| messages::failed(&error))?;
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    connection.deserialize_read_exact("main", read, size, false).map_err(|error| messages::failed(&error))?;
+    Ok(connection)
+}
+
+/// A path as a URI of SQLite has it.
+fn escaped(file: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut text = String::new();
+    for byte in file.as_os_str().as_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => text.push(char::from(*byte)),
+            other => text += &format!("%{other:02x}"),
+        }
+    }
+    text
+}

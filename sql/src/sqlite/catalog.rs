@@ -1,0 +1,40 @@
+//! What a SQLite database holds, by its own pragmas.
+
+use rusqlite::Connection;
+
+use crate::catalog::{Catalog, Column, ForeignKey, Table};
+
+/// Reads it.
+pub(super) fn read(connection: &Connection) -> rusqlite::Result<Catalog> {
+    let mut listed = connection.prepare(
+        "SELECT name, type = 'view' FROM pragma_table_list \
+         WHERE schema = 'main' AND type IN ('table', 'view', 'virtual') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name",
+    )?;
+    let names: Vec<(String, bool)> =
+        listed.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<rusqlite::Result<_>>()?;
+    let tables = names.into_iter().map(|(name, is_view)| table(connection, name, is_view));
+    Ok(Catalog { tables: tables.collect::<rusqlite::Result<_>>()? })
+}
+
+fn table(connection: &Connection, name: String, is_view: bool) -> rusqlite::Result<Table> {
+    let mut columns = connection
+        .prepare_cached("SELECT name, type, \"notnull\", pk, hidden FROM pragma_table_xinfo(?1) WHERE hidden <> 1")?;
+    // A view over something that is gone has no columns; it is there all the same.
+    let columns: Vec<Column> = columns
+        .query_map([&name], |row| {
+            Ok(Column {
+                name: row.get(0)?,
+                kind: row.get(1)?,
+                is_not_null: row.get(2)?,
+                key: row.get(3)?,
+                is_generated: row.get::<_, i64>(4)? >= 2,
+            })
+        })?
+        .collect::<rusqlite::Result<_>>()
+        .or_else(|error| if is_view { Ok(Vec::new()) } else { Err(error) })?;
+    let mut keys = connection.prepare_cached("SELECT \"from\", \"table\", \"to\" FROM pragma_foreign_key_list(?1)")?;
+    let foreign_keys = keys
+        .query_map([&name], |row| Ok(ForeignKey { column: row.get(0)?, table: row.get(1)?, to: row.get(2)? }))?
+        .collect::<rusqlite::Result<_>>()?;
+    Ok(Table { name, is_view, columns, foreign_keys })
+}

@@ -1,0 +1,169 @@
+//! What SQLite says when it refuses, in our words. Its texts are stable over many versions; one that is not known stays
+//! as it is.
+
+use std::ops::Range;
+
+use proctor_core::sql::{Dialect, SqlCode};
+use rusqlite::{Error, ErrorCode};
+
+use super::watch::Stopped;
+use crate::engine::Refusal;
+use crate::text::{self, Piece};
+
+/// A fault that says nothing about a statement.
+pub(super) fn failed(error: &Error) -> Refusal {
+    Refusal::new(SqlCode::EngineFailed, format!("SQLite failed: {error}"))
+}
+
+/// What SQLite has against `sql`.
+pub(super) fn refusal(error: &Error, sql: &str, stopped: Option<Stopped>) -> Refusal {
+    match stopped {
+        Some(Stopped::Time) => return Refusal::new(SqlCode::TimeLimit, "it did not end in its time"),
+        Some(Stopped::Steps) => {
+            return Refusal::new(SqlCode::StepLimit, "it took more steps of SQLite's machine than it may");
+        }
+        None => {}
+    }
+    match error {
+        Error::SqlInputError { error, msg, offset, .. } => said(msg, *error, usize::try_from(*offset).ok(), sql),
+        Error::SqliteFailure(error, message) => said(message.as_deref().unwrap_or("SQLite failed"), *error, None, sql),
+        Error::MultipleStatement => Refusal::new(SqlCode::StackedStatements, "more than one statement stands here"),
+        Error::NulError(_) => Refusal::new(SqlCode::NulByte, "a zero byte stands in the text"),
+        other => failed(other),
+    }
+}
+
+fn said(message: &str, error: rusqlite::ffi::Error, offset: Option<usize>, sql: &str) -> Refusal {
+    let mut refusal = read(message, error);
+    refusal.engine_code = Some(format!("{}: {message}", name(error)));
+    refusal.place = place(&refusal, offset, sql);
+    refusal
+}
+
+/// The name of a result code, as `sqlite3.h` has it.
+fn name(error: rusqlite::ffi::Error) -> &'static str {
+    match error.code {
+        ErrorCode::ConstraintViolation => "SQLITE_CONSTRAINT",
+        ErrorCode::OutOfMemory => "SQLITE_NOMEM",
+        ErrorCode::TooBig => "SQLITE_TOOBIG",
+        ErrorCode::AuthorizationForStatementDenied => "SQLITE_AUTH",
+        ErrorCode::OperationInterrupted => "SQLITE_INTERRUPT",
+        ErrorCode::ReadOnly => "SQLITE_READONLY",
+        ErrorCode::TypeMismatch => "SQLITE_MISMATCH",
+        ErrorCode::DatabaseCorrupt => "SQLITE_CORRUPT",
+        ErrorCode::NotADatabase => "SQLITE_NOTADB",
+        ErrorCode::SchemaChanged => "SQLITE_SCHEMA",
+        _ => "SQLITE_ERROR",
+    }
+}
+
+fn read(message: &str, error: rusqlite::ffi::Error) -> Refusal {
+    use SqlCode as Code;
+    let of = |code, text: String| Refusal::new(code, text);
+    let about = |code, text: String, subject: &str| {
+        let mut refusal = Refusal::new(code, text);
+        refusal.subject = Some(subject.to_owned());
+        refusal
+    };
+    let behind = |head: &str| message.strip_prefix(head);
+    if let Some(rest) = behind("no such column: ") {
+        // `no such column: "x" - should this be a string literal in single-quotes?`
+        let column = rest.split(" - should").next().unwrap_or(rest);
+        let column = column.trim_matches('"');
+        return about(Code::UnknownColumn, format!("there is no column `{column}`"), column);
+    }
+    if let Some(table) = behind("no such table: ").or_else(|| behind("no such view: ")) {
+        return about(Code::UnknownTable, format!("there is no table `{table}`"), table);
+    }
+    if let Some(index) = behind("no such index: ").or_else(|| behind("no such trigger: ")) {
+        return about(Code::UnknownTable, message.replace("no such", "there is no"), index);
+    }
+    if let Some(function) = behind("no such function: ") {
+        return about(Code::UnknownFunction, format!("SQLite has no function `{function}`"), function);
+    }
+    if let Some(column) = behind("ambiguous column name: ") {
+        return about(Code::AmbiguousColumn, format!("more than one table has a column `{column}`"), column);
+    }
+    if let Some(rest) = behind("wrong number of arguments to function ") {
+        let function = rest.trim_end_matches("()");
+        return about(Code::WrongArguments, format!("`{function}` does not take so many arguments"), function);
+    }
+    if let Some((table, column)) = behind("table ").and_then(|rest| rest.split_once(" has no column named ")) {
+        return about(Code::UnknownColumn, format!("the table `{table}` has no column `{column}`"), column);
+    }
+    if let Some(rest) = behind("near \"").and_then(|rest| rest.strip_suffix("\": syntax error")) {
+        return about(Code::SyntaxError, format!("syntax error near `{}`", first_line(rest)), first_line(rest));
+    }
+    if let Some(rest) = behind("unrecognized token: \"") {
+        let token = rest.trim_end_matches('"');
+        let is_open = token.starts_with(['\'', '"', '`', '[']);
+        let code = if is_open { Code::UnterminatedToken } else { Code::SyntaxError };
+        return about(code, format!("`{}` is no token of SQLite", first_line(token)), first_line(token));
+    }
+    let is_counted = message.contains("do not have the same number of result columns")
+        || message.contains("values were supplied")
+        || message.contains("values for")
+        || message.contains("columns but")
+        || message.contains("columns assigned")
+        || message.contains("sub-select returns")
+        || message.contains("row value misused");
+    match message {
+        "incomplete input" => of(Code::SyntaxError, "the statement stops in its middle".to_owned()),
+        "parser stack overflow" | "Recursion limit" => {
+            of(Code::TooDeep, "the statement is nested deeper than SQLite's parser goes".to_owned())
+        }
+        _ if message.starts_with("Expression tree is too large") => {
+            of(Code::TooDeep, "an expression is nested deeper than it may be".to_owned())
+        }
+        _ if message.starts_with("misuse of ") => of(Code::MisusedFunction, message.to_owned()),
+        _ if message.starts_with("not authorized") || error.code == ErrorCode::AuthorizationForStatementDenied => {
+            of(Code::StatementRefused, "SQLite refused it under this policy".to_owned())
+        }
+        _ if is_counted => of(Code::ColumnCount, message.to_owned()),
+        _ if message.contains("already exists") || message.contains("duplicate column name") => {
+            of(Code::AlreadyThere, message.to_owned())
+        }
+        _ if message.ends_with("syntax error") => of(Code::SyntaxError, message.to_owned()),
+        _ => match error.code {
+            ErrorCode::ConstraintViolation => of(Code::ConstraintBroken, message.to_owned()),
+            ErrorCode::OutOfMemory => of(Code::MemoryLimit, "it took more memory than it may".to_owned()),
+            ErrorCode::TooBig => of(Code::ResultLimit, "a value is larger than it may be".to_owned()),
+            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => of(Code::SchemaBroken, message.to_owned()),
+            ErrorCode::ReadOnly => of(Code::StatementRefused, "the database is only read".to_owned()),
+            _ => of(Code::BindError, message.to_owned()),
+        },
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+/// Where: the name that begins at the offset that SQLite tells, with what qualifies it; the only one of its spelling
+/// where SQLite tells none.
+fn place(refusal: &Refusal, offset: Option<usize>, sql: &str) -> Option<Range<usize>> {
+    let solid: Vec<(Piece, Range<usize>)> = text::pieces(sql, Dialect::Sqlite)
+        .into_iter()
+        .filter(|(piece, _)| !matches!(piece, Piece::Space | Piece::Comment))
+        .collect();
+    let Some(offset) = offset else {
+        let subject = refusal.subject.as_deref()?.rsplit('.').next()?;
+        let mut same =
+            solid.iter().filter(|(_, range)| text::unquoted(&sql[range.clone()]).eq_ignore_ascii_case(subject));
+        let only = same.next()?.1.clone();
+        return same.next().is_none().then_some(only);
+    };
+    let at = solid.iter().position(|(_, range)| range.contains(&offset))?;
+    let (_, first) = &solid[at];
+    let mut end = first.end;
+    let mut next = at + 1;
+    // `a.b` and `a.b.c` are one name.
+    let is_name =
+        |index: usize| solid.get(index).is_some_and(|(piece, _)| matches!(piece, Piece::Word | Piece::Quoted));
+    let is_qualified = refusal.subject.as_deref().is_some_and(|subject| subject.contains('.'));
+    while is_qualified && solid.get(next).is_some_and(|(_, range)| &sql[range.clone()] == ".") && is_name(next + 1) {
+        end = solid[next + 1].1.end;
+        next += 2;
+    }
+    Some(first.start..end)
+}

@@ -1,0 +1,247 @@
+//! What SQLite tells while it prepares and runs: each thing that a statement is about to do, and every so many
+//! instructions. Refuses what the policy does not allow, and ends what takes too much.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use proctor_core::sql::Policy;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization, TransactionOperation};
+
+use super::functions;
+use crate::engine::Action;
+
+/// Whose statement is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Ours.
+    Ours,
+    /// The schema's: it makes tables and rows, and reaches nothing else.
+    Schema,
+    /// One that is looked at and not run: everything is noted. What SQLite does already while it prepares is refused.
+    Collect,
+    /// One that runs.
+    Policy(Policy),
+}
+
+/// Why a statement was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stopped {
+    /// Its time was over.
+    Time,
+    /// It took too many instructions.
+    Steps,
+}
+
+/// What was noted of a statement.
+#[derive(Debug, Default)]
+pub(super) struct Noted {
+    pub(super) actions: BTreeSet<Action>,
+    /// Whether something was refused.
+    pub(super) is_denied: bool,
+    /// Whether it asks for rows.
+    pub(super) is_query: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    mode: Mode,
+    noted: Noted,
+    steps: u64,
+    most_steps: u64,
+    deadline: Instant,
+    stopped: Option<Stopped>,
+}
+
+/// The eyes on one connection.
+#[derive(Debug)]
+pub(super) struct Watch(Mutex<State>);
+
+impl Watch {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(State {
+            mode: Mode::Ours,
+            noted: Noted::default(),
+            steps: 0,
+            most_steps: u64::MAX,
+            deadline: Instant::now(),
+            stopped: None,
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another statement begins.
+    pub(super) fn begin(&self, mode: Mode, most_steps: u64, deadline: Instant) {
+        *self.state() = State { mode, noted: Noted::default(), steps: 0, most_steps, deadline, stopped: None };
+    }
+
+    /// What was noted of it.
+    pub(super) fn noted(&self) -> Noted {
+        let mut noted = std::mem::take(&mut self.state().noted);
+        forget_bookkeeping(&mut noted.actions);
+        noted
+    }
+
+    /// Why it was ended, where it was.
+    pub(super) fn stopped(&self) -> Option<Stopped> {
+        self.state().stopped
+    }
+
+    /// Whether it has to end.
+    pub(super) fn is_over(&self, steps: i32) -> bool {
+        let mut state = self.state();
+        state.steps = state.steps.saturating_add(u64::try_from(steps).unwrap_or(0));
+        let stopped = if state.steps > state.most_steps {
+            Some(Stopped::Steps)
+        } else if state.mode != Mode::Ours && Instant::now() > state.deadline {
+            Some(Stopped::Time)
+        } else {
+            None
+        };
+        if stopped.is_some() {
+            state.stopped = stopped;
+        }
+        stopped.is_some()
+    }
+
+    /// Whether it may do that.
+    pub(super) fn authorize(&self, context: &AuthContext<'_>) -> Authorization {
+        let mut state = self.state();
+        let Some(action) = action(&context.action) else {
+            state.noted.is_query = true;
+            return Authorization::Allow;
+        };
+        let answer = match state.mode {
+            Mode::Ours => return Authorization::Allow,
+            Mode::Schema => of_schema(&action),
+            Mode::Collect if matches!(&action, Action::Setting(name) if !functions::is_harmless_pragma(name)) => {
+                Authorization::Deny
+            }
+            Mode::Collect => Authorization::Allow,
+            Mode::Policy(policy) if is_allowed(&action, policy) => Authorization::Allow,
+            Mode::Policy(_) => Authorization::Deny,
+        };
+        if matches!(state.mode, Mode::Collect | Mode::Policy(_)) {
+            state.noted.actions.insert(action);
+            state.noted.is_denied |= answer == Authorization::Deny;
+        }
+        answer
+    }
+}
+
+/// What a schema may do: dumps begin and end transactions and set pragmas, which is passed over.
+fn of_schema(action: &Action) -> Authorization {
+    match action {
+        Action::Setting(_) => Authorization::Ignore,
+        Action::Attach(_) | Action::File(_) | Action::Other(_) => Authorization::Deny,
+        Action::Call(function) if !functions::is_harmless(function) => Authorization::Deny,
+        _ => Authorization::Allow,
+    }
+}
+
+/// What runs may do no more than this, whatever the stages before it found.
+fn is_allowed(action: &Action, policy: Policy) -> bool {
+    match action {
+        Action::Read { .. } | Action::Recursion => true,
+        Action::Call(function) => functions::is_harmless(function),
+        Action::Setting(name) => functions::is_harmless_pragma(name),
+        Action::Insert(table) | Action::Delete(table) | Action::Update { table, .. } => {
+            policy == Policy::Migrate || (policy == Policy::Write && !is_bookkeeping(table))
+        }
+        Action::Schema { .. } => policy == Policy::Migrate,
+        Action::Transaction(_) | Action::Attach(_) | Action::File(_) | Action::Other(_) => false,
+    }
+}
+
+/// Tables in which SQLite keeps its own account.
+fn is_bookkeeping(table: &str) -> bool {
+    table.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_"))
+}
+
+/// A change of the schema is told together with the changes of the account that it makes; those are none of its own.
+fn forget_bookkeeping(actions: &mut BTreeSet<Action>) {
+    if !actions.iter().any(|action| matches!(action, Action::Schema { .. })) {
+        return;
+    }
+    actions.retain(|action| match action {
+        Action::Insert(table) | Action::Delete(table) | Action::Update { table, .. } => !is_bookkeeping(table),
+        Action::Read { table, .. } => !is_bookkeeping(table),
+        // `ALTER TABLE` rewrites the account by functions of SQLite's own.
+        Action::Call(function) => !function.starts_with("sqlite_") && function != "printf",
+        _ => true,
+    });
+}
+
+/// An action in our words; `None` for what says nothing.
+fn action(action: &AuthAction<'_>) -> Option<Action> {
+    let schema = |what: &str, name: &str| Action::Schema { what: what.to_owned(), name: name.to_owned() };
+    Some(match *action {
+        AuthAction::Select => return None,
+        AuthAction::Read { table_name, column_name } => Action::Read {
+            table: table_name.to_owned(),
+            column: Some(column_name).filter(|name| !name.is_empty()).map(str::to_owned),
+        },
+        AuthAction::Function { function_name } => Action::Call(function_name.to_ascii_lowercase()),
+        AuthAction::Recursive => Action::Recursion,
+        AuthAction::Insert { table_name } => Action::Insert(table_name.to_owned()),
+        AuthAction::Delete { table_name } => Action::Delete(table_name.to_owned()),
+        AuthAction::Update { table_name, column_name } => {
+            Action::Update { table: table_name.to_owned(), column: column_name.to_owned() }
+        }
+        AuthAction::CreateIndex { index_name, .. } => schema("create index", index_name),
+        AuthAction::CreateTable { table_name } => schema("create table", table_name),
+        AuthAction::CreateTempIndex { index_name, .. } => schema("create temporary index", index_name),
+        AuthAction::CreateTempTable { table_name } => schema("create temporary table", table_name),
+        AuthAction::CreateTempTrigger { trigger_name, .. } => schema("create temporary trigger", trigger_name),
+        AuthAction::CreateTempView { view_name } => schema("create temporary view", view_name),
+        AuthAction::CreateTrigger { trigger_name, .. } => schema("create trigger", trigger_name),
+        AuthAction::CreateView { view_name } => schema("create view", view_name),
+        AuthAction::DropIndex { index_name, .. } => schema("drop index", index_name),
+        AuthAction::DropTable { table_name } => schema("drop table", table_name),
+        AuthAction::DropTempIndex { index_name, .. } => schema("drop temporary index", index_name),
+        AuthAction::DropTempTable { table_name } => schema("drop temporary table", table_name),
+        AuthAction::DropTempTrigger { trigger_name, .. } => schema("drop temporary trigger", trigger_name),
+        AuthAction::DropTempView { view_name } => schema("drop temporary view", view_name),
+        AuthAction::DropTrigger { trigger_name, .. } => schema("drop trigger", trigger_name),
+        AuthAction::DropView { view_name } => schema("drop view", view_name),
+        AuthAction::AlterTable { table_name, .. } => schema("alter table", table_name),
+        AuthAction::CreateVtable { table_name, module_name } => match functions::is_harmless_module(module_name) {
+            true => schema("create virtual table", table_name),
+            false => Action::Other(format!("a virtual table of the module `{module_name}`")),
+        },
+        AuthAction::DropVtable { table_name, .. } => schema("drop virtual table", table_name),
+        AuthAction::Reindex { index_name } => schema("reindex", index_name),
+        AuthAction::Analyze { table_name } => schema("analyze", table_name),
+        AuthAction::Transaction { operation } => Action::Transaction(transaction(operation, "").to_owned()),
+        AuthAction::Savepoint { operation, .. } => {
+            Action::Transaction(transaction(operation, " (savepoint)").to_owned())
+        }
+        AuthAction::Pragma { pragma_name, pragma_value } => {
+            // With a value it may set something, whatever it is called; those that only look take a name.
+            let name = pragma_name.to_ascii_lowercase();
+            match pragma_value {
+                Some(_) if !functions::takes_a_name(&name) => Action::Setting(format!("{name} = …")),
+                _ => Action::Setting(name),
+            }
+        }
+        AuthAction::Attach { filename } => Action::Attach(format!("attach `{filename}`")),
+        AuthAction::Detach { database_name } => Action::Attach(format!("detach `{database_name}`")),
+        // A database without a name: what `ATTACH` and `VACUUM INTO` tell when their file is an expression.
+        AuthAction::Unknown { code, .. } => Action::Other(format!("SQLite's action {code}")),
+        _ => Action::Other("an action that is not known".to_owned()),
+    })
+}
+
+fn transaction(operation: TransactionOperation, savepoint: &'static str) -> &'static str {
+    match (operation, savepoint.is_empty()) {
+        (TransactionOperation::Begin, true) => "BEGIN",
+        (TransactionOperation::Rollback, true) => "ROLLBACK",
+        (TransactionOperation::Begin, false) => "SAVEPOINT",
+        (TransactionOperation::Release, _) => "RELEASE",
+        (TransactionOperation::Rollback, false) => "ROLLBACK TO",
+        _ => "COMMIT",
+    }
+}

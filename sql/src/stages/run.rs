@@ -1,0 +1,223 @@
+//! Whether a statement runs to its end within its limits: on the database that was given, or on rows made from the
+//! schema. Whatever it writes is rolled back, and the rows that it would touch are counted. A write is tried among odd
+//! rows too: one that leaves none of them out has a filter that means nothing.
+
+use proctor_core::sql::{Diagnostic, Execution, Ground, Policy, SqlCode, StageName, Touched};
+use sqlparser::ast::{Expr, Visit, Visitor};
+
+use crate::engine::{Action, Bound, Kind, Ran, Refusal};
+use crate::scratch;
+use crate::stage::{Case, Stage, on};
+use crate::stages::{parse, safety};
+
+/// See the file.
+pub(super) struct Run;
+
+impl Stage for Run {
+    fn name(&self) -> StageName {
+        StageName::Run
+    }
+
+    fn run(&self, case: &mut Case<'_>) -> Result<(), String> {
+        if let Err(refusal) = parse::split(case) {
+            let found = case.refused(StageName::Run, &refusal, 0);
+            case.found(found);
+            return Ok(());
+        }
+        ground(case)?;
+        let outcome = (0..case.statements.len()).try_for_each(|index| one(case, index));
+        case.engine.rollback().map_err(|refusal| refusal.message)?;
+        outcome?;
+        for index in 0..case.statements.len() {
+            tried_among_odd_rows(case, index)?;
+        }
+        Ok(())
+    }
+}
+
+/// Begins what is undone at the end, with rows to run on.
+fn ground(case: &mut Case<'_>) -> Result<(), String> {
+    // A database that is only read takes no transaction of writes, and needs none.
+    case.engine.begin().map_err(|refusal| refusal.message)?;
+    if case.request.database.is_none() {
+        let text = case.request.sql.clone();
+        scratch::fill(case.engine, &text);
+    }
+    Ok(())
+}
+
+fn one(case: &mut Case<'_>, index: usize) -> Result<(), String> {
+    let bound = match parse::prepared(case, index) {
+        Ok(bound) => bound,
+        Err(refusal) if refusal.code.is_ours() => return Err(refusal.message),
+        Err(refusal) => {
+            let from = case.statements[index].range.start;
+            let found = case.refused(StageName::Bind, &refusal, from);
+            case.found(found);
+            return Ok(());
+        }
+    };
+    if !may_run(&bound, case.request.policy) {
+        return Err("a statement that no policy allows came to be run".to_owned());
+    }
+    let written = written(&bound);
+    let before = match &written {
+        Some(table) => count(case, table),
+        None => 0,
+    };
+    let bounds = case.bounds();
+    let text = case.text_of(&case.statements[index]).to_owned();
+    match case.engine.run(&text, case.request.policy, on(&bounds)) {
+        Ok(ran) => {
+            let span = case.span(case.statements[index].range.clone());
+            if ran.truncated {
+                let message = format!("more than {} rows came; the rest was not read", case.request.limits.rows);
+                case.found(Diagnostic::note(StageName::Run, SqlCode::RowsLeftOut, message).at(Some(span)));
+            }
+            case.execution = Some(execution(case, bound, &ran, written, before));
+        }
+        Err(refusal) if refusal.code.is_ours() => return Err(refusal.message),
+        Err(refusal) => failed(case, index, &bound, refusal),
+    }
+    Ok(())
+}
+
+fn ground_of(case: &Case<'_>) -> Ground {
+    if case.request.database.is_some() { Ground::Database } else { Ground::Scratch }
+}
+
+fn execution(case: &Case<'_>, bound: Bound, ran: &Ran, written: Option<String>, before: u64) -> Execution {
+    let touched = written.map(|table| Touched { table, rows: ran.changed, of: before.max(ran.changed) });
+    Execution {
+        ground: ground_of(case),
+        columns: bound.columns,
+        rows: ran.rows,
+        truncated: ran.truncated,
+        touched: touched.into_iter().collect(),
+    }
+}
+
+/// Whether a statement of that kind is run at all.
+fn may_run(bound: &Bound, policy: Policy) -> bool {
+    match bound.kind() {
+        Kind::Read => true,
+        Kind::Setting => true,
+        Kind::Write => policy != Policy::Read,
+        Kind::Schema => policy == Policy::Migrate,
+        Kind::Transaction | Kind::Attach | Kind::Other => false,
+    }
+}
+
+/// What running had against it. On rows of ours a fault of the data is a hint only; a limit is one everywhere.
+fn failed(case: &mut Case<'_>, index: usize, bound: &Bound, refusal: Refusal) {
+    let is_limit = matches!(
+        refusal.code,
+        SqlCode::TimeLimit
+            | SqlCode::StepLimit
+            | SqlCode::MemoryLimit
+            | SqlCode::ResultLimit
+            | SqlCode::EndlessRecursion
+    );
+    let is_endless = bound.is_recursive() && matches!(refusal.code, SqlCode::TimeLimit | SqlCode::StepLimit);
+    let refusal = match refusal.code {
+        _ if is_endless => Refusal {
+            code: SqlCode::EndlessRecursion,
+            message: "the recursive query did not come to an end".to_owned(),
+            ..refusal
+        },
+        SqlCode::BindError => Refusal { code: SqlCode::RunFailed, ..refusal },
+        _ => refusal,
+    };
+    let range = case.statements[index].range.clone();
+    let mut found = case.refused(StageName::Run, &refusal, range.start);
+    if found.span.is_none() {
+        found.span = Some(case.span(range));
+    }
+    let is_of_data = matches!(refusal.code, SqlCode::RunFailed | SqlCode::ConstraintBroken | SqlCode::WrongType);
+    if is_of_data && !is_limit && ground_of(case) == Ground::Scratch {
+        let message = format!("on rows made from the schema it failed: {}", found.message);
+        let warning = Diagnostic::warning(StageName::Run, refusal.code, message, 40);
+        found = Diagnostic { severity: warning.severity, message: warning.message, confidence: 40, ..found };
+    }
+    if is_limit {
+        found = found.advice("Join by conditions, filter, or bound it, so that it needs less.");
+    }
+    case.found(found);
+}
+
+/// The table whose rows it changes itself, where that is one.
+fn written(bound: &Bound) -> Option<String> {
+    if bound.kind() != Kind::Write {
+        return None;
+    }
+    let mut tables = bound.actions.iter().filter_map(|action| match action {
+        Action::Insert(table) | Action::Delete(table) | Action::Update { table, .. } => Some(table),
+        _ => None,
+    });
+    let first = tables.next()?.clone();
+    tables.all(|table| *table == first).then_some(first)
+}
+
+fn count(case: &mut Case<'_>, table: &str) -> u64 {
+    let name = case.engine.quoted(table);
+    case.engine
+        .number(&format!("SELECT count(*) FROM {name}"))
+        .ok()
+        .and_then(|rows| u64::try_from(rows).ok())
+        .unwrap_or(0)
+}
+
+/// An UPDATE or DELETE that touches each of many odd rows touches every row.
+fn tried_among_odd_rows(case: &mut Case<'_>, index: usize) -> Result<(), String> {
+    let Some(bound) = case.statements[index].bound().cloned() else { return Ok(()) };
+    let removes = bound.actions.iter().any(|action| matches!(action, Action::Delete(_) | Action::Update { .. }));
+    let adds = bound.actions.iter().any(|action| matches!(action, Action::Insert(_)));
+    if bound.kind() != Kind::Write || !removes || adds || case.is_rejected() {
+        return Ok(());
+    }
+    let tree = case.statements[index].tree.clone();
+    let target = tree.as_ref().and_then(safety::target).map(|(table, _)| table);
+    let name = target.or_else(|| written(&bound)).map(|name| name.trim_matches(['"', '`', '[', ']']).to_owned());
+    let Some(table) = name.and_then(|name| case.engine.catalog().table(bare(&name)).cloned()) else { return Ok(()) };
+    let text = case.text_of(&case.statements[index]).to_owned();
+    let bounds = case.bounds();
+    case.engine.begin().map_err(|refusal| refusal.message)?;
+    let all = case.request.sql.clone();
+    scratch::fill(case.engine, &all);
+    scratch::probe(case.engine, &table, &all);
+    let rows = count(case, &table.name);
+    let ran = case.engine.run(&text, case.request.policy, on(&bounds));
+    case.engine.rollback().map_err(|refusal| refusal.message)?;
+    let Ok(ran) = ran else { return Ok(()) };
+    if rows < 2 || ran.changed < rows {
+        return Ok(());
+    }
+    let span = case.span(case.statements[index].range.clone());
+    let message = format!("it touched each of the {rows} rows of `{}` that it was tried on", table.name);
+    let found = match tree.as_ref().is_some_and(asks_within) {
+        // What another table holds may leave some out.
+        true => Diagnostic::warning(StageName::Safety, SqlCode::AlwaysTrueFilter, message, 50),
+        false => Diagnostic::error(StageName::Safety, SqlCode::AlwaysTrueFilter, message),
+    };
+    case.found(found.at(Some(span)).about(table.name).advice("Say by WHERE which rows are meant."));
+    Ok(())
+}
+
+fn bare(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(_, bare)| bare).trim_matches(['"', '`', '[', ']'])
+}
+
+/// Whether a statement asks another query within.
+fn asks_within(tree: &sqlparser::ast::Statement) -> bool {
+    struct Asks(bool);
+    impl Visitor for Asks {
+        type Break = ();
+        fn pre_visit_expr(&mut self, expr: &Expr) -> std::ops::ControlFlow<()> {
+            self.0 |= matches!(expr, Expr::Subquery(_) | Expr::InSubquery { .. } | Expr::Exists { .. });
+            std::ops::ControlFlow::Continue(())
+        }
+    }
+    let mut asks = Asks(false);
+    let _ = tree.visit(&mut asks);
+    asks.0
+}

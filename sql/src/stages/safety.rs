@@ -1,0 +1,330 @@
+//! Whether a statement may do what its engine says it does. An allow-list over actions: no word of the text decides, and
+//! what is not known is refused.
+
+use proctor_core::sql::{Batch, Diagnostic, Policy, Span, SqlCode, StageName};
+use sqlparser::ast::{self, Expr, FromTable, SetExpr};
+
+use crate::engine::{Action, Bound, Kind};
+use crate::stage::{Case, Stage};
+use crate::stages::{filter, parse};
+
+const STAGE: StageName = StageName::Safety;
+
+/// See the file.
+pub(super) struct Safety;
+
+impl Stage for Safety {
+    fn name(&self) -> StageName {
+        STAGE
+    }
+
+    fn run(&self, case: &mut Case<'_>) -> Result<(), String> {
+        if let Err(refusal) = parse::split(case) {
+            let found = case.refused(STAGE, &refusal, 0);
+            case.found(found);
+            return Ok(());
+        }
+        if case.request.batch() == Batch::One && case.statements.len() > 1 {
+            let second = case.span(case.statements[1].range.clone());
+            let message = format!("{} statements stand where one was to be", case.statements.len());
+            let found = Diagnostic::error(STAGE, SqlCode::StackedStatements, message).at(Some(second));
+            case.found(found.advice("Give one statement; the first one is not looked at for the others' sake."));
+        }
+        for index in 0..case.statements.len() {
+            let span = case.span(case.statements[index].range.clone());
+            let findings = match parse::prepared(case, index) {
+                Ok(bound) => of_actions(case, &bound, span),
+                // What did not bind is judged by its form, so that the author hears all of it at once.
+                Err(refusal) if refusal.code.is_ours() => return Err(refusal.message),
+                Err(_) => of_form(case, index, span),
+            };
+            let filters = of_filter(case, index, span);
+            findings.into_iter().chain(filters).for_each(|found| case.found(found));
+        }
+        Ok(())
+    }
+}
+
+/// What a policy has against what a statement does.
+fn of_actions(case: &Case<'_>, bound: &Bound, span: Span) -> Vec<Diagnostic> {
+    let policy = case.request.policy;
+    let error = |code, message: String| Diagnostic::error(STAGE, code, message).at(Some(span));
+    let mut found: Vec<Diagnostic> = Vec::new();
+    for action in &bound.actions {
+        let one = match action {
+            Action::Read { table, column } => named(case, table, column.as_deref(), span),
+            Action::Call(function) => called(case, function, span),
+            Action::Recursion => None,
+            Action::Insert(table) | Action::Delete(table) | Action::Update { table, .. } => {
+                let column = match action {
+                    Action::Update { column, .. } => Some(column.as_str()),
+                    _ => None,
+                };
+                match policy {
+                    Policy::Read => Some(
+                        error(SqlCode::WriteRefused, format!("it changes rows of `{table}`, and the policy is `read`"))
+                            .about(table.clone())
+                            .advice("Answer with a query that only reads."),
+                    ),
+                    Policy::Write | Policy::Migrate => named(case, table, column, span),
+                }
+            }
+            Action::Schema { what, name } if policy == Policy::Migrate => reached(case, what, name, span),
+            Action::Schema { what, name } => Some(
+                error(
+                    SqlCode::SchemaChangeRefused,
+                    format!("it changes the schema ({what} `{name}`), and the policy is `{}`", policy.as_str()),
+                )
+                .about(name.clone())
+                .advice("Leave the schema as it is."),
+            ),
+            Action::Transaction(what) => Some(
+                error(SqlCode::TransactionControl, format!("`{what}` begins or ends a transaction"))
+                    .advice("Leave transactions to who runs it."),
+            ),
+            Action::Setting(name) if case.engine.is_harmless_table(&format!("pragma_{name}")) => None,
+            Action::Setting(name) => Some(
+                error(SqlCode::SettingRefused, format!("it changes or reads the setting `{name}`"))
+                    .about(name.clone())
+                    .advice("Leave settings to who runs it."),
+            ),
+            Action::Attach(what) => Some(
+                error(SqlCode::DatabaseAttached, format!("it reaches another database: {what}"))
+                    .advice("Name only what is in this one."),
+            ),
+            Action::File(what) => Some(
+                error(SqlCode::FileAccess, format!("it reaches a file or the network: {what}"))
+                    .advice("Use the tables of the schema."),
+            ),
+            Action::Other(what) => Some(
+                error(SqlCode::StatementRefused, format!("no policy allows this: {what}"))
+                    .advice("Answer with a query."),
+            ),
+        };
+        found.extend(one);
+    }
+    if found.is_empty() && bound.kind() == Kind::Other {
+        let message = "it is no query, and what it changes is not told by the engine";
+        found.push(error(SqlCode::StatementRefused, message.to_owned()).advice("Answer with a query."));
+    }
+    // One table written to is said once.
+    found.dedup_by(|one, other| one.code == other.code && one.subject == other.subject && one.subject.is_some());
+    found
+}
+
+/// What lists of names have against a migration.
+fn reached(case: &Case<'_>, what: &str, name: &str, span: Span) -> Option<Diagnostic> {
+    if what == "create virtual table" || what.contains("trigger") || what.contains("index") || what.contains("sequence")
+    {
+        return None;
+    }
+    let is_listed = case.request.allow.tables.is_empty() || is_among(&case.request.allow.tables, name);
+    (!is_listed).then(|| refused_table(name, span))
+}
+
+/// What lists of names have against a table or a column.
+fn named(case: &Case<'_>, table: &str, column: Option<&str>, span: Span) -> Option<Diagnostic> {
+    let allow = &case.request.allow;
+    let is_of_schema = case.engine.catalog().table(table).is_some();
+    let is_ours = case.engine.is_harmless_table(table);
+    if !is_of_schema && !is_ours {
+        // A table of the statement itself has no entry; the engine does not tell of it as one.
+        let is_new = case.request.policy == Policy::Migrate;
+        return (!is_new).then(|| {
+            let message = format!("`{table}` is no table of the schema, and nobody said what it reaches");
+            Diagnostic::error(STAGE, SqlCode::TableRefused, message).at(Some(span)).about(table)
+        });
+    }
+    if !allow.tables.is_empty() && !is_among(&allow.tables, table) {
+        return Some(refused_table(table, span));
+    }
+    let column = column?;
+    let of_table: Vec<&str> = allow
+        .columns
+        .iter()
+        .filter_map(|entry| entry.rsplit_once('.'))
+        .filter(|(of, _)| bare(of).eq_ignore_ascii_case(table))
+        .map(|(_, column)| column)
+        .collect();
+    let is_free = of_table.is_empty() || of_table.iter().any(|allowed| allowed.eq_ignore_ascii_case(column));
+    (!is_free).then(|| {
+        let message = format!("the column `{table}.{column}` is not on the list");
+        Diagnostic::error(STAGE, SqlCode::ColumnRefused, message)
+            .at(Some(span))
+            .about(format!("{table}.{column}"))
+            .candidates(of_table.iter().take(8).map(|name| (*name).to_owned()).collect())
+    })
+}
+
+fn refused_table(table: &str, span: Span) -> Diagnostic {
+    let message = format!("the table `{table}` is not on the list");
+    Diagnostic::error(STAGE, SqlCode::TableRefused, message).at(Some(span)).about(table)
+}
+
+fn bare(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(_, bare)| bare)
+}
+
+fn is_among(names: &[String], name: &str) -> bool {
+    names.iter().any(|allowed| bare(allowed).eq_ignore_ascii_case(bare(name)))
+}
+
+/// What the list of functions has against one.
+fn called(case: &Case<'_>, function: &str, span: Span) -> Option<Diagnostic> {
+    let is_allowed = case.engine.is_harmless(function)
+        || case.request.allow.functions.iter().any(|allowed| allowed.eq_ignore_ascii_case(function));
+    (!is_allowed).then(|| {
+        let message =
+            format!("the function `{function}` is not on the list of those that reach nothing beyond their arguments");
+        Diagnostic::error(STAGE, SqlCode::FunctionRefused, message).at(Some(span)).about(function)
+    })
+}
+
+/// What a policy has against the form of a statement that did not bind.
+fn of_form(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
+    let statement = &case.statements[index];
+    let policy = case.request.policy;
+    let functions = dangerous_functions(case, index);
+    let mut found: Vec<Diagnostic> = functions.into_iter().map(|found| found.at(Some(span))).collect();
+    let kind = match &statement.tree {
+        Some(ast::Statement::Query(query)) if writes(query) => Kind::Write,
+        Some(ast::Statement::Query(_) | ast::Statement::Explain { .. } | ast::Statement::ExplainTable { .. }) => {
+            Kind::Read
+        }
+        Some(
+            ast::Statement::Insert(_)
+            | ast::Statement::Update(_)
+            | ast::Statement::Delete(_)
+            | ast::Statement::Merge(_),
+        ) => Kind::Write,
+        Some(
+            ast::Statement::CreateTable(_)
+            | ast::Statement::CreateView(_)
+            | ast::Statement::CreateIndex(_)
+            | ast::Statement::AlterTable(_)
+            | ast::Statement::Drop { .. }
+            | ast::Statement::Truncate(_),
+        ) => Kind::Schema,
+        _ => return found,
+    };
+    let refusal = match (kind, policy) {
+        (Kind::Write, Policy::Read) => {
+            Some((SqlCode::WriteRefused, "it changes rows, and the policy is `read`".to_owned()))
+        }
+        (Kind::Schema, Policy::Read | Policy::Write) => Some((
+            SqlCode::SchemaChangeRefused,
+            format!("it changes the schema, and the policy is `{}`", policy.as_str()),
+        )),
+        _ => None,
+    };
+    found.extend(refusal.map(|(code, message)| Diagnostic::error(STAGE, code, message).at(Some(span))));
+    found
+}
+
+/// Functions that an engine does not have, and that reach a file where one has them.
+fn dangerous_functions(case: &Case<'_>, index: usize) -> Vec<Diagnostic> {
+    const REACHING: &[&str] = &[
+        "readfile",
+        "writefile",
+        "load_extension",
+        "load_file",
+        "pg_read_file",
+        "pg_read_binary_file",
+        "pg_ls_dir",
+        "lo_import",
+        "lo_export",
+        "dblink",
+        "read_csv",
+        "read_csv_auto",
+        "read_json",
+        "read_json_auto",
+        "read_parquet",
+        "read_text",
+        "read_blob",
+        "glob",
+        "sys_exec",
+        "sys_eval",
+        "xp_cmdshell",
+        "edit",
+        "getenv",
+        "pg_sleep",
+        "sleep",
+    ];
+    let Some(Err(refusal)) = &case.statements[index].prepared else { return Vec::new() };
+    let is_function = matches!(refusal.code, SqlCode::UnknownFunction | SqlCode::UnknownTable);
+    refusal
+        .subject
+        .iter()
+        .filter(|name| is_function && REACHING.contains(&name.to_ascii_lowercase().as_str()))
+        .map(|name| {
+            let message = format!("`{name}` reaches a file, the network or the machine where an engine has it");
+            Diagnostic::error(STAGE, SqlCode::FileAccess, message).about(name.clone())
+        })
+        .collect()
+}
+
+fn writes(query: &ast::Query) -> bool {
+    let in_with = query.with.iter().flat_map(|with| &with.cte_tables).any(|cte| writes(&cte.query));
+    in_with || matches!(&*query.body, SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_))
+}
+
+/// An UPDATE or DELETE whose filter is missing or says nothing. Under `read` it is refused anyway.
+fn of_filter(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
+    if case.request.policy == Policy::Read {
+        return Vec::new();
+    }
+    let statement = &case.statements[index];
+    let Some((table, selection)) = statement.tree.as_ref().and_then(target) else {
+        return without_tree(case, index, span);
+    };
+    let found = match selection {
+        None => {
+            let message = format!("it touches every row of `{table}`: there is no WHERE");
+            Diagnostic::error(STAGE, SqlCode::UnboundedWrite, message)
+        }
+        Some(expr) if filter::is_always_true(expr) => {
+            let message = format!("it touches every row of `{table}`: its WHERE holds for each of them");
+            Diagnostic::error(STAGE, SqlCode::AlwaysTrueFilter, message)
+        }
+        Some(_) => return Vec::new(),
+    };
+    vec![found.at(Some(span)).about(table).advice("Say by WHERE which rows are meant.")]
+}
+
+/// A write whose form our parser does not read cannot be looked at for its filter; rows must tell, where they are asked.
+fn without_tree(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
+    let statement = &case.statements[index];
+    let is_removal = |action: &Action| matches!(action, Action::Delete(_) | Action::Update { .. });
+    let is_write =
+        statement.bound().is_some_and(|bound| bound.kind() == Kind::Write && bound.actions.iter().any(is_removal));
+    let is_run = case.request.stages().contains(&StageName::Run);
+    if statement.tree.is_some() || !is_write || is_run {
+        return Vec::new();
+    }
+    let message = "its filter cannot be read, and it is not run on rows that would tell";
+    vec![Diagnostic::error(STAGE, SqlCode::StatementRefused, message).at(Some(span))]
+}
+
+/// The table and the filter of an UPDATE or DELETE.
+pub(super) fn target(statement: &ast::Statement) -> Option<(String, Option<&Expr>)> {
+    match statement {
+        ast::Statement::Delete(delete) => {
+            let (FromTable::WithFromKeyword(from) | FromTable::WithoutKeyword(from)) = &delete.from;
+            let table = from.first().map(|table| table.relation.to_string()).unwrap_or_default();
+            // `LIMIT` bounds it as well as a filter does.
+            let is_limited = delete.limit.is_some();
+            (!is_limited || delete.selection.is_some()).then_some((table, delete.selection.as_ref()))
+        }
+        ast::Statement::Update(update) => {
+            let is_limited = update.limit.is_some();
+            let table = update.table.relation.to_string();
+            (!is_limited || update.selection.is_some()).then_some((table, update.selection.as_ref()))
+        }
+        // `WITH … DELETE …`
+        ast::Statement::Query(query) => match &*query.body {
+            SetExpr::Update(inner) | SetExpr::Delete(inner) => target(inner),
+            _ => None,
+        },
+        _ => None,
+    }
+}
