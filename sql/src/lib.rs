@@ -19,6 +19,8 @@ pub mod sqlite;
 pub mod stage;
 pub mod stages;
 mod text;
+pub mod wire;
+pub mod worker;
 
 pub use chain::{Chain, judge};
 pub use engine::{Action, Bound, Engine, Kind, Ran, Refusal, RunOn};

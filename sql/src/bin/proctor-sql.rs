@@ -1,0 +1,39 @@
+//! The program that holds SQL engines apart from everything else: `worker` answers requests over the socket that is its
+//! standard output. It is started in a sandbox, by `proctord`, by `proctor` or as a step's command.
+
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    match args.next().as_deref() {
+        Some("worker") => worker(),
+        Some("--version") => {
+            println!("proctor-sql {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("error: `proctor-sql` is started by `proctor` and `proctord`");
+            eprintln!("hint: `proctor sql verify --help` says how to have SQL judged");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn worker() -> ExitCode {
+    let socket = match std::io::stdout().as_fd().try_clone_to_owned() {
+        Ok(socket) => UnixStream::from(socket),
+        Err(error) => {
+            eprintln!("error: no socket on standard output: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match proctor_sql::worker::serve(&socket) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: the worker ends: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
