@@ -78,6 +78,11 @@ impl Host {
         self.euid == 0
     }
 
+    /// The caller's home directory; no step sees it.
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
     /// Our state directory, canonical.
     pub fn state_dir(&self) -> &Path {
         &self.state_dir

@@ -69,6 +69,16 @@ struct Wanted<'a> {
     user: StepUser,
     /// Newest first.
     lowers: Vec<u32>,
+    speech: Speech,
+}
+
+/// What the standard output of a command is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Speech {
+    /// A pipe, which it writes.
+    OneWay,
+    /// A stream socket, over which it is asked and answers.
+    BothWays,
 }
 
 impl Launcher {
@@ -124,8 +134,38 @@ impl Launcher {
                 }
             }
         }
-        let prepared = self.prepare(space, frame, Wanted { facts, user, lowers: lowers.clone() })?;
-        match claimed(&prepared, policy, &lowers) {
+        let wanted = Wanted { facts, user, lowers: lowers.clone(), speech: Speech::OneWay };
+        let prepared = self.prepare(space, frame, wanted)?;
+        self.command(space, prepared, policy, &lowers)
+    }
+
+    /// Starts a program that is asked and answers over the stream socket that is its standard output; of the
+    /// [`Running`] that is `stdout` too. No prepared sandbox is taken for it.
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn).
+    pub fn talk(
+        &self,
+        space: &RunSpace,
+        facts: &RepoFacts,
+        policy: &Policy,
+    ) -> Result<(Running, Layer<Open>), SandboxError> {
+        setup::check(policy, &self.host)?;
+        let user = StepUser::choose(&self.host, facts)?;
+        let wanted = Wanted { facts, user, lowers: Vec::new(), speech: Speech::BothWays };
+        let prepared = self.prepare(space, policy.frame(), wanted)?;
+        self.command(space, prepared, policy, &[])
+    }
+
+    /// Gives a sandbox that was just started its command.
+    fn command(
+        &self,
+        space: &RunSpace,
+        prepared: Prepared,
+        policy: &Policy,
+        lowers: &[u32],
+    ) -> Result<(Running, Layer<Open>), SandboxError> {
+        match claimed(&prepared, policy, lowers) {
             // A helper that has refused by now is gone; why, it has said, and that is read as of any other.
             Err(NotClaimed::NothingRuns(error)) if is_gone(&error) => {}
             Err(NotClaimed::NothingRuns(source) | NotClaimed::MayRun(source)) => return Err(not_sent(source)),
@@ -152,7 +192,11 @@ impl Launcher {
         let (frame, user) = (policy.frame(), StepUser::choose(&self.host, facts)?);
         let lowers = numbers(space, lowers)?;
         for _ in space.pool().count(&frame, user)..wanted.min(pool::MOST) {
-            let prepared = self.prepare(space, frame.clone(), Wanted { facts, user, lowers: lowers.clone() })?;
+            let prepared = self.prepare(
+                space,
+                frame.clone(),
+                Wanted { facts, user, lowers: lowers.clone(), speech: Speech::OneWay },
+            )?;
             space.pool().put(frame.clone(), user, prepared);
         }
         Ok(())
@@ -183,11 +227,14 @@ impl Launcher {
     fn prepare(&self, space: &RunSpace, frame: Frame, wanted: Wanted<'_>) -> Result<Prepared, SandboxError> {
         let pair = || wire::pair().map_err(|source| SandboxError::System { what: "cannot make a socket pair", source });
         let orders = space.as_plain().is_none().then(pair).transpose()?;
-        let (stdout, their_stdout) = pipe()?;
+        let Wanted { facts, user, lowers, speech } = wanted;
+        let (stdout, their_stdout) = match speech {
+            Speech::OneWay => pipe()?,
+            Speech::BothWays => stream()?,
+        };
         let (stderr, their_stderr) = pipe()?;
         let starting = self.begin(their_stdout.into(), their_stderr.into())?;
         // While the helper is at its start.
-        let Wanted { facts, user, lowers } = wanted;
         let slot = match space.slot(facts, user) {
             Ok(slot) => slot,
             Err(error) => {
@@ -355,6 +402,16 @@ fn helper_command(helper: &std::path::Path) -> Command {
     let mut command = Command::new(helper);
     command.env_clear();
     command
+}
+
+fn stream() -> Result<(OwnedFd, OwnedFd), SandboxError> {
+    let made = rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::STREAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    );
+    made.map_err(SandboxError::system("cannot make a socket pair"))
 }
 
 fn pipe() -> Result<(OwnedFd, OwnedFd), SandboxError> {

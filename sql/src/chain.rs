@@ -92,6 +92,17 @@ pub fn unjudged(request: &Request, engine: &str, code: SqlCode, message: String)
     told(request, engine.to_owned(), Vec::new(), stages, vec![found], None, Timing::default())
 }
 
+/// The answer where judging took more than it may, so that nothing else is known: a rejection.
+pub fn ended(request: &Request, engine: &str, code: SqlCode, message: String) -> Judgement {
+    let stages: Vec<StageRecord> = request
+        .stages()
+        .iter()
+        .map(|stage| StageRecord { stage: *stage, state: StageState::Skipped, reason: Some(message.clone()) })
+        .collect();
+    let found = Diagnostic::error(StageName::Run, code, message);
+    told(request, engine.to_owned(), Vec::new(), stages, vec![found], None, Timing::default())
+}
+
 fn micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }

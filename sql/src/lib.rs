@@ -14,6 +14,7 @@ pub mod chain;
 pub mod engine;
 mod literals;
 pub mod nearest;
+pub mod pool;
 pub mod scratch;
 pub mod sqlite;
 pub mod stage;

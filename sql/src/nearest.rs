@@ -13,6 +13,9 @@ pub fn nearest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Vec
         names.into_iter().filter_map(|name| distance(&wrong, &plain(name)).map(|distance| (distance, name))).collect();
     found.sort();
     found.dedup();
+    // What differs in spelling only is it.
+    let is_certain = found.first().is_some_and(|(distance, _)| *distance == 0);
+    found.retain(|(distance, _)| !is_certain || *distance == 0);
     found.into_iter().take(MOST).map(|(_, name)| name.to_owned()).collect()
 }
 

@@ -1,0 +1,385 @@
+//! Workers in sandboxes, kept warm. Each request is judged by one worker; who asks more than others waits longer than
+//! they do. A worker that does not answer in its time is ended, with every process of its sandbox.
+//!
+//! The sandbox shows a worker the program, the engine's library and the database that is asked about, all read-only, and
+//! an empty directory. It has no network, one mebibyte of disk, and the memory that its requests may take.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Read as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use proctor_core::enforcement::Tolerated;
+use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
+use proctor_core::sql::{Dialect, Judgement, Request, SqlCode};
+use proctor_sandbox::{
+    GitDirs, Launcher, Layer, Open, Policy, Received, RepoFacts, Report, Rights, RunSpace, RunSpaceConfig, Running,
+    SandboxError, ToolKind, ToolMount,
+};
+
+use crate::{chain, wire};
+
+/// How long a worker may take to be there.
+const START: Duration = Duration::from_secs(30);
+/// How much longer than its limit a request may take until its worker is ended.
+const GRACE: Duration = Duration::from_millis(1_500);
+/// What a worker needs beyond the memory of its engine, in bytes.
+const OVERHEAD: u64 = 192 << 20;
+/// How many requests wait at most, of all clients.
+const MOST_WAITING: usize = 10_000;
+/// How much of what a worker says when it dies is shown, in bytes.
+const LAST_WORDS: usize = 2_000;
+
+/// Where workers come from.
+#[derive(Debug, Clone)]
+pub struct WorkersConfig {
+    /// The program `proctor-sql`.
+    pub program: PathBuf,
+    /// The shared library of DuckDB, where there is one.
+    pub duckdb: Option<PathBuf>,
+    /// How many workers run at a time.
+    pub most: usize,
+    /// Which controls of the sandbox may be missing.
+    pub tolerated: Tolerated,
+}
+
+/// Who asks: requests of one client wait behind each other, those of several take turns.
+pub type Client = u64;
+
+/// The workers.
+pub struct Workers {
+    config: WorkersConfig,
+    launcher: Arc<Launcher>,
+    facts: RepoFacts,
+    state: Mutex<State>,
+    turn: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<(Key, Worker)>,
+    busy: usize,
+    /// Those who wait, by client; the client at the front is next.
+    waiting: VecDeque<(Client, VecDeque<u64>)>,
+    next_ticket: u64,
+    /// The tickets whose turn it is.
+    called: Vec<u64>,
+}
+
+/// What a worker can be asked about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Key {
+    dialect: Dialect,
+    database: Option<String>,
+    /// An engine's memory can only be lowered.
+    memory: u64,
+}
+
+/// One worker.
+struct Worker {
+    socket: UnixStream,
+    running: Running,
+    _layer: Layer<Open>,
+    _space: RunSpace,
+}
+
+/// Why there is no answer.
+enum NoAnswer {
+    /// The worker did not answer in its time.
+    Late,
+    /// It is gone.
+    Died(String),
+}
+
+impl Workers {
+    /// Makes what workers need; none is started.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub fn new(launcher: Arc<Launcher>, config: WorkersConfig) -> Result<Self, SandboxError> {
+        let directory = launcher.host().state_dir().join("sql");
+        let made = std::fs::create_dir_all(&directory);
+        made.map_err(|source| SandboxError::System { what: "cannot make the directory for SQL workers", source })?;
+        let facts = RepoFacts::read(&directory)?;
+        Ok(Self { config, launcher, facts, state: Mutex::default(), turn: Condvar::new() })
+    }
+
+    /// Judges a text in a worker. Blocks until that is done or its time is over.
+    pub fn judge(&self, client: Client, request: &Request) -> Judgement {
+        let Some(_turn) = self.wait_for_turn(client) else {
+            return failed(request, "too many requests wait already; ask again later");
+        };
+        let key = Key { dialect: request.dialect, database: request.database.clone(), memory: request.limits.memory };
+        let kept = self.take(&key);
+        let is_kept = kept.is_some();
+        let worker = match kept.map_or_else(|| self.start(&key), Ok) {
+            Ok(worker) => worker,
+            Err(why) => return failed(request, &format!("no sandbox for the SQL worker: {why}")),
+        };
+        match worker.ask(request) {
+            Ok(judgement) => {
+                self.give_back(key, worker);
+                judgement
+            }
+            // One that died while it waited says nothing about this request: a fresh one is asked, once.
+            Err(NoAnswer::Died(_)) if is_kept => match self.start(&key) {
+                Ok(fresh) => match fresh.ask(request) {
+                    Ok(judgement) => {
+                        self.give_back(key, fresh);
+                        judgement
+                    }
+                    Err(none) => fresh.unanswered(request, none),
+                },
+                Err(why) => failed(request, &format!("no sandbox for the SQL worker: {why}")),
+            },
+            Err(none) => worker.unanswered(request, none),
+        }
+    }
+
+    /// How many workers wait for a request.
+    pub fn idle(&self) -> usize {
+        self.state().idle.len()
+    }
+
+    /// Ends the workers that wait.
+    pub fn release(&self) {
+        let idle = std::mem::take(&mut self.state().idle);
+        drop(idle);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_for_turn(&self, client: Client) -> Option<Turn<'_>> {
+        let mut state = self.state();
+        if state.busy < self.config.most && state.waiting.is_empty() {
+            state.busy += 1;
+            return Some(Turn(self));
+        }
+        if state.waiting.iter().map(|(_, tickets)| tickets.len()).sum::<usize>() >= MOST_WAITING {
+            return None;
+        }
+        let ticket = state.next_ticket;
+        state.next_ticket += 1;
+        match state.waiting.iter_mut().find(|(of, _)| *of == client) {
+            Some((_, tickets)) => tickets.push_back(ticket),
+            None => state.waiting.push_back((client, [ticket].into())),
+        }
+        loop {
+            if let Some(at) = state.called.iter().position(|called| *called == ticket) {
+                state.called.swap_remove(at);
+                return Some(Turn(self));
+            }
+            state = self.turn.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn take(&self, key: &Key) -> Option<Worker> {
+        let mut state = self.state();
+        let at = state.idle.iter().rposition(|(of, _)| of == key)?;
+        Some(state.idle.swap_remove(at).1)
+    }
+
+    fn give_back(&self, key: Key, worker: Worker) {
+        let mut state = self.state();
+        let surplus = (state.idle.len() >= self.config.most).then(|| state.idle.remove(0));
+        state.idle.push((key, worker));
+        drop(state);
+        // Its sandbox ends without anybody waiting for the lock.
+        drop(surplus);
+    }
+
+    fn start(&self, key: &Key) -> Result<Worker, String> {
+        let say = |error: SandboxError| error.to_string();
+        let config = RunSpaceConfig { disk_bytes: 1 << 20, inodes: 256, tolerated: self.config.tolerated.clone() };
+        let space = RunSpace::create(&self.launcher, config).map_err(say)?;
+        let policy = self.policy(key)?;
+        let (running, layer) = self.launcher.talk(&space, &self.facts, &policy).map_err(say)?;
+        let socket = running.stdout.try_clone().map(UnixStream::from).map_err(|error| error.to_string())?;
+        let worker = Worker { socket, running, _layer: layer, _space: space };
+        match worker.hello() {
+            Ok(()) => Ok(worker),
+            Err(error) => Err(worker.last_words(&error)),
+        }
+    }
+
+    fn policy(&self, key: &Key) -> Result<Policy, String> {
+        let program = self.config.program.to_string_lossy().into_owned();
+        let library = (key.dialect == Dialect::Duckdb).then_some(self.config.duckdb.as_deref()).flatten();
+        let shown = |path: &Path| -> Result<ToolMount, String> {
+            let source = std::fs::canonicalize(path).map_err(|error| format!("`{}`: {error}", path.display()))?;
+            Ok(ToolMount { source, at: path.to_owned(), kind: ToolKind::ReadOnly, rights: Rights::Ours })
+        };
+        let mut tools = vec![shown(&self.config.program)?];
+        tools.extend(library.map(shown).transpose()?);
+        tools.extend(key.database.as_deref().map(|file| shown(Path::new(file))).transpose()?);
+        let mut argv = vec![program, "worker".to_owned()];
+        argv.extend(library.map(|library| library.to_string_lossy().into_owned()));
+        Ok(Policy {
+            repo: self.facts.path.clone(),
+            checkout: None,
+            git: GitDirs::default(),
+            workdir: RelPath::new(".").map_err(|error| error.to_string())?,
+            argv: Argv::new(argv).map_err(|error| error.to_string())?,
+            env: BTreeMap::new(),
+            network: Network::Deny,
+            limits: Limits {
+                memory: Limit::Max(key.memory.saturating_add(OVERHEAD)),
+                pids: Limit::Max(16),
+                disk: Limit::Max(1 << 20),
+                output: Limit::Max(1 << 20),
+                cpu_seconds: Limit::Unlimited,
+                open_files: Limit::Max(64),
+            },
+            home: self.launcher.host().home().to_owned(),
+            hide: Vec::new(),
+            tools,
+            caches: Vec::new(),
+            tolerated: self.config.tolerated.clone(),
+        })
+    }
+}
+
+/// A worker may run while this is held.
+struct Turn<'a>(&'a Workers);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        match state.waiting.pop_front() {
+            None => state.busy -= 1,
+            // The next client's first request; the client itself goes behind all others.
+            Some((client, mut tickets)) => {
+                if let Some(ticket) = tickets.pop_front() {
+                    state.called.push(ticket);
+                }
+                if !tickets.is_empty() {
+                    state.waiting.push_back((client, tickets));
+                }
+                self.0.turn.notify_all();
+            }
+        }
+    }
+}
+
+impl Worker {
+    /// Waits until it is there.
+    fn hello(&self) -> io::Result<()> {
+        self.socket.set_read_timeout(Some(START))?;
+        match wire::read::<String>(&self.socket)? {
+            Some(said) if said == wire::HELLO => Ok(()),
+            Some(other) => Err(io::Error::other(format!("it is another program: it said {other:?}"))),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Result<Judgement, NoAnswer> {
+        let limit = Duration::from_millis(request.limits.time_ms) + GRACE;
+        let until = Instant::now() + limit;
+        let asked = self
+            .socket
+            .set_write_timeout(Some(limit))
+            .and_then(|()| wire::write(&self.socket, request))
+            .and_then(|()| self.socket.set_read_timeout(Some(limit)))
+            .and_then(|()| wire::read::<Judgement>(Until { socket: &self.socket, until }));
+        match asked {
+            Ok(Some(judgement)) if judgement.is_intact() => Ok(judgement),
+            Ok(Some(_)) => Err(NoAnswer::Died("the answer was damaged on its way".to_owned())),
+            Ok(None) => Err(NoAnswer::Died(self.last_words(&io::ErrorKind::UnexpectedEof.into()))),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Err(NoAnswer::Late)
+            }
+            Err(error) => Err(NoAnswer::Died(self.last_words(&error))),
+        }
+    }
+
+    /// The judgement where it gave none.
+    fn unanswered(self, request: &Request, none: NoAnswer) -> Judgement {
+        drop(self.running.kill());
+        match none {
+            NoAnswer::Late => {
+                let message = format!("it did not end within {} ms, and its worker was ended", request.limits.time_ms);
+                chain::ended(request, request.dialect.title(), SqlCode::TimeLimit, message)
+            }
+            NoAnswer::Died(why) => chain::unjudged(
+                request,
+                request.dialect.title(),
+                SqlCode::EngineDied,
+                format!("the engine died: {why}"),
+            ),
+        }
+    }
+
+    /// What it, or its sandbox, said at its end.
+    fn last_words(&self, error: &io::Error) -> String {
+        let mut said = Vec::new();
+        let until = Instant::now() + Duration::from_secs(2);
+        loop {
+            match self.running.recv() {
+                Ok(Received::Report(Report::Refused { message, hint, .. })) => return format!("{message}; {hint}"),
+                Ok(Received::Report(Report::NotStarted { message, .. })) => return message,
+                Ok(Received::Report(Report::Exited { status, limit, .. })) => {
+                    if let Some(limit) = limit {
+                        return format!("it hit its limit of {}", limit.as_str());
+                    }
+                    said.push(format!("{status:?}"));
+                }
+                Ok(Received::Report(Report::Ready { .. })) => {}
+                Ok(Received::Closed) | Err(_) => break,
+                // What ended its socket ends it too, a moment later.
+                Ok(Received::WouldBlock) if !self.waits_until(until) => break,
+                Ok(Received::WouldBlock) => {}
+            }
+        }
+        let mut bytes = vec![0; LAST_WORDS];
+        let is_set = rustix::io::ioctl_fionbio(&self.running.stderr, true).is_ok();
+        if let (true, Ok(stderr)) = (is_set, self.running.stderr.try_clone()) {
+            let length = std::fs::File::from(stderr).read(&mut bytes).unwrap_or(0);
+            said.push(String::from_utf8_lossy(&bytes[..length]).trim().to_owned());
+        }
+        said.push(error.to_string());
+        said.join("; ")
+    }
+}
+
+impl Worker {
+    /// Waits until there is something to hear from its sandbox; `false` where the time is over.
+    fn waits_until(&self, until: Instant) -> bool {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let left = until.saturating_duration_since(Instant::now());
+        let Ok(left) = rustix::event::Timespec::try_from(left) else { return false };
+        let mut fds = [PollFd::new(&self.running, PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&left)), Ok(ready) if ready > 0)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(self.running.kill());
+    }
+}
+
+/// A socket that is read until a moment, however often something comes.
+struct Until<'a> {
+    socket: &'a UnixStream,
+    until: Instant,
+}
+
+impl io::Read for Until<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.socket.set_read_timeout(Some(left))?;
+        let mut socket = self.socket;
+        socket.read(buffer)
+    }
+}
+
+fn failed(request: &Request, message: &str) -> Judgement {
+    chain::unjudged(request, request.dialect.title(), SqlCode::EngineFailed, message.to_owned())
+}

@@ -1,0 +1,171 @@
+//! Workers in real sandboxes: they answer, they are let go, they die, and nobody waits for a bomb of somebody else's.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proctor_core::enforcement::Tolerated;
+use proctor_core::sql::{Dialect, Limits, Request, SqlCode, StageName, Verdict};
+use proctor_sandbox::{Host, HostConfig, Launcher};
+use proctor_sql::pool::{Workers, WorkersConfig};
+
+const SCHEMA: &str =
+    "CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL); CREATE TABLE big (n INTEGER);
+    INSERT INTO big WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 3000) SELECT n FROM s;";
+
+struct Bench {
+    _state: tempfile::TempDir,
+    workers: Arc<Workers>,
+}
+
+fn program() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_proctor-sql"))
+}
+
+fn bench(most: usize) -> Bench {
+    let state = tempfile::tempdir().expect("a directory");
+    let helper = program().with_file_name("proctor-sandbox");
+    assert!(helper.exists(), "`{}` is not built: `cargo build --workspace --bins`", helper.display());
+    let config = HostConfig { helper, state_dir: state.path().join("state"), home: state.path().join("home") };
+    let launcher = Arc::new(Launcher::start(Host::new(config).expect("a host")).expect("a launcher"));
+    let config = WorkersConfig { program: program(), duckdb: None, most, tolerated: Tolerated::default() };
+    let workers = Arc::new(Workers::new(launcher, config).expect("workers"));
+    Bench { _state: state, workers }
+}
+
+fn request(sql: &str) -> Request {
+    Request { schema: vec![SCHEMA.to_owned()], ..Request::new(Dialect::Sqlite, sql) }
+}
+
+fn codes(judgement: &proctor_core::sql::Judgement) -> Vec<SqlCode> {
+    judgement.diagnostics.iter().map(|found| found.code).collect()
+}
+
+#[test]
+fn a_worker_judges_and_stays_warm() {
+    let bench = bench(2);
+    let good = bench.workers.judge(1, &request("SELECT name FROM customers"));
+    assert_eq!(good.verdict, Verdict::Ok, "{good:?}");
+    assert_eq!(bench.workers.idle(), 1);
+    let bad = bench.workers.judge(1, &request("SELECT nmae FROM customers"));
+    assert_eq!((bad.verdict, codes(&bad)), (Verdict::Reject, vec![SqlCode::UnknownColumn]), "{bad:?}");
+    assert_eq!(bad.diagnostics[0].candidates, ["name"]);
+    assert_eq!(bench.workers.idle(), 1, "the same worker");
+    let again = bench.workers.judge(2, &request("SELECT nmae FROM customers"));
+    assert_eq!(bad.digest, again.digest, "equal requests, equal bytes");
+}
+
+#[test]
+fn the_sandbox_shows_a_worker_nothing_of_the_machine() {
+    let bench = bench(1);
+    // No such function, no such file: and were there one, the sandbox would have none of it.
+    for sql in ["SELECT readfile('/etc/passwd')", "ATTACH '/etc/hostname' AS x", "SELECT load_extension('/lib/x.so')"] {
+        let judgement = bench.workers.judge(1, &request(sql));
+        assert_eq!(judgement.verdict, Verdict::Reject, "{sql}: {judgement:?}");
+    }
+    let absent = Request { database: Some("/nowhere/x.db".to_owned()), ..request("SELECT 1") };
+    assert_eq!(bench.workers.judge(1, &absent).verdict, Verdict::Error);
+}
+
+#[test]
+fn a_database_is_only_read() {
+    let bench = bench(1);
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("my shop.db");
+    let made = rusqlite::Connection::open(&file).expect("opens");
+    made.execute_batch("CREATE TABLE t (a INTEGER); INSERT INTO t VALUES (1), (2), (3)").expect("fills");
+    drop(made);
+    let before = std::fs::read(&file).expect("reads");
+    let of_file = |sql: &str, policy| Request {
+        schema: Vec::new(),
+        database: Some(file.to_string_lossy().into_owned()),
+        policy,
+        ..request(sql)
+    };
+    use proctor_core::sql::Policy;
+    let read = bench.workers.judge(1, &of_file("SELECT a FROM t WHERE a > 1", Policy::Read));
+    assert_eq!((read.verdict, read.execution.as_ref().map(|it| it.rows)), (Verdict::Ok, Some(2)), "{read:?}");
+    let write = bench.workers.judge(1, &of_file("UPDATE t SET a = 9 WHERE a > 1", Policy::Write));
+    let touched = write.execution.as_ref().and_then(|it| it.touched.first()).map(|it| (it.rows, it.of));
+    assert_eq!((write.verdict, touched), (Verdict::Ok, Some((2, 3))), "{write:?}");
+    assert_eq!(std::fs::read(&file).expect("reads"), before, "not a byte has changed");
+}
+
+#[test]
+fn bombs_end_within_their_limit_while_others_are_served() {
+    let bench = bench(4);
+    let bombs = [
+        "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s) SELECT COUNT(*) FROM s",
+        "SELECT COUNT(*) FROM big a, big b, big c, big d",
+    ];
+    let limits = Limits { time_ms: 5_000, steps: u64::MAX, ..Limits::default() };
+    // One that is warm, so that only bombs take time.
+    assert_eq!(bench.workers.judge(9, &request("SELECT name FROM customers")).verdict, Verdict::Ok);
+    std::thread::scope(|scope| {
+        let bombed: Vec<_> = bombs
+            .iter()
+            .enumerate()
+            .map(|(client, sql)| {
+                let workers = Arc::clone(&bench.workers);
+                scope.spawn(move || {
+                    let begun = Instant::now();
+                    (workers.judge(client as u64, &Request { limits, ..request(sql) }), begun.elapsed())
+                })
+            })
+            .collect();
+        for _ in 0..3 {
+            let served = bench.workers.judge(9, &request("SELECT name FROM customers"));
+            assert_eq!(served.verdict, Verdict::Ok);
+        }
+        assert!(bombed.iter().all(|bomb| !bomb.is_finished()), "others were served meanwhile");
+        for (bomb, code) in bombed.into_iter().zip([SqlCode::EndlessRecursion, SqlCode::TimeLimit]) {
+            let (judgement, took) = bomb.join().expect("joins");
+            assert_eq!((judgement.verdict, codes(&judgement)), (Verdict::Reject, vec![code]), "{judgement:?}");
+            assert!(took < Duration::from_secs(20), "{took:?}");
+        }
+    });
+}
+
+#[test]
+fn a_huge_statement_is_refused_by_its_length_and_judged_where_that_is_allowed() {
+    let bench = bench(1);
+    let huge = format!("SELECT '{}'", "x".repeat(10 << 20));
+    let refused = bench.workers.judge(1, &request(&huge));
+    assert_eq!(codes(&refused), [SqlCode::TextTooLong]);
+    let limits = Limits { input: 32 << 20, ..Limits::default() };
+    let judged = bench.workers.judge(1, &Request { limits, ..request(&huge) });
+    assert_ne!(judged.verdict, Verdict::Error, "{:?}", judged.diagnostics);
+}
+
+#[test]
+fn each_client_has_its_turn() {
+    let bench = bench(1);
+    // One client has a hundred requests; another that comes later is not behind all of them.
+    std::thread::scope(|scope| {
+        let many: Vec<_> = (0..60)
+            .map(|_| {
+                let workers = Arc::clone(&bench.workers);
+                scope.spawn(move || workers.judge(1, &request("SELECT name FROM customers")))
+            })
+            .collect();
+        let workers = Arc::clone(&bench.workers);
+        let late = scope.spawn(move || workers.judge(2, &request("SELECT id FROM customers")));
+        assert_eq!(late.join().expect("joins").verdict, Verdict::Ok);
+        let waiting = many.iter().filter(|thread| !thread.is_finished()).count();
+        assert!(waiting > 0, "the later client had its turn before the first one's last request");
+        many.into_iter().for_each(|thread| assert_eq!(thread.join().expect("joins").verdict, Verdict::Ok));
+    });
+}
+
+#[test]
+fn what_cannot_be_judged_is_an_error_and_never_ok() {
+    let bench = bench(1);
+    let broken = Request { schema: vec!["CREATE TABLE (".to_owned()], ..request("SELECT 1") };
+    let judgement = bench.workers.judge(1, &broken);
+    assert_eq!((judgement.verdict, codes(&judgement)), (Verdict::Error, vec![SqlCode::SchemaBroken]));
+    let nothing = Request { stages: Some(Vec::new()), ..request("SELECT 1") };
+    assert_eq!(bench.workers.judge(1, &nothing).verdict, Verdict::Error);
+    let short = Request { stages: Some(vec![StageName::Bind]), ..request("SELECT nope FROM customers") };
+    assert_eq!(bench.workers.judge(1, &short).verdict, Verdict::Reject);
+    assert!(Path::new(env!("CARGO_BIN_EXE_proctor-sql")).exists());
+}
