@@ -148,7 +148,7 @@ fn config(place: &Place) -> Result<EngineConfig> {
     let beside = |name: &str| own.with_file_name(name);
     Ok(EngineConfig {
         state_dir: place.state(),
-        helpers: Helpers { sandbox: beside("proctor-sandbox"), git: beside("proctor-git") },
+        helpers: Helpers { sandbox: beside("proctor-sandbox"), git: beside("proctor-git"), sql: beside("proctor-sql") },
         // The real one: what toolchains keep there is mounted for every step.
         home: program::setting("HOME", place.0.path().join("home"))?,
         caller_env: CALLER.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),

@@ -127,7 +127,11 @@ impl Verified {
     fn gate(&self) -> Result<Gate> {
         let config = EngineConfig {
             state_dir: self.state(),
-            helpers: Helpers { sandbox: beside("proctor-sandbox")?, git: beside("proctor-git")? },
+            helpers: Helpers {
+                sandbox: beside("proctor-sandbox")?,
+                git: beside("proctor-git")?,
+                sql: beside("proctor-sql")?,
+            },
             home: self.root.path().join("home"),
             caller_env: BTreeMap::new(),
             operator: Operator::default(),

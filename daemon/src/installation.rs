@@ -14,6 +14,7 @@ use proctor_runner::Helpers;
 
 const SANDBOX_HELPER: &str = "proctor-sandbox";
 const GIT_HELPER: &str = "proctor-git";
+const SQL_HELPER: &str = "proctor-sql";
 const DAEMON: &str = "proctord";
 const SYSTEM_CONFIG: &str = "/etc/proctor/proctord.toml";
 const SYSTEM_STATE: &str = "/var/lib/proctor";
@@ -164,7 +165,11 @@ pub fn show(path: &Path) -> String {
 /// # Errors
 /// One of them is in neither place.
 pub fn helpers(bin_dir: &Path) -> Result<Helpers, InstallationError> {
-    Ok(Helpers { sandbox: find_helper(SANDBOX_HELPER, bin_dir)?, git: find_helper(GIT_HELPER, bin_dir)? })
+    Ok(Helpers {
+        sandbox: find_helper(SANDBOX_HELPER, bin_dir)?,
+        git: find_helper(GIT_HELPER, bin_dir)?,
+        sql: find_helper(SQL_HELPER, bin_dir)?,
+    })
 }
 
 /// Finds `proctord`, as the helpers.

@@ -54,6 +54,8 @@ pub struct Helpers {
     pub sandbox: PathBuf,
     /// `proctor-git`.
     pub git: PathBuf,
+    /// `proctor-sql`.
+    pub sql: PathBuf,
 }
 
 /// What a caller asks for.

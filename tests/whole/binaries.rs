@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, OnceLock};
 
 /// What a run needs beside each other.
-const PROGRAMS: [&str; 4] = ["proctor", "proctord", "proctor-sandbox", "proctor-git"];
+const PROGRAMS: [&str; 5] = ["proctor", "proctord", "proctor-sandbox", "proctor-git", "proctor-sql"];
 
 /// Where the binaries lie, as built.
 static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {

@@ -182,7 +182,11 @@ fn config(env: &TestEnvironment, operator: &str) -> ServiceConfig {
     ServiceConfig {
         engine: EngineConfig {
             state_dir: env.state(),
-            helpers: Helpers { sandbox: binaries::built("proctor-sandbox"), git: binaries::built("proctor-git") },
+            helpers: Helpers {
+                sandbox: binaries::built("proctor-sandbox"),
+                git: binaries::built("proctor-git"),
+                sql: binaries::built("proctor-sql"),
+            },
             home: env.home(),
             caller_env: BTreeMap::from([("PATH".to_owned(), machine::PATH.to_owned())]),
             operator: Operator::parse(operator).expect("a config"),

@@ -107,7 +107,11 @@ impl InProcess {
     pub(super) fn open(place: &Place) -> Result<Self> {
         let config = EngineConfig {
             state_dir: place.path("state"),
-            helpers: Helpers { sandbox: beside("proctor-sandbox")?, git: beside("proctor-git")? },
+            helpers: Helpers {
+                sandbox: beside("proctor-sandbox")?,
+                git: beside("proctor-git")?,
+                sql: beside("proctor-sql")?,
+            },
             home: program::setting("HOME", place.path("home"))?,
             caller_env: BTreeMap::new(),
             operator: Operator::default(),

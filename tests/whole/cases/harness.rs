@@ -90,7 +90,7 @@ fn hostile_probes(env: &TestEnvironment) {
     let listed = ["one", "two"].map(|id| format!("{{\"id\": \"{id}\", \"category\": \"env\"}}\n"));
     machine::write(&probes.join("manifest.jsonl"), listed.concat());
     // Nothing of them is started by a harness that only tells.
-    for name in ["proctor", "proctor-sandbox", "proctor-git"] {
+    for name in ["proctor", "proctor-sandbox", "proctor-git", "proctor-sql"] {
         machine::write(&tools.join(name), "");
     }
     let hostile = |told: &str, more: &[&str]| -> Finished {

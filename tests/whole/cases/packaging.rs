@@ -292,6 +292,7 @@ fn installed(env: &TestEnvironment) {
         "bin/proctord",
         "libexec/proctor/proctor-sandbox",
         "libexec/proctor/proctor-git",
+        "libexec/proctor/proctor-sql",
         "share/man/man1/proctor-run.1",
         "share/man/man8/proctord.8",
         "share/bash-completion/completions/proctor",

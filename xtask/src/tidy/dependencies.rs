@@ -10,11 +10,12 @@ const DIRECTIONS: [(&str, &[&str]); 9] = [
     ("core", &[]),
     ("sandbox", &["core"]),
     ("snapshot", &["core"]),
-    ("runner", &["core", "sandbox", "snapshot"]),
-    ("daemon", &["core", "sandbox", "snapshot", "runner"]),
-    ("cli", &["core", "sandbox", "snapshot", "runner", "daemon"]),
-    ("tests", &["core", "sandbox", "snapshot", "runner", "daemon"]),
-    ("bench", &["core", "snapshot", "runner", "daemon"]),
+    ("sql", &["core", "sandbox", "snapshot"]),
+    ("runner", &["core", "sandbox", "snapshot", "sql"]),
+    ("daemon", &["core", "sandbox", "snapshot", "sql", "runner"]),
+    ("cli", &["core", "sandbox", "snapshot", "sql", "runner", "daemon"]),
+    ("tests", &["core", "sandbox", "snapshot", "sql", "runner", "daemon"]),
+    ("bench", &["core", "sandbox", "snapshot", "sql", "runner", "daemon"]),
     ("xtask", &["core", "daemon"]),
 ];
 
