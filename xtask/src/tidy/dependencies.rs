@@ -6,7 +6,7 @@ use toml::{Table, Value};
 use super::{Findings, Texts};
 
 /// Which crates of ours each crate may use. `core` is the lowest.
-const DIRECTIONS: [(&str, &[&str]); 9] = [
+const DIRECTIONS: [(&str, &[&str]); 10] = [
     ("core", &[]),
     ("sandbox", &["core"]),
     ("snapshot", &["core"]),
