@@ -12,7 +12,7 @@ use crate::args::{Cli, Command, DaemonCommand, Format};
 use crate::caller::Caller;
 use crate::commands::{
     cancel, codes, compare, daemon, doctor, exec, explain, gate, hook, import, init, logs, man, mcp, plan, report, run,
-    status, tools, validate, watch,
+    sql, status, tools, validate, watch,
 };
 use crate::error::CliError;
 use crate::interrupt;
@@ -75,6 +75,7 @@ fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u
         Command::Explain(args) if args.is_about_codes() => codes::explain(args, screen),
         Command::Explain(args) => explain::explain(args, caller, screen),
         Command::Gate(args) => block_on(gate::gate(args, caller, screen)),
+        Command::Sql(args) => sql::sql(&args.command, caller, screen),
         Command::Hook(args) => block_on(hook::hook(&args.command, caller, screen)),
         Command::Status(args) => block_on(status::status(args, caller, screen)),
         Command::Logs(args) => block_on(logs::logs(args, caller, screen)),
@@ -115,6 +116,7 @@ fn fail(error: &CliError, json: bool, screen: &mut Screen) -> u8 {
 fn wants_json(command: &Command) -> bool {
     match command {
         Command::Validate(args) => args.format == Format::Json,
+        Command::Sql(args) => args.wants_json(),
         Command::Import(args) => args.format == Format::Json,
         Command::Plan(args) => args.format == Format::Json,
         Command::Doctor(args) => args.format == Format::Json,

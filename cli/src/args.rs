@@ -7,6 +7,7 @@ mod exec;
 mod hook;
 mod import;
 mod init;
+mod sql;
 
 use std::path::PathBuf;
 
@@ -31,6 +32,7 @@ pub(crate) use hook::{
 };
 pub(crate) use import::ImportArgs;
 pub(crate) use init::InitArgs;
+pub(crate) use sql::{SqlAdviceArgs, SqlArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlVerifyArgs};
 
 /// Verifies a repository: runs its own checks in a sandbox, finds what they changed, and
 /// records hashed evidence.
@@ -77,6 +79,8 @@ pub(crate) enum Command {
     Gate(GateArgs),
     /// Have git, or an agent, verify before it goes on
     Hook(HookCommandArgs),
+    /// Have SQL judged by the engine that would run it
+    Sql(SqlArgs),
     /// Show what this machine can enforce, found by doing it
     Doctor(DoctorArgs),
     /// Show the runs that the daemon knows, or one of them

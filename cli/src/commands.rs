@@ -17,6 +17,7 @@ pub(crate) mod mcp;
 pub(crate) mod plan;
 pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod sql;
 pub(crate) mod status;
 pub(crate) mod tools;
 pub(crate) mod validate;

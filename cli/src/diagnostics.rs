@@ -94,6 +94,43 @@ pub(crate) fn render(problems: Problems<'_>) -> String {
     text + &closing_line(problems.diagnostics, &path)
 }
 
+/// One finding about a text of another language than ours, drawn in the same way.
+pub(crate) fn drawn(
+    level: Level<'_>,
+    code: &str,
+    message: &str,
+    place: Option<Range<usize>>,
+    text: Drawn<'_>,
+) -> String {
+    let renderer = Renderer::styled().term_width(DEFAULT_TERM_WIDTH);
+    let title = level.primary_title(shown_line(message)).id(code);
+    let Some(place) = place else {
+        let origin = Origin::path(text.path);
+        return renderer.render(&[title.element(origin)]);
+    };
+    let lines = Lines::of(text.source);
+    let excerpt = lines.excerpt(covering(std::slice::from_ref(&place), &lines), &[place.start]);
+    let mut snippet = Snippet::source(&excerpt.text).line_start(excerpt.first_line + 1);
+    if let Some(place) = excerpt.place(&place) {
+        snippet = snippet.annotation(AnnotationKind::Primary.span(place));
+    }
+    renderer.render(&[title.element(snippet.path(text.path))])
+}
+
+/// A text, and what it is called.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Drawn<'a> {
+    /// The text.
+    pub source: &'a str,
+    /// Its name.
+    pub path: &'a str,
+}
+
+/// What stands below a drawing.
+pub(crate) fn hint(text: &str) -> String {
+    remark(style::HINT, "hint:", &shown_line(text))
+}
+
 fn remark(style: anstyle::Style, word: &str, text: &str) -> String {
     format!("   {} {} {text}\n", paint(style::DIM, "="), paint(style, word))
 }

@@ -7,11 +7,16 @@ mod judgement;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::plan::Limit;
+
 pub use diagnostic::{Applicability, Diagnostic, Fix, Severity, Span, SqlCode};
 pub use judgement::{
     Audit, Column, Execution, FEEDBACK, Ground, Judgement, Retry, StageName, StageRecord, StageState, StatementView,
     Timing, Touched, Verdict, feedback,
 };
+
+/// The longest time that may be asked for, in milliseconds.
+const MAX_TIME_MS: u64 = 600_000;
 
 /// The version of the documents here.
 pub const VERSION: u32 = 1;
@@ -107,6 +112,43 @@ impl Default for Limits {
             depth: 200,
             input: 1 << 20,
         }
+    }
+}
+
+impl Limits {
+    /// Sets one of them from text: `time=10s`, `steps=1000000`, `memory=1GiB`.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a phrase.
+    pub fn set(&mut self, text: &str) -> Result<(), String> {
+        let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
+        let size = |least: u64| match value.parse::<Limit>() {
+            Ok(Limit::Max(size)) if size >= least => Ok(size),
+            Ok(Limit::Max(_)) => Err(format!("it is {least} at least")),
+            Ok(Limit::Unlimited) => Err("it has to be bounded".to_owned()),
+            Err(expected) => Err(expected.to_string()),
+        };
+        match name.trim() {
+            "time" => {
+                let time = humantime::parse_duration(value).map_err(|error| error.to_string())?;
+                let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+                if !(1..=MAX_TIME_MS).contains(&ms) {
+                    return Err("it is 1 ms to 10 minutes".to_owned());
+                }
+                self.time_ms = ms;
+            }
+            "steps" => self.steps = size(1)?,
+            "rows" => self.rows = size(1)?,
+            "memory" => self.memory = size(16 << 20)?,
+            "result" => self.result = size(1)?,
+            "depth" => self.depth = u32::try_from(size(1)?.min(1_000)).unwrap_or(1_000),
+            "input" => self.input = size(1)?,
+            other => {
+                let known = "`time`, `steps`, `rows`, `memory`, `result`, `depth`, `input`";
+                return Err(format!("there is no limit `{other}`; there is {known}"));
+            }
+        }
+        Ok(())
     }
 }
 

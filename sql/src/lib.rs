@@ -9,6 +9,7 @@
 //! form only: spans, filters, the tree that a question is held against. A stage is a file in [`stages`] behind the trait
 //! [`Stage`]; an engine is one behind the trait [`Engine`].
 
+pub mod advice;
 pub mod catalog;
 pub mod chain;
 pub mod engine;

@@ -6,6 +6,7 @@ use std::time::Instant;
 use proctor_core::sql::{Diagnostic, Execution, Request, Severity, Span, StageName};
 use sqlparser::ast;
 
+use crate::advice::advise;
 use crate::engine::{Bound, Engine, Refusal, RunOn};
 
 /// One statement of the text.
@@ -100,6 +101,9 @@ impl Case<'_> {
             .candidates(refusal.candidates.clone());
         found.engine_code.clone_from(&refusal.engine_code);
         found.subject.clone_from(&refusal.subject);
+        let said = refusal.engine_code.as_deref().unwrap_or(&refusal.message);
+        let advice = advise(self.request.dialect, said);
+        found.advice = advice.is_known.then_some(advice.advice);
         found
     }
 }

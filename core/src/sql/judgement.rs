@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Diagnostic, Dialect, Policy, Severity, Span, VERSION};
 use crate::canonical;
 use crate::digest::Sha256Hex;
+use crate::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
 
 /// How many bytes the text for a model has at most.
 pub const FEEDBACK: usize = 2_000;
@@ -35,12 +36,12 @@ impl Verdict {
         }
     }
 
-    /// The exit code of a program that says so: 0, 1 and 2.
+    /// The exit code of a program that says so: 0, 1 and 5, as of a run.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Ok => 0,
-            Self::Reject => 1,
-            Self::Error => 2,
+            Self::Reject => EXIT_FAILED,
+            Self::Error => EXIT_INCONCLUSIVE,
         }
     }
 }

@@ -147,8 +147,8 @@ fn completed(case: &Case<'_>, mut found: Diagnostic, refusal: &Refusal, text: &s
             _ => Vec::new(),
         };
     }
-    if found.advice.is_none() {
-        found.advice = advice(case, refusal.code, name, qualifier, &found.candidates);
+    if let Some(own) = advice(case, refusal.code, name, qualifier, &found.candidates) {
+        found.advice = Some(own);
     }
     if let (Some(span), [only]) = (found.span, found.candidates.as_slice())
         && matches!(refusal.code, SqlCode::UnknownTable | SqlCode::UnknownColumn | SqlCode::MisspeltIdentifier)

@@ -1,0 +1,145 @@
+//! The arguments of `proctor sql`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use proctor_core::sql::{Batch, Dialect, Policy, StageName};
+
+use super::{OperatorArgs, StateArgs};
+
+/// `proctor sql`.
+#[derive(Debug, Args)]
+pub(crate) struct SqlArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: SqlCommand,
+}
+
+impl SqlArgs {
+    /// Whether a program waits for one document on standard output.
+    pub(crate) fn wants_json(&self) -> bool {
+        match &self.command {
+            SqlCommand::Verify(args) => args.format != SqlFormat::Human,
+            SqlCommand::Advice(args) => args.format == super::Format::Json,
+            SqlCommand::Engines(_) => false,
+        }
+    }
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SqlCommand {
+    /// Judge statements: whether they bind, may do what they do, run, and answer the question
+    Verify(Box<SqlVerifyArgs>),
+    /// Say what an engine's error means and what to do about it
+    Advice(SqlAdviceArgs),
+    /// Show which engines there are
+    Engines(SqlEnginesArgs),
+}
+
+/// `proctor sql verify`.
+#[derive(Debug, Args)]
+pub(crate) struct SqlVerifyArgs {
+    /// Files with SQL; `-` or none is standard input
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Whose SQL it is
+    #[arg(long, value_name = "DIALECT", default_value = "sqlite", value_parser = dialect)]
+    pub dialect: Dialect,
+    /// A file with the statements that make the schema; several are taken in their order
+    #[arg(long, value_name = "FILE")]
+    pub schema: Vec<PathBuf>,
+    /// A database to judge against; it is never changed
+    #[arg(long, visible_alias = "database", value_name = "FILE")]
+    pub db: Option<PathBuf>,
+    /// What a statement may do: `read`, `write` rows, or `migrate` the schema
+    #[arg(long, value_name = "POLICY", default_value = "read", value_parser = policy)]
+    pub policy: Policy,
+    /// What somebody wanted to know
+    #[arg(long, value_name = "TEXT")]
+    pub question: Option<String>,
+    /// The only tables that may be named
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub tables: Vec<String>,
+    /// The only columns of their tables that may be named, as `table.column`
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub columns: Vec<String>,
+    /// Functions that may be called beside the harmless ones
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub functions: Vec<String>,
+    /// The stages, in order [default: all of them]
+    #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = stage)]
+    pub stages: Vec<StageName>,
+    /// How many statements a text may be [default: one; `migrate` takes many]
+    #[arg(long, value_name = "BATCH", value_parser = batch)]
+    pub batch: Option<Batch>,
+    /// A limit as NAME=VALUE: `time`, `steps`, `rows`, `memory`, `result`, `depth`, `input`
+    #[arg(long, value_name = "LIMIT", value_delimiter = ',')]
+    pub limit: Vec<String>,
+    /// How the judgement is told on standard output
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: SqlFormat,
+    #[command(flatten)]
+    pub engines: SqlEnginesArgs,
+}
+
+/// Where engines run and are found.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SqlEnginesArgs {
+    /// DuckDB's shared library [default: $PROCTOR_DUCKDB, else where systems keep it]
+    #[arg(long, value_name = "FILE")]
+    pub duckdb: Option<PathBuf>,
+    #[command(flatten)]
+    pub state: StateArgs,
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// `proctor sql advice`.
+#[derive(Debug, Args)]
+pub(crate) struct SqlAdviceArgs {
+    /// What the engine said: its message, its code, or both
+    #[arg(value_name = "ERROR", required = true)]
+    pub error: Vec<String>,
+    /// Whose error it is
+    #[arg(long, value_name = "DIALECT", default_value = "sqlite", value_parser = dialect)]
+    pub dialect: Dialect,
+    /// How it is told on standard output
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: super::Format,
+}
+
+/// How a judgement is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SqlFormat {
+    /// For people.
+    Human,
+    /// The judgement as JSON; of several files, one document with all of them.
+    Json,
+    /// SARIF 2.1.0.
+    Sarif,
+}
+
+fn dialect(text: &str) -> Result<Dialect, String> {
+    one_of(text, Dialect::ALL.map(|dialect| (dialect.as_str(), dialect)))
+}
+
+fn policy(text: &str) -> Result<Policy, String> {
+    one_of(text, Policy::ALL.map(|policy| (policy.as_str(), policy)))
+}
+
+fn stage(text: &str) -> Result<StageName, String> {
+    one_of(text, StageName::ALL.map(|stage| (stage.as_str(), stage)))
+}
+
+fn batch(text: &str) -> Result<Batch, String> {
+    one_of(text, [("one", Batch::One), ("many", Batch::Many)])
+}
+
+fn one_of<T: Copy, const N: usize>(text: &str, known: [(&'static str, T); N]) -> Result<T, String> {
+    let found = known.iter().find(|(name, _)| *name == text.to_ascii_lowercase());
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<String> = known.iter().map(|(name, _)| format!("`{name}`")).collect();
+        format!("there is: {}", names.join(", "))
+    })
+}

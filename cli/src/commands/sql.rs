@@ -1,0 +1,208 @@
+//! `proctor sql`: SQL judged by the engine that would run it, in a sandboxed worker, by this process and for its caller.
+
+mod human;
+mod sarif;
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use proctor_core::enforcement::SandboxMode;
+use proctor_core::sql::{Allow, Dialect, Judgement, Limits, Request, Verdict};
+use proctor_sandbox::{Host, HostConfig, Launcher};
+use proctor_sql::pool::{Workers, WorkersConfig};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::args::{Format, SqlAdviceArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlVerifyArgs};
+use crate::caller::Caller;
+use crate::error::CliError;
+use crate::installation::{self, show};
+use crate::screen::Screen;
+
+/// The largest text that is read, in bytes, whatever the limit says.
+const MOST: u64 = 64 << 20;
+/// The variable that names DuckDB's library.
+const DUCKDB: &str = "PROCTOR_DUCKDB";
+
+/// The judgements of several files.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Judgements {
+    /// The version of this document.
+    version: u32,
+    /// The worst of the verdicts.
+    verdict: Verdict,
+    /// Each file, in order.
+    files: Vec<Judged>,
+}
+
+/// A text that was judged.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Judged {
+    /// Its file; `-` is standard input.
+    pub(crate) file: String,
+    /// What is said about it.
+    pub(crate) judgement: Judgement,
+    /// The text.
+    #[serde(skip)]
+    pub(crate) text: String,
+}
+
+/// Does what was asked for.
+///
+/// # Errors
+/// A file cannot be read, a limit is none, or no sandbox can be had.
+pub(crate) fn sql(command: &SqlCommand, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    match command {
+        SqlCommand::Verify(args) => verify(args, caller, screen),
+        SqlCommand::Advice(args) => advice(args, screen),
+        SqlCommand::Engines(args) => engines(args, caller, screen),
+    }
+}
+
+fn verify(args: &SqlVerifyArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    let template = request(args, caller)?;
+    let stdin = [PathBuf::from("-")];
+    let files: &[PathBuf] = if args.files.is_empty() { &stdin } else { &args.files };
+    let texts: Vec<(String, String)> =
+        files.iter().map(|file| Ok((show(file), read(file, caller)?))).collect::<Result<_, CliError>>()?;
+    let workers = workers(&args.engines, caller)?;
+    let judged: Vec<Judged> = texts
+        .into_iter()
+        .map(|(file, text)| {
+            let judgement = workers.judge(0, &Request { sql: text.clone(), ..template.clone() });
+            Judged { file, judgement, text }
+        })
+        .collect();
+    let verdict = worst(&judged);
+    match args.format {
+        SqlFormat::Human => screen.out(&human::render(&judged)),
+        SqlFormat::Sarif => screen.out_json(&sarif::log(&judged))?,
+        SqlFormat::Json => match <[Judged; 1]>::try_from(judged) {
+            Ok([only]) => screen.out_canonical(&only.judgement),
+            Err(files) => {
+                screen.out_canonical(&Judgements { version: proctor_core::sql::VERSION, verdict, files });
+            }
+        },
+    }
+    Ok(verdict.exit_code())
+}
+
+/// What cannot be judged weighs more than what is rejected, and that more than what is fine.
+fn worst(judged: &[Judged]) -> Verdict {
+    let is = |verdict| judged.iter().any(|judged| judged.judgement.verdict == verdict);
+    if judged.is_empty() || is(Verdict::Error) {
+        Verdict::Error
+    } else if is(Verdict::Reject) {
+        Verdict::Reject
+    } else {
+        Verdict::Ok
+    }
+}
+
+fn request(args: &SqlVerifyArgs, caller: &Caller) -> Result<Request, CliError> {
+    let schema = args.schema.iter().map(|file| read(file, caller)).collect::<Result<_, _>>()?;
+    let database = args.db.as_ref().map(|file| database(file, caller)).transpose()?;
+    Ok(Request {
+        schema,
+        database,
+        policy: args.policy,
+        allow: Allow { tables: args.tables.clone(), columns: args.columns.clone(), functions: args.functions.clone() },
+        limits: limits(&args.limit)?,
+        batch: args.batch,
+        question: args.question.clone(),
+        stages: (!args.stages.is_empty()).then(|| args.stages.clone()),
+        ..Request::new(args.dialect, "")
+    })
+}
+
+fn database(file: &Path, caller: &Caller) -> Result<String, CliError> {
+    let path = caller.cwd.join(file).canonicalize().map_err(|error| unreadable(file, &error))?;
+    path.into_os_string().into_string().map_err(|path| CliError::Usage {
+        message: format!("the path of the database, `{}`, is not UTF-8", show(Path::new(&path))),
+        hint: "move it, or name it by a link".to_owned(),
+    })
+}
+
+fn unreadable(file: &Path, error: &std::io::Error) -> CliError {
+    CliError::Usage {
+        message: format!("`{}` cannot be read: {error}", show(file)),
+        hint: "name a file that is there; `-` is standard input".to_owned(),
+    }
+}
+
+fn read(file: &Path, caller: &Caller) -> Result<String, CliError> {
+    let mut bytes = Vec::new();
+    let done = if file == Path::new("-") {
+        std::io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(caller.cwd.join(file)).and_then(|open| open.take(MOST + 1).read_to_end(&mut bytes))
+    };
+    done.map_err(|error| unreadable(file, &error))?;
+    if bytes.len() as u64 > MOST {
+        return Err(CliError::Usage {
+            message: format!("`{}` is larger than {} MiB", show(file), MOST >> 20),
+            hint: "split it".to_owned(),
+        });
+    }
+    String::from_utf8(bytes).map_err(|error| CliError::Usage {
+        message: format!("`{}` is not UTF-8 at byte {}", show(file), error.utf8_error().valid_up_to()),
+        hint: "convert it, such as by `iconv -t UTF-8`".to_owned(),
+    })
+}
+
+fn limits(given: &[String]) -> Result<Limits, CliError> {
+    let mut limits = Limits::default();
+    for one in given {
+        limits.set(one).map_err(|wrong| CliError::Usage {
+            message: format!("`--limit {one}`: {wrong}"),
+            hint: "such as `--limit time=10s,memory=1GiB,rows=100`".to_owned(),
+        })?;
+    }
+    Ok(limits)
+}
+
+fn workers(args: &SqlEnginesArgs, caller: &Caller) -> Result<Workers, CliError> {
+    let operator = installation::operator(&args.operator, caller)?;
+    let helpers = installation::helpers(caller)?;
+    let config = HostConfig {
+        helper: helpers.sandbox,
+        state_dir: installation::state_dir(&args.state, caller)?,
+        home: installation::home(caller)?,
+    };
+    let refused = |error: proctor_sandbox::SandboxError| CliError::Environment {
+        message: format!("no sandbox for SQL engines: {error}"),
+        hint: "`proctor doctor` says what this machine can enforce".to_owned(),
+    };
+    let launcher = Arc::new(Host::new(config).and_then(Launcher::start).map_err(refused)?);
+    let config = WorkersConfig {
+        program: helpers.sql,
+        duckdb: args.duckdb.clone().map(|file| caller.cwd.join(file)).or_else(|| caller.var(DUCKDB).map(PathBuf::from)),
+        most: 1,
+        tolerated: operator.tolerated(SandboxMode::Strict).unwrap_or_default(),
+    };
+    Workers::new(launcher, config).map_err(refused)
+}
+
+fn advice(args: &SqlAdviceArgs, screen: &mut Screen) -> Result<u8, CliError> {
+    let advice = proctor_sql::advice::advise(args.dialect, &args.error.join(" "));
+    match args.format {
+        Format::Json => screen.out_canonical(&advice),
+        Format::Human => screen.out(&human::advice(&advice)),
+    }
+    Ok(0)
+}
+
+/// Asks each engine for something that it can only answer where it is there.
+fn engines(args: &SqlEnginesArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    let workers = workers(args, caller)?;
+    let mut text = String::new();
+    let mut is_any = false;
+    for dialect in Dialect::ALL {
+        let judgement = workers.judge(0, &Request::new(dialect, "SELECT 1"));
+        is_any |= judgement.verdict == Verdict::Ok;
+        text += &human::engine(dialect, &judgement);
+    }
+    screen.out(&text);
+    Ok(if is_any { 0 } else { Verdict::Error.exit_code() })
+}
