@@ -20,6 +20,7 @@ use proctor_core::api::{
 };
 use proctor_core::gate::GateAnswer;
 use proctor_core::names::RunId;
+use proctor_core::sql::Judgement;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -192,6 +193,15 @@ impl Client {
     /// As [`Client::submit`].
     pub async fn gate(&self, asked: &GateAsked) -> Result<GateAnswer, ClientError> {
         self.json(post("/v1/gate", asked)?, WORK).await
+    }
+
+    /// Has SQL judged.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn judge_sql(&self, request: &proctor_core::sql::Request) -> Result<Judgement, ClientError> {
+        let within = WORK + Duration::from_millis(request.limits.time_ms);
+        self.json(post("/v1/sql/verify", request)?, within).await
     }
 
     /// What a sandbox over a repository is made to enforce where the daemon runs.

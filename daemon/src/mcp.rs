@@ -18,6 +18,7 @@ mod progress;
 mod remote;
 mod resources;
 mod server;
+mod sql;
 #[cfg(test)]
 mod tests;
 mod tools;

@@ -3,6 +3,7 @@
 
 mod ask;
 mod follow;
+mod sql;
 mod submit;
 
 pub use follow::Seen;
@@ -27,6 +28,7 @@ use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
+use self::sql::Judges;
 use crate::caller::{Account, Caller, Household};
 use crate::history::{History, HistoryError, Recovered};
 use crate::metrics::Metrics;
@@ -166,6 +168,7 @@ pub struct Service {
     /// Whose requests are prepared: each reads a spec, and maybe a tree. Those of one who has a slow disk, or asks
     /// for much, keep nobody else's waiting.
     preparing: Turns,
+    judges: Judges,
     draining: AtomicBool,
     began: Instant,
 }
@@ -213,6 +216,7 @@ impl Service {
         let operator = Arc::new(config.operator.clone());
         let account = Account { home: config.home.clone(), env: config.caller_env.clone() };
         let ours: Vec<PathBuf> = config.hide.iter().cloned().chain([config.state_dir.clone()]).collect();
+        let judges = Judges::new(&config.caller_env);
         let engine = Arc::new(Engine::open(config)?);
         let (history, recovered) = History::open(history, Clock::system())?;
         let limits = Limits::of(&operator.daemon, cpus());
@@ -228,6 +232,7 @@ impl Service {
             operator,
             config: file,
             metrics,
+            judges,
             preparing: Turns::of((cpus() * PREPARING_PER_CPU).min(MAX_PREPARING), PREPARING_CALLERS),
             draining: AtomicBool::new(false),
             began: Instant::now(),

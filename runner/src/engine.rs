@@ -23,6 +23,7 @@ use proctor_core::spec::{Resolved, Spec};
 use proctor_core::verdict::{self, Doubt};
 use proctor_sandbox::{Host, HostConfig, Launcher, Reader, RunSpace, RunSpaceConfig, StepUser};
 use proctor_snapshot::{GitHelper, IgnoreQuery, RulesAside, Snapshot, SnapshotStore};
+use proctor_sql::pool::{Workers, WorkersConfig};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -112,6 +113,17 @@ impl Engine {
             owner: None,
             runs: Arc::default(),
         })
+    }
+
+    /// Workers that judge SQL, in sandboxes that this engine starts; up to `most` at a time. DuckDB's shared library is
+    /// looked for where `duckdb` says, else where systems keep it.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub fn sql_workers(&self, duckdb: Option<PathBuf>, most: usize) -> Result<Workers, EngineError> {
+        let tolerated = self.tolerated(SandboxMode::Strict)?;
+        let config = WorkersConfig { program: self.config.helpers.sql.clone(), duckdb, most, tolerated };
+        Ok(Workers::new(Arc::clone(&self.launcher), config)?)
     }
 
     /// The same engine, as it serves one caller of many: with that caller's home and environment,

@@ -46,6 +46,7 @@ pub use finish::Pass;
 pub use gate::{Gate, GateRequest};
 pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp, claim_signals, close_inherited, give_back_memory};
 pub use proctor_snapshot::protocol::{CommitRef, NamedCommit, Push, Pushed, PushedTip, StagedIndex};
+pub use proctor_sql::pool::Workers;
 pub use pushed::pushed;
 pub use request::{
     ChangesWanted, EngineConfig, ExecReport, ExecRequest, Helpers, Patch, Preview, RunReport, RunRequest, RunSource,

@@ -10,6 +10,7 @@ use super::{
 use crate::gate::GateAnswer;
 use crate::names::{ChangesetId, ProfileName, RunId};
 use crate::plan::ReportFormat;
+use crate::sql::{Judgement, Request};
 use crate::verdict::Verdict;
 
 /// How a part of the document says what its values look like.
@@ -40,6 +41,8 @@ pub enum Operation {
     ResolvePlan,
     /// Whether a tree is verified.
     AskGate,
+    /// What SQL does, and whether it may.
+    VerifySql,
     /// What the machine can enforce.
     AskDoctor,
     /// How the daemon is.
@@ -402,6 +405,19 @@ impl Outline {
             parameters: &[],
             body: Some(of::<GateAsked>),
             answers: &[json::<GateAnswer>(200, "The answer, whether it passes or not.")],
+        },
+        Self {
+            operation: Operation::VerifySql,
+            id: "verifySql",
+            method: Method::Post,
+            path: "/v1/sql/verify",
+            summary: "Have SQL judged by the engine that would run it",
+            description: "In a sandboxed worker; nothing is changed anywhere. A rejected statement is an answer, and so is \
+                          one that could not be judged: only `ok` is a yes. A `database` is opened for the daemon's own \
+                          user only.",
+            parameters: &[],
+            body: Some(of::<Request>),
+            answers: &[json::<Judgement>(200, "What is said about it.")],
         },
         Self {
             operation: Operation::AskDoctor,

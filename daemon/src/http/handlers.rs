@@ -46,6 +46,7 @@ pub(super) async fn answer(app: &App, operation: Operation, asked: &Asked, body:
         Operation::ReadEvidence => evidence(app, asked).await,
         Operation::ResolvePlan => plan(app, asked, body).await,
         Operation::AskGate => gate(app, asked, body).await,
+        Operation::VerifySql => sql(app, asked, body).await,
         Operation::AskDoctor => doctor(app, asked).await,
         Operation::GetHealth => json(StatusCode::OK, &app.service.health()),
         Operation::GetMetrics => Ok(metrics(app)),
@@ -171,6 +172,11 @@ async fn plan(app: &App, asked: &Asked, body: Body) -> Answer {
 async fn gate(app: &App, asked: &Asked, body: Body) -> Answer {
     let wanted = asked.json(body).await?;
     json(StatusCode::OK, &app.service.gate(asked.caller, wanted).await?)
+}
+
+async fn sql(app: &App, asked: &Asked, body: Body) -> Answer {
+    let wanted = asked.json(body).await?;
+    json(StatusCode::OK, &app.service.judge_sql(asked.caller, wanted).await?)
 }
 
 async fn doctor(app: &App, asked: &Asked) -> Answer {

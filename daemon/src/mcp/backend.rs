@@ -10,6 +10,7 @@ use proctor_core::api::{
 };
 use proctor_core::gate::GateAnswer;
 use proctor_core::names::RunId;
+use proctor_core::sql::{Judgement, Request};
 use proctor_runner::Part;
 
 use crate::caller::Caller;
@@ -54,6 +55,9 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// Validates a spec, and resolves a profile of it.
     fn plan(&self, asked: PlanAsked) -> impl Future<Output = Result<PlanAnswer, Problem>> + Send;
 
+    /// Judges SQL.
+    fn judge_sql(&self, request: Request) -> impl Future<Output = Result<Judgement, Problem>> + Send;
+
     /// Answers whether a tree is verified.
     fn gate(&self, asked: GateAsked) -> impl Future<Output = Result<GateAnswer, Problem>> + Send;
 }
@@ -89,6 +93,10 @@ impl Backend for (Arc<Service>, Caller) {
 
     async fn plan(&self, asked: PlanAsked) -> Result<PlanAnswer, Problem> {
         self.0.plan(self.1, asked).await
+    }
+
+    async fn judge_sql(&self, request: Request) -> Result<Judgement, Problem> {
+        self.0.judge_sql(self.1, request).await
     }
 
     async fn gate(&self, asked: GateAsked) -> Result<GateAnswer, Problem> {

@@ -18,7 +18,7 @@ use super::tools::Tool;
 use super::untrusted::{Keep, Untrusted};
 use super::uri::Address;
 use super::waiting::{self, Waited};
-use super::{explain, input, words};
+use super::{explain, input, sql, words};
 use crate::service::{OutputOf, Stdio, Unit};
 
 /// Who asks for a run's end when it is asked for by the protocol.
@@ -61,6 +61,7 @@ impl<B: Backend> Call<'_, B> {
             Tool::Cancel => self.cancel(arguments).await,
             Tool::Logs => self.logs(arguments).await,
             Tool::Explain => self.explain(arguments).await,
+            Tool::Sql => self.sql(arguments).await,
         };
         answer.unwrap_or_else(|refusal| refused(&refusal))
     }
@@ -86,6 +87,12 @@ impl<B: Backend> Call<'_, B> {
                 Ok(refusal(format!("NOT VERIFIED: the call was cancelled. The run is {id}.")))
             }
         }
+    }
+
+    async fn sql(&self, arguments: Option<JsonObject>) -> Answer {
+        let asked: input::Sql = read(arguments)?;
+        let judgement = self.backend.judge_sql(asked.request()).await?;
+        Ok(sql::answer(&judgement))
     }
 
     async fn status(&self, arguments: Option<JsonObject>) -> Answer {

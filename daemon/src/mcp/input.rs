@@ -2,6 +2,7 @@
 //! is relied on to have looked at a schema.
 
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
+use proctor_core::sql::{Allow, Dialect, Policy, Request};
 use rmcp::model::JsonObject;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -11,6 +12,10 @@ use crate::service::{MAX_WAIT, Stdio, Unit};
 
 /// The longest path that is looked at, in bytes (`PATH_MAX`).
 const MAX_PATH: usize = 4096;
+/// The longest statement, and the longest schema, in bytes.
+const MAX_SQL: usize = 256 << 10;
+/// The longest question, in bytes.
+const MAX_QUESTION: usize = 4 << 10;
 
 /// The arguments of `antigravity.verify`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -117,6 +122,55 @@ pub(super) struct Explain {
     pub(super) changeset_id: Option<ChangesetId>,
 }
 
+/// The arguments of `sql.verify`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Sql {
+    /// The statement.
+    #[schemars(length(min = 1, max = MAX_SQL))]
+    pub(super) sql: String,
+    /// The engine that would run it.
+    #[serde(default = "sqlite")]
+    pub(super) dialect: Dialect,
+    /// The statements that make the schema, such as the `CREATE TABLE`s; they may insert rows.
+    #[serde(default)]
+    #[schemars(length(max = MAX_SQL))]
+    pub(super) schema: String,
+    /// A database file, as an absolute path, to judge against; it is never changed.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = MAX_PATH), extend("pattern" = "^/"))]
+    pub(super) database: Option<String>,
+    /// What it may do.
+    #[serde(default)]
+    pub(super) policy: Policy,
+    /// What somebody wanted to know.
+    #[serde(default)]
+    #[schemars(length(max = MAX_QUESTION))]
+    pub(super) question: Option<String>,
+    /// The only tables that it may name; all of them where there is none.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub(super) tables: Vec<String>,
+}
+
+impl Sql {
+    /// What is asked of the service.
+    pub(super) fn request(self) -> Request {
+        Request {
+            schema: if self.schema.is_empty() { Vec::new() } else { vec![self.schema] },
+            database: self.database,
+            policy: self.policy,
+            allow: Allow { tables: self.tables, ..Allow::default() },
+            question: self.question,
+            ..Request::new(self.dialect, self.sql)
+        }
+    }
+}
+
+fn sqlite() -> Dialect {
+    Dialect::Sqlite
+}
+
 fn pr() -> ProfileName {
     ProfileName::new("pr").unwrap_or_else(|_| unreachable!("`pr` is a profile's name"))
 }
@@ -159,6 +213,21 @@ impl Arguments for Verify {
     fn check(&self) -> Result<(), String> {
         path(&self.repo_root)?;
         wait(self.wait_s)
+    }
+}
+
+impl Arguments for Sql {
+    fn check(&self) -> Result<(), String> {
+        self.database.as_deref().map_or(Ok(()), path)?;
+        let bounds = [
+            ("sql", self.sql.len(), MAX_SQL),
+            ("schema", self.schema.len(), MAX_SQL),
+            ("question", self.question.as_ref().map_or(0, String::len), MAX_QUESTION),
+        ];
+        match bounds.iter().find(|(_, length, most)| length > most) {
+            Some((name, length, most)) => Err(format!("`{name}` has {length} bytes, and {most} at most are taken")),
+            None => Ok(()),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use proctor_core::api::{GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, 
 use proctor_core::api::{Submitted, Watched};
 use proctor_core::gate::GateAnswer;
 use proctor_core::names::RunId;
+use proctor_core::sql::{Judgement, Request};
 use proctor_runner::Part;
 
 use super::backend::Backend;
@@ -72,6 +73,10 @@ impl Backend for Remote {
 
     async fn plan(&self, asked: PlanAsked) -> Result<PlanAnswer, Problem> {
         self.client.plan(&asked).await.map_err(problem)
+    }
+
+    async fn judge_sql(&self, request: Request) -> Result<Judgement, Problem> {
+        self.client.judge_sql(&request).await.map_err(problem)
     }
 
     async fn gate(&self, asked: GateAsked) -> Result<GateAnswer, Problem> {

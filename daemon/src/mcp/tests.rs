@@ -114,6 +114,10 @@ impl Backend for Written {
         none()
     }
 
+    async fn judge_sql(&self, _: proctor_core::sql::Request) -> Result<proctor_core::sql::Judgement, Problem> {
+        none()
+    }
+
     async fn gate(&self, _: GateAsked) -> Result<GateAnswer, Problem> {
         none()
     }

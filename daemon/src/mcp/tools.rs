@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::answer::{Explanation, LogPart, RunAnswer};
 use super::input;
+use super::sql::SqlAnswer;
 
 /// What can be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,16 +24,20 @@ pub(super) enum Tool {
     Logs,
     /// Tells why a verdict is what it is, or what would run.
     Explain,
+    /// Judges SQL.
+    Sql,
 }
 
 /// Names under which tools are listed. The name without a dot is for clients that allow none.
-const NAMES: [(&str, Tool); 6] = [
+const NAMES: [(&str, Tool); 8] = [
     ("antigravity.verify", Tool::Verify),
     ("antigravity_verify", Tool::Verify),
     ("antigravity.verify_status", Tool::Status),
     ("antigravity.verify_cancel", Tool::Cancel),
     ("antigravity.verify_logs", Tool::Logs),
     ("antigravity.verify_explain", Tool::Explain),
+    ("sql.verify", Tool::Sql),
+    ("sql_verify", Tool::Sql),
 ];
 
 impl Tool {
@@ -62,6 +67,7 @@ fn describe(name: &'static str, tool: Tool) -> Listed {
         Tool::Cancel => (schema::<input::Cancel>(), schema::<RunAnswer>()),
         Tool::Logs => (schema::<input::Logs>(), schema::<LogPart>()),
         Tool::Explain => (schema::<input::Explain>(), schema::<Explanation>()),
+        Tool::Sql => (schema::<input::Sql>(), schema::<SqlAnswer>()),
     };
     Listed::new(name, description, input)
         .with_title(title)
@@ -99,6 +105,13 @@ fn words(tool: Tool) -> (&'static str, &'static str) {
              controls of the sandbox that did not hold. With `repo_root`: what a run would do, step by step, and \
              whether the tree as it is now is verified already. Runs nothing.",
         ),
+        Tool::Sql => (
+            "Verify SQL",
+            "Judges a statement by the engine that would run it, against a schema: whether every name is there, whether \
+             the policy allows what it does, whether it runs to its end within its limits, and, with a question, whether \
+             it answers it. Only the verdict `ok` means that it may be shown or run. `reject` is an ordinary answer: \
+             `feedback` says what to mend. Changes nothing.",
+        ),
     }
 }
 
@@ -107,7 +120,7 @@ fn hints(tool: Tool, title: &str) -> ToolAnnotations {
     match tool {
         // Steps with `read_only: off` rewrite files, and a cancelled run is lost.
         Tool::Verify | Tool::Cancel => hints.read_only(false).destructive(true),
-        Tool::Status | Tool::Logs | Tool::Explain => hints.read_only(true),
+        Tool::Status | Tool::Logs | Tool::Explain | Tool::Sql => hints.read_only(true),
     }
 }
 

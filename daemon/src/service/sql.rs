@@ -1,0 +1,112 @@
+//! SQL that callers have judged: by workers in sandboxes, so many at a time, and by turns of callers.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use proctor_core::api::{Problem, ProblemType};
+use proctor_core::sql::{Judgement, Request};
+use proctor_runner::{Engine, Workers};
+use tokio::time::Instant;
+
+use super::{Service, apart, cpus};
+use crate::caller::Caller;
+use crate::shares::Turns;
+
+/// How many workers there are at least: a bomb that holds one keeps others served.
+const LEAST: usize = 4;
+/// For how long workers are kept when nobody asks.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The variable that names DuckDB's shared library.
+const DUCKDB: &str = "PROCTOR_DUCKDB";
+
+/// The workers, and whose turn it is.
+pub(super) struct Judges {
+    turns: Turns,
+    most: usize,
+    duckdb: Option<PathBuf>,
+    state: Arc<Mutex<Kept>>,
+}
+
+/// The workers as long as somebody asks.
+#[derive(Default)]
+struct Kept {
+    workers: Option<Arc<Workers>>,
+    last: Option<Instant>,
+    is_watched: bool,
+}
+
+impl Judges {
+    /// None is started yet.
+    pub(super) fn new(env: &std::collections::BTreeMap<String, String>) -> Self {
+        let most = cpus().max(LEAST);
+        // One caller has all but one of them, so that there is one for another.
+        let turns = Turns::of(most - 1, 2);
+        let duckdb = env.get(DUCKDB).filter(|file| !file.is_empty()).map(PathBuf::from);
+        Self { turns, most, duckdb, state: Arc::default() }
+    }
+
+    /// The workers; from now on they are let go when nobody has asked for a while.
+    fn workers(&self, engine: &Engine) -> Result<Arc<Workers>, Problem> {
+        let mut kept = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.last = Some(Instant::now());
+        let workers = match &kept.workers {
+            Some(workers) => Arc::clone(workers),
+            None => {
+                let made = engine.sql_workers(self.duckdb.clone(), self.most).map_err(|error| error.problem())?;
+                Arc::clone(kept.workers.insert(Arc::new(made)))
+            }
+        };
+        if !std::mem::replace(&mut kept.is_watched, true) {
+            tokio::spawn(let_go(Arc::clone(&self.state)));
+        }
+        Ok(workers)
+    }
+}
+
+/// Lets the workers go when nobody has asked for a while.
+async fn let_go(state: Arc<Mutex<Kept>>) {
+    loop {
+        let last = state.lock().unwrap_or_else(PoisonError::into_inner).last;
+        let until = last.unwrap_or_else(Instant::now) + PATIENCE;
+        tokio::time::sleep_until(until).await;
+        if let Some(workers) = unasked(&state) {
+            // Their sandboxes end when the last request that has them is answered; that may block.
+            let _ = tokio::task::spawn_blocking(move || drop(workers)).await;
+            return;
+        }
+    }
+}
+
+/// The workers, where nobody has asked for a while.
+fn unasked(state: &Mutex<Kept>) -> Option<Option<Arc<Workers>>> {
+    let mut kept = state.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.last.is_some_and(|last| last + PATIENCE > Instant::now()) {
+        return None;
+    }
+    kept.is_watched = false;
+    Some(kept.workers.take())
+}
+
+impl Service {
+    /// Judges a text. What cannot be judged is an answer too; its verdict is `error`.
+    ///
+    /// # Errors
+    /// The caller names a database and is not the daemon's own user, or there is no place for workers.
+    pub async fn judge_sql(&self, caller: Caller, request: Request) -> Result<Judgement, Problem> {
+        if let Some(file) = &request.database {
+            if caller.uid != self.household.own() {
+                let detail = format!("the daemon does not open `{file}` for another user than its own");
+                return Err(Problem::new(ProblemType::Forbidden, detail)
+                    .with_hint("`proctor sql verify --db FILE` judges it as you, without the daemon"));
+            }
+            if !file.starts_with('/') {
+                let detail = format!("`database` is an absolute path, and `{file}` is none");
+                return Err(Problem::new(ProblemType::InvalidRequest, detail));
+            }
+        }
+        let _turn = self.judges.turns.wait(caller).await;
+        let workers = self.judges.workers(&self.engine)?;
+        apart(move || workers.judge(u64::from(caller.uid), &request)).await
+    }
+}
