@@ -1,0 +1,659 @@
+//! The functions of DuckDB's C API that we call, with their types, and the values of that API behind handles that are
+//! destroyed once. All `unsafe` of this crate stands here. Source: `duckdb.h` of DuckDB 1.4 and 1.5.
+#![expect(unsafe_code, reason = "a C library that is loaded at run time is called through pointers")]
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::path::Path;
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+
+use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
+
+use crate::words::{Statement, type_name};
+
+/// A value of the library that we never look into.
+type Raw = *mut c_void;
+
+/// `duckdb_result`: five fields of old, and what is behind it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawResult {
+    columns: u64,
+    rows: u64,
+    changed: u64,
+    old_columns: Raw,
+    old_error: Raw,
+    data: Raw,
+}
+
+const NO_RESULT: RawResult =
+    RawResult { columns: 0, rows: 0, changed: 0, old_columns: null_mut(), old_error: null_mut(), data: null_mut() };
+
+/// `duckdb_string_t`: a length, and up to twelve bytes or four and where all of them are.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawString {
+    length: u32,
+    bytes: [u8; 12],
+}
+
+/// How many bytes stand in the value itself.
+const INLINED: usize = 12;
+/// How deep values may nest for [`Chunk::bytes`] to look into them.
+const DEPTH: u32 = 32;
+
+/// `DuckDBSuccess`.
+const SUCCESS: u32 = 0;
+
+macro_rules! api {
+    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// The functions, as the library has them.
+        struct Api {
+            $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            /// They are there as long as it is.
+            _library: Handle,
+        }
+
+        impl Api {
+            fn of(library: Handle) -> Result<Self, String> {
+                // SAFETY: each symbol is a function of `duckdb.h` with the type that is given for it below; the
+                // library is kept beside the pointers.
+                unsafe {
+                    Ok(Self {
+                        $($name: *library
+                            .get(concat!("duckdb_", stringify!($name), "\0").as_bytes())
+                            .map_err(|_| concat!("it has no `duckdb_", stringify!($name), "`").to_owned())?,)*
+                        _library: library,
+                    })
+                }
+            }
+        }
+    };
+}
+
+api! {
+    library_version: fn() -> *const c_char;
+    free: fn(Raw);
+    create_config: fn(*mut Raw) -> u32;
+    set_config: fn(Raw, *const c_char, *const c_char) -> u32;
+    destroy_config: fn(*mut Raw);
+    open_ext: fn(*const c_char, *mut Raw, Raw, *mut *mut c_char) -> u32;
+    close: fn(*mut Raw);
+    connect: fn(Raw, *mut Raw) -> u32;
+    disconnect: fn(*mut Raw);
+    interrupt: fn(Raw);
+    extract_statements: fn(Raw, *const c_char, *mut Raw) -> u64;
+    extract_statements_error: fn(Raw) -> *const c_char;
+    destroy_extracted: fn(*mut Raw);
+    prepare_extracted_statement: fn(Raw, Raw, u64, *mut Raw) -> u32;
+    prepare_error: fn(Raw) -> *const c_char;
+    destroy_prepare: fn(*mut Raw);
+    prepared_statement_type: fn(Raw) -> u32;
+    nparams: fn(Raw) -> u64;
+    bind_varchar_length: fn(Raw, u64, *const c_char, u64) -> u32;
+    bind_null: fn(Raw, u64) -> u32;
+    prepared_statement_column_count: fn(Raw) -> u64;
+    prepared_statement_column_name: fn(Raw, u64) -> *const c_char;
+    prepared_statement_column_type: fn(Raw, u64) -> u32;
+    pending_prepared_streaming: fn(Raw, *mut Raw) -> u32;
+    pending_error: fn(Raw) -> *const c_char;
+    execute_pending: fn(Raw, *mut RawResult) -> u32;
+    destroy_pending: fn(*mut Raw);
+    result_error: fn(*mut RawResult) -> *const c_char;
+    result_return_type: fn(RawResult) -> u32;
+    destroy_result: fn(*mut RawResult);
+    fetch_chunk: fn(RawResult) -> Raw;
+    destroy_data_chunk: fn(*mut Raw);
+    data_chunk_get_size: fn(Raw) -> u64;
+    data_chunk_get_column_count: fn(Raw) -> u64;
+    data_chunk_get_vector: fn(Raw, u64) -> Raw;
+    vector_get_column_type: fn(Raw) -> Raw;
+    vector_get_data: fn(Raw) -> Raw;
+    vector_get_validity: fn(Raw) -> *const u64;
+    get_type_id: fn(Raw) -> u32;
+    destroy_logical_type: fn(*mut Raw);
+    list_vector_get_child: fn(Raw) -> Raw;
+    list_vector_get_size: fn(Raw) -> u64;
+    struct_type_child_count: fn(Raw) -> u64;
+    struct_vector_get_child: fn(Raw, u64) -> Raw;
+    array_type_array_size: fn(Raw) -> u64;
+    array_vector_get_child: fn(Raw) -> Raw;
+}
+
+/// A text of the library's, which keeps it.
+fn text(from: *const c_char) -> Option<String> {
+    // SAFETY: the library's texts end in a zero byte, and it keeps them as long as the value that we still hold.
+    (!from.is_null()).then(|| unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned())
+}
+
+fn c_text(from: &str) -> Result<CString, String> {
+    CString::new(from).map_err(|_| "Parser Error: a zero byte stands in the text".to_owned())
+}
+
+/// DuckDB's shared library, loaded.
+#[derive(Clone)]
+pub struct Library(Arc<Api>);
+
+impl Library {
+    /// Loads a shared library. What it does when it is loaded, it does: load only what the operator put there.
+    ///
+    /// # Errors
+    /// It cannot be loaded, or is no DuckDB, or one that is too old.
+    pub fn load(path: &Path) -> Result<Self, String> {
+        // SAFETY: the file is one that the operator named or that lies where only administrators and this user write;
+        // DuckDB's initialisers need nothing of us.
+        let library = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())?;
+        Ok(Self(Arc::new(Api::of(library)?)))
+    }
+
+    /// Its version, such as `v1.5.6`.
+    pub fn version(&self) -> String {
+        // SAFETY: no argument; the text is static.
+        text(unsafe { (self.0.library_version)() }).unwrap_or_default()
+    }
+
+    /// Opens a database file, or one in memory, with settings, the first of them first.
+    ///
+    /// # Errors
+    /// What DuckDB has against the file or a setting.
+    pub fn open(&self, path: Option<&Path>, settings: &[(&str, &str)]) -> Result<Database, String> {
+        let config = Config::of(&self.0, settings)?;
+        let path = path.map(|path| c_text(&path.to_string_lossy())).transpose()?;
+        let path = path.as_ref().map_or(null(), |path| path.as_ptr());
+        let (mut raw, mut error) = (null_mut(), null_mut());
+        // SAFETY: path and config live through the call; both places for answers are ours.
+        let state = unsafe { (self.0.open_ext)(path, &raw mut raw, config.raw, &raw mut error) };
+        if state == SUCCESS {
+            return Ok(Database(Arc::new(Opened { api: Arc::clone(&self.0), raw })));
+        }
+        let said = text(error).unwrap_or_else(|| "it does not say why".to_owned());
+        // SAFETY: the text is ours to free, once, and a null pointer is passed over.
+        unsafe { (self.0.free)(error.cast()) };
+        Err(said)
+    }
+}
+
+struct Config<'a> {
+    api: &'a Api,
+    raw: Raw,
+}
+
+impl<'a> Config<'a> {
+    fn of(api: &'a Api, settings: &[(&str, &str)]) -> Result<Self, String> {
+        let mut raw = null_mut();
+        // SAFETY: the place for the answer is ours.
+        unsafe { (api.create_config)(&raw mut raw) };
+        let config = Self { api, raw };
+        for (name, value) in settings {
+            let (c_name, c_value) = (c_text(name)?, c_text(value)?);
+            // SAFETY: the config was made above, and both texts live through the call.
+            if unsafe { (api.set_config)(raw, c_name.as_ptr(), c_value.as_ptr()) } != SUCCESS {
+                return Err(format!("it does not take the setting `{name}` = `{value}`"));
+            }
+        }
+        Ok(config)
+    }
+}
+
+impl Drop for Config<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made once, destroyed once.
+        unsafe { (self.api.destroy_config)(&raw mut self.raw) };
+    }
+}
+
+struct Opened {
+    api: Arc<Api>,
+    raw: Raw,
+}
+
+// SAFETY: DuckDB guards a database by locks of its own; any thread may open connections to it and close it.
+unsafe impl Send for Opened {}
+// SAFETY: as above.
+unsafe impl Sync for Opened {}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // SAFETY: opened once, closed once; connections hold this value.
+        unsafe { (self.api.close)(&raw mut self.raw) };
+    }
+}
+
+/// An open database.
+pub struct Database(Arc<Opened>);
+
+impl Database {
+    /// A connection to it.
+    ///
+    /// # Errors
+    /// DuckDB makes none.
+    pub fn connect(&self) -> Result<Connection, String> {
+        let mut raw = null_mut();
+        // SAFETY: the database is open, and the place for the answer is ours.
+        if unsafe { (self.0.api.connect)(self.0.raw, &raw mut raw) } != SUCCESS {
+            return Err("the database takes no connection".to_owned());
+        }
+        Ok(Connection(Arc::new(Connected { database: Arc::clone(&self.0), raw })))
+    }
+}
+
+struct Connected {
+    database: Arc<Opened>,
+    raw: Raw,
+}
+
+// SAFETY: DuckDB guards a connection by a lock of its own, and `duckdb_interrupt` is made for other threads.
+unsafe impl Send for Connected {}
+// SAFETY: as above.
+unsafe impl Sync for Connected {}
+
+impl Connected {
+    fn api(&self) -> &Api {
+        &self.database.api
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        // SAFETY: connected once, disconnected once.
+        unsafe { (self.api().disconnect)(&raw mut self.raw) };
+    }
+}
+
+/// A connection.
+pub struct Connection(Arc<Connected>);
+
+/// Ends what a connection is doing, from another thread.
+#[derive(Clone)]
+pub struct Interrupter(Arc<Connected>);
+
+impl Interrupter {
+    /// Ends what the connection is doing now; nothing where it does nothing.
+    pub fn interrupt(&self) {
+        // SAFETY: the connection is open as long as we hold it.
+        unsafe { (self.0.api().interrupt)(self.0.raw) };
+    }
+}
+
+impl Connection {
+    /// What ends its work.
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter(Arc::clone(&self.0))
+    }
+
+    /// Cuts a text into statements.
+    ///
+    /// # Errors
+    /// What DuckDB's parser says.
+    pub fn extract(&self, sql: &str) -> Result<Extracted, String> {
+        let sql = c_text(sql)?;
+        let mut raw = null_mut();
+        let api = self.0.api();
+        // SAFETY: the connection is open, the text lives through the call, and the place for the answer is ours.
+        let count = unsafe { (api.extract_statements)(self.0.raw, sql.as_ptr(), &raw mut raw) };
+        let extracted = Extracted { connection: Arc::clone(&self.0), raw, count };
+        if count == 0 {
+            // SAFETY: made above; an empty text has no error.
+            let error = text(unsafe { (api.extract_statements_error)(raw) });
+            if let Some(error) = error.filter(|error| !error.is_empty()) {
+                return Err(error);
+            }
+        }
+        Ok(extracted)
+    }
+}
+
+/// Statements that were cut from a text.
+pub struct Extracted {
+    connection: Arc<Connected>,
+    raw: Raw,
+    count: u64,
+}
+
+impl Extracted {
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Prepares one of them, the first is 0.
+    ///
+    /// # Errors
+    /// What DuckDB has against it.
+    pub fn prepare(&self, index: u64) -> Result<Prepared, String> {
+        if index >= self.count {
+            return Err(format!("there is no statement {index}"));
+        }
+        let api = self.connection.api();
+        let mut raw = null_mut();
+        // SAFETY: connection and statements are alive, the index is one of theirs, the place for the answer is ours.
+        let state = unsafe { (api.prepare_extracted_statement)(self.connection.raw, self.raw, index, &raw mut raw) };
+        let prepared = Prepared { connection: Arc::clone(&self.connection), raw };
+        if state == SUCCESS {
+            return Ok(prepared);
+        }
+        // SAFETY: made above; it holds why it could not be prepared.
+        Err(text(unsafe { (api.prepare_error)(raw) }).unwrap_or_default())
+    }
+}
+
+impl Drop for Extracted {
+    fn drop(&mut self) {
+        // SAFETY: made once, destroyed once.
+        unsafe { (self.connection.api().destroy_extracted)(&raw mut self.raw) };
+    }
+}
+
+/// A statement that DuckDB would run.
+pub struct Prepared {
+    connection: Arc<Connected>,
+    raw: Raw,
+}
+
+impl Prepared {
+    /// What it is.
+    pub fn kind(&self) -> Statement {
+        // SAFETY: the statement is alive.
+        Statement::of(unsafe { (self.connection.api().prepared_statement_type)(self.raw) })
+    }
+
+    /// How many parameters it waits for.
+    pub fn parameters(&self) -> u64 {
+        // SAFETY: the statement is alive.
+        unsafe { (self.connection.api().nparams)(self.raw) }
+    }
+
+    /// The names of the columns of its result, and of their types where the API has one.
+    pub fn columns(&self) -> Vec<(String, Option<&'static str>)> {
+        let api = self.connection.api();
+        // SAFETY: the statement is alive.
+        let count = unsafe { (api.prepared_statement_column_count)(self.raw) };
+        let one = |index| {
+            // SAFETY: the statement is alive and has that column.
+            let (name, kind) = unsafe {
+                (
+                    (api.prepared_statement_column_name)(self.raw, index),
+                    (api.prepared_statement_column_type)(self.raw, index),
+                )
+            };
+            let owned = text(name).unwrap_or_default();
+            // SAFETY: the name was made for us; it is freed once, and a null pointer is passed over.
+            unsafe { (api.free)(name.cast_mut().cast()) };
+            (owned, type_name(kind))
+        };
+        (0..count).map(one).collect()
+    }
+
+    /// Gives a parameter its text; the first is 1.
+    ///
+    /// # Errors
+    /// There is no such parameter.
+    pub fn bind(&self, index: u64, value: &str) -> Result<(), String> {
+        let api = self.connection.api();
+        // SAFETY: the statement is alive; as many bytes as we say are read of the text, which lives through the call.
+        let state = unsafe { (api.bind_varchar_length)(self.raw, index, value.as_ptr().cast(), value.len() as u64) };
+        if state == SUCCESS { Ok(()) } else { Err(format!("there is no parameter {index}")) }
+    }
+
+    /// Gives a parameter no value: NULL.
+    ///
+    /// # Errors
+    /// There is no such parameter.
+    pub fn bind_null(&self, index: u64) -> Result<(), String> {
+        // SAFETY: the statement is alive.
+        let state = unsafe { (self.connection.api().bind_null)(self.raw, index) };
+        if state == SUCCESS { Ok(()) } else { Err(format!("there is no parameter {index}")) }
+    }
+
+    /// Runs it; its result comes in chunks, as they are asked for.
+    ///
+    /// # Errors
+    /// What DuckDB says.
+    pub fn run(&self) -> Result<Rows, String> {
+        let api = self.connection.api();
+        let mut raw = null_mut();
+        // SAFETY: the statement is alive, and the place for the answer is ours.
+        let state = unsafe { (api.pending_prepared_streaming)(self.raw, &raw mut raw) };
+        let mut pending = Pending { api, raw };
+        if state != SUCCESS {
+            return Err(pending.error());
+        }
+        let mut rows = Rows { connection: Arc::clone(&self.connection), raw: NO_RESULT };
+        // SAFETY: the pending result is alive, and the place for the answer is ours.
+        if unsafe { (api.execute_pending)(pending.raw, &raw mut rows.raw) } == SUCCESS {
+            return Ok(rows);
+        }
+        Err(rows.error().unwrap_or_else(|| pending.error()))
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        // SAFETY: made once, destroyed once.
+        unsafe { (self.connection.api().destroy_prepare)(&raw mut self.raw) };
+    }
+}
+
+struct Pending<'a> {
+    api: &'a Api,
+    raw: Raw,
+}
+
+impl Pending<'_> {
+    fn error(&mut self) -> String {
+        // SAFETY: the pending result is alive, and holds its error.
+        text(unsafe { (self.api.pending_error)(self.raw) }).unwrap_or_default()
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made once, destroyed once.
+        unsafe { (self.api.destroy_pending)(&raw mut self.raw) };
+    }
+}
+
+/// The result of a statement.
+pub struct Rows {
+    connection: Arc<Connected>,
+    raw: RawResult,
+}
+
+impl Rows {
+    /// Whether its one number says how many rows were changed.
+    pub fn is_count_of_changes(&self) -> bool {
+        const CHANGED_ROWS: u32 = 1;
+        // SAFETY: the result is alive.
+        unsafe { (self.connection.api().result_return_type)(self.raw) == CHANGED_ROWS }
+    }
+
+    /// The next rows; none where there are no more.
+    ///
+    /// # Errors
+    /// What DuckDB says, which may come behind any number of rows.
+    pub fn next_chunk(&mut self) -> Result<Option<Chunk>, String> {
+        // SAFETY: the result is alive.
+        let raw = unsafe { (self.connection.api().fetch_chunk)(self.raw) };
+        if !raw.is_null() {
+            return Ok(Some(Chunk { connection: Arc::clone(&self.connection), raw }));
+        }
+        self.error().map_or(Ok(None), Err)
+    }
+
+    fn error(&mut self) -> Option<String> {
+        // SAFETY: the result is alive, or was never made and is zeros, which the library takes for none.
+        text(unsafe { (self.connection.api().result_error)(&raw mut self.raw) }).filter(|error| !error.is_empty())
+    }
+}
+
+impl Drop for Rows {
+    fn drop(&mut self) {
+        // SAFETY: made once, destroyed once; zeros are passed over.
+        unsafe { (self.connection.api().destroy_result)(&raw mut self.raw) };
+    }
+}
+
+/// Some rows of a result.
+pub struct Chunk {
+    connection: Arc<Connected>,
+    raw: Raw,
+}
+
+impl Chunk {
+    /// How many rows.
+    pub fn rows(&self) -> u64 {
+        // SAFETY: the chunk is alive.
+        unsafe { (self.connection.api().data_chunk_get_size)(self.raw) }
+    }
+
+    /// How many bytes its values have: texts as long as they are, others as a word each.
+    pub fn bytes(&self) -> u64 {
+        let columns = self.columns();
+        (0..columns).filter_map(|column| self.vector(column)).map(|vector| vector.bytes(self.rows(), 0)).sum()
+    }
+
+    /// The text at a place; none where there is NULL, or no text.
+    pub fn text(&self, column: u64, row: u64) -> Option<String> {
+        let vector = self.vector(column).filter(|vector| vector.type_id() == types::VARCHAR)?;
+        vector.string(self.checked(row)?).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The whole number at a place; none where there is NULL, or no number of 64 bits.
+    pub fn number(&self, column: u64, row: u64) -> Option<i64> {
+        let vector = self.vector(column).filter(|vector| vector.type_id() == types::BIGINT)?;
+        vector.word(self.checked(row)?)
+    }
+
+    fn checked(&self, row: u64) -> Option<usize> {
+        (row < self.rows()).then(|| usize::try_from(row).ok()).flatten()
+    }
+
+    fn columns(&self) -> u64 {
+        // SAFETY: the chunk is alive.
+        unsafe { (self.connection.api().data_chunk_get_column_count)(self.raw) }
+    }
+
+    fn vector(&self, column: u64) -> Option<Vector<'_>> {
+        let api = self.connection.api();
+        // SAFETY: the chunk is alive and has that column.
+        (column < self.columns()).then(|| Vector { api, raw: unsafe { (api.data_chunk_get_vector)(self.raw, column) } })
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        // SAFETY: made once, destroyed once.
+        unsafe { (self.connection.api().destroy_data_chunk)(&raw mut self.raw) };
+    }
+}
+
+/// One column of a chunk, or what is within one. Its chunk is alive.
+struct Vector<'a> {
+    api: &'a Api,
+    raw: Raw,
+}
+
+impl Vector<'_> {
+    fn type_id(&self) -> u32 {
+        self.with_type(|kind| {
+            // SAFETY: the type is alive.
+            unsafe { (self.api.get_type_id)(kind) }
+        })
+    }
+
+    fn with_type<T>(&self, look: impl FnOnce(Raw) -> T) -> T {
+        // SAFETY: the vector is alive; the type is ours until it is destroyed below.
+        let mut kind = unsafe { (self.api.vector_get_column_type)(self.raw) };
+        let found = look(kind);
+        // SAFETY: made above, destroyed once.
+        unsafe { (self.api.destroy_logical_type)(&raw mut kind) };
+        found
+    }
+
+    fn is_null(&self, row: usize) -> bool {
+        // SAFETY: the vector is alive; a null pointer says that nothing is NULL, and otherwise there is a bit for
+        // each row.
+        unsafe {
+            let validity = (self.api.vector_get_validity)(self.raw);
+            !validity.is_null() && *validity.add(row / 64) & (1 << (row % 64)) == 0
+        }
+    }
+
+    /// Callers know that the vector holds words and has that row.
+    fn word(&self, row: usize) -> Option<i64> {
+        // SAFETY: the vector is alive and holds a word for each row.
+        (!self.is_null(row)).then(|| unsafe { *(self.api.vector_get_data)(self.raw).cast::<i64>().add(row) })
+    }
+
+    /// Callers know that the vector holds strings and has that row.
+    fn raw_string(&self, row: usize) -> Option<*const RawString> {
+        // SAFETY: the vector is alive and holds a string for each row.
+        (!self.is_null(row))
+            .then(|| unsafe { (self.api.vector_get_data)(self.raw).cast::<RawString>().add(row).cast_const() })
+    }
+
+    fn string(&self, row: usize) -> Option<Vec<u8>> {
+        let at = self.raw_string(row)?;
+        // SAFETY: the string is valid and lives with its chunk; a short one has its bytes in itself, a long one a
+        // pointer behind its first four bytes.
+        unsafe {
+            let value = *at;
+            let length = value.length as usize;
+            if length <= INLINED {
+                return Some(value.bytes[..length].to_vec());
+            }
+            let pointer = at.cast::<u8>().add(8).cast::<*const u8>().read();
+            Some(std::slice::from_raw_parts(pointer, length).to_vec())
+        }
+    }
+
+    fn bytes(&self, rows: u64, depth: u32) -> u64 {
+        let words = rows.saturating_mul(8);
+        if depth == DEPTH || rows == 0 {
+            return words;
+        }
+        let within = |raw: Raw, rows: u64| Vector { api: self.api, raw }.bytes(rows, depth + 1);
+        match self.type_id() {
+            types::VARCHAR | types::BLOB | types::BIT | types::BIGNUM => {
+                let rows = usize::try_from(rows).unwrap_or(0);
+                // SAFETY: only strings that are there are looked at.
+                let length = |row| self.raw_string(row).map_or(0, |at| u64::from(unsafe { (*at).length }));
+                words.saturating_add((0..rows).map(length).sum())
+            }
+            types::LIST | types::MAP => {
+                // SAFETY: the vector is alive and one of lists, as maps are.
+                let (child, size) =
+                    unsafe { ((self.api.list_vector_get_child)(self.raw), (self.api.list_vector_get_size)(self.raw)) };
+                words.saturating_add(within(child, size))
+            }
+            types::ARRAY => {
+                // SAFETY: the type and the vector are alive and of arrays.
+                let size = self.with_type(|kind| unsafe { (self.api.array_type_array_size)(kind) });
+                // SAFETY: as above.
+                within(unsafe { (self.api.array_vector_get_child)(self.raw) }, rows.saturating_mul(size))
+            }
+            types::STRUCT => {
+                // SAFETY: the type is alive and one of structs.
+                let count = self.with_type(|kind| unsafe { (self.api.struct_type_child_count)(kind) });
+                // SAFETY: the vector is alive, one of structs, and has that many children.
+                (0..count)
+                    .map(|child| within(unsafe { (self.api.struct_vector_get_child)(self.raw, child) }, rows))
+                    .sum()
+            }
+            _ => words,
+        }
+    }
+}
+
+/// The numbers of `duckdb_type` that this file tells apart.
+mod types {
+    pub(super) const BIGINT: u32 = 5;
+    pub(super) const VARCHAR: u32 = 17;
+    pub(super) const BLOB: u32 = 18;
+    pub(super) const LIST: u32 = 24;
+    pub(super) const STRUCT: u32 = 25;
+    pub(super) const MAP: u32 = 26;
+    pub(super) const BIT: u32 = 29;
+    pub(super) const ARRAY: u32 = 33;
+    pub(super) const BIGNUM: u32 = 35;
+}

@@ -1,0 +1,55 @@
+//! Where the shared library lies.
+
+use std::path::{Path, PathBuf};
+
+/// Its name.
+const NAME: &str = "libduckdb.so";
+/// Where systems have their libraries.
+const SYSTEM: [&str; 4] = ["/usr/lib", "/usr/local/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
+/// Where a user has theirs, below the home.
+const OWN: [&str; 2] = [".local/lib", ".cache/proctor/duckdb"];
+
+/// The library that `given` names; without it the first that lies where a system or the user of `home` puts it.
+///
+/// # Errors
+/// There is none; the message says how to get it.
+pub fn find(given: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, String> {
+    if let Some(given) = given {
+        let here = if given.is_dir() { given.join(NAME) } else { given.to_owned() };
+        return if here.is_file() { Ok(here) } else { Err(format!("there is no DuckDB at `{}`", given.display())) };
+    }
+    let own = home.into_iter().flat_map(|home| OWN.iter().map(move |place| home.join(place)));
+    let mut places = SYSTEM.iter().map(PathBuf::from).chain(own).map(|place| place.join(NAME));
+    places.find(|path| path.is_file()).ok_or_else(|| {
+        "there is no `libduckdb.so` in the directories of the system, `~/.local/lib` or `~/.cache/proctor/duckdb`; \
+         take it from a release of DuckDB (libduckdb-linux-amd64.zip) or out of the npm package \
+         `@duckdb/node-bindings-linux-x64`, and put it there or name it in `PROCTOR_DUCKDB`"
+            .to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_given_decides() {
+        let place = tempfile::tempdir().unwrap();
+        let library = place.path().join(NAME);
+        assert!(find(Some(&library), None).unwrap_err().contains("no DuckDB at"));
+        std::os::unix::fs::symlink("/proc/self/exe", &library).unwrap();
+        assert_eq!(find(Some(&library), None).unwrap(), library);
+        assert_eq!(find(Some(place.path()), None).unwrap(), library);
+    }
+
+    #[test]
+    fn the_users_own_place_is_found() {
+        let home = tempfile::tempdir().unwrap();
+        let place = home.path().join(OWN[1]);
+        std::fs::create_dir_all(&place).unwrap();
+        std::os::unix::fs::symlink("/proc/self/exe", place.join(NAME)).unwrap();
+        // A library of the system, where there is one, is taken before it.
+        let found = find(None, Some(home.path())).unwrap();
+        assert!(found.starts_with(home.path()) || SYSTEM.iter().any(|system| found.starts_with(system)));
+    }
+}

@@ -1,0 +1,162 @@
+//! Statements that DuckDB makes no plan of: EXPLAIN, whose inner statement is looked at for it, PRAGMA, and PIVOT without
+//! values, which DuckDB first looks up.
+
+use std::ops::Range;
+
+use proctor_core::sql::Dialect;
+
+use crate::text::{self, Piece};
+
+/// The inner statement of an EXPLAIN.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Explained {
+    /// Where it begins.
+    pub(super) from: usize,
+    /// Whether it is run. Any option but a format counts as one that runs it.
+    pub(super) is_run: bool,
+}
+
+/// What stands behind `EXPLAIN`; `is_statement` tells whether a text is one statement.
+pub(super) fn explained(sql: &str, is_statement: impl Fn(&str) -> bool) -> Option<Explained> {
+    /// How many words and signs options have at most.
+    const MOST: usize = 16;
+    let solid = solid(sql);
+    let mut rest = solid.iter();
+    rest.next().filter(|(_, range)| sql[range.clone()].eq_ignore_ascii_case("explain"))?;
+    let mut options: Vec<&str> = Vec::new();
+    for (_, range) in rest.take(MOST) {
+        let (head, statement) = sql.split_at(range.start);
+        let is_first_word = !options.last().is_some_and(|last| *last == "(");
+        if is_first_word && is_statement(statement) {
+            return Some(Explained { from: head.len(), is_run: !is_format_only(&options) });
+        }
+        options.push(&sql[range.clone()]);
+    }
+    None
+}
+
+fn is_format_only(options: &[&str]) -> bool {
+    match options {
+        [] => true,
+        ["(", format, _, ")"] => format.eq_ignore_ascii_case("format"),
+        _ => false,
+    }
+}
+
+/// The name of a pragma.
+pub(super) fn pragma(sql: &str) -> Option<&str> {
+    let solid = solid(sql);
+    let mut words = solid.iter().map(|(_, range)| &sql[range.clone()]);
+    words.next().filter(|word| word.eq_ignore_ascii_case("pragma"))?;
+    words.next()
+}
+
+/// The same PIVOT with a value for each column that it turns on: everything that it names stays in it. None where no
+/// such PIVOT stands in the text.
+pub(super) fn with_values(sql: &str) -> Option<String> {
+    const ENDS: &[&str] = &["using", "group", "order", "limit", "having", "union", "intersect", "except"];
+    let solid = solid(sql);
+    let word = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);
+    let is = |at: usize, words: &[&str]| words.iter().any(|one| word(at).eq_ignore_ascii_case(one));
+    let mut places: Vec<usize> = Vec::new();
+    let mut pivots = (0..solid.len()).filter(|at| is(*at, &["pivot", "pivot_wider"])).peekable();
+    pivots.peek()?;
+    for pivot in pivots {
+        let Some(on) = at_depth(&solid, sql, pivot + 1, |at| is(at, &["on"])) else { continue };
+        let mut has_values = false;
+        let mut at = on + 1;
+        let mut depth = 0_usize;
+        while at < solid.len() {
+            match word(at) {
+                "(" | "[" | "{" => depth += 1,
+                ")" | "]" | "}" if depth == 0 => break,
+                ")" | "]" | "}" => depth -= 1,
+                "," if depth == 0 => {
+                    places.extend((!has_values).then(|| solid[at - 1].1.end));
+                    has_values = false;
+                }
+                _ if depth == 0 && is(at, ENDS) => break,
+                _ if depth == 0 && is(at, &["in"]) => has_values = true,
+                _ => {}
+            }
+            at += 1;
+        }
+        places.extend((!has_values).then(|| solid[at - 1].1.end));
+    }
+    places.sort_unstable();
+    let mut with = sql.to_owned();
+    places.iter().rev().for_each(|place| with.insert_str(*place, " IN ('x')"));
+    (!places.is_empty()).then_some(with)
+}
+
+/// The first piece from `from` on that fits and stands in no brackets.
+fn at_depth(solid: &[(Piece, Range<usize>)], sql: &str, from: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
+    let mut depth = 0_usize;
+    for (at, (_, range)) in solid.iter().enumerate().skip(from) {
+        match &sql[range.clone()] {
+            "(" => depth += 1,
+            ")" if depth == 0 => return None,
+            ")" => depth -= 1,
+            _ if depth == 0 && fits(at) => return Some(at),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn solid(sql: &str) -> Vec<(Piece, Range<usize>)> {
+    let mut pieces = text::pieces(sql, Dialect::Duckdb);
+    pieces.retain(|(piece, _)| !matches!(piece, Piece::Space | Piece::Comment | Piece::End));
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_inner_statement_is_found() {
+        let is_statement = |text: &str| ["SELECT 1", "DELETE FROM t"].contains(&text);
+        let cases = [
+            ("EXPLAIN SELECT 1", Some((8, false))),
+            ("explain /* x */ SELECT 1", Some((16, false))),
+            ("EXPLAIN ANALYZE DELETE FROM t", Some((16, true))),
+            ("EXPLAIN (FORMAT json) SELECT 1", Some((22, false))),
+            ("EXPLAIN (ANALYZE, FORMAT json) SELECT 1", Some((31, true))),
+            ("EXPLAIN (ANALYZE) DELETE FROM t", Some((18, true))),
+            ("EXPLAIN VERBOSE SELECT 1", Some((16, true))),
+            ("EXPLAIN nothing", None),
+            ("SELECT 1", None),
+        ];
+        for (sql, expected) in cases {
+            let found = explained(sql, is_statement).map(|found| (found.from, found.is_run));
+            assert_eq!(found, expected, "{sql}");
+        }
+    }
+
+    #[test]
+    fn a_pivot_gets_values() {
+        let cases = [
+            ("PIVOT t ON a USING sum(b)", Some("PIVOT t ON a IN ('x') USING sum(b)")),
+            ("PIVOT t ON lower(a), b GROUP BY c", Some("PIVOT t ON lower(a) IN ('x'), b IN ('x') GROUP BY c")),
+            ("PIVOT t ON a IN (1), b", Some("PIVOT t ON a IN (1), b IN ('x')")),
+            (
+                "PIVOT (SELECT * FROM x JOIN y ON x.a = y.a) ON a",
+                Some("PIVOT (SELECT * FROM x JOIN y ON x.a = y.a) ON a IN ('x')"),
+            ),
+            ("WITH p AS (PIVOT t ON a) SELECT * FROM p", Some("WITH p AS (PIVOT t ON a IN ('x')) SELECT * FROM p")),
+            ("PIVOT t ON a IN (1)", None),
+            ("SELECT 1", None),
+        ];
+        for (sql, expected) in cases {
+            assert_eq!(with_values(sql).as_deref(), expected, "{sql}");
+        }
+    }
+
+    #[test]
+    fn a_pragma_has_its_name() {
+        assert_eq!(pragma("PRAGMA table_info('t')"), Some("table_info"));
+        assert_eq!(pragma("pragma /* */ threads = 4"), Some("threads"));
+        assert_eq!(pragma("SELECT 1"), None);
+    }
+}

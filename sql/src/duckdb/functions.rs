@@ -1,0 +1,150 @@
+//! What of DuckDB everybody may call. Scalar functions, aggregates and macros are harmless where DuckDB lists them and
+//! they are not here; of table functions those are that are here. What a newer DuckDB brings as a table function is
+//! refused until somebody looked at it.
+//!
+//! Source: `duckdb_functions()` of DuckDB 1.5, and <https://duckdb.org/docs/stable/operations_manual/securing_duckdb/overview>.
+
+/// Functions that reach beyond their arguments: settings, sequences, the log, the clock of who waits, SQL in a text.
+const REACHING: &[&str] = &[
+    "current_setting",
+    "currval",
+    "getenv",
+    "nextval",
+    "parse_duckdb_log_message",
+    "pg_sleep",
+    "setseed",
+    "set_config",
+    "sleep_ms",
+    "write_log",
+];
+
+/// Table functions that make rows of their arguments, or tell what the catalog holds.
+const TABLES: &[&str] = &[
+    "duckdb_columns",
+    "duckdb_constraints",
+    "duckdb_databases",
+    "duckdb_dependencies",
+    "duckdb_functions",
+    "duckdb_indexes",
+    "duckdb_keywords",
+    "duckdb_schemas",
+    "duckdb_sequences",
+    "duckdb_tables",
+    "duckdb_types",
+    "duckdb_views",
+    "generate_series",
+    "generate_subscripts",
+    "histogram",
+    "histogram_values",
+    "icu_calendar_names",
+    "json_each",
+    "json_tree",
+    "pg_timezone_names",
+    "pragma_collations",
+    "pragma_show",
+    "pragma_table_info",
+    "range",
+    "regexp_split_to_table",
+    "repeat",
+    "repeat_row",
+    "summary",
+    "test_all_types",
+    "test_vector_types",
+    "unnest",
+];
+
+/// Pragmas that are queries of the catalog.
+const PRAGMAS: &[&str] =
+    &["collations", "database_list", "functions", "show", "show_databases", "show_tables", "table_info", "version"];
+
+/// Beginnings and ends of the names of table functions that read files or reach other machines.
+const FILES: (&[&str], &[&str]) = (
+    &["read_", "parquet_", "glob", "sniff_", "st_read", "http_", "delta_", "iceberg_", "ducklake_", "shellfs", "sheet"],
+    &["_scan", "_scan_pushdown", "_query", "_execute", "_attach", "_metadata", "_snapshots"],
+);
+
+/// What calling a function comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Nothing beyond its arguments or the catalog.
+    Nothing,
+    /// Files or the network.
+    Files,
+    /// Settings of the engine.
+    Settings,
+    /// Nobody said.
+    Unknown,
+}
+
+/// Whether a scalar function, an aggregate or a macro of that name reaches nothing beyond its arguments, where it is one
+/// of DuckDB's.
+pub(super) fn is_harmless(function: &str) -> bool {
+    !REACHING.contains(&function)
+}
+
+/// What a table function of that name reaches.
+pub(super) fn of_table(function: &str) -> Reach {
+    let name = function.to_ascii_lowercase();
+    if TABLES.contains(&name.as_str()) {
+        return Reach::Nothing;
+    }
+    let (beginnings, ends) = FILES;
+    if beginnings.iter().any(|begin| name.starts_with(begin)) || ends.iter().any(|end| name.ends_with(end)) {
+        return Reach::Files;
+    }
+    let is_setting = ["duckdb_settings", "duckdb_variables", "duckdb_profiling_settings"].contains(&name.as_str())
+        || ["enable_", "disable_"].iter().any(|begin| name.starts_with(begin));
+    if is_setting { Reach::Settings } else { Reach::Unknown }
+}
+
+/// Whether a pragma of that name only looks at the catalog.
+pub(super) fn is_harmless_pragma(pragma: &str) -> bool {
+    PRAGMAS.contains(&pragma.to_ascii_lowercase().as_str())
+}
+
+/// Whether a name in FROM is that of a file, to which DuckDB would go where it finds no such table.
+pub(super) fn is_file(name: &str) -> bool {
+    const ENDS: &[&str] = &[
+        ".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".ipc", ".avro", ".xlsx", ".db",
+        ".duckdb", ".sqlite", ".gz", ".zst", ".vortex", ".geojson", ".gpkg", ".shp", ".fgb",
+    ];
+    let lower = name.to_ascii_lowercase();
+    name.contains(['/', '\\', '*', '?']) || lower.contains("://") || ENDS.iter().any(|end| lower.ends_with(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_functions_are_known_by_what_they_reach() {
+        let cases = [
+            ("range", Reach::Nothing),
+            ("Unnest", Reach::Nothing),
+            ("read_csv_auto", Reach::Files),
+            ("parquet_metadata", Reach::Files),
+            ("sqlite_scan", Reach::Files),
+            ("postgres_query", Reach::Files),
+            ("glob", Reach::Files),
+            ("duckdb_settings", Reach::Settings),
+            ("enable_logging", Reach::Settings),
+            ("duckdb_secrets", Reach::Unknown),
+            ("query", Reach::Unknown),
+            ("checkpoint", Reach::Unknown),
+            ("what_comes_next", Reach::Unknown),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(of_table(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_files_are_none_of_tables() {
+        for name in ["/etc/passwd", "x.csv", "DATA.PARQUET", "s3://b/k", "*.x", "https://h/x", "a.json.gz"] {
+            assert!(is_file(name), "{name}");
+        }
+        for name in ["orders", "ordres", "archive.customers", "weird name", "main.t"] {
+            assert!(!is_file(name), "{name}");
+        }
+    }
+}

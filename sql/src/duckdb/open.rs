@@ -1,0 +1,111 @@
+//! A database for a request, locked before anything untrusted is read: no file, no network, no extension, no setting can
+//! be reached any more.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use proctor_core::sql::{Limits, Policy, Request, SqlCode};
+use proctor_duckdb::{Connection, Library};
+
+use super::says::Said;
+use super::{DuckDb, execute, watch};
+use crate::engine::Refusal;
+
+/// The name of a database in memory.
+const IN_MEMORY: &str = "memory";
+
+/// What no statement can undo. `temp_directory` comes first: without external access it can no longer be set.
+const LOCKED: &[(&str, &str)] = &[
+    ("temp_directory", ""),
+    ("autoinstall_known_extensions", "false"),
+    ("autoload_known_extensions", "false"),
+    ("allow_community_extensions", "false"),
+    ("allow_unsigned_extensions", "false"),
+    ("allow_persistent_secrets", "false"),
+    ("threads", "1"),
+];
+/// What comes last.
+const CLOSED: &[(&str, &str)] = &[("enable_external_access", "false"), ("lock_configuration", "true")];
+
+impl DuckDb {
+    /// Opens a database for a request: its file where it names one, then its schema. Memory and depth are bounded as
+    /// its limits say, once and for all.
+    ///
+    /// # Errors
+    /// The library cannot be used, the file is none or too large, or the schema cannot be set up.
+    pub fn open(library: &Path, request: &Request) -> Result<Self, Refusal> {
+        let missing = |error| Refusal::new(SqlCode::EngineMissing, format!("`{}`: {error}", library.display()));
+        let library = Library::load(library).map_err(missing)?;
+        let (connection, is_written) = match &request.database {
+            Some(file) => of_file(&library, Path::new(file), request)?,
+            None => (connected(&library, None, &request.limits, &[])?, true),
+        };
+        let deadline = Instant::now() + Duration::from_millis(request.limits.time_ms);
+        for (number, text) in request.schema.iter().enumerate().filter(|_| is_written) {
+            let made = watch::until(deadline, connection.interrupter(), || execute(&connection, text));
+            if let Err(error) = made {
+                let refusal = Said::of_text(&error, text).refusal(text);
+                let message = format!("the schema (part {}) cannot be set up: {}", number + 1, refusal.message);
+                return Err(Refusal { code: SqlCode::SchemaBroken, message, place: None, ..refusal });
+            }
+        }
+        // A schema that leaves a transaction open has ended in it.
+        let _ = execute(&connection, "COMMIT");
+        Self::over(connection, library.version(), !is_written)
+    }
+}
+
+fn connected(
+    library: &Library,
+    file: Option<&Path>,
+    limits: &Limits,
+    more: &[(&str, &str)],
+) -> Result<Connection, Refusal> {
+    let (memory, depth) = (format!("{}B", limits.memory), limits.depth.to_string());
+    let bounds = [("memory_limit", memory.as_str()), ("max_expression_depth", depth.as_str())];
+    let settings: Vec<(&str, &str)> = LOCKED.iter().chain(&bounds).chain(more).chain(CLOSED).copied().collect();
+    let database = library.open(file, &settings).map_err(|error| broken(&error))?;
+    database.connect().map_err(|error| broken(&error))
+}
+
+fn broken(error: &str) -> Refusal {
+    Refusal { code: SqlCode::SchemaBroken, ..Said::of_text(error, "").refusal("") }
+}
+
+/// A file that is only read; a copy of it in memory where the request writes or adds a schema.
+fn of_file(library: &Library, file: &Path, request: &Request) -> Result<(Connection, bool), Refusal> {
+    let cannot =
+        |what: String| Refusal::new(SqlCode::SchemaBroken, format!("the database `{}` {what}", file.display()));
+    let size = std::fs::metadata(file).map_err(|error| cannot(format!("cannot be read: {error}")))?.len();
+    if request.policy == Policy::Read && request.schema.is_empty() {
+        return Ok((connected(library, Some(file), &request.limits, &[("access_mode", "READ_ONLY")])?, false));
+    }
+    let most = request.limits.memory / 4;
+    if size > most {
+        return Err(cannot(format!(
+            "has {size} bytes, and a write is tried on a copy in memory, of {most} bytes at most"
+        )));
+    }
+    copied(library, file, &request.limits).map(|connection| (connection, true))
+}
+
+/// A copy in memory. The file is ours to open until the copy is made; no statement but these runs before it is closed.
+fn copied(library: &Library, file: &Path, limits: &Limits) -> Result<Connection, Refusal> {
+    let (memory, depth) = (format!("{}B", limits.memory), limits.depth.to_string());
+    let bounds = [("memory_limit", memory.as_str()), ("max_expression_depth", depth.as_str())];
+    let settings: Vec<(&str, &str)> = LOCKED.iter().chain(&bounds).copied().collect();
+    let database = library.open(None, &settings).map_err(|error| broken(&error))?;
+    let connection = database.connect().map_err(|error| broken(&error))?;
+    let name = file.to_string_lossy().replace('\'', "''");
+    let steps = [
+        format!("ATTACH '{name}' AS given_database (READ_ONLY)"),
+        format!("COPY FROM DATABASE given_database TO {IN_MEMORY}"),
+        "DETACH given_database".to_owned(),
+        "SET enable_external_access = false".to_owned(),
+        "SET lock_configuration = true".to_owned(),
+    ];
+    for step in steps {
+        execute(&connection, &step).map_err(|error| broken(&error))?;
+    }
+    Ok(connection)
+}

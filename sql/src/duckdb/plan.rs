@@ -1,0 +1,374 @@
+//! What a statement does, read off what DuckDB made of it: its bound plan (`json_serialize_plan`), in which views, macros
+//! and `query(…)` are what they stand for, and its tree (`json_serialize_sql`), in which they are names. An operator
+//! that is not known here is an [`Action::Other`].
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::functions::{self, Reach};
+use crate::catalog::Catalog;
+use crate::engine::Action;
+
+/// Operators that only make rows of rows.
+const PURE: &[&str] = &[
+    "AGGREGATE_AND_GROUP_BY",
+    "ANY_JOIN",
+    "ASOF_JOIN",
+    "CHUNK_GET",
+    "COLUMN_DATA_GET",
+    "COMPARISON_JOIN",
+    "CROSS_PRODUCT",
+    "CTE",
+    "CTE_REF",
+    "DELIM_GET",
+    "DELIM_JOIN",
+    "DEPENDENT_JOIN",
+    "DISTINCT",
+    "DUMMY_SCAN",
+    "EMPTY_RESULT",
+    "EXCEPT",
+    "EXPRESSION_GET",
+    "FILTER",
+    "INTERSECT",
+    "JOIN",
+    "LIMIT",
+    "MATERIALIZED_CTE",
+    "ORDER_BY",
+    "PIVOT",
+    "POSITIONAL_JOIN",
+    "PROJECTION",
+    "SAMPLE",
+    "TOP_N",
+    "UNION",
+    "UNNEST",
+    "WINDOW",
+];
+
+/// Parts of a plan that say nothing of what it does: the table written to as it is, types, texts.
+const SILENT: &[&str] = &["table_info", "returned_types", "types", "arguments", "original_arguments", "sql"];
+
+/// Reads plans and trees.
+pub(super) struct Reader<'a> {
+    /// What the database holds.
+    pub(super) catalog: &'a Catalog,
+    /// The name of the database, which tables of its own are told without.
+    pub(super) home: &'a str,
+    /// The table functions that DuckDB has, and those of the database.
+    pub(super) table_functions: &'a BTreeSet<String>,
+}
+
+type Object = Map<String, Value>;
+
+impl Reader<'_> {
+    /// What a plan does.
+    pub(super) fn of_plan(&self, json: &Value) -> BTreeSet<Action> {
+        let mut actions = BTreeSet::new();
+        self.walk(json, &mut |part, actions| self.of_part(part, actions), &mut actions);
+        // What a table's default or a new row takes of a sequence belongs to the write.
+        let writes = |action: &Action| {
+            matches!(action, Action::Insert(_) | Action::Update { .. } | Action::Delete(_) | Action::Schema { .. })
+        };
+        if actions.iter().any(writes) {
+            let takes =
+                |action: &Action| matches!(action, Action::Call(name) if name == "nextval" || name == "currval");
+            actions.retain(|action| !takes(action));
+        }
+        actions
+    }
+
+    /// What the tree of a query names that its plan does not: views, files, table functions that are gone in it.
+    pub(super) fn of_tree(&self, json: &Value) -> BTreeSet<Action> {
+        let mut own = BTreeSet::new();
+        collect_keys(json, &mut own);
+        let mut actions = BTreeSet::new();
+        let mut look = |part: &Object, actions: &mut BTreeSet<Action>| match text(part, "type") {
+            "BASE_TABLE" => actions.extend(self.base_table(part).filter(|_| !own.contains(text(part, "table_name")))),
+            "TABLE_FUNCTION" => actions.extend(self.table_function(text_of(part.get("function"), "function_name"))),
+            _ => {}
+        };
+        self.walk(json, &mut look, &mut actions);
+        actions
+    }
+
+    fn walk(&self, json: &Value, look: &mut dyn FnMut(&Object, &mut BTreeSet<Action>), into: &mut BTreeSet<Action>) {
+        match json {
+            Value::Array(parts) => parts.iter().for_each(|part| self.walk(part, look, into)),
+            // What stands in a value is data, whatever it looks like.
+            Value::Object(part) if is_constant(part) => {}
+            Value::Object(part) => {
+                look(part, into);
+                let rest = part.iter().filter(|(name, _)| !SILENT.contains(&name.as_str()));
+                rest.for_each(|(_, inner)| self.walk(inner, look, into));
+            }
+            _ => {}
+        }
+    }
+
+    fn of_part(&self, part: &Object, actions: &mut BTreeSet<Action>) {
+        let kind = text(part, "type");
+        if let Some(operator) = kind.strip_prefix("LOGICAL_") {
+            self.of_operator(operator, part, actions);
+        } else if part.contains_key("expression_class") {
+            actions.extend(call(text(part, "name")));
+        } else if text(part, "class") == "FUNCTION" {
+            actions.extend(call(text(part, "function_name")));
+        } else if kind == "TABLE_FUNCTION" {
+            // In the body of a view or a macro that is made.
+            actions.extend(self.table_function(text_of(part.get("function"), "function_name")));
+        } else if kind == "BASE_TABLE" {
+            actions.extend(self.base_table(part));
+        }
+    }
+
+    fn of_operator(&self, operator: &str, part: &Object, actions: &mut BTreeSet<Action>) {
+        let table_info = part.get("table_info");
+        let target = || self.name_of(table_info, "table");
+        match operator {
+            "GET" => actions.extend(self.of_get(part)),
+            "INSERT" => {
+                actions.insert(Action::Insert(target()));
+                let is_update = !matches!(text(part, "action_type"), "" | "THROW" | "NOTHING");
+                actions.extend(is_update.then(|| Action::Update { table: target(), column: "*".to_owned() }));
+            }
+            "UPDATE" => actions.extend(updates(part, table_info, &target())),
+            "MERGE_INTO" => actions.extend(of_merge(part, &target())),
+            "DELETE" => actions.extend([Action::Delete(target())]),
+            "RECURSIVE_CTE" => actions.extend([Action::Recursion]),
+            _ if PURE.contains(&operator) => {}
+            _ => actions.extend([self.of_command(operator, part)]),
+        }
+    }
+
+    /// What does not make rows.
+    fn of_command(&self, operator: &str, part: &Object) -> Action {
+        let info = part.get("info");
+        let words = || operator.to_ascii_lowercase().replace('_', " ");
+        match operator {
+            "SET" | "RESET" => Action::Setting(text(part, "name").to_owned()),
+            "TRANSACTION" => {
+                Action::Transaction(text_of(info, "type").replace("_TRANSACTION", "").to_ascii_lowercase())
+            }
+            "ATTACH" => Action::Attach(format!("attach `{}`", text_of(info, "path"))),
+            "DETACH" => Action::Attach(format!("detach `{}`", text_of(info, "name"))),
+            "COPY_DATABASE" => Action::Attach(words()),
+            "COPY_TO_FILE" | "EXPORT" | "UPDATE_EXTENSIONS" => Action::File(words()),
+            "LOAD" => {
+                let what = text_of(info, "load_type").to_ascii_lowercase();
+                Action::File(format!("{what} the extension `{}`", text_of(info, "filename")))
+            }
+            "CREATE_SECRET" => Action::Other(words()),
+            "ALTER" | "DROP" => self.schema_change(operator, info),
+            _ if operator.starts_with("CREATE_") => self.schema_change(operator, info),
+            _ => Action::Other(words()),
+        }
+    }
+
+    /// A scan of a table, or what a table function makes.
+    fn of_get(&self, part: &Object) -> Vec<Action> {
+        let scanned = part.get("function_data").filter(|data| !text_of(Some(*data), "table").is_empty());
+        let Some(scanned) = scanned.filter(|_| text(part, "name") == "seq_scan") else {
+            return self.table_function(text(part, "name")).into_iter().collect();
+        };
+        let table = self.name_of(Some(scanned), "table");
+        let names = list(part, "names");
+        let columns = list(part, "column_indexes").iter().filter_map(|column| column["index"].as_u64());
+        // The number of the row is a column of no name.
+        let read: Vec<Action> = columns
+            .filter_map(|index| names.get(usize::try_from(index).ok()?)?.as_str())
+            .map(|column| Action::Read { table: table.clone(), column: Some(column.to_owned()) })
+            .collect();
+        if read.is_empty() { vec![Action::Read { table, column: None }] } else { read }
+    }
+
+    fn schema_change(&self, operator: &str, info: Option<&Value>) -> Action {
+        let entry = text_of(info, "type").trim_end_matches("_ENTRY").to_ascii_lowercase().replace('_', " ");
+        if ["prepared statement", "secret", "database"].contains(&entry.as_str()) {
+            return Action::Other(format!("{} {entry}", operator.to_ascii_lowercase()));
+        }
+        let what = match operator.strip_prefix("CREATE_") {
+            Some(made) => format!("create {}", made.to_ascii_lowercase().replace('_', " ")),
+            None if operator == "DROP" => format!("drop {entry}"),
+            None => entry,
+        };
+        let of = ["table", "view_name", "name"].into_iter().find(|of| !text_of(info, of).is_empty());
+        let name = of.map_or_else(|| text_of(info, "schema").to_owned(), |of| self.name_of(info, of));
+        Action::Schema { what, name }
+    }
+
+    fn table_function(&self, name: &str) -> Option<Action> {
+        let name = name.to_ascii_lowercase();
+        match functions::of_table(&name) {
+            Reach::Nothing => Some(Action::Call(name)),
+            Reach::Files => Some(Action::File(format!("`{name}`"))),
+            Reach::Settings => Some(Action::Setting(name)),
+            // One that is not there, or a macro, which the plan shows as what it stands for.
+            Reach::Unknown if !self.table_functions.contains(&name) => None,
+            Reach::Unknown => Some(Action::Other(format!("the table function `{name}`"))),
+        }
+    }
+
+    /// A name in FROM: a view of the database, or a file. Tables are told by the plan, with their columns.
+    fn base_table(&self, part: &Object) -> Option<Action> {
+        let (schema, table) = (text(part, "schema_name"), text(part, "table_name"));
+        let catalog = text(part, "catalog_name");
+        let name = self.name(catalog, if schema.is_empty() { "main" } else { schema }, table);
+        if let Some(found) = self.catalog.table(&name) {
+            return Some(Action::Read { table: found.name.clone(), column: None });
+        }
+        let written: Vec<&str> = [catalog, schema, table].into_iter().filter(|part| !part.is_empty()).collect();
+        let written = written.join(".");
+        functions::is_file(&written).then(|| Action::File(format!("`{written}`")))
+    }
+
+    fn name_of(&self, at: Option<&Value>, field: &str) -> String {
+        self.name(text_of(at, "catalog"), text_of(at, "schema"), text_of(at, field))
+    }
+
+    /// The name of a table as the catalog here has it: without what everybody leaves out.
+    pub(super) fn name(&self, catalog: &str, schema: &str, table: &str) -> String {
+        let is_home = catalog.is_empty() || catalog.eq_ignore_ascii_case(self.home);
+        match (is_home, schema.is_empty() || schema.eq_ignore_ascii_case("main")) {
+            (true, true) => table.to_owned(),
+            (true, false) => format!("{schema}.{table}"),
+            (false, _) => format!("{catalog}.{schema}.{table}"),
+        }
+    }
+}
+
+fn is_constant(part: &Object) -> bool {
+    text(part, "class") == "CONSTANT" || text(part, "expression_class") == "BOUND_CONSTANT"
+}
+
+/// The call of a function; operators have no name of letters.
+fn call(name: &str) -> Option<Action> {
+    let is_named = name.starts_with(|first: char| first.is_alphabetic() || first == '_');
+    is_named.then(|| Action::Call(name.to_ascii_lowercase()))
+}
+
+/// What a MERGE does, or an INSERT that says what to do ON CONFLICT.
+fn of_merge(part: &Object, table: &str) -> Vec<Action> {
+    let table = table.to_owned();
+    let whens = list(part, "actions").iter().flat_map(|when| when["value"].as_array().into_iter().flatten());
+    let of = |action: &Object| match text(action, "action_type") {
+        "MERGE_INSERT" => vec![Action::Insert(table.clone())],
+        "MERGE_DELETE" => vec![Action::Delete(table.clone())],
+        "MERGE_UPDATE" => {
+            let columns = updates(action, part.get("table_info"), &table);
+            let all = Action::Update { table: table.clone(), column: "*".to_owned() };
+            if columns.is_empty() { vec![all] } else { columns }
+        }
+        "MERGE_DO_NOTHING" | "MERGE_ERROR" => Vec::new(),
+        other => vec![Action::Other(other.to_ascii_lowercase().replace('_', " "))],
+    };
+    whens.filter_map(Value::as_object).flat_map(of).collect()
+}
+
+/// The columns that an UPDATE sets, by their place among those that are stored.
+fn updates(part: &Object, table_info: Option<&Value>, table: &str) -> Vec<Action> {
+    let columns = table_info.and_then(|info| info["columns"]["columns"].as_array());
+    let stored: Vec<&str> = columns
+        .into_iter()
+        .flatten()
+        .filter(|column| column["category"] != "GENERATED")
+        .filter_map(|column| column["name"].as_str())
+        .collect();
+    let places = list(part, "columns").iter().filter_map(Value::as_u64);
+    places
+        .map(|place| usize::try_from(place).ok().and_then(|place| stored.get(place)).map_or("*", |name| *name))
+        .map(|column| Action::Update { table: table.to_owned(), column: column.to_owned() })
+        .collect()
+}
+
+/// The names that a query gives to its own parts by WITH.
+fn collect_keys(json: &Value, names: &mut BTreeSet<String>) {
+    match json {
+        Value::Array(parts) => parts.iter().for_each(|part| collect_keys(part, names)),
+        Value::Object(part) => {
+            if let Some(own) = part.get("cte_map").and_then(|map| map["map"].as_array()) {
+                names.extend(own.iter().filter_map(|entry| entry["key"].as_str()).map(str::to_owned));
+            }
+            part.values().for_each(|inner| collect_keys(inner, names));
+        }
+        _ => {}
+    }
+}
+
+fn text<'a>(part: &'a Object, field: &str) -> &'a str {
+    part.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn text_of<'a>(part: Option<&'a Value>, field: &str) -> &'a str {
+    part.and_then(|part| part[field].as_str()).unwrap_or_default()
+}
+
+fn list<'a>(part: &'a Object, field: &str) -> &'a [Value] {
+    part.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Table;
+    use serde_json::json;
+
+    fn read(plan: &Value) -> Vec<Action> {
+        let view = Table { name: "v".to_owned(), is_view: true, ..Table::default() };
+        let (catalog, known) = (Catalog { tables: vec![view] }, ["query".to_owned()].into());
+        let reader = Reader { catalog: &catalog, home: "memory", table_functions: &known };
+        reader.of_plan(plan).into_iter().chain(reader.of_tree(plan)).collect()
+    }
+
+    fn get(table: &str, columns: &[u64]) -> Value {
+        let columns: Vec<Value> = columns.iter().map(|index| json!({"index": index})).collect();
+        json!({"type": "LOGICAL_GET", "name": "seq_scan", "names": ["id", "name"], "column_indexes": columns,
+            "function_data": {"catalog": "memory", "schema": "main", "table": table}})
+    }
+
+    #[test]
+    fn a_scan_reads_the_columns_that_are_asked_for() {
+        let of = |column: Option<&str>| Action::Read { table: "t".to_owned(), column: column.map(str::to_owned) };
+        assert_eq!(read(&get("t", &[1, u64::MAX])), [of(Some("name"))]);
+        assert_eq!(read(&get("t", &[u64::MAX])), [of(None)]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_other() {
+        assert_eq!(read(&json!({"type": "LOGICAL_BREW_COFFEE"})), [Action::Other("brew coffee".to_owned())]);
+        let call = json!({"type": "LOGICAL_GET", "name": "query", "function_data": null});
+        assert_eq!(read(&call), [Action::Other("the table function `query`".to_owned())]);
+    }
+
+    #[test]
+    fn a_write_names_its_columns_and_takes_of_its_sequence() {
+        let columns = json!([{"name": "a"}, {"name": "b", "category": "GENERATED"}, {"name": "c"}]);
+        let plan = json!({"type": "LOGICAL_UPDATE", "columns": [1], "children": [get("t", &[0])],
+            "table_info": {"catalog": "memory", "schema": "s", "table": "t", "columns": {"columns": columns}},
+            "expressions": [{"expression_class": "BOUND_FUNCTION", "name": "nextval"}]});
+        let found = read(&plan);
+        assert!(found.contains(&Action::Update { table: "s.t".to_owned(), column: "c".to_owned() }), "{found:?}");
+        assert!(!found.contains(&Action::Call("nextval".to_owned())));
+        let alone = json!({"type": "LOGICAL_PROJECTION", "expressions": [{"expression_class": "BOUND_FUNCTION", "name": "nextval"}]});
+        assert_eq!(read(&alone), [Action::Call("nextval".to_owned())]);
+    }
+
+    #[test]
+    fn a_tree_names_views_and_files_and_not_its_own_parts() {
+        let from =
+            |name: &str| json!({"type": "BASE_TABLE", "table_name": name, "schema_name": "", "catalog_name": ""});
+        let view = Action::Read { table: "v".to_owned(), column: None };
+        assert!(read(&from("v")).contains(&view));
+        assert!(read(&from("x.csv")).contains(&Action::File("`x.csv`".to_owned())));
+        let own = json!({"cte_map": {"map": [{"key": "v"}]}, "from_table": from("v")});
+        let catalog = Catalog { tables: vec![Table { name: "v".to_owned(), ..Table::default() }] };
+        let reader = Reader { catalog: &catalog, home: "memory", table_functions: &BTreeSet::new() };
+        assert!(reader.of_tree(&own).is_empty());
+    }
+
+    #[test]
+    fn a_value_that_looks_like_a_part_is_none() {
+        let plan = json!({"type": "LOGICAL_PROJECTION", "expressions": [
+            {"expression_class": "BOUND_CONSTANT", "value": {"type": "LOGICAL_ATTACH"}}]});
+        assert!(read(&plan).is_empty());
+    }
+}

@@ -1,0 +1,103 @@
+//! DuckDB as an engine, with its shared library: `PROCTOR_DUCKDB` names it, or it lies where systems and `make test` put
+//! it. Each text is judged in a process of its own, this very program again with `--judge`, since a C++ exception ends
+//! one. Without the library each test is skipped by name.
+#![expect(clippy::disallowed_methods, reason = "a test starts itself and reads its own environment")]
+
+mod cases;
+
+use std::io::{BufRead as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use proctor_core::sql::{Judgement, Request, Severity, SqlCode, StageName};
+use proctor_sql::duckdb::{DuckDb, find_library};
+
+fn main() {
+    let library = library();
+    if std::env::args().nth(1).as_deref() == Some("--judge") {
+        return judge_all(&library.expect("the parent found it"));
+    }
+    if std::env::args().nth(1).as_deref() == Some("--make") {
+        return make_here(&library.expect("the parent found it"));
+    }
+    let trials = match library {
+        Ok(_) => cases::all().into_iter().map(|(name, test)| Trial::test(name, test)).collect(),
+        Err(reason) => {
+            let skipped = |(name, _)| {
+                let name = format!("{name} (skipped: needs libduckdb.so)");
+                Trial::test(name, || Ok(())).with_ignored_flag(true)
+            };
+            eprintln!("{reason}");
+            cases::all().into_iter().map(skipped).collect()
+        }
+    };
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+fn library() -> Result<PathBuf, String> {
+    let given = std::env::var_os("PROCTOR_DUCKDB").map(PathBuf::from);
+    let installed = std::env::current_exe().ok().and_then(|program| {
+        program.ancestors().map(|place| place.join("clients/duckdb/libduckdb.so")).find(|library| library.is_file())
+    });
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    find_library(given.or(installed).as_deref(), home.as_deref())
+}
+
+/// Judges each request of standard input, a line each, with a new engine.
+fn judge_all(library: &Path) {
+    let mut output = std::io::stdout().lock();
+    for line in std::io::stdin().lock().lines() {
+        let request: Request = serde_json::from_str(&line.expect("a line")).expect("a request");
+        let judgement = match DuckDb::open(library, &request) {
+            Ok(mut engine) => proctor_sql::judge(&request, &mut engine),
+            Err(refusal) => proctor_sql::chain::unjudged(&request, "DuckDB", refusal.code, refusal.message),
+        };
+        let json = serde_json::to_string(&judgement).expect("a judgement is JSON");
+        writeln!(output, "{json}").expect("the parent listens");
+    }
+}
+
+/// Judges requests in one other process.
+fn judged(requests: &[Request]) -> Result<Vec<Judgement>, Failed> {
+    let program = std::env::current_exe()?;
+    let mut child = Command::new(program).arg("--judge").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let lines: Vec<String> = requests.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    let mut input = child.stdin.take().ok_or("no input")?;
+    let writer = std::thread::spawn(move || input.write_all((lines.join("\n") + "\n").as_bytes()));
+    let output = child.wait_with_output()?;
+    let _ = writer.join();
+    let told = String::from_utf8(output.stdout)?;
+    let judgements: Vec<Judgement> = told.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    if judgements.len() != requests.len() {
+        return Err(
+            format!("{} of {} were judged; it ended with {}", judgements.len(), requests.len(), output.status).into()
+        );
+    }
+    Ok(judgements)
+}
+
+/// The errors of a judgement, each with its stage.
+fn errors(judgement: &Judgement) -> Vec<(StageName, SqlCode)> {
+    let errors = judgement.diagnostics.iter().filter(|found| found.severity == Severity::Error);
+    errors.map(|found| (found.stage, found.code)).collect()
+}
+
+/// Makes a database file, in another process.
+fn make(file: &Path, schema: &str) -> Result<(), Failed> {
+    let mut child = Command::new(std::env::current_exe()?).arg("--make").arg(file).stdin(Stdio::piped()).spawn()?;
+    child.stdin.take().ok_or("no input")?.write_all(schema.as_bytes())?;
+    if child.wait()?.success() { Ok(()) } else { Err("the file could not be made".into()) }
+}
+
+fn make_here(library: &Path) {
+    let file = std::env::args_os().nth(2).map(PathBuf::from).expect("a file");
+    let schema = std::io::read_to_string(std::io::stdin()).expect("a schema");
+    let library = proctor_duckdb::Library::load(library).expect("the library loads");
+    let connection = library.open(Some(&file), &[]).and_then(|database| database.connect()).expect("a database");
+    let statements = connection.extract(&schema).expect("statements");
+    for index in 0..statements.count() {
+        let mut rows = statements.prepare(index).and_then(|one| one.run()).expect("it runs");
+        while rows.next_chunk().expect("it runs to its end").is_some() {}
+    }
+}
