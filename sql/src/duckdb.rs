@@ -198,8 +198,7 @@ impl DuckDb {
             });
         }
         let kinds = (0..extracted.count()).map(|index| extracted.prepare(index).map(|prepared| prepared.kind()));
-        let kinds: Vec<Statement> =
-            kinds.filter_map(Result::ok).filter(|kind| *kind != Statement::Transaction).collect();
+        let kinds: Vec<Statement> = kinds.filter_map(Result::ok).filter(|kind| !is_frame(*kind)).collect();
         let is_alter =
             !kinds.is_empty() && kinds.iter().all(|kind| matches!(kind, Statement::Alter | Statement::Update));
         let action = if is_alter {
@@ -242,8 +241,7 @@ impl DuckDb {
         let mut ran = Ran::default();
         for index in 0..extracted.count() {
             let prepared = extracted.prepare(index)?;
-            // The steps of one statement are within a transaction of ours already.
-            if extracted.count() > 1 && prepared.kind() == Statement::Transaction {
+            if extracted.count() > 1 && is_frame(prepared.kind()) {
                 continue;
             }
             (1..=prepared.parameters()).try_for_each(|parameter| prepared.bind_null(parameter))?;
@@ -268,6 +266,11 @@ fn is_beyond(action: &Action) -> bool {
         action,
         Action::File(_) | Action::Attach(_) | Action::Setting(_) | Action::Transaction(_) | Action::Other(_)
     )
+}
+
+/// Whether a step only frames the others of one statement: they are within a transaction of ours already.
+fn is_frame(kind: Statement) -> bool {
+    matches!(kind, Statement::Transaction | Statement::Set)
 }
 
 fn columns(prepared: &Prepared) -> Vec<Column> {

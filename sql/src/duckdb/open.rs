@@ -8,11 +8,14 @@ use proctor_core::sql::{Limits, Policy, Request, SqlCode};
 use proctor_duckdb::{Connection, Library};
 
 use super::says::Said;
-use super::{DuckDb, execute, watch};
-use crate::engine::Refusal;
+use super::{DuckDb, catalog, execute, watch};
+use crate::catalog::Table;
+use crate::engine::{Engine as _, Refusal};
 
 /// The name of a database in memory.
 const IN_MEMORY: &str = "memory";
+/// The name of a file's database while it is copied.
+const GIVEN: &str = "given_database";
 
 /// What no statement can undo. `temp_directory` comes first: without external access it can no longer be set.
 const LOCKED: &[(&str, &str)] = &[
@@ -69,7 +72,12 @@ fn connected(
 }
 
 fn broken(error: &str) -> Refusal {
-    Refusal { code: SqlCode::SchemaBroken, ..Said::of_text(error, "").refusal("") }
+    let refusal = Said::of_text(error, "").refusal("");
+    Refusal {
+        code: SqlCode::SchemaBroken,
+        message: format!("the database cannot be set up: {}", refusal.message),
+        ..refusal
+    }
 }
 
 /// A file that is only read; a copy of it in memory where the request writes or adds a schema.
@@ -96,16 +104,37 @@ fn copied(library: &Library, file: &Path, limits: &Limits) -> Result<Connection,
     let settings: Vec<(&str, &str)> = LOCKED.iter().chain(&bounds).copied().collect();
     let database = library.open(None, &settings).map_err(|error| broken(&error))?;
     let connection = database.connect().map_err(|error| broken(&error))?;
+    let done = |connection: &Connection, step: &str| execute(connection, step).map_err(|error| broken(&error));
     let name = file.to_string_lossy().replace('\'', "''");
-    let steps = [
-        format!("ATTACH '{name}' AS given_database (READ_ONLY)"),
-        format!("COPY FROM DATABASE given_database TO {IN_MEMORY}"),
-        "DETACH given_database".to_owned(),
-        "SET enable_external_access = false".to_owned(),
-        "SET lock_configuration = true".to_owned(),
-    ];
-    for step in steps {
-        execute(&connection, &step).map_err(|error| broken(&error))?;
+    done(&connection, &format!("ATTACH '{name}' AS {GIVEN} (READ_ONLY)"))?;
+    done(&connection, &format!("COPY FROM DATABASE {GIVEN} TO {IN_MEMORY} (SCHEMA)"))?;
+    let copy = DuckDb::over(connection, library.version(), false)?;
+    fill(&copy)?;
+    done(&copy.connection, &format!("DETACH {GIVEN}"))?;
+    CLOSED.iter().try_for_each(|(name, value)| done(&copy.connection, &format!("SET {name} = {value}")))?;
+    Ok(copy.connection)
+}
+
+/// Copies the rows. A table whose rows point at rows that are not there yet waits for its turn.
+fn fill(copy: &DuckDb) -> Result<(), Refusal> {
+    let mut rest: Vec<&Table> = copy.catalog().tables.iter().filter(|table| !table.is_view).collect();
+    while !rest.is_empty() {
+        let (before, mut failed) = (rest.len(), String::new());
+        rest.retain(|table| {
+            let names = table.columns.iter().filter(|column| !column.is_generated);
+            let names = names.map(|column| catalog::quoted(&column.name)).collect::<Vec<_>>().join(", ");
+            let (schema, name) = table
+                .name
+                .split_once('.')
+                .filter(|_| copy.held.quoted.contains_key(&table.name))
+                .unwrap_or(("main", table.name.as_str()));
+            let table = format!("{}.{}", catalog::quoted(schema), catalog::quoted(name));
+            let insert = format!("INSERT INTO {IN_MEMORY}.{table} ({names}) SELECT {names} FROM {GIVEN}.{table}");
+            execute(&copy.connection, &insert).map_err(|error| failed = error).is_err()
+        });
+        if rest.len() == before {
+            return Err(broken(&failed));
+        }
     }
-    Ok(connection)
+    Ok(())
 }

@@ -143,7 +143,7 @@ fn named(case: &Case<'_>, table: &str, column: Option<&str>, span: Span) -> Opti
         .columns
         .iter()
         .filter_map(|entry| entry.rsplit_once('.'))
-        .filter(|(of, _)| bare(of).eq_ignore_ascii_case(table))
+        .filter(|(of, _)| plain(of).eq_ignore_ascii_case(plain(table)))
         .map(|(_, column)| column)
         .collect();
     let is_free = of_table.is_empty() || of_table.iter().any(|allowed| allowed.eq_ignore_ascii_case(column));
@@ -161,12 +161,17 @@ fn refused_table(table: &str, span: Span) -> Diagnostic {
     Diagnostic::error(STAGE, SqlCode::TableRefused, message).at(Some(span)).about(table)
 }
 
-fn bare(name: &str) -> &str {
-    name.rsplit_once('.').map_or(name, |(_, bare)| bare)
+/// A name without the schema that everybody leaves out. Any other schema is a part of the name: a list that allows
+/// `people` does not allow `old.people`.
+fn plain(name: &str) -> &str {
+    match name.split_once('.') {
+        Some((schema, plain)) if schema.eq_ignore_ascii_case("main") => plain,
+        _ => name,
+    }
 }
 
 fn is_among(names: &[String], name: &str) -> bool {
-    names.iter().any(|allowed| bare(allowed).eq_ignore_ascii_case(bare(name)))
+    names.iter().any(|allowed| plain(allowed).eq_ignore_ascii_case(plain(name)))
 }
 
 /// What the list of functions has against one.

@@ -321,7 +321,10 @@ fn writes_are_refused() -> Result<(), Failed> {
 fn limits_hold() -> Result<(), Failed> {
     let cases: &[(&str, &[SqlCode])] = &[
         ("SELECT count(*) FROM range(1000000000000) t(i) WHERE i % 3 = 1", &[SqlCode::TimeLimit]),
-        ("SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range < b.range", &[SqlCode::TimeLimit]),
+        (
+            "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range < b.range",
+            &[SqlCode::TimeLimit, SqlCode::MemoryLimit],
+        ),
         (
             "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s) SELECT count(*) FROM s",
             &[SqlCode::EndlessRecursion, SqlCode::MemoryLimit],
