@@ -37,7 +37,7 @@ const LAST_WORDS: usize = 2_000;
 pub struct WorkersConfig {
     /// The program `proctor-sql`.
     pub program: PathBuf,
-    /// The shared library of DuckDB, where there is one.
+    /// Where the caller says that the shared library of DuckDB is; else it is looked for where systems keep it.
     pub duckdb: Option<PathBuf>,
     /// How many workers run at a time.
     pub most: usize,
@@ -112,9 +112,16 @@ impl Workers {
             return failed(request, "too many requests wait already; ask again later");
         };
         let key = Key { dialect: request.dialect, database: request.database.clone(), memory: request.limits.memory };
+        let library = match self.library(request.dialect) {
+            Ok(library) => library,
+            Err(missing) => {
+                return chain::unjudged(request, request.dialect.title(), SqlCode::EngineMissing, missing);
+            }
+        };
         let kept = self.take(&key);
         let is_kept = kept.is_some();
-        let worker = match kept.map_or_else(|| self.start(&key), Ok) {
+        let library = library.as_deref();
+        let worker = match kept.map_or_else(|| self.start(&key, library), Ok) {
             Ok(worker) => worker,
             Err(why) => return failed(request, &format!("no sandbox for the SQL worker: {why}")),
         };
@@ -124,7 +131,7 @@ impl Workers {
                 judgement
             }
             // One that died while it waited says nothing about this request: a fresh one is asked, once.
-            Err(NoAnswer::Died(_)) if is_kept => match self.start(&key) {
+            Err(NoAnswer::Died(_)) if is_kept => match self.start(&key, library) {
                 Ok(fresh) => match fresh.ask(request) {
                     Ok(judgement) => {
                         self.give_back(key, fresh);
@@ -192,11 +199,21 @@ impl Workers {
         drop(surplus);
     }
 
-    fn start(&self, key: &Key) -> Result<Worker, String> {
+    /// The shared library that a dialect's engine needs.
+    fn library(&self, dialect: Dialect) -> Result<Option<PathBuf>, String> {
+        match dialect {
+            Dialect::Sqlite => Ok(None),
+            Dialect::Duckdb => {
+                proctor_duckdb::find(self.config.duckdb.as_deref(), Some(self.launcher.host().home())).map(Some)
+            }
+        }
+    }
+
+    fn start(&self, key: &Key, library: Option<&Path>) -> Result<Worker, String> {
         let say = |error: SandboxError| error.to_string();
         let config = RunSpaceConfig { disk_bytes: 1 << 20, inodes: 256, tolerated: self.config.tolerated.clone() };
         let space = RunSpace::create(&self.launcher, config).map_err(say)?;
-        let policy = self.policy(key)?;
+        let policy = self.policy(key, library)?;
         let (running, layer) = self.launcher.talk(&space, &self.facts, &policy).map_err(say)?;
         let socket = running.stdout.try_clone().map(UnixStream::from).map_err(|error| error.to_string())?;
         let worker = Worker { socket, running, _layer: layer, _space: space };
@@ -206,9 +223,8 @@ impl Workers {
         }
     }
 
-    fn policy(&self, key: &Key) -> Result<Policy, String> {
+    fn policy(&self, key: &Key, library: Option<&Path>) -> Result<Policy, String> {
         let program = self.config.program.to_string_lossy().into_owned();
-        let library = (key.dialect == Dialect::Duckdb).then_some(self.config.duckdb.as_deref()).flatten();
         let shown = |path: &Path| -> Result<ToolMount, String> {
             let source = std::fs::canonicalize(path).map_err(|error| format!("`{}`: {error}", path.display()))?;
             Ok(ToolMount { source, at: path.to_owned(), kind: ToolKind::ReadOnly, rights: Rights::Ours })

@@ -3,12 +3,14 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use proctor_core::canonical;
 use proctor_core::digest::Sha256Hex;
 use proctor_core::sql::{Dialect, Judgement, Policy, Request, SqlCode};
 
 use crate::chain;
+use crate::duckdb::DuckDb;
 use crate::engine::{Engine, Refusal};
 use crate::sqlite::Sqlite;
 use crate::wire;
@@ -17,19 +19,24 @@ use crate::wire;
 const MOST: usize = 8;
 
 /// Engines by what they were opened for, the last used last.
-#[derive(Default)]
 pub struct Engines {
+    duckdb: Result<PathBuf, String>,
     warm: Vec<(Sha256Hex, Box<dyn Engine>)>,
 }
 
 impl Engines {
+    /// None yet. `duckdb` is its shared library, or why there is none.
+    pub fn new(duckdb: Result<PathBuf, String>) -> Self {
+        Self { duckdb, warm: Vec::new() }
+    }
+
     /// Judges a text by an engine that is warm where one is.
     pub fn judge(&mut self, request: &Request) -> Judgement {
         let key = key(request);
         let at = self.warm.iter().position(|(of, _)| *of == key);
         let mut engine = match at.map(|at| self.warm.remove(at).1) {
             Some(engine) => engine,
-            None => match open(request) {
+            None => match open(request, &self.duckdb) {
                 Ok(engine) => engine,
                 Err(refusal) => {
                     return chain::unjudged(request, request.dialect.title(), refusal.code, refusal.message);
@@ -52,10 +59,13 @@ impl Engines {
 ///
 /// # Errors
 /// There is none, or the schema cannot be set up.
-pub fn open(request: &Request) -> Result<Box<dyn Engine>, Refusal> {
+pub fn open(request: &Request, duckdb: &Result<PathBuf, String>) -> Result<Box<dyn Engine>, Refusal> {
     match request.dialect {
         Dialect::Sqlite => Ok(Box::new(Sqlite::open(request)?)),
-        Dialect::Duckdb => Err(Refusal::new(SqlCode::EngineMissing, "this build has no DuckDB")),
+        Dialect::Duckdb => match duckdb {
+            Ok(library) => Ok(Box::new(DuckDb::open(library, request)?)),
+            Err(missing) => Err(Refusal::new(SqlCode::EngineMissing, missing.clone())),
+        },
     }
 }
 
@@ -74,8 +84,8 @@ fn key(request: &Request) -> Sha256Hex {
 ///
 /// # Errors
 /// The other side sends what is no request, or is gone.
-pub fn serve(socket: &UnixStream) -> io::Result<()> {
-    let mut engines = Engines::default();
+pub fn serve(socket: &UnixStream, duckdb: Result<PathBuf, String>) -> io::Result<()> {
+    let mut engines = Engines::new(duckdb);
     wire::write(socket, &wire::HELLO)?;
     while let Some(request) = wire::read::<Request>(socket)? {
         let judgement = engines.judge(&request);

@@ -3,12 +3,13 @@
 
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
-        Some("worker") => worker(),
+        Some("worker") => worker(args.next().map(PathBuf::from)),
         Some("--version") => {
             println!("proctor-sql {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
@@ -21,7 +22,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn worker() -> ExitCode {
+fn worker(duckdb: Option<PathBuf>) -> ExitCode {
     let socket = match std::io::stdout().as_fd().try_clone_to_owned() {
         Ok(socket) => UnixStream::from(socket),
         Err(error) => {
@@ -29,7 +30,8 @@ fn worker() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match proctor_sql::worker::serve(&socket) {
+    let duckdb = duckdb.ok_or_else(|| "the worker was given no library of DuckDB".to_owned());
+    match proctor_sql::worker::serve(&socket, duckdb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: the worker ends: {error}");
