@@ -1,6 +1,7 @@
 //! The words for judging SQL: what is asked (a statement, against which schema, under which policy and limits) and what
 //! is answered. Plain data; the engines that know are in `proctor-sql`.
 
+mod check;
 mod diagnostic;
 mod judgement;
 
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Limit;
 
+pub use check::{Check, PROGRAM};
 pub use diagnostic::{Applicability, Diagnostic, Fix, Severity, Span, SqlCode};
 pub use judgement::{
     Audit, Column, Execution, FEEDBACK, Ground, Judgement, Retry, StageName, StageRecord, StageState, StatementView,
@@ -16,7 +18,7 @@ pub use judgement::{
 };
 
 /// The longest time that may be asked for, in milliseconds.
-const MAX_TIME_MS: u64 = 600_000;
+pub const MAX_TIME_MS: u64 = 600_000;
 
 /// The version of the documents here.
 pub const VERSION: u32 = 1;

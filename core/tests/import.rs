@@ -41,7 +41,7 @@ fn one(source: Source, text: &str) -> Result<Vec<String>, String> {
         None => {
             let spec = spec::read(imported.spec.expect("a spec").as_bytes()).expect("a good one").spec;
             let skill = &spec.skills.iter().next().expect("a skill").1;
-            Ok(skill.steps.value[0].cmd.value.argv().expect("words").words().to_vec())
+            Ok(skill.steps.value[0].cmd.as_ref().expect("a command").value.argv().expect("words").words().to_vec())
         }
     }
 }

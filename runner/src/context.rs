@@ -8,9 +8,12 @@ use std::sync::{Arc, OnceLock};
 use proctor_core::enforcement::Tolerated;
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::{GitIdentity, TreeSource};
-use proctor_core::plan::{PlannedSkill, PlannedStep, RelPath};
+use proctor_core::plan::{Argv, PlannedSkill, PlannedStep, RelPath};
 use proctor_core::redact::Redactor;
-use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, Reader, RunSpace, StepUser, ToolMount, is_hidden};
+use proctor_core::sql::PROGRAM;
+use proctor_sandbox::{
+    CacheMount, GitDirs, Launcher, Policy, Reader, Rights, RunSpace, StepUser, ToolKind, ToolMount, is_hidden,
+};
 use proctor_snapshot::{IgnoreQuery, IgnoredContent, RulesAside, Snapshot};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -91,6 +94,8 @@ pub(crate) struct Sight {
     pub(crate) home: PathBuf,
     pub(crate) hide: Vec<PathBuf>,
     pub(crate) tools: Vec<ToolMount>,
+    /// The program that judges SQL.
+    pub(crate) sql: ToolMount,
     /// Which controls may be missing.
     pub(crate) tolerated: Tolerated,
 }
@@ -139,7 +144,26 @@ impl Sight {
             tolerated,
             hide,
             tools: found.mounts,
+            sql: ToolMount {
+                source: config.helpers.sql.clone(),
+                at: config.helpers.sql.clone(),
+                kind: ToolKind::ReadOnly,
+                rights: Rights::Ours,
+            },
         })
+    }
+
+    /// The command of a step and what it needs to see. A check of SQL is carried out by our own program, wherever a
+    /// step's `PATH` leads.
+    fn program(&self, step: &PlannedStep) -> (Argv, Vec<ToolMount>) {
+        let mut tools = self.tools.clone();
+        if step.cmd.program() != PROGRAM {
+            return (step.cmd.clone(), tools);
+        }
+        let own = std::iter::once(self.sql.at.to_string_lossy().into_owned());
+        let words = own.chain(step.cmd.words().iter().skip(1).cloned()).collect();
+        tools.push(self.sql.clone());
+        (Argv::new(words).unwrap_or_else(|_| step.cmd.clone()), tools)
     }
 
     /// The policy of one step: plain data, the same for the run and for `explain`.
@@ -147,18 +171,19 @@ impl Sight {
         let environment = environment::build(step, &self.surroundings);
         let env = environment.iter().map(|(name, (value, _))| (name.clone(), value.clone())).collect();
         let Place { repo, checkout, git } = place;
+        let (argv, tools) = self.program(step);
         let policy = Policy {
             repo,
             checkout,
             git,
             workdir: step.workdir.clone(),
-            argv: step.cmd.clone(),
+            argv,
             env,
             network: step.network,
             limits: step.limits,
             home: self.home.clone(),
             hide: self.hide.clone(),
-            tools: self.tools.clone(),
+            tools,
             caches,
             tolerated: self.tolerated.clone(),
         };

@@ -11,6 +11,7 @@ use proctor_core::canonical;
 use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::display_path;
 use proctor_core::plan::{Plan, PlannedStep};
+use proctor_core::sql::PROGRAM;
 use proctor_sandbox::{Host, Reader, Rights, ToolKind, is_hidden};
 use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
@@ -148,6 +149,10 @@ impl ToolSearch<'_> {
         for command in commands {
             let program = command.cmd.program();
             let workdir = self.repo.join(command.workdir.as_str());
+            if program == PROGRAM {
+                wanted.insert(self.sight.sql.at.clone());
+                continue;
+            }
             if program.contains('/') {
                 wanted.insert(workdir.join(program));
                 continue;
@@ -175,7 +180,8 @@ impl ToolSearch<'_> {
 
     /// Where that lies which a step sees at `path`; `None` where it sees nothing there.
     fn on_the_host(&self, path: &Path) -> Option<HostFile> {
-        let shown = self.sight.tools.iter().filter(|tool| tool.kind == ToolKind::ReadOnly);
+        let own = std::iter::once(&self.sight.sql);
+        let shown = self.sight.tools.iter().chain(own).filter(|tool| tool.kind == ToolKind::ReadOnly);
         let behind = shown.filter_map(|tool| Some((tool, path.strip_prefix(&tool.at).ok()?))).next();
         if let Some((tool, below)) = behind {
             return Some(HostFile { path: tool.source.join(below), rights: tool.rights });

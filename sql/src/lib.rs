@@ -12,6 +12,7 @@
 pub mod advice;
 pub mod catalog;
 pub mod chain;
+pub mod check;
 pub mod duckdb;
 pub mod engine;
 mod literals;

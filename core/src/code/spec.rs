@@ -110,10 +110,10 @@ codes! { Code;
         "Write it relative to the repository, without `..`.",
         "workdir: services/api";
     SqlStep, 122, "spec::sql_step",
-        "The step uses `sql`, which this version does not run.",
-        "A step that is passed over would look like a pass.",
-        "Run the check by a `cmd`.",
-        "steps:\n  - { name: schema, cmd: [\"sh\", \"scripts/check-schema.sh\"] }";
+        "The step's `sql` is not as it must be: beside a `cmd`, without something to judge, or with a bound that is none.",
+        "A step that judges nothing would look like a pass.",
+        "Give `sql` either `files` or a `query`, and no `cmd` beside it.",
+        "steps:\n  - { name: queries, sql: { dialect: sqlite, files: [\"queries/*.sql\"], schema: [schema.sql] } }";
     UnsupportedVersion, 123, "spec::unsupported_version",
         "The spec says that it is of another version of the format than 1.",
         "What another version means is not known to this program.",

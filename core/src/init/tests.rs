@@ -231,7 +231,7 @@ proptest! {
         );
         let reading = crate::spec::read(spec.as_bytes()).map_err(|found| TestCaseError::fail(format!("{found:?}")))?;
         let (_, skill) = reading.spec.skills.iter().next().expect("a skill");
-        let argv: Vec<String> = skill.steps.value[0].cmd.value.argv().expect("words").into();
+        let argv: Vec<String> = skill.steps.value[0].cmd.as_ref().expect("a command").value.argv().expect("words").into();
         prop_assert_eq!(&argv[1], &value);
     }
 }

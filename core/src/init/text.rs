@@ -217,7 +217,7 @@ pub(super) fn read_back(text: &str, projects: &[Project], skills: &[NamedSkill<'
         skill.steps.value.iter().map(move |step| {
             let workdir = step.workdir.as_ref().or(skill.workdir.as_ref());
             let workdir = workdir.map_or_else(|| ".".to_owned(), |dir| dir.value.as_str().to_owned());
-            let argv = step.cmd.value.argv().map(Vec::from).unwrap_or_default();
+            let argv = step.cmd.as_ref().and_then(|cmd| cmd.value.argv().ok()).map(Vec::from).unwrap_or_default();
             (name.value.to_string(), step.name.value.to_string(), workdir, argv)
         })
     });

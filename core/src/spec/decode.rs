@@ -13,11 +13,13 @@ use super::rules;
 use super::size::Size;
 use super::span::{Span, Spanned};
 use super::written::{
-    Defaults, Expect, Profile, Reports, Skill, Spec, Step, StepLimits, Table, Text, ToolCheck, Toolchain,
+    Defaults, Expect, Profile, Reports, Skill, Spec, SqlLimits, SqlStep, Step, StepLimits, Table, Text, ToolCheck,
+    Toolchain,
 };
 use super::yaml::{self, Key, Node, Value};
 use crate::names::{BadName, EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::plan::{Determinism, Network, ReadOnly, RelPath};
+use crate::sql::{Dialect, Policy};
 use crate::tier::Tier;
 
 /// Reads a spec as far as it can be read. It is whole where `report` has no errors after that.
@@ -255,6 +257,9 @@ macro_rules! words {
 words!(Network, "`deny` or `allow`", ["deny" => Self::Deny, "allow" => Self::Allow]);
 words!(ReadOnly, "`off`, `tracked` or `strict`",
     ["off" => Self::Off, "tracked" => Self::Tracked, "strict" => Self::Strict]);
+words!(Dialect, "`sqlite` or `duckdb`", ["sqlite" => Self::Sqlite, "duckdb" => Self::Duckdb]);
+words!(Policy, "`read`, `write` or `migrate`",
+    ["read" => Self::Read, "write" => Self::Write, "migrate" => Self::Migrate]);
 words!(Determinism, "`D0`, `D1` or `D2`", ["D0" => Self::D0, "D1" => Self::D1, "D2" => Self::D2]);
 
 fn one_of<T: Copy>(node: &Node<'_>, what: &str, words: &[(&str, T)], report: &mut Report) -> Option<T> {
@@ -418,8 +423,7 @@ impl<'n, 'a> Fields<'n, 'a> {
     }
 
     fn missing(&self, name: &str, report: &mut Report) {
-        let replaced = name == "cmd" && self.get("sql").is_some();
-        if self.entries.is_some() && !replaced {
+        if self.entries.is_some() {
             let problem = Diagnostic::error(Code::MissingKey, self.head, format!("the key `{name}` is missing here"));
             report.add(problem);
         }
@@ -427,10 +431,6 @@ impl<'n, 'a> Fields<'n, 'a> {
 }
 
 fn unknown_key(key: &Key<'_>, what: &str, known: &[&str]) -> Diagnostic {
-    if what == Step::WHAT && key.text == "sql" {
-        let message = "SQL steps are not part of this version of proctor";
-        return Diagnostic::error(Code::SqlStep, key.span, message).hint("run the check by a `cmd` instead");
-    }
     let message = format!("{what} has no key {}", quoted(&key.text));
     Diagnostic::error(Code::UnknownKey, key.span, message)
         .did_you_mean(&key.text, known.iter().copied())
@@ -480,9 +480,12 @@ record!(Profile, "a profile", required [], kept [include], optional [parallel]);
 record!(Skill, "a skill", required [], kept [steps],
     optional [description, determinism, tier, needs, caches, container, platform, workdir, timeout_ms, network, read_only,
         env_allowlist, env]);
-record!(Step, "a step", required [name, cmd], kept [],
-    optional [workdir, timeout_ms, grace_ms, network, read_only, env_allowlist, env, limits, retries, inputs, reports,
+record!(Step, "a step", required [name], kept [],
+    optional [cmd, sql, workdir, timeout_ms, grace_ms, network, read_only, env_allowlist, env, limits, retries, inputs, reports,
         expect]);
+record!(SqlStep, "`sql`", required [dialect], kept [],
+    optional [files, query, schema, database, policy, question, tables, columns, functions, limits]);
+record!(SqlLimits, "`limits` of `sql`", required [], kept [], optional [time_ms, steps, rows, memory, result]);
 record!(StepLimits, "`limits`", required [], kept [], optional [memory, pids, disk, output, cpu_seconds, open_files]);
 record!(Reports, "`reports`", required [], kept [], optional [junit, sarif]);
 record!(Expect, "`expect`", required [], kept [], optional [exit]);

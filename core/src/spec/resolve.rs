@@ -238,11 +238,16 @@ impl<'a> Resolver<'a> {
     }
 
     fn written_step(&mut self, spec: &Spec, skill_name: &SkillName, skill: &Skill, step: &Step) -> Option<PlannedStep> {
-        let cmd = self.command(&step.cmd)?;
+        let (cmd, span) = match (&step.cmd, &step.sql) {
+            (Some(cmd), _) => (self.command(cmd)?, cmd.span),
+            (None, Some(sql)) => (sql.value.check().argv(), sql.span),
+            // The rules have said so.
+            (None, None) => return None,
+        };
         let defaults = Settings::of_defaults(spec.defaults.as_ref());
         let layers = [Settings::of_step(step), Settings::of_skill(skill), defaults];
         let key = step_path(skill_name, &step.name.value);
-        let origin = Origin::Step(step.cmd.span);
+        let origin = Origin::Step(span);
         Some(self.step(&key, step.name.value.clone(), cmd, origin, &layers, Own::Step(step)))
     }
 

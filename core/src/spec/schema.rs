@@ -25,7 +25,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::super::decode::Record;
-    use super::super::written::{Defaults, Expect, Profile, Reports, Skill, Step, StepLimits, ToolCheck, Toolchain};
+    use super::super::written::{
+        Defaults, Expect, Profile, Reports, Skill, SqlLimits, SqlStep, Step, StepLimits, ToolCheck, Toolchain,
+    };
     use super::*;
 
     /// The maps of the language: where their schema stands, and the keys that the decoder takes.
@@ -38,6 +40,8 @@ mod tests {
             ("/$defs/Profile", Profile::KEYS),
             ("/$defs/Skill", Skill::KEYS),
             ("/$defs/Step", Step::KEYS),
+            ("/$defs/SqlStep", SqlStep::KEYS),
+            ("/$defs/SqlLimits", SqlLimits::KEYS),
             ("/$defs/StepLimits", StepLimits::KEYS),
             ("/$defs/Reports", Reports::KEYS),
             ("/$defs/Expect", Expect::KEYS),

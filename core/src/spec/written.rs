@@ -16,6 +16,7 @@ use super::size::Size;
 use super::span::Spanned;
 use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::plan::{Determinism, Network, ReadOnly, RelPath};
+use crate::sql::{Allow, Check, Dialect, Limits, Policy};
 use crate::tier::Tier;
 
 /// A verification spec, version 1: what is checked in this repository, and how.
@@ -136,12 +137,15 @@ impl Skill {
 /// One command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("oneOf" = [{ "required": ["cmd"] }, { "required": ["sql"] }]))]
 pub struct Step {
     /// Its name, unique in its skill.
     pub name: Spanned<StepName>,
     /// The command: a list of words, or a string that is split into words as a POSIX shell does.
     /// No shell ever sees it; write `["sh", "-c", "…"]` where one is meant.
-    pub cmd: Spanned<Command>,
+    pub cmd: Option<Spanned<Command>>,
+    /// SQL that is judged by the engine that would run it, in place of a command.
+    pub sql: Option<Spanned<SqlStep>>,
     /// The directory in which it runs, relative to the repository.
     pub workdir: Option<Spanned<RelPath>>,
     /// When it must have ended, in milliseconds.
@@ -168,6 +172,90 @@ pub struct Step {
     pub reports: Option<Reports>,
     /// What counts as success.
     pub expect: Option<Expect>,
+}
+
+/// SQL that is judged: files of the repository, or one query.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SqlStep {
+    /// Globs of the files that are judged, in the order of their names.
+    #[schemars(length(min = 1))]
+    pub files: Option<Spanned<Vec<Spanned<Text>>>>,
+    /// One query, in place of files.
+    pub query: Option<Spanned<Text>>,
+    /// Whose SQL it is: `sqlite` or `duckdb`.
+    pub dialect: Spanned<Dialect>,
+    /// Files with the statements that make the schema, in order.
+    pub schema: Option<Vec<Spanned<RelPath>>>,
+    /// A database file to judge against; it is never changed.
+    pub database: Option<Spanned<RelPath>>,
+    /// What a statement may do: `read`, `write` rows, or `migrate` the schema. Default: `read`.
+    pub policy: Option<Spanned<Policy>>,
+    /// What somebody wanted to know, for one query.
+    pub question: Option<Spanned<Text>>,
+    /// The only tables that may be named.
+    pub tables: Option<Vec<Spanned<Text>>>,
+    /// The only columns of their tables that may be named, as `table.column`.
+    pub columns: Option<Vec<Spanned<Text>>>,
+    /// Functions that may be called beside the harmless ones.
+    pub functions: Option<Vec<Spanned<Text>>>,
+    /// Bounds on each file.
+    pub limits: Option<SqlLimits>,
+}
+
+impl SqlStep {
+    /// What it has judged, with everything that it leaves out.
+    pub(super) fn check(&self) -> Check {
+        let texts = |list: Option<&Vec<Spanned<Text>>>| -> Vec<String> {
+            list.into_iter().flatten().map(|text| text.value.0.clone()).collect()
+        };
+        let text = |text: Option<&Spanned<Text>>| text.map(|text| text.value.0.clone());
+        let built_in = Limits::default();
+        let asked = self.limits.clone().unwrap_or_default();
+        let count = |asked: Option<Spanned<u64>>, built_in| asked.map_or(built_in, |asked| asked.value);
+        let size = |asked: Option<Spanned<Size>>, built_in| asked.map_or(built_in, |asked| asked.value.0);
+        Check {
+            files: texts(self.files.as_ref().map(|files| &files.value)),
+            query: text(self.query.as_ref()),
+            dialect: self.dialect.value,
+            schema: self.schema.iter().flatten().map(|file| file.value.clone()).collect(),
+            database: self.database.as_ref().map(|file| file.value.clone()),
+            policy: self.policy.map_or(Policy::default(), |policy| policy.value),
+            question: text(self.question.as_ref()),
+            allow: Allow {
+                tables: texts(self.tables.as_ref()),
+                columns: texts(self.columns.as_ref()),
+                functions: texts(self.functions.as_ref()),
+            },
+            limits: Limits {
+                time_ms: count(asked.time_ms, built_in.time_ms),
+                steps: count(asked.steps, built_in.steps),
+                rows: count(asked.rows, built_in.rows),
+                memory: size(asked.memory, built_in.memory),
+                result: size(asked.result, built_in.result),
+                ..built_in
+            },
+        }
+    }
+}
+
+/// Bounds on the judging of one file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SqlLimits {
+    /// How long it may take, in milliseconds. Default: 5000.
+    #[schemars(range(min = 1, max = 600_000))]
+    pub time_ms: Option<Spanned<u64>>,
+    /// How many instructions of SQLite's machine a statement may take. Default: 200000000.
+    #[schemars(range(min = 1))]
+    pub steps: Option<Spanned<u64>>,
+    /// How many rows are read of a result. Default: 10000.
+    #[schemars(range(min = 1))]
+    pub rows: Option<Spanned<u64>>,
+    /// How much memory the engine may hold. Default: 512MiB.
+    pub memory: Option<Spanned<Size>>,
+    /// How large a result may be. Default: 16MiB.
+    pub result: Option<Spanned<Size>>,
 }
 
 /// Bounds on what a step may use. Sizes are bytes, or a number with B, kB, MB, GB, TB (powers

@@ -1,15 +1,16 @@
 //! The program that holds SQL engines apart from everything else: `worker` answers requests over the socket that is its
-//! standard output. It is started in a sandbox, by `proctord`, by `proctor` or as a step's command.
+//! standard output, `check` judges files as a step of a run. It is started in a sandbox, by `proctord`, by `proctor` or as a step's command.
 
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("worker") => worker(args.next().map(PathBuf::from)),
+        Some("check") => check(&args.next().unwrap_or_default()),
         Some("--version") => {
             println!("proctor-sql {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
@@ -19,6 +20,18 @@ fn main() -> ExitCode {
             eprintln!("hint: `proctor sql verify --help` says how to have SQL judged");
             ExitCode::from(2)
         }
+    }
+}
+
+/// The check of a step, in its sandbox: the directory is the repository's.
+fn check(json: &str) -> ExitCode {
+    let named = std::env::var_os("PROCTOR_DUCKDB").map(PathBuf::from);
+    let duckdb = proctor_duckdb::find(named.as_deref(), None);
+    let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
+    match proctor_sql::check::run(json, Path::new("."), duckdb, &mut out, &mut err) {
+        Ok(verdict) => ExitCode::from(verdict.exit_code()),
+        // Nobody reads it: whoever started us has ended.
+        Err(_) => ExitCode::from(5),
     }
 }
 

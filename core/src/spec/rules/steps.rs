@@ -33,8 +33,58 @@ pub(super) fn have_unique_names(facts: &Facts<'_>, found: &mut Report) {
     }
 }
 
+/// One of both, and not both.
+pub(super) fn have_a_command_or_sql(facts: &Facts<'_>, found: &mut Report) {
+    for step in facts.steps() {
+        match (&step.cmd, &step.sql) {
+            (None, None) => found.add_with(|| {
+                let problem = Diagnostic::error(Code::MissingKey, step.name.span, "the key `cmd` is missing here");
+                problem.hint("write the program and its arguments, such as `cmd: [\"cargo\", \"test\"]`")
+            }),
+            (Some(cmd), Some(sql)) => found.add_with(|| {
+                let problem = Diagnostic::error(Code::SqlStep, sql.span, "the step has a `cmd` and `sql`");
+                problem.label(cmd.span, "the command").hint("make two steps of it")
+            }),
+            _ => {}
+        }
+    }
+}
+
+/// Something to judge, by bounds that are some.
+pub(super) fn judge_some_sql(facts: &Facts<'_>, found: &mut Report) {
+    for sql in facts.steps().filter_map(|step| step.sql.as_ref()) {
+        let wrong = match (&sql.value.files, &sql.value.query) {
+            (None, None) => Some("it judges nothing: there are no `files` and no `query`"),
+            (Some(_), Some(_)) => Some("it has `files` and a `query`"),
+            (Some(files), None) if files.value.is_empty() => Some("`files` names no file"),
+            (Some(_), None) if sql.value.question.is_some() => {
+                Some("a `question` is about one `query`, and not about files")
+            }
+            _ => None,
+        };
+        if let Some(wrong) = wrong {
+            found.add_with(|| Diagnostic::error(Code::SqlStep, sql.span, wrong));
+        }
+        for glob in sql.value.files.iter().flat_map(|files| &files.value) {
+            if let Some(problem) = bad_glob(glob) {
+                found.add(problem);
+            }
+        }
+        let limits = sql.value.limits.clone().unwrap_or_default();
+        let counts = [limits.time_ms, limits.steps, limits.rows].into_iter().flatten();
+        let sizes =
+            [limits.memory, limits.result].into_iter().flatten().map(|size| Spanned::new(size.value.0, size.span));
+        for bound in counts.chain(sizes).filter(|bound| bound.value == 0) {
+            found.add_with(|| Diagnostic::error(Code::SqlStep, bound.span, "a bound of 0 lets nothing be judged"));
+        }
+        if let Some(time) = limits.time_ms.filter(|time| time.value > crate::sql::MAX_TIME_MS) {
+            found.add_with(|| Diagnostic::error(Code::SqlStep, time.span, "it is 10 minutes (600000) at most"));
+        }
+    }
+}
+
 pub(super) fn have_commands_that_run(facts: &Facts<'_>, found: &mut Report) {
-    for cmd in facts.checks().map(|check| &check.cmd).chain(facts.steps().map(|step| &step.cmd)) {
+    for cmd in facts.checks().map(|check| &check.cmd).chain(facts.steps().filter_map(|step| step.cmd.as_ref())) {
         if let Err(bad) = cmd.value.argv() {
             found.add_with(|| bad_command(cmd, &bad));
         }

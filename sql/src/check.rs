@@ -1,0 +1,259 @@
+//! A step's check: the files of a repository that its globs find, each judged, in the order of their names. One line of
+//! JSON for each on standard output, without times, so that equal trees give equal bytes; the findings for people on
+//! standard error, as compilers say theirs.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write};
+use std::path::{Path, PathBuf};
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use proctor_core::canonical;
+use proctor_core::evidence::escape_output;
+use proctor_core::sql::{Batch, Check, Judgement, Policy, Request, Severity, Verdict};
+
+use crate::worker::Engines;
+
+/// How many files a check has at most.
+const MOST_FILES: usize = 10_000;
+/// How many entries are looked at for them.
+const MOST_ENTRIES: usize = 2_000_000;
+/// The largest file, in bytes.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// Why nothing could be judged, as a message for people.
+type Fault = String;
+
+/// Judges what a check names below `root`. `duckdb` is DuckDB's shared library, or why there is none.
+///
+/// # Errors
+/// Nobody reads what is written.
+pub fn run(
+    json: &str,
+    root: &Path,
+    duckdb: Result<PathBuf, String>,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> io::Result<Verdict> {
+    let texts = match read(json, root) {
+        Ok(texts) => texts,
+        Err(fault) => {
+            writeln!(err, "error: {fault}")?;
+            return Ok(Verdict::Error);
+        }
+    };
+    let mut engines = Engines::new(duckdb);
+    let mut verdicts = Vec::new();
+    for (file, request) in &texts {
+        let judgement = engines.judge(request);
+        writeln!(out, "{}", line(file, &judgement))?;
+        say(file, &judgement, err)?;
+        verdicts.push(judgement.verdict);
+    }
+    let verdict = worst(&verdicts);
+    let of = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count();
+    let (ok, rejected, unjudged) = (of(Verdict::Ok), of(Verdict::Reject), of(Verdict::Error));
+    writeln!(err, "{}: {ok} ok, {rejected} rejected, {unjudged} not judged", verdict.as_str())?;
+    Ok(verdict)
+}
+
+/// What cannot be judged weighs more than what is rejected; nothing at all is not judged.
+fn worst(verdicts: &[Verdict]) -> Verdict {
+    let has = |wanted| verdicts.contains(&wanted);
+    if verdicts.is_empty() || has(Verdict::Error) {
+        Verdict::Error
+    } else if has(Verdict::Reject) {
+        Verdict::Reject
+    } else {
+        Verdict::Ok
+    }
+}
+
+/// Every text of a check, with what is asked about it.
+fn read(json: &str, root: &Path) -> Result<Vec<(String, Request)>, Fault> {
+    let check: Check = serde_json::from_str(json).map_err(|error| format!("the check cannot be read: {error}"))?;
+    let schema =
+        check.schema.iter().map(|file| text_of(root, Path::new(file.as_str()))).collect::<Result<Vec<_>, _>>()?;
+    let database = check.database.as_ref().map(|file| absolute(root, Path::new(file.as_str()))).transpose()?;
+    let template = Request {
+        schema,
+        database,
+        policy: check.policy,
+        allow: check.allow.clone(),
+        limits: check.limits,
+        question: check.question.clone(),
+        ..Request::new(check.dialect, "")
+    };
+    if let Some(query) = &check.query {
+        return Ok(vec![("query".to_owned(), Request { sql: query.clone(), ..template })]);
+    }
+    let mut requests: Vec<(String, Request)> = Vec::new();
+    let mut made = template.schema.clone();
+    for file in found(&check.files, root)? {
+        let sql = text_of(root, &file)?;
+        let request = Request { sql: sql.clone(), schema: made.clone(), batch: Some(Batch::Many), ..template.clone() };
+        requests.push((file.display().to_string(), request));
+        // A migration stands on those before it.
+        if check.policy == Policy::Migrate {
+            made.push(sql);
+        }
+    }
+    Ok(requests)
+}
+
+/// The files that globs find, by name; links are not followed. A glob that finds none is a fault: a check that judges
+/// nothing cannot fail.
+fn found(globs: &[String], root: &Path) -> Result<Vec<PathBuf>, Fault> {
+    let set = |globs: &[&String]| -> Result<GlobSet, Fault> {
+        let mut builder = GlobSetBuilder::new();
+        for glob in globs {
+            let one = GlobBuilder::new(glob).literal_separator(true).build();
+            builder.add(one.map_err(|error| format!("`{glob}` is not a glob: {error}"))?);
+        }
+        builder.build().map_err(|error| format!("the globs are too large: {error}"))
+    };
+    let all = set(&globs.iter().collect::<Vec<_>>())?;
+    let mut matched = vec![false; globs.len()];
+    let mut files = Vec::new();
+    let walk = walkdir::WalkDir::new(root).sort_by_file_name().into_iter();
+    let is_git = |entry: &walkdir::DirEntry| entry.depth() > 0 && entry.file_name() == ".git";
+    for (number, entry) in walk.filter_entry(|entry| !is_git(entry)).enumerate() {
+        let entry = entry.map_err(|error| format!("the tree cannot be read: {error}"))?;
+        if number > MOST_ENTRIES {
+            return Err(format!("the tree has more than {MOST_ENTRIES} entries"));
+        }
+        if !entry.file_type().is_file() {
+            continue;
+        }
+        let path = entry.path().strip_prefix(root).unwrap_or(entry.path());
+        let which = all.matches(path);
+        if !which.is_empty() {
+            which.into_iter().for_each(|at| matched[at] = true);
+            files.push(path.to_owned());
+        }
+        if files.len() > MOST_FILES {
+            return Err(format!("the globs find more than {MOST_FILES} files"));
+        }
+    }
+    match globs.iter().zip(&matched).find(|(_, matched)| !**matched) {
+        Some((glob, _)) => Err(format!("the glob `{glob}` finds no file")),
+        None => {
+            files.sort();
+            Ok(files)
+        }
+    }
+}
+
+fn absolute(root: &Path, file: &Path) -> Result<String, Fault> {
+    let path =
+        root.join(file).canonicalize().map_err(|error| format!("`{}` cannot be read: {error}", file.display()))?;
+    path.into_os_string().into_string().map_err(|path| format!("{} is not UTF-8", path.display()))
+}
+
+fn text_of(root: &Path, file: &Path) -> Result<String, Fault> {
+    let mut bytes = Vec::new();
+    File::open(root.join(file))
+        .and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(|error| format!("`{}` cannot be read: {error}", file.display()))?;
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(format!("`{}` is larger than {} MiB", file.display(), MOST_BYTES >> 20));
+    }
+    String::from_utf8(bytes)
+        .map_err(|error| format!("`{}` is not UTF-8 at byte {}", file.display(), error.utf8_error().valid_up_to()))
+}
+
+/// A file and its judgement, without times.
+fn line(file: &str, judgement: &Judgement) -> String {
+    let mut json = canonical::Json::of(judgement);
+    if let canonical::Json::Object(fields) = &mut json {
+        fields.remove("timing");
+    }
+    let of_file = [("file".to_owned(), canonical::Json::String(file.to_owned())), ("judgement".to_owned(), json)];
+    String::from_utf8_lossy(&canonical::Json::Object(of_file.into()).to_vec()).into_owned()
+}
+
+/// The findings, as compilers say theirs.
+fn say(file: &str, judgement: &Judgement, err: &mut dyn Write) -> io::Result<()> {
+    let plain = |text: &str| escape_output(text.replace('\n', " ").as_bytes());
+    for found in judgement.diagnostics.iter().filter(|found| found.severity > Severity::Note) {
+        let place = found.span.map_or(String::new(), |span| format!("{}:{}:", span.line, span.column));
+        writeln!(err, "{}:{place} {}[{}]: {}", plain(file), found.severity.as_str(), found.id, plain(&found.message))?;
+        if !found.candidates.is_empty() {
+            writeln!(err, "    did you mean: {}", plain(&found.candidates.join(", ")))?;
+        }
+        if let Some(advice) = &found.advice {
+            writeln!(err, "    {}", plain(advice))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proctor_core::sql::{Allow, Dialect, Limits};
+
+    fn check(files: &[&str], policy: Policy) -> Check {
+        Check {
+            files: files.iter().map(|file| (*file).to_owned()).collect(),
+            query: None,
+            dialect: Dialect::Sqlite,
+            schema: vec!["schema.sql".to_owned().try_into().expect("a path")],
+            database: None,
+            policy,
+            question: None,
+            allow: Allow::default(),
+            limits: Limits::default(),
+        }
+    }
+
+    fn judged(check: &Check, files: &[(&str, &str)]) -> (Verdict, String, String) {
+        let root = tempfile::tempdir().expect("a directory");
+        for (name, text) in files {
+            let path = root.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+            let mut file = File::create(path).expect("made");
+            file.write_all(text.as_bytes()).expect("written");
+        }
+        let json = String::from_utf8(canonical::to_vec(check)).expect("text");
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let verdict = run(&json, root.path(), Err("none".to_owned()), &mut out, &mut err).expect("written");
+        (verdict, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
+    }
+
+    const SCHEMA: (&str, &str) = ("schema.sql", "CREATE TABLE t (a INTEGER, b TEXT);");
+
+    #[test]
+    fn files_are_judged_in_the_order_of_their_names() {
+        let files = [SCHEMA, ("q/b.sql", "SELECT a FROM t;\nSELECT c FROM t;"), ("q/a.sql", "SELECT b FROM t")];
+        let (verdict, out, err) = judged(&check(&["q/*.sql"], Policy::Read), &files);
+        assert_eq!(verdict, Verdict::Reject);
+        let names: Vec<&str> = out.lines().map(|line| &line[..17]).collect();
+        assert_eq!(names, [r#"{"file":"q/a.sql""#, r#"{"file":"q/b.sql""#]);
+        assert!(err.starts_with("q/b.sql:2:8: error[P0612]: there is no column `c`\n"), "{err}");
+        assert!(err.ends_with("reject: 1 ok, 1 rejected, 0 not judged\n"), "{err}");
+        assert_eq!(judged(&check(&["q/*.sql"], Policy::Read), &files).1, out, "equal trees, equal bytes");
+    }
+
+    #[test]
+    fn a_migration_stands_on_those_before_it() {
+        let files = [
+            SCHEMA,
+            ("m/1.sql", "CREATE TABLE u (x INTEGER); ALTER TABLE t ADD COLUMN c TEXT;"),
+            ("m/2.sql", "INSERT INTO u (x) SELECT a FROM t WHERE c IS NULL;"),
+        ];
+        assert_eq!(judged(&check(&["m/*.sql"], Policy::Migrate), &files).0, Verdict::Ok);
+        let broken = [SCHEMA, files[1], ("m/2.sql", "INSERT INTO v (x) VALUES (1)")];
+        assert_eq!(judged(&check(&["m/*.sql"], Policy::Migrate), &broken).0, Verdict::Reject);
+    }
+
+    #[test]
+    fn what_cannot_be_judged_is_no_pass() {
+        let none = judged(&check(&["q/*.sql"], Policy::Read), &[SCHEMA]);
+        assert_eq!(none.0, Verdict::Error);
+        assert!(none.2.contains("the glob `q/*.sql` finds no file"), "{}", none.2);
+        let no_schema = judged(&check(&["*.sql"], Policy::Read), &[("a.sql", "SELECT 1")]);
+        assert_eq!(no_schema.0, Verdict::Error, "{}", no_schema.2);
+        let broken = [("schema.sql", "CREATE TABLE ("), ("q/a.sql", "SELECT 1")];
+        assert_eq!(judged(&check(&["q/*.sql"], Policy::Read), &broken).0, Verdict::Error);
+    }
+}
