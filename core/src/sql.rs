@@ -57,6 +57,7 @@ impl Dialect {
 /// What a statement may do at most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "SqlPolicy")]
 pub enum Policy {
     /// Look at rows.
     #[default]
@@ -84,6 +85,7 @@ impl Policy {
 /// How much a statement may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "SqlLimits")]
 pub struct Limits {
     /// How long all stages of one request may take, in milliseconds of wall time.
     #[schemars(range(min = 1, max = 600_000))]
@@ -157,6 +159,7 @@ impl Limits {
 /// What may be named, beyond what the policy says. An empty list allows everything that the policy allows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "SqlAllow")]
 pub struct Allow {
     /// Tables and views, as `table` or `schema.table`, in any case.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -172,6 +175,7 @@ pub struct Allow {
 /// How many statements a text may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "SqlBatch")]
 pub enum Batch {
     /// One: what a model or a program hands over as one query.
     One,
@@ -182,6 +186,7 @@ pub enum Batch {
 /// One text to be judged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "SqlRequest")]
 pub struct Request {
     /// The text.
     pub sql: String,

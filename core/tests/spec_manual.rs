@@ -31,7 +31,7 @@ fn blocks(manual: &str, language: &str) -> Vec<String> {
 fn its_examples_are_read() {
     let manual = manual();
     let specs = blocks(&manual, "yaml");
-    assert_eq!(specs.len(), 3);
+    assert_eq!(specs.len(), 4);
     for text in specs {
         let reading = spec::read(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
         assert!(reading.warnings.is_empty(), "{:?}", reading.warnings);

@@ -399,7 +399,13 @@ impl<'n, 'a> Fields<'n, 'a> {
         for (key, _) in entries.unwrap_or_default().iter().filter(|(key, _)| !known.contains(&key.text.as_ref())) {
             report.add_with(|| unknown_key(key, what, known));
         }
-        Self { head: node.head, entries }
+        let fields = Self { head: node.head, entries };
+        // A step without either would be one that does nothing, and passes.
+        let is_said = |name: &str| fields.get(name).is_some_and(|node| !node.is_null());
+        if what == Step::WHAT && !is_said("cmd") && !is_said("sql") {
+            fields.missing("cmd", report);
+        }
+        fields
     }
 
     fn get(&self, name: &str) -> Option<&'n Node<'a>> {

@@ -241,8 +241,11 @@ impl<'a> Resolver<'a> {
         let (cmd, span) = match (&step.cmd, &step.sql) {
             (Some(cmd), _) => (self.command(cmd)?, cmd.span),
             (None, Some(sql)) => (sql.value.check().argv(), sql.span),
-            // The rules have said so.
-            (None, None) => return None,
+            (None, None) => {
+                let span = step.name.span;
+                self.problems.push(Diagnostic::error(Code::MissingKey, span, "the step has no `cmd` and no `sql`"));
+                return None;
+            }
         };
         let defaults = Settings::of_defaults(spec.defaults.as_ref());
         let layers = [Settings::of_step(step), Settings::of_skill(skill), defaults];

@@ -78,6 +78,7 @@ pub enum SqlCode {
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "SqlSeverity")]
 pub enum Severity {
     /// Said and passed over.
     Note,
@@ -100,6 +101,7 @@ impl Severity {
 
 /// A part of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "SqlSpan")]
 pub struct Span {
     /// Its first byte.
     pub start: usize,
@@ -139,6 +141,7 @@ pub enum Applicability {
 
 /// A change of the text that mends a finding.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "SqlFix")]
 pub struct Fix {
     /// The first byte that is replaced.
     pub start: usize,
@@ -152,6 +155,7 @@ pub struct Fix {
 
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "SqlDiagnostic")]
 pub struct Diagnostic {
     /// What kind of finding it is.
     pub code: SqlCode,

@@ -17,6 +17,7 @@ pub const FEEDBACK: usize = 2_000;
 /// The answer in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "SqlVerdict")]
 pub enum Verdict {
     /// Nothing speaks against it.
     Ok,
@@ -136,6 +137,7 @@ pub enum Ground {
 
 /// A column of a result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "SqlColumn")]
 pub struct Column {
     /// Its name.
     pub name: String,
@@ -157,6 +159,7 @@ pub struct Touched {
 
 /// What running came to, for the last statement that was run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "SqlExecution")]
 pub struct Execution {
     /// On what.
     pub ground: Ground,
@@ -173,6 +176,7 @@ pub struct Execution {
 
 /// Whether it makes sense to try again with the feedback.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "SqlRetry")]
 pub struct Retry {
     /// Whether it does.
     pub worth: bool,
@@ -182,6 +186,7 @@ pub struct Retry {
 
 /// What was judged, by what.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "SqlAudit")]
 pub struct Audit {
     /// The hash of the text.
     pub sql: Sha256Hex,
@@ -195,6 +200,7 @@ pub struct Audit {
 
 /// What took how long. Not a part of what is hashed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "SqlTiming")]
 pub struct Timing {
     /// All of it, in microseconds.
     pub total_us: u64,

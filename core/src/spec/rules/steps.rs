@@ -33,19 +33,14 @@ pub(super) fn have_unique_names(facts: &Facts<'_>, found: &mut Report) {
     }
 }
 
-/// One of both, and not both.
+/// A command or SQL: what has neither is told where it is read.
 pub(super) fn have_a_command_or_sql(facts: &Facts<'_>, found: &mut Report) {
     for step in facts.steps() {
-        match (&step.cmd, &step.sql) {
-            (None, None) => found.add_with(|| {
-                let problem = Diagnostic::error(Code::MissingKey, step.name.span, "the key `cmd` is missing here");
-                problem.hint("write the program and its arguments, such as `cmd: [\"cargo\", \"test\"]`")
-            }),
-            (Some(cmd), Some(sql)) => found.add_with(|| {
+        if let (Some(cmd), Some(sql)) = (&step.cmd, &step.sql) {
+            found.add_with(|| {
                 let problem = Diagnostic::error(Code::SqlStep, sql.span, "the step has a `cmd` and `sql`");
                 problem.label(cmd.span, "the command").hint("make two steps of it")
-            }),
-            _ => {}
+            });
         }
     }
 }
