@@ -24,7 +24,7 @@ use crate::record::{self, RunFacts, TreeFacts};
 use crate::request::Patch;
 use crate::skill::SkillRun;
 use crate::store::StoreError;
-use crate::store::documents::Documents;
+use crate::store::documents::{Documents, StagedRun};
 
 /// How many paths a message names.
 const NAMED_PATHS: usize = 10;
@@ -230,45 +230,58 @@ pub(crate) async fn write(
         spec_sha256: plan.spec_sha256.clone(),
         evidence,
     };
-    // The status first stops citing what is about to be overwritten: a kill between two of
-    // these writes leaves a status that cites nothing, and never one that cites what is gone.
     let nothing = last_run(Verdict::Inconclusive, EvidenceIndex::new());
-    let written = match documents.write_status(&nothing) {
-        Ok(()) => write_evidence(context, &documents, observed).await,
-        Err(error) => Err(error),
-    };
-    let index = match written {
-        Ok(index) => index,
-        Err(error) => return Some(failed(error)),
-    };
     let verdict = verdict::fold(&observed.facts());
     let documents = Arc::new(documents);
+    let published = match staged(&documents, observed, &nothing, |index| last_run(verdict, index)) {
+        Ok(staged) => staged.publish_evidence(),
+        Err(error) => Err(error),
+    };
+    let (cited, conclusion) = match published {
+        Ok(published) => published,
+        Err(error) => {
+            tell_nothing(&documents, &nothing);
+            return Some(failed(error));
+        }
+    };
+    for (file, sha256) in cited {
+        context.emit(RunEvent::EvidenceWritten { file, sha256 }).await;
+    }
     let pass = (verdict == Verdict::Passed).then(|| {
-        let documents = Arc::clone(&documents);
+        let (documents, nothing) = (Arc::clone(&documents), nothing.clone());
         Pass::new(move || documents.withdraw(&nothing))
     });
     // Nobody may want it.
     let _ = pass.clone().map(|pass| passed.send(pass));
-    let error = documents.conclude(&last_run(verdict, index)).err()?;
-    // It may stand there and only not be durable: no status tells of a pass that nobody was told of.
-    if let Some(Err(error)) = pass.map(|pass| pass.withdraw()) {
-        tracing::error!(run = %facts.run_id, %error, "the status of a run that did not pass may say that it did");
+    let error = conclusion.publish().err()?;
+    match pass.map(|pass| pass.withdraw()) {
+        None => tell_nothing(&documents, &nothing),
+        Some(Ok(())) => {}
+        // It may stand there and only not be durable: no status tells of a pass that nobody was told of.
+        Some(Err(error)) => {
+            tracing::error!(run = %facts.run_id, %error, "the status of a run that did not pass may say that it did");
+        }
     }
     Some(failed(error))
 }
 
-async fn write_evidence(
-    context: &Context,
-    documents: &Documents,
+/// All that is to be on record, while the status cites nothing that it overwrites.
+fn staged<'a>(
+    documents: &'a Documents,
     observed: &Observed,
-) -> Result<EvidenceIndex, StoreError> {
+    nothing: &LastRun,
+    last_run: impl FnOnce(EvidenceIndex) -> LastRun,
+) -> Result<StagedRun<'a>, StoreError> {
+    documents.cite_nothing(nothing)?;
     let toolchain = (TOOLCHAIN_ARTIFACT.to_owned(), to_bytes(&observed.toolchain));
     let skills = observed.skills.iter().map(|skill| (skill.skill.artifact(), to_bytes(skill)));
-    let mut index = EvidenceIndex::new();
-    for (name, bytes) in std::iter::once(toolchain).chain(skills) {
-        let (file, sha256) = documents.write_evidence(&name, &bytes)?;
-        context.emit(RunEvent::EvidenceWritten { file: file.clone(), sha256: sha256.clone() }).await;
-        index.insert(file, sha256);
+    let evidence: Vec<(String, Vec<u8>)> = std::iter::once(toolchain).chain(skills).collect();
+    documents.stage(&evidence, last_run)
+}
+
+/// Has the status say that the run came to nothing, where it can still be written.
+fn tell_nothing(documents: &Documents, nothing: &LastRun) {
+    if let Err(error) = documents.write_status(nothing) {
+        tracing::warn!(run = %nothing.run_id, %error, "the status does not tell of a run that came to nothing");
     }
-    Ok(index)
 }

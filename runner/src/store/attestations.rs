@@ -8,7 +8,7 @@ use proctor_core::attestation::{Attestation, Subject};
 use proctor_core::digest::SnapshotId;
 
 use super::StoreError;
-use super::directory::Directory;
+use super::directory::{Directory, Durable, Staged};
 
 /// The directory of all records, below the state directory.
 pub(crate) const ATTESTATIONS: &str = "attestations";
@@ -34,10 +34,20 @@ impl Attestations {
     /// # Errors
     /// The system refuses.
     pub(crate) fn write(&self, attestation: &Attestation) -> Result<(), StoreError> {
+        let (subject, file) = self.stage(attestation)?;
+        publish(&subject, file.settle()?)
+    }
+
+    /// Writes the record of a run, which nobody finds before it is published: the directory of its subject, and
+    /// the file.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn stage(&self, attestation: &Attestation) -> Result<(Directory, Staged), StoreError> {
         let all = self.state.ensure(ATTESTATIONS, 0o700)?;
         let subject = all.ensure(attestation.subject.key().as_str(), 0o700)?;
-        subject.write(&file_of(&attestation.last_run.snapshot), &attestation.to_bytes())?;
-        forget_beyond(&subject, TREES)
+        let file = subject.stage(&file_of(&attestation.last_run.snapshot), &attestation.to_bytes())?;
+        Ok((subject, file))
     }
 
     /// The record of the newest run about `subject` on the tree `snapshot`, as bytes.
@@ -70,6 +80,16 @@ impl Attestations {
             other => other.map(Some),
         }
     }
+}
+
+/// Makes a record the newest one about its subject, durably.
+///
+/// # Errors
+/// The system refuses.
+pub(crate) fn publish(subject: &Directory, record: Durable) -> Result<(), StoreError> {
+    record.publish()?;
+    subject.sync()?;
+    forget_beyond(subject, TREES)
 }
 
 fn file_of(snapshot: &SnapshotId) -> String {

@@ -1,7 +1,9 @@
 //! A directory held by its fd, in which files appear whole or not at all.
 
+mod staged;
+
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -10,6 +12,8 @@ use proctor_snapshot::{Links, open_beneath};
 use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, Uid};
 
 use super::StoreError;
+
+pub(crate) use staged::{Durable, STAGED_AT_ONCE, Staged, sync_all};
 
 /// A directory of ours; clones share its fd.
 #[derive(Debug, Clone)]
@@ -65,14 +69,26 @@ impl Directory {
     /// # Errors
     /// It is a symlink or no directory, or cannot be made.
     pub fn ensure(&self, name: &str, mode: u32) -> Result<Self, StoreError> {
+        let (directory, made) = self.ensure_unsynced(name, mode)?;
+        if made {
+            self.sync()?;
+        }
+        Ok(directory)
+    }
+
+    /// The same; whether it was made now, so that this one has to be synced before anybody may
+    /// rely on that.
+    ///
+    /// # Errors
+    /// As [`Directory::ensure`].
+    pub(crate) fn ensure_unsynced(&self, name: &str, mode: u32) -> Result<(Self, bool), StoreError> {
         match fs::mkdirat(&self.fd, name, Mode::from_raw_mode(mode)) {
             Ok(()) => {
                 let made = self.descend(name)?;
                 made.take_owner_of(self)?;
-                self.sync()?;
-                Ok(made)
+                Ok((made, true))
             }
-            Err(rustix::io::Errno::EXIST) => self.descend(name),
+            Err(rustix::io::Errno::EXIST) => Ok((self.descend(name)?, false)),
             Err(errno) => Err(StoreError::io("create", self.path_of(name))(errno)),
         }
     }
@@ -83,14 +99,8 @@ impl Directory {
     /// # Errors
     /// `name` is a symlink, or the system refuses.
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        let old_mode = self.replaceable(name)?;
-        let mut temp = self.temporary(name)?;
-        if let Some(mode) = old_mode {
-            fs::fchmod(&temp.file, mode).map_err(StoreError::io("set the mode of", self.path_of(name)))?;
-        }
-        let written = temp.file.write_all(bytes).and_then(|()| temp.file.sync_all());
-        written.map_err(|source| StoreError::Io { action: "write", path: self.path_of(name), source })?;
-        temp.publish(name)
+        self.stage(name, bytes)?.settle()?.publish()?;
+        self.sync()
     }
 
     /// A file that is not there yet for anyone but us; dropped unpublished, it goes away.
@@ -102,7 +112,8 @@ impl Directory {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
         let fd = fs::openat(&self.fd, &name, flags, Mode::from_raw_mode(0o644))
             .map_err(StoreError::io("create", self.path_of(&name)))?;
-        let temp = Temporary { directory: self.clone(), name, file: File::from(fd), published: false };
+        let entry = TemporaryEntry { directory: self.clone(), name, published: false };
+        let temp = Temporary { entry, file: File::from(fd) };
         self.give_owner(temp.file.as_fd())?;
         Ok(temp)
     }
@@ -319,10 +330,16 @@ impl AsFd for Directory {
 /// A file under a random name, on its way to its real one.
 #[derive(Debug)]
 pub struct Temporary {
-    directory: Directory,
-    name: String,
+    entry: TemporaryEntry,
     /// Where its bytes go.
     pub file: File,
+}
+
+/// The random name. Dropped unpublished, it goes away.
+#[derive(Debug)]
+struct TemporaryEntry {
+    directory: Directory,
+    name: String,
     published: bool,
 }
 
@@ -332,7 +349,7 @@ impl Temporary {
     /// # Errors
     /// The system refuses; the file goes away.
     pub fn publish(self, name: &str) -> Result<(), StoreError> {
-        let directory = self.directory.clone();
+        let directory = self.entry.directory.clone();
         self.publish_in(&directory, name)
     }
 
@@ -340,11 +357,18 @@ impl Temporary {
     ///
     /// # Errors
     /// As [`Temporary::publish`].
-    pub fn publish_in(mut self, directory: &Directory, name: &str) -> Result<(), StoreError> {
+    pub fn publish_in(self, directory: &Directory, name: &str) -> Result<(), StoreError> {
+        self.entry.move_to(directory, name)?;
+        directory.sync()
+    }
+}
+
+impl TemporaryEntry {
+    fn move_to(mut self, directory: &Directory, name: &str) -> Result<(), StoreError> {
         fs::renameat(&self.directory.fd, &self.name, &directory.fd, name)
             .map_err(StoreError::io("write", directory.path_of(name)))?;
         self.published = true;
-        directory.sync()
+        Ok(())
     }
 }
 
@@ -355,26 +379,26 @@ impl Temporary {
     /// # Errors
     /// The system refuses; the file goes away.
     pub fn publish_new(mut self, name: &str) -> Result<bool, StoreError> {
-        let fd = &self.directory.fd;
-        let moved = match fs::renameat_with(fd, &self.name, fd, name, fs::RenameFlags::NOREPLACE) {
+        let fd = &self.entry.directory.fd;
+        let moved = match fs::renameat_with(fd, &self.entry.name, fd, name, fs::RenameFlags::NOREPLACE) {
             // A file system that does not know of it (NFS) refuses a link over a name as well.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
-                fs::linkat(fd, &self.name, fd, name, AtFlags::empty())
+                fs::linkat(fd, &self.entry.name, fd, name, AtFlags::empty())
             }
             moved => {
-                self.published = moved.is_ok();
+                self.entry.published = moved.is_ok();
                 moved
             }
         };
         match moved {
-            Ok(()) => self.directory.sync().map(|()| true),
+            Ok(()) => self.entry.directory.sync().map(|()| true),
             Err(rustix::io::Errno::EXIST) => Ok(false),
-            Err(errno) => Err(StoreError::io("write", self.directory.path_of(name))(errno)),
+            Err(errno) => Err(StoreError::io("write", self.entry.directory.path_of(name))(errno)),
         }
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryEntry {
     fn drop(&mut self) {
         if !self.published
             && let Err(errno) = fs::unlinkat(&self.directory.fd, &self.name, AtFlags::empty())
@@ -407,6 +431,7 @@ pub(crate) fn random_u64() -> Result<u64, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write as _;
     use std::os::unix::fs::symlink;
 
     fn directory() -> (tempfile::TempDir, Directory) {

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 use proctor_core::attestation::{Attestation, Subject};
 use proctor_core::digest::Sha256Hex;
+use proctor_core::evidence::EvidenceIndex;
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::status::{self, LastRun};
 
 use super::StoreError;
-use super::attestations::Attestations;
-use super::directory::Directory;
+use super::attestations::{self, Attestations};
+use super::directory::{Directory, Durable, STAGED_AT_ONCE, Staged, sync_all};
 use crate::repository::Repository;
 
 pub(crate) const STATUS: &str = "05-status.json";
@@ -28,6 +29,29 @@ pub(crate) struct Documents {
     changeset: Option<ChangesetId>,
     /// Which tools the run finds.
     toolchain_env: Option<Sha256Hex>,
+    /// The directory in which this one was made, where that is not durable yet.
+    unsynced: Option<Directory>,
+}
+
+/// The path of a document below the directory of a run's, and its sha256.
+pub(crate) type Cited = (String, Sha256Hex);
+
+/// The documents of a run, written and durable, and not yet at their names. Dropped, they go away.
+pub(crate) struct StagedRun<'a> {
+    /// Where evidence lies.
+    verify: Directory,
+    evidence: Vec<Durable>,
+    cited: Vec<Cited>,
+    conclusion: Conclusion<'a>,
+}
+
+/// What is said of a run once its evidence is at its place.
+pub(crate) struct Conclusion<'a> {
+    documents: &'a Documents,
+    /// Where our own record lies, and the record.
+    subject: Directory,
+    record: Durable,
+    status: Durable,
 }
 
 /// One document of a run as it is on record: `file` below `directory`, where its bytes still are
@@ -101,6 +125,7 @@ impl Documents {
             repository: repository.name(),
             changeset: Some(id.clone()),
             toolchain_env: None,
+            unsynced: None,
         };
         documents.check()?;
         Ok(documents)
@@ -116,7 +141,8 @@ impl Documents {
         repository: &Repository,
         run: &RunId,
     ) -> Result<Self, StoreError> {
-        let root = state.ensure(RUNS, 0o700)?.ensure(run.as_str(), 0o700)?;
+        let runs = state.ensure(RUNS, 0o700)?;
+        let (root, made) = runs.ensure_unsynced(run.as_str(), 0o700)?;
         if !root.try_lock()? {
             return Err(StoreError::Busy { path: format!("{RUNS}/{run}") });
         }
@@ -127,6 +153,7 @@ impl Documents {
             repository: repository.name(),
             changeset: None,
             toolchain_env: None,
+            unsynced: made.then_some(runs),
         })
     }
 
@@ -138,7 +165,8 @@ impl Documents {
     /// Finds out before anything runs what would keep the documents from being written, and
     /// clears away what a killed run left.
     fn check(&self) -> Result<(), StoreError> {
-        self.new_status(None).map(drop)?;
+        let old = self.root.read(STATUS, status::MAX_BYTES)?;
+        status::check(old.as_deref()).map_err(|source| self.wrong(source))?;
         self.root.sweep()?;
         match self.root.descend(VERIFY) {
             Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(()),
@@ -151,23 +179,48 @@ impl Documents {
         &self.path
     }
 
-    /// Writes one evidence document; answers its path below the directory and its sha256.
+    /// Has the status stop citing evidence that is about to be overwritten: a kill before the next one is
+    /// written leaves a status that cites nothing, and never one that cites what is gone. One that tells of no
+    /// run is left as it is.
     ///
     /// # Errors
-    /// The system refuses, or a link stands in the way.
-    pub(crate) fn write_evidence(&self, file: &str, bytes: &[u8]) -> Result<(String, Sha256Hex), StoreError> {
-        self.root.ensure(VERIFY, 0o755)?.write(file, bytes)?;
-        Ok((format!("{VERIFY}/{file}"), Sha256Hex::of(bytes)))
+    /// As [`Documents::write_status`].
+    pub(crate) fn cite_nothing(&self, nothing: &LastRun) -> Result<(), StoreError> {
+        let old = self.root.read(STATUS, status::MAX_BYTES)?;
+        // One that cannot be read is refused where it is written.
+        let is_silent = old.is_none_or(|old| matches!(status::last_run(&old), Ok(None)));
+        if is_silent { Ok(()) } else { self.write_status(nothing) }
     }
 
-    /// Puts a run on record: in the state directory first, so that no status file tells of a run
-    /// that our own state does not know.
+    /// Writes what is to be on record of a run, its evidence by name and `last_run` of what cites that, under
+    /// other names, and makes the bytes durable.
     ///
     /// # Errors
-    /// As [`Documents::write_status`]; the status file is as it was then.
-    pub(crate) fn conclude(&self, last_run: &LastRun) -> Result<(), StoreError> {
-        self.attest(last_run)?;
-        self.write_status(last_run)
+    /// The system refuses, a link stands in the way, or the status file is none that can be updated without
+    /// loss; nothing of it appears.
+    pub(crate) fn stage(
+        &self,
+        evidence: &[(String, Vec<u8>)],
+        last_run: impl FnOnce(EvidenceIndex) -> LastRun,
+    ) -> Result<StagedRun<'_>, StoreError> {
+        let (verify, made) = self.root.ensure_unsynced(VERIFY, 0o755)?;
+        let cite = |(file, bytes): &(String, Vec<u8>)| (format!("{VERIFY}/{file}"), Sha256Hex::of(bytes));
+        let cited: Vec<Cited> = evidence.iter().map(cite).collect();
+        let stage = |(file, bytes): &(String, Vec<u8>)| verify.stage(file, bytes);
+        let (many, last) = evidence.split_at(evidence.len().saturating_sub(STAGED_AT_ONCE));
+        let mut durable = Vec::with_capacity(evidence.len());
+        for some in many.chunks(STAGED_AT_ONCE) {
+            durable.extend(sync_all(some.iter().map(stage).collect::<Result<_, _>>()?, [], &[])?.0);
+        }
+        let last: Vec<Staged> = last.iter().map(stage).collect::<Result<_, _>>()?;
+        let last_run = last_run(cited.iter().cloned().collect());
+        let (subject, record) = self.attestations.stage(&self.attestation(&last_run))?;
+        let status = self.root.stage(STATUS, &self.new_status(&last_run)?)?;
+        let directories: Vec<&Directory> = made.then_some(&self.root).into_iter().chain(&self.unsynced).collect();
+        let (last, [record, status]) = sync_all(last, [record, status], &directories)?;
+        durable.extend(last);
+        let conclusion = Conclusion { documents: self, subject, record, status };
+        Ok(StagedRun { verify, evidence: durable, cited, conclusion })
     }
 
     /// Takes a run that was concluded back: `nothing` is what is on record of it from now on, in the status file
@@ -180,13 +233,12 @@ impl Documents {
         // The status first: no run is on record as inconclusive whose status says, while nobody has touched it,
         // that it passed.
         let status = self.write_status(nothing);
-        let record = self.attest(nothing);
+        let record = self.attestations.write(&self.attestation(nothing));
         status.and(record)
     }
 
-    fn attest(&self, last_run: &LastRun) -> Result<(), StoreError> {
-        let attestation = Attestation::new(self.subject(&last_run.profile), last_run.clone());
-        self.attestations.write(&attestation.finding(self.toolchain_env.clone()))
+    fn attestation(&self, last_run: &LastRun) -> Attestation {
+        Attestation::new(self.subject(&last_run.profile), last_run.clone()).finding(self.toolchain_env.clone())
     }
 
     fn subject(&self, profile: &ProfileName) -> Subject {
@@ -199,21 +251,42 @@ impl Documents {
     /// # Errors
     /// The file is none that can be updated without loss, or the system refuses.
     pub(crate) fn write_status(&self, last_run: &LastRun) -> Result<(), StoreError> {
-        if let Some(bytes) = self.new_status(Some(last_run))? {
-            self.root.write(STATUS, &bytes)?;
-        }
-        Ok(())
+        self.root.write(STATUS, &self.new_status(last_run)?)
     }
 
-    /// The status file's bytes with `last_run` in it; with `None`, only whether it could be
-    /// updated.
-    fn new_status(&self, last_run: Option<&LastRun>) -> Result<Option<Vec<u8>>, StoreError> {
+    /// The status file's bytes with `last_run` in it.
+    fn new_status(&self, last_run: &LastRun) -> Result<Vec<u8>, StoreError> {
         let old = self.root.read(STATUS, status::MAX_BYTES)?;
-        let wrong = |source| StoreError::Status { path: self.path.join(STATUS).display().to_string(), source };
-        match last_run {
-            Some(last_run) => status::update(old.as_deref(), last_run).map(Some).map_err(wrong),
-            None => status::check(old.as_deref()).map(|()| None).map_err(wrong),
-        }
+        status::update(old.as_deref(), last_run).map_err(|source| self.wrong(source))
+    }
+
+    fn wrong(&self, source: status::StatusError) -> StoreError {
+        StoreError::Status { path: self.path.join(STATUS).display().to_string(), source }
+    }
+}
+
+impl<'a> StagedRun<'a> {
+    /// Has the evidence appear, durably; answers what that is, in its order, and what is left to be published.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn publish_evidence(self) -> Result<(Vec<Cited>, Conclusion<'a>), StoreError> {
+        self.evidence.into_iter().try_for_each(Durable::publish)?;
+        self.verify.sync()?;
+        Ok((self.cited, self.conclusion))
+    }
+}
+
+impl Conclusion<'_> {
+    /// Puts the run on record: in the state directory first, so that no status file tells of a run that our own
+    /// state does not know.
+    ///
+    /// # Errors
+    /// The system refuses; the status file is as it was then, unless it was the last sync that failed.
+    pub(crate) fn publish(self) -> Result<(), StoreError> {
+        attestations::publish(&self.subject, self.record)?;
+        self.status.publish()?;
+        self.documents.root.sync()
     }
 }
 
@@ -239,6 +312,19 @@ mod tests {
         Documents::of_changeset(&state, &Repository::open(repo).expect("opens"), id)
     }
 
+    /// Puts a run with these documents on record.
+    fn put(documents: &Documents, evidence: &[(&str, &[u8])]) -> LastRun {
+        let evidence: Vec<_> = evidence.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect();
+        let mut cited = EvidenceIndex::new();
+        let run = |index: EvidenceIndex| {
+            cited = index.clone();
+            LastRun { evidence: index, ..last_run() }
+        };
+        let staged = documents.stage(&evidence, run).and_then(StagedRun::publish_evidence);
+        staged.and_then(|(_, conclusion)| conclusion.publish()).expect("writes");
+        LastRun { evidence: cited, ..last_run() }
+    }
+
     fn state() -> tempfile::TempDir {
         tempfile::tempdir().expect("temp")
     }
@@ -249,27 +335,31 @@ mod tests {
 
     #[test]
     fn evidence_and_status_stand_below_the_changeset() {
-        let repo = repository(Some(r#"{"state":"executed"}"#));
-        let documents = changeset(&state(), repo.path(), &id()).expect("opens");
-        let (file, sha256) = documents.write_evidence("a.json", b"{}").expect("writes");
-        documents.write_status(&last_run()).expect("writes");
-        assert_eq!((file.as_str(), sha256), ("verify/a.json", Sha256Hex::of(b"{}")));
+        let (state, repo) = (state(), repository(Some(r#"{"state":"executed"}"#)));
+        let documents = changeset(&state, repo.path(), &id()).expect("opens");
+        let concluded = put(&documents, &[("a.json", b"{}"), ("b.json", b"[]")]);
+        let cited = [("verify/a.json", b"{}"), ("verify/b.json", b"[]")];
+        assert_eq!(concluded.evidence, cited.map(|(file, bytes)| (file.to_owned(), Sha256Hex::of(bytes))).into());
+        for (file, bytes) in cited {
+            assert_eq!(std::fs::read(documents.path().join(file)).expect("reads"), bytes);
+        }
         let status = std::fs::read_to_string(repo.path().join("changes/009_x/05-status.json")).expect("reads");
         assert!(status.starts_with(r#"{"state":"executed","verification":{"last_run":{"#), "{status}");
     }
 
     #[test]
     fn a_document_reads_back_as_long_as_it_is_the_one_on_record() {
-        let repo = repository(None);
-        let documents = changeset(&state(), repo.path(), &id()).expect("opens");
-        let (file, sha256) = documents.write_evidence("a.json", b"{}").expect("writes");
-        let read = || recorded_document(documents.path(), &file, &sha256, 9);
+        let (state, repo) = (state(), repository(None));
+        let documents = changeset(&state, repo.path(), &id()).expect("opens");
+        put(&documents, &[("a.json", b"{}")]);
+        let (file, sha256) = ("verify/a.json", Sha256Hex::of(b"{}"));
+        let read = || recorded_document(documents.path(), file, &sha256, 9);
         assert_eq!(read().expect("reads").as_deref(), Some(b"{}".as_slice()));
-        documents.write_evidence("a.json", b"{} ").expect("writes");
+        put(&documents, &[("a.json", b"{} ")]);
         assert_eq!(read().expect("reads"), None, "a later run's");
-        documents.write_evidence("a.json", b"0123456789").expect("writes");
+        put(&documents, &[("a.json", b"0123456789")]);
         read().expect_err("too large");
-        let path = documents.path().join(&file);
+        let path = documents.path().join(file);
         std::fs::remove_file(&path).expect("removes");
         assert_eq!(read().expect("looks"), None, "gone");
         symlink("/dev/zero", &path).expect("links");
@@ -307,13 +397,59 @@ mod tests {
     fn a_run_is_known_before_its_status_tells_of_it() {
         let (state, repo) = (state(), repository(None));
         let documents = changeset(&state, repo.path(), &id()).expect("opens");
-        documents.conclude(&last_run()).expect("writes");
+        let concluded = put(&documents, &[]);
         let records = Attestations::of(&Directory::open(state.path()).expect("opens"));
         let subject = documents.subject(&last_run().profile);
         let kept = records.on_tree(&subject, &last_run().snapshot).expect("reads").expect("one");
-        assert_eq!(Attestation::parse(&kept).map(|record| record.last_run), Some(last_run()));
+        assert_eq!(Attestation::parse(&kept).map(|record| record.last_run), Some(concluded.clone()));
         let status = std::fs::read(repo.path().join("changes/009_x/05-status.json")).expect("reads");
-        assert_eq!(status::last_run(&status).expect("reads"), Some(last_run()));
+        assert_eq!(status::last_run(&status).expect("reads"), Some(concluded));
+    }
+
+    /// Whoever is killed between two of these leaves a status that cites what is there, or nothing.
+    #[test]
+    fn what_is_staged_is_on_record_in_its_order_or_not_at_all() {
+        let (state, repo) = (state(), repository(Some(r#"{"state":"executed"}"#)));
+        let documents = changeset(&state, repo.path(), &id()).expect("opens");
+        let files = || {
+            let mut names = documents.root.names().expect("lists");
+            names.extend(documents.root.descend(VERIFY).expect("there").names().expect("lists"));
+            names.retain(|name| !name.ends_with(".tmp"));
+            names
+        };
+        let told = || {
+            let status = std::fs::read(documents.path().join(STATUS)).expect("reads");
+            status::last_run(&status).expect("reads").map(|run| run.evidence.len())
+        };
+        let nothing = LastRun { outcome: Verdict::Inconclusive, evidence: EvidenceIndex::new(), ..last_run() };
+        documents.cite_nothing(&nothing).expect("reads");
+        assert_eq!(told(), None, "it tells of no run as it is");
+        let evidence = [("a.json".to_owned(), b"{}".to_vec())];
+        let run = |index| LastRun { evidence: index, ..last_run() };
+        let staged = || documents.stage(&evidence, run).expect("stages");
+        drop(staged());
+        assert_eq!((files(), told()), (vec![STATUS.to_owned(), VERIFY.to_owned()], None));
+        let (cited, conclusion) = staged().publish_evidence().expect("publishes");
+        assert_eq!((cited.len(), files().len(), told()), (1, 3, None));
+        drop(conclusion);
+        let (_, conclusion) = staged().publish_evidence().expect("publishes");
+        conclusion.publish().expect("publishes");
+        assert_eq!((files().len(), told()), (3, Some(1)));
+        documents.cite_nothing(&nothing).expect("writes");
+        assert_eq!(told(), Some(0));
+        let left: Vec<_> =
+            documents.root.names().expect("lists").into_iter().filter(|name| name.ends_with(".tmp")).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+
+    #[test]
+    fn more_documents_than_are_staged_at_once_are_all_put_on_record() {
+        let (state, repo) = (state(), repository(None));
+        let documents = changeset(&state, repo.path(), &id()).expect("opens");
+        let names: Vec<String> = (0..2 * STAGED_AT_ONCE + 3).map(|number| format!("{number:03}.json")).collect();
+        let evidence: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), name.as_bytes())).collect();
+        assert_eq!(put(&documents, &evidence).evidence.len(), names.len());
+        assert_eq!(documents.root.descend(VERIFY).and_then(|verify| verify.names()).expect("lists"), names);
     }
 
     #[test]
@@ -327,12 +463,12 @@ mod tests {
             let kept = records.on_tree(&documents.subject(&last_run().profile), &last_run().snapshot);
             Attestation::parse(&kept.expect("reads").expect("one")).map(|record| record.last_run)
         };
-        documents.conclude(&last_run()).expect("writes");
+        put(&documents, &[]);
         documents.withdraw(&nothing).expect("writes");
         let status = std::fs::read(&path).expect("reads");
         assert_eq!(status::last_run(&status).expect("reads").as_ref(), Some(&nothing));
         assert_eq!(on_record().as_ref(), Some(&nothing));
-        documents.conclude(&last_run()).expect("writes");
+        put(&documents, &[]);
         std::fs::remove_file(&path).expect("ours");
         std::fs::create_dir(&path).expect("in its place");
         documents.withdraw(&nothing).expect_err("the status cannot be written");

@@ -47,7 +47,11 @@ fn in_a_process_of_its_own() {
 fn documents() -> Vec<String> {
     let evidence = |name: &'static str, letter: &str| {
         let bytes = format!("{{\"output\":\"{}\"}}", letter.repeat(900)).into_bytes();
-        move |place: &Place| place.documents.write_evidence(name, &bytes).map(drop)
+        let evidence = [(name.to_owned(), bytes)];
+        move |place: &Place| {
+            let cited = |evidence| LastRun { evidence, ..last_run() };
+            place.documents.stage(&evidence, cited)?.publish_evidence().map(drop)
+        }
     };
     let status = |id: &str, evidence: &str| {
         let last_run = of_a_run(id, evidence);
@@ -55,7 +59,10 @@ fn documents() -> Vec<String> {
     };
     let record = |id: &str, evidence: &str| {
         let last_run = of_a_run(id, evidence);
-        move |place: &Place| place.documents.conclude(&last_run)
+        move |place: &Place| {
+            let (_, conclusion) = place.documents.stage(&[], |_| last_run.clone())?.publish_evidence()?;
+            conclusion.publish()
+        }
     };
     let nothing = |_: &Place| Ok(());
     vec![
