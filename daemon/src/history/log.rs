@@ -9,6 +9,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
+use std::thread;
 
 use proctor_core::api::{LoggedEvent, RunSummary, RunView};
 use proctor_core::event::RunEvent;
@@ -204,9 +205,16 @@ impl RunLog {
     /// Makes the log durable, and gives back what was set aside.
     fn settle(&mut self) -> Result<(), HistoryError> {
         let Some(file) = &self.file else { return Ok(()) };
-        let settled = file.set_len(self.bytes).and_then(|()| file.sync_data());
-        settled.map_err(failed("sync", &self.view.id))?;
-        Ok(self.shared.files.sync()?)
+        file.set_len(self.bytes).map_err(failed("cut", &self.view.id))?;
+        let (bytes, name) = thread::scope(|scope| {
+            // Each waits for the disk, and neither for the other. What no thread can be had for is done here.
+            let name = thread::Builder::new().spawn_scoped(scope, || self.shared.files.sync());
+            let bytes = file.sync_data();
+            let name = name.map_or_else(|_| self.shared.files.sync(), joined);
+            (bytes, name)
+        });
+        bytes.map_err(failed("sync", &self.view.id))?;
+        Ok(name?)
     }
 
     /// Opens the log again, if it is the one that was begun.
@@ -248,6 +256,10 @@ impl Drop for RunLog {
         let end = inconclusive(&self.view, EXIT_INTERRUPTED, lasted);
         self.end(end);
     }
+}
+
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// What an end comes to where something before it, or the end itself, could not be logged.
