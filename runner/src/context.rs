@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use proctor_core::enforcement::Tolerated;
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::{GitIdentity, TreeSource};
-use proctor_core::plan::{Argv, PlannedSkill, PlannedStep, RelPath};
+use proctor_core::plan::{Argv, Plan, PlannedSkill, PlannedStep, RelPath};
 use proctor_core::redact::Redactor;
 use proctor_core::sql::PROGRAM;
 use proctor_sandbox::{
@@ -16,6 +16,7 @@ use proctor_sandbox::{
 };
 use proctor_snapshot::{IgnoreQuery, IgnoredContent, RulesAside, Snapshot};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -225,13 +226,31 @@ impl Context {
             return;
         }
         let (context, stack, policy) = (Arc::clone(self), stack.clone(), policy.clone());
+        // Most commands change nothing of the tree: the next one stands on the same layers.
+        tokio::task::spawn_blocking(move || context.warm(&stack, &policy));
+    }
+
+    /// Has a sandbox wait for the first command of `plan`: it is prepared while the run is announced. To be
+    /// waited for: a command that comes before it is started would get another one.
+    pub(crate) fn prepare_for_the_first(self: &Arc<Self>, plan: &Plan) -> JoinHandle<()> {
+        let check = plan.toolchain.first().map(|check| (Vec::new(), check.run.clone()));
+        let step = || plan.skills.first().and_then(|skill| Some((skill.caches.clone(), skill.steps.first()?.clone())));
+        let (context, first) = (Arc::clone(self), check.or_else(step));
         tokio::task::spawn_blocking(move || {
-            let facts = &context.tree.repository.facts;
-            // Most commands change nothing of the tree: the next one stands on the same layers.
-            if let Err(error) = context.launcher.warm(&context.space, &stack.lowers(), facts, &policy, 1) {
-                tracing::debug!(%error, "no sandbox waits for the next command; it gets one of its own");
+            let stack = Stack::new(Arc::clone(&context.tree.snapshot));
+            // What keeps it from having a policy is told when it is its turn.
+            let policy = first.map(|(caches, step)| context.policy_with(&caches, &step));
+            if let Some(Ok((policy, _))) = policy {
+                context.warm(&stack, &policy);
             }
-        });
+        })
+    }
+
+    fn warm(&self, stack: &Stack, policy: &Policy) {
+        let facts = &self.tree.repository.facts;
+        if let Err(error) = self.launcher.warm(&self.space, &stack.lowers(), facts, policy, 1) {
+            tracing::debug!(%error, "no sandbox waits for the next command; it gets one of its own");
+        }
     }
 
     /// What takes the caller's secrets out of all that is said and recorded.
@@ -252,7 +271,11 @@ impl Context {
     /// # Errors
     /// A cache directory cannot be made.
     pub(crate) fn policy(&self, skill: &PlannedSkill, step: &PlannedStep) -> Result<(Policy, Environment), StoreError> {
-        let caches = self.caches.mounts(&skill.caches)?;
+        self.policy_with(&skill.caches, step)
+    }
+
+    fn policy_with(&self, caches: &[RelPath], step: &PlannedStep) -> Result<(Policy, Environment), StoreError> {
+        let caches = self.caches.mounts(caches)?;
         Ok(self.sight.policy(self.tree.place(), step, caches))
     }
 }

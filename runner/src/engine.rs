@@ -220,12 +220,15 @@ impl Engine {
         let context = self.context(source, changes, disk_of(&plan), tolerated, events, cancel).await?;
         guards::same_spec(&context.tree.snapshot, &file)?;
         guards::caches_hide_nothing(&context.tree.snapshot, &plan)?;
+        context.to_come.store(commands_of(&plan), Ordering::Relaxed);
+        let first = context.prepare_for_the_first(&plan);
         // A run that was content with less answers for no commit later.
         let is_strict = request.sandbox == SandboxMode::Strict;
         let tools = is_strict.then(|| self.tools_of_tree(&context.tree, &context.sight, &plan)).flatten();
         let documents = documents.finding(tools);
-        context.to_come.store(commands_of(&plan), Ordering::Relaxed);
         context.emit(started(&context, &plan, &facts)).await;
+        // Without it the first command gets a sandbox of its own.
+        let _ = first.await;
         let watch = tokio::spawn(announce_cancel(Arc::clone(&context)));
         let mut observed = self.observe(&context, &plan, &facts, &request).await;
         watch.abort();
@@ -390,21 +393,23 @@ impl Engine {
             return Err(EngineError::StateInRepository(self.state_path.clone()));
         }
         let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
-        let (checkout, snapshot) = match checkout {
-            Some((checkout, snapshot)) => (Some(checkout), Arc::new(snapshot)),
-            None => (None, self.snapshot(&path).await?),
+        let space = self.space(disk, tolerated.clone());
+        // Neither needs the other.
+        let (checkout, snapshot, space) = match checkout {
+            Some((checkout, snapshot)) => (Some(checkout), Ok(Arc::new(snapshot)), space.await),
+            None => {
+                let (snapshot, space) = tokio::join!(self.snapshot(&path), space);
+                (None, snapshot, space)
+            }
         };
-        let disk_bytes = disk.get_or_max().min(UNBOUNDED_DISK);
+        let snapshot = snapshot?;
         let sight = self.sight(&seen_at, user, tolerated)?;
         let borrowed = checkout.as_ref().and_then(|checkout| checkout.objects.parent());
         let common = borrowed.unwrap_or(&snapshot.git.common_dir);
         guards::borrows_nothing_hidden(common, &path, self.launcher.host(), &sight)?;
-        let tolerated = sight.tolerated.clone();
-        let space =
-            RunSpace::create(&self.launcher, RunSpaceConfig { disk_bytes, inodes: files_of(disk_bytes), tolerated })?;
         Ok(Arc::new(Context {
             launcher: Arc::clone(&self.launcher),
-            space,
+            space: space?,
             outputs: Outputs { objects: Objects::open(&self.state)?, redactor: self.redactor.clone() },
             caches: self.caches(&seen_at, checkout.as_ref(), user)?,
             sight,
@@ -450,6 +455,16 @@ impl Engine {
         work.await
             .map_err(|error| EngineError::Internal(format!("the snapshot ended badly: {error}")))?
             .map_err(Into::into)
+    }
+
+    /// The place for the layers of a run.
+    async fn space(&self, disk: Limit, tolerated: Tolerated) -> Result<RunSpace, EngineError> {
+        let launcher = Arc::clone(&self.launcher);
+        let disk_bytes = disk.get_or_max().min(UNBOUNDED_DISK);
+        let config = RunSpaceConfig { disk_bytes, inodes: files_of(disk_bytes), tolerated };
+        let work = tokio::task::spawn_blocking(move || RunSpace::create(&launcher, config));
+        let made = work.await.map_err(|error| EngineError::Internal(format!("the place for layers: {error}")))?;
+        Ok(made?)
     }
 
     fn caches_path(&self, repo: &Path) -> PathBuf {
