@@ -19,6 +19,8 @@ use crate::store::objects::{Kept, ObjectWriter, Objects, Part};
 
 /// How much is read at a time: the size that pipes are set to.
 const CHUNK: usize = 256 << 10;
+/// How much is read at first: most outputs are short, and room that nobody writes into costs time too.
+const FIRST: usize = 4 << 10;
 /// The largest pipe that an ordinary user may have (`pipe-max-size` of pipe(7)).
 const MAX_PIPE: usize = 1 << 20;
 
@@ -133,13 +135,16 @@ impl Capture {
 
     /// Reads to the end; `false` where reading fails before it.
     async fn read_all(&mut self, pipe: &mut pipe::Receiver) -> bool {
-        let mut buffer = vec![0u8; CHUNK];
+        let mut buffer = vec![0u8; FIRST];
         let mut unbroken = 0;
         loop {
             match pipe.read(&mut buffer).await {
                 Ok(0) => return true,
                 Ok(count) => {
                     self.take(&buffer[..count]);
+                    if count == buffer.len() {
+                        buffer.resize(CHUNK, 0);
+                    }
                     unbroken += count;
                     if unbroken >= CHUNK {
                         // A stream that never runs dry must not keep a deadline from being seen.

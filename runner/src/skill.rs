@@ -129,6 +129,10 @@ impl SkillRun {
 
 /// The stack with `layer` on top; asks git which of its new paths are ignored.
 pub(crate) async fn stacked(context: &Arc<Context>, stack: &Stack, layer: Arc<Stacked>) -> Result<Stack, String> {
+    if layer.scan.entries.is_empty() {
+        // It adds nothing, and nobody is to be asked.
+        return Ok(stack.clone());
+    }
     let (context, stack) = (Arc::clone(context), stack.clone());
     let work = tokio::task::spawn_blocking(move || stack.with(layer, &context.tree.ignored));
     match work.await {
