@@ -51,6 +51,8 @@ pub struct DuckDb {
     held: Held,
     /// What was written since the beginning of what is undone; none where nothing has begun.
     written: Option<Vec<String>>,
+    /// Whether what was written since then made other tables than there were.
+    has_other_tables: bool,
 }
 
 /// What DuckDB has to do something with a whole statement.
@@ -64,7 +66,17 @@ impl DuckDb {
         let parser = prepare("SELECT CAST(json_serialize_sql(CAST($1 AS VARCHAR)) AS VARCHAR)")?;
         let home = first_text(&connection, "SELECT current_database()").map_err(failed)?;
         let held = Held::default();
-        let mut engine = Self { connection, planner, parser, version, home, is_readonly, held, written: None };
+        let mut engine = Self {
+            connection,
+            planner,
+            parser,
+            version,
+            home,
+            is_readonly,
+            held,
+            written: None,
+            has_other_tables: false,
+        };
         engine.refresh()?;
         Ok(engine)
     }
@@ -436,7 +448,7 @@ impl Engine for DuckDb {
             return Ok(());
         }
         execute(&self.connection, "ROLLBACK").map_err(|error| Said::of_text(&error, "").failed())?;
-        self.refresh()
+        if std::mem::take(&mut self.has_other_tables) { self.refresh() } else { Ok(()) }
     }
 
     fn run(&mut self, sql: &str, policy: Policy, on: RunOn<'_>) -> Result<Ran, Refusal> {
@@ -463,6 +475,7 @@ impl Engine for DuckDb {
             (Err(_), _) => self.heal(),
             _ => {}
         }
+        self.has_other_tables |= bound.kind() >= Kind::Schema;
         if is_alone {
             self.rollback()?;
         } else if bound.kind() == Kind::Schema && ran.is_ok() {
