@@ -236,7 +236,7 @@ impl DuckDb {
             _ if said.message.starts_with("Secret ") => Action::Other("create a secret".to_owned()),
             "catalog" if said.entry == "Table" && functions::is_file(&name) => Action::File(format!("`{name}`")),
             "catalog" if is_of_extension && said.message.starts_with("Table Function") => {
-                Action::File(format!("`{}`, a table function of an extension", name))
+                Action::File(format!("`{name}`, a table function of an extension"))
             }
             "catalog" if is_function && functions::of_table(&name) == functions::Reach::Files => {
                 Action::File(format!("`{name}`"))

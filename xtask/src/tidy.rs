@@ -28,7 +28,7 @@ const RULES: [fn(&Texts) -> Findings; 13] = [
     sources::lengths,
     sources::words,
     sources::pure_core,
-    sources::unsafe_has_one_place,
+    sources::unsafe_has_its_places,
     dependencies::documented,
     dependencies::used,
     dependencies::directions,

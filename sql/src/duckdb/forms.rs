@@ -26,7 +26,7 @@ pub(super) fn explained(sql: &str, is_statement: impl Fn(&str) -> bool) -> Optio
     let mut options: Vec<&str> = Vec::new();
     for (_, range) in rest.take(MOST) {
         let (head, statement) = sql.split_at(range.start);
-        let is_first_word = !options.last().is_some_and(|last| *last == "(");
+        let is_first_word = options.last().is_none_or(|last| *last != "(");
         if is_first_word && is_statement(statement) {
             return Some(Explained { from: head.len(), is_run: !is_format_only(&options) });
         }

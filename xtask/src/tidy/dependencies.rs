@@ -6,11 +6,12 @@ use toml::{Table, Value};
 use super::{Findings, Texts};
 
 /// Which crates of ours each crate may use. `core` is the lowest.
-const DIRECTIONS: [(&str, &[&str]); 10] = [
+const DIRECTIONS: [(&str, &[&str]); 11] = [
     ("core", &[]),
     ("sandbox", &["core"]),
     ("snapshot", &["core"]),
-    ("sql", &["core", "sandbox", "snapshot"]),
+    ("duckdb", &[]),
+    ("sql", &["core", "sandbox", "snapshot", "duckdb"]),
     ("runner", &["core", "sandbox", "snapshot", "sql"]),
     ("daemon", &["core", "sandbox", "snapshot", "sql", "runner"]),
     ("cli", &["core", "sandbox", "snapshot", "sql", "runner", "daemon"]),
