@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use proctor_core::sql::{Limits, Policy, Request, SqlCode};
 use proctor_duckdb::{Connection, Library};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::says::Said;
 use super::{DuckDb, catalog, execute, watch};
@@ -30,15 +31,19 @@ const LOCKED: &[(&str, &str)] = &[
 /// What comes last.
 const CLOSED: &[(&str, &str)] = &[("enable_external_access", "false"), ("lock_configuration", "true")];
 
+/// How much the process may hold beyond the memory of the engine, in bytes.
+const OVERHEAD: u64 = 160 << 20;
+
 impl DuckDb {
     /// Opens a database for a request: its file where it names one, then its schema. Memory and depth are bounded as
-    /// its limits say, once and for all.
+    /// its limits say, once and for all; the memory of the whole process is, too.
     ///
     /// # Errors
     /// The library cannot be used, the file is none or too large, or the schema cannot be set up.
     pub fn open(library: &Path, request: &Request) -> Result<Self, Refusal> {
         let missing = |error| Refusal::new(SqlCode::EngineMissing, format!("`{}`: {error}", library.display()));
         let library = Library::load(library).map_err(missing)?;
+        bound_process(request.limits.memory);
         let (connection, is_written) = match &request.database {
             Some(file) => of_file(&library, Path::new(file), request)?,
             None => (connected(&library, None, &request.limits, &[])?, true),
@@ -56,6 +61,16 @@ impl DuckDb {
         let _ = execute(&connection, "COMMIT");
         Self::over(connection, library.version(), !is_written)
     }
+}
+
+/// DuckDB does not count what a function holds, such as `repeat('x', 1000000000)`: what is too much is then refused by the
+/// system, and DuckDB says that it is out of memory.
+fn bound_process(memory: u64) {
+    let maximum = getrlimit(Resource::Data).maximum;
+    let wanted = memory.saturating_add(OVERHEAD);
+    let current = Some(maximum.map_or(wanted, |maximum| maximum.min(wanted)));
+    // Where it cannot be set, the bounds of the sandbox are left.
+    let _ = setrlimit(Resource::Data, Rlimit { current, maximum });
 }
 
 fn connected(
