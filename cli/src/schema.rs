@@ -32,6 +32,10 @@ pub(crate) enum SchemaName {
     Exec,
     /// `proctor gate --format json`.
     Gate,
+    /// `proctor sql verify --format json`.
+    SqlJudgement,
+    /// `POST /v1/sql/verify`.
+    SqlRequest,
     /// `verify/<skill>.json`.
     SkillEvidence,
     /// `verify/_toolchain.json`.
@@ -70,6 +74,8 @@ impl SchemaName {
             Self::Range => "range",
             Self::Exec => "exec",
             Self::Gate => "gate",
+            Self::SqlJudgement => "sql-judgement",
+            Self::SqlRequest => "sql-request",
             Self::SkillEvidence => "skill-evidence",
             Self::ToolchainEvidence => "toolchain-evidence",
             Self::StatusLastRun => "status-last-run",
@@ -96,6 +102,8 @@ impl SchemaName {
             Self::Range => "what `run --rev A..B --format json` prints",
             Self::Exec => "what `exec --format json` prints",
             Self::Gate => "what `gate --format json` prints",
+            Self::SqlJudgement => "what `sql verify --format json` prints",
+            Self::SqlRequest => "what `POST /v1/sql/verify` takes",
             Self::SkillEvidence => "verify/<skill>.json",
             Self::ToolchainEvidence => "verify/_toolchain.json",
             Self::StatusLastRun => "`verification.last_run` in 05-status.json",
@@ -124,6 +132,8 @@ pub(crate) fn text(name: SchemaName) -> Result<String, serde_json::Error> {
         SchemaName::Event => include_str!("../../schemas/event.schema.json").to_owned(),
         SchemaName::Exec => include_str!("../../schemas/exec.schema.json").to_owned(),
         SchemaName::Gate => include_str!("../../schemas/gate.schema.json").to_owned(),
+        SchemaName::SqlJudgement => include_str!("../../schemas/sql-judgement.schema.json").to_owned(),
+        SchemaName::SqlRequest => include_str!("../../schemas/sql-request.schema.json").to_owned(),
         SchemaName::SkillEvidence => include_str!("../../schemas/skill-evidence.schema.json").to_owned(),
         SchemaName::ToolchainEvidence => include_str!("../../schemas/toolchain-evidence.schema.json").to_owned(),
         SchemaName::StatusLastRun => include_str!("../../schemas/status-last-run.schema.json").to_owned(),

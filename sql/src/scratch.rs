@@ -185,14 +185,14 @@ fn odd(column: &Column, values: &[Literal], dialect: Dialect) -> Vec<String> {
         }
         Sort::Boolean => ["TRUE", "FALSE"].into_iter().for_each(|value| add(value.to_owned())),
         Sort::Date => {
-            ["0001-01-01", "1969-12-31", "2024-02-29", "9999-12-31"].into_iter().for_each(|day| add(string(day)))
+            ["0001-01-01", "1969-12-31", "2024-02-29", "9999-12-31"].into_iter().for_each(|day| add(string(day)));
         }
         Sort::Timestamp => ["0001-01-01 00:00:00", "1969-12-31 23:59:59", "2024-02-29 12:00:00", "9999-12-31 23:59:59"]
             .into_iter()
             .for_each(|time| add(string(time))),
         Sort::Time => ["00:00:00", "23:59:59"].into_iter().for_each(|time| add(string(time))),
         Sort::Blob if dialect == Dialect::Sqlite => {
-            ["x''", "x'00'", "x'ff'"].into_iter().for_each(|blob| add(blob.to_owned()))
+            ["x''", "x'00'", "x'ff'"].into_iter().for_each(|blob| add(blob.to_owned()));
         }
         Sort::Blob => ["", "b"].into_iter().for_each(|blob| add(string(blob))),
         Sort::Text => {

@@ -32,7 +32,7 @@ struct Document {
     schema: fn() -> Value,
 }
 
-const DOCUMENTS: [Document; 11] = [
+const DOCUMENTS: [Document; 13] = [
     Document { name: "spec", title: "spec/verification.yaml", schema: proctor_core::spec::schema },
     Document { name: "operator", title: "proctord.toml", schema: proctor_core::spec::operator_schema },
     Document { name: "plan", title: "A plan: spec × profile, every default applied", schema: written::<Plan> },
@@ -54,6 +54,16 @@ const DOCUMENTS: [Document; 11] = [
         name: "comparison",
         title: "What `proctor compare --format json` prints",
         schema: written::<proctor_core::compare::Comparison>,
+    },
+    Document {
+        name: "sql-judgement",
+        title: "What `proctor sql verify --format json` prints, and `POST /v1/sql/verify` answers",
+        schema: written::<proctor_core::sql::Judgement>,
+    },
+    Document {
+        name: "sql-request",
+        title: "What `POST /v1/sql/verify` takes",
+        schema: written::<proctor_core::sql::Request>,
     },
     Document { name: "gate", title: "What `proctor gate --format json` prints", schema: written::<GateAnswer> },
 ];

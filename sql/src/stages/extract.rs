@@ -57,7 +57,7 @@ fn fenced(text: &str) -> Option<Range<usize>> {
     } else {
         let at = text.find("\n```")? + 1;
         // Within a string or a comment it is no fence.
-        let first = text[..at].trim_start().split_whitespace().next()?.to_ascii_lowercase();
+        let first = text[..at].split_whitespace().next()?.to_ascii_lowercase();
         if is_start(&first) {
             return None;
         }
