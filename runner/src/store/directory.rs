@@ -93,6 +93,24 @@ impl Directory {
         }
     }
 
+    /// Demands that the directory `held`, which was opened at `name`, still stands there: what is written to it
+    /// by its descriptor is found by that name.
+    ///
+    /// # Errors
+    /// Something else stands there, or nothing.
+    pub(crate) fn demand_still(&self, name: &str, held: &Self) -> Result<(), StoreError> {
+        let stat = fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(StoreError::io("find", self.path_of(name)))?;
+        if fs::FileType::from_raw_mode(stat.st_mode).is_symlink() {
+            return Err(StoreError::Symlink { path: self.path_of(name) });
+        }
+        if (stat.st_dev, stat.st_ino) != held.identity()? {
+            let source = std::io::Error::other("another one was put in its place");
+            return Err(StoreError::Io { action: "write into", path: self.path_of(name), source });
+        }
+        Ok(())
+    }
+
     /// Puts a file with `bytes` at `name`: temp file in this directory, fsync, rename, fsync of
     /// the directory. A kill at any point leaves the old file or the new one whole.
     ///
@@ -488,6 +506,20 @@ mod tests {
         directory.write(".a.tmp", b"somebody's").expect("writes");
         directory.sweep().expect("sweeps");
         assert_eq!(directory.names().expect("lists"), [".a.tmp"]);
+    }
+
+    #[test]
+    fn a_directory_that_was_exchanged_is_noticed() {
+        let (temp, directory) = directory();
+        let held = directory.ensure("verify", 0o755).expect("makes");
+        directory.demand_still("verify", &held).expect("it is");
+        std::fs::rename(temp.path().join("verify"), temp.path().join("elsewhere")).expect("moves");
+        directory.demand_still("verify", &held).expect_err("nothing");
+        symlink("elsewhere", temp.path().join("verify")).expect("links");
+        assert!(matches!(directory.demand_still("verify", &held), Err(StoreError::Symlink { .. })));
+        std::fs::remove_file(temp.path().join("verify")).expect("removes");
+        directory.ensure("verify", 0o755).expect("makes");
+        directory.demand_still("verify", &held).expect_err("another one");
     }
 
     #[test]

@@ -38,8 +38,6 @@ pub(crate) type Cited = (String, Sha256Hex);
 
 /// The documents of a run, written and durable, and not yet at their names. Dropped, they go away.
 pub(crate) struct StagedRun<'a> {
-    /// Where evidence lies.
-    verify: Directory,
     evidence: Vec<Durable>,
     cited: Vec<Cited>,
     conclusion: Conclusion<'a>,
@@ -48,6 +46,8 @@ pub(crate) struct StagedRun<'a> {
 /// What is said of a run once its evidence is at its place.
 pub(crate) struct Conclusion<'a> {
     documents: &'a Documents,
+    /// Where evidence lies.
+    verify: Directory,
     /// Where our own record lies, and the record.
     subject: Directory,
     record: Durable,
@@ -219,8 +219,8 @@ impl Documents {
         let directories: Vec<&Directory> = made.then_some(&self.root).into_iter().chain(&self.unsynced).collect();
         let (last, [record, status]) = sync_all(last, [record, status], &directories)?;
         durable.extend(last);
-        let conclusion = Conclusion { documents: self, subject, record, status };
-        Ok(StagedRun { verify, evidence: durable, cited, conclusion })
+        let conclusion = Conclusion { documents: self, verify, subject, record, status };
+        Ok(StagedRun { evidence: durable, cited, conclusion })
     }
 
     /// Takes a run that was concluded back: `nothing` is what is on record of it from now on, in the status file
@@ -269,11 +269,15 @@ impl<'a> StagedRun<'a> {
     /// Has the evidence appear, durably; answers what that is, in its order, and what is left to be published.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The system refuses, or something else stands in the place of their directory.
     pub(crate) fn publish_evidence(self) -> Result<(Vec<Cited>, Conclusion<'a>), StoreError> {
-        self.evidence.into_iter().try_for_each(Durable::publish)?;
-        self.verify.sync()?;
-        Ok((self.cited, self.conclusion))
+        let Self { evidence, cited, conclusion } = self;
+        for document in evidence {
+            conclusion.demand_place()?;
+            document.publish()?;
+        }
+        conclusion.verify.sync()?;
+        Ok((cited, conclusion))
     }
 }
 
@@ -282,11 +286,18 @@ impl Conclusion<'_> {
     /// state does not know.
     ///
     /// # Errors
-    /// The system refuses; the status file is as it was then, unless it was the last sync that failed.
+    /// The system refuses, or something else stands in the place of the evidence; the status file is as it was
+    /// then, unless it was the last sync that failed.
     pub(crate) fn publish(self) -> Result<(), StoreError> {
+        self.demand_place()?;
         attestations::publish(&self.subject, self.record)?;
         self.status.publish()?;
         self.documents.root.sync()
+    }
+
+    /// What is cited is found where it is cited.
+    fn demand_place(&self) -> Result<(), StoreError> {
+        self.documents.root.demand_still(VERIFY, &self.verify)
     }
 }
 
