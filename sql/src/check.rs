@@ -206,6 +206,7 @@ mod tests {
         }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "a test's own files")]
     fn judged(check: &Check, files: &[(&str, &str)]) -> (Verdict, String, String) {
         let root = tempfile::tempdir().expect("a directory");
         for (name, text) in files {
