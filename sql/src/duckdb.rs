@@ -12,6 +12,7 @@ mod functions;
 mod open;
 mod plan;
 mod says;
+mod slim;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -21,7 +22,6 @@ use std::time::{Duration, Instant};
 use proctor_core::sql::{Column, Dialect, Policy, SqlCode};
 use proctor_duckdb::words::Statement;
 use proctor_duckdb::{Connection, Extracted, Prepared, Rows};
-use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::catalog::Catalog;
@@ -32,8 +32,6 @@ use says::Said;
 
 pub use proctor_duckdb::find as find_library;
 
-/// How deep a plan in JSON may nest.
-const DEPTH: usize = 1_200;
 /// How long a statement of ours may take.
 const OURS: Duration = Duration::from_secs(5);
 
@@ -293,32 +291,8 @@ fn columns(prepared: &Prepared) -> Vec<Column> {
 /// Asks one of our two questions about a text.
 fn asked(question: &Prepared, sql: &str) -> Json {
     let text = one_text(question, sql).map_err(|error| Said::of_text(&error, sql))?;
-    if depth(&text) > DEPTH {
-        return Err(Said::of_text("Parser Error: the statement nests too deep", sql));
-    }
-    let mut reader = serde_json::Deserializer::from_str(&text);
-    reader.disable_recursion_limit();
-    let json = Value::deserialize(&mut reader).map_err(|error| Said::of_text(&error.to_string(), sql))?;
+    let json = slim::read(&text).map_err(|error| Said::of_text(&error, sql))?;
     Said::of_json(&json).map_or(Ok(json), Err)
-}
-
-/// How deep a JSON text nests.
-fn depth(json: &str) -> usize {
-    let (mut depth, mut most, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
-    for byte in json.bytes() {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' if is_text => is_escaped = true,
-            b'"' => is_text = !is_text,
-            b'{' | b'[' if !is_text => {
-                depth += 1;
-                most = most.max(depth);
-            }
-            b'}' | b']' if !is_text => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    most
 }
 
 fn one_text(question: &Prepared, parameter: &str) -> Result<String, String> {

@@ -31,8 +31,9 @@ const LOCKED: &[(&str, &str)] = &[
 /// What comes last.
 const CLOSED: &[(&str, &str)] = &[("enable_external_access", "false"), ("lock_configuration", "true")];
 
-/// How much the process may hold beyond the memory of the engine, in bytes.
-const OVERHEAD: u64 = 160 << 20;
+/// How much the process may ask the system for beyond the memory of the engine, in bytes: DuckDB's allocator keeps about
+/// twice of what it uses.
+const OVERHEAD: u64 = 1 << 30;
 
 impl DuckDb {
     /// Opens a database for a request: its file where it names one, then its schema. Memory and depth are bounded as

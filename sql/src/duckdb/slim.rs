@@ -1,0 +1,184 @@
+//! A plan in JSON, read without what says nothing of what it does. A list of fifty thousand numbers is fifty thousand
+//! small objects here, and not as many trees of what each of them is.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+/// How deep a plan may nest.
+const DEPTH: usize = 1_200;
+/// How long it may be, in bytes.
+const LENGTH: usize = 64 << 20;
+
+/// Fields that say nothing: types, places, texts of the statement itself.
+const SILENT: &[&str] = &[
+    "alias",
+    "arguments",
+    "cast_type",
+    "comment",
+    "expected_types",
+    "expr_types",
+    "input_table_types",
+    "original_arguments",
+    "query_location",
+    "return_type",
+    "returned_types",
+    "sql",
+    "types",
+];
+
+/// Reads a plan or a tree.
+///
+/// # Errors
+/// It nests too deep or is too long; in DuckDB's own words, so that it is told as what DuckDB says.
+pub(super) fn read(json: &str) -> Result<Value, String> {
+    if json.len() > LENGTH {
+        return Err("Out of Memory Error: the plan of the statement is too large to be read".to_owned());
+    }
+    if depth(json) > DEPTH {
+        return Err("Parser Error: the statement nests too deep".to_owned());
+    }
+    let json = finite(json);
+    let mut reader = serde_json::Deserializer::from_str(&json);
+    reader.disable_recursion_limit();
+    Slim::deserialize(&mut reader).map(|slim| slim.0).map_err(|error| error.to_string())
+}
+
+/// How deep a JSON text nests.
+fn depth(json: &str) -> usize {
+    let (mut depth, mut most, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' => is_text = !is_text,
+            b'{' | b'[' if !is_text => {
+                depth += 1;
+                most = most.max(depth);
+            }
+            b'}' | b']' if !is_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    most
+}
+
+/// The same text with a zero where DuckDB writes `Infinity` or `NaN`, which JSON has not. Values say nothing here.
+fn finite(json: &str) -> Cow<'_, str> {
+    const ODD: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+    if !ODD.iter().any(|odd| json.contains(odd)) {
+        return Cow::Borrowed(json);
+    }
+    let (mut text, mut rest, mut is_text) = (String::with_capacity(json.len()), json, false);
+    while let Some(first) = rest.chars().next() {
+        let odd = ODD.iter().find(|odd| !is_text && rest.starts_with(**odd));
+        let length = match (odd, first) {
+            (Some(odd), _) => odd.len(),
+            (None, '\\') => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
+            (None, _) => first.len_utf8(),
+        };
+        is_text ^= first == '"';
+        text.push_str(if odd.is_some() { "0" } else { &rest[..length] });
+        rest = &rest[length..];
+    }
+    Cow::Owned(text)
+}
+
+struct Slim(Value);
+
+impl<'de> Deserialize<'de> for Slim {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader).map(Self)
+    }
+}
+
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Value;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Slim(part)) = parts.next_element()? {
+            list.push(part);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut parts: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        let mut is_constant = false;
+        while let Some(name) = parts.next_key::<String>()? {
+            // What stands in a value is data, whatever it looks like.
+            if is_constant || SILENT.contains(&name.as_str()) {
+                parts.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let Slim(part) = parts.next_value()?;
+            is_constant = match name.as_str() {
+                "class" => part == "CONSTANT",
+                "expression_class" => part == "BOUND_CONSTANT",
+                _ => false,
+            };
+            map.insert(name, part);
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_says_nothing_is_left_out() {
+        let json = r#"{"type": "X", "sql": "a", "list": [{"class": "CONSTANT", "value": {"type": "LOGICAL_ATTACH"}}, 1, null]}"#;
+        assert_eq!(read(json).unwrap(), json!({"type": "X", "list": [{"class": "CONSTANT"}, 1, null]}));
+    }
+
+    #[test]
+    fn numbers_that_json_has_not_are_read() {
+        let json = r#"{"a": -Infinity, "b": [NaN, 1e9], "c": "é\"Infinity\\", "d": Infinity}"#;
+        assert_eq!(read(json).unwrap(), json!({"a": 0, "b": [0, 1e9], "c": "é\"Infinity\\", "d": 0}));
+    }
+
+    #[test]
+    fn what_nests_too_deep_is_refused_and_a_text_does_not_nest() {
+        let deep = |by: usize| "[".repeat(by) + &"]".repeat(by);
+        assert!(read(&deep(DEPTH)).is_ok());
+        assert!(read(&deep(DEPTH + 1)).unwrap_err().contains("too deep"));
+        let text = serde_json::to_string(&(deep(5_000) + "\"\\")).unwrap();
+        assert!(read(&text).is_ok());
+    }
+}
