@@ -7,7 +7,7 @@ use sqlparser::parser::Parser;
 
 use crate::engine::Refusal;
 use crate::stage::{Case, Stage, Statement, on};
-use crate::stages::dialects;
+use crate::stages::{dialects, safety};
 
 /// How deep the parser goes: deeper than any statement that people write, and far from the end of a stack.
 const DEPTH: usize = 150;
@@ -26,6 +26,9 @@ impl Stage for Parse {
         if let Err(refusal) = split(case) {
             let found = case.refused(StageName::Parse, &refusal, 0);
             case.found(found);
+            // What this engine does not even read may be a write where another does.
+            let written = safety::written_within(case);
+            written.into_iter().for_each(|found| case.found(found));
             return Ok(());
         }
         let bounds = case.bounds();

@@ -268,6 +268,19 @@ fn dangerous_functions(case: &Case<'_>, index: usize) -> Vec<Diagnostic> {
         .collect()
 }
 
+/// A query that writes within, in a text that its engine refuses as a whole: DuckDB's WITH takes no DELETE.
+pub(super) fn written_within(case: &Case<'_>) -> Option<Diagnostic> {
+    let is_query_that_writes = case.request.policy == Policy::Read
+        && matches!(parse::tree(case.text(), case.request.dialect), Some(ast::Statement::Query(query)) if writes(&query));
+    is_query_that_writes.then(|| {
+        let span = case.span(0..case.text().len());
+        let message = "it changes rows within, and the policy is `read`";
+        Diagnostic::error(STAGE, SqlCode::WriteRefused, message)
+            .at(Some(span))
+            .advice("Answer with a query that only reads.")
+    })
+}
+
 fn writes(query: &ast::Query) -> bool {
     let in_with = query.with.iter().flat_map(|with| &with.cte_tables).any(|cte| writes(&cte.query));
     in_with || matches!(&*query.body, SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_))

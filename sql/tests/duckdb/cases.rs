@@ -124,6 +124,7 @@ fn queries_are_let_through() -> Result<(), Failed> {
         "SELECT name FROM people WHERE id IN (SELECT person FROM bills) AND EXISTS (FROM bills) AND town NOT IN ('x')",
         "SELECT json_extract('{\"a\": 1}', '$.a'), regexp_matches(name, 'A.*'), name SIMILAR TO 'A.*' FROM people",
         "SELECT square FROM squares",
+        "SELECT 1e400, -1e400, 'NaN'::DOUBLE, 'Infinity'",
         "SELECT grouping(town), town, count(*) FROM people GROUP BY ROLLUP (town)",
         "SELECT last_update FROM (SELECT max(made) AS last_update FROM bills)",
         "SELECT 'DROP TABLE people; COPY x TO y' AS text",
@@ -287,6 +288,7 @@ fn writes_are_refused() -> Result<(), Failed> {
         "DELETE FROM people",
         "DELETE FROM bills WHERE id = 1",
         "TRUNCATE bills",
+        "WITH gone AS (DELETE FROM bills RETURNING id) SELECT * FROM gone",
         "UPDATE people SET town = 'x' WHERE id = 1",
         "INSERT INTO people (id, name) VALUES (9, 'x')",
         "INSERT INTO people (id, name) VALUES (9, 'x') RETURNING id",
@@ -331,6 +333,7 @@ fn limits_hold() -> Result<(), Failed> {
         ),
         ("SELECT list(i) FROM range(1000000000) t(i)", &[SqlCode::MemoryLimit, SqlCode::TimeLimit]),
         ("SELECT repeat('x', 1000) FROM range(20000)", &[SqlCode::ResultLimit]),
+        ("SELECT len(range(1000000000))", &[SqlCode::MemoryLimit]),
     ];
     let mut requests: Vec<Request> = cases.iter().map(|(sql, _)| request(sql, Policy::Read)).collect();
     for request in &mut requests {
