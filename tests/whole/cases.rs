@@ -51,6 +51,7 @@ mod room;
 mod runs;
 mod screen;
 mod spec;
+mod sql;
 mod swaps;
 mod systemd;
 mod telling;
@@ -119,6 +120,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         runs::CASES,
         screen::CASES,
         spec::CASES,
+        sql::CASES,
         swaps::CASES,
         systemd::CASES,
         telling::CASES,

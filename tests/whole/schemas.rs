@@ -8,8 +8,18 @@ use jsonschema::Validator;
 use serde_json::Value;
 
 /// The schemas, by the name before `.schema.json`.
-const NAMES: [&str; 9] =
-    ["comparison", "spec", "plan", "skill-evidence", "toolchain-evidence", "status", "event", "exec", "gate"];
+const NAMES: [&str; 10] = [
+    "sql-judgement",
+    "comparison",
+    "spec",
+    "plan",
+    "skill-evidence",
+    "toolchain-evidence",
+    "status",
+    "event",
+    "exec",
+    "gate",
+];
 
 static VALIDATORS: LazyLock<BTreeMap<&str, Validator>> =
     LazyLock::new(|| NAMES.into_iter().map(|name| (name, compile(name))).collect());

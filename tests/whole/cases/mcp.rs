@@ -32,13 +32,15 @@ pub(super) const CASES: &[Case] = &[
 const MODES: [&str; 3] = ["auto", "legacy", "2026-07-28"];
 /// Every answer of a tool stays below this.
 const MAX_ANSWER: usize = 8 << 10;
-const TOOLS: [&str; 6] = [
+const TOOLS: [&str; 8] = [
     "antigravity.verify",
     "antigravity_verify",
     "antigravity.verify_status",
     "antigravity.verify_cancel",
     "antigravity.verify_logs",
     "antigravity.verify_explain",
+    "sql.verify",
+    "sql_verify",
 ];
 
 /// `proctor mcp` with these arguments, as the SDK starts it.

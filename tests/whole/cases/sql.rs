@@ -1,0 +1,139 @@
+//! SQL that is judged: by the command line, as a step, over HTTP; by engines in sandboxes, for root and for a user.
+//! What each engine says about which statement is tested in `sql`.
+
+use serde_json::{Value, json};
+
+use super::http::curl;
+use crate::environment::{Repo, TestEnvironment};
+use crate::needs::{Case, Needs, case};
+use crate::process::Finished;
+use crate::schemas;
+use crate::spec::Spec;
+
+const NEEDS_CURL: &[Needs] = &[Needs::Sandbox, Needs::Program("curl")];
+
+pub(super) const CASES: &[Case] = &[
+    case("sql::the_command_line_judges_a_file", verify),
+    case("sql::the_command_line_judges_for_a_user", verify).unprivileged("sql::the_command_line_judges_for_a_user"),
+    case("sql::a_step_passes_and_fails_by_its_files", step),
+    case("sql::a_step_of_a_user_is_judged", step).unprivileged("sql::a_step_of_a_user_is_judged"),
+    case("sql::a_program_of_the_tree_is_not_the_judge", impostor),
+    case("sql::what_cannot_be_judged_fails_a_step", unjudged),
+    case("sql::a_database_that_is_not_there_is_no_yes", databases).needs(NEEDS_CURL),
+    case("sql::http_answers_a_judgement", over_http).needs(NEEDS_CURL),
+];
+
+const SCHEMA: &str = "CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, tier TEXT);\n";
+
+/// A repository with queries, a schema, and a step that judges them.
+fn repository<'e>(env: &'e TestEnvironment, more: &str) -> Repo<'e> {
+    let repo = env.repo(&Spec::of_script("true"));
+    let step = format!("sql: {{ dialect: sqlite, schema: [db/schema.sql], files: [\"q/*.sql\"]{more} }}");
+    let spec = format!(
+        "version: 1\nprofiles: {{ pr: {{ include: [sql] }} }}\nskills:\n  sql:\n    steps:\n      - name: queries\n        {step}\n"
+    );
+    repo.write("spec/verification.yaml", spec);
+    repo.write("db/schema.sql", SCHEMA);
+    repo.write("q/a.sql", "SELECT name FROM customers WHERE tier = 'premium';\n");
+    repo.commit();
+    repo
+}
+
+fn judgement(run: &Finished) -> Value {
+    let judgement = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run}"));
+    schemas::demand("sql-judgement", &judgement, run);
+    judgement
+}
+
+fn verify(env: &TestEnvironment) {
+    let repo = repository(env, "");
+    let state = env.state();
+    let judge = |file: &str, more: &[&str]| {
+        let words =
+            ["sql", "verify", "--schema", "db/schema.sql", "--state-dir", state.to_str().expect("a path"), file];
+        repo.proctor(&[&words[..], more].concat())
+    };
+    judge("q/a.sql", &[]).exits(0).says(&["ok: q/a.sql"]);
+    repo.write("q/b.sql", "SELECT name\nFROM customers\nWHERE teir = 'premium'");
+    judge("q/b.sql", &[]).exits(1).says(&["q/b.sql:3:7", "there is no column `teir`", "did you mean `tier`?"]);
+    let json = judgement(&judge("q/b.sql", &["--format", "json"]).exits(1));
+    assert_eq!((&json["verdict"], &json["diagnostics"][0]["code"]), (&"reject".into(), &"unknown_column".into()));
+    assert_eq!(json["digest"], judgement(&judge("q/b.sql", &["--format", "json"]).exits(1))["digest"]);
+    let sarif = judge("q/b.sql", &["--format", "sarif"]).exits(1);
+    let sarif: Value = serde_json::from_str(&sarif.stdout).expect("JSON");
+    assert_eq!(sarif["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["region"]["startLine"], 3);
+    repo.write("q/c.sql", "DELETE FROM customers WHERE id IS NOT NULL OR id IS NULL");
+    judge("q/c.sql", &[]).exits(1).says(&["the policy is `read`"]);
+    judge("q/c.sql", &["--policy", "write"]).exits(1).says(&["touches every row"]);
+    repo.write("q/d.sql", "DELETE FROM customers WHERE id = 7");
+    judge("q/d.sql", &["--policy", "write"]).exits(0).says(&["would touch 1 of 8 rows of customers"]);
+    judge("q/d.sql", &["--policy", "write", "--tables", "orders"]).exits(1).says(&["not on the list"]);
+    judge("q/d.sql", &["--limit", "time=never"]).exits(2);
+    judge("q/none.sql", &[]).exits(2).says(&["q/none.sql"]);
+    judge("spec", &[]).exits(2);
+}
+
+fn step(env: &TestEnvironment) {
+    let repo = repository(env, "");
+    repo.run().exits(0);
+    let line = &repo.evidence("sql")["steps"][0]["stdout"]["preview"];
+    let told: Value = serde_json::from_str(line.as_str().expect("text")).expect("one line of JSON");
+    assert_eq!((&told["file"], &told["judgement"]["verdict"]), (&"q/a.sql".into(), &"ok".into()));
+    repo.write("q/b.sql", "SELECT id FROM customers;\nSELECT nmae FROM customers;\n");
+    repo.run().exits(1).says(&["q/b.sql:2:8: error[P0612]: there is no column `nmae`", "did you mean: name"]);
+    repo.write("q/b.sql", "DROP TABLE customers");
+    repo.run().exits(1).says(&["changes the schema"]);
+    repo.write("q/b.sql", "SELECT 1");
+    repo.run().exits(0);
+}
+
+/// What is named `proctor-sql` in the tree, or found first in `PATH`, judges nothing.
+fn impostor(env: &TestEnvironment) {
+    let repo = repository(env, "");
+    let spec = repo.read("spec/verification.yaml");
+    repo.write("spec/verification.yaml", format!("{spec}        env: {{ PATH: \"{}\" }}\n", repo.path().display()));
+    repo.write("proctor-sql", "#!/bin/sh\nexit 0\n");
+    repo.git(&["add", "--chmod=+x", "proctor-sql"]);
+    repo.write("q/a.sql", "SELECT nmae FROM customers");
+    repo.run().exits(1).says(&["there is no column `nmae`"]);
+}
+
+fn unjudged(env: &TestEnvironment) {
+    let repo = repository(env, "");
+    repo.write("db/schema.sql", "CREATE TABLE (");
+    repo.run().exits(1).says(&["the schema (part 1) cannot be set up"]);
+    repo.write("db/schema.sql", SCHEMA);
+    repo.git(&["rm", "-q", "-f", "q/a.sql"]);
+    repo.run().exits(1).says(&["the glob `q/*.sql` finds no file"]);
+}
+
+fn asked(more: &Value) -> String {
+    let mut asked = json!({ "sql": "SELECT name FROM customers", "dialect": "sqlite", "schema": [SCHEMA] });
+    for (key, value) in more.as_object().expect("a map") {
+        asked[key] = value.clone();
+    }
+    asked.to_string()
+}
+
+fn over_http(env: &TestEnvironment) {
+    let daemon = env.daemon();
+    let ask = |more: &Value| curl(env, &["--json", &asked(more), "/v1/sql/verify"]);
+    assert_eq!(ask(&json!({})).is(200).of("Judgement")["verdict"], "ok");
+    let bad = ask(&json!({ "sql": "SELECT nmae FROM customers" })).is(200).of("Judgement");
+    assert_eq!((&bad["verdict"], &bad["diagnostics"][0]["candidates"]), (&"reject".into(), &json!(["name"])));
+    let bomb = "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s) SELECT COUNT(*) FROM s";
+    let bomb = ask(&json!({ "sql": bomb, "limits": { "time_ms": 500 } })).is(200).of("Judgement");
+    assert_eq!((&bomb["verdict"], &bomb["diagnostics"][0]["code"]), (&"reject".into(), &"endless_recursion".into()));
+    let broken = ask(&json!({ "schema": ["CREATE"] })).is(200).of("Judgement");
+    assert_eq!(broken["verdict"], "error", "what cannot be judged is never ok");
+    ask(&json!({ "dialect": "oracle" })).refuses(400, "invalid-request");
+    ask(&json!({ "database": "shop.db" })).refuses(400, "invalid-request");
+    drop(daemon);
+}
+
+fn databases(env: &TestEnvironment) {
+    let daemon = env.daemon();
+    let absent = curl(env, &["--json", &asked(&json!({ "database": "/nowhere/shop.db" })), "/v1/sql/verify"]);
+    assert_eq!(absent.is(200).of("Judgement")["verdict"], "error");
+    drop(daemon);
+}
