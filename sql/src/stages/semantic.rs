@@ -1,8 +1,37 @@
-//! Whether the query answers the question.
+//! Whether the query answers the question. Each file below holds the query's tree against the question in one respect; a
+//! respect that needs no question (tables that meet without a condition, keys that are added up) is looked at without one.
+//!
+//! Questions are noisy, and queries that are held right are not always. A finding is a warning with a confidence; only
+//! what cannot be meant is an error, from [`CERTAIN`] on.
 
-use proctor_core::sql::StageName;
+mod aggregates;
+mod distinct;
+mod extreme;
+mod filters;
+mod grouping;
+mod joins;
+mod keys;
+mod limit;
+mod negation;
+mod order;
+mod question;
+mod reader;
+mod shape;
+mod tree;
+mod words;
 
+use std::ops::Range;
+
+use proctor_core::sql::{Diagnostic, SqlCode, StageName};
+use sqlparser::ast;
+
+use crate::catalog::Catalog;
 use crate::stage::{Case, Stage};
+use question::Question;
+use shape::Shape;
+
+/// From this confidence on, in percent, a finding rejects.
+const CERTAIN: u8 = 95;
 
 /// See the file.
 pub(super) struct Semantic;
@@ -12,7 +41,97 @@ impl Stage for Semantic {
         StageName::Semantic
     }
 
-    fn run(&self, _case: &mut Case<'_>) -> Result<(), String> {
+    fn run(&self, case: &mut Case<'_>) -> Result<(), String> {
+        let question = case.request.question.as_deref().map(Question::of);
+        let mut found = Vec::new();
+        for statement in &case.statements {
+            let Some(tree) = &statement.tree else { continue };
+            let findings = findings(tree, case.text_of(statement), question.as_ref(), case.engine.catalog());
+            let begin = statement.range.start;
+            let place = |place: &Range<usize>| case.span(begin + place.start..begin + place.end);
+            found.extend(findings.iter().map(|finding| finding.diagnostic(finding.place.as_ref().map(place))));
+        }
+        found.into_iter().for_each(|found| case.found(found));
         Ok(())
     }
 }
+
+/// What the checks look at.
+struct Sheet<'a> {
+    shape: &'a Shape,
+    catalog: &'a Catalog,
+}
+
+/// What a check found.
+#[derive(Debug, Clone)]
+struct Finding {
+    code: SqlCode,
+    /// What is asked and what is there.
+    message: String,
+    confidence: u8,
+    /// Where, in bytes of the statement.
+    place: Option<Range<usize>>,
+    advice: String,
+    subject: Option<String>,
+}
+
+impl Finding {
+    fn new(code: SqlCode, confidence: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), confidence, place: None, advice: String::new(), subject: None }
+    }
+
+    fn at(mut self, place: &Range<usize>) -> Self {
+        self.place = (!place.is_empty()).then(|| place.clone());
+        self
+    }
+
+    fn advice(mut self, advice: impl Into<String>) -> Self {
+        self.advice = advice.into();
+        self
+    }
+
+    fn about(mut self, subject: impl Into<String>) -> Self {
+        self.subject = Some(subject.into());
+        self
+    }
+
+    fn diagnostic(&self, span: Option<proctor_core::sql::Span>) -> Diagnostic {
+        let mut found = Diagnostic::warning(StageName::Semantic, self.code, self.message.clone(), self.confidence);
+        if self.confidence >= CERTAIN {
+            found.severity = proctor_core::sql::Severity::Error;
+        }
+        found.subject.clone_from(&self.subject);
+        found.at(span).advice(self.advice.clone())
+    }
+}
+
+/// Everything that speaks against a statement, one finding of a kind.
+fn findings(tree: &ast::Statement, text: &str, question: Option<&Question>, catalog: &Catalog) -> Vec<Finding> {
+    let mut found = joins::check(tree, text, question, catalog);
+    let Some(shape) = reader::read(tree, text, catalog) else { return found };
+    let sheet = Sheet { shape: &shape, catalog };
+    found.extend(keys::check(&sheet));
+    if let Some(question) = question.filter(|question| !question.words.is_empty()) {
+        const CHECKS: [fn(&Sheet<'_>, &Question) -> Vec<Finding>; 7] = [
+            aggregates::check,
+            order::check,
+            limit::check,
+            grouping::check,
+            filters::check,
+            distinct::check,
+            negation::check,
+        ];
+        found.extend(CHECKS.iter().flat_map(|check| check(&sheet, question)));
+    }
+    strongest(found)
+}
+
+/// Of the findings of one kind, the surest: one mistake is said once.
+fn strongest(mut found: Vec<Finding>) -> Vec<Finding> {
+    found.sort_by(|one, other| (one.code, other.confidence).cmp(&(other.code, one.confidence)));
+    found.dedup_by(|later, earlier| later.code == earlier.code);
+    found
+}
+
+#[cfg(test)]
+mod tests;

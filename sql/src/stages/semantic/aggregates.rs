@@ -1,0 +1,450 @@
+//! The figure that is asked for: how many, how much, the average, the highest, the lowest.
+
+use proctor_core::sql::SqlCode;
+
+use super::extreme::Extreme;
+use super::question::{Question, Way};
+use super::shape::{Aggregate, Figure, Item, Name, Shape};
+use super::words::{are_kin, parts};
+use super::{Finding, Sheet};
+
+/// Words of a figure that is one part of another, which is made by dividing.
+const SHARE: [&str; 22] = [
+    "percent",
+    "percentage",
+    "ratio",
+    "proportion",
+    "rate",
+    "share",
+    "fraction",
+    "per",
+    "growth",
+    "increase",
+    "decrease",
+    "difference",
+    "compared",
+    "times",
+    "percentages",
+    "ratios",
+    "rates",
+    "probability",
+    "likelihood",
+    "faster",
+    "deviation",
+    "gap",
+];
+const AVERAGE: [&str; 8] = ["average", "averages", "avg", "mean", "typical", "typically", "averaged", "expected"];
+const TOTAL: [&str; 7] = ["total", "sum", "totals", "altogether", "combined", "overall", "cumulative"];
+
+pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
+    let shape = sheet.shape;
+    let mut found: Vec<Finding> = Vec::new();
+    for item in shape.blocks.iter().flat_map(|block| &block.items) {
+        found.extend(against_its_name(item));
+        found.extend(mixed(item));
+    }
+    found.extend(shape.aggregates().filter_map(|aggregate| other_end(shape, aggregate, question)));
+    found.extend(average(shape, question));
+    found.extend(sum(shape, question));
+    found.extend(count(sheet, question));
+    found.extend(no_figure(shape));
+    found
+}
+
+fn other(confidence: u8, message: impl Into<String>, aggregate: &Aggregate, be: Figure) -> Finding {
+    let found = Finding::new(SqlCode::OtherAggregate, confidence, message).at(&aggregate.place);
+    found.advice(format!("Use {}.", be.as_sql()))
+}
+
+/// A figure that is named after another one: `AVG(price) AS total_price`.
+fn against_its_name(item: &Item) -> Option<Finding> {
+    let alias = item.alias.as_deref().filter(|_| item.is_aggregate)?;
+    let aggregate = item.aggregates.first()?;
+    let own: Vec<String> = aggregate.columns.iter().flat_map(|name| parts(&name.column)).collect();
+    let words: Vec<String> = parts(alias).into_iter().filter(|word| !own.contains(word)).collect();
+    let says = |wanted: &[&str]| words.iter().any(|word| wanted.contains(&word.as_str()));
+    let is_average = says(&["avg", "average", "mean"]);
+    let is_total = says(&["total", "sum"]);
+    let is_high = says(&["max", "maximum", "highest", "largest", "latest", "most", "longest"]);
+    let is_low = says(&["min", "minimum", "lowest", "smallest", "earliest", "least", "shortest"]);
+    let is_count = says(&["count", "num", "number", "cnt"]) && !is_average && !is_total;
+    let be = match aggregate.figure {
+        Figure::Sum | Figure::Count | Figure::Max | Figure::Min if is_average && !is_total && !is_high && !is_low => {
+            Figure::Average
+        }
+        Figure::Average | Figure::Max | Figure::Min if is_total && !is_average && !is_high && !is_low => Figure::Sum,
+        Figure::Min if is_high && !is_low => Figure::Max,
+        Figure::Max if is_low && !is_high => Figure::Min,
+        Figure::Average | Figure::Max | Figure::Min if is_count && !is_high && !is_low => Figure::Count,
+        _ => return None,
+    };
+    let message = format!("{} is named `{alias}`", aggregate.figure.as_sql());
+    Some(other(86, message, aggregate, be))
+}
+
+/// An average in one sum or fraction with counts and sums: `100 * AVG(x = 1) / COUNT(*)`.
+fn mixed(item: &Item) -> Option<Finding> {
+    if item.is_aggregate || item.has_window {
+        return None;
+    }
+    let average = item.aggregates.iter().find(|aggregate| aggregate.figure == Figure::Average)?;
+    let sums = || item.aggregates.iter().filter(|aggregate| matches!(aggregate.figure, Figure::Sum | Figure::Count));
+    let mate = sums().next()?;
+    let is_of_same = sums().any(|sum| {
+        sum.columns.iter().any(|name| average.columns.iter().any(|own| own.column.eq_ignore_ascii_case(&name.column)))
+    });
+    let confidence = match (average.is_of_condition, is_of_same) {
+        (true, _) => 88,
+        (_, true) => 80,
+        _ => 76,
+    };
+    let message = format!("an average is set against {} of the same rows in one figure", mate.figure.as_sql());
+    Some(other(confidence, message, average, Figure::Sum))
+}
+
+/// MAX where the lowest is asked for, and the other way round.
+fn other_end(shape: &Shape, aggregate: &Aggregate, question: &Question) -> Option<Finding> {
+    let item = shape
+        .blocks
+        .iter()
+        .flat_map(|block| &block.items)
+        .find(|item| item.aggregates.iter().any(|other| other.place == aggregate.place))?;
+    if shape.has(Figure::Max) && shape.has(Figure::Min) {
+        return None;
+    }
+    let extreme = Extreme::of_aggregate(aggregate, item)?;
+    let (cue, way, is_named) = extreme.meant(question)?;
+    if way == extreme.way {
+        return None;
+    }
+    let be = if way == Way::High { Figure::Max } else { Figure::Min };
+    let words = question.quote(cue.at, cue.at + 3);
+    let confidence = match is_named {
+        _ if item.is_aggregate && extreme.is_plain(question, cue, shape) => 96,
+        true => 88,
+        false => 80,
+    };
+    let message = format!("the question asks for \"{words}\", and the query takes {}", aggregate.figure.as_sql());
+    Some(other(confidence, message, aggregate, be))
+}
+
+/// Averages where none is asked for, and the other way round.
+fn average(shape: &Shape, question: &Question) -> Vec<Finding> {
+    let averages: Vec<&Aggregate> =
+        shape.aggregates().filter(|aggregate| aggregate.figure == Figure::Average).collect();
+    let is_asked = question.find(&AVERAGE);
+    let total = question.find(&TOTAL);
+    match (averages.first(), is_asked) {
+        (Some(average), None) => {
+            let is_share = question.has(&SHARE);
+            let is_of_column = average
+                .columns
+                .iter()
+                .any(|name| parts(&name.column).iter().any(|part| AVERAGE.contains(&part.as_str())));
+            if (is_share && average.is_of_condition) || is_of_column {
+                return Vec::new();
+            }
+            let is_one = shape.aggregates().count() == 1 && shape.top().items.iter().any(|item| item.is_aggregate);
+            let confidence = match (total.is_some() || question.says(&["how many", "how much"]), is_share) {
+                (true, false)
+                    if is_one && total.is_some_and(|at| question.at(at) != "overall") && average.column.is_some() =>
+                {
+                    96
+                }
+                (true, false) => 85,
+                (false, false) => 60,
+                _ => 50,
+            };
+            vec![other(confidence, "the query averages, and the question asks for no average", average, Figure::Sum)]
+        }
+        (None, Some(at)) => no_average(shape, question, at, total.is_some()).into_iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn no_average(shape: &Shape, question: &Question, at: usize, is_total: bool) -> Option<Finding> {
+    let is_stored = AVERAGE.iter().any(|word| shape.words.contains(*word));
+    let is_verb = match question.at(at) {
+        "mean" => at > 0 && !matches!(question.at(at - 1), "the" | "a" | "and" | "or" | "arithmetic" | "overall"),
+        word => word == "expected",
+    };
+    let is_counted = question.says(&["how many", "number of"]) && (shape.has(Figure::Count) || shape.has(Figure::Sum));
+    if shape.has_division
+        || is_verb
+        || is_counted
+        || question.says(&["above average", "below average", "than average", "the average of all"])
+    {
+        return None;
+    }
+    let words = question.quote(at, at + 3);
+    let is_head = is_head(question, at);
+    match shape.top().aggregates().next() {
+        Some(figure) if !is_total && !matches!(figure.figure, Figure::Other) && !is_stored => {
+            let top = shape.top();
+            let is_one = shape.aggregates().count() == 1
+                && top.items.len() == 1
+                && top.items[0].is_aggregate
+                && shape.blocks.len() == 1;
+            let is_certain = is_one && is_head && question.cues.is_empty() && figure.column.is_some();
+            let confidence = match (is_certain, is_head) {
+                (true, _) => 96,
+                (_, true) => 84,
+                _ => 62,
+            };
+            let message = format!("the question asks for \"{words}\", and the query gives {}", figure.figure.as_sql());
+            Some(other(confidence, message, figure, Figure::Average))
+        }
+        None if !is_stored => {
+            let message = format!("the question asks for \"{words}\", and the query averages nothing");
+            let confidence = if is_head && question.cues.is_empty() { 78 } else { 55 };
+            Some(
+                Finding::new(SqlCode::AggregateExpected, confidence, message).at(&shape.top().place).advice("Use AVG."),
+            )
+        }
+        _ => None,
+    }
+}
+
+/// Whether a word is what the question begins with, and no condition within it.
+fn is_head(question: &Question, at: usize) -> bool {
+    at <= 4
+        && !(0..at)
+            .any(|before| matches!(question.at(before), "which" | "who" | "whose" | "with" | "where" | "list" | "than"))
+}
+
+/// Sums where a total is asked for.
+fn sum(shape: &Shape, question: &Question) -> Option<Finding> {
+    let at = question.find(&["total", "sum"]).or_else(|| question.phrase("how much"))?;
+    if let Some(found) = not_added(shape, question, at) {
+        return Some(found);
+    }
+    if shape.aggregates().next().is_some() || shape.has_division || question.has(&SHARE) {
+        return None;
+    }
+    let is_stored = ["total", "sum", "count", "num"].iter().any(|word| shape.words.contains(*word));
+    if is_stored {
+        return None;
+    }
+    let words = question.quote(at, at + 3);
+    let message = format!("the question asks for \"{words}\", and the query adds nothing up");
+    let confidence = if is_head(question, at) && question.at(at) != "how" { 78 } else { 55 };
+    Some(
+        Finding::new(SqlCode::AggregateExpected, confidence, message)
+            .at(&shape.top().place)
+            .advice("Use SUM or COUNT."),
+    )
+}
+
+/// Another figure than a sum of what is to be added up.
+fn not_added(shape: &Shape, question: &Question, at: usize) -> Option<Finding> {
+    let [item] = shape.top().items.as_slice() else { return None };
+    let figure = item.aggregates.first().filter(|_| item.is_aggregate && shape.aggregates().count() == 1)?;
+    let column = figure.column.as_ref()?;
+    let is_total = is_head(question, at) && question.at(at) != "how" && question.cues.is_empty();
+    if !is_total || question.has(&SHARE) || question.has(&AVERAGE) || shape.has_division {
+        return None;
+    }
+    let is_named = question
+        .words
+        .iter()
+        .skip(at)
+        .take(5)
+        .any(|word| parts(&column.column).iter().any(|part| are_kin(part, &word.stem)));
+    let confidence = match figure.figure {
+        Figure::Max | Figure::Min => 96,
+        Figure::Count
+            if is_named && !is_key(&column.column) && !question.says(&["number of", "count of", "total number"]) =>
+        {
+            80
+        }
+        _ => return None,
+    };
+    let message = format!(
+        "the question asks for \"{}\", and the query gives {}",
+        question.quote(at, at + 3),
+        figure.figure.as_sql()
+    );
+    Some(other(confidence, message, figure, Figure::Sum))
+}
+
+/// Counts where a number is asked for.
+fn count(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
+    let shape = sheet.shape;
+    let many = question.phrase("how many");
+    let at = many.or_else(|| number_of(question)).or_else(|| question.phrase("count the"))?;
+    let words = question.quote(at, at + 4);
+    let top = shape.top();
+    let Some(first) = shape.aggregates().next() else {
+        if gives_number(sheet, question, at) {
+            return None;
+        }
+        let confidence = if many.is_some_and(|at| at == 0 || question.words[at].is_after_pause) {
+            85
+        } else if many.is_some() {
+            76
+        } else {
+            64
+        };
+        let confidence = if many == Some(0) && is_list_of_names(shape, question) { 96 } else { confidence };
+        let message = format!("the question asks for \"{words}\", and the query counts nothing");
+        return Some(Finding::new(SqlCode::AggregateExpected, confidence, message).at(&top.place).advice("Use COUNT."));
+    };
+    let is_counted = shape.has(Figure::Count) || shape.has(Figure::Sum) || shape.has(Figure::Other);
+    if let Some(found) = sum_of_other(sheet, question, at) {
+        return Some(found);
+    }
+    if top.aggregates().next().is_none()
+        && shape.blocks.len() > 1
+        && !shape.has(Figure::Count)
+        && !gives_number(sheet, question, at)
+    {
+        let message = format!("the question asks for \"{words}\", and the query counts nothing");
+        return Some(Finding::new(SqlCode::AggregateExpected, 76, message).at(&top.place).advice("Use COUNT."));
+    }
+    let column = first.column.as_ref()?;
+    if is_counted || shape.blocks.len() > 1 || top.aggregates().next().is_none() {
+        return None;
+    }
+    let is_key = is_key(&column.column);
+    let confidence = match (is_key, is_of(question, at, &column.column)) {
+        (true, _) if at <= 3 && top.items.len() == 1 => 97,
+        (_, false)
+            if many == Some(0)
+                && question.cues.is_empty()
+                && !question.has(&SHARE)
+                && !question.has(&AVERAGE)
+                && top.items.len() == 1
+                && first.figure == Figure::Average =>
+        {
+            96
+        }
+        (_, false) if question.cues.is_empty() => 65,
+        _ => return None,
+    };
+    let message = format!(
+        "the question asks for \"{words}\", and the query gives {} of `{}`",
+        first.figure.as_sql(),
+        column.column
+    );
+    Some(other(confidence, message, first, Figure::Count))
+}
+
+/// Whether the query is one plain list of keys or names.
+fn is_list_of_names(shape: &Shape, question: &Question) -> bool {
+    let top = shape.top();
+    let is_name = |column: &str| {
+        is_key(column) || parts(column).last().is_some_and(|last| matches!(last.as_str(), "name" | "title" | "email"))
+    };
+    shape.blocks.len() == 1
+        && question.words.len() <= 14
+        && question.words.iter().skip(1).all(|word| !word.is_first)
+        && matches!(top.items.as_slice(), [item] if item.is_column && item.bare.iter().all(|name| is_name(&name.column)))
+}
+
+/// Another column added up where the rows of a table are to be counted.
+fn sum_of_other(sheet: &Sheet<'_>, question: &Question, at: usize) -> Option<Finding> {
+    const COUNTS: [&str; 10] = ["count", "num", "number", "total", "quantity", "qty", "stock", "n", "no", "unit"];
+    let shape = sheet.shape;
+    let [item] = shape.top().items.as_slice() else { return None };
+    let sum =
+        item.aggregates.first().filter(|sum| sum.figure == Figure::Sum && item.is_aggregate && !sum.is_of_condition)?;
+    let column = sum.column.as_ref()?;
+    let noun = question.words.get(at + 2)?;
+    let is_table = shape.tables.iter().any(|table| parts(table).last().is_some_and(|last| *last == noun.stem));
+    let counts = parts(&column.column).iter().any(|part| COUNTS.contains(&part.as_str()) || are_kin(part, &noun.stem));
+    if shape.blocks.len() > 1 || shape.aggregates().count() > 1 || !is_table || counts || is_key(&column.column) {
+        return None;
+    }
+    let message =
+        format!("the question asks for \"{}\", and the query adds up `{}`", question.quote(at, at + 3), column.column);
+    Some(other(85, message, sum, Figure::Count))
+}
+
+/// Where the question asks for a number of something; the number of a telephone is none.
+fn number_of(question: &Question) -> Option<usize> {
+    let at = question.phrase("number of").or_else(|| question.phrase("count of"))?;
+    let before = question.at(at.wrapping_sub(1));
+    let is_amount = at == 0
+        || matches!(
+            before,
+            "the"
+                | "total"
+                | "by"
+                | "and"
+                | "their"
+                | "its"
+                | "highest"
+                | "lowest"
+                | "largest"
+                | "smallest"
+                | "average"
+                | "a"
+        );
+    let is_of_things = question.words.iter().skip(at + 2).take(4).any(|word| word.lower != word.stem);
+    (is_amount && is_of_things).then_some(at)
+}
+
+fn is_key(column: &str) -> bool {
+    parts(column)
+        .last()
+        .is_some_and(|last| matches!(last.as_str(), "id" | "uuid" | "key" | "code") || last.ends_with("id"))
+}
+
+/// Whether a name has to do with what is counted.
+fn is_of(question: &Question, at: usize, name: &str) -> bool {
+    let nouns =
+        || question.words.iter().skip(at + 2).take(4).map(|word| word.stem.as_str()).filter(|stem| stem.len() > 2);
+    parts(name).iter().any(|part| nouns().any(|noun| are_kin(part, noun)))
+}
+
+/// Whether the query gives a number that is stored: a column that holds numbers and is no key.
+fn gives_number(sheet: &Sheet<'_>, question: &Question, at: usize) -> bool {
+    const STORED: [&str; 9] = ["count", "num", "number", "total", "amount", "quantity", "qty", "population", "no"];
+    let is_number = |name: &Name| {
+        let column = sheet.catalog.tables_with(&name.column).find_map(|table| table.column(&name.column));
+        let kind = column.map(|column| column.kind.to_ascii_uppercase()).unwrap_or_default();
+        let has_numbers = ["INT", "REAL", "NUM", "DOUB", "FLOA", "DEC"].iter().any(|part| kind.contains(part));
+        let is_told = parts(&name.column).iter().any(|part| STORED.contains(&part.as_str()));
+        !is_key(&name.column)
+            && (is_told
+                || (has_numbers && column.is_some_and(|column| column.key == 0))
+                || (kind.is_empty() && is_of(question, at, &name.column)))
+    };
+    let top = sheet.shape.top();
+    sheet.shape.has_division
+        || sheet.shape.has_set_operation
+        || top.items.iter().any(|item| {
+            item.is_wildcard
+                || item.has_query
+                || item.has_window
+                || (item.bare.is_empty() && item.aggregates.is_empty())
+                || item.bare.iter().any(is_number)
+        })
+}
+
+/// A column that is named after a figure, and is none: `order_id AS number_of_orders`.
+fn no_figure(shape: &Shape) -> Vec<Finding> {
+    let made: Vec<&str> =
+        shape.blocks.iter().skip(1).flat_map(|block| &block.items).filter_map(|item| item.alias.as_deref()).collect();
+    let items = shape.blocks.iter().flat_map(|block| block.items.iter().map(move |item| (block, item)));
+    items
+        .filter_map(|(block, item)| {
+            let alias = item.alias.as_deref().filter(|_| item.is_column)?;
+            let [column] = item.bare.as_slice() else { return None };
+            let own = parts(&column.column);
+            let figure = parts(alias).into_iter().find(|word| {
+                matches!(
+                    word.as_str(),
+                    "num" | "number" | "count" | "total" | "avg" | "average" | "sum" | "max" | "min"
+                ) && !own.contains(word)
+            })?;
+            if made.iter().any(|made| made.eq_ignore_ascii_case(&column.column)) {
+                return None;
+            }
+            let confidence = if block.groups > 0 { 84 } else { 74 };
+            let message = format!("`{}` is named `{alias}`, and nothing makes a {figure} of it", column.column);
+            let found = Finding::new(SqlCode::AggregateExpected, confidence, message).at(&item.place);
+            Some(found.advice("Use the aggregate that the name promises."))
+        })
+        .collect()
+}

@@ -1,0 +1,220 @@
+//! Which end of a scale a query takes, and which end the question asks for: sort keys before a LIMIT, numbered rows, MAX
+//! and MIN.
+
+use super::question::{Cue, Question, Scale, Way};
+use super::shape::{Aggregate, Figure, Item, Key, Shape};
+use super::words::are_kin;
+
+/// What a column is about, by its name. It decides what `oldest` and `best` mean for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Topic {
+    Birth,
+    Age,
+    Rank,
+    Duration,
+    Speed,
+    Date,
+    Distance,
+    /// What is left of something: the more is taken, the less.
+    Rest,
+    Other,
+}
+
+/// The end that a query takes.
+pub(super) struct Extreme<'a> {
+    pub way: Way,
+    words: &'a [String],
+    topic: Topic,
+    is_count: bool,
+    is_figure: bool,
+}
+
+impl<'a> Extreme<'a> {
+    /// What the first rows by a sort key are.
+    pub(super) fn of_key(key: &'a Key) -> Self {
+        let way = if key.is_descending == key.is_inverse { Way::Low } else { Way::High };
+        let found = Self::of_item(way, &key.item);
+        match key.item.aggregates.as_slice() {
+            // The count of ranks is no rank.
+            [one] if matches!(one.figure, Figure::Count) => Self { topic: Topic::Other, is_count: true, ..found },
+            _ => found,
+        }
+    }
+
+    /// What MAX or MIN gives.
+    pub(super) fn of_aggregate(aggregate: &Aggregate, item: &'a Item) -> Option<Self> {
+        let way = match aggregate.figure {
+            Figure::Max => Way::High,
+            Figure::Min => Way::Low,
+            _ => return None,
+        };
+        Some(Self::of_item(way, item))
+    }
+
+    fn of_item(way: Way, item: &'a Item) -> Self {
+        Self {
+            way,
+            words: &item.words,
+            topic: topic(&item.words),
+            is_count: false,
+            is_figure: !item.aggregates.is_empty(),
+        }
+    }
+
+    /// Which end a superlative asks for on this scale; `None` where it may speak of another.
+    fn asked(&self, cue: &Cue) -> Option<Way> {
+        let (same, turned) = (Some(cue.way), Some(cue.way.turned()));
+        match (cue.scale, self.topic) {
+            (Scale::Amount, Topic::Birth | Topic::Rank) => None,
+            (Scale::Amount, Topic::Date) => None,
+            (Scale::Amount | Scale::Worth, Topic::Rest) => None,
+            (Scale::Amount, _) => same,
+            (Scale::Length, Topic::Birth | Topic::Rank | Topic::Date) => None,
+            (Scale::Length, _) => same,
+            (Scale::Time, Topic::Date | Topic::Birth | Topic::Duration) => same,
+            (Scale::Time, _) => None,
+            (Scale::Age, Topic::Birth | Topic::Date) => turned,
+            (Scale::Age, Topic::Age) => same,
+            (Scale::Age, _) => None,
+            (Scale::Speed, Topic::Duration | Topic::Rank) => turned,
+            (Scale::Speed, Topic::Speed) => same,
+            (Scale::Speed, _) => None,
+            (Scale::Worth, Topic::Rank | Topic::Duration | Topic::Distance | Topic::Birth | Topic::Date) => None,
+            (Scale::Worth, _) => same,
+            (Scale::Turn, Topic::Date) => same,
+            (Scale::Turn, _) => None,
+            (Scale::Distance, Topic::Distance) => same,
+            (Scale::Distance, _) => None,
+        }
+    }
+
+    /// Whether a superlative of time meets an age, which runs the other way.
+    pub(super) fn is_of_other_scale(&self, cue: &Cue) -> bool {
+        matches!(cue.scale, Scale::Time | Scale::Age) && matches!(self.topic, Topic::Age | Topic::Duration)
+    }
+
+    /// Whether the words around a superlative name this scale, or the superlative itself does.
+    fn is_named_by(&self, question: &Question, cue: &Cue) -> bool {
+        let is_own = match (cue.scale, self.topic) {
+            (Scale::Time, Topic::Date) | (Scale::Age, Topic::Birth | Topic::Age) => true,
+            _ => {
+                let scales =
+                    OWN.iter().filter(|(word, _)| *word == question.at(cue.at) || *word == question.at(cue.at + 1));
+                scales.into_iter().any(|(_, scale)| self.words.iter().any(|word| scale.contains(&word.as_str())))
+            }
+        };
+        if is_own {
+            return true;
+        }
+        let stems = question.words.iter().skip(cue.at + 1).take(4).map(|word| word.stem.as_str());
+        let mut near = stems.filter(|stem| stem.len() > 2);
+        near.any(|stem| self.words.iter().any(|word| are_kin(stem, word)))
+    }
+
+    /// Whether the first superlative names this scale.
+    pub(super) fn is_meant_first(&self, question: &Question) -> bool {
+        question.cues.first().is_some_and(|cue| self.is_named_by(question, cue))
+    }
+
+    /// Whether nothing else could be meant: one superlative, one end that is taken, and the question names the scale.
+    pub(super) fn is_plain(&self, question: &Question, cue: &Cue, shape: &Shape) -> bool {
+        let is_known = match cue.scale {
+            Scale::Amount | Scale::Length => matches!(self.topic, Topic::Other | Topic::Duration),
+            Scale::Time => self.topic == Topic::Date,
+            Scale::Age => matches!(self.topic, Topic::Birth | Topic::Age),
+            _ => false,
+        };
+        let is_counted = self.is_count && matches!(question.at(cue.at), "most" | "fewest" | "least");
+        let is_last = question.words.get(cue.at + 1).is_none_or(|next| next.is_after_pause);
+        let is_named = is_counted
+            || (self.is_figure && is_last && question.at(cue.at) == "most")
+            || self.is_named_by(question, cue);
+        is_known
+            && is_named
+            && question.cues.len() == 1
+            && shape.extremes() == 1
+            && shape.blocks.len() <= 2
+            && question.words.len() <= 14
+    }
+
+    /// The superlative that speaks of this scale, where the question says which, and the end that it asks for.
+    pub(super) fn meant<'q>(&self, question: &'q Question) -> Option<(&'q Cue, Way, bool)> {
+        let fitting: Vec<(&Cue, Way)> =
+            question.cues.iter().filter_map(|cue| self.asked(cue).map(|way| (cue, way))).collect();
+        let (first, way) = *fitting.first()?;
+        let named: Vec<(&Cue, Way)> =
+            fitting.iter().filter(|(cue, _)| self.is_named_by(question, cue)).copied().collect();
+        let agree = |list: &[(&Cue, Way)]| list.iter().all(|(_, other)| *other == list[0].1);
+        if let Some((cue, way)) = named.first().copied()
+            && agree(&named)
+        {
+            return Some((cue, way, true));
+        }
+        (named.is_empty() && agree(&fitting)).then_some((first, way, false))
+    }
+}
+
+/// Adjectives that speak of one scale, and the names of that scale.
+const OWN: [(&str, &[&str]); 19] = [
+    ("biggest", &["amount", "size", "total"]),
+    ("largest", &["amount", "size", "total"]),
+    ("smallest", &["amount", "size", "total"]),
+    ("expensive", &["price", "cost", "amount", "fee", "rate"]),
+    ("priciest", &["price", "cost", "amount", "fee"]),
+    ("costliest", &["price", "cost", "amount", "fee"]),
+    ("cheapest", &["price", "cost", "amount", "fee"]),
+    ("tallest", &["height", "altitude", "elevation"]),
+    ("heaviest", &["weight", "mass"]),
+    ("lightest", &["weight", "mass"]),
+    ("longest", &["length", "duration"]),
+    ("shortest", &["length", "duration", "height"]),
+    ("deepest", &["depth"]),
+    ("populous", &["population"]),
+    ("populated", &["population"]),
+    ("richest", &["income", "salary", "wealth", "networth"]),
+    ("oldest", &["age"]),
+    ("youngest", &["age"]),
+    ("densest", &["density"]),
+];
+
+fn topic(words: &[String]) -> Topic {
+    const TOPICS: [(Topic, &[&str]); 8] = [
+        (Topic::Rest, &["remaining", "left", "remainder", "rest"]),
+        (Topic::Birth, &["dob", "birth", "birthday", "born", "birthdate", "birthyear"]),
+        (Topic::Age, &["age"]),
+        (Topic::Rank, &["rank", "ranking", "position", "standing", "place", "grid", "ordinal"]),
+        (
+            Topic::Duration,
+            &["time", "duration", "millisecond", "second", "minute", "laptime", "elapsed", "q1", "q2", "q3", "ms"],
+        ),
+        (Topic::Speed, &["speed", "velocity", "mph", "kph"]),
+        (
+            Topic::Date,
+            &[
+                "date",
+                "year",
+                "day",
+                "month",
+                "datetime",
+                "timestamp",
+                "created",
+                "at",
+                "dt",
+                "ts",
+                "yearmonth",
+                "season",
+                "hired",
+                "opened",
+            ],
+        ),
+        (Topic::Distance, &["distance", "abs"]),
+    ];
+    let is_date = words.iter().any(|word| word.ends_with("date") || word.ends_with("datetime"));
+    let found = TOPICS.iter().find(|(_, names)| words.iter().any(|word| names.contains(&word.as_str())));
+    match found {
+        Some((Topic::Duration, _)) if is_date => Topic::Date,
+        Some((topic, _)) => *topic,
+        None if is_date => Topic::Date,
+        None => Topic::Other,
+    }
+}

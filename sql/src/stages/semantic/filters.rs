@@ -1,0 +1,387 @@
+//! Whether the query looks for the values that the question names: years, numbers, what stands in quotes, names.
+
+use std::collections::BTreeSet;
+
+use proctor_core::sql::SqlCode;
+
+use super::question::Question;
+use super::shape::Shape;
+use super::words::{are_kin, parts, stem};
+use super::{Finding, Sheet};
+
+/// A value that a question names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Named {
+    text: String,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Year,
+    Date,
+    Quoted,
+    Number,
+    Name,
+}
+
+pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
+    let schema = schema_words(sheet);
+    let mut found = Vec::new();
+    let named = named(question, &schema);
+    found.extend(year(sheet.shape, question, &named));
+    found.extend(only(sheet, question, &schema));
+    found.extend(unfiltered(sheet.shape, question, &named));
+    found.extend(placed(sheet.shape, question, &schema));
+    found
+}
+
+/// Every word of the names of tables and columns.
+fn schema_words(sheet: &Sheet<'_>) -> BTreeSet<String> {
+    let names = sheet
+        .catalog
+        .tables
+        .iter()
+        .flat_map(|table| std::iter::once(&table.name).chain(table.columns.iter().map(|column| &column.name)));
+    names.flat_map(|name| parts(name)).collect()
+}
+
+fn is_of_schema(word: &str, schema: &BTreeSet<String>) -> bool {
+    schema.iter().any(|part| are_kin(part, word))
+}
+
+/// The values that a question names, each once.
+fn named(question: &Question, schema: &BTreeSet<String>) -> Vec<Named> {
+    let mut found: Vec<Named> = Vec::new();
+    for (at, word) in question.words.iter().enumerate() {
+        let text = word.lower.clone();
+        let is_number = text.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ','));
+        let is_year = text.len() == 4 && text.parse::<u32>().is_ok_and(|year| (1500..2100).contains(&year));
+        let kind = if word.is_quoted {
+            Kind::Quoted
+        } else if is_year {
+            Kind::Year
+        } else if is_number {
+            let is_of_rows = question.cues.iter().any(|cue| cue.number.is_some() && cue.at.abs_diff(at) <= 2);
+            if is_of_rows {
+                continue;
+            }
+            Kind::Number
+        } else if ["st", "nd", "rd", "th"].iter().any(|ending| text.ends_with(ending))
+            && text.starts_with(|c: char| c.is_ascii_digit())
+        {
+            continue;
+        } else if text.starts_with(|c: char| c.is_ascii_digit()) {
+            Kind::Date
+        } else if is_name(question, at) && !is_of_schema(&word.stem, schema) {
+            Kind::Name
+        } else {
+            continue;
+        };
+        found.push(Named { text, kind });
+    }
+    found
+}
+
+/// Whether a word is written as a name: with a capital, and not because a sentence begins there.
+fn is_name(question: &Question, at: usize) -> bool {
+    const NONE: [&str; 24] = [
+        "i", "id", "sql", "iso", "please", "what", "who", "which", "how", "list", "give", "show", "the", "a", "return",
+        "url", "ids", "note", "if", "is", "are", "find", "and", "in",
+    ];
+    let word = &question.words[at];
+    word.text.starts_with(char::is_uppercase) && !word.is_first && !NONE.contains(&word.lower.as_str())
+}
+
+/// Whether a value or a name of the query has to do with a text.
+fn has(shape: &Shape, text: &str) -> bool {
+    let stem = stem(text);
+    shape.values.iter().any(|value| {
+        value.contains(text) || value.contains(&stem) || (value.len() > 2 && text.contains(value.as_str()))
+    }) || shape.names.iter().any(|name| name.contains(text))
+}
+
+/// A year that no value of the query holds.
+fn year(shape: &Shape, question: &Question, named: &[Named]) -> Option<Finding> {
+    let year = named
+        .iter()
+        .find(|named| named.kind == Kind::Year && !has(shape, &named.text) && !has(shape, &named.text[2..]))?;
+    let at = question.find(&[year.text.as_str()])?;
+    let is_in = matches!(
+        question.at(at.wrapping_sub(1)),
+        "in" | "during" | "of" | "year" | "since" | "for" | "from" | "before" | "after" | "until" | "through"
+    );
+    let is_plain = is_plain_year(shape, question, &year.text);
+    let confidence = match (shape.values.is_empty() && !shape.has_condition, is_in) {
+        (true, true) => 97,
+        (true, false) => 88,
+        (_, true) if is_plain => 96,
+        _ => 66,
+    };
+    let message = format!("the question names the year {}, and the query looks for no such value", year.text);
+    let advice = format!("Filter by the year {}.", year.text);
+    Some(
+        Finding::new(SqlCode::FilterExpected, confidence, message)
+            .at(&shape.top().place)
+            .advice(advice)
+            .about(year.text.clone()),
+    )
+}
+
+/// Whether a short question names one year and nothing that leads to another, and the query looks for other things.
+fn is_plain_year(shape: &Shape, question: &Question, year: &str) -> bool {
+    const LEADS: [&str; 14] = [
+        "before",
+        "after",
+        "previous",
+        "prior",
+        "next",
+        "following",
+        "ago",
+        "later",
+        "earlier",
+        "season",
+        "between",
+        "fiscal",
+        "half",
+        "compared",
+    ];
+    let has_digit = |text: &str| text.contains(|c: char| c.is_ascii_digit());
+    let numbers = question.words.iter().filter(|word| has_digit(&word.text)).count();
+    let is_year = |value: &String| value.len() == 4 && (value.starts_with("19") || value.starts_with("20"));
+    let years: Vec<&String> = shape.compared.iter().filter(|value| is_year(value)).collect();
+    let is_other_year = matches!(years.as_slice(), [other] if other.as_str() != year) && shape.compared.len() == 1;
+    let has_none = !shape.compared.is_empty() && shape.values.iter().all(|value| !has_digit(value) && value != "now");
+    question.words.len() <= 9
+        && numbers == 1
+        && !question.has(&LEADS)
+        && shape.blocks.len() == 1
+        && (is_other_year || has_none)
+}
+
+/// `only the premium customers`, where nothing in the query has to do with that word.
+fn only(sheet: &Sheet<'_>, question: &Question, schema: &BTreeSet<String>) -> Option<Finding> {
+    let shape = sheet.shape;
+    let at = question.find(&["only", "just", "solely"])?;
+    let mut next = at + 1;
+    while matches!(
+        question.at(next),
+        "the"
+            | "those"
+            | "our"
+            | "all"
+            | "a"
+            | "an"
+            | "for"
+            | "in"
+            | "from"
+            | "my"
+            | "show"
+            | "list"
+            | "return"
+            | "give"
+            | "display"
+            | "include"
+            | "want"
+            | "need"
+            | "see"
+            | "me"
+            | "get"
+            | "find"
+            | "of"
+    ) {
+        next += 1;
+    }
+    let word = question.words.get(next)?;
+    let follower = question.words.get(next + 1)?;
+    let is_noun_behind = is_of_schema(&follower.stem, schema);
+    let is_known =
+        is_of_schema(&word.stem, schema) || OFTEN.contains(&word.lower.as_str()) || question.number(next).is_some();
+    let is_told = word.is_quoted || (is_noun_behind && !is_known && question.cues.iter().all(|cue| cue.at != next));
+    if !is_told || has(shape, &word.lower) || shape.has_negation {
+        return None;
+    }
+    let is_free = shape.values.is_empty() && !shape.has_condition && shape.blocks.iter().all(|block| !block.has_filter);
+    let confidence = if is_free && shape.top().limit == super::shape::Limit::All { 96 } else { 50 };
+    let words = question.quote(at, next + 2);
+    let message = format!("the question asks for \"{words}\", and the query looks for nothing of that kind");
+    let advice = format!("Filter by \"{}\".", word.text);
+    Some(
+        Finding::new(SqlCode::FilterExpected, confidence, message)
+            .at(&shape.top().place)
+            .advice(advice)
+            .about(word.text.clone()),
+    )
+}
+
+/// Words that say which columns or rows without being a value.
+const OFTEN: [&str; 27] = [
+    "distinct",
+    "unique",
+    "different",
+    "first",
+    "last",
+    "top",
+    "most",
+    "one",
+    "once",
+    "whole",
+    "full",
+    "entire",
+    "single",
+    "same",
+    "relevant",
+    "following",
+    "necessary",
+    "other",
+    "new",
+    "existing",
+    "actual",
+    "real",
+    "specific",
+    "main",
+    "individual",
+    "raw",
+    "registered",
+];
+
+/// A query without any condition, where the question names values.
+fn unfiltered(shape: &Shape, question: &Question, named: &[Named]) -> Option<Finding> {
+    if shape.has_condition || shape.blocks.iter().any(|block| block.has_filter) {
+        return None;
+    }
+    let missing: Vec<&Named> = named.iter().filter(|named| !has(shape, &named.text)).collect();
+    let first = missing.iter().min_by_key(|named| named.kind)?;
+    let at = question.words.iter().position(|word| word.lower == first.text)?;
+    let before = |back: usize| question.at(at.wrapping_sub(back));
+    let is_plain = shape.values.is_empty()
+        && question.words.len() <= 14
+        && match first.kind {
+            Kind::Quoted => (1..=3).all(|back| {
+                !matches!(
+                    before(back),
+                    "as" | "column"
+                        | "label"
+                        | "labeled"
+                        | "labelled"
+                        | "alias"
+                        | "header"
+                        | "title"
+                        | "format"
+                        | "call"
+                )
+            }),
+            Kind::Number => {
+                matches!(before(1), "above" | "over" | "below" | "under" | "exceeding" | "than" | "exceeds" | "equals")
+                    || (before(2) == "at" && matches!(before(1), "least" | "most"))
+            }
+            _ => false,
+        };
+    let confidence = match (first.kind, missing.len()) {
+        _ if is_plain => 96,
+        (Kind::Year | Kind::Date | Kind::Quoted, _) => 85,
+        (Kind::Number, _) => 78,
+        (Kind::Name, 2..) => 78,
+        (Kind::Name, _) => 66,
+    };
+    let message = format!("the question names \"{}\", and the query looks for no value at all", first.text);
+    let found = Finding::new(SqlCode::FilterExpected, confidence, message).at(&shape.top().place);
+    Some(found.advice("Add the WHERE that the question asks for.").about(first.text.clone()))
+}
+
+/// A query without any condition, where the question speaks of a place or a kind that is no name of the schema: `lakes
+/// in california`, `patients with diabetes`.
+fn placed(shape: &Shape, question: &Question, schema: &BTreeSet<String>) -> Option<Finding> {
+    if shape.has_condition || shape.blocks.iter().any(|block| block.has_filter) {
+        return None;
+    }
+    let at = (0..question.words.len()).find(|at| {
+        let word = &question.words[*at];
+        let before = |back: usize| question.at(at.wrapping_sub(back));
+        let is_led = LEADS.contains(&before(1)) || (before(1) == "the" && LEADS.contains(&before(2)));
+        let is_word = word.lower.len() > 2
+            && word.lower.chars().all(char::is_alphabetic)
+            && !COMMON.contains(&word.lower.as_str());
+        is_led
+            && is_word
+            && !is_of_schema(&word.stem, schema)
+            && !has(shape, &word.lower)
+            && !is_of_schema(&word.stem, &shape.words)
+            && question.cues.iter().all(|cue| cue.at != *at)
+    })?;
+    let word = &question.words[at];
+    let message = format!(
+        "the question speaks of \"{}\", and the query has no condition",
+        question.quote(at.saturating_sub(1), at + 1)
+    );
+    let found = Finding::new(SqlCode::FilterExpected, 62, message).at(&shape.top().place);
+    Some(found.advice("Add the WHERE that the question asks for.").about(word.lower.clone()))
+}
+
+/// Words that lead to a place, a name or a kind.
+const LEADS: [&str; 12] =
+    ["in", "at", "from", "through", "near", "named", "called", "bordering", "border", "borders", "neighbor", "with"];
+
+/// Words that name no value though they follow one of those.
+const COMMON: [&str; 60] = [
+    "all",
+    "any",
+    "the",
+    "each",
+    "every",
+    "descending",
+    "ascending",
+    "alphabetical",
+    "order",
+    "total",
+    "both",
+    "their",
+    "its",
+    "his",
+    "her",
+    "that",
+    "this",
+    "which",
+    "what",
+    "what's",
+    "whom",
+    "highest",
+    "lowest",
+    "database",
+    "table",
+    "list",
+    "general",
+    "terms",
+    "meters",
+    "kilometers",
+    "square",
+    "seconds",
+    "minutes",
+    "hours",
+    "days",
+    "percent",
+    "percentage",
+    "respect",
+    "more",
+    "less",
+    "same",
+    "different",
+    "first",
+    "last",
+    "case",
+    "detail",
+    "details",
+    "addition",
+    "least",
+    "most",
+    "overall",
+    "average",
+    "various",
+    "our",
+    "corresponding",
+    "respective",
+    "relation",
+    "comparison",
+    "ratio",
+    "one",
+];

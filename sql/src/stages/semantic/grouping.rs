@@ -1,0 +1,136 @@
+//! Whether figures are given for each of something where that is asked for.
+
+use proctor_core::sql::SqlCode;
+
+use super::question::Question;
+use super::shape::{Aggregate, Block, Figure, Limit};
+use super::words::{are_kin, parts};
+use super::{Finding, Sheet};
+
+const EACH: [&str; 12] = [
+    "each",
+    "per",
+    "every",
+    "respectively",
+    "grouped",
+    "group",
+    "monthly",
+    "daily",
+    "yearly",
+    "annual",
+    "weekly",
+    "respective",
+];
+
+pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
+    let mut found: Vec<Finding> = sheet.shape.blocks.iter().filter_map(|block| ungrouped(block, question)).collect();
+    found.extend(one_figure(sheet, question));
+    found
+}
+
+/// A column beside a figure over all rows: whose it is, is chance.
+fn ungrouped(block: &Block, question: &Question) -> Option<Finding> {
+    let figures: Vec<&Aggregate> = block.aggregates().filter(|aggregate| !aggregate.is_windowed).collect();
+    let later = block.later.iter().find(|aggregate| !aggregate.is_windowed);
+    let bare: Vec<_> = block.items.iter().flat_map(|item| &item.bare).collect();
+    let free = bare.iter().find(|name| !block.pinned.iter().any(|pinned| pinned.eq_ignore_ascii_case(&name.column)));
+    if block.groups > 0 || (figures.is_empty() && later.is_none()) {
+        return None;
+    }
+    // SQLite takes the other columns from the row that has the one maximum or minimum.
+    let is_of_extreme = later.is_none()
+        && figures.len() == 1
+        && figures.iter().all(|figure| matches!(figure.figure, Figure::Max | Figure::Min));
+    let has_star = block.items.iter().any(|item| item.is_wildcard);
+    let is_each = question.has(&EACH) || question.says(&["by"]);
+    let (confidence, message) = match (free, later) {
+        (None, Some(_)) if !has_star && block.order.is_empty() => return None,
+        (None, Some(later)) if figures.is_empty() || block.later.len() > 1 || !block.order.is_empty() => {
+            (80, format!("the rows are sorted by {}, of which there is one without GROUP BY", later.figure.as_sql()))
+        }
+        (None, _) => return None,
+        _ if is_of_extreme => return None,
+        (Some(name), _) => {
+            let figure = figures.first().copied().or(later)?.figure.as_sql();
+            let is_plain = question.has(&["each", "per", "every"])
+                && question.words.len() <= 14
+                && later.is_none()
+                && block.limit == Limit::All;
+            let confidence = match is_each || later.is_some() || figures.len() > 1 {
+                _ if is_plain => 96,
+                true => 88,
+                false => 72,
+            };
+            (
+                confidence,
+                format!(
+                    "`{}` stands beside {figure} without GROUP BY: one row comes, and its `{}` is that of any",
+                    name.column, name.column
+                ),
+            )
+        }
+    };
+    Some(
+        Finding::new(SqlCode::GroupingExpected, confidence, message)
+            .at(&block.place)
+            .advice("Group by the columns that are no aggregates."),
+    )
+}
+
+/// One figure where one for each is asked for.
+fn one_figure(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
+    let shape = sheet.shape;
+    let top = shape.top();
+    let is_grouped = shape.blocks.iter().any(|block| block.groups > 0 || block.is_distinct);
+    let is_figure = !top.items.is_empty()
+        && top
+            .items
+            .iter()
+            .all(|item| item.bare.is_empty() && !item.is_wildcard && !item.aggregates.is_empty() && !item.has_window);
+    if is_grouped || !is_figure || shape.has_division || shape.has_set_operation {
+        return None;
+    }
+    let is_average = question.has(&["average", "avg", "mean", "rate"]);
+    let column = |at: usize| question.words.get(at).is_some_and(|word| is_column(sheet, &word.stem));
+    let at = question.find(&["each", "per", "every"]).or_else(|| {
+        let by = question.find(&["by"]).filter(|at| column(at + 1))?;
+        // What is posted by users is not grouped by them.
+        let is_of_things =
+            question.words[..by].last().is_some_and(|word| word.lower != word.stem || word.lower == "count");
+        if !is_of_things {
+            return None;
+        }
+        let is_head = (0..by)
+            .take(4)
+            .any(|at| matches!(question.at(at), "count" | "number" | "total" | "sum" | "average" | "many"));
+        is_head.then_some(by)
+    })?;
+    let before = question.at(at.wrapping_sub(1));
+    let is_for_each = match question.at(at) {
+        "each" => matches!(before, "for" | "in" | "by" | "of" | "does" | "did" | "at" | "to" | "with" | "from"),
+        "per" | "by" => column(at + 1),
+        _ => false,
+    };
+    let is_plain =
+        question.at(at) == "each" && before == "for" && shape.blocks.len() == 1 && question.words.len() <= 14;
+    let confidence = match (is_for_each, is_average, top.items.len()) {
+        (true, false, 1) if is_plain => 96,
+        (true, false, 1) => 78,
+        (_, false, 1) => 62,
+        _ => 55,
+    };
+    let words = question.quote(at.saturating_sub(1), at + 2);
+    let message = format!("the question asks for a figure \"{words}\", and the query gives one over all rows");
+    Some(
+        Finding::new(SqlCode::GroupingExpected, confidence, message)
+            .at(&top.place)
+            .advice("Add GROUP BY, and the columns that it groups by."),
+    )
+}
+
+/// Whether a word names a column of a table that is read, or the table that a key points at.
+fn is_column(sheet: &Sheet<'_>, stem: &str) -> bool {
+    let tables = sheet.catalog.tables.iter().filter(|table| sheet.shape.tables.contains(&table.name.to_lowercase()));
+    let mut names = tables.flat_map(|table| &table.columns).flat_map(|column| parts(&column.name));
+    stem.len() > 2 && names.any(|part| are_kin(&part, stem))
+}

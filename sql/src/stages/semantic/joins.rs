@@ -1,0 +1,441 @@
+//! Tables that meet without a condition, so that each row of one meets each row of the other. No question is needed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use proctor_core::sql::SqlCode;
+use sqlparser::ast::{
+    BinaryOperator, Expr, FunctionArguments, GroupByExpr, Join, JoinConstraint, JoinOperator, LimitClause, ObjectName,
+    Query, Select, SelectItem, SetExpr, Statement, TableAlias, TableFactor, TableWithJoins, Visit, Visitor,
+};
+
+use super::Finding;
+use super::question::Question;
+use super::tree::bare;
+use crate::catalog::Catalog;
+
+/// How many relations of one SELECT are looked at; engines take fewer.
+const MOST_RELATIONS: usize = 128;
+
+pub(super) fn check(tree: &Statement, text: &str, question: Option<&Question>, catalog: &Catalog) -> Vec<Finding> {
+    let mut reader = Reader { catalog, ctes: BTreeMap::new(), found: Vec::new() };
+    let _ = tree.visit(&mut reader);
+    let is_wanted = question.is_some_and(|question| {
+        question.has(&["combination", "combinations", "pairs", "pair", "cross", "every", "cartesian", "possible"])
+    });
+    let finding = |Unjoined { one, other, is_same, is_forgotten }| {
+        let confidence = match is_wanted || is_same {
+            true => 60,
+            false if is_forgotten && question.is_some() => 96,
+            false => 90,
+        };
+        let message = format!(
+            "`{one}` and `{other}` are joined without a condition: each row of one meets each row of the other"
+        );
+        let place = place(text, &other);
+        let found = Finding::new(SqlCode::UnjoinedTables, confidence, message).about(other);
+        found.at(&place).advice("Join them by their keys: ON, USING, or an equality in WHERE.")
+    };
+    reader.found.into_iter().map(finding).collect()
+}
+
+/// Where a name stands first, as a word.
+fn place(text: &str, name: &str) -> std::ops::Range<usize> {
+    let is_within = |sign: Option<char>| sign.is_some_and(|sign| sign.is_alphanumeric() || sign == '_');
+    let found = text.match_indices(name).find(|(at, _)| {
+        !is_within(text[..*at].chars().next_back()) && !is_within(text[at + name.len()..].chars().next())
+    });
+    found.map_or(0..0, |(at, _)| at..at + name.len())
+}
+
+/// What a relation of a FROM is.
+struct Relation {
+    /// The name by which the query calls it.
+    name: String,
+    /// The table that it is; empty where it is none.
+    table: String,
+    /// Its columns in lower case; `None` where they are not known.
+    columns: Option<BTreeSet<String>>,
+    /// Whether it has one row at most, or is a list that somebody wrote to be met by each row.
+    is_small: bool,
+    /// The column that is its key, where one is.
+    key: Option<String>,
+}
+
+/// A table expression: its columns where they are known, and whether it is small.
+#[derive(Clone)]
+struct Cte {
+    columns: Option<BTreeSet<String>>,
+    is_small: bool,
+}
+
+struct Reader<'a> {
+    catalog: &'a Catalog,
+    ctes: BTreeMap<String, Cte>,
+    found: Vec<Unjoined>,
+}
+
+/// Two relations that never met.
+struct Unjoined {
+    one: String,
+    other: String,
+    /// Whether the result is the same as if they had.
+    is_same: bool,
+    /// Whether a key of one points at the other, and nobody wrote CROSS JOIN.
+    is_forgotten: bool,
+}
+
+impl Visitor for Reader<'_> {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+        for cte in query.with.iter().flat_map(|with| &with.cte_tables) {
+            let columns = named(Some(&cte.alias)).or_else(|| columns(&cte.query));
+            let known = Cte { columns, is_small: is_small(&cte.query) };
+            self.ctes.insert(cte.alias.name.value.to_lowercase(), known);
+        }
+        self.body(&query.body);
+        ControlFlow::Continue(())
+    }
+}
+
+impl Reader<'_> {
+    fn body(&mut self, body: &SetExpr) {
+        match body {
+            SetExpr::Select(select) => self.select(select),
+            SetExpr::SetOperation { left, right, .. } => {
+                self.body(left);
+                self.body(right);
+            }
+            _ => {}
+        }
+    }
+
+    fn select(&mut self, select: &Select) {
+        let mut join = Joining { reader: self, relations: Vec::new(), links: Vec::new(), equals: BTreeMap::new() };
+        for from in &select.from {
+            join.tables(from);
+        }
+        if !(2..=MOST_RELATIONS).contains(&join.relations.len()) {
+            return;
+        }
+        if let Some(filter) = &select.selection {
+            join.conditions(filter);
+        }
+        // What counts different values, or takes the highest, comes to the same for each row met many times.
+        let is_same = !select.projection.is_empty() && select.projection.iter().all(is_same_of_many);
+        let catalog = join.reader.catalog;
+        if let Some((one, other)) = join.apart() {
+            let is_cross = select
+                .from
+                .iter()
+                .flat_map(|from| &from.joins)
+                .any(|join| matches!(join.join_operator, JoinOperator::CrossJoin(_)));
+            let is_forgotten = !is_cross && points_at(catalog, &one.table, &other.table);
+            self.found.push(Unjoined { one: one.name, other: other.name, is_same, is_forgotten });
+        }
+    }
+}
+
+/// The relations of one SELECT, and which of them have met.
+struct Joining<'a, 'b> {
+    reader: &'a Reader<'b>,
+    relations: Vec<Relation>,
+    links: Vec<BTreeSet<usize>>,
+    /// Which relations are held to be equal to the same value.
+    equals: BTreeMap<String, BTreeSet<usize>>,
+}
+
+impl Joining<'_, '_> {
+    fn tables(&mut self, from: &TableWithJoins) {
+        self.factor(&from.relation);
+        for Join { relation, join_operator, .. } in &from.joins {
+            let before = self.relations.len();
+            self.factor(relation);
+            match constraint(join_operator) {
+                Some(JoinConstraint::On(condition)) => self.conditions(condition),
+                Some(JoinConstraint::Using(_) | JoinConstraint::Natural) if before > 0 => {
+                    self.links.push(BTreeSet::from([before - 1, before]));
+                }
+                None => {
+                    self.links.push(BTreeSet::from([before.saturating_sub(1), before]));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn factor(&mut self, factor: &TableFactor) {
+        match factor {
+            TableFactor::Table { name, alias, args, .. } => {
+                let relation = self.table(name, alias.as_ref(), args.is_some());
+                self.relations.push(relation);
+                if let Some(arguments) = args {
+                    let used = self.used(&arguments.args);
+                    self.link_last(used);
+                }
+            }
+            TableFactor::Derived { subquery, alias, lateral, .. } => {
+                let name = alias.as_ref().map_or_else(|| "a query".to_owned(), |alias| alias.name.value.clone());
+                let columns = named(alias.as_ref()).or_else(|| columns(subquery));
+                self.relations.push(Relation {
+                    name,
+                    table: String::new(),
+                    columns,
+                    is_small: is_small(subquery),
+                    key: None,
+                });
+                if *lateral {
+                    let used = self.used(subquery.as_ref());
+                    self.link_last(used);
+                }
+            }
+            TableFactor::NestedJoin { table_with_joins, .. } => self.tables(table_with_joins),
+            // Functions and the like: a list that somebody means to be met by each row.
+            _ => self.relations.push(Relation {
+                name: String::new(),
+                table: String::new(),
+                columns: None,
+                is_small: true,
+                key: None,
+            }),
+        }
+    }
+
+    fn link_last(&mut self, mut used: BTreeSet<usize>) {
+        used.insert(self.relations.len() - 1);
+        self.links.push(used);
+    }
+
+    fn table(&self, name: &ObjectName, alias: Option<&TableAlias>, is_function: bool) -> Relation {
+        let own = name.0.last().and_then(|part| part.as_ident()).map(|ident| ident.value.clone()).unwrap_or_default();
+        let called = alias.map_or_else(|| own.clone(), |alias| alias.name.value.clone());
+        if let Some(cte) = self.reader.ctes.get(&own.to_lowercase()) {
+            return Relation {
+                name: called,
+                table: String::new(),
+                columns: cte.columns.clone(),
+                is_small: cte.is_small,
+                key: None,
+            };
+        }
+        let Some(table) = self.reader.catalog.table(&own) else {
+            return Relation { name: called, table: String::new(), columns: None, is_small: is_function, key: None };
+        };
+        let keys: Vec<&str> =
+            table.columns.iter().filter(|column| column.key > 0).map(|column| column.name.as_str()).collect();
+        let key = (keys.len() == 1).then(|| keys[0].to_lowercase());
+        let columns = Some(table.columns.iter().map(|column| column.name.to_lowercase()).collect());
+        Relation { name: called, table: own, columns, is_small: false, key }
+    }
+
+    /// Takes each part of a condition by itself.
+    fn conditions(&mut self, condition: &Expr) {
+        match bare(condition) {
+            Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
+                self.conditions(left);
+                self.conditions(right);
+            }
+            Expr::BinaryOp { left, op: BinaryOperator::Eq, right } => {
+                self.equal(left, right);
+                self.equal(right, left);
+                let used = self.used(condition);
+                self.links.push(used);
+            }
+            other => {
+                let used = self.used(other);
+                self.links.push(used);
+            }
+        }
+    }
+
+    /// Notes a column that is held to be equal to a value.
+    fn equal(&mut self, column: &Expr, value: &Expr) {
+        if !matches!(bare(column), Expr::Identifier(_) | Expr::CompoundIdentifier(_))
+            || !matches!(bare(value), Expr::Value(_) | Expr::Subquery(_))
+        {
+            return;
+        }
+        let used = self.used(column);
+        let [relation] = used.iter().copied().collect::<Vec<_>>()[..] else { return };
+        let name = match bare(column) {
+            Expr::Identifier(ident) => ident.value.to_lowercase(),
+            Expr::CompoundIdentifier(parts) => parts.last().map(|part| part.value.to_lowercase()).unwrap_or_default(),
+            _ => return,
+        };
+        if self.relations[relation].key.as_deref() == Some(name.as_str()) {
+            self.relations[relation].is_small = true;
+        }
+        self.equals.entry(value.to_string()).or_default().insert(relation);
+    }
+
+    /// The relations whose columns stand in a part of the tree, at any depth.
+    fn used(&self, part: &impl Visit) -> BTreeSet<usize> {
+        let mut columns = Columns::default();
+        let _ = part.visit(&mut columns);
+        let mut used = BTreeSet::new();
+        for (table, column) in columns.found {
+            let of = |relation: &Relation| match &table {
+                Some(table) => relation.name.eq_ignore_ascii_case(table),
+                None => relation.columns.as_ref().is_none_or(|columns| columns.contains(&column)),
+            };
+            used.extend(self.relations.iter().enumerate().filter(|(_, relation)| of(relation)).map(|(at, _)| at));
+        }
+        used
+    }
+
+    /// Two relations that never met.
+    fn apart(mut self) -> Option<(Relation, Relation)> {
+        let equals = std::mem::take(&mut self.equals);
+        self.links.extend(equals.into_values());
+        let mut group: Vec<usize> = (0..self.relations.len()).collect();
+        for link in &self.links {
+            let Some(first) = link.first().map(|first| group[*first]) else { continue };
+            let others: BTreeSet<usize> = link.iter().map(|at| group[*at]).collect();
+            group.iter_mut().filter(|own| others.contains(own)).for_each(|own| *own = first);
+        }
+        let large = |at: &usize| !self.relations[*at].is_small && !self.relations[*at].name.is_empty();
+        let first = (0..group.len()).find(large)?;
+        let other = (first + 1..group.len()).filter(large).find(|at| group[*at] != group[first])?;
+        let other = self.relations.swap_remove(other);
+        Some((self.relations.swap_remove(first), other))
+    }
+}
+
+/// Whether a key of one of two tables points at the other.
+fn points_at(catalog: &Catalog, one: &str, other: &str) -> bool {
+    let points = |from: &str, to: &str| {
+        catalog.table(from).is_some_and(|table| table.foreign_keys.iter().any(|key| key.table.eq_ignore_ascii_case(to)))
+    };
+    points(one, other) || points(other, one)
+}
+
+/// Every column that is named, with the table before it.
+#[derive(Default)]
+struct Columns {
+    found: Vec<(Option<String>, String)>,
+}
+
+impl Visitor for Columns {
+    type Break = ();
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        match expr {
+            Expr::Identifier(ident) => self.found.push((None, ident.value.to_lowercase())),
+            Expr::CompoundIdentifier(parts) => {
+                let table = parts.iter().rev().nth(1).map(|part| part.value.clone());
+                let column = parts.last().map(|part| part.value.to_lowercase()).unwrap_or_default();
+                self.found.push((table, column));
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// What a join says of its condition; `None` for kinds that join by themselves.
+fn constraint(operator: &JoinOperator) -> Option<&JoinConstraint> {
+    match operator {
+        JoinOperator::Join(found)
+        | JoinOperator::Inner(found)
+        | JoinOperator::Left(found)
+        | JoinOperator::LeftOuter(found)
+        | JoinOperator::Right(found)
+        | JoinOperator::RightOuter(found)
+        | JoinOperator::FullOuter(found)
+        | JoinOperator::CrossJoin(found)
+        | JoinOperator::Semi(found)
+        | JoinOperator::LeftSemi(found)
+        | JoinOperator::RightSemi(found)
+        | JoinOperator::Anti(found)
+        | JoinOperator::LeftAnti(found)
+        | JoinOperator::RightAnti(found)
+        | JoinOperator::StraightJoin(found) => Some(found),
+        _ => None,
+    }
+}
+
+/// The columns that an alias gives.
+fn named(alias: Option<&TableAlias>) -> Option<BTreeSet<String>> {
+    let columns = &alias?.columns;
+    (!columns.is_empty()).then(|| columns.iter().map(|column| column.name.value.to_lowercase()).collect())
+}
+
+/// The columns that a query gives, where each has a name.
+fn columns(query: &Query) -> Option<BTreeSet<String>> {
+    let SetExpr::Select(select) = query.body.as_ref() else { return None };
+    let name = |item: &SelectItem| match item {
+        SelectItem::ExprWithAlias { alias, .. } => Some(alias.value.to_lowercase()),
+        SelectItem::UnnamedExpr(Expr::Identifier(ident)) => Some(ident.value.to_lowercase()),
+        SelectItem::UnnamedExpr(Expr::CompoundIdentifier(parts)) => parts.last().map(|part| part.value.to_lowercase()),
+        SelectItem::UnnamedExpr(other) => Some(other.to_string().to_lowercase()),
+        _ => None,
+    };
+    select.projection.iter().map(name).collect()
+}
+
+/// Whether a query gives one row at most, or a list of values that stand in the query itself.
+fn is_small(query: &Query) -> bool {
+    let limit = match &query.limit_clause {
+        Some(LimitClause::LimitOffset { limit, .. }) => limit.as_ref(),
+        Some(LimitClause::OffsetCommaLimit { limit, .. }) => Some(limit),
+        None => None,
+    };
+    limit.is_some_and(|limit| limit.to_string() == "1") || is_small_body(&query.body)
+}
+
+fn is_small_body(body: &SetExpr) -> bool {
+    match body {
+        SetExpr::Values(_) => true,
+        SetExpr::Query(query) => is_small(query),
+        // Also a recursive table expression that counts up.
+        SetExpr::SetOperation { left, .. } => is_small_body(left),
+        SetExpr::Select(select) => {
+            let is_grouped = !matches!(&select.group_by, GroupByExpr::Expressions(list, _) if list.is_empty());
+            let has_figure = select.projection.iter().any(|item| match item {
+                SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => has_figure(expr),
+                _ => false,
+            });
+            select.from.is_empty() || (!is_grouped && has_figure)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a column of a result consists of `COUNT(DISTINCT …)`, MAX and MIN alone.
+fn is_same_of_many(item: &SelectItem) -> bool {
+    let (SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) = item else { return false };
+    let text = expr.to_string().to_uppercase();
+    let figures = |name: &str| text.matches(name).count();
+    figures("COUNT(") == figures("COUNT(DISTINCT")
+        && figures("SUM(") + figures("AVG(") == 0
+        && figures("COUNT(") + figures("MAX(") + figures("MIN(") > 0
+}
+
+/// Whether an aggregate over all rows stands in an expression.
+fn has_figure(expr: &Expr) -> bool {
+    struct Figures(bool, usize);
+    impl Visitor for Figures {
+        type Break = ();
+        fn pre_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {
+            self.1 += 1;
+            ControlFlow::Continue(())
+        }
+        fn post_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {
+            self.1 -= 1;
+            ControlFlow::Continue(())
+        }
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            if let Expr::Function(function) = expr {
+                let name = function.name.to_string().to_lowercase();
+                let one = matches!(&function.args, FunctionArguments::List(list) if list.args.len() <= 1);
+                let is_figure = ["count", "sum", "avg", "min", "max", "total"].contains(&name.as_str());
+                self.0 |= self.1 == 0 && one && is_figure && function.over.is_none();
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let mut figures = Figures(false, 0);
+    let _ = expr.visit(&mut figures);
+    figures.0
+}

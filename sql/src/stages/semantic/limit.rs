@@ -1,0 +1,91 @@
+//! How many rows are asked for.
+
+use proctor_core::sql::SqlCode;
+
+use super::extreme::Extreme;
+use super::question::{Cue, Question, Scale};
+use super::shape::{Figure, Limit, Shape};
+use super::{Finding, Sheet};
+
+pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
+    let numbered = question.cues.iter().find_map(|cue| cue.number.map(|number| (cue, number)));
+    match numbered {
+        Some((cue, number)) => some(sheet.shape, question, cue, number).into_iter().collect(),
+        None => one(sheet.shape, question).into_iter().collect(),
+    }
+}
+
+/// A number of rows is asked for.
+fn some(shape: &Shape, question: &Question, cue: &Cue, number: u64) -> Option<Finding> {
+    let limits: Vec<_> = shape
+        .blocks
+        .iter()
+        .filter_map(|block| match &block.limit {
+            Limit::Rows { number, place } => Some((*number, place)),
+            _ => None,
+        })
+        .collect();
+    let has_other = shape.blocks.iter().any(|block| block.limit == Limit::Some);
+    let is_there = limits.iter().any(|(limit, _)| *limit == number) || shape.values.contains(&number.to_string());
+    if is_there || has_other || question.cues.iter().any(|other| other.number.is_some_and(|other| other != number)) {
+        return None;
+    }
+    let words = question.quote(cue.at.saturating_sub(1), cue.at + 3);
+    let top = shape.top();
+    match (limits.as_slice(), &top.limit) {
+        ([(limit, place)], Limit::Rows { .. }) => {
+            let confidence = if number > 1 { 96 } else { 80 };
+            let message = format!("the question asks for {number} (\"{words}\"), and the query for {limit}");
+            let found = Finding::new(SqlCode::OtherLimit, confidence, message).at(place);
+            Some(found.advice(format!("Write LIMIT {number}.")))
+        }
+        ([], _) => {
+            let is_ranked = shape.blocks.iter().any(|block| !block.ranks.is_empty());
+            let is_extreme = number == 1 && (shape.has(Figure::Max) || shape.has(Figure::Min));
+            if is_ranked || is_extreme {
+                return None;
+            }
+            let is_plain = question.words.len() <= 14 && !top.order.is_empty() && shape.blocks.len() == 1;
+            let confidence = match (top.order.is_empty(), is_plain) {
+                (_, true) if number > 1 => 96,
+                (true, _) => 80,
+                _ => 90,
+            };
+            let message = format!("the question asks for {number} (\"{words}\"), and the query has no LIMIT");
+            Some(
+                Finding::new(SqlCode::LimitExpected, confidence, message)
+                    .at(&top.place)
+                    .advice(format!("Add LIMIT {number}.")),
+            )
+        }
+        _ => None,
+    }
+}
+
+/// The one at the end of a scale is asked for.
+fn one(shape: &Shape, question: &Question) -> Option<Finding> {
+    let is_ranked = shape.blocks.iter().any(|block| !block.ranks.is_empty());
+    if is_ranked || shape.extremes() >= question.cues.len() || question.sorting.is_some() {
+        return None;
+    }
+    let block = shape.blocks.iter().find(|block| !block.order.is_empty() && block.limit == Limit::All)?;
+    let key = block.order.iter().find(|key| !key.is_of_nulls)?;
+    let extreme = Extreme::of_key(key);
+    let meant = extreme.meant(question).filter(|(_, way, _)| *way == extreme.way).map(|(cue, ..)| cue);
+    let cue = meant.or_else(|| question.cues.iter().find(|cue| cue.is_of_one && cue.scale != Scale::Turn))?;
+    let words = question.quote(cue.at.saturating_sub(1), cue.at + 3);
+    let message =
+        format!("the question asks for \"{words}\", and the query sorts all rows and keeps them: it has no LIMIT");
+    // `the newest customers` may be any number of them.
+    let is_many = question.words.get(cue.at + 1).is_some_and(|next| next.lower != next.stem);
+    let confidence = match (meant.is_some(), cue.is_of_one) {
+        _ if cue.scale == Scale::Turn => 60,
+        // `top customers` may be all of them, the best first.
+        (true, false) if cue.scale == Scale::Worth => 62,
+        (true, true) if shape.extremes() == 0 => 85,
+        (true, false) if is_many => 62,
+        (true, _) => 75,
+        _ => 70,
+    };
+    Some(Finding::new(SqlCode::LimitExpected, confidence, message).at(&key.place).advice("Add LIMIT 1."))
+}

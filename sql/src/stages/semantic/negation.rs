@@ -1,0 +1,112 @@
+//! Whether a question for what is not so is asked as one.
+
+use proctor_core::sql::SqlCode;
+
+use super::question::Question;
+use super::shape::Shape;
+use super::words::{are_kin, stem};
+use super::{Finding, Sheet};
+
+const STRONG: [&str; 8] = ["never", "without", "except", "excluding", "lacking", "neither", "nobody", "unless"];
+const WEAK: [&str; 16] = [
+    "not", "no", "don't", "doesn't", "didn't", "isn't", "aren't", "wasn't", "weren't", "haven't", "hasn't", "hadn't",
+    "none", "nor", "lack", "cannot",
+];
+
+pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
+    missing(sheet.shape, question).into_iter().collect()
+}
+
+fn missing(shape: &Shape, question: &Question) -> Option<Finding> {
+    if shape.has_negation {
+        return None;
+    }
+    let strong = question.find(&STRONG).filter(|at| !is_harmless(question, *at));
+    let at = strong.or_else(|| {
+        (0..question.words.len()).find(|at| WEAK.contains(&question.at(*at)) && !is_harmless(question, *at))
+    })?;
+    let words = question.quote(at.saturating_sub(1), at + 3);
+    let found = |confidence: u8, message: String| {
+        let place = shape.top().place.clone();
+        let found = Finding::new(SqlCode::NegationExpected, confidence, message).at(&place);
+        Some(found.advice("Negate the filter: NOT IN, NOT EXISTS, `<>` or IS NULL."))
+    };
+    if let Some(value) = denied(shape, question, at) {
+        let message = format!("the question leaves \"{value}\" out (\"{words}\"), and the query looks for it");
+        return found(96, message);
+    }
+    if compares_to_nothing(shape) {
+        return None;
+    }
+    let is_of_table = (at + 1..at + 5).any(|at| {
+        question.words.get(at).is_some_and(|word| {
+            word.stem.len() > 2 && shape.tables.iter().any(|table| are_kin(&stem(table), &word.stem))
+        })
+    });
+    // Rows are taken because others are there, and nothing else is asked of them.
+    let is_joined =
+        shape.blocks.len() == 1 && shape.top().tables == 2 && !shape.has_outer_join && shape.top().groups == 0;
+    let is_member = shape.blocks.len() == 2 && shape.has_membership;
+    let is_there = (is_joined || is_member) && shape.compared.is_empty() && shape.aggregates().next().is_none();
+    let is_never = question.at(at) == "never"
+        || question.says(&["have not", "has not", "haven't", "hasn't", "did not", "didn't", "without any"]);
+    let confidence = match (is_there, is_never, shape.compared.is_empty()) {
+        (true, _, _) if is_of_table && question.words.len() <= 14 => 96,
+        (true, true, _) if is_member => 96,
+        (true, _, _) => 80,
+        (_, true, true) => 76,
+        (_, _, true) if strong.is_some() => 66,
+        _ => 45,
+    };
+    found(confidence, format!("the question asks for what is not so (\"{words}\"), and the query has no negation"))
+}
+
+/// The value that the question leaves out and the query looks for: `except office`, `not paid`.
+fn denied<'q>(shape: &Shape, question: &'q Question, at: usize) -> Option<&'q str> {
+    let is_one = shape.blocks.len() == 1 && shape.top().has_filter && !shape.has_division && shape.compared.len() == 1;
+    let is_denial =
+        matches!(question.at(at), "not" | "except" | "excluding" | "isn't" | "aren't" | "wasn't" | "weren't");
+    let is_skipped = |word: &str| {
+        matches!(
+            word,
+            "the" | "for" | "those" | "in" | "a" | "an" | "from" | "ones" | "any" | "with" | "category" | "status"
+        )
+    };
+    let next = (at + 1..at + 5).find(|at| !is_skipped(question.at(*at)))?;
+    let word = question.words.get(next)?;
+    (is_one && is_denial && shape.compared[0] == word.lower && shape.aggregates().all(|figure| !figure.is_of_condition))
+        .then_some(word.lower.as_str())
+}
+
+/// `no`, `not` where nothing is denied: `race no. 5`, `whether or not`, `without regard`.
+fn is_harmless(question: &Question, at: usize) -> bool {
+    let is_left_out = (1..=5).any(|back| {
+        matches!(
+            question.at(at.wrapping_sub(back)),
+            "ignore" | "ignoring" | "exclude" | "excluding" | "omit" | "skip" | "discard"
+        )
+    });
+    if is_left_out {
+        return true;
+    }
+    let (before, after) = (question.at(at.wrapping_sub(1)), question.at(at + 1));
+    match question.at(at) {
+        "no" => {
+            question.words.get(at + 1).is_some_and(|word| word.text.starts_with(|c: char| c.is_ascii_digit()))
+                || matches!(after, "more" | "less" | "later" | "matter" | "longer")
+        }
+        "not" => before == "or" || matches!(after, "only" | "just" | "necessarily" | "include" | "show" | "return"),
+        "without" => matches!(after, "regard" | "using" | "repeating" | "duplicates" | "repetition"),
+        _ => false,
+    }
+}
+
+/// Whether a comparison with nothing takes the place of a negation: `= 0`, `= 'no'`, `< 1`.
+fn compares_to_nothing(shape: &Shape) -> bool {
+    const NOTHING: [&str; 12] = ["0", "1", "no", "n", "none", "false", "never", "f", "", "-", "x", "null"];
+    let prefixes = ["no", "un", "in", "non", "dis", "im"];
+    shape.compared.iter().any(|value| {
+        NOTHING.contains(&value.as_str())
+            || (value.len() > 3 && prefixes.iter().any(|prefix| value.starts_with(prefix)))
+    })
+}

@@ -1,0 +1,431 @@
+//! What a question asks for, by its words: figures, superlatives, an order, a number of rows, groups. English. Nothing
+//! here knows of a query; what is read wrongly costs a warning, so each reading asks for more than one word can say.
+
+use super::words::{Word, words};
+
+/// Which end of a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    High,
+    Low,
+}
+
+impl Way {
+    /// The other end.
+    pub(super) fn turned(self) -> Self {
+        match self {
+            Self::High => Self::Low,
+            Self::Low => Self::High,
+        }
+    }
+}
+
+/// What scale a superlative speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scale {
+    /// More and less of anything.
+    Amount,
+    /// `longest`, `shortest`: of time too.
+    Length,
+    /// `latest`, `earliest`, `newest`.
+    Time,
+    /// `oldest`, `youngest`: by age the one way, by birth the other.
+    Age,
+    /// `fastest`, `slowest`: by speed the one way, by time taken the other.
+    Speed,
+    /// `best`, `worst`: by points the one way, by rank the other.
+    Worth,
+    /// `first`, `last` of what comes one after another.
+    Turn,
+    /// `nearest`, `farthest`.
+    Distance,
+}
+
+/// A superlative.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cue {
+    /// Which word it is.
+    pub at: usize,
+    pub way: Way,
+    pub scale: Scale,
+    /// How many it asks for, where it says.
+    pub number: Option<u64>,
+    /// Whether it stands for an order of all rows: `highest first`, `from highest to lowest`.
+    pub is_of_order: bool,
+    /// Whether it is `the most`, `the highest` and so on of one thing.
+    pub is_of_one: bool,
+}
+
+/// An order that is asked for in so many words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sorting {
+    pub at: usize,
+    pub way: Option<Way>,
+    /// Whether the words can mean nothing else.
+    pub is_plain: bool,
+}
+
+/// A question, read.
+#[derive(Debug, Clone)]
+pub(super) struct Question {
+    pub words: Vec<Word>,
+    pub cues: Vec<Cue>,
+    pub sorting: Option<Sorting>,
+}
+
+const MOST: [(&str, Way, Scale); 62] = [
+    ("highest", Way::High, Scale::Amount),
+    ("most", Way::High, Scale::Amount),
+    ("largest", Way::High, Scale::Amount),
+    ("biggest", Way::High, Scale::Amount),
+    ("greatest", Way::High, Scale::Amount),
+    ("maximum", Way::High, Scale::Amount),
+    ("max", Way::High, Scale::Amount),
+    ("maximal", Way::High, Scale::Amount),
+    ("top", Way::High, Scale::Worth),
+    ("tallest", Way::High, Scale::Amount),
+    ("heaviest", Way::High, Scale::Amount),
+    ("richest", Way::High, Scale::Amount),
+    ("wealthiest", Way::High, Scale::Amount),
+    ("deepest", Way::High, Scale::Amount),
+    ("strongest", Way::High, Scale::Amount),
+    ("widest", Way::High, Scale::Amount),
+    ("priciest", Way::High, Scale::Amount),
+    ("costliest", Way::High, Scale::Amount),
+    ("dearest", Way::High, Scale::Amount),
+    ("busiest", Way::High, Scale::Amount),
+    ("hottest", Way::High, Scale::Amount),
+    ("warmest", Way::High, Scale::Amount),
+    ("densest", Way::High, Scale::Amount),
+    ("commonest", Way::High, Scale::Amount),
+    ("longest", Way::High, Scale::Length),
+    ("shortest", Way::Low, Scale::Length),
+    ("lowest", Way::Low, Scale::Amount),
+    ("least", Way::Low, Scale::Amount),
+    ("smallest", Way::Low, Scale::Amount),
+    ("fewest", Way::Low, Scale::Amount),
+    ("minimum", Way::Low, Scale::Amount),
+    ("minimal", Way::Low, Scale::Amount),
+    ("littlest", Way::Low, Scale::Amount),
+    ("tiniest", Way::Low, Scale::Amount),
+    ("cheapest", Way::Low, Scale::Amount),
+    ("lightest", Way::Low, Scale::Amount),
+    ("poorest", Way::Low, Scale::Amount),
+    ("weakest", Way::Low, Scale::Amount),
+    ("narrowest", Way::Low, Scale::Amount),
+    ("shallowest", Way::Low, Scale::Amount),
+    ("coldest", Way::Low, Scale::Amount),
+    ("coolest", Way::Low, Scale::Amount),
+    ("rarest", Way::Low, Scale::Amount),
+    ("bottom", Way::Low, Scale::Worth),
+    ("latest", Way::High, Scale::Time),
+    ("newest", Way::High, Scale::Time),
+    ("recent", Way::High, Scale::Time),
+    ("recently", Way::High, Scale::Time),
+    ("earliest", Way::Low, Scale::Time),
+    ("oldest", Way::High, Scale::Age),
+    ("eldest", Way::High, Scale::Age),
+    ("youngest", Way::Low, Scale::Age),
+    ("fastest", Way::High, Scale::Speed),
+    ("quickest", Way::High, Scale::Speed),
+    ("slowest", Way::Low, Scale::Speed),
+    ("best", Way::High, Scale::Worth),
+    ("worst", Way::Low, Scale::Worth),
+    ("first", Way::Low, Scale::Turn),
+    ("last", Way::High, Scale::Turn),
+    ("nearest", Way::Low, Scale::Distance),
+    ("closest", Way::Low, Scale::Distance),
+    ("farthest", Way::High, Scale::Distance),
+];
+
+/// What `first` and `last` are said of when nothing is sorted.
+const NOT_IN_TURN: [&str; 47] = [
+    "name",
+    "names",
+    "update",
+    "updated",
+    "initial",
+    "letter",
+    "letters",
+    "character",
+    "characters",
+    "digit",
+    "digits",
+    "week",
+    "weeks",
+    "month",
+    "months",
+    "year",
+    "years",
+    "day",
+    "days",
+    "hour",
+    "hours",
+    "quarter",
+    "quarters",
+    "half",
+    "time",
+    "minute",
+    "minutes",
+    "night",
+    "century",
+    "decade",
+    "semester",
+    "season",
+    "class",
+    "and",
+    "line",
+    "part",
+    "aid",
+    "language",
+    "of",
+    "seen",
+    "login",
+    "modified",
+    "in",
+    "to",
+    "grade",
+    "degree",
+    "or",
+];
+
+impl Question {
+    /// Reads a question.
+    pub(super) fn of(text: &str) -> Self {
+        let words = words(text);
+        let mut question = Self { words, cues: Vec::new(), sorting: None };
+        question.cues = question.superlatives();
+        question.sorting = question.order();
+        question
+    }
+
+    /// The word at a place, in lower case; nothing beyond the ends.
+    pub(super) fn at(&self, at: usize) -> &str {
+        self.words.get(at).filter(|word| !word.is_quoted).map_or("", |word| &word.lower)
+    }
+
+    fn before(&self, at: usize, back: usize) -> &str {
+        at.checked_sub(back).map_or("", |at| self.at(at))
+    }
+
+    /// Whether one of these words stands in it, outside of quotes.
+    pub(super) fn has(&self, wanted: &[&str]) -> bool {
+        self.find(wanted).is_some()
+    }
+
+    /// Where the first of these words stands.
+    pub(super) fn find(&self, wanted: &[&str]) -> Option<usize> {
+        (0..self.words.len()).find(|at| wanted.contains(&self.at(*at)))
+    }
+
+    /// Where these words stand one behind the other.
+    pub(super) fn phrase(&self, phrase: &str) -> Option<usize> {
+        let wanted: Vec<&str> = phrase.split(' ').collect();
+        (0..self.words.len()).find(|at| wanted.iter().enumerate().all(|(behind, word)| self.at(at + behind) == *word))
+    }
+
+    /// Whether any of these phrases stands in it.
+    pub(super) fn says(&self, phrases: &[&str]) -> bool {
+        phrases.iter().any(|phrase| self.phrase(phrase).is_some())
+    }
+
+    /// The words as they stand, for a message.
+    pub(super) fn quote(&self, from: usize, to: usize) -> String {
+        let words = self.words.get(from..to.min(self.words.len())).unwrap_or_default();
+        words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The superlatives that are asked for.
+    fn superlatives(&self) -> Vec<Cue> {
+        let mut found: Vec<Cue> = (0..self.words.len()).filter_map(|at| self.superlative(at)).collect();
+        // `from highest to lowest` is one order, and no question for the lowest.
+        let at: Vec<(usize, Way)> = found.iter().map(|cue| (cue.at, cue.way)).collect();
+        found.retain(|cue| {
+            let is_second = at.iter().any(|(other, way)| {
+                *way != cue.way && *other < cue.at && cue.at - other <= 2 && self.at(cue.at - 1) == "to"
+            });
+            !is_second
+        });
+        found
+    }
+
+    fn superlative(&self, at: usize) -> Option<Cue> {
+        let word = self.at(at);
+        let (_, way, scale) = *MOST.iter().find(|(name, ..)| *name == word)?;
+        let (before, after) = (self.before(at, 1), self.at(at + 1));
+        let (mut way, mut scale) = (way, scale);
+        let is_none = match word {
+            "most" => {
+                before == "at" || matches!(after, "of" | "recent" | "recently") || matches!(before, "al" | "almost")
+            }
+            "least" => before == "at" || matches!(after, "one" | "recent" | "recently"),
+            "recent" | "recently" => !matches!(before, "most" | "least" | "more"),
+            "max" | "min" | "maximum" | "minimum" => matches!(before, "the" | "a") && matches!(after, "allowed"),
+            "first" => {
+                NOT_IN_TURN.contains(&after) || matches!(before, "at" | "with" | "their" | "from") || after.is_empty()
+            }
+            "last" => NOT_IN_TURN.contains(&after) || matches!(before, "at" | "previous" | "past"),
+            "top" => matches!(before, "on" | "over" | "tank" | "t-shirt") || matches!(after, "of" | "level"),
+            "bottom" => matches!(after, "of"),
+            "best" => before == "at" || matches!(after, "practice"),
+            _ => false,
+        };
+        if is_none {
+            return None;
+        }
+        if matches!(word, "recent" | "recently") && before == "least" {
+            way = Way::Low;
+        }
+        let behind = if matches!(word, "recent" | "recently") { 2 } else { 1 };
+        if word == "most" || word == "least" {
+            (way, scale) = adjective(word, after).unwrap_or((way, scale));
+        }
+        let number = self.number(at + 1).or_else(|| at.checked_sub(behind).and_then(|before| self.number(before)));
+        let number = number.filter(|_| !self.is_share(at) && !self.is_span(at));
+        let is_of_letters = self.number(at + 1).is_some() && NOT_IN_TURN.contains(&self.at(at + 2));
+        if matches!(word, "first" | "last") && (self.is_span(at) || is_of_letters) {
+            return None;
+        }
+        let is_of_order = self.is_order(at);
+        let article = self.before(at, behind);
+        let is_of_one = number.is_none()
+            && matches!(article, "the" | "is" | "was" | "has" | "had" | "have" | "whose" | "with" | "which" | "what");
+        Some(Cue { at, way, scale, number, is_of_order, is_of_one })
+    }
+
+    /// Whether `first 5 …` and the like are a span of time.
+    fn is_span(&self, at: usize) -> bool {
+        const UNITS: [&str; 9] = ["second", "minute", "hour", "day", "week", "month", "quarter", "year", "decade"];
+        let unit = |at: usize| self.words.get(at).is_some_and(|word| UNITS.contains(&word.stem.as_str()));
+        self.number(at + 1).is_some()
+            && (unit(at + 2)
+                || (unit(at + 3) && matches!(self.at(at + 2), "calendar" | "full" | "business" | "whole" | "complete")))
+    }
+
+    /// Whether `top 5` is five percent.
+    fn is_share(&self, at: usize) -> bool {
+        matches!(self.at(at + 2), "percent" | "percentile" | "percentage" | "th")
+    }
+
+    /// The number that a word says.
+    pub(super) fn number(&self, at: usize) -> Option<u64> {
+        const NAMES: [&str; 20] = [
+            "one",
+            "two",
+            "three",
+            "four",
+            "five",
+            "six",
+            "seven",
+            "eight",
+            "nine",
+            "ten",
+            "eleven",
+            "twelve",
+            "thirteen",
+            "fourteen",
+            "fifteen",
+            "sixteen",
+            "seventeen",
+            "eighteen",
+            "nineteen",
+            "twenty",
+        ];
+        let word = self.at(at);
+        let named = || NAMES.iter().position(|name| *name == word).and_then(|at| u64::try_from(at + 1).ok());
+        let many = || {
+            [("thirty", 30), ("fifty", 50), ("hundred", 100)].iter().find(|(name, _)| *name == word).map(|(_, n)| *n)
+        };
+        word.parse().ok().filter(|number| *number > 0 && *number < 1900).or_else(named).or_else(many)
+    }
+
+    /// Whether a superlative speaks of the order of all rows: `highest first`, `highest to lowest`.
+    fn is_order(&self, at: usize) -> bool {
+        let is_pair = self.at(at + 1) == "to" && MOST.iter().any(|(name, ..)| *name == self.at(at + 2));
+        let is_first = (1..=4).any(|behind| {
+            let is_near =
+                (1..behind).all(|between| !self.words.get(at + between).is_some_and(|word| word.is_after_pause));
+            self.at(at + behind) == "first"
+                && is_near
+                && self.words.get(at + behind + 1).is_none_or(|next| {
+                    next.is_after_pause || next.is_first || matches!(next.lower.as_str(), "and" | "then")
+                })
+        });
+        let starting = (1..=3).any(|back| matches!(self.before(at, back), "starting" | "beginning" | "start"));
+        is_pair || is_first || starting
+    }
+
+    fn order(&self) -> Option<Sorting> {
+        const PLAIN: [&str; 18] = [
+            "ordered from",
+            "sorted from",
+            "ordered by",
+            "order by",
+            "sorted by",
+            "sort by",
+            "sorted in",
+            "sort in",
+            "sort the",
+            "sort them",
+            "order the results",
+            "order them",
+            "ordered in",
+            "in alphabetical order",
+            "alphabetically",
+            "in ascending order",
+            "in descending order",
+            "in chronological order",
+        ];
+        const LOOSE: [&str; 10] = [
+            "sorted",
+            "ordered",
+            "sort",
+            "alphabetical",
+            "ascending",
+            "descending",
+            "chronological",
+            "chronologically",
+            "in order of",
+            "ranked by",
+        ];
+        let plain = PLAIN.iter().find_map(|phrase| self.phrase(phrase));
+        let cue = || self.cues.iter().find(|cue| cue.is_of_order).map(|cue| cue.at);
+        let loose = || LOOSE.iter().find_map(|phrase| self.phrase(phrase));
+        let at = plain.or_else(loose).or_else(cue)?;
+        Some(Sorting { at, way: self.order_way(), is_plain: plain.is_some() })
+    }
+
+    /// Which way the rows are to be sorted; `None` where nothing or both is said.
+    fn order_way(&self) -> Option<Way> {
+        let reverse = self.has(&["reverse", "reversed"]);
+        let mut high = self.has(&["descending", "desc", "decreasing"]);
+        let mut low = self.has(&["ascending", "asc", "increasing"]);
+        if self.has(&["alphabetically", "alphabetical", "chronological", "chronologically"]) {
+            high |= reverse;
+            low |= !reverse;
+        }
+        for cue in self.cues.iter().filter(|cue| cue.is_of_order) {
+            let way = if cue.scale == Scale::Age { cue.way.turned() } else { cue.way };
+            high |= way == Way::High && cue.scale != Scale::Age;
+            low |= way == Way::Low && cue.scale != Scale::Age;
+        }
+        match (high, low) {
+            (true, false) => Some(Way::High),
+            (false, true) => Some(Way::Low),
+            _ => None,
+        }
+    }
+}
+
+/// What `most …` and `least …` speak of, where the adjective turns it round.
+fn adjective(word: &str, adjective: &str) -> Option<(Way, Scale)> {
+    let way = if word == "most" { Way::High } else { Way::Low };
+    match adjective {
+        "affordable" | "inexpensive" | "rare" | "unpopular" | "uncommon" | "economical" => {
+            Some((way.turned(), Scale::Worth))
+        }
+        "successful" | "accurate" | "skilled" | "efficient" | "valuable" | "important" => Some((way, Scale::Worth)),
+        "southern" | "northern" | "western" | "eastern" => Some((way, Scale::Worth)),
+        _ => None,
+    }
+}

@@ -1,0 +1,403 @@
+//! Reads a tree into its [`Shape`].
+
+use std::ops::{ControlFlow, Range};
+
+use sqlparser::ast::{
+    BinaryOperator, Distinct, Expr, Function, GroupByExpr, Ident, JoinOperator, LimitClause, ObjectName, OrderBy,
+    OrderByExpr, OrderByKind, OrderBySort, Query, Select, SelectItem, SetExpr, SetOperator, Spanned as _, Statement,
+    UnaryOperator, ValueWithSpan, Visit, Visitor, WindowType,
+};
+
+use super::shape::{Aggregate, Block, Figure, Item, Key, Limit, Name, Shape};
+use super::tree::{Text, aggregate_of, arguments, bare, is_comparison, is_condition, is_distinct, is_inverse, literal};
+use super::words::parts;
+use crate::catalog::Catalog;
+
+/// How many sort keys of a query are looked at.
+const MOST_KEYS: usize = 32;
+
+/// Reads a query; `None` where the statement is none. `text` is its own text.
+pub(super) fn read(statement: &Statement, text: &str, catalog: &Catalog) -> Option<Shape> {
+    let Statement::Query(query) = statement else { return None };
+    let mut reader = Reader { text: Text::of(text), catalog, shape: Shape::default() };
+    let _ = query.visit(&mut reader);
+    let mut shape = reader.shape;
+    shape.resolve();
+    (!shape.blocks.is_empty()).then_some(shape)
+}
+
+struct Reader<'a> {
+    text: Text<'a>,
+    catalog: &'a Catalog,
+    shape: Shape,
+}
+
+impl Visitor for Reader<'_> {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+        let mut selects = Vec::new();
+        self.selects(&query.body, &mut selects);
+        for (at, select) in selects.iter().enumerate() {
+            let mut block = self.block(select);
+            if at == 0 {
+                self.cut(query, &mut block);
+            }
+            self.shape.blocks.push(block);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_ident(&mut self, ident: &Ident) -> ControlFlow<()> {
+        self.shape.names.insert(ident.value.to_lowercase());
+        self.shape.words.extend(parts(&ident.value));
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<()> {
+        for part in &relation.0 {
+            let name = part.as_ident().map(|ident| ident.value.to_lowercase());
+            self.shape.tables.extend(name.clone());
+            self.shape.words.extend(part.as_ident().iter().flat_map(|ident| parts(&ident.value)));
+            self.shape.names.extend(name);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
+        let joins = select.from.iter().flat_map(|from| &from.joins);
+        self.shape.has_outer_join |= joins.into_iter().any(|join| {
+            !matches!(join.join_operator, JoinOperator::Join(_) | JoinOperator::Inner(_) | JoinOperator::CrossJoin(_))
+        });
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_value(&mut self, value: &ValueWithSpan) -> ControlFlow<()> {
+        self.shape.values.extend(literal(&value.value).map(|value| value.to_lowercase()));
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        self.compare(expr);
+        match expr {
+            Expr::UnaryOp { op: UnaryOperator::Not, .. }
+            | Expr::IsNull(_)
+            | Expr::IsNotNull(_)
+            | Expr::IsFalse(_)
+            | Expr::IsNotTrue(_)
+            | Expr::IsDistinctFrom(..)
+            | Expr::InList { negated: true, .. }
+            | Expr::InSubquery { negated: true, .. }
+            | Expr::Between { negated: true, .. }
+            | Expr::Like { negated: true, .. }
+            | Expr::ILike { negated: true, .. }
+            | Expr::Exists { negated: true, .. }
+            | Expr::BinaryOp { op: BinaryOperator::NotEq, .. } => {
+                self.shape.has_negation = true;
+                self.shape.has_condition = true;
+            }
+            Expr::InSubquery { .. } | Expr::Exists { .. } => {
+                self.shape.has_condition = true;
+                self.shape.has_membership = true;
+            }
+            Expr::InList { .. }
+            | Expr::Between { .. }
+            | Expr::Like { .. }
+            | Expr::ILike { .. }
+            | Expr::RLike { .. }
+            | Expr::SimilarTo { .. }
+            | Expr::IsTrue(_)
+            | Expr::IsNotFalse(_) => self.shape.has_condition = true,
+            Expr::BinaryOp { op: BinaryOperator::Divide, .. } => self.shape.has_division = true,
+            Expr::BinaryOp { left, op, right } if is_comparison(op) => {
+                let is_value = |expr: &Expr| self.column(expr).is_none();
+                self.shape.has_condition |= is_value(left) || is_value(right);
+            }
+            Expr::Identifier(ident) if self.is_string(ident) => self.shape.values.push(ident.value.to_lowercase()),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Reader<'_> {
+    fn selects<'q>(&mut self, body: &'q SetExpr, found: &mut Vec<&'q Select>) {
+        match body {
+            SetExpr::Select(select) => found.push(select),
+            SetExpr::SetOperation { op, left, right, .. } => {
+                self.shape.has_set_operation = true;
+                self.shape.has_negation |= matches!(op, SetOperator::Except | SetOperator::Minus);
+                self.selects(left, found);
+                self.selects(right, found);
+            }
+            // A query in parentheses is visited by itself.
+            _ => {}
+        }
+    }
+
+    fn compare(&mut self, expr: &Expr) {
+        let values: Vec<&Expr> = match expr {
+            Expr::BinaryOp { left, op, right } if is_comparison(op) => vec![left, right],
+            Expr::InList { list, .. } => list.iter().collect(),
+            Expr::Like { pattern, .. } | Expr::ILike { pattern, .. } => vec![pattern],
+            _ => return,
+        };
+        let value = |expr: &Expr| match bare(expr) {
+            Expr::Value(value) => literal(&value.value),
+            Expr::Identifier(ident) if self.is_string(ident) => Some(ident.value.clone()),
+            _ => None,
+        };
+        let found: Vec<String> = values.into_iter().filter_map(value).map(|value| value.to_lowercase()).collect();
+        self.shape.compared.extend(found);
+    }
+
+    fn block(&self, select: &Select) -> Block {
+        let items: Vec<Item> = select.projection.iter().map(|item| self.projected(item)).collect();
+        let groups = match &select.group_by {
+            GroupByExpr::All(_) => 1,
+            GroupByExpr::Expressions(list, modifiers) => list.len() + modifiers.len(),
+        };
+        let mut ranks = Ranks { reader: self, found: Vec::new(), depth: 0 };
+        let _ = select.projection.visit(&mut ranks);
+        let later = select.having.as_ref().map(|having| self.item(having, None).aggregates).unwrap_or_default();
+        Block {
+            items,
+            is_distinct: matches!(select.distinct, Some(Distinct::Distinct | Distinct::On(_))),
+            groups,
+            order: Vec::new(),
+            limit: Limit::All,
+            ranks: ranks.found,
+            later,
+            has_filter: select.selection.is_some() || select.having.is_some() || select.qualify.is_some(),
+            pinned: select.selection.as_ref().map(|filter| self.pinned(filter)).unwrap_or_default(),
+            tables: select.from.iter().map(|from| 1 + from.joins.len()).sum(),
+            place: self.text.range(select.select_token.0.span),
+        }
+    }
+
+    fn pinned(&self, filter: &Expr) -> Vec<String> {
+        match bare(filter) {
+            Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
+                let mut found = self.pinned(left);
+                found.extend(self.pinned(right));
+                found
+            }
+            Expr::BinaryOp { left, op: BinaryOperator::Eq, right } => match (self.column(left), self.column(right)) {
+                (Some(name), None) | (None, Some(name)) => vec![name.column],
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    }
+
+    /// How the rows of a query are sorted and cut off.
+    fn cut(&self, query: &Query, block: &mut Block) {
+        if let Some(OrderBy { kind: OrderByKind::Expressions(list), .. }) = &query.order_by {
+            block.order = list.iter().take(MOST_KEYS).map(|by| self.key(by, &block.items)).collect();
+            let aggregates: Vec<Aggregate> = list.iter().flat_map(|by| self.item(&by.expr, None).aggregates).collect();
+            block.later.extend(aggregates);
+        }
+        let limit = match &query.limit_clause {
+            Some(LimitClause::LimitOffset { limit, .. }) => limit.as_ref(),
+            Some(LimitClause::OffsetCommaLimit { limit, .. }) => Some(limit),
+            None => None,
+        };
+        block.limit = match limit {
+            None if query.fetch.is_some() => Limit::Some,
+            None => Limit::All,
+            Some(limit) => match limit.to_string().parse() {
+                Ok(number) => Limit::Rows { number, place: self.text.range(limit.span()) },
+                Err(_) => Limit::Some,
+            },
+        };
+    }
+
+    fn key(&self, by: &OrderByExpr, items: &[Item]) -> Key {
+        let by_number = by.expr.to_string().parse::<usize>().ok().and_then(|number| items.get(number.checked_sub(1)?));
+        let item = by_number.cloned().unwrap_or_else(|| self.item(&by.expr, None));
+        let is_of_nulls = match &by.expr {
+            Expr::IsNull(_) | Expr::IsNotNull(_) => true,
+            Expr::Case { conditions, .. } => {
+                conditions.iter().all(|when| matches!(when.condition, Expr::IsNull(_) | Expr::IsNotNull(_)))
+            }
+            Expr::Nested(inner) => matches!(**inner, Expr::IsNull(_) | Expr::IsNotNull(_)),
+            _ => false,
+        };
+        let expr = self.text.closed(self.text.range(by.expr.span()));
+        Key {
+            is_descending: matches!(by.options.sort, Some(OrderBySort::Desc)),
+            item,
+            is_of_nulls,
+            is_inverse: is_inverse(&by.expr),
+            place: self.with_direction(expr),
+        }
+    }
+
+    /// The place of a sort key with the word behind it.
+    fn with_direction(&self, place: Range<usize>) -> Range<usize> {
+        let rest = self.text.text.get(place.end..).unwrap_or_default();
+        let word = rest.trim_start();
+        let is_direction = ["asc", "desc"]
+            .iter()
+            .any(|direction| word.get(..direction.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(direction)));
+        if !is_direction {
+            return place;
+        }
+        let length = word.bytes().take_while(u8::is_ascii_alphabetic).count();
+        place.start..place.end + (rest.len() - word.len()) + length
+    }
+
+    fn projected(&self, item: &SelectItem) -> Item {
+        match item {
+            SelectItem::UnnamedExpr(expr) => self.item(expr, None),
+            SelectItem::ExprWithAlias { expr, alias } => self.item(expr, Some(&alias.value)),
+            SelectItem::ExprWithAliases { expr, .. } => self.item(expr, None),
+            SelectItem::QualifiedWildcard(..) | SelectItem::Wildcard(_) => {
+                Item { is_wildcard: true, place: self.text.range(item.span()), ..Item::default() }
+            }
+        }
+    }
+
+    fn item(&self, expr: &Expr, alias: Option<&str>) -> Item {
+        let mut parser = ItemReader { reader: self, item: Item::default(), depth: 0, open: Vec::new() };
+        let _ = expr.visit(&mut parser);
+        let mut item = parser.item;
+        item.alias = alias.map(str::to_owned);
+        let own = alias.map(parts).unwrap_or_else(|| match bare(expr) {
+            Expr::Identifier(ident) => parts(&ident.value),
+            _ => Vec::new(),
+        });
+        item.words.extend(own);
+        if item.alias.is_none()
+            && let Some(name) = self.column(expr)
+        {
+            item.alias = Some(name.column);
+        }
+        item.is_column = self.column(expr).is_some();
+        item.is_aggregate = matches!(bare(expr), Expr::Function(function) if aggregate_of(function).is_some());
+        item.place = self.text.closed(self.text.range(expr.span()));
+        item
+    }
+
+    /// The column that an expression is, and nothing else.
+    fn column(&self, expr: &Expr) -> Option<Name> {
+        match bare(expr) {
+            Expr::Identifier(ident) if !self.is_string(ident) => {
+                Some(Name { table: None, column: ident.value.clone() })
+            }
+            Expr::CompoundIdentifier(parts) => {
+                let column = parts.last()?.value.clone();
+                Some(Name { table: parts.iter().rev().nth(1).map(|table| table.value.clone()), column })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a name in double quotes is a string to SQLite: no column has that name.
+    fn is_string(&self, ident: &Ident) -> bool {
+        ident.quote_style == Some('"') && self.catalog.tables_with(&ident.value).next().is_none()
+    }
+
+    fn aggregate(&self, function: &Function, figure: Figure, place: Range<usize>) -> Aggregate {
+        let arguments = arguments(function);
+        let first = arguments.first().copied();
+        Aggregate {
+            figure,
+            columns: Vec::new(),
+            column: first.and_then(|first| self.column(first)),
+            is_of_condition: first.is_some_and(is_condition),
+            is_windowed: function.over.is_some(),
+            is_distinct: is_distinct(function),
+            place,
+        }
+    }
+}
+
+/// Reads one expression, without the queries within it.
+struct ItemReader<'a> {
+    reader: &'a Reader<'a>,
+    item: Item,
+    depth: usize,
+    /// The aggregates around the place, as indices.
+    open: Vec<Option<usize>>,
+}
+
+impl Visitor for ItemReader<'_> {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {
+        self.item.has_query = true;
+        self.depth += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {
+        self.depth -= 1;
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        if self.depth > 0 {
+            return ControlFlow::Continue(());
+        }
+        if let Expr::Function(function) = expr {
+            self.item.has_window |= function.over.is_some();
+            let figure = aggregate_of(function);
+            let index = figure.map(|figure| {
+                let place = self.reader.text.closed(self.reader.text.range(expr.span()));
+                self.item.aggregates.push(self.reader.aggregate(function, figure, place));
+                self.item.aggregates.len() - 1
+            });
+            self.open.push(index);
+        }
+        if matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_))
+            && let Some(name) = self.reader.column(expr)
+        {
+            self.item.words.extend(parts(&name.column));
+            match self.open.iter().rev().find_map(|open| *open) {
+                Some(index) => self.item.aggregates[index].columns.push(name),
+                None => self.item.bare.push(name),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        if self.depth == 0 && matches!(expr, Expr::Function(_)) {
+            self.open.pop();
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Finds the sort keys of functions that number rows.
+struct Ranks<'a> {
+    reader: &'a Reader<'a>,
+    found: Vec<Key>,
+    depth: usize,
+}
+
+impl Visitor for Ranks<'_> {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {
+        self.depth += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {
+        self.depth -= 1;
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        if self.depth == 0
+            && let Expr::Function(function) = expr
+            && let Some(WindowType::WindowSpec(window)) = &function.over
+            && ["rank", "dense_rank", "row_number"].contains(&function.name.to_string().to_lowercase().as_str())
+        {
+            self.found.extend(window.order_by.first().map(|by| self.reader.key(by, &[])));
+        }
+        ControlFlow::Continue(())
+    }
+}
