@@ -1,0 +1,294 @@
+//! How right the judging of SQL is: statements with the verdict that is right for them, queries that are right, and the
+//! same queries spoilt in one known way, each judged by the engine of its dialect within this process. A folder with
+//! them is named on the command line; none is ours to hand on.
+//!
+//! ```text
+//! proctor-bench sql-cases FOLDER [--list KIND] [--half 0|1] [--only KIND] [--from PERCENT]
+//! ```
+//!
+//! `--list` prints each row of a kind that came out wrong, `--half` takes one half of the queries (what is tuned on one
+//! is measured on the other), `--only` judges one kind, `--from` counts warnings from another confidence on.
+
+mod rows;
+mod schema;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use proctor_core::sql::{
+    Diagnostic, Dialect, Judgement, Limits, Policy, Request, Severity, SqlCode, StageName, Verdict,
+};
+use proctor_sql::Engine;
+use proctor_sql::sqlite::Sqlite;
+
+use crate::figures::Bars;
+use rows::{Row, rows};
+
+/// From which confidence on, in percent, a warning counts.
+const CONFIDENCE: u8 = 70;
+/// The most of the right queries that may be warned about from there on.
+const GOLD_WARNED: f64 = 0.02;
+/// How many rows of a kind are listed.
+const MOST_LISTED: usize = 400;
+
+/// What comes out right or wrong together, with what others reach. Baselines, measured: the reference implementation of
+/// the four-verifier chain (2,364 right queries, 153 SQLite cases, the mutants here), and sqlglot's qualify.
+struct Bar {
+    kind: &'static str,
+    /// The least share that has to be right; `None` where there is only a figure.
+    least: Option<f64>,
+    baseline: &'static str,
+}
+
+const BARS: [Bar; 23] = [
+    Bar { kind: "cases", least: Some(1.0), baseline: "0.562 (86 of 153)" },
+    Bar { kind: "gold: no error", least: Some(1.0), baseline: "0.294; sqlglot 0.819" },
+    Bar { kind: "gold: no warning", least: Some(1.0 - GOLD_WARNED), baseline: "" },
+    Bar { kind: "misspelt_column", least: Some(1.0), baseline: "" },
+    Bar { kind: "misspelt_column_nonselect", least: Some(1.0), baseline: "" },
+    Bar { kind: "misspelt_table", least: Some(1.0), baseline: "" },
+    Bar { kind: "column_of_other_table", least: Some(1.0), baseline: "" },
+    Bar { kind: "unknown_alias", least: Some(1.0), baseline: "" },
+    Bar { kind: "syntax_keyword_typo", least: Some(1.0), baseline: "" },
+    Bar { kind: "syntax_unbalanced", least: Some(1.0), baseline: "" },
+    Bar { kind: "write_stacked", least: Some(1.0), baseline: "" },
+    Bar { kind: "write_delete_all", least: Some(1.0), baseline: "0.60" },
+    Bar { kind: "write_delete_star", least: Some(1.0), baseline: "" },
+    Bar { kind: "write_update_all", least: Some(1.0), baseline: "" },
+    Bar { kind: "flip_order", least: Some(0.6), baseline: "0.00" },
+    Bar { kind: "wrong_aggregate", least: Some(0.6), baseline: "0.00" },
+    Bar { kind: "drop_limit", least: Some(0.6), baseline: "0.23" },
+    Bar { kind: "drop_group_by", least: Some(0.6), baseline: "0.00" },
+    Bar { kind: "cartesian_join", least: Some(0.6), baseline: "0.00" },
+    Bar { kind: "drop_order_by", least: None, baseline: "0.65" },
+    Bar { kind: "drop_aggregate", least: None, baseline: "0.74" },
+    Bar { kind: "drop_where", least: None, baseline: "0.01" },
+    Bar { kind: "mutants: rejected", least: None, baseline: "" },
+];
+
+/// Kinds of mutants that still run, so that only a warning can tell.
+const WARNED: [&str; 8] = [
+    "flip_order",
+    "wrong_aggregate",
+    "drop_limit",
+    "drop_group_by",
+    "cartesian_join",
+    "drop_order_by",
+    "drop_aggregate",
+    "drop_where",
+];
+
+/// What came out.
+#[derive(Default)]
+struct Tally {
+    right: usize,
+    wrong: Vec<String>,
+}
+
+/// What is measured.
+struct Asked<'a> {
+    from: u8,
+    list: Option<&'a str>,
+    half: Option<u32>,
+    only: Option<&'a str>,
+}
+
+/// Judges everything in a folder, prints the table, and holds it to its bars.
+///
+/// # Errors
+/// A file is there and cannot be read.
+pub(crate) fn measure(arguments: &[String], bars: &mut Bars) -> Result<()> {
+    let Some(folder) = arguments.first().filter(|first| !first.starts_with('-')).map(Path::new) else {
+        println!("skipped: no folder with cases was named");
+        return Ok(());
+    };
+    if !folder.join("cases.jsonl").is_file() {
+        println!("skipped: {} holds no cases.jsonl", folder.display());
+        return Ok(());
+    }
+    let value = |name: &str| arguments.iter().position(|own| own == name).and_then(|at| arguments.get(at + 1));
+    let half = value("--half").map(|half| half.parse::<u32>().context("--half is 0 or 1")).transpose()?;
+    let from = value("--from").map_or(Ok(CONFIDENCE), |from| from.parse()).context("--from is a percentage")?;
+    let asked =
+        Asked { from, list: value("--list").map(String::as_str), half, only: value("--only").map(String::as_str) };
+    let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+    let mut by_schema: BTreeMap<String, Vec<Row>> = BTreeMap::new();
+    for row in rows(folder)?.into_iter().filter(|row| asked.takes(row)) {
+        by_schema.entry(row.ddl.clone()).or_default().push(row);
+    }
+    for rows in by_schema.values() {
+        judge(rows, &asked, &mut tallies)?;
+    }
+    report(&tallies, &asked, bars);
+    Ok(())
+}
+
+impl Asked<'_> {
+    fn takes(&self, row: &Row) -> bool {
+        let is_half = self.half.is_none_or(|half| row.half() == Some(half));
+        is_half
+            && self.only.is_none_or(|only| {
+                only == row.kind || (only == "semantic" && WARNED.contains(&row.kind.as_str())) || row.kind == "gold"
+            })
+    }
+}
+
+/// Judges the rows of one schema by one engine.
+fn judge(rows: &[Row], asked: &Asked<'_>, tallies: &mut BTreeMap<String, Tally>) -> Result<()> {
+    let Some(first) = rows.first() else { return Ok(()) };
+    let mut opening = Request::new(Dialect::Sqlite, "SELECT 1");
+    opening.schema = vec![first.ddl.clone()];
+    let mut engine = match Sqlite::open(&opening) {
+        Ok(engine) => engine,
+        Err(refusal) => bail!("the schema of {} cannot be set up: {}", first.id, refusal.message),
+    };
+    for row in rows {
+        let judgement = judged(row, &opening, &mut engine);
+        for (kind, is_right) in outcomes(row, &judgement, asked.from) {
+            let tally = tallies.entry(kind.to_owned()).or_default();
+            if is_right {
+                tally.right += 1;
+            } else {
+                tally.wrong.push(row.id.clone());
+                if asked.list == Some(kind) && tally.wrong.len() <= MOST_LISTED {
+                    list(row, &judgement);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn judged(row: &Row, opening: &Request, engine: &mut dyn Engine) -> Judgement {
+    let mut request = opening.clone();
+    request.sql.clone_from(&row.sql);
+    request.question.clone_from(&row.question);
+    request.policy = if row.policy == "write" { Policy::Write } else { Policy::Read };
+    request.limits = Limits { time_ms: 20_000, ..Limits::default() };
+    proctor_sql::judge(&request, engine)
+}
+
+/// What a judgement says about a row, for each line of the table that the row belongs to.
+fn outcomes<'a>(row: &'a Row, judgement: &Judgement, from: u8) -> Vec<(&'a str, bool)> {
+    let is_rejected = judgement.verdict == Verdict::Reject;
+    let warnings = || judgement.diagnostics.iter().filter(|found| found.stage == StageName::Semantic);
+    let is_warned = warnings().any(|found| found.confidence >= from && found.severity > Severity::Note);
+    match row.kind.as_str() {
+        "gold" => vec![("gold: no error", judgement.verdict == Verdict::Ok), ("gold: no warning", !is_warned)],
+        "case" => {
+            let is_right = match row.expect.as_str() {
+                "ok" => judgement.verdict == Verdict::Ok,
+                _ => is_rejected && judgement.diagnostics.iter().any(|found| is_reason(found, &row.stage)),
+            };
+            vec![("cases", is_right), (&row.category, is_right)]
+        }
+        kind if WARNED.contains(&kind) => vec![(kind, is_warned), ("mutants: rejected", is_rejected)],
+        kind => vec![(kind, is_rejected)],
+    }
+}
+
+/// Whether an error has the reason that a case names.
+fn is_reason(found: &Diagnostic, stage: &str) -> bool {
+    const LIMITS: [SqlCode; 6] = [
+        SqlCode::TimeLimit,
+        SqlCode::StepLimit,
+        SqlCode::MemoryLimit,
+        SqlCode::ResultLimit,
+        SqlCode::EndlessRecursion,
+        SqlCode::TooDeep,
+    ];
+    let is_of = |stages: &[StageName]| stages.contains(&found.stage);
+    found.severity == Severity::Error
+        && match stage {
+            "syntax" => is_of(&[StageName::Extract, StageName::Tokenize, StageName::Parse]),
+            "schema" => is_of(&[StageName::Bind]),
+            "safety" => is_of(&[StageName::Safety]),
+            "semantic" => is_of(&[StageName::Semantic]),
+            "resource" => LIMITS.contains(&found.code) || found.code == SqlCode::TextTooLong,
+            _ => true,
+        }
+}
+
+fn list(row: &Row, judgement: &Judgement) {
+    println!("--- {} {} {}", row.id, row.expect, row.stage);
+    println!("    {}", row.question.as_deref().unwrap_or("(no question)"));
+    println!("    {}", row.sql.replace('\n', " "));
+    for found in &judgement.diagnostics {
+        println!("    {} {:?} {}: {}", found.severity.as_str(), found.code, found.confidence, found.message);
+    }
+}
+
+fn report(tallies: &BTreeMap<String, Tally>, asked: &Asked<'_>, bars: &mut Bars) {
+    println!("{:<28} {:>6} {:>6} {:>6} {:>7} {:>6}  baseline", "kind", "n", "right", "wrong", "share", "bar");
+    let is_known = |kind: &str| BARS.iter().any(|bar| bar.kind == kind);
+    let others = tallies.keys().filter(|kind| !is_known(kind)).map(|kind| (kind.as_str(), None));
+    for (kind, bar) in BARS.iter().map(|bar| (bar.kind, Some(bar))).chain(others) {
+        let Some(tally) = tallies.get(kind) else { continue };
+        let n = tally.right + tally.wrong.len();
+        let least = bar.and_then(|bar| bar.least);
+        let shown = least.map_or_else(|| "-".to_owned(), |least| format!("{least:.2}"));
+        let share = share(tally.right, n);
+        let baseline = bar.map_or("", |bar| bar.baseline);
+        println!("{kind:<28} {n:>6} {:>6} {:>6} {share:>7.3} {shown:>6}  {baseline}", tally.right, tally.wrong.len());
+    }
+    if asked.only.is_some() {
+        return;
+    }
+    for (bar, tally) in BARS.iter().filter_map(|bar| tallies.get(bar.kind).map(|tally| (bar, tally))) {
+        if let Some(least) = bar.least {
+            bars.at_least(bar.kind, share(tally.right, tally.right + tally.wrong.len()), least);
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "some thousand rows")]
+fn share(part: usize, of: usize) -> f64 {
+    if of == 0 { 0.0 } else { part as f64 / of as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(kind: &str, sql: &str, question: Option<&str>) -> Row {
+        Row {
+            id: "a".to_owned(),
+            gold: "a".to_owned(),
+            kind: kind.to_owned(),
+            ddl: String::new(),
+            sql: sql.to_owned(),
+            question: question.map(str::to_owned),
+            policy: "read".to_owned(),
+            expect: "reject".to_owned(),
+            stage: "schema".to_owned(),
+            category: "schema".to_owned(),
+        }
+    }
+
+    fn judge_one(row: &Row) -> Vec<(String, bool)> {
+        let mut opening = Request::new(Dialect::Sqlite, "SELECT 1");
+        opening.schema = vec!["CREATE TABLE products (id INTEGER PRIMARY KEY, price NUMERIC)".to_owned()];
+        let mut engine = Sqlite::open(&opening).unwrap();
+        let judgement = judged(row, &opening, &mut engine);
+        outcomes(row, &judgement, CONFIDENCE).into_iter().map(|(kind, right)| (kind.to_owned(), right)).collect()
+    }
+
+    #[test]
+    fn a_row_comes_out_right_for_its_own_reason_only() {
+        let of = |kind: &str, sql: &str, question| judge_one(&row(kind, sql, question))[0].1;
+        assert!(of("case", "SELECT prise FROM products", None));
+        assert!(!of("case", "DELETE FROM products", None), "rejected, but not for the schema");
+        assert!(of("gold", "SELECT price FROM products", None));
+        assert!(!of("gold", "SELECT prise FROM products", None));
+        assert!(of("flip_order", "SELECT id FROM products ORDER BY price DESC LIMIT 1", Some("the cheapest product")));
+        assert!(!of("flip_order", "SELECT id FROM products ORDER BY price LIMIT 1", Some("the cheapest product")));
+    }
+
+    #[test]
+    fn a_mutant_is_in_the_half_of_its_query() {
+        let (one, other) = (row("gold", "", None), row("flip_order", "", None));
+        assert_eq!(one.half(), other.half());
+        assert_eq!(Row { gold: String::new(), ..one }.half(), None);
+    }
+}

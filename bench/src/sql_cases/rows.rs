@@ -1,0 +1,138 @@
+//! The files with cases, right queries and mutants, read into rows of one kind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+
+use super::schema;
+
+/// The sets of queries that are SQLite's.
+const SETS: [&str; 4] = ["bird-mini-sqlite", "defog-sqlite", "t2s-geography", "t2s-restaurants"];
+
+/// A statement, and what is right for it.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    pub id: String,
+    /// The query that it is or was made of; empty for a case.
+    pub gold: String,
+    /// `gold`, `case`, or how a mutant was spoilt.
+    pub kind: String,
+    /// The statements that make its schema.
+    pub ddl: String,
+    pub sql: String,
+    pub question: Option<String>,
+    pub policy: String,
+    pub expect: String,
+    pub stage: String,
+    pub category: String,
+}
+
+impl Row {
+    /// Which half of the queries it belongs to, by a hash of the name; `None` for a case.
+    pub(super) fn half(&self) -> Option<u32> {
+        let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
+        (!self.gold.is_empty()).then(|| (self.gold.bytes().fold(2_166_136_261, hash) >> 7) & 1)
+    }
+}
+
+/// One line of any of the files.
+#[derive(Deserialize)]
+struct Line {
+    id: String,
+    dialect: String,
+    schema: String,
+    sql: String,
+    #[serde(default)]
+    gold: String,
+    #[serde(default)]
+    set: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    question: Option<String>,
+    #[serde(default)]
+    policy: String,
+    #[serde(default)]
+    expect: String,
+    #[serde(default)]
+    stage: Option<String>,
+    #[serde(default)]
+    category: String,
+    #[serde(default)]
+    engine_refuses: bool,
+    #[serde(default)]
+    engine_error: Option<String>,
+}
+
+/// Every row of SQLite's that can be judged by what is there.
+pub(super) fn rows(folder: &Path) -> Result<Vec<Row>> {
+    let ddl: BTreeMap<String, BTreeMap<String, String>> = read(&folder.join("cases_schemas.json"))?;
+    let cases = lines(&folder.join("cases.jsonl"))?.into_iter().filter(|line| line.dialect == "sqlite");
+    let mut found: Vec<Row> = cases
+        .filter_map(|line| {
+            let ddl = ddl.get(&line.schema)?.get("sqlite")?.clone();
+            Some(row(line, "case", ddl))
+        })
+        .collect();
+    let data = folder.join("data");
+    if !data.join("gold.jsonl").is_file() {
+        println!("skipped: {} holds no gold.jsonl", data.display());
+        return Ok(found);
+    }
+    let ddl: BTreeMap<String, String> = read(&data.join("schemas.json"))?;
+    let ddl: BTreeMap<String, String> = ddl.into_iter().map(|(name, ddl)| (name, schema::of_sqlite(&ddl))).collect();
+    let schema = |line: &Line| ddl.get(&line.schema).cloned().unwrap_or_default();
+    let gold: Vec<Line> = lines(&data.join("gold.jsonl"))?.into_iter().filter(is_ours).collect();
+    let refused: BTreeSet<String> =
+        gold.iter().filter(|line| line.engine_refuses).map(|line| line.id.clone()).collect();
+    for mut line in gold.into_iter().filter(|line| !line.engine_refuses) {
+        line.gold.clone_from(&line.id);
+        let ddl = schema(&line);
+        found.push(row(line, "gold", ddl));
+    }
+    for line in lines(&data.join("mutants.jsonl"))?.into_iter().filter(is_ours) {
+        // What still runs though it was to be broken is no mutant; what was made of a broken query is none either.
+        let is_broken = ["misspelt", "unknown", "syntax", "column_of"].iter().any(|begin| line.kind.starts_with(begin));
+        if refused.contains(&line.gold) || (is_broken && line.engine_error.is_none()) {
+            continue;
+        }
+        let (kind, ddl) = (line.kind.clone(), schema(&line));
+        found.push(row(line, &kind, ddl));
+    }
+    Ok(found)
+}
+
+fn is_ours(line: &Line) -> bool {
+    SETS.contains(&line.set.as_str()) && line.dialect == "sqlite"
+}
+
+fn row(line: Line, kind: &str, ddl: String) -> Row {
+    Row {
+        id: line.id,
+        gold: line.gold,
+        kind: kind.to_owned(),
+        ddl,
+        sql: line.sql,
+        question: line.question,
+        policy: line.policy,
+        expect: line.expect,
+        stage: line.stage.unwrap_or_default(),
+        category: line.category,
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| path.display().to_string())
+}
+
+fn lines(path: &Path) -> Result<Vec<Line>> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let line = |(number, text): (usize, &str)| {
+        serde_json::from_str(text).with_context(|| format!("{}, line {}", path.display(), number + 1))
+    };
+    text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()).map(line).collect()
+}
