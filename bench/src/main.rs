@@ -14,6 +14,7 @@ mod output;
 mod peers;
 mod program;
 mod snapshot;
+mod sql_bind;
 mod sql_cases;
 mod stages;
 
@@ -50,10 +51,11 @@ fn measured() -> Result<Bars> {
         "output" => output::measure(&mut bars)?,
         "peers" => peers::measure(std::env::args_os().nth(2).as_deref().map(Path::new), &mut bars)?,
         "snapshot" => snapshot::measure(&mut bars)?,
+        "sql-bind" => sql_bind::measure(&std::env::args().skip(2).collect::<Vec<_>>())?,
         "sql-cases" => sql_cases::measure(&std::env::args().skip(2).collect::<Vec<_>>(), &mut bars)?,
         other => {
             bail!(
-                "`{other}` is no measurement; they are attempt, daemon, gate, kill, leftovers, output, peers, snapshot and sql-cases"
+                "`{other}` is no measurement; they are attempt, daemon, gate, kill, leftovers, output, peers, snapshot, sql-bind and sql-cases"
             )
         }
     }

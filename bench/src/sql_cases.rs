@@ -9,7 +9,7 @@
 //! `--list` prints each row of a kind that came out wrong, `--half` takes one half of the queries (what is tuned on one
 //! is measured on the other), `--only` judges one kind, `--from` counts warnings from another confidence on.
 
-mod rows;
+pub(crate) mod rows;
 mod schema;
 
 use std::collections::BTreeMap;

@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use proctor_core::enforcement::Tolerated;
+use proctor_core::outcome::LimitKind;
 use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
 use proctor_core::sql::{Dialect, Judgement, Request, SqlCode};
 use proctor_sandbox::{
@@ -29,6 +30,8 @@ const GRACE: Duration = Duration::from_millis(1_500);
 const OVERHEAD: u64 = 192 << 20;
 /// How many requests wait at most, of all clients.
 const MOST_WAITING: usize = 10_000;
+/// What is said of a worker that took too much memory.
+const MEMORY: &str = "it hit its limit of memory";
 /// How much of what a worker says when it dies is shown, in bytes.
 const LAST_WORDS: usize = 2_000;
 
@@ -89,6 +92,8 @@ struct Worker {
 enum NoAnswer {
     /// The worker did not answer in its time.
     Late,
+    /// Its sandbox ended it for its memory.
+    TooLarge,
     /// It is gone.
     Died(String),
 }
@@ -304,12 +309,17 @@ impl Worker {
         match asked {
             Ok(Some(judgement)) if judgement.is_intact() => Ok(judgement),
             Ok(Some(_)) => Err(NoAnswer::Died("the answer was damaged on its way".to_owned())),
-            Ok(None) => Err(NoAnswer::Died(self.last_words(&io::ErrorKind::UnexpectedEof.into()))),
+            Ok(None) => Err(self.died(&io::ErrorKind::UnexpectedEof.into())),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 Err(NoAnswer::Late)
             }
-            Err(error) => Err(NoAnswer::Died(self.last_words(&error))),
+            Err(error) => Err(self.died(&error)),
         }
+    }
+
+    fn died(&self, error: &io::Error) -> NoAnswer {
+        let words = self.last_words(error);
+        if words == MEMORY { NoAnswer::TooLarge } else { NoAnswer::Died(words) }
     }
 
     /// The judgement where it gave none.
@@ -319,6 +329,10 @@ impl Worker {
             NoAnswer::Late => {
                 let message = format!("it did not end within {} ms, and its worker was ended", request.limits.time_ms);
                 chain::ended(request, request.dialect.title(), SqlCode::TimeLimit, message)
+            }
+            NoAnswer::TooLarge => {
+                let message = "it took more memory than it may, and its worker was ended".to_owned();
+                chain::ended(request, request.dialect.title(), SqlCode::MemoryLimit, message)
             }
             NoAnswer::Died(why) => chain::unjudged(
                 request,
@@ -338,6 +352,9 @@ impl Worker {
                 Ok(Received::Report(Report::Refused { message, hint, .. })) => return format!("{message}; {hint}"),
                 Ok(Received::Report(Report::NotStarted { message, .. })) => return message,
                 Ok(Received::Report(Report::Exited { status, limit, .. })) => {
+                    if limit == Some(LimitKind::Memory) {
+                        return MEMORY.to_owned();
+                    }
                     if let Some(limit) = limit {
                         return format!("it hit its limit of {}", limit.as_str());
                     }

@@ -29,7 +29,7 @@ use watch::{Mode, Watch};
 /// How many instructions pass between two looks at the clock.
 const LOOK: i32 = 1_000;
 /// How many texts in double quotes a statement may have.
-const MOST_STRINGS: usize = 256;
+const MOST_STRINGS: usize = 128;
 
 /// A database in memory, or a file that is only read.
 pub struct Sqlite {
@@ -247,6 +247,10 @@ impl Engine for Sqlite {
         let mut plain = sql.to_owned();
         let mut strings = Vec::new();
         loop {
+            // Each name that is none costs another look at the whole text.
+            if Instant::now() > on.deadline {
+                return Err(Refusal::new(SqlCode::TimeLimit, "it did not end in its time"));
+            }
             match self.prepared(&plain, on) {
                 Ok(bound) => return Ok(Bound { strings, ..bound }),
                 Err(refusal) => match self.quoted_string(&plain, &refusal) {

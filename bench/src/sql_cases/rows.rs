@@ -14,7 +14,7 @@ const SETS: [&str; 4] = ["bird-mini-sqlite", "defog-sqlite", "t2s-geography", "t
 
 /// A statement, and what is right for it.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub(crate) struct Row {
     pub id: String,
     /// The query that it is or was made of; empty for a case.
     pub gold: String,
@@ -68,7 +68,7 @@ struct Line {
 }
 
 /// Every row of SQLite's that can be judged by what is there.
-pub(super) fn rows(folder: &Path) -> Result<Vec<Row>> {
+pub(crate) fn rows(folder: &Path) -> Result<Vec<Row>> {
     let ddl: BTreeMap<String, BTreeMap<String, String>> = read(&folder.join("cases_schemas.json"))?;
     let cases = lines(&folder.join("cases.jsonl"))?.into_iter().filter(|line| line.dialect == "sqlite");
     let mut found: Vec<Row> = cases

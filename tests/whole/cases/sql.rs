@@ -69,15 +69,17 @@ fn verify(env: &TestEnvironment) {
     judge("q/d.sql", &["--policy", "write"]).exits(0).says(&["would touch 1 of 8 rows of customers"]);
     judge("q/d.sql", &["--policy", "write", "--tables", "orders"]).exits(1).says(&["not on the list"]);
     judge("q/d.sql", &["--limit", "time=never"]).exits(2);
-    judge("q/none.sql", &[]).exits(2).says(&["q/none.sql"]);
+    judge("q/none.sql", &[]).exits(2).complains(&["q/none.sql"]);
     judge("spec", &[]).exits(2);
 }
 
 fn step(env: &TestEnvironment) {
     let repo = repository(env, "");
     repo.run().exits(0);
-    let line = &repo.evidence("sql")["steps"][0]["stdout"]["preview"];
-    let told: Value = serde_json::from_str(line.as_str().expect("text")).expect("one line of JSON");
+    let step = repo.evidence("sql")["steps"][0].clone();
+    let part = |name: &str| step[name].as_str().unwrap_or_else(|| panic!("{step:#}")).to_owned();
+    let line = part("stdout_preview") + &part("stdout_tail");
+    let told: Value = serde_json::from_str(&line).expect("one line of JSON");
     assert_eq!((&told["file"], &told["judgement"]["verdict"]), (&"q/a.sql".into(), &"ok".into()));
     repo.write("q/b.sql", "SELECT id FROM customers;\nSELECT nmae FROM customers;\n");
     repo.run().exits(1).says(&["q/b.sql:2:8: error[P0612]: there is no column `nmae`", "did you mean: name"]);

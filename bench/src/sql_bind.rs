@@ -1,0 +1,63 @@
+//! How many bind checks of SQLite statements one second of CPU takes, schemas warm: right queries, each judged by the
+//! stage `bind` alone. `bench/sql-bind` sets it beside sqlglot's qualify.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use proctor_core::sql::{Dialect, Request, StageName, Verdict};
+use proctor_sql::sqlite::Sqlite;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::sql_cases::rows;
+
+/// How often all rows are judged.
+const PASSES: usize = 5;
+
+/// Prints how many checks a second of CPU takes.
+///
+/// # Errors
+/// The folder cannot be read, or a query that is right does not bind.
+pub(crate) fn measure(arguments: &[String]) -> Result<()> {
+    let Some(folder) = arguments.first() else {
+        println!("skipped: no folder with data/gold.jsonl was named");
+        return Ok(());
+    };
+    let rows: Vec<_> = rows::rows(Path::new(folder))?.into_iter().filter(|row| row.kind == "gold").collect();
+    let request = |sql: &str, ddl: &str| Request {
+        schema: vec![ddl.to_owned()],
+        stages: Some(vec![StageName::Bind]),
+        ..Request::new(Dialect::Sqlite, sql)
+    };
+    let mut engines: BTreeMap<&str, Sqlite> = BTreeMap::new();
+    for row in &rows {
+        if !engines.contains_key(row.ddl.as_str()) {
+            let engine =
+                Sqlite::open(&request("SELECT 1", &row.ddl)).map_err(|refusal| anyhow::anyhow!(refusal.message))?;
+            engines.insert(&row.ddl, engine);
+        }
+    }
+    // The schema is warm: what is judged names none.
+    let asked: Vec<(&str, Request)> =
+        rows.iter().map(|row| (row.ddl.as_str(), Request { schema: Vec::new(), ..request(&row.sql, "") })).collect();
+    let begun = clock_gettime(ClockId::ProcessCPUTime);
+    for _ in 0..PASSES {
+        for (ddl, request) in &asked {
+            let engine = engines.get_mut(ddl).context("an engine of each schema")?;
+            let judgement = proctor_sql::judge(request, engine);
+            anyhow::ensure!(
+                judgement.verdict == Verdict::Ok,
+                "`{}` does not bind: {}",
+                request.sql,
+                judgement.feedback
+            );
+        }
+    }
+    let spent = clock_gettime(ClockId::ProcessCPUTime) - begun;
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let seconds = spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9;
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let checks = (asked.len() * PASSES) as f64;
+    println!("{:.0} bind checks per CPU second", checks / seconds);
+    Ok(())
+}
