@@ -48,7 +48,7 @@ pub enum EngineError {
     #[error("{} problems in `{}`", .0.diagnostics.len(), .0.file.display())]
     Spec(SpecProblems),
     /// There is no spec.
-    #[error("there is no spec at `{}`; nothing was verified{HINT}write one, or name a repository that has one with `--repo`", .0.display())]
+    #[error("there is no spec at `{}`; nothing was verified{HINT}`proctor init` writes one from what is found in the repository; or name a repository that has one with `--repo`", .0.display())]
     NoSpec(PathBuf),
     /// The spec is there and cannot be read.
     #[error("cannot read the spec `{}`: {}", path.display(), unreadable(.source))]

@@ -46,7 +46,10 @@ fn of(slot: &Slot, place: &Place, caller: &Caller) -> Told {
     let line = |style, word: &str, rest: &str| format!("{name} {} {rest}\n", paint(style, word));
     let fine = |text| Told { text, is_broken: false };
     let hook = match slot.standing() {
-        Standing::Nothing => return fine(line(DIM, "not installed", "")),
+        Standing::Nothing => {
+            let how = format!("`proctor hook install {}` installs it", slot.hook.as_str());
+            return fine(line(DIM, "not installed:", &how));
+        }
         Standing::DeadLink => {
             return fine(line(UNSURE, "not installed,", "and a link stands there that leads nowhere"));
         }
