@@ -1,0 +1,191 @@
+//! Hostile statements, made of the parts that broke guards elsewhere: whatever they are, judging them does not panic, and
+//! none that is `ok` under `read` changes a byte of a database or is refused by an authorizer that knows of nothing but
+//! reading.
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use proctor_core::sql::{Dialect, Limits, Policy, Request, Verdict};
+use proctor_sql::sqlite::Sqlite;
+use proptest::prelude::*;
+use rusqlite::Connection;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+
+const SCHEMA: &str = "CREATE TABLE t (a INTEGER PRIMARY KEY, b TEXT); CREATE TABLE u (a INTEGER, c TEXT);
+    CREATE VIEW v AS SELECT a FROM t; INSERT INTO t VALUES (1, 'x'), (2, 'y'); INSERT INTO u VALUES (1, 'z');";
+
+/// What texts are made of: statements that do harm, their beginnings and ends, and what hides them.
+const PARTS: &[&str] = &[
+    "SELECT",
+    "a",
+    "b",
+    "*",
+    "FROM",
+    "t",
+    "u",
+    "v",
+    "WHERE",
+    "1=1",
+    "1",
+    "'x'",
+    "\"b\"",
+    "\"teir\"",
+    "[a]",
+    "`b`",
+    ";",
+    ";;",
+    ",",
+    "(",
+    ")",
+    "--",
+    "\n",
+    "/*",
+    "*/",
+    "/*!50000",
+    "UNION",
+    "ALL",
+    "WITH",
+    "x AS (",
+    "RECURSIVE",
+    "INSERT INTO t VALUES (9, 'q')",
+    "UPDATE t SET b = 'q'",
+    "DELETE FROM t",
+    "DROP TABLE t",
+    "CREATE TABLE e (a)",
+    "ALTER TABLE t ADD COLUMN z",
+    "VACUUM",
+    "VACUUM INTO '/tmp/proctor-leak.db'",
+    "ATTACH ':memory:' AS m",
+    "DETACH main",
+    "PRAGMA writable_schema = ON",
+    "PRAGMA table_info(t)",
+    "PRAGMA user_version = 3",
+    "pragma_table_info('t')",
+    "REINDEX",
+    "ANALYZE",
+    "BEGIN",
+    "COMMIT",
+    "ROLLBACK",
+    "SAVEPOINT s",
+    "RELEASE s",
+    "EXPLAIN",
+    "EXPLAIN QUERY PLAN",
+    "RETURNING a",
+    "REPLACE INTO t VALUES (1, 'q')",
+    "load_extension('x')",
+    "fts3_tokenizer('simple', x'41')",
+    "readfile('/etc/passwd')",
+    "writefile('/tmp/proctor-leak', 'x')",
+    "randomblob(10)",
+    "sqlite_master",
+    "sqlite_dbpage",
+    "dbstat",
+    "json_each('[1]')",
+    "total_changes()",
+    "zeroblob(100000000)",
+    "CREATE TRIGGER g AFTER INSERT ON t BEGIN DELETE FROM u; END",
+    "LIMIT 1",
+    "ORDER BY a",
+    "AS",
+    "CASE WHEN 1 THEN 2 END",
+    "?",
+    ":p",
+    "\0",
+    "é",
+    "'",
+    "\"",
+    "EXISTS (SELECT 1)",
+    "||",
+    "=",
+    "IN (1, 2)",
+    "INDEXED BY i",
+    "VALUES (1)",
+    "CAST(a AS TEXT)",
+    "GROUP BY b",
+    "HAVING count(*) > 0",
+    "count(*)",
+    "printf('%d', a)",
+];
+
+thread_local! {
+    static ENGINE: RefCell<Sqlite> = RefCell::new(Sqlite::open(&request("SELECT 1")).expect("opens"));
+}
+
+fn request(sql: &str) -> Request {
+    let limits = Limits { time_ms: 2_000, steps: 200_000, ..Limits::default() };
+    Request { schema: vec![SCHEMA.to_owned()], limits, ..Request::new(Dialect::Sqlite, sql) }
+}
+
+fn judged(sql: &str, policy: Policy) -> Verdict {
+    let request = Request { policy, ..request(sql) };
+    ENGINE.with_borrow_mut(|engine| proctor_sql::judge(&request, engine).verdict)
+}
+
+/// An authorizer of its own, which knows of reading alone.
+fn reads(context: &AuthContext<'_>) -> Authorization {
+    match context.action {
+        AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => Authorization::Allow,
+        AuthAction::Function { function_name } => match function_name.to_ascii_lowercase().as_str() {
+            "load_extension" | "fts3_tokenizer" | "readfile" | "writefile" => Authorization::Deny,
+            _ => Authorization::Allow,
+        },
+        AuthAction::Pragma { pragma_name, pragma_value } => {
+            let looks = pragma_name.starts_with("table_") || pragma_value.is_none();
+            if looks { Authorization::Allow } else { Authorization::Deny }
+        }
+        _ => Authorization::Deny,
+    }
+}
+
+/// Runs a text as somebody would who trusts the verdict, and tells whether anything has changed or was refused.
+fn harm(sql: &str) -> Option<String> {
+    let mut database = Connection::open_in_memory().expect("opens");
+    database.execute_batch(SCHEMA).expect("a schema");
+    let before = database.serialize("main").expect("bytes").to_vec();
+    database.authorizer(Some(|context: AuthContext<'_>| reads(&context))).expect("an authorizer");
+    let until = Instant::now() + Duration::from_secs(2);
+    database.progress_handler(1_000, Some(move || Instant::now() > until)).expect("a clock");
+    let ran = database.execute_batch(sql);
+    database.authorizer(None::<fn(AuthContext<'_>) -> Authorization>).expect("none");
+    if let Err(error) = ran
+        && error.to_string().contains("not authorized")
+    {
+        return Some(format!("it is refused: {error}"));
+    }
+    let after = database.serialize("main").expect("bytes").to_vec();
+    (before != after || !database.is_autocommit()).then(|| "it changed the database".to_owned())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_that_is_ok_does_harm(parts in prop::collection::vec(prop::sample::select(PARTS), 1..12)) {
+        let sql = parts.join(" ");
+        if judged(&sql, Policy::Read) == Verdict::Ok {
+            prop_assert_eq!(harm(&sql), None, "{}", sql);
+        }
+    }
+
+    #[test]
+    fn what_follows_a_good_statement_is_seen(tail in prop::collection::vec(prop::sample::select(PARTS), 1..6)) {
+        let sql = format!("SELECT a FROM t {}", tail.join(" "));
+        if judged(&sql, Policy::Read) == Verdict::Ok {
+            prop_assert_eq!(harm(&sql), None, "{}", sql);
+        }
+    }
+
+    #[test]
+    fn no_policy_lets_a_transaction_or_a_setting_through(
+        harmful in prop::sample::select(&["COMMIT", "ATTACH 'x' AS x", "PRAGMA writable_schema = ON", "VACUUM", "DETACH main"][..]),
+        head in prop::sample::select(&["", "SELECT 1;", "-- x\n", "/* x */", "EXPLAIN SELECT 1; "][..]),
+        policy in prop::sample::select(&Policy::ALL[..]),
+    ) {
+        prop_assert_ne!(judged(&format!("{head}{harmful}"), policy), Verdict::Ok);
+    }
+
+    #[test]
+    fn any_text_is_judged(text in "(?s).{0,60}") {
+        judged(&text, Policy::Write);
+    }
+}
