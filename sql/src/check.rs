@@ -20,7 +20,7 @@ const MOST_ENTRIES: usize = 2_000_000;
 /// The largest file, in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Why nothing could be judged, as a message for people.
+/// Why something could not be judged, as a message for people.
 type Fault = String;
 
 /// Judges what a check names below `root`. `duckdb` is DuckDB's shared library, or why there is none.
@@ -34,24 +34,46 @@ pub fn run(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> io::Result<Verdict> {
-    let texts = match read(json, root) {
-        Ok(texts) => texts,
+    let (texts, mut request) = match read(json, root) {
+        Ok(read) => read,
         Err(fault) => {
-            writeln!(err, "error: {fault}")?;
+            writeln!(err, "error: {}", plain(&fault))?;
             return Ok(Verdict::Error);
         }
     };
     let mut engines = Engines::new(duckdb);
     let mut verdicts = Vec::new();
-    for (file, request) in &texts {
-        let judgement = engines.judge(request);
-        writeln!(out, "{}", line(file, &judgement))?;
-        say(file, &judgement, err)?;
+    for (index, text) in texts.iter().enumerate() {
+        let name = text.name();
+        match text.sql(root) {
+            Ok(sql) => request.sql = sql,
+            Err(fault) => {
+                writeln!(err, "error: {}", plain(&fault))?;
+                verdicts.push(Verdict::Error);
+                break;
+            }
+        }
+        let judgement = engines.judge(&request);
+        writeln!(out, "{}", line(&name, &judgement))?;
+        say(&name, &judgement, err)?;
         verdicts.push(judgement.verdict);
+        if request.policy != Policy::Migrate {
+            continue;
+        }
+        // A migration stands on those before it: behind one that is rejected, nothing is known of the schema.
+        if judgement.verdict != Verdict::Ok {
+            let left = texts.len() - index - 1;
+            if left > 0 {
+                writeln!(err, "note: {left} behind {} stand on it, and are not looked at", plain(&name))?;
+            }
+            break;
+        }
+        request.schema.push(std::mem::take(&mut request.sql));
     }
     let verdict = worst(&verdicts);
     let of = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count();
-    let (ok, rejected, unjudged) = (of(Verdict::Ok), of(Verdict::Reject), of(Verdict::Error));
+    let (ok, rejected) = (of(Verdict::Ok), of(Verdict::Reject));
+    let unjudged = texts.len() - ok - rejected;
     writeln!(err, "{}: {ok} ok, {rejected} rejected, {unjudged} not judged", verdict.as_str())?;
     Ok(verdict)
 }
@@ -68,64 +90,75 @@ fn worst(verdicts: &[Verdict]) -> Verdict {
     }
 }
 
-/// Every text of a check, with what is asked about it.
-fn read(json: &str, root: &Path) -> Result<Vec<(String, Request)>, Fault> {
+/// Something that is judged.
+enum Text {
+    /// What the check itself has.
+    Query(String),
+    /// A file, by its path below the root. It is read when it is its turn.
+    File(PathBuf),
+}
+
+impl Text {
+    fn name(&self) -> String {
+        match self {
+            Self::Query(_) => "query".to_owned(),
+            Self::File(file) => file.display().to_string(),
+        }
+    }
+
+    fn sql(&self, root: &Path) -> Result<String, Fault> {
+        match self {
+            Self::Query(sql) => Ok(sql.clone()),
+            Self::File(file) => text_of(root, file),
+        }
+    }
+}
+
+/// Every text of a check, and what is asked about each.
+fn read(json: &str, root: &Path) -> Result<(Vec<Text>, Request), Fault> {
     let check: Check = serde_json::from_str(json).map_err(|error| format!("the check cannot be read: {error}"))?;
-    let schema =
-        check.schema.iter().map(|file| text_of(root, Path::new(file.as_str()))).collect::<Result<Vec<_>, _>>()?;
+    let schema = check.schema.iter().map(|file| text_of(root, Path::new(file.as_str()))).collect::<Result<_, _>>()?;
     let database = check.database.as_ref().map(|file| absolute(root, Path::new(file.as_str()))).transpose()?;
-    let template = Request {
+    let request = Request {
         schema,
         database,
         policy: check.policy,
-        allow: check.allow.clone(),
+        allow: check.allow,
         limits: check.limits,
-        question: check.question.clone(),
+        question: check.question,
+        // A file holds any number of statements, a query is one.
+        batch: check.query.is_none().then_some(Batch::Many),
         ..Request::new(check.dialect, "")
     };
-    if let Some(query) = &check.query {
-        return Ok(vec![("query".to_owned(), Request { sql: query.clone(), ..template })]);
-    }
-    let mut requests: Vec<(String, Request)> = Vec::new();
-    let mut made = template.schema.clone();
-    for file in found(&check.files, root)? {
-        let sql = text_of(root, &file)?;
-        let request = Request { sql: sql.clone(), schema: made.clone(), batch: Some(Batch::Many), ..template.clone() };
-        requests.push((file.display().to_string(), request));
-        // A migration stands on those before it.
-        if check.policy == Policy::Migrate {
-            made.push(sql);
-        }
-    }
-    Ok(requests)
+    let texts = match check.query {
+        Some(query) => vec![Text::Query(query)],
+        None => found(&check.files, root)?.into_iter().map(Text::File).collect(),
+    };
+    Ok((texts, request))
 }
 
-/// The files that globs find, by name; links are not followed. A glob that finds none is a fault: a check that judges
-/// nothing cannot fail.
+/// The files that globs find, by name; links are not followed, and only directories are looked at in which a glob may
+/// find something. A glob that finds none is a fault: a check that judges nothing cannot fail.
 fn found(globs: &[String], root: &Path) -> Result<Vec<PathBuf>, Fault> {
-    let set = |globs: &[&String]| -> Result<GlobSet, Fault> {
-        let mut builder = GlobSetBuilder::new();
-        for glob in globs {
-            let one = GlobBuilder::new(glob).literal_separator(true).build();
-            builder.add(one.map_err(|error| format!("`{glob}` is not a glob: {error}"))?);
-        }
-        builder.build().map_err(|error| format!("the globs are too large: {error}"))
+    let set = set_of(globs)?;
+    let starts: Vec<PathBuf> = globs.iter().map(|glob| start_of(glob)).collect();
+    let leads = |entry: &walkdir::DirEntry| {
+        let path = below(root, entry);
+        entry.file_name() != ".git" && starts.iter().any(|start| path.starts_with(start) || start.starts_with(path))
     };
-    let all = set(&globs.iter().collect::<Vec<_>>())?;
     let mut matched = vec![false; globs.len()];
     let mut files = Vec::new();
     let walk = walkdir::WalkDir::new(root).sort_by_file_name().into_iter();
-    let is_git = |entry: &walkdir::DirEntry| entry.depth() > 0 && entry.file_name() == ".git";
-    for (number, entry) in walk.filter_entry(|entry| !is_git(entry)).enumerate() {
+    for (number, entry) in walk.filter_entry(leads).enumerate() {
         let entry = entry.map_err(|error| format!("the tree cannot be read: {error}"))?;
         if number > MOST_ENTRIES {
-            return Err(format!("the tree has more than {MOST_ENTRIES} entries"));
+            return Err(format!("the globs lead to more than {MOST_ENTRIES} entries"));
         }
         if !entry.file_type().is_file() {
             continue;
         }
-        let path = entry.path().strip_prefix(root).unwrap_or(entry.path());
-        let which = all.matches(path);
+        let path = below(root, &entry);
+        let which = set.matches(path);
         if !which.is_empty() {
             which.into_iter().for_each(|at| matched[at] = true);
             files.push(path.to_owned());
@@ -143,6 +176,24 @@ fn found(globs: &[String], root: &Path) -> Result<Vec<PathBuf>, Fault> {
     }
 }
 
+fn set_of(globs: &[String]) -> Result<GlobSet, Fault> {
+    let mut builder = GlobSetBuilder::new();
+    for glob in globs {
+        let one = GlobBuilder::new(glob).literal_separator(true).build();
+        builder.add(one.map_err(|error| format!("`{glob}` is not a glob: {error}"))?);
+    }
+    builder.build().map_err(|error| format!("the globs are too large: {error}"))
+}
+
+/// What every path begins with that a glob finds.
+fn start_of(glob: &str) -> PathBuf {
+    glob.split('/').take_while(|part| !part.contains(['*', '?', '[', ']', '{', '}', '\\'])).collect()
+}
+
+fn below<'e>(root: &Path, entry: &'e walkdir::DirEntry) -> &'e Path {
+    entry.path().strip_prefix(root).unwrap_or(entry.path())
+}
+
 fn absolute(root: &Path, file: &Path) -> Result<String, Fault> {
     let path =
         root.join(file).canonicalize().map_err(|error| format!("`{}` cannot be read: {error}", file.display()))?;
@@ -150,10 +201,14 @@ fn absolute(root: &Path, file: &Path) -> Result<String, Fault> {
 }
 
 fn text_of(root: &Path, file: &Path) -> Result<String, Fault> {
+    let path = root.join(file);
+    let unread = |error: io::Error| format!("`{}` cannot be read: {error}", file.display());
+    // A FIFO would keep us waiting.
+    if !path.metadata().map_err(unread)?.is_file() {
+        return Err(format!("`{}` is no file", file.display()));
+    }
     let mut bytes = Vec::new();
-    File::open(root.join(file))
-        .and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes))
-        .map_err(|error| format!("`{}` cannot be read: {error}", file.display()))?;
+    File::open(path).and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes)).map_err(unread)?;
     if bytes.len() as u64 > MOST_BYTES {
         return Err(format!("`{}` is larger than {} MiB", file.display(), MOST_BYTES >> 20));
     }
@@ -171,9 +226,13 @@ fn line(file: &str, judgement: &Judgement) -> String {
     String::from_utf8_lossy(&canonical::Json::Object(of_file.into()).to_vec()).into_owned()
 }
 
+/// One line, whatever a name or a message holds.
+fn plain(text: &str) -> String {
+    escape_output(text.replace('\n', " ").as_bytes())
+}
+
 /// The findings, as compilers say theirs.
 fn say(file: &str, judgement: &Judgement, err: &mut dyn Write) -> io::Result<()> {
-    let plain = |text: &str| escape_output(text.replace('\n', " ").as_bytes());
     for found in judgement.diagnostics.iter().filter(|found| found.severity > Severity::Note) {
         let place = found.span.map_or(String::new(), |span| format!("{}:{}:", span.line, span.column));
         writeln!(err, "{}:{place} {}[{}]: {}", plain(file), found.severity.as_str(), found.id, plain(&found.message))?;
@@ -207,14 +266,18 @@ mod tests {
     }
 
     #[expect(clippy::disallowed_methods, reason = "a test's own files")]
-    fn judged(check: &Check, files: &[(&str, &str)]) -> (Verdict, String, String) {
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a directory");
         for (name, text) in files {
             let path = root.path().join(name);
             std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
-            let mut file = File::create(path).expect("made");
-            file.write_all(text.as_bytes()).expect("written");
+            std::fs::write(path, text).expect("written");
         }
+        root
+    }
+
+    fn judged(check: &Check, files: &[(&str, &str)]) -> (Verdict, String, String) {
+        let root = tree(files);
         let json = String::from_utf8(canonical::to_vec(check)).expect("text");
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let verdict = run(&json, root.path(), Err("none".to_owned()), &mut out, &mut err).expect("written");
@@ -243,8 +306,37 @@ mod tests {
             ("m/2.sql", "INSERT INTO u (x) SELECT a FROM t WHERE c IS NULL;"),
         ];
         assert_eq!(judged(&check(&["m/*.sql"], Policy::Migrate), &files).0, Verdict::Ok);
-        let broken = [SCHEMA, files[1], ("m/2.sql", "INSERT INTO v (x) VALUES (1)")];
-        assert_eq!(judged(&check(&["m/*.sql"], Policy::Migrate), &broken).0, Verdict::Reject);
+    }
+
+    /// The ones behind it may well be right: nobody knows what they would have stood on.
+    #[test]
+    fn behind_a_migration_that_is_rejected_none_is_judged() {
+        let files = [
+            SCHEMA,
+            ("m/1.sql", "CREATE TABLE u (x INTEGER)"),
+            ("m/2.sql", "INSERT INTO v (x) VALUES (1)"),
+            ("m/3.sql", "INSERT INTO u (x) VALUES (1)"),
+        ];
+        let (verdict, out, err) = judged(&check(&["m/*.sql"], Policy::Migrate), &files);
+        assert_eq!(verdict, Verdict::Reject);
+        assert_eq!(out.lines().count(), 2, "{out}");
+        assert!(err.contains("note: 1 behind m/2.sql stand on it"), "{err}");
+        assert!(err.ends_with("reject: 1 ok, 1 rejected, 1 not judged\n"), "{err}");
+    }
+
+    #[test]
+    fn globs_lead_where_they_can_find_something() {
+        let starts = |glob| start_of(glob).display().to_string();
+        assert_eq!(["a/b/*.sql", "*.sql", "a/b.sql", "a/{b,c}/d"].map(starts), ["a/b", "", "a/b.sql", "a"]);
+        let root = tree(&["q/deep/x.sql", "other/x.sql", ".git/x.sql"].map(|path| (path, "")));
+        std::os::unix::fs::symlink("../other", root.path().join("q/link")).expect("made");
+        let find = |globs: &[&str]| {
+            let globs: Vec<String> = globs.iter().map(|glob| (*glob).to_owned()).collect();
+            found(&globs, root.path()).map(|files| files.iter().map(|file| file.display().to_string()).collect())
+        };
+        assert_eq!(find(&["q/**/*.sql"]), Ok(vec!["q/deep/x.sql".to_owned()]), "links are not followed");
+        assert_eq!(find(&["**/*.sql", "q/deep/x.sql"]).map(|files: Vec<String>| files.len()), Ok(2), "each once");
+        assert_eq!(find(&["q/*.sql"]), Err("the glob `q/*.sql` finds no file".to_owned()));
     }
 
     #[test]
@@ -254,6 +346,8 @@ mod tests {
         assert!(none.2.contains("the glob `q/*.sql` finds no file"), "{}", none.2);
         let no_schema = judged(&check(&["*.sql"], Policy::Read), &[("a.sql", "SELECT 1")]);
         assert_eq!(no_schema.0, Verdict::Error, "{}", no_schema.2);
+        let no_text = judged(&check(&["q"], Policy::Read), &[SCHEMA, ("q/a.sql", "SELECT 1")]);
+        assert_eq!(no_text.0, Verdict::Error, "{}", no_text.2);
         let broken = [("schema.sql", "CREATE TABLE ("), ("q/a.sql", "SELECT 1")];
         assert_eq!(judged(&check(&["q/*.sql"], Policy::Read), &broken).0, Verdict::Error);
     }
