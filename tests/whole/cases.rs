@@ -28,6 +28,7 @@ mod http;
 mod import;
 mod init;
 mod interruption;
+mod judging;
 mod layouts;
 mod life;
 mod limits;
@@ -97,6 +98,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         import::CASES,
         init::CASES,
         interruption::CASES,
+        judging::CASES,
         layouts::CASES,
         life::CASES,
         limits::CASES,
@@ -151,6 +153,7 @@ pub(crate) fn served() -> Vec<&'static Case> {
         formats::CASES,
         gate::CASES,
         interruption::CASES,
+        judging::CASES,
         mistakes::CASES,
         order::CASES,
         output::CASES,

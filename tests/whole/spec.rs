@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 #[derive(Clone)]
 pub(crate) struct Step {
     name: String,
-    cmd: String,
+    /// `cmd` or `sql`, as it stands in the spec.
+    work: String,
     fields: Vec<String>,
 }
 
@@ -31,8 +32,14 @@ pub(crate) struct Spec {
 impl Step {
     /// A step that runs a list of words.
     pub(crate) fn argv(name: &str, words: &[&str]) -> Self {
-        let cmd = serde_json::to_string(words).expect("words are JSON");
-        Self { name: name.to_owned(), cmd, fields: Vec::new() }
+        let words = serde_json::to_string(words).expect("words are JSON");
+        Self { name: name.to_owned(), work: format!("cmd: {words}"), fields: Vec::new() }
+    }
+
+    /// A step that judges SQL of SQLite; `keys` as they stand in the spec.
+    pub(crate) fn sqlite(name: &str, keys: &str) -> Self {
+        let work = format!("sql: {{ dialect: sqlite, {keys} }}");
+        Self { name: name.to_owned(), work, fields: Vec::new() }
     }
 
     /// A step that runs a script of `sh`.
@@ -53,7 +60,7 @@ impl Step {
 
     fn line(&self) -> String {
         let fields: String = self.fields.iter().map(|field| format!(", {field}")).collect();
-        format!("{{ name: {}, cmd: {}{fields} }}", self.name, self.cmd)
+        format!("{{ name: {}, {}{fields} }}", self.name, self.work)
     }
 }
 

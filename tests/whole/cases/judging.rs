@@ -1,0 +1,259 @@
+//! A step that judges SQL: a repository's queries and migrations, by the engine that would run them.
+
+use serde_json::Value;
+
+use crate::environment::{CHANGESET, Repo, TestEnvironment};
+use crate::machine;
+use crate::needs::{Case, case, dry_case};
+use crate::spec::{Skill, Spec, Step};
+
+pub(super) const CASES: &[Case] = &[
+    case("judging::queries_that_the_engine_takes_pass", queries),
+    case("judging::a_misspelt_column_is_shown_at_its_line", misspelt),
+    case("judging::an_edited_query_is_judged_again", edited),
+    case("judging::a_write_needs_a_filter_that_means_something", writes),
+    case("judging::migrations_stand_on_those_before_them", migrations),
+    case("judging::a_query_is_held_against_its_question", question),
+    case("judging::what_cannot_be_judged_is_no_pass", unjudged),
+    case("judging::a_bomb_ends_within_its_limits", bombs),
+    case("judging::a_repository_cannot_speak_for_the_engine", impostor),
+    case("judging::a_step_before_it_cannot_change_what_is_judged", swapped),
+    dry_case("judging::a_plan_says_the_whole_of_what_is_judged", planned),
+    dry_case("judging::what_is_no_check_is_refused", refused),
+    case("", queries).unprivileged("judging::queries_that_the_engine_takes_pass_as_a_user"),
+    case("", misspelt).unprivileged("judging::a_misspelt_column_is_shown_at_its_line_as_a_user"),
+    case("", impostor).unprivileged("judging::a_repository_cannot_speak_for_the_engine_as_a_user"),
+];
+
+const SCHEMA: &str = "\
+CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, tier INTEGER);
+CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INTEGER REFERENCES customers(id), total INTEGER);
+";
+const READS: &str = "schema: [db/schema.sql], files: [\"queries/**/*.sql\"]";
+const WRITES: &str = "schema: [db/schema.sql], files: [\"queries/*.sql\"], policy: write";
+const MIGRATES: &str = "schema: [db/schema.sql], files: [\"migrations/*.sql\"], policy: migrate";
+
+/// A repository whose one step `it` judges these files, given with their texts.
+fn judging<'e>(env: &'e TestEnvironment, keys: &str, files: &[(&str, &str)]) -> Repo<'e> {
+    holding(env, &Spec::of_steps([Step::sqlite("it", keys)]), files)
+}
+
+fn holding<'e>(env: &'e TestEnvironment, spec: &Spec, files: &[(&str, &str)]) -> Repo<'e> {
+    let repo = env.repo(spec);
+    repo.write("db/schema.sql", SCHEMA);
+    files.iter().for_each(|(path, text)| repo.write(path, text));
+    repo.commit();
+    repo
+}
+
+/// What the step printed: a line for each file.
+fn lines(repo: &Repo<'_>) -> Vec<Value> {
+    let step = repo.step("it");
+    let said = step["stdout_preview"].as_str().expect("the schema says so");
+    said.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+/// Each file with its verdict.
+fn verdicts(repo: &Repo<'_>) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().expect("a string").to_owned();
+    lines(repo).iter().map(|line| (text(&line["file"]), text(&line["judgement"]["verdict"]))).collect()
+}
+
+fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    expected.iter().map(|(file, verdict)| ((*file).to_owned(), (*verdict).to_owned())).collect()
+}
+
+fn queries(env: &TestEnvironment) {
+    let top = "SELECT name FROM customers ORDER BY tier DESC LIMIT 3;\n";
+    let two = "-- updated_at; DROP TABLE x\nSELECT count(*) FROM orders;\nSELECT sum(total) FROM orders;\n";
+    let repo = judging(env, READS, &[("queries/top.sql", top), ("queries/deep/two.sql", two)]);
+    repo.run().exits(0).says(&["passed", "verify.it"]);
+    assert_eq!(verdicts(&repo), pairs(&[("queries/deep/two.sql", "ok"), ("queries/top.sql", "ok")]));
+    let step = repo.step("it");
+    assert_eq!((&step["cmd"][0], &step["cmd"][1]), (&"proctor-sql".into(), &"check".into()));
+    assert_eq!(step["stderr_preview"], "ok: 2 ok, 0 rejected, 0 not judged\n");
+    assert_eq!(repo.changes_seen_by_git(), [""; 0]);
+    // Class D0: what is printed is the same, byte for byte.
+    let before = step["stdout_sha256"].clone();
+    repo.run().exits(0);
+    assert_eq!(repo.step("it")["stdout_sha256"], before);
+    repo.proctor(&["gate", "--changeset", CHANGESET]).exits(0);
+}
+
+fn misspelt(env: &TestEnvironment) {
+    let bad = "SELECT id FROM orders;\nSELECT c.nmae FROM customers AS c;\n";
+    let repo = judging(env, READS, &[("queries/a.sql", "SELECT 1"), ("queries/b.sql", bad)]);
+    let run = repo.run().exits(1).says(&["failed", "queries/b.sql:2:", "error[P0612]", "nmae", "name"]);
+    let shown = run.stdout.lines().find(|line| line.contains("error[P0612]")).expect("asserted");
+    assert!(shown.contains("queries/b.sql:2:8:"), "{run}");
+    assert_eq!(verdicts(&repo), pairs(&[("queries/a.sql", "ok"), ("queries/b.sql", "reject")]));
+    let step = repo.step("it");
+    assert_eq!((&step["outcome"], &step["exit_code"]), (&"failed".into(), &1.into()));
+    let found = &lines(&repo)[1]["judgement"]["diagnostics"][0];
+    assert_eq!((&found["code"], &found["candidates"][0]), (&"unknown_column".into(), &"name".into()));
+    assert_eq!((&found["span"]["line"], &found["span"]["column"]), (&2.into(), &8.into()));
+    repo.proctor(&["gate", "--changeset", CHANGESET]).exits(1);
+}
+
+fn edited(env: &TestEnvironment) {
+    let right = "SELECT name FROM customers;\n";
+    let repo = judging(env, READS, &[("queries/a.sql", right)]);
+    repo.run().exits(0);
+    repo.write("queries/a.sql", "SELECT total FROM customers;\n");
+    assert_ne!(repo.proctor(&["gate", "--changeset", CHANGESET]).code, Some(0), "another tree was verified");
+    repo.run().exits(1).says(&["queries/a.sql:1:8: error[P0612]"]);
+    repo.write("queries/a.sql", right);
+    repo.write("db/schema.sql", SCHEMA.replace("name TEXT", "full_name TEXT"));
+    repo.run().exits(1).says(&["queries/a.sql:1:8: error[P0612]", "full_name"]);
+    repo.write("db/schema.sql", SCHEMA);
+    repo.run().exits(0);
+}
+
+fn writes(env: &TestEnvironment) {
+    let refused = [
+        ("DELETE FROM orders WHERE 1=1", "P0629"),
+        ("UPDATE orders SET total = 0", "P0628"),
+        ("DROP TABLE orders", "P0627"),
+        ("ATTACH 'x.db' AS x", "P0631"),
+        ("VACUUM INTO 'x.db'", "P06"),
+    ];
+    let repo = judging(env, WRITES, &[("queries/a.sql", "DELETE FROM orders WHERE customer = 3;\n")]);
+    repo.run().exits(0);
+    for (sql, code) in refused {
+        repo.write("queries/a.sql", sql);
+        repo.run().exits(1).says(&[&format!("queries/a.sql:1:1: error[{code}")]);
+        assert_eq!(verdicts(&repo), pairs(&[("queries/a.sql", "reject")]), "{sql}");
+    }
+    // Without the policy the same write is none of it.
+    let text = repo.read("spec/verification.yaml").replace("policy: write", "policy: read");
+    repo.write("spec/verification.yaml", text);
+    repo.write("queries/a.sql", "DELETE FROM orders WHERE customer = 3;\n");
+    repo.run().exits(1).says(&["error[P0626]"]);
+}
+
+fn migrations(env: &TestEnvironment) {
+    let files = [
+        ("migrations/001.sql", "CREATE TABLE notes (id INTEGER PRIMARY KEY, body TEXT);\n"),
+        ("migrations/002.sql", "ALTER TABLE notes ADD COLUMN author INTEGER;\n"),
+        ("migrations/003.sql", "INSERT INTO notes (body, author) SELECT name, id FROM customers WHERE tier > 1;\n"),
+    ];
+    let repo = judging(env, MIGRATES, &files);
+    repo.run().exits(0);
+    assert_eq!(lines(&repo).len(), 3);
+    repo.write("migrations/002.sql", "ALTER TABLE note ADD COLUMN author INTEGER;\n");
+    repo.run().exits(1).says(&["migrations/002.sql:1:", "error[P0611]", "notes"]);
+    let judged = [("migrations/001.sql", "ok"), ("migrations/002.sql", "reject")];
+    assert_eq!(verdicts(&repo), pairs(&judged), "what the third stands on is not known");
+}
+
+fn question(env: &TestEnvironment) {
+    let keys = "schema: [db/schema.sql], query: SELECT name FROM customers, question: how many customers are there";
+    let repo = judging(env, keys, &[]);
+    repo.run();
+    assert_eq!(lines(&repo)[0]["file"], "query");
+    let keys = "schema: [db/schema.sql], query: SELECT nmae FROM customers";
+    repo.write("spec/verification.yaml", Spec::of_steps([Step::sqlite("it", keys)]).text(env.marker()));
+    repo.run().exits(1).says(&["query:1:8: error[P0612]"]);
+    let keys = "query: SELECT 1; SELECT 2";
+    repo.write("spec/verification.yaml", Spec::of_steps([Step::sqlite("it", keys)]).text(env.marker()));
+    repo.run().exits(1).says(&["error[P0625]"]);
+}
+
+fn unjudged(env: &TestEnvironment) {
+    let repo = judging(env, READS, &[]);
+    let fails = |words: &[&str]| {
+        let run = repo.run().exits(1).says(words);
+        assert_eq!(repo.step("it")["exit_code"], 5, "{run}");
+    };
+    fails(&["the glob `queries/**/*.sql` finds no file"]);
+    repo.write("queries/a.sql", b"SELECT '\xff'");
+    fails(&["`queries/a.sql` is not UTF-8 at byte 8"]);
+    repo.write("queries/a.sql", "SELECT 1");
+    repo.write("db/schema.sql", "CREATE TABLE (");
+    fails(&["error[P0624]"]);
+    std::fs::remove_file(repo.file("db/schema.sql")).expect("it was there");
+    fails(&["`db/schema.sql` cannot be read"]);
+    let text = repo.read("spec/verification.yaml").replace("dialect: sqlite", "dialect: duckdb");
+    let absent = "env: { PROCTOR_DUCKDB: /nowhere/libduckdb.so }, name: it";
+    repo.write("spec/verification.yaml", text.replace("name: it", absent));
+    repo.write("db/schema.sql", SCHEMA);
+    fails(&["error[P0660]", "there is no DuckDB at `/nowhere/libduckdb.so`"]);
+}
+
+fn bombs(env: &TestEnvironment) {
+    let keys = format!("{READS}, limits: {{ time_ms: 2000, steps: 5000000, memory: 64MiB }}");
+    let recursion = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r;\n";
+    let repo = judging(env, &keys, &[("queries/a.sql", recursion), ("queries/b.sql", "SELECT 1;\n")]);
+    repo.run().exits(1).says(&["queries/a.sql:1:", "error[P06"]);
+    assert_eq!(verdicts(&repo), pairs(&[("queries/a.sql", "reject"), ("queries/b.sql", "ok")]));
+    let large = format!("SELECT '{}';\n", "x".repeat(10 << 20));
+    repo.write("queries/a.sql", large);
+    repo.run().exits(1).says(&["error[P0604]"]);
+    assert_eq!(verdicts(&repo), pairs(&[("queries/a.sql", "reject"), ("queries/b.sql", "ok")]));
+}
+
+/// Programs of the repository that say yes, by the engine's name, where a `PATH` finds them.
+fn impostor(env: &TestEnvironment) {
+    let path = "env: { PATH: \"/repo/bin:./bin:bin:/usr/bin:/bin\" }";
+    let step = Step::sqlite("it", READS).with(path);
+    let bad = "SELECT nmae FROM customers;\n";
+    let repo = holding(env, &Spec::of_steps([step]), &[("queries/a.sql", bad)]);
+    for program in ["proctor-sql", "bin/proctor-sql"] {
+        repo.write(program, "#!/bin/sh\necho an impostor\nexit 0\n");
+        machine::make_executable(&repo.file(program));
+    }
+    repo.commit();
+    let run = repo.run().exits(1).says(&["queries/a.sql:1:8: error[P0612]"]);
+    assert!(!run.everything().contains("an impostor"), "{run}");
+    assert_eq!(verdicts(&repo), pairs(&[("queries/a.sql", "reject")]));
+}
+
+fn swapped(env: &TestEnvironment) {
+    let mends = Step::sh("mends", "echo 'SELECT name FROM customers;' > queries/a.sql");
+    let spec = Spec::new([Skill::new("verify.first", [mends]), Skill::new("verify.it", [Step::sqlite("it", READS)])]);
+    let repo = holding(env, &spec, &[("queries/a.sql", "SELECT nmae FROM customers;\n")]);
+    repo.run().exits(3).says(&["queries/a.sql"]);
+    assert_eq!(repo.evidence("verify.first")["steps"][0]["outcome"], "drifted");
+    assert_ne!(repo.last_run()["outcome"], "passed");
+    assert_eq!(repo.read("queries/a.sql"), "SELECT nmae FROM customers;\n");
+}
+
+fn planned(env: &TestEnvironment) {
+    let keys = "files: [q.sql], tables: [orders], limits: { rows: 7 }";
+    let repo = judging(env, keys, &[("q.sql", "SELECT 1")]);
+    repo.proctor(&["validate"]).exits(0);
+    let planned = repo.proctor(&["plan", "--format", "json"]).exits(0);
+    let plan: Value = serde_json::from_str(&planned.stdout).unwrap_or_else(|error| panic!("{error}: {planned}"));
+    let cmd = &plan["skills"][0]["steps"][0]["cmd"];
+    assert_eq!((&cmd[0], &cmd[1]), (&"proctor-sql".into(), &"check".into()), "{planned}");
+    let check: Value = serde_json::from_str(cmd[2].as_str().expect("a word")).expect("the check as JSON");
+    assert_eq!(check["files"], serde_json::json!(["q.sql"]));
+    assert_eq!((&check["dialect"], &check["policy"]), (&"sqlite".into(), &"read".into()));
+    assert_eq!((&check["allow"]["tables"][0], &check["limits"]["rows"]), (&"orders".into(), &7.into()));
+    // Nothing is left to be filled in when it runs.
+    assert_eq!(check["limits"]["time_ms"], 5000);
+    repo.proctor(&["explain", "verify.it/it"]).exits(0).says(&["proctor-sql check"]);
+}
+
+fn refused(env: &TestEnvironment) {
+    let wrong = [
+        ("dialect: oracle, files: [q.sql]", "spec::bad_value", "`oracle`"),
+        ("dialect: sqlite", "spec::sql_step", "judges nothing"),
+        ("dialect: sqlite, files: [q.sql], query: SELECT 1", "spec::sql_step", "`files` and a `query`"),
+        ("dialect: sqlite, files: [../q.sql]", "spec::bad_path", "`..`"),
+        ("dialect: sqlite, query: SELECT 1, policy: any", "spec::bad_value", "`any`"),
+        ("dialect: sqlite, query: SELECT 1, limits: { time_ms: 0 }", "spec::sql_step", "0"),
+    ];
+    let repo = judging(env, "files: [q.sql]", &[("q.sql", "SELECT 1")]);
+    let right = repo.read("spec/verification.yaml");
+    repo.proctor(&["validate"]).exits(0);
+    for (keys, code, word) in wrong {
+        repo.write("spec/verification.yaml", right.replace("dialect: sqlite, files: [q.sql]", keys));
+        let run = repo.proctor(&["validate", "--format", "json"]).exits(2);
+        assert!(run.stdout.contains(code) && run.stdout.contains(word), "{keys}\n{run}");
+        repo.run().exits(2);
+    }
+    repo.write("spec/verification.yaml", right.replace("name: it,", "name: it, cmd: [\"true\"],"));
+    repo.proctor(&["validate"]).exits(2).says(&["has a `cmd` and `sql`"]);
+    assert!(repo.is_untouched());
+}
