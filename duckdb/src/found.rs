@@ -14,18 +14,25 @@ const OWN: [&str; 2] = [".local/lib", ".cache/proctor/duckdb"];
 /// # Errors
 /// There is none; the message says how to get it.
 pub fn find(given: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, String> {
-    if let Some(given) = given {
-        let here = if given.is_dir() { given.join(NAME) } else { given.to_owned() };
-        return if here.is_file() { Ok(here) } else { Err(format!("there is no DuckDB at `{}`", given.display())) };
-    }
-    let own = home.into_iter().flat_map(|home| OWN.iter().map(move |place| home.join(place)));
-    let mut places = SYSTEM.iter().map(PathBuf::from).chain(own).map(|place| place.join(NAME));
-    places.find(|path| path.is_file()).ok_or_else(|| {
-        "there is no `libduckdb.so` in the directories of the system, `~/.local/lib` or `~/.cache/proctor/duckdb`; \
+    let found = places(given, home).into_iter().find(|path| path.is_file());
+    found.ok_or_else(|| match given {
+        Some(given) => format!("there is no DuckDB at `{}`", given.display()),
+        None => {
+            "there is no `libduckdb.so` in the directories of the system, `~/.local/lib` or `~/.cache/proctor/duckdb`; \
          take it from a release of DuckDB (libduckdb-linux-amd64.zip) or out of the npm package \
          `@duckdb/node-bindings-linux-x64`, and put it there or name it in `PROCTOR_DUCKDB`"
-            .to_owned()
+                .to_owned()
+        }
     })
+}
+
+/// Where it may lie, in the order in which it is looked for.
+pub fn places(given: Option<&Path>, home: Option<&Path>) -> Vec<PathBuf> {
+    if let Some(given) = given {
+        return vec![given.join(NAME), given.to_owned()];
+    }
+    let own = home.into_iter().flat_map(|home| OWN.iter().map(move |place| home.join(place)));
+    SYSTEM.iter().map(PathBuf::from).chain(own).map(|place| place.join(NAME)).collect()
 }
 
 #[cfg(test)]

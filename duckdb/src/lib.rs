@@ -7,4 +7,4 @@ mod found;
 pub mod words;
 
 pub use ffi::{Chunk, Connection, Database, Extracted, Interrupter, Library, Prepared, Rows};
-pub use found::find;
+pub use found::{find, places};

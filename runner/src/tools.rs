@@ -11,8 +11,9 @@ use proctor_core::canonical;
 use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::display_path;
 use proctor_core::plan::{Plan, PlannedStep};
-use proctor_core::sql::PROGRAM;
+use proctor_core::sql::{DUCKDB, PROGRAM};
 use proctor_sandbox::{Host, Reader, Rights, ToolKind, is_hidden};
+use proctor_sql::check::libraries;
 use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
 
@@ -150,7 +151,10 @@ impl ToolSearch<'_> {
             let program = command.cmd.program();
             let workdir = self.repo.join(command.workdir.as_str());
             if program == PROGRAM {
+                let environment = environment::build(command, &self.sight.surroundings);
+                let named = environment.get(DUCKDB).map(|(value, _)| workdir.join(value));
                 wanted.insert(self.sight.sql.at.clone());
+                wanted.extend(libraries(named.as_deref()));
                 continue;
             }
             if program.contains('/') {

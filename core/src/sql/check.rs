@@ -11,6 +11,9 @@ use crate::plan::{Argv, RelPath};
 /// own, beside the other helpers.
 pub const PROGRAM: &str = "proctor-sql";
 
+/// The variable that tells a check where DuckDB's shared library lies.
+pub const DUCKDB: &str = "PROCTOR_DUCKDB";
+
 /// What a step has judged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

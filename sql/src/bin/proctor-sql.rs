@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     reason = "a step's environment is what its plan says, and this program is the step"
 )]
 fn check(json: &str) -> ExitCode {
-    let named = std::env::var_os("PROCTOR_DUCKDB").map(PathBuf::from);
+    let named = std::env::var_os(proctor_core::sql::DUCKDB).map(PathBuf::from);
     let duckdb = proctor_duckdb::find(named.as_deref(), None);
     let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
     match proctor_sql::check::run(json, Path::new("."), duckdb, &mut out, &mut err) {

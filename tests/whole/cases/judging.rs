@@ -1,10 +1,13 @@
 //! A step that judges SQL: a repository's queries and migrations, by the engine that would run them.
 
+use proctor_core::api::{How, Reuse, RunSubmission};
+use proctor_core::verdict::Verdict;
 use serde_json::Value;
 
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
 use crate::needs::{Case, case, dry_case};
+use crate::serving::{Served, asks};
 use crate::spec::{Skill, Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
@@ -15,6 +18,7 @@ pub(super) const CASES: &[Case] = &[
     case("judging::migrations_stand_on_those_before_them", migrations),
     case("judging::a_query_is_held_against_its_question", question),
     case("judging::what_cannot_be_judged_is_no_pass", unjudged),
+    case("judging::another_library_of_an_engine_is_another_judge", library),
     case("judging::a_bomb_ends_within_its_limits", bombs),
     case("judging::a_repository_cannot_speak_for_the_engine", impostor),
     case("judging::a_step_before_it_cannot_change_what_is_judged", swapped),
@@ -147,10 +151,10 @@ fn migrations(env: &TestEnvironment) {
 }
 
 fn question(env: &TestEnvironment) {
-    let keys = "schema: [db/schema.sql], query: SELECT name FROM customers, question: how many customers are there";
+    let keys = "schema: [db/schema.sql], query: SELECT count(*) FROM customers, question: how many customers are there";
     let repo = judging(env, keys, &[]);
-    repo.run();
-    assert_eq!(lines(&repo)[0]["file"], "query");
+    repo.run().exits(0);
+    assert_eq!(verdicts(&repo), pairs(&[("query", "ok")]));
     let keys = "schema: [db/schema.sql], query: SELECT nmae FROM customers";
     repo.write("spec/verification.yaml", Spec::of_steps([Step::sqlite("it", keys)]).text(env.marker()));
     repo.run().exits(1).says(&["query:1:8: error[P0612]"]);
@@ -178,6 +182,24 @@ fn unjudged(env: &TestEnvironment) {
     repo.write("spec/verification.yaml", text.replace("name: it", absent));
     repo.write("db/schema.sql", SCHEMA);
     fails(&["error[P0660]", "there is no DuckDB at `/nowhere/libduckdb.so`"]);
+}
+
+/// What an earlier run found stands only for the same engine.
+fn library(env: &TestEnvironment) {
+    // Git ignores it, so that the tree stays the same.
+    let step = Step::sqlite("it", READS).with("env: { PROCTOR_DUCKDB: target/libduckdb.so }");
+    let repo = holding(env, &Spec::of_steps([step]), &[("queries/a.sql", "SELECT 1")]);
+    repo.write("target/libduckdb.so", "one");
+    let served = Served::open(env);
+    let submit = |expected: How| {
+        let submitted = served.submit(RunSubmission { reuse: Reuse::Verified, ..asks(&repo) });
+        assert_eq!(submitted.how, expected);
+        assert_eq!(served.end_of(&submitted.run.id).verdict, Some(Verdict::Passed));
+    };
+    submit(How::Queued);
+    submit(How::Verified);
+    repo.write("target/libduckdb.so", "another");
+    submit(How::Queued);
 }
 
 fn bombs(env: &TestEnvironment) {
