@@ -13,16 +13,20 @@ pub(crate) mod rows;
 mod schema;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 
 use anyhow::{Context as _, Result, bail};
 use proctor_core::sql::{
     Diagnostic, Dialect, Judgement, Limits, Policy, Request, Severity, SqlCode, StageName, Verdict,
 };
-use proctor_sql::Engine;
 use proctor_sql::sqlite::Sqlite;
+use proctor_sql::{Engine, wire};
 
 use crate::figures::Bars;
+use crate::program;
 use rows::{Row, rows};
 
 /// From which confidence on, in percent, a warning counts.
@@ -41,7 +45,7 @@ struct Bar {
     baseline: &'static str,
 }
 
-const BARS: [Bar; 23] = [
+const BARS: [Bar; 24] = [
     Bar { kind: "cases", least: Some(1.0), baseline: "0.562 (86 of 153)" },
     Bar { kind: "gold: no error", least: Some(1.0), baseline: "0.294; sqlglot 0.819" },
     Bar { kind: "gold: no warning", least: Some(1.0 - GOLD_WARNED), baseline: "" },
@@ -57,6 +61,7 @@ const BARS: [Bar; 23] = [
     Bar { kind: "write_delete_star", least: Some(1.0), baseline: "" },
     Bar { kind: "write_update_all", least: Some(1.0), baseline: "" },
     Bar { kind: "flip_order", least: Some(0.6), baseline: "0.00" },
+    Bar { kind: "cases of DuckDB", least: Some(1.0), baseline: "" },
     Bar { kind: "wrong_aggregate", least: Some(0.6), baseline: "0.00" },
     Bar { kind: "drop_limit", least: Some(0.6), baseline: "0.23" },
     Bar { kind: "drop_group_by", least: Some(0.6), baseline: "0.00" },
@@ -120,6 +125,9 @@ pub(crate) fn measure(arguments: &[String], bars: &mut Bars) -> Result<()> {
     for rows in by_schema.values() {
         judge(rows, &asked, &mut tallies)?;
     }
+    if asked.only.is_none() {
+        duckdb(folder, &mut tallies)?;
+    }
     report(&tallies, &asked, bars);
     Ok(())
 }
@@ -158,6 +166,64 @@ fn judge(rows: &[Row], asked: &Asked<'_>, tallies: &mut BTreeMap<String, Tally>)
         }
     }
     Ok(())
+}
+
+/// The cases of DuckDB, by a worker as the daemon starts them, where the library is.
+fn duckdb(folder: &Path, tallies: &mut BTreeMap<String, Tally>) -> Result<()> {
+    let named = program::setting("PROCTOR_DUCKDB", PathBuf::new())?;
+    let library = match proctor_sql::find_duckdb(Some(named.as_path()).filter(|named| named.is_file()), None) {
+        Ok(library) => library,
+        Err(missing) => {
+            println!("skipped: the cases of DuckDB: {missing}");
+            return Ok(());
+        }
+    };
+    let mut worker = Worker::start(&library)?;
+    for row in rows::cases(folder, "duckdb")? {
+        let opening = Request { schema: vec![row.ddl.clone()], ..Request::new(Dialect::Duckdb, row.sql.clone()) };
+        let policy = if row.policy == "write" { Policy::Write } else { Policy::Read };
+        let judgement = worker.judge(&Request { policy, ..opening })?;
+        let is_right = outcomes(&row, &judgement, CONFIDENCE).iter().all(|(_, is_right)| *is_right);
+        let tally = tallies.entry("cases of DuckDB".to_owned()).or_default();
+        if is_right {
+            tally.right += 1;
+        } else {
+            tally.wrong.push(row.id.clone());
+            list(&row, &judgement);
+        }
+    }
+    Ok(())
+}
+
+/// A program that holds DuckDB.
+struct Worker {
+    child: Child,
+    socket: UnixStream,
+}
+
+impl Worker {
+    fn start(library: &Path) -> Result<Self> {
+        let (socket, theirs) = UnixStream::pair()?;
+        let path = std::env::current_exe()?.with_file_name("proctor-sql");
+        #[expect(clippy::disallowed_methods, reason = "a measurement starts the program that it measures")]
+        let child = Command::new(&path).arg("worker").arg(library).stdout(OwnedFd::from(theirs)).spawn();
+        let child = child.with_context(|| path.display().to_string())?;
+        let hello: Option<String> = wire::read(&socket)?;
+        anyhow::ensure!(hello.is_some(), "the worker ended at its start");
+        Ok(Self { child, socket })
+    }
+
+    fn judge(&mut self, request: &Request) -> Result<Judgement> {
+        wire::write(&self.socket, request)?;
+        wire::read(&self.socket)?.context("the worker ended")
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
 }
 
 fn judged(row: &Row, opening: &Request, engine: &mut dyn Engine) -> Judgement {

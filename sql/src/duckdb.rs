@@ -1,5 +1,5 @@
 //! DuckDB, its shared library loaded where there is one. What a statement does is read off the plan that DuckDB binds;
-//! nothing of the machine can be reached from within: see [`open`].
+//! nothing of the machine can be reached from within: see `duckdb/open.rs`.
 //!
 //! A C++ exception that leaves the library ends the process. Only a worker opens one.
 //!

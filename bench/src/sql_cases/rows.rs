@@ -67,16 +67,20 @@ struct Line {
     engine_error: Option<String>,
 }
 
+/// The cases of a dialect.
+pub(super) fn cases(folder: &Path, dialect: &str) -> Result<Vec<Row>> {
+    let ddl: BTreeMap<String, BTreeMap<String, String>> = read(&folder.join("cases_schemas.json"))?;
+    let cases = lines(&folder.join("cases.jsonl"))?.into_iter().filter(|line| line.dialect == dialect);
+    let with_schema = |line: Line| {
+        let ddl = ddl.get(&line.schema)?.get(dialect)?.clone();
+        Some(row(line, "case", ddl))
+    };
+    Ok(cases.filter_map(with_schema).collect())
+}
+
 /// Every row of SQLite's that can be judged by what is there.
 pub(crate) fn rows(folder: &Path) -> Result<Vec<Row>> {
-    let ddl: BTreeMap<String, BTreeMap<String, String>> = read(&folder.join("cases_schemas.json"))?;
-    let cases = lines(&folder.join("cases.jsonl"))?.into_iter().filter(|line| line.dialect == "sqlite");
-    let mut found: Vec<Row> = cases
-        .filter_map(|line| {
-            let ddl = ddl.get(&line.schema)?.get("sqlite")?.clone();
-            Some(row(line, "case", ddl))
-        })
-        .collect();
+    let mut found = cases(folder, "sqlite")?;
     let data = folder.join("data");
     if !data.join("gold.jsonl").is_file() {
         println!("skipped: {} holds no gold.jsonl", data.display());
