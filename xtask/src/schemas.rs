@@ -1,7 +1,9 @@
 //! `schemas/*.schema.json`: JSON Schema 2020-12, and `schemas/openapi.json`: OpenAPI 3.1, generated from
 //! the types of `proctor-core`, and the check that the files are what the types say. Each schema is
-//! itself validated. `docs/spec-reference.md` is made of the spec's schema too.
+//! itself validated. `docs/spec-reference.md` and `docs/man/verification.yaml.5` are made of the
+//! spec's schema too.
 
+mod manual;
 mod reference;
 
 use std::path::Path;
@@ -93,10 +95,11 @@ pub(crate) fn write(root: &Path) -> Result<ExitCode> {
 /// Each file, relative to the repository, and what must stand in it.
 fn generated() -> Result<Vec<(String, String)>> {
     let schemas = DOCUMENTS.iter().map(|document| Ok((document.path(), document.text()?)));
-    let page = reference::page(&proctor_core::spec::schema());
+    let spec = proctor_core::spec::schema();
     let others = [
         Ok((OPENAPI.to_owned(), api()?)),
-        Ok((reference::PAGE.to_owned(), page)),
+        Ok((reference::PAGE.to_owned(), reference::page(&spec))),
+        Ok((manual::PAGE.to_owned(), manual::page(&spec))),
         Ok((ERRORS.to_owned(), proctor_core::code::page())),
     ];
     schemas.chain(others).collect()

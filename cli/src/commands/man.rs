@@ -1,5 +1,5 @@
 //! `proctor man`: the manual pages of this program and of the daemon, made of the words that `--help`
-//! has. A package writes them into its `man` directories, a page at a time.
+//! has; and the one of the spec, which is made of its schema. A package writes them into its `man` directories, a page at a time.
 
 use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
@@ -11,6 +11,9 @@ use crate::screen::Screen;
 
 /// What all pages belong to.
 const MANUAL: &str = "Proctor";
+
+/// The page of `spec/verification.yaml`, its file and its text.
+const SPEC_PAGE: (&str, &str) = ("verification.yaml.5", include_str!("../../../docs/man/verification.yaml.5"));
 
 /// One page.
 struct Page {
@@ -35,8 +38,13 @@ pub(crate) fn man(args: &ManArgs, screen: &mut Screen) -> Result<u8, CliError> {
     let pages = pages();
     let Some(wanted) = &args.page else {
         screen.out(&pages.iter().map(|page| format!("{}\n", page.file())).collect::<String>());
+        screen.out(&format!("{}\n", SPEC_PAGE.0));
         return Ok(0);
     };
+    if SPEC_PAGE.0 == wanted || SPEC_PAGE.0.strip_suffix(".5") == Some(wanted.as_str()) {
+        screen.out(SPEC_PAGE.1);
+        return Ok(0);
+    }
     let is_it = |page: &&Page| page.file() == *wanted || page.name == *wanted;
     let page = pages.iter().find(is_it).ok_or_else(|| CliError::Usage {
         message: format!("there is no page `{}`", crate::text::shown_line(wanted)),
@@ -117,7 +125,7 @@ fn exit_codes(command: &Command) -> Roff {
 }
 
 fn see_also(page: &Page) -> Roff {
-    let others = ["proctor.1", "proctord.8"].into_iter().filter(|other| *other != page.file());
+    let others = ["proctor.1", SPEC_PAGE.0, "proctord.8"].into_iter().filter(|other| *other != page.file());
     let mut roff = Roff::new();
     roff.control("SH", ["SEE ALSO"]);
     let mut line = Vec::new();

@@ -294,6 +294,7 @@ fn installed(env: &TestEnvironment) {
         "libexec/proctor/proctor-git",
         "libexec/proctor/proctor-sql",
         "share/man/man1/proctor-run.1",
+        "share/man/man5/verification.yaml.5",
         "share/man/man8/proctord.8",
         "share/bash-completion/completions/proctor",
         "share/zsh/site-functions/_proctor",

@@ -25,18 +25,24 @@ const DEFINITIONS: &str = "#/$defs/";
 
 /// The page for a schema.
 pub(super) fn page(schema: &Value) -> String {
-    let mut page = HEAD.to_owned();
+    let sections = sections(schema);
+    HEAD.to_owned() + &sections.iter().map(|(name, found)| section(name, found)).collect::<String>()
+}
+
+/// The file and each definition that it comes down to, by name, in the order in which a reader meets them.
+pub(super) fn sections(schema: &Value) -> Vec<(String, &Value)> {
     let mut waiting = vec![("The file".to_owned(), schema)];
     let mut told = BTreeSet::new();
+    let mut sections = Vec::new();
     while !waiting.is_empty() {
         let (name, found) = waiting.remove(0);
         if told.insert(name.clone()) {
-            page.push_str(&section(&name, found));
             let next = below(found).into_iter().filter_map(|name| Some((name.to_owned(), definition(schema, name)?)));
             waiting.extend(next);
+            sections.push((name, found));
         }
     }
-    page
+    sections
 }
 
 fn definition<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
@@ -73,8 +79,7 @@ fn section(name: &str, schema: &Value) -> String {
 
 /// The table of an object's keys.
 fn keys(schema: &Value, properties: &Map<String, Value>) -> String {
-    let required: Vec<&str> =
-        schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    let required = required(schema);
     let row = |(key, value): (&String, &Value)| {
         let must = if required.contains(&key.as_str()) { " *required*" } else { "" };
         format!("| `{key}`{must} | {} | {} |\n", cell(&kind(value)), cell(&description(value)))
@@ -83,15 +88,24 @@ fn keys(schema: &Value, properties: &Map<String, Value>) -> String {
     format!("| key | value | meaning |\n|---|---|---|\n{rows}")
 }
 
+/// The keys that must be there.
+pub(super) fn required(schema: &Value) -> Vec<&str> {
+    schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
 /// The list of the values that there are, where they can be listed.
 fn values(schema: &Value) -> Option<String> {
+    Some(variants(schema)?.iter().map(|(value, what)| format!("- `{value}`: {what}\n")).collect())
+}
+
+/// The values that there are, each with what it means, where they can be listed.
+pub(super) fn variants(schema: &Value) -> Option<Vec<(&str, String)>> {
     let variants = schema.get("oneOf")?.as_array()?;
-    let line = |variant: &Value| Some(format!("- `{}`: {}\n", variant.get("const")?.as_str()?, description(variant)));
-    variants.iter().map(line).collect()
+    variants.iter().map(|it| Some((it.get("const")?.as_str()?, description(it)))).collect()
 }
 
 /// What may be written, in words.
-fn kind(schema: &Value) -> String {
+pub(super) fn kind(schema: &Value) -> String {
     let member = |name| schema.get(name);
     if let Some(at) = member("$ref").and_then(Value::as_str) {
         let name = at.strip_prefix(DEFINITIONS).unwrap_or(at);
@@ -156,7 +170,7 @@ fn bounds(schema: &Value, least: &str) -> String {
 }
 
 /// What a schema says of itself, on one line.
-fn description(schema: &Value) -> String {
+pub(super) fn description(schema: &Value) -> String {
     schema.get("description").and_then(Value::as_str).unwrap_or_default().replace('\n', " ")
 }
 

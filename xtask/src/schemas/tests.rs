@@ -244,8 +244,8 @@ fn a_schema_that_is_none_is_refused() {
 #[test]
 fn a_files_difference_is_told_and_a_stranger_is_named() {
     let directory = tempfile::tempdir().expect("a directory");
-    for place in ["schemas", "docs"] {
-        std::fs::create_dir(directory.path().join(place)).expect("made");
+    for place in ["schemas", "docs/man"] {
+        std::fs::create_dir_all(directory.path().join(place)).expect("made");
     }
     write(directory.path()).expect("written");
     let ends_well = |code: ExitCode| format!("{code:?}") == format!("{:?}", ExitCode::SUCCESS);
