@@ -120,7 +120,7 @@ fn bombs_end_within_their_limit_while_others_are_served() {
         assert!(bombed.iter().all(|bomb| !bomb.is_finished()), "others were served meanwhile");
         for (bomb, code) in bombed.into_iter().zip([SqlCode::EndlessRecursion, SqlCode::TimeLimit]) {
             let (judgement, took) = bomb.join().expect("joins");
-            assert_eq!((judgement.verdict, codes(&judgement)), (Verdict::Reject, vec![code]), "{judgement:?}");
+            assert_eq!((judgement.verdict, codes(&judgement)[0]), (Verdict::Reject, code), "{judgement:?}");
             assert!(took < Duration::from_secs(20), "{took:?}");
         }
     });
