@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use proctor_core::api::{Problem, ProblemType};
-use proctor_core::sql::{Judgement, Request};
+use proctor_core::sql::{Judgement, MAX_TIME_MS, Request};
 use proctor_runner::{Engine, Workers};
 use tokio::time::Instant;
 
@@ -94,6 +94,11 @@ impl Service {
     /// # Errors
     /// The caller names a database and is not the daemon's own user, or there is no place for workers.
     pub async fn judge_sql(&self, caller: Caller, request: Request) -> Result<Judgement, Problem> {
+        if !(1..=MAX_TIME_MS).contains(&request.limits.time_ms) {
+            let detail =
+                format!("`limits.time_ms` is 1 to {MAX_TIME_MS}, and {} is none of that", request.limits.time_ms);
+            return Err(Problem::new(ProblemType::InvalidRequest, detail));
+        }
         if let Some(file) = &request.database {
             if caller.uid != self.household.own() {
                 let detail = format!("the daemon does not open `{file}` for another user than its own");

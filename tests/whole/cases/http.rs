@@ -466,7 +466,7 @@ fn problems(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
     let daemon = env.daemon();
     let body = submission(repo.path(), &json!({})).to_string();
-    for path in ["/", "/v1", "/v1/runs/", "/v2/runs", "/healthz/", "/v1/runs/x/y", "//healthz", "/v1/sql/verify"] {
+    for path in ["/", "/v1", "/v1/runs/", "/v2/runs", "/healthz/", "/v1/runs/x/y", "//healthz", "/v1/sql/ask"] {
         curl(env, &[path]).refuses(404, "not-found");
     }
     for (method, path) in
