@@ -47,6 +47,8 @@ pub(crate) struct AttemptReport {
     /// Whether every process of it is known to have ended. Where it is not, its layer cannot
     /// be trusted.
     pub gone: bool,
+    /// Its sandbox, where it has left nothing there and another command may be served.
+    pub sandbox: Option<Running>,
 }
 
 impl AttemptReport {
@@ -60,6 +62,7 @@ impl AttemptReport {
             enforcement: Enforcement::default(),
             resources: Resources::default(),
             gone: true,
+            sandbox: None,
         }
     }
 }
@@ -133,16 +136,17 @@ pub(crate) async fn follow(
     };
     let stdout = tokio::spawn(output::drain(out, keep, outputs.clone(), stop.clone()));
     let stderr = tokio::spawn(output::drain(err, keep, outputs.clone(), stop.clone()));
-    let (observed, duration) = match Control::new(running) {
+    let (observed, duration, sandbox) = match Control::new(running) {
         Ok(control) => {
             let observed = watch(&control, step, cancel, notify, laps).await;
             // Before `control` goes: letting go of an attempt that does not end takes a while.
             let duration = observed.started.map_or(Duration::ZERO, |started| started.elapsed());
-            (observed, duration)
+            let sandbox = observed.leaves_nothing().then_some(control.running).filter(Running::serves_on);
+            (observed, duration, sandbox)
         }
         Err(error) => {
             let reason = format!("the sandbox's control channel cannot be watched: {error}");
-            (Observed::lost(reason), Duration::ZERO)
+            (Observed::lost(reason), Duration::ZERO, None)
         }
     };
     laps.lap("let_go");
@@ -156,6 +160,7 @@ pub(crate) async fn follow(
         enforcement: observed.enforcement,
         resources: observed.resources,
         gone: observed.gone,
+        sandbox,
     }
 }
 
@@ -346,6 +351,12 @@ impl Observed {
             return killed(running);
         }
         Phase::Terminating { kill_at: Instant::now() + Duration::from_millis(step.grace_ms) }
+    }
+
+    /// Whether the command ran and came to its end by itself.
+    fn leaves_nothing(&self) -> bool {
+        let by_itself = self.reason.is_none() && self.limit.is_none() && self.not_started.is_none();
+        self.gone && self.started.is_some() && by_itself && self.resources.limits_hit.is_empty()
     }
 
     fn termination(&self, step: &PlannedStep) -> Termination {

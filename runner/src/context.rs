@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use proctor_core::enforcement::Tolerated;
 use proctor_core::event::RunEvent;
@@ -103,6 +104,8 @@ pub(crate) struct Sight {
 
 /// An empty directory of ours, shown in place of directories that hold credentials.
 const EMPTY_DIR: &str = "empty";
+/// How long a command runs before a sandbox is prepared for the next one.
+const SHORT: Duration = Duration::from_millis(20);
 /// The name of the user that a step sees itself as.
 const STEP_USER: &str = "step";
 
@@ -217,17 +220,24 @@ impl Tree {
 
 impl Context {
     /// Has a sandbox wait for the next command, where one is still to come: it is prepared while
-    /// this one runs. Most commands of a run need the same; one that does not finds none.
-    pub(crate) fn prepare_for_the_next(self: &Arc<Self>, stack: &Stack, policy: &Policy) {
+    /// this one runs. Most commands of a run need the same; one that does not finds none. A short command mostly leaves
+    /// its own sandbox to the next, where that can be: then nothing is prepared.
+    pub(crate) fn prepare_for_the_next(self: &Arc<Self>, stack: &Stack, policy: &Policy) -> impl Future<Output = ()> {
         let fewer = |left: usize| left.checked_sub(1);
         let left = self.to_come.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).unwrap_or(0);
         // The one that has just begun is among them.
-        if left < 2 {
-            return;
+        let is_last = left < 2;
+        async move {
+            if is_last {
+                return;
+            }
+            if self.space.serves_on() {
+                tokio::time::sleep(SHORT).await;
+            }
+            let (context, stack, policy) = (Arc::clone(self), stack.clone(), policy.clone());
+            // Most commands change nothing of the tree: the next one stands on the same layers.
+            tokio::task::spawn_blocking(move || context.warm(&stack, &policy));
         }
-        let (context, stack, policy) = (Arc::clone(self), stack.clone(), policy.clone());
-        // Most commands change nothing of the tree: the next one stands on the same layers.
-        tokio::task::spawn_blocking(move || context.warm(&stack, &policy));
     }
 
     /// Has a sandbox wait for the first command of `plan`: it is prepared while the run is announced. To be

@@ -226,7 +226,7 @@ impl Dispatcher<'_> {
             let ended = self.done.iter().enumerate();
             ended.filter(|(_, run)| run.as_ref().is_some_and(wanted)).map(|(place, _)| place).collect()
         };
-        let (writers, runners) = (which(|run| !run.applied.is_empty()), which(|run| !run.layers.is_empty()));
+        let (writers, runners) = (which(|run| !run.applied.is_empty()), which(|run| run.has_run));
         let pairs = writers.into_iter().flat_map(|writer| runners.iter().map(move |runner| (writer, *runner)));
         pairs.filter(|(writer, runner)| writer != runner && !self.schedule.related(*writer, *runner)).collect()
     }

@@ -17,11 +17,11 @@ use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::{SandboxMode, Tolerated};
 use proctor_core::event::{PlannedOutline, RunEvent};
 use proctor_core::names::{ProfileName, RunId, StepName};
-use proctor_core::plan::{Limit, Network, Plan, PlannedSkill, files_of};
+use proctor_core::plan::{Limit, Network, Plan, PlannedSkill, ReadOnly, files_of};
 use proctor_core::redact::Redactor;
 use proctor_core::spec::{Resolved, Spec};
 use proctor_core::verdict::{self, Doubt};
-use proctor_sandbox::{Host, HostConfig, Launcher, Reader, RunSpace, RunSpaceConfig, StepUser};
+use proctor_sandbox::{Host, HostConfig, Launcher, Reader, RunSpace, RunSpaceConfig, Sandboxes, StepUser};
 use proctor_snapshot::{GitHelper, IgnoreQuery, RulesAside, Snapshot, SnapshotStore};
 use proctor_sql::pool::{Workers, WorkersConfig};
 use tokio::sync::{mpsc, oneshot};
@@ -217,7 +217,8 @@ impl Engine {
         let facts = self.facts(&plan, &request)?;
         let documents = self.documents(&repository, &facts)?;
         let changes = changes_of(&request);
-        let context = self.context(source, changes, disk_of(&plan), tolerated, events, cancel).await?;
+        let room = Room { disk: disk_of(&plan), sandboxes: sandboxes_of(&plan, changes) };
+        let context = self.context(source, changes, room, tolerated, events, cancel).await?;
         guards::same_spec(&context.tree.snapshot, &file)?;
         guards::caches_hide_nothing(&context.tree.snapshot, &plan)?;
         context.to_come.store(commands_of(&plan), Ordering::Relaxed);
@@ -323,7 +324,8 @@ impl Engine {
         // Nobody listens: a command's report tells all that its events would.
         let (events, _) = mpsc::channel(1);
         let source = Source::worktree(repository);
-        Ok(Session::new(self.context(source, Changes::Applied, disk, tolerated, events, cancel).await?))
+        let room = Room { disk, sandboxes: Sandboxes::ForOne };
+        Ok(Session::new(self.context(source, Changes::Applied, room, tolerated, events, cancel).await?))
     }
 
     /// Runs one command exactly as a step would be run: a session with one run.
@@ -382,7 +384,7 @@ impl Engine {
         &self,
         source: Source,
         changes: Changes,
-        disk: Limit,
+        room: Room,
         tolerated: Tolerated,
         events: mpsc::Sender<RunEvent>,
         cancel: CancellationToken,
@@ -393,7 +395,7 @@ impl Engine {
             return Err(EngineError::StateInRepository(self.state_path.clone()));
         }
         let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
-        let space = self.space(disk, tolerated.clone());
+        let space = self.space(room, tolerated.clone());
         // Neither needs the other.
         let (checkout, snapshot, space) = match checkout {
             Some((checkout, snapshot)) => (Some(checkout), Ok(Arc::new(snapshot)), space.await),
@@ -458,10 +460,11 @@ impl Engine {
     }
 
     /// The place for the layers of a run.
-    async fn space(&self, disk: Limit, tolerated: Tolerated) -> Result<RunSpace, EngineError> {
+    async fn space(&self, room: Room, tolerated: Tolerated) -> Result<RunSpace, EngineError> {
         let launcher = Arc::clone(&self.launcher);
-        let disk_bytes = disk.get_or_max().min(UNBOUNDED_DISK);
-        let config = RunSpaceConfig { disk_bytes, inodes: files_of(disk_bytes), tolerated };
+        let disk_bytes = room.disk.get_or_max().min(UNBOUNDED_DISK);
+        let Room { sandboxes, .. } = room;
+        let config = RunSpaceConfig { disk_bytes, inodes: files_of(disk_bytes), tolerated, sandboxes };
         let work = tokio::task::spawn_blocking(move || RunSpace::create(&launcher, config));
         let made = work.await.map_err(|error| EngineError::Internal(format!("the place for layers: {error}")))?;
         Ok(made?)
@@ -507,6 +510,22 @@ fn isolates(plan: &Plan) -> bool {
 /// How many commands a run has at least, where nothing fails.
 fn commands_of(plan: &Plan) -> usize {
     plan.toolchain.len() + plan.skills.iter().map(|skill| skill.steps.len()).sum::<usize>()
+}
+
+/// The place for the layers of a run, and for its sandboxes.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    /// How many bytes all layers hold.
+    disk: Limit,
+    sandboxes: Sandboxes,
+}
+
+/// A tree that changes under an overlay may be seen in either state: where a step's changes are applied to the
+/// worktree, the next one gets a sandbox that is made over what is there then.
+fn sandboxes_of(plan: &Plan, changes: Changes) -> Sandboxes {
+    let mut steps = plan.skills.iter().flat_map(|skill| &skill.steps);
+    let applies = changes == Changes::Applied && steps.any(|step| step.read_only == ReadOnly::Off);
+    if applies { Sandboxes::ForOne } else { Sandboxes::ForSeveral }
 }
 
 /// The layers of a run share one bound: that of its most demanding step.

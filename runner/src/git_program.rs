@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath, files_of};
 use proctor_sandbox::{
     GitDirs, Host, HostConfig, Launcher, Policy, Reader, Received, RepoFacts, Report, Rights, RunSpace, RunSpaceConfig,
-    Running, StepUser, ToolKind, ToolMount, WaitStatus,
+    Running, Sandboxes, StepUser, ToolKind, ToolMount, WaitStatus,
 };
 use proctor_snapshot::{GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -65,6 +65,7 @@ impl GitProgram for SandboxedGit {
             disk_bytes: DISK_BYTES,
             inodes: files_of(DISK_BYTES),
             tolerated: policy.tolerated.clone(),
+            sandboxes: Sandboxes::ForOne,
         };
         let space = RunSpace::create(&self.launcher, config).map_err(|error| one_line(&error))?;
         let spawned = self.launcher.spawn(&space, &[], &facts, &policy);

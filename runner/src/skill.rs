@@ -17,7 +17,9 @@ use crate::step;
 /// What became of a skill.
 pub(crate) struct SkillRun {
     pub(crate) steps: Vec<StepEvidence>,
-    /// The layers that its steps left, oldest first.
+    /// Whether a step of it ran, and what it did is known.
+    pub(crate) has_run: bool,
+    /// The layers that its steps left, oldest first; not those that the next step wrote on.
     pub(crate) layers: Vec<Arc<Stacked>>,
     /// The layers of which something was applied to the worktree, with the paths.
     pub(crate) applied: Vec<(Arc<Stacked>, Vec<Vec<u8>>)>,
@@ -74,6 +76,7 @@ impl SkillRun {
         let now = context.clock.now_text();
         Self {
             steps: vec![],
+            has_run: false,
             layers: vec![],
             applied: vec![],
             snapshots: Snapshots { after: before.clone(), before },
@@ -108,6 +111,7 @@ impl SkillRun {
     ) -> StepEvidence {
         let mut evidence = step.evidence;
         self.doubts.extend(step.doubts);
+        self.has_run |= step.is_known;
         if let Some(layer) = step.layer {
             match stacked(context, stack, Arc::clone(&layer)).await {
                 Ok(higher) => *stack = higher,

@@ -12,7 +12,7 @@ use proctor_core::outcome::{Outcome, StartFault, Termination, judge};
 use proctor_core::plan::{PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::verdict::Doubt;
 use proctor_sandbox::helper::seal::method_on;
-use proctor_sandbox::{Layer, Open, SandboxError, Sealed};
+use proctor_sandbox::{Layer, Open, Policy, Running, SandboxError, Sealed};
 use proctor_snapshot::{
     ApplyInput, DriftInput, IgnoredContent, ScanBounds, Spare, apply_back, find_drift, scan_layer_sparing,
 };
@@ -28,8 +28,10 @@ use crate::timing::Laps;
 /// What became of a step.
 pub(crate) struct StepRun {
     pub(crate) evidence: StepEvidence,
-    /// Its last layer, where there is one that can be trusted.
+    /// Its last layer, where there is one that can be trusted and something is in it, or it is not used again.
     pub(crate) layer: Option<Arc<Stacked>>,
+    /// Whether it ran, and its layer could be trusted.
+    pub(crate) is_known: bool,
     /// Paths that were applied to the worktree, as bytes.
     pub(crate) applied: Vec<Vec<u8>>,
     pub(crate) doubts: Vec<(Doubt, String)>,
@@ -70,13 +72,16 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
         context.emit(started(skill, step, attempt)).await;
         let mut laps = Laps::start();
         let mut expected = Expected::default();
+        let mut held = None;
         let mut tried = match context.policy(skill, step) {
             Ok((policy, environment)) => {
                 env_names = attempt::names(&environment);
                 // The policy has made the directories that they may lie in.
                 expected = Expected::before(context, skill, step);
                 laps.lap("policy");
-                try_once(context, stack, skill, step, &policy, laps).await
+                let tried = try_once(context, stack, skill, step, &policy, laps).await;
+                held = Some(policy);
+                tried
             }
             Err(error) => Tried::not_started(StartFault::Internal, one_line(&error)),
         };
@@ -90,8 +95,32 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
         let applied = apply(context, stack, skill, step, &mut tried).await;
         let flaky = tried.outcome == Outcome::Passed && !earlier.is_empty();
         let evidence = StepEvidence { found_reports, ..evidence(step, &tried, earlier, flaky, env_names, &applied) };
-        return StepRun { evidence, layer: tried.layer, applied, doubts: tried.doubts };
+        let is_known = tried.layer.is_some();
+        let layer = put_back(context, stack, held.as_ref(), tried.report.sandbox, tried.layer);
+        return StepRun { evidence, layer, is_known, applied, doubts: tried.doubts };
     }
+}
+
+/// Has the sandbox of a step that has left nothing wait for another one. Answers the layer where that is not so.
+fn put_back(
+    context: &Context,
+    stack: &Stack,
+    policy: Option<&Policy>,
+    sandbox: Option<Running>,
+    layer: Option<Arc<Stacked>>,
+) -> Option<Arc<Stacked>> {
+    let (Some(policy), Some(sandbox)) = (policy, sandbox) else { return layer };
+    // Somebody else still looks at it.
+    let Stacked { layer, scan } = match Arc::try_unwrap(layer?) {
+        Ok(stacked) => stacked,
+        Err(shared) => return Some(shared),
+    };
+    if !scan.entries.is_empty() || !layer.is_empty() {
+        return Some(Arc::new(Stacked { layer, scan }));
+    }
+    let facts = &context.tree.repository.facts;
+    context.launcher.put_back(&context.space, &stack.lowers(), facts, policy, sandbox, layer);
+    None
 }
 
 /// A drift is no accident, and what could not be judged will not be judged better: a later
@@ -135,7 +164,7 @@ async fn try_once(
     stack: &Stack,
     skill: &PlannedSkill,
     step: &PlannedStep,
-    policy: &proctor_sandbox::Policy,
+    policy: &Policy,
     mut laps: Laps,
 ) -> Tried {
     let not_started = |error| Tried::not_started(StartFault::Sandbox, one_line(&error));
@@ -148,12 +177,24 @@ async fn try_once(
         Err(error) => return not_started(error),
     };
     laps.lap("spawn");
-    context.prepare_for_the_next(stack, policy);
+    let next = context.prepare_for_the_next(stack, policy);
     let say = |reason| tell_end(context, skill, step, reason);
-    let report = attempt::follow(running, step, &context.outputs, &context.cancel, say, &mut laps).await;
+    let followed = attempt::follow(running, step, &context.outputs, &context.cancel, say, &mut laps);
+    let report = beside(followed, next).await;
     let tried = conclude(context, stack, skill, step, report, upper).await;
     laps.lap("read_layer");
     tried
+}
+
+/// Waits for `first`; `other` goes on meanwhile, and ends with it.
+async fn beside<T>(first: impl Future<Output = T>, other: impl Future<Output = ()>) -> T {
+    tokio::pin!(first, other);
+    tokio::select! {
+        biased;
+        done = &mut first => return done,
+        () = &mut other => {}
+    }
+    first.await
 }
 
 /// Seals the layer, reads it, and judges.
@@ -237,7 +278,7 @@ async fn read_layer(
     let (context, stack) = (Arc::clone(context), stack.clone());
     let (caches, mode, reports) = (skill.caches.clone(), step.read_only, step.reports.clone());
     let content = context.ignored_content.get().copied().unwrap_or_else(|| ignored_content(mode));
-    let is_empty = holds_nothing(&layer);
+    let is_empty = layer.is_empty();
     let work = move || {
         let spare = Spare { view: stack.view(), ignored: &context.tree.ignored, content };
         let mut scan =
@@ -269,14 +310,6 @@ fn ignored_content(mode: ReadOnly) -> IgnoredContent {
         ReadOnly::Tracked => IgnoredContent::Skipped,
         ReadOnly::Off | ReadOnly::Strict => IgnoredContent::Hashed,
     }
-}
-
-/// Whether nothing lies in a layer; what cannot be looked at may hold something.
-fn holds_nothing(layer: &Layer<Sealed>) -> bool {
-    let is_entry = |entry: &rustix::fs::DirEntry| !matches!(entry.file_name().to_bytes(), b"." | b"..");
-    let first = rustix::fs::Dir::read_from(layer.upper())
-        .map(|mut dir| dir.find(|entry| entry.as_ref().map_or(true, is_entry)).is_none());
-    first.unwrap_or(false)
 }
 
 /// Carries the changes of a passed `read_only: off` step into the worktree. Answers the paths.

@@ -17,7 +17,7 @@ use crate::host::{RepoFacts, StepUser};
 use crate::launcher::Launcher;
 use crate::policy::{GitDirs, Policy};
 use crate::running::{Received, Report, Running, WaitStatus};
-use crate::space::{RunSpace, RunSpaceConfig};
+use crate::space::{RunSpace, RunSpaceConfig, Sandboxes};
 
 /// What the trial has shown.
 #[derive(Debug, Clone)]
@@ -104,7 +104,12 @@ fn trial(
     report: &mut DoctorReport,
 ) -> Result<(), SandboxError> {
     let facts = RepoFacts::read(repo)?;
-    let config = RunSpaceConfig { disk_bytes: 16 << 20, inodes: 4096, tolerated: tolerated.clone() };
+    let config = RunSpaceConfig {
+        disk_bytes: 16 << 20,
+        inodes: 4096,
+        tolerated: tolerated.clone(),
+        sandboxes: Sandboxes::ForOne,
+    };
     let space = RunSpace::create(launcher, config)?;
     let policy = trial_policy(launcher, &facts, tolerated)?;
     report.user = Some(StepUser::choose(launcher.host(), &facts)?);

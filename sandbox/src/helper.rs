@@ -1,5 +1,5 @@
 //! The helper program: one thread, an empty environment, a control socket as standard input.
-//! It makes the place for a run's layers, or prepares one sandbox and runs one command in it.
+//! It makes the place for a run's layers, or prepares one sandbox and runs commands in it, one after another.
 
 mod attempt;
 mod command;
@@ -14,9 +14,11 @@ mod mounts;
 mod outer;
 mod outside;
 mod plain;
+mod renewal;
 #[doc(hidden)]
 pub mod seal;
 mod space;
+pub(crate) mod traces;
 mod warden;
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -123,8 +123,8 @@ impl Launcher {
         setup::check(policy, &self.host)?;
         let user = StepUser::choose(&self.host, facts)?;
         let (frame, lowers) = (policy.frame(), numbers(space, lowers)?);
-        while let Some(prepared) = space.pool().take(&frame, user, &lowers) {
-            match claimed(&prepared, policy, &lowers) {
+        while let Some(mut prepared) = space.pool().take(&frame, user, &lowers) {
+            match claimed(space, &mut prepared, policy, &lowers) {
                 Ok(()) => return Ok((prepared.sandbox, space.open(prepared.slot))),
                 // One that died a moment ago is replaced.
                 Err(NotClaimed::NothingRuns(_)) => prepared.let_go(),
@@ -161,17 +161,39 @@ impl Launcher {
     fn command(
         &self,
         space: &RunSpace,
-        prepared: Prepared,
+        mut prepared: Prepared,
         policy: &Policy,
         lowers: &[u32],
     ) -> Result<(Running, Layer<Open>), SandboxError> {
-        match claimed(&prepared, policy, lowers) {
+        match claimed(space, &mut prepared, policy, lowers) {
             // A helper that has refused by now is gone; why, it has said, and that is read as of any other.
             Err(NotClaimed::NothingRuns(error)) if is_gone(&error) => {}
             Err(NotClaimed::NothingRuns(source) | NotClaimed::MayRun(source)) => return Err(not_sent(source)),
             Ok(()) => {}
         }
         Ok((prepared.sandbox, space.open(prepared.slot)))
+    }
+
+    /// Has a sandbox wait for another command under the policy of its last one, where that has left nothing: PID 1
+    /// has said so ([`Running::serves_on`]), and `layer` is empty. `lowers` are the layers that it stood on. A sandbox
+    /// that cannot serve on ends.
+    pub fn put_back(
+        &self,
+        space: &RunSpace,
+        lowers: &[&Layer<Sealed>],
+        facts: &RepoFacts,
+        policy: &Policy,
+        sandbox: Running,
+        layer: Layer<Sealed>,
+    ) {
+        let (Ok(user), Ok(lowers)) = (StepUser::choose(&self.host, facts), numbers(space, lowers)) else { return };
+        if !layer.space().is_same(space) || !layer.is_empty() {
+            return;
+        }
+        if let Some(sandbox) = sandbox.for_another(user) {
+            let prepared = Prepared { sandbox, slot: layer.into_slot(), lowers, has_served: true };
+            space.pool().put(policy.frame(), user, prepared);
+        }
     }
 
     /// Has up to `wanted` sandboxes wait for commands under policies like this one, over these layers,
@@ -251,7 +273,9 @@ impl Launcher {
             }
             None => {
                 let ops = prepare_ops(&frame, &self.host, user);
-                let request = SandboxRequest { frame, user, space: self.host.space_dir(), entry, layers, ops };
+                let serves_on = space.serves_on();
+                let request =
+                    SandboxRequest { frame, user, space: self.host.space_dir(), entry, layers, ops, serves_on };
                 (Request::Sandbox(Box::new(request)), EndedBy::Kernel)
             }
         };
@@ -277,7 +301,7 @@ impl Launcher {
         let holder =
             sandbox.end_fd().map_err(|source| SandboxError::System { what: "cannot watch the helper", source })?;
         holder.into_iter().for_each(|holder| slot.is_held_by(holder));
-        Ok(Prepared { sandbox, slot, lowers })
+        Ok(Prepared { sandbox, slot, lowers, has_served: false })
     }
 
     fn group(&self) -> (Option<Group>, Entry) {
@@ -360,13 +384,14 @@ fn not_sent(source: io::Error) -> SandboxError {
 }
 
 /// Gives a prepared sandbox its command, over these layers.
-fn claimed(prepared: &Prepared, policy: &Policy, lowers: &[u32]) -> Result<(), NotClaimed> {
+fn claimed(space: &RunSpace, prepared: &mut Prepared, policy: &Policy, lowers: &[u32]) -> Result<(), NotClaimed> {
     let Prepared { sandbox, slot, .. } = prepared;
     sandbox.claim(Claim {
         command: policy.command(),
         layers: Layers { lowers: lowers.to_vec(), upper: slot.id() },
         held: sandbox.held().clone(),
         ops: claim_ops(policy),
+        serves_on: space.serves_on(),
     })
 }
 
@@ -414,6 +439,6 @@ fn stream() -> Result<(OwnedFd, OwnedFd), SandboxError> {
     made.map_err(SandboxError::system("cannot make a socket pair"))
 }
 
-fn pipe() -> Result<(OwnedFd, OwnedFd), SandboxError> {
+pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), SandboxError> {
     rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(SandboxError::system("cannot make a pipe"))
 }

@@ -40,5 +40,5 @@ pub use policy::{CacheMount, GitDirs, Policy, Rights, ToolKind, ToolMount};
 pub use reader::Reader;
 pub use running::{Received, Report, Running, WaitStatus};
 pub use setup::{SetupOp, Stage, is_hidden, setup_ops};
-pub use space::{Layer, Open, RunSpace, RunSpaceConfig, Sealed, Spent};
+pub use space::{Layer, Open, RunSpace, RunSpaceConfig, Sandboxes, Sealed, Spent};
 pub use sys::{claim_signals, close_inherited, give_back_memory};

@@ -99,7 +99,8 @@ impl PlainSpace {
         let hidden = HIDDEN.map(PathBuf::from).into_iter().chain(own).chain(frame.hide.clone()).chain(masked);
         let hidden = hidden.filter(|path| path.parent().is_some()).collect();
         let resolver = resolver(&frame, host).map(Path::to_owned);
-        let sandbox = SandboxRequest { frame, user, space: self.path.clone(), entry, layers, ops: Vec::new() };
+        let (ops, serves_on) = (Vec::new(), false);
+        let sandbox = SandboxRequest { frame, user, space: self.path.clone(), entry, layers, ops, serves_on };
         let (refusal, hint) = (self.refusal.clone(), self.hint.clone());
         PlainRequest { sandbox, refusal, hint, hidden, resolver }
     }

@@ -1,5 +1,5 @@
-//! Sandboxes that are prepared and wait for a command. Each serves one command and no second one;
-//! they belong to the place for layers of one run, and end with it.
+//! Sandboxes that are prepared and wait for a command: new ones, and such as have served commands that left nothing.
+//! They belong to the place for layers of one run, and end with it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,6 +33,8 @@ pub(crate) struct Prepared {
     pub(crate) slot: Slot,
     /// The layers below, as they were expected; newest first.
     pub(crate) lowers: Vec<u32>,
+    /// Whether it has served before: then these layers are the only ones that it can serve over.
+    pub(crate) has_served: bool,
 }
 
 impl Prepared {
@@ -54,7 +56,7 @@ impl Pool {
                 waiting.extract_if(.., |one| one.prepared.sandbox.is_prepared().is_none()).collect();
             let fits = |one: &Waiting| one.user == user && one.frame == *frame;
             let expected = waiting.iter().position(|one| fits(one) && one.prepared.lowers == lowers);
-            let at = expected.or_else(|| waiting.iter().position(fits));
+            let at = expected.or_else(|| waiting.iter().position(|one| fits(one) && !one.prepared.has_served));
             (at.map(|at| waiting.remove(at).prepared), dead)
         };
         dead.into_iter().for_each(|one| one.prepared.let_go());

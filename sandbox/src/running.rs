@@ -7,12 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::evidence::Resources;
 use proctor_core::outcome::{LimitKind, StartFault};
+use rustix::fs::{Gid, Uid};
 use rustix::net::Shutdown;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Group;
 use crate::error::SandboxError;
+use crate::host::StepUser;
+use crate::launcher::pipe;
 use crate::reaper::Reaper;
 use crate::wait::{self, Helper};
 use crate::wire::{self, Claim, HeldLimits, Message, Order};
@@ -27,6 +30,8 @@ pub struct Running {
     control: OwnedFd,
     /// To the command's process, where that has a socket of its own.
     orders: Option<OwnedFd>,
+    /// The other ends of its streams, for a command behind another.
+    streams: Option<[OwnedFd; 2]>,
     state: Mutex<State>,
     group: Option<Group>,
     held: HeldLimits,
@@ -52,6 +57,10 @@ struct State {
     told: bool,
     /// Whether every process of the attempt is known to be gone.
     gone: bool,
+    /// Whether PID 1 is there all the same, and waits for another command.
+    serves_on: bool,
+    /// Whether the command ran under Landlock: else it may have left what PID 1 cannot see.
+    walled: bool,
     /// Whether we closed our side before we knew of PID 1: it never goes on then.
     cut_short: bool,
     /// PID 1 of the step, once the helper has made it.
@@ -136,15 +145,42 @@ impl Running {
         let Watched { helper, control, orders, stdout, stderr, ended_by, group, held, reaper } = watched;
         rustix::io::ioctl_fionbio(&control, true).map_err(SandboxError::system("cannot set up the control socket"))?;
         let state = Mutex::new(State::of(helper, ended_by));
-        Ok(Self { stdout, stderr, control, orders, state, group, held, reaper })
+        Ok(Self { stdout, stderr, control, orders, streams: None, state, group, held, reaper })
+    }
+
+    /// Whether its command has ended and left nothing, so that PID 1 waits for another one.
+    pub fn serves_on(&self) -> bool {
+        let state = self.state();
+        state.serves_on && state.walled
+    }
+
+    /// The same sandbox for another command, with new streams; `None` where it cannot be: then it ends.
+    pub(crate) fn for_another(mut self, user: StepUser) -> Option<Self> {
+        if !self.serves_on() || !self.group.as_mut().is_none_or(Group::counts_anew) {
+            return None;
+        }
+        let ((stdout, their_stdout), (stderr, their_stderr)) = pipe().ok().zip(pipe().ok())?;
+        if user.steps_down() {
+            // So that it may open them again through `/dev/stdout` and `/dev/stderr`.
+            let (uid, gid) = (Some(Uid::from_raw(user.uid())), Some(Gid::from_raw(user.gid())));
+            rustix::fs::fchown(&their_stdout, uid, gid).ok()?;
+            rustix::fs::fchown(&their_stderr, uid, gid).ok()?;
+        }
+        (self.stdout, self.stderr, self.streams) = (stdout, stderr, Some([their_stdout, their_stderr]));
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        (state.serves_on, state.walled, state.gone, state.told) = (false, false, false, false);
+        Some(self)
     }
 
     /// Gives the sandbox its command.
-    pub(crate) fn claim(&self, claim: Claim) -> Result<(), NotClaimed> {
+    pub(crate) fn claim(&mut self, claim: Claim) -> Result<(), NotClaimed> {
+        // Ours close with the end of this: the command alone is to hold them.
+        let streams = self.streams.take();
+        let streams: Vec<_> = streams.iter().flatten().map(AsFd::as_fd).collect();
         let order = wire::Packed::new(&Order::Claim(Box::new(claim))).map_err(NotClaimed::NothingRuns)?;
         if let Some(orders) = &self.orders {
             // First to who needs it soonest.
-            order.send(orders.as_fd(), &[]).map_err(NotClaimed::NothingRuns)?;
+            order.send(orders.as_fd(), &streams).map_err(NotClaimed::NothingRuns)?;
         }
         match (order.send(self.control.as_fd(), &[]), &self.orders) {
             (Ok(()), _) => Ok(()),
@@ -229,6 +265,8 @@ impl State {
             prepared: false,
             told: false,
             gone: false,
+            serves_on: false,
+            walled: false,
             cut_short: false,
             init: None,
             early: std::collections::VecDeque::new(),
@@ -244,9 +282,13 @@ impl State {
                 Ok(Some((Message::Init, fds))) => self.init = fds.into_iter().next(),
                 Ok(Some((Message::Prepared, _))) => self.prepared = true,
                 Ok(Some((message, _))) => {
+                    if let Message::Ready(enforcement) = &message {
+                        self.walled = enforcement.holds(Control::Landlock);
+                    }
                     // It is said when PID 1 was waited for, or when it alone is left, which is ours: no
                     // process of the step can come any more.
                     self.gone = matches!(message, Message::Exited { .. });
+                    self.serves_on = !self.told && matches!(message, Message::Exited { serves_on: true, .. });
                     // The first of the last words counts: PID 1 also tells of the end of a process that
                     // never became the command.
                     if !self.told {
@@ -321,12 +363,12 @@ fn report(message: Message) -> io::Result<Report> {
         Message::Ready(enforcement) => Report::Ready { enforcement },
         Message::Refused { control, message, hint } => Report::Refused { control, message, hint },
         Message::NotStarted { fault, message } => Report::NotStarted { fault, message },
-        Message::Exited { status, limit, alone: _, scratch, user_ms, system_ms, max_rss_kib } => {
+        Message::Exited { status, limit, alone: _, serves_on: _, scratch, user_ms, system_ms, max_rss_kib } => {
             let limits_hit = limit.into_iter().chain(scratch.limits()).collect();
             let resources = Resources { user_ms, system_ms, max_rss_kib, memory_peak_kib: None, limits_hit };
             Report::Exited { status, limit, resources }
         }
-        Message::Init | Message::Prepared | Message::Space | Message::Told => {
+        Message::Init | Message::Prepared | Message::Space | Message::Told | Message::ServesOn => {
             return Err(io::Error::other("the sandbox helper answered what was not asked"));
         }
     })
@@ -434,6 +476,7 @@ mod tests {
             status: WaitStatus::Code(code),
             limit: None,
             alone: true,
+            serves_on: false,
             scratch: crate::space::Spent::default(),
             user_ms: 0,
             system_ms: 0,

@@ -58,6 +58,17 @@ pub struct RunSpaceConfig {
     /// Which controls may be missing. Where the kernel refuses namespaces and all that goes with
     /// them may be missing, the layers lie in a directory of the host and bounds are not held.
     pub tolerated: Tolerated,
+    /// How many commands one sandbox serves.
+    pub sandboxes: Sandboxes,
+}
+
+/// How many commands one sandbox serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sandboxes {
+    /// One.
+    ForOne,
+    /// One after another, for as long as none leaves anything in it: [`Launcher::put_back`].
+    ForSeveral,
 }
 
 /// The layers of one run. Cheap to clone; the last clone, layers included, frees it.
@@ -70,6 +81,7 @@ struct Inner {
     kind: Kind,
     next: AtomicU32,
     pool: Arc<Pool>,
+    sandboxes: Sandboxes,
 }
 
 /// Where the layers lie.
@@ -122,7 +134,7 @@ impl RunSpace {
     /// tolerated.
     pub fn create(launcher: &Launcher, config: RunSpaceConfig) -> Result<Self, SandboxError> {
         let host = launcher.host().clone();
-        let RunSpaceConfig { disk_bytes, inodes, tolerated } = config;
+        let RunSpaceConfig { disk_bytes, inodes, tolerated, sandboxes } = config;
         let request = Request::Space(SpaceRequest {
             at: host.space_dir(),
             bytes: disk_bytes,
@@ -138,7 +150,7 @@ impl RunSpace {
         let answer =
             answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
         match answer {
-            Some((Message::Space, fds)) => Self::from_fds(fds, launcher.add_pool()),
+            Some((Message::Space, fds)) => Self::from_fds(fds, launcher.add_pool(), sandboxes),
             Some((Message::Refused { message, hint, .. }, _)) if plain::is_tolerated(&tolerated) => {
                 Self::plain(&host, message, hint, launcher.add_pool())
             }
@@ -149,17 +161,19 @@ impl RunSpace {
         }
     }
 
-    fn from_fds(fds: Vec<OwnedFd>, pool: Arc<Pool>) -> Result<Self, SandboxError> {
+    fn from_fds(fds: Vec<OwnedFd>, pool: Arc<Pool>, sandboxes: Sandboxes) -> Result<Self, SandboxError> {
         let [dir, mounts, users] = <[OwnedFd; 3]>::try_from(fds)
             .map_err(|fds| SandboxError::Protocol(format!("{} descriptors instead of 3", fds.len())))?;
         let kind = Kind::Namespaces { mounts, users };
-        Ok(Self(Arc::new(Inner { dir: Arc::new(dir), kind, next: AtomicU32::new(0), pool })))
+        Ok(Self(Arc::new(Inner { dir: Arc::new(dir), kind, next: AtomicU32::new(0), pool, sandboxes })))
     }
 
     fn plain(host: &crate::host::Host, refusal: String, hint: String, pool: Arc<Pool>) -> Result<Self, SandboxError> {
         let (space, dir) = PlainSpace::make(host, refusal, hint)?;
         let (dir, kind) = (Arc::new(dir), Kind::Plain(space));
-        Ok(Self(Arc::new(Inner { dir, kind, next: AtomicU32::new(0), pool })))
+        // A copy of the tree is made for one command.
+        let sandboxes = Sandboxes::ForOne;
+        Ok(Self(Arc::new(Inner { dir, kind, next: AtomicU32::new(0), pool, sandboxes })))
     }
 
     /// Makes an empty layer for a step of `user` over this repository.
@@ -200,6 +214,11 @@ impl RunSpace {
     /// How many prepared sandboxes wait for a command.
     pub fn ready(&self) -> usize {
         self.0.pool.ready()
+    }
+
+    /// Whether a sandbox serves another command behind one that has left nothing.
+    pub fn serves_on(&self) -> bool {
+        self.0.sandboxes == Sandboxes::ForSeveral
     }
 
     pub(crate) fn pool(&self) -> &Pool {
@@ -289,6 +308,18 @@ impl Layer<Sealed> {
     pub fn spent(&self) -> Spent {
         // One that cannot be looked at has met no limit that anybody knows of.
         rustix::fs::fstatvfs(self.upper()).map_or_else(|_| Spent::default(), |room| Spent::of(&room))
+    }
+
+    /// Whether nothing lies in it; what cannot be looked at may hold something.
+    pub fn is_empty(&self) -> bool {
+        let is_entry = |entry: &rustix::fs::DirEntry| !matches!(entry.file_name().to_bytes(), b"." | b"..");
+        rustix::fs::Dir::read_from(self.upper())
+            .is_ok_and(|mut dir| dir.find(|entry| entry.as_ref().map_or(true, is_entry)).is_none())
+    }
+
+    /// The directories, for another command of the same sandbox.
+    pub(crate) fn into_slot(self) -> Slot {
+        self.slot
     }
 
     /// Removes what was written, so that its room is free again before the run ends: for an

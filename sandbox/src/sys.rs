@@ -9,6 +9,7 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// What becomes of the mounts that a call reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +113,56 @@ pub(crate) fn fork_into(group: BorrowedFd<'_>) -> io::Result<Fork> {
 
 /// `CLONE_INTO_CGROUP` of linux/sched.h: it does not fit the type of the C library's constant.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// A child that has ended.
+#[derive(Debug)]
+pub(crate) struct Waited {
+    /// Its id.
+    pub(crate) pid: i32,
+    /// How it ended, as the kernel says it.
+    pub(crate) status: i32,
+    /// What it and those that it has waited for have used.
+    pub(crate) usage: Usage,
+}
+
+/// What processes have used.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    /// CPU time outside of the kernel.
+    pub(crate) user: Duration,
+    /// CPU time in the kernel.
+    pub(crate) system: Duration,
+    /// The most memory that one of them had at a time, in KiB.
+    pub(crate) max_rss_kib: u64,
+}
+
+/// Takes leave of a child that has ended; `None` where all that there are still run. `wait4(2)`: the one call that
+/// tells what a single child has used.
+///
+/// # Errors
+/// `ECHILD`: there is no child.
+pub(crate) fn wait_any(options: i32) -> io::Result<Option<Waited>> {
+    // SAFETY: an all-zero rusage is a valid value of the plain C struct.
+    let (mut status, mut usage): (i32, libc::rusage) = (0, unsafe { zeroed() });
+    // SAFETY: both live through the call.
+    let pid = unsafe { libc::wait4(-1, &raw mut status, options, &raw mut usage) };
+    let time = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_micros(time.tv_usec.unsigned_abs())
+    };
+    match pid {
+        0 => Ok(None),
+        pid if pid > 0 => Ok(Some(Waited {
+            pid,
+            status,
+            usage: Usage {
+                user: time(usage.ru_utime),
+                system: time(usage.ru_stime),
+                max_rss_kib: usage.ru_maxrss.unsigned_abs(),
+            },
+        })),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
 
 /// Gives this process a session keyring of its own, empty. `keyctl(2)`,
 /// `KEYCTL_JOIN_SESSION_KEYRING`.

@@ -17,6 +17,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::helper::traces::Traces;
 use crate::host::StepUser;
 use crate::policy::{Command, Frame};
 use crate::running::WaitStatus;
@@ -99,6 +100,8 @@ pub(crate) struct SandboxRequest {
     pub(crate) layers: Layers,
     /// What is done, in order.
     pub(crate) ops: Vec<SetupOp>,
+    /// Whether the sandbox may serve another command, where nothing of one is left in it.
+    pub(crate) serves_on: bool,
 }
 
 /// The layers of one attempt, by their numbers.
@@ -131,7 +134,8 @@ pub(crate) enum Entry {
     },
 }
 
-/// The command for a prepared sandbox.
+/// The command for a prepared sandbox. To the command's process two descriptors come along where the sandbox
+/// has served before: its standard output and its standard error.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Claim {
     /// The command.
@@ -142,6 +146,8 @@ pub(crate) struct Claim {
     pub(crate) held: HeldLimits,
     /// What is done, in order.
     pub(crate) ops: Vec<SetupOp>,
+    /// Whether the sandbox is to serve another command, where nothing of this one is left.
+    pub(crate) serves_on: bool,
 }
 
 /// What of the limits a control group holds, as phrases for the record.
@@ -175,6 +181,8 @@ pub(crate) struct Go {
     pub(crate) tree: Tree,
     /// Whether nothing is to be done behind the end: then PID 1 tells the daemon of it by itself.
     pub(crate) tells_the_end: bool,
+    /// What its directories look like before the first command; `None` where no other is to be served.
+    pub(crate) traces: Option<Traces>,
 }
 
 /// What the helper did for a command: the tree is in place.
@@ -207,6 +215,8 @@ pub(crate) enum Message {
     NotStarted { fault: StartFault, message: String },
     /// To the helper alone: PID 1 has told the daemon of the end.
     Told,
+    /// To the helper alone: PID 1 has told the daemon of the end of a command, and waits for another.
+    ServesOn,
     /// The command has ended, and so has every other process of the attempt.
     Exited {
         /// How.
@@ -215,6 +225,8 @@ pub(crate) enum Message {
         limit: Option<LimitKind>,
         /// Whether PID 1 itself is all that is left.
         alone: bool,
+        /// Whether nothing of it is left, and PID 1 waits for another command.
+        serves_on: bool,
         /// What the bounded scratch directories had no more of.
         scratch: Spent,
         user_ms: u64,

@@ -8,6 +8,7 @@
 mod bench;
 mod plain;
 mod pool;
+mod served;
 mod shown;
 
 use std::fs;
@@ -83,6 +84,16 @@ const CHECKS: &[Listed] = checks![
     pool::eight_wait_at_most_and_the_oldest_makes_room: MountNamespace;
     pool::those_that_nobody_asks_for_go: MountNamespace;
     pool::one_that_has_died_is_replaced: MountNamespace;
+    served::a_command_behind_another_finds_what_the_first_one_found: MountNamespace, Landlock;
+    served::each_command_is_told_of_as_if_it_were_alone: MountNamespace;
+    served::whatever_is_left_ends_the_sandbox: MountNamespace;
+    served::no_queue_of_posix_can_be_made: Landlock, MountNamespace;
+    served::pid_1_cannot_be_signalled: Landlock, MountNamespace;
+    served::a_sandbox_without_all_of_its_controls_serves_once: MountNamespace;
+    served::what_a_cache_keeps_is_no_leaving: MountNamespace;
+    served::a_command_over_other_layers_gets_another_sandbox: MountNamespace;
+    served::a_later_command_is_ended_like_a_first_one: MountNamespace;
+    served::one_that_dies_while_it_waits_is_replaced: MountNamespace;
     a_discarded_layer_gives_its_room_back;
     a_layer_of_any_depth_can_be_discarded;
     every_control_is_accounted_for;

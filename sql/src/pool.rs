@@ -17,7 +17,7 @@ use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
 use proctor_core::sql::{Dialect, Judgement, Request, SqlCode};
 use proctor_sandbox::{
     GitDirs, Launcher, Layer, Open, Policy, Received, RepoFacts, Report, Rights, RunSpace, RunSpaceConfig, Running,
-    SandboxError, ToolKind, ToolMount,
+    SandboxError, Sandboxes, ToolKind, ToolMount,
 };
 
 use crate::{chain, wire};
@@ -216,7 +216,12 @@ impl Workers {
 
     fn start(&self, key: &Key, library: Option<&Path>) -> Result<Worker, String> {
         let say = |error: SandboxError| error.to_string();
-        let config = RunSpaceConfig { disk_bytes: 1 << 20, inodes: 256, tolerated: self.config.tolerated.clone() };
+        let config = RunSpaceConfig {
+            disk_bytes: 1 << 20,
+            inodes: 256,
+            tolerated: self.config.tolerated.clone(),
+            sandboxes: Sandboxes::ForOne,
+        };
         let space = RunSpace::create(&self.launcher, config).map_err(say)?;
         let policy = self.policy(key, library)?;
         let (running, layer) = self.launcher.talk(&space, &self.facts, &policy).map_err(say)?;

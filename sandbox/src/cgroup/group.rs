@@ -1,7 +1,7 @@
 //! One group: the way in, what is bounded in it, what was counted, and its end.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -169,6 +169,22 @@ impl Group {
         counters.read()
     }
 
+    /// Has it count for another command; `false` where what it has counted of the last one cannot be forgotten. What
+    /// ended for a bound leaves a count, and is no sandbox's last word.
+    pub(crate) fn counts_anew(&mut self) -> bool {
+        let usage = self.bounded_usage();
+        let met = |count: Option<u64>| count.is_some_and(|count| count > 0);
+        if met(usage.oom_kills) || met(usage.pids_denied) {
+            return false;
+        }
+        let Some(room) = self.room(|holds| holds.memory) else { return true };
+        let Some(peak) = room.peak_anew() else { return false };
+        if let Some(counters) = self.counters.get_mut() {
+            counters.memory_peak = Some(peak);
+        }
+        true
+    }
+
     fn open_counters(&self) -> Counters {
         let memory = self.room(|holds| holds.memory);
         Counters::open(memory, self.room(|holds| holds.pids))
@@ -294,6 +310,13 @@ impl Room {
             Version::V1 => "memory.max_usage_in_bytes",
             Version::V2 => "memory.peak",
         }
+    }
+
+    /// The peak from now on. Of version 2 (Linux 6.12) it is that of whoever has the file open so.
+    fn peak_anew(&self) -> Option<File> {
+        let mut file = OpenOptions::new().read(true).write(true).open(self.dir.join(self.memory_peak())).ok()?;
+        file.write_all(b"0").ok()?;
+        Some(file)
     }
 
     fn memory_events(&self) -> &'static str {

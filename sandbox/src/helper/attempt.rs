@@ -17,12 +17,13 @@ use super::failure::{Failure, internal, refused};
 use super::init;
 use super::landlock::Wall;
 use super::outer::{Beside, Claimed, Outer, Worked};
+use super::traces::Traces;
 use crate::error::or_with_less;
 use crate::running::WaitStatus;
 use crate::setup::{SetupOp, Stage};
 use crate::space::Spent;
 use crate::sys::{self, Fork};
-use crate::wire::{self, Entry, Go, Message, Order, SandboxRequest};
+use crate::wire::{self, Entry, Go, Message, Order, SandboxRequest, Tree};
 
 /// What the stages after the helper's own need to know.
 pub(super) struct Prepared<'a> {
@@ -276,6 +277,13 @@ impl Words {
         }
     }
 
+    /// The command, to PID 1, which may have died already.
+    fn hand_over(&self, go: &Go) {
+        if let Some(channel) = &self.channel {
+            drop(wire::send_document(channel.as_fd(), go, &[]));
+        }
+    }
+
     /// What comes next of PID 1 and the command's process; `None` when both have ended.
     fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         let Some(channel) = &self.channel else { return Ok(None) };
@@ -311,6 +319,7 @@ impl Words {
                 self.spoken = true;
                 return Ok(());
             }
+            Message::ServesOn => return Ok(()),
             Message::Refused { .. } | Message::NotStarted { .. } => self.spoken = true,
             Message::Prepared | Message::Ready(_) | Message::Init | Message::Space => {}
         }
@@ -344,6 +353,7 @@ impl Words {
             status,
             limit,
             alone: true,
+            serves_on: false,
             scratch,
             user_ms: usage.user_time().num_milliseconds().unsigned_abs(),
             system_ms: usage.system_time().num_milliseconds().unsigned_abs(),
@@ -361,12 +371,13 @@ fn wait(
     outer: Outer<'_>,
     orders: OwnedFd,
 ) -> io::Result<Option<Copied>> {
-    let (mut alone, mut outer, mut copied) = (false, Some((outer, orders)), None);
+    let (mut alone, mut serving, mut copied) = (false, Serving::First(Box::new(outer), orders), None);
     loop {
         let mut fds = vec![PollFd::new(init, PollFlags::IN)];
         fds.extend(words.channel.as_ref().map(|channel| PollFd::new(channel, PollFlags::IN)));
         if !alone {
-            let wanted = if outer.is_some() { PollFlags::IN | PollFlags::RDHUP } else { PollFlags::RDHUP };
+            let is_asked = !matches!(serving, Serving::Nobody);
+            let wanted = if is_asked { PollFlags::IN | PollFlags::RDHUP } else { PollFlags::RDHUP };
             fds.push(PollFd::from_borrowed_fd(control, wanted));
         }
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
@@ -382,23 +393,57 @@ fn wait(
         if !alone && is_alone(control)? {
             alone = true;
             end(init);
-        } else if asked && let Some(outer) = outer.take() {
-            copied = serve_claim(control, init, words, outer)?;
+        } else if asked {
+            (serving, copied) = match serving {
+                Serving::First(outer, orders) => serve_claim(control, init, words, *outer, orders)?,
+                Serving::Again(again) => (again.serve(control, words)?, None),
+                Serving::Nobody => (Serving::Nobody, copied),
+            };
             words.sealing = copied.is_some();
         }
     }
 }
 
+/// Which command the helper waits for.
+enum Serving<'a> {
+    /// The first one.
+    First(Box<Outer<'a>>, OwnedFd),
+    /// Another one, as far as PID 1 goes on.
+    Again(Again),
+    /// None any more.
+    Nobody,
+}
+
+/// What is there for a command behind another: all of it is in its place.
+struct Again {
+    orders: OwnedFd,
+    tree: Tree,
+    traces: Option<Traces>,
+}
+
+impl Again {
+    fn serve(self, control: BorrowedFd<'_>, words: &Words) -> io::Result<Serving<'static>> {
+        let Some(claim) = wire::recv_claim(control)? else { return Ok(Serving::Again(self)) };
+        if claim.layers != self.tree.layers {
+            return Err(io::Error::other("another command came with other layers than the tree is made of"));
+        }
+        drop(wire::send_document(self.orders.as_fd(), &Order::Tree(Box::new(self.tree.clone())), &[]));
+        words.hand_over(&Go { claim, tree: self.tree.clone(), tells_the_end: true, traces: self.traces.clone() });
+        Ok(Serving::Again(self))
+    }
+}
+
 /// Does what the command needs, and hands it over. What cannot be done is the attempt's end.
-fn serve_claim(
+fn serve_claim<'a>(
     control: BorrowedFd<'_>,
     init: &OwnedFd,
     words: &mut Words,
-    (mut outer, orders): (Outer<'_>, OwnedFd),
-) -> io::Result<Option<Copied>> {
+    mut outer: Outer<'a>,
+    orders: OwnedFd,
+) -> io::Result<(Serving<'a>, Option<Copied>)> {
     // The command's process has it too, and gets ready while its tree is put in place. The other side
     // has closed: the next look sees that.
-    let Some(claim) = wire::recv_claim(control)? else { return Ok(None) };
+    let Some(claim) = wire::recv_claim(control)? else { return Ok((Serving::Nobody, None)) };
     match outer.claim(&claim) {
         Ok(Claimed { tree, news, copied }) => {
             // Either may have died of a refusal, which is heard next. The command's process waits
@@ -406,17 +451,19 @@ fn serve_claim(
             if news {
                 drop(wire::send_document(orders.as_fd(), &Order::Tree(Box::new(tree.clone())), &[]));
             }
-            if let Some(channel) = &words.channel {
-                let go = Go { claim, tree, tells_the_end: copied.is_none() };
-                drop(wire::send_document(channel.as_fd(), &go, &[]));
-            }
-            return Ok(copied);
+            let traces = if claim.serves_on && !news { outer.traces() } else { None };
+            let serving = match &traces {
+                Some(_) => Serving::Again(Again { orders, tree: tree.clone(), traces: traces.clone() }),
+                None => Serving::Nobody,
+            };
+            words.hand_over(&Go { claim, tree, tells_the_end: copied.is_none(), traces });
+            return Ok((serving, copied));
         }
         // Where PID 1 has refused already, that was the first word, and the first one counts.
         Err(_) if words.spoken => end(init),
         Err(failure) => words.refuse(control, init, failure)?,
     }
-    Ok(None)
+    Ok((Serving::Nobody, None))
 }
 
 /// Whether the daemon has closed its side.

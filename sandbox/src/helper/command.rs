@@ -16,7 +16,7 @@ use rustix::process::{Resource, Rlimit};
 
 use super::attempt::{Prepared, demand, tolerate};
 use super::failure::{Failure, LANDLOCK, internal, refuse, refused};
-use super::init;
+use super::init::{self, Turn};
 use super::landlock::{Wall, Walled};
 use super::outside::Outside;
 use crate::host::StepUser;
@@ -26,8 +26,9 @@ use crate::sys::{self, Close};
 use crate::wire::{self, Claim, Message, Order, Tree};
 
 /// Waits for the command and becomes it, or says why not and ends.
-pub(super) fn run(prepared: &mut Prepared<'_>) -> ! {
-    let mut orders = Orders::default();
+pub(super) fn run(prepared: &mut Prepared<'_>, turn: Turn) -> ! {
+    // Behind another command all is mounted.
+    let mut orders = Orders { goes_on: turn == Turn::Later, ..Orders::default() };
     let failure = match wait(prepared, &mut orders) {
         Ok(claim) => {
             let (enforcement, wall) = (prepared.enforcement.clone(), prepared.wall.take());
@@ -47,13 +48,15 @@ struct Orders {
     goes_on: bool,
     claim: Option<Claim>,
     tree: Option<Tree>,
+    /// What the command writes to, where its sandbox has served before.
+    streams: Vec<OwnedFd>,
 }
 
 impl Orders {
     fn hear(&mut self, from: &OwnedFd) -> Result<(), Failure> {
         match wire::recv_document(from.as_fd()) {
             Ok(Some((Order::Go, _))) => self.goes_on = true,
-            Ok(Some((Order::Claim(claim), _))) => self.claim = Some(*claim),
+            Ok(Some((Order::Claim(claim), streams))) => (self.claim, self.streams) = (Some(*claim), streams),
             Ok(Some((Order::Tree(tree), _))) => self.tree = Some(*tree),
             // Neither the helper nor the daemon is there any more.
             Ok(None) => std::process::exit(1),
@@ -84,8 +87,19 @@ fn wait(prepared: &mut Prepared<'_>, orders: &mut Orders) -> Result<Claim, Failu
             None => orders.hear(&prepared.orders)?,
         }
     };
+    take_streams(std::mem::take(&mut orders.streams)).map_err(internal("take the streams of the command"))?;
     init::forget_what_is_not_held(&prepared.enforcement, &mut claim);
     Ok(claim)
+}
+
+/// The first command of a sandbox finds its streams where they are.
+fn take_streams(streams: Vec<OwnedFd>) -> io::Result<()> {
+    let mut streams = streams.into_iter();
+    if let (Some(stdout), Some(stderr)) = (streams.next(), streams.next()) {
+        rustix::stdio::dup2_stdout(&stdout)?;
+        rustix::stdio::dup2_stderr(&stderr)?;
+    }
+    Ok(())
 }
 
 fn draw(prepared: &mut Prepared<'_>, writable: &[PathBuf]) -> Result<(), Failure> {

@@ -1,29 +1,32 @@
 //! PID 1 of the step: the operations that only it can do, the wait for the command, then a loop
-//! that reaps, forwards SIGTERM, and ends with the command. Its end is the end of every process of
-//! the step.
+//! that reaps, forwards SIGTERM, and ends with the command, unless that has left nothing and another is to
+//! come. Its end is the end of every process of the step.
 
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sched::CloneFlags;
-use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{SigSet, Signal as NixSignal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::time::TimeValLike;
 use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::outcome::LimitKind;
 use proctor_core::plan::Network;
 use rustix::event::{PollFd, PollFlags};
 use rustix::mount::MountAttrFlags;
-use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions};
+use rustix::process::{DumpableBehavior, Pid, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
+use rustix::time::Timespec;
 
 use super::attempt::{GO, MOUNTED, Prepared};
 use super::command;
 use super::failure::{FILTER, Failure, internal, refuse, refused};
 use super::mounts;
+use super::renewal::{self, Fresh};
 use super::space::map_self;
+use super::traces::Traces;
 use super::warden::Warden;
 use crate::running::WaitStatus;
 use crate::seccomp;
@@ -40,6 +43,17 @@ struct Ended {
     limit: Option<LimitKind>,
     /// Whether the daemon is told by us.
     is_told: bool,
+    /// What there is to look at before another command is served; `None` where none is.
+    traces: Option<Traces>,
+}
+
+/// Which command of a sandbox it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Its first.
+    First,
+    /// One behind another.
+    Later,
 }
 
 /// Blocks the signals that PID 1 reads from a descriptor, all of them at their defaults, which the
@@ -53,41 +67,85 @@ pub(super) fn handled() -> SigSet {
     SigSet::from_iter([NixSignal::SIGCHLD, NixSignal::SIGTERM])
 }
 
-/// Runs as PID 1 until the command has ended.
+/// Runs as PID 1 until a command has ended behind which no other is served.
 pub(super) fn run(mut prepared: Prepared<'_>) -> ! {
-    match set_up(&mut prepared).and_then(|()| serve(&mut prepared)) {
-        Ok(ended) => {
-            // One file system for all scratch directories.
-            let exited = exited(ended.status, ended.limit, spent("/tmp"));
-            let tells = ended.is_told && matches!(exited, Message::Exited { alone: true, .. });
-            // Who is gone needs no word.
-            if let Some(daemon) = prepared.daemon.filter(|_| tells) {
-                // In this order: should we be killed between, what the helper says is not heard any more.
+    let failure = match set_up(&mut prepared).and_then(|fresh| serve_all(&mut prepared, fresh.as_ref())) {
+        Ok(never) => match never {},
+        Err(failure) => failure,
+    };
+    prepared.fail(failure)
+}
+
+/// One command after another, for as long as none leaves anything.
+fn serve_all(prepared: &mut Prepared<'_>, fresh: Option<&Fresh>) -> Result<Infallible, Failure> {
+    let signals = SignalFd::with_flags(&handled(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        .map_err(internal("watch over the command"))?;
+    let mut turn = Turn::First;
+    loop {
+        let mut used = Used::default();
+        let ended = serve(prepared, &signals, turn, &mut used)?;
+        let alone = nobody_is_left(&mut used);
+        let tells = ended.is_told && alone;
+        // Nobody is left who could send one.
+        let unsignalled = || matches!(signals.read_signal(), Ok(None));
+        let looked = fresh.zip(ended.traces.as_ref()).filter(|_| tells && ended.limit.is_none());
+        let serves_on = looked.is_some_and(|(fresh, traces)| fresh.is_so_still(traces) && unsignalled());
+        // One file system for all scratch directories.
+        let exited = used.exited(ended.status, ended.limit, Left { alone, serves_on }, spent("/tmp"));
+        // Who is gone needs no word.
+        match prepared.daemon.filter(|_| tells) {
+            // In this order: should we be killed between, what the helper says is not heard any more.
+            Some(daemon) => {
                 drop(wire::send(daemon, &exited, &[]));
-                drop(wire::send(prepared.channel.as_fd(), &Message::Told, &[]));
-            } else {
-                drop(wire::send(prepared.channel.as_fd(), &exited, &[]));
+                let word = if serves_on { Message::ServesOn } else { Message::Told };
+                drop(wire::send(prepared.channel.as_fd(), &word, &[]));
             }
-            std::process::exit(0)
+            None => drop(wire::send(prepared.channel.as_fd(), &exited, &[])),
         }
-        Err(failure) => prepared.fail(failure),
+        if !serves_on {
+            std::process::exit(0);
+        }
+        turn = Turn::Later;
     }
 }
 
-/// The end of the command, with what all processes that were waited for have used.
-fn exited(status: WaitStatus, limit: Option<LimitKind>, scratch: Spent) -> Message {
-    let alone = nobody_is_left();
-    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
-    let milliseconds =
-        |time: Option<nix::sys::time::TimeVal>| time.map_or(0, |time| time.num_milliseconds().unsigned_abs());
-    Message::Exited {
-        status,
-        limit,
-        alone: alone && usage.is_some(),
-        scratch,
-        user_ms: milliseconds(usage.map(|usage| usage.user_time())),
-        system_ms: milliseconds(usage.map(|usage| usage.system_time())),
-        max_rss_kib: usage.map_or(0, |usage| usage.max_rss().unsigned_abs()),
+/// What of an attempt is left when its command has ended.
+#[derive(Debug, Clone, Copy)]
+struct Left {
+    /// PID 1 alone.
+    alone: bool,
+    /// Nothing at all, so that PID 1 waits for another command.
+    serves_on: bool,
+}
+
+/// What processes that were waited for have used, with those that they have waited for.
+#[derive(Debug, Default)]
+pub(super) struct Used {
+    user: Duration,
+    system: Duration,
+    max_rss_kib: u64,
+}
+
+impl Used {
+    fn add(&mut self, usage: &sys::Usage) {
+        self.user += usage.user;
+        self.system += usage.system;
+        self.max_rss_kib = self.max_rss_kib.max(usage.max_rss_kib);
+    }
+
+    /// The end of a command.
+    fn exited(&self, status: WaitStatus, limit: Option<LimitKind>, left: Left, scratch: Spent) -> Message {
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Message::Exited {
+            status,
+            limit,
+            alone: left.alone,
+            serves_on: left.serves_on,
+            scratch,
+            user_ms: milliseconds(self.user),
+            system_ms: milliseconds(self.system),
+            max_rss_kib: self.max_rss_kib,
+        }
     }
 }
 
@@ -99,19 +157,20 @@ fn spent(path: &str) -> Spent {
 /// Whether PID 1 is the only process of its namespace: nobody can come any more then. Whoever is in
 /// it has PID 1 as a parent or a parent's parent, since that adopts every orphan; so without a child
 /// there is nobody (pid_namespaces(7)).
-fn nobody_is_left() -> bool {
-    use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+fn nobody_is_left(used: &mut Used) -> bool {
     loop {
         // All of them, also those whose end sends no signal.
-        match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
-            Ok(WaitStatus::StillAlive) => return false,
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(errno) => return errno == nix::errno::Errno::ECHILD,
+        match sys::wait_any(libc::WNOHANG | libc::__WALL) {
+            Ok(None) => return false,
+            Ok(Some(waited)) => used.add(&waited.usage),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return error.raw_os_error() == Some(libc::ECHILD),
         }
     }
 }
 
-fn set_up(prepared: &mut Prepared<'_>) -> Done {
+/// Answers what there is to compare with where the sandbox may serve more than one command.
+fn set_up(prepared: &mut Prepared<'_>) -> Result<Option<Fresh>, Failure> {
     die_with_the_helper()?;
     if rustix::process::getpid() != Pid::INIT {
         let hint = "report this with the kernel's version";
@@ -120,18 +179,25 @@ fn set_up(prepared: &mut Prepared<'_>) -> Done {
     let how = "unshare; PID 1 is ours, and all others end with it";
     prepared.enforcement.enforced(Control::PidNamespace, how);
     let request = prepared.request;
-    request.ops.iter().filter(|op| op.stage() == Stage::Init).try_for_each(|op| {
+    for op in request.ops.iter().filter(|op| op.stage() == Stage::Init) {
         let done = apply(prepared, op);
-        prepared.tolerate(op, done)
-    })
+        prepared.tolerate(op, done)?;
+    }
+    // Where the kernel does not tell, one command is all.
+    Ok(request.serves_on.then(Fresh::look).and_then(Result::ok))
 }
 
 /// Starts the process that waits for the command, and tells how it ended.
-fn serve(prepared: &mut Prepared<'_>) -> Result<Ended, Failure> {
-    let pid = start(prepared)?;
-    // If the helper is gone there is nobody to tell.
-    drop(wire::send(prepared.channel.as_fd(), &Message::Prepared, &[]));
-    watch(prepared, pid)
+fn serve(prepared: &mut Prepared<'_>, signals: &SignalFd, turn: Turn, used: &mut Used) -> Result<Ended, Failure> {
+    let pid = start(prepared, turn)?;
+    if turn == Turn::First {
+        // If the helper is gone there is nobody to tell.
+        drop(wire::send(prepared.channel.as_fd(), &Message::Prepared, &[]));
+        // The step's streams belong to it: our copies would keep them open.
+        rustix::stdio::dup2_stdout(&prepared.null).map_err(internal("let go of the step's output"))?;
+        rustix::stdio::dup2_stderr(&prepared.null).map_err(internal("let go of the step's output"))?;
+    }
+    wait_for_command(prepared, signals, pid, used).map_err(internal("watch over the command"))
 }
 
 /// Takes into account what the helper did, and what of it does not hold.
@@ -390,51 +456,55 @@ fn no_new_privs(prepared: &mut Prepared<'_>) -> Done {
     Ok(())
 }
 
-fn start(prepared: &mut Prepared<'_>) -> Result<Pid, Failure> {
+fn start(prepared: &mut Prepared<'_>, turn: Turn) -> Result<Pid, Failure> {
     match sys::fork().map_err(internal("start the command's process"))? {
-        Fork::Child => command::run(prepared),
+        Fork::Child => command::run(prepared, turn),
         Fork::Parent(pid) => Pid::from_raw(pid).ok_or_else(|| Failure::internal("fork returned no process")),
     }
 }
 
 /// Waits until the command has ended, and reaps whatever else ends meanwhile.
-fn watch(prepared: &mut Prepared<'_>, command: Pid) -> Result<Ended, Failure> {
-    let watched = internal("watch over the command");
-    let mut signals = || {
-        // The step's streams belong to it: our copies would keep them open.
-        rustix::stdio::dup2_stdout(&prepared.null)?;
-        rustix::stdio::dup2_stderr(&prepared.null)?;
-        let signals = SignalFd::with_flags(&handled(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        wait_for_command(prepared, &signals, command)
-    };
-    signals().map_err(watched)
-}
-
-fn wait_for_command(prepared: &mut Prepared<'_>, signals: &SignalFd, command: Pid) -> io::Result<Ended> {
-    let (mut warden, mut is_told) = (None, false);
+fn wait_for_command(
+    prepared: &mut Prepared<'_>,
+    signals: &SignalFd,
+    command: Pid,
+    used: &mut Used,
+) -> io::Result<Ended> {
+    let (mut warden, mut is_told, mut traces, mut status) = (None, false, None, None);
     loop {
         let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(&prepared.channel, PollFlags::IN)];
-        let patience = warden.as_ref().and_then(Warden::patience);
-        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience))?;
+        let patience = status.as_ref().map(|_| &LATE).or(warden.as_ref().and_then(Warden::patience));
+        let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience))?;
         if !fds[1].revents().is_empty() {
             let go = instructed(prepared)?;
             is_told = go.tells_the_end;
+            traces = go.traces.filter(|_| renewal::is_sound(&prepared.enforcement));
             warden = Some(warden_of(prepared, &go.claim));
+        }
+        if let Some(status) = status.take_if(|_| warden.is_some() || ready == 0) {
+            return Ok(Ended { status, limit: None, is_told, traces });
         }
         while let Some(signal) = signals.read_signal()? {
             if signal.ssi_signo == libc::SIGTERM.cast_unsigned() {
                 terminate_all();
             }
         }
-        if let Some(status) = reap_all(command)? {
-            return Ok(Ended { status, limit: None, is_told });
+        if status.is_none() {
+            status = reap_all(command, used)?;
+        }
+        // A short command may be faster than the word of it, which says what becomes of the sandbox.
+        if let Some(status) = status.take_if(|_| warden.is_some() || !prepared.request.serves_on) {
+            return Ok(Ended { status, limit: None, is_told, traces });
         }
         if let Some(limit) = warden.as_mut().and_then(Warden::look) {
             // Our end is everybody's.
-            return Ok(Ended { status: WaitStatus::Signal(SIGKILL), limit: Some(limit), is_told });
+            return Ok(Ended { status: WaitStatus::Signal(SIGKILL), limit: Some(limit), is_told, traces: None });
         }
     }
 }
+
+/// How long PID 1 waits for the word of a command that has ended: a process that never became one has none.
+const LATE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// The helper sends the command and nothing after it: its end is ours.
 fn instructed(prepared: &mut Prepared<'_>) -> io::Result<Go> {
@@ -456,18 +526,34 @@ fn terminate_all() {
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), NixSignal::SIGTERM);
 }
 
-pub(super) fn reap_all(command: Pid) -> io::Result<Option<WaitStatus>> {
+/// Of processes that have ended; answers how `command` did where it is among them.
+pub(super) fn reap_all(command: Pid, used: &mut Used) -> io::Result<Option<WaitStatus>> {
     loop {
-        match rustix::process::wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, status))) if pid == command => return Ok(Some(wait_status(status))),
-            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+        match sys::wait_any(libc::WNOHANG) {
+            Ok(Some(waited)) => {
+                used.add(&waited.usage);
+                if waited.pid == command.as_raw_nonzero().get() {
+                    return Ok(Some(ended_as(waited.status)));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(None) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
+            Err(error) => return Err(error),
         }
     }
 }
 
 /// The kernel's status word as ours.
+fn ended_as(status: i32) -> WaitStatus {
+    let byte = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
+    if libc::WIFEXITED(status) {
+        WaitStatus::Code(byte(libc::WEXITSTATUS(status)))
+    } else {
+        WaitStatus::Signal(if libc::WIFSIGNALED(status) { byte(libc::WTERMSIG(status)) } else { u8::MAX })
+    }
+}
+
+/// The same, where it was waited for otherwise.
 pub(super) fn wait_status(status: rustix::process::WaitStatus) -> WaitStatus {
     let byte = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
     match (status.exit_status(), status.terminating_signal()) {

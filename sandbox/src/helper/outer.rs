@@ -24,6 +24,7 @@ use super::failure::{Failure, internal, refuse, refused};
 use super::masks::{self, Sockets, SysView};
 use super::mounts::{self, NODEV, NOSUID, Opt, Owner, Point, RDONLY, Size};
 use super::space::map_self;
+use super::traces::Traces;
 use crate::setup::{Absent, CloneKind, Cover, DEVICES, Inside, SetupOp, Stage};
 use crate::space::{UPPER, WORK};
 use crate::sys::{self, Reach};
@@ -59,6 +60,8 @@ pub(super) struct Outer<'a> {
     overlay: Option<Made>,
     /// The same, where it is in its place already.
     placed: Option<Placed>,
+    /// What the directories look like that a command may write, before there is one.
+    traces: Option<Traces>,
     enforcement: Enforcement,
 }
 
@@ -143,6 +146,7 @@ impl<'a> Outer<'a> {
             open: Vec::new(),
             overlay: None,
             placed: None,
+            traces: None,
             enforcement: Enforcement::default(),
         }
     }
@@ -175,7 +179,17 @@ impl<'a> Outer<'a> {
                 _ => {}
             }
         }
+        if self.request.serves_on && self.placed.is_some() {
+            let scratch = self.open.iter().map(Path::new);
+            // What cannot be looked at serves one command.
+            self.traces = Traces::take(scratch, &self.request.frame.repo).ok();
+        }
         Ok(Worked::ToTheEnd)
+    }
+
+    /// What tells whether a command has left anything; `None` where the sandbox serves one command alone.
+    pub(super) fn traces(&mut self) -> Option<Traces> {
+        self.traces.take()
     }
 
     /// Does for one command what needs to know it.

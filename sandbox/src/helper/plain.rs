@@ -155,7 +155,7 @@ fn serve_claim(
         Ok((place, enforcement)) => {
             place.lead(&mut claim.command.env, &request.sandbox.frame);
             let tree = Tree { layers: claim.layers.clone(), enforcement, layers_bytes: 0 };
-            let go = Go { claim, tree, tells_the_end: false };
+            let go = Go { claim, tree, tells_the_end: false, traces: None };
             if let Some(channel) = &words.channel {
                 // It may have died of a refusal, which is heard next.
                 drop(wire::send_document(channel.as_fd(), &go, &[]));

@@ -41,6 +41,8 @@ pub(super) struct Warden {
     /// Whether the segments of System V are the step's alone.
     own_segments: bool,
     seen: Seen,
+    /// What processes of commands before had used, in clock ticks.
+    before: u64,
     last: Instant,
     /// How long it waits after `last` at least.
     rest: Duration,
@@ -84,6 +86,7 @@ impl Warden {
             whose,
             own_segments,
             seen: Seen::default(),
+            before: reaped_ticks(),
             last: Instant::now(),
             rest: MEMORY_PATIENCE,
         }
@@ -118,7 +121,7 @@ impl Warden {
 
     fn judge(&mut self) -> Option<LimitKind> {
         // What cannot be read has ended meanwhile.
-        let mut sum = Sum::of_all(self.whose, self.memory.is_some(), &mut self.seen).unwrap_or_default();
+        let mut sum = Sum::of_all(self.whose, self.memory.is_some(), self.before, &mut self.seen).unwrap_or_default();
         if self.memory.is_some() && self.own_segments {
             sum.bytes += read("sysvipc", "shm").as_deref().map(shared_bytes).unwrap_or_default();
             sum.bytes += read("sysvipc", "msg").as_deref().map(queued_bytes).unwrap_or_default();
@@ -140,8 +143,8 @@ struct Sum {
 }
 
 impl Sum {
-    fn of_all(whose: Whose, memory: bool, seen: &mut Seen) -> io::Result<Self> {
-        let mut sum = Self { bytes: 0, ticks: reaped_ticks() };
+    fn of_all(whose: Whose, memory: bool, before: u64, seen: &mut Seen) -> io::Result<Self> {
+        let mut sum = Self { bytes: 0, ticks: reaped_ticks().saturating_sub(before) };
         let mut now = BTreeMap::new();
         let mut unmapped = Unmapped::default();
         let processes = match whose {

@@ -18,7 +18,7 @@ use proctor_core::outcome::LimitKind;
 use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
 use proctor_sandbox::{
     CacheMount, GitDirs, Host, HostConfig, Launcher, Layer, Policy, Received, RepoFacts, Report, RunSpace,
-    RunSpaceConfig, Running, Sealed, ToolMount, WaitStatus,
+    RunSpaceConfig, Running, Sandboxes, Sealed, ToolMount, WaitStatus,
 };
 use rustix::event::{PollFd, PollFlags};
 
@@ -376,7 +376,12 @@ impl Bench {
         let launcher = Launcher::start(host)?;
         let space = RunSpace::create(
             &launcher,
-            RunSpaceConfig { disk_bytes: 32 << 20, inodes: 10_000, tolerated: role.tolerated() },
+            RunSpaceConfig {
+                disk_bytes: 32 << 20,
+                inodes: 10_000,
+                tolerated: role.tolerated(),
+                sandboxes: Sandboxes::ForSeveral,
+            },
         )?;
         Ok(Self { role, root, repo, home, facts, launcher, space, _dir: None })
     }
@@ -459,7 +464,7 @@ pub(crate) fn readable(fd: BorrowedFd<'_>) -> Result<(), Failed> {
     }
 }
 
-fn read(fd: &std::os::fd::OwnedFd) -> Result<String, Failed> {
+pub(crate) fn read(fd: &std::os::fd::OwnedFd) -> Result<String, Failed> {
     let mut text = Vec::new();
     File::from(fd.try_clone()?).read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())

@@ -12,7 +12,7 @@ use libtest_mimic::Failed;
 use proctor_core::enforcement::Tolerated;
 use proctor_core::outcome::LimitKind;
 use proctor_core::plan::Limit;
-use proctor_sandbox::{GitDirs, Rights, RunSpace, RunSpaceConfig, Sealed, ToolKind, ToolMount, WaitStatus};
+use proctor_sandbox::{GitDirs, Rights, RunSpace, RunSpaceConfig, Sandboxes, Sealed, ToolKind, ToolMount, WaitStatus};
 use rustix::fs::{AtFlags, FileType};
 
 use crate::bench::{self, Bench, Step, line, until_closed};
@@ -271,7 +271,12 @@ pub(crate) fn what_a_dead_owner_left_is_swept(bench: &Bench) -> Result<(), Faile
 
 /// The caller has to say it.
 pub(crate) fn nobody_gets_a_sandbox_with_less_unasked(bench: &Bench) -> Result<(), Failed> {
-    let config = RunSpaceConfig { disk_bytes: 1 << 20, inodes: 100, tolerated: Tolerated::default() };
+    let config = RunSpaceConfig {
+        disk_bytes: 1 << 20,
+        inodes: 100,
+        tolerated: Tolerated::default(),
+        sandboxes: Sandboxes::ForOne,
+    };
     let refused = RunSpace::create(&bench.launcher, config).err().ok_or("a space without namespaces")?;
     assert!(refused.to_string().contains("namespace"), "{refused}");
     let mut policy = bench.policy(&Step::sh("touch ran"))?;

@@ -35,6 +35,7 @@ pub(super) fn run(mut prepared: Prepared<'_>, request: &PlainRequest, control: &
                 status,
                 limit,
                 alone: false,
+                serves_on: false,
                 scratch: Spent::default(),
                 user_ms: 0,
                 system_ms: 0,
@@ -158,6 +159,8 @@ fn watch(prepared: &Prepared<'_>, command: Pid, mut warden: Warden) -> io::Resul
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
+    // The helper counts what all have used.
+    let mut used = pid_one::Used::default();
     let signals = SignalFd::with_flags(&pid_one::handled(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     loop {
         let mut fds = [PollFd::new(&signals, PollFlags::IN), PollFd::new(&prepared.channel, PollFlags::IN)];
@@ -172,7 +175,7 @@ fn watch(prepared: &Prepared<'_>, command: Pid, mut warden: Warden) -> io::Resul
                 kin::terminate();
             }
         }
-        if let Some(status) = pid_one::reap_all(command)? {
+        if let Some(status) = pid_one::reap_all(command, &mut used)? {
             return Ok((status, None));
         }
         if let Some(limit) = warden.look() {

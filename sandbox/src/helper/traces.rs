@@ -1,0 +1,209 @@
+//! What the directories that a command may write look like before there is one, and whether they look the same
+//! afterwards. The helper takes it when all is mounted; PID 1 compares when nobody is left who could write.
+//!
+//! A stamp of the kernel's tells of most changes, and of none that comes within the tick in which it was taken. So
+//! what a change could be is looked at as well: names, modes, links, contents, extended attributes.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// How many files and directories are remembered at most: what a sandbox has is some dozens.
+const MOST: usize = 512;
+/// The longest file that is remembered, in bytes: there is a `.gitconfig`.
+const LONGEST: u64 = 4 << 10;
+
+/// Directories with all in them, as they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Traces(Vec<Trace>);
+
+/// One file or directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Trace {
+    path: PathBuf,
+    stamp: Stamp,
+    holds: Holds,
+}
+
+/// What is in a file or a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Holds {
+    /// Names, sorted.
+    Names(Vec<String>),
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// A tree that is looked at by its layer; here it stands for itself alone.
+    Tree,
+}
+
+/// What the kernel says of a file. Not its owner: who compares has another view of those, and no step can give
+/// anything away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    mode: u32,
+    links: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Traces {
+    /// What is in `scratch`, all of it on one file system, and the root of `tree`.
+    ///
+    /// # Errors
+    /// Something cannot be read, or is nothing that a sandbox has when it is made.
+    pub(crate) fn take<'a>(scratch: impl IntoIterator<Item = &'a Path>, tree: &Path) -> io::Result<Self> {
+        let mut traces = vec![Trace { path: tree.to_owned(), stamp: Stamp::of(tree)?, holds: Holds::Tree }];
+        let mut waiting: Vec<PathBuf> = scratch.into_iter().map(Path::to_owned).collect();
+        let device = waiting.first().map(|first| Stamp::of(first)).transpose()?.map(|stamp| stamp.device);
+        while let Some(path) = waiting.pop() {
+            let stamp = Stamp::of(&path)?;
+            // What is mounted there is no scratch; its name stands in the directory above.
+            if Some(stamp.device) != device {
+                continue;
+            }
+            if traces.len() >= MOST {
+                return Err(io::Error::other("there is more in the scratch directories than is remembered"));
+            }
+            let holds = Holds::of(&path, &stamp)?;
+            if let Holds::Names(names) = &holds {
+                waiting.extend(names.iter().map(|name| path.join(name)));
+            }
+            traces.push(Trace { path, stamp, holds });
+        }
+        Ok(Self(traces))
+    }
+
+    /// Whether all is as it was.
+    pub(crate) fn are_all(&self) -> bool {
+        self.0.iter().all(Trace::is_true)
+    }
+}
+
+impl Trace {
+    fn is_true(&self) -> bool {
+        let is_so = || {
+            let same = Stamp::of(&self.path)? == self.stamp && !has_attributes(&self.path, &self.holds)?;
+            Ok::<_, io::Error>(same && (self.holds == Holds::Tree || Holds::of(&self.path, &self.stamp)? == self.holds))
+        };
+        is_so().unwrap_or(false)
+    }
+}
+
+impl Holds {
+    fn of(path: &Path, stamp: &Stamp) -> io::Result<Self> {
+        match stamp.mode & libc::S_IFMT {
+            libc::S_IFDIR => {
+                let name = |entry: io::Result<fs::DirEntry>| {
+                    entry?.file_name().into_string().map_err(|_| io::Error::other("a name that is no text"))
+                };
+                let mut names = fs::read_dir(path)?.map(name).collect::<io::Result<Vec<String>>>()?;
+                names.sort();
+                Ok(Self::Names(names))
+            }
+            libc::S_IFREG if stamp.size <= LONGEST => Ok(Self::Bytes(fs::read(path)?)),
+            _ => Err(io::Error::other("neither a directory nor a short file")),
+        }
+    }
+}
+
+impl Stamp {
+    fn of(path: &Path) -> io::Result<Self> {
+        let found = fs::symlink_metadata(path)?;
+        Ok(Self {
+            device: found.dev(),
+            inode: found.ino(),
+            mode: found.mode(),
+            links: found.nlink(),
+            size: found.size(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
+}
+
+/// Whether somebody has given it attributes; those of security modules are not a step's to give. The root of an overlay has some of its own, which it does not show.
+fn has_attributes(path: &Path, holds: &Holds) -> io::Result<bool> {
+    if *holds == Holds::Tree {
+        return Ok(false);
+    }
+    let mut names = [0_u8; ATTRIBUTES];
+    let length = rustix::fs::llistxattr(path, &mut names[..])?;
+    let given = |name: &[u8]| !name.is_empty() && !name.starts_with(b"security.");
+    Ok(names[..length].split(|byte| *byte == 0).any(given))
+}
+
+/// How many bytes the names of a file's attributes may take; more is more than a security module gives.
+const ATTRIBUTES: usize = 512;
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests write plain files")]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A scratch directory with a file and a directory in it, and a tree; and what one does to them.
+    fn are_all_after(what: impl FnOnce(&Path)) -> bool {
+        let place = tempfile::tempdir().expect("tempdir");
+        let scratch = place.path().join("scratch");
+        for name in ["scratch/inner", "tree"] {
+            fs::create_dir_all(place.path().join(name)).expect("made");
+        }
+        fs::write(scratch.join(".gitconfig"), "[core]\n").expect("written");
+        let traces = Traces::take([scratch.as_path()], &place.path().join("tree")).expect("taken");
+        assert!(traces.are_all(), "nothing has happened");
+        what(place.path());
+        let text = serde_json::to_vec(&traces).expect("text");
+        serde_json::from_slice::<Traces>(&text).expect("read").are_all()
+    }
+
+    #[test]
+    fn to_look_changes_nothing() {
+        assert!(are_all_after(|place| {
+            fs::read(place.join("scratch/.gitconfig")).expect("read");
+            assert_eq!(fs::read_dir(place.join("scratch/inner")).expect("listed").count(), 0);
+        }));
+    }
+
+    #[test]
+    fn whatever_is_left_is_seen() {
+        let changes: [(&str, fn(&Path)); 9] = [
+            ("a file", |place| fs::write(place.join("scratch/inner/new"), "x").expect("written")),
+            ("a directory", |place| fs::create_dir(place.join("scratch/new")).expect("made")),
+            ("a link", |place| std::os::unix::fs::symlink("/", place.join("scratch/link")).expect("made")),
+            ("a second name", |place| {
+                fs::hard_link(place.join("scratch/.gitconfig"), place.join("scratch/inner/other")).expect("linked");
+            }),
+            ("the same length", |place| fs::write(place.join("scratch/.gitconfig"), "[evil]\n").expect("written")),
+            ("a removal", |place| fs::remove_dir(place.join("scratch/inner")).expect("removed")),
+            ("a mode", |place| {
+                let mode = fs::Permissions::from_mode(0o700);
+                fs::set_permissions(place.join("scratch/inner"), mode).expect("set");
+            }),
+            ("another in its place", |place| {
+                fs::remove_file(place.join("scratch/.gitconfig")).expect("removed");
+                fs::write(place.join("scratch/.gitconfig"), "[core]\n").expect("written");
+            }),
+            ("the tree's mode", |place| {
+                fs::set_permissions(place.join("tree"), fs::Permissions::from_mode(0o700)).expect("set");
+            }),
+        ];
+        for (what, change) in changes {
+            assert!(!are_all_after(change), "{what}");
+        }
+    }
+
+    #[test]
+    fn what_no_sandbox_has_is_not_remembered() {
+        let place = tempfile::tempdir().expect("tempdir");
+        std::os::unix::fs::symlink("/", place.path().join("link")).expect("made");
+        assert!(Traces::take([place.path()], place.path()).is_err());
+    }
+}
