@@ -34,6 +34,7 @@ use crate::error::EngineError;
 use crate::finish::{self, Observed, Pass};
 use crate::git_program::SandboxedGit;
 use crate::output::Outputs;
+use crate::readings::Readings;
 use crate::record::{self, RunFacts, Span};
 use crate::repository::Repository;
 use crate::request::{
@@ -64,6 +65,8 @@ pub struct Engine {
     clock: Clock,
     /// Whose a repository must be; `None` where it may be anybody's.
     owner: Option<u32>,
+    /// Specs that were read lately.
+    readings: Arc<Readings>,
     /// How many runs it has done.
     runs: Arc<AtomicUsize>,
 }
@@ -111,6 +114,7 @@ impl Engine {
             redactor,
             clock: Clock::system(),
             owner: None,
+            readings: Arc::default(),
             runs: Arc::default(),
         })
     }
@@ -142,6 +146,7 @@ impl Engine {
             redactor,
             clock: self.clock,
             owner,
+            readings: Arc::clone(&self.readings),
             runs: Arc::clone(&self.runs),
         }
     }
@@ -158,6 +163,14 @@ impl Engine {
     /// The profile is not there, or asks for more than the operator allows.
     pub fn resolve(&self, file: &SpecFile, spec: &Spec, profile: &ProfileName) -> Result<Resolved, EngineError> {
         file.resolve(spec, profile, &self.config.operator)
+    }
+
+    /// The same of what is written in the file.
+    ///
+    /// # Errors
+    /// What is wrong with the spec; else as [`Engine::resolve`].
+    pub fn planned(&self, file: &SpecFile, profile: &ProfileName) -> Result<Resolved, EngineError> {
+        self.resolve(file, &self.readings.of(file)?.spec, profile)
     }
 
     /// Where we keep files, canonical.
@@ -209,7 +222,7 @@ impl Engine {
             () = cancel.cancelled() => return Err(EngineError::Interrupted),
         };
         let file = SpecFile::within(&source.repository)?.called_as_in(&source);
-        let plan = self.resolve(&file, &file.parse()?.spec, &request.profile)?.plan;
+        let plan = self.planned(&file, &request.profile)?.plan;
         guards::expected(&plan, &request, &file)?;
         if isolates(&plan) {
             self.admit(&repository, &tolerated).await?;

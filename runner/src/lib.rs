@@ -20,6 +20,7 @@ mod output;
 mod patch;
 mod probe;
 mod pushed;
+mod readings;
 mod record;
 mod report;
 mod repository;

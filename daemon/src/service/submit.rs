@@ -301,7 +301,7 @@ impl Look {
     fn plan(&self) -> Result<Plan, Problem> {
         let planned = || {
             let file = self.engine.spec(&self.repo)?;
-            self.engine.resolve(&file, &file.parse()?.spec, &self.submission.profile)
+            self.engine.planned(&file, &self.submission.profile)
         };
         planned().map(|resolved| resolved.plan).map_err(|error: EngineError| error.problem())
     }

@@ -74,7 +74,7 @@ impl Engine {
         let bytes = spec.into_bytes();
         let path = format!("{commit}:{}", spec::PATH).into();
         let file = SpecFile { path, sha256: Sha256Hex::of(&bytes), bytes };
-        Ok(self.resolve(&file, &file.parse()?.spec, &asked.demands.profile)?.plan)
+        Ok(self.planned(&file, &asked.demands.profile)?.plan)
     }
 
     /// The run that the gate passes the tree on: its id, when it ended, and which tools it found.
