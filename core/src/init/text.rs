@@ -20,7 +20,7 @@ const HEAD: &str = "\
 #   proctor exec -- COMMAND        try a command as a step would run
 #   proctor schema spec            the format, for editors
 #
-# Each step runs in a sandbox of its own: no network, an empty home, and a tree that it may write
+# Each step runs in a sandbox: no network, an empty home, and a tree that it may write
 # to but not change. What git ignores may be written, and what is to outlive a run is a cache.
 version: 1
 ";
