@@ -90,6 +90,7 @@ const CHECKS: &[Listed] = checks![
     served::no_queue_of_posix_can_be_made: Landlock, MountNamespace;
     served::pid_1_cannot_be_signalled: Landlock, MountNamespace;
     served::a_sandbox_without_all_of_its_controls_serves_once: MountNamespace;
+    served::where_each_command_has_its_own_none_serves_on: MountNamespace;
     served::what_a_cache_keeps_is_no_leaving: MountNamespace;
     served::a_command_over_other_layers_gets_another_sandbox: MountNamespace;
     served::a_later_command_is_ended_like_a_first_one: MountNamespace;

@@ -51,6 +51,7 @@ mod revisions;
 mod room;
 mod runs;
 mod screen;
+mod screens;
 mod spec;
 mod sql;
 mod swaps;
@@ -121,6 +122,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         room::CASES,
         runs::CASES,
         screen::CASES,
+        screens::CASES,
         spec::CASES,
         sql::CASES,
         swaps::CASES,

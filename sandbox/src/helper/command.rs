@@ -76,6 +76,8 @@ fn wait(prepared: &mut Prepared<'_>, orders: &mut Orders) -> Result<Claim, Failu
         let done = match op {
             SetupOp::NewSession => new_session(&mut prepared.enforcement),
             SetupOp::CloseFds => close_fds(&mut prepared.enforcement),
+            // PID 1 has drawn it for all commands behind the first.
+            SetupOp::DrawWall { .. } if prepared.wall.is_some() => Ok(()),
             SetupOp::DrawWall { writable } => draw(prepared, writable),
             other => Err(Failure::internal(format_args!("`{other}` needs the command"))),
         };
@@ -100,6 +102,17 @@ fn take_streams(streams: Vec<OwnedFd>) -> io::Result<()> {
         rustix::stdio::dup2_stderr(&stderr)?;
     }
     Ok(())
+}
+
+/// Draws the wall once for every command to come, now that all is mounted. Each builds it around itself; where it cannot
+/// be drawn, each says so.
+pub(super) fn draw_for_all(prepared: &mut Prepared<'_>) {
+    let request = prepared.request;
+    for op in &request.ops {
+        if let SetupOp::DrawWall { writable } = op {
+            let _ = draw(prepared, writable);
+        }
+    }
 }
 
 fn draw(prepared: &mut Prepared<'_>, writable: &[PathBuf]) -> Result<(), Failure> {

@@ -105,6 +105,9 @@ fn serve_all(prepared: &mut Prepared<'_>, fresh: Option<&Fresh>) -> Result<Infal
         if !serves_on {
             std::process::exit(0);
         }
+        if turn == Turn::First {
+            command::draw_for_all(prepared);
+        }
         turn = Turn::Later;
     }
 }

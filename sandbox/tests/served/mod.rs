@@ -2,8 +2,9 @@
 //! left by one ends its sandbox.
 
 use libtest_mimic::Failed;
+use proctor_core::enforcement::Tolerated;
 use proctor_core::plan::Limit;
-use proctor_sandbox::{Layer, Report, Sealed, WaitStatus};
+use proctor_sandbox::{Layer, Report, RunSpace, RunSpaceConfig, Sandboxes, Sealed, WaitStatus};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::bench::{Bench, Step, children, line, readable, until_closed};
@@ -171,6 +172,22 @@ pub(crate) fn a_sandbox_without_all_of_its_controls_serves_once(bench: &Bench) -
     let served = serve(bench, &open)?;
     assert_eq!(served.printed(), "");
     assert!(!served.serves_on, "the host's network is not looked at");
+    Ok(())
+}
+
+pub(crate) fn where_each_command_has_its_own_none_serves_on(bench: &Bench) -> Result<(), Failed> {
+    let bounds = RunSpaceConfig {
+        disk_bytes: 1 << 20,
+        inodes: 100,
+        tolerated: Tolerated::default(),
+        sandboxes: Sandboxes::ForOne,
+    };
+    let space = RunSpace::create(&bench.launcher, bounds)?;
+    let policy = bench.policy(&Step::sh("true"))?;
+    let (running, layer) = bench.launcher.spawn(&space, &[], &bench.facts, &policy)?;
+    let reports = until_closed(&running)?;
+    assert!(matches!(reports.last(), Some(Report::Exited { status: WaitStatus::Code(0), .. })), "{reports:?}");
+    assert!(!running.serves_on() && layer.seal().is_empty());
     Ok(())
 }
 

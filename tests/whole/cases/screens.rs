@@ -1,0 +1,255 @@
+//! Every screen, as a person sees it: what each command prints on a terminal of 80 columns that has no colour, and
+//! those that are looked at most on one of 40, and in colour. What differs from run to run stands as a word in capitals.
+
+use std::path::PathBuf;
+
+use crate::environment::{Repo, TestEnvironment};
+use crate::machine;
+use crate::needs::{Case, Needs, case, dry_case};
+use crate::process::Finished;
+use crate::spec::{Skill, Spec, Step};
+
+pub(super) const CASES: &[Case] = &[
+    // As root there is a control group, and with it the lowest tier.
+    case("screens::of_runs", runs).needs(&[Needs::Sandbox, Needs::Root]),
+    case("screens::of_what_is_on_record", recorded).needs(&[Needs::Sandbox, Needs::Root]),
+    // Of whom it is asked decides where a daemon is looked for, and who a step is.
+    dry_case("screens::before_anything_runs", before).needs(&[Needs::Root]),
+    dry_case("screens::of_hooks", hooks),
+    dry_case("screens::of_what_is_brought_along", brought),
+    dry_case("screens::of_sql", sql),
+    dry_case("screens::of_mistakes", mistakes).needs(&[Needs::Root]),
+];
+
+/// A skill that passes, one that fails, and one that changes what it must not.
+fn spec() -> Spec {
+    Spec::new([
+        Skill::new("fine", [Step::sh("say", "echo fine"), Step::sh("more", "true")]),
+        Skill::new(
+            "wrong",
+            [Step::sh("fails", "echo 'src/lib.rs:2:5: error: no' >&2; exit 1"), Step::sh("later", "true")],
+        ),
+        Skill::new("drifts", [Step::sh("edits", "echo '// more' >> src/lib.rs")]),
+    ])
+}
+
+/// Commands, one behind another, and what each printed.
+struct Screens<'r, 'e> {
+    repo: &'r Repo<'e>,
+    env: &'e TestEnvironment,
+    text: String,
+}
+
+impl<'r, 'e> Screens<'r, 'e> {
+    fn new(repo: &'r Repo<'e>, env: &'e TestEnvironment) -> Self {
+        Self { repo, env, text: String::new() }
+    }
+
+    fn show(&mut self, words: &[&str]) -> &mut Self {
+        let finished = self.repo.proctor(words);
+        self.add(words, &finished)
+    }
+
+    /// Of a command that is told where state is kept.
+    fn show_kept(&mut self, words: &[&str]) -> &mut Self {
+        let state = self.env.state();
+        let place = ["--state-dir", state.to_str().expect("UTF-8")];
+        let finished = self.repo.proctor(&[words, &place].concat());
+        self.add(words, &finished)
+    }
+
+    fn add(&mut self, words: &[&str], finished: &Finished) -> &mut Self {
+        let part = |name: &str, text: &str| if text.is_empty() { String::new() } else { format!("--- {name}\n{text}") };
+        let (out, err) = (part("output", &finished.stdout), part("messages", &finished.stderr));
+        let code = finished.code.map_or_else(|| "by a signal".to_owned(), |code| code.to_string());
+        self.text.push_str(&format!("$ proctor {}\n{err}{out}--- exit {code}\n\n", words.join(" ")));
+        self
+    }
+
+    /// Holds them to what is kept under this name.
+    fn are(&self, name: &str) {
+        let text = steady(
+            &self.text.replace(self.env.root().to_str().expect("UTF-8"), "/ROOT").replace(self.env.marker(), "MARKER"),
+        );
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("whole/screens").join(format!("{name}.txt"));
+        if std::env::var_os("PROCTOR_SCREENS").is_some_and(|wanted| wanted == "write") {
+            return machine::write(&path, &text);
+        }
+        let kept = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let differs = kept.lines().zip(text.lines()).find(|(kept, now)| kept != now);
+        let lines = (kept.lines().count(), text.lines().count());
+        assert!(
+            kept == text,
+            "a screen of {} is another one: {differs:#?}, {lines:?} lines. Where it is meant to be, write it anew \
+             (PROCTOR_SCREENS=write) and read the difference.\n{text}",
+            path.display()
+        );
+    }
+}
+
+/// The text with a word in capitals for each id, hash, time and figure that a run measures.
+fn steady(text: &str) -> String {
+    let mut steady = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let mut word = String::new();
+        for character in line.chars() {
+            if character.is_ascii_alphanumeric() || matches!(character, '-' | '.' | ':') {
+                word.push(character);
+            } else {
+                steady.push_str(&steady_word(&word));
+                word.clear();
+                steady.push(character);
+            }
+        }
+        steady.push_str(&steady_word(&word));
+    }
+    figures(&steady)
+}
+
+fn steady_word(word: &str) -> String {
+    let bare = word.trim_end_matches(['.', ':', '-']);
+    let rest = &word[bare.len()..];
+    let is_hex = |text: &str| text.len() >= 8 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let is_time = |text: &str| text.len() == 16 && text.ends_with('Z') && text.as_bytes()[8] == b'T';
+    let name = match bare.split_once('-') {
+        Some((time, hex)) if is_time(time) && is_hex(hex) => "RUN",
+        _ if bare.len() > 18 && bare.ends_with('Z') && bare.as_bytes()[10] == b'T' => "TIME",
+        _ if bare.strip_prefix("sha256:").is_some_and(is_hex)
+            || (is_hex(bare) && bare.bytes().any(|b| b.is_ascii_digit())) =>
+        {
+            "HASH"
+        }
+        _ if bare == env!("CARGO_PKG_VERSION") => "VERSION",
+        _ => bare,
+    };
+    format!("{name}{rest}")
+}
+
+/// Durations and sizes that are measured: a number before its unit, and the blanks that align it.
+fn figures(text: &str) -> String {
+    const UNITS: [&str; 6] = ["ms", "s", "KiB", "MiB", "min", "h"];
+    let lines = text.split('\n').map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut kept: Vec<String> = Vec::new();
+        for (at, word) in words.iter().enumerate() {
+            let unit = words.get(at + 1).map(|next| next.trim_end_matches([',', ')', ';', '.', ':']));
+            let is_number = word.trim_start_matches('(').parse::<f64>().is_ok();
+            if is_number && unit.is_some_and(|unit| UNITS.contains(&unit)) {
+                while kept.len() > 1 && kept.last().is_some_and(String::is_empty) {
+                    kept.pop();
+                }
+                kept.push(word.replace(|character: char| character.is_ascii_digit() || character == '.', "") + "N");
+            } else {
+                kept.push((*word).to_owned());
+            }
+        }
+        kept.join(" ")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+const RUN: [&str; 4] = ["run", "--profile", "pr", "--max-tier=3"];
+
+fn runs(env: &TestEnvironment) {
+    let repo = env.repo(&spec());
+    Screens::new(&repo, env).show(&RUN).show(&[&RUN[..], &["--quiet"]].concat()).are("run");
+    let passing = env.repo_at("passing", &Spec::new([Skill::new("fine", [Step::sh("say", "echo fine")])]));
+    Screens::new(&passing, env).show(&RUN).are("run_passed");
+    env.caller_has("COLUMNS", "40");
+    Screens::new(&repo, env).show(&RUN).are("run_40");
+    Screens::new(&repo, env).show(&[&RUN[..], &["--color", "always"]].concat()).are("run_40_colour");
+}
+
+fn recorded(env: &TestEnvironment) {
+    let repo = env.repo(&spec());
+    let id = || {
+        let run = repo.run_bare(&RUN[1..]).exits(3);
+        let line = run.stderr.lines().find_map(|line| line.strip_prefix("run ")).map(str::to_owned);
+        line.and_then(|line| line.split_once(':').map(|(id, _)| id.to_owned())).expect("it says its id")
+    };
+    let (first, second) = (id(), id());
+    let mut screens = Screens::new(&repo, env);
+    screens.show_kept(&["logs", &second, "wrong/fails", "--stderr"]);
+    screens.show_kept(&["logs", &second]);
+    screens.show_kept(&["compare", &first, &second]);
+    screens.show(&["gate", "--profile", "pr"]);
+    screens.are("recorded");
+    env.caller_has("COLUMNS", "40");
+    let mut screens = Screens::new(&repo, env);
+    screens.show_kept(&["compare", &first, &second]);
+    screens.are("recorded_40");
+}
+
+fn before(env: &TestEnvironment) {
+    let repo = env.repo(&spec());
+    let mut screens = Screens::new(&repo, env);
+    screens.show(&["validate"]).show(&["plan", "--profile", "pr"]).show(&["explain", "fine/say", "--profile", "pr"]);
+    screens.show(&["explain", "P0123"]).show(&["explain", "P9999"]).show(&["status"]).show(&["daemon", "status"]);
+    screens.are("before");
+}
+
+fn hooks(env: &TestEnvironment) {
+    let repo = env.repo(&spec());
+    let mut screens = Screens::new(&repo, env);
+    let commands: [&[&str]; 6] = [
+        &["hook", "status"],
+        &["hook", "install", "--profile", "pr"],
+        &["hook", "install", "--profile", "pr"],
+        &["hook", "status"],
+        &["hook", "uninstall"],
+        &["hook", "uninstall"],
+    ];
+    for words in commands {
+        screens.show(words);
+    }
+    screens.are("hooks");
+}
+
+fn brought(env: &TestEnvironment) {
+    let empty = env.empty_repo_at("empty");
+    Screens::new(&empty, env).show(&["init"]).show(&["import"]).are("brought_nothing");
+    let repo = env.empty_repo_at("some");
+    repo.write("Makefile", "test:\n\ttrue\n");
+    repo.write("tools/run.sh", "#!/bin/sh\nexec true\n");
+    repo.commit();
+    Screens::new(&repo, env).show(&["init"]).show(&["init"]).show(&["validate"]).are("init");
+    let imported = env.empty_repo_at("imported");
+    imported.write(
+        ".pre-commit-config.yaml",
+        "repos:\n- repo: local\n  hooks:\n  - {id: own, name: own, entry: ./check.sh, language: script}\n\
+         - repo: https://github.com/nobody/unknown\n  rev: v1\n  hooks:\n  - id: something\n",
+    );
+    imported.commit();
+    Screens::new(&imported, env).show(&["import"]).are("import");
+}
+
+fn sql(env: &TestEnvironment) {
+    let repo = env.empty_repo_at("sql");
+    repo.write("schema.sql", "CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT NOT NULL, age INTEGER);\n");
+    repo.write("good.sql", "SELECT name FROM users WHERE age > 30;\n");
+    repo.write("bad.sql", "SELECT nmae FROM users;\nDELETE FROM users WHERE 1=1;\n");
+    let verify = ["sql", "verify", "--dialect", "sqlite", "--schema", "schema.sql"];
+    let mut screens = Screens::new(&repo, env);
+    screens.show(&[&verify[..], &["good.sql"]].concat()).show(&[&verify[..], &["bad.sql"]].concat());
+    screens.show(&["sql", "advice", "--dialect", "sqlite", "no such column: nmae"]);
+    screens.are("sql");
+    env.caller_has("COLUMNS", "40");
+    Screens::new(&repo, env).show(&[&verify[..], &["bad.sql"]].concat()).are("sql_40");
+}
+
+fn mistakes(env: &TestEnvironment) {
+    let nothing = env.empty_repo_at("nothing");
+    Screens::new(&nothing, env).show(&RUN).show(&["validate"]).show(&["plan", "--profile", "pr"]).are("no_spec");
+    let repo = env.repo(&spec());
+    let mut screens = Screens::new(&repo, env);
+    screens.show(&["run", "--profile", "rp"]).show(&["rnu"]).show(&["run", "--profil", "pr"]);
+    screens.show(&["explain", "fine/sya", "--profile", "pr"]).show_kept(&["logs", "20200101T000000Z-00000000"]);
+    screens.are("mistakes");
+    let broken = env.empty_repo_at("broken");
+    broken.write(
+        "spec/verification.yaml",
+        "version: 1\nprofile: {}\nskills:\n  a:\n    steps:\n    - {name: x, cmd: 3, timeout: 5 parsecs}\n",
+    );
+    broken.commit();
+    Screens::new(&broken, env).show(&["validate"]).show(&RUN).are("broken_spec");
+}
