@@ -3,6 +3,7 @@
 
 mod answered;
 mod questions;
+mod room;
 
 pub use answered::{CommitAsked, Earlier, commands, is_reusable, takes_env};
 
@@ -17,7 +18,7 @@ use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::{SandboxMode, Tolerated};
 use proctor_core::event::{PlannedOutline, RunEvent};
 use proctor_core::names::{ProfileName, RunId, StepName};
-use proctor_core::plan::{Limit, Network, Plan, PlannedSkill, ReadOnly, files_of};
+use proctor_core::plan::{Limit, Plan, PlannedSkill, files_of};
 use proctor_core::redact::Redactor;
 use proctor_core::spec::{Resolved, Spec};
 use proctor_core::verdict::{self, Doubt};
@@ -52,6 +53,7 @@ use crate::store::objects::Objects;
 use crate::store::retention;
 use crate::surroundings::secrets_of;
 use crate::{checks, dispatch, guards, patch};
+use room::{Room, commands_of, disk_of, isolates, sandboxes_of};
 
 /// The engine: one per process.
 pub struct Engine {
@@ -511,40 +513,6 @@ fn changes_of(request: &RunRequest) -> Changes {
 fn repo_key(repo: &Path) -> String {
     use std::os::unix::ffi::OsStrExt as _;
     Sha256Hex::of(repo.as_os_str().as_bytes()).as_str()[..32].to_owned()
-}
-
-/// Whether some command of the plan is denied the network: a trial is made in that way, and needs
-/// one control more than a plan of commands that all may use it.
-fn isolates(plan: &Plan) -> bool {
-    let steps = plan.skills.iter().flat_map(|skill| &skill.steps);
-    steps.chain(plan.toolchain.iter().map(|check| &check.run)).any(|step| step.network == Network::Deny)
-}
-
-/// How many commands a run has at least, where nothing fails.
-fn commands_of(plan: &Plan) -> usize {
-    plan.toolchain.len() + plan.skills.iter().map(|skill| skill.steps.len()).sum::<usize>()
-}
-
-/// The place for the layers of a run, and for its sandboxes.
-#[derive(Debug, Clone, Copy)]
-struct Room {
-    /// How many bytes all layers hold.
-    disk: Limit,
-    sandboxes: Sandboxes,
-}
-
-/// A tree that changes under an overlay may be seen in either state: where a step's changes are applied to the
-/// worktree, the next one gets a sandbox that is made over what is there then.
-fn sandboxes_of(plan: &Plan, changes: Changes) -> Sandboxes {
-    let mut steps = plan.skills.iter().flat_map(|skill| &skill.steps);
-    let applies = changes == Changes::Applied && steps.any(|step| step.read_only == ReadOnly::Off);
-    if applies { Sandboxes::ForOne } else { Sandboxes::ForSeveral }
-}
-
-/// The layers of a run share one bound: that of its most demanding step.
-fn disk_of(plan: &Plan) -> Limit {
-    let steps = plan.skills.iter().flat_map(|skill| &skill.steps);
-    steps.map(|step| step.limits.disk).max_by_key(|limit| limit.get_or_max()).unwrap_or(Limit::Unlimited)
 }
 
 fn started(context: &Context, plan: &Plan, facts: &RunFacts) -> RunEvent {

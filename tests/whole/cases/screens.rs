@@ -72,7 +72,7 @@ impl<'r, 'e> Screens<'r, 'e> {
             &self.text.replace(self.env.root().to_str().expect("UTF-8"), "/ROOT").replace(self.env.marker(), "MARKER"),
         );
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("whole/screens").join(format!("{name}.txt"));
-        if std::env::var_os("PROCTOR_SCREENS").is_some_and(|wanted| wanted == "write") {
+        if is_to_be_written() {
             return machine::write(&path, &text);
         }
         let kept = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -85,6 +85,12 @@ impl<'r, 'e> Screens<'r, 'e> {
             path.display()
         );
     }
+}
+
+/// Whether a person wants what is printed now to be kept.
+#[expect(clippy::disallowed_methods, reason = "a test has no caller who gives it an environment")]
+fn is_to_be_written() -> bool {
+    std::env::var_os("PROCTOR_SCREENS").is_some_and(|wanted| wanted == "write")
 }
 
 /// The text with a word in capitals for each id, hash, time and figure that a run measures.
