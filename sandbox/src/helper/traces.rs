@@ -164,6 +164,9 @@ mod tests {
         serde_json::from_slice::<Traces>(&text).expect("read").are_all()
     }
 
+    /// A name, and what is done below a place.
+    type Change = (&'static str, fn(&Path));
+
     #[test]
     fn to_look_changes_nothing() {
         assert!(are_all_after(|place| {
@@ -174,7 +177,7 @@ mod tests {
 
     #[test]
     fn whatever_is_left_is_seen() {
-        let changes: [(&str, fn(&Path)); 9] = [
+        let changes: [Change; 9] = [
             ("a file", |place| fs::write(place.join("scratch/inner/new"), "x").expect("written")),
             ("a directory", |place| fs::create_dir(place.join("scratch/new")).expect("made")),
             ("a link", |place| std::os::unix::fs::symlink("/", place.join("scratch/link")).expect("made")),
