@@ -5,6 +5,8 @@ mod check;
 mod diagnostic;
 mod judgement;
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -120,6 +122,11 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// How long all stages of one request may take.
+    pub fn time(&self) -> Duration {
+        Duration::from_millis(self.time_ms.min(MAX_TIME_MS))
+    }
+
     /// Sets one of them from text: `time=10s`, `steps=1000000`, `memory=1GiB`.
     ///
     /// # Errors

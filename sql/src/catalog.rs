@@ -53,6 +53,12 @@ impl Catalog {
         self.tables.iter().find(|table| table.name.eq_ignore_ascii_case(name))
     }
 
+    /// Adds a table where its name has its place.
+    pub(crate) fn put(&mut self, table: Table) {
+        let at = self.tables.partition_point(|other| other.name < table.name);
+        self.tables.insert(at, table);
+    }
+
     /// The tables that have a column of that name.
     pub fn tables_with<'a>(&'a self, column: &'a str) -> impl Iterator<Item = &'a Table> {
         self.tables.iter().filter(move |table| table.column(column).is_some())

@@ -10,7 +10,7 @@ use proctor_core::sql::{
 };
 
 use crate::engine::Engine;
-use crate::stage::{Case, Stage, Statement};
+use crate::stage::{Case, LESS, Stage, Statement};
 use crate::stages;
 
 /// How many findings a judgement has at most.
@@ -38,8 +38,12 @@ impl Chain {
 
     /// Judges a text. Whatever happens, there is an answer, and it is `ok` only where every stage passed.
     pub fn judge(&self, request: &Request, engine: &mut dyn Engine) -> Judgement {
-        let begun = Instant::now();
-        let deadline = begun + Duration::from_millis(request.limits.time_ms);
+        self.judge_since(Instant::now(), request, engine)
+    }
+
+    /// Judges a text whose time has begun already.
+    pub fn judge_since(&self, begun: Instant, request: &Request, engine: &mut dyn Engine) -> Judgement {
+        let deadline = begun + request.limits.time();
         let (dialect, version) = (engine.dialect(), engine.version());
         let mut case =
             Case { request, engine, statements: Vec::new(), diagnostics: Vec::new(), execution: None, deadline };
@@ -51,7 +55,7 @@ impl Chain {
         }
         for stage in &self.stages {
             let name = stage.name();
-            if let Some(reason) = not_now(name, &case, &records) {
+            if let Some(reason) = not_now(name, &mut case, &records) {
                 records.push(StageRecord { stage: name, state: StageState::Skipped, reason: Some(reason) });
                 continue;
             }
@@ -81,6 +85,11 @@ pub fn judge(request: &Request, engine: &mut dyn Engine) -> Judgement {
     Chain::of(request.stages()).judge(request, engine)
 }
 
+/// Judges a text by the stages that its request names; its time has begun already.
+pub fn judge_since(begun: Instant, request: &Request, engine: &mut dyn Engine) -> Judgement {
+    Chain::of(request.stages()).judge_since(begun, request, engine)
+}
+
 /// The answer where nothing could be asked: no engine, or one that died.
 pub fn unjudged(request: &Request, engine: &str, code: SqlCode, message: String) -> Judgement {
     let stages: Vec<StageRecord> = request
@@ -93,14 +102,15 @@ pub fn unjudged(request: &Request, engine: &str, code: SqlCode, message: String)
 }
 
 /// The answer where judging took more than it may, so that nothing else is known: a rejection.
-pub fn ended(request: &Request, engine: &str, code: SqlCode, message: String) -> Judgement {
+pub fn ended(request: &Request, code: SqlCode, message: String, took: Duration) -> Judgement {
     let stages: Vec<StageRecord> = request
         .stages()
         .iter()
         .map(|stage| StageRecord { stage: *stage, state: StageState::Skipped, reason: Some(message.clone()) })
         .collect();
-    let found = Diagnostic::error(StageName::Run, code, message);
-    told(request, engine.to_owned(), Vec::new(), stages, vec![found], None, Timing::default())
+    let found = Diagnostic::error(StageName::Run, code, message).advice(LESS);
+    let timing = Timing { total_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX), stages_us: Vec::new() };
+    told(request, request.dialect.title().to_owned(), Vec::new(), stages, vec![found], None, timing)
 }
 
 fn micros(since: Instant) -> u64 {
@@ -108,8 +118,12 @@ fn micros(since: Instant) -> u64 {
 }
 
 /// Why a stage makes no sense now; `None` where it does.
-fn not_now(stage: StageName, case: &Case<'_>, records: &[StageRecord]) -> Option<String> {
+fn not_now(stage: StageName, case: &mut Case<'_>, records: &[StageRecord]) -> Option<String> {
     const FORM: [StageName; 3] = [StageName::Extract, StageName::Tokenize, StageName::Parse];
+    // What a question says of the tree helps to mend what took too long; it asks no engine.
+    if stage != StageName::Semantic && case.is_late(stage) {
+        return Some("the time was over".to_owned());
+    }
     let broken = FORM.iter().find(|form| **form < stage && case.is_rejected_by(**form));
     if let Some(broken) = broken {
         return Some(format!("`{}` found that this is no statement", broken.as_str()));

@@ -11,8 +11,6 @@ use proctor_core::canonical;
 use proctor_core::evidence::escape_output;
 use proctor_core::sql::{Batch, Check, Judgement, Policy, Request, Severity, Verdict};
 
-use crate::worker::Engines;
-
 /// How many files a check has at most.
 const MOST_FILES: usize = 10_000;
 /// How many entries are looked at for them.
@@ -23,14 +21,14 @@ const MOST_BYTES: u64 = 16 << 20;
 /// Why something could not be judged, as a message for people.
 type Fault = String;
 
-/// Judges what a check names below `root`. `duckdb` is DuckDB's shared library, or why there is none.
+/// Judges what a check names below `root`, each text by `judge`.
 ///
 /// # Errors
 /// Nobody reads what is written.
 pub fn run(
     json: &str,
     root: &Path,
-    duckdb: Result<PathBuf, String>,
+    judge: &mut dyn FnMut(&Request) -> Judgement,
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> io::Result<Verdict> {
@@ -41,7 +39,6 @@ pub fn run(
             return Ok(Verdict::Error);
         }
     };
-    let mut engines = Engines::new(duckdb);
     let mut verdicts = Vec::new();
     for (index, text) in texts.iter().enumerate() {
         let name = text.name();
@@ -53,7 +50,7 @@ pub fn run(
                 break;
             }
         }
-        let judgement = engines.judge(&request);
+        let judgement = judge(&request);
         writeln!(out, "{}", line(&name, &judgement))?;
         say(&name, &judgement, err)?;
         verdicts.push(judgement.verdict);
@@ -254,6 +251,7 @@ fn say(file: &str, judgement: &Judgement, err: &mut dyn Write) -> io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::Engines;
     use proctor_core::sql::{Allow, Dialect, Limits};
 
     fn check(files: &[&str], policy: Policy) -> Check {
@@ -285,7 +283,9 @@ mod tests {
         let root = tree(files);
         let json = String::from_utf8(canonical::to_vec(check)).expect("text");
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let verdict = run(&json, root.path(), Err("none".to_owned()), &mut out, &mut err).expect("written");
+        let mut engines = Engines::new(Err("none".to_owned()));
+        let judge = &mut |request: &Request| engines.judge(request);
+        let verdict = run(&json, root.path(), judge, &mut out, &mut err).expect("written");
         (verdict, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
     }
 

@@ -27,7 +27,7 @@ use serde_json::Value;
 use crate::catalog::Catalog;
 use crate::engine::{Action, Bound, Engine, Kind, Ran, Refusal, RunOn};
 use crate::text;
-use catalog::Held;
+use catalog::{Held, Part};
 use says::Said;
 
 pub use proctor_duckdb::find as find_library;
@@ -75,19 +75,38 @@ impl DuckDb {
             written: None,
             has_other_tables: false,
         };
-        engine.refresh()?;
+        engine.refresh(Part::All)?;
         Ok(engine)
     }
 
-    /// Reads again what the database holds.
-    fn refresh(&mut self) -> Result<(), Refusal> {
+    /// Reads again a part of what the database holds.
+    fn refresh(&mut self, part: Part<'_>) -> Result<(), Refusal> {
+        let (planner, connection) = (&self.planner, &self.connection);
         let generated = |table: &str| {
-            let plan = asked(&self.planner, &format!("DELETE FROM {table}"));
+            let plan = asked(planner, &format!("DELETE FROM {table}"));
             plan.map(|plan| catalog::generated(&plan)).unwrap_or_default()
         };
-        let mut ask = |sql: &str| texts(&self.connection, sql);
-        let held = catalog::read(&mut ask, &generated);
-        self.held = held.map_err(|error| Said::of_text(&error, "").refusal(""))?;
+        let mut ask = |sql: &str| texts(connection, sql);
+        let read = self.held.read(part, &mut ask, &generated);
+        read.map_err(|error| Said::of_text(&error, "").refusal(""))
+    }
+
+    /// Reads again what a statement that has run changed of the schema.
+    fn follow(&mut self, bound: &Bound) -> Result<(), Refusal> {
+        for (what, name) in bound.schema_changes() {
+            let is_plain = !name.contains('.');
+            let part = match what {
+                "create index" | "create sequence" | "create type" | "create schema" => continue,
+                "create macro" | "create table macro" | "drop macro" | "drop macro table" => Part::Functions,
+                "create table" | "create view" if is_plain && self.held.catalog.table(name).is_none() => {
+                    Part::New(name)
+                }
+                "create table" | "create view" | "drop table" | "drop view" => Part::Tables,
+                _ if what.starts_with("alter") => Part::Tables,
+                _ => Part::All,
+            };
+            self.refresh(part)?;
+        }
         Ok(())
     }
 
@@ -422,11 +441,21 @@ impl Engine for DuckDb {
             return Ok(());
         }
         execute(&self.connection, "ROLLBACK").map_err(|error| Said::of_text(&error, "").failed())?;
-        if std::mem::take(&mut self.has_other_tables) { self.refresh() } else { Ok(()) }
+        if std::mem::take(&mut self.has_other_tables) { self.refresh(Part::All) } else { Ok(()) }
     }
 
-    fn run(&mut self, sql: &str, policy: Policy, on: RunOn<'_>) -> Result<Ran, Refusal> {
-        let bound = self.bind(sql, on)?;
+    fn extend(&mut self, schema: &[String], deadline: Instant) -> Result<(), Refusal> {
+        open::set_up(&self.connection, schema, deadline)?;
+        self.refresh(Part::All)
+    }
+
+    fn is_restored(&self) -> bool {
+        // What was taken of a sequence stays taken.
+        first_text(&self.connection, "SELECT CAST(count(*) AS VARCHAR) FROM duckdb_sequences()")
+            .is_ok_and(|count| count == "0")
+    }
+
+    fn run(&mut self, sql: &str, bound: &Bound, policy: Policy, on: RunOn<'_>) -> Result<Ran, Refusal> {
         let most = match policy {
             Policy::Read => Kind::Read,
             Policy::Write => Kind::Write,
@@ -443,7 +472,7 @@ impl Engine for DuckDb {
         if is_alone {
             self.begin()?;
         }
-        let ran = watch::until(on.deadline, self.connection.interrupter(), || self.ran(sql, &bound, on));
+        let ran = watch::until(on.deadline, self.connection.interrupter(), || self.ran(sql, bound, on));
         match (&ran, &mut self.written) {
             (Ok(_), Some(written)) if bound.kind() > Kind::Read => written.push(sql.to_owned()),
             (Err(_), _) => self.heal(),
@@ -453,7 +482,7 @@ impl Engine for DuckDb {
         if is_alone {
             self.rollback()?;
         } else if bound.kind() == Kind::Schema && ran.is_ok() {
-            self.refresh()?;
+            self.follow(bound)?;
         }
         ran.map_err(|error| Said::of_text(&error, sql).refusal(sql))
     }

@@ -147,6 +147,14 @@ impl Bound {
             .collect()
     }
 
+    /// What it makes, changes or drops of the schema, each as what it does and to what.
+    pub fn schema_changes(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.actions.iter().filter_map(|action| match action {
+            Action::Schema { what, name } => Some((what.as_str(), name.as_str())),
+            _ => None,
+        })
+    }
+
     /// Whether it recurs.
     pub fn is_recursive(&self) -> bool {
         self.actions.contains(&Action::Recursion)
@@ -242,11 +250,21 @@ pub trait Engine {
     /// The engine cannot; it is not to be used again.
     fn rollback(&mut self) -> Result<(), Refusal>;
 
-    /// Runs one statement, of which the engine refuses what `policy` does not allow.
+    /// Adds parts to the schema, as if the engine had been opened with them.
+    ///
+    /// # Errors
+    /// They cannot be set up; it is not to be used again.
+    fn extend(&mut self, schema: &[String], deadline: Instant) -> Result<(), Refusal>;
+
+    /// Whether everything that statements do was undone, down to what no transaction holds.
+    fn is_restored(&self) -> bool;
+
+    /// Runs one statement, of which the engine refuses what `policy` does not allow. `bound` is what [`bind`](Self::bind)
+    /// told of it where it stands now.
     ///
     /// # Errors
     /// What the engine has against it, limits among that.
-    fn run(&mut self, sql: &str, policy: Policy, on: RunOn<'_>) -> Result<Ran, Refusal>;
+    fn run(&mut self, sql: &str, bound: &Bound, policy: Policy, on: RunOn<'_>) -> Result<Ran, Refusal>;
 
     /// Runs a statement of ours that returns one number.
     ///

@@ -10,9 +10,11 @@
 //! [`Stage`]; an engine is one behind the trait [`Engine`].
 
 pub mod advice;
+mod ask;
 pub mod catalog;
 pub mod chain;
 pub mod check;
+pub mod child;
 pub mod duckdb;
 pub mod engine;
 mod literals;

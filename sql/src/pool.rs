@@ -20,12 +20,9 @@ use proctor_sandbox::{
     SandboxError, Sandboxes, ToolKind, ToolMount,
 };
 
-use crate::{chain, wire};
+use crate::ask::{self, Line, Silence};
+use crate::chain;
 
-/// How long a worker may take to be there.
-const START: Duration = Duration::from_secs(30);
-/// How much longer than its limit a request may take until its worker is ended.
-const GRACE: Duration = Duration::from_millis(1_500);
 /// What a worker needs beyond the memory of its engine, in bytes.
 const OVERHEAD: u64 = 192 << 20;
 /// How many requests wait at most, of all clients.
@@ -82,7 +79,7 @@ struct Key {
 
 /// One worker.
 struct Worker {
-    socket: UnixStream,
+    line: Line,
     running: Running,
     _layer: Layer<Open>,
     _space: RunSpace,
@@ -90,10 +87,10 @@ struct Worker {
 
 /// Why there is no answer.
 enum NoAnswer {
-    /// The worker did not answer in its time.
-    Late,
-    /// Its sandbox ended it for its memory.
-    TooLarge,
+    /// The worker did not answer in its time; that long it was waited for.
+    Late(Duration),
+    /// Its sandbox ended it for its memory, after that long.
+    TooLarge(Duration),
     /// It is gone.
     Died(String),
 }
@@ -226,8 +223,8 @@ impl Workers {
         let policy = self.policy(key, library)?;
         let (running, layer) = self.launcher.talk(&space, &self.facts, &policy).map_err(say)?;
         let socket = running.stdout.try_clone().map(UnixStream::from).map_err(|error| error.to_string())?;
-        let worker = Worker { socket, running, _layer: layer, _space: space };
-        match worker.hello() {
+        let worker = Worker { line: Line::new(socket), running, _layer: layer, _space: space };
+        match worker.line.hello() {
             Ok(()) => Ok(worker),
             Err(error) => Err(worker.last_words(&error)),
         }
@@ -292,59 +289,27 @@ impl Drop for Turn<'_> {
 }
 
 impl Worker {
-    /// Waits until it is there.
-    fn hello(&self) -> io::Result<()> {
-        self.socket.set_read_timeout(Some(START))?;
-        match wire::read::<String>(&self.socket)? {
-            Some(said) if said == wire::HELLO => Ok(()),
-            Some(other) => Err(io::Error::other(format!("it is another program: it said {other:?}"))),
-            None => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
-    }
-
     fn ask(&self, request: &Request) -> Result<Judgement, NoAnswer> {
-        let limit = Duration::from_millis(request.limits.time_ms) + GRACE;
-        let until = Instant::now() + limit;
-        let asked = self
-            .socket
-            .set_write_timeout(Some(limit))
-            .and_then(|()| wire::write(&self.socket, request))
-            .and_then(|()| self.socket.set_read_timeout(Some(limit)))
-            .and_then(|()| wire::read::<Judgement>(Until { socket: &self.socket, until }));
-        match asked {
-            Ok(Some(judgement)) if judgement.is_intact() => Ok(judgement),
-            Ok(Some(_)) => Err(NoAnswer::Died("the answer was damaged on its way".to_owned())),
-            Ok(None) => Err(self.died(&io::ErrorKind::UnexpectedEof.into())),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                Err(NoAnswer::Late)
-            }
-            Err(error) => Err(self.died(&error)),
-        }
-    }
-
-    fn died(&self, error: &io::Error) -> NoAnswer {
-        let words = self.last_words(error);
-        if words == MEMORY { NoAnswer::TooLarge } else { NoAnswer::Died(words) }
+        let begun = Instant::now();
+        self.line.ask(request).map_err(|silence| match silence {
+            Silence::Late(took) => NoAnswer::Late(took),
+            Silence::Gone(error) => match self.last_words(&error) {
+                words if words == MEMORY => NoAnswer::TooLarge(begun.elapsed()),
+                words => NoAnswer::Died(words),
+            },
+        })
     }
 
     /// The judgement where it gave none.
     fn unanswered(self, request: &Request, none: NoAnswer) -> Judgement {
         drop(self.running.kill());
         match none {
-            NoAnswer::Late => {
-                let message = format!("it did not end within {} ms, and its worker was ended", request.limits.time_ms);
-                chain::ended(request, request.dialect.title(), SqlCode::TimeLimit, message)
-            }
-            NoAnswer::TooLarge => {
+            NoAnswer::Late(took) => ask::late(request, took),
+            NoAnswer::TooLarge(took) => {
                 let message = "it took more memory than it may, and its worker was ended".to_owned();
-                chain::ended(request, request.dialect.title(), SqlCode::MemoryLimit, message)
+                chain::ended(request, SqlCode::MemoryLimit, message, took)
             }
-            NoAnswer::Died(why) => chain::unjudged(
-                request,
-                request.dialect.title(),
-                SqlCode::EngineDied,
-                format!("the engine died: {why}"),
-            ),
+            NoAnswer::Died(why) => ask::died(request, &why),
         }
     }
 
@@ -397,24 +362,6 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         drop(self.running.kill());
-    }
-}
-
-/// A socket that is read until a moment, however often something comes.
-struct Until<'a> {
-    socket: &'a UnixStream,
-    until: Instant,
-}
-
-impl io::Read for Until<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.socket.set_read_timeout(Some(left))?;
-        let mut socket = self.socket;
-        socket.read(buffer)
     }
 }
 

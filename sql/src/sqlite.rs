@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proctor_core::sql::{Column, Dialect, Limits, Policy, Request, SqlCode};
 use rusqlite::config::DbConfig;
@@ -28,6 +28,8 @@ use watch::{Mode, Watch};
 
 /// How many instructions pass between two looks at the clock.
 const LOOK: i32 = 1_000;
+/// How long a statement of ours that looks at the schema may take.
+const OURS: Duration = Duration::from_secs(60);
 /// How many texts in double quotes a statement may have.
 const MOST_STRINGS: usize = 128;
 
@@ -39,6 +41,10 @@ pub struct Sqlite {
     functions: BTreeSet<String>,
     /// The modules of virtual tables that are there without being made.
     modules: BTreeSet<String>,
+    /// Whether what has run since the beginning of what is undone made other tables than there were.
+    has_other_tables: bool,
+    /// How many instructions a part of the schema may take.
+    steps: u64,
 }
 
 impl Sqlite {
@@ -48,27 +54,14 @@ impl Sqlite {
     /// The file is none or too large, or the schema cannot be set up.
     pub fn open(request: &Request) -> Result<Self, Refusal> {
         let on = request.limits;
-        let deadline = Instant::now() + std::time::Duration::from_millis(on.time_ms);
+        let deadline = Instant::now() + on.time();
         let connection = match &request.database {
             Some(file) => opened(Path::new(file), request)?,
             None => Connection::open_in_memory().map_err(|error| messages::failed(&error))?,
         };
         let mut engine = Self::over(connection, &on)?;
-        for (number, text) in request.schema.iter().enumerate() {
-            engine.watch.begin(Mode::Schema, on.steps, deadline);
-            let done = engine.connection.execute_batch(text);
-            if let Err(error) = done {
-                let refusal = messages::refusal(&error, text, engine.watch.stopped());
-                let message = format!("the schema (part {}) cannot be set up: {}", number + 1, refusal.message);
-                return Err(Refusal { code: SqlCode::SchemaBroken, message, place: None, ..refusal });
-            }
-        }
-        engine.watch.begin(Mode::Ours, u64::MAX, deadline);
-        if !engine.connection.is_autocommit() {
-            let _ = engine.connection.execute_batch("COMMIT");
-        }
-        engine.refresh()?;
-        engine.lock_down()?;
+        engine.set_up(&request.schema, deadline)?;
+        engine.trust(false)?;
         Ok(engine)
     }
 
@@ -113,24 +106,63 @@ impl Sqlite {
             catalog: Catalog::default(),
             functions: BTreeSet::new(),
             modules: BTreeSet::new(),
+            has_other_tables: false,
+            steps: limits.steps,
         })
     }
 
-    /// From here on what is given is nobody's we know.
-    fn lock_down(&mut self) -> Result<(), Refusal> {
+    /// Makes a schema; its statements may do what SQLite lets people do by default.
+    fn set_up(&mut self, schema: &[String], deadline: Instant) -> Result<(), Refusal> {
+        for (number, text) in schema.iter().enumerate() {
+            self.watch.begin(Mode::Schema, self.steps, deadline);
+            let done = self.connection.execute_batch(text);
+            if let Err(error) = done {
+                let refusal = messages::refusal(&error, text, self.watch.stopped());
+                let message = format!("the schema (part {}) cannot be set up: {}", number + 1, refusal.message);
+                return Err(Refusal { code: SqlCode::SchemaBroken, message, place: None, ..refusal });
+            }
+        }
+        self.watch.begin(Mode::Ours, u64::MAX, deadline);
+        if !self.connection.is_autocommit() {
+            let _ = self.connection.execute_batch("COMMIT");
+        }
+        self.refresh()
+    }
+
+    /// Whether schemas are believed and texts in double quotes may be strings. Where not, what is given is nobody's we know.
+    fn trust(&mut self, is_trusted: bool) -> Result<(), Refusal> {
         for config in [
             DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA,
             DbConfig::SQLITE_DBCONFIG_DQS_DML,
             DbConfig::SQLITE_DBCONFIG_DQS_DDL,
         ] {
-            self.connection.set_db_config(config, false).map_err(|error| messages::failed(&error))?;
+            self.connection.set_db_config(config, is_trusted).map_err(|error| messages::failed(&error))?;
         }
+        Ok(())
+    }
+
+    /// Reads again what a statement that has run changed of the schema.
+    fn follow(&mut self, bound: &Bound) -> Result<(), Refusal> {
+        let mut changes =
+            bound.schema_changes().filter(|(what, _)| !matches!(*what, "create index" | "create trigger"));
+        let (first, second) = (changes.next(), changes.next());
+        match (first, second) {
+            (None, _) => return Ok(()),
+            // With IF NOT EXISTS it may have been there, by another spelling.
+            (Some((what @ ("create table" | "create view"), name)), None) if self.catalog.table(name).is_none() => {
+                self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
+                let made = catalog::table(&self.connection, name.to_owned(), what == "create view");
+                self.catalog.put(made.map_err(|error| messages::failed(&error))?);
+            }
+            _ => self.refresh()?,
+        }
+        self.has_other_tables = true;
         Ok(())
     }
 
     /// Reads again what the database holds.
     fn refresh(&mut self) -> Result<(), Refusal> {
-        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + std::time::Duration::from_secs(60));
+        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
         self.catalog = catalog::read(&self.connection).map_err(|error| messages::failed(&error))?;
         if self.functions.is_empty() {
             self.functions = functions::read(&self.connection).map_err(|error| messages::failed(&error))?;
@@ -268,22 +300,32 @@ impl Engine for Sqlite {
     }
 
     fn begin(&mut self) -> Result<(), Refusal> {
-        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + std::time::Duration::from_secs(60));
+        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
         self.connection.execute_batch("BEGIN").map_err(|error| messages::failed(&error))
     }
 
     fn rollback(&mut self) -> Result<(), Refusal> {
-        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + std::time::Duration::from_secs(60));
+        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
         // A statement that failed may have rolled back by itself.
         if self.connection.is_autocommit() {
             return Ok(());
         }
         self.connection.execute_batch("ROLLBACK").map_err(|error| messages::failed(&error))?;
-        self.refresh()
+        if std::mem::take(&mut self.has_other_tables) { self.refresh() } else { Ok(()) }
     }
 
-    fn run(&mut self, sql: &str, policy: Policy, on: RunOn<'_>) -> Result<Ran, Refusal> {
-        let has_strings = !self.bind(sql, on)?.strings.is_empty();
+    fn extend(&mut self, schema: &[String], deadline: Instant) -> Result<(), Refusal> {
+        self.trust(true)?;
+        self.set_up(schema, deadline)?;
+        self.trust(false)
+    }
+
+    fn is_restored(&self) -> bool {
+        true
+    }
+
+    fn run(&mut self, sql: &str, bound: &Bound, policy: Policy, on: RunOn<'_>) -> Result<Ran, Refusal> {
+        let has_strings = !bound.strings.is_empty();
         let habit = |connection: &Connection, is_on| {
             let set = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, is_on);
             set.map_err(|error| messages::failed(&error))
@@ -296,18 +338,18 @@ impl Engine for Sqlite {
             habit(&self.connection, false)?;
         }
         if policy == Policy::Migrate && ran.is_ok() {
-            self.refresh()?;
+            self.follow(bound)?;
         }
         ran
     }
 
     fn number(&mut self, sql: &str) -> Result<i64, Refusal> {
-        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + std::time::Duration::from_secs(5));
+        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + Duration::from_secs(5));
         self.connection.query_row(sql, [], |row| row.get(0)).map_err(|error| messages::failed(&error))
     }
 
     fn put(&mut self, sql: &str) -> bool {
-        self.watch.begin(Mode::Ours, 10_000_000, Instant::now() + std::time::Duration::from_secs(5));
+        self.watch.begin(Mode::Ours, 10_000_000, Instant::now() + Duration::from_secs(5));
         self.connection.execute_batch(sql).is_ok()
     }
 }

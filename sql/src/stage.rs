@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use proctor_core::sql::{Diagnostic, Execution, Request, Severity, Span, StageName};
+use proctor_core::sql::{Diagnostic, Execution, Request, Severity, Span, SqlCode, StageName};
 use sqlparser::ast;
 
 use crate::advice::advise;
@@ -18,6 +18,8 @@ pub struct Statement {
     pub tree: Option<ast::Statement>,
     /// What the engine says of it, once it was asked.
     pub prepared: Option<Result<Bound, Refusal>>,
+    /// What the engine has against the names in it, where it refused it.
+    pub names: Vec<Diagnostic>,
 }
 
 impl Statement {
@@ -88,6 +90,17 @@ impl Case<'_> {
         self.diagnostics.iter().any(|found| found.severity == Severity::Error)
     }
 
+    /// Whether its time is over; a stage that has work left then stops, and that is an error found by it.
+    pub(crate) fn is_late(&mut self, stage: StageName) -> bool {
+        let is_late = Instant::now() > self.deadline;
+        let is_told = self.diagnostics.iter().any(|found| found.severity == Severity::Error && is_limit(found.code));
+        if is_late && !is_told {
+            let message = format!("it did not end within {} ms", self.request.limits.time_ms);
+            self.found(Diagnostic::error(stage, SqlCode::TimeLimit, message).advice(LESS));
+        }
+        is_late
+    }
+
     /// The bounds that hold.
     pub fn bounds(&self) -> (proctor_core::sql::Limits, Instant) {
         (self.request.limits, self.deadline)
@@ -106,6 +119,15 @@ impl Case<'_> {
         found.advice = advice.is_known.then_some(advice.advice);
         found
     }
+}
+
+/// What to do about a statement that takes too much.
+pub(crate) const LESS: &str = "Join by conditions, filter, or bound it, so that it needs less.";
+
+/// Whether a finding says that something took too much.
+pub(crate) fn is_limit(code: SqlCode) -> bool {
+    use SqlCode::{EndlessRecursion, MemoryLimit, ResultLimit, StepLimit, TimeLimit};
+    matches!(code, TimeLimit | StepLimit | MemoryLimit | ResultLimit | EndlessRecursion)
 }
 
 /// The bounds of a case, for its engine.

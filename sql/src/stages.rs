@@ -1,5 +1,6 @@
 //! The stages, a file each.
 
+mod asked;
 mod bind;
 mod dialects;
 mod extract;

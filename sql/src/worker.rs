@@ -4,10 +4,11 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use proctor_core::canonical;
 use proctor_core::digest::Sha256Hex;
-use proctor_core::sql::{Dialect, Judgement, Policy, Request, SqlCode};
+use proctor_core::sql::{Dialect, Judgement, Policy, Request, SqlCode, Verdict};
 
 use crate::chain;
 use crate::duckdb::DuckDb;
@@ -21,7 +22,22 @@ const MOST: usize = 8;
 /// Engines by what they were opened for, the last used last.
 pub struct Engines {
     duckdb: Result<PathBuf, String>,
-    warm: Vec<(Sha256Hex, Box<dyn Engine>)>,
+    warm: Vec<Warm>,
+}
+
+/// An engine that waits.
+struct Warm {
+    key: Key,
+    engine: Box<dyn Engine>,
+}
+
+/// What an engine is opened for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Key {
+    /// The dialect, the file, the limits, and whether it is only read.
+    of: Sha256Hex,
+    /// Each part of its schema.
+    schema: Vec<Sha256Hex>,
 }
 
 impl Engines {
@@ -30,28 +46,52 @@ impl Engines {
         Self { duckdb, warm: Vec::new() }
     }
 
-    /// Judges a text by an engine that is warm where one is.
+    /// Judges a text by an engine that is warm where one is. Its time is that of the engine too.
     pub fn judge(&mut self, request: &Request) -> Judgement {
-        let key = key(request);
-        let at = self.warm.iter().position(|(of, _)| *of == key);
-        let mut engine = match at.map(|at| self.warm.remove(at).1) {
-            Some(engine) => engine,
-            None => match open(request, &self.duckdb) {
-                Ok(engine) => engine,
-                Err(refusal) => {
-                    return chain::unjudged(request, request.dialect.title(), refusal.code, refusal.message);
-                }
-            },
+        let begun = Instant::now();
+        let key = Key::of(request);
+        let warm = self.take(&key, request, begun + request.limits.time());
+        let mut engine = match warm.map_or_else(|| open(request, &self.duckdb), Ok) {
+            Ok(engine) => engine,
+            Err(refusal) => {
+                return chain::unjudged(request, request.dialect.title(), refusal.code, refusal.message);
+            }
         };
-        let judgement = chain::judge(request, engine.as_mut());
-        // An engine that could not judge may be broken, and one that made tables holds more than its schema.
-        if judgement.verdict != proctor_core::sql::Verdict::Error && request.policy != Policy::Migrate {
+        let judgement = chain::judge_since(begun, request, engine.as_mut());
+        // An engine that could not judge may be broken.
+        if judgement.verdict != Verdict::Error && (request.policy != Policy::Migrate || engine.is_restored()) {
             if self.warm.len() >= MOST {
                 self.warm.remove(0);
             }
-            self.warm.push((key, engine));
+            self.warm.push(Warm { key, engine });
         }
         judgement
+    }
+
+    /// The engine that was opened for the same; for a migration also one that stands a few steps before it, and makes
+    /// them now.
+    fn take(&mut self, key: &Key, request: &Request, deadline: Instant) -> Option<Box<dyn Engine>> {
+        if let Some(at) = self.warm.iter().position(|warm| warm.key == *key) {
+            return Some(self.warm.remove(at).engine);
+        }
+        let is_before = |warm: &Warm| warm.key.of == key.of && key.schema.starts_with(&warm.key.schema);
+        let at = self.warm.iter().rposition(is_before).filter(|_| request.policy == Policy::Migrate)?;
+        let Warm { key: before, mut engine } = self.warm.remove(at);
+        // What goes wrong is told by one that is opened anew.
+        engine.extend(&request.schema[before.schema.len()..], deadline).is_ok().then_some(engine)
+    }
+}
+
+impl Key {
+    fn of(request: &Request) -> Self {
+        let file = request.database.as_deref().map(|file| {
+            use std::os::unix::fs::MetadataExt as _;
+            let meta = std::fs::metadata(file).ok();
+            (file, meta.map(|meta| (meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec())))
+        });
+        let is_read = request.policy == Policy::Read;
+        let of = Sha256Hex::of(&canonical::to_vec(&(request.dialect, file, request.limits, is_read)));
+        Self { of, schema: request.schema.iter().map(|part| Sha256Hex::of(part.as_bytes())).collect() }
     }
 }
 
@@ -69,22 +109,13 @@ pub fn open(request: &Request, duckdb: &Result<PathBuf, String>) -> Result<Box<d
     }
 }
 
-/// What an engine is opened for.
-fn key(request: &Request) -> Sha256Hex {
-    let file = request.database.as_deref().map(|file| {
-        use std::os::unix::fs::MetadataExt as _;
-        let meta = std::fs::metadata(file).ok();
-        (file, meta.map(|meta| (meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec())))
-    });
-    let is_read = request.policy == Policy::Read;
-    Sha256Hex::of(&canonical::to_vec(&(request.dialect, &request.schema, file, request.limits, is_read)))
-}
-
 /// Answers requests until the other side is done.
 ///
 /// # Errors
 /// The other side sends what is no request, or is gone.
 pub fn serve(socket: &UnixStream, duckdb: Result<PathBuf, String>) -> io::Result<()> {
+    // Loaded before anybody waits, and kept as long as the worker is. What is wrong with it is told to who asks.
+    let _library = duckdb.as_ref().ok().map(|file| proctor_duckdb::Library::load(file));
     let mut engines = Engines::new(duckdb);
     wire::write(socket, &wire::HELLO)?;
     while let Some(request) = wire::read::<Request>(socket)? {

@@ -6,6 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use proctor_core::sql::Request;
+use proctor_sql::child::ChildWorker;
+
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
@@ -32,7 +35,9 @@ fn check(json: &str) -> ExitCode {
     let named = std::env::var_os(proctor_core::sql::DUCKDB).map(PathBuf::from);
     let duckdb = proctor_duckdb::find(named.as_deref(), None);
     let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
-    match proctor_sql::check::run(json, Path::new("."), duckdb, &mut out, &mut err) {
+    let mut worker = ChildWorker::new(duckdb);
+    let judge = &mut |request: &Request| worker.judge(request);
+    match proctor_sql::check::run(json, Path::new("."), judge, &mut out, &mut err) {
         Ok(verdict) => ExitCode::from(verdict.exit_code()),
         // Nobody reads it: whoever started us has ended.
         Err(_) => ExitCode::from(5),

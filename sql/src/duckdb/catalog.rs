@@ -15,15 +15,15 @@ const COLUMNS: &str = "
     FROM duckdb_columns() c
     LEFT JOIN duckdb_views() v ON v.database_name = c.database_name AND v.schema_name = c.schema_name
         AND v.view_name = c.table_name
-    WHERE NOT c.internal AND c.database_name = current_database()
-    ORDER BY c.table_oid, c.column_index";
+    WHERE NOT c.internal AND c.database_name = current_database()";
+const COLUMNS_IN_ORDER: &str = " ORDER BY c.table_oid, c.column_index";
 
 const CONSTRAINTS: &str = "
     SELECT schema_name, table_name, constraint_type, CAST(to_json(constraint_column_names) AS VARCHAR),
         referenced_table, CAST(to_json(referenced_column_names) AS VARCHAR)
     FROM duckdb_constraints()
-    WHERE database_name = current_database() AND constraint_type IN ('PRIMARY KEY', 'FOREIGN KEY')
-    ORDER BY table_oid, constraint_index";
+    WHERE database_name = current_database() AND constraint_type IN ('PRIMARY KEY', 'FOREIGN KEY')";
+const CONSTRAINTS_IN_ORDER: &str = " ORDER BY table_oid, constraint_index";
 
 const FUNCTIONS: &str = "
     SELECT DISTINCT lower(function_name), CAST(function_type IN ('table', 'table_macro') AS VARCHAR)
@@ -42,43 +42,95 @@ pub(super) struct Held {
     pub(super) table_functions: BTreeSet<String>,
 }
 
-/// Reads it. `generated` tells which columns of a table the engine computes, for tables that have defaults.
-pub(super) fn read(ask: &mut Ask<'_>, generated: &dyn Fn(&str) -> BTreeSet<String>) -> Result<Held, String> {
-    let mut held = Held::default();
-    let mut with_defaults = BTreeSet::new();
-    for row in ask(COLUMNS)? {
-        let field = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
-        let name = named(&field(0), &field(1));
-        let tables = &mut held.catalog.tables;
-        if tables.last().is_none_or(|table| table.name != name) {
-            if name != field(1) {
-                held.quoted.insert(name.clone(), format!("{}.{}", quoted(&field(0)), quoted(&field(1))));
+/// What of it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part<'a> {
+    /// All of it.
+    All,
+    /// Every table and view.
+    Tables,
+    /// The table or view of that name in `main`, which was not there before.
+    New(&'a str),
+    /// The functions.
+    Functions,
+}
+
+impl Held {
+    /// Reads a part of it. `generated` tells which columns of a table the engine computes, for tables that have defaults.
+    pub(super) fn read(
+        &mut self,
+        part: Part<'_>,
+        ask: &mut Ask<'_>,
+        generated: &dyn Fn(&str) -> BTreeSet<String>,
+    ) -> Result<(), String> {
+        if let Part::All | Part::Functions = part {
+            self.read_functions(ask)?;
+        }
+        if part == Part::Functions {
+            return Ok(());
+        }
+        let (columns, constraints) = match part {
+            Part::New(name) => {
+                let name = name.replace('\'', "''");
+                let only = |of: &str| format!(" AND {of}schema_name = 'main' AND {of}table_name = '{name}'");
+                (only("c."), only(""))
             }
-            tables.push(Table { name: name.clone(), is_view: field(2) == "true", ..Table::default() });
+            _ => {
+                self.catalog = Catalog::default();
+                self.quoted.clear();
+                (String::new(), String::new())
+            }
+        };
+        let from = self.catalog.tables.len();
+        let with_defaults = self.read_columns(&ask(&format!("{COLUMNS}{columns}{COLUMNS_IN_ORDER}"))?);
+        let new = &mut self.catalog.tables[from..];
+        for row in ask(&format!("{CONSTRAINTS}{constraints}{CONSTRAINTS_IN_ORDER}"))? {
+            let field = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
+            let name = named(&field(0), &field(1));
+            if let Some(table) = new.iter_mut().find(|table| table.name == name) {
+                constrain(table, &field(2), &names(&field(3)), &named(&field(0), &field(4)), &names(&field(5)));
+            }
         }
-        let column = Column { name: field(3), kind: field(4), is_not_null: field(5) == "false", ..Column::default() };
-        tables.last_mut().into_iter().for_each(|table| table.columns.push(column.clone()));
-        if field(6) == "true" {
-            with_defaults.insert(name);
+        for table in new.iter_mut().filter(|table| with_defaults.contains(&table.name)) {
+            let computed = generated(self.quoted.get(&table.name).unwrap_or(&quoted(&table.name)));
+            table.columns.iter_mut().for_each(|column| column.is_generated = computed.contains(&column.name));
         }
+        Ok(())
     }
-    for row in ask(CONSTRAINTS)? {
-        let field = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
-        let name = named(&field(0), &field(1));
-        if let Some(table) = held.catalog.tables.iter_mut().find(|table| table.name == name) {
-            constrain(table, &field(2), &names(&field(3)), &named(&field(0), &field(4)), &names(&field(5)));
+
+    /// Adds the tables of these rows, and tells which of them have defaults.
+    fn read_columns(&mut self, rows: &[Vec<Option<String>>]) -> BTreeSet<String> {
+        let mut with_defaults = BTreeSet::new();
+        for row in rows {
+            let field = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
+            let name = named(&field(0), &field(1));
+            let tables = &mut self.catalog.tables;
+            if tables.last().is_none_or(|table| table.name != name) {
+                if name != field(1) {
+                    self.quoted.insert(name.clone(), format!("{}.{}", quoted(&field(0)), quoted(&field(1))));
+                }
+                tables.push(Table { name: name.clone(), is_view: field(2) == "true", ..Table::default() });
+            }
+            let column =
+                Column { name: field(3), kind: field(4), is_not_null: field(5) == "false", ..Column::default() };
+            tables.last_mut().into_iter().for_each(|table| table.columns.push(column.clone()));
+            if field(6) == "true" {
+                with_defaults.insert(name);
+            }
         }
+        with_defaults
     }
-    for table in held.catalog.tables.iter_mut().filter(|table| with_defaults.contains(&table.name)) {
-        let computed = generated(held.quoted.get(&table.name).unwrap_or(&quoted(&table.name)));
-        table.columns.iter_mut().for_each(|column| column.is_generated = computed.contains(&column.name));
+
+    fn read_functions(&mut self, ask: &mut Ask<'_>) -> Result<(), String> {
+        self.functions.clear();
+        self.table_functions.clear();
+        for row in ask(FUNCTIONS)? {
+            let [Some(name), Some(makes_table)] = row.as_slice() else { continue };
+            let list = if makes_table == "true" { &mut self.table_functions } else { &mut self.functions };
+            list.insert(name.clone());
+        }
+        Ok(())
     }
-    for row in ask(FUNCTIONS)? {
-        let [Some(name), Some(makes_table)] = row.as_slice() else { continue };
-        let list = if makes_table == "true" { &mut held.table_functions } else { &mut held.functions };
-        list.insert(name.clone());
-    }
-    Ok(held)
 }
 
 fn constrain(table: &mut Table, kind: &str, columns: &[String], other: &str, to: &[String]) {

@@ -2,7 +2,7 @@
 //! be reached any more.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use proctor_core::sql::{Limits, Policy, Request, SqlCode};
 use proctor_duckdb::{Connection, Library};
@@ -49,19 +49,27 @@ impl DuckDb {
             Some(file) => of_file(&library, Path::new(file), request)?,
             None => (connected(&library, None, &request.limits, &[])?, true),
         };
-        let deadline = Instant::now() + Duration::from_millis(request.limits.time_ms);
-        for (number, text) in request.schema.iter().enumerate().filter(|_| is_written) {
-            let made = watch::until(deadline, connection.interrupter(), || execute(&connection, text));
-            if let Err(error) = made {
-                let refusal = Said::of_text(&error, text).refusal(text);
-                let message = format!("the schema (part {}) cannot be set up: {}", number + 1, refusal.message);
-                return Err(Refusal { code: SqlCode::SchemaBroken, message, place: None, ..refusal });
-            }
+        let deadline = Instant::now() + request.limits.time();
+        if is_written {
+            set_up(&connection, &request.schema, deadline)?;
         }
-        // A schema that leaves a transaction open has ended in it.
-        let _ = execute(&connection, "COMMIT");
         Self::over(connection, library.version(), !is_written)
     }
+}
+
+/// Makes a schema.
+pub(super) fn set_up(connection: &Connection, schema: &[String], deadline: Instant) -> Result<(), Refusal> {
+    for (number, text) in schema.iter().enumerate() {
+        let made = watch::until(deadline, connection.interrupter(), || execute(connection, text));
+        if let Err(error) = made {
+            let refusal = Said::of_text(&error, text).refusal(text);
+            let message = format!("the schema (part {}) cannot be set up: {}", number + 1, refusal.message);
+            return Err(Refusal { code: SqlCode::SchemaBroken, message, place: None, ..refusal });
+        }
+    }
+    // A schema that leaves a transaction open has ended in it.
+    let _ = execute(connection, "COMMIT");
+    Ok(())
 }
 
 /// DuckDB does not count what a function holds, such as `repeat('x', 1000000000)`: what is too much is then refused by the

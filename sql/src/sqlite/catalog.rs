@@ -16,7 +16,8 @@ pub(super) fn read(connection: &Connection) -> rusqlite::Result<Catalog> {
     Ok(Catalog { tables: tables.collect::<rusqlite::Result<_>>()? })
 }
 
-fn table(connection: &Connection, name: String, is_view: bool) -> rusqlite::Result<Table> {
+/// Reads one table or view.
+pub(super) fn table(connection: &Connection, name: String, is_view: bool) -> rusqlite::Result<Table> {
     let mut columns = connection
         .prepare_cached("SELECT name, type, \"notnull\", pk, hidden FROM pragma_table_xinfo(?1) WHERE hidden <> 1")?;
     // A view over something that is gone has no columns; it is there all the same.

@@ -1,12 +1,12 @@
 //! Whether everything that a statement names is there. The engine knows; where it stops at its first finding, the name is
 //! replaced and it is asked again, so that one look tells all of them.
 
-use proctor_core::sql::{Applicability, Batch, Diagnostic, Dialect, Fix, Policy, SqlCode, StageName};
+use proctor_core::sql::{Applicability, Diagnostic, Dialect, Fix, SqlCode, StageName};
 
-use crate::engine::{Kind, Refusal};
+use crate::engine::Refusal;
 use crate::nearest::nearest;
 use crate::stage::{Case, Stage, on};
-use crate::stages::{dialects, parse};
+use crate::stages::{asked, dialects};
 use crate::text;
 
 /// How many findings about one statement are looked for.
@@ -21,32 +21,23 @@ impl Stage for Bind {
     }
 
     fn run(&self, case: &mut Case<'_>) -> Result<(), String> {
-        if let Err(refusal) = parse::split(case) {
+        if let Err(refusal) = asked::split(case) {
             let found = case.refused(StageName::Bind, &refusal, 0);
             case.found(found);
             return Ok(());
         }
-        let is_migration = case.request.policy == Policy::Migrate && case.request.batch() == Batch::Many;
-        if is_migration {
-            case.engine.begin().map_err(|refusal| refusal.message)?;
-        }
+        asked::ask(case, StageName::Bind)?;
         for index in 0..case.statements.len() {
-            match parse::prepared(case, index) {
-                Ok(bound) => {
-                    strings(case, index, &bound.strings);
-                    // What comes next in a migration stands on what this one makes.
-                    if is_migration && bound.kind() == Kind::Schema {
-                        let bounds = case.bounds();
-                        let text = case.text_of(&case.statements[index]).to_owned();
-                        let _ = case.engine.run(&text, Policy::Migrate, on(&bounds));
-                    }
-                }
-                Err(refusal) if refusal.code.is_ours() => return Err(refusal.message),
-                Err(refusal) => all(case, index, refusal),
+            if case.is_late(StageName::Bind) {
+                break;
             }
-        }
-        if is_migration {
-            case.engine.rollback().map_err(|refusal| refusal.message)?;
+            match asked::prepared(case, index) {
+                Ok(bound) => strings(case, index, &bound.strings),
+                Err(refusal) if refusal.code.is_ours() => return Err(refusal.message),
+                Err(_) => {
+                    std::mem::take(&mut case.statements[index].names).into_iter().for_each(|found| case.found(found))
+                }
+            }
         }
         Ok(())
     }
@@ -78,29 +69,27 @@ fn short(text: &str) -> &str {
     &text[..end]
 }
 
-/// Everything that the engine has against the names of a statement.
-fn all(case: &mut Case<'_>, index: usize, first: Refusal) {
+/// Everything that the engine has against the names of a statement, where it stands now.
+pub(super) fn names(case: &mut Case<'_>, index: usize, first: Refusal) -> Vec<Diagnostic> {
     let from = case.statements[index].range.start;
     let bounds = case.bounds();
     let original = case.text_of(&case.statements[index]).to_owned();
     let mut text = original.clone();
     let mut refusal = first;
-    for _ in 0..MOST {
-        if std::time::Instant::now() > bounds.1 {
-            return;
-        }
+    let mut all = Vec::new();
+    while all.len() < MOST {
         let found = case.refused(StageName::Bind, &refusal, from);
         let found = completed(case, found, &refusal, &original);
-        let found = dialects::explained(found, &original, case.request.dialect);
-        case.found(found);
-        let Some(replaced) = without(&text, &refusal) else { return };
+        all.push(dialects::explained(found, &original, case.request.dialect));
+        let Some(replaced) = without(&text, &refusal) else { break };
         text = replaced;
         refusal = match case.engine.bind(&text, on(&bounds)) {
             // A finding that only the replacement made is none.
             Err(next) if is_of_names(next.code) && next.place.is_some() => next,
-            _ => return,
+            _ => break,
         };
     }
+    all
 }
 
 fn is_of_names(code: SqlCode) -> bool {

@@ -7,8 +7,8 @@ use sqlparser::ast::{Expr, Visit, Visitor};
 
 use crate::engine::{Action, Bound, Kind, Ran, Refusal};
 use crate::scratch;
-use crate::stage::{Case, Stage, on};
-use crate::stages::{parse, safety};
+use crate::stage::{Case, LESS, Stage, is_limit, on};
+use crate::stages::{asked, safety};
 
 /// See the file.
 pub(super) struct Run;
@@ -19,20 +19,29 @@ impl Stage for Run {
     }
 
     fn run(&self, case: &mut Case<'_>) -> Result<(), String> {
-        if let Err(refusal) = parse::split(case) {
+        if let Err(refusal) = asked::split(case) {
             let found = case.refused(StageName::Run, &refusal, 0);
             case.found(found);
             return Ok(());
         }
+        asked::ask(case, StageName::Run)?;
         ground(case)?;
-        let outcome = (0..case.statements.len()).try_for_each(|index| one(case, index));
+        let outcome = each(case, one);
         case.engine.rollback().map_err(|refusal| refusal.message)?;
         outcome?;
-        for index in 0..case.statements.len() {
-            tried_among_odd_rows(case, index)?;
-        }
-        Ok(())
+        each(case, tried_among_odd_rows)
     }
+}
+
+/// Does something with each statement, until the time is over.
+fn each(case: &mut Case<'_>, work: fn(&mut Case<'_>, usize) -> Result<(), String>) -> Result<(), String> {
+    for index in 0..case.statements.len() {
+        if case.is_late(StageName::Run) {
+            break;
+        }
+        work(case, index)?;
+    }
+    Ok(())
 }
 
 /// Begins what is undone at the end, with rows to run on.
@@ -47,7 +56,7 @@ fn ground(case: &mut Case<'_>) -> Result<(), String> {
 }
 
 fn one(case: &mut Case<'_>, index: usize) -> Result<(), String> {
-    let bound = match parse::prepared(case, index) {
+    let bound = match asked::prepared(case, index) {
         Ok(bound) => bound,
         Err(refusal) if refusal.code.is_ours() => return Err(refusal.message),
         Err(refusal) => {
@@ -67,7 +76,7 @@ fn one(case: &mut Case<'_>, index: usize) -> Result<(), String> {
     };
     let bounds = case.bounds();
     let text = case.text_of(&case.statements[index]).to_owned();
-    match case.engine.run(&text, case.request.policy, on(&bounds)) {
+    match case.engine.run(&text, &bound, case.request.policy, on(&bounds)) {
         Ok(ran) => {
             let span = case.span(case.statements[index].range.clone());
             if ran.truncated {
@@ -110,14 +119,7 @@ fn may_run(bound: &Bound, policy: Policy) -> bool {
 
 /// What running had against it. On rows of ours a fault of the data is a hint only; a limit is one everywhere.
 fn failed(case: &mut Case<'_>, index: usize, bound: &Bound, refusal: Refusal) {
-    let is_limit = matches!(
-        refusal.code,
-        SqlCode::TimeLimit
-            | SqlCode::StepLimit
-            | SqlCode::MemoryLimit
-            | SqlCode::ResultLimit
-            | SqlCode::EndlessRecursion
-    );
+    let is_limit = is_limit(refusal.code);
     let is_endless = bound.is_recursive() && matches!(refusal.code, SqlCode::TimeLimit | SqlCode::StepLimit);
     let refusal = match refusal.code {
         _ if is_endless => Refusal {
@@ -140,7 +142,7 @@ fn failed(case: &mut Case<'_>, index: usize, bound: &Bound, refusal: Refusal) {
         found = Diagnostic { severity: warning.severity, message: warning.message, confidence: 40, ..found };
     }
     if is_limit {
-        found = found.advice("Join by conditions, filter, or bound it, so that it needs less.");
+        found = found.advice(LESS);
     }
     case.found(found);
 }
@@ -186,7 +188,7 @@ fn tried_among_odd_rows(case: &mut Case<'_>, index: usize) -> Result<(), String>
     scratch::fill(case.engine, &all);
     scratch::probe(case.engine, &table, &all);
     let rows = count(case, &table.name);
-    let ran = case.engine.run(&text, case.request.policy, on(&bounds));
+    let ran = case.engine.run(&text, &bound, case.request.policy, on(&bounds));
     case.engine.rollback().map_err(|refusal| refusal.message)?;
     let Ok(ran) = ran else { return Ok(()) };
     if rows < 2 || ran.changed < rows {

@@ -6,7 +6,7 @@ use sqlparser::ast::{self, Expr, FromTable, SetExpr};
 
 use crate::engine::{Action, Bound, Kind};
 use crate::stage::{Case, Stage};
-use crate::stages::{filter, parse};
+use crate::stages::{asked, filter, parse};
 
 const STAGE: StageName = StageName::Safety;
 
@@ -19,7 +19,7 @@ impl Stage for Safety {
     }
 
     fn run(&self, case: &mut Case<'_>) -> Result<(), String> {
-        if let Err(refusal) = parse::split(case) {
+        if let Err(refusal) = asked::split(case) {
             let found = case.refused(STAGE, &refusal, 0);
             case.found(found);
             return Ok(());
@@ -30,9 +30,13 @@ impl Stage for Safety {
             let found = Diagnostic::error(STAGE, SqlCode::StackedStatements, message).at(Some(second));
             case.found(found.advice("Give one statement; the first one is not looked at for the others' sake."));
         }
+        asked::ask(case, STAGE)?;
         for index in 0..case.statements.len() {
+            if case.is_late(STAGE) {
+                break;
+            }
             let span = case.span(case.statements[index].range.clone());
-            let findings = match parse::prepared(case, index) {
+            let findings = match asked::prepared(case, index) {
                 Ok(bound) => of_actions(case, &bound, span),
                 // What did not bind is judged by its form, so that the author hears all of it at once.
                 Err(refusal) if refusal.code.is_ours() => return Err(refusal.message),
@@ -127,13 +131,11 @@ fn named(case: &Case<'_>, table: &str, column: Option<&str>, span: Span) -> Opti
     let allow = &case.request.allow;
     let is_of_schema = case.engine.catalog().table(table).is_some();
     let is_ours = case.engine.is_harmless_table(table);
-    if !is_of_schema && !is_ours {
-        // A table of the statement itself has no entry; the engine does not tell of it as one.
-        let is_new = case.request.policy == Policy::Migrate;
-        return (!is_new).then(|| {
-            let message = format!("`{table}` is no table of the schema, and nobody said what it reaches");
-            Diagnostic::error(STAGE, SqlCode::TableRefused, message).at(Some(span)).about(table)
-        });
+    // A migration makes tables; those of the schema are the ones before it.
+    let is_new = case.request.policy == Policy::Migrate;
+    if !is_of_schema && !is_ours && !is_new {
+        let message = format!("`{table}` is no table of the schema, and nobody said what it reaches");
+        return Some(Diagnostic::error(STAGE, SqlCode::TableRefused, message).at(Some(span)).about(table));
     }
     if !allow.tables.is_empty() && !is_among(&allow.tables, table) {
         return Some(refused_table(table, span));

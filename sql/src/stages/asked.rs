@@ -1,0 +1,69 @@
+//! The engine's word on every statement of the text. Each is asked about once, whichever stage needs it first. In a
+//! migration each stands on what those before it make: the walk goes on in one database and undoes all of it at its end,
+//! so that a statement costs the same wherever it stands, and nothing of it is left.
+
+use proctor_core::sql::{Batch, Policy, SqlCode, StageName};
+
+use crate::engine::{Bound, Kind, Refusal};
+use crate::stage::{Case, Statement, on};
+use crate::stages::bind;
+
+/// Finds the statements of the text, where no stage has.
+pub(super) fn split(case: &mut Case<'_>) -> Result<(), Refusal> {
+    if case.statements.is_empty() {
+        let ranges = case.engine.split(&case.request.sql)?;
+        let statement = |range| Statement { range, tree: None, prepared: None, names: Vec::new() };
+        case.statements = ranges.into_iter().map(statement).collect();
+    }
+    Ok(())
+}
+
+/// Asks the engine about each statement, where no stage has. One that `stage` finds to be too late is left out.
+///
+/// # Errors
+/// The engine cannot begin or undo a migration.
+pub(super) fn ask(case: &mut Case<'_>, stage: StageName) -> Result<(), String> {
+    if case.statements.iter().all(|statement| statement.prepared.is_some()) {
+        return Ok(());
+    }
+    let is_migration =
+        case.request.policy == Policy::Migrate && case.request.batch() == Batch::Many && case.statements.len() > 1;
+    if is_migration {
+        case.engine.begin().map_err(|refusal| refusal.message)?;
+    }
+    for index in 0..case.statements.len() {
+        if case.is_late(stage) {
+            break;
+        }
+        one(case, index, is_migration);
+    }
+    if is_migration {
+        case.engine.rollback().map_err(|refusal| refusal.message)?;
+    }
+    Ok(())
+}
+
+fn one(case: &mut Case<'_>, index: usize, is_migration: bool) {
+    let bounds = case.bounds();
+    let text = case.text_of(&case.statements[index]).to_owned();
+    let prepared = case.engine.bind(&text, on(&bounds));
+    match &prepared {
+        Ok(bound) if is_migration && bound.kind() == Kind::Schema => {
+            // One that cannot run is told when it is run.
+            let _ = case.engine.run(&text, bound, Policy::Migrate, on(&bounds));
+        }
+        Err(refusal) if !refusal.code.is_ours() => {
+            case.statements[index].names = bind::names(case, index, refusal.clone());
+        }
+        _ => {}
+    }
+    case.statements[index].prepared = Some(prepared);
+}
+
+/// What the engine said of a statement.
+pub(super) fn prepared(case: &Case<'_>, index: usize) -> Result<Bound, Refusal> {
+    match &case.statements[index].prepared {
+        Some(prepared) => prepared.clone(),
+        None => Err(Refusal::new(SqlCode::EngineFailed, "the engine was not asked")),
+    }
+}
