@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Limit;
 
 pub use check::{Check, DUCKDB, PROGRAM};
-pub use diagnostic::{Applicability, Diagnostic, Fix, Severity, Span, SqlCode};
+pub use diagnostic::{Applicability, Diagnostic, Fix, Lines, Severity, Span, SqlCode};
 pub use judgement::{
     Audit, Column, Execution, FEEDBACK, Ground, Judgement, Retry, StageName, StageRecord, StageState, StatementView,
     Timing, Touched, Verdict, feedback,

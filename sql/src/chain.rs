@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use proctor_core::canonical;
 use proctor_core::digest::Sha256Hex;
 use proctor_core::sql::{
-    Audit, Diagnostic, Judgement, Request, Retry, Severity, SqlCode, StageName, StageRecord, StageState, StatementView,
-    Timing, VERSION, Verdict, feedback,
+    Audit, Diagnostic, Judgement, Lines, Request, Retry, Severity, SqlCode, StageName, StageRecord, StageState,
+    StatementView, Timing, VERSION, Verdict, feedback,
 };
 
 use crate::engine::Engine;
@@ -45,8 +45,15 @@ impl Chain {
     pub fn judge_since(&self, begun: Instant, request: &Request, engine: &mut dyn Engine) -> Judgement {
         let deadline = begun + request.limits.time();
         let (dialect, version) = (engine.dialect(), engine.version());
-        let mut case =
-            Case { request, engine, statements: Vec::new(), diagnostics: Vec::new(), execution: None, deadline };
+        let mut case = Case {
+            request,
+            lines: Lines::of(&request.sql),
+            engine,
+            statements: Vec::new(),
+            diagnostics: Vec::new(),
+            execution: None,
+            deadline,
+        };
         let mut records: Vec<StageRecord> = Vec::new();
         let mut timing = Timing::default();
         if dialect != request.dialect {

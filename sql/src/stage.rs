@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use proctor_core::sql::{Diagnostic, Execution, Request, Severity, Span, SqlCode, StageName};
+use proctor_core::sql::{Diagnostic, Execution, Lines, Request, Severity, Span, SqlCode, StageName};
 use sqlparser::ast;
 
 use crate::advice::advise;
@@ -33,6 +33,8 @@ impl Statement {
 pub struct Case<'a> {
     /// What was asked.
     pub request: &'a Request,
+    /// Where the lines of its text begin.
+    pub lines: Lines,
     /// Who knows.
     pub engine: &'a mut dyn Engine,
     /// Its statements, once a stage has found them.
@@ -70,7 +72,7 @@ impl Case<'_> {
 
     /// A place in the text, in bytes.
     pub fn span(&self, range: Range<usize>) -> Span {
-        Span::of(&self.request.sql, range.start, range.end)
+        self.lines.span(&self.request.sql, range.start, range.end)
     }
 
     /// Adds a finding.

@@ -113,19 +113,24 @@ pub struct Span {
     pub column: usize,
 }
 
-impl Span {
-    /// The part of `text` between two bytes; both are moved to borders of characters, and into the text.
-    pub fn of(text: &str, start: usize, end: usize) -> Self {
+/// Where the lines of a text begin, so that a place in it is found without reading it again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lines(Vec<usize>);
+
+impl Lines {
+    /// The lines of a text.
+    pub fn of(text: &str) -> Self {
+        let behind = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
+        Self(std::iter::once(0).chain(behind).collect())
+    }
+
+    /// The part of the same `text` between two bytes; both are moved to borders of characters, and into the text.
+    pub fn span(&self, text: &str, start: usize, end: usize) -> Span {
         let start = text.floor_char_boundary(start);
         let end = text.ceil_char_boundary(end.max(start));
-        let before = &text[..start];
-        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-        Self {
-            start,
-            end,
-            line: before.bytes().filter(|byte| *byte == b'\n').count() + 1,
-            column: before[line_start..].chars().count() + 1,
-        }
+        let line = self.0.partition_point(|begin| *begin <= start);
+        let begin = self.0[line - 1];
+        Span { start, end, line, column: text[begin..start].chars().count() + 1 }
     }
 }
 
