@@ -40,6 +40,8 @@ pub(crate) enum Needs {
     /// A client that others wrote: a command that succeeds, its program by its path below the directory
     /// that `scripts/clients` fills.
     Client(&'static [&'static str]),
+    /// DuckDB's shared library, which the same puts there.
+    Duckdb,
 }
 
 /// One test: a name, what it needs, and what it does in an environment of its own.
@@ -86,6 +88,8 @@ impl Needs {
             Self::Program(name) => (!machine::has_program(name)).then(|| format!("the program {name}")),
             Self::Client(command) => (!works_as_client(command))
                 .then(|| format!("`{}`, which scripts/clients installs, to work", command.join(" "))),
+            Self::Duckdb => (!binaries::client(DUCKDB).is_file())
+                .then(|| "DuckDB's library, which scripts/clients installs".to_owned()),
             Self::Works(command) => (!works(command)).then(|| format!("`{}` to work", command.join(" "))),
             Self::Tracing => tracing_lacks(),
             Self::OpenFiles(count) => files_lack(count),
@@ -191,6 +195,8 @@ fn probe(actor: Actor) -> Doctor {
     Doctor { lacks, has_control_groups: lines().any(|line| line.starts_with("enforced") && line.contains(" cgroup ")) }
 }
 
+/// DuckDB's shared library, below the clients.
+pub(crate) const DUCKDB: &str = "duckdb/libduckdb.so";
 /// A case that asks git itself.
 pub(crate) const NEEDS_GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
 /// The Python of the official SDK of the Model Context Protocol.

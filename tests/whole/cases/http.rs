@@ -13,7 +13,7 @@ use crate::environment::{
     CHANGESET, Repo, TestEnvironment, release, wait_for_attempt_after, wait_for_step, waiting_step,
 };
 use crate::needs::{Case, Needs, case, dry_case};
-use crate::process::Running;
+use crate::process::{Finished, Running};
 use crate::spec::{Spec, Step};
 use crate::{machine, schemas};
 
@@ -115,13 +115,18 @@ impl Reply {
 /// Asks by curl, whose last argument is the path.
 pub(super) fn curl(env: &TestEnvironment, arguments: &[&str]) -> Reply {
     let (path, options) = arguments.split_last().expect("a path");
-    let finished = start_curl(env, options, path).wait().exits(0);
+    reply(&start_curl(env, options, path).wait().exits(0))
+}
+
+/// What a curl got that has ended.
+pub(super) fn reply(finished: &Finished) -> Reply {
     let (head, body) = finished.stdout.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {finished}"));
     let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("{finished}"));
     Reply { code, head: head.to_owned(), body: body.to_owned() }
 }
 
-fn start_curl(env: &TestEnvironment, options: &[&str], path: &str) -> Running {
+/// Starts to ask.
+pub(super) fn start_curl(env: &TestEnvironment, options: &[&str], path: &str) -> Running {
     let mut command = env.program_of_actor("curl");
     command.args(["-sSi", "--max-time", "110", "--path-as-is", "--globoff", "--unix-socket"]).arg(env.socket());
     command.args(options).arg(format!("http://localhost{path}"));

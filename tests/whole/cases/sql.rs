@@ -3,14 +3,15 @@
 
 use serde_json::{Value, json};
 
-use super::http::curl;
+use super::http::{curl, reply, start_curl};
 use crate::environment::{Repo, TestEnvironment};
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, DUCKDB, Needs, case};
 use crate::process::Finished;
-use crate::schemas;
+use crate::{binaries, schemas};
 use crate::spec::Spec;
 
 const NEEDS_CURL: &[Needs] = &[Needs::Sandbox, Needs::Program("curl")];
+const NEEDS_DUCKDB: &[Needs] = &[Needs::Sandbox, Needs::Program("curl"), Needs::Duckdb];
 
 pub(super) const CASES: &[Case] = &[
     case("sql::the_command_line_judges_a_file", verify),
@@ -21,6 +22,8 @@ pub(super) const CASES: &[Case] = &[
     case("sql::what_cannot_be_judged_fails_a_step", unjudged),
     case("sql::a_database_that_is_not_there_is_no_yes", databases).needs(NEEDS_CURL),
     case("sql::http_answers_a_judgement", over_http).needs(NEEDS_CURL),
+    case("sql::what_sqlite_cannot_interrupt_ends_within_its_limit", sqlite_bomb).needs(NEEDS_CURL),
+    case("sql::what_duckdb_cannot_interrupt_ends_within_its_limit", duckdb_bomb).needs(NEEDS_DUCKDB),
 ];
 
 const SCHEMA: &str = "CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, tier TEXT);\n";
@@ -137,5 +140,45 @@ fn databases(env: &TestEnvironment) {
     let daemon = env.daemon();
     let absent = curl(env, &["--json", &asked(&json!({ "database": "/nowhere/shop.db" })), "/v1/sql/verify"]);
     assert_eq!(absent.is(200).of("Judgement")["verdict"], "error");
+    drop(daemon);
+}
+
+/// Each name that SQLite does not know makes it read the whole text again.
+fn sqlite_bomb(env: &TestEnvironment) {
+    let names: Vec<String> = (0..80_000).map(|number| format!("\"x{number}\"")).collect();
+    bomb(env, "sqlite", &format!("SELECT id FROM customers WHERE name IN ({})", names.join(",")));
+}
+
+/// DuckDB computes what is constant before it asks anybody whether to go on.
+fn duckdb_bomb(env: &TestEnvironment) {
+    env.caller_has("PROCTOR_DUCKDB", binaries::client(DUCKDB).to_str().expect("UTF-8"));
+    bomb(env, "duckdb", "SELECT length(lpad('x', 2000000000, 'y')) FROM customers");
+}
+
+/// Has a bomb judged, and small queries meanwhile: it ends by its limit, they are answered, and so is the next one.
+fn bomb(env: &TestEnvironment, dialect: &str, sql: &str) {
+    const LIMIT_MS: u64 = 1_500;
+    let daemon = env.daemon();
+    let ask = |sql: &str| asked(&json!({ "sql": sql, "dialect": dialect, "limits": { "time_ms": LIMIT_MS } }));
+    let control = || {
+        let plain = asked(&json!({ "dialect": dialect, "limits": { "time_ms": 30_000 } }));
+        assert_eq!(curl(env, &["--json", &plain, "/v1/sql/verify"]).is(200).of("Judgement")["verdict"], "ok");
+    };
+    // The first one has waited for the engine to start.
+    control();
+    let file = env.root().join("bomb.json");
+    std::fs::write(&file, ask(sql)).expect("a file for curl");
+    let mut running = start_curl(env, &["--json", &format!("@{}", file.display())], "/v1/sql/verify");
+    let mut served = 0;
+    while !running.is_over() {
+        control();
+        served += 1;
+    }
+    let bombed = reply(&running.wait().exits(0)).is(200).of("Judgement");
+    assert!(served > 0, "others are served meanwhile");
+    assert_eq!((&bombed["verdict"], &bombed["diagnostics"][0]["code"]), (&"reject".into(), &"time_limit".into()), "{bombed:#}");
+    let took = bombed["timing"]["total_us"].as_u64().expect("the document says so") / 1_000;
+    assert!((LIMIT_MS..LIMIT_MS + 1_000).contains(&took), "{took} ms");
+    control();
     drop(daemon);
 }
