@@ -149,6 +149,7 @@ fn config(place: &Place) -> Result<EngineConfig> {
     Ok(EngineConfig {
         state_dir: place.state(),
         helpers: Helpers { sandbox: beside("proctor-sandbox"), git: beside("proctor-git"), sql: beside("proctor-sql") },
+        duckdb: None,
         // The real one: what toolchains keep there is mounted for every step.
         home: program::setting("HOME", place.0.path().join("home"))?,
         caller_env: CALLER.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),

@@ -132,6 +132,7 @@ impl Verified {
                 git: beside("proctor-git")?,
                 sql: beside("proctor-sql")?,
             },
+            duckdb: None,
             home: self.root.path().join("home"),
             caller_env: BTreeMap::new(),
             operator: Operator::default(),

@@ -2,6 +2,7 @@
 
 use proctor_core::code::Coded as _;
 use proctor_core::spec::Operator;
+use proctor_core::sql::DUCKDB;
 use proctor_runner::{Engine, EngineConfig, EngineError};
 
 use crate::args::StateArgs;
@@ -41,6 +42,7 @@ pub(crate) fn config(state: &StateArgs, operator: Operator, caller: &Caller) -> 
     Ok(EngineConfig {
         state_dir: installation::state_dir(state, caller)?,
         helpers: installation::helpers(caller)?,
+        duckdb: caller.var(DUCKDB).map(|file| caller.cwd.join(file)),
         home: installation::home(caller)?,
         caller_env: caller.env.clone(),
         operator,

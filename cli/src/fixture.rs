@@ -21,6 +21,7 @@ pub(crate) fn planned(name: &str, cmd: &[&str]) -> PlannedStep {
     PlannedStep {
         name: StepName::new(name).expect("a step name"),
         cmd: Argv::new(cmd.iter().map(|word| (*word).to_owned()).collect()).expect("a command"),
+        sql: None,
         workdir: RelPath::new(".").expect("a path"),
         timeout_ms: 180_000,
         grace_ms: 500,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::canonical;
 use crate::digest::Sha256Hex;
 use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
+use crate::sql::Dialect;
 use crate::tier::Tier;
 
 /// Everything that one run will do.
@@ -100,6 +101,9 @@ pub struct PlannedStep {
     pub name: StepName,
     /// The argument vector; the first is the program.
     pub cmd: Argv,
+    /// Whose SQL it judges, where the spec has `sql` in place of a command. Our own program carries that out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sql: Option<Dialect>,
     /// Where it runs, relative to the repository.
     pub workdir: RelPath,
     /// When it must have ended, in milliseconds; at least 1.

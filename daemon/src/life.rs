@@ -23,6 +23,7 @@ use clap::Parser as _;
 use listenfd::ListenFd;
 use proctor_core::api::RunCounts;
 use proctor_core::redact::Redactor;
+use proctor_core::sql::DUCKDB;
 use proctor_core::verdict::EXIT_INTERRUPTED;
 use proctor_runner::{Clock, EngineConfig};
 use tokio::sync::watch;
@@ -166,6 +167,7 @@ impl Beginning {
             engine: EngineConfig {
                 state_dir: state_dir.clone(),
                 helpers: installation::helpers(&around.bin_dir)?,
+                duckdb: around.var(DUCKDB).map(|file| around.cwd.join(file)),
                 home: installation::home(around)?,
                 caller_env: around.env.clone(),
                 operator: settings.operator.clone(),

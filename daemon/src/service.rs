@@ -216,7 +216,7 @@ impl Service {
         let operator = Arc::new(config.operator.clone());
         let account = Account { home: config.home.clone(), env: config.caller_env.clone() };
         let ours: Vec<PathBuf> = config.hide.iter().cloned().chain([config.state_dir.clone()]).collect();
-        let judges = Judges::new(&config.caller_env);
+        let judges = Judges::new();
         let engine = Arc::new(Engine::open(config)?);
         let (history, recovered) = History::open(history, Clock::system())?;
         let limits = Limits::of(&operator.daemon, cpus());

@@ -11,9 +11,8 @@ use proctor_core::event::RunEvent;
 use proctor_core::evidence::{GitIdentity, TreeSource};
 use proctor_core::plan::{Argv, Plan, PlannedSkill, PlannedStep, RelPath};
 use proctor_core::redact::Redactor;
-use proctor_core::sql::PROGRAM;
 use proctor_sandbox::{
-    CacheMount, GitDirs, Launcher, Policy, Reader, Rights, RunSpace, StepUser, ToolKind, ToolMount, is_hidden,
+    CacheMount, GitDirs, Launcher, Policy, Reader, RunSpace, StepUser, ToolMount, is_hidden,
 };
 use proctor_snapshot::{IgnoreQuery, IgnoredContent, RulesAside, Snapshot};
 use tokio::sync::mpsc;
@@ -23,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::environment::{self, Environment, Surroundings};
 use crate::error::EngineError;
+use crate::judge::Judge;
 use crate::output::Outputs;
 use crate::record::TreeFacts;
 use crate::repository::Repository;
@@ -96,8 +96,8 @@ pub(crate) struct Sight {
     pub(crate) home: PathBuf,
     pub(crate) hide: Vec<PathBuf>,
     pub(crate) tools: Vec<ToolMount>,
-    /// The program that judges SQL.
-    pub(crate) sql: ToolMount,
+    /// Who carries out the steps that judge SQL.
+    pub(crate) judge: Judge,
     /// Which controls may be missing.
     pub(crate) tolerated: Tolerated,
 }
@@ -148,26 +148,16 @@ impl Sight {
             tolerated,
             hide,
             tools: found.mounts,
-            sql: ToolMount {
-                source: config.helpers.sql.clone(),
-                at: config.helpers.sql.clone(),
-                kind: ToolKind::ReadOnly,
-                rights: Rights::Ours,
-            },
+            judge: Judge::of(config, launcher.host().home()),
         })
     }
 
-    /// The command of a step and what it needs to see. A check of SQL is carried out by our own program, wherever a
-    /// step's `PATH` leads.
+    /// The command of a step and what it needs to see. One that judges SQL is carried out by our own program, wherever
+    /// its `PATH` leads; any other program of that name is the author's.
     fn program(&self, step: &PlannedStep) -> (Argv, Vec<ToolMount>) {
         let mut tools = self.tools.clone();
-        if step.cmd.program() != PROGRAM {
-            return (step.cmd.clone(), tools);
-        }
-        let own = std::iter::once(self.sql.at.to_string_lossy().into_owned());
-        let words = own.chain(step.cmd.words().iter().skip(1).cloned()).collect();
-        tools.push(self.sql.clone());
-        (Argv::new(words).unwrap_or_else(|_| step.cmd.clone()), tools)
+        tools.extend(step.sql.iter().flat_map(|dialect| self.judge.mounts(*dialect)).cloned());
+        (self.judge.command(step).unwrap_or_else(|| step.cmd.clone()), tools)
     }
 
     /// The policy of one step: plain data, the same for the run and for `explain`.

@@ -121,14 +121,13 @@ impl Engine {
         })
     }
 
-    /// Workers that judge SQL, in sandboxes that this engine starts; up to `most` at a time. DuckDB's shared library is
-    /// looked for where `duckdb` says, else where systems keep it.
+    /// Workers that judge SQL, in sandboxes that this engine starts; up to `most` at a time.
     ///
     /// # Errors
     /// The state directory cannot be written.
-    pub fn sql_workers(&self, duckdb: Option<PathBuf>, most: usize) -> Result<Workers, EngineError> {
+    pub fn sql_workers(&self, most: usize) -> Result<Workers, EngineError> {
         let tolerated = self.tolerated(SandboxMode::Strict)?;
-        let config = WorkersConfig { program: self.config.helpers.sql.clone(), duckdb, most, tolerated };
+        let config = WorkersConfig { program: self.config.helpers.sql.clone(), duckdb: self.config.duckdb.clone(), most, tolerated };
         Ok(Workers::new(Arc::clone(&self.launcher), config)?)
     }
 

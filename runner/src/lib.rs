@@ -16,6 +16,7 @@ mod finish;
 mod gate;
 mod git_program;
 mod guards;
+mod judge;
 mod output;
 mod patch;
 mod probe;

@@ -23,6 +23,9 @@ pub struct EngineConfig {
     pub state_dir: PathBuf,
     /// Our helper programs.
     pub helpers: Helpers,
+    /// Where the operator says that DuckDB's shared library is, as an absolute path; else it is looked for where systems
+    /// and the user who runs us keep it.
+    pub duckdb: Option<PathBuf>,
     /// The caller's home directory.
     pub home: PathBuf,
     /// The caller's environment; nothing of it reaches a step but by an allow-list.

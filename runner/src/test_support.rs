@@ -18,6 +18,7 @@ pub(crate) fn step(name: &str, argv: &[&str]) -> PlannedStep {
     PlannedStep {
         name: StepName::new(name).expect("a name"),
         cmd: Argv::new(argv.iter().map(|word| (*word).to_owned()).collect()).expect("a command"),
+        sql: None,
         workdir: RelPath::new(".").expect("a path"),
         timeout_ms: 1000,
         grace_ms: 100,

@@ -11,9 +11,8 @@ use proctor_core::canonical;
 use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::display_path;
 use proctor_core::plan::{Plan, PlannedStep};
-use proctor_core::sql::{DUCKDB, PROGRAM};
+use proctor_core::sql::Dialect;
 use proctor_sandbox::{Host, Reader, Rights, ToolKind, is_hidden};
-use proctor_sql::check::libraries;
 use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
 
@@ -150,11 +149,8 @@ impl ToolSearch<'_> {
         for command in commands {
             let program = command.cmd.program();
             let workdir = self.repo.join(command.workdir.as_str());
-            if program == PROGRAM {
-                let environment = environment::build(command, &self.sight.surroundings);
-                let named = environment.get(DUCKDB).map(|(value, _)| workdir.join(value));
-                wanted.insert(self.sight.sql.at.clone());
-                wanted.extend(libraries(named.as_deref()));
+            if let Some(dialect) = command.sql {
+                wanted.extend(self.sight.judge.files(dialect).cloned());
                 continue;
             }
             if program.contains('/') {
@@ -184,7 +180,7 @@ impl ToolSearch<'_> {
 
     /// Where that lies which a step sees at `path`; `None` where it sees nothing there.
     fn on_the_host(&self, path: &Path) -> Option<HostFile> {
-        let own = std::iter::once(&self.sight.sql);
+        let own = Dialect::ALL.into_iter().flat_map(|dialect| self.sight.judge.mounts(dialect));
         let shown = self.sight.tools.iter().chain(own).filter(|tool| tool.kind == ToolKind::ReadOnly);
         let behind = shown.filter_map(|tool| Some((tool, path.strip_prefix(&tool.at).ok()?))).next();
         if let Some((tool, below)) = behind {

@@ -75,11 +75,6 @@ pub fn run(
     Ok(verdict)
 }
 
-/// Where a check looks for the shared libraries of engines; `named` is where its environment says that DuckDB is.
-pub fn libraries(named: Option<&Path>) -> Vec<PathBuf> {
-    proctor_duckdb::places(named, None)
-}
-
 /// What cannot be judged weighs more than what is rejected; nothing at all is not judged.
 fn worst(verdicts: &[Verdict]) -> Verdict {
     let has = |wanted| verdicts.contains(&wanted);

@@ -30,5 +30,5 @@ pub mod worker;
 
 pub use chain::{Chain, judge};
 pub use engine::{Action, Bound, Engine, Kind, Ran, Refusal, RunOn};
-pub use proctor_duckdb::find as find_duckdb;
+pub use proctor_duckdb::{find as find_duckdb, places as duckdb_places};
 pub use stage::{Case, Stage, Statement};

@@ -66,6 +66,12 @@ impl TestEnvironment {
         self.caller_env.borrow_mut().push((name.to_owned(), value.to_owned()));
     }
 
+    /// A variable that was put there.
+    pub(crate) fn caller_var(&self, name: &str) -> Option<String> {
+        let vars = self.caller_env.borrow();
+        vars.iter().find(|(of, _)| of == name).map(|(_, value)| value.clone())
+    }
+
     /// The directory that holds everything of the case.
     pub(crate) fn root(&self) -> &Path {
         self.root.path()

@@ -2,7 +2,7 @@
 //! answered. Not here: sockets, and the daemon as a program of its own.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use proctor_core::api::{Asked, LoggedEvent, Problem, RunState, RunSubmission, Ru
 use proctor_core::event::RunEvent;
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::spec::Operator;
+use proctor_core::sql::DUCKDB;
 use proctor_daemon::caller::Caller;
 use proctor_daemon::metrics::Metrics;
 use proctor_daemon::service::{MAX_WAIT, Service, ServiceConfig, StartError};
@@ -187,6 +188,7 @@ fn config(env: &TestEnvironment, operator: &str) -> ServiceConfig {
                 git: binaries::built("proctor-git"),
                 sql: binaries::built("proctor-sql"),
             },
+            duckdb: env.caller_var(DUCKDB).map(PathBuf::from),
             home: env.home(),
             caller_env: BTreeMap::from([("PATH".to_owned(), machine::PATH.to_owned())]),
             operator: Operator::parse(operator).expect("a config"),

@@ -112,6 +112,7 @@ impl InProcess {
                 git: beside("proctor-git")?,
                 sql: beside("proctor-sql")?,
             },
+            duckdb: None,
             home: program::setting("HOME", place.path("home"))?,
             caller_env: BTreeMap::new(),
             operator: Operator::default(),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proctor_core::enforcement::SandboxMode;
-use proctor_core::sql::{Allow, Dialect, Judgement, Limits, Request, Verdict};
+use proctor_core::sql::{Allow, DUCKDB, Dialect, Judgement, Limits, Request, Verdict};
 use proctor_sandbox::{Host, HostConfig, Launcher};
 use proctor_sql::pool::{Workers, WorkersConfig};
 use schemars::JsonSchema;
@@ -22,8 +22,6 @@ use crate::screen::Screen;
 
 /// The largest text that is read, in bytes, whatever the limit says.
 const MOST: u64 = 64 << 20;
-/// The variable that names DuckDB's library.
-const DUCKDB: &str = "PROCTOR_DUCKDB";
 
 /// The judgements of several files.
 #[derive(Debug, Serialize, JsonSchema)]

@@ -8,6 +8,7 @@ use super::span::{Span, Spanned};
 use super::written::{Defaults, Skill, Step, StepLimits, Table, Text};
 use crate::names::{EnvName, VarName};
 use crate::plan::{Argv, Limit, Network, ReadOnly, RelPath};
+use crate::sql::Dialect;
 
 /// One command that is run by itself, with what its caller set.
 #[derive(Debug, Clone)]
@@ -120,6 +121,14 @@ impl<'a> Own<'a> {
         match self {
             Self::Step(step) => pick(step),
             Self::Nothing | Self::CommandLine(_) => None,
+        }
+    }
+
+    /// Whose SQL it judges, where it has that in place of a command.
+    pub(super) fn sql(self) -> Option<Dialect> {
+        match self {
+            Self::Step(Step { cmd: None, sql: Some(sql), .. }) => Some(sql.value.check().dialect),
+            Self::Nothing | Self::Step(_) | Self::CommandLine(_) => None,
         }
     }
 

@@ -268,6 +268,7 @@ impl<'a> Resolver<'a> {
         let step = PlannedStep {
             name,
             cmd: self.take("cmd", Chosen { value: cmd, origin }, Argv::to_string),
+            sql: own.sql(),
             workdir: self.workdir(layers),
             timeout_ms: self.timeout_ms(layers),
             grace_ms: self.grace_ms(own),

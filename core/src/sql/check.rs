@@ -7,11 +7,12 @@ use super::{Allow, Dialect, Limits, Policy};
 use crate::canonical;
 use crate::plan::{Argv, RelPath};
 
-/// The program that carries out a check. In a plan it stands by its name alone, whatever `PATH` says; what runs is our
-/// own, beside the other helpers.
+/// The program that carries out a check. In a plan it stands by its name alone; what runs is our own, beside the other
+/// helpers, where the step says by [`PlannedStep::sql`](crate::plan::PlannedStep::sql) that it judges SQL.
 pub const PROGRAM: &str = "proctor-sql";
 
-/// The variable that tells a check where DuckDB's shared library lies.
+/// The variable by which the operator tells a daemon, or a caller the command line, where DuckDB's shared library lies. In
+/// a step's environment it says nothing.
 pub const DUCKDB: &str = "PROCTOR_DUCKDB";
 
 /// What a step has judged.

@@ -1,6 +1,5 @@
 //! SQL that callers have judged: by workers in sandboxes, so many at a time, and by turns of callers.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,14 +16,11 @@ use crate::shares::Turns;
 const LEAST: usize = 4;
 /// For how long workers are kept when nobody asks.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The variable that names DuckDB's shared library.
-const DUCKDB: &str = "PROCTOR_DUCKDB";
 
 /// The workers, and whose turn it is.
 pub(super) struct Judges {
     turns: Turns,
     most: usize,
-    duckdb: Option<PathBuf>,
     state: Arc<Mutex<Kept>>,
 }
 
@@ -38,12 +34,11 @@ struct Kept {
 
 impl Judges {
     /// None is started yet.
-    pub(super) fn new(env: &std::collections::BTreeMap<String, String>) -> Self {
+    pub(super) fn new() -> Self {
         let most = cpus().max(LEAST);
         // One caller has all but one of them, so that there is one for another.
         let turns = Turns::of(most - 1, 2);
-        let duckdb = env.get(DUCKDB).filter(|file| !file.is_empty()).map(PathBuf::from);
-        Self { turns, most, duckdb, state: Arc::default() }
+        Self { turns, most, state: Arc::default() }
     }
 
     /// The workers; from now on they are let go when nobody has asked for a while.
@@ -53,7 +48,7 @@ impl Judges {
         let workers = match &kept.workers {
             Some(workers) => Arc::clone(workers),
             None => {
-                let made = engine.sql_workers(self.duckdb.clone(), self.most).map_err(|error| error.problem())?;
+                let made = engine.sql_workers(self.most).map_err(|error| error.problem())?;
                 Arc::clone(kept.workers.insert(Arc::new(made)))
             }
         };

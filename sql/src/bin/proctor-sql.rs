@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("worker") => worker(args.next().map(PathBuf::from)),
-        Some("check") => check(&args.next().unwrap_or_default()),
+        Some("check") => check(&args.next().unwrap_or_default(), args.next().map(PathBuf::from)),
         Some("--version") => {
             println!("proctor-sql {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
@@ -26,14 +26,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// The check of a step, in its sandbox: the directory is the repository's.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a step's environment is what its plan says, and this program is the step"
-)]
-fn check(json: &str) -> ExitCode {
-    let named = std::env::var_os(proctor_core::sql::DUCKDB).map(PathBuf::from);
-    let duckdb = proctor_duckdb::find(named.as_deref(), None);
+/// The check of a step, in its sandbox: the directory is the repository's. Which library of DuckDB is loaded says whoever
+/// starts us; the step's environment is the repository's.
+fn check(json: &str, library: Option<PathBuf>) -> ExitCode {
+    let duckdb = proctor_duckdb::find(library.as_deref(), None);
     let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
     let mut worker = ChildWorker::new(duckdb);
     let judge = &mut |request: &Request| worker.judge(request);

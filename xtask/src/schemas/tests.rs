@@ -62,6 +62,7 @@ fn planned() -> PlannedStep {
     PlannedStep {
         name: StepName::new("fmt").expect("name"),
         cmd: Argv::new(vec!["cargo".into(), "fmt".into()]).expect("argv"),
+        sql: None,
         workdir: RelPath::new(".").expect("path"),
         timeout_ms: 1_000,
         grace_ms: 500,
