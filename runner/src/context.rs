@@ -11,9 +11,7 @@ use proctor_core::event::RunEvent;
 use proctor_core::evidence::{GitIdentity, TreeSource};
 use proctor_core::plan::{Argv, Plan, PlannedSkill, PlannedStep, RelPath};
 use proctor_core::redact::Redactor;
-use proctor_sandbox::{
-    CacheMount, GitDirs, Launcher, Policy, Reader, RunSpace, StepUser, ToolMount, is_hidden,
-};
+use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, Reader, RunSpace, StepUser, ToolMount, is_hidden};
 use proctor_snapshot::{IgnoreQuery, IgnoredContent, RulesAside, Snapshot};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;

@@ -127,7 +127,12 @@ impl Engine {
     /// The state directory cannot be written.
     pub fn sql_workers(&self, most: usize) -> Result<Workers, EngineError> {
         let tolerated = self.tolerated(SandboxMode::Strict)?;
-        let config = WorkersConfig { program: self.config.helpers.sql.clone(), duckdb: self.config.duckdb.clone(), most, tolerated };
+        let config = WorkersConfig {
+            program: self.config.helpers.sql.clone(),
+            duckdb: self.config.duckdb.clone(),
+            most,
+            tolerated,
+        };
         Ok(Workers::new(Arc::clone(&self.launcher), config)?)
     }
 

@@ -88,7 +88,40 @@ impl DuckDb {
         };
         let mut ask = |sql: &str| texts(connection, sql);
         let read = self.held.read(part, &mut ask, &generated);
+        let read = read.and_then(|()| if let Part::All | Part::Functions = part { self.read_macros() } else { Ok(()) });
         read.map_err(|error| Said::of_text(&error, "").refusal(""))
+    }
+
+    /// Reads what the macros of the database do, each with what it calls.
+    fn read_macros(&mut self) -> Result<(), String> {
+        self.held.macros.clear();
+        let mut trees: Vec<(String, Result<Value, Said>)> = Vec::new();
+        for row in texts(&self.connection, catalog::MACROS)? {
+            let [Some(name), Some(makes_table), Some(body)] = row.as_slice() else { continue };
+            let query = if makes_table == "true" { body.clone() } else { format!("SELECT (\n{body}\n)") };
+            trees.push((name.clone(), asked(&self.parser, &query)));
+            self.held.macros.entry(name.clone()).or_default();
+        }
+        // One may stand on another: as often as something new is found.
+        loop {
+            let mut found = self.held.macros.clone();
+            for (name, tree) in &trees {
+                let does = match tree {
+                    Ok(tree) => self.reader().of_tree(tree),
+                    Err(_) => [Action::Other(format!("the macro `{name}`, which cannot be looked at"))].into(),
+                };
+                found.entry(name.clone()).or_default().extend(does);
+            }
+            if found == self.held.macros {
+                return Ok(());
+            }
+            self.held.macros = found;
+        }
+    }
+
+    fn reader(&self) -> plan::Reader<'_> {
+        let Held { catalog, functions, table_functions, macros, .. } = &self.held;
+        plan::Reader { catalog, home: &self.home, functions, table_functions, macros }
     }
 
     /// Reads again what a statement that has run changed of the schema.
@@ -118,19 +151,17 @@ impl DuckDb {
             Ok(extracted) => extracted,
             Err(error) => return self.known_or_refused(&Said::of_text(&error, sql), sql),
         };
-        let reader =
-            plan::Reader { catalog: &self.held.catalog, home: &self.home, table_functions: &self.held.table_functions };
-        let mut actions = match asked(&self.parser, sql) {
-            Ok(tree) => reader.of_tree(&tree),
-            // No query, or none that is to be: the plan says so too.
-            Err(_) => BTreeSet::new(),
-        };
+        let reader = self.reader();
+        // No query, or none that is to be, has no tree: the plan says so too.
+        let tree = asked(&self.parser, sql).ok();
+        let mut actions = tree.as_ref().map(|tree| reader.of_tree(tree)).unwrap_or_default();
         if actions.iter().any(is_beyond) {
             return Ok(Bound { actions, ..Bound::default() });
         }
         match asked(&self.planner, sql) {
             Ok(plan) => {
                 actions.extend(reader.of_plan(&plan));
+                tree.iter().chain([&plan]).for_each(|json| actions.extend(reader.absent(json)));
                 self.bound(sql, actions, &extracted)
             }
             Err(said) => self.unplanned(sql, &said, &extracted, actions),
@@ -230,10 +261,22 @@ impl DuckDb {
         let kinds: Vec<Statement> = kinds.filter_map(Result::ok).filter(|kind| !is_frame(*kind)).collect();
         let is_alter =
             !kinds.is_empty() && kinds.iter().all(|kind| matches!(kind, Statement::Alter | Statement::Update));
-        let action = if is_alter {
-            Action::Schema { what: "alter table".to_owned(), name: String::new() }
-        } else {
-            Action::Other("several statements in one".to_owned())
+        let action = match forms::added_column(sql).filter(|_| is_alter) {
+            Some(added) => {
+                // What the new column is filled with is a query of its own.
+                let default = self.judged(&format!("SELECT (\n{}\n)", added.default));
+                let default = default.map_err(|refusal| Refusal { place: None, ..refusal })?;
+                let parts: Vec<String> = added.table.split('.').map(text::unquoted).collect();
+                let name = match parts.as_slice() {
+                    [table] => self.reader().name("", "", table),
+                    [schema, table] => self.reader().name("", schema, table),
+                    other => other.join("."),
+                };
+                let alter = Action::Schema { what: "alter table".to_owned(), name };
+                let filled = default.actions.into_iter().filter(|action| !plan::takes_of_a_sequence(action));
+                return Ok(Bound { actions: filled.chain([alter]).collect(), ..Bound::default() });
+            }
+            None => Action::Other("several statements in one".to_owned()),
         };
         Ok(Bound { actions: [action].into(), ..Bound::default() })
     }

@@ -35,8 +35,14 @@ fn what_a_migration_did_is_undone_whatever_became_of_it() {
     let mut engines = engines();
     let migrations = [
         ("CREATE TABLE notes (a INTEGER); INSERT INTO notes VALUES (1); DROP TABLE customers", Verdict::Ok),
-        ("CREATE TABLE notes (a INTEGER); ALTER TABLE customers RENAME TO people; SELECT nope FROM notes", Verdict::Reject),
-        ("ALTER TABLE customers ADD COLUMN tier TEXT; CREATE TABLE notes (a); COMMIT; DROP TABLE notes", Verdict::Reject),
+        (
+            "CREATE TABLE notes (a INTEGER); ALTER TABLE customers RENAME TO people; SELECT nope FROM notes",
+            Verdict::Reject,
+        ),
+        (
+            "ALTER TABLE customers ADD COLUMN tier TEXT; CREATE TABLE notes (a); COMMIT; DROP TABLE notes",
+            Verdict::Reject,
+        ),
         ("CREATE TABLE notes (a); CREATE VIEW v AS SELECT * FROM notes; DELETE FROM notes", Verdict::Reject),
     ];
     let before = engines.judge(&request("SELECT name FROM customers")).digest;
@@ -76,7 +82,10 @@ fn lists_of_names_hold_for_what_a_migration_makes() {
     let allow = Allow { tables: vec!["notes".to_owned()], ..Allow::default() };
     let of = |sql: &str| codes(&engines().judge(&Request { allow: allow.clone(), ..request(sql) }));
     assert_eq!(of("CREATE TABLE notes (a TEXT); INSERT INTO notes (a) VALUES ('x')"), []);
-    assert_eq!(of("CREATE TABLE notes (a TEXT); INSERT INTO notes SELECT name FROM customers"), [SqlCode::TableRefused]);
+    assert_eq!(
+        of("CREATE TABLE notes (a TEXT); INSERT INTO notes SELECT name FROM customers"),
+        [SqlCode::TableRefused]
+    );
     assert_eq!(of("CREATE TABLE notes (a TEXT); CREATE TABLE more (b TEXT)"), [SqlCode::TableRefused]);
     let call = "CREATE TABLE notes (a TEXT); INSERT INTO notes SELECT load_extension(a) FROM notes";
     assert_eq!(of(call), [SqlCode::FunctionRefused]);

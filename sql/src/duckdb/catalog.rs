@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::plan::Macros;
 use crate::catalog::{Catalog, Column, ForeignKey, Table};
 
 /// Asks one question of ours: rows of texts.
@@ -40,7 +41,14 @@ pub(super) struct Held {
     pub(super) functions: BTreeSet<String>,
     /// Its functions that make a table.
     pub(super) table_functions: BTreeSet<String>,
+    /// What its macros do.
+    pub(super) macros: Macros,
 }
+
+/// The macros of the database: name, whether it makes a table, and what it stands for.
+pub(super) const MACROS: &str = "
+    SELECT lower(function_name), CAST(function_type = 'table_macro' AS VARCHAR), macro_definition
+    FROM duckdb_functions() WHERE NOT internal AND macro_definition IS NOT NULL ORDER BY ALL";
 
 /// What of it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -51,6 +51,31 @@ pub(super) fn pragma(sql: &str) -> Option<&str> {
     words.next()
 }
 
+/// What a column that is added to a table is filled with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Added<'a> {
+    /// The table, as it is written.
+    pub(super) table: &'a str,
+    /// What stands behind DEFAULT, to the end of the statement.
+    pub(super) default: &'a str,
+}
+
+/// An `ALTER TABLE … ADD COLUMN … DEFAULT …`.
+pub(super) fn added_column(sql: &str) -> Option<Added<'_>> {
+    let solid = solid(sql);
+    let is =
+        |at: usize, word: &str| solid.get(at).is_some_and(|(_, range)| sql[range.clone()].eq_ignore_ascii_case(word));
+    let mut at = if is(0, "alter") && is(1, "table") { 2 } else { return None };
+    if is(at, "if") && is(at + 1, "exists") {
+        at += 2;
+    }
+    let add = at_depth(&solid, sql, at, |at| is(at, "add"))?;
+    let default = at_depth(&solid, sql, add, |at| is(at, "default"))?;
+    let table = solid.get(at)?.1.start..solid.get(add.checked_sub(1)?)?.1.end;
+    let rest = solid.get(default + 1)?.1.start..solid.last()?.1.end;
+    Some(Added { table: sql.get(table)?, default: &sql[rest] })
+}
+
 /// The same PIVOT with a value for each column that it turns on: everything that it names stays in it. None where no
 /// such PIVOT stands in the text.
 pub(super) fn with_values(sql: &str) -> Option<String> {
@@ -151,6 +176,16 @@ mod tests {
         for (sql, expected) in cases {
             assert_eq!(with_values(sql).as_deref(), expected, "{sql}");
         }
+    }
+
+    #[test]
+    fn an_added_column_has_its_table_and_what_it_is_filled_with() {
+        let added = |sql| added_column(sql).map(|Added { table, default }| (table, default));
+        let sql = "ALTER TABLE old.\"t\" ADD COLUMN IF NOT EXISTS c VARCHAR DEFAULT (SELECT 'default') -- x";
+        assert_eq!(added(sql), Some(("old.\"t\"", "(SELECT 'default')")));
+        assert_eq!(added("alter table if exists t add c int default f(1) + 2"), Some(("t", "f(1) + 2")));
+        assert_eq!(added("ALTER TABLE t ADD COLUMN c INT"), None);
+        assert_eq!(added("ALTER TABLE t ALTER c SET DEFAULT 1"), None);
     }
 
     #[test]

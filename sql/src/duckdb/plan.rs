@@ -2,7 +2,7 @@
 //! and `query(…)` are what they stand for, and its tree (`json_serialize_sql`), in which they are names. An operator
 //! that is not known here is an [`Action::Other`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -51,9 +51,16 @@ pub(super) struct Reader<'a> {
     pub(super) catalog: &'a Catalog,
     /// The name of the database, which tables of its own are told without.
     pub(super) home: &'a str,
-    /// The table functions that DuckDB has, and those of the database.
+    /// The functions that make a value.
+    pub(super) functions: &'a BTreeSet<String>,
+    /// The table functions that DuckDB has.
     pub(super) table_functions: &'a BTreeSet<String>,
+    /// What the macros of the database do.
+    pub(super) macros: &'a Macros,
 }
+
+/// What macros do, by name: a plan shows them as what they stand for, but not where it has a value in their place.
+pub(super) type Macros = BTreeMap<String, BTreeSet<Action>>;
 
 type Object = Map<String, Value>;
 
@@ -67,14 +74,13 @@ impl Reader<'_> {
             matches!(action, Action::Insert(_) | Action::Update { .. } | Action::Delete(_) | Action::Schema { .. })
         };
         if actions.iter().any(writes) {
-            let takes =
-                |action: &Action| matches!(action, Action::Call(name) if name == "nextval" || name == "currval");
-            actions.retain(|action| !takes(action));
+            actions.retain(|action| !takes_of_a_sequence(action));
         }
         actions
     }
 
-    /// What the tree of a query names that its plan does not: views, files, table functions that are gone in it.
+    /// What the tree of a query names that its plan does not: views, files, and functions that are gone in it, since they
+    /// were computed already or belong to a part that nothing asks.
     pub(super) fn of_tree(&self, json: &Value) -> BTreeSet<Action> {
         let mut own = BTreeSet::new();
         collect_keys(json, &mut own);
@@ -82,10 +88,39 @@ impl Reader<'_> {
         let mut look = |part: &Object, actions: &mut BTreeSet<Action>| match text(part, "type") {
             "BASE_TABLE" => actions.extend(self.base_table(part).filter(|_| !own.contains(text(part, "table_name")))),
             "TABLE_FUNCTION" => actions.extend(self.table_function(text_of(part.get("function"), "function_name"))),
+            _ if text(part, "class") == "FUNCTION" => actions.extend(self.reaching(text(part, "function_name"))),
             _ => {}
         };
         self.walk(json, &mut look, &mut actions);
         actions
+    }
+
+    /// The table functions that a tree or a plan names and that are not there: DuckDB passes over them in a part that
+    /// nothing asks, and another one, with an extension, may not.
+    pub(super) fn absent(&self, json: &Value) -> BTreeSet<Action> {
+        let mut actions = BTreeSet::new();
+        let mut look = |part: &Object, actions: &mut BTreeSet<Action>| {
+            let name = text_of(part.get("function"), "function_name").to_ascii_lowercase();
+            let is_unknown = functions::of_table(&name) == Reach::Unknown
+                && !self.table_functions.contains(&name)
+                && !self.macros.contains_key(&name);
+            if text(part, "type") == "TABLE_FUNCTION" && is_unknown {
+                actions.insert(Action::Other(format!("the table function `{name}`, which is not there")));
+            }
+        };
+        self.walk(json, &mut look, &mut actions);
+        actions
+    }
+
+    /// The call of a function that reaches beyond its arguments or that is not there, and what a macro calls of those.
+    fn reaching(&self, name: &str) -> Vec<Action> {
+        let name = name.to_ascii_lowercase();
+        if let Some(body) = self.macros.get(&name) {
+            return body.iter().cloned().collect();
+        }
+        let is_known = functions::is_harmless(&name) && self.functions.contains(&name);
+        let is_harmless = is_known || functions::of_table(&name) == Reach::Nothing;
+        call(&name).filter(|_| !is_harmless).into_iter().collect()
     }
 
     fn walk(&self, json: &Value, look: &mut dyn FnMut(&Object, &mut BTreeSet<Action>), into: &mut BTreeSet<Action>) {
@@ -108,7 +143,8 @@ impl Reader<'_> {
         } else if part.contains_key("expression_class") {
             actions.extend(call(text(part, "name")));
         } else if text(part, "class") == "FUNCTION" {
-            actions.extend(call(text(part, "function_name")));
+            let name = text(part, "function_name");
+            actions.extend(call(name).into_iter().chain(self.reaching(name)));
         } else if kind == "TABLE_FUNCTION" {
             // In the body of a view or a macro that is made.
             actions.extend(self.table_function(text_of(part.get("function"), "function_name")));
@@ -164,7 +200,7 @@ impl Reader<'_> {
     fn of_get(&self, part: &Object) -> Vec<Action> {
         let scanned = part.get("function_data").filter(|data| !text_of(Some(*data), "table").is_empty());
         let Some(scanned) = scanned.filter(|_| text(part, "name") == "seq_scan") else {
-            return self.table_function(text(part, "name")).into_iter().collect();
+            return self.table_function(text(part, "name"));
         };
         let table = self.name_of(Some(scanned), "table");
         let names = list(part, "names");
@@ -192,15 +228,17 @@ impl Reader<'_> {
         Action::Schema { what, name }
     }
 
-    fn table_function(&self, name: &str) -> Option<Action> {
+    fn table_function(&self, name: &str) -> Vec<Action> {
         let name = name.to_ascii_lowercase();
+        if let Some(body) = self.macros.get(&name) {
+            return body.iter().cloned().collect();
+        }
         match functions::of_table(&name) {
-            Reach::Nothing => Some(Action::Call(name)),
-            Reach::Files => Some(Action::File(format!("`{name}`"))),
-            Reach::Settings => Some(Action::Setting(name)),
-            // One that is not there, or a macro, which the plan shows as what it stands for.
-            Reach::Unknown if !self.table_functions.contains(&name) => None,
-            Reach::Unknown => Some(Action::Other(format!("the table function `{name}`"))),
+            Reach::Nothing => vec![Action::Call(name)],
+            Reach::Files => vec![Action::File(format!("`{name}`"))],
+            Reach::Settings => vec![Action::Setting(name)],
+            Reach::Unknown if !self.table_functions.contains(&name) => Vec::new(),
+            Reach::Unknown => vec![Action::Other(format!("the table function `{name}`"))],
         }
     }
 
@@ -230,6 +268,11 @@ impl Reader<'_> {
             (false, _) => format!("{catalog}.{schema}.{table}"),
         }
     }
+}
+
+/// Whether it is the call by which defaults take the next number of a sequence.
+pub(super) fn takes_of_a_sequence(action: &Action) -> bool {
+    matches!(action, Action::Call(name) if name == "nextval" || name == "currval")
 }
 
 /// The call of a function; operators have no name of letters.
@@ -307,7 +350,15 @@ mod tests {
     fn read(plan: &Value) -> Vec<Action> {
         let view = Table { name: "v".to_owned(), is_view: true, ..Table::default() };
         let (catalog, known) = (Catalog { tables: vec![view] }, ["query".to_owned()].into());
-        let reader = Reader { catalog: &catalog, home: "memory", table_functions: &known };
+        let told = [Action::Call("current_setting".to_owned())].into();
+        let (functions, macros) = (["upper".to_owned()].into(), Macros::from([("told".to_owned(), told)]));
+        let reader = Reader {
+            catalog: &catalog,
+            home: "memory",
+            functions: &functions,
+            table_functions: &known,
+            macros: &macros,
+        };
         reader.of_plan(plan).into_iter().chain(reader.of_tree(plan)).collect()
     }
 
@@ -353,7 +404,21 @@ mod tests {
         assert!(read(&from("x.csv")).contains(&Action::File("`x.csv`".to_owned())));
         let own = json!({"cte_map": {"map": [{"key": "v"}]}, "from_table": from("v")});
         let catalog = Catalog { tables: vec![Table { name: "v".to_owned(), ..Table::default() }] };
-        let reader = Reader { catalog: &catalog, home: "memory", table_functions: &BTreeSet::new() };
+        let (none, macros) = (BTreeSet::new(), Macros::new());
+        let reader =
+            Reader { catalog: &catalog, home: "memory", functions: &none, table_functions: &none, macros: &macros };
         assert!(reader.of_tree(&own).is_empty());
+        let table = |name: &str| json!({"type": "TABLE_FUNCTION", "function": {"function_name": name}});
+        assert!(reader.absent(&table("range")).is_empty());
+        let absent = Action::Other("the table function `what`, which is not there".to_owned());
+        assert_eq!(reader.absent(&table("What")), [absent].into());
+    }
+
+    #[test]
+    fn a_function_that_is_computed_already_is_told_where_it_reaches_beyond_its_arguments() {
+        let calls = |name: &str| read(&json!({"list": [{"class": "FUNCTION", "function_name": name}]}));
+        let call = |name: &str| Action::Call(name.to_owned());
+        assert_eq!(calls("Current_Setting"), [call("current_setting"), call("current_setting")]);
+        assert!(calls("told").contains(&call("current_setting")), "what a macro stands for");
     }
 }

@@ -150,6 +150,8 @@ impl Said {
             "catalog" | "dependency" => self.of_catalog(),
             "conversion" | "mismatch type" | "invalid type" | "decimal" => SqlCode::WrongType,
             "constraint" => SqlCode::ConstraintBroken,
+            "permission" | "io" | "http" | "missing extension" | "autoload" => SqlCode::FileAccess,
+            "invalid configuration" => SqlCode::SettingRefused,
             "interrupt" | "interrupted" => SqlCode::TimeLimit,
             "out of memory" => SqlCode::MemoryLimit,
             "result limit" => SqlCode::ResultLimit,

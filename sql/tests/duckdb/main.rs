@@ -3,9 +3,12 @@
 //! one. Without the library each test is skipped by name.
 #![expect(clippy::disallowed_methods, reason = "a test starts itself and reads its own environment")]
 
+mod adversarial;
 mod cases;
 
 use std::io::{BufRead as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -21,15 +24,22 @@ fn main() {
     if std::env::args().nth(1).as_deref() == Some("--make") {
         return make_here(&library.expect("the parent found it"));
     }
+    if std::env::args().nth(1).as_deref() == Some("--trust") {
+        return adversarial::trust(&library.expect("the parent found it"));
+    }
+    if std::env::args().nth(1).as_deref() == Some("worker") {
+        return work(&library.expect("the parent found it"));
+    }
+    let all = || cases::all().into_iter().chain(adversarial::all());
     let trials = match library {
-        Ok(_) => cases::all().into_iter().map(|(name, test)| Trial::test(name, test)).collect(),
+        Ok(_) => all().map(|(name, test)| Trial::test(name, test)).collect(),
         Err(reason) => {
             let skipped = |(name, _)| {
                 let name = format!("{name} (skipped: needs libduckdb.so)");
                 Trial::test(name, || Ok(())).with_ignored_flag(true)
             };
             eprintln!("{reason}");
-            cases::all().into_iter().map(skipped).collect()
+            all().map(skipped).collect()
         }
     };
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
@@ -42,6 +52,12 @@ fn library() -> Result<PathBuf, String> {
     });
     let home = std::env::var_os("HOME").map(PathBuf::from);
     find_library(given.or(installed).as_deref(), home.as_deref())
+}
+
+/// A worker, as `proctor-sql` is one: its socket is its standard output.
+fn work(library: &Path) {
+    let socket = std::io::stdout().as_fd().try_clone_to_owned().expect("a socket");
+    proctor_sql::worker::serve(&UnixStream::from(socket), Ok(library.to_owned())).expect("the parent listens");
 }
 
 /// Judges each request of standard input, a line each, with a new engine.

@@ -7,8 +7,8 @@ use super::http::{curl, reply, start_curl};
 use crate::environment::{Repo, TestEnvironment};
 use crate::needs::{Case, DUCKDB, Needs, case};
 use crate::process::Finished;
-use crate::{binaries, schemas};
 use crate::spec::Spec;
+use crate::{binaries, schemas};
 
 const NEEDS_CURL: &[Needs] = &[Needs::Sandbox, Needs::Program("curl")];
 const NEEDS_DUCKDB: &[Needs] = &[Needs::Sandbox, Needs::Program("curl"), Needs::Duckdb];
@@ -176,7 +176,11 @@ fn bomb(env: &TestEnvironment, dialect: &str, sql: &str) {
     }
     let bombed = reply(&running.wait().exits(0)).is(200).of("Judgement");
     assert!(served > 0, "others are served meanwhile");
-    assert_eq!((&bombed["verdict"], &bombed["diagnostics"][0]["code"]), (&"reject".into(), &"time_limit".into()), "{bombed:#}");
+    assert_eq!(
+        (&bombed["verdict"], &bombed["diagnostics"][0]["code"]),
+        (&"reject".into(), &"time_limit".into()),
+        "{bombed:#}"
+    );
     let took = bombed["timing"]["total_us"].as_u64().expect("the document says so") / 1_000;
     assert!((LIMIT_MS..LIMIT_MS + 1_000).contains(&took), "{took} ms");
     control();
