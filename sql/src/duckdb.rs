@@ -160,12 +160,41 @@ impl DuckDb {
         }
         match asked(&self.planner, sql) {
             Ok(plan) => {
-                actions.extend(reader.of_plan(&plan));
+                let planned = reader.of_plan(&plan);
+                actions.extend(match &tree {
+                    Some(tree) => self.through_views(planned, &reader.named(tree)),
+                    None => planned,
+                });
                 tree.iter().chain([&plan]).for_each(|json| actions.extend(reader.absent(json)));
                 self.bound(sql, actions, &extracted)
             }
             Err(said) => self.unplanned(sql, &said, &extracted, actions),
         }
+    }
+
+    /// With the views through which a table is read that the query does not name itself. A plan has views as what they stand
+    /// for; what a view alone would read is asked for.
+    fn through_views(&self, actions: BTreeSet<Action>, named: &BTreeSet<String>) -> BTreeSet<Action> {
+        let is_view = |name: &&String| self.held.catalog.table(name).is_some_and(|table| table.is_view);
+        let read = |view: &String| {
+            let plan = asked(&self.planner, &format!("SELECT * FROM {}", self.quoted(view))).ok()?;
+            let tables: BTreeSet<String> = Bound { actions: self.reader().of_plan(&plan), ..Bound::default() }
+                .tables()
+                .into_iter()
+                .map(str::to_owned)
+                .collect();
+            Some((view.clone(), tables))
+        };
+        let views: Vec<(String, BTreeSet<String>)> = named.iter().filter(is_view).filter_map(read).collect();
+        let of = |action: Action| match action {
+            Action::Read { table, column, .. } if !named.contains(&table) => {
+                let by =
+                    views.iter().filter(|(_, tables)| tables.contains(&table)).map(|(view, _)| view.clone()).collect();
+                Action::Read { table, column, by }
+            }
+            other => other,
+        };
+        actions.into_iter().map(of).collect()
     }
 
     /// With what preparing tells: columns, parameters, and whether it is a query. What reaches beyond the tables is not

@@ -17,6 +17,8 @@ pub enum Action {
         table: String,
         /// The column; `None` where rows are only counted.
         column: Option<String>,
+        /// The views of the schema through which it may do that; none where it names the table itself, or nobody knows.
+        by: BTreeSet<String>,
     },
     /// It calls a function.
     Call(String),

@@ -4,6 +4,7 @@
 //! Sources: SQLite's `tokenize.c` and `complete.c`; DuckDB's `scan.l` (PostgreSQL's), where block comments nest and
 //! `$tag$ … $tag$` is a string.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use proctor_core::sql::Dialect;
@@ -70,6 +71,13 @@ pub(crate) fn statements(text: &str, dialect: Dialect) -> Vec<Range<usize>> {
     }
     found.extend(current);
     found
+}
+
+/// Everything in a text that can be a name, in lower case: words, and what stands in quotes of any kind.
+pub(crate) fn names(text: &str, dialect: Dialect) -> BTreeSet<String> {
+    let is_name = |piece: Piece| matches!(piece, Piece::Word | Piece::Quoted | Piece::String | Piece::Open);
+    let names = pieces(text, dialect).into_iter().filter(|(piece, _)| is_name(*piece));
+    names.map(|(_, range)| unquoted(&text[range]).to_ascii_lowercase()).collect()
 }
 
 /// The words that a statement begins with, and whether it is within the body of a trigger: what SQLite's

@@ -95,6 +95,23 @@ impl Reader<'_> {
         actions
     }
 
+    /// The tables and views that a query names itself, or by a macro; also where that is the name of a part of its own.
+    pub(super) fn named(&self, json: &Value) -> BTreeSet<String> {
+        let mut actions = BTreeSet::new();
+        let mut look = |part: &Object, actions: &mut BTreeSet<Action>| match text(part, "type") {
+            "BASE_TABLE" => actions.extend(self.base_table(part)),
+            "TABLE_FUNCTION" => actions.extend(self.table_function(text_of(part.get("function"), "function_name"))),
+            _ if text(part, "class") == "FUNCTION" => actions.extend(self.reaching(text(part, "function_name"))),
+            _ => {}
+        };
+        self.walk(json, &mut look, &mut actions);
+        let table = |action: Action| match action {
+            Action::Read { table, .. } => Some(table),
+            _ => None,
+        };
+        actions.into_iter().filter_map(table).collect()
+    }
+
     /// The table functions that a tree or a plan names and that are not there: DuckDB passes over them in a part that
     /// nothing asks, and another one, with an extension, may not.
     pub(super) fn absent(&self, json: &Value) -> BTreeSet<Action> {
@@ -208,9 +225,9 @@ impl Reader<'_> {
         // The number of the row is a column of no name.
         let read: Vec<Action> = columns
             .filter_map(|index| names.get(usize::try_from(index).ok()?)?.as_str())
-            .map(|column| Action::Read { table: table.clone(), column: Some(column.to_owned()) })
+            .map(|column| Action::Read { table: table.clone(), column: Some(column.to_owned()), by: BTreeSet::new() })
             .collect();
-        if read.is_empty() { vec![Action::Read { table, column: None }] } else { read }
+        if read.is_empty() { vec![Action::Read { table, column: None, by: BTreeSet::new() }] } else { read }
     }
 
     fn schema_change(&self, operator: &str, info: Option<&Value>) -> Action {
@@ -248,7 +265,7 @@ impl Reader<'_> {
         let catalog = text(part, "catalog_name");
         let name = self.name(catalog, if schema.is_empty() { "main" } else { schema }, table);
         if let Some(found) = self.catalog.table(&name) {
-            return Some(Action::Read { table: found.name.clone(), column: None });
+            return Some(Action::Read { table: found.name.clone(), column: None, by: BTreeSet::new() });
         }
         let written: Vec<&str> = [catalog, schema, table].into_iter().filter(|part| !part.is_empty()).collect();
         let written = written.join(".");
@@ -370,7 +387,11 @@ mod tests {
 
     #[test]
     fn a_scan_reads_the_columns_that_are_asked_for() {
-        let of = |column: Option<&str>| Action::Read { table: "t".to_owned(), column: column.map(str::to_owned) };
+        let of = |column: Option<&str>| Action::Read {
+            table: "t".to_owned(),
+            column: column.map(str::to_owned),
+            by: BTreeSet::new(),
+        };
         assert_eq!(read(&get("t", &[1, u64::MAX])), [of(Some("name"))]);
         assert_eq!(read(&get("t", &[u64::MAX])), [of(None)]);
     }
@@ -399,7 +420,7 @@ mod tests {
     fn a_tree_names_views_and_files_and_not_its_own_parts() {
         let from =
             |name: &str| json!({"type": "BASE_TABLE", "table_name": name, "schema_name": "", "catalog_name": ""});
-        let view = Action::Read { table: "v".to_owned(), column: None };
+        let view = Action::Read { table: "v".to_owned(), column: None, by: BTreeSet::new() };
         assert!(read(&from("v")).contains(&view));
         assert!(read(&from("x.csv")).contains(&Action::File("`x.csv`".to_owned())));
         let own = json!({"cte_map": {"map": [{"key": "v"}]}, "from_table": from("v")});

@@ -183,6 +183,7 @@ fn action(action: &AuthAction<'_>) -> Option<Action> {
         AuthAction::Read { table_name, column_name } => Action::Read {
             table: table_name.to_owned(),
             column: Some(column_name).filter(|name| !name.is_empty()).map(str::to_owned),
+            by: BTreeSet::new(),
         },
         AuthAction::Function { function_name } => Action::Call(function_name.to_ascii_lowercase()),
         AuthAction::Recursive => Action::Recursion,

@@ -16,6 +16,7 @@ const SCHEMA: &str = "
     CREATE SEQUENCE counter; CREATE TABLE counted (id INTEGER DEFAULT nextval('counter'), what VARCHAR);
     CREATE TABLE squares (n INTEGER, square INTEGER GENERATED ALWAYS AS (n * n));
     CREATE VIEW debtors AS SELECT p.name, sum(b.total) AS debt FROM people p JOIN bills b ON b.person = p.id GROUP BY ALL;
+    CREATE VIEW rich AS SELECT name FROM debtors WHERE debt < 0;
     CREATE MACRO twice(x) AS x + x;
     CREATE MACRO setting_of(x) AS current_setting(x);
     CREATE MACRO of_town(t) AS TABLE SELECT * FROM people WHERE town = t;
@@ -395,7 +396,31 @@ fn lists_hold() -> Result<(), Failed> {
         (of("SELECT name FROM people", &["people"], &[], &[]), None),
         (of("SELECT name FROM people", &["bills"], &[], &[]), Some(SqlCode::TableRefused)),
         (of("SELECT name FROM of_town('Ulm')", &["bills"], &[], &[]), Some(SqlCode::TableRefused)),
-        (of("SELECT * FROM debtors", &["debtors"], &[], &[]), Some(SqlCode::TableRefused)),
+        (of("SELECT * FROM debtors", &["debtors"], &[], &[]), None),
+        (of("SELECT d.name FROM Debtors AS d WHERE d.debt > 5", &["main.debtors"], &[], &[]), None),
+        (of("SELECT * FROM rich", &["rich"], &[], &[]), None),
+        (of("SELECT * FROM rich, debtors", &["rich"], &[], &[]), Some(SqlCode::TableRefused)),
+        (of("SELECT * FROM debtors", &["people", "bills"], &[], &[]), Some(SqlCode::TableRefused)),
+        (of("SELECT * FROM debtors, people", &["debtors"], &[], &[]), Some(SqlCode::TableRefused)),
+        (of("SELECT * FROM debtors, of_town('Ulm')", &["debtors"], &[], &[]), Some(SqlCode::TableRefused)),
+        (
+            of("SELECT * FROM debtors WHERE name IN (SELECT town FROM people)", &["debtors"], &[], &[]),
+            Some(SqlCode::TableRefused),
+        ),
+        (
+            of("WITH debtors AS (SELECT * FROM people) SELECT * FROM debtors", &["debtors"], &[], &[]),
+            Some(SqlCode::TableRefused),
+        ),
+        (
+            of(
+                "WITH people AS (SELECT 1), x AS (SELECT * FROM main.people) SELECT * FROM x, debtors",
+                &["debtors"],
+                &[],
+                &[],
+            ),
+            Some(SqlCode::TableRefused),
+        ),
+        (of("SELECT * FROM (SELECT * FROM people) AS debtors", &["debtors"], &[], &[]), Some(SqlCode::TableRefused)),
         (of("SELECT name FROM people", &[], &["people.name"], &[]), None),
         (of("SELECT name FROM people WHERE town = 'Ulm'", &[], &["people.name"], &[]), Some(SqlCode::ColumnRefused)),
         (of("SELECT * FROM people", &[], &["people.name"], &[]), Some(SqlCode::ColumnRefused)),

@@ -1,0 +1,91 @@
+//! Lists of tables and views, with SQLite: a view that may be named may read what it reads, and nothing else becomes
+//! readable by its name.
+
+use proctor_core::sql::{Allow, Dialect, Policy, Request, SqlCode, Verdict};
+use proctor_sql::sqlite::Sqlite;
+
+const SCHEMA: &str = "CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, pay INTEGER);
+    CREATE TABLE towns (id INTEGER PRIMARY KEY, town TEXT);
+    CREATE VIEW names AS SELECT id, name FROM people;
+    CREATE VIEW first AS SELECT name FROM names WHERE id < 10;
+    CREATE VIEW joined AS WITH t AS (SELECT town FROM towns) SELECT n.name, t.town FROM names AS n, t ON n.id > 0;
+    CREATE VIEW counted AS SELECT count(*) AS n FROM people;
+    INSERT INTO people VALUES (1, 'Ann', 7), (2, 'Bo', 8); INSERT INTO towns VALUES (1, 'Ulm');";
+
+fn judged(sql: &str, tables: &[&str], policy: Policy) -> (Verdict, Vec<SqlCode>) {
+    let allow = Allow { tables: tables.iter().map(|name| (*name).to_owned()).collect(), ..Allow::default() };
+    let request = Request { allow, policy, schema: vec![SCHEMA.to_owned()], ..Request::new(Dialect::Sqlite, sql) };
+    let mut engine = Sqlite::open(&request).expect("opens");
+    let judgement = proctor_sql::judge(&request, &mut engine);
+    (judgement.verdict, judgement.diagnostics.iter().map(|found| found.code).collect())
+}
+
+#[test]
+fn a_view_that_may_be_named_may_read_what_it_reads() {
+    let cases: &[(&str, &[&str])] = &[
+        ("SELECT * FROM names", &["names"]),
+        ("SELECT n.name FROM NAMES AS n WHERE n.id = 1", &["main.names"]),
+        ("SELECT count(*) FROM names", &["names"]),
+        ("SELECT n FROM counted", &["counted"]),
+        ("SELECT name FROM first", &["first"]),
+        ("SELECT 1 FROM first", &["first"]),
+        ("SELECT * FROM joined", &["joined"]),
+        ("WITH x AS (SELECT * FROM names) SELECT name FROM x", &["names"]),
+        ("SELECT name FROM (SELECT * FROM names) WHERE id IN (SELECT id FROM names)", &["names"]),
+        ("SELECT * FROM names UNION ALL SELECT id, town FROM towns", &["names", "towns"]),
+    ];
+    for (sql, tables) in cases {
+        assert_eq!(judged(sql, tables, Policy::Read).0, Verdict::Ok, "{sql}");
+    }
+    let write = "UPDATE towns SET town = 'x' WHERE id IN (SELECT id FROM names WHERE name = 'Ann')";
+    assert_eq!(judged(write, &["towns", "names"], Policy::Write).0, Verdict::Ok);
+}
+
+#[test]
+fn nothing_else_may_be_read_by_its_name() {
+    let cases: &[(&str, &[&str])] = &[
+        ("SELECT pay FROM people", &["names"]),
+        ("SELECT * FROM names, people", &["names"]),
+        ("SELECT (SELECT count(*) FROM counted) FROM names", &["names"]),
+        ("SELECT (SELECT count(*) FROM first) FROM names", &["names"]),
+        ("SELECT * FROM names WHERE id IN (SELECT pay FROM people)", &["names"]),
+        ("SELECT * FROM names", &["people"]),
+        ("SELECT * FROM first, names", &["first"]),
+        ("SELECT * FROM joined, towns", &["joined"]),
+        // What a statement calls by the name of a view is none.
+        ("WITH names AS (SELECT pay FROM people) SELECT * FROM names", &["names"]),
+        ("WITH names(x) AS MATERIALIZED (SELECT pay FROM people) SELECT * FROM names", &["names"]),
+        ("WITH \"names\" AS NOT MATERIALIZED (SELECT pay FROM people) SELECT * FROM Names", &["names"]),
+        ("WITH [names]/**/AS/**/(SELECT pay FROM people) SELECT * FROM names", &["names"]),
+        ("WITH 'names' AS (SELECT pay FROM people) SELECT * FROM names", &["names"]),
+        ("WITH `names` -- x\n AS (SELECT pay FROM people) SELECT * FROM names", &["names"]),
+        ("SELECT * FROM (WITH names AS (SELECT pay FROM people) SELECT * FROM names)", &["names"]),
+        ("WITH x AS (WITH names AS (SELECT pay FROM people) SELECT * FROM names) SELECT * FROM x", &["names"]),
+        ("SELECT * FROM (SELECT pay FROM people) AS names", &["names"]),
+        ("SELECT * FROM people AS names", &["names"]),
+        ("SELECT (SELECT max(pay) FROM people) FROM names", &["names"]),
+        (
+            "WITH RECURSIVE names AS (SELECT pay FROM people UNION SELECT pay + 1 FROM names LIMIT 3) SELECT * FROM names",
+            &["names"],
+        ),
+    ];
+    for (sql, tables) in cases {
+        let (verdict, codes) = judged(sql, tables, Policy::Read);
+        assert_eq!(verdict, Verdict::Reject, "{sql}");
+        assert!(codes.contains(&SqlCode::TableRefused), "{sql}: {codes:?}");
+    }
+}
+
+/// A migration could put another view in its place.
+#[test]
+fn a_migration_reads_what_it_may_name_alone() {
+    let cases = [
+        "CREATE VIEW names2 AS SELECT 1 AS a; INSERT INTO towns (town) SELECT name FROM names",
+        "DROP VIEW names; CREATE VIEW names AS SELECT pay FROM people; INSERT INTO towns (town) SELECT pay FROM names",
+    ];
+    for sql in cases {
+        let (verdict, codes) = judged(sql, &["names", "names2", "towns"], Policy::Migrate);
+        assert_eq!(verdict, Verdict::Reject, "{sql}");
+        assert!(codes.contains(&SqlCode::TableRefused), "{sql}: {codes:?}");
+    }
+}
