@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use proctor_core::plan::{Argv, PlannedStep};
 use proctor_core::sql::Dialect;
 use proctor_sandbox::{Rights, ToolKind, ToolMount};
+use proctor_snapshot::View;
 use proctor_sql::{duckdb_places, find_duckdb};
 
 use crate::request::EngineConfig;
@@ -36,12 +37,30 @@ impl Judge {
         }
     }
 
-    /// The command of a step, where it judges SQL.
+    /// The command of a step, where it judges SQL; behind it come the files that it looks at.
     pub(crate) fn command(&self, step: &PlannedStep) -> Option<Argv> {
         let dialect = step.sql?;
         let own = std::iter::once(text(&self.program.at));
-        let library = self.named.as_deref().map(text).filter(|_| dialect == Dialect::Duckdb);
-        Argv::new(own.chain(step.cmd.words().iter().skip(1).cloned()).chain(library).collect()).ok()
+        let library = self.named.as_deref().filter(|_| dialect == Dialect::Duckdb);
+        let library = library.map(|library| format!("--duckdb={}", text(library)));
+        let end = std::iter::once("--".to_owned());
+        Argv::new(own.chain(step.cmd.words().iter().skip(1).cloned()).chain(library).chain(end).collect()).ok()
+    }
+
+    /// The files that such a step looks at, as its working directory has them: of those that git sees before it.
+    ///
+    /// # Errors
+    /// Its check is none.
+    pub(crate) fn looked_at(step: &PlannedStep, view: &View) -> Result<Vec<String>, String> {
+        let Some(check) = step.cmd.words().get(2).filter(|_| step.sql.is_some()) else { return Ok(Vec::new()) };
+        let workdir = Some(step.workdir.as_str()).filter(|workdir| *workdir != ".").map(|dir| format!("{dir}/"));
+        // What is no text is named as one that cannot be read.
+        let names = view.files().map(|path| String::from_utf8_lossy(&path).into_owned());
+        let below = names.filter_map(|name| match &workdir {
+            None => Some(name),
+            Some(dir) => name.strip_prefix(dir.as_str()).map(str::to_owned),
+        });
+        proctor_sql::check::files(check, below)
     }
 
     /// What such a step sees beside what every step sees.

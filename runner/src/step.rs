@@ -9,7 +9,7 @@ use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::event::{EndReason, RunEvent};
 use proctor_core::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
 use proctor_core::outcome::{Outcome, StartFault, Termination, judge};
-use proctor_core::plan::{PlannedSkill, PlannedStep, ReadOnly};
+use proctor_core::plan::{Argv, PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::verdict::Doubt;
 use proctor_sandbox::helper::seal::method_on;
 use proctor_sandbox::{Layer, Open, Policy, Running, SandboxError, Sealed};
@@ -20,6 +20,7 @@ use proctor_snapshot::{
 use crate::attempt::{self, AttemptReport};
 use crate::context::{Changes, Context};
 use crate::error::one_line;
+use crate::judge::Judge;
 use crate::record::{self, millis};
 use crate::report::Expected;
 use crate::stack::{Stack, Stacked};
@@ -74,14 +75,20 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
         let mut expected = Expected::default();
         let mut held = None;
         let mut tried = match context.policy(skill, step) {
-            Ok((policy, environment)) => {
+            Ok((mut policy, environment)) => {
                 env_names = attempt::names(&environment);
                 // The policy has made the directories that they may lie in.
                 expected = Expected::before(context, skill, step);
                 laps.lap("policy");
-                let tried = try_once(context, stack, skill, step, &policy, laps).await;
-                held = Some(policy);
-                tried
+                match with_files(&policy.argv, step, stack) {
+                    Ok(argv) => {
+                        policy.argv = argv;
+                        let tried = try_once(context, stack, skill, step, &policy, laps).await;
+                        held = Some(policy);
+                        tried
+                    }
+                    Err(reason) => Tried::not_started(StartFault::Internal, reason),
+                }
             }
             Err(error) => Tried::not_started(StartFault::Internal, one_line(&error)),
         };
@@ -121,6 +128,15 @@ fn put_back(
     let facts = &context.tree.repository.facts;
     context.launcher.put_back(&context.space, &stack.lowers(), facts, policy, sandbox, layer);
     None
+}
+
+/// The command with the files behind it that it looks at, where it judges SQL.
+fn with_files(argv: &Argv, step: &PlannedStep, stack: &Stack) -> Result<Argv, String> {
+    if step.sql.is_none() {
+        return Ok(argv.clone());
+    }
+    let files = Judge::looked_at(step, stack.view())?;
+    Argv::new(argv.words().iter().cloned().chain(files).collect()).map_err(|error| one_line(&error))
 }
 
 /// A drift is no accident, and what could not be judged will not be judged better: a later

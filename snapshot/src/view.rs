@@ -193,6 +193,16 @@ impl View {
         of_base.chain(of_layers).collect()
     }
 
+    /// The regular files that git sees: tracked ones, and untracked ones that are not ignored. In no order.
+    pub fn files(&self) -> impl Iterator<Item = Vec<u8>> {
+        let is_file = |standing: &Standing| match standing {
+            Standing::Entry(entry) => entry.kind == EntryKind::File,
+            Standing::Unhashed(_) => true,
+            Standing::Directory | Standing::Absent | Standing::Uncovered => false,
+        };
+        self.covered().filter(move |(_, standing)| is_file(standing)).map(|(path, _)| path)
+    }
+
     /// The snapshot below all layers.
     pub fn base(&self) -> &Arc<Snapshot> {
         &self.base

@@ -76,6 +76,8 @@ impl Chain {
         }
         if self.stages.is_empty() {
             case.found(Diagnostic::error(StageName::Extract, SqlCode::EngineFailed, "no stage was asked for"));
+        } else if !self.stages.iter().any(|stage| stage.name() == StageName::Safety) {
+            case.found(unchecked());
         }
         for record in &mut records {
             if record.state == StageState::Passed && case.is_rejected_by(record.stage) {
@@ -118,6 +120,13 @@ pub fn ended(request: &Request, code: SqlCode, message: String, took: Duration) 
     let found = Diagnostic::error(StageName::Run, code, message).advice(LESS);
     let timing = Timing { total_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX), stages_us: Vec::new() };
     told(request, request.dialect.title().to_owned(), Vec::new(), stages, vec![found], None, timing)
+}
+
+/// What is said where nobody asked what the text may do: `ok` is then no yes to running it.
+fn unchecked() -> Diagnostic {
+    let message = "what it may do was not looked at: the stage `safety` was not asked for";
+    Diagnostic::warning(StageName::Safety, SqlCode::SafetyUnchecked, message, 100)
+        .advice("Ask for it before anybody runs this.")
 }
 
 fn micros(since: Instant) -> u64 {
@@ -206,7 +215,9 @@ fn view(case: &Case<'_>, statement: &Statement) -> StatementView {
 
 fn retry(verdict: Verdict, diagnostics: &[Diagnostic]) -> Retry {
     let say = |worth, why: &str| Retry { worth, why: why.to_owned() };
-    let is_warned = diagnostics.iter().any(|found| found.severity == Severity::Warning);
+    let is_warned =
+        diagnostics.iter().any(|found| found.severity == Severity::Warning && found.code != SqlCode::SafetyUnchecked);
+    let is_unchecked = diagnostics.iter().any(|found| found.code == SqlCode::SafetyUnchecked);
     let is_refused = |found: &&Diagnostic| found.severity == Severity::Error && found.stage == StageName::Safety;
     match verdict {
         Verdict::Error => say(false, "it could not be judged; that is not the statement's fault"),
@@ -215,6 +226,9 @@ fn retry(verdict: Verdict, diagnostics: &[Diagnostic]) -> Retry {
         }
         Verdict::Reject => say(true, "the feedback names each thing to mend"),
         Verdict::Ok if is_warned => say(true, "it can run; the warnings say what may not be what was asked for"),
+        Verdict::Ok if is_unchecked => {
+            say(false, "nothing speaks against it, as far as it was looked at: `safety` was not")
+        }
         Verdict::Ok => say(false, "nothing speaks against it"),
     }
 }

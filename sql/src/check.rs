@@ -13,26 +13,26 @@ use proctor_core::sql::{Batch, Check, Judgement, Policy, Request, Severity, Verd
 
 /// How many files a check has at most.
 const MOST_FILES: usize = 10_000;
-/// How many entries are looked at for them.
-const MOST_ENTRIES: usize = 2_000_000;
 /// The largest file, in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// Why something could not be judged, as a message for people.
 type Fault = String;
 
-/// Judges what a check names below `root`, each text by `judge`.
+/// Judges what a check names below `root`, each text by `judge`. `seen` are the files in which its globs look: those that
+/// git sees.
 ///
 /// # Errors
 /// Nobody reads what is written.
 pub fn run(
     json: &str,
     root: &Path,
+    seen: &[String],
     judge: &mut dyn FnMut(&Request) -> Judgement,
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> io::Result<Verdict> {
-    let (texts, mut request) = match read(json, root) {
+    let (texts, mut request) = match read(json, root, seen) {
         Ok(read) => read,
         Err(fault) => {
             writeln!(err, "error: {}", plain(&fault))?;
@@ -111,9 +111,13 @@ impl Text {
     }
 }
 
+fn checked(json: &str) -> Result<Check, Fault> {
+    serde_json::from_str(json).map_err(|error| format!("the check cannot be read: {error}"))
+}
+
 /// Every text of a check, and what is asked about each.
-fn read(json: &str, root: &Path) -> Result<(Vec<Text>, Request), Fault> {
-    let check: Check = serde_json::from_str(json).map_err(|error| format!("the check cannot be read: {error}"))?;
+fn read(json: &str, root: &Path, seen: &[String]) -> Result<(Vec<Text>, Request), Fault> {
+    let check = checked(json)?;
     let schema = check.schema.iter().map(|file| text_of(root, Path::new(file.as_str()))).collect::<Result<_, _>>()?;
     let database = check.database.as_ref().map(|file| absolute(root, Path::new(file.as_str()))).transpose()?;
     let request = Request {
@@ -129,43 +133,40 @@ fn read(json: &str, root: &Path) -> Result<(Vec<Text>, Request), Fault> {
     };
     let texts = match check.query {
         Some(query) => vec![Text::Query(query)],
-        None => found(&check.files, root)?.into_iter().map(Text::File).collect(),
+        None => found(&check.files, seen)?.into_iter().map(Text::File).collect(),
     };
     Ok((texts, request))
 }
 
-/// The files that globs find, by name; links are not followed, and only directories are looked at in which a glob may
-/// find something. A glob that finds none is a fault: a check that judges nothing cannot fail.
-fn found(globs: &[String], root: &Path) -> Result<Vec<PathBuf>, Fault> {
+/// The files that a check looks at, of those that `seen` has; a check with a query looks at none. Too many are cut, and
+/// [`run`] says so.
+///
+/// # Errors
+/// The check cannot be read, or a glob of it is none.
+pub fn files(json: &str, seen: impl Iterator<Item = String>) -> Result<Vec<String>, String> {
+    let check = checked(json)?;
+    let set = set_of(&check.files)?;
+    Ok(seen.filter(|path| set.is_match(path)).take(MOST_FILES + 1).collect())
+}
+
+/// The files that globs find among those that are seen, by name. A glob that finds none is a fault: a check that judges
+/// nothing cannot fail.
+fn found(globs: &[String], seen: &[String]) -> Result<Vec<PathBuf>, Fault> {
     let set = set_of(globs)?;
-    let starts: Vec<PathBuf> = globs.iter().map(|glob| start_of(glob)).collect();
-    let leads = |entry: &walkdir::DirEntry| {
-        let path = below(root, entry);
-        entry.file_name() != ".git" && starts.iter().any(|start| path.starts_with(start) || start.starts_with(path))
-    };
     let mut matched = vec![false; globs.len()];
     let mut files = Vec::new();
-    let walk = walkdir::WalkDir::new(root).sort_by_file_name().into_iter();
-    for (number, entry) in walk.filter_entry(leads).enumerate() {
-        let entry = entry.map_err(|error| format!("the tree cannot be read: {error}"))?;
-        if number > MOST_ENTRIES {
-            return Err(format!("the globs lead to more than {MOST_ENTRIES} entries"));
-        }
-        if !entry.file_type().is_file() {
-            continue;
-        }
-        let path = below(root, &entry);
+    for path in seen {
         let which = set.matches(path);
         if !which.is_empty() {
             which.into_iter().for_each(|at| matched[at] = true);
-            files.push(path.to_owned());
-        }
-        if files.len() > MOST_FILES {
-            return Err(format!("the globs find more than {MOST_FILES} files"));
+            files.push(PathBuf::from(path));
         }
     }
+    if files.len() > MOST_FILES {
+        return Err(format!("the globs find more than {MOST_FILES} files"));
+    }
     match globs.iter().zip(&matched).find(|(_, matched)| !**matched) {
-        Some((glob, _)) => Err(format!("the glob `{glob}` finds no file")),
+        Some((glob, _)) => Err(format!("the glob `{glob}` finds no file that git sees")),
         None => {
             files.sort();
             Ok(files)
@@ -180,15 +181,6 @@ fn set_of(globs: &[String]) -> Result<GlobSet, Fault> {
         builder.add(one.map_err(|error| format!("`{glob}` is not a glob: {error}"))?);
     }
     builder.build().map_err(|error| format!("the globs are too large: {error}"))
-}
-
-/// What every path begins with that a glob finds.
-fn start_of(glob: &str) -> PathBuf {
-    glob.split('/').take_while(|part| !part.contains(['*', '?', '[', ']', '{', '}', '\\'])).collect()
-}
-
-fn below<'e>(root: &Path, entry: &'e walkdir::DirEntry) -> &'e Path {
-    entry.path().strip_prefix(root).unwrap_or(entry.path())
 }
 
 fn absolute(root: &Path, file: &Path) -> Result<String, Fault> {
@@ -280,7 +272,8 @@ mod tests {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let mut engines = Engines::new(Err("none".to_owned()));
         let judge = &mut |request: &Request| engines.judge(request);
-        let verdict = run(&json, root.path(), judge, &mut out, &mut err).expect("written");
+        let seen: Vec<String> = files.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let verdict = run(&json, root.path(), &seen, judge, &mut out, &mut err).expect("written");
         (verdict, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
     }
 
@@ -325,25 +318,24 @@ mod tests {
     }
 
     #[test]
-    fn globs_lead_where_they_can_find_something() {
-        let starts = |glob| start_of(glob).display().to_string();
-        assert_eq!(["a/b/*.sql", "*.sql", "a/b.sql", "a/{b,c}/d"].map(starts), ["a/b", "", "a/b.sql", "a"]);
-        let root = tree(&["q/deep/x.sql", "other/x.sql", ".git/x.sql"].map(|path| (path, "")));
-        std::os::unix::fs::symlink("../other", root.path().join("q/link")).expect("made");
+    fn globs_look_among_the_files_that_are_seen() {
+        let seen = ["other/x.sql", "q/a.txt", "q/deep/x.sql"].map(str::to_owned);
         let find = |globs: &[&str]| {
             let globs: Vec<String> = globs.iter().map(|glob| (*glob).to_owned()).collect();
-            found(&globs, root.path()).map(|files| files.iter().map(|file| file.display().to_string()).collect())
+            found(&globs, &seen).map(|files| files.iter().map(|file| file.display().to_string()).collect())
         };
-        assert_eq!(find(&["q/**/*.sql"]), Ok(vec!["q/deep/x.sql".to_owned()]), "links are not followed");
+        assert_eq!(find(&["q/**/*.sql"]), Ok(vec!["q/deep/x.sql".to_owned()]));
         assert_eq!(find(&["**/*.sql", "q/deep/x.sql"]).map(|files: Vec<String>| files.len()), Ok(2), "each once");
-        assert_eq!(find(&["q/*.sql"]), Err("the glob `q/*.sql` finds no file".to_owned()));
+        assert_eq!(find(&["q/*.sql"]), Err("the glob `q/*.sql` finds no file that git sees".to_owned()));
+        let json = String::from_utf8(canonical::to_vec(&check(&["q/**"], Policy::Read))).expect("text");
+        assert_eq!(files(&json, seen.iter().cloned()), Ok(seen[1..].to_vec()));
     }
 
     #[test]
     fn what_cannot_be_judged_is_no_pass() {
         let none = judged(&check(&["q/*.sql"], Policy::Read), &[SCHEMA]);
         assert_eq!(none.0, Verdict::Error);
-        assert!(none.2.contains("the glob `q/*.sql` finds no file"), "{}", none.2);
+        assert!(none.2.contains("the glob `q/*.sql` finds no file that git sees"), "{}", none.2);
         let no_schema = judged(&check(&["*.sql"], Policy::Read), &[("a.sql", "SELECT 1")]);
         assert_eq!(no_schema.0, Verdict::Error, "{}", no_schema.2);
         let no_text = judged(&check(&["q"], Policy::Read), &[SCHEMA, ("q/a.sql", "SELECT 1")]);

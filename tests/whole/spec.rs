@@ -38,8 +38,12 @@ impl Step {
 
     /// A step that judges SQL of SQLite; `keys` as they stand in the spec.
     pub(crate) fn sqlite(name: &str, keys: &str) -> Self {
-        let work = format!("sql: {{ dialect: sqlite, {keys} }}");
-        Self { name: name.to_owned(), work, fields: Vec::new() }
+        Self::sql(name, &format!("dialect: sqlite, {keys}"))
+    }
+
+    /// A step that judges SQL; `keys` as they stand in the spec.
+    pub(crate) fn sql(name: &str, keys: &str) -> Self {
+        Self { name: name.to_owned(), work: format!("sql: {{ {keys} }}"), fields: Vec::new() }
     }
 
     /// A step that runs a script of `sh`.

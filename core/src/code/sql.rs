@@ -321,4 +321,9 @@ codes! { SqlCode;
         "Half an answer is none.",
         "Try again; if it persists, tell us.",
         "$ proctor sql verify query.sql";
+    SafetyUnchecked, 663, "sql::safety_unchecked",
+        "The stage that looks at what a statement may do was not asked for.",
+        "That it binds says nothing of what it does: it may delete every row.",
+        "Ask for `safety` before anybody runs it.",
+        "$ proctor sql verify --stages bind query.sql";
 }

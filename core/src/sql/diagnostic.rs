@@ -73,6 +73,7 @@ pub enum SqlCode {
     EngineMissing,
     EngineDied,
     EngineFailed,
+    SafetyUnchecked,
 }
 
 /// How bad a finding is.

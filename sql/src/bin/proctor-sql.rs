@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("worker") => worker(args.next().map(PathBuf::from)),
-        Some("check") => check(&args.next().unwrap_or_default(), args.next().map(PathBuf::from)),
+        Some("check") => check(&args.next().unwrap_or_default(), args),
         Some("--version") => {
             println!("proctor-sql {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
@@ -26,14 +26,25 @@ fn main() -> ExitCode {
     }
 }
 
-/// The check of a step, in its sandbox: the directory is the repository's. Which library of DuckDB is loaded says whoever
-/// starts us; the step's environment is the repository's.
-fn check(json: &str, library: Option<PathBuf>) -> ExitCode {
+/// The check of a step, in its sandbox: the directory is the repository's. Which library of DuckDB is loaded, and in which
+/// files it looks, says whoever starts us: `[--duckdb=FILE] -- FILE…`. The step's environment is the repository's.
+fn check(json: &str, mut words: impl Iterator<Item = String>) -> ExitCode {
+    let mut library = None;
+    for word in words.by_ref().take_while(|word| word != "--") {
+        match word.strip_prefix("--duckdb=") {
+            Some(file) => library = Some(PathBuf::from(file)),
+            None => {
+                eprintln!("error: `{word}` is no option of a check");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let seen: Vec<String> = words.collect();
     let duckdb = proctor_duckdb::find(library.as_deref(), None);
     let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
     let mut worker = ChildWorker::new(duckdb);
     let judge = &mut |request: &Request| worker.judge(request);
-    match proctor_sql::check::run(json, Path::new("."), judge, &mut out, &mut err) {
+    match proctor_sql::check::run(json, Path::new("."), &seen, judge, &mut out, &mut err) {
         Ok(verdict) => ExitCode::from(verdict.exit_code()),
         // Nobody reads it: whoever started us has ended.
         Err(_) => ExitCode::from(5),

@@ -5,10 +5,10 @@ use proctor_core::verdict::Verdict;
 use serde_json::Value;
 
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
-use crate::machine;
-use crate::needs::{Case, case, dry_case};
+use crate::needs::{Case, DUCKDB, Needs, case, dry_case};
 use crate::serving::{Served, asks};
 use crate::spec::{Skill, Spec, Step};
+use crate::{binaries, machine};
 
 pub(super) const CASES: &[Case] = &[
     case("judging::queries_that_the_engine_takes_pass", queries),
@@ -18,7 +18,10 @@ pub(super) const CASES: &[Case] = &[
     case("judging::migrations_stand_on_those_before_them", migrations),
     case("judging::a_query_is_held_against_its_question", question),
     case("judging::what_cannot_be_judged_is_no_pass", unjudged),
-    case("judging::another_library_of_an_engine_is_another_judge", library),
+    case("judging::another_library_of_an_engine_is_another_judge", library).needs(NEEDS_DUCKDB),
+    case("judging::a_repository_does_not_choose_the_library_of_an_engine", chosen).needs(NEEDS_DUCKDB),
+    case("judging::a_command_of_that_name_is_the_authors", namesake),
+    case("judging::what_git_ignores_is_not_judged", ignored),
     case("judging::a_bomb_ends_within_its_limits", bombs),
     case("judging::a_repository_cannot_speak_for_the_engine", impostor),
     case("judging::a_step_before_it_cannot_change_what_is_judged", swapped),
@@ -28,6 +31,10 @@ pub(super) const CASES: &[Case] = &[
     case("", misspelt).unprivileged("judging::a_misspelt_column_is_shown_at_its_line_as_a_user"),
     case("", impostor).unprivileged("judging::a_repository_cannot_speak_for_the_engine_as_a_user"),
 ];
+
+/// The variable by which the operator names DuckDB's library.
+const DUCKDB_VARIABLE: &str = proctor_core::sql::DUCKDB;
+const NEEDS_DUCKDB: &[Needs] = &[Needs::Sandbox, Needs::Duckdb];
 
 const SCHEMA: &str = "\
 CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, tier INTEGER);
@@ -178,18 +185,25 @@ fn unjudged(env: &TestEnvironment) {
     std::fs::remove_file(repo.file("db/schema.sql")).expect("it was there");
     fails(&["`db/schema.sql` cannot be read"]);
     let text = repo.read("spec/verification.yaml").replace("dialect: sqlite", "dialect: duckdb");
-    let absent = "env: { PROCTOR_DUCKDB: /nowhere/libduckdb.so }, name: it";
-    repo.write("spec/verification.yaml", text.replace("name: it", absent));
+    repo.write("spec/verification.yaml", text);
     repo.write("db/schema.sql", SCHEMA);
+    env.caller_has(DUCKDB_VARIABLE, "/nowhere/libduckdb.so");
     fails(&["error[P0660]", "there is no DuckDB at `/nowhere/libduckdb.so`"]);
+}
+
+/// A spec whose one step judges by DuckDB.
+fn duckdb(fields: &[&str]) -> Spec {
+    let step = Step::sql("it", &format!("dialect: duckdb, {READS}"));
+    Spec::of_steps([fields.iter().fold(step, |step, field| step.with(field))])
 }
 
 /// What an earlier run found stands only for the same engine.
 fn library(env: &TestEnvironment) {
-    // Git ignores it, so that the tree stays the same.
-    let step = Step::sqlite("it", READS).with("env: { PROCTOR_DUCKDB: target/libduckdb.so }");
-    let repo = holding(env, &Spec::of_steps([step]), &[("queries/a.sql", "SELECT 1")]);
-    repo.write("target/libduckdb.so", "one");
+    let own = env.root().join("libduckdb.so");
+    let text = own.to_str().expect("UTF-8");
+    std::os::unix::fs::symlink(binaries::client(DUCKDB), &own).expect("made");
+    env.caller_has(DUCKDB_VARIABLE, text);
+    let repo = holding(env, &duckdb(&[]), &[("queries/a.sql", "SELECT 1")]);
     let served = Served::open(env);
     let submit = |expected: How| {
         let submitted = served.submit(RunSubmission { reuse: Reuse::Verified, ..asks(&repo) });
@@ -198,8 +212,52 @@ fn library(env: &TestEnvironment) {
     };
     submit(How::Queued);
     submit(How::Verified);
-    repo.write("target/libduckdb.so", "another");
+    std::fs::remove_file(&own).expect("removed");
+    std::fs::copy(binaries::client(DUCKDB), &own).expect("copied");
     submit(How::Queued);
+}
+
+/// The variable is the operator's; in a spec it says nothing.
+fn chosen(env: &TestEnvironment) {
+    let fields = ["env: { PROCTOR_DUCKDB: ./libduckdb.so }"];
+    let repo = holding(env, &duckdb(&fields), &[("queries/a.sql", "SELECT 1")]);
+    repo.write("libduckdb.so", "no library, and who loads it cannot judge");
+    repo.commit();
+    let none = repo.run().exits(1).says(&["error[P0660]"]);
+    assert!(!none.everything().contains("./libduckdb.so"), "{none}");
+    env.caller_has(DUCKDB_VARIABLE, binaries::client(DUCKDB).to_str().expect("UTF-8"));
+    repo.run().exits(0);
+    assert_eq!(verdicts(&repo), pairs(&[("queries/a.sql", "ok")]));
+}
+
+/// Only `sql` is carried out by our program: a command that is called as it is somebody else's.
+fn namesake(env: &TestEnvironment) {
+    let step = Step::argv("it", &["proctor-sql", "check", "{}"]).with("env: { PATH: \"./bin:/usr/bin:/bin\" }");
+    let repo = holding(env, &Spec::of_steps([step]), &[]);
+    repo.run().exits(1);
+    repo.write("bin/proctor-sql", "#!/bin/sh\necho the author has $2\n");
+    machine::make_executable(&repo.file("bin/proctor-sql"));
+    repo.commit();
+    repo.run().exits(0);
+    assert_eq!(repo.step("it")["stdout_preview"], "the author has {}\n");
+}
+
+/// The files of a check are those that the identity of the tree is made of.
+fn ignored(env: &TestEnvironment) {
+    let bad = "SELECT nope FROM customers";
+    let files =
+        [("queries/a.sql", "SELECT 1"), ("queries/tracked.sql", "SELECT 2"), (".gitignore", "*.out.sql\nbuilt/\n")];
+    let repo = judging(env, READS, &files);
+    // Tracked all the same.
+    repo.write(".gitignore", "*.out.sql\nbuilt/\ntracked.sql\n");
+    repo.write("queries/made.out.sql", bad);
+    repo.write("queries/built/x.sql", bad);
+    repo.write("queries/new.sql", "SELECT 3");
+    repo.run().exits(0);
+    let judged = pairs(&[("queries/a.sql", "ok"), ("queries/new.sql", "ok"), ("queries/tracked.sql", "ok")]);
+    assert_eq!(verdicts(&repo), judged);
+    repo.write(".gitignore", "");
+    repo.run().exits(1).says(&["queries/built/x.sql:1:8", "queries/made.out.sql:1:8"]);
 }
 
 fn bombs(env: &TestEnvironment) {

@@ -72,6 +72,14 @@ fn verify(env: &TestEnvironment) {
     judge("q/d.sql", &["--policy", "write"]).exits(0).says(&["would touch 1 of 8 rows of customers"]);
     judge("q/d.sql", &["--policy", "write", "--tables", "orders"]).exits(1).says(&["not on the list"]);
     judge("q/d.sql", &["--limit", "time=never"]).exits(2);
+    // What was not asked for is said, and by no means told to be fine.
+    let bound = judge("q/d.sql", &["--stages", "parse,bind"]).exits(0);
+    bound.says(&["warning[P0663]", "1 warning", "not checked: extract, tokenize, safety, run, semantic"]);
+    let safe = judge("q/a.sql", &["--stages", "bind,safety"]).exits(0).says(&["not checked: extract"]);
+    assert!(!safe.stdout.contains("P0663"), "{safe}");
+    let json = judgement(&judge("q/d.sql", &["--stages", "bind", "--format", "json"]).exits(0));
+    assert_eq!(json["diagnostics"][0]["code"], "safety_unchecked");
+    assert!(json["feedback"].as_str().is_some_and(|feedback| feedback.contains("`safety` was not asked for")));
     judge("q/none.sql", &[]).exits(2).complains(&["q/none.sql"]);
     judge("spec", &[]).exits(2);
 }

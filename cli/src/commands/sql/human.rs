@@ -1,7 +1,7 @@
 //! Judgements for a screen: each finding at its place, in the manner of rustc, and the verdict as the last line.
 
 use annotate_snippets::Level;
-use proctor_core::sql::{Diagnostic, Dialect, Execution, Ground, Judgement, Severity, StageState, Verdict};
+use proctor_core::sql::{Diagnostic, Dialect, Execution, Ground, Judgement, Severity, StageName, StageState, Verdict};
 use proctor_sql::advice::Advice;
 
 use super::Judged;
@@ -65,6 +65,12 @@ fn last_line(judged: &Judged, name: &str) -> String {
     }
     parts.extend(judgement.execution.as_ref().map(ran));
     parts.push(format!("policy {}, {}", judgement.policy.as_str(), shown_line(&judgement.audit.engine)));
+    let is_asked = |stage: &StageName| judgement.stages.iter().any(|record| record.stage == *stage);
+    let unasked: Vec<&str> =
+        StageName::ALL.iter().filter(|stage| !is_asked(stage)).map(|stage| stage.as_str()).collect();
+    if !unasked.is_empty() {
+        parts.push(paint(UNSURE, format!("not checked: {}", unasked.join(", "))));
+    }
     let skipped: Vec<&str> = judgement
         .stages
         .iter()
