@@ -184,7 +184,10 @@ impl ToolSearch<'_> {
         let shown = self.sight.tools.iter().chain(own).filter(|tool| tool.kind == ToolKind::ReadOnly);
         let behind = shown.filter_map(|tool| Some((tool, path.strip_prefix(&tool.at).ok()?))).next();
         if let Some((tool, below)) = behind {
-            return Some(HostFile { path: tool.source.join(below), rights: tool.rights });
+            // Behind a file stands no slash.
+            let is_itself = below.as_os_str().is_empty();
+            let path = if is_itself { tool.source.clone() } else { tool.source.join(below) };
+            return Some(HostFile { path, rights: tool.rights });
         }
         if let Some(below) = self.below(path) {
             return Some(HostFile { path: self.tree.join(below), rights: Rights::Steps });

@@ -20,6 +20,7 @@ pub(super) const CASES: &[Case] = &[
     case("judging::what_cannot_be_judged_is_no_pass", unjudged),
     case("judging::another_library_of_an_engine_is_another_judge", library).needs(NEEDS_DUCKDB),
     case("judging::a_repository_does_not_choose_the_library_of_an_engine", chosen).needs(NEEDS_DUCKDB),
+    case("judging::a_library_that_a_repository_names_is_not_looked_for", unchosen).needs(NEEDS_DUCKDB),
     case("judging::a_command_of_that_name_is_the_authors", namesake),
     case("judging::what_git_ignores_is_not_judged", ignored),
     case("judging::a_bomb_ends_within_its_limits", bombs),
@@ -171,12 +172,13 @@ fn question(env: &TestEnvironment) {
 }
 
 fn unjudged(env: &TestEnvironment) {
+    env.caller_has(DUCKDB_VARIABLE, "/nowhere/libduckdb.so");
     let repo = judging(env, READS, &[]);
     let fails = |words: &[&str]| {
         let run = repo.run().exits(1).says(words);
         assert_eq!(repo.step("it")["exit_code"], 5, "{run}");
     };
-    fails(&["the glob `queries/**/*.sql` finds no file"]);
+    fails(&["the glob `queries/**/*.sql` finds no file that git sees"]);
     repo.write("queries/a.sql", b"SELECT '\xff'");
     fails(&["`queries/a.sql` is not UTF-8 at byte 8"]);
     repo.write("queries/a.sql", "SELECT 1");
@@ -187,7 +189,6 @@ fn unjudged(env: &TestEnvironment) {
     let text = repo.read("spec/verification.yaml").replace("dialect: sqlite", "dialect: duckdb");
     repo.write("spec/verification.yaml", text);
     repo.write("db/schema.sql", SCHEMA);
-    env.caller_has(DUCKDB_VARIABLE, "/nowhere/libduckdb.so");
     fails(&["error[P0660]", "there is no DuckDB at `/nowhere/libduckdb.so`"]);
 }
 
@@ -219,22 +220,29 @@ fn library(env: &TestEnvironment) {
 
 /// The variable is the operator's; in a spec it says nothing.
 fn chosen(env: &TestEnvironment) {
+    env.caller_has(DUCKDB_VARIABLE, binaries::client(DUCKDB).to_str().expect("UTF-8"));
     let fields = ["env: { PROCTOR_DUCKDB: ./libduckdb.so }"];
     let repo = holding(env, &duckdb(&fields), &[("queries/a.sql", "SELECT 1")]);
     repo.write("libduckdb.so", "no library, and who loads it cannot judge");
     repo.commit();
-    let none = repo.run().exits(1).says(&["error[P0660]"]);
-    assert!(!none.everything().contains("./libduckdb.so"), "{none}");
-    env.caller_has(DUCKDB_VARIABLE, binaries::client(DUCKDB).to_str().expect("UTF-8"));
     repo.run().exits(0);
     assert_eq!(verdicts(&repo), pairs(&[("queries/a.sql", "ok")]));
+}
+
+/// Neither where the operator names none that is there.
+fn unchosen(env: &TestEnvironment) {
+    env.caller_has(DUCKDB_VARIABLE, "/nowhere/libduckdb.so");
+    let library = binaries::client(DUCKDB);
+    let field = format!("env: {{ PROCTOR_DUCKDB: {} }}", library.display());
+    let repo = holding(env, &duckdb(&[&field]), &[("queries/a.sql", "SELECT 1")]);
+    repo.run().exits(1).says(&["error[P0660]", "there is no DuckDB at `/nowhere/libduckdb.so`"]);
 }
 
 /// Only `sql` is carried out by our program: a command that is called as it is somebody else's.
 fn namesake(env: &TestEnvironment) {
     let step = Step::argv("it", &["proctor-sql", "check", "{}"]).with("env: { PATH: \"./bin:/usr/bin:/bin\" }");
     let repo = holding(env, &Spec::of_steps([step]), &[]);
-    repo.run().exits(1);
+    repo.run().exits(5).says(&["the program `proctor-sql` is not in PATH"]);
     repo.write("bin/proctor-sql", "#!/bin/sh\necho the author has $2\n");
     machine::make_executable(&repo.file("bin/proctor-sql"));
     repo.commit();
