@@ -7,6 +7,8 @@ use proctor_core::code::Coded as _;
 use proctor_core::sql::{Dialect, SqlCode};
 use serde::{Deserialize, Serialize};
 
+use crate::stages::dialects;
+
 const ROWS: &str = include_str!("../data/advice.json");
 
 /// One row of the data.
@@ -57,6 +59,15 @@ pub fn advise(dialect: Dialect, error: &str) -> Advice {
             advice: "Read what it names, change that part only, and try again.".to_owned(),
             is_known: false,
         },
+    }
+}
+
+/// The same where the error is all that is known, with the form of another engine that it is due to.
+pub fn advise_alone(dialect: Dialect, error: &str) -> Advice {
+    let advice = advise(dialect, error);
+    match dialects::of_error(error, dialect) {
+        Some(form) => Advice { advice: format!("{form} {}", advice.advice), ..advice },
+        None => advice,
     }
 }
 

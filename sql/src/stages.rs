@@ -2,7 +2,7 @@
 
 mod asked;
 mod bind;
-mod dialects;
+pub(crate) mod dialects;
 mod extract;
 mod filter;
 mod parse;

@@ -183,7 +183,7 @@ fn workers(args: &SqlEnginesArgs, caller: &Caller) -> Result<Workers, CliError> 
 }
 
 fn advice(args: &SqlAdviceArgs, screen: &mut Screen) -> Result<u8, CliError> {
-    let advice = proctor_sql::advice::advise(args.dialect, &args.error.join(" "));
+    let advice = proctor_sql::advice::advise_alone(args.dialect, &args.error.join(" "));
     match args.format {
         Format::Json => screen.out_canonical(&advice),
         Format::Human => screen.out(&human::advice(&advice)),

@@ -278,20 +278,58 @@ pub(super) fn explained(found: Diagnostic, text: &str, dialect: Dialect) -> Diag
         .filter(|(piece, _)| !matches!(piece, Piece::Space | Piece::Comment | Piece::String))
         .map(|(_, range)| &text[range])
         .collect();
-    let Some((form, instead)) = FORMS.iter().find_map(|form| {
-        let (_, instead) = form.instead.iter().find(|(of, _)| *of == dialect)?;
-        is_there(&solid, form.pieces).then_some((form, *instead))
-    }) else {
-        return found;
-    };
-    let name = form.pieces.iter().map(|piece| if *piece == "_" { "…" } else { *piece }).collect::<Vec<_>>().join(" ");
-    let name = name.replace(": :", "::").replace(" (", "(").replace(" ,", ",");
-    let advice = format!("`{name}` is of {}; in {} write {instead}.", form.of, dialect.title());
+    let Some(advice) = of_dialect(dialect).find(|(form, _)| is_there(&solid, form.pieces)) else { return found };
+    let advice = told(advice, dialect);
     let advice = match &found.advice {
         Some(first) => format!("{advice} {first}"),
         None => advice,
     };
     found.advice(advice)
+}
+
+/// What an error is due to that is all that is known of a statement: the word near which it is, or the function that is
+/// not there, is of another engine.
+pub(crate) fn of_error(error: &str, dialect: Dialect) -> Option<String> {
+    if let Some(name) = function_in(error)
+        && let Some(instead) = instead_of(name, dialect)
+    {
+        return Some(format!("`{name}` is of another engine; in {} write `{instead}`.", dialect.title()));
+    }
+    let word = quoted_behind(error, "near ")?;
+    if word.eq_ignore_ascii_case("limit") && dialect == Sqlite {
+        let advice = "`LIMIT` behind UPDATE and DELETE is of MySQL; in SQLite write `WHERE rowid IN (SELECT rowid FROM … LIMIT n)`.";
+        return Some(advice.to_owned());
+    }
+    let has = |form: &Form| form.pieces.iter().any(|piece| piece.eq_ignore_ascii_case(word));
+    let mut forms = of_dialect(dialect).filter(|(form, _)| has(form));
+    // A word of several forms says nothing of which it is.
+    let only = forms.next().filter(|_| word.len() > 2 && forms.next().is_none())?;
+    Some(told(only, dialect))
+}
+
+/// The function that is not there, as SQLite and DuckDB tell it.
+fn function_in(error: &str) -> Option<&str> {
+    let behind = |head: &str| Some(error.split_once(head)?.1.split([' ', '(', '\n']).next()?.trim_matches(['"', '`']));
+    behind("no such function: ").or_else(|| behind("Function with name "))
+}
+
+/// What stands in double quotes behind some words.
+fn quoted_behind<'e>(error: &'e str, words: &str) -> Option<&'e str> {
+    error.split_once(words)?.1.strip_prefix('"')?.split('"').next()
+}
+
+/// The forms that a dialect has not, each with what is written there.
+fn of_dialect(dialect: Dialect) -> impl Iterator<Item = (&'static Form, &'static str)> {
+    FORMS.iter().filter_map(move |form| {
+        let (_, instead) = form.instead.iter().find(|(of, _)| *of == dialect)?;
+        Some((form, *instead))
+    })
+}
+
+fn told((form, instead): (&Form, &str), dialect: Dialect) -> String {
+    let name = form.pieces.iter().map(|piece| if *piece == "_" { "…" } else { *piece }).collect::<Vec<_>>().join(" ");
+    let name = name.replace(": :", "::").replace(" (", "(").replace(" ,", ",");
+    format!("`{name}` is of {}; in {} write {instead}.", form.of, dialect.title())
 }
 
 fn is_there(solid: &[&str], form: &[&str]) -> bool {
@@ -325,6 +363,29 @@ mod tests {
         }
         let plain = Diagnostic::error(StageName::Parse, SqlCode::SyntaxError, "syntax error");
         assert_eq!(explained(plain, "SELEC 'ILIKE' FROM t", Sqlite).advice, None);
+    }
+
+    #[test]
+    fn an_error_alone_tells_the_form_too() {
+        let cases = [
+            ("near \"ILIKE\": syntax error", Sqlite, Some("`LIKE`, which")),
+            ("near \"LIMIT\": syntax error", Sqlite, Some("rowid IN")),
+            ("near \"DUPLICATE\": syntax error", Sqlite, Some("ON CONFLICT")),
+            ("Parser Error: syntax error at or near \"IGNORE\"", Duckdb, Some("INSERT OR IGNORE")),
+            ("no such function: LPAD", Sqlite, Some("`printf`")),
+            ("Catalog Error: Scalar Function with name charindex does not exist!", Duckdb, Some("`instr`")),
+            ("near \"BY\": syntax error", Sqlite, None),
+            ("near \"(\": syntax error", Sqlite, None),
+            ("no such column: ilike", Sqlite, None),
+        ];
+        for (error, dialect, expected) in cases {
+            let told = of_error(error, dialect);
+            assert_eq!(told.is_some(), expected.is_some(), "{error}: {told:?}");
+            assert!(
+                expected.is_none_or(|words| told.as_ref().is_some_and(|told| told.contains(words))),
+                "{error}: {told:?}"
+            );
+        }
     }
 
     #[test]
