@@ -29,8 +29,7 @@ pub fn slips<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<S
     };
     let mut found: Vec<(usize, &str)> = names
         .into_iter()
-        .map(|name| (damerau_levenshtein(&wrong, &plain(name)), name))
-        .filter(|(distance, _)| *distance <= allowed)
+        .filter_map(|name| within(&wrong, &plain(name), allowed).map(|distance| (distance, name)))
         .collect();
     found.sort();
     found.dedup();
@@ -57,13 +56,15 @@ fn distance(wrong: &str, name: &str) -> Option<usize> {
         5..=7 => 2,
         _ => length / 3,
     };
-    let by_letters = damerau_levenshtein(wrong, name);
     let is_part = wrong.len() >= 4 && (name.contains(wrong) || (name.len() >= 4 && wrong.contains(name)));
-    match by_letters {
-        _ if by_letters <= allowed => Some(by_letters),
-        _ if is_part => Some(allowed + 1),
-        _ => None,
-    }
+    within(wrong, name, allowed).or_else(|| is_part.then_some(allowed + 1))
+}
+
+/// How many letters are to be changed, where that is so many at most. Names of other lengths are not gone through: one may
+/// be as long as a statement.
+fn within(one: &str, other: &str, allowed: usize) -> Option<usize> {
+    let apart = one.chars().count().abs_diff(other.chars().count());
+    (apart <= allowed).then(|| damerau_levenshtein(one, other)).filter(|distance| *distance <= allowed)
 }
 
 fn plain(name: &str) -> String {

@@ -8,10 +8,20 @@ use crate::engine::{Bound, Kind, Refusal};
 use crate::stage::{Case, Statement, on};
 use crate::stages::bind;
 
+/// How many statements are looked at where there was to be one: enough to tell what stands behind it.
+const MOST_BEHIND: usize = 64;
+
 /// Finds the statements of the text, where no stage has.
+///
+/// # Errors
+/// The text does not fall into statements, or into far more than one where there was to be one.
 pub(super) fn split(case: &mut Case<'_>) -> Result<(), Refusal> {
     if case.statements.is_empty() {
         let ranges = case.engine.split(&case.request.sql)?;
+        if case.request.batch() == Batch::One && ranges.len() > MOST_BEHIND {
+            let message = format!("{} statements stand where one was to be", ranges.len());
+            return Err(Refusal { place: ranges.get(1).cloned(), ..Refusal::new(SqlCode::StackedStatements, message) });
+        }
         let statement = |range| Statement { range, tree: None, prepared: None, names: Vec::new() };
         case.statements = ranges.into_iter().map(statement).collect();
     }

@@ -105,10 +105,11 @@ fn without(text: &str, refusal: &Refusal) -> Option<String> {
     let name = text.get(place.clone())?;
     let replacement = match refusal.code {
         // A function that takes anything.
-        SqlCode::UnknownFunction if name.len() >= 3 => format!("{:width$}", "max", width = name.len()),
-        SqlCode::UnknownFunction => return None,
-        _ => format!("{:width$}", "0", width = name.len()),
+        SqlCode::UnknownFunction => "max",
+        _ => "0",
     };
+    let blanks = name.len().checked_sub(replacement.len())?;
+    let replacement = format!("{replacement}{}", " ".repeat(blanks));
     let mut replaced = text.to_owned();
     replaced.replace_range(place, &replacement);
     Some(replaced)
