@@ -39,6 +39,7 @@ const RUBOCOP: &[&str] = &[
     "-a",
     "-A",
     "-x",
+    "--fix-layout",
     "--autocorrect",
     "--autocorrect-all",
     "--auto-correct",
@@ -70,9 +71,9 @@ const TOOLS: &[Tool] = &[
     tool(&["docformatter"]).without(&["-i", "--in-place"]).with(&["--check"]),
     tool(&["dprint", "fmt"]).instead(&["dprint", "check"]),
     tool(&["eslint"]).without(&["--fix", "--cache"]),
-    tool(&["gofmt"]).without(&["-w"]),
-    tool(&["gofumpt"]).without(&["-w"]),
-    tool(&["goimports"]).without(&["-w"]),
+    tool(&["gofmt"]).without(&["-w"]).with(&["-l"]),
+    tool(&["gofumpt"]).without(&["-w"]).with(&["-l"]),
+    tool(&["goimports"]).without(&["-w"]).with(&["-l"]),
     tool(&["golangci-lint", "run"]).without(&["--fix", "--new", "--new-from-rev="]),
     tool(&["isort"]).without(&["--overwrite-in-place"]).with(&["--check-only"]),
     tool(&["ktlint"]).without(&["-F", "--format"]),
@@ -107,13 +108,15 @@ const TOOLS: &[Tool] = &[
     tool(&["yapf"]).without(&["-i", "--in-place"]).with(&["--diff"]),
 ];
 
-/// Options that say already what would be added.
-const SAME: [(&str, &[&str]); 5] = [
-    ("--check", &["--diff", "-c", "--check-only"]),
-    ("--check-only", &["--check", "-c", "--diff", "--df"]),
+/// Options of all tools that say already what would be added. One that only prints what would be changed is none:
+/// `black --diff` and `isort --diff` are content with any file.
+const SAME: [(&str, &[&str]); 6] = [
+    ("--check", &["-c", "--check-only"]),
+    ("--check-only", &["--check", "-c"]),
     ("--no-fix", &["--diff"]),
     ("-check", &["--check", "-check=true"]),
-    ("--check-formatted", &["--dry-run"]),
+    ("--diff", &["-d"]),
+    ("-d", &["--diff"]),
 ];
 
 /// What starts a tool of a project, before the tool's own name.
@@ -237,6 +240,14 @@ mod tests {
         let cases = [
             ("black", "black --check"),
             ("black --check -S", "black --check -S"),
+            ("black --diff -l 100", "black --check --diff -l 100"),
+            ("isort --diff", "isort --check-only --diff"),
+            ("isort -c --diff", "isort -c --diff"),
+            ("mix format --dry-run", "mix format --check-formatted --dry-run"),
+            ("gofmt -s -w", "gofmt -l -s"),
+            ("goimports -l", "goimports -l"),
+            ("shfmt --diff", "shfmt --diff"),
+            ("yapf -d", "yapf -d"),
             ("ruff check --fix --exit-non-zero-on-fix", "ruff check --no-fix"),
             ("ruff format", "ruff format --check"),
             ("isort --profile black", "isort --check-only --profile black"),
