@@ -275,7 +275,12 @@ impl EngineError {
             | Self::NotTheOwner { .. }
             | Self::BestEffortForbidden
             | Self::CacheHidesTree { .. } => EXIT_USAGE,
-            Self::Git(GitError::NotARepository { .. } | GitError::Revision { .. } | GitError::Submodule { .. })
+            Self::Git(
+                GitError::NotARepository { .. }
+                | GitError::Revision { .. }
+                | GitError::Submodule { .. }
+                | GitError::Missing { .. },
+            )
             | Self::Snapshot(SnapshotError::Git(GitError::NotARepository { .. })) => EXIT_USAGE,
             Self::Store(StoreError::NoChangeset { .. } | StoreError::Symlink { .. } | StoreError::Status { .. }) => {
                 EXIT_USAGE

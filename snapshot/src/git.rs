@@ -141,6 +141,19 @@ pub enum GitError {
         /// What is wrong there.
         problem: String,
     },
+    /// Objects of a commit are not here, as of a partial clone, which fetches them when they are wanted; we never do.
+    #[error(
+        "commit {commit} cannot be checked out: {count} of its files and directories are not in this clone, and nothing is fetched: {}\nhint: in a partial clone, `git ls-tree -r -l {commit}` fetches them; in any other, `git fsck` says what is lost",
+        some_of(paths, *count)
+    )]
+    Missing {
+        /// The commit.
+        commit: String,
+        /// The first of their paths, for people.
+        paths: Vec<String>,
+        /// How many there are.
+        count: usize,
+    },
     /// A submodule that is to be checked out is not here.
     #[error(
         "the submodule `{path}` cannot be checked out: its commit {commit} is not in this clone\nhint: `git submodule update --init --recursive` fetches it; without `--submodules` its directory stays empty"
@@ -178,4 +191,13 @@ pub enum GitError {
         /// What happened.
         problem: String,
     },
+}
+
+/// The first paths of `count`, each in backquotes.
+fn some_of(paths: &[String], count: usize) -> String {
+    let named: Vec<String> = paths.iter().map(|path| format!("`{path}`")).collect();
+    match count.saturating_sub(paths.len()) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
 }

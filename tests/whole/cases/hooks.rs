@@ -30,6 +30,8 @@ pub(super) const CASES: &[Case] = &[
     pushing("hooks::what_git_puts_around_a_hook_reaches_no_step", surroundings),
     pushing("hooks::a_linked_worktree_and_a_hooks_path_are_honoured", places),
     pushing("hooks::the_formats_that_are_not_read_are_no_pass", sha256).needs(SHA256),
+    pushing("hooks::a_partial_clone_pushes_what_it_has_and_fetches_nothing", partial_clone),
+    pushing("hooks::split_and_sparse_indexes_push_like_any_other", other_indexes),
     pushing("hooks::a_commit_is_answered_by_the_run_of_its_tree", answered_here),
     pushing("hooks::a_daemon_answers_by_the_run_of_the_worktree", answered_by_daemon),
     pushing("hooks::an_index_that_lies_answers_nothing", forged_index),
@@ -234,6 +236,47 @@ fn sha256(env: &TestEnvironment) {
     repo.proctor(&["hook", "install"]).exits(0);
     push(&repo, env, &["main"]).exits(1).complains(&["the sha256 object format", "hint:"]);
     assert!(!remote_has(&repo, "main"));
+}
+
+fn partial_clone(env: &TestEnvironment) {
+    let origin = env.repo_at("origin", &Spec::of_script("test ! -e bad"));
+    origin.write("old/one", "gone\n");
+    origin.write("old/two", "gone as well\n");
+    origin.commit();
+    origin.git(&["rm", "-r", "--quiet", "old"]);
+    origin.commit();
+    origin.git(&["config", "uploadpack.allowFilter", "true"]);
+    let url = format!("file://{}", origin.path().display());
+    env.git(env.root(), &["clone", "--quiet", "--filter=blob:none", &url, "repo"]);
+    let repo = Repo::at(env, env.root().join("repo"));
+    repo.git(&["remote", "rename", "origin", "upstream"]);
+    with_remote(env, &repo);
+    repo.proctor(&["hook", "install"]).exits(0);
+    // Whoever fetched would have to run this.
+    let witness = env.root().join("sibling/fetched");
+    repo.git(&["config", "remote.upstream.uploadpack", &format!("touch '{}';", witness.display())]);
+    let told = repo.proctor(&["run", "--no-daemon", "--rev", "HEAD~1"]).exits(2);
+    told.complains(&[
+        "2 of its files and directories are not in this clone",
+        "`old/one`, `old/two`",
+        "git ls-tree -r -l",
+    ]);
+    repo.proctor(&["run", "--no-daemon", "--rev", "HEAD"]).exits(0);
+    commit_bad(&repo);
+    repo.proctor(&["run", "--no-daemon", "--rev", "HEAD"]).exits(1);
+    assert!(!witness.exists());
+}
+
+fn other_indexes(env: &TestEnvironment) {
+    let repo = with_hook(env, &[]);
+    repo.write("away/deep/file", "x\n");
+    repo.commit();
+    repo.git(&["sparse-checkout", "set", "--cone", "--sparse-index", "src", "spec", "changes"]);
+    push(&repo, env, &["main"]).exits(0);
+    repo.git(&["sparse-checkout", "disable"]);
+    repo.git(&["update-index", "--split-index"]);
+    commit_bad(&repo);
+    push(&repo, env, &["main"]).exits(1);
 }
 
 fn answered_here(env: &TestEnvironment) {

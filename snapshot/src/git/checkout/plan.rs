@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use git2::{ObjectType, Odb, Oid, Tree};
+use git2::{ErrorCode, ObjectType, Odb, Oid, Tree};
+use proctor_core::drift::display_path;
 
 use super::{Source, names};
 use crate::git::GitError;
@@ -25,6 +26,9 @@ const MAX_PATH: usize = 2048;
 const MAX_PATHS: usize = 256 << 20;
 /// How long the target of a link may be, in bytes (PATH_MAX, its NUL included).
 const MAX_TARGET: u64 = 4095;
+
+/// How many of the paths whose objects are not here are named.
+const NAMED_MISSING: usize = 5;
 
 /// What may still be planned, for the tree and its submodules together.
 pub(super) struct Bounds {
@@ -76,9 +80,17 @@ impl Plan {
     pub(super) fn of(source: &Source<'_>, bounds: &mut Bounds) -> Result<Self, GitError> {
         let failed = |error: git2::Error| unreadable(source.worktree, &error);
         let objects = source.repository.odb().map_err(failed)?;
-        let mut planner = Planner { source, objects, sizes: HashMap::new(), bounds, plan: Self::default() };
+        let mut planner = Planner {
+            source,
+            objects,
+            sizes: HashMap::new(),
+            bounds,
+            plan: Self::default(),
+            missing: Vec::new(),
+            missing_count: 0,
+        };
         planner.tree(source.tree()?, b"", 0)?;
-        let mut plan = planner.plan;
+        let mut plan = planner.all_here()?;
         plan.leaves.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         Ok(plan)
     }
@@ -90,17 +102,31 @@ struct Planner<'a, 'b> {
     sizes: HashMap<Oid, u64>,
     bounds: &'b mut Bounds,
     plan: Plan,
+    /// The first paths whose objects are not here, for people, and how many there are: all are looked for, since a
+    /// partial clone lacks many.
+    missing: Vec<String>,
+    missing_count: usize,
 }
 
 impl Planner<'_, '_> {
+    /// The plan, where nothing is missing.
+    fn all_here(self) -> Result<Plan, GitError> {
+        if self.missing_count == 0 {
+            return Ok(self.plan);
+        }
+        let commit = self.source.commit.id().to_string();
+        Err(GitError::Missing { commit, paths: self.missing, count: self.missing_count })
+    }
+
     fn tree(&mut self, id: Oid, prefix: &[u8], depth: usize) -> Result<(), GitError> {
         if depth > MAX_DEPTH {
             return Err(self.source.refused(prefix, format!("lies more than {MAX_DEPTH} directories deep")));
         }
-        if self.size(id, ObjectType::Tree, prefix)? > MAX_TREE {
+        let Some(size) = self.size(id, ObjectType::Tree, prefix)? else { return Ok(()) };
+        if size > MAX_TREE {
             return Err(self.source.refused(prefix, format!("is a directory of more than {MAX_TREE} bytes")));
         }
-        let tree = self.source.repository.find_tree(id).map_err(|error| self.lacks(prefix, &error))?;
+        let tree = self.source.repository.find_tree(id).map_err(|error| self.unreadable(prefix, &error))?;
         self.entries(&tree, prefix, depth)
     }
 
@@ -145,7 +171,8 @@ impl Planner<'_, '_> {
     }
 
     fn leaf(&mut self, path: Vec<u8>, kind: LeafKind, id: Oid) -> Result<(), GitError> {
-        let size = if kind == LeafKind::Gitlink { 0 } else { self.size(id, ObjectType::Blob, &path)? };
+        let size = if kind == LeafKind::Gitlink { Some(0) } else { self.size(id, ObjectType::Blob, &path)? };
+        let Some(size) = size else { return Ok(()) };
         if kind == LeafKind::Symlink && !(1..=MAX_TARGET).contains(&size) {
             return Err(self.source.refused(&path, format!("is a link whose target has {size} bytes")));
         }
@@ -165,20 +192,34 @@ impl Planner<'_, '_> {
         Ok(())
     }
 
-    /// The size of an object that must be of `kind`.
-    fn size(&mut self, id: Oid, kind: ObjectType, path: &[u8]) -> Result<u64, GitError> {
+    /// The size of an object that must be of `kind`; nothing where it is not here, which is noted.
+    fn size(&mut self, id: Oid, kind: ObjectType, path: &[u8]) -> Result<Option<u64>, GitError> {
         if let Some(size) = self.sizes.get(&id) {
-            return Ok(*size);
+            return Ok(Some(*size));
         }
-        let (size, found) = self.objects.read_header(id).map_err(|error| self.lacks(path, &error))?;
+        let (size, found) = match self.objects.read_header(id) {
+            Ok(head) => head,
+            Err(error) if error.code() == ErrorCode::NotFound => {
+                self.lacks(path);
+                return Ok(None);
+            }
+            Err(error) => return Err(self.unreadable(path, &error)),
+        };
         if found != kind {
             return Err(self.source.refused(path, format!("is a {found} where its mode says {kind}")));
         }
         self.sizes.insert(id, size as u64);
-        Ok(size as u64)
+        Ok(Some(size as u64))
     }
 
-    fn lacks(&self, path: &[u8], error: &git2::Error) -> GitError {
+    fn lacks(&mut self, path: &[u8]) {
+        self.missing_count += 1;
+        if self.missing.len() < NAMED_MISSING {
+            self.missing.push(display_path(if path.is_empty() { b"." } else { path }));
+        }
+    }
+
+    fn unreadable(&self, path: &[u8], error: &git2::Error) -> GitError {
         self.source.refused(path, format!("cannot be read: {}", error.message()))
     }
 }
