@@ -35,7 +35,8 @@ impl Stage for Bind {
                 Ok(bound) => strings(case, index, &bound.strings),
                 Err(refusal) if refusal.code.is_ours() => return Err(refusal.message),
                 Err(_) => {
-                    std::mem::take(&mut case.statements[index].names).into_iter().for_each(|found| case.found(found))
+                    let names = std::mem::take(&mut case.statements[index].names);
+                    names.into_iter().for_each(|found| case.found(found));
                 }
             }
         }

@@ -8,7 +8,7 @@ use crate::environment::{Repo, TestEnvironment};
 use crate::needs::{Case, DUCKDB, Needs, case};
 use crate::process::Finished;
 use crate::spec::Spec;
-use crate::{binaries, schemas};
+use crate::{binaries, machine, schemas};
 
 const NEEDS_CURL: &[Needs] = &[Needs::Sandbox, Needs::Program("curl")];
 const NEEDS_DUCKDB: &[Needs] = &[Needs::Sandbox, Needs::Program("curl"), Needs::Duckdb];
@@ -22,6 +22,7 @@ pub(super) const CASES: &[Case] = &[
     case("sql::what_cannot_be_judged_fails_a_step", unjudged),
     case("sql::a_database_that_is_not_there_is_no_yes", databases).needs(NEEDS_CURL),
     case("sql::http_answers_a_judgement", over_http).needs(NEEDS_CURL),
+    case("sql::hostile_texts_have_clear_answers", hostile).needs(NEEDS_CURL),
     case("sql::what_sqlite_cannot_interrupt_ends_within_its_limit", sqlite_bomb).needs(NEEDS_CURL),
     case("sql::what_duckdb_cannot_interrupt_ends_within_its_limit", duckdb_bomb).needs(NEEDS_DUCKDB),
 ];
@@ -175,7 +176,7 @@ fn bomb(env: &TestEnvironment, dialect: &str, sql: &str) {
     // The first one has waited for the engine to start.
     control();
     let file = env.root().join("bomb.json");
-    std::fs::write(&file, ask(sql)).expect("a file for curl");
+    machine::write(&file, ask(sql));
     let mut running = start_curl(env, &["--json", &format!("@{}", file.display())], "/v1/sql/verify");
     let mut served = 0;
     while !running.is_over() {
@@ -192,5 +193,50 @@ fn bomb(env: &TestEnvironment, dialect: &str, sql: &str) {
     let took = bombed["timing"]["total_us"].as_u64().expect("the document says so") / 1_000;
     assert!((LIMIT_MS..LIMIT_MS + 1_000).contains(&took), "{took} ms");
     control();
+    drop(daemon);
+}
+
+/// By a file and over HTTP: each has its answer, and the next one has its own.
+fn hostile(env: &TestEnvironment) {
+    let texts: &[(String, &str)] = &[
+        (String::new(), "empty_text"),
+        ("-- x\n/* y */\r\n".to_owned(), "empty_text"),
+        ("SELECT 1\0; DROP TABLE customers".to_owned(), "nul_byte"),
+        (format!("SELECT {}1{}", "(".repeat(100_000), ")".repeat(100_000)), "too_deep"),
+        (format!("SELECT {}", "NOT ".repeat(100_000) + "1"), "too_deep"),
+        ("SELECT 1;\n".repeat(10_000), "stacked_statements"),
+        (format!("SELECT {}", "a".repeat(300_000)), "unknown_column"),
+        (format!("SELECT '{}'", "x".repeat(2 << 20)), "text_too_long"),
+        ("SELECT 1\r\nFROM customers\r\n;\r\n".to_owned(), "ok"),
+        ("\u{feff}SELECT name FROM customers".to_owned(), "ok"),
+    ];
+    let repo = repository(env, "");
+    let daemon = env.daemon();
+    let state = env.state().join("cli");
+    let words = ["sql", "verify", "--format", "json", "--schema", "db/schema.sql", "--state-dir"];
+    let words: Vec<&str> = words.into_iter().chain([state.to_str().expect("a path"), "q/hostile.sql"]).collect();
+    let is = |told: &Value, expected: &str, text: &str| {
+        let codes: Vec<&Value> = told["diagnostics"].as_array().expect("a list").iter().map(|it| &it["code"]).collect();
+        let is_it = if expected == "ok" {
+            told["verdict"] == "ok"
+        } else {
+            told["verdict"] == "reject" && codes.contains(&&expected.into())
+        };
+        assert!(is_it, "{expected}: {} {codes:?} of {:.40}", told["verdict"], text);
+    };
+    for (text, expected) in texts {
+        repo.write("q/hostile.sql", text);
+        is(&judgement(&repo.proctor(&words)), expected, text);
+        let file = env.root().join("hostile.json");
+        machine::write(&file, asked(&json!({ "sql": text })));
+        let told = curl(env, &["--json", &format!("@{}", file.display()), "/v1/sql/verify"]).is(200).of("Judgement");
+        is(&told, expected, text);
+    }
+    repo.write("q/hostile.sql", b"SELECT '\xff'");
+    repo.proctor(&words).exits(2).complains(&["is not UTF-8 at byte 8"]);
+    let large = env.root().join("large.json");
+    machine::write(&large, asked(&json!({ "sql": "x".repeat(10 << 20) })));
+    let refused = curl(env, &["--json", &format!("@{}", large.display()), "/v1/sql/verify"]);
+    assert!((400..500).contains(&refused.code), "{refused:#?}");
     drop(daemon);
 }
