@@ -367,6 +367,9 @@ fn fetched(mut rows: Rows, bound: &Bound, on: RunOn<'_>) -> Result<Ran, String> 
             ran.changed += chunk.number(0, 0).and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
             continue;
         }
+        if ran.truncated {
+            continue;
+        }
         bytes = bytes.saturating_add(chunk.bytes());
         if bytes > on.limits.result {
             return Err(format!("{}{}", says::TOO_LARGE, on.limits.result));
@@ -376,7 +379,9 @@ fn fetched(mut rows: Rows, bound: &Bound, on: RunOn<'_>) -> Result<Ran, String> 
         if ran.rows > on.limits.rows && bound.is_readonly {
             ran.rows = on.limits.rows;
             ran.truncated = true;
-            break;
+            if !on.is_to_end {
+                break;
+            }
         }
     }
     if !is_count && bound.kind() == Kind::Write {
@@ -423,8 +428,7 @@ impl Engine for DuckDb {
             Err(error) => {
                 let said = Said::of_text(&error, sql);
                 // What DuckDB does not even look at, such as IMPORT, has its place in `bind`.
-                let is_form = said.kind == "parser" || said.kind == "syntax";
-                return if is_form { Err(self.syntax(sql, &said)) } else { Ok(ranges) };
+                return if said.is_of_form() { Err(self.syntax(sql, &said)) } else { Ok(ranges) };
             }
         };
         let each: u64 = ranges.iter().map(|range| count(&sql[range.clone()]).unwrap_or(0)).sum();

@@ -205,6 +205,8 @@ pub struct RunOn<'a> {
     pub limits: &'a Limits,
     /// When it must have ended.
     pub deadline: Instant,
+    /// Whether it goes on to its end where more rows come than are looked at: what has no end is found so.
+    pub is_to_end: bool,
 }
 
 /// An engine with a schema, warm. Whatever a method does is undone by [`rollback`](Self::rollback).

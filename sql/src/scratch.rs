@@ -11,6 +11,8 @@ use crate::literals::{Literal, literals};
 
 /// How many ordinary rows a table gets.
 const ORDINARY: usize = 8;
+/// A number that no key has.
+const FREE_KEY: usize = 2_000_000;
 /// How many tables are filled.
 const MOST_TABLES: usize = 200;
 
@@ -37,7 +39,7 @@ pub fn fill(engine: &mut dyn Engine, text: &str) {
         if is_empty {
             (0..ORDINARY).for_each(|row| {
                 let of = |at: usize, column: &Column| ordinary(at, column, &table, row, &values, dialect);
-                insert(engine, &table, of);
+                let _ = insert(engine, &table, of);
             });
         }
     }
@@ -53,11 +55,33 @@ pub fn probe(engine: &mut dyn Engine, table: &Table, text: &str) {
         // Each column walks through its values from another beginning, so that no two go together for ever.
         let of =
             |at: usize, _: &Column| lists[at].get((row + at) % lists[at].len().max(1)).cloned().unwrap_or_else(null);
-        insert(engine, table, of);
+        // An engine that passes over a key that is there says that all went well.
+        let before = rows(engine, table);
+        if insert(engine, table, of) && rows(engine, table) > before {
+            continue;
+        }
+        // Its key was there already, or it points at no row: the other values are to be among the rows all the same.
+        let free = |at: usize, column: &Column| match column {
+            column if points(table, column) && column.key == 0 && !column.is_not_null => null(),
+            column if column.key > 0 && sort(column) == Sort::Text => string(&format!("key {row}")),
+            column if column.key > 0 => (FREE_KEY + row).to_string(),
+            column => of(at, column),
+        };
+        let _ = insert(engine, table, free);
     }
 }
 
-fn insert(engine: &mut dyn Engine, table: &Table, value: impl Fn(usize, &Column) -> String) {
+fn rows(engine: &mut dyn Engine, table: &Table) -> i64 {
+    let name = engine.quoted(&table.name);
+    engine.number(&format!("SELECT count(*) FROM {name}")).unwrap_or(0)
+}
+
+fn points(table: &Table, column: &Column) -> bool {
+    table.foreign_keys.iter().any(|key| key.column.eq_ignore_ascii_case(&column.name))
+}
+
+/// Whether the row went in.
+fn insert(engine: &mut dyn Engine, table: &Table, value: impl Fn(usize, &Column) -> String) -> bool {
     let columns: Vec<(usize, &Column)> =
         table.columns.iter().enumerate().filter(|(_, column)| !column.is_generated).collect();
     let names: Vec<String> = columns.iter().map(|(_, column)| engine.quoted(&column.name)).collect();
@@ -65,7 +89,7 @@ fn insert(engine: &mut dyn Engine, table: &Table, value: impl Fn(usize, &Column)
     // A row that breaks a constraint is left out.
     let row =
         format!("INSERT INTO {} ({}) VALUES ({})", engine.quoted(&table.name), names.join(", "), values.join(", "));
-    engine.put(&row);
+    engine.put(&row)
 }
 
 /// The tables, each behind those that it points at, as far as that goes.
@@ -121,7 +145,7 @@ fn string(text: &str) -> String {
 
 fn ordinary(at: usize, column: &Column, table: &Table, row: usize, values: &[Literal], dialect: Dialect) -> String {
     let number = row + 1;
-    let points = table.foreign_keys.iter().any(|key| key.column.eq_ignore_ascii_case(&column.name));
+    let points = points(table, column);
     let texts: Vec<&str> = values
         .iter()
         .filter_map(|value| match value {

@@ -387,15 +387,18 @@ impl Sqlite {
             match rows.next() {
                 Ok(None) => break,
                 Ok(Some(row)) => {
+                    // What a write returns has to be read to its end, or not all of it is written.
+                    if ran.rows == on.limits.rows && is_readonly {
+                        ran.truncated = true;
+                        if on.is_to_end {
+                            continue;
+                        }
+                        break;
+                    }
                     ran.rows += 1;
                     bytes += size(row, columns);
                     if bytes > on.limits.result {
                         return Err(too_large(on.limits));
-                    }
-                    // What a write returns has to be read to its end, or not all of it is written.
-                    if ran.rows == on.limits.rows && is_readonly {
-                        ran.truncated = matches!(rows.next(), Ok(Some(_)));
-                        break;
                     }
                 }
                 Err(error) => return Err(refused(&error, &self.watch)),

@@ -134,5 +134,5 @@ pub(crate) fn is_limit(code: SqlCode) -> bool {
 
 /// The bounds of a case, for its engine.
 pub(crate) fn on(bounds: &(proctor_core::sql::Limits, Instant)) -> RunOn<'_> {
-    RunOn { limits: &bounds.0, deadline: bounds.1 }
+    RunOn { limits: &bounds.0, deadline: bounds.1, is_to_end: false }
 }

@@ -58,8 +58,10 @@ impl Engines {
             }
         };
         let judgement = chain::judge_since(begun, request, engine.as_mut());
-        // An engine that could not judge may be broken.
-        if judgement.verdict != Verdict::Error && (request.policy != Policy::Migrate || engine.is_restored()) {
+        // An engine that could not judge may be broken, and one that was full may leave too little to the next.
+        let was_full = judgement.diagnostics.iter().any(|found| found.code == SqlCode::MemoryLimit);
+        let is_sound = judgement.verdict != Verdict::Error && !was_full;
+        if is_sound && (request.policy != Policy::Migrate || engine.is_restored()) {
             if self.warm.len() >= MOST {
                 self.warm.remove(0);
             }

@@ -33,7 +33,7 @@ const CLOSED: &[(&str, &str)] = &[("enable_external_access", "false"), ("lock_co
 
 /// How much the process may ask the system for beyond the memory of the engine, in bytes: DuckDB's allocator keeps about
 /// twice of what it uses.
-const OVERHEAD: u64 = 1 << 30;
+const OVERHEAD: u64 = 3 << 29;
 
 impl DuckDb {
     /// Opens a database for a request: its file where it names one, then its schema. Memory and depth are bounded as

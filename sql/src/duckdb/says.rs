@@ -158,9 +158,17 @@ impl Said {
             "internal" | "fatal" | "transactioncontext" | "connection" | "startup" | "serialization" | "" => {
                 SqlCode::EngineFailed
             }
+            _ if self.is_too_large() => SqlCode::MemoryLimit,
             // Out of range, invalid input, not implemented and the like come of values, while it runs.
             _ => SqlCode::RunFailed,
         }
+    }
+
+    /// A value that is larger than any may be.
+    fn is_too_large(&self) -> bool {
+        ["maximum supported string size", "maximum supported size", "larger than 2^"]
+            .iter()
+            .any(|words| self.message.contains(words))
     }
 
     fn of_form(&self) -> SqlCode {
@@ -168,9 +176,20 @@ impl Said {
             SqlCode::UnterminatedToken
         } else if self.message.contains("expression depth") || self.message.contains("too deep") {
             SqlCode::TooDeep
+        } else if self.message.starts_with("window \"") {
+            // The form is right; what it names is not there.
+            SqlCode::BindError
+        } else if self.message.starts_with("VALUES lists must all") {
+            SqlCode::ColumnCount
         } else {
             SqlCode::SyntaxError
         }
+    }
+
+    /// Whether it is about the form of the text, and not about what it names.
+    pub(super) fn is_of_form(&self) -> bool {
+        matches!(self.kind.as_str(), "parser" | "syntax")
+            && matches!(self.of_form(), SqlCode::UnterminatedToken | SqlCode::TooDeep | SqlCode::SyntaxError)
     }
 
     fn of_binder(&self) -> SqlCode {

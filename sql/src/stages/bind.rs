@@ -81,12 +81,13 @@ pub(super) fn names(case: &mut Case<'_>, index: usize, first: Refusal) -> Vec<Di
     while all.len() < MOST {
         let found = case.refused(StageName::Bind, &refusal, from);
         let found = completed(case, found, &refusal, &original);
-        all.push(dialects::explained(found, &original, case.request.dialect));
+        let fix = fix(case, &found, &refusal, &text, from);
+        all.push(dialects::explained(found.fix(fix), &original, case.request.dialect));
         let Some(replaced) = without(&text, &refusal) else { break };
         text = replaced;
         refusal = match case.engine.bind(&text, on(&bounds)) {
             // A finding that only the replacement made is none.
-            Err(next) if is_of_names(next.code) && next.place.is_some() => next,
+            Err(next) if is_of_names(next.code) && next.place.is_some() && !is_ours(&next, &original) => next,
             _ => break,
         };
     }
@@ -98,6 +99,15 @@ fn is_of_names(code: SqlCode) -> bool {
         code,
         SqlCode::UnknownColumn | SqlCode::UnknownFunction | SqlCode::AmbiguousColumn | SqlCode::MisspeltIdentifier
     )
+}
+
+/// Whether a finding is about what we put there: what its place holds is not the name of the text.
+fn is_ours(refusal: &Refusal, original: &str) -> bool {
+    let there = refusal.place.clone().and_then(|place| original.get(place));
+    refusal.subject.as_deref().is_some_and(|name| {
+        let bare = name.rsplit_once('.').map_or(name, |(_, bare)| bare);
+        (bare == "max" || bare == "0") && there.is_none_or(|there| !there.to_ascii_lowercase().contains(bare))
+    })
 }
 
 /// The text with a number in place of the name that was refused, as long as it was.
@@ -116,7 +126,7 @@ fn without(text: &str, refusal: &Refusal) -> Option<String> {
     Some(replaced)
 }
 
-/// With what may have been meant, and a fix where only one thing can have been.
+/// With what may have been meant.
 fn completed(case: &Case<'_>, mut found: Diagnostic, refusal: &Refusal, text: &str) -> Diagnostic {
     let Some(subject) = refusal.subject.as_deref() else { return found };
     let (qualifier, name) = subject.rsplit_once('.').map_or((None, subject), |(table, name)| (Some(table), name));
@@ -144,16 +154,38 @@ fn completed(case: &Case<'_>, mut found: Diagnostic, refusal: &Refusal, text: &s
     if let Some(own) = advice(case, refusal.code, name, qualifier, &found.candidates) {
         found.advice = Some(own);
     }
-    if let (Some(span), [only]) = (found.span, found.candidates.as_slice())
-        && matches!(refusal.code, SqlCode::UnknownTable | SqlCode::UnknownColumn | SqlCode::MisspeltIdentifier)
-    {
-        let plain = only.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        let name = if plain { only.clone() } else { case.engine.quoted(only) };
-        let replacement = qualifier.map_or_else(|| name.clone(), |qualifier| format!("{qualifier}.{name}"));
-        let fix = Fix { start: span.start, end: span.end, replacement, applicability: Applicability::Likely };
-        found = found.fix(Some(fix));
-    }
     found
+}
+
+/// The change that mends a name, where only one thing can have been meant: the engine has taken the text with it, or
+/// goes on to another name. `text` has had everything else mended that the engine found before.
+fn fix(case: &mut Case<'_>, found: &Diagnostic, refusal: &Refusal, text: &str, from: usize) -> Option<Fix> {
+    let is_slip = matches!(refusal.code, SqlCode::UnknownTable | SqlCode::UnknownColumn | SqlCode::MisspeltIdentifier);
+    let ([only], Some(place), true) = (found.candidates.as_slice(), refusal.place.clone(), is_slip) else {
+        return None;
+    };
+    let written = text.get(place.clone())?;
+    let is_plain = only.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let names = [is_plain.then(|| only.clone()), Some(case.engine.quoted(only))];
+    // Engines point at a name with what stands before it, or without.
+    let qualifier = refusal.subject.as_deref().and_then(|subject| subject.rsplit_once('.')).map(|(before, _)| before);
+    let qualified = |name: &String| qualifier.map(|qualifier| format!("{qualifier}.{name}"));
+    let variants = names.into_iter().flatten().flat_map(|name| [qualified(&name), Some(name)]).flatten();
+    let bounds = case.bounds();
+    let replacement = variants.filter(|variant| variant != written).find(|variant| {
+        let mut mended = text.to_owned();
+        mended.replace_range(place.clone(), variant);
+        let behind = place.start..place.start + variant.len();
+        match case.engine.bind(&mended, on(&bounds)) {
+            Ok(_) => true,
+            Err(next) => {
+                let is_elsewhere = next.place.is_some_and(|next| next.end <= behind.start || next.start >= behind.end);
+                is_elsewhere && is_of_names(next.code) && next.subject != refusal.subject
+            }
+        }
+    })?;
+    let (start, end) = (from + place.start, from + place.end);
+    Some(Fix { start, end, replacement, applicability: Applicability::Likely })
 }
 
 fn advice(

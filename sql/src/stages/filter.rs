@@ -1,7 +1,7 @@
 //! Whether the filter of a statement holds for every row, as far as its form tells: logic with three values over
 //! literals, names and their combinations. Whether a filter of another form does, rows tell (the stage `run`).
 
-use sqlparser::ast::{BinaryOperator, Expr, UnaryOperator, Value};
+use sqlparser::ast::{BinaryOperator, Expr, SelectItem, SetExpr, UnaryOperator, Value};
 
 /// What a filter comes to for every row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +122,16 @@ fn compared(left: &Expr, op: &BinaryOperator, right: &Expr) -> Truth {
             Truth::Depends
         };
     }
+    let is_floor = match op {
+        BinaryOperator::GtEq => is_number(right, |number| number <= 0.0) && is_never_negative(left),
+        BinaryOperator::Gt => is_number(right, |number| number < 0.0) && is_never_negative(left),
+        BinaryOperator::LtEq => is_number(left, |number| number <= 0.0) && is_never_negative(right),
+        BinaryOperator::Lt => is_number(left, |number| number < 0.0) && is_never_negative(right),
+        _ => false,
+    };
+    if is_floor {
+        return Truth::Always;
+    }
     let ordering = match (literal(left), literal(right)) {
         (Some(Plain::Number(a)), Some(Plain::Number(b))) => a.partial_cmp(&b),
         (Some(Plain::Text(a)), Some(Plain::Text(b))) => Some(a.cmp(b)),
@@ -138,6 +148,28 @@ fn compared(left: &Expr, op: &BinaryOperator, right: &Expr) -> Truth {
         _ => return Truth::Depends,
     };
     if holds { Truth::Always } else { Truth::Never }
+}
+
+fn is_number(expr: &Expr, fits: impl Fn(f64) -> bool) -> bool {
+    matches!(literal(expr), Some(Plain::Number(number)) if fits(number))
+}
+
+/// A count, a length or an amount without its sign; or an inner query for a count.
+fn is_never_negative(expr: &Expr) -> bool {
+    match bare(expr) {
+        Expr::Function(function) => {
+            let name = function.name.to_string().to_ascii_lowercase();
+            matches!(name.as_str(), "count" | "length" | "abs")
+        }
+        Expr::Subquery(query) => match &*query.body {
+            SetExpr::Select(select) if select.having.is_none() && query.limit_clause.is_none() => {
+                matches!(select.projection.as_slice(), [SelectItem::UnnamedExpr(Expr::Function(function))]
+                    if function.name.to_string().eq_ignore_ascii_case("count"))
+            }
+            _ => false,
+        },
+        _ => false,
+    }
 }
 
 /// Whether the same expression is the same value when it is computed twice: one that calls nothing.
@@ -213,6 +245,10 @@ mod tests {
             "NOT (1 = 0)",
             "1 IS NOT NULL",
             "id < 5 OR id >= 5",
+            "length(name) >= 0",
+            "0 <= abs(id)",
+            "(SELECT count(*) FROM u) >= 0",
+            "(SELECT count(*) FROM u) > -1",
         ] {
             assert!(filter_of(filter), "{filter}");
         }
@@ -235,6 +271,9 @@ mod tests {
             "id = 1 AND 1 = 1",
             "a = 1 OR b <> 1",
             "EXISTS (SELECT 1)",
+            "length(name) > 0",
+            "(SELECT count(*) FROM u) > 0",
+            "(SELECT count(*) FROM u GROUP BY a HAVING count(*) > 1) >= 0",
         ] {
             assert!(!filter_of(filter), "{filter}");
         }

@@ -2,10 +2,10 @@
 //! schema. Whatever it writes is rolled back, and the rows that it would touch are counted. A write is tried among odd
 //! rows too: one that leaves none of them out has a filter that means nothing.
 
-use proctor_core::sql::{Diagnostic, Execution, Ground, Policy, SqlCode, StageName, Touched};
+use proctor_core::sql::{Diagnostic, Execution, Ground, Policy, Span, SqlCode, StageName, Touched};
 use sqlparser::ast::{Expr, Visit, Visitor};
 
-use crate::engine::{Action, Bound, Kind, Ran, Refusal};
+use crate::engine::{Action, Bound, Kind, Ran, Refusal, RunOn};
 use crate::scratch;
 use crate::stage::{Case, LESS, Stage, is_limit, on};
 use crate::stages::{asked, safety};
@@ -76,11 +76,13 @@ fn one(case: &mut Case<'_>, index: usize) -> Result<(), String> {
     };
     let bounds = case.bounds();
     let text = case.text_of(&case.statements[index]).to_owned();
-    match case.engine.run(&text, &bound, case.request.policy, on(&bounds)) {
+    // Rows of ours are few: what does not come to an end on them never does. Nor does a recursion that has none.
+    let is_to_end = ground_of(case) == Ground::Scratch || bound.is_recursive();
+    match case.engine.run(&text, &bound, case.request.policy, RunOn { is_to_end, ..on(&bounds) }) {
         Ok(ran) => {
             let span = case.span(case.statements[index].range.clone());
             if ran.truncated {
-                let message = format!("more than {} rows came; the rest was not read", case.request.limits.rows);
+                let message = format!("more than {} rows came; the rest was not looked at", case.request.limits.rows);
                 case.found(Diagnostic::note(StageName::Run, SqlCode::RowsLeftOut, message).at(Some(span)));
             }
             case.execution = Some(execution(case, bound, &ran, written, before));
@@ -136,7 +138,9 @@ fn failed(case: &mut Case<'_>, index: usize, bound: &Bound, refusal: Refusal) {
         found.span = Some(case.span(range));
     }
     let is_of_data = matches!(refusal.code, SqlCode::RunFailed | SqlCode::ConstraintBroken | SqlCode::WrongType);
-    if is_of_data && !is_limit && ground_of(case) == Ground::Scratch {
+    if is_of_data && is_of_literal(case, &refusal, found.span) {
+        found.stage = StageName::Bind;
+    } else if is_of_data && needs_rows(bound) && ground_of(case) == Ground::Scratch {
         let message = format!("on rows made from the schema it failed: {}", found.message);
         let warning = Diagnostic::warning(StageName::Run, refusal.code, message, 40);
         found = Diagnostic { severity: warning.severity, message: warning.message, confidence: 40, ..found };
@@ -145,6 +149,21 @@ fn failed(case: &mut Case<'_>, index: usize, bound: &Bound, refusal: Refusal) {
         found = found.advice(LESS);
     }
     case.found(found);
+}
+
+/// Whether what it comes to depends on rows or on values that it waits for. What names no table fails everywhere.
+fn needs_rows(bound: &Bound) -> bool {
+    !bound.tables().is_empty() || bound.parameters > 0
+}
+
+/// Whether a value that cannot be turned into what is asked for is a literal of the text: `id = 'abc'` fails on any row.
+fn is_of_literal(case: &Case<'_>, refusal: &Refusal, span: Option<Span>) -> bool {
+    let Some(span) = span.filter(|_| refusal.code == SqlCode::WrongType) else { return false };
+    let is_told =
+        |text: &str| refusal.message.contains(&format!("'{text}'")) || refusal.message.contains(&format!("\"{text}\""));
+    let is_of_column = refusal.message.contains("source column");
+    let token = case.text().get(span.start..span.end).filter(|token| token.starts_with('\''));
+    !is_of_column && token.is_some_and(|token| is_told(&crate::text::unquoted(token)))
 }
 
 /// The table whose rows it changes itself, where that is one.
@@ -188,21 +207,33 @@ fn tried_among_odd_rows(case: &mut Case<'_>, index: usize) -> Result<(), String>
     scratch::fill(case.engine, &all);
     scratch::probe(case.engine, &table, &all);
     let rows = count(case, &table.name);
-    let ran = case.engine.run(&text, &bound, case.request.policy, on(&bounds));
+    let touched = match case.engine.run(&text, &bound, case.request.policy, on(&bounds)) {
+        Ok(ran) => Some(ran.changed),
+        // Rows that others point at cannot go; how many were to go tells as much.
+        Err(refusal) if refusal.code == SqlCode::ConstraintBroken => tree.as_ref().and_then(|tree| chosen(case, tree)),
+        Err(_) => None,
+    };
     case.engine.rollback().map_err(|refusal| refusal.message)?;
-    let Ok(ran) = ran else { return Ok(()) };
-    if rows < 2 || ran.changed < rows {
+    if rows < 2 || touched.is_none_or(|touched| touched < rows) {
         return Ok(());
     }
     let span = case.span(case.statements[index].range.clone());
     let message = format!("it touched each of the {rows} rows of `{}` that it was tried on", table.name);
-    let found = match tree.as_ref().is_some_and(asks_within) {
+    let is_of_others = bound.tables().iter().any(|name| !bare(name).eq_ignore_ascii_case(&table.name));
+    let found = match is_of_others && tree.as_ref().is_some_and(asks_within) {
         // What another table holds may leave some out.
         true => Diagnostic::warning(StageName::Safety, SqlCode::AlwaysTrueFilter, message, 50),
         false => Diagnostic::error(StageName::Safety, SqlCode::AlwaysTrueFilter, message),
     };
     case.found(found.at(Some(span)).about(table.name).advice("Say by WHERE which rows are meant."));
     Ok(())
+}
+
+/// How many rows the filter of a write chooses.
+fn chosen(case: &mut Case<'_>, tree: &sqlparser::ast::Statement) -> Option<u64> {
+    let (table, filter) = safety::target(tree)?;
+    let asked = format!("SELECT count(*) FROM {table} WHERE {}", filter?);
+    case.engine.number(&asked).ok().and_then(|rows| u64::try_from(rows).ok())
 }
 
 fn bare(name: &str) -> &str {

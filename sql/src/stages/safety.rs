@@ -2,6 +2,7 @@
 //! what is not known is refused.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use proctor_core::sql::{Batch, Diagnostic, Policy, Span, SqlCode, StageName};
 use sqlparser::ast::{self, Expr, FromTable, SetExpr};
@@ -9,8 +10,38 @@ use sqlparser::ast::{self, Expr, FromTable, SetExpr};
 use crate::engine::{Action, Bound, Kind};
 use crate::stage::{Case, Stage};
 use crate::stages::{asked, filter, parse};
+use crate::text::{self, Piece};
 
 const STAGE: StageName = StageName::Safety;
+
+/// Functions that reach a file, the network or the machine where an engine has them.
+const REACHING: &[&str] = &[
+    "readfile",
+    "writefile",
+    "load_extension",
+    "load_file",
+    "pg_read_file",
+    "pg_read_binary_file",
+    "pg_ls_dir",
+    "lo_import",
+    "lo_export",
+    "dblink",
+    "read_csv",
+    "read_csv_auto",
+    "read_json",
+    "read_json_auto",
+    "read_parquet",
+    "read_text",
+    "read_blob",
+    "glob",
+    "sys_exec",
+    "sys_eval",
+    "xp_cmdshell",
+    "edit",
+    "getenv",
+    "pg_sleep",
+    "sleep",
+];
 
 /// See the file.
 pub(super) struct Safety;
@@ -39,7 +70,7 @@ impl Stage for Safety {
             }
             let span = case.span(case.statements[index].range.clone());
             let findings = match asked::prepared(case, index) {
-                Ok(bound) => of_actions(case, &bound, span),
+                Ok(bound) => of_actions(case, index, &bound, span),
                 // What did not bind is judged by its form, so that the author hears all of it at once.
                 Err(refusal) if refusal.code.is_ours() => return Err(refusal.message),
                 Err(_) => of_form(case, index, span),
@@ -52,7 +83,7 @@ impl Stage for Safety {
 }
 
 /// What a policy has against what a statement does.
-fn of_actions(case: &Case<'_>, bound: &Bound, span: Span) -> Vec<Diagnostic> {
+fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<Diagnostic> {
     let policy = case.request.policy;
     let error = |code, message: String| Diagnostic::error(STAGE, code, message).at(Some(span));
     let mut found: Vec<Diagnostic> = Vec::new();
@@ -76,7 +107,10 @@ fn of_actions(case: &Case<'_>, bound: &Bound, span: Span) -> Vec<Diagnostic> {
                     Policy::Write | Policy::Migrate => named(case, table, column, span),
                 }
             }
-            Action::Schema { what, name } if policy == Policy::Migrate => reached(case, what, name, span),
+            Action::Schema { what, name } if policy == Policy::Migrate => {
+                found.extend(called_within(case, index, what, span));
+                reached(case, what, name, span)
+            }
             Action::Schema { what, name } => Some(
                 error(
                     SqlCode::SchemaChangeRefused,
@@ -134,6 +168,23 @@ fn reached(case: &Case<'_>, what: &str, name: &str, span: Span) -> Option<Diagno
 fn is_through_listed(case: &Case<'_>, views: &BTreeSet<String>) -> bool {
     let tables = &case.request.allow.tables;
     case.request.policy != Policy::Migrate && !views.is_empty() && views.iter().all(|view| is_among(tables, view))
+}
+
+/// What the list of functions has against the body of a view or trigger, which SQLite looks at when it is first used.
+fn called_within(case: &Case<'_>, index: usize, what: &str, span: Span) -> Vec<Diagnostic> {
+    if !what.contains("view") && !what.contains("trigger") {
+        return Vec::new();
+    }
+    let text = case.text_of(&case.statements[index]);
+    let solid = |(piece, _): &(Piece, Range<usize>)| !matches!(piece, Piece::Space | Piece::Comment);
+    let pieces: Vec<(Piece, Range<usize>)> =
+        text::pieces(text, case.request.dialect).into_iter().filter(solid).collect();
+    let calls = pieces
+        .windows(2)
+        .filter(|pair| matches!(pair[0].0, Piece::Word | Piece::Quoted) && &text[pair[1].1.clone()] == "(");
+    let names = calls.map(|pair| text::unquoted(&text[pair[0].1.clone()]).to_ascii_lowercase());
+    let is_function = |name: &String| case.engine.functions().contains(name) || REACHING.contains(&name.as_str());
+    names.filter(is_function).filter_map(|name| called(case, &name, span)).collect()
 }
 
 /// What lists of names have against a table or a column.
@@ -203,70 +254,57 @@ fn of_form(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
     let policy = case.request.policy;
     let functions = dangerous_functions(case, index);
     let mut found: Vec<Diagnostic> = functions.into_iter().map(|found| found.at(Some(span))).collect();
-    let kind = match &statement.tree {
-        Some(ast::Statement::Query(query)) if writes(query) => Kind::Write,
-        Some(ast::Statement::Query(_) | ast::Statement::Explain { .. } | ast::Statement::ExplainTable { .. }) => {
-            Kind::Read
+    let error = |code, message: String| Diagnostic::error(STAGE, code, message).at(Some(span));
+    let refusal = match statement.tree.as_ref().map_or(Kind::Read, kind_of_form) {
+        Kind::Write if policy == Policy::Read => {
+            error(SqlCode::WriteRefused, "it changes rows, and the policy is `read`".to_owned())
         }
-        Some(
-            ast::Statement::Insert(_)
-            | ast::Statement::Update(_)
-            | ast::Statement::Delete(_)
-            | ast::Statement::Merge(_),
-        ) => Kind::Write,
-        Some(
-            ast::Statement::CreateTable(_)
-            | ast::Statement::CreateView(_)
-            | ast::Statement::CreateIndex(_)
-            | ast::Statement::AlterTable(_)
-            | ast::Statement::Drop { .. }
-            | ast::Statement::Truncate(_),
-        ) => Kind::Schema,
-        _ => return found,
-    };
-    let refusal = match (kind, policy) {
-        (Kind::Write, Policy::Read) => {
-            Some((SqlCode::WriteRefused, "it changes rows, and the policy is `read`".to_owned()))
-        }
-        (Kind::Schema, Policy::Read | Policy::Write) => Some((
+        Kind::Schema if policy != Policy::Migrate => error(
             SqlCode::SchemaChangeRefused,
             format!("it changes the schema, and the policy is `{}`", policy.as_str()),
-        )),
-        _ => None,
+        ),
+        Kind::Transaction => error(SqlCode::TransactionControl, "it begins or ends a transaction".to_owned()),
+        Kind::Setting => error(SqlCode::SettingRefused, "it changes or reads a setting".to_owned()),
+        Kind::Attach => error(SqlCode::FileAccess, "it reaches another database, a file or the network".to_owned()),
+        Kind::Other => error(SqlCode::StatementRefused, "no policy allows a statement of this kind".to_owned()),
+        Kind::Read | Kind::Write | Kind::Schema => return found,
     };
-    found.extend(refusal.map(|(code, message)| Diagnostic::error(STAGE, code, message).at(Some(span))));
+    found.push(refusal);
     found
+}
+
+/// What a statement is by its form; a query where the form does not tell.
+fn kind_of_form(tree: &ast::Statement) -> Kind {
+    use ast::Statement as S;
+    match tree {
+        S::Query(query) if writes(query) => Kind::Write,
+        S::Explain { statement, .. } => kind_of_form(statement),
+        S::Insert(_) | S::Update(_) | S::Delete(_) | S::Merge(_) => Kind::Write,
+        S::CreateTable(_)
+        | S::CreateView(_)
+        | S::CreateIndex(_)
+        | S::AlterTable(_)
+        | S::Drop { .. }
+        | S::Truncate(_) => Kind::Schema,
+        S::StartTransaction { .. }
+        | S::Commit { .. }
+        | S::Rollback { .. }
+        | S::Savepoint { .. }
+        | S::ReleaseSavepoint { .. } => Kind::Transaction,
+        S::Set(_) => Kind::Setting,
+        S::AttachDatabase { .. }
+        | S::AttachDuckDBDatabase { .. }
+        | S::DetachDuckDBDatabase { .. }
+        | S::Copy { .. }
+        | S::Install { .. }
+        | S::Load { .. } => Kind::Attach,
+        S::Prepare { .. } | S::Execute { .. } | S::Deallocate { .. } | S::Call(_) | S::Use(_) => Kind::Other,
+        _ => Kind::Read,
+    }
 }
 
 /// Functions that an engine does not have, and that reach a file where one has them.
 fn dangerous_functions(case: &Case<'_>, index: usize) -> Vec<Diagnostic> {
-    const REACHING: &[&str] = &[
-        "readfile",
-        "writefile",
-        "load_extension",
-        "load_file",
-        "pg_read_file",
-        "pg_read_binary_file",
-        "pg_ls_dir",
-        "lo_import",
-        "lo_export",
-        "dblink",
-        "read_csv",
-        "read_csv_auto",
-        "read_json",
-        "read_json_auto",
-        "read_parquet",
-        "read_text",
-        "read_blob",
-        "glob",
-        "sys_exec",
-        "sys_eval",
-        "xp_cmdshell",
-        "edit",
-        "getenv",
-        "pg_sleep",
-        "sleep",
-    ];
     let Some(Err(refusal)) = &case.statements[index].prepared else { return Vec::new() };
     let is_function = matches!(refusal.code, SqlCode::UnknownFunction | SqlCode::UnknownTable);
     refusal

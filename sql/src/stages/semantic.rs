@@ -6,6 +6,7 @@
 
 mod aggregates;
 mod distinct;
+mod entities;
 mod extreme;
 mod filters;
 mod grouping;
@@ -122,6 +123,7 @@ fn findings(tree: &ast::Statement, text: &str, question: Option<&Question>, cata
             negation::check,
         ];
         found.extend(CHECKS.iter().flat_map(|check| check(&sheet, question)));
+        found.extend(entities::check(&sheet, question));
     }
     strongest(found)
 }

@@ -1,6 +1,8 @@
 //! Whether the text falls into tokens that have an end, and holds nothing that engines read in different ways.
 
-use proctor_core::sql::{Diagnostic, SqlCode, StageName};
+use std::ops::Range;
+
+use proctor_core::sql::{Applicability, Diagnostic, Fix, SqlCode, StageName};
 
 use crate::stage::{Case, Stage};
 use crate::text::{self, Piece};
@@ -22,9 +24,25 @@ impl Stage for Tokenize {
                 Diagnostic::error(StageName::Tokenize, SqlCode::NulByte, message).at(Some(case.span(at..at + 1))),
             );
         }
+        let mut depth = 0_u32;
+        let mut backtick: Option<usize> = None;
         for (piece, range) in text::pieces(text, case.request.dialect) {
             let part = &text[range.clone()];
             match piece {
+                Piece::Sign if part == "(" => {
+                    depth += 1;
+                    if depth == case.request.limits.depth.saturating_add(1) {
+                        let message = format!("brackets stand within each other more than {} deep", depth - 1);
+                        let found_it = Diagnostic::error(StageName::Tokenize, SqlCode::TooDeep, message);
+                        found.push(found_it.at(Some(case.span(range))).advice("Write it with fewer brackets."));
+                    }
+                }
+                Piece::Sign if part == ")" => depth = depth.saturating_sub(1),
+                // Where backticks quote names they are no signs.
+                Piece::Sign if part == "`" => match backtick.take() {
+                    None => backtick = Some(range.start),
+                    Some(from) => found.push(of_mysql(case, from..range.end)),
+                },
                 Piece::Open => {
                     let message = format!("{} has no end", kind(part));
                     let place = case.span(range.start..range.start + 1);
@@ -42,6 +60,20 @@ impl Stage for Tokenize {
         found.into_iter().for_each(|found| case.found(found));
         Ok(())
     }
+}
+
+/// A name in backticks, where those are no quotes.
+fn of_mysql(case: &Case<'_>, range: Range<usize>) -> Diagnostic {
+    let name = &case.text()[range.start + 1..range.end - 1];
+    let replacement = case.engine.quoted(name);
+    let message =
+        format!("backticks quote names in MySQL and SQLite; {} takes `{replacement}`", case.request.dialect.title());
+    let fix = Fix { start: range.start, end: range.end, replacement, applicability: Applicability::Safe };
+    Diagnostic::error(StageName::Tokenize, SqlCode::OtherDialect, message)
+        .at(Some(case.span(range)))
+        .about(name)
+        .advice("Put names into double quotes.")
+        .fix(Some(fix))
 }
 
 fn kind(part: &str) -> &'static str {

@@ -169,7 +169,11 @@ fn forms_are_refused() -> Result<(), Failed> {
         &["SELEC name FROM people", "SELECT name, FROM people WHERE", "SELECT (1", "SELECT name FROM people WHERE )"];
     each(FORMS, Policy::Read, is_by(StageName::Parse))?;
     each(&["", " -- nothing\n;", "```sql\nSELECT 1\n```"], Policy::Read, is_by(StageName::Extract))?;
-    each(&["SELECT 'abc", "SELECT \"abc", "SELECT /* abc"], Policy::Read, is_by(StageName::Tokenize))
+    each(
+        &["SELECT 'abc", "SELECT \"abc", "SELECT /* abc", "SELECT `name` FROM people WHERE town = 'a'"],
+        Policy::Read,
+        is_by(StageName::Tokenize),
+    )
 }
 
 fn names_are_refused() -> Result<(), Failed> {
@@ -191,6 +195,9 @@ fn names_are_refused() -> Result<(), Failed> {
         "DESCRIBE poeple",
         "EXPLAIN SELECT nmae FROM people",
         "PIVOT bills ON sate USING sum(total)",
+        "SELECT sum(total) OVER w FROM bills",
+        "SELECT name FROM people WHERE id = 'abc'",
+        "SELECT id FROM bills WHERE made > 'yesterday'",
     ];
     each(NAMES, Policy::Read, is_by(StageName::Bind))?;
     const WRITES: &[&str] = &[
@@ -306,6 +313,7 @@ fn writes_are_refused() -> Result<(), Failed> {
         "SELECT id FROM people;;DELETE FROM bills WHERE id = 1",
         "SELECT 1; -- \nDROP TABLE people",
         "COMMIT; DELETE FROM people",
+        "EXECUTE p",
     ];
     each(WRITES, Policy::Read, is_by(StageName::Safety))?;
     const UNBOUNDED: &[&str] = &[
@@ -316,6 +324,9 @@ fn writes_are_refused() -> Result<(), Failed> {
         "UPDATE people SET town = 'x' WHERE id > 0 OR 1 = 1",
         "UPDATE people SET town = 'x' WHERE 'a' = 'a'",
         "DELETE FROM bills WHERE id IS NOT NULL OR id IS NULL",
+        "DELETE FROM people WHERE name IS NOT NULL",
+        "DELETE FROM bills WHERE id IN (SELECT id FROM bills)",
+        "DELETE FROM bills WHERE EXISTS (SELECT 1)",
         "DROP TABLE bills",
     ];
     each(UNBOUNDED, Policy::Write, is_by(StageName::Safety))
@@ -335,6 +346,8 @@ fn limits_hold() -> Result<(), Failed> {
         ("SELECT list(i) FROM range(1000000000) t(i)", &[SqlCode::MemoryLimit, SqlCode::TimeLimit]),
         ("SELECT repeat('x', 1000) FROM range(20000)", &[SqlCode::ResultLimit]),
         ("SELECT len(range(1000000000))", &[SqlCode::MemoryLimit]),
+        ("SELECT * FROM range(1000000000000)", &[SqlCode::TimeLimit]),
+        ("SELECT repeat('x', 10000000000)", &[SqlCode::MemoryLimit]),
     ];
     let mut requests: Vec<Request> = cases.iter().map(|(sql, _)| request(sql, Policy::Read)).collect();
     for request in &mut requests {

@@ -4,7 +4,7 @@ use proctor_core::sql::SqlCode;
 
 use super::extreme::Extreme;
 use super::question::{Question, Way};
-use super::shape::{Aggregate, Figure, Item, Name, Shape};
+use super::shape::{Aggregate, Figure, Item, Limit, Name, Shape};
 use super::words::{are_kin, parts};
 use super::{Finding, Sheet};
 
@@ -42,13 +42,23 @@ pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
     for item in shape.blocks.iter().flat_map(|block| &block.items) {
         found.extend(against_its_name(item));
         found.extend(mixed(item));
+        found.extend(twice(item));
     }
     found.extend(shape.aggregates().filter_map(|aggregate| other_end(shape, aggregate, question)));
     found.extend(average(shape, question));
     found.extend(sum(shape, question));
     found.extend(count(sheet, question));
     found.extend(no_figure(shape));
+    found.extend(loose(shape));
     found
+}
+
+/// A comparison with one value, where the inner query gives that of every row.
+fn loose(shape: &Shape) -> Option<Finding> {
+    let place = shape.loose.first()?;
+    let message = "a value is compared with a query that gives one for every row of a table";
+    let found = Finding::new(SqlCode::AggregateExpected, 84, message).at(place);
+    Some(found.advice("Take one figure of them, such as AVG or MAX, or use IN."))
 }
 
 fn other(confidence: u8, message: impl Into<String>, aggregate: &Aggregate, be: Figure) -> Finding {
@@ -102,6 +112,26 @@ fn mixed(item: &Item) -> Option<Finding> {
     Some(other(confidence, message, average, Figure::Sum))
 }
 
+/// A figure set against itself: `MIN(price) - MIN(price)`.
+fn twice(item: &Item) -> Option<Finding> {
+    let [one, other_one] = item.aggregates.as_slice() else { return None };
+    let is_same = one.figure == other_one.figure
+        && one.is_distinct == other_one.is_distinct
+        && one.column.is_some()
+        && one.column == other_one.column
+        && one.columns.len() == 1
+        && other_one.columns.len() == 1;
+    if !is_same || item.has_window || !matches!(one.figure, Figure::Max | Figure::Min | Figure::Sum | Figure::Average) {
+        return None;
+    }
+    let be = match one.figure {
+        Figure::Min => Figure::Max,
+        Figure::Max => Figure::Min,
+        _ => Figure::Count,
+    };
+    Some(other(88, format!("{} of a column is set against itself", one.figure.as_sql()), one, be))
+}
+
 /// MAX where the lowest is asked for, and the other way round.
 fn other_end(shape: &Shape, aggregate: &Aggregate, question: &Question) -> Option<Finding> {
     let item = shape
@@ -152,6 +182,7 @@ fn average(shape: &Shape, question: &Question) -> Vec<Finding> {
                     96
                 }
                 (true, false) => 85,
+                (true, true) if is_total_per(shape, question) && average.column.is_some() => 80,
                 (false, false) => 60,
                 _ => 50,
             };
@@ -162,13 +193,24 @@ fn average(shape: &Shape, question: &Question) -> Vec<Finding> {
     }
 }
 
+/// Whether a total is asked for, for each of something, and nothing is divided.
+fn is_total_per(shape: &Shape, question: &Question) -> bool {
+    let is_ratio = SHARE.iter().any(|word| *word != "per" && question.has(&[*word]));
+    question.find(&TOTAL).is_some_and(|at| question.at(at) != "overall") && !is_ratio && !shape.has_division
+}
+
 fn no_average(shape: &Shape, question: &Question, at: usize, is_total: bool) -> Option<Finding> {
     let is_stored = AVERAGE.iter().any(|word| shape.words.contains(*word));
+    if let Some(found) = held_against(shape, question, at).filter(|_| !is_stored) {
+        return Some(found);
+    }
     let is_verb = match question.at(at) {
         "mean" => at > 0 && !matches!(question.at(at - 1), "the" | "a" | "and" | "or" | "arithmetic" | "overall"),
         word => word == "expected",
     };
-    let is_counted = question.says(&["how many", "number of"]) && (shape.has(Figure::Count) || shape.has(Figure::Sum));
+    let is_counted = question.says(&["how many", "number of"])
+        && (shape.has(Figure::Count) || shape.has(Figure::Sum))
+        && !is_sum_of_numbers(shape, question, at);
     if shape.has_division
         || is_verb
         || is_counted
@@ -185,7 +227,13 @@ fn no_average(shape: &Shape, question: &Question, at: usize, is_total: bool) -> 
                 && top.items.len() == 1
                 && top.items[0].is_aggregate
                 && shape.blocks.len() == 1;
-            let is_certain = is_one && is_head && question.cues.is_empty() && figure.column.is_some();
+            let is_of_groups = top.groups == 1
+                && shape.blocks.len() == 1
+                && shape.aggregates().count() == 1
+                && top.items.len() == 2
+                && top.items.iter().all(|item| item.is_column || item.is_aggregate)
+                && question.words.len() <= 8;
+            let is_certain = (is_one || is_of_groups) && is_head && question.cues.is_empty() && figure.column.is_some();
             let confidence = match (is_certain, is_head) {
                 (true, _) => 96,
                 (_, true) => 84,
@@ -196,7 +244,11 @@ fn no_average(shape: &Shape, question: &Question, at: usize, is_total: bool) -> 
         }
         None if !is_stored => {
             let message = format!("the question asks for \"{words}\", and the query averages nothing");
-            let confidence = if is_head && question.cues.is_empty() { 78 } else { 55 };
+            let confidence = match is_head && question.cues.is_empty() {
+                true if is_every_value(shape) && question.words.len() <= 7 => 96,
+                true => 78,
+                false => 55,
+            };
             Some(
                 Finding::new(SqlCode::AggregateExpected, confidence, message).at(&shape.top().place).advice("Use AVG."),
             )
@@ -205,11 +257,54 @@ fn no_average(shape: &Shape, question: &Question, at: usize, is_total: bool) -> 
     }
 }
 
+/// Whether the query gives one column of every row of a table.
+fn is_every_value(shape: &Shape) -> bool {
+    let [block] = shape.blocks.as_slice() else { return false };
+    let is_column = matches!(block.items.as_slice(), [item] if item.is_column && !is_key(&item.bare[0].column));
+    is_column
+        && block.groups == 0
+        && !block.has_filter
+        && block.tables == 1
+        && !block.is_distinct
+        && block.limit == Limit::All
+}
+
+/// Whether the average of a stored number is asked for (`the average number of pages`), and the query adds it up.
+fn is_sum_of_numbers(shape: &Shape, question: &Question, at: usize) -> bool {
+    let [block] = shape.blocks.as_slice() else { return false };
+    let mut figures = shape.aggregates();
+    let is_sum = |sum: &Aggregate| sum.figure == Figure::Sum && sum.column.is_some() && block.groups <= 1;
+    question.at(at + 1) == "number"
+        && question.at(at + 2) == "of"
+        && figures.next().is_some_and(is_sum)
+        && figures.next().is_none()
+}
+
+/// Another figure than the average that rows are held against: `prices above the average`.
+fn held_against(shape: &Shape, question: &Question, at: usize) -> Option<Finding> {
+    let is_bar =
+        (1..=3).any(|back| at >= back && matches!(question.at(at - back), "above" | "below" | "than" | "exceeds"));
+    let [top, inner] = shape.blocks.as_slice() else { return None };
+    let [item] = inner.items.as_slice() else { return None };
+    let figure = item.aggregates.first().filter(|_| item.is_aggregate && is_bar && inner.groups == 0)?;
+    let is_other = matches!(figure.figure, Figure::Sum | Figure::Max | Figure::Min) && figure.column.is_some();
+    if !is_other || top.aggregates().next().is_some() {
+        return None;
+    }
+    let words = question.quote(at, at + 3);
+    let message =
+        format!("the question asks for \"{words}\", and the query holds rows against {}", figure.figure.as_sql());
+    Some(other(80, message, figure, Figure::Average))
+}
+
 /// Whether a word is what the question begins with, and no condition within it.
 fn is_head(question: &Question, at: usize) -> bool {
-    at <= 4
-        && !(0..at)
-            .any(|before| matches!(question.at(before), "which" | "who" | "whose" | "with" | "where" | "list" | "than"))
+    let is_told = at >= 2
+        && question.at(at - 1) == "the"
+        && matches!(question.at(at - 2), "is" | "are" | "was" | "were" | "calculate" | "compute");
+    let is_bound =
+        |before| matches!(question.at(before), "which" | "who" | "whose" | "with" | "where" | "list" | "than");
+    is_told || (at <= 4 && !(0..at).any(is_bound))
 }
 
 /// Sums where a total is asked for.
@@ -282,6 +377,8 @@ fn count(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
             85
         } else if many.is_some() {
             76
+        } else if at <= 3 && is_list_of_keys(shape) {
+            80
         } else {
             64
         };
@@ -327,6 +424,14 @@ fn count(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         column.column
     );
     Some(other(confidence, message, first, Figure::Count))
+}
+
+/// Whether the query is one plain list of keys.
+fn is_list_of_keys(shape: &Shape) -> bool {
+    let is_list = |item: &Item| item.is_column && item.bare.iter().all(|name| is_key(&name.column));
+    shape.blocks.len() == 1
+        && shape.top().groups == 0
+        && matches!(shape.top().items.as_slice(), [item] if is_list(item))
 }
 
 /// Whether the query is one plain list of keys or names.

@@ -43,6 +43,16 @@ fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let is_word = matches!(word.as_str(), "distinct" | "unique" | "deduplicated");
     let confidence = match named {
         Some(_) if is_word && top.items.len() == 1 && !has_key => 96,
+        Some(_)
+            if word == "different"
+                && at <= 3
+                && top.items.len() == 1
+                && !has_key
+                && !top.has_filter
+                && question.words.len() <= 7 =>
+        {
+            96
+        }
         _ if is_word && is_plain_count => 96,
         _ if word == "duplicates" && question.says(&["without duplicates", "no duplicates"]) => 85,
         _ if has_key && top.tables == 1 => 20,

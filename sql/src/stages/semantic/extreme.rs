@@ -118,15 +118,20 @@ impl<'a> Extreme<'a> {
 
     /// Whether nothing else could be meant: one superlative, one end that is taken, and the question names the scale.
     pub(super) fn is_plain(&self, question: &Question, cue: &Cue, shape: &Shape) -> bool {
+        let is_age_of_thing = cue.scale == Scale::Age
+            && self.topic == Topic::Date
+            && question.words.len() <= 6
+            && shape.blocks.len() == 1;
         let is_known = match cue.scale {
             Scale::Amount | Scale::Length => matches!(self.topic, Topic::Other | Topic::Duration),
             Scale::Time => self.topic == Topic::Date,
-            Scale::Age => matches!(self.topic, Topic::Birth | Topic::Age),
+            Scale::Age => matches!(self.topic, Topic::Birth | Topic::Age) || is_age_of_thing,
             _ => false,
         };
         let is_counted = self.is_count && matches!(question.at(cue.at), "most" | "fewest" | "least");
         let is_last = question.words.get(cue.at + 1).is_none_or(|next| next.is_after_pause);
         let is_named = is_counted
+            || is_age_of_thing
             || (self.is_figure && is_last && question.at(cue.at) == "most")
             || self.is_named_by(question, cue);
         is_known
@@ -135,6 +140,18 @@ impl<'a> Extreme<'a> {
             && shape.extremes() == 1
             && shape.blocks.len() <= 2
             && question.words.len() <= 14
+    }
+
+    /// `top 5 customers by spending`, of rows sorted by a figure.
+    pub(super) fn is_top_by_figure(&self, question: &Question, cue: &Cue, shape: &Shape) -> bool {
+        question.at(cue.at) == "top"
+            && cue.number.is_some()
+            && question.has(&["by"])
+            && question.words.len() <= 8
+            && question.cues.len() == 1
+            && self.is_figure
+            && self.topic == Topic::Other
+            && shape.blocks.len() == 1
     }
 
     /// The superlative that speaks of this scale, where the question says which, and the end that it asks for.

@@ -282,6 +282,8 @@ fn unfiltered(shape: &Shape, question: &Question, named: &[Named]) -> Option<Fin
         (Kind::Year | Kind::Date | Kind::Quoted, _) => 85,
         (Kind::Number, _) => 78,
         (Kind::Name, 2..) => 78,
+        // What is written in capitals throughout may be a format or a short form.
+        (Kind::Name, _) if question.words[at].text.chars().skip(1).all(char::is_lowercase) => 74,
         (Kind::Name, _) => 66,
     };
     let message = format!("the question names \"{}\", and the query looks for no value at all", first.text);

@@ -40,7 +40,8 @@ fn ungrouped(block: &Block, question: &Question) -> Option<Finding> {
     // SQLite takes the other columns from the row that has the one maximum or minimum.
     let is_of_extreme = later.is_none()
         && figures.len() == 1
-        && figures.iter().all(|figure| matches!(figure.figure, Figure::Max | Figure::Min));
+        && figures.iter().all(|figure| matches!(figure.figure, Figure::Max | Figure::Min))
+        && block.items.iter().all(|item| item.aggregates.is_empty() || item.bare.is_empty());
     let has_star = block.items.iter().any(|item| item.is_wildcard);
     let is_each = question.has(&EACH) || question.says(&["by"]);
     let (confidence, message) = match (free, later) {
@@ -52,7 +53,10 @@ fn ungrouped(block: &Block, question: &Question) -> Option<Finding> {
         _ if is_of_extreme => return None,
         (Some(name), _) => {
             let figure = figures.first().copied().or(later)?.figure.as_sql();
-            let is_plain = question.has(&["each", "per", "every"])
+            let is_by_it = question.find(&["by"]).and_then(|by| question.words.get(by + 1)).is_some_and(|word| {
+                parts(&name.column).iter().any(|part| are_kin(part, &word.stem)) && question.words.len() <= 8
+            });
+            let is_plain = (question.has(&["each", "per", "every"]) || is_by_it)
                 && question.words.len() <= 14
                 && later.is_none()
                 && block.limit == Limit::All;
@@ -95,8 +99,12 @@ fn one_figure(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let at = question.find(&["each", "per", "every"]).or_else(|| {
         let by = question.find(&["by"]).filter(|at| column(at + 1))?;
         // What is posted by users is not grouped by them.
-        let is_of_things =
-            question.words[..by].last().is_some_and(|word| word.lower != word.stem || word.lower == "count");
+        let is_of_things = question.words[..by].last().is_some_and(|word| {
+            let is_added = top.aggregates().any(|figure| {
+                figure.columns.iter().any(|name| parts(&name.column).iter().any(|part| are_kin(part, &word.stem)))
+            });
+            word.lower != word.stem || word.lower == "count" || (is_added && question.words.len() <= 5)
+        });
         if !is_of_things {
             return None;
         }
@@ -113,8 +121,16 @@ fn one_figure(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     };
     let is_plain =
         question.at(at) == "each" && before == "for" && shape.blocks.len() == 1 && question.words.len() <= 14;
+    let is_head =
+        matches!(question.at(0), "total" | "number" | "count") || (question.at(0) == "how" && question.at(1) == "many");
+    let is_short = matches!(question.at(at), "per" | "each")
+        && is_head
+        && question.words.len() <= 6
+        && shape.blocks.len() == 1
+        && (column(at + 1) || question.words.get(at + 1).is_some_and(|word| is_table(sheet, &word.stem)));
     let confidence = match (is_for_each, is_average, top.items.len()) {
-        (true, false, 1) if is_plain => 96,
+        (true, false, 1) if is_plain || is_short => 96,
+        (true, true, 1) if question.words.len() <= 5 && question.at(at) == "by" => 76,
         (true, false, 1) => 78,
         (_, false, 1) => 62,
         _ => 55,
@@ -126,6 +142,11 @@ fn one_figure(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
             .at(&top.place)
             .advice("Add GROUP BY, and the columns that it groups by."),
     )
+}
+
+/// Whether a word names a table.
+fn is_table(sheet: &Sheet<'_>, stem: &str) -> bool {
+    sheet.catalog.tables.iter().any(|table| parts(&table.name).last().is_some_and(|last| last == stem))
 }
 
 /// Whether a word names a column of a table that is read, or the table that a key points at.

@@ -55,10 +55,17 @@ fn missing(shape: &Shape, question: &Question) -> Option<Finding> {
         (true, true, _) if is_member => 96,
         (true, _, _) => 80,
         (_, true, true) => 76,
+        (_, _, true) if strong.is_some() && is_all_kept(shape) && is_of_table && question.words.len() <= 6 => 96,
         (_, _, true) if strong.is_some() => 66,
         _ => 45,
     };
     found(confidence, format!("the question asks for what is not so (\"{words}\"), and the query has no negation"))
+}
+
+/// Whether every row of a table is given, with those of another where there are some.
+fn is_all_kept(shape: &Shape) -> bool {
+    let [block] = shape.blocks.as_slice() else { return false };
+    shape.has_outer_join && !block.has_filter && block.groups == 0 && shape.aggregates().next().is_none()
 }
 
 /// The value that the question leaves out and the query looks for: `except office`, `not paid`.

@@ -37,6 +37,7 @@ fn reversed_key(shape: &Shape, key: &Key, question: &Question) -> Option<Finding
     let message = format!("the question asks for \"{word}\", and the query takes the first rows in {is} order");
     let confidence = match is_named {
         _ if extreme.is_plain(question, cue, shape) && question.sorting.is_none() => 96,
+        _ if extreme.is_top_by_figure(question, cue, shape) && question.sorting.is_none() => 96,
         true => 90,
         false => 82,
     };
@@ -77,6 +78,7 @@ fn other_direction(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         || is_of_text(sheet, question, first);
     let confidence = match keys.len() {
         1 if is_of_key && question.words.len() <= 14 => 96,
+        1 if is_short(question) && question.cues[0].is_of_order && !first.item.aggregates.is_empty() => 96,
         1 => 85,
         _ => 75,
     };
@@ -109,6 +111,16 @@ fn columns(sheet: &Sheet<'_>) -> Vec<String> {
     names.flatten().chain(shape.top().items.iter().flat_map(|item| item.words.clone())).collect()
 }
 
+/// Whether the question begins with a maximum or minimum, and the query gives a column of every row.
+fn is_asked_of_column(top: &Block, at: usize) -> bool {
+    at <= 4 && top.limit == Limit::All && top.groups == 0 && matches!(top.items.as_slice(), [item] if item.is_column)
+}
+
+/// Whether a question is so short, and asks for one superlative, that nothing else can be meant.
+fn is_short(question: &Question) -> bool {
+    question.words.len() <= 8 && question.cues.len() == 1
+}
+
 /// Names of columns that say where in an order something stands.
 const RANKS: [&str; 5] = ["rank", "ranking", "position", "standing", "place"];
 
@@ -130,6 +142,7 @@ fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
             // A thing may be ordered by a person.
             "ordered" if !is_of_column && !matches!(question.at(sorting.at + 1), "from" | "in") => 60,
             _ if sorting.is_plain && (is_of_column || !question.at(sorting.at).starts_with("order")) => 96,
+            _ if is_short(question) && question.cues[0].is_of_order && top.groups > 0 => 96,
             _ => 80,
         };
         let message = format!("the question asks for \"{words}\", and the query has no ORDER BY");
@@ -143,7 +156,11 @@ fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let limited = shape.blocks.iter().find(|block| block.limit != Limit::All && block.order.is_empty());
     let (confidence, block, message) = match limited {
         Some(block) if is_left && block.order.is_empty() && !is_stored => (
-            if is_taken { 72 } else { 85 },
+            match is_taken {
+                true => 72,
+                false if is_short(question) && cue.number.is_some() && shape.blocks.len() == 1 => 96,
+                false => 85,
+            },
             block,
             format!("the question asks for \"{words}\", and the query takes any rows: LIMIT without ORDER BY"),
         ),
@@ -151,7 +168,11 @@ fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
             let is_soft = matches!(question.at(cue.at), "maximum" | "minimum" | "max" | "min")
                 || RANKS.iter().any(|rank| shape.words.contains(*rank));
             (
-                if is_soft { 60 } else { 72 },
+                match is_soft {
+                    true if is_asked_of_column(top, cue.at) => 74,
+                    true => 60,
+                    false => 72,
+                },
                 top,
                 format!(
                     "the question asks for \"{words}\", and the query neither sorts nor takes a maximum or minimum"

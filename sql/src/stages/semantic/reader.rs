@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use sqlparser::ast::{
     BinaryOperator, Distinct, Expr, Function, GroupByExpr, Ident, JoinOperator, LimitClause, ObjectName, OrderBy,
     OrderByExpr, OrderByKind, OrderBySort, Query, Select, SelectItem, SetExpr, SetOperator, Spanned as _, Statement,
-    UnaryOperator, ValueWithSpan, Visit, Visitor, WindowType,
+    TableFactor, UnaryOperator, ValueWithSpan, Visit, Visitor, WindowType,
 };
 
 use super::shape::{Aggregate, Block, Figure, Item, Key, Limit, Name, Shape};
@@ -112,6 +112,9 @@ impl Visitor for Reader<'_> {
             Expr::BinaryOp { left, op, right } if is_comparison(op) => {
                 let is_value = |expr: &Expr| self.column(expr).is_none();
                 self.shape.has_condition |= is_value(left) || is_value(right);
+                let loose = [left, right].into_iter().filter(|side| self.is_loose(side));
+                let places: Vec<Range<usize>> = loose.map(|side| self.text.range(side.span())).collect();
+                self.shape.loose.extend(places);
             }
             Expr::Identifier(ident) if self.is_string(ident) => self.shape.values.push(ident.value.to_lowercase()),
             _ => {}
@@ -133,6 +136,28 @@ impl Reader<'_> {
             // A query in parentheses is visited by itself.
             _ => {}
         }
+    }
+
+    /// Whether an expression is a query for a column of every row of a table.
+    fn is_loose(&self, expr: &Expr) -> bool {
+        let Expr::Subquery(query) = bare(expr) else { return false };
+        let (SetExpr::Select(select), None, None) = (&*query.body, &query.limit_clause, &query.fetch) else {
+            return false;
+        };
+        let is_plain = select.selection.is_none()
+            && select.having.is_none()
+            && select.distinct.is_none()
+            && matches!(&select.group_by, GroupByExpr::Expressions(by, _) if by.is_empty());
+        let is_column = match select.projection.as_slice() {
+            [SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }] => self.column(expr).is_some(),
+            _ => false,
+        };
+        let is_table = match select.from.as_slice() {
+            [from] => matches!(&from.relation, TableFactor::Table { name, .. }
+                if from.joins.is_empty() && self.catalog.table(&name.to_string()).is_some()),
+            _ => false,
+        };
+        is_plain && is_column && is_table
     }
 
     fn compare(&mut self, expr: &Expr) {
