@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = &[
     pushing("hooks::what_git_puts_around_a_hook_reaches_no_step", surroundings),
     pushing("hooks::a_linked_worktree_and_a_hooks_path_are_honoured", places),
     pushing("hooks::the_formats_that_are_not_read_are_no_pass", sha256).needs(SHA256),
-    pushing("hooks::a_partial_clone_pushes_what_it_has_and_fetches_nothing", partial_clone),
+    pushing("hooks::what_is_here_of_a_partial_clone_is_verified_and_nothing_fetched", partial_clone),
     pushing("hooks::split_and_sparse_indexes_push_like_any_other", other_indexes),
     pushing("hooks::a_commit_is_answered_by_the_run_of_its_tree", answered_here),
     pushing("hooks::a_daemon_answers_by_the_run_of_the_worktree", answered_by_daemon),
