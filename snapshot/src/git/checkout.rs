@@ -58,7 +58,7 @@ pub(super) fn check_out(top: &Opened, order: &Order<'_>) -> Result<CheckedOut, G
     git.make(&place, Some(&found.index))?;
     staged::keep(top, order.commit, &place)?;
     let mut checked_out = CheckedOut {
-        tree: source.tree()?.to_string(),
+        tree: source.tree().to_string(),
         objects: top.common_dir.join("objects"),
         files: plan.leaves.len() as u64,
         bytes: plan.bytes,
@@ -121,8 +121,9 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn tree(&self) -> Result<Oid, GitError> {
-        self.commit.tree().map(|tree| tree.id()).map_err(|error| unreadable(self.worktree, &error))
+    /// As the commit names it: whether it is here, the plan finds out.
+    fn tree(&self) -> Oid {
+        self.commit.tree_id()
     }
 
     /// Plans the commit's tree, then writes it as the directory `name` of `parent`.

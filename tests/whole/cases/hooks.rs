@@ -264,6 +264,13 @@ fn partial_clone(env: &TestEnvironment) {
     repo.proctor(&["run", "--no-daemon", "--rev", "HEAD"]).exits(0);
     commit_bad(&repo);
     repo.proctor(&["run", "--no-daemon", "--rev", "HEAD"]).exits(1);
+    env.git(env.root(), &["clone", "--quiet", "--filter=tree:0", &url, "bare-of-trees"]);
+    let without = Repo::at(env, env.root().join("bare-of-trees"));
+    without.git(&["config", "remote.origin.uploadpack", &format!("touch '{}';", witness.display())]);
+    without
+        .proctor(&["run", "--no-daemon", "--rev", "HEAD~1"])
+        .exits(2)
+        .complains(&["1 of its files and directories", "`.`"]);
     assert!(!witness.exists());
 }
 

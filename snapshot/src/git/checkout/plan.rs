@@ -89,7 +89,7 @@ impl Plan {
             missing: Vec::new(),
             missing_count: 0,
         };
-        planner.tree(source.tree()?, b"", 0)?;
+        planner.tree(source.tree(), b"", 0)?;
         let mut plan = planner.all_here()?;
         plan.leaves.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         Ok(plan)
