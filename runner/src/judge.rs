@@ -27,11 +27,10 @@ impl Judge {
     /// The one of this installation; `home` is where whoever runs us has libraries of their own.
     pub(crate) fn of(config: &EngineConfig, home: &Path) -> Self {
         let given = config.duckdb.as_deref();
-        let found = find_duckdb(given, Some(home)).ok();
-        let source = |at: &PathBuf| at.canonicalize().unwrap_or_else(|_| at.clone());
+        let found = find_duckdb(given, Some(home)).ok().map(|library| behind_links(&library));
         Self {
-            program: mount(config.helpers.sql.clone(), config.helpers.sql.clone()),
-            library: found.as_ref().map(|at| mount(source(at), at.clone())),
+            program: mount(behind_links(&config.helpers.sql)),
+            library: found.clone().map(mount),
             named: found.or_else(|| config.duckdb.clone()),
             places: duckdb_places(given, Some(home)),
         }
@@ -74,8 +73,13 @@ impl Judge {
     }
 }
 
-fn mount(source: PathBuf, at: PathBuf) -> ToolMount {
-    ToolMount { source, at, kind: ToolKind::ReadOnly, rights: Rights::Ours }
+fn mount(file: PathBuf) -> ToolMount {
+    ToolMount { source: file.clone(), at: file, kind: ToolKind::ReadOnly, rights: Rights::Ours }
+}
+
+/// The file itself: a link is no place that a file can be shown at.
+fn behind_links(file: &Path) -> PathBuf {
+    file.canonicalize().unwrap_or_else(|_| file.to_path_buf())
 }
 
 fn text(path: &Path) -> String {

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -72,9 +73,32 @@ struct State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     dialect: Dialect,
-    database: Option<String>,
+    library: Option<Shown>,
+    database: Option<Shown>,
     /// An engine's memory can only be lowered.
     memory: u64,
+}
+
+/// A file as its sandbox shows it: another one that takes its name later is not seen there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Shown {
+    /// Behind links: a link is no place that a file can be shown at.
+    file: PathBuf,
+    /// Its device and inode.
+    is: (u64, u64),
+}
+
+impl Shown {
+    fn of(file: &Path) -> io::Result<Self> {
+        let file = file.canonicalize()?;
+        let meta = file.metadata()?;
+        Ok(Self { file, is: (meta.dev(), meta.ino()) })
+    }
+
+    fn mount(&self) -> ToolMount {
+        let (source, at) = (self.file.clone(), self.file.clone());
+        ToolMount { source, at, kind: ToolKind::ReadOnly, rights: Rights::Ours }
+    }
 }
 
 /// One worker.
@@ -113,27 +137,27 @@ impl Workers {
         let Some(_turn) = self.wait_for_turn(client) else {
             return failed(request, "too many requests wait already; ask again later");
         };
-        let key = Key { dialect: request.dialect, database: request.database.clone(), memory: request.limits.memory };
-        let library = match self.library(request.dialect) {
-            Ok(library) => library,
-            Err(missing) => {
-                return chain::unjudged(request, request.dialect.title(), SqlCode::EngineMissing, missing);
-            }
+        let key = match self.key(request) {
+            Ok(key) => key,
+            Err((code, why)) => return chain::unjudged(request, request.dialect.title(), code, why),
         };
         let kept = self.take(&key);
         let is_kept = kept.is_some();
-        let library = library.as_deref();
-        let worker = match kept.map_or_else(|| self.start(&key, library), Ok) {
+        let worker = match kept.map_or_else(|| self.start(&key), Ok) {
             Ok(worker) => worker,
             Err(why) => return failed(request, &format!("no sandbox for the SQL worker: {why}")),
         };
+        // The worker sees a file at its own place alone.
+        let database = key.database.as_ref().map(|shown| shown.file.to_string_lossy().into_owned());
+        let elsewhere = database.is_some().then(|| Request { database, ..request.clone() });
+        let request = elsewhere.as_ref().unwrap_or(request);
         match worker.ask(request) {
             Ok(judgement) => {
                 self.give_back(key, worker);
                 judgement
             }
             // One that died while it waited says nothing about this request: a fresh one is asked, once.
-            Err(NoAnswer::Died(_)) if is_kept => match self.start(&key, library) {
+            Err(NoAnswer::Died(_)) if is_kept => match self.start(&key) {
                 Ok(fresh) => match fresh.ask(request) {
                     Ok(judgement) => {
                         self.give_back(key, fresh);
@@ -201,17 +225,30 @@ impl Workers {
         drop(surplus);
     }
 
-    /// The shared library that a dialect's engine needs.
-    fn library(&self, dialect: Dialect) -> Result<Option<PathBuf>, String> {
-        match dialect {
-            Dialect::Sqlite => Ok(None),
+    /// Which worker can answer.
+    ///
+    /// # Errors
+    /// The dialect's engine is not here, or the database cannot be read.
+    fn key(&self, request: &Request) -> Result<Key, (SqlCode, String)> {
+        let library = match request.dialect {
+            Dialect::Sqlite => None,
             Dialect::Duckdb => {
-                proctor_duckdb::find(self.config.duckdb.as_deref(), Some(self.launcher.host().home())).map(Some)
+                let home = self.launcher.host().home();
+                let found = proctor_duckdb::find(self.config.duckdb.as_deref(), Some(home));
+                let found = found.map_err(|missing| (SqlCode::EngineMissing, missing))?;
+                let unread = |error| (SqlCode::EngineMissing, format!("`{}`: {error}", found.display()));
+                Some(Shown::of(&found).map_err(unread)?)
             }
-        }
+        };
+        let database = request.database.as_deref().map(|file| {
+            let unread = |error| (SqlCode::EngineFailed, format!("the database `{file}` cannot be read: {error}"));
+            Shown::of(Path::new(file)).map_err(unread)
+        });
+        let (dialect, memory) = (request.dialect, request.limits.memory);
+        Ok(Key { dialect, library, database: database.transpose()?, memory })
     }
 
-    fn start(&self, key: &Key, library: Option<&Path>) -> Result<Worker, String> {
+    fn start(&self, key: &Key) -> Result<Worker, String> {
         let say = |error: SandboxError| error.to_string();
         let config = RunSpaceConfig {
             disk_bytes: 1 << 20,
@@ -220,7 +257,7 @@ impl Workers {
             sandboxes: Sandboxes::ForOne,
         };
         let space = RunSpace::create(&self.launcher, config).map_err(say)?;
-        let policy = self.policy(key, library)?;
+        let policy = self.policy(key)?;
         let (running, layer) = self.launcher.talk(&space, &self.facts, &policy).map_err(say)?;
         let socket = running.stdout.try_clone().map(UnixStream::from).map_err(|error| error.to_string())?;
         let worker = Worker { line: Line::new(socket), running, _layer: layer, _space: space };
@@ -230,23 +267,19 @@ impl Workers {
         }
     }
 
-    fn policy(&self, key: &Key, library: Option<&Path>) -> Result<Policy, String> {
-        let program = self.config.program.to_string_lossy().into_owned();
-        let shown = |path: &Path| -> Result<ToolMount, String> {
-            let source = std::fs::canonicalize(path).map_err(|error| format!("`{}`: {error}", path.display()))?;
-            Ok(ToolMount { source, at: path.to_owned(), kind: ToolKind::ReadOnly, rights: Rights::Ours })
-        };
-        let mut tools = vec![shown(&self.config.program)?];
-        tools.extend(library.map(shown).transpose()?);
-        tools.extend(key.database.as_deref().map(|file| shown(Path::new(file))).transpose()?);
-        let mut argv = vec![program, "worker".to_owned()];
-        argv.extend(library.map(|library| library.to_string_lossy().into_owned()));
+    fn policy(&self, key: &Key) -> Result<Policy, String> {
+        let named = &self.config.program;
+        let program = Shown::of(named).map_err(|error| format!("`{}`: {error}", named.display()))?;
+        let library = key.library.as_ref().map(|shown| shown.file.to_string_lossy().into_owned());
+        let argv = [program.file.to_string_lossy().into_owned(), "worker".to_owned()].into_iter().chain(library);
+        let argv = Argv::new(argv.collect()).map_err(|error| error.to_string())?;
+        let tools = std::iter::once(&program).chain(&key.library).chain(&key.database).map(Shown::mount).collect();
         Ok(Policy {
             repo: self.facts.path.clone(),
             checkout: None,
             git: GitDirs::default(),
             workdir: RelPath::new(".").map_err(|error| error.to_string())?,
-            argv: Argv::new(argv).map_err(|error| error.to_string())?,
+            argv,
             env: BTreeMap::new(),
             network: Network::Deny,
             limits: Limits {

@@ -92,6 +92,28 @@ fn a_database_is_only_read() {
 }
 
 #[test]
+fn a_database_is_the_one_that_has_the_name_now() {
+    let bench = bench(1);
+    // Not below a directory that sandboxes hide: there a link stands where the file would be shown.
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let place = |name: &str| directory.path().join(name);
+    let holds = |name: &str, column: &str| {
+        let made = rusqlite::Connection::open(place(name)).expect("opens");
+        made.execute_batch(&format!("CREATE TABLE t ({column} INTEGER); INSERT INTO t VALUES (1)")).expect("fills");
+    };
+    holds("first.db", "a");
+    holds("second.db", "b");
+    std::os::unix::fs::symlink("first.db", place("link.db")).expect("made");
+    let verdict_of = |name: &str| {
+        let database = Some(place(name).to_string_lossy().into_owned());
+        bench.workers.judge(1, &Request { schema: Vec::new(), database, ..request("SELECT a FROM t") }).verdict
+    };
+    assert_eq!((verdict_of("first.db"), verdict_of("link.db")), (Verdict::Ok, Verdict::Ok));
+    std::fs::rename(place("second.db"), place("first.db")).expect("renamed");
+    assert_eq!((verdict_of("first.db"), verdict_of("link.db")), (Verdict::Reject, Verdict::Reject));
+}
+
+#[test]
 fn bombs_end_within_their_limit_while_others_are_served() {
     let bench = bench(4);
     let bombs = [
