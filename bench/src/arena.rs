@@ -155,6 +155,7 @@ fn config(place: &Place) -> Result<EngineConfig> {
         caller_env: CALLER.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         operator: Operator::default(),
         hide: Vec::new(),
+        stays: false,
     })
 }
 

@@ -137,6 +137,7 @@ impl Verified {
             caller_env: BTreeMap::new(),
             operator: Operator::default(),
             hide: Vec::new(),
+            stays: false,
         };
         Ok(Gate::new(config, Clock::system()))
     }

@@ -47,6 +47,7 @@ pub(crate) fn config(state: &StateArgs, operator: Operator, caller: &Caller) -> 
         caller_env: caller.env.clone(),
         operator,
         hide: Vec::new(),
+        stays: false,
     })
 }
 

@@ -145,7 +145,8 @@ impl Json {
 }
 
 fn write_string(text: &str, out: &mut Vec<u8>) {
-    out.extend_from_slice(serde_json::Value::from(text).to_string().as_bytes());
+    #[expect(clippy::expect_used, reason = "a string serialises, and memory takes all bytes")]
+    serde_json::to_writer(out, text).expect("a string is written");
 }
 
 /// The members of an object, its keys checked to be unique.
@@ -186,7 +187,9 @@ impl From<serde_json::Value> for Json {
         match value {
             serde_json::Value::Null => Self::Null,
             serde_json::Value::Bool(b) => Self::Bool(b),
-            serde_json::Value::Number(n) => Self::Number(shortest_number(&n.to_string())),
+            serde_json::Value::Number(n) if n.is_f64() => Self::Number(shortest_number(&n.to_string())),
+            // Spelled as whole numbers are, and too small for an exponent to be shorter.
+            serde_json::Value::Number(n) => Self::Number(n.to_string()),
             serde_json::Value::String(s) => Self::String(s),
             serde_json::Value::Array(items) => Self::Array(items.into_iter().map(Self::from).collect()),
             serde_json::Value::Object(members) => {

@@ -171,6 +171,7 @@ impl Beginning {
                 home: installation::home(around)?,
                 caller_env: around.env.clone(),
                 operator: settings.operator.clone(),
+                stays: true,
                 hide: place.directory().map(Path::to_owned).into_iter().collect(),
             },
             config: settings.config.clone(),

@@ -4,6 +4,7 @@
 mod answered;
 mod questions;
 mod room;
+mod spare;
 
 pub use answered::{CommitAsked, Earlier, commands, is_reusable, takes_env};
 
@@ -54,6 +55,7 @@ use crate::store::retention;
 use crate::surroundings::secrets_of;
 use crate::{checks, dispatch, guards, patch};
 use room::{Room, commands_of, disk_of, isolates, sandboxes_of};
+use spare::Spare;
 
 /// The engine: one per process.
 pub struct Engine {
@@ -71,6 +73,8 @@ pub struct Engine {
     readings: Arc<Readings>,
     /// How many runs it has done.
     runs: Arc<AtomicUsize>,
+    /// A place for the layers of the next run.
+    spare: Arc<Spare>,
 }
 
 /// After how many runs the state directory is looked through again: it takes longer the more is kept.
@@ -118,6 +122,7 @@ impl Engine {
             owner: None,
             readings: Arc::default(),
             runs: Arc::default(),
+            spare: Arc::default(),
         })
     }
 
@@ -154,6 +159,7 @@ impl Engine {
             owner,
             readings: Arc::clone(&self.readings),
             runs: Arc::clone(&self.runs),
+            spare: Arc::clone(&self.spare),
         }
     }
 
@@ -237,6 +243,7 @@ impl Engine {
         let documents = self.documents(&repository, &facts)?;
         let changes = changes_of(&request);
         let room = Room { disk: disk_of(&plan), sandboxes: sandboxes_of(&plan, changes) };
+        let space = space_config(room, tolerated.clone());
         let context = self.context(source, changes, room, tolerated, events, cancel).await?;
         guards::same_spec(&context.tree.snapshot, &file)?;
         guards::caches_hide_nothing(&context.tree.snapshot, &plan)?;
@@ -256,13 +263,26 @@ impl Engine {
             context.cancel.is_cancelled().then(|| (Doubt::Interrupted, "the run was interrupted".to_owned()));
         observed.doubts.extend(emitted(&context, interrupted).await);
         let evidence_dir = documents.path().to_path_buf();
-        let doubt = finish::write(&context, documents, &observed, &facts, &plan, passed).await;
+        let (mut observed, facts, doubt) = written(&context, documents, observed, facts, plan, passed).await?;
         observed.doubts.extend(emitted(&context, doubt).await);
         self.tidy(context.tree.checkout.is_some().then(|| self.clock.system_time())).await;
         observed.doubts.iter_mut().for_each(|(_, message)| self.redactor.clean(message));
         let report = report(&observed, &facts, evidence_dir);
         context.emit(finished(&report, began.elapsed())).await;
+        self.let_go(context, space);
         Ok(report)
+    }
+
+    /// Lets go of a run that has been answered. Where the process stays, nobody waits for the end of its sandboxes,
+    /// and the place for the next run's layers is made meanwhile.
+    fn let_go(&self, context: Arc<Context>, space: RunSpaceConfig) {
+        if self.config.stays {
+            let (spare, launcher) = (Arc::clone(&self.spare), Arc::clone(&self.launcher));
+            tokio::task::spawn_blocking(move || {
+                drop(context);
+                spare.fill(&launcher, space);
+            });
+        }
     }
 
     /// Keeps the state directory bounded, after the first run and every [`RUNS_UNTIDIED`]. A run does
@@ -480,10 +500,11 @@ impl Engine {
 
     /// The place for the layers of a run.
     async fn space(&self, room: Room, tolerated: Tolerated) -> Result<RunSpace, EngineError> {
+        let config = space_config(room, tolerated);
+        if let Some(space) = self.spare.take(&config) {
+            return Ok(space);
+        }
         let launcher = Arc::clone(&self.launcher);
-        let disk_bytes = room.disk.get_or_max().min(UNBOUNDED_DISK);
-        let Room { sandboxes, .. } = room;
-        let config = RunSpaceConfig { disk_bytes, inodes: files_of(disk_bytes), tolerated, sandboxes };
         let work = tokio::task::spawn_blocking(move || RunSpace::create(&launcher, config));
         let made = work.await.map_err(|error| EngineError::Internal(format!("the place for layers: {error}")))?;
         Ok(made?)
@@ -546,12 +567,36 @@ async fn announce_cancel(context: Arc<Context>) {
     context.emit(RunEvent::Cancelling { by: "the caller".to_owned() }).await;
 }
 
+/// Makes the run durable, where no thread that serves others waits for the disk.
+async fn written(
+    context: &Arc<Context>,
+    documents: Documents,
+    observed: Observed,
+    facts: RunFacts,
+    plan: Plan,
+    passed: oneshot::Sender<Pass>,
+) -> Result<(Observed, RunFacts, Option<(Doubt, String)>), EngineError> {
+    let context = Arc::clone(context);
+    let writing = tokio::task::spawn_blocking(move || {
+        let write = finish::write(&context, documents, &observed, &facts, &plan, passed);
+        let doubt = tokio::runtime::Handle::current().block_on(write);
+        (observed, facts, doubt)
+    });
+    writing.await.map_err(|error| EngineError::Internal(format!("writing the evidence ended badly: {error}")))
+}
+
 /// Says a doubt, and hands it on.
 async fn emitted(context: &Context, doubt: Option<(Doubt, String)>) -> Option<(Doubt, String)> {
     if let Some((doubt, message)) = &doubt {
         context.emit(RunEvent::Doubted { doubt: *doubt, message: message.clone() }).await;
     }
     doubt
+}
+
+/// What a place for layers is made by.
+fn space_config(room: Room, tolerated: Tolerated) -> RunSpaceConfig {
+    let disk_bytes = room.disk.get_or_max().min(UNBOUNDED_DISK);
+    RunSpaceConfig { disk_bytes, inodes: files_of(disk_bytes), tolerated, sandboxes: room.sandboxes }
 }
 
 fn report(observed: &Observed, facts: &RunFacts, evidence_dir: PathBuf) -> RunReport {

@@ -35,6 +35,9 @@ pub struct EngineConfig {
     /// Directories of ours that no step may see, beside the state directory: that of the daemon's
     /// socket. Each is absolute.
     pub hide: Vec<PathBuf>,
+    /// Whether this process outlives its runs: then what a run leaves is put away after its answer, and what the next
+    /// one needs is made meanwhile.
+    pub stays: bool,
 }
 
 /// One caller of many, and what holds for what it asks for.

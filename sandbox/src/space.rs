@@ -49,7 +49,7 @@ impl Spent {
 }
 
 /// The bounds of one run's layers, all of them together, and what may be missing.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunSpaceConfig {
     /// How many bytes they hold.
     pub disk_bytes: u64,
@@ -159,6 +159,11 @@ impl RunSpace {
             }
             other => Err(SandboxError::Protocol(format!("{other:?}"))),
         }
+    }
+
+    /// Whether it holds its layers in memory, and nothing of it is left when this process ends.
+    pub fn is_in_memory(&self) -> bool {
+        matches!(self.0.kind, Kind::Namespaces { .. })
     }
 
     fn from_fds(fds: Vec<OwnedFd>, pool: Arc<Pool>, sandboxes: Sandboxes) -> Result<Self, SandboxError> {

@@ -193,6 +193,7 @@ fn config(env: &TestEnvironment, operator: &str) -> ServiceConfig {
             caller_env: BTreeMap::from([("PATH".to_owned(), machine::PATH.to_owned())]),
             operator: Operator::parse(operator).expect("a config"),
             hide: vec![],
+            stays: true,
         },
         config: None,
         metrics: Metrics::new(0),

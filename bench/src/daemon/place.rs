@@ -117,6 +117,7 @@ impl InProcess {
             caller_env: BTreeMap::new(),
             operator: Operator::default(),
             hide: Vec::new(),
+            stays: true,
         };
         let request = RunRequest {
             plan_sha256: None,
