@@ -2,6 +2,7 @@
 //! things and no detail of them.
 
 mod answered;
+mod ending;
 mod questions;
 mod room;
 mod spare;
@@ -13,16 +14,16 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::{SandboxMode, Tolerated};
 use proctor_core::event::{PlannedOutline, RunEvent};
 use proctor_core::names::{ProfileName, RunId, StepName};
-use proctor_core::plan::{Limit, Plan, PlannedSkill, files_of};
+use proctor_core::plan::{Limit, Plan, PlannedSkill};
 use proctor_core::redact::Redactor;
 use proctor_core::spec::{Resolved, Spec};
-use proctor_core::verdict::{self, Doubt};
+use proctor_core::verdict::Doubt;
 use proctor_sandbox::{Host, HostConfig, Launcher, Reader, RunSpace, RunSpaceConfig, Sandboxes, StepUser};
 use proctor_snapshot::{GitHelper, IgnoreQuery, RulesAside, Snapshot, SnapshotStore};
 use proctor_sql::pool::{Workers, WorkersConfig};
@@ -54,7 +55,8 @@ use crate::store::objects::Objects;
 use crate::store::retention;
 use crate::surroundings::secrets_of;
 use crate::{checks, dispatch, guards, patch};
-use room::{Room, commands_of, disk_of, isolates, sandboxes_of};
+use ending::{emitted, finished, report, written};
+use room::{Room, commands_of, disk_of, isolates, sandboxes_of, space_config};
 use spare::Spare;
 
 /// The engine: one per process.
@@ -82,9 +84,6 @@ const RUNS_UNTIDIED: usize = 32;
 
 /// How many commits one range may hold: each is a run.
 pub const MAX_RANGE: usize = 256;
-/// How many bytes the layers of one run may hold where the plan sets no bound.
-const UNBOUNDED_DISK: u64 = 64 << 30;
-
 impl Engine {
     /// Prepares the state directory and the thread that starts processes.
     ///
@@ -565,59 +564,4 @@ fn started(context: &Context, plan: &Plan, facts: &RunFacts) -> RunEvent {
 async fn announce_cancel(context: Arc<Context>) {
     context.cancel.cancelled().await;
     context.emit(RunEvent::Cancelling { by: "the caller".to_owned() }).await;
-}
-
-/// Makes the run durable, where no thread that serves others waits for the disk.
-async fn written(
-    context: &Arc<Context>,
-    documents: Documents,
-    observed: Observed,
-    facts: RunFacts,
-    plan: Plan,
-    passed: oneshot::Sender<Pass>,
-) -> Result<(Observed, RunFacts, Option<(Doubt, String)>), EngineError> {
-    let context = Arc::clone(context);
-    let writing = tokio::task::spawn_blocking(move || {
-        let write = finish::write(&context, documents, &observed, &facts, &plan, passed);
-        let doubt = tokio::runtime::Handle::current().block_on(write);
-        (observed, facts, doubt)
-    });
-    writing.await.map_err(|error| EngineError::Internal(format!("writing the evidence ended badly: {error}")))
-}
-
-/// Says a doubt, and hands it on.
-async fn emitted(context: &Context, doubt: Option<(Doubt, String)>) -> Option<(Doubt, String)> {
-    if let Some((doubt, message)) = &doubt {
-        context.emit(RunEvent::Doubted { doubt: *doubt, message: message.clone() }).await;
-    }
-    doubt
-}
-
-/// What a place for layers is made by.
-fn space_config(room: Room, tolerated: Tolerated) -> RunSpaceConfig {
-    let disk_bytes = room.disk.get_or_max().min(UNBOUNDED_DISK);
-    RunSpaceConfig { disk_bytes, inodes: files_of(disk_bytes), tolerated, sandboxes: room.sandboxes }
-}
-
-fn report(observed: &Observed, facts: &RunFacts, evidence_dir: PathBuf) -> RunReport {
-    let folded = observed.facts();
-    RunReport {
-        verdict: verdict::fold(&folded),
-        exit_code: verdict::exit_code(&folded),
-        tier: observed.tier(),
-        run_id: facts.run_id.clone(),
-        evidence_dir,
-        doubts: observed.doubts.clone(),
-        patch: observed.patch.clone(),
-    }
-}
-
-fn finished(report: &RunReport, duration: Duration) -> RunEvent {
-    RunEvent::RunFinished {
-        verdict: report.verdict,
-        tier: report.tier,
-        exit_code: report.exit_code,
-        duration_ms: record::millis(duration),
-        evidence_dir: Some(report.evidence_dir.display().to_string()),
-    }
 }

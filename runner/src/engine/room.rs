@@ -1,9 +1,13 @@
 //! What a plan needs of the place in which its commands run: pure, of the plan alone.
 
-use proctor_core::plan::{Limit, Network, Plan, ReadOnly};
-use proctor_sandbox::Sandboxes;
+use proctor_core::enforcement::Tolerated;
+use proctor_core::plan::{Limit, Network, Plan, ReadOnly, files_of};
+use proctor_sandbox::{RunSpaceConfig, Sandboxes};
 
 use crate::context::Changes;
+
+/// How many bytes the layers of one run may hold where the plan sets no bound.
+const UNBOUNDED_DISK: u64 = 64 << 30;
 
 /// Whether some command of the plan is denied the network: a trial is made in that way, and needs
 /// one control more than a plan of commands that all may use it.
@@ -38,6 +42,12 @@ pub(super) fn sandboxes_of(plan: &Plan, changes: Changes) -> Sandboxes {
 pub(super) fn disk_of(plan: &Plan) -> Limit {
     let steps = plan.skills.iter().flat_map(|skill| &skill.steps);
     steps.map(|step| step.limits.disk).max_by_key(|limit| limit.get_or_max()).unwrap_or(Limit::Unlimited)
+}
+
+/// What a place for layers is made by.
+pub(super) fn space_config(room: Room, tolerated: Tolerated) -> RunSpaceConfig {
+    let disk_bytes = room.disk.get_or_max().min(UNBOUNDED_DISK);
+    RunSpaceConfig { disk_bytes, inodes: files_of(disk_bytes), tolerated, sandboxes: room.sandboxes }
 }
 
 #[cfg(test)]

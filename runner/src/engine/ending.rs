@@ -1,0 +1,66 @@
+//! How a run ends: its record made durable, its last events, its report.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proctor_core::event::RunEvent;
+use proctor_core::plan::Plan;
+use proctor_core::verdict::{self, Doubt};
+use tokio::sync::oneshot;
+
+use crate::context::Context;
+use crate::error::EngineError;
+use crate::finish::{self, Observed, Pass};
+use crate::record::{self, RunFacts};
+use crate::request::RunReport;
+use crate::store::documents::Documents;
+
+/// Makes the run durable, where no thread that serves others waits for the disk.
+pub(super) async fn written(
+    context: &Arc<Context>,
+    documents: Documents,
+    observed: Observed,
+    facts: RunFacts,
+    plan: Plan,
+    passed: oneshot::Sender<Pass>,
+) -> Result<(Observed, RunFacts, Option<(Doubt, String)>), EngineError> {
+    let context = Arc::clone(context);
+    let writing = tokio::task::spawn_blocking(move || {
+        let write = finish::write(&context, documents, &observed, &facts, &plan, passed);
+        let doubt = tokio::runtime::Handle::current().block_on(write);
+        (observed, facts, doubt)
+    });
+    writing.await.map_err(|error| EngineError::Internal(format!("writing the evidence ended badly: {error}")))
+}
+
+/// Says a doubt, and hands it on.
+pub(super) async fn emitted(context: &Context, doubt: Option<(Doubt, String)>) -> Option<(Doubt, String)> {
+    if let Some((doubt, message)) = &doubt {
+        context.emit(RunEvent::Doubted { doubt: *doubt, message: message.clone() }).await;
+    }
+    doubt
+}
+
+pub(super) fn report(observed: &Observed, facts: &RunFacts, evidence_dir: PathBuf) -> RunReport {
+    let folded = observed.facts();
+    RunReport {
+        verdict: verdict::fold(&folded),
+        exit_code: verdict::exit_code(&folded),
+        tier: observed.tier(),
+        run_id: facts.run_id.clone(),
+        evidence_dir,
+        doubts: observed.doubts.clone(),
+        patch: observed.patch.clone(),
+    }
+}
+
+pub(super) fn finished(report: &RunReport, duration: Duration) -> RunEvent {
+    RunEvent::RunFinished {
+        verdict: report.verdict,
+        tier: report.tier,
+        exit_code: report.exit_code,
+        duration_ms: record::millis(duration),
+        evidence_dir: Some(report.evidence_dir.display().to_string()),
+    }
+}
