@@ -199,8 +199,8 @@ impl ReportInput<'_> {
 
 /// A page on one run, or on several.
 fn page(input: &ReportInput<'_>) -> String {
-    if let [ReportedRun { commit: None, came_to: CameTo::Run(record), .. }] = input.runs {
-        return html::page(record);
+    if let [ReportedRun { commit: None, came_to: CameTo::Run(record), files }] = input.runs {
+        return html::page(record, files);
     }
     let names: Vec<String> = input.runs.iter().map(ReportedRun::name).collect();
     let parts = input.runs.iter().zip(&names).map(|(run, name)| html::Part {
@@ -209,6 +209,7 @@ fn page(input: &ReportInput<'_>) -> String {
             CameTo::Run(record) => Ok(record),
             CameTo::Nothing(refusal) => Err(&refusal.message),
         },
+        files: &run.files,
     });
     html::pages(input.verdict(), &parts.collect::<Vec<_>>())
 }

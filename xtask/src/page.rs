@@ -12,5 +12,5 @@ const MAX_RECORD: u64 = 256 << 20;
 /// Reads a record from `input`, and writes its page.
 pub(crate) fn write(input: impl Read, mut output: impl Write) -> Result<()> {
     let record: RunRecord = serde_json::from_reader(input.take(MAX_RECORD)).context("this is no record of a run")?;
-    output.write_all(html::page(&record).as_bytes()).context("the page could not be written")
+    output.write_all(html::page(&record, &[]).as_bytes()).context("the page could not be written")
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use super::{CameTo, Content, ReportInput, ReportedRun, ToolFile};
 use crate::drift::{Change, ChangeKind, Diff, StepDrift};
 use crate::event::RunEvent;
@@ -153,4 +155,31 @@ pub(super) fn reported(record: RunRecord, files: Vec<ToolFile>) -> ReportedRun {
 pub(super) fn input(runs: &[ReportedRun]) -> ReportInput<'_> {
     let exit_code = runs.first().and_then(ReportedRun::exit_code).unwrap_or(5);
     ReportInput { runs, left_out: 0, exit_code, token: "t0ken", below: "" }
+}
+
+/// A report of pytest, more or less: one case passed, one failed, one was flaky.
+pub(super) const TOOLS_JUNIT: &str = r#"<testsuites><testsuite name="pytest"><testcase name="ok" classname="t"/>
+    <testcase name="bad" classname="t" file="tests/a.py" line="7"><failure message="1 != 2">at length</failure></testcase>
+    <testcase name="flaky"><flakyFailure message="once"/></testcase></testsuite></testsuites>"#;
+
+/// A log of two runs of ruff with as many results each, which say hostile things.
+pub(super) fn tools_sarif(results: usize) -> Content {
+    let result = |n: usize| {
+        json!({ "ruleId": "F401", "level": "error", "message": { "text": format!("{n} {HOSTILE}") }, "locations": [{
+        "physicalLocation": { "artifactLocation": { "uri": "src/a.py" }, "region": { "startLine": n + 1, "startColumn": 2 } } }] })
+    };
+    let results: Vec<Value> = (0..results).map(result).collect();
+    let run = json!({ "tool": { "driver": { "name": "ruff" } }, "results": results });
+    Content::Read(json!({ "version": "2.1.0", "runs": [run.clone(), run] }).to_string().into_bytes())
+}
+
+/// A run whose tools reported: as they should, and not at all.
+pub(super) fn with_tools() -> ReportedRun {
+    let files = vec![
+        file("tests", ReportFormat::Junit, Content::Read(TOOLS_JUNIT.into())),
+        file("lints", ReportFormat::Sarif, tools_sarif(2)),
+        file("tests", ReportFormat::Sarif, Content::Read(b"<xml/>".to_vec())),
+        file("lints", ReportFormat::Junit, Content::Read(b"<!DOCTYPE x><x/>".to_vec())),
+    ];
+    reported(run(vec![failed("tests", "1 failed\n"), step("lints")]), files)
 }

@@ -11,6 +11,7 @@ mod log;
 mod markup;
 mod notes;
 mod reasons;
+mod reports;
 mod several;
 mod step;
 mod steps;
@@ -23,6 +24,7 @@ mod words;
 use sha2::{Digest, Sha256};
 
 use crate::record::RunRecord;
+use crate::report::ToolFile;
 use crate::verdict::Verdict;
 use markup::Html;
 use view::View;
@@ -43,11 +45,13 @@ pub struct Part<'a> {
     pub name: &'a str,
     /// Its record, or why there is none.
     pub came_to: Result<&'a RunRecord, &'a str>,
+    /// The reports of its steps' own tools.
+    pub files: &'a [ToolFile],
 }
 
-/// The page on a run.
-pub fn page(record: &RunRecord) -> String {
-    let view = View::of(record);
+/// The page on a run, with the reports of its steps' own tools.
+pub fn page(record: &RunRecord, files: &[ToolFile]) -> String {
+    let view = View::of(record, files);
     document(view.verdict_word(), view.verdict(), &view.title(), |html| {
         verdict::write(html, &view);
         html.element("main", &[("id", "main")], |html| parts_of(html, &view));

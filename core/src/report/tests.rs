@@ -5,7 +5,8 @@ use quick_junit::Report;
 use serde_json::{Value, json};
 
 use super::fixture::{
-    HOSTILE, doubted, drifted, failed, file, input, one_of_each, passed, reported, run, step, stream,
+    HOSTILE, doubted, drifted, failed, file, input, one_of_each, passed, reported, run, step, stream, tools_sarif,
+    with_tools,
 };
 use super::{CameTo, Content, Format, Refusal, ReportInput, ReportedCommit, ReportedRun};
 use crate::outcome::{Outcome, Termination};
@@ -80,30 +81,6 @@ fn a_range_is_one_document() {
         insta::assert_snapshot!(format!("range_{}", format.as_str()), format.write(&range));
     }
     assert_eq!(range.verdict(), Verdict::Failed);
-}
-
-const TOOLS_JUNIT: &str = r#"<testsuites><testsuite name="pytest"><testcase name="ok" classname="t"/>
-    <testcase name="bad" classname="t" file="tests/a.py" line="7"><failure message="1 != 2">at length</failure></testcase>
-    <testcase name="flaky"><flakyFailure message="once"/></testcase></testsuite></testsuites>"#;
-
-fn tools_sarif(results: usize) -> Content {
-    let result = |n: usize| {
-        json!({ "ruleId": "F401", "level": "error", "message": { "text": format!("{n} {HOSTILE}") }, "locations": [{
-        "physicalLocation": { "artifactLocation": { "uri": "src/a.py" }, "region": { "startLine": n + 1, "startColumn": 2 } } }] })
-    };
-    let results: Vec<Value> = (0..results).map(result).collect();
-    let run = json!({ "tool": { "driver": { "name": "ruff" } }, "results": results });
-    Content::Read(json!({ "version": "2.1.0", "runs": [run.clone(), run] }).to_string().into_bytes())
-}
-
-fn with_tools() -> ReportedRun {
-    let files = vec![
-        file("tests", ReportFormat::Junit, Content::Read(TOOLS_JUNIT.into())),
-        file("lints", ReportFormat::Sarif, tools_sarif(2)),
-        file("tests", ReportFormat::Sarif, Content::Read(b"<xml/>".to_vec())),
-        file("lints", ReportFormat::Junit, Content::Read(b"<!DOCTYPE x><x/>".to_vec())),
-    ];
-    reported(run(vec![failed("tests", "1 failed\n"), step("lints")]), files)
 }
 
 #[test]

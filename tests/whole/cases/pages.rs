@@ -3,9 +3,6 @@
 
 use serde_json::Value;
 
-use proctor_core::record::RunRecord;
-use proctor_core::report::html;
-
 use crate::environment::{Repo, TestEnvironment};
 use crate::machine;
 use crate::needs::{Case, Needs, case};
@@ -24,11 +21,8 @@ pub(super) const CASES: &[Case] = &[
 
 /// Runs, and has a browser look at the page, with a search for each of `words`.
 fn look(env: &TestEnvironment, repo: &Repo<'_>, code: i32, words: &[&str]) -> Value {
-    let finished = repo.run_with(&["--format", "json"]).exits(code);
-    let record: RunRecord =
-        serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished}"));
     let page = env.home().join("page.html");
-    machine::write(&page, html::page(&record));
+    repo.run_with(&["--report", &format!("html={}", page.display())]).exits(code);
     let mut command = machine::command("python3");
     command.args(["-c", BROWSER, "look"]).arg(&page).args(words).env("HOME", env.home());
     let seen = Running::start(command).wait().exits(0);
@@ -60,11 +54,17 @@ fn demand_text(seen: &Value, words: &[&str]) {
     assert!(missing.is_empty(), "{missing:?} in\n{text}");
 }
 
+/// Tests of which one fails, and says so in a report.
+const TESTED: &str = "mkdir out; echo '<testsuite name=\"unit\"><testcase name=\"adds\"/><testcase name=\"subtracts\" \
+     file=\"src/lib.rs\" line=\"3\"><failure message=\"1 is not 2\">&lt;img src=x>\nleft: 1</failure></testcase></testsuite>' \
+     > out/tests.xml; exit 1";
+
 fn failed(env: &TestEnvironment) {
     let compile =
         "for i in $(seq 60); do echo \"line $i\" >&2; done; echo 'error[E0425]: no value `total`' >&2; exit 1";
     let repo = env.repo(&Spec::new([
         Skill::new("verify.build", [Step::sh("compile", compile), Step::sh("after", "true")]),
+        Skill::new("verify.unit", [Step::sh("test", TESTED).with("reports: { junit: out/tests.xml }")]),
         Skill::new("verify.docs", [Step::sh("write", "echo drifted-line >> src/lib.rs")]),
         Skill::new("verify.slow", [Step::sh("wait", "exec sleep 100").with("timeout_ms: 300")]),
         Skill::new("verify.good", [Step::sh("fine", "echo a-quiet-word")]),
@@ -81,12 +81,13 @@ fn failed(env: &TestEnvironment) {
             "57 lines before",
         ],
     );
+    demand_text(&seen, &["1 of 2 cases failed", "subtracts src/lib.rs:3", "1 is not 2", "<img src=x>"]);
     demand_text(&seen, &["+drifted-line", "did not end within 300 ms", "Timeline", "1 skipped", "sha256sum --check"]);
     let searches = &seen["searches"];
     assert_eq!(searches["a-quiet-word"]["shown"], serde_json::json!(["fine"]));
     assert!(searches["a-quiet-word"]["marks"].as_u64() > Some(0), "{searches}");
     assert_eq!(searches["verify.slow"]["shown"], serde_json::json!(["verify.slow/wait"]));
-    assert_eq!(searches["nowhere-at-all"]["said"], "0 of 5 steps");
+    assert_eq!(searches["nowhere-at-all"]["said"], "0 of 6 steps");
 }
 
 fn passed(env: &TestEnvironment) {

@@ -41,7 +41,7 @@ pub(super) fn write(html: &mut Html, verdict: Verdict, parts: &[Part<'_>]) {
 /// The steps that a page has room for are shared by its runs.
 fn view<'a>(at: usize, part: &Part<'a>, parts: usize) -> Option<View<'a>> {
     let steps = MAX_STEPS / parts.clamp(1, SHOWN);
-    Some(View::beside(part.came_to.ok()?, format!("{}-", id(at)), steps))
+    Some(View::beside(part.came_to.ok()?, part.files, format!("{}-", id(at)), steps))
 }
 
 fn id(at: usize) -> String {

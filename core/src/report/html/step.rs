@@ -3,11 +3,11 @@
 use crate::evidence::StepEvidence;
 use crate::outcome::Outcome;
 use crate::plan::Limit;
-use crate::report::html::drift;
 use crate::report::html::log::{self, Opening};
 use crate::report::html::markup::Html;
 use crate::report::html::view::Shown;
 use crate::report::html::words::{self, bound, count, duration, size};
+use crate::report::html::{drift, reports};
 
 /// How many earlier attempts are listed.
 const ATTEMPTS: usize = 20;
@@ -65,6 +65,7 @@ fn inside(html: &mut Html, step: &StepEvidence, shown: &Shown<'_>) {
     attempts(html, step);
     let opening = if shown.is_reason() { Opening::AtTheError } else { Opening::Whole };
     drift::write(html, &step.drift);
+    reports::write(html, &shown.files);
     log::write(html, step, opening, shown.logs_command().as_deref());
     html.class("details", "rest", |html| {
         html.say("summary", "Conditions and use");

@@ -12,8 +12,10 @@ use crate::evidence::{AttemptEvidence, CheckEvidence, StepEvidence, StreamEviden
 use crate::exec::DoubtRecord;
 use crate::names::{StepName, ToolchainName};
 use crate::outcome::{LimitKind, Outcome, Termination};
-use crate::plan::{Argv, VersionDemand};
+use crate::plan::{Argv, ReportFormat, VersionDemand};
 use crate::record::{AttemptSpan, RunRecord, SkillRecord, Span};
+use crate::report::Content;
+use crate::report::fixture::{file, tools_sarif, with_tools};
 use crate::tier::Tier;
 use crate::verdict::{Doubt, Verdict};
 
@@ -101,7 +103,7 @@ fn eventful(text: &str) -> RunRecord {
 
 /// The page without its style and script, which have files of their own, and their hashes.
 fn body(record: &RunRecord) -> String {
-    let page = page(record).replace(STYLE, "").replace(SCRIPT, "");
+    let page = page(record, &[]).replace(STYLE, "").replace(SCRIPT, "");
     let (before, rest) = page.split_once("style-src ").expect("there is a policy");
     let (_, after) = rest.split_once("; img-src").expect("it goes on");
     format!("{before}…{after}")
@@ -121,7 +123,7 @@ fn a_pass_has_no_reasons() {
 #[test]
 fn several_runs_share_a_page_and_no_name() {
     let (good, bad) = (passed(), eventful("x"));
-    let part = |name, came_to| Part { name, came_to };
+    let part = |name, came_to| Part { name, came_to, files: &[] };
     let parts = [part("one", Ok(&good)), part("<two>", Ok(&bad)), part("three", Err("no snapshot could be had"))];
     let page = pages(Verdict::Failed, &parts);
     let ids: Vec<&str> = page.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
@@ -147,7 +149,7 @@ fn a_run_that_never_began_or_ended_is_no_result() {
 
 #[test]
 fn the_policy_names_the_style_and_the_script_by_their_hashes() {
-    let page = page(&passed());
+    let page = page(&passed(), &[]);
     let between = |open: &str, close: &str| {
         let (_, rest) = page.split_once(open).expect("the element is there");
         rest.split_once(close).expect("it ends").0.to_owned()
@@ -187,7 +189,7 @@ fn a_page_is_bounded_and_says_what_it_leaves_out() {
     step.planned.cmd = Argv::new(vec!["&".repeat(100_000)]).expect("a command");
     let skill = SkillRecord { steps: vec![step; MAX_STEPS + 5], ..record.skills[0].clone() };
     record.skills = vec![skill];
-    let page = page(&record);
+    let page = page(&record, &[]);
     assert!(page.contains("Left out here: the page would be too large."));
     assert!(page.contains("And 5 more steps; the evidence has them."));
     assert!(page.len() < 2 * ROOM, "{} bytes", page.len());
@@ -243,4 +245,39 @@ proptest! {
         prop_assert!(!page.contains(hidden));
         prop_assert_eq!(&page, &body(&eventful(&text)));
     }
+}
+
+#[test]
+fn what_the_tools_reported_stands_at_its_step() {
+    let run = with_tools();
+    let record = run.record().expect("a run");
+    let page = page(record, &run.files);
+    let written: String = page.lines().filter(|line| line.contains("class=\"report\"")).collect();
+    assert_eq!(written.matches("class=\"report\"").count(), 4, "{written}");
+    for expected in [
+        "1 of 3 cases failed",
+        "<code class=\"path\">t bad</code> <code class=\"path\">tests/a.py:7</code>",
+        "4 findings",
+        "<span class=\"soft\">ruff F401</span> <code class=\"path\">src/a.py:1:2</code>",
+        "could not be read: it is not JSON",
+        "could not be read: line 1",
+    ] {
+        assert!(page.contains(expected), "{expected}: {page}");
+    }
+    assert!(!page.contains("alert(1)</script>"), "what a tool says is no markup");
+    insta::assert_snapshot!(written);
+}
+
+#[test]
+fn reports_are_shown_as_far_as_a_page_has_use_for_them() {
+    let mut run = with_tools();
+    run.files = vec![
+        file("lints", ReportFormat::Sarif, tools_sarif(150)),
+        file("tests", ReportFormat::Sarif, Content::Unread("it is kept no longer".into())),
+        file("tests", ReportFormat::Junit, Content::Missing),
+    ];
+    let page = page(run.record().expect("a run"), &run.files);
+    assert!(page.contains("And 100 more findings in the file."));
+    assert_eq!(page.matches("<code class=\"path\">src/a.py").count(), 200);
+    assert!(page.contains("it is kept no longer") && page.matches("class=\"report\"").count() == 2);
 }

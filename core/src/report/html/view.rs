@@ -4,6 +4,7 @@ use crate::evidence::StepEvidence;
 use crate::names::{RunId, SkillName};
 use crate::outcome::Outcome;
 use crate::record::{AttemptSpan, RunRecord, SkillRecord};
+use crate::report::ToolFile;
 use crate::report::html::words;
 use crate::verdict::Verdict;
 
@@ -34,20 +35,25 @@ pub(super) struct Shown<'a> {
     pub(super) step: &'a StepEvidence,
     /// When its attempts ran.
     pub(super) attempts: Vec<&'a AttemptSpan>,
+    /// What its own tools reported.
+    pub(super) files: Vec<&'a ToolFile>,
 }
 
 impl<'a> View<'a> {
     /// The view of a record that has the page for itself.
-    pub(super) fn of(record: &'a RunRecord) -> Self {
-        Self::beside(record, String::new(), MAX_STEPS)
+    pub(super) fn of(record: &'a RunRecord, files: &'a [ToolFile]) -> Self {
+        Self::beside(record, files, String::new(), MAX_STEPS)
     }
 
     /// The view of a record whose places are named after `prefix` and of which at most `steps` steps are shown.
-    pub(super) fn beside(record: &'a RunRecord, prefix: String, steps: usize) -> Self {
+    pub(super) fn beside(record: &'a RunRecord, files: &'a [ToolFile], prefix: String, steps: usize) -> Self {
         let left_out = record.steps().count().saturating_sub(steps);
         let run_id = record.started.as_ref().map(|started| &started.run_id);
-        let all =
-            record.skills.iter().enumerate().flat_map(|(index, skill)| shown_steps(&prefix, run_id, index, skill));
+        let all = record
+            .skills
+            .iter()
+            .enumerate()
+            .flat_map(|(index, skill)| shown_steps(&prefix, run_id, index, skill, files));
         let steps = all.take(steps).collect();
         Self { record, prefix, steps, left_out }
     }
@@ -126,6 +132,7 @@ fn shown_steps<'a>(
     run_id: Option<&'a RunId>,
     index: usize,
     skill: &'a SkillRecord,
+    files: &'a [ToolFile],
 ) -> impl Iterator<Item = Shown<'a>> {
     skill.steps.iter().enumerate().map(move |(at, step)| Shown {
         id: format!("{prefix}step-{}-{}", index + 1, at + 1),
@@ -133,6 +140,7 @@ fn shown_steps<'a>(
         run_id,
         step,
         attempts: skill.attempts.iter().filter(|attempt| attempt.step == step.planned.name).collect(),
+        files: files.iter().filter(|file| file.skill == skill.skill && file.step == step.planned.name).collect(),
     })
 }
 

@@ -18,7 +18,7 @@ const REASON_CHARS: usize = 1_000;
 const COMMAND_CHARS: usize = 4_000;
 
 /// A text, cut where it is longer than a page has use for.
-fn cut(text: &str, chars: usize) -> String {
+pub(super) fn cut(text: &str, chars: usize) -> String {
     match text.char_indices().nth(chars) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
