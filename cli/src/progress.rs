@@ -2,6 +2,7 @@
 //! events and of the time, and keeps no clock of its own.
 
 mod live;
+mod row;
 
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use proctor_core::names::{SkillName, StepName};
 use proctor_core::outcome::Outcome;
 
 use crate::report::{Detail, check_reason, manner_of_end, outcome_words};
+use crate::screen::Screen;
 use crate::style::{self, DIM, GOOD, paint};
 use crate::text::{bound, duration, shown_line};
 use live::Live;
@@ -47,21 +49,18 @@ pub(crate) struct Running {
     pub since: Duration,
     /// When it must have ended, in milliseconds from its start; `None` where nothing says.
     pub timeout_ms: Option<u64>,
+    /// How long it took when it passed last, in milliseconds; `None` where that is not known.
+    pub expected_ms: Option<u64>,
 }
 
 impl Progress {
-    /// Progress on a terminal, which shows what runs and for how long.
-    pub(crate) fn live() -> Self {
-        Self::with(Some(Live::new()))
+    /// Progress as this screen shows it: live what runs and for how long, or in lines, for logs.
+    pub(crate) fn on(screen: &Screen) -> Self {
+        Self { live: screen.live.then(|| Live::new(screen.glyphs)), ..Self::lines() }
     }
 
-    /// Progress in lines, for logs.
-    pub(crate) fn lines() -> Self {
-        Self::with(None)
-    }
-
-    fn with(live: Option<Live>) -> Self {
-        Self { running: Vec::new(), live, detail: Detail::Normal, steps: Steps::default() }
+    fn lines() -> Self {
+        Self { running: Vec::new(), live: None, detail: Detail::Normal, steps: Steps::default() }
     }
 
     /// The same, which tells so much.
@@ -87,11 +86,10 @@ impl Progress {
 
     /// Shows that something runs, from `now` on.
     pub(crate) fn begin(&mut self, name: &str, timeout_ms: u64, now: Duration) {
-        self.begin_as(name, Some(timeout_ms), now);
+        self.begin_as(Running { name: shown_line(name), since: now, timeout_ms: Some(timeout_ms), expected_ms: None });
     }
 
-    fn begin_as(&mut self, name: &str, timeout_ms: Option<u64>, now: Duration) {
-        let running = Running { name: shown_line(name), since: now, timeout_ms };
+    fn begin_as(&mut self, running: Running) {
         self.running.retain(|other| other.name != running.name);
         if let Some(live) = &mut self.live {
             live.start(&running);
@@ -125,14 +123,18 @@ impl Progress {
 
     fn track(&mut self, event: &RunEvent, now: Duration) {
         match event {
-            RunEvent::RunQueued { .. } => self.begin_as(WAITS, None, now),
+            RunEvent::RunQueued { .. } => {
+                self.begin_as(Running { name: WAITS.to_owned(), since: now, timeout_ms: None, expected_ms: None });
+            }
             RunEvent::RunStarted { skills, .. } => {
                 self.end(WAITS);
                 self.steps = Steps { all: skills.iter().map(|skill| skill.steps.len()).sum(), ended: 0 };
                 self.count();
             }
-            RunEvent::StepStarted { skill, step, timeout_ms, .. } => {
-                self.begin(&name(skill.as_str(), step), *timeout_ms, now);
+            RunEvent::StepStarted { skill, step, timeout_ms, expected_ms, .. } => {
+                let name = name(skill.as_str(), step);
+                let (timeout_ms, expected_ms) = (Some(*timeout_ms), *expected_ms);
+                self.begin_as(Running { name, since: now, timeout_ms, expected_ms });
             }
             RunEvent::StepFinished { skill, step } => {
                 self.end(&name(skill.as_str(), &step.planned.name));
@@ -160,11 +162,17 @@ impl Progress {
 }
 
 impl Running {
-    /// `skill/step 1m30s of 10 min`.
+    /// `skill/step 1m30s of 10 min, 50 s the last time`.
     fn words(&self, now: Duration) -> String {
         let elapsed = u64::try_from(now.saturating_sub(self.since).as_millis()).unwrap_or(u64::MAX);
         let of = self.timeout_ms.map(|timeout| format!(" of {}", bound(timeout))).unwrap_or_default();
-        format!("{} {}{of}", self.name, duration(elapsed))
+        let last = self.expected_ms.map(|last| format!(", {} the last time", duration(last))).unwrap_or_default();
+        format!("{} {}{of}{last}", self.name, duration(elapsed))
+    }
+
+    /// The same for a row on a terminal.
+    fn shown(&self) -> row::Step<'_> {
+        row::Step { name: &self.name, timeout_ms: self.timeout_ms, expected_ms: self.expected_ms }
     }
 }
 
@@ -255,7 +263,7 @@ mod tests {
 
     fn started_step(skill_name: &str, step: &str) -> RunEvent {
         let step = StepName::new(step).expect("a step name");
-        RunEvent::StepStarted { skill: skill(skill_name), step, attempt: 1, timeout_ms: 600_000 }
+        RunEvent::StepStarted { skill: skill(skill_name), step, attempt: 1, timeout_ms: 600_000, expected_ms: None }
     }
 
     #[test]
@@ -273,6 +281,18 @@ mod tests {
         let line = progress.event(&skill_finished("b", Outcome::Passed, Tier::ONE, ""), at(92)).expect("a line");
         assert_eq!(plain(&line), "passed b\n");
         assert_eq!(progress.heartbeat(at(121)).as_deref(), Some("still running a/slow 2m00s of 10 min\n"));
+    }
+
+    #[test]
+    fn a_heartbeat_says_how_long_it_took_the_last_time() {
+        let mut progress = Progress::lines();
+        let mut event = started_step("a", "slow");
+        if let RunEvent::StepStarted { expected_ms, .. } = &mut event {
+            *expected_ms = Some(50_400);
+        }
+        progress.event(&event, Duration::ZERO);
+        let told = progress.heartbeat(Duration::from_secs(30));
+        assert_eq!(told.as_deref(), Some("still running a/slow 30 s of 10 min, 50 s the last time\n"));
     }
 
     #[test]

@@ -22,7 +22,18 @@ pub(crate) struct Screen {
     is_colored: bool,
     /// Whether standard error gets live progress.
     pub live: bool,
+    /// Of which characters it is made.
+    pub glyphs: Glyphs,
     room: Room,
+}
+
+/// Which characters a terminal shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Glyphs {
+    /// Those of Unicode, blocks among them.
+    Unicode,
+    /// ASCII: the locale is another, or the font has nothing else.
+    Ascii,
 }
 
 /// The room that results have on their way to a reader.
@@ -59,6 +70,7 @@ impl Screen {
             is_colored: colored,
             room: Room { columns: width_of(caller), wraps: caller.stdout_is_terminal },
             live: caller.stderr_is_terminal && caller.var("TERM") != Some("dumb"),
+            glyphs: glyphs_of(caller),
         }
     }
 
@@ -165,6 +177,17 @@ fn width_of(caller: &Caller) -> usize {
     found.map_or(WIDTH, |columns| columns.clamp(NARROWEST, WIDEST))
 }
 
+/// Unicode where the locale says UTF-8 (locale(7): `LC_ALL`, else `LC_CTYPE`, else `LANG`), but not on the console of
+/// the kernel, whose fonts have a few hundred characters.
+fn glyphs_of(caller: &Caller) -> Glyphs {
+    let locale =
+        ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(|name| caller.var(name).filter(|value| !value.is_empty()));
+    let charset = locale.unwrap_or_default().to_ascii_lowercase();
+    let is_utf8 = ["utf-8", "utf8"].iter().any(|name| charset.contains(name));
+    let is_console = matches!(caller.var("TERM"), Some("linux" | "dumb"));
+    if is_utf8 && !is_console { Glyphs::Unicode } else { Glyphs::Ascii }
+}
+
 fn choice(colored: bool) -> ColorChoice {
     if colored { ColorChoice::AlwaysAnsi } else { ColorChoice::Never }
 }
@@ -192,6 +215,23 @@ mod tests {
         let safe = without_ci_commands(&json);
         assert!(!safe.contains("##"), "{safe}");
         assert_eq!(serde_json::from_str::<String>(&safe).expect("JSON"), text);
+    }
+
+    #[test]
+    fn blocks_are_for_terminals_that_have_them() {
+        let cases: &[(&[(&str, &str)], Glyphs)] = &[
+            (&[], Glyphs::Ascii),
+            (&[("LANG", "C")], Glyphs::Ascii),
+            (&[("LANG", "C.UTF-8")], Glyphs::Unicode),
+            (&[("LANG", "de_DE.utf8"), ("TERM", "xterm-256color")], Glyphs::Unicode),
+            (&[("LANG", "de_DE.utf8"), ("TERM", "linux")], Glyphs::Ascii),
+            (&[("LANG", "C.UTF-8"), ("LC_ALL", "")], Glyphs::Unicode),
+            (&[("LANG", "C.UTF-8"), ("LC_CTYPE", "de_DE.ISO-8859-1")], Glyphs::Ascii),
+            (&[("LANG", "C"), ("LC_CTYPE", "C"), ("LC_ALL", "en_US.UTF-8")], Glyphs::Unicode),
+        ];
+        for (env, expected) in cases {
+            assert_eq!(glyphs_of(&Caller::for_tests(env)), *expected, "{env:?}");
+        }
     }
 
     #[test]

@@ -81,6 +81,10 @@ pub enum RunEvent {
         attempt: u32,
         /// When it must have ended, in milliseconds.
         timeout_ms: u64,
+        /// How long the step took when it passed last in this profile of the repository, in milliseconds:
+        /// something to expect, and no bound. `None` where that is not on record, or was less than a second.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expected_ms: Option<u64>,
     },
     /// An attempt is asked to end: SIGTERM to all of its processes.
     StepTerminating {

@@ -30,6 +30,7 @@ use crate::stack::Stack;
 use crate::store::StoreError;
 use crate::store::checkouts::Checkout;
 use crate::store::directory::Directory;
+use crate::store::durations::Durations;
 use crate::surroundings::{Look, Toolchains, neighbourhood};
 
 /// The parts that one run shares.
@@ -48,6 +49,8 @@ pub(crate) struct Context {
     /// What is read of directories that git ignores; set when skills begin to run, which see each
     /// other's layers.
     pub(crate) ignored_content: OnceLock<IgnoredContent>,
+    /// How long the steps took last; set where somebody may watch them.
+    pub(crate) durations: OnceLock<Durations>,
     /// What becomes of the changes of a `read_only: off` step that has passed.
     pub(crate) changes: Changes,
 }

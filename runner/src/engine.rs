@@ -51,6 +51,7 @@ use crate::store::SNAPSHOTS;
 use crate::store::checkouts::{CACHES, CHECKOUTS, Checkout, eviction};
 use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
+use crate::store::durations::Durations;
 use crate::store::objects::Objects;
 use crate::store::retention;
 use crate::surroundings::secrets_of;
@@ -252,6 +253,7 @@ impl Engine {
         let is_strict = request.sandbox == SandboxMode::Strict;
         let tools = is_strict.then(|| self.tools_of_tree(&context.tree, &context.sight, &plan)).flatten();
         let documents = documents.finding(tools);
+        context.durations.get_or_init(|| Durations::read(&self.state, &context.tree.seen_at, &plan.profile));
         context.emit(started(&context, &plan, &facts)).await;
         // Without it the first command gets a sandbox of its own.
         let _ = first.await;
@@ -262,8 +264,10 @@ impl Engine {
             context.cancel.is_cancelled().then(|| (Doubt::Interrupted, "the run was interrupted".to_owned()));
         observed.doubts.extend(emitted(&context, interrupted).await);
         let evidence_dir = documents.path().to_path_buf();
+        let profile = plan.profile.clone();
         let (mut observed, facts, doubt) = written(&context, documents, observed, facts, plan, passed).await?;
         observed.doubts.extend(emitted(&context, doubt).await);
+        self.keep_durations(&context, &observed, &profile);
         self.tidy(context.tree.checkout.is_some().then(|| self.clock.system_time())).await;
         observed.doubts.iter_mut().for_each(|(_, message)| self.redactor.clean(message));
         let report = report(&observed, &facts, evidence_dir);
@@ -281,6 +285,18 @@ impl Engine {
                 drop(context);
                 spare.fill(&launcher, space);
             });
+        }
+    }
+
+    /// Keeps how long the steps took, where that is not what was known. A run does not depend on it.
+    fn keep_durations(&self, context: &Context, observed: &Observed, profile: &ProfileName) {
+        let known = context.durations.get().cloned().unwrap_or_default();
+        let durations = known.after(observed.steps());
+        if durations == known {
+            return;
+        }
+        if let Err(error) = durations.write(&self.state, &context.tree.seen_at, profile) {
+            tracing::warn!(%error, "how long the steps took could not be kept");
         }
     }
 
@@ -465,6 +481,7 @@ impl Engine {
             clock: self.clock,
             to_come: AtomicUsize::new(0),
             ignored_content: OnceLock::new(),
+            durations: OnceLock::new(),
             events,
             cancel,
             changes,

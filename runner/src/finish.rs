@@ -8,8 +8,8 @@ use std::sync::Arc;
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::display_path;
 use proctor_core::event::RunEvent;
-use proctor_core::evidence::{EvidenceIndex, SkillEvidence, ToolchainEvidence, TreeSource, to_bytes};
-use proctor_core::names::TOOLCHAIN_ARTIFACT;
+use proctor_core::evidence::{EvidenceIndex, SkillEvidence, StepEvidence, ToolchainEvidence, TreeSource, to_bytes};
+use proctor_core::names::{SkillName, TOOLCHAIN_ARTIFACT};
 use proctor_core::outcome::Outcome;
 use proctor_core::plan::Plan;
 use proctor_core::status::{self, LastRun};
@@ -63,6 +63,11 @@ impl Observed {
             outcomes: self.skills.iter().flat_map(|skill| &skill.steps).map(|step| step.outcome).collect(),
             doubts: self.doubts.iter().map(|(doubt, _)| *doubt).collect(),
         }
+    }
+
+    /// What became of each step, with its skill.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = (&SkillName, &StepEvidence)> {
+        self.skills.iter().flat_map(|skill| skill.steps.iter().map(move |step| (&skill.skill, step)))
     }
 
     /// Skills that passed and whose effective tier came out above what the caller accepts, as

@@ -70,7 +70,7 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
     let mut env_names = Default::default();
     loop {
         let attempt = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1);
-        context.emit(started(skill, step, attempt)).await;
+        context.emit(started(context, skill, step, attempt)).await;
         let mut laps = Laps::start();
         let mut expected = Expected::default();
         let mut held = None;
@@ -411,9 +411,10 @@ pub(crate) fn cancelled(step: &PlannedStep) -> StepEvidence {
     record::not_run(step, Termination::Cancelled)
 }
 
-fn started(skill: &PlannedSkill, step: &PlannedStep, attempt: u32) -> RunEvent {
+fn started(context: &Context, skill: &PlannedSkill, step: &PlannedStep, attempt: u32) -> RunEvent {
+    let expected_ms = context.durations.get().and_then(|known| known.of(&skill.name, &step.name));
     let (skill, timeout_ms) = (skill.name.clone(), step.timeout_ms);
-    RunEvent::StepStarted { skill, step: step.name.clone(), attempt, timeout_ms }
+    RunEvent::StepStarted { skill, step: step.name.clone(), attempt, timeout_ms, expected_ms }
 }
 
 fn retrying(skill: &PlannedSkill, step: &PlannedStep, attempt: u32, outcome: Outcome) -> RunEvent {

@@ -7,6 +7,7 @@ pub(crate) mod attestations;
 pub(crate) mod checkouts;
 pub(crate) mod directory;
 pub(crate) mod documents;
+pub(crate) mod durations;
 #[cfg(test)]
 mod limits;
 pub(crate) mod objects;

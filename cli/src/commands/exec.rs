@@ -127,7 +127,7 @@ fn limits(args: &LimitArgs) -> LimitSettings {
 async fn follow(engine: Engine, request: ExecRequest, screen: &mut Screen) -> Result<ExecReport, CliError> {
     let cancel = CancellationToken::new();
     let mut interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
-    let mut progress = if screen.live { Progress::live() } else { Progress::lines() };
+    let mut progress = Progress::on(screen);
     let start = Instant::now();
     progress.begin(request.step.cmd.program(), request.step.timeout_ms, Duration::ZERO);
     let mut heartbeat = tokio::time::interval_at(start + HEARTBEAT, HEARTBEAT);

@@ -1,38 +1,53 @@
 //! What runs, redrawn in place on a terminal.
 
+use std::fmt::Write;
 use std::time::Duration;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
+use super::row::{self, Room};
 use super::{Running, Steps};
-use crate::text::bound;
+use crate::screen::Glyphs;
 
 const TICK: Duration = Duration::from_millis(100);
 const REDRAWS_PER_SECOND: u8 = 15;
+/// The columns of a terminal that does not say how many it has.
+const COLUMNS: usize = 80;
+/// The columns before a row: a sign that something goes on, or nothing.
+const LEAD: usize = 2;
 
-/// A line for each step that runs.
+/// A row for each step that runs, and one for the run.
 pub(super) struct Live {
     all: MultiProgress,
     bars: Vec<(String, ProgressBar)>,
     /// How many steps have ended, below those that run.
     counter: Option<ProgressBar>,
+    glyphs: Glyphs,
 }
 
 impl Live {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(glyphs: Glyphs) -> Self {
         let target = ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND);
-        Self { all: MultiProgress::with_draw_target(target), bars: Vec::new(), counter: None }
+        Self { all: MultiProgress::with_draw_target(target), bars: Vec::new(), counter: None, glyphs }
     }
 
     pub(super) fn start(&mut self, running: &Running) {
         self.end(&running.name);
-        let bar = ProgressBar::new_spinner().with_style(style("{spinner} {elapsed} {wide_msg}"));
+        let (glyphs, step) = (self.glyphs, running.clone());
+        let row = move |state: &ProgressState, line: &mut dyn Write| {
+            // It is a buffer, which takes everything.
+            let _ = line.write_str(&row::of_step(step.shown(), state.elapsed(), room(glyphs)));
+        };
+        let spins = match glyphs {
+            Glyphs::Unicode => "⠁⠂⠄⡀⢀⠠⠐⠈ ",
+            Glyphs::Ascii => "|/-\\ ",
+        };
+        let bar =
+            ProgressBar::new_spinner().with_style(style("{spinner} {row}").tick_chars(spins).with_key("row", row));
         let bar = match &self.counter {
             Some(counter) => self.all.insert_before(counter, bar),
             None => self.all.add(bar),
         };
-        let of = running.timeout_ms.map(|timeout| format!("/ {}  ", bound(timeout))).unwrap_or_default();
-        bar.set_message(format!("{of}{}", running.name));
         bar.enable_steady_tick(TICK);
         self.bars.push((running.name.clone(), bar));
     }
@@ -47,10 +62,15 @@ impl Live {
         if steps.all < 2 {
             return;
         }
+        let (all, glyphs) = (&self.all, self.glyphs);
         let bar = self.counter.get_or_insert_with(|| {
-            let bar = ProgressBar::new(0)
-                .with_style(style("  {elapsed} [{bar:24}] {pos} of {len} steps").progress_chars("=> "));
-            let bar = self.all.add(bar);
+            let row = move |state: &ProgressState, line: &mut dyn Write| {
+                let number = |of: u64| usize::try_from(of).unwrap_or(usize::MAX);
+                let steps = Steps { all: number(state.len().unwrap_or(0)), ended: number(state.pos()) };
+                // As above.
+                let _ = line.write_str(&row::of_run(steps, state.elapsed(), room(glyphs)));
+            };
+            let bar = all.add(ProgressBar::new(0).with_style(style("  {row}").with_key("row", row)));
             bar.enable_steady_tick(TICK);
             bar
         });
@@ -68,6 +88,13 @@ impl Live {
         // The terminal may be gone; there is nobody to tell.
         let _ = self.all.clear();
     }
+}
+
+/// The room that the terminal has for a row by now.
+fn room(glyphs: Glyphs) -> Room {
+    let columns = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+    let columns = if columns == 0 { COLUMNS } else { columns };
+    Room { columns: columns.saturating_sub(LEAD), glyphs }
 }
 
 fn style(template: &str) -> ProgressStyle {

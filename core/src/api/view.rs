@@ -572,6 +572,7 @@ mod tests {
             step: StepName::new("posix.1").expect("a name"),
             attempt: 1,
             timeout_ms: 1,
+            expected_ms: None,
         };
         let view = RunView::fold(&log(vec![queued(), event])).expect("a run");
         assert_eq!((view.steps.len(), view.reason.as_str()), (0, "posix/posix.1 runs"));

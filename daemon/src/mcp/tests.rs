@@ -342,7 +342,7 @@ fn event(seq: u64, event: RunEvent) -> LoggedEvent {
 
 fn starts(seq: u64, step: &str) -> LoggedEvent {
     let (skill, step) = (SkillName::new("a").expect("a name"), StepName::new(step).expect("a name"));
-    event(seq, RunEvent::StepStarted { skill, step, attempt: 1, timeout_ms: 1 })
+    event(seq, RunEvent::StepStarted { skill, step, attempt: 1, timeout_ms: 1, expected_ms: None })
 }
 
 #[tokio::test]

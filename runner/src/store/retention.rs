@@ -12,6 +12,7 @@ use proctor_core::spec::Retention;
 use super::attestations::ATTESTATIONS;
 use super::directory::{Directory, is_temporary};
 use super::documents::RUNS;
+use super::durations::DURATIONS;
 use crate::git_program::INPUTS;
 
 /// How old a temporary file is when its writer must be gone.
@@ -29,7 +30,7 @@ pub(crate) struct Bounds {
     pub age: Option<Duration>,
     /// How many bytes of outputs, as they are stored.
     pub object_bytes: u64,
-    /// How many subjects' records of runs.
+    /// Of how many subjects the records of runs, and how long their steps took.
     pub subjects: usize,
 }
 
@@ -51,7 +52,7 @@ impl From<&Retention> for Bounds {
 /// # Errors
 /// The system refuses; what is removed by then stays removed.
 pub(crate) fn tidy(state: &Path, bounds: Bounds, now: SystemTime) -> io::Result<()> {
-    for temporary in abandoned(&state.join("objects"))? {
+    for temporary in abandoned(&state.join("objects"))?.into_iter().chain(abandoned(&state.join(DURATIONS))?) {
         gone(fs::remove_file(temporary))?;
     }
     for input in abandoned(&state.join(INPUTS))? {
@@ -65,6 +66,9 @@ pub(crate) fn tidy(state: &Path, bounds: Bounds, now: SystemTime) -> io::Result<
     }
     for subject in beyond(by_age(&state.join(ATTESTATIONS))?, bounds.subjects) {
         gone(fs::remove_dir_all(subject))?;
+    }
+    for subject in beyond(by_age(&state.join(DURATIONS))?, bounds.subjects) {
+        gone(fs::remove_file(subject))?;
     }
     let objects = objects(&state.join("objects"))?;
     let mut excess = objects.iter().map(|object| object.bytes).sum::<u64>().saturating_sub(bounds.object_bytes);
@@ -114,7 +118,7 @@ fn runs(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Directories, those to which nothing was added for longest first.
+/// What is in a directory, what nothing was written or added to for longest first.
 fn by_age(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries(directory)? {
@@ -238,6 +242,21 @@ mod tests {
         }
         tidy(state.path(), Bounds { subjects: 2, ..bounds() }, now()).expect("tidies");
         assert_eq!(by_age(&all).expect("lists"), [all.join("a"), all.join("b")]);
+    }
+
+    #[test]
+    fn how_long_steps_took_is_kept_of_so_many_subjects() {
+        let state = tempfile::tempdir().expect("temp");
+        let all = state.path().join(DURATIONS);
+        fs::create_dir_all(&all).expect("makes");
+        for (name, hours) in [("b.json", 3), ("a.json", 1), (".a.json.0123456789abcdef.tmp", 48)] {
+            fs::File::create_new(all.join(name)).expect("makes");
+            dated(&all.join(name), Duration::from_secs(60 * 60) * hours);
+        }
+        tidy(state.path(), bounds(), now()).expect("tidies");
+        assert_eq!(by_age(&all).expect("lists"), [all.join("b.json"), all.join("a.json")]);
+        tidy(state.path(), Bounds { subjects: 1, ..bounds() }, now()).expect("tidies");
+        assert_eq!(by_age(&all).expect("lists"), [all.join("a.json")]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl<'a> Watch<'a> {
         interrupts: &'a mut Interrupts,
         screen: &'a mut Screen,
     ) -> Self {
-        let progress = if screen.live { Progress::live() } else { Progress::lines() }.telling(detail);
+        let progress = Progress::on(screen).telling(detail);
         let start = Instant::now();
         let mut heartbeat = tokio::time::interval_at(start + HEARTBEAT, HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -25,6 +25,15 @@ impl Directory {
         written.map_err(|source| StoreError::Io { action: "write", path: self.path_of(name), source })?;
         Ok(Staged { temp, name: name.to_owned() })
     }
+
+    /// Puts a file with `bytes` at `name`, whole for every reader. It is not durable: where the machine stops, it
+    /// may be empty, or the old one.
+    ///
+    /// # Errors
+    /// `name` is a symlink, or the system refuses.
+    pub(crate) fn write_unsynced(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        self.stage(name, bytes)?.settled().publish()
+    }
 }
 
 /// A file that is written and is to appear at a name. Dropped, it goes away.

@@ -1,0 +1,231 @@
+//! The rows of what is live: of a step that runs, and of the run. Text from figures and from the room there is; what
+//! draws it is `live.rs`.
+
+use std::time::Duration;
+
+use super::Steps;
+use crate::screen::Glyphs;
+use crate::text::{bound, columns, count, duration};
+
+/// A step that runs, as a row tells of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step<'a> {
+    /// `skill/step`.
+    pub name: &'a str,
+    /// When it must have ended, in milliseconds.
+    pub timeout_ms: Option<u64>,
+    /// How long it took the last time, in milliseconds.
+    pub expected_ms: Option<u64>,
+}
+
+/// What a row is made for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// How many columns it has.
+    pub columns: usize,
+    /// Which characters it may have.
+    pub glyphs: Glyphs,
+}
+
+/// How many cells a bar has, where there is room, and where there is little.
+const CELLS: usize = 10;
+const FEW_CELLS: usize = 5;
+/// How many cells the bar of the run has, where there is room.
+const MANY_CELLS: usize = 24;
+/// So many columns of a name stay, as long as something else can go.
+const NAME: usize = 12;
+/// What stands between figures and name.
+const GAP: &str = "  ";
+
+/// The row of a step: a bar against the last time where that is known, for how long it runs, its name.
+pub(super) fn of_step(step: Step<'_>, elapsed: Duration, room: Room) -> String {
+    let left = |figures: &str| room.columns.saturating_sub(columns(figures) + GAP.len());
+    let needs = columns(step.name).min(NAME);
+    let mut told = figures(step, elapsed, room.glyphs);
+    let fits = told.iter().position(|figures| left(figures) >= needs).unwrap_or(told.len().saturating_sub(1));
+    let figures = told.swap_remove(fits);
+    let name = ending(step.name, left(&figures), room.glyphs);
+    format!("{figures}{GAP}{name}")
+}
+
+/// The row of the run: how many of its steps have ended, and for how long it goes on.
+pub(super) fn of_run(steps: Steps, elapsed: Duration, room: Room) -> String {
+    let words = format!("{} of {}, {}", steps.ended, count(steps.all, "step"), seconds(millis(elapsed)));
+    let cells = [MANY_CELLS, CELLS, FEW_CELLS];
+    let with = |cells| format!("{} {words}", bar(steps.ended as u64, steps.all as u64, cells, room.glyphs));
+    cells.map(with).into_iter().find(|row| columns(row) <= room.columns).unwrap_or(words)
+}
+
+/// What is said of a step, from the most to the least; never nothing.
+fn figures(step: Step<'_>, elapsed: Duration, glyphs: Glyphs) -> Vec<String> {
+    let ms = millis(elapsed);
+    let now = seconds(ms);
+    let bar = |cells| bar(ms, step.expected_ms.unwrap_or(0), cells, glyphs);
+    match (step.expected_ms, step.timeout_ms) {
+        (Some(last), _) if ms / 1_000 > rounded(last) / 1_000 => {
+            let last = seconds(rounded(last));
+            vec![
+                format!("{} {now}, longer than the last time ({last})", bar(CELLS)),
+                format!("{} {now} (last time {last})", bar(CELLS)),
+                format!("{} {now} (last {last})", bar(FEW_CELLS)),
+                format!("{now} (last {last})"),
+            ]
+        }
+        (Some(last), _) => {
+            let words = format!("{now} of ~{}", seconds(rounded(last)));
+            vec![format!("{} {words}", bar(CELLS)), format!("{} {words}", bar(FEW_CELLS)), words]
+        }
+        (None, Some(timeout)) => vec![format!("{now}, at most {}", bound(timeout)), now],
+        (None, None) => vec![now],
+    }
+}
+
+/// So many parts of a whole, in so many cells; full from the whole on.
+fn bar(part: u64, whole: u64, cells: usize, glyphs: Glyphs) -> String {
+    match glyphs {
+        Glyphs::Unicode => {
+            const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+            let eighths = filled(part, whole, cells * PARTS.len());
+            let (full, rest) = (eighths / PARTS.len(), PARTS[eighths % PARTS.len()]);
+            let empty = cells - full - usize::from(!rest.is_empty());
+            format!("▕{}{rest}{}▏", "█".repeat(full), " ".repeat(empty))
+        }
+        Glyphs::Ascii => {
+            let full = filled(part, whole, cells);
+            format!("[{}{}]", "#".repeat(full), "-".repeat(cells - full))
+        }
+    }
+}
+
+fn filled(part: u64, whole: u64, cells: usize) -> usize {
+    let cells = cells as u128;
+    let full = (u128::from(part) * cells).checked_div(u128::from(whole)).unwrap_or(cells).min(cells);
+    usize::try_from(full).unwrap_or(0)
+}
+
+/// The end of a name in so many columns: names of steps differ there.
+fn ending(name: &str, width: usize, glyphs: Glyphs) -> String {
+    if columns(name) <= width {
+        return name.to_owned();
+    }
+    let mark = match glyphs {
+        Glyphs::Unicode => "…",
+        Glyphs::Ascii => "...",
+    };
+    let Some(room) = width.checked_sub(columns(mark)) else { return String::new() };
+    let starts = name.char_indices().map(|(at, _)| &name[at..]);
+    let kept = starts.into_iter().find(|rest| columns(rest) <= room).unwrap_or_default();
+    format!("{mark}{kept}")
+}
+
+/// A duration in whole seconds: what is live changes no faster than it is read.
+fn seconds(ms: u64) -> String {
+    match ms {
+        0..60_000 => format!("{} s", ms / 1_000),
+        _ => duration(ms),
+    }
+}
+
+fn rounded(ms: u64) -> u64 {
+    ms.saturating_add(500) / 1_000 * 1_000
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WIDE: Room = Room { columns: 78, glyphs: Glyphs::Unicode };
+    const NARROW: Room = Room { columns: 38, glyphs: Glyphs::Unicode };
+
+    fn step(expected_ms: Option<u64>) -> Step<'static> {
+        Step { name: "verify.test/cargo_test", timeout_ms: Some(600_000), expected_ms }
+    }
+
+    fn row(expected_ms: Option<u64>, ms: u64, room: Room) -> String {
+        of_step(step(expected_ms), Duration::from_millis(ms), room)
+    }
+
+    #[test]
+    fn a_step_is_told_against_the_last_time() {
+        let last = Some(30_400);
+        let rows = [0, 12_300, 30_400, 30_999, 31_000, 90_000].map(|ms| row(last, ms, WIDE));
+        let expected = [
+            "▕          ▏ 0 s of ~30 s  verify.test/cargo_test",
+            "▕████      ▏ 12 s of ~30 s  verify.test/cargo_test",
+            "▕██████████▏ 30 s of ~30 s  verify.test/cargo_test",
+            "▕██████████▏ 30 s of ~30 s  verify.test/cargo_test",
+            "▕██████████▏ 31 s, longer than the last time (30 s)  verify.test/cargo_test",
+            "▕██████████▏ 1m30s, longer than the last time (30 s)  verify.test/cargo_test",
+        ];
+        assert_eq!(rows, expected);
+        assert_eq!(row(None, 12_300, WIDE), "12 s, at most 10 min  verify.test/cargo_test");
+        let waits = Step { name: "(waiting for its turn)", timeout_ms: None, expected_ms: None };
+        assert_eq!(of_step(waits, Duration::from_secs(3), WIDE), "3 s  (waiting for its turn)");
+    }
+
+    #[test]
+    fn forty_columns_have_the_end_of_the_name() {
+        assert_eq!(row(Some(30_000), 12_300, NARROW), "▕██   ▏ 12 s of ~30 s  …est/cargo_test");
+        assert_eq!(row(Some(30_000), 41_000, NARROW), "▕█████▏ 41 s (last 30 s)  …/cargo_test");
+        assert_eq!(row(Some(90_000), 101_000, NARROW), "1m41s (last 1m30s)  …y.test/cargo_test");
+        assert_eq!(row(None, 12_300, NARROW), "12 s, at most 10 min  …test/cargo_test");
+    }
+
+    #[test]
+    fn no_row_is_wider_than_its_room() {
+        let times = [0, 9_999, 59_999, 100_000, 7_200_000, u64::MAX / 2];
+        let names = ["a/b", "verify.a_rather_long_name/of_a_step_of_it", "verify.日本/語語語語語語語語語語"];
+        for glyphs in [Glyphs::Unicode, Glyphs::Ascii] {
+            for width in 24..=140 {
+                let room = Room { columns: width, glyphs };
+                for (name, ms) in names.iter().flat_map(|name| times.map(|ms| (*name, ms))) {
+                    for expected_ms in [None, Some(1_000), Some(90_000), Some(7_000_000)] {
+                        let step = Step { name, timeout_ms: Some(60_000), expected_ms };
+                        let row = of_step(step, Duration::from_millis(ms.min(400_000_000)), room);
+                        assert!(columns(&row) <= width, "{width}: {row}");
+                        assert!(glyphs == Glyphs::Unicode || !name.is_ascii() || row.is_ascii(), "{row}");
+                    }
+                }
+                let row = of_run(Steps { all: 120, ended: 17 }, Duration::from_secs(4_000), room);
+                assert!(columns(&row) <= width, "{width}: {row}");
+            }
+        }
+    }
+
+    #[test]
+    fn ascii_is_enough() {
+        let room = Room { columns: 38, glyphs: Glyphs::Ascii };
+        assert_eq!(row(Some(30_000), 12_300, room), "[##---] 12 s of ~30 s  ...t/cargo_test");
+        let row = of_run(Steps { all: 4, ended: 1 }, Duration::from_secs(7), room);
+        assert_eq!(row, "[##--------] 1 of 4 steps, 7 s");
+    }
+
+    #[test]
+    fn a_bar_is_filled_by_eighths_of_a_cell() {
+        let bars = [0, 1, 7, 8, 9, 79, 80, 1_000].map(|part| bar(part, 80, 10, Glyphs::Unicode));
+        let expected = [
+            "▕          ▏",
+            "▕▏         ▏",
+            "▕▉         ▏",
+            "▕█         ▏",
+            "▕█▏        ▏",
+            "▕█████████▉▏",
+            "▕██████████▏",
+            "▕██████████▏",
+        ];
+        assert_eq!(bars, expected);
+        assert_eq!(bar(0, 0, 3, Glyphs::Ascii), "[###]");
+        assert_eq!(bar(u64::MAX, u64::MAX, 2, Glyphs::Ascii), "[##]");
+    }
+
+    #[test]
+    fn the_run_says_how_far_it_is() {
+        let steps = Steps { all: 12, ended: 3 };
+        let rows = [WIDE, NARROW].map(|room| of_run(steps, Duration::from_secs(65), room));
+        assert_eq!(rows, ["▕██████                  ▏ 3 of 12 steps, 1m05s", "▕██▌       ▏ 3 of 12 steps, 1m05s"]);
+    }
+}
