@@ -24,16 +24,18 @@ const EXCERPT: usize = 8 << 10;
 const MESSAGE: usize = 2_000;
 /// How many bytes a step's summary has. GitHub takes 1 MiB.
 const SUMMARY: usize = 1_000_000;
-/// What GitHub takes as a step's summary, of all that write to it.
+/// What GitHub takes as a step's summary, of all that write to it. Of one byte more it takes nothing.
 pub(super) const SUMMARY_LIMIT: usize = 1 << 20;
+/// How many bytes are left at least where a summary is written: a sentence, and that there was no room for more.
+const SUMMARY_LEAST: usize = 512;
 
-/// The annotations of one command: how many are told, and how many there were.
+/// The annotations of one command: those that are told, and those that there is no place for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Annotations {
     /// The workflow commands, a line each.
     pub commands: Vec<String>,
-    /// How many more there were.
-    pub left_out: usize,
+    /// The others, a line each: where, and what.
+    pub left_out: Vec<String>,
 }
 
 /// An output of the workflow's step.
@@ -61,8 +63,9 @@ pub(super) fn write(input: &ReportInput<'_>) -> String {
     }
     let Annotations { commands, left_out } = annotations(input);
     commands.iter().for_each(|command| text.push_str(&format!("{command}\n")));
-    if left_out > 0 {
-        text.push_str(&format!("{} are not shown here; the summary has them\n", count(left_out, "more annotation")));
+    if !left_out.is_empty() {
+        let more = count(left_out.len(), "more annotation");
+        text.push_str(&format!("{more}, of which GitHub shows no more here; the summary names them\n"));
     }
     text.push_str(&format!("proctor: {}\n", input.verdict().as_str()));
     text
@@ -94,6 +97,17 @@ struct Note {
 }
 
 impl Note {
+    /// `path:line: title: message`, on one line.
+    fn words(&self) -> String {
+        let place = self.path.as_ref().map(|path| match self.line {
+            Some(line) => format!("{path}:{line}: "),
+            None => format!("{path}: "),
+        });
+        // Most messages begin with the title.
+        let title = Some(format!("{}: ", self.title)).filter(|_| !self.message.starts_with(&self.title));
+        format!("{}{}{}", place.unwrap_or_default(), title.unwrap_or_default(), self.message)
+    }
+
     fn command(&self, below: &str) -> String {
         let word = match self.level {
             Level::Error => "error",
@@ -134,10 +148,10 @@ pub fn annotations(input: &ReportInput<'_>) -> Annotations {
         told.commands.extend(of_level.iter().take(shown).map(|note| note.command(input.below)));
         if !is_all {
             let more = of_level.len() - shown;
-            told.left_out += more;
+            told.left_out.extend(of_level.iter().skip(shown).map(|note| note.words()));
             let title = format!("{more} more");
             let message =
-                format!("GitHub shows {MAX_OF_LEVEL} of a kind; the summary of this step has the other {more}");
+                format!("GitHub shows {MAX_OF_LEVEL} of a kind; the summary of this step names the other {more}");
             let note = Note { level, path: None, line: None, column: None, title, message };
             told.commands.push(note.command(input.below));
         }
@@ -267,10 +281,13 @@ fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
-/// The summary of the step, for a file that holds `taken` bytes already.
+/// The summary of the step, for a file that holds `taken` bytes already; nothing where there is no room for one.
 pub fn summary(input: &ReportInput<'_>, taken: u64) -> String {
     let free = SUMMARY_LIMIT.saturating_sub(usize::try_from(taken).unwrap_or(usize::MAX));
-    markdown::write(input, SUMMARY.min(free))
+    match free < SUMMARY_LEAST {
+        true => String::new(),
+        false => markdown::write_with(input, &annotations(input).left_out, SUMMARY.min(free)),
+    }
 }
 
 /// The outputs of the step.

@@ -23,8 +23,14 @@ const CASES: usize = 20;
 
 /// The text, of `most` bytes at most.
 pub(super) fn write(input: &ReportInput<'_>, most: usize) -> String {
+    write_with(input, &[], most)
+}
+
+/// The same, with the annotations that stand nowhere else.
+pub(super) fn write_with(input: &ReportInput<'_>, annotations: &[String], most: usize) -> String {
     let mut page = Page { text: String::new(), most: most.saturating_sub(200), left_out: 0 };
     page.add(&heading(input));
+    page.add(&left_out(annotations, most / 4));
     for run in input.runs {
         of_run(&mut page, input, run);
     }
@@ -296,6 +302,27 @@ fn list(heading: &str, length: usize, items: impl Iterator<Item = String>) -> St
     let shown: String = items.take(CASES).map(|item| format!("- {}\n", code(&cut(&item, SENTENCE)))).collect();
     let more = if length > CASES { format!("- and {} more\n", length - CASES) } else { String::new() };
     format!("<details><summary>{heading}</summary>\n\n{shown}{more}\n</details>\n\n")
+}
+
+/// Annotations that are not shown where they belong, in so many bytes.
+fn left_out(annotations: &[String], room: usize) -> String {
+    if annotations.is_empty() {
+        return String::new();
+    }
+    let (mut items, mut shown) = (String::new(), 0);
+    for annotation in annotations {
+        let item = format!("- {}\n", code(&cut(annotation, SENTENCE)));
+        if items.len() + item.len() > room {
+            break;
+        }
+        items.push_str(&item);
+        shown += 1;
+    }
+    if shown < annotations.len() {
+        items.push_str(&format!("- and {} more, for which there is no room here either\n", annotations.len() - shown));
+    }
+    let heading = format!("{} are not shown in the code", count(annotations.len(), "more annotation"));
+    format!("<details><summary>{heading}</summary>\n\n{items}\n</details>\n\n")
 }
 
 fn evidence(record: &RunRecord) -> String {

@@ -123,9 +123,30 @@ fn github_is_told_ten_of_a_kind_and_how_many_more() {
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
     let runs = [reported(run(vec![drifted("drifts", &paths), failed("fails", "no\n")]), Vec::new())];
     let told = super::annotations(&input(&runs));
-    assert_eq!((told.commands.len(), told.left_out), (10, 22));
+    assert_eq!((told.commands.len(), told.left_out.len()), (10, 22));
     assert!(told.commands[0].starts_with("::error file=src/0.rs,line=2,title=drift by"), "{:?}", told.commands);
-    assert!(told.commands[9].contains("has the other 22"), "{:?}", told.commands);
+    assert!(told.commands[9].contains("names the other 22"), "{:?}", told.commands);
+}
+
+#[test]
+fn the_summary_names_what_is_not_annotated() {
+    let findings = |count| vec![file("lints", ReportFormat::Sarif, tools_sarif(count))];
+    let runs = [reported(run(vec![failed("lints", "no\n")]), findings(60))];
+    let left_out = super::annotations(&input(&runs)).left_out;
+    assert!(!left_out.is_empty());
+    let summary = super::summary(&input(&runs), 0);
+    let heading = format!("<summary>{} more annotations are not shown in the code</summary>", left_out.len());
+    assert!(summary.contains(&heading), "{summary}");
+    for annotation in &left_out {
+        assert!(summary.contains(&super::markdown::code(annotation)), "{annotation}: {summary}");
+    }
+    let few = [reported(run(vec![failed("lints", "no\n")]), findings(3))];
+    assert!(!super::summary(&input(&few), 0).contains("not shown in the code"));
+    // So many that they fit nowhere: how many there are is said.
+    let many = [reported(run(vec![failed("lints", "no\n")]), findings(30_000))];
+    let summary = super::summary(&input(&many), 0);
+    assert!(summary.contains(" more, for which there is no room here either\n") && summary.len() < 1 << 20);
+    assert!(!Format::Markdown.write(&input(&many)).contains("not shown in the code"), "a comment has no annotations");
 }
 
 #[test]
@@ -136,7 +157,12 @@ fn a_comment_and_a_summary_have_their_bounds() {
     assert!(comment.chars().count() < 65_536 && comment.contains("There was no room for"), "{}", comment.len());
     let summary = super::summary(&input(&runs), 0);
     assert!(summary.len() > comment.len() && summary.len() < 1 << 20);
-    assert!(super::summary(&input(&runs), (1 << 20) - 10).len() < 400);
+    for taken in [1 << 20, (1 << 20) - 10, (1 << 20) - 511, (1 << 20) - 512, (1 << 20) - 5_000, 1 << 21] {
+        let summary = super::summary(&input(&runs), taken);
+        let room = (1_usize << 20).saturating_sub(usize::try_from(taken).expect("a size"));
+        assert!(summary.len() <= room, "{taken}: {}", summary.len());
+        assert_eq!(summary.is_empty(), room < 512, "{taken}");
+    }
 }
 
 #[test]
