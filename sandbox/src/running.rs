@@ -451,7 +451,9 @@ mod tests {
 
     #[expect(clippy::disallowed_methods, reason = "a process to be killed")]
     fn sleeper() -> std::process::Child {
-        std::process::Command::new("sleep").arg("1000").spawn().expect("started")
+        // One that a failing test leaves behind holds nobody's pipe open.
+        let null = std::process::Stdio::null;
+        std::process::Command::new("sleep").arg("1000").stdout(null()).stderr(null()).spawn().expect("started")
     }
 
     fn tell_of_init(state: &State, theirs: &OwnedFd) {
@@ -498,6 +500,7 @@ mod tests {
             words.iter().for_each(|word| wire::send(theirs.as_fd(), word, &[]).expect("sent"));
             assert_eq!(state.recv(ours.as_fd()).expect("heard"), Received::Report(first));
             assert_eq!(state.recv(ours.as_fd()).expect("heard"), Received::Closed, "the end, and no second word");
+            state.end_set_up(ours.as_fd()).expect("killed");
         }
     }
 

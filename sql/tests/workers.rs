@@ -1,17 +1,69 @@
-//! Workers in real sandboxes: they answer, they are let go, they die, and nobody waits for a bomb of somebody else's.
+//! Workers in real sandboxes: they answer, they are let go, they die, and nobody waits for a bomb of somebody else's. Where
+//! no sandbox can be made, each test is skipped by name.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use libtest_mimic::{Arguments, Trial};
 use proctor_core::enforcement::Tolerated;
 use proctor_core::sql::{Dialect, Limits, Request, SqlCode, StageName, Verdict};
-use proctor_sandbox::{Host, HostConfig, Launcher};
+use proctor_sandbox::{Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, Sandboxes};
 use proctor_sql::pool::{Workers, WorkersConfig};
 
 const SCHEMA: &str =
     "CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL); CREATE TABLE big (n INTEGER);
     INSERT INTO big WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 3000) SELECT n FROM s;";
+
+fn main() {
+    let tests: [(&str, fn()); 8] = [
+        ("a_worker_judges_and_stays_warm", a_worker_judges_and_stays_warm),
+        ("the_sandbox_shows_a_worker_nothing_of_the_machine", the_sandbox_shows_a_worker_nothing_of_the_machine),
+        ("a_database_is_only_read", a_database_is_only_read),
+        ("a_database_is_the_one_that_has_the_name_now", a_database_is_the_one_that_has_the_name_now),
+        ("bombs_end_within_their_limit_while_others_are_served", bombs_end_within_their_limit_while_others_are_served),
+        (
+            "a_huge_statement_is_refused_by_its_length_and_judged_where_that_is_allowed",
+            a_huge_statement_is_refused_by_its_length_and_judged_where_that_is_allowed,
+        ),
+        ("each_client_has_its_turn", each_client_has_its_turn),
+        ("what_cannot_be_judged_is_an_error_and_never_ok", what_cannot_be_judged_is_an_error_and_never_ok),
+    ];
+    let trial = |(name, test): (&str, fn())| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    let trials = match no_sandbox() {
+        None => tests.into_iter().map(trial).collect(),
+        Some(reason) => {
+            eprintln!("no sandbox can be made here: {reason}");
+            let skipped = |(name, _)| Trial::test(format!("{name} (skipped: needs a sandbox)"), || Ok(()));
+            tests.into_iter().map(|test| skipped(test).with_ignored_flag(true)).collect()
+        }
+    };
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+/// Why no command can be sandboxed here, as in a sandbox; whatever a worker is.
+fn no_sandbox() -> Option<String> {
+    let state = tempfile::tempdir().expect("a directory");
+    let config = RunSpaceConfig {
+        disk_bytes: 1 << 20,
+        inodes: 1 << 10,
+        tolerated: Tolerated::default(),
+        sandboxes: Sandboxes::ForOne,
+    };
+    RunSpace::create(&launcher(state.path()), config).err().map(|error| error.to_string())
+}
+
+fn launcher(state: &Path) -> Arc<Launcher> {
+    let helper = program().with_file_name("proctor-sandbox");
+    assert!(helper.exists(), "`{}` is not built: `cargo build --workspace --bins`", helper.display());
+    let config = HostConfig { helper, state_dir: state.join("state"), home: state.join("home") };
+    Arc::new(Launcher::start(Host::new(config).expect("a host")).expect("a launcher"))
+}
 
 struct Bench {
     _state: tempfile::TempDir,
@@ -24,10 +76,7 @@ fn program() -> PathBuf {
 
 fn bench(most: usize) -> Bench {
     let state = tempfile::tempdir().expect("a directory");
-    let helper = program().with_file_name("proctor-sandbox");
-    assert!(helper.exists(), "`{}` is not built: `cargo build --workspace --bins`", helper.display());
-    let config = HostConfig { helper, state_dir: state.path().join("state"), home: state.path().join("home") };
-    let launcher = Arc::new(Launcher::start(Host::new(config).expect("a host")).expect("a launcher"));
+    let launcher = launcher(state.path());
     let config = WorkersConfig { program: program(), duckdb: None, most, tolerated: Tolerated::default() };
     let workers = Arc::new(Workers::new(launcher, config).expect("workers"));
     Bench { _state: state, workers }
@@ -41,7 +90,6 @@ fn codes(judgement: &proctor_core::sql::Judgement) -> Vec<SqlCode> {
     judgement.diagnostics.iter().map(|found| found.code).collect()
 }
 
-#[test]
 fn a_worker_judges_and_stays_warm() {
     let bench = bench(2);
     let good = bench.workers.judge(1, &request("SELECT name FROM customers"));
@@ -55,7 +103,6 @@ fn a_worker_judges_and_stays_warm() {
     assert_eq!(bad.digest, again.digest, "equal requests, equal bytes");
 }
 
-#[test]
 fn the_sandbox_shows_a_worker_nothing_of_the_machine() {
     let bench = bench(1);
     // No such function, no such file: and were there one, the sandbox would have none of it.
@@ -67,7 +114,6 @@ fn the_sandbox_shows_a_worker_nothing_of_the_machine() {
     assert_eq!(bench.workers.judge(1, &absent).verdict, Verdict::Error);
 }
 
-#[test]
 fn a_database_is_only_read() {
     let bench = bench(1);
     let directory = tempfile::tempdir().expect("a directory");
@@ -91,7 +137,6 @@ fn a_database_is_only_read() {
     assert_eq!(std::fs::read(&file).expect("reads"), before, "not a byte has changed");
 }
 
-#[test]
 fn a_database_is_the_one_that_has_the_name_now() {
     let bench = bench(1);
     // Not below a directory that sandboxes hide: there a link stands where the file would be shown.
@@ -113,7 +158,6 @@ fn a_database_is_the_one_that_has_the_name_now() {
     assert_eq!((verdict_of("first.db"), verdict_of("link.db")), (Verdict::Reject, Verdict::Reject));
 }
 
-#[test]
 fn bombs_end_within_their_limit_while_others_are_served() {
     let bench = bench(4);
     let bombs = [
@@ -148,7 +192,6 @@ fn bombs_end_within_their_limit_while_others_are_served() {
     });
 }
 
-#[test]
 fn a_huge_statement_is_refused_by_its_length_and_judged_where_that_is_allowed() {
     let bench = bench(1);
     let huge = format!("SELECT '{}'", "x".repeat(10 << 20));
@@ -159,7 +202,6 @@ fn a_huge_statement_is_refused_by_its_length_and_judged_where_that_is_allowed() 
     assert_ne!(judged.verdict, Verdict::Error, "{:?}", judged.diagnostics);
 }
 
-#[test]
 fn each_client_has_its_turn() {
     let bench = bench(1);
     // One client has a hundred requests; another that comes later is not behind all of them.
@@ -179,7 +221,6 @@ fn each_client_has_its_turn() {
     });
 }
 
-#[test]
 fn what_cannot_be_judged_is_an_error_and_never_ok() {
     let bench = bench(1);
     let broken = Request { schema: vec!["CREATE TABLE (".to_owned()], ..request("SELECT 1") };

@@ -162,6 +162,7 @@ mod tests {
 
     #[expect(clippy::disallowed_methods, reason = "a process to be found")]
     fn sleeper() -> std::process::Child {
-        std::process::Command::new("sleep").arg("1000").spawn().expect("started")
+        let null = std::process::Stdio::null;
+        std::process::Command::new("sleep").arg("1000").stdout(null()).stderr(null()).spawn().expect("started")
     }
 }

@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = &[
     dry_case("screens::before_anything_runs", before).needs(&[Needs::Root]),
     dry_case("screens::of_hooks", hooks),
     dry_case("screens::of_what_is_brought_along", brought),
-    dry_case("screens::of_sql", sql),
+    case("screens::of_sql", sql),
     dry_case("screens::of_mistakes", mistakes).needs(&[Needs::Root]),
 ];
 
