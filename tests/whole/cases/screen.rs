@@ -1,6 +1,9 @@
 //! On a terminal: live progress and colour, and neither of them where they are not wanted.
 
+use serde_json::Value;
+
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
+use crate::machine;
 use crate::needs::{Case, NEEDS_PYTHON, case};
 use crate::process::Finished;
 use crate::spec::Spec;
@@ -10,6 +13,7 @@ pub(super) const CASES: &[Case] = &[
     case("screen::no_color_is_honoured", no_color).needs(NEEDS_PYTHON),
     case("screen::a_dumb_terminal_gets_plain_lines", dumb_terminal).needs(NEEDS_PYTHON),
     case("screen::a_step_cannot_reach_the_terminal", hostile_step).needs(NEEDS_PYTHON),
+    case("screen::a_bar_stands_against_how_long_a_step_took_the_last_time", the_last_time).needs(NEEDS_PYTHON),
 ];
 
 /// Goes on as its arguments on a new terminal, and copies what comes out of it.
@@ -53,4 +57,24 @@ fn hostile_step(env: &TestEnvironment) {
     for stolen in ["\u{1b}]0;", "\u{1b}[2J", "\u{1b}[31mred", "\u{1b}[5n", "\u{7}"] {
         assert!(!run.stdout.contains(stolen), "{run:?}");
     }
+}
+
+/// The step takes a second since less is not kept; the runs behind it are of the same profile.
+fn the_last_time(env: &TestEnvironment) {
+    env.caller_has("TERM", "xterm-256color");
+    env.caller_has("LC_ALL", "C.UTF-8");
+    let repo = env.repo(&Spec::of_script("sleep 1.1; test ! -e broken"));
+    let expected = |code: i32| {
+        let run = repo.run_with(&["--format", "jsonl"]).exits(code);
+        let events = run.stdout.lines().map(|line| serde_json::from_str::<Value>(line).expect("an event"));
+        events.filter(|event| event["event"] == "step_started").map(|event| event["expected_ms"].as_u64()).next()
+    };
+    assert_eq!(expected(0), Some(None), "the first time there is nothing to expect");
+    let took = expected(0).flatten().expect("it passed before");
+    assert!((1_100..60_000).contains(&took), "{took}");
+    on_a_terminal(env, &repo).exits(0).says(&["\u{2595}", " s of ~1 s"]);
+    // A failure is nothing to go by.
+    machine::write(&repo.path().join("broken"), "");
+    assert!(expected(1).flatten().is_some());
+    assert!(expected(1).flatten().is_some_and(|ms| ms >= 1_100));
 }
