@@ -14,12 +14,15 @@ mod blob;
 pub(crate) mod bulk;
 mod checkout;
 mod config;
+mod contents;
 mod frames;
 pub(crate) mod helper;
+mod history;
 mod ignore;
 mod index;
 mod listing;
 pub(crate) mod object;
+mod objects;
 pub(crate) mod program;
 pub mod protocol;
 mod pushed;
@@ -29,6 +32,7 @@ pub(crate) mod sources;
 mod staged;
 pub(crate) mod state;
 mod suspects;
+mod told;
 mod tracked;
 mod tree_id;
 mod walk;
@@ -86,6 +90,8 @@ pub enum GitError {
     Format {
         /// Where the repository is; it was checked like any other.
         places: program::Places,
+        /// How it names objects.
+        objects: object::ObjectFormat,
         /// The format.
         what: String,
         /// How to do without it.

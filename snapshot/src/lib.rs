@@ -31,7 +31,7 @@ pub use entries::Entries;
 pub use git::aside::RulesAside;
 pub use git::helper::{GitHelper, IgnoreQuery};
 pub use git::object::ObjectFormat;
-pub use git::program::{ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
+pub use git::program::{CheckoutOf, ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
 pub use git::protocol;
 pub use git::{GitError, reader};
 pub use layer::{

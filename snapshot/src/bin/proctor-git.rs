@@ -1,6 +1,7 @@
 //! `proctor-git`: reads one repository for `proctor`, and ends.
 //!
-//! One request as JSON on standard input, one answer in frames on standard output. It is started
+//! One request on standard input, a line of JSON with what the `git` program told for it behind it, where it was asked;
+//! one answer in frames on standard output. It is started
 //! as the repository's owner, with an empty environment, and ended at a deadline by its parent.
 
 use std::io::{Read as _, Write as _};
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 use proctor_snapshot::protocol::Request;
 
 /// The largest request that is read.
-const REQUEST_BYTES: u64 = 512 << 20;
+const REQUEST_BYTES: u64 = 1 << 30;
 
 fn main() -> ExitCode {
     match serve() {
@@ -27,8 +28,10 @@ fn serve() -> Result<(), std::io::Error> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let mut bytes = Vec::new();
     std::io::stdin().lock().take(REQUEST_BYTES).read_to_end(&mut bytes)?;
-    let request: Request = serde_json::from_slice(&bytes)?;
+    let end = bytes.iter().position(|byte| *byte == b'\n');
+    let (request, told) = end.map_or((&bytes[..], None), |end| (&bytes[..end], Some(&bytes[end + 1..])));
+    let request: Request = serde_json::from_slice(request)?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    proctor_snapshot::reader::serve(&request, &mut out)?;
+    proctor_snapshot::reader::serve(&request, told, &mut out)?;
     out.flush()
 }

@@ -4,20 +4,23 @@
 //! part, so that the bytes are those that the commit's tree names. A tree that no repository
 //! should have (`..`, `.git`, a million levels) is refused by name before anything is written.
 
+use std::borrow::Cow;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use git2::{Commit, Oid};
 use proctor_core::drift::display_path;
 use rustix::fs::{Mode, OFlags};
 
-use self::git_dir::{GitDir, Objects};
-use self::plan::{Bounds, LeafKind, Plan};
+use self::git_dir::GitDir;
+use self::plan::{Bounds, Leaf, LeafKind, Plan};
 use super::GitError;
 use super::config::io;
+use super::contents::Commit;
+use super::history::{self, History};
+use super::object::{ObjectId, ObjectKind};
+use super::objects::Objects;
 use super::protocol::{CheckedOut, CommitRef};
-use super::reader::{Opened, unreadable};
 use super::staged;
 use crate::beneath;
 
@@ -42,58 +45,58 @@ pub(super) struct Order<'a> {
 }
 
 /// Writes it.
-pub(super) fn check_out(top: &Opened, order: &Order<'_>) -> Result<CheckedOut, GitError> {
-    let commit = find(top, &order.commit.id)?;
+pub(super) fn check_out(history: &History<'_>, order: &Order<'_>) -> Result<CheckedOut, GitError> {
+    let source = Source::of(history, &order.commit.id)?;
     let root = empty_directory(order.into)?;
     let place = order.into.join(TREE);
-    let source = Source { repository: &top.repository, worktree: &top.worktree, commit: &commit };
     let mut bounds = Bounds::default();
     let (plan, found) = source.write(root.as_fd(), TREE.as_bytes(), &place, &mut bounds)?;
-    let git = GitDir {
-        head: commit.id(),
-        objects: Objects::Borrowed(top.common_dir.join("objects")),
-        refs: git_dir::packed_refs(top)?,
-        shallow: git_dir::shallow(&top.common_dir)?,
-    };
-    git.make(&place, Some(&found.index))?;
-    staged::keep(top, order.commit, &place)?;
+    let objects = history.places.common_dir.join("objects");
+    git_dir(history, source.commit.id, &objects)?.make(&place, Some(&found.index))?;
+    if let History { source: history::Source::Opened(opened), .. } = history {
+        staged::keep(opened, order.commit, &place)?;
+    }
     let mut checked_out = CheckedOut {
         tree: source.tree().to_string(),
-        objects: top.common_dir.join("objects"),
+        objects,
         files: plan.leaves.len() as u64,
         bytes: plan.bytes,
         lfs_pointers: found.lfs_pointers,
     };
-    if order.submodules {
-        let modules = submodules::Modules { top, place: &place };
+    if order.submodules && plan.leaves.iter().any(is_gitlink) {
+        if matches!(source.objects, Objects::Told(_)) {
+            return Err(submodules::unsupported(history.worktree()));
+        }
+        let modules = submodules::Modules { top: &history.places, place: &place };
         modules.check_out(&plan, &mut bounds, &mut checked_out)?;
     }
     Ok(checked_out)
 }
 
 /// Brings what a checkout says of the repository up to date: refs, and where its objects are.
-pub(super) fn refresh(top: &Opened, commit: &str, checkout: &Path) -> Result<PathBuf, GitError> {
-    // One that was only staged is known to its checkout alone.
-    let own = checkout.join(TREE).join(".git/objects");
-    if let (Ok(objects), Some(own)) = (top.repository.odb(), own.to_str()) {
-        // Without it the commit is not found, which says so.
-        let _ = objects.add_disk_alternate(own);
+pub(super) fn refresh(history: &History<'_>, commit: &str, checkout: &Path) -> Result<PathBuf, GitError> {
+    let known = history.objects()?;
+    if let Objects::Libgit2(known) = &known {
+        // One that was only staged is known to its checkout alone.
+        if let Some(own) = checkout.join(TREE).join(".git/objects").to_str() {
+            // Without it the commit is not found, which says so.
+            let _ = known.add_disk_alternate(own);
+        }
     }
-    let commit = find(top, commit)?;
-    let objects = top.common_dir.join("objects");
-    let git = GitDir {
-        head: commit.id(),
-        objects: Objects::Borrowed(objects.clone()),
-        refs: git_dir::packed_refs(top)?,
-        shallow: git_dir::shallow(&top.common_dir)?,
-    };
-    git.make(&checkout.join(TREE), None)?;
+    let commit = known.commit(history.id(commit)?).map_err(|problem| history.unreadable(problem))?;
+    let objects = history.places.common_dir.join("objects");
+    git_dir(history, commit.id, &objects)?.make(&checkout.join(TREE), None)?;
     Ok(objects)
 }
 
-fn find<'a>(top: &'a Opened, commit: &str) -> Result<Commit<'a>, GitError> {
-    let found = Oid::from_str(commit).and_then(|id| top.repository.find_commit(id));
-    found.map_err(|error| unreadable(&top.worktree, &error))
+/// What the git directory of a checkout says.
+fn git_dir(history: &History<'_>, head: ObjectId, objects: &Path) -> Result<GitDir, GitError> {
+    Ok(GitDir {
+        head,
+        objects: git_dir::Objects::Borrowed(objects.to_owned()),
+        refs: git_dir::packed_refs(history)?,
+        shallow: git_dir::shallow(&history.places.common_dir)?,
+    })
 }
 
 /// Opens the directory that we write into: ours, and empty.
@@ -114,16 +117,21 @@ fn empty_directory(path: &Path) -> Result<OwnedFd, GitError> {
 
 /// A commit of a repository, of the top or of a submodule.
 struct Source<'a> {
-    repository: &'a git2::Repository,
-    /// For messages.
-    worktree: &'a Path,
-    commit: &'a Commit<'a>,
+    objects: Objects<'a>,
+    commit: Commit,
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    /// The commit with this id, of the repository itself.
+    fn of(history: &'a History<'_>, commit: &str) -> Result<Self, GitError> {
+        let objects = history.objects()?;
+        let commit = objects.commit(history.id(commit)?).map_err(|problem| history.unreadable(problem))?;
+        Ok(Self { objects, commit })
+    }
+
     /// As the commit names it: whether it is here, the plan finds out.
-    fn tree(&self) -> Oid {
-        self.commit.tree_id()
+    fn tree(&self) -> ObjectId {
+        self.commit.tree
     }
 
     /// Plans the commit's tree, then writes it as the directory `name` of `parent`.
@@ -139,13 +147,22 @@ impl Source<'_> {
         Ok((plan, written))
     }
 
+    /// What a planned file or link holds.
+    fn blob(&self, leaf: &Leaf) -> Result<Cow<'a, [u8]>, GitError> {
+        let read = self.objects.read(leaf.id);
+        match read.map_err(|problem| self.refused(&leaf.path, format!("cannot be read: {problem}")))? {
+            Some((ObjectKind::Blob, bytes)) if bytes.len() as u64 == leaf.size => Ok(bytes),
+            _ => Err(self.refused(&leaf.path, "is another object than its head says")),
+        }
+    }
+
     /// The refusal of a tree that cannot be what it says.
     fn refused(&self, path: &[u8], problem: impl Into<String>) -> GitError {
-        GitError::Tree { commit: self.commit.id().to_string(), path: display_path(path), problem: problem.into() }
+        GitError::Tree { commit: self.commit.id.to_string(), path: display_path(path), problem: problem.into() }
     }
 }
 
 /// Whether a leaf is a submodule.
-fn is_gitlink(leaf: &plan::Leaf) -> bool {
+fn is_gitlink(leaf: &Leaf) -> bool {
     leaf.kind == LeafKind::Gitlink
 }

@@ -10,6 +10,8 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 
 use super::GitError;
+use super::object::ObjectFormat;
+use super::program::Places;
 use crate::beneath;
 
 /// The largest config that is read.
@@ -146,30 +148,39 @@ pub(super) fn check_worktree(config: &git2::Config, file: &Path, git_dir: &Path,
     ))
 }
 
-/// The format that libgit2 cannot read, where the config says that the repository has one, and how
-/// to do without it.
-pub(super) fn foreign_format(config: &git2::Config) -> Option<(&'static str, &'static str)> {
-    let lower = |key: &str| config.get_string(key).ok().map(|value| value.to_ascii_lowercase());
-    if lower("extensions.objectformat").is_some_and(|format| format != "sha1") {
-        return Some((
-            "the sha256 object format",
-            "`git init --object-format=sha1` elsewhere, and carry the history over with `git fast-export --all | git fast-import`",
-        ));
-    }
-    if lower("extensions.refstorage").is_some_and(|format| format != "files") {
-        return Some(("the reftable format of refs", "run `git refs migrate --ref-format=files`"));
-    }
-    lower("extensions.partialclone").map(|_| ("a partial clone", "clone it again without `--filter`"))
+/// A format that libgit2 cannot read.
+pub(super) struct Foreign {
+    pub(super) what: &'static str,
+    /// How to do without it.
+    pub(super) mend: &'static str,
+    pub(super) objects: ObjectFormat,
 }
 
-/// Refuses those formats where no work tree is at hand in which git could be asked.
-pub(super) fn check_extensions(config: &git2::Config, top: &Path) -> Result<(), GitError> {
-    match foreign_format(config) {
-        None => Ok(()),
-        Some((what, mend)) => {
-            Err(GitError::Unsupported { path: top.to_owned(), what: what.to_owned(), mend: mend.to_owned() })
-        }
+impl Foreign {
+    /// The refusal of who reads by libgit2 alone.
+    pub(super) fn refused(self, places: Places) -> GitError {
+        let Self { what, mend, objects } = self;
+        GitError::Format { places, what: what.to_owned(), mend: mend.to_owned(), objects }
     }
+}
+
+/// The format that libgit2 cannot read, where the config says that the repository has one.
+pub(super) fn foreign_format(config: &git2::Config) -> Option<Foreign> {
+    let lower = |key: &str| config.get_string(key).ok().map(|value| value.to_ascii_lowercase());
+    let foreign = |what, mend, objects| Some(Foreign { what, mend, objects });
+    if lower("extensions.objectformat").is_some_and(|format| format != "sha1") {
+        return foreign(
+            "the sha256 object format",
+            "`git init --object-format=sha1` elsewhere, and carry the history over with `git fast-export --all | git fast-import`",
+            ObjectFormat::Sha256,
+        );
+    }
+    if lower("extensions.refstorage").is_some_and(|format| format != "files") {
+        let mend = "run `git refs migrate --ref-format=files`";
+        return foreign("the reftable format of refs", mend, ObjectFormat::Sha1);
+    }
+    lower("extensions.partialclone")
+        .and_then(|_| foreign("a partial clone", "clone it again without `--filter`", ObjectFormat::Sha1))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use super::GitError;
 use super::frames::{self, Ahead, Frame};
-use super::program::{self, GitProgram, Places};
+use super::program::{self, CheckoutOf, GitProgram, OverCheckout, Places};
 use super::protocol::{
     Answer, CheckedOut, CommitContent, CommitRef, CommittedFile, Listing, NamedCommit, Push, Pushed, RepoPath, Request,
     StagedIndex,
@@ -59,6 +59,13 @@ impl GitHelper {
         Self { program: Some(program), ..self }
     }
 
+    /// The same helper for checkouts of one repository.
+    #[must_use]
+    pub fn over_checkouts(self, of: CheckoutOf) -> Self {
+        let program = self.program.map(|program| -> Arc<dyn GitProgram> { Arc::new(OverCheckout { program, of }) });
+        Self { program, ..self }
+    }
+
     /// Who is asked what libgit2 cannot tell.
     pub(crate) fn program(&self) -> Option<&dyn GitProgram> {
         self.program.as_deref()
@@ -72,7 +79,8 @@ impl GitHelper {
     /// The repository is refused or cannot be read; [`GitError`] says why and how to mend it.
     pub fn list(&self, repo: &Path, ahead: &mut dyn FnMut(Ahead)) -> Result<Listing, GitError> {
         let mut told = None;
-        let answer = self.ask_with(repo, &Request::List { repo: repo.to_owned() }, &mut |said| {
+        let question = self.question(&Request::List { repo: repo.to_owned() })?;
+        let answer = self.ask_with(repo, question, &mut |said| {
             told = Some(Arc::clone(&said.index));
             ahead(said);
         })?;
@@ -148,9 +156,8 @@ impl GitHelper {
     /// [`GitError::Revision`] where it names none or too many; else as [`GitHelper::list`].
     pub fn resolve(&self, repo: &Path, revision: &str, limit: usize) -> Result<Vec<NamedCommit>, GitError> {
         let request = Request::Resolve { repo: repo.to_owned(), revision: revision.to_owned(), limit };
-        match self.ask(repo, &request)? {
+        match self.ask_of_commits(repo, &request)? {
             Answer::Resolved { commits } if !commits.is_empty() => Ok(commits),
-            Answer::Refused { why } => Err(of_commits(why)),
             _ => Err(self.failed("it answered another question".into())),
         }
     }
@@ -161,9 +168,8 @@ impl GitHelper {
     /// [`GitError::Revision`] where an id names nothing, [`GitError::TooMany`] where there are more commits
     /// than asked for; else as [`GitHelper::list`].
     pub fn pushed(&self, repo: &Path, push: &Push) -> Result<Pushed, GitError> {
-        match self.ask(repo, &Request::Pushed { repo: repo.to_owned(), push: push.clone() })? {
+        match self.ask_of_commits(repo, &Request::Pushed { repo: repo.to_owned(), push: push.clone() })? {
             Answer::Pushed(pushed) if pushed.tips.len() == push.tips.len() => Ok(pushed),
-            Answer::Refused { why } => Err(of_commits(why)),
             _ => Err(self.failed("it answered another question".into())),
         }
     }
@@ -175,7 +181,7 @@ impl GitHelper {
     pub fn staged(&self, repo: &Path, index: &StagedIndex) -> Result<NamedCommit, GitError> {
         match self.ask(repo, &Request::Staged { repo: repo.to_owned(), index: index.clone() })? {
             Answer::Staged(commit) => Ok(commit),
-            Answer::Refused { why } => Err(of_commits(why)),
+            Answer::Refused { why } => Err(of_staged(why)),
             _ => Err(self.failed("it answered another question".into())),
         }
     }
@@ -185,9 +191,8 @@ impl GitHelper {
     /// # Errors
     /// As [`GitHelper::check_out`].
     pub fn content(&self, repo: &Path, commit: &CommitRef) -> Result<CommitContent, GitError> {
-        match self.ask(repo, &Request::Content { repo: repo.to_owned(), commit: commit.clone() })? {
+        match self.ask_of_commits(repo, &Request::Content { repo: repo.to_owned(), commit: commit.clone() })? {
             Answer::Content(content) => Ok(content),
-            Answer::Refused { why } => Err(of_commits(why)),
             _ => Err(self.failed("it answered another question".into())),
         }
     }
@@ -203,9 +208,8 @@ impl GitHelper {
         paths: Vec<RepoPath>,
     ) -> Result<Vec<Option<CommittedFile>>, GitError> {
         let count = paths.len();
-        match self.ask(repo, &Request::Files { repo: repo.to_owned(), commit: commit.clone(), paths })? {
+        match self.ask_of_commits(repo, &Request::Files { repo: repo.to_owned(), commit: commit.clone(), paths })? {
             Answer::Files { files } if files.len() == count => Ok(files),
-            Answer::Refused { why } => Err(of_commits(why)),
             _ => Err(self.failed("it answered another question".into())),
         }
     }
@@ -227,9 +231,8 @@ impl GitHelper {
         let request = Request::CheckOut { repo: repo_path, commit, into: into.to_owned(), submodules };
         // Its time goes by the size of the tree.
         let patient = Self { deadline: self.deadline.max(CHECK_OUT_DEADLINE), ..self.clone() };
-        match patient.ask(repo, &request)? {
+        match patient.ask_of_commits(repo, &request)? {
             Answer::CheckedOut(checked_out) => Ok(checked_out),
-            Answer::Refused { why } => Err(why),
             _ => Err(self.failed("it answered another question".into())),
         }
     }
@@ -240,20 +243,40 @@ impl GitHelper {
     /// As [`GitHelper::check_out`].
     pub fn refresh(&self, repo: &Path, commit: &str, checkout: &Path) -> Result<PathBuf, GitError> {
         let (repo_path, checkout) = (repo.to_owned(), checkout.to_owned());
-        match self.ask(repo, &Request::Refresh { repo: repo_path, commit: commit.to_owned(), checkout })? {
+        let request = Request::Refresh { repo: repo_path, commit: commit.to_owned(), checkout };
+        match self.ask_of_commits(repo, &request)? {
             Answer::Refreshed { objects } => Ok(objects),
-            Answer::Refused { why } => Err(why),
             _ => Err(self.failed("it answered another question".into())),
         }
     }
 
     fn ask(&self, repo: &Path, request: &Request) -> Result<Answer, GitError> {
-        self.ask_with(repo, request, &mut |_| {})
+        self.ask_with(repo, self.question(request)?, &mut |_| {})
     }
 
-    fn ask_with(&self, repo: &Path, request: &Request, ahead: &mut dyn FnMut(Ahead)) -> Result<Answer, GitError> {
+    /// Asks about commits. Where libgit2 cannot read the format, the `git` program is asked first, and what it told
+    /// goes with the question. No answer is a refusal.
+    fn ask_of_commits(&self, repo: &Path, request: &Request) -> Result<Answer, GitError> {
+        let answer = match (self.ask(repo, request)?, self.program()) {
+            (Answer::Refused { why: GitError::Format { places, objects, .. } }, Some(program)) => {
+                let told = program::history::told(program, &places, request, objects)?;
+                let question = [self.question(request)?, b"\n".to_vec(), told].concat();
+                self.ask_with(repo, question, &mut |_| {})?
+            }
+            (answer, _) => answer,
+        };
+        match answer {
+            Answer::Refused { why } => Err(why),
+            answer => Ok(answer),
+        }
+    }
+
+    fn question(&self, request: &Request) -> Result<Vec<u8>, GitError> {
+        serde_json::to_vec(request).map_err(|error| self.failed(error.to_string()))
+    }
+
+    fn ask_with(&self, repo: &Path, question: Vec<u8>, ahead: &mut dyn FnMut(Ahead)) -> Result<Answer, GitError> {
         let failed = |problem: String| self.failed(problem);
-        let question = serde_json::to_vec(request).map_err(|error| failed(error.to_string()))?;
         let mut child = self.spawn(repo)?;
         let talked =
             Conversation::new(&mut child, question).and_then(|talk| talk.until(Instant::now() + self.deadline, ahead));
@@ -302,13 +325,13 @@ impl GitHelper {
     }
 }
 
-/// Why commits cannot be told of: a format that only the `git` program reads is read for worktrees alone.
-fn of_commits(why: GitError) -> GitError {
+/// Why it cannot be told what an index would make: the index of such a format is read of worktrees alone.
+fn of_staged(why: GitError) -> GitError {
     match why {
-        GitError::Format { places, what, mend } => GitError::Unsupported {
+        GitError::Format { places, what, mend, .. } => GitError::Unsupported {
             path: places.worktree,
             what,
-            mend: format!("the worktree can be verified, without `--rev`; or {mend}"),
+            mend: format!("the worktree and commits can be verified, what is staged cannot; or {mend}"),
         },
         other => other,
     }

@@ -7,10 +7,11 @@ use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
 /// How git names objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ObjectFormat {
     /// 40 hex digits; the one that libgit2 reads.
+    #[default]
     Sha1,
     /// 64 hex digits (`git init --object-format=sha256`).
     Sha256,
@@ -26,7 +27,7 @@ impl ObjectFormat {
     }
 
     /// How many bytes an id has.
-    fn width(self) -> usize {
+    pub(crate) fn width(self) -> usize {
         match self {
             Self::Sha1 => 20,
             Self::Sha256 => 32,
@@ -107,14 +108,28 @@ pub(crate) enum ObjectKind {
     Blob,
     /// A directory.
     Tree,
+    /// A tree in a history.
+    Commit,
+    /// A name for another object, with a message.
+    Tag,
 }
 
 impl ObjectKind {
-    fn as_str(self) -> &'static str {
+    const ALL: [Self; 4] = [Self::Blob, Self::Tree, Self::Commit, Self::Tag];
+
+    /// Git's word for it.
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Blob => "blob",
             Self::Tree => "tree",
+            Self::Commit => "commit",
+            Self::Tag => "tag",
         }
+    }
+
+    /// The kind that git has this word for.
+    pub(crate) fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 }
 

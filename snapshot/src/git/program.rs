@@ -4,14 +4,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::index::Index;
 use super::object::ObjectId;
 use super::protocol::RepoPath;
 
 pub(crate) mod convert;
+pub(crate) mod history;
 pub(crate) mod ignore;
 pub(crate) mod listing;
+pub(crate) mod parts;
 
 /// Runs the `git` program over one repository.
 ///
@@ -35,6 +38,30 @@ pub struct Places {
     pub git_dir: PathBuf,
     /// Where objects, refs and config are; differs from `git_dir` in a linked worktree.
     pub common_dir: PathBuf,
+    /// Where it is a checkout of ours, what it is one of.
+    pub checkout_of: Option<CheckoutOf>,
+}
+
+/// The repository of which a checkout is.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CheckoutOf {
+    /// The top of its work tree, where steps see the checkout.
+    pub seen_at: PathBuf,
+    /// The directory of its objects, which the checkout borrows.
+    pub objects: PathBuf,
+}
+
+/// Runs `git` over checkouts of one repository, which alone have nothing but their own git directory.
+#[derive(Debug)]
+pub(super) struct OverCheckout {
+    pub(super) program: Arc<dyn GitProgram>,
+    pub(super) of: CheckoutOf,
+}
+
+impl GitProgram for OverCheckout {
+    fn run(&self, places: &Places, task: &GitTask) -> Result<GitOutput, String> {
+        self.program.run(&Places { checkout_of: Some(self.of.clone()), ..places.clone() }, task)
+    }
 }
 
 /// What is run: `/bin/sh -c <script>`, with [`ENVIRONMENT`] and no other variable that steers git.

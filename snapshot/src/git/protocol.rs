@@ -301,7 +301,12 @@ pub struct Listing {
 impl Listing {
     /// Where the repository is.
     pub fn places(&self) -> Places {
-        Places { worktree: self.worktree.clone(), git_dir: self.git_dir.clone(), common_dir: self.common_dir.clone() }
+        Places {
+            worktree: self.worktree.clone(),
+            git_dir: self.git_dir.clone(),
+            common_dir: self.common_dir.clone(),
+            checkout_of: None,
+        }
     }
 }
 

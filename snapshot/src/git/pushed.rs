@@ -5,71 +5,82 @@ use std::collections::BTreeSet;
 use git2::{ObjectType, Oid, Repository, Revwalk, Sort};
 
 use super::GitError;
+use super::history::{History, Source};
+use super::object::{ObjectId, ObjectKind};
+use super::objects::{Objects, of_oid, oid};
 use super::protocol::{NamedCommit, Push, Pushed, PushedTip};
-use super::reader::{Opened, unreadable};
 use super::revision::named;
 
 /// What every ref that follows a remote is called.
 const FOLLOWED: &str = "refs/remotes/*";
 
 /// What the ids of `push` are, and the commits to look at: each of them once, oldest first.
-pub(super) fn pushed(top: &Opened, push: &Push) -> Result<Pushed, GitError> {
-    let tips = push.tips.iter().map(|id| tip(top, id)).collect::<Result<Vec<_>, _>>()?;
-    let failed = |error: git2::Error| unreadable(&top.worktree, &error);
+pub(super) fn pushed(history: &History<'_>, push: &Push) -> Result<Pushed, GitError> {
+    let objects = history.objects()?;
+    let tips = push.tips.iter().map(|id| tip(history, &objects, id)).collect::<Result<Vec<_>, _>>()?;
     let mut ids = Vec::new();
     for tip in &tips {
         if let PushedTip::Commit { id } = tip {
-            ids.push(Oid::from_str(id).map_err(failed)?);
+            ids.push(history.id(id)?);
         }
     }
-    let found = if push.each { unknown_to_remotes(top, push, &ids)? } else { each_once(&ids) };
+    let found = if push.each { unknown_to_remotes(history, push, &ids)? } else { each_once(&ids) };
     if found.len() > push.limit {
         return Err(GitError::TooMany {
-            path: top.worktree.clone(),
+            path: history.places.worktree.clone(),
             limit: push.limit,
             what: "commits to verify in this push".to_owned(),
         });
     }
-    let commits = found.into_iter().map(|id| named(top, id)).collect::<Result<Vec<NamedCommit>, _>>()?;
-    Ok(Pushed { git_dir: top.git_dir.clone(), tips, commits })
+    let named = |id| named(&objects, id).map_err(|problem| history.unreadable(problem));
+    let commits = found.into_iter().map(named).collect::<Result<Vec<NamedCommit>, _>>()?;
+    Ok(Pushed { git_dir: history.places.git_dir.clone(), tips, commits })
 }
 
 /// What an id names, behind the tags that lead to it.
-fn tip(top: &Opened, id: &str) -> Result<PushedTip, GitError> {
-    let found = Oid::from_str(id).and_then(|id| top.repository.find_object(id, None));
-    let behind_tags = found.and_then(|object| match object.kind() {
-        Some(ObjectType::Tag) => object.peel(ObjectType::Any),
-        _ => Ok(object),
-    });
-    let object = behind_tags.map_err(|_| GitError::Revision {
-        path: top.worktree.clone(),
-        revision: id.to_owned(),
-        problem: "there is no such object in this repository".to_owned(),
-        mend: "`git fsck` says what is missing".to_owned(),
-    })?;
-    Ok(match object.peel(ObjectType::Commit) {
-        Ok(commit) => PushedTip::Commit { id: commit.id().to_string() },
-        Err(_) => PushedTip::Other { kind: object.kind().map_or("object", |kind| kind.str()).to_owned() },
-    })
+fn tip(history: &History<'_>, objects: &Objects<'_>, id: &str) -> Result<PushedTip, GitError> {
+    let id_of = ObjectId::from_hex(id.as_bytes()).filter(|id| id.format() == objects.format());
+    let found = id_of.map(|id| objects.behind_tags(id)).transpose();
+    match found.map_err(|problem| history.unreadable(problem))?.flatten() {
+        Some((ObjectKind::Commit, id)) => Ok(PushedTip::Commit { id: id.to_string() }),
+        Some((kind, _)) => Ok(PushedTip::Other { kind: kind.as_str().to_owned() }),
+        None => Err(GitError::Revision {
+            path: history.places.worktree.clone(),
+            revision: id.to_owned(),
+            problem: "there is no such object in this repository".to_owned(),
+            mend: "`git fsck` says what is missing".to_owned(),
+        }),
+    }
 }
 
-fn each_once(ids: &[Oid]) -> Vec<Oid> {
+fn each_once(ids: &[ObjectId]) -> Vec<ObjectId> {
     let mut seen = BTreeSet::new();
     ids.iter().copied().filter(|id| seen.insert(*id)).collect()
 }
 
 /// The commits that no remote is known to have, and the pushed ones themselves.
-fn unknown_to_remotes(top: &Opened, push: &Push, tips: &[Oid]) -> Result<Vec<Oid>, GitError> {
+fn unknown_to_remotes(history: &History<'_>, push: &Push, tips: &[ObjectId]) -> Result<Vec<ObjectId>, GitError> {
+    let failed = |problem: String| history.unreadable(problem);
+    let found = match (&history.source, history.told()?) {
+        (_, Some(told)) => told.walk(),
+        (Source::Opened(opened), None) => walk(&opened.repository, push, tips),
+        (_, None) => Ok(Vec::new()),
+    };
+    // One that is on a remote already, under another name, is pushed all the same.
+    Ok(each_once(&[found.map_err(failed)?.as_slice(), tips].concat()))
+}
+
+fn walk(repository: &Repository, push: &Push, tips: &[ObjectId]) -> Result<Vec<ObjectId>, String> {
+    let tips = tips.iter().map(|id| oid(*id)).collect::<Result<Vec<_>, _>>()?;
     let walk = || {
-        let mut walk = top.repository.revwalk()?;
+        let mut walk = repository.revwalk()?;
         walk.set_sorting(Sort::TOPOLOGICAL | Sort::REVERSE)?;
         tips.iter().try_for_each(|id| walk.push(*id))?;
-        hide_known(&top.repository, push, &mut walk)?;
+        hide_known(repository, push, &mut walk)?;
         walk.take(push.limit + 1).collect::<Result<Vec<Oid>, _>>()
     };
-    let found: Vec<Oid> = walk().map_err(|error| unreadable(&top.worktree, &error))?;
-    // One that is on a remote already, under another name, is pushed all the same.
-    Ok(each_once(&[found.as_slice(), tips].concat()))
+    let found = walk().map_err(|error: git2::Error| error.message().to_owned())?;
+    found.into_iter().map(of_oid).collect()
 }
 
 fn hide_known(repository: &Repository, push: &Push, walk: &mut Revwalk<'_>) -> Result<(), git2::Error> {

@@ -17,29 +17,31 @@ use rustix::fs::{FileType, Mode, OFlags};
 use super::GitError;
 use super::checkout;
 use super::config::{
-    back_link, check_config, check_extensions, check_regular, check_worktree, common_dir, foreign_format,
-    gitfile_target, io,
+    Foreign, back_link, check_config, check_regular, check_worktree, common_dir, foreign_format, gitfile_target, io,
 };
 use super::frames;
+use super::history::History;
 use super::ignore::Rules;
 use super::listing::{self, TellAhead};
+use super::object::ObjectFormat;
 use super::program::Places;
-use super::protocol::{Answer, Request};
+use super::protocol::{Answer, CommitRef, Request};
 use super::pushed;
 use super::revision;
 use super::staged;
 use crate::beneath;
 
-/// Answers one request in frames, the last of which is the answer.
+/// Answers one request in frames, the last of which is the answer. `told` is what the `git` program told for it, where
+/// an earlier answer was that libgit2 cannot read the format.
 ///
 /// # Errors
 /// They cannot be written.
-pub fn serve(request: &Request, out: &mut dyn Write) -> std_io::Result<()> {
-    let mut told = Ok(());
-    let answered = answer(request, &mut |worktree, index, file| {
-        told = frames::write_ahead(out, worktree, index, file);
+pub fn serve(request: &Request, told: Option<&[u8]>, out: &mut dyn Write) -> std_io::Result<()> {
+    let mut ahead = Ok(());
+    let answered = answer(request, told, &mut |worktree, index, file| {
+        ahead = frames::write_ahead(out, worktree, index, file);
     });
-    told?;
+    ahead?;
     let answer = answered.unwrap_or_else(|why| Answer::Refused { why });
     let written = frames::write_answer(out, &answer);
     // Nothing follows but the end of the process, which frees it at once.
@@ -47,7 +49,7 @@ pub fn serve(request: &Request, out: &mut dyn Write) -> std_io::Result<()> {
     written
 }
 
-fn answer(request: &Request, ahead: TellAhead<'_>) -> Result<Answer, GitError> {
+fn answer(request: &Request, told: Option<&[u8]>, ahead: TellAhead<'_>) -> Result<Answer, GitError> {
     match request {
         Request::List { repo } => {
             let top = Opened::open(repo)?;
@@ -63,41 +65,72 @@ fn answer(request: &Request, ahead: TellAhead<'_>) -> Result<Answer, GitError> {
             Ok(Answer::Ignored { ignored: of_top(places, ignored.collect())? })
         }
         Request::Resolve { repo, revision, limit } => {
-            let commits = revision::resolve(&Opened::open(repo)?, revision, *limit)?;
+            let commits = revision::resolve(&History::open(repo, told)?, revision, *limit)?;
             Ok(Answer::Resolved { commits })
         }
-        Request::Pushed { repo, push } => pushed::pushed(&Opened::open(repo)?, push).map(Answer::Pushed),
+        Request::Pushed { repo, push } => pushed::pushed(&History::open(repo, told)?, push).map(Answer::Pushed),
         Request::Staged { repo, index } => staged::staged(&Opened::open(repo)?, index).map(Answer::Staged),
         Request::Content { repo, commit } => {
-            let top = Opened::open(repo)?;
-            staged::admit(&top, commit)?;
-            checkout::content::content(&top, &commit.id).map(Answer::Content)
+            checkout::content::content(&admitted(repo, commit, told)?, &commit.id).map(Answer::Content)
         }
         Request::Files { repo, commit, paths } => {
-            let top = Opened::open(repo)?;
-            staged::admit(&top, commit)?;
-            let files = checkout::content::files(&top, &commit.id, paths)?;
+            let files = checkout::content::files(&admitted(repo, commit, told)?, &commit.id, paths)?;
             Ok(Answer::Files { files })
         }
         Request::CheckOut { repo, commit, into, submodules } => {
-            let (top, order) = (Opened::open(repo)?, checkout::Order { commit, into, submodules: *submodules });
-            staged::admit(&top, commit)?;
-            checkout::check_out(&top, &order).map(Answer::CheckedOut)
+            let order = checkout::Order { commit, into, submodules: *submodules };
+            checkout::check_out(&admitted(repo, commit, told)?, &order).map(Answer::CheckedOut)
         }
         Request::Refresh { repo, commit, checkout } => {
-            let objects = checkout::refresh(&Opened::open(repo)?, commit, checkout)?;
+            let objects = checkout::refresh(&History::open(repo, told)?, commit, checkout)?;
             Ok(Answer::Refreshed { objects })
         }
     }
+}
+
+/// A repository that has `commit`, which may only be staged in it.
+fn admitted<'t>(repo: &Path, commit: &CommitRef, told: Option<&'t [u8]>) -> Result<History<'t>, GitError> {
+    if commit.staged.is_none() {
+        return History::open(repo, told);
+    }
+    let top = Opened::open(repo)?;
+    staged::admit(&top, commit)?;
+    Ok(History::of(top))
 }
 
 /// A format that only the `git` program reads, of whatever repository inside it, makes the whole work
 /// tree one for that.
 fn of_top<T>(places: Places, answered: Result<T, GitError>) -> Result<T, GitError> {
     answered.map_err(|error| match error {
-        GitError::Format { what, mend, .. } => GitError::Format { places, what, mend },
+        GitError::Format { what, mend, objects, .. } => GitError::Format { places, what, mend, objects },
         other => other,
     })
+}
+
+/// A repository that was found to be what it says, and to point nowhere.
+pub(super) struct Checked {
+    pub(super) places: Places,
+    config: Config,
+}
+
+impl Checked {
+    /// Checks the repository whose work tree is `path`.
+    pub(super) fn at(path: &Path) -> Result<Self, GitError> {
+        let worktree = path.canonicalize().map_err(|error| io(path, &error))?;
+        let git_dir = find_git_dir(&worktree)?;
+        let common_dir = real(&common_dir(&git_dir)?)?;
+        for owned in [&worktree, &worktree.join(".git"), &git_dir, &common_dir] {
+            check_owner(owned, &worktree)?;
+        }
+        let config = checked_config(&worktree, &git_dir, &common_dir)?;
+        check_belongs(&config, &worktree, &git_dir, &common_dir)?;
+        Ok(Self { places: Places { worktree, git_dir, common_dir, checkout_of: None }, config })
+    }
+
+    /// The format of it that libgit2 does not read, if there is one.
+    pub(super) fn foreign(&self) -> Option<Foreign> {
+        foreign_format(&self.config)
+    }
 }
 
 /// A repository that was checked and opened.
@@ -112,19 +145,15 @@ pub(super) struct Opened {
 impl Opened {
     /// Opens the repository whose work tree is `path`.
     pub(super) fn open(path: &Path) -> Result<Self, GitError> {
-        let worktree = path.canonicalize().map_err(|error| io(path, &error))?;
-        let git_dir = find_git_dir(&worktree)?;
-        let common_dir = real(&common_dir(&git_dir)?)?;
-        for owned in [&worktree, &worktree.join(".git"), &git_dir, &common_dir] {
-            check_owner(owned, &worktree)?;
+        Self::of(Checked::at(path)?)
+    }
+
+    /// Opens one that was checked.
+    pub(super) fn of(checked: Checked) -> Result<Self, GitError> {
+        if let Some(foreign) = checked.foreign() {
+            return Err(foreign.refused(checked.places));
         }
-        let config = checked_config(&worktree, &git_dir, &common_dir)?;
-        check_belongs(&config, &worktree, &git_dir, &common_dir)?;
-        let places = Places { worktree, git_dir, common_dir };
-        if let Some((what, mend)) = foreign_format(&config) {
-            return Err(GitError::Format { places, what: what.to_owned(), mend: mend.to_owned() });
-        }
-        let Places { worktree, git_dir, common_dir } = places;
+        let Checked { places: Places { worktree, git_dir, common_dir, .. }, config } = checked;
         let none: [&OsStr; 0] = [];
         let repository = Repository::open_ext(&worktree, RepositoryOpenFlags::NO_SEARCH, none)
             .map_err(|error| cannot_open(&worktree, &error))?;
@@ -141,7 +170,12 @@ impl Opened {
 
     /// Where it is.
     pub(super) fn places(&self) -> Places {
-        Places { worktree: self.worktree.clone(), git_dir: self.git_dir.clone(), common_dir: self.common_dir.clone() }
+        Places {
+            worktree: self.worktree.clone(),
+            git_dir: self.git_dir.clone(),
+            common_dir: self.common_dir.clone(),
+            checkout_of: None,
+        }
     }
 
     /// The index as it is on disk.
@@ -246,8 +280,8 @@ fn checked_config(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<
 }
 
 /// The config of a git directory without a work tree of its own, such as that of a submodule, after it
-/// was found to be ours and to point nowhere.
-pub(super) fn check_git_dir(git_dir: &Path) -> Result<Config, GitError> {
+/// was found to be ours and to point nowhere; beside it the format that libgit2 does not read, if there is one.
+pub(super) fn check_git_dir(git_dir: &Path) -> Result<(Config, Option<Foreign>), GitError> {
     let (real, failed) = (real(git_dir)?, |error: git2::Error| unreadable(git_dir, &error));
     if real != git_dir {
         let problem = format!("it lies at `{}`", real.display());
@@ -255,11 +289,12 @@ pub(super) fn check_git_dir(git_dir: &Path) -> Result<Config, GitError> {
     }
     check_owner(git_dir, git_dir)?;
     let (file, mut config) = (git_dir.join("config"), Config::new().map_err(failed)?);
+    let mut foreign = None;
     if check_config(&file)? {
-        check_extensions(&Config::open(&file).map_err(failed)?, git_dir)?;
+        foreign = foreign_format(&Config::open(&file).map_err(failed)?);
         config.add_file(&file, ConfigLevel::Local, false).map_err(failed)?;
     }
-    Ok(config)
+    Ok((config, foreign))
 }
 
 /// libgit2 must have come to the same places as we did.
@@ -290,7 +325,7 @@ pub(super) fn cannot_read_index(opened: &Opened, error: &git2::Error) -> GitErro
     } else {
         return unreadable(&opened.worktree, error);
     };
-    GitError::Format { places: opened.places(), what: what.to_owned(), mend: mend.to_owned() }
+    Foreign { what, mend, objects: ObjectFormat::Sha1 }.refused(opened.places())
 }
 
 /// The error for what libgit2 could not read, in its words.

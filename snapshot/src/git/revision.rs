@@ -4,8 +4,11 @@ use git2::{ErrorCode, Object, ObjectType, Oid, Repository, Sort};
 use proctor_core::evidence::escape_output;
 
 use super::GitError;
+use super::history::{History, Source};
+use super::object::ObjectId;
+use super::objects::{Objects, of_oid};
 use super::protocol::NamedCommit;
-use super::reader::{Opened, unreadable};
+use super::told::Told;
 
 /// The longest revision that is looked up, in bytes.
 const MAX_TEXT: usize = 4096;
@@ -16,25 +19,32 @@ const NAMESPACES: [&str; 3] = ["refs/tags/", "refs/heads/", "refs/remotes/"];
 
 /// The commits that `text` names, oldest first, at most `limit`: one revision, `A..B` (what B has
 /// and A has not), or `A...B` (what only one of them has). An end that is left out is HEAD.
-pub(super) fn resolve(top: &Opened, text: &str, limit: usize) -> Result<Vec<NamedCommit>, GitError> {
-    let lookup = Lookup { top, text };
-    lookup.check_form()?;
-    let ids = match range(text) {
-        None => vec![lookup.commit(text)?],
-        Some(range) => lookup.walk(&range, limit)?,
+pub(super) fn resolve(history: &History<'_>, text: &str, limit: usize) -> Result<Vec<NamedCommit>, GitError> {
+    let question = Question { history, text };
+    if !is_well_formed(text) {
+        let mend = "name a commit as `git rev-parse` takes it, such as `HEAD`, `main~2`, `v1.0` or an id";
+        return Err(question.refused("it is no revision", mend));
+    }
+    let ids = match (&history.source, history.told()?) {
+        (_, Some(told)) => question.told(told, limit)?,
+        (Source::Opened(opened), None) => Lookup { question: &question, repository: &opened.repository }.ids(limit)?,
+        (_, None) => Vec::new(),
     };
-    ids.into_iter().map(|id| named(top, id)).collect()
+    let objects = history.objects()?;
+    let named = |id| named(&objects, id).map_err(|problem| history.unreadable(problem));
+    ids.into_iter().map(named).collect()
 }
 
 /// Two ends of a range.
-struct Range<'a> {
-    from: &'a str,
-    to: &'a str,
+pub(super) struct Range<'a> {
+    pub(super) from: &'a str,
+    pub(super) to: &'a str,
     /// `...`: what either of them has alone.
-    symmetric: bool,
+    pub(super) symmetric: bool,
 }
 
-fn range(text: &str) -> Option<Range<'_>> {
+/// The range that is written so; none where it is one revision.
+pub(super) fn range(text: &str) -> Option<Range<'_>> {
     let (from, to, symmetric) = match text.split_once("...") {
         Some((from, to)) => (from, to, true),
         None => text.split_once("..").map(|(from, to)| (from, to, false))?,
@@ -43,118 +53,64 @@ fn range(text: &str) -> Option<Range<'_>> {
     Some(Range { from, to, symmetric })
 }
 
-struct Lookup<'a> {
-    top: &'a Opened,
-    /// The whole of what was asked, for messages.
+/// Whether this may be a revision or a range. Names that look like options or hold control characters are none that
+/// git makes.
+pub(super) fn is_well_formed(text: &str) -> bool {
+    let is_odd = |text: &str| text.starts_with('-') || text.chars().any(char::is_control);
+    let ends = range(text).map_or(vec![text], |range| vec![range.from, range.to]);
+    !text.is_empty() && text.len() <= MAX_TEXT && !ends.into_iter().any(is_odd)
+}
+
+/// The name in a revision that several refs may share; none where it says which ref it is, or is a whole id.
+pub(super) fn plain_name(text: &str) -> Option<&str> {
+    let plain = text.split(['~', '^', '@', ':']).next().unwrap_or(text);
+    (!plain.is_empty() && plain != "HEAD" && !plain.starts_with("refs/") && !is_id(text)).then_some(plain)
+}
+
+/// Whether this is written as a whole id. It then is one, whatever branches are called.
+fn is_id(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// What is asked, for messages.
+struct Question<'a> {
+    history: &'a History<'a>,
+    /// The whole of it.
     text: &'a str,
 }
 
-impl Lookup<'_> {
-    fn repository(&self) -> &Repository {
-        &self.top.repository
-    }
-
+impl Question<'_> {
     fn refused(&self, problem: impl Into<String>, mend: impl Into<String>) -> GitError {
         GitError::Revision {
-            path: self.top.worktree.clone(),
+            path: self.history.places.worktree.clone(),
             revision: escape_output(self.text.as_bytes()),
             problem: problem.into(),
             mend: mend.into(),
         }
     }
 
-    fn failed(&self, error: &git2::Error) -> GitError {
-        unreadable(&self.top.worktree, error)
-    }
-
-    /// Names that look like options or hold control characters are none that git makes.
-    fn check_form(&self) -> Result<(), GitError> {
-        let is_odd = |text: &str| text.starts_with('-') || text.chars().any(char::is_control);
-        let ends = range(self.text).map_or(vec![self.text], |range| vec![range.from, range.to]);
-        if self.text.is_empty() || self.text.len() > MAX_TEXT || ends.into_iter().any(is_odd) {
-            let mend = "name a commit as `git rev-parse` takes it, such as `HEAD`, `main~2`, `v1.0` or an id";
-            return Err(self.refused("it is no revision", mend));
-        }
-        Ok(())
-    }
-
-    fn commit(&self, text: &str) -> Result<Oid, GitError> {
-        let object = self.object(text)?;
-        let peeled = object.peel(ObjectType::Commit).map_err(|_| {
-            let kind = object.kind().map_or("something", |kind| kind.str());
-            self.refused(
-                format!("`{}` names a {kind} and no commit", escape_output(text.as_bytes())),
-                "name a commit, or a tag of one",
-            )
-        })?;
-        Ok(peeled.id())
-    }
-
-    fn object(&self, text: &str) -> Result<Object<'_>, GitError> {
-        // What is written as a whole id is one, whatever branches are called.
-        if text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            let id = Oid::from_str(text).map_err(|error| self.failed(&error))?;
-            return self.repository().find_object(id, None).map_err(|error| self.unknown(text, &error));
-        }
-        self.check_unambiguous(text)?;
-        let spelled = text.strip_prefix('@').filter(|rest| !rest.starts_with('{'));
-        let spelled = spelled.map_or_else(|| text.to_owned(), |rest| format!("HEAD{rest}"));
-        self.repository().revparse_single(&spelled).map_err(|error| self.unknown(text, &error))
-    }
-
-    /// Git warns of a name that a tag and a branch share, and takes one of them; we take none.
-    fn check_unambiguous(&self, text: &str) -> Result<(), GitError> {
-        let plain = text.split(['~', '^', '@', ':']).next().unwrap_or(text);
-        if plain.is_empty() || plain == "HEAD" || plain.starts_with("refs/") {
-            return Ok(());
-        }
-        let target = |namespace: &str| {
-            let found = self.repository().find_reference(&format!("{namespace}{plain}")).ok()?;
-            Some((found.name_bytes().to_vec(), found.peel(ObjectType::Any).ok()?.id()))
-        };
-        let found: Vec<(Vec<u8>, Oid)> = NAMESPACES.iter().filter_map(|namespace| target(namespace)).collect();
-        if found.iter().all(|(_, id)| *id == found[0].1) {
-            return Ok(());
-        }
-        let names: Vec<String> = found.iter().map(|(name, _)| format!("`{}`", escape_output(name))).collect();
-        Err(self.refused(format!("it is ambiguous: {}", names.join(", ")), "write the one that is meant in full"))
-    }
-
-    fn unknown(&self, text: &str, error: &git2::Error) -> GitError {
+    fn names_nothing(&self, text: &str) -> GitError {
         let shown = escape_output(text.as_bytes());
-        match error.code() {
-            ErrorCode::Ambiguous => {
-                self.refused(format!("`{shown}` begins the ids of several objects"), "write more of the id")
-            }
-            ErrorCode::NotFound | ErrorCode::InvalidSpec | ErrorCode::UnbornBranch | ErrorCode::GenericError => self
-                .refused(
-                    format!("`{shown}` names nothing in `{}`", self.top.worktree.display()),
-                    "`git log --oneline --all` lists its commits; what only a remote has must be fetched first",
-                ),
-            _ => self.failed(error),
-        }
+        self.refused(
+            format!("`{shown}` names nothing in `{}`", self.history.worktree().display()),
+            "`git log --oneline --all` lists its commits; what only a remote has must be fetched first",
+        )
     }
 
-    fn walk(&self, range: &Range<'_>, limit: usize) -> Result<Vec<Oid>, GitError> {
-        let (from, to) = (self.commit(range.from)?, self.commit(range.to)?);
-        let walk = || {
-            let mut walk = self.repository().revwalk()?;
-            walk.set_sorting(Sort::TOPOLOGICAL | Sort::REVERSE)?;
-            walk.push(to)?;
-            if range.symmetric {
-                walk.push(from)?;
-                match self.repository().merge_bases(from, to) {
-                    Ok(bases) => bases.iter().try_for_each(|base| walk.hide(*base))?,
-                    // Two histories that have nothing in common.
-                    Err(error) if error.code() == ErrorCode::NotFound => {}
-                    Err(error) => return Err(error),
-                }
-            } else {
-                walk.hide(from)?;
-            }
-            walk.take(limit + 1).collect::<Result<Vec<Oid>, _>>()
-        };
-        let found = walk().map_err(|error| self.failed(&error))?;
+    fn is_no_commit(&self, text: &str, kind: &str) -> GitError {
+        self.refused(
+            format!("`{}` names a {kind} and no commit", escape_output(text.as_bytes())),
+            "name a commit, or a tag of one",
+        )
+    }
+
+    fn is_ambiguous(&self, names: &[Vec<u8>]) -> GitError {
+        let names: Vec<String> = names.iter().map(|name| format!("`{}`", escape_output(name))).collect();
+        self.refused(format!("it is ambiguous: {}", names.join(", ")), "write the one that is meant in full")
+    }
+
+    /// The commits of a walk, where there are as many as may be.
+    fn bounded<T>(&self, found: Vec<T>, limit: usize) -> Result<Vec<T>, GitError> {
         match found.len() {
             0 => Err(self.refused(
                 "the range holds no commit",
@@ -167,12 +123,122 @@ impl Lookup<'_> {
             _ => Ok(found),
         }
     }
+
+    /// The same as git told it.
+    fn told(&self, told: &Told<'_>, limit: usize) -> Result<Vec<ObjectId>, GitError> {
+        let Some(range) = range(self.text) else { return Ok(vec![self.told_end(told, "to", self.text)?]) };
+        self.told_end(told, "from", range.from)?;
+        self.told_end(told, "to", range.to)?;
+        self.bounded(told.walk().map_err(|problem| self.history.unreadable(problem))?, limit)
+    }
+
+    fn told_end(&self, told: &Told<'_>, name: &str, text: &str) -> Result<ObjectId, GitError> {
+        let end = told.end(name);
+        let named: Vec<_> = end.namesakes.into_iter().filter_map(|(space, id)| Some((space, id?))).collect();
+        if let Some(plain) = plain_name(text).filter(|_| named.iter().any(|(_, id)| *id != named[0].1)) {
+            let full = |(space, _): &(&str, ObjectId)| format!("refs/{space}/{plain}").into_bytes();
+            return Err(self.is_ambiguous(&named.iter().map(full).collect::<Vec<_>>()));
+        }
+        match (end.commit, end.kind) {
+            (Some(commit), _) => Ok(commit),
+            (None, Some(kind)) => Err(self.is_no_commit(text, &kind)),
+            (None, None) => Err(self.names_nothing(text)),
+        }
+    }
+}
+
+/// A repository that libgit2 reads, in which it is looked up.
+struct Lookup<'a> {
+    question: &'a Question<'a>,
+    repository: &'a Repository,
+}
+
+impl Lookup<'_> {
+    fn ids(&self, limit: usize) -> Result<Vec<ObjectId>, GitError> {
+        let ids = match range(self.question.text) {
+            None => vec![self.commit(self.question.text)?],
+            Some(range) => self.walk(&range, limit)?,
+        };
+        ids.into_iter().map(|id| of_oid(id).map_err(|problem| self.question.history.unreadable(problem))).collect()
+    }
+
+    fn failed(&self, error: &git2::Error) -> GitError {
+        self.question.history.unreadable(error.message())
+    }
+
+    fn commit(&self, text: &str) -> Result<Oid, GitError> {
+        let object = self.object(text)?;
+        let peeled = object
+            .peel(ObjectType::Commit)
+            .map_err(|_| self.question.is_no_commit(text, object.kind().map_or("something", |kind| kind.str())))?;
+        Ok(peeled.id())
+    }
+
+    fn object(&self, text: &str) -> Result<Object<'_>, GitError> {
+        if text.len() == 40 && is_id(text) {
+            let id = Oid::from_str(text).map_err(|error| self.failed(&error))?;
+            return self.repository.find_object(id, None).map_err(|error| self.unknown(text, &error));
+        }
+        self.check_unambiguous(text)?;
+        let spelled = text.strip_prefix('@').filter(|rest| !rest.starts_with('{'));
+        let spelled = spelled.map_or_else(|| text.to_owned(), |rest| format!("HEAD{rest}"));
+        self.repository.revparse_single(&spelled).map_err(|error| self.unknown(text, &error))
+    }
+
+    /// Git warns of a name that a tag and a branch share, and takes one of them; we take none.
+    fn check_unambiguous(&self, text: &str) -> Result<(), GitError> {
+        let Some(plain) = plain_name(text) else { return Ok(()) };
+        let target = |namespace: &str| {
+            let found = self.repository.find_reference(&format!("{namespace}{plain}")).ok()?;
+            Some((found.name_bytes().to_vec(), found.peel(ObjectType::Any).ok()?.id()))
+        };
+        let found: Vec<(Vec<u8>, Oid)> = NAMESPACES.iter().filter_map(|namespace| target(namespace)).collect();
+        if found.iter().all(|(_, id)| *id == found[0].1) {
+            return Ok(());
+        }
+        Err(self.question.is_ambiguous(&found.into_iter().map(|(name, _)| name).collect::<Vec<_>>()))
+    }
+
+    fn unknown(&self, text: &str, error: &git2::Error) -> GitError {
+        match error.code() {
+            ErrorCode::Ambiguous => {
+                let shown = escape_output(text.as_bytes());
+                self.question.refused(format!("`{shown}` begins the ids of several objects"), "write more of the id")
+            }
+            ErrorCode::NotFound | ErrorCode::InvalidSpec | ErrorCode::UnbornBranch | ErrorCode::GenericError => {
+                self.question.names_nothing(text)
+            }
+            _ => self.failed(error),
+        }
+    }
+
+    fn walk(&self, range: &Range<'_>, limit: usize) -> Result<Vec<Oid>, GitError> {
+        let (from, to) = (self.commit(range.from)?, self.commit(range.to)?);
+        let walk = || {
+            let mut walk = self.repository.revwalk()?;
+            walk.set_sorting(Sort::TOPOLOGICAL | Sort::REVERSE)?;
+            walk.push(to)?;
+            if range.symmetric {
+                walk.push(from)?;
+                match self.repository.merge_bases(from, to) {
+                    Ok(bases) => bases.iter().try_for_each(|base| walk.hide(*base))?,
+                    // Two histories that have nothing in common.
+                    Err(error) if error.code() == ErrorCode::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+            } else {
+                walk.hide(from)?;
+            }
+            walk.take(limit + 1).collect::<Result<Vec<Oid>, _>>()
+        };
+        self.question.bounded(walk().map_err(|error| self.failed(&error))?, limit)
+    }
 }
 
 /// A commit as it is told of.
-pub(super) fn named(top: &Opened, id: Oid) -> Result<NamedCommit, GitError> {
-    let commit = top.repository.find_commit(id).map_err(|error| unreadable(&top.worktree, &error))?;
-    let line = commit.message_bytes().trim_ascii_start().split(|byte| *byte == b'\n').next().unwrap_or_default();
+pub(super) fn named(objects: &Objects<'_>, id: ObjectId) -> Result<NamedCommit, String> {
+    let message = objects.commit(id)?.message;
+    let line = message.trim_ascii_start().split(|byte| *byte == b'\n').next().unwrap_or_default();
     let subject = escape_output(&line[..line.len().min(MAX_SUBJECT)]);
     Ok(NamedCommit { id: id.to_string(), subject })
 }

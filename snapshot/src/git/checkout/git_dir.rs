@@ -9,17 +9,17 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use git2::{Index, IndexEntry, Oid};
-
 use super::super::GitError;
+use super::super::history::{History, Source};
+use super::super::index::to_file;
+use super::super::object::{ObjectFormat, ObjectId};
 use super::super::reader::{Opened, unreadable};
 
 /// How many refs are told to git in a step.
 const MAX_REFS: usize = 1_000_000;
 /// The largest list of a shallow clone's edges, in bytes.
 const MAX_SHALLOW: u64 = 16 << 20;
-const CONFIG: &[u8] =
-    b"[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = false\n";
+const SETTINGS: &str = "\tfilemode = true\n\tbare = false\n\tlogallrefupdates = false\n";
 
 /// Where the objects of a checkout are.
 pub(super) enum Objects {
@@ -31,7 +31,7 @@ pub(super) enum Objects {
 
 /// What a git directory says.
 pub(super) struct GitDir {
-    pub(super) head: Oid,
+    pub(super) head: ObjectId,
     pub(super) objects: Objects,
     /// As `packed-refs` has them.
     pub(super) refs: Vec<u8>,
@@ -42,21 +42,17 @@ pub(super) struct GitDir {
 impl GitDir {
     /// Makes the git directory of the tree at `place`, or brings it up to date; each file is put
     /// in place whole, since git in a step may be reading it.
-    pub(super) fn make(&self, place: &Path, index: Option<&[IndexEntry]>) -> Result<(), GitError> {
+    pub(super) fn make(&self, place: &Path, index: Option<&[to_file::Entry]>) -> Result<(), GitError> {
         let git = place.join(".git");
-        self.write(&git).map_err(|error| failed(&git, &error))?;
-        match index {
-            Some(entries) => write_index(&git.join("index"), entries)
-                .map_err(|error| GitError::CheckOut { path: git, problem: error.message().to_owned() }),
-            None => Ok(()),
-        }
+        let index = index.map(|entries| to_file::bytes(self.head.format(), entries));
+        self.write(&git, index.as_deref()).map_err(|error| failed(&git, &error))
     }
 
-    fn write(&self, git: &Path) -> io::Result<()> {
+    fn write(&self, git: &Path, index: Option<&[u8]>) -> io::Result<()> {
         for dir in ["", "objects", "objects/info", "objects/pack", "refs", "info"] {
             ensure(&git.join(dir))?;
         }
-        put(&git.join("config"), CONFIG)?;
+        put(&git.join("config"), config(self.head.format()).as_bytes())?;
         if let Objects::Borrowed(objects) = &self.objects {
             put(&git.join("objects/info/alternates"), &alternates(objects)?)?;
         }
@@ -64,8 +60,17 @@ impl GitDir {
             put(&git.join("shallow"), edges)?;
         }
         put(&git.join("packed-refs"), &self.refs)?;
+        index.map_or(Ok(()), |index| put(&git.join("index"), index))?;
         put(&git.join("HEAD"), format!("{}\n", self.head).as_bytes())
     }
+}
+
+fn config(format: ObjectFormat) -> String {
+    let (version, extensions) = match format {
+        ObjectFormat::Sha1 => (0, ""),
+        ObjectFormat::Sha256 => (1, "[extensions]\n\tobjectFormat = sha256\n"),
+    };
+    format!("[core]\n\trepositoryformatversion = {version}\n{SETTINGS}{extensions}")
 }
 
 fn alternates(objects: &Path) -> io::Result<Vec<u8>> {
@@ -97,15 +102,17 @@ fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-fn write_index(path: &Path, entries: &[IndexEntry]) -> Result<(), git2::Error> {
-    let mut index = Index::open(path)?;
-    entries.iter().try_for_each(|entry| index.add(entry))?;
-    index.write()
-}
-
 /// All refs of a repository as `packed-refs` has them (gitrepository-layout(5)); one that names another
 /// by the commit that it leads to. One that leads nowhere is left out.
-pub(super) fn packed_refs(top: &Opened) -> Result<Vec<u8>, GitError> {
+pub(super) fn packed_refs(history: &History<'_>) -> Result<Vec<u8>, GitError> {
+    match (&history.source, history.told()?) {
+        (_, Some(told)) => told.refs().map_err(|problem| history.unreadable(problem)),
+        (Source::Opened(opened), None) => refs_of(opened),
+        (_, None) => Ok(Vec::new()),
+    }
+}
+
+fn refs_of(top: &Opened) -> Result<Vec<u8>, GitError> {
     let unreadable = |error: git2::Error| unreadable(&top.worktree, &error);
     let mut text = Vec::new();
     for (count, found) in top.repository.references().map_err(unreadable)?.enumerate() {

@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use git2::{ErrorCode, ObjectType, Odb, Oid, Tree};
 use proctor_core::drift::display_path;
 
 use super::{Source, names};
 use crate::git::GitError;
-use crate::git::reader::unreadable;
+use crate::git::contents::{self, TreeEntry};
+use crate::git::object::{ObjectId, ObjectKind};
 use crate::paths;
 
 /// How many entries a tree may have, directories too. What a tree has many times counts as often.
@@ -62,7 +62,7 @@ pub(super) enum LeafKind {
 pub(super) struct Leaf {
     pub(super) path: Vec<u8>,
     pub(super) kind: LeafKind,
-    pub(super) id: Oid,
+    pub(super) id: ObjectId,
     /// In bytes.
     pub(super) size: u64,
 }
@@ -78,11 +78,8 @@ pub(super) struct Plan {
 impl Plan {
     /// Plans the tree of a commit.
     pub(super) fn of(source: &Source<'_>, bounds: &mut Bounds) -> Result<Self, GitError> {
-        let failed = |error: git2::Error| unreadable(source.worktree, &error);
-        let objects = source.repository.odb().map_err(failed)?;
         let mut planner = Planner {
             source,
-            objects,
             sizes: HashMap::new(),
             bounds,
             plan: Self::default(),
@@ -98,8 +95,7 @@ impl Plan {
 
 struct Planner<'a, 'b> {
     source: &'a Source<'a>,
-    objects: Odb<'a>,
-    sizes: HashMap<Oid, u64>,
+    sizes: HashMap<ObjectId, u64>,
     bounds: &'b mut Bounds,
     plan: Plan,
     /// The first paths whose objects are not here, for people, and how many there are: all are looked for, since a
@@ -114,26 +110,29 @@ impl Planner<'_, '_> {
         if self.missing_count == 0 {
             return Ok(self.plan);
         }
-        let commit = self.source.commit.id().to_string();
+        let commit = self.source.commit.id.to_string();
         Err(GitError::Missing { commit, paths: self.missing, count: self.missing_count })
     }
 
-    fn tree(&mut self, id: Oid, prefix: &[u8], depth: usize) -> Result<(), GitError> {
+    fn tree(&mut self, id: ObjectId, prefix: &[u8], depth: usize) -> Result<(), GitError> {
         if depth > MAX_DEPTH {
             return Err(self.source.refused(prefix, format!("lies more than {MAX_DEPTH} directories deep")));
         }
-        let Some(size) = self.size(id, ObjectType::Tree, prefix)? else { return Ok(()) };
+        let Some(size) = self.size(id, ObjectKind::Tree, prefix)? else { return Ok(()) };
         if size > MAX_TREE {
             return Err(self.source.refused(prefix, format!("is a directory of more than {MAX_TREE} bytes")));
         }
-        let tree = self.source.repository.find_tree(id).map_err(|error| self.unreadable(prefix, &error))?;
-        self.entries(&tree, prefix, depth)
+        let read = self.source.objects.read(id).map_err(|problem| self.unreadable(prefix, &problem))?;
+        let bytes = read.filter(|(kind, _)| *kind == ObjectKind::Tree).map(|(_, bytes)| bytes);
+        let entries = bytes.as_deref().and_then(|bytes| contents::tree(id.format(), bytes));
+        let entries = entries.ok_or_else(|| self.unreadable(prefix, "it is not in the form of a directory"))?;
+        self.entries(&entries, prefix, depth)
     }
 
-    fn entries(&mut self, tree: &Tree<'_>, prefix: &[u8], depth: usize) -> Result<(), GitError> {
+    fn entries(&mut self, tree: &[TreeEntry<'_>], prefix: &[u8], depth: usize) -> Result<(), GitError> {
         let mut seen = HashSet::new();
         for entry in tree {
-            let name = entry.name_bytes();
+            let name = entry.name;
             let path = paths::join(prefix, name);
             self.count(&path)?;
             if let Some(problem) = names::problem(name) {
@@ -142,13 +141,13 @@ impl Planner<'_, '_> {
             if !seen.insert(name.to_vec()) {
                 return Err(self.source.refused(&path, "stands there twice"));
             }
-            match entry.filemode_raw() {
-                0o040_000 => self.tree(entry.id(), &path, depth + 1)?,
+            match entry.mode {
+                0o040_000 => self.tree(entry.id, &path, depth + 1)?,
                 // The second is what git wrote before 2005.
-                0o100_644 | 0o100_664 => self.leaf(path, LeafKind::File { executable: false }, entry.id())?,
-                0o100_755 => self.leaf(path, LeafKind::File { executable: true }, entry.id())?,
-                0o120_000 => self.leaf(path, LeafKind::Symlink, entry.id())?,
-                0o160_000 => self.leaf(path, LeafKind::Gitlink, entry.id())?,
+                0o100_644 | 0o100_664 => self.leaf(path, LeafKind::File { executable: false }, entry.id)?,
+                0o100_755 => self.leaf(path, LeafKind::File { executable: true }, entry.id)?,
+                0o120_000 => self.leaf(path, LeafKind::Symlink, entry.id)?,
+                0o160_000 => self.leaf(path, LeafKind::Gitlink, entry.id)?,
                 mode => return Err(self.source.refused(&path, format!("has the mode {mode:o}, which no file has"))),
             }
         }
@@ -170,8 +169,8 @@ impl Planner<'_, '_> {
         Ok(())
     }
 
-    fn leaf(&mut self, path: Vec<u8>, kind: LeafKind, id: Oid) -> Result<(), GitError> {
-        let size = if kind == LeafKind::Gitlink { Some(0) } else { self.size(id, ObjectType::Blob, &path)? };
+    fn leaf(&mut self, path: Vec<u8>, kind: LeafKind, id: ObjectId) -> Result<(), GitError> {
+        let size = if kind == LeafKind::Gitlink { Some(0) } else { self.size(id, ObjectKind::Blob, &path)? };
         let Some(size) = size else { return Ok(()) };
         if kind == LeafKind::Symlink && !(1..=MAX_TARGET).contains(&size) {
             return Err(self.source.refused(&path, format!("is a link whose target has {size} bytes")));
@@ -193,23 +192,21 @@ impl Planner<'_, '_> {
     }
 
     /// The size of an object that must be of `kind`; nothing where it is not here, which is noted.
-    fn size(&mut self, id: Oid, kind: ObjectType, path: &[u8]) -> Result<Option<u64>, GitError> {
+    fn size(&mut self, id: ObjectId, kind: ObjectKind, path: &[u8]) -> Result<Option<u64>, GitError> {
         if let Some(size) = self.sizes.get(&id) {
             return Ok(Some(*size));
         }
-        let (size, found) = match self.objects.read_header(id) {
-            Ok(head) => head,
-            Err(error) if error.code() == ErrorCode::NotFound => {
-                self.lacks(path);
-                return Ok(None);
-            }
-            Err(error) => return Err(self.unreadable(path, &error)),
+        let head = self.source.objects.head(id).map_err(|problem| self.unreadable(path, &problem))?;
+        let Some((found, size)) = head else {
+            self.lacks(path);
+            return Ok(None);
         };
         if found != kind {
+            let (found, kind) = (found.as_str(), kind.as_str());
             return Err(self.source.refused(path, format!("is a {found} where its mode says {kind}")));
         }
-        self.sizes.insert(id, size as u64);
-        Ok(Some(size as u64))
+        self.sizes.insert(id, size);
+        Ok(Some(size))
     }
 
     fn lacks(&mut self, path: &[u8]) {
@@ -219,7 +216,7 @@ impl Planner<'_, '_> {
         }
     }
 
-    fn unreadable(&self, path: &[u8], error: &git2::Error) -> GitError {
-        self.source.refused(path, format!("cannot be read: {}", error.message()))
+    fn unreadable(&self, path: &[u8], problem: &str) -> GitError {
+        self.source.refused(path, format!("cannot be read: {problem}"))
     }
 }

@@ -8,14 +8,19 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use git2::{Config, Oid, Repository, RepositoryOpenFlags};
+use git2::{Config, Repository, RepositoryOpenFlags};
 use proctor_core::drift::display_path;
 
 use super::super::GitError;
+use super::super::config::Foreign;
 use super::super::config::check_config;
+use super::super::history::without_refs;
+use super::super::object::{ObjectFormat, ObjectId};
+use super::super::objects::{Objects, oid};
+use super::super::program::Places;
 use super::super::protocol::CheckedOut;
-use super::super::reader::{Opened, check_git_dir, holds_repository, unreadable};
-use super::git_dir::{GitDir, Objects};
+use super::super::reader::{Checked, Opened, check_git_dir, holds_repository, unreadable};
+use super::git_dir::{self, GitDir};
 use super::plan::{Bounds, Leaf, Plan};
 use super::{Source, is_gitlink};
 use crate::beneath;
@@ -26,7 +31,7 @@ const MAX_LEVELS: usize = 16;
 /// Where submodules come from and go to.
 pub(super) struct Modules<'a> {
     /// The repository that has them.
-    pub(super) top: &'a Opened,
+    pub(super) top: &'a Places,
     /// Where its tree was written.
     pub(super) place: &'a Path,
 }
@@ -92,18 +97,19 @@ impl Whole<'_> {
         let module = self.find(link, names)?;
         let place = self.place.join(OsStr::from_bytes(&link.path));
         let worktree = self.worktree.map(|top| top.join(OsStr::from_bytes(&link.path)));
-        let commit = module.repository.find_commit(link.id).map_err(|_| self.lacks(link))?;
-        let source = Source { repository: &module.repository, worktree: &module.git_dir, commit: &commit };
+        let failed = |error: git2::Error| unreadable(&module.git_dir, &error);
+        let objects = Objects::of(&module.repository).map_err(failed)?;
+        let commit = objects.commit(link.id).map_err(|_| self.lacks(link))?;
+        let source = Source { objects, commit };
         let parent = place.parent().unwrap_or(self.place);
         let above = beneath::open_real(parent)
             .map_err(|error| GitError::CheckOut { path: parent.to_owned(), problem: error.to_string() })?;
         let name = crate::paths::name(&link.path);
         let (plan, written) = source.write(std::os::fd::AsFd::as_fd(&above), name, &place, bounds)?;
-        let shallow = commit.parents().next().is_some().then(|| format!("{}\n", link.id).into_bytes());
-        let git = GitDir { head: link.id, objects: Objects::Own, refs: Vec::new(), shallow };
+        let shallow = source.commit.has_parents.then(|| format!("{}\n", link.id).into_bytes());
+        let git = GitDir { head: link.id, objects: git_dir::Objects::Own, refs: Vec::new(), shallow };
         git.make(&place, Some(&written.index))?;
-        pack(&module.repository, link.id, &place.join(".git/objects/pack"))
-            .map_err(|error| unreadable(&module.git_dir, &error))?;
+        pack(&module.repository, link.id, &place.join(".git/objects/pack")).map_err(failed)?;
         checked_out.files += plan.leaves.len() as u64;
         checked_out.bytes += plan.bytes;
         checked_out.lfs_pointers += written.lfs_pointers;
@@ -136,7 +142,11 @@ impl Whole<'_> {
     fn find(&self, link: &Leaf, names: &BTreeMap<Vec<u8>, String>) -> Result<Module, GitError> {
         let kept = names.get(&link.path).map(|name| self.common_dir.join("modules").join(name));
         if let Some(git_dir) = kept.filter(|path| path.join("HEAD").is_file()) {
-            let config = check_git_dir(&git_dir)?;
+            let (config, foreign) = check_git_dir(&git_dir)?;
+            if let Some(foreign) = foreign {
+                let repository = objects_of(&foreign, &git_dir)?;
+                return Ok(Module { repository, git_dir });
+            }
             let flags = RepositoryOpenFlags::NO_SEARCH | RepositoryOpenFlags::BARE;
             let none: [&OsStr; 0] = [];
             let repository =
@@ -146,8 +156,13 @@ impl Whole<'_> {
         }
         match self.worktree.map(|top| top.join(OsStr::from_bytes(&link.path))) {
             Some(place) if holds_repository(&place)? => {
-                let opened = Opened::open(&place)?;
-                Ok(Module { repository: opened.repository, git_dir: opened.common_dir })
+                let checked = Checked::at(&place)?;
+                let git_dir = checked.places.common_dir.clone();
+                let repository = match checked.foreign() {
+                    Some(foreign) => objects_of(&foreign, &git_dir)?,
+                    None => Opened::of(checked)?.repository,
+                };
+                Ok(Module { repository, git_dir })
             }
             _ => Err(self.lacks(link)),
         }
@@ -158,14 +173,31 @@ impl Whole<'_> {
     }
 }
 
+/// A module of a format of which libgit2 reads the objects alone.
+fn objects_of(foreign: &Foreign, git_dir: &Path) -> Result<Repository, GitError> {
+    if foreign.objects == ObjectFormat::Sha1 {
+        return without_refs(git_dir).map_err(|error| unreadable(git_dir, &error));
+    }
+    Err(unsupported(git_dir))
+}
+
+/// The refusal of submodules that are named by sha256.
+pub(super) fn unsupported(path: &Path) -> GitError {
+    GitError::Unsupported {
+        path: path.to_owned(),
+        what: "submodules in the sha256 object format".to_owned(),
+        mend: "without `--submodules` their directories stay empty".to_owned(),
+    }
+}
+
 /// Whether a path stays where it is put.
 fn is_plain(path: &Path) -> bool {
     path.components().next().is_some() && path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
 /// Writes one commit with all that its tree names as a pack.
-fn pack(repository: &Repository, commit: Oid, into: &Path) -> Result<(), git2::Error> {
+fn pack(repository: &Repository, commit: ObjectId, into: &Path) -> Result<(), git2::Error> {
     let mut builder = repository.packbuilder()?;
-    builder.insert_commit(commit)?;
+    builder.insert_commit(oid(commit).map_err(|problem| git2::Error::from_str(&problem))?)?;
     builder.write(into, 0o444)
 }

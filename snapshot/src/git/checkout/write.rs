@@ -1,19 +1,19 @@
 //! Writes a plan: every file is new, and nothing is reached by more than one name.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use git2::{IndexEntry, IndexTime, ObjectType, Odb};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::Source;
 use super::plan::{Leaf, LeafKind, Plan};
 use crate::git::GitError;
-use crate::git::reader::unreadable;
+use crate::git::index::{EXECUTABLE, FILE, GITLINK, SYMLINK, to_file};
 use crate::paths;
 
 /// How a pointer of git-lfs begins, which stands in place of a content that lies elsewhere.
@@ -24,7 +24,7 @@ const MAX_LFS_POINTER: usize = 1024;
 /// What was written.
 pub(super) struct Written {
     /// The index that fits to it, with the stat data of the files.
-    pub(super) index: Vec<IndexEntry>,
+    pub(super) index: Vec<to_file::Entry>,
     /// How many files are pointers of git-lfs.
     pub(super) lfs_pointers: u64,
 }
@@ -32,7 +32,6 @@ pub(super) struct Written {
 /// Writes below one directory.
 pub(super) struct Writer<'a> {
     source: &'a Source<'a>,
-    objects: Odb<'a>,
     /// For messages.
     place: PathBuf,
     root: OwnedFd,
@@ -49,10 +48,9 @@ impl<'a> Writer<'a> {
         source: &'a Source<'a>,
         place: &Path,
     ) -> Result<Self, GitError> {
-        let objects = source.repository.odb().map_err(|error| unreadable(source.worktree, &error))?;
         let root = enter(parent, name, Existing::Taken).map_err(|error| failed(place, &error))?;
         let written = Written { index: Vec::new(), lfs_pointers: 0 };
-        Ok(Self { source, objects, place: place.to_owned(), root, here: Vec::new(), written })
+        Ok(Self { source, place: place.to_owned(), root, here: Vec::new(), written })
     }
 
     /// Writes everything that is planned.
@@ -65,7 +63,7 @@ impl<'a> Writer<'a> {
 
     fn leaf(&mut self, leaf: &Leaf) -> Result<(), GitError> {
         let content = match leaf.kind {
-            LeafKind::Gitlink => Vec::new(),
+            LeafKind::Gitlink => Cow::Borrowed(&[][..]),
             LeafKind::File { .. } | LeafKind::Symlink => self.content(leaf)?,
         };
         let put = self.put(leaf, &content);
@@ -76,22 +74,16 @@ impl<'a> Writer<'a> {
         if content.len() < MAX_LFS_POINTER && content.starts_with(LFS_POINTER) {
             self.written.lfs_pointers += 1;
         }
-        self.written.index.push(index_entry(leaf, &stat));
+        self.written.index.push(index_entry(leaf, stat));
         Ok(())
     }
 
-    fn content(&self, leaf: &Leaf) -> Result<Vec<u8>, GitError> {
-        let object = self
-            .objects
-            .read(leaf.id)
-            .map_err(|error| self.source.refused(&leaf.path, format!("cannot be read: {}", error.message())))?;
-        if object.kind() != ObjectType::Blob || object.data().len() as u64 != leaf.size {
-            return Err(self.source.refused(&leaf.path, "is another object than its head says"));
-        }
-        if leaf.kind == LeafKind::Symlink && object.data().contains(&0) {
+    fn content(&self, leaf: &Leaf) -> Result<Cow<'a, [u8]>, GitError> {
+        let content = self.source.blob(leaf)?;
+        if leaf.kind == LeafKind::Symlink && content.contains(&0) {
             return Err(self.source.refused(&leaf.path, "is a link whose target holds a NUL byte"));
         }
-        Ok(object.data().to_vec())
+        Ok(content)
     }
 
     fn put(&mut self, leaf: &Leaf, content: &[u8]) -> io::Result<Stat> {
@@ -155,29 +147,12 @@ fn failed(place: &Path, error: &io::Error) -> GitError {
     GitError::CheckOut { path: place.to_owned(), problem: error.to_string() }
 }
 
-/// The index keeps the low 32 bits of everything, as git does.
-fn index_entry(leaf: &Leaf, stat: &Stat) -> IndexEntry {
+fn index_entry(leaf: &Leaf, stat: Stat) -> to_file::Entry {
     let mode = match leaf.kind {
-        LeafKind::File { executable: false } => 0o100_644,
-        LeafKind::File { executable: true } => 0o100_755,
-        LeafKind::Symlink => 0o120_000,
-        LeafKind::Gitlink => 0o160_000,
+        LeafKind::File { executable: false } => FILE,
+        LeafKind::File { executable: true } => EXECUTABLE,
+        LeafKind::Symlink => SYMLINK,
+        LeafKind::Gitlink => GITLINK,
     };
-    let low = |value: u64| u32::try_from(value & u64::from(u32::MAX)).unwrap_or_default();
-    let time =
-        |seconds: i64, nanoseconds: u64| IndexTime::new(i32::try_from(seconds).unwrap_or_default(), low(nanoseconds));
-    IndexEntry {
-        ctime: time(stat.st_ctime, stat.st_ctime_nsec),
-        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
-        dev: low(stat.st_dev),
-        ino: low(stat.st_ino),
-        mode,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        file_size: low(leaf.size),
-        id: leaf.id,
-        flags: 0,
-        flags_extended: 0,
-        path: leaf.path.clone(),
-    }
+    to_file::Entry { path: leaf.path.clone(), mode, id: leaf.id, size: leaf.size, stat }
 }

@@ -9,6 +9,7 @@ use rustix::fs::FileType;
 
 use std::sync::Arc;
 
+use super::parts::Parts;
 use super::{GitProgram, GitTask, Places, ask, staged};
 use crate::git::GitError;
 use crate::git::index::{FileRules, GITLINK, Index, IndexEntry, IndexStat, Moment};
@@ -86,7 +87,7 @@ pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing,
     }
     nested.sort_unstable_by(|one, other| one.path.cmp(&other.path));
     let as_paths = |set: PathSet| set.into_iter().map(RepoPath).collect();
-    let Places { worktree, git_dir, common_dir } = places.clone();
+    let Places { worktree, git_dir, common_dir, .. } = places.clone();
     let (tracked, untracked) = (as_paths(reader.tracked), as_paths(reader.untracked));
     // Which directories were looked into, and which files decided, only git knows.
     let (rules, directories, sources) = (Vec::new(), Vec::new(), None);
@@ -225,34 +226,7 @@ fn io(path: &std::path::Path, error: &std::io::Error) -> GitError {
     GitError::Io { path: path.to_owned(), problem: error.to_string() }
 }
 
-/// The parts of an answer: name, exit code, text.
-struct Parts<'a>(Vec<(&'a str, u8, &'a [u8])>);
-
 impl<'a> Parts<'a> {
-    fn read(mut printed: &'a [u8]) -> Option<Self> {
-        let mut parts = Vec::new();
-        while !printed.is_empty() {
-            let end = printed.iter().position(|b| *b == b'\n')?;
-            let mut words = std::str::from_utf8(&printed[..end]).ok()?.split(' ');
-            let (name, code, length) =
-                (words.next()?, words.next()?.parse().ok()?, words.next()?.parse::<usize>().ok()?);
-            let rest = &printed[end + 1..];
-            parts.push((name, code, rest.get(..length)?));
-            printed = &rest[length..];
-        }
-        Some(Self(parts))
-    }
-
-    /// The text of a part that succeeded.
-    fn of(&self, name: &str) -> Option<&'a [u8]> {
-        self.0.iter().find(|(part, code, _)| *part == name && *code == 0).map(|(.., text)| *text)
-    }
-
-    fn text(&self, name: &str) -> Option<String> {
-        let text = std::str::from_utf8(self.of(name)?).ok()?.trim_end();
-        Some(text.to_owned()).filter(|text| !text.is_empty())
-    }
-
     fn branch(&self) -> Option<String> {
         self.of("branch")?.trim_ascii_end().strip_prefix(b"refs/heads/").map(display_path)
     }
@@ -360,13 +334,5 @@ mod tests {
             let whole = told[..cut].ends_with("flags: 0\n");
             assert_eq!(entries(&told.as_bytes()[..cut]).is_some(), whole, "{cut}");
         }
-    }
-
-    #[test]
-    fn parts_are_cut_by_their_length() {
-        let parts = Parts::read(b"head 0 3\nab\nbranch 1 0\nindex 0 9\nx 0 1\n\0\0\0").expect("reads");
-        assert_eq!((parts.text("head").as_deref(), parts.of("branch")), (Some("ab"), None));
-        assert_eq!(parts.of("index"), Some(&b"x 0 1\n\0\0\0"[..]));
-        assert!(Parts::read(b"head 0 9\nab").is_none() && Parts::read(b"head").is_none());
     }
 }

@@ -1,0 +1,106 @@
+//! A repository whose commits are read, in whatever format it is: what libgit2 reads of it, and what the `git` program
+//! has to tell. Sha1 objects are read here even where refs are not.
+
+use std::path::Path;
+
+use git2::{Odb, Repository};
+
+use super::GitError;
+use super::object::{ObjectFormat, ObjectId};
+use super::objects::Objects;
+use super::program::Places;
+use super::reader::{Checked, Opened, unreadable};
+use super::told::Told;
+
+/// The commits of a repository.
+pub(super) struct History<'t> {
+    pub(super) places: Places,
+    pub(super) source: Source<'t>,
+}
+
+/// Who says what is in it.
+pub(super) enum Source<'t> {
+    /// Libgit2 alone.
+    Opened(Opened),
+    /// Libgit2 the objects, git the rest; where it was not asked, the refusal says what for.
+    Objects(Repository, Result<Told<'t>, GitError>),
+    /// Git.
+    Told(Told<'t>),
+}
+
+impl<'t> History<'t> {
+    /// Opens the repository whose work tree is `path`. `told` is what git told of it, where it was asked.
+    pub(super) fn open(path: &Path, told: Option<&'t [u8]>) -> Result<Self, GitError> {
+        let checked = Checked::at(path)?;
+        let places = checked.places.clone();
+        let Some(foreign) = checked.foreign() else { return Ok(Self::of(Opened::of(checked)?)) };
+        let read = |printed, objects| {
+            Told::read(printed, objects)
+                .map_err(|problem| GitError::Unreadable { path: places.worktree.clone(), problem })
+        };
+        let objects = foreign.objects;
+        let told = match told {
+            Some(printed) => Ok(read(printed, objects)?),
+            None => Err(foreign.refused(places.clone())),
+        };
+        let source = match objects {
+            ObjectFormat::Sha256 => Source::Told(told?),
+            ObjectFormat::Sha1 => {
+                let repository =
+                    without_refs(&places.common_dir).map_err(|error| unreadable(&places.worktree, &error))?;
+                Source::Objects(repository, told)
+            }
+        };
+        Ok(Self { places, source })
+    }
+
+    /// That of a repository that libgit2 reads.
+    pub(super) fn of(opened: Opened) -> Self {
+        Self { places: opened.places(), source: Source::Opened(opened) }
+    }
+
+    /// Its objects.
+    pub(super) fn objects(&self) -> Result<Objects<'_>, GitError> {
+        match &self.source {
+            Source::Opened(Opened { repository, .. }) | Source::Objects(repository, _) => {
+                Objects::of(repository).map_err(|error| self.unreadable(error.message()))
+            }
+            Source::Told(told) => Ok(Objects::Told(told)),
+        }
+    }
+
+    /// What git told, of a repository whose refs libgit2 does not read.
+    ///
+    /// # Errors
+    /// It was not asked.
+    pub(super) fn told(&self) -> Result<Option<&Told<'t>>, GitError> {
+        match &self.source {
+            Source::Opened(_) => Ok(None),
+            Source::Objects(_, Ok(told)) | Source::Told(told) => Ok(Some(told)),
+            Source::Objects(_, Err(refused)) => Err(refused.clone()),
+        }
+    }
+
+    /// The id that is written so.
+    pub(super) fn id(&self, text: &str) -> Result<ObjectId, GitError> {
+        ObjectId::from_hex(text.as_bytes()).ok_or_else(|| self.unreadable(format!("`{text}` is no id of an object")))
+    }
+
+    pub(super) fn worktree(&self) -> &Path {
+        &self.places.worktree
+    }
+
+    /// The error for what could not be read of it.
+    pub(super) fn unreadable(&self, problem: impl Into<String>) -> GitError {
+        GitError::Unreadable { path: self.places.worktree.clone(), problem: problem.into() }
+    }
+}
+
+/// A repository of which libgit2 reads the objects, and nothing else.
+pub(super) fn without_refs(common_dir: &Path) -> Result<Repository, git2::Error> {
+    let objects = Odb::new()?;
+    let place = common_dir.join("objects");
+    let place = place.to_str().ok_or_else(|| git2::Error::from_str("its path is no text"))?;
+    objects.add_disk_alternate(place)?;
+    Repository::from_odb(objects)
+}

@@ -1,0 +1,162 @@
+//! What is asked of the `git` program where commits of a repository are wanted and libgit2 cannot read them: refs in
+//! another format than files, and objects that are named by sha256. `told.rs` reads the answer.
+
+use std::collections::BTreeMap;
+
+use super::{GitProgram, GitTask, Places, ask};
+use crate::git::GitError;
+use crate::git::object::{ObjectFormat, ObjectId};
+use crate::git::protocol::{Push, RepoPath, Request};
+use crate::git::revision;
+
+/// Prints each answer behind a line with its name, its exit code and its length. What is asked is what there are
+/// files for. Neither a commit-graph nor grafts have a say in what the history is.
+const SCRIPT: &str = r#"set -eu
+top=$(pwd -P)
+export GIT_DIR="$top/.git" GIT_WORK_TREE="$top" GIT_GRAFT_FILE=/dev/null
+scratch=$(mktemp -d)
+touch "$scratch/ids"
+asked() { [ -e "$INPUT/$1" ]; }
+g() { git -c core.commitGraph=false "$@"; }
+part() {
+  name=$1; shift
+  if "$@" > "$scratch/out"; then code=0; else code=$?; fi
+  printf '%s %s %s\n' "$name" "$code" "$(wc -c < "$scratch/out")"
+  cat "$scratch/out"
+}
+walk() { g rev-list --topo-order --reverse --max-count="$(cat "$INPUT/limit")" "$@"; }
+kinds() { g cat-file --batch-check='%(objectname) %(objecttype)'; }
+
+if asked refs; then part refs g for-each-ref --format='%(objectname) %(refname)'; fi
+
+for end in from to; do
+  if asked "$end"; then
+    id=$(g rev-parse --verify -q "$(cat "$INPUT/$end")") || id=
+    part "$end.kind" g cat-file -t "$id"
+    part "$end" g rev-parse --verify -q "$id^{commit}"
+    cat "$scratch/out" > "$scratch/$end"
+    cat "$scratch/out" >> "$scratch/ids"
+    if asked "$end.plain"; then
+      for namespace in tags heads remotes; do
+        part "$end.$namespace" g rev-parse --verify -q "refs/$namespace/$(cat "$INPUT/$end.plain")^{}"
+      done
+    fi
+  fi
+done
+if asked range; then
+  part walk walk "$(cat "$scratch/from")$(cat "$INPUT/range")$(cat "$scratch/to")" --
+  cat "$scratch/out" >> "$scratch/ids"
+fi
+
+if asked tips; then
+  cat "$INPUT/tips" > "$scratch/round"
+  while [ -s "$scratch/round" ]; do
+    kinds < "$scratch/round" > "$scratch/found"
+    cat "$scratch/found" >> "$scratch/kinds"
+    : > "$scratch/round"
+    sed -n 's/ tag$//p' "$scratch/found" | while read -r tag; do
+      g cat-file tag "$tag" | sed -n '1s/^object //p' >> "$scratch/round"
+    done
+  done
+  sed -n 's/ [a-z]*$//p' "$scratch/kinds" >> "$scratch/ids"
+fi
+if asked known; then
+  {
+    sed -n 's/ commit$//p' "$scratch/kinds"
+    kinds < "$INPUT/known" | sed -n 's/^\(.*\) \(commit\|tag\)$/^\1/p'
+    g for-each-ref --format='^%(objectname)' refs/remotes
+  } > "$scratch/revisions"
+  if grep -q '^[^^]' "$scratch/revisions"; then
+    part walk walk --ignore-missing --stdin < "$scratch/revisions"
+    cat "$scratch/out" >> "$scratch/ids"
+  else
+    part walk true
+  fi
+fi
+
+if asked commit; then
+  cat "$INPUT/commit" >> "$scratch/ids"
+  if asked tree; then
+    g rev-list --objects --no-object-names --no-walk --missing=allow-any --ignore-missing \
+      "$(cat "$INPUT/commit")" -- >> "$scratch/ids"
+  fi
+fi
+if asked objects; then
+  sort -u "$scratch/ids" > "$scratch/sorted"
+  part objects g cat-file --batch --buffer < "$scratch/sorted"
+fi
+"#;
+
+/// What `request` needs to be told of the repository at `places`, whose objects have this `format`.
+///
+/// # Errors
+/// Git would not say.
+pub(crate) fn told(
+    program: &dyn GitProgram,
+    places: &Places,
+    request: &Request,
+    format: ObjectFormat,
+) -> Result<Vec<u8>, GitError> {
+    let mut input = input(request);
+    if format != ObjectFormat::Sha1 {
+        // Others are read by libgit2, whatever refs are like.
+        input.insert("objects", Vec::new());
+    }
+    let task = GitTask { script: SCRIPT, directory: RepoPath(Vec::new()), input };
+    let failed = |problem| GitError::Unreadable { path: places.worktree.clone(), problem };
+    ask(program, places, &task).map_err(failed)
+}
+
+fn input(request: &Request) -> BTreeMap<&'static str, Vec<u8>> {
+    match request {
+        Request::Resolve { revision, limit, .. } => of_revision(revision, *limit),
+        Request::Pushed { push, .. } => of_push(push),
+        Request::Content { commit, .. } | Request::Files { commit, .. } => {
+            BTreeMap::from([("commit", lines([&commit.id])), ("tree", Vec::new())])
+        }
+        Request::CheckOut { commit, .. } => {
+            BTreeMap::from([("commit", lines([&commit.id])), ("tree", Vec::new()), ("refs", Vec::new())])
+        }
+        Request::Refresh { commit, .. } => BTreeMap::from([("commit", lines([commit])), ("refs", Vec::new())]),
+        Request::List { .. } | Request::Ignored { .. } | Request::Staged { .. } => BTreeMap::new(),
+    }
+}
+
+fn of_revision(text: &str, limit: usize) -> BTreeMap<&'static str, Vec<u8>> {
+    let mut input = BTreeMap::new();
+    // A form that git does not have is refused by who reads the answer.
+    if !revision::is_well_formed(text) {
+        return input;
+    }
+    let mut end = |name: &'static str, plain_name: &'static str, text: &str| {
+        input.insert(name, text.as_bytes().to_vec());
+        if let Some(plain) = revision::plain_name(text) {
+            input.insert(plain_name, plain.as_bytes().to_vec());
+        }
+    };
+    match revision::range(text) {
+        None => end("to", "to.plain", text),
+        Some(range) => {
+            end("from", "from.plain", range.from);
+            end("to", "to.plain", range.to);
+            input.insert("range", if range.symmetric { b"...".to_vec() } else { b"..".to_vec() });
+            input.insert("limit", (limit + 1).to_string().into_bytes());
+        }
+    }
+    input
+}
+
+fn of_push(push: &Push) -> BTreeMap<&'static str, Vec<u8>> {
+    let mut input = BTreeMap::from([("tips", lines(&push.tips))]);
+    if push.each {
+        input.insert("known", lines(&push.known));
+        input.insert("limit", (push.limit + 1).to_string().into_bytes());
+    }
+    input
+}
+
+/// A line for each id. What is none is left out, and so it is not found.
+fn lines<'a>(ids: impl IntoIterator<Item = &'a String>) -> Vec<u8> {
+    let are_ids = ids.into_iter().filter_map(|id| ObjectId::from_hex(id.as_bytes()));
+    are_ids.flat_map(|id| format!("{id}\n").into_bytes()).collect()
+}

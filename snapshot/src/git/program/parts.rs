@@ -1,0 +1,43 @@
+//! The parts of what a script of ours prints: each behind a line with its name, its exit code and its length.
+
+/// The parts of an answer: name, exit code, text.
+pub(in crate::git) struct Parts<'a>(Vec<(&'a str, u8, &'a [u8])>);
+
+impl<'a> Parts<'a> {
+    pub(in crate::git) fn read(mut printed: &'a [u8]) -> Option<Self> {
+        let mut parts = Vec::new();
+        while !printed.is_empty() {
+            let end = printed.iter().position(|b| *b == b'\n')?;
+            let mut words = std::str::from_utf8(&printed[..end]).ok()?.split(' ');
+            let (name, code, length) =
+                (words.next()?, words.next()?.parse().ok()?, words.next()?.parse::<usize>().ok()?);
+            let rest = &printed[end + 1..];
+            parts.push((name, code, rest.get(..length)?));
+            printed = &rest[length..];
+        }
+        Some(Self(parts))
+    }
+
+    /// The text of a part that succeeded.
+    pub(in crate::git) fn of(&self, name: &str) -> Option<&'a [u8]> {
+        self.0.iter().find(|(part, code, _)| *part == name && *code == 0).map(|(.., text)| *text)
+    }
+
+    pub(in crate::git) fn text(&self, name: &str) -> Option<String> {
+        let text = std::str::from_utf8(self.of(name)?).ok()?.trim_end();
+        Some(text.to_owned()).filter(|text| !text.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_cut_by_their_length() {
+        let parts = Parts::read(b"head 0 3\nab\nbranch 1 0\nindex 0 9\nx 0 1\n\0\0\0").expect("reads");
+        assert_eq!((parts.text("head").as_deref(), parts.of("branch")), (Some("ab"), None));
+        assert_eq!(parts.of("index"), Some(&b"x 0 1\n\0\0\0"[..]));
+        assert!(Parts::read(b"head 0 9\nab").is_none() && Parts::read(b"head").is_none());
+    }
+}

@@ -1,0 +1,148 @@
+//! What the `git` program told of a repository that libgit2 cannot read: refs, commits that were looked up, and
+//! objects. Nothing of the objects is taken on trust: each has the hash that its name says, or all of it is refused.
+
+use std::collections::HashMap;
+
+use super::object::{ObjectFormat, ObjectId, ObjectKind, object_id};
+use super::program::parts::Parts;
+
+/// All that was told.
+pub(super) struct Told<'a> {
+    parts: Parts<'a>,
+    objects: HashMap<ObjectId, (ObjectKind, &'a [u8])>,
+}
+
+impl<'a> Told<'a> {
+    /// Reads what [`super::program::history`] had git print.
+    ///
+    /// # Errors
+    /// It is not what is printed there, or an object is another than its name says.
+    pub(super) fn read(printed: &'a [u8], format: ObjectFormat) -> Result<Self, String> {
+        let parts = Parts::read(printed).ok_or(NOT_UNDERSTOOD)?;
+        let objects = match parts.of("objects") {
+            Some(printed) => objects(printed, format)?,
+            None => HashMap::new(),
+        };
+        Ok(Self { parts, objects })
+    }
+
+    /// An object; none where git did not have it.
+    pub(super) fn object(&self, id: ObjectId) -> Option<(ObjectKind, &'a [u8])> {
+        self.objects.get(&id).copied()
+    }
+
+    /// All refs, as `packed-refs` has them.
+    pub(super) fn refs(&self) -> Result<Vec<u8>, String> {
+        let listed = self.parts.of("refs").ok_or("git cannot list its refs")?;
+        let is_plain = |line: &&[u8]| {
+            let space = line.iter().position(|byte| *byte == b' ').unwrap_or_default();
+            let (id, name) = (&line[..space], &line[line.len().min(space + 1)..]);
+            ObjectId::from_hex(id).is_some() && name.starts_with(b"refs/") && name.iter().all(|byte| *byte > b' ')
+        };
+        Ok(listed
+            .split_inclusive(|byte| *byte == b'\n')
+            .filter(|line| is_plain(&line.trim_ascii_end()))
+            .flatten()
+            .copied()
+            .collect())
+    }
+
+    /// What one end of a range, or the only one, was found to be.
+    pub(super) fn end(&self, name: &str) -> End {
+        let id = |part: &str| self.id(&format!("{name}{part}"));
+        End {
+            commit: id(""),
+            kind: self.parts.text(&format!("{name}.kind")),
+            namesakes: ["tags", "heads", "remotes"].map(|namespace| (namespace, id(&format!(".{namespace}")))),
+        }
+    }
+
+    /// The commits of a walk, oldest first.
+    pub(super) fn walk(&self) -> Result<Vec<ObjectId>, String> {
+        let walked = self.parts.of("walk").ok_or("git cannot walk the history")?;
+        let lines = walked.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| ObjectId::from_hex(line).ok_or_else(|| NOT_UNDERSTOOD.to_owned())).collect()
+    }
+
+    fn id(&self, part: &str) -> Option<ObjectId> {
+        ObjectId::from_hex(self.parts.text(part)?.as_bytes())
+    }
+}
+
+/// What git made of a revision.
+pub(super) struct End {
+    /// The commit that it leads to.
+    pub(super) commit: Option<ObjectId>,
+    /// What it names; none where it names nothing.
+    pub(super) kind: Option<String>,
+    /// What its plain name is, below `refs/`.
+    pub(super) namesakes: [(&'static str, Option<ObjectId>); 3],
+}
+
+const NOT_UNDERSTOOD: &str = "the `git` program answered in words that are not understood";
+
+/// The objects that `git cat-file --batch` printed; what is missing is left out.
+fn objects(mut printed: &[u8], format: ObjectFormat) -> Result<HashMap<ObjectId, (ObjectKind, &[u8])>, String> {
+    let mut objects = HashMap::new();
+    while !printed.is_empty() {
+        let end = printed.iter().position(|byte| *byte == b'\n').ok_or(NOT_UNDERSTOOD)?;
+        let (head, rest) = (std::str::from_utf8(&printed[..end]).map_err(|_| NOT_UNDERSTOOD)?, &printed[end + 1..]);
+        let mut words = head.split(' ');
+        let (name, kind, size) = (words.next().unwrap_or_default(), words.next(), words.next());
+        printed = rest;
+        if (kind, size) == (Some("missing"), None) {
+            continue;
+        }
+        let id = ObjectId::from_hex(name.as_bytes()).ok_or(NOT_UNDERSTOOD)?;
+        let kind = kind.and_then(ObjectKind::named).ok_or(NOT_UNDERSTOOD)?;
+        let size: usize = size.and_then(|size| size.parse().ok()).ok_or(NOT_UNDERSTOOD)?;
+        let (content, rest) = rest.split_at_checked(size).ok_or(NOT_UNDERSTOOD)?;
+        if object_id(format, kind, content) != id {
+            return Err(format!("its object {id} is another one than its name says"));
+        }
+        printed = rest.strip_prefix(b"\n").ok_or(NOT_UNDERSTOOD)?;
+        objects.insert(id, (kind, content));
+    }
+    Ok(objects)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HI: &str = "96c18f0297e38d01f4b2dacddea4259aea6b2961eb0822bd2c0c3f6029030045";
+
+    fn printed(objects: &str) -> Vec<u8> {
+        format!("objects 0 {}\n{objects}", objects.len()).into_bytes()
+    }
+
+    fn told(printed: &[u8]) -> Result<Told<'_>, String> {
+        Told::read(printed, ObjectFormat::Sha256)
+    }
+
+    #[test]
+    fn objects_are_those_that_their_names_say() {
+        let id = ObjectId::from_hex(HI.as_bytes()).expect("an id");
+        let good = printed(&format!("{} missing\n{HI} blob 3\nhi\n\n", "0".repeat(64)));
+        assert_eq!(told(&good).expect("reads").object(id), Some((ObjectKind::Blob, &b"hi\n"[..])));
+        // Other bytes, another kind, another format: each has another name.
+        for bad in [format!("{HI} blob 3\nho\n\n"), format!("{HI} tree 3\nhi\n\n"), format!("{HI} blob 2\nhi\n")] {
+            let problem = told(&printed(&bad)).err().expect("refused");
+            assert!(problem.contains("another one than its name says"), "{problem}");
+        }
+        assert!(Told::read(&good, ObjectFormat::Sha1).is_err());
+        for bad in [format!("{HI} blob 3\nhi\n"), format!("{HI} blob 9\nhi\n\n"), format!("{HI}\n"), "x".to_owned()] {
+            assert_eq!(told(&printed(&bad)).err().as_deref(), Some(NOT_UNDERSTOOD), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_failed_was_not_told() {
+        let text = format!("walk 0 130\n{HI}\n{HI}\nfrom 128 0\nfrom.kind 0 5\ntree\nfrom.tags 0 65\n{HI}\nrefs 1 0\n");
+        let told = told(text.as_bytes()).expect("reads");
+        assert_eq!(told.walk().expect("walks").len(), 2);
+        let end = told.end("from");
+        assert_eq!((end.commit, end.kind.as_deref(), end.namesakes[1].1), (None, Some("tree"), None));
+        assert!(end.namesakes[0].1.is_some() && told.refs().is_err());
+    }
+}
