@@ -193,7 +193,7 @@ impl Tree {
         match &self.checkout {
             None => Place { repo, checkout: None, git: source::git_dirs(&self.snapshot.git) },
             Some(checkout) => {
-                let git = source::git_dirs_of_checkout(&repo, checkout);
+                let git = source::git_dirs_of_checkout(&repo, &checkout.objects);
                 Place { repo, checkout: Some(checkout.tree.clone()), git }
             }
         }

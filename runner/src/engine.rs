@@ -463,6 +463,7 @@ impl Engine {
         let borrowed = checkout.as_ref().and_then(|checkout| checkout.objects.parent());
         let common = borrowed.unwrap_or(&snapshot.git.common_dir);
         guards::borrows_nothing_hidden(common, &path, self.launcher.host(), &sight)?;
+        let helper = checkout.as_ref().map_or(&self.helper, |checkout| &checkout.helper).clone();
         Ok(Arc::new(Context {
             launcher: Arc::clone(&self.launcher),
             space: space?,
@@ -470,7 +471,7 @@ impl Engine {
             caches: self.caches(&seen_at, checkout.as_ref(), user)?,
             sight,
             tree: Tree {
-                ignored: IgnoreQuery::new(self.helper.clone(), path).knowing(&snapshot),
+                ignored: IgnoreQuery::new(helper, path).knowing(&snapshot),
                 rules_aside: RulesAside::read(&snapshot)?,
                 repository,
                 seen_at,

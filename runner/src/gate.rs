@@ -3,10 +3,9 @@
 //! link, and reads no more than the bounds below.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use proctor_core::attestation::{Attestation, Subject};
 use proctor_core::digest::SnapshotId;
@@ -16,11 +15,11 @@ use proctor_core::names::{ChangesetId, ProfileName};
 use proctor_core::plan::Plan;
 use proctor_core::spec::Operator;
 use proctor_core::status;
-use proctor_snapshot::{GitHelper, GitOutput, GitProgram, GitTask, Peek, Places, Snapshot, SnapshotStore};
+use proctor_snapshot::{Peek, Snapshot, SnapshotStore};
 
 use crate::clock::Clock;
-use crate::error::{EngineError, one_line};
-use crate::git_program::SandboxedGit;
+use crate::error::EngineError;
+use crate::git_on_demand::git_on_demand;
 use crate::guards;
 use crate::repository::Repository;
 use crate::request::EngineConfig;
@@ -68,8 +67,7 @@ impl Gate {
         let kept = Directory::open(&config.state_dir).and_then(|state| state.descend(SNAPSHOTS)).ok();
         let kept = kept.and_then(|kept| kept.as_fd().try_clone_to_owned().ok());
         let (state_dir, operator) = (config.state_dir.clone(), config.operator.clone());
-        let helper = GitHelper::new(config.helpers.git.clone());
-        let helper = helper.with_program(Arc::new(GitOnDemand { config, made: OnceLock::new() }));
+        let helper = git_on_demand(config);
         Self { state_dir, snapshots: Arc::new(SnapshotStore::new(helper, kept)), operator, clock, owner: None }
     }
 
@@ -127,26 +125,6 @@ impl Gate {
             true => Err(EngineError::StateInRepository(path)),
             false => Ok(there(Directory::open(&path))?),
         }
-    }
-}
-
-/// The `git` program in its sandbox, for repositories that libgit2 does not read. What starts
-/// sandboxes is started where one is met, and not before.
-struct GitOnDemand {
-    config: EngineConfig,
-    made: OnceLock<Result<SandboxedGit, String>>,
-}
-
-impl fmt::Debug for GitOnDemand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GitOnDemand").finish_non_exhaustive()
-    }
-}
-
-impl GitProgram for GitOnDemand {
-    fn run(&self, places: &Places, task: &GitTask) -> Result<GitOutput, String> {
-        let made = self.made.get_or_init(|| SandboxedGit::open(&self.config).map_err(|error| one_line(&error)));
-        made.as_ref().map_err(Clone::clone)?.run(places, task)
     }
 }
 

@@ -15,7 +15,7 @@ use proctor_sandbox::{
     GitDirs, Host, HostConfig, Launcher, Policy, Reader, Received, RepoFacts, Report, Rights, RunSpace, RunSpaceConfig,
     Running, Sandboxes, StepUser, ToolKind, ToolMount, WaitStatus,
 };
-use proctor_snapshot::{GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
+use proctor_snapshot::{CheckoutOf, GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -23,6 +23,7 @@ use rustix::io::Errno;
 use crate::context::Sight;
 use crate::error::{EngineError, one_line};
 use crate::request::EngineConfig;
+use crate::source;
 use crate::store::directory::{Directory, TEMPORARY, random_u64};
 
 /// How long one task may take.
@@ -99,7 +100,17 @@ impl SandboxedGit {
             StepUser::Own { .. } | StepUser::Mapped { .. } => None,
         };
         let tolerated = config.operator.may_miss.clone();
-        let sight = Sight::of(config, launcher, state, state_path, &places.worktree, reader, tolerated)
+        let (repo, checkout, git) = match &places.checkout_of {
+            // As the steps of a run see it.
+            Some(CheckoutOf { seen_at, objects }) => {
+                (seen_at, Some(places.worktree.clone()), source::git_dirs_of_checkout(seen_at, objects))
+            }
+            None => {
+                let common = places.common_elsewhere().map(Path::to_owned);
+                (&places.worktree, None, GitDirs { worktree_git: Some(places.worktree.join(".git")), common })
+            }
+        };
+        let sight = Sight::of(config, launcher, state, state_path, repo, reader, tolerated)
             .map_err(|error| one_line(&error))?;
         let directory =
             std::str::from_utf8(&task.directory.0).map_err(|_| "a repository with a name that is no text")?;
@@ -108,18 +119,15 @@ impl SandboxedGit {
         let (kind, rights) = (ToolKind::ReadOnly, Rights::Ours);
         tools.push(ToolMount { source: input.to_owned(), at: INPUT.into(), kind, rights });
         Ok(Policy {
-            git: GitDirs {
-                worktree_git: Some(places.worktree.join(".git")),
-                common: places.common_elsewhere().map(Path::to_owned),
-            },
-            checkout: None,
+            git,
+            checkout,
             workdir: RelPath::new(directory).map_err(|error| error.to_string())?,
             argv: Argv::new(["/bin/sh", "-c", task.script].map(str::to_owned).into())
                 .map_err(|error| error.to_string())?,
             env: environment(&sight),
             network: Network::Deny,
             limits: limits(),
-            repo: places.worktree.clone(),
+            repo: repo.clone(),
             home: sight.home,
             hide: sight.hide,
             tools,

@@ -14,6 +14,7 @@ pub mod environment;
 mod error;
 mod finish;
 mod gate;
+mod git_on_demand;
 mod git_program;
 mod guards;
 mod judge;

@@ -84,6 +84,6 @@ pub(crate) fn git_dirs(facts: &GitFacts) -> GitDirs {
 
 /// Where it lies for a checkout: its own git directory in place of the repository's, and the objects
 /// of the repository, of which nothing else is shown.
-pub(crate) fn git_dirs_of_checkout(seen_at: &Path, checkout: &Checkout) -> GitDirs {
-    GitDirs { worktree_git: Some(seen_at.join(".git")), common: Some(checkout.objects.clone()) }
+pub(crate) fn git_dirs_of_checkout(seen_at: &Path, objects: &Path) -> GitDirs {
+    GitDirs { worktree_git: Some(seen_at.join(".git")), common: Some(objects.to_owned()) }
 }

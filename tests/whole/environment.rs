@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::needs::{self, Actor};
+use crate::needs::{self, Actor, Format};
 use crate::process::{Finished, Running};
 use crate::served::Served;
 use crate::spec::{Spec, Step};
@@ -33,6 +33,7 @@ pub(crate) struct TestEnvironment {
     root: TempDir,
     actor: Actor,
     marker: String,
+    format: Format,
     caller_env: RefCell<Vec<(String, String)>>,
 }
 
@@ -45,11 +46,16 @@ pub(crate) struct Repo<'e> {
 impl TestEnvironment {
     /// An empty place, owned by the actor.
     pub(crate) fn new(actor: Actor) -> Self {
+        Self::with_git(actor, &[])
+    }
+
+    /// The same, where git makes repositories in this format.
+    pub(crate) fn with_git(actor: Actor, format: Format) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let root = tempfile::Builder::new().prefix("proctor-test-").tempdir().expect("a directory for a case");
         machine::open_to_all(root.path());
         let marker = format!("pt{}x{}e", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let env = Self { root, actor, marker, caller_env: RefCell::default(), served: None };
+        let env = Self { root, actor, marker, format, caller_env: RefCell::default(), served: None };
         machine::write(&env.home().join("secret.txt"), "a secret in the home of the caller\n");
         machine::write(&env.root().join("sibling/secret.txt"), "a secret beside the repository\n");
         env.hand_over(env.root());
@@ -206,6 +212,7 @@ impl TestEnvironment {
         let mut command = self.as_actor(OsStr::new("git"));
         command.current_dir(dir).args(arguments).env("HOME", self.home());
         command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
+        command.envs(self.format.iter().copied());
         for who in ["AUTHOR", "COMMITTER"] {
             command.env(format!("GIT_{who}_NAME"), "A Tester").env(format!("GIT_{who}_EMAIL"), "tester@example.com");
             command.env(format!("GIT_{who}_DATE"), "2026-01-02T03:04:05Z");

@@ -39,13 +39,13 @@ fn main() -> ExitCode {
 
 /// The trial of a case. One whose needs are not met is ignored, and its name says why.
 fn trial(case: &'static Case) -> Trial {
-    trial_called(case.name.to_owned(), case, || TestEnvironment::new(case.actor))
+    trial_called(case.name.to_owned(), case, || TestEnvironment::with_git(case.actor, case.format))
 }
 
 /// The trial of a case whose work a daemon does.
 fn served_trial(case: &'static Case) -> Trial {
     let name = format!("{} (by the daemon)", case.name);
-    trial_called(name, case, || TestEnvironment::new(case.actor).served())
+    trial_called(name, case, || TestEnvironment::with_git(case.actor, case.format).served())
 }
 
 fn trial_called(name: String, case: &'static Case, env: impl FnOnce() -> TestEnvironment + Send + 'static) -> Trial {

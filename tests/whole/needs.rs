@@ -44,28 +44,52 @@ pub(crate) enum Needs {
     Duckdb,
 }
 
+/// How git writes the repositories that a case makes: the variables by which it is told.
+pub(crate) type Format = &'static [(&'static str, &'static str)];
+
+/// Objects that are named by sha256.
+pub(crate) const SHA256: Format = &[("GIT_DEFAULT_HASH", "sha256")];
+/// Refs in tables.
+pub(crate) const REFTABLE: Format = &[("GIT_DEFAULT_REF_FORMAT", "reftable")];
+/// What a case with such repositories needs.
+pub(crate) const NEEDS_SHA256: &[Needs] =
+    &[Needs::Sandbox, Needs::Works(&["sh", "-c", "cd $(mktemp -d) && git init -q --object-format=sha256 ."])];
+pub(crate) const NEEDS_REFTABLE: &[Needs] =
+    &[Needs::Sandbox, Needs::Works(&["sh", "-c", "cd $(mktemp -d) && git init -q --ref-format=reftable ."])];
+
 /// One test: a name, what it needs, and what it does in an environment of its own.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) actor: Actor,
     pub(crate) needs: &'static [Needs],
+    pub(crate) format: Format,
     pub(crate) run: fn(&TestEnvironment),
 }
 
 /// A case that runs as whoever runs the tests, in the sandbox.
 pub(crate) const fn case(name: &'static str, run: fn(&TestEnvironment)) -> Case {
-    Case { name, actor: Actor::Caller, needs: &[Needs::Sandbox], run }
+    Case { name, actor: Actor::Caller, needs: &[Needs::Sandbox], format: &[], run }
 }
 
 /// A case in which no step runs.
 pub(crate) const fn dry_case(name: &'static str, run: fn(&TestEnvironment)) -> Case {
-    Case { name, actor: Actor::Caller, needs: &[], run }
+    Case { name, actor: Actor::Caller, needs: &[], format: &[], run }
 }
 
 impl Case {
     /// The same case with other needs.
     pub(crate) const fn needs(self, needs: &'static [Needs]) -> Self {
         Self { needs, ..self }
+    }
+
+    /// The same case with repositories that are named by sha256.
+    pub(crate) const fn of_sha256(self) -> Self {
+        Self { format: SHA256, needs: NEEDS_SHA256, ..self }
+    }
+
+    /// The same case with repositories whose refs are tables.
+    pub(crate) const fn of_reftables(self) -> Self {
+        Self { format: REFTABLE, needs: NEEDS_REFTABLE, ..self }
     }
 
     /// The same case, under a name of its own, as a user without privileges.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use proctor_core::digest::SnapshotId;
 use proctor_core::drift::display_path;
 use proctor_snapshot::protocol::CommitRef;
-use proctor_snapshot::{GitHelper, Snapshot, SnapshotStore};
+use proctor_snapshot::{CheckoutOf, GitHelper, Snapshot, SnapshotStore};
 use rustix::fs::{self, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timestamps, Uid};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -90,6 +90,8 @@ pub(crate) struct Checkout {
     pub(crate) directory: Directory,
     /// What was read of its tree, for the next look; kept nowhere else.
     pub(crate) snapshots: Arc<SnapshotStore>,
+    /// Who says what git makes of its tree.
+    pub(crate) helper: GitHelper,
     path: PathBuf,
 }
 
@@ -187,7 +189,8 @@ impl<'a> Checkouts<'a> {
         let objects =
             self.helper.refresh(self.repository.path(), &wanted.commit.id, &own).map_err(|error| told(&error))?;
         // Every byte is read: what an earlier run remembers of it is not asked.
-        let snapshots = Arc::new(SnapshotStore::new(self.helper.clone(), None));
+        let helper = self.over(&objects);
+        let snapshots = Arc::new(SnapshotStore::new(helper.clone(), None));
         let snapshot = snapshots.take(&own.join(TREE)).map_err(|error| told(&error))?;
         let snapshot = Arc::unwrap_or_clone(snapshot);
         if snapshot.id != manifest.snapshot {
@@ -197,7 +200,7 @@ impl<'a> Checkouts<'a> {
             return Err(format!("`{}` was put into it", display_path(&stray)));
         }
         used_now(&directory).map_err(|error| told(&error))?;
-        Ok((Checkout { manifest, tree: own.join(TREE), objects, directory, snapshots, path }, snapshot))
+        Ok((Checkout { manifest, tree: own.join(TREE), objects, directory, snapshots, helper, path }, snapshot))
     }
 
     /// Makes a checkout under another name, and puts it in its place when it is whole. `None` where
@@ -225,9 +228,10 @@ impl<'a> Checkouts<'a> {
         }
         let path = self.path.join(wanted.name());
         let snapshot = moved(snapshot, &path.join(OWN).join(TREE));
-        let snapshots = Arc::new(SnapshotStore::new(self.helper.clone(), None));
+        let helper = self.over(&objects);
+        let snapshots = Arc::new(SnapshotStore::new(helper.clone(), None));
         let tree = path.join(OWN).join(TREE);
-        Ok(Some((Checkout { manifest, tree, objects, directory, snapshots, path }, snapshot)))
+        Ok(Some((Checkout { manifest, tree, objects, directory, snapshots, helper, path }, snapshot)))
     }
 
     fn fill(
@@ -243,7 +247,7 @@ impl<'a> Checkouts<'a> {
             .map_err(StoreError::io("give to the repository's owner", own.name()))?;
         let into = self.path.join(temporary).join(OWN);
         let made = self.helper.check_out(self.repository.path(), &wanted.commit, &into, wanted.submodules)?;
-        let snapshot = Snapshot::take(&into.join(TREE), self.helper)?;
+        let snapshot = Snapshot::take(&into.join(TREE), &self.over(&made.objects))?;
         let manifest = Manifest {
             snapshot: snapshot.id.clone(),
             tree: made.tree,
@@ -253,6 +257,12 @@ impl<'a> Checkouts<'a> {
         let bytes = serde_json::to_vec(&manifest).map_err(|error| EngineError::Internal(error.to_string()))?;
         put_manifest(directory, &bytes).map_err(StoreError::io("write", directory.name()))?;
         Ok((manifest, made.objects, snapshot))
+    }
+
+    /// The helper for a checkout, which borrows `objects`.
+    fn over(&self, objects: &Path) -> GitHelper {
+        let of = CheckoutOf { seen_at: self.repository.path().to_path_buf(), objects: objects.to_owned() };
+        self.helper.clone().over_checkouts(of)
     }
 
     /// Gives a whole checkout its name; `false` where another one has it.

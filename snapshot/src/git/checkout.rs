@@ -46,6 +46,8 @@ pub(super) struct Order<'a> {
 
 /// Writes it.
 pub(super) fn check_out(history: &History<'_>, order: &Order<'_>) -> Result<CheckedOut, GitError> {
+    // Before anything is written: who has not asked git yet asks again.
+    history.told()?;
     let source = Source::of(history, &order.commit.id)?;
     let root = empty_directory(order.into)?;
     let place = order.into.join(TREE);

@@ -10,19 +10,14 @@ use crate::machine;
 use crate::needs::{Case, Needs, case};
 use crate::spec::{Spec, Step};
 
-/// A git that knows the format.
-const SHA256: &[Needs] =
-    &[Needs::Sandbox, Needs::Works(&["sh", "-c", "cd $(mktemp -d) && git init -q --object-format=sha256 ."])];
-const REFTABLE: &[Needs] =
-    &[Needs::Sandbox, Needs::Works(&["sh", "-c", "cd $(mktemp -d) && git init -q --ref-format=reftable ."])];
 const GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
 
 pub(super) const CASES: &[Case] = &[
-    case("formats::sha256_objects_are_verified_like_any_other", sha256).needs(SHA256),
+    case("formats::sha256_objects_are_verified_like_any_other", sha256).of_sha256(),
     case("formats::sha256_objects_are_verified_like_any_other", sha256)
-        .needs(SHA256)
+        .of_sha256()
         .unprivileged("formats::sha256_objects_are_verified_by_a_user_without_privileges"),
-    case("formats::a_repository_of_reftables_is_verified", reftable).needs(REFTABLE),
+    case("formats::a_repository_of_reftables_is_verified", reftable).of_reftables(),
     case("formats::a_split_index_is_read", split_index).needs(GIT),
     case("formats::a_sparse_index_is_read", sparse_index).needs(GIT),
     case("formats::a_partial_clone_is_read_and_fetches_nothing", partial_clone).needs(GIT),
@@ -60,17 +55,8 @@ fn demand_gits_facts(repo: &Repo<'_>, env: &TestEnvironment, dirty: bool) {
     assert_eq!((&git["tree"], &git["dirty"]), (&tree_by_git(repo, env).into(), &dirty.into()), "{git}");
 }
 
-/// Replaces the repository by one that is made with other options, with the same files in one commit.
-fn remade<'e>(env: &'e TestEnvironment, script: &str, option: &str) -> Repo<'e> {
-    let repo = env.repo(&Spec::of_script(script));
-    std::fs::remove_dir_all(repo.file(".git")).expect("it was there");
-    repo.git(&["init", "--quiet", "--initial-branch=main", option]);
-    repo.commit();
-    repo
-}
-
 fn sha256(env: &TestEnvironment) {
-    let repo = remade(env, "mkdir -p target && echo x > target/out && cat README.md", "--object-format=sha256");
+    let repo = env.repo(&Spec::of_script("mkdir -p target && echo x > target/out && cat README.md"));
     demand_gits_facts(&repo, env, false);
     let git = recorded(&repo);
     let digits = |value: &Value| value.as_str().map_or(0, str::len);
@@ -87,7 +73,7 @@ fn sha256(env: &TestEnvironment) {
 }
 
 fn reftable(env: &TestEnvironment) {
-    let repo = remade(env, "git log -1 --format=%H", "--ref-format=reftable");
+    let repo = env.repo(&Spec::of_script("git log -1 --format=%H"));
     demand_gits_facts(&repo, env, false);
     assert_eq!(recorded(&repo)["branch"], "main");
 }

@@ -12,8 +12,6 @@ use crate::process::{Finished, Running};
 use crate::spec::{Skill, Spec, Step};
 
 const GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
-const SHA256: &[Needs] =
-    &[Needs::Sandbox, Needs::Works(&["sh", "-c", "cd $(mktemp -d) && git init -q --object-format=sha256 ."])];
 
 /// Git calls `proctor` with no word on where state is kept: as a user without privileges it lies below the home of
 /// the case, and not in the system's place.
@@ -29,7 +27,18 @@ pub(super) const CASES: &[Case] = &[
     pushing("hooks::a_hook_that_stood_there_runs_first_and_comes_back", chained),
     pushing("hooks::what_git_puts_around_a_hook_reaches_no_step", surroundings),
     pushing("hooks::a_linked_worktree_and_a_hooks_path_are_honoured", places),
-    pushing("hooks::the_formats_that_are_not_read_are_no_pass", sha256).needs(SHA256),
+    pushing("hooks::what_is_pushed_is_verified_and_not_the_worktree_in_sha256", pushed_not_worktree).of_sha256(),
+    pushing("hooks::each_kind_of_ref_has_its_answer_in_sha256", kinds_of_refs).of_sha256(),
+    pushing("hooks::a_force_push_is_verified_by_its_new_commit_in_sha256", force).of_sha256(),
+    pushing("hooks::every_commit_that_no_remote_has_on_request_in_sha256", each_commit).of_sha256(),
+    pushing("hooks::a_linked_worktree_and_a_hooks_path_are_honoured_in_sha256", places).of_sha256(),
+    pushing("hooks::a_commit_is_answered_by_the_run_of_its_tree_in_sha256", answered_here).of_sha256(),
+    pushing("hooks::what_is_pushed_is_verified_and_not_the_worktree_in_reftables", pushed_not_worktree).of_reftables(),
+    pushing("hooks::each_kind_of_ref_has_its_answer_in_reftables", kinds_of_refs).of_reftables(),
+    pushing("hooks::a_force_push_is_verified_by_its_new_commit_in_reftables", force).of_reftables(),
+    pushing("hooks::every_commit_that_no_remote_has_on_request_in_reftables", each_commit).of_reftables(),
+    pushing("hooks::a_linked_worktree_and_a_hooks_path_are_honoured_in_reftables", places).of_reftables(),
+    pushing("hooks::a_commit_is_answered_by_the_run_of_its_tree_in_reftables", answered_here).of_reftables(),
     pushing("hooks::what_is_here_of_a_partial_clone_is_verified_and_nothing_fetched", partial_clone),
     pushing("hooks::split_and_sparse_indexes_push_like_any_other", other_indexes),
     pushing("hooks::a_commit_is_answered_by_the_run_of_its_tree", answered_here),
@@ -224,18 +233,6 @@ fn places(env: &TestEnvironment) {
     repo.git(&["checkout", "--quiet", "-b", "worse"]);
     commit_bad(&repo);
     push(&repo, env, &["worse"]).exits(1);
-}
-
-fn sha256(env: &TestEnvironment) {
-    let repo = env.repo(&Spec::of_script("true"));
-    std::fs::remove_dir_all(repo.file(".git")).expect("it was there");
-    repo.git(&["init", "--quiet", "--initial-branch=main", "--object-format=sha256"]);
-    repo.commit();
-    env.git(env.root(), &["init", "--quiet", "--bare", "--object-format=sha256", "remote.git"]);
-    repo.git(&["remote", "add", "origin", "../remote.git"]);
-    repo.proctor(&["hook", "install"]).exits(0);
-    push(&repo, env, &["main"]).exits(1).complains(&["the sha256 object format", "hint:"]);
-    assert!(!remote_has(&repo, "main"));
 }
 
 fn partial_clone(env: &TestEnvironment) {

@@ -39,6 +39,23 @@ pub(super) const CASES: &[Case] = &[
     case("revisions::two_runs_of_one_commit_share_its_checkout", at_once),
     case("revisions::submodules_are_empty_unless_asked_for", submodules),
     case("revisions::a_linked_worktree_verifies_a_commit", linked),
+    case("revisions::uncommitted_work_is_neither_counted_nor_touched_in_sha256", uncommitted).of_sha256(),
+    case("", uncommitted).of_sha256().unprivileged("revisions::an_ordinary_user_verifies_a_commit_in_sha256"),
+    case("revisions::the_record_says_which_commit_it_was_in_sha256", recorded).of_sha256(),
+    case("revisions::git_in_a_step_reads_history_in_sha256", git_in_step).of_sha256(),
+    case("revisions::drift_is_found_and_changes_are_applied_nowhere_in_sha256", drift).of_sha256(),
+    case("revisions::a_range_is_verified_oldest_first_in_sha256", range).of_sha256(),
+    case("revisions::what_names_no_commit_is_a_usage_error_in_sha256", unknown).of_sha256(),
+    case("revisions::a_tree_that_leads_elsewhere_is_refused_in_sha256", hostile).of_sha256(),
+    case("revisions::a_checkout_that_was_changed_is_made_anew_in_sha256", tampered).of_sha256(),
+    case("revisions::submodules_of_sha256_are_empty_and_no_pass_where_asked_for", sha256_submodules).of_sha256(),
+    case("revisions::a_linked_worktree_verifies_a_commit_in_sha256", linked).of_sha256(),
+    case("revisions::uncommitted_work_is_neither_counted_nor_touched_in_reftables", uncommitted).of_reftables(),
+    case("", uncommitted).of_reftables().unprivileged("revisions::an_ordinary_user_verifies_a_commit_in_reftables"),
+    case("revisions::git_in_a_step_reads_history_in_reftables", git_in_step).of_reftables(),
+    case("revisions::a_range_is_verified_oldest_first_in_reftables", range).of_reftables(),
+    case("revisions::what_names_no_commit_is_a_usage_error_in_reftables", unknown).of_reftables(),
+    case("revisions::a_linked_worktree_verifies_a_commit_in_reftables", linked).of_reftables(),
 ];
 
 /// Passes where `src/lib.rs` is as the first commit has it.
@@ -252,7 +269,8 @@ fn hostile(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
     let blob = repo.git(&["rev-parse", "HEAD:README.md"]).trim().to_owned();
     for name in [".git", "..", ".GIT"] {
-        let raw: Vec<u8> = (0..20).map(|at| u8::from_str_radix(&blob[2 * at..2 * at + 2], 16).expect("hex")).collect();
+        let raw: Vec<u8> =
+            (0..blob.len() / 2).map(|at| u8::from_str_radix(&blob[2 * at..2 * at + 2], 16).expect("hex")).collect();
         machine::write(&env.root().join("object"), [format!("100644 {name}\0").as_bytes(), &raw].concat());
         let object = env.root().join("object");
         let object = object.to_str().expect("UTF-8");
@@ -385,6 +403,18 @@ fn submodules(env: &TestEnvironment) {
     repo.write("README.md", "second\n");
     repo.git(&["commit", "--quiet", "--message=x", "README.md"]);
     repo.run_with(&["--rev", "HEAD", "--submodules"]).exits(2).complains(&["submodule `sub`", "git submodule update"]);
+}
+
+/// No part of what is written without them is left for a run without them to find.
+fn sha256_submodules(env: &TestEnvironment) {
+    let inner = env.repo_at("inner", &Spec::of_script("true"));
+    let repo = env.repo(&Spec::of_script("test -z \"$(ls -A sub)\""));
+    let url = inner.path().to_str().expect("UTF-8");
+    repo.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", url, "sub"]);
+    repo.commit();
+    let refused = repo.run_with(&["--rev", "HEAD", "--submodules"]).exits(5);
+    refused.complains(&["submodules in the sha256 object format", "hint: without `--submodules`"]);
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
 }
 
 fn linked(env: &TestEnvironment) {

@@ -15,7 +15,7 @@ use crate::args::{HookRunArgs, RunArgs, RunFormat};
 use crate::caller::Caller;
 use crate::commands::run::range::{heading, short, word, worst};
 use crate::commands::run::{Known, Runs, Tree, finish};
-use crate::engine::engine_error;
+use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation::{self, show};
 use crate::reports::Reports;
@@ -84,7 +84,9 @@ fn sent(args: &HookRunArgs, updates: &[RefUpdate], repo: &Path, caller: &Caller)
     known.dedup();
     let tips = updates.iter().filter_map(|update| update.local.clone()).collect();
     let push = Push { tips, known, each: args.options.each_commit, limit: MAX_RANGE };
-    proctor_runner::pushed(&installation::helpers(caller)?, repo, &push).map_err(engine_error)
+    let operator = installation::operator(&args.way.operator, caller)?;
+    let config = engine::config(&args.way.state, operator, caller)?;
+    proctor_runner::pushed(config, repo, &push).map_err(engine_error)
 }
 
 /// Git names its repository where it is not simply the one around the directory. What is verified must be of

@@ -17,7 +17,7 @@ export GIT_DIR="$top/.git" GIT_WORK_TREE="$top" GIT_GRAFT_FILE=/dev/null
 scratch=$(mktemp -d)
 touch "$scratch/ids"
 asked() { [ -e "$INPUT/$1" ]; }
-g() { git -c core.commitGraph=false "$@"; }
+g() { git -c core.commitGraph=false -c advice.graftFileDeprecated=false "$@"; }
 part() {
   name=$1; shift
   if "$@" > "$scratch/out"; then code=0; else code=$?; fi

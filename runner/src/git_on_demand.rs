@@ -1,0 +1,36 @@
+//! The `git` program for who only asks: what starts sandboxes is started where a repository is met that libgit2 does
+//! not read, and not before.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use proctor_snapshot::{GitHelper, GitOutput, GitProgram, GitTask, Places};
+
+use crate::error::one_line;
+use crate::git_program::SandboxedGit;
+use crate::request::EngineConfig;
+
+/// A helper that has the program at hand, as an engine of this `config` would run it.
+pub(crate) fn git_on_demand(config: EngineConfig) -> GitHelper {
+    let helper = GitHelper::new(config.helpers.git.clone());
+    helper.with_program(Arc::new(GitOnDemand { config, made: OnceLock::new() }))
+}
+
+/// The `git` program in its sandbox.
+struct GitOnDemand {
+    config: EngineConfig,
+    made: OnceLock<Result<SandboxedGit, String>>,
+}
+
+impl fmt::Debug for GitOnDemand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GitOnDemand").finish_non_exhaustive()
+    }
+}
+
+impl GitProgram for GitOnDemand {
+    fn run(&self, places: &Places, task: &GitTask) -> Result<GitOutput, String> {
+        let made = self.made.get_or_init(|| SandboxedGit::open(&self.config).map_err(|error| one_line(&error)));
+        made.as_ref().map_err(Clone::clone)?.run(places, task)
+    }
+}
