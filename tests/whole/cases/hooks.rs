@@ -40,6 +40,8 @@ pub(super) const CASES: &[Case] = &[
     pushing("hooks::a_linked_worktree_and_a_hooks_path_are_honoured_in_reftables", places).of_reftables(),
     pushing("hooks::a_commit_is_answered_by_the_run_of_its_tree_in_reftables", answered_here).of_reftables(),
     pushing("hooks::what_is_here_of_a_partial_clone_is_verified_and_nothing_fetched", partial_clone),
+    pushing("hooks::what_is_here_of_a_partial_clone_in_sha256_is_verified_and_nothing_fetched", partial_clone)
+        .of_sha256(),
     pushing("hooks::split_and_sparse_indexes_push_like_any_other", other_indexes),
     pushing("hooks::a_commit_is_answered_by_the_run_of_its_tree", answered_here),
     pushing("hooks::a_daemon_answers_by_the_run_of_the_worktree", answered_by_daemon),
@@ -252,13 +254,20 @@ fn partial_clone(env: &TestEnvironment) {
     // Whoever fetched would have to run this.
     let witness = env.root().join("sibling/fetched");
     repo.git(&["config", "remote.upstream.uploadpack", &format!("touch '{}';", witness.display())]);
-    let told = repo.proctor(&["run", "--no-daemon", "--rev", "HEAD~1"]).exits(2);
-    told.complains(&[
-        "2 of its files and directories are not in this clone",
-        "`old/one`, `old/two`",
-        "git ls-tree -r -l",
-    ]);
-    repo.proctor(&["run", "--no-daemon", "--rev", "HEAD"]).exits(0);
+    let demand_the_same = || {
+        let told = repo.proctor(&["run", "--no-daemon", "--rev", "HEAD~1"]).exits(2);
+        told.complains(&[
+            "2 of its files and directories are not in this clone",
+            "`old/one`, `old/two`",
+            "git ls-tree -r -l",
+        ]);
+        repo.proctor(&["run", "--no-daemon", "--rev", "HEAD"]).exits(0);
+    };
+    demand_the_same();
+    // As older versions of git wrote it.
+    repo.git(&["config", "core.repositoryFormatVersion", "1"]);
+    repo.git(&["config", "extensions.partialClone", "upstream"]);
+    demand_the_same();
     commit_bad(&repo);
     repo.proctor(&["run", "--no-daemon", "--rev", "HEAD"]).exits(1);
     env.git(env.root(), &["clone", "--quiet", "--filter=tree:0", &url, "bare-of-trees"]);
