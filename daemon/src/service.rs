@@ -410,7 +410,7 @@ fn cpus() -> usize {
 
 fn no_run(id: &RunId) -> Problem {
     Problem::new(ProblemType::NotFound, format!("there is no run `{id}`"))
-        .with_hint("`GET /v1/runs` lists those that are remembered")
+        .with_hint("`proctor status` (`GET /v1/runs`) lists those that are remembered")
 }
 
 /// Keeps what is remembered of runs bounded, for as long as there is an owner of runs.

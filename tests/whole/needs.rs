@@ -31,6 +31,8 @@ pub(crate) enum Needs {
     Program(&'static str),
     /// A command that succeeds outside of any sandbox: a program, and what it needs in turn.
     Works(&'static [&'static str]),
+    /// Control groups for steps.
+    ControlGroups,
     /// To follow the system calls of a program of one's own.
     Tracing,
     /// So many open files in one process.
@@ -115,6 +117,7 @@ impl Needs {
             Self::Duckdb => (!binaries::client(DUCKDB).is_file())
                 .then(|| "DuckDB's library, which scripts/clients installs".to_owned()),
             Self::Works(command) => (!works(command)).then(|| format!("`{}` to work", command.join(" "))),
+            Self::ControlGroups => (!has_control_groups(actor)).then(|| "control groups that can be made".to_owned()),
             Self::Tracing => tracing_lacks(),
             Self::OpenFiles(count) => files_lack(count),
             Self::Cargo => machine::rust_toolchain().is_none().then(|| "a Rust toolchain of rustup".to_owned()),

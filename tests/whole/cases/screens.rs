@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::environment::{Repo, TestEnvironment};
 use crate::machine;
 use crate::needs::{Case, Needs, case, dry_case};
-use crate::process::Finished;
+use crate::process::{Finished, Running};
 use crate::spec::{Skill, Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
@@ -15,6 +15,12 @@ pub(super) const CASES: &[Case] = &[
     case("screens::of_what_is_on_record", recorded).needs(&[Needs::Sandbox, Needs::Root]),
     // Of whom it is asked decides where a daemon is looked for, and who a step is.
     dry_case("screens::before_anything_runs", before).needs(&[Needs::Root]),
+    case("screens::of_a_sandbox_and_this_machine", machine_of_ours).needs(&[
+        Needs::Sandbox,
+        Needs::Root,
+        Needs::ControlGroups,
+    ]),
+    case("screens::of_a_daemon", of_daemon).needs(&[Needs::Sandbox, Needs::Root]),
     dry_case("screens::of_hooks", hooks),
     dry_case("screens::of_what_is_brought_along", brought),
     case("screens::of_sql", sql),
@@ -47,6 +53,14 @@ impl<'r, 'e> Screens<'r, 'e> {
 
     fn show(&mut self, words: &[&str]) -> &mut Self {
         let finished = self.repo.proctor(words);
+        self.add(words, &finished)
+    }
+
+    /// Of a command that is told nothing more.
+    fn show_as_it_is(&mut self, words: &[&str]) -> &mut Self {
+        let mut command = self.env.command(self.repo.path());
+        command.args(words);
+        let finished = self.env.finish(Running::start(command));
         self.add(words, &finished)
     }
 
@@ -117,6 +131,11 @@ fn steady_word(word: &str) -> String {
     let rest = &word[bare.len()..];
     let is_hex = |text: &str| text.len() >= 8 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     let is_time = |text: &str| text.len() == 16 && text.ends_with('Z') && text.as_bytes()[8] == b'T';
+    let is_all = |separator: char, lengths: &[usize]| {
+        let parts: Vec<&str> = bare.split(separator).collect();
+        let digits = |part: &&str| part.bytes().all(|byte| byte.is_ascii_digit());
+        parts.iter().map(|part| part.len()).eq(lengths.iter().copied()) && parts.iter().all(digits)
+    };
     let name = match bare.split_once('-') {
         Some((time, hex)) if is_time(time) && is_hex(hex) => "RUN",
         _ if bare.len() > 18 && bare.ends_with('Z') && bare.as_bytes()[10] == b'T' => "TIME",
@@ -125,6 +144,8 @@ fn steady_word(word: &str) -> String {
         {
             "HASH"
         }
+        _ if is_all('-', &[4, 2, 2]) => "DATE",
+        _ if is_all(':', &[2, 2, 2]) => "CLOCK",
         _ if bare == env!("CARGO_PKG_VERSION") => "VERSION",
         _ => bare,
     };
@@ -191,7 +212,55 @@ fn before(env: &TestEnvironment) {
     let mut screens = Screens::new(&repo, env);
     screens.show(&["validate"]).show(&["plan", "--profile", "pr"]).show(&["explain", "fine/say", "--profile", "pr"]);
     screens.show(&["explain", "P0123"]).show(&["explain", "P9999"]).show(&["status"]).show(&["daemon", "status"]);
-    screens.are("before");
+    screens.show(&["explain", "env", "--var", "HOME", "fine/say", "--profile", "pr"]);
+    screens.show(&["explain", "env", "--var", "NOWHERE", "fine/say", "--profile", "pr"]);
+    screens.show(&["schema"]).show(&["man"]);
+    for of_daemons in ["cancel", "report"] {
+        screens.show(&[of_daemons, "20200101T000000Z-00000000"]);
+    }
+    screens.show(&["watch"]).are("before");
+}
+
+/// What a machine holds each control by differs between machines; the rest of the screen does not.
+fn machine_of_ours(env: &TestEnvironment) {
+    let repo = env.repo(&spec());
+    let mut screens = Screens::new(&repo, env);
+    screens.show(&["doctor"]).show(&["doctor", "--fix"]);
+    let in_rows = |line: &str| {
+        let (row, held) = (line.get(..31).unwrap_or(line), line.get(31..).unwrap_or_default());
+        let is_control = row.starts_with("enforced ") && !held.is_empty();
+        if is_control { format!("{row}HOW\n") } else { format!("{line}\n") }
+    };
+    let groups = |line: String| if line.starts_with("groups ") { "groups        WHICH\n".to_owned() } else { line };
+    screens.text = screens.text.lines().map(|line| groups(in_rows(line))).collect();
+    screens.show(&["explain", "sandbox", "fine/say", "--profile", "pr"]);
+    // Which directories there are to hide, and so the numbers.
+    let plain = |line: &str| match line.trim_start().split_once("  ") {
+        Some((number, what)) if number.parse::<u32>().is_ok() => format!("   {what}\n"),
+        _ => format!("{line}\n"),
+    };
+    let steps = screens.text.lines().map(plain);
+    screens.text = steps.filter(|line| !line.starts_with("   hide /")).collect();
+    screens.show(&["exec", "--", "sh", "-c", "echo hi; exit 4"]);
+    screens.are("machine");
+}
+
+fn of_daemon(env: &TestEnvironment) {
+    env.configure(&format!("[daemon]\nsocket = \"{}\"\n", env.socket().display()));
+    let daemon = env.daemon();
+    let repo = env.repo(&spec());
+    let mut screens = Screens::new(&repo, env);
+    screens.show(&["daemon", "status"]).show(&["status"]).show_as_it_is(&[&RUN[..], &["--daemon"]].concat());
+    let runs = daemon.get("/v1/runs");
+    let id = runs["runs"][0]["id"].as_str().unwrap_or_else(|| panic!("{runs}: {}", screens.text)).to_owned();
+    screens.show(&["status"]).show(&["status", &id]).show(&["cancel", &id]);
+    screens.show(&["report", &id, "--format", "markdown"]).show(&["logs", &id, "wrong/fails"]);
+    screens.show(&["status", "20200101T000000Z-00000000"]).show(&["logs", &id, "wrong/nowhere"]);
+    let process = daemon.get("/healthz")["pid"].to_string();
+    screens.show(&["daemon", "stop"]);
+    screens.text = screens.text.replace(&format!("process {process}"), "process PID");
+    screens.text = screens.text.replace(&format!("process  {process}"), "process  PID");
+    screens.are("daemon");
 }
 
 fn hooks(env: &TestEnvironment) {
