@@ -153,6 +153,15 @@ const CHECKS: &[Check] = &[
         ..CHECK
     },
     Check {
+        id: "check-illegal-windows-names",
+        imports: "re",
+        before: "parts = r\"(^|/)(con|prn|aux|nul|(com|lpt)[\\d\\u00b9\\u00b2\\u00b3])(\\.|/|$)|[<>:\\x22\\\\|?*\\x00-\\x1f]|[.\\s](/|$)\"\n\
+                 illegal = re.compile(parts, re.IGNORECASE)",
+        body: "if illegal.search(f):\n    yield f\"{f}: Windows has no file of this name\"",
+        types: &["file"],
+        ..CHECK
+    },
+    Check {
         id: "check-symlinks",
         imports: "os",
         body: "if not os.path.exists(f):\n    yield f\"{f}: the link leads nowhere\"",

@@ -64,7 +64,7 @@ const TOOLS: &[Tool] = &[
     tool(&["cargo", "fix"]).writes(),
     tool(&["cargo", "fmt"]).with(&["--check"]),
     tool(&["clang-format"]).without(&["-i"]).with(&["--dry-run", "-Werror"]),
-    tool(&["codespell"]).without(&["-w", "--write-changes", "-i="]),
+    tool(&["codespell"]).without(&["-w", "--write-changes", "-i=", "--interactive="]),
     tool(&["dart", "format"]).with(&["--output=none", "--set-exit-if-changed"]),
     tool(&["deno", "fmt"]).with(&["--check"]),
     tool(&["djlint"]).without(&["--reformat"]).with(&["--check"]),
@@ -119,11 +119,10 @@ const SAME: [(&str, &[&str]); 6] = [
     ("-d", &["--diff"]),
 ];
 
-/// What starts a tool of a project, before the tool's own name.
+/// What starts a tool of a project, before the tool's own name. Where two begin alike, the longer one comes first.
 const RUNNERS: &[&[&str]] = &[
-    &["npx", "--no-install"],
-    &["npx", "--no"],
     &["npx"],
+    &["npm", "exec"],
     &["pnpm", "exec"],
     &["pnpm", "dlx"],
     &["pnpm"],
@@ -134,14 +133,35 @@ const RUNNERS: &[&[&str]] = &[
     &["bun", "run"],
     &["bundle", "exec"],
     &["poetry", "run"],
+    &["uv", "tool", "run"],
     &["uv", "run"],
+    &["uvx"],
+    &["pipx", "run"],
     &["pipenv", "run"],
     &["pdm", "run"],
     &["hatch", "run"],
     &["rye", "run"],
     &["python", "-m"],
     &["python3", "-m"],
-    &["mise", "exec", "--"],
+    &["mise", "exec"],
+];
+
+/// Words of those that may stand before the tool's own name, and take no word of their own.
+const BEFORE: &[&str] = &[
+    "--",
+    "--frozen",
+    "--isolated",
+    "--locked",
+    "--no",
+    "--no-install",
+    "--no-sync",
+    "--offline",
+    "--quiet",
+    "--silent",
+    "--yes",
+    "-q",
+    "-s",
+    "-y",
 ];
 
 /// A command that looks and does not write.
@@ -159,7 +179,7 @@ pub(super) struct CheckForm {
 pub(super) fn check_form(argv: &[String]) -> CheckForm {
     let start = program_at(argv);
     let own = &argv[start..];
-    let Some(tool) = TOOLS.iter().find(|tool| begins(own, tool.command)) else {
+    let Some(tool) = TOOLS.iter().find(|tool| is_called(own, tool.command)) else {
         let changed = argv.iter().any(|word| mends(word)).then(|| MENDS.to_owned());
         return CheckForm { argv: argv.to_vec(), changed, prints_faults: false };
     };
@@ -167,8 +187,9 @@ pub(super) fn check_form(argv: &[String]) -> CheckForm {
     let rest = kept(&own[tool.command.len()..], tool.drop);
     let stands = |wanted: &&&str| rest.iter().any(|word| word == *wanted || says_the_same(wanted, word));
     let added: Vec<&str> = tool.add.iter().filter(|wanted| !stands(wanted)).copied().collect();
-    let mut form: Vec<String> = argv[..start].to_vec();
-    form.extend(head.iter().chain(&added).map(|word| (*word).to_owned()));
+    // The program stays as it is named: it may have a path before it, or a version behind.
+    let mut form: Vec<String> = argv[..=start].to_vec();
+    form.extend(head.iter().skip(1).chain(&added).map(|word| (*word).to_owned()));
     form.extend(rest);
     let changed = match (tool.writes, form == argv) {
         (true, _) => Some(format!(
@@ -193,8 +214,27 @@ pub(super) fn mends(word: &str) -> bool {
 
 /// Where the tool's own name stands, behind what starts it.
 pub(super) fn program_at(argv: &[String]) -> usize {
-    let runner = RUNNERS.iter().find(|runner| argv.len() > runner.len() && begins(argv, runner));
-    runner.map_or(0, |runner| runner.len())
+    let Some(runner) = RUNNERS.iter().find(|runner| argv.len() > runner.len() && is_called(argv, runner)) else {
+        return 0;
+    };
+    let rest = &argv[runner.len()..];
+    let before = rest.iter().take_while(|word| BEFORE.contains(&word.as_str())).count();
+    if before < rest.len() { runner.len() + before } else { 0 }
+}
+
+/// The name of a program: `black` of `.venv/bin/black`, `prettier` of `prettier@3`.
+pub(super) fn program_name(word: &str) -> &str {
+    let name = word.rsplit('/').next().unwrap_or(word);
+    match name.split_once('@') {
+        Some((name, _)) if !name.is_empty() => name,
+        _ => name,
+    }
+}
+
+/// Whether a command is this one, wherever its program lies.
+fn is_called(argv: &[String], words: &[&str]) -> bool {
+    let [program, rest @ ..] = words else { return false };
+    argv.first().is_some_and(|word| program_name(word) == *program) && begins(&argv[1..], rest)
 }
 
 fn begins(argv: &[String], words: &[&str]) -> bool {
@@ -260,6 +300,15 @@ mod tests {
             ("golangci-lint run --new-from-rev HEAD --fix", "golangci-lint run"),
             ("dprint fmt", "dprint check"),
             ("python -m black .", "python -m black --check ."),
+            (".venv/bin/black .", ".venv/bin/black --check ."),
+            ("./node_modules/.bin/eslint --fix", "./node_modules/.bin/eslint"),
+            (".venv/bin/python -m isort", ".venv/bin/python -m isort --check-only"),
+            ("npx --yes prettier@3.1 --write", "npx --yes prettier@3.1 --check"),
+            ("uv run --frozen ruff format", "uv run --frozen ruff format --check"),
+            ("uvx black@24.1.0", "uvx black@24.1.0 --check"),
+            ("uv run --with x black", "uv run --with x black"),
+            ("npx --yes", "npx --yes"),
+            ("bin/dprint fmt", "bin/dprint check"),
             ("shfmt -w -i 2", "shfmt -d -i 2"),
             ("make lint", "make lint"),
             ("npx", "npx"),

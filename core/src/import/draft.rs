@@ -184,7 +184,7 @@ impl Draft {
         text
     }
 
-    /// Variables that keep tools from leaving caches in the tree.
+    /// Variables that keep tools from leaving caches in the tree, and from waiting for a registry that they cannot reach.
     fn defaults(&self) -> String {
         let has = |name: &str| self.tools.contains_key(name);
         let known = [
@@ -196,8 +196,14 @@ impl Draft {
             ("pytest", "PYTEST_ADDOPTS", "-p no:cacheprovider"),
         ];
         let wanted = known.iter().filter(|(tool, ..)| has(tool));
-        let lines: BTreeSet<String> =
+        let mut lines: BTreeSet<String> =
             wanted.map(|(_, variable, value)| format!("    {variable}: {}\n", scalar(value))).collect();
+        if has("npx") {
+            lines.insert(
+                "    # No step reaches a registry, and npx need not wait for one.\n    npm_config_offline: \"true\"\n"
+                    .to_owned(),
+            );
+        }
         if lines.is_empty() {
             return String::new();
         }

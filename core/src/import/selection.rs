@@ -59,9 +59,15 @@ impl Selection {
         self.keep.push(pattern);
     }
 
-    /// Lets no file count that has a name of one of `kinds`.
+    /// Lets no file count that has a name of one of `kinds`, nor a script that counted for what runs it.
     pub(super) fn drop_kinds(&mut self, kinds: &[&'static FileType]) {
-        self.drop.push(named(kinds));
+        let pattern = named(kinds);
+        if !pattern.ere.is_empty() {
+            self.drop.push(pattern);
+        }
+        if let Some(scripts) = &mut self.scripts {
+            scripts.interpreters.retain(|name| !kinds.iter().any(|kind| kind.interpreters.contains(name)));
+        }
     }
 
     /// The commands that list the files, each followed by a NUL; one line for each.

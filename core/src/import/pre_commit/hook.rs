@@ -2,7 +2,7 @@
 
 use super::Common;
 use crate::import::builtin::{self, Builtin, Way};
-use crate::import::check_form::{check_form, program_at};
+use crate::import::check_form::{check_form, program_at, program_name};
 use crate::import::config::{Map, unknown_key};
 use crate::import::draft::{Check, Item, pipeline, pipeline_tools};
 use crate::import::known::{self, Known};
@@ -60,6 +60,7 @@ struct Manifest {
     files: &'static str,
     types: Vec<&'static str>,
     types_or: Vec<&'static str>,
+    exclude_types: Vec<&'static str>,
 }
 
 /// How the names of files come to a command.
@@ -157,9 +158,19 @@ impl<'t, 'a> Hook<'t, 'a> {
             version if is_own && !version.is_empty() => Tool::asked(known.program(), version, range),
             _ => Tool::found(&argv[0]),
         };
-        let manifest = Manifest { files: known.files, types: known.types.to_vec(), types_or: known.types_or.to_vec() };
+        let manifest = Manifest {
+            files: known.files,
+            types: known.types.to_vec(),
+            types_or: known.types_or.to_vec(),
+            exclude_types: known.exclude_types.to_vec(),
+        };
+        let mut selection = self.selection(&manifest)?;
+        if known.spares_spec {
+            selection.drop.push(the_spec());
+            notes.push("does not look at `spec/verification.yaml`, whose lines are long".to_owned());
+        }
         let names = self.names(known.takes_names)?;
-        let mut check = self.command(&argv, &self.selection(&manifest)?, names, notes)?;
+        let mut check = self.command(&argv, &selection, names, notes)?;
         check.tools.retain(|other| other.name != tool.name);
         check.tools.push(tool);
         check.is_known = is_own;
@@ -177,7 +188,7 @@ impl<'t, 'a> Hook<'t, 'a> {
                 return Err(format!("its `{key}` is another one here than that of its repository"));
             }
         }
-        let manifest = Manifest { files: builtin::files(self.id), types: types.to_vec(), types_or: Vec::new() };
+        let manifest = Manifest { files: builtin::files(self.id), types: types.to_vec(), ..Manifest::default() };
         let selection = self.selection(&manifest)?;
         let mut notes: Vec<String> = note.iter().map(|note| (*note).to_owned()).collect();
         let mut check = match way {
@@ -206,7 +217,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         match language {
             "pygrep" => {
                 // The spec holds the expression, and need not be found by it.
-                selection.drop.push(Pattern { ere: "^spec/verification\\.yaml$".to_owned(), ignores_case: false });
+                selection.drop.push(the_spec());
                 let line = builtin::pygrep(entry, &self.args()?.unwrap_or_default())?;
                 let mut check = self.end(&selection, line);
                 check.tools.push(python(None));
@@ -246,13 +257,13 @@ impl<'t, 'a> Hook<'t, 'a> {
     /// What pre-commit would install beside the tool. The tool itself is no addition.
     fn dependencies(&self, argv: &[String], notes: &mut Vec<String>) -> Result<(), String> {
         let Some(dependencies) = self.map.texts("additional_dependencies")? else { return Ok(()) };
-        let program = &argv[program_at(argv)];
+        let program = program_name(&argv[program_at(argv)]);
         // codespell reads a configuration with it, and every Python since 3.11 has one of its own.
         let spare = |name: &str| program == "codespell" && ["tomli", "toml"].contains(&name);
         let others: Vec<&str> = dependencies
             .iter()
             .copied()
-            .filter(|dependency| package(dependency) != *program && !spare(&package(dependency)))
+            .filter(|dependency| !known::is_package_of(&package(dependency), program) && !spare(&package(dependency)))
             .collect();
         if !others.is_empty() {
             return Err(format!(
@@ -311,7 +322,7 @@ impl<'t, 'a> Hook<'t, 'a> {
     fn kinds(&self, selection: &mut Selection, manifest: &Manifest) -> Result<(), String> {
         let all = self.map.texts("types")?.unwrap_or_else(|| manifest.types.clone());
         let any = self.map.texts("types_or")?.unwrap_or_else(|| manifest.types_or.clone());
-        let none = self.map.texts("exclude_types")?.unwrap_or_default();
+        let none = self.map.texts("exclude_types")?.unwrap_or_else(|| manifest.exclude_types.clone());
         let mut kinds = Vec::new();
         for tag in all {
             match tag {
@@ -391,6 +402,11 @@ impl<'t, 'a> Hook<'t, 'a> {
         lines.push(line);
         Check { cmd: pipeline(&lines), tools: pipeline_tools().to_vec(), ..Check::default() }
     }
+}
+
+/// The path of the spec itself.
+fn the_spec() -> Pattern {
+    Pattern { ere: "^spec/verification\\.yaml$".to_owned(), ignores_case: false }
 }
 
 fn kind(tag: &str) -> Result<&'static FileType, String> {
