@@ -176,10 +176,7 @@ impl Draft {
         let mut text = String::from(if self.tools.is_empty() { "" } else { "toolchains:\n" });
         for (name, tools) in &self.tools {
             text.push_str(&format!("  {}:\n    required:\n", scalar(name)));
-            for tool in tools {
-                let version = tool.version.as_deref().map(|range| format!(", version: {}", scalar(range)));
-                text.push_str(&format!("      - {{ cmd: {}{} }}\n", flow(&tool.cmd), version.unwrap_or_default()));
-            }
+            tools.iter().for_each(|tool| text.push_str(&required(tool)));
         }
         text
     }
@@ -252,7 +249,15 @@ impl Step {
                     text.push('\n');
                 }
             }
-            _ => text.push_str(&format!("        cmd: {}\n", flow(cmd))),
+            _ => {
+                let line = format!("        cmd: {}\n", flow(cmd));
+                if is_short(&line) {
+                    text.push_str(&line);
+                } else {
+                    text.push_str("        cmd:\n");
+                    cmd.iter().for_each(|word| text.push_str(&format!("          - {}\n", quoted(word))));
+                }
+            }
         }
         if let Some(workdir) = &self.check.workdir {
             text.push_str(&format!("        workdir: {}\n", scalar(workdir)));
@@ -268,6 +273,27 @@ impl Step {
         }
         text
     }
+}
+
+/// One check of a toolchain.
+fn required(tool: &Tool) -> String {
+    let cmd = flow(&tool.cmd);
+    let range = tool.version.as_deref().map(scalar);
+    let line = match &range {
+        Some(range) => format!("      - {{ cmd: {cmd}, version: {range} }}\n"),
+        None => format!("      - {{ cmd: {cmd} }}\n"),
+    };
+    if is_short(&line) {
+        return line;
+    }
+    let range = range.map(|range| format!("        version: {range}\n")).unwrap_or_default();
+    let words: String = tool.cmd.iter().map(|word| format!("          - {}\n", quoted(word))).collect();
+    format!("      - cmd:\n{words}{range}")
+}
+
+/// Whether a list may stand in this line: formatters such as prettier break a longer one, and look at the spec as well.
+fn is_short(line: &str) -> bool {
+    line.trim_end().chars().count() <= 80
 }
 
 /// The same check, where each of its tools has a name that a toolchain can have.

@@ -92,9 +92,18 @@ fn toolchains(projects: &[Project]) -> BTreeMap<&'static str, Vec<&Demand>> {
 
 fn check_line(demand: &Demand) -> String {
     let cmd = flow(&demand.words);
-    match &demand.range {
-        None => format!("      - {{ cmd: {cmd} }}\n"),
-        Some((range, why)) => format!("      - {{ cmd: {cmd}, version: {} }} # {why}\n", quote(range)),
+    let version = demand.range.as_ref().map(|(range, why)| (quote(range), why));
+    let line = match &version {
+        None => format!("      - {{ cmd: {cmd} }}"),
+        Some((range, _)) => format!("      - {{ cmd: {cmd}, version: {range} }}"),
+    };
+    match version {
+        None if is_short(&line) => format!("{line}\n"),
+        Some((_, why)) if is_short(&line) => format!("{line} # {why}\n"),
+        None => format!("      - cmd:\n{}", list(10, &demand.words)),
+        Some((range, why)) => {
+            format!("      - version: {range} # {why}\n        cmd:\n{}", list(10, &demand.words))
+        }
     }
 }
 
@@ -135,7 +144,12 @@ fn skill_text(named: &NamedSkill<'_>) -> String {
     let _ = writeln!(text, "    timeout_ms: {}", skill.timeout_ms);
     if !skill.caches.is_empty() {
         let caches: Vec<String> = skill.caches.iter().map(|cache| join(&project.dir, cache)).collect();
-        let _ = writeln!(text, "    caches: {} # directories that outlive a run, apart from the tree", flow(&caches));
+        let (line, why) =
+            (format!("    caches: {}", flow(&caches)), "directories that outlive a run, apart from the tree");
+        text.push_str(&match is_short(&line) {
+            true => format!("{line} # {why}\n"),
+            false => format!("    caches: # {why}\n{}", list(6, &caches)),
+        });
     }
     text.push_str("    steps:\n");
     skill.steps.iter().for_each(|step| text.push_str(&step_text(step, &project.dir)));
@@ -151,13 +165,26 @@ fn step_text(step: &Step, dir: &str) -> String {
     if !step.dir.is_empty() {
         let _ = writeln!(text, "        workdir: {}", quote(&join(dir, &step.dir)));
     }
-    if step.words.iter().all(|word| !word.contains('\n')) {
-        let _ = writeln!(text, "        cmd: {}", flow(&step.words));
+    let line = format!("        cmd: {}", flow(&step.words));
+    if is_short(&line) && step.words.iter().all(|word| !word.contains('\n')) {
+        text.push_str(&line);
+        text.push('\n');
         return text;
     }
     text.push_str("        cmd:\n");
     step.words.iter().for_each(|word| text.push_str(&block(word)));
     text
+}
+
+/// Whether a list may stand in this line. Formatters such as prettier break a longer one, and demand it of the spec as of
+/// any other file of the repository.
+fn is_short(line: &str) -> bool {
+    line.chars().count() <= 80
+}
+
+/// A list with an item a line.
+fn list(indent: usize, words: &[String]) -> String {
+    words.iter().map(|word| format!("{:indent$}- {}\n", "", quote(word))).collect()
 }
 
 /// A word as an item of a list; a script of several lines as it is.
