@@ -164,7 +164,7 @@ impl Draft {
             text.push_str(&skill.text());
         }
         if !self.left.is_empty() {
-            text.push_str("# Not carried over:\n");
+            text.push_str("\n# Not carried over:\n");
         }
         for left in &self.left {
             text.push_str(&format!("# - line {}, {}: {}\n", left.line, comment(&left.name), comment(&left.reason)));
@@ -341,8 +341,12 @@ fn scalar(text: &str) -> String {
     quoted(text)
 }
 
-/// A text in double quotes.
+/// A text in double quotes; in single ones where it has double ones and needs no other escape, as formatters want it.
 fn quoted(text: &str) -> String {
+    let is_bare = |c: char| c != '\\' && c != '\t' && c != '\n' && !escaped(c);
+    if text.contains('"') && text.chars().all(is_bare) && !speaks_to_ci(text) {
+        return format!("'{}'", text.replace('\'', "''"));
+    }
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {

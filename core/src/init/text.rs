@@ -201,8 +201,12 @@ fn flow(words: &[String]) -> String {
     format!("[{}]", words.join(", "))
 }
 
-/// Text as a double-quoted scalar of YAML 1.2 (5.7): whatever is not plainly shown is an escape.
+/// Text as a double-quoted scalar of YAML 1.2 (5.7): whatever is not plainly shown is an escape. Text that has double
+/// quotes and needs no other escape stands in single ones, as formatters want it.
 pub(super) fn quote(text: &str) -> String {
+    if text.contains('"') && text.chars().all(|c| c != '\\' && (c == ' ' || is_shown(c))) {
+        return format!("'{}'", text.replace('\'', "''"));
+    }
     let mut quoted = String::from("\"");
     for c in text.chars() {
         match c {
