@@ -206,6 +206,10 @@ pub(crate) struct RunArgs {
     /// Start no further skill, and no further commit of a range, after the first that does not pass
     #[arg(long)]
     pub fail_fast: bool,
+    /// Run only the skills that did not pass when they last ran, and what they need; all of them where
+    /// that is none. Such a run stands for no whole one: no gate takes it
+    #[arg(long)]
+    pub last_failed: bool,
     #[command(flatten)]
     pub reports: ReportsArgs,
     /// Say only what did not pass and the verdict, and nothing while it runs
@@ -265,11 +269,16 @@ pub(crate) struct PlanArgs {
     /// The profile that is resolved
     #[arg(long, value_name = "NAME", default_value = "pr")]
     pub profile: ProfileName,
+    /// The part of it that `run --last-failed` would run by now
+    #[arg(long)]
+    pub last_failed: bool,
     /// How the plan is written to standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
     #[command(flatten)]
     pub repo: RepoArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
     #[command(flatten)]
     pub operator: OperatorArgs,
 }

@@ -125,6 +125,7 @@ pub(crate) fn started(skills: &[(&str, &[&str])]) -> RunEvent {
             .iter()
             .map(|(name_, steps)| PlannedOutline { skill: skill(name_), steps: steps.iter().map(name).collect() })
             .collect(),
+        rerun: None,
     }
 }
 

@@ -9,6 +9,7 @@ use proctor_core::api::{RunState, RunView};
 use proctor_core::compare::RunDocuments;
 use proctor_core::evidence::{SkillEvidence, ToolchainEvidence};
 use proctor_core::names::RunId;
+use proctor_core::rerun::Rerun;
 use proctor_core::status::{self, LastRun};
 use proctor_daemon::client::Client;
 use proctor_runner::recorded_document;
@@ -92,6 +93,7 @@ fn last_run_of(view: &RunView) -> Result<LastRun, CliError> {
         source: view.source.clone().unwrap_or_default(),
         spec_sha256,
         evidence: view.evidence.clone(),
+        rerun: view.rerun.clone().filter(Rerun::is_partial),
     })
 }
 

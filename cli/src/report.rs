@@ -195,6 +195,11 @@ fn skill_cells(record: &SkillRecord) -> [String; 3] {
 fn notes(record: &RunRecord) -> String {
     let checks = record.checks.iter().map(|check| &check.step);
     let mut text = missing_controls(checks.chain(record.steps().map(|(_, step)| step)));
+    if let Some(sentence) = record.rerun_sentence() {
+        let line = shown_line(&sentence);
+        let note = || format!("{} {line}\n", paint(DIM, "note:"));
+        text.push_str(&if record.partial().is_some() { style::warning(&line) } else { note() });
+    }
     for (skill, step) in record.steps().filter(|(_, step)| step.flaky) {
         let attempts = step.earlier_attempts.len() + 1;
         let message =
@@ -230,23 +235,31 @@ pub(crate) fn missing_controls<'a>(steps: impl IntoIterator<Item = &'a StepEvide
     style::warning(&format!("not enforced here, which makes it tier 2: {names} (`proctor doctor` says why)"))
 }
 
-/// The last line: the verdict, the count of each outcome, the tier, the tree, the time.
+/// The last line: the verdict, that the run is partial where it is, the count of each outcome, the tier, the tree, the time.
 fn verdict_line(record: &RunRecord, finished: &Finished, room: Room) -> String {
     let total: usize = record.skills.iter().map(|skill| skill.planned.len()).sum();
     let mut counts = tally(record, total);
+    let (skills, left_out) = (record.skills.len(), record.partial().map_or(0, |rerun| rerun.left_out.len()));
+    let of_all = format!("{skills} of {}", count(skills + left_out, "skill"));
     if finished.verdict == Verdict::Passed {
-        counts = vec![format!("{} in {}", count(total, "step"), count(record.skills.len(), "skill"))];
+        let skills = if left_out == 0 { count(skills, "skill") } else { of_all.clone() };
+        counts = vec![format!("{} in {skills}", count(total, "step"))];
     } else if let Some(last) = counts.last_mut() {
         last.push_str(&format!(" of {}", count(total, "step")));
     } else {
         counts.push("no step ran".to_owned());
     }
     let mut parts = counts;
+    if left_out > 0 && finished.verdict != Verdict::Passed {
+        parts.push(format!("only {of_all}"));
+    }
     parts.push(format!("tier {}", finished.tier));
     parts.extend(record.started.as_ref().map(tree_word));
     parts.push(format!("in {}", duration(finished.duration_ms)));
     parts.extend(record.cancelled_by.as_ref().map(|by| format!("interrupted by {}", shown_line(by))));
-    let word = finished.verdict.as_str();
+    // What is looked for as the end of a whole run is none of a partial one.
+    let partial = if left_out == 0 { "" } else { "partial run " };
+    let word = format!("{partial}{}", finished.verdict.as_str());
     let line = format!("{word}: {}", parts.join(", "));
     // In a log it is one line, which others look for.
     let text = if room.wraps { wrapped(&line, room.columns).join("\n  ") } else { line };

@@ -2,6 +2,7 @@
 //! text of others goes through [`shown_line`].
 
 use proctor_core::api::{RunState, RunSummary, RunView, StepView};
+use proctor_core::names::SkillName;
 use proctor_core::outcome::Outcome;
 use proctor_core::verdict::Verdict;
 
@@ -63,6 +64,8 @@ pub(crate) fn block(run: &RunView) -> String {
     row("profile", run.asked.profile.as_str());
     run.asked.changeset_id.iter().for_each(|id| row("changeset", id.as_str()));
     run.asked.rev.iter().for_each(|rev| row("revision", rev));
+    let left_out = run.rerun.iter().filter(|rerun| rerun.is_partial()).map(|rerun| words(&rerun.left_out));
+    left_out.for_each(|skills| row("left out", &skills));
     row("asked for", &format!("{} by user {}", instant(&run.queued_at), run.uid));
     run.started_at.iter().for_each(|at| row("began", &instant(at)));
     run.finished_at.iter().for_each(|at| row("ended", &instant(at)));
@@ -77,6 +80,10 @@ pub(crate) fn block(run: &RunView) -> String {
         text.push_str(&crate::report::doubt_block(doubt.doubt, &doubt.message));
     }
     text
+}
+
+fn words(skills: &[SkillName]) -> String {
+    skills.iter().map(SkillName::as_str).collect::<Vec<_>>().join(" ")
 }
 
 /// A step as people name it.

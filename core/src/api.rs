@@ -10,7 +10,7 @@ mod view;
 
 pub use doctor::{DoctorAnswer, DoctorFinding, StepAccount};
 pub use problem::{Problem, ProblemType, SpecProblem};
-pub use request::{Asked, ChangesAsked, GateAsked, PlanAsked, Reuse, RunSubmission};
+pub use request::{Asked, ChangesAsked, GateAsked, PlanAsked, Reuse, RunSubmission, SkillsAsked};
 pub use view::{
     Health, HealthStatus, How, LoggedEvent, PlanAnswer, RunCounts, RunPage, RunState, RunSummary, RunView, StepView,
     StreamView, Submitted, Watched, all_passed,

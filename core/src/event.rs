@@ -10,6 +10,7 @@ use crate::enforcement::SandboxMode;
 use crate::evidence::{CheckEvidence, GitIdentity, StepEvidence, TreeSource};
 use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
 use crate::outcome::Outcome;
+use crate::rerun::Rerun;
 use crate::tier::Tier;
 use crate::verdict::{Doubt, Verdict};
 
@@ -60,6 +61,9 @@ pub enum RunEvent {
         checks: u32,
         /// The skills with their steps, in order.
         skills: Vec<PlannedOutline>,
+        /// What was made of it that only what had not passed was to run; absent where that was not asked for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rerun: Option<Rerun>,
     },
     /// A toolchain check has ended.
     CheckFinished {

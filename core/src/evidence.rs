@@ -64,6 +64,9 @@ pub struct SkillEvidence {
     pub spec_sha256: Sha256Hex,
     /// The sha256 of the plan's canonical JSON.
     pub plan_sha256: Sha256Hex,
+    /// The skills of the profile that the plan of this run left out; absent where it was the whole plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<SkillName>,
     /// Whether some step passed only on a repeated attempt.
     pub flaky: bool,
     /// The run whose result this repeats; `null` where the skill ran.
@@ -344,6 +347,9 @@ pub struct ToolchainEvidence {
     pub spec_sha256: Sha256Hex,
     /// The sha256 of the plan's canonical JSON.
     pub plan_sha256: Sha256Hex,
+    /// The skills of the profile that the plan of this run left out; absent where it was the whole plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<SkillName>,
     /// The tree that the run verifies.
     pub repo_snapshot: SnapshotId,
     /// What git says of it.

@@ -258,6 +258,9 @@ fn judge_run(run: &LastRun, demands: &Demands, facts: &Facts<'_>, findings: &mut
         findings.other_spec(spec::PATH);
     }
     judge_tree(run, facts, findings);
+    if let Some(rerun) = &run.rerun {
+        findings.run_partial(&run.run_id, &rerun.left_out);
+    }
     if run.evidence.is_empty() {
         findings.cites_nothing(run.outcome);
     } else if run.outcome == Verdict::Inconclusive {

@@ -26,6 +26,7 @@ pub mod plan;
 pub mod record;
 pub mod redact;
 pub mod report;
+pub mod rerun;
 pub mod spec;
 pub mod sql;
 pub mod status;

@@ -30,6 +30,9 @@ pub struct Plan {
     pub toolchain: Vec<PlannedCheck>,
     /// The skills, in the order of `include`.
     pub skills: Vec<PlannedSkill>,
+    /// The skills of the profile that are left out, since only what had not passed is to run; absent from a whole plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<SkillName>,
 }
 
 /// How the skills of a plan see each other.

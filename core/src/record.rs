@@ -11,6 +11,7 @@ use crate::evidence::{CheckEvidence, GitIdentity, StepEvidence, TreeSource};
 use crate::exec::DoubtRecord;
 use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
 use crate::outcome::Outcome;
+use crate::rerun::Rerun;
 use crate::tier::Tier;
 use crate::verdict::{Doubt, Verdict};
 use schemars::JsonSchema;
@@ -62,6 +63,8 @@ pub struct Started {
     pub sandbox: SandboxMode,
     /// How many toolchain checks there are.
     pub checks: u32,
+    /// What was made of it that only what had not passed was to run; `null` where that was not asked for.
+    pub rerun: Option<Rerun>,
 }
 
 /// One skill.
@@ -139,6 +142,7 @@ impl RunRecord {
                 sandbox,
                 checks,
                 skills,
+                rerun,
             } => {
                 self.skills = skills.into_iter().map(SkillRecord::planned).collect();
                 self.started = Some(Started {
@@ -153,6 +157,7 @@ impl RunRecord {
                     git,
                     sandbox,
                     checks,
+                    rerun,
                 });
             }
             RunEvent::CheckFinished { check } => {
@@ -208,6 +213,17 @@ impl RunRecord {
                 self.doubts.push(record);
             }
         }
+    }
+
+    /// What a reader of the verdict must know of a run that was asked to run only what had not passed, as a sentence.
+    pub fn rerun_sentence(&self) -> Option<String> {
+        let rerun = self.started.as_ref()?.rerun.as_ref()?;
+        Some(rerun.sentence(self.skills.len()))
+    }
+
+    /// What the run left out, where it was a partial one.
+    pub fn partial(&self) -> Option<&Rerun> {
+        self.started.as_ref()?.rerun.as_ref().filter(|rerun| rerun.is_partial())
     }
 
     /// Every step that has an outcome, with its skill, in order.

@@ -184,6 +184,11 @@ impl ReportedRun {
 }
 
 impl ReportInput<'_> {
+    /// Whether a run left skills of its profile out: then what all of them mean is said of the rest alone.
+    pub fn is_partial(&self) -> bool {
+        self.runs.iter().filter_map(ReportedRun::record).any(|record| record.partial().is_some())
+    }
+
     /// What all runs mean together: passed where each did and none was left out.
     pub fn verdict(&self) -> Verdict {
         let any = |verdict| self.runs.iter().any(|run| run.verdict() == verdict);

@@ -12,6 +12,7 @@ use crate::canonical::{Json, JsonError};
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::evidence::{EvidenceIndex, TreeSource};
 use crate::names::{ProfileName, RunId};
+use crate::rerun::Rerun;
 use crate::tier::Tier;
 use crate::verdict::Verdict;
 
@@ -49,6 +50,9 @@ pub struct LastRun {
     pub spec_sha256: Sha256Hex,
     /// File below the changeset → sha256 of its bytes.
     pub evidence: EvidenceIndex,
+    /// What the run left out, where it was a partial one; absent where it was whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rerun: Option<Rerun>,
 }
 
 fn first_version() -> u32 {
@@ -155,6 +159,7 @@ mod tests {
             source: TreeSource::Worktree,
             spec_sha256: Sha256Hex::of(b"spec"),
             evidence: EvidenceIndex::new(),
+            rerun: None,
         }
     }
 

@@ -22,6 +22,7 @@ use proctor_core::event::{PlannedOutline, RunEvent};
 use proctor_core::names::{ProfileName, RunId, StepName};
 use proctor_core::plan::{Limit, Plan, PlannedSkill};
 use proctor_core::redact::Redactor;
+use proctor_core::rerun::Rerun;
 use proctor_core::spec::{Resolved, Spec};
 use proctor_core::verdict::Doubt;
 use proctor_sandbox::{Host, HostConfig, Launcher, Reader, RunSpace, RunSpaceConfig, Sandboxes, StepUser};
@@ -41,7 +42,8 @@ use crate::readings::Readings;
 use crate::record::{self, RunFacts, Span};
 use crate::repository::Repository;
 use crate::request::{
-    ChangesWanted, EngineConfig, ExecReport, ExecRequest, Patch, RunReport, RunRequest, RunSource, Serving, StepReport,
+    ChangesWanted, EngineConfig, ExecReport, ExecRequest, Patch, RunReport, RunRequest, RunSource, Serving,
+    SkillsWanted, StepReport,
 };
 use crate::session::Session;
 use crate::skill::SkillRun;
@@ -55,7 +57,7 @@ use crate::store::durations::Durations;
 use crate::store::objects::Objects;
 use crate::store::retention;
 use crate::surroundings::secrets_of;
-use crate::{checks, dispatch, guards, patch};
+use crate::{checks, dispatch, guards, patch, rerun};
 use ending::{emitted, finished, report, written};
 use room::{Room, commands_of, disk_of, isolates, sandboxes_of, space_config};
 use spare::Spare;
@@ -226,6 +228,7 @@ impl Engine {
         passed: oneshot::Sender<Pass>,
     ) -> Result<RunReport, EngineError> {
         let began = Instant::now();
+        request.demand_whole()?;
         let tolerated = self.tolerated(request.sandbox)?;
         let repository = self.repository(&request.repo)?;
         // A checkout can take long, and nobody has to wait for it.
@@ -236,10 +239,11 @@ impl Engine {
         let file = SpecFile::within(&source.repository)?.called_as_in(&source);
         let plan = self.planned(&file, &request.profile)?.plan;
         guards::expected(&plan, &request, &file)?;
+        let (plan, rerun) = self.chosen(plan, &repository, &request)?;
         if isolates(&plan) {
             self.admit(&repository, &tolerated).await?;
         }
-        let facts = self.facts(&plan, &request)?;
+        let facts = self.facts(&plan, rerun, &request)?;
         let documents = self.documents(&repository, &facts)?;
         let changes = changes_of(&request);
         let room = Room { disk: disk_of(&plan), sandboxes: sandboxes_of(&plan, changes) };
@@ -399,10 +403,10 @@ impl Engine {
         self.config.operator.tolerated(mode).ok_or(EngineError::BestEffortForbidden)
     }
 
-    fn facts(&self, plan: &Plan, request: &RunRequest) -> Result<RunFacts, EngineError> {
+    fn facts(&self, plan: &Plan, rerun: Option<Rerun>, request: &RunRequest) -> Result<RunFacts, EngineError> {
         let run_id = request.run_id.clone().map_or_else(|| self.run_id(), Ok)?;
         let (changeset, sandbox) = (request.changeset.clone(), request.sandbox);
-        Ok(RunFacts { run_id, changeset, plan_sha256: plan.digest(), sandbox })
+        Ok(RunFacts { run_id, changeset, plan_sha256: plan.digest(), sandbox, rerun })
     }
 
     /// A new id of a run: the time, and random bytes.
@@ -412,6 +416,20 @@ impl Engine {
     pub fn run_id(&self) -> Result<RunId, EngineError> {
         let random = u32::try_from(random_u64()? & u64::from(u32::MAX)).unwrap_or_default();
         self.clock.run_id(random).map_err(|error| EngineError::Internal(error.to_string()))
+    }
+
+    /// The part of a whole plan that the request is for.
+    fn chosen(
+        &self,
+        plan: Plan,
+        repository: &Repository,
+        request: &RunRequest,
+    ) -> Result<(Plan, Option<Rerun>), EngineError> {
+        if request.skills == SkillsWanted::All {
+            return Ok((plan, None));
+        }
+        let (part, rerun) = rerun::part_of(plan, repository.name(), (&self.state, &self.state_path))?;
+        Ok((part, Some(rerun)))
     }
 
     fn documents(&self, repository: &Repository, facts: &RunFacts) -> Result<Documents, EngineError> {
@@ -576,6 +594,7 @@ fn started(context: &Context, plan: &Plan, facts: &RunFacts) -> RunEvent {
             .iter()
             .map(|skill| PlannedOutline { skill: skill.name.clone(), steps: names(skill) })
             .collect(),
+        rerun: facts.rerun.clone(),
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use proctor_core::api::{Problem, ProblemType, SpecProblem};
 use proctor_core::code::{Code, Coded, EngineCode};
 use proctor_core::enforcement::Control;
+use proctor_core::names::{ChangesetId, ProfileName};
 use proctor_core::spec::Diagnostic;
 use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
 use proctor_sandbox::SandboxError;
@@ -133,6 +134,21 @@ pub enum EngineError {
     /// A command of a session changed the tree that the session is of.
     #[error("an earlier command of this session changed `{}`{HINT}start a new session", .0.display())]
     SessionSpent(PathBuf),
+    /// Only what had not passed is to run, and no run of the profile is on record.
+    #[error(
+        "no run of the profile `{0}` without a changeset is on record for this repository, so it is not known what has passed{HINT}run the whole profile once: `proctor run --profile {0}`"
+    )]
+    NoEarlierRun(ProfileName),
+    /// Only what had not passed is to run, as evidence of a changeset.
+    #[error(
+        "a part of the profile is no evidence for the changeset `{0}`{HINT}leave one of the two out: `--last-failed` while you mend, `--changeset {0}` for the whole profile"
+    )]
+    PartialChangeset(ChangesetId),
+    /// Only what had not passed is to run, of a commit.
+    #[error(
+        "a commit is verified as a whole, and `--last-failed` runs a part of the profile{HINT}leave one of the two out: `--last-failed` is for the worktree"
+    )]
+    PartialCommit,
     /// Our own mistake.
     #[error("{0}{HINT}this is a mistake of proctor's; please report it")]
     Internal(String),
@@ -220,6 +236,9 @@ impl EngineError {
             Self::StateInRepository(_) => EngineCode::StateInRepository,
             Self::Interrupted => EngineCode::Interrupted,
             Self::SessionSpent(_) => EngineCode::SessionSpent,
+            Self::NoEarlierRun(_) => EngineCode::NoEarlierRun,
+            Self::PartialChangeset(_) => EngineCode::PartialChangeset,
+            Self::PartialCommit => EngineCode::PartialCommit,
             Self::Internal(_) => EngineCode::Internal,
         }
     }
@@ -274,6 +293,9 @@ impl EngineError {
             | Self::StateInRepository(_)
             | Self::NotTheOwner { .. }
             | Self::BestEffortForbidden
+            | Self::NoEarlierRun(_)
+            | Self::PartialChangeset(_)
+            | Self::PartialCommit
             | Self::CacheHidesTree { .. } => EXIT_USAGE,
             Self::Git(
                 GitError::NotARepository { .. }

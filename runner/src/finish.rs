@@ -12,6 +12,7 @@ use proctor_core::evidence::{EvidenceIndex, SkillEvidence, StepEvidence, Toolcha
 use proctor_core::names::{SkillName, TOOLCHAIN_ARTIFACT};
 use proctor_core::outcome::Outcome;
 use proctor_core::plan::Plan;
+use proctor_core::rerun::Rerun;
 use proctor_core::status::{self, LastRun};
 use proctor_core::tier::{self, Tier};
 use proctor_core::verdict::{self, Doubt, Facts, Verdict};
@@ -222,6 +223,10 @@ pub(crate) async fn write(
     let failed = |error: StoreError| {
         (Doubt::Internal, format!("the evidence could not be written: {}", one_line(&EngineError::from(error))))
     };
+    let rerun = facts.rerun.as_ref().filter(|rerun| rerun.is_partial());
+    // What it left out stands as the newest run on record says by now, which may have ended meanwhile.
+    let rerun =
+        rerun.map(|rerun| Rerun { after: documents.newest_run(plan).unwrap_or(rerun.after.clone()), ..rerun.clone() });
     let last_run = |verdict: Verdict, evidence: EvidenceIndex| LastRun {
         version: status::VERSION,
         profile: plan.profile.clone(),
@@ -234,6 +239,7 @@ pub(crate) async fn write(
         source: context.tree.source.clone(),
         spec_sha256: plan.spec_sha256.clone(),
         evidence,
+        rerun: rerun.clone(),
     };
     let nothing = last_run(Verdict::Inconclusive, EvidenceIndex::new());
     let verdict = verdict::fold(&observed.facts());

@@ -27,6 +27,7 @@ mod record;
 mod report;
 mod repository;
 mod request;
+mod rerun;
 mod schedule;
 mod session;
 mod skill;
@@ -53,8 +54,9 @@ pub use proctor_sql::pool::Workers;
 pub use pushed::pushed;
 pub use request::{
     ChangesWanted, EngineConfig, ExecReport, ExecRequest, Helpers, Patch, Preview, RunReport, RunRequest, RunSource,
-    Serving, StepReport,
+    Serving, SkillsWanted, StepReport,
 };
+pub use rerun::demand_whole;
 pub use session::Session;
 pub use spec_file::SpecFile;
 pub use store::{Directory, Part, StoreError, Temporary, recorded_document};

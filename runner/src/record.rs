@@ -16,6 +16,7 @@ use proctor_core::evidence::{
 use proctor_core::names::{ChangesetId, RunId};
 use proctor_core::outcome::{Outcome, StartFault, Termination};
 use proctor_core::plan::{Plan, PlannedSkill, PlannedStep, ReadOnly};
+use proctor_core::rerun::Rerun;
 use proctor_core::tier;
 use proctor_core::verdict::{self, Facts};
 
@@ -30,6 +31,8 @@ pub(crate) struct RunFacts {
     pub plan_sha256: Sha256Hex,
     /// What is done where controls of the sandbox are missing.
     pub sandbox: SandboxMode,
+    /// What was made of it that only what had not passed was to run, where that was asked for.
+    pub rerun: Option<Rerun>,
 }
 
 /// The tree that a run verifies, for the record.
@@ -120,6 +123,7 @@ pub(crate) fn skill(
         tracked_drift: tracked_drift(skill, &steps),
         spec_sha256: plan.spec_sha256.clone(),
         plan_sha256: run.plan_sha256.clone(),
+        left_out: plan.left_out.clone(),
         flaky: steps.iter().any(|step| step.flaky),
         cached_from: None,
         summary: summary(&steps),
@@ -154,6 +158,7 @@ pub(crate) fn toolchain(
         sandbox: run.sandbox,
         spec_sha256: plan.spec_sha256.clone(),
         plan_sha256: run.plan_sha256.clone(),
+        left_out: plan.left_out.clone(),
         repo_snapshot: tree.snapshot.clone(),
         repo_git: tree.git.clone(),
         source: tree.source.clone(),

@@ -15,6 +15,8 @@ use proctor_sandbox::{Policy, SetupOp};
 use proctor_snapshot::protocol::StagedIndex;
 
 use crate::environment::Environment;
+use crate::error::EngineError;
+use crate::rerun;
 
 /// What the engine needs to know of its surroundings.
 #[derive(Debug, Clone)]
@@ -75,7 +77,7 @@ pub struct RunRequest {
     pub source: RunSource,
     /// The profile.
     pub profile: ProfileName,
-    /// The plan that the caller knows, where only that one is to run.
+    /// The plan of the whole profile that the caller knows, where only that one, or a part of it, is to run.
     pub plan_sha256: Option<Sha256Hex>,
     /// The changeset that gets the evidence; without one it goes to the state directory.
     pub changeset: Option<ChangesetId>,
@@ -87,6 +89,29 @@ pub struct RunRequest {
     pub fail_fast: bool,
     /// What becomes of the changes that steps make.
     pub changes: ChangesWanted,
+    /// Which skills of the profile run.
+    pub skills: SkillsWanted,
+}
+
+impl RunRequest {
+    /// Refuses a request for a part of the profile where the whole is wanted.
+    pub(crate) fn demand_whole(&self) -> Result<(), EngineError> {
+        let commit = match &self.source {
+            RunSource::Worktree => None,
+            RunSource::Commit { id, .. } | RunSource::Staged { id, .. } => Some(id.as_str()),
+        };
+        rerun::demand_whole(self.skills, self.changeset.as_ref(), commit)
+    }
+}
+
+/// Which skills of the profile run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SkillsWanted {
+    /// All of them.
+    All,
+    /// Those that did not pass when they last ran without a changeset, and what they need; all of them where that is
+    /// none.
+    NotPassed,
 }
 
 /// Which tree a run verifies.

@@ -63,6 +63,7 @@ pub(crate) fn plan(skills: &[(&str, &[&str])]) -> Plan {
         order: if graph { SkillOrder::Graph { parallel: 2 } } else { SkillOrder::Sequence },
         toolchain: vec![],
         skills: skills.iter().map(planned).collect(),
+        left_out: vec![],
     }
 }
 
@@ -80,5 +81,6 @@ pub(crate) fn last_run() -> LastRun {
         source: TreeSource::default(),
         spec_sha256: Sha256Hex::of(b"spec"),
         evidence: EvidenceIndex::new(),
+        rerun: None,
     }
 }

@@ -15,7 +15,9 @@ use proctor_core::sql::DUCKDB;
 use proctor_daemon::caller::Caller;
 use proctor_daemon::metrics::Metrics;
 use proctor_daemon::service::{MAX_WAIT, Service, ServiceConfig, StartError};
-use proctor_runner::{CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, Pass, RunRequest, RunSource};
+use proctor_runner::{
+    CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, Pass, RunRequest, RunSource, SkillsWanted,
+};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 
@@ -46,6 +48,7 @@ pub(crate) fn asks(repo: &Repo<'_>) -> RunSubmission {
         fail_fast: false,
         changes: proctor_core::api::ChangesAsked::Applied,
         reuse: proctor_core::api::Reuse::Never,
+        skills: proctor_core::api::SkillsAsked::All,
         env: None,
     }
 }
@@ -162,6 +165,7 @@ pub(crate) fn passed_and_broke(env: &TestEnvironment, repo: &Repo<'_>) -> Pass {
         sandbox,
         fail_fast,
         changes: ChangesWanted::Applied,
+        skills: SkillsWanted::All,
     };
     let engine = Engine::open(config(env, "").engine).expect("an engine");
     let (sender, mut events) = mpsc::channel(1);

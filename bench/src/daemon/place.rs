@@ -14,7 +14,9 @@ use proctor_core::names::ProfileName;
 use proctor_core::spec::Operator;
 use proctor_core::tier::Tier;
 use proctor_core::verdict::Verdict;
-use proctor_runner::{CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, RunRequest, RunSource};
+use proctor_runner::{
+    CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, RunRequest, RunSource, SkillsWanted,
+};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 use tokio::net::UnixStream;
@@ -130,6 +132,7 @@ impl InProcess {
             sandbox: SandboxMode::Strict,
             fail_fast: false,
             changes: ChangesWanted::Applied,
+            skills: SkillsWanted::All,
         };
         Ok(Self { engine: Engine::open(config)?, request })
     }

@@ -4,6 +4,7 @@ use proctor_core::plan::{Inputs, Limit, Plan, PlannedCheck, PlannedSkill, Planne
 
 use crate::args::{Format, PlanArgs};
 use crate::caller::Caller;
+use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation;
 use crate::report::{command_line, word};
@@ -16,11 +17,16 @@ use crate::text::{bound, count, shown_line, size};
 /// sha256 is the plan's digest.
 ///
 /// # Errors
-/// There is no usable spec, or no such profile.
+/// There is no usable spec, no such profile, or no run of which it could be known what had not passed.
 pub(crate) fn plan(args: &PlanArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
-    let spec = Specification::of_repository(&installation::repository(&args.repo, caller)?, caller)?;
-    let plan = spec.resolve(&args.profile, &operator, caller)?.plan;
+    let repo = installation::repository(&args.repo, caller)?;
+    let spec = Specification::of_repository(&repo, caller)?;
+    let mut plan = spec.resolve(&args.profile, &operator, caller)?.plan;
+    if args.last_failed {
+        let engine = engine::open(&args.state, operator, caller, screen)?;
+        plan = engine.not_passed(&repo, plan).map_err(engine_error)?.0;
+    }
     match args.format {
         Format::Human => screen.out(&render(&plan)),
         Format::Json => {
@@ -48,6 +54,10 @@ pub(crate) fn render(plan: &Plan) -> String {
         paint(DIM, format!("plan sha256 {}", plan.digest())),
         paint(DIM, format!("spec sha256 {}", plan.spec_sha256)),
     );
+    if !plan.left_out.is_empty() {
+        let left_out: Vec<&str> = plan.left_out.iter().map(|name| name.as_str()).collect();
+        text.push_str(&format!("{} {}\n", paint(DIM, "left out:"), shown_line(&left_out.join(", "))));
+    }
     for checks in plan.toolchain.chunk_by(|a, b| a.toolchain == b.toolchain) {
         text.push_str(&checks_block(checks));
     }
@@ -194,6 +204,7 @@ mod tests {
             order: SkillOrder::Graph { parallel: 2 },
             toolchain: vec![check("rust.1", ">=1.80"), check("rust.2", "*")],
             skills: vec![skill],
+            left_out: vec![name("verify.lint")],
         };
         insta::assert_snapshot!(anstream::adapter::strip_str(&render(&plan)).to_string());
     }

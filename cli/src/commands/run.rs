@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use proctor_core::api::{ChangesAsked, Reuse, RunSubmission, StreamView};
+use proctor_core::api::{ChangesAsked, Reuse, RunSubmission, SkillsAsked, StreamView};
 use proctor_core::event::RunEvent;
 use proctor_core::gate::{Demands, MaxAge, Unattested};
 use proctor_core::names::RunId;
@@ -17,8 +17,8 @@ use proctor_core::spec::Operator;
 use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, Verdict};
 use proctor_daemon::service::{OutputOf, Unit};
 use proctor_runner::{
-    ChangesWanted, CommitAsked, CommitRef, Engine, NamedCommit, Patch, RunReport, RunRequest, RunSource, StagedIndex,
-    takes_env,
+    ChangesWanted, CommitAsked, CommitRef, Engine, NamedCommit, Patch, RunReport, RunRequest, RunSource, SkillsWanted,
+    StagedIndex, demand_whole, takes_env,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -61,6 +61,7 @@ pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) ->
 
 async fn verify(args: &RunArgs, caller: &Caller, reports: &mut Reports, screen: &mut Screen) -> Result<u8, CliError> {
     refuse_contradictions(args, caller)?;
+    demand_whole(skills_wanted(args), args.changeset.as_ref(), args.rev.as_deref()).map_err(engine_error)?;
     reports.find(&args.reports.report, caller)?;
     let repo = installation::repository(&args.repo, caller)?;
     reports.of_repository(&repo, caller);
@@ -183,6 +184,10 @@ type Work = Pin<Box<dyn Future<Output = Result<Ended, CliError>> + Send>>;
 
 fn is_range(rev: &str) -> bool {
     rev.contains("..")
+}
+
+fn skills_wanted(args: &RunArgs) -> SkillsWanted {
+    if args.last_failed { SkillsWanted::NotPassed } else { SkillsWanted::All }
 }
 
 /// What the command line lets a person say and has no meaning.
@@ -332,6 +337,7 @@ impl Runs<'_> {
             sandbox: self.args.sandbox.sandbox,
             fail_fast: self.args.fail_fast,
             changes: if self.target.is_some() { ChangesWanted::AsPatch } else { ChangesWanted::Applied },
+            skills: skills_wanted(self.args),
         }
     }
 
@@ -352,6 +358,7 @@ impl Runs<'_> {
             fail_fast: self.args.fail_fast,
             changes: if self.target.is_some() { ChangesAsked::Patch } else { ChangesAsked::Applied },
             reuse: self.reuse,
+            skills: if self.args.last_failed { SkillsAsked::NotPassed } else { SkillsAsked::All },
             env: Some(self.caller.env.clone()),
         })
     }

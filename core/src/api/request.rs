@@ -42,6 +42,9 @@ pub struct RunSubmission {
     /// Whether an earlier result may be the answer.
     #[serde(default)]
     pub reuse: Reuse,
+    /// Which skills of the profile run.
+    #[serde(default, skip_serializing_if = "SkillsAsked::is_all")]
+    pub skills: SkillsAsked,
     /// What `env_allowlist` of the spec takes variables from. Where it is absent, the daemon's own
     /// environment stands in for it, or, where the daemon serves several users, nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,6 +77,25 @@ pub enum Reuse {
     Never,
 }
 
+/// Which skills of the profile run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SkillsAsked {
+    /// All of them.
+    #[default]
+    All,
+    /// Those that did not pass when they last ran, and what they need; all of them where that is none. Such a run never
+    /// stands for the whole profile: no gate takes it, and it has neither a changeset nor a `rev`.
+    NotPassed,
+}
+
+impl SkillsAsked {
+    /// Whether all of them run.
+    pub fn is_all(&self) -> bool {
+        *self == Self::All
+    }
+}
+
 /// What was asked for, as it is on record: a [`RunSubmission`] without the caller's environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Asked {
@@ -95,6 +117,9 @@ pub struct Asked {
     pub fail_fast: bool,
     /// What becomes of the changes that steps make.
     pub changes: ChangesAsked,
+    /// Which skills of the profile run; where it is absent, all of them.
+    #[serde(default, skip_serializing_if = "SkillsAsked::is_all")]
+    pub skills: SkillsAsked,
 }
 
 /// The body of `POST /v1/plans`.
@@ -146,6 +171,7 @@ impl RunSubmission {
             fail_fast: false,
             changes: ChangesAsked::default(),
             reuse: Reuse::default(),
+            skills: SkillsAsked::default(),
             env: None,
         }
     }
@@ -162,6 +188,7 @@ impl RunSubmission {
             sandbox: self.sandbox,
             fail_fast: self.fail_fast,
             changes: self.changes,
+            skills: self.skills,
         }
     }
 }

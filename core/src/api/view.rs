@@ -15,6 +15,7 @@ use crate::exec::DoubtRecord;
 use crate::names::{RunId, SkillName, StepName};
 use crate::outcome::{Outcome, Termination};
 use crate::plan::Plan;
+use crate::rerun::Rerun;
 use crate::spec::Diagnostic;
 use crate::tier::Tier;
 use crate::verdict::Verdict;
@@ -96,6 +97,10 @@ pub struct RunView {
     pub spec_sha256: Option<Sha256Hex>,
     /// The plan; `null` until it is known.
     pub plan_sha256: Option<Sha256Hex>,
+    /// What was made of it that only what had not passed was to run; absent where that was not asked for, and until it
+    /// is known. A run that left skills out says nothing of the whole profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rerun: Option<Rerun>,
     /// The toolchain checks that have ended, in order.
     pub checks: Vec<StepView>,
     /// The steps of the plan, in its order.
@@ -273,6 +278,7 @@ impl RunView {
             source: None,
             spec_sha256: None,
             plan_sha256: None,
+            rerun: None,
             checks: Vec::new(),
             steps: Vec::new(),
             doubts: Vec::new(),
@@ -300,7 +306,7 @@ impl RunView {
         self.seq = logged.seq;
         match &logged.event {
             RunEvent::RunQueued { .. } | RunEvent::SkillStarted { .. } | RunEvent::StepTerminating { .. } => {}
-            RunEvent::RunStarted { at, snapshot, source, spec_sha256, plan_sha256, skills, .. } => {
+            RunEvent::RunStarted { at, snapshot, source, spec_sha256, plan_sha256, skills, rerun, .. } => {
                 self.state = RunState::Running;
                 self.reason = "it is under way".to_owned();
                 self.started_at = Some(at.clone());
@@ -308,6 +314,7 @@ impl RunView {
                 self.source = Some(source.clone());
                 self.spec_sha256 = Some(spec_sha256.clone());
                 self.plan_sha256 = Some(plan_sha256.clone());
+                self.rerun.clone_from(rerun);
                 self.steps = planned(skills);
             }
             RunEvent::CheckFinished { check } => self.checks.push(StepView::of_check(self.checks.len(), check)),
@@ -340,7 +347,8 @@ impl RunView {
                 self.duration_ms = Some(*duration_ms);
                 self.finished_at = Some(logged.logged_at.clone());
                 self.evidence_dir.clone_from(evidence_dir);
-                self.reason = self.why();
+                let partial = self.rerun.as_ref().and_then(Rerun::phrase);
+                self.reason = partial.map_or_else(|| self.why(), |partial| format!("{}; {partial}", self.why()));
             }
         }
     }

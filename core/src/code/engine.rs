@@ -41,6 +41,12 @@ pub enum EngineCode {
     Interrupted,
     /// An earlier command of the session changed the tree.
     SessionSpent,
+    /// Only what had not passed is to run, and no run is on record.
+    NoEarlierRun,
+    /// Only what had not passed is to run, and evidence of a changeset is of the whole profile.
+    PartialChangeset,
+    /// Only what had not passed is to run, and of the worktree alone.
+    PartialCommit,
     /// Our own mistake.
     Internal,
 }
@@ -141,4 +147,20 @@ codes! { EngineCode;
         "What it would say now cannot be relied on, so that it is no pass.",
         "Report it with the command that you ran.",
         "$ PROCTOR_LOG=debug proctor run";
+    NoEarlierRun, 220, "engine::no_earlier_run",
+        "Only what had not passed is to run again (`--last-failed`), and no run of this profile without a changeset is on \
+         record for this repository.",
+        "What has passed is not known, so that nothing could be left out.",
+        "Run the whole profile once. A daemon and each `--state-dir` know their own runs only.",
+        "$ proctor run\n$ proctor run --last-failed";
+    PartialChangeset, 221, "engine::partial_changeset",
+        "Only what had not passed is to run again (`--last-failed`), and the evidence is to be that of a changeset.",
+        "Evidence of a changeset says that the whole profile holds on one tree; a part of it does not.",
+        "Find what fails without the changeset, then run the whole profile for it.",
+        "$ proctor run --last-failed\n$ proctor run --changeset 009_x";
+    PartialCommit, 222, "engine::partial_commit",
+        "Only what had not passed is to run again (`--last-failed`), and a commit is to be verified.",
+        "A commit is verified as a whole; `--last-failed` is for the worktree on which somebody works.",
+        "Leave one of the two out.",
+        "$ proctor run --rev HEAD";
 }

@@ -149,4 +149,9 @@ codes! { GateCode;
         "It cannot vouch for anything.",
         "Run the profile again.",
         "$ proctor run";
+    RunPartial, 330, "gate::run_partial",
+        "The last run left skills of the profile out: it was asked to run only what had not passed (`--last-failed`).",
+        "What was left out passed on another tree, or another day.",
+        "Run the whole profile.",
+        "$ proctor run";
 }

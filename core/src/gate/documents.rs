@@ -166,10 +166,12 @@ impl Documents<'_> {
         }
     }
 
-    /// The documents must be those of today's plan, all of them and no other.
+    /// The documents must be those of today's plan, all of them and no other. What is told of a run as a whole (that
+    /// it is of something else, or partial) is not told of each of them.
     fn judge_plan(&self, cited: &[(String, Evidence)], findings: &mut Findings) {
         let (plan, run) = (self.facts.plan, self.run);
-        if run.profile != plan.profile || run.spec_sha256 != plan.spec_sha256 {
+        let is_told = run.rerun.is_some();
+        if is_told || run.profile != plan.profile || run.spec_sha256 != plan.spec_sha256 {
             return;
         }
         let digest = plan.digest();

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{ChangedPaths, Demands, Unattested};
 use crate::code::{Code, Coded as _};
 use crate::digest::SnapshotId;
-use crate::names::{ProfileName, RunId};
+use crate::names::{ProfileName, RunId, SkillName};
 use crate::status::LastRun;
 use crate::tier::Tier;
 use crate::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE, Verdict};
@@ -50,6 +50,8 @@ pub enum GateCode {
     RunFailed,
     /// The run has no honest answer.
     RunInconclusive,
+    /// The run left skills of the profile out.
+    RunPartial,
     /// The run's effective tier is above what is accepted.
     TierTooHigh,
     /// A control that the operator demands today was not enforced.
@@ -251,6 +253,12 @@ impl Findings {
         self.rerun(GateCode::RunInconclusive, format!("the last run, {run}, was inconclusive"));
     }
 
+    pub(super) fn run_partial(&mut self, run: &RunId, left_out: &[SkillName]) {
+        let names: Vec<String> = left_out.iter().map(|skill| format!("`{skill}`")).collect();
+        let message = format!("the last run, {run}, left skills of the profile out{}", said(&names));
+        self.rerun(GateCode::RunPartial, message);
+    }
+
     pub(super) fn tier_too_high(&mut self, tier: Tier, most: Tier) {
         let message = format!("the run's effective tier is {tier}, and up to {most} is accepted");
         let hint =
@@ -342,7 +350,7 @@ impl Findings {
     }
 }
 
-/// The steps that did not pass, for a message.
+/// Steps that did not pass, or skills, for a message.
 fn said(steps: &[String]) -> String {
     let named = steps.iter().take(NAMED_STEPS).cloned().collect::<Vec<_>>().join(", ");
     match steps.len().saturating_sub(NAMED_STEPS) {

@@ -67,7 +67,8 @@ pub(super) fn write(input: &ReportInput<'_>) -> String {
         let more = count(left_out.len(), "more annotation");
         text.push_str(&format!("{more}, of which GitHub shows no more here; the summary names them\n"));
     }
-    text.push_str(&format!("proctor: {}\n", input.verdict().as_str()));
+    let partial = if input.is_partial() { "partial run " } else { "" };
+    text.push_str(&format!("proctor: {partial}{}\n", input.verdict().as_str()));
     text
 }
 
@@ -200,7 +201,7 @@ fn of_run(run: &ReportedRun) -> Vec<VecDeque<Note>> {
     }
 }
 
-/// What no step of a skill stands for: checks of tools, and doubts.
+/// What no step of a skill stands for: checks of tools, doubts, and that skills were left out.
 fn of_nobody(run: &ReportedRun, record: &RunRecord) -> VecDeque<Note> {
     let checks = record.checks.iter().filter(|check| !check.satisfied).map(|check| {
         let title = format!("{}toolchain {}", run.prefix(), check.toolchain);
@@ -215,7 +216,10 @@ fn of_nobody(run: &ReportedRun, record: &RunRecord) -> VecDeque<Note> {
             doubt.message.clone(),
         )
     });
-    checks.chain(doubts).collect()
+    let partial = record.rerun_sentence().filter(|_| record.partial().is_some());
+    let partial = partial
+        .map(|sentence| Note { level: Level::Warning, ..plain(format!("{}partial run", run.prefix()), sentence) });
+    checks.chain(doubts).chain(partial).collect()
 }
 
 fn plain(title: String, message: String) -> Note {
@@ -297,6 +301,7 @@ pub fn outputs(input: &ReportInput<'_>) -> Vec<Output> {
     let tier = records().filter_map(|record| Some(record.finished.as_ref()?.tier)).max();
     vec![
         Output { name: "verdict", value: input.verdict().as_str().to_owned() },
+        Output { name: "partial", value: input.is_partial().to_string() },
         Output { name: "exit_code", value: input.exit_code.to_string() },
         Output { name: "run_id", value: started.map(|started| started.run_id.to_string()).unwrap_or_default() },
         Output { name: "tier", value: tier.map(|tier| tier.to_string()).unwrap_or_default() },

@@ -93,6 +93,10 @@ fn of_skill(prefix: &str, record: &RunRecord, skill: &SkillRecord, run: &Reporte
         suite.add_property(("run_id", started.run_id.as_str()));
         suite.add_property(("snapshot", started.snapshot.as_str()));
     }
+    if let Some(rerun) = record.partial() {
+        let left_out: Vec<&str> = rerun.left_out.iter().map(SkillName::as_str).collect();
+        suite.add_property(("left_out", left_out.join(" ").as_str()));
+    }
     if let Some(tier) = skill.tier {
         suite.add_property(("tier", tier.to_string().as_str()));
     }
@@ -199,6 +203,12 @@ fn in_doubt(prefix: &str, record: &RunRecord) -> Option<TestSuite> {
     for doubt in &record.doubts {
         let word = doubt.doubt.as_str();
         suite.add_test_case(error(word, word, &doubt.message, &doubt.message));
+    }
+    for (rerun, skill) in
+        record.partial().iter().flat_map(|rerun| rerun.left_out.iter().map(move |skill| (rerun, skill)))
+    {
+        let message = format!("left out of a partial run: it had passed by run {}", rerun.after);
+        suite.add_test_case(skipped(skill.as_str(), &message));
     }
     let is_told = suite.errors > 0
         || record.steps().any(|(_, step)| is_problem(step))

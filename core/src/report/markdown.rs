@@ -69,11 +69,12 @@ impl Page {
 
 fn heading(input: &ReportInput<'_>) -> String {
     let (mark, word) = sign(input.verdict());
+    let partial = if input.is_partial() { "partial run " } else { "" };
     let commits = match input.runs {
         [_] => String::new(),
         runs => format!(", {}", count(runs.len(), "commit")),
     };
-    format!("### {mark} Proctor: {word}{commits}\n\n")
+    format!("### {mark} Proctor: {partial}{word}{commits}\n\n")
 }
 
 fn sign(verdict: Verdict) -> (&'static str, &'static str) {
@@ -110,6 +111,10 @@ fn of_refusal(refusal: &Refusal) -> String {
 
 fn of_record(page: &mut Page, input: &ReportInput<'_>, run: &ReportedRun, record: &RunRecord) {
     page.add(&facts(record));
+    if let Some(sentence) = record.rerun_sentence() {
+        let opening = if record.partial().is_some() { "**Partial run**" } else { "Whole run" };
+        page.add(&format!("{opening}: {}\n\n", code(&cut(&sentence.replace('`', ""), SENTENCE))));
+    }
     for doubt in &record.doubts {
         let message = cut(&doubt.message, SENTENCE);
         page.add(&format!("**Inconclusive** ({}): {}\n\n", doubt.doubt.as_str().replace('_', " "), code(&message)));

@@ -158,12 +158,10 @@ fn invocation(run: &ReportedRun) -> Value {
             if let Some(started) = &record.started {
                 invocation["startTimeUtc"] = json!(started.at);
             }
-            record
-                .doubts
-                .iter()
-                .take(MAX_NOTICES)
-                .map(|doubt| notification("error", doubt.doubt.as_str(), &doubt.message))
-                .collect()
+            let doubts = record.doubts.iter().take(MAX_NOTICES);
+            let doubts = doubts.map(|doubt| notification("error", doubt.doubt.as_str(), &doubt.message));
+            let partial = record.rerun_sentence().filter(|_| record.partial().is_some());
+            doubts.chain(partial.map(|sentence| notification("warning", "partial-run", &sentence))).collect()
         }
         CameTo::Nothing(Refusal { message, .. }) => vec![notification("error", "no-run", message)],
     };
@@ -182,6 +180,9 @@ fn properties(record: &RunRecord) -> Option<Value> {
     });
     if let TreeSource::Rev { commit, .. } = &started.source {
         properties["commit"] = json!(commit);
+    }
+    if let Some(rerun) = record.partial() {
+        properties["leftOut"] = json!(rerun.left_out);
     }
     if let Some(finished) = &record.finished {
         properties["verdict"] = json!(finished.verdict);

@@ -54,7 +54,8 @@ pub fn resolve(
     let skills = resolver.skills(spec, written);
     let order = resolver.order(spec, written, cpus);
     let provenance = resolver.finish()?;
-    let plan = Plan { version: 1, profile: profile.clone(), spec_sha256, order, toolchain, skills };
+    let plan =
+        Plan { version: 1, profile: profile.clone(), spec_sha256, order, toolchain, skills, left_out: Vec::new() };
     Ok(Resolved { plan, provenance })
 }
 

@@ -216,7 +216,7 @@ fn read<T: input::Arguments>(arguments: Option<JsonObject>) -> Result<T, Refusal
 
 fn submission(asked: &input::Verify) -> RunSubmission {
     let least = RunSubmission::new(asked.repo_root.clone(), asked.profile.clone());
-    RunSubmission { changeset_id: asked.changeset_id.clone(), ..least }
+    RunSubmission { changeset_id: asked.changeset_id.clone(), skills: asked.skills, ..least }
 }
 
 /// The step or check whose output is wanted: the one that was named, or the first that did not pass,

@@ -242,6 +242,7 @@ fn gate_fact(code: GateCode) -> &'static str {
         GateCode::ChangedByRun => "a step of the last run changed the tree while it was verified",
         GateCode::RunFailed => "the last run failed",
         GateCode::RunInconclusive => "the last run is inconclusive",
+        GateCode::RunPartial => "the last run left skills of the profile out",
         GateCode::TierTooHigh => "the last run's tier is above what is accepted",
         GateCode::ControlMissing => "a control of the sandbox that is demanded today was not enforced",
         GateCode::Stale => "the last run is older than is accepted",

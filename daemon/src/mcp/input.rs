@@ -1,6 +1,7 @@
 //! What the tools take: types, their schemas, and the bounds that a schema only tells of. No client
 //! is relied on to have looked at a schema.
 
+use proctor_core::api::SkillsAsked;
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::sql::{Allow, Dialect, Policy, Request};
 use rmcp::model::JsonObject;
@@ -30,6 +31,10 @@ pub(super) struct Verify {
     /// The profile of `spec/verification.yaml` that is verified.
     #[serde(default = "pr")]
     pub(super) profile: ProfileName,
+    /// Which skills of the profile run. `not_passed` is for the time while you mend: a quick look, that verifies nothing as
+    /// a whole.
+    #[serde(default)]
+    pub(super) skills: SkillsAsked,
     /// How long the answer may take, in seconds. A run that has not ended by then goes on; ask
     /// `antigravity.verify_status` for it.
     #[serde(default = "long")]

@@ -3,6 +3,7 @@
 
 use proctor_core::api::{How, RunState, RunView, StepView, all_passed};
 use proctor_core::outcome::{Outcome, StartFault, Termination};
+use proctor_core::rerun::Rerun;
 use proctor_core::verdict::{Doubt, Verdict};
 
 use super::untrusted::name;
@@ -13,6 +14,9 @@ pub(super) fn headline(run: &RunView) -> String {
     match (run.state, run.verdict) {
         (RunState::Queued, _) => "NOT VERIFIED YET: the run waits for its turn".to_owned(),
         (RunState::Running, _) => format!("NOT VERIFIED YET: {}", under_way(run)),
+        (RunState::Finished, Some(Verdict::Passed)) if is_partial(run) => {
+            format!("PASSED IN PART (not verified as a whole): {}", reason(run))
+        }
         (RunState::Finished, Some(Verdict::Passed)) => format!("PASSED: {}", reason(run)),
         (RunState::Finished, Some(Verdict::Failed)) => format!("FAILED: {}", reason(run)),
         (RunState::Finished, _) => format!("INCONCLUSIVE (not verified): {}", reason(run)),
@@ -21,6 +25,17 @@ pub(super) fn headline(run: &RunView) -> String {
 
 /// Why a run has the verdict that it has; where it stands, if it has none.
 pub(super) fn reason(run: &RunView) -> String {
+    match run.rerun.as_ref().and_then(Rerun::phrase).filter(|_| run.state == RunState::Finished) {
+        Some(partial) => format!("{}; {partial}", of_what_ran(run)),
+        None => of_what_ran(run),
+    }
+}
+
+fn is_partial(run: &RunView) -> bool {
+    run.rerun.as_ref().is_some_and(Rerun::is_partial)
+}
+
+fn of_what_ran(run: &RunView) -> String {
     match (run.state, run.verdict) {
         (RunState::Queued, _) => "the run waits for its turn".to_owned(),
         (RunState::Running, _) => under_way(run),

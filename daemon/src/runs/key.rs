@@ -1,9 +1,10 @@
 //! What makes two requests for a run the same: then one run answers both.
 
-use proctor_core::api::{ChangesAsked, RunView};
+use proctor_core::api::{ChangesAsked, RunView, SkillsAsked};
 use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::SandboxMode;
 use proctor_core::names::{ChangesetId, ProfileName};
+use proctor_core::rerun::Rerun;
 use proctor_core::tier::Tier;
 use proctor_core::verdict::Verdict;
 
@@ -29,6 +30,8 @@ pub struct RunKey {
     pub fail_fast: bool,
     /// What becomes of changes.
     pub changes: ChangesAsked,
+    /// Which skills of the profile run.
+    pub skills: SkillsAsked,
     /// The sha256 of the variables that the run can take from the caller, secrets among them: it
     /// goes on no record.
     pub env: Sha256Hex,
@@ -44,11 +47,12 @@ impl RunKey {
         of_worktree && self.is_met_by_tree(earlier) && toolchain_env == Some(&self.toolchain_env)
     }
 
-    /// Whether a run that is on record was asked for in this way and passed, whatever its tree was called.
+    /// Whether a run that is on record was asked for in this way, was whole, and passed, whatever its tree was called.
     pub fn is_met_by_tree(&self, earlier: &RunView) -> bool {
         let asked = &earlier.asked;
         let alike = asked.max_tier == self.max_tier && asked.sandbox == self.sandbox && asked.changes == self.changes;
-        alike && earlier.uid == self.uid && earlier.verdict == Some(Verdict::Passed)
+        let is_partial = earlier.rerun.as_ref().is_some_and(Rerun::is_partial);
+        alike && !is_partial && earlier.uid == self.uid && earlier.verdict == Some(Verdict::Passed)
     }
 }
 
@@ -72,7 +76,7 @@ pub enum KeyTree {
 #[cfg(test)]
 mod tests {
     use proctor_core::api::RunSubmission;
-    use proctor_core::names::RunId;
+    use proctor_core::names::{RunId, SkillName};
 
     use super::*;
 
@@ -87,6 +91,7 @@ mod tests {
             sandbox: asked.sandbox,
             fail_fast: asked.fail_fast,
             changes: asked.changes,
+            skills: asked.skills,
             env: Sha256Hex::of(b"all"),
             toolchain_env: toolchain_env.clone(),
         }
@@ -104,7 +109,11 @@ mod tests {
         assert!(!key.is_met_by(&earlier, Some(&other)));
         assert!(!key.is_met_by(&earlier, None), "of what is not on record nothing is known");
         let others = RunView { uid: 8, ..earlier.clone() };
-        let failed = RunView { verdict: Some(Verdict::Failed), ..earlier };
-        assert!(![others, failed].iter().any(|view| key.is_met_by(view, Some(&now))));
+        let failed = RunView { verdict: Some(Verdict::Failed), ..earlier.clone() };
+        let after = RunId::new("r0").expect("an id");
+        let rerun =
+            Rerun { after, not_passed: vec![], left_out: vec![SkillName::new("a").expect("a name")], gone: vec![] };
+        let partial = RunView { rerun: Some(rerun), ..earlier };
+        assert!(![others, failed, partial].iter().any(|view| key.is_met_by(view, Some(&now))));
     }
 }

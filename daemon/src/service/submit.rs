@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proctor_core::api::{ChangesAsked, How, Problem, ProblemType, Reuse, RunSubmission, Submitted};
+use proctor_core::api::{ChangesAsked, How, Problem, ProblemType, Reuse, RunSubmission, SkillsAsked, Submitted};
 use proctor_core::canonical;
 use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::display_path;
@@ -18,7 +18,7 @@ use proctor_core::plan::{Network, Plan, ReadOnly};
 use proctor_core::tier::Tier;
 use proctor_runner::{
     ChangesWanted, CommitAsked, CommitRef, Earlier, Engine, EngineError, GateRequest, RunRequest, RunSource, Serving,
-    TOOL_VARIABLES, commands, is_reusable, takes_env,
+    SkillsWanted, TOOL_VARIABLES, commands, demand_whole, is_reusable, takes_env,
 };
 
 use super::{Service, apart};
@@ -95,6 +95,8 @@ impl Service {
     /// What the request comes to: nothing of it is left to be looked at but the tree.
     async fn prepared(&self, caller: Caller, mut submission: RunSubmission) -> Result<Wanted, Problem> {
         let _part = self.preparing.wait(caller).await;
+        let (changeset, rev) = (submission.changeset_id.as_ref(), submission.rev.as_deref());
+        demand_whole(skills_wanted(submission.skills), changeset, rev).map_err(|error| error.problem())?;
         let approve = self.operator().daemon.approve_tier2;
         let (engine, account, repo) = self.serving(caller, &submission.repo, submission.env.take()).await?;
         let commit = match &submission.rev {
@@ -273,6 +275,10 @@ impl Look {
             }
             None => {
                 let plan = self.plan()?;
+                if !self.submission.skills.is_all() {
+                    // Which they are is decided when it runs: what runs before it is on record by then.
+                    self.engine.not_passed(&self.repo, plan.clone()).map_err(|error| error.problem())?;
+                }
                 let (tree, worktree) = (KeyTree::Worktree { plan_sha256: plan.digest() }, self.use_of(&plan));
                 self.with(tree, Some(&plan), worktree)
             }
@@ -281,7 +287,8 @@ impl Look {
 
     fn with(self, tree: KeyTree, plan: Option<&Plan>, worktree: Worktree) -> Result<Wanted, Problem> {
         let max_tier = if self.approve { self.approved(plan)? } else { self.submission.max_tier };
-        let reuse = self.submission.reuse == Reuse::Verified && self.submission.changes == ChangesAsked::Applied;
+        let whole = self.submission.changes == ChangesAsked::Applied && self.submission.skills.is_all();
+        let reuse = self.submission.reuse == Reuse::Verified && whole;
         let tools = plan.and_then(|plan| self.tools(plan));
         Ok(Wanted {
             reusable: reuse && tools.is_some() && plan.is_some_and(is_reusable),
@@ -330,6 +337,7 @@ impl Look {
             sandbox: self.submission.sandbox,
             fail_fast: self.submission.fail_fast,
             changes: self.submission.changes,
+            skills: self.submission.skills,
             env: Sha256Hex::of(&canonical::to_vec(&taken(plan, &self.account))),
             toolchain_env: toolchain_env(&self.account, tools),
         }
@@ -410,9 +418,17 @@ impl Wanted {
                 sandbox: submission.sandbox,
                 fail_fast: submission.fail_fast,
                 changes,
+                skills: skills_wanted(submission.skills),
             },
             held_bytes: self.held_bytes,
         })
+    }
+}
+
+fn skills_wanted(asked: SkillsAsked) -> SkillsWanted {
+    match asked {
+        SkillsAsked::All => SkillsWanted::All,
+        SkillsAsked::NotPassed => SkillsWanted::NotPassed,
     }
 }
 

@@ -11,6 +11,7 @@ use proctor_core::evidence::{MAX_REPORT_BYTES, ReportEvidence};
 use proctor_core::gate::GateAnswer;
 use proctor_core::names::ChangesetId;
 use proctor_core::plan::{Plan, PlannedSkill, PlannedStep};
+use proctor_core::rerun::Rerun;
 use proctor_sandbox::{CacheMount, DoctorReport, RepoFacts, StepUser, setup_ops};
 use proctor_snapshot::protocol::{NamedCommit, StagedIndex};
 
@@ -19,7 +20,6 @@ use super::{Engine, MAX_RANGE};
 use crate::context::{Place, cache_source};
 use crate::error::{EngineError, Missing};
 use crate::gate::GateRequest;
-use crate::output;
 use crate::probe::{Circumstances, Probe};
 use crate::repository::Repository;
 use crate::request::Preview;
@@ -28,6 +28,7 @@ use crate::spec_file::SpecFile;
 use crate::store::documents;
 use crate::store::objects::{Objects, Part};
 use crate::tools::ToolSearch;
+use crate::{output, rerun};
 
 /// How many bytes are kept of a report at most: a mark may be longer than the secret that it stands for.
 const MAX_KEPT_REPORT: usize = 2 * MAX_REPORT_BYTES as usize;
@@ -48,6 +49,15 @@ impl Engine {
     /// The repository cannot be read, or is not the caller's.
     pub fn is_approved(&self, repo: &Path, changeset: &ChangesetId) -> Result<bool, EngineError> {
         Ok(documents::is_approved(&self.repository(repo)?, changeset)?)
+    }
+
+    /// The part of a whole plan of a repository that a run of what had not passed would run by now.
+    ///
+    /// # Errors
+    /// No run of the profile is on record, or the repository or the records cannot be read.
+    pub fn not_passed(&self, repo: &Path, plan: Plan) -> Result<(Plan, Rerun), EngineError> {
+        let repository = self.repository(repo)?;
+        rerun::part_of(plan, repository.name(), (&self.state, &self.state_path))
     }
 
     /// What the worktree of a repository is now.

@@ -7,12 +7,14 @@ use proctor_core::attestation::{Attestation, Subject};
 use proctor_core::digest::Sha256Hex;
 use proctor_core::evidence::EvidenceIndex;
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
+use proctor_core::plan::Plan;
 use proctor_core::status::{self, LastRun};
 
 use super::StoreError;
 use super::attestations::{self, Attestations};
 use super::directory::{Directory, Durable, STAGED_AT_ONCE, Staged, sync_all};
 use crate::repository::Repository;
+use crate::rerun;
 
 pub(crate) const STATUS: &str = "05-status.json";
 pub(crate) const VERIFY: &str = "verify";
@@ -160,6 +162,13 @@ impl Documents {
     /// The same place, of a run that finds these tools.
     pub(crate) fn finding(self, toolchain_env: Option<Sha256Hex>) -> Self {
         Self { toolchain_env, ..self }
+    }
+
+    /// The newest run that is on record about the same thing, where that can be told.
+    pub(crate) fn newest_run(&self, plan: &Plan) -> Option<RunId> {
+        let newest = rerun::newest(&self.attestations, &self.subject(&plan.profile));
+        let newest = newest.inspect_err(|error| tracing::debug!(%error, "earlier runs cannot be looked up"));
+        newest.ok().flatten().map(|run| run.run_id)
     }
 
     /// Finds out before anything runs what would keep the documents from being written, and

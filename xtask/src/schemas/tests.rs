@@ -198,6 +198,7 @@ fn skill_evidence() -> SkillEvidence {
         tracked_drift: TrackedDrift { mode: ReadOnly::Tracked, changed_files: vec!["README.md".into()] },
         spec_sha256: Sha256Hex::of(b"spec"),
         plan_sha256: Sha256Hex::of(b"plan"),
+        left_out: Vec::new(),
         flaky: true,
         cached_from: None,
         steps: vec![step(), skipped()],
@@ -315,6 +316,7 @@ fn toolchain_evidence_fits() {
         sandbox: SandboxMode::Strict,
         spec_sha256: Sha256Hex::of(b"spec"),
         plan_sha256: Sha256Hex::of(b"plan"),
+        left_out: Vec::new(),
         repo_snapshot: tree(),
         repo_git: git(),
         source: Default::default(),
@@ -344,6 +346,7 @@ fn last_run() -> LastRun {
         source: Default::default(),
         spec_sha256: Sha256Hex::of(b"spec"),
         evidence: BTreeMap::from([("verify/a.json".to_owned(), Sha256Hex::of(b"a"))]),
+        rerun: None,
     }
 }
 
@@ -388,6 +391,7 @@ fn a_plan_fits_and_has_no_room_for_more() {
         order: SkillOrder::Graph { parallel: 2 },
         toolchain: vec![check],
         skills: vec![skill],
+        left_out: vec![SkillName::new("c").expect("name")],
     };
     let value = assert_fits("plan", &plan);
     let mut more = value.clone();

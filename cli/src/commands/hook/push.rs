@@ -127,6 +127,7 @@ pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
         rev: None,
         submodules: false,
         patch: None,
+        last_failed: false,
         fail_fast: false,
         quiet: false,
         verbose: false,

@@ -24,12 +24,18 @@ pub(super) fn write(html: &mut Html, view: &View<'_>) {
         html.class("div", "wide", |html| {
             html.plain("h1", |html| {
                 seal(html, view.verdict_word());
+                if view.record.partial().is_some() {
+                    html.text(" in a partial run");
+                }
                 if let Some(started) = &view.record.started {
                     html.text(" ");
                     html.leaf("span", "profile", &words::name(started.profile.as_str()));
                 }
             });
             html.leaf("p", "meaning", &meaning(view.record));
+            if let Some(sentence) = view.record.rerun_sentence() {
+                html.leaf("p", "meaning", &words::sentence(&sentence));
+            }
             html.leaf("p", "tally", &tally(view.record));
             html.class("dl", "facts", |html| facts(html, view));
             html.class("details", "rest", |html| {

@@ -86,7 +86,8 @@ impl<'a> View<'a> {
     /// What stands in the title of the window.
     pub(super) fn title(&self) -> String {
         let profile = self.record.started.as_ref().map(|started| words::name(started.profile.as_str()));
-        let parts = [Some(self.verdict_word().to_owned()), profile, Some("Proctor".to_owned())];
+        let partial = if self.record.partial().is_some() { "partial run " } else { "" };
+        let parts = [Some(format!("{partial}{}", self.verdict_word())), profile, Some("Proctor".to_owned())];
         parts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
     }
 

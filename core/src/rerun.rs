@@ -1,0 +1,217 @@
+//! Which skills of a plan are run again, where only what did not pass is to be: a pure choice, from what is on record.
+//! What is left out is named by the plan, so that a partial run has another plan than a whole one, with another
+//! digest: nobody who asks for the whole plan takes it for an answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::names::{RunId, SkillName};
+use crate::plan::Plan;
+use crate::words::count;
+
+/// How many skills a sentence names.
+const NAMED: usize = 5;
+
+/// What a run that was asked to run only what had not passed has made of that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Rerun {
+    /// The last run on record before it, of the same repository and profile.
+    pub after: RunId,
+    /// The skills of the plan that had not passed, those that had never run too, in the order of the plan.
+    pub not_passed: Vec<SkillName>,
+    /// The skills of the profile that were left out, since they had passed. Where there is none, the run is a whole one.
+    pub left_out: Vec<SkillName>,
+    /// Skills that had not passed and that the profile does not have any more.
+    pub gone: Vec<SkillName>,
+}
+
+/// Which skills passed when they last ran, from the newest run on record and, as far as that was partial, the ones
+/// before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastOutcomes {
+    after: RunId,
+    passed: BTreeMap<SkillName, bool>,
+}
+
+impl LastOutcomes {
+    /// Those of nobody yet; `after` is the newest run on record.
+    pub fn new(after: RunId) -> Self {
+        Self { after, passed: BTreeMap::new() }
+    }
+
+    /// Takes in what a run says of a skill. What a newer one has said of it stands.
+    pub fn older(&mut self, skill: SkillName, passed: bool) {
+        self.passed.entry(skill).or_insert(passed);
+    }
+
+    /// Whether something is known of every skill of a plan.
+    pub fn cover(&self, plan: &Plan) -> bool {
+        plan.skills.iter().all(|skill| self.passed.contains_key(&skill.name))
+    }
+
+    fn has_passed(&self, skill: &SkillName) -> bool {
+        self.passed.get(skill).is_some_and(|passed| *passed)
+    }
+}
+
+/// Leaves out of a whole plan what passed when it last ran, and nobody needs now. Of what nothing is known has not
+/// passed. Where nothing is to be run again, all of it is: no earlier pass is an answer.
+pub fn select(plan: Plan, known: &LastOutcomes) -> (Plan, Rerun) {
+    let not_passed: Vec<SkillName> =
+        plan.skills.iter().map(|skill| &skill.name).filter(|name| !known.has_passed(name)).cloned().collect();
+    let in_plan: BTreeSet<&SkillName> = plan.skills.iter().map(|skill| &skill.name).collect();
+    let gone = known.passed.iter().filter(|(name, passed)| !**passed && !in_plan.contains(name));
+    let gone = gone.map(|(name, _)| name.clone()).collect();
+    let kept = with_needs(&plan, &not_passed);
+    let after = known.after.clone();
+    if kept.is_empty() {
+        return (plan, Rerun { after, not_passed, left_out: Vec::new(), gone });
+    }
+    let (skills, others): (Vec<_>, Vec<_>) = plan.skills.into_iter().partition(|skill| kept.contains(&skill.name));
+    let left_out: Vec<SkillName> = others.into_iter().map(|skill| skill.name).collect();
+    (Plan { skills, left_out: left_out.clone(), ..plan }, Rerun { after, not_passed, left_out, gone })
+}
+
+/// These skills, and all that they need.
+fn with_needs(plan: &Plan, wanted: &[SkillName]) -> BTreeSet<SkillName> {
+    let mut kept = BTreeSet::new();
+    let mut open: Vec<&SkillName> = wanted.iter().collect();
+    while let Some(name) = open.pop() {
+        if kept.insert(name.clone()) {
+            open.extend(plan.skills.iter().filter(|skill| skill.name == *name).flat_map(|skill| &skill.needs));
+        }
+    }
+    kept
+}
+
+impl Rerun {
+    /// Whether skills of the profile were left out: then the run says nothing of the whole profile.
+    pub fn is_partial(&self) -> bool {
+        !self.left_out.is_empty()
+    }
+
+    /// That the run is a partial one, as a phrase; `None` where it is whole.
+    pub fn phrase(&self) -> Option<String> {
+        self.is_partial().then(|| format!("{} of the profile left out", count(self.left_out.len(), "skill")))
+    }
+
+    /// What a reader of the verdict must know, as one sentence; `ran` is how many skills the plan of the run has.
+    pub fn sentence(&self, ran: usize) -> String {
+        let gone = match self.gone.is_empty() {
+            true => String::new(),
+            false => format!("; the profile has no {} any more, which had not passed", named(&self.gone)),
+        };
+        let after = &self.after;
+        if self.is_partial() {
+            let all = count(ran + self.left_out.len(), "skill");
+            let left_out = named(&self.left_out);
+            return format!(
+                "only {ran} of {all} were run, what had not passed by run {after} and what that needs; \
+                 left out: {left_out}{gone}"
+            );
+        }
+        let why = if self.not_passed.is_empty() { "nothing had failed" } else { "nothing could be left out" };
+        format!("{why} by run {after}, so every skill was run{gone}")
+    }
+}
+
+fn named(skills: &[SkillName]) -> String {
+    let first: Vec<String> = skills.iter().take(NAMED).map(|skill| format!("`{skill}`")).collect();
+    match skills.len().saturating_sub(NAMED) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::Sha256Hex;
+    use crate::names::ProfileName;
+    use crate::spec::{self, Operator};
+
+    /// A plan of skills by name and needs.
+    fn plan(skills: &[(&str, &[&str])]) -> Plan {
+        let names: Vec<&str> = skills.iter().map(|(name, _)| *name).collect();
+        let mut text = format!("version: 1\nprofiles: {{ p: {{ include: [{}] }} }}\nskills:\n", names.join(", "));
+        for (name, needs) in skills {
+            let needs = if needs.is_empty() { String::new() } else { format!("needs: [{}], ", needs.join(", ")) };
+            text.push_str(&format!("  {name}: {{ {needs}steps: [{{ name: s, cmd: [\"true\"] }}] }}\n"));
+        }
+        let spec = spec::read(text.as_bytes()).expect("a spec").spec;
+        let profile = ProfileName::new("p").expect("a name");
+        spec::resolve(&spec, &profile, &Operator::default(), Sha256Hex::of(b"spec"), 1).expect("a plan").plan
+    }
+
+    fn skill(name: &str) -> SkillName {
+        SkillName::new(name).expect("a name")
+    }
+
+    fn known(outcomes: &[(&str, bool)]) -> LastOutcomes {
+        let mut known = LastOutcomes::new(RunId::new("r1").expect("an id"));
+        outcomes.iter().for_each(|(name, passed)| known.older(skill(name), *passed));
+        known
+    }
+
+    /// What runs, what had not passed, what is left out, what is gone.
+    fn chosen(plan: Plan, outcomes: &[(&str, bool)]) -> [String; 4] {
+        let (plan, rerun) = select(plan, &known(outcomes));
+        assert_eq!(plan.left_out, rerun.left_out);
+        let ran: Vec<SkillName> = plan.skills.iter().map(|skill| skill.name.clone()).collect();
+        let words = |names: &[SkillName]| names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(" ");
+        [words(&ran), words(&rerun.not_passed), words(&rerun.left_out), words(&rerun.gone)]
+    }
+
+    #[test]
+    fn what_did_not_pass_runs_and_nothing_else() {
+        let all = || plan(&[("a", &[]), ("b", &[]), ("c", &[])]);
+        assert_eq!(chosen(all(), &[("a", true), ("b", false), ("c", true)]), ["b", "b", "a c", ""]);
+        assert_eq!(chosen(all(), &[("a", true), ("c", true)]), ["b", "b", "a c", ""], "what never ran has not passed");
+        assert_eq!(chosen(all(), &[]), ["a b c", "a b c", "", ""]);
+    }
+
+    #[test]
+    fn where_nothing_failed_everything_runs() {
+        let all = plan(&[("a", &[]), ("b", &[])]);
+        let digest = all.digest();
+        let (same, rerun) = select(all, &known(&[("a", true), ("b", true)]));
+        assert_eq!((same.digest(), rerun.is_partial()), (digest, false));
+        assert_eq!(rerun.sentence(2), "nothing had failed by run r1, so every skill was run");
+    }
+
+    #[test]
+    fn what_it_needs_runs_with_it() {
+        let all = || plan(&[("a", &[]), ("b", &["a"]), ("c", &["b"]), ("d", &["a"]), ("e", &[])]);
+        let passed = |but: &str| ["a", "b", "c", "d", "e"].map(|name| (name, name != but));
+        assert_eq!(chosen(all(), &passed("c")), ["a b c", "c", "d e", ""]);
+        assert_eq!(chosen(all(), &passed("a")), ["a", "a", "b c d e", ""], "not what needs it: that passed");
+    }
+
+    #[test]
+    fn what_the_profile_has_no_more_is_named() {
+        let one = plan(&[("a", &[]), ("b", &[])]);
+        assert_eq!(chosen(one, &[("a", false), ("b", true), ("old", false), ("older", true)]), ["a", "a", "b", "old"]);
+        let (_, rerun) = select(plan(&[("b", &[])]), &known(&[("b", true), ("old", false)]));
+        assert!(!rerun.is_partial() && rerun.gone == [skill("old")]);
+    }
+
+    #[test]
+    fn the_newest_word_on_a_skill_counts() {
+        let known = known(&[("a", true), ("a", false), ("b", false), ("b", true)]);
+        assert!(known.has_passed(&skill("a")) && !known.has_passed(&skill("b")));
+        assert!(!known.cover(&plan(&[("a", &[]), ("c", &[])])) && known.cover(&plan(&[("a", &[]), ("b", &[])])));
+    }
+
+    #[test]
+    fn a_part_of_a_plan_is_another_plan() {
+        let all = plan(&[("a", &[]), ("b", &[])]);
+        let whole = all.digest();
+        let (part, _) = select(all, &known(&[("a", true)]));
+        assert_ne!(part.digest(), whole);
+        // Also of one that a spec could have: without the skill that is left out.
+        let alone = Plan { left_out: Vec::new(), ..part.clone() };
+        assert_ne!(part.digest(), alone.digest());
+    }
+}
