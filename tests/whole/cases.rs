@@ -46,6 +46,7 @@ mod places;
 mod refusal;
 mod reports;
 mod repositories;
+mod rerun;
 mod results;
 mod revisions;
 mod room;
@@ -117,6 +118,8 @@ pub(crate) fn all() -> Vec<&'static Case> {
         refusal::CASES,
         reports::CASES,
         repositories::CASES,
+        rerun::CASES,
+        rerun::OF_A_SERVICE,
         results::CASES,
         revisions::CASES,
         room::CASES,
@@ -162,6 +165,7 @@ pub(crate) fn served() -> Vec<&'static Case> {
         patches::CASES,
         refusal::CASES,
         reports::CASES,
+        rerun::CASES,
         revisions::CASES,
         timeout::CASES,
         toolchain::CASES,

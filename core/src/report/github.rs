@@ -301,11 +301,11 @@ pub fn outputs(input: &ReportInput<'_>) -> Vec<Output> {
     let tier = records().filter_map(|record| Some(record.finished.as_ref()?.tier)).max();
     vec![
         Output { name: "verdict", value: input.verdict().as_str().to_owned() },
-        Output { name: "partial", value: input.is_partial().to_string() },
         Output { name: "exit_code", value: input.exit_code.to_string() },
         Output { name: "run_id", value: started.map(|started| started.run_id.to_string()).unwrap_or_default() },
         Output { name: "tier", value: tier.map(|tier| tier.to_string()).unwrap_or_default() },
         Output { name: "snapshot", value: started.map(|started| started.snapshot.to_string()).unwrap_or_default() },
+        Output { name: "partial", value: input.is_partial().to_string() },
     ]
 }
 

@@ -44,6 +44,7 @@ pub(super) const CASES: &[Case] = &[
         .of_sha256(),
     pushing("hooks::split_and_sparse_indexes_push_like_any_other", other_indexes),
     pushing("hooks::a_commit_is_answered_by_the_run_of_its_tree", answered_here),
+    pushing("hooks::a_run_of_a_part_answers_no_push", partial_run),
     pushing("hooks::a_daemon_answers_by_the_run_of_the_worktree", answered_by_daemon),
     pushing("hooks::an_index_that_lies_answers_nothing", forged_index),
     pushing("hooks::a_push_that_is_interrupted_ends_everything", interrupted),
@@ -311,6 +312,24 @@ fn answered_here(env: &TestEnvironment) {
     commit_bad(&repo);
     env.finish(hooked(env, &repo, &["run", "--no-daemon"], "")).exits(1);
     push(&repo, env, &["main"]).exits(1);
+}
+
+/// What had not passed passes by now, on the very tree that is pushed; the rest passed on another one.
+fn partial_run(env: &TestEnvironment) {
+    let skills =
+        [Skill::new("a", [Step::sh("it", "test ! -e bad")]), Skill::new("b", [Step::sh("it", "test -e good")])];
+    let repo = env.repo(&Spec::new(skills));
+    with_remote(env, &repo);
+    repo.proctor(&["hook", "install"]).exits(0);
+    env.finish(hooked(env, &repo, &["run", "--no-daemon"], "")).exits(1);
+    repo.write("good", "");
+    repo.write("bad", "");
+    let part = env.finish(hooked(env, &repo, &["run", "--no-daemon", "--last-failed"], "")).exits(0);
+    part.says(&["partial run passed: 1 step in 1 of 2 skills"]);
+    repo.commit();
+    let told = push(&repo, env, &["main"]).exits(1);
+    assert!(!told.everything().contains("verified already:"), "{told}");
+    assert!(!remote_has(&repo, "main"));
 }
 
 fn answered_by_daemon(env: &TestEnvironment) {

@@ -180,6 +180,8 @@ const RUN: [&str; 4] = ["run", "--profile", "pr", "--max-tier=3"];
 fn runs(env: &TestEnvironment) {
     let repo = env.repo(&spec());
     Screens::new(&repo, env).show(&RUN).show(&[&RUN[..], &["--quiet"]].concat()).are("run");
+    let part = [&RUN[..], &["--last-failed"]].concat();
+    Screens::new(&repo, env).show(&part).show(&[&part[..], &["--quiet"]].concat()).are("run_last_failed");
     let passing = env.repo_at("passing", &Spec::new([Skill::new("fine", [Step::sh("say", "echo fine")])]));
     Screens::new(&passing, env).show(&RUN).are("run_passed");
     env.caller_has("COLUMNS", "40");
