@@ -108,8 +108,7 @@ impl Rerun {
             let all = count(ran + self.left_out.len(), "skill");
             let left_out = named(&self.left_out);
             return format!(
-                "only {ran} of {all} were run, what had not passed by run {after} and what that needs; \
-                 left out: {left_out}{gone}"
+                "only {ran} of {all} ran: what had not passed by run {after}, and what that needs; left out: {left_out}{gone}"
             );
         }
         let why = if self.not_passed.is_empty() { "nothing had failed" } else { "nothing could be left out" };

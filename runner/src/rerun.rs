@@ -204,7 +204,8 @@ mod tests {
         place.ran("r1", &[("a", "passed"), ("b", "passed"), ("c", "failed")], None);
         place.ran("r2", &[("c", "passed")], Some("r1"));
         let runs = place.temp.path().join(RUNS);
-        std::fs::write(runs.join("r1/verify/a.json"), "{}").expect("ours");
+        let verify = place.state.descend("runs/r1/verify").expect("there");
+        verify.write("a.json", b"{}").expect("writes");
         assert_eq!(place.chosen(), is("a", "r2"), "edited");
         std::fs::remove_dir_all(runs.join("r1")).expect("ours");
         assert_eq!(place.chosen(), is("a b", "r2"), "gone");

@@ -44,6 +44,30 @@ fn a_pass_is_short() {
 }
 
 #[test]
+fn a_partial_run_ends_with_no_line_of_a_whole_one() {
+    let told = |left_out: &[&str], detail| {
+        let mut started = started(&[("verify.lint", &["clippy"])]);
+        let RunEvent::RunStarted { rerun, .. } = &mut started else { unreachable!("it begins") };
+        *rerun = Some(proctor_core::rerun::Rerun {
+            after: proctor_core::names::RunId::new("r1").expect("an id"),
+            not_passed: left_out.iter().map(|_| skill("verify.lint")).collect(),
+            left_out: left_out.iter().map(|name| skill(name)).collect(),
+            gone: Vec::new(),
+        });
+        let lint = step_finished("verify.lint", exited("clippy", &["cargo", "clippy"], 0));
+        plain_at(80, detail, [started, lint, finished(Verdict::Passed, Tier::ONE, 0)])
+    };
+    let partial = told(&["verify.test", "verify.doc"], Detail::Quiet);
+    assert!(partial.starts_with("partial run passed: 1 step in 1 of 3 skills, tier 1,"), "{partial}");
+    let sentence =
+        "only 1 of 3 skills ran: what had not passed by run r1, and what that needs; left out: `verify.test`";
+    assert!(told(&["verify.test", "verify.doc"], Detail::Normal).contains(sentence));
+    let whole = told(&[], Detail::Normal);
+    assert!(whole.contains("note: nothing had failed by run r1, so every skill was run\n"), "{whole}");
+    assert!(whole.contains("\npassed: 1 step in 1 skill, tier 1,"), "{whole}");
+}
+
+#[test]
 fn the_reasons_come_first_and_the_verdict_last() {
     let mut failed = exited("cargo_fmt", &["cargo", "fmt", "--check", "a b"], 1);
     failed.stdout = stream("Diff in src/main.rs:1:\n-fn main( ) {}\n+fn main() {}\n");

@@ -1,5 +1,7 @@
 //! A passed run that fits in every respect, and every respect in which one may not.
 
+mod partial;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
@@ -8,10 +10,8 @@ use super::*;
 use crate::drift::{DriftMethod, StepDrift};
 use crate::enforcement::{Control, Enforcement, SandboxMode};
 use crate::evidence::{self, *};
-use crate::names::SkillName;
 use crate::outcome::{Outcome, Termination};
 use crate::plan::{Determinism, PlannedStep, ReadOnly};
-use crate::rerun::{self, LastOutcomes};
 
 const SPEC: &str = "version: 1\ntoolchains: { sh: { required: [ { cmd: [sh, --version] } ] } }\n\
     profiles: { pr: { include: [a, b] } }\nskills:\n\
@@ -585,30 +585,4 @@ proptest! {
         let laid = Laid { world: &world, ..honest.laid_out() };
         prop_assert!(!laid.answer().pass);
     }
-}
-
-/// A run that left the skill `b` out, as it passed before.
-fn partial() -> World {
-    let mut known = LastOutcomes::new(run_id("r1"));
-    let [a, b] = ["a", "b"].map(|name| SkillName::new(name).expect("a name"));
-    known.older(a, false);
-    known.older(b, true);
-    World::new().with(|world| {
-        let (part, rerun) = rerun::select(world.plan.clone(), &known);
-        world.skills.truncate(1);
-        world.skills[0].plan_sha256 = part.digest();
-        world.skills[0].left_out.clone_from(&part.left_out);
-        (world.toolchain.plan_sha256, world.toolchain.left_out) = (part.digest(), part.left_out);
-        world.run.rerun = Some(rerun);
-    })
-}
-
-#[test]
-fn a_partial_run_is_no_whole_one() {
-    let world = partial();
-    assert_eq!(world.codes(), [GateCode::RunPartial]);
-    let message = &world.laid_out().answer().findings[0].message;
-    assert_eq!(message, "the last run, r2, left skills of the profile out: `b`");
-    // Nor where whoever writes the status and our own record keeps silent about it.
-    assert_eq!(world.with(|world| world.run.rerun = None).codes(), [GateCode::OtherPlan]);
 }

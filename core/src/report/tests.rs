@@ -165,6 +165,35 @@ fn a_comment_and_a_summary_have_their_bounds() {
     }
 }
 
+/// Whoever looks for the pass of a whole run, by a word or a field, finds none.
+#[test]
+fn a_partial_run_is_called_so_in_every_format() {
+    let mut record = run(vec![step("passes")]);
+    let whole = [reported(record.clone(), Vec::new())];
+    let after = crate::names::RunId::new("r1").expect("an id");
+    let left_out = vec![crate::names::SkillName::new("left").expect("a name")];
+    let rerun = crate::rerun::Rerun { after, not_passed: vec![super::fixture::skill()], left_out, gone: Vec::new() };
+    record.started.as_mut().expect("it began").rerun = Some(rerun);
+    let runs = [reported(record, Vec::new())];
+    for (format, words) in [
+        (Format::Junit, &["name=\"left_out\" value=\"left\"", "<testcase name=\"left\"", "<skipped"][..]),
+        (Format::Sarif, &["\"leftOut\":[\"left\"]", "\"id\":\"partial-run\""]),
+        (Format::Github, &["proctor: partial run passed", "::warning title=partial run::only 1 of 2 skills ran"]),
+        (Format::Markdown, &["Proctor: partial run passed", "**Partial run**: <code>only 1 of 2 skills ran"]),
+        (Format::Html, &["<title>partial run passed", "in a partial run", "only 1 of 2 skills ran"]),
+    ] {
+        let (text, of_whole) = (format.write(&input(&runs)), format.write(&input(&whole)));
+        for word in words {
+            assert!(text.contains(word) && !of_whole.contains(word), "{format:?} {word}\n{text}");
+        }
+    }
+    let partial = |runs| super::outputs(&input(runs)).pop().map(|output| output.line("t"));
+    assert_eq!(
+        [partial(&runs), partial(&whole)],
+        ["partial=true\n", "partial=false\n"].map(|line| Some(line.to_owned()))
+    );
+}
+
 #[test]
 fn outputs_are_lines() {
     let runs = [reported(passed(), Vec::new())];

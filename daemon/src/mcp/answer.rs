@@ -23,7 +23,8 @@ pub(super) struct RunAnswer {
     pub(super) run_id: RunId,
     /// Where it is on its way.
     pub(super) state: RunState,
-    /// What it means: only `passed` means that the tree is verified. Absent until it has ended.
+    /// What it means: only `passed` means that the tree is verified, and only where nothing is in `left_out`. Absent until
+    /// it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) verdict: Option<Verdict>,
     /// The first thing to know about it.
@@ -43,6 +44,10 @@ pub(super) struct RunAnswer {
     pub(super) tier: Option<Tier>,
     /// The profile.
     pub(super) profile: String,
+    /// The skills of the profile that it left out, since they had passed before; absent where it is a whole run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(default)]
+    pub(super) left_out: Vec<String>,
     /// The changeset that gets the evidence; absent where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) changeset_id: Option<ChangesetId>,

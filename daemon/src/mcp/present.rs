@@ -21,6 +21,8 @@ const LEAST_SHOWN: usize = 160;
 const MAX_LINKS: usize = 4;
 /// How many of the paths that a step changed are named.
 const MAX_PATHS: usize = 20;
+/// How many skills that were left out are named.
+const MAX_LEFT_OUT: usize = 20;
 /// How many diagnostics of a spec are shown.
 const MAX_DIAGNOSTICS: usize = 20;
 /// What is said wherever text of others is shown.
@@ -73,6 +75,13 @@ fn draft(run: &RunView, how: Option<How>, tails: &[Tail], details: &Untrusted, r
         exit_code: run.exit_code,
         tier: run.tier,
         profile: name(run.asked.profile.as_str()),
+        left_out: run
+            .rerun
+            .iter()
+            .flat_map(|rerun| &rerun.left_out)
+            .take(MAX_LEFT_OUT)
+            .map(|skill| name(skill.as_str()))
+            .collect(),
         changeset_id: run.asked.changeset_id.clone(),
         duration_ms: run.duration_ms,
         steps: StepCounts::of(run),

@@ -17,6 +17,7 @@ use proctor_core::exec::DoubtRecord;
 use proctor_core::gate::GateAnswer;
 use proctor_core::names::{ProfileName, RunId, SkillName, StepName};
 use proctor_core::outcome::{Outcome, Termination};
+use proctor_core::rerun::Rerun;
 use proctor_core::tier::Tier;
 use proctor_core::verdict::{Doubt, Verdict};
 use proctor_runner::Part;
@@ -244,6 +245,21 @@ async fn only_what_passed_is_said_to_have_passed() {
     let result = client.call("antigravity_verify", json!({"repo_root": "/r"})).await;
     assert!(text(&result).starts_with("PASSED: its one step passed"), "{result}");
     assert_eq!((&result["isError"], &result["structuredContent"]["verdict"]), (&json!(false), &json!("passed")));
+
+    let rerun = Rerun {
+        after: RunId::new("r0").expect("an id"),
+        not_passed: vec![],
+        left_out: vec![SkillName::new("c").expect("a name")],
+        gone: vec![],
+    };
+    let partial = RunView { rerun: Some(rerun), ..ended(Verdict::Passed, vec![step(0, "a", "b", Outcome::Passed, 0)]) };
+    let mut client = Client::connect(Written::new(partial, b"")).await;
+    let result = client.call("antigravity.verify", json!({"repo_root": "/r", "skills": "not_passed"})).await;
+    assert!(
+        text(&result).starts_with("PASSED IN PART (not verified as a whole): its one step passed; 1 skill"),
+        "{result}"
+    );
+    assert_eq!(result["structuredContent"]["left_out"], json!(["c"]));
 
     let mut unsure = ended(Verdict::Inconclusive, vec![step(0, "a", "b", Outcome::Passed, 0)]);
     unsure.doubts = vec![DoubtRecord { doubt: Doubt::TreeChanged, message: EVIL.into() }];

@@ -190,7 +190,7 @@ fn formats(env: &TestEnvironment) {
         ("sarif", "\"leftOut\":[\"a\",\"c\"]"),
         ("github", "proctor: partial run passed"),
         ("markdown", "Proctor: partial run passed"),
-        ("html", "only 1 of 3 skills were run"),
+        ("html", "only 1 of 3 skills ran"),
         ("jsonl", "\"left_out\":[\"a\",\"c\"]"),
     ];
     for (format, words) in says {
