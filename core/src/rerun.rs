@@ -46,6 +46,15 @@ impl LastOutcomes {
         self.passed.entry(skill).or_insert(passed);
     }
 
+    /// The same, where what passed must have passed by `other` too: what only one of them has passed has not.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        self.passed
+            .extend(other.passed.iter().filter(|(_, passed)| !**passed).map(|(skill, _)| (skill.clone(), false)));
+        self.passed.retain(|skill, passed| !*passed || other.has_passed(skill));
+        self
+    }
+
     /// Whether something is known of every skill of a plan.
     pub fn cover(&self, plan: &Plan) -> bool {
         plan.skills.iter().all(|skill| self.passed.contains_key(&skill.name))
@@ -201,6 +210,13 @@ mod tests {
         let known = known(&[("a", true), ("a", false), ("b", false), ("b", true)]);
         assert!(known.has_passed(&skill("a")) && !known.has_passed(&skill("b")));
         assert!(!known.cover(&plan(&[("a", &[]), ("c", &[])])) && known.cover(&plan(&[("a", &[]), ("b", &[])])));
+    }
+
+    #[test]
+    fn what_passed_by_one_of_two_has_not_passed() {
+        let one = known(&[("a", true), ("b", true), ("c", false), ("d", true)]);
+        let both = one.and(&known(&[("a", true), ("b", false), ("c", true), ("e", false)]));
+        assert_eq!(both.passed, known(&[("a", true), ("b", false), ("c", false), ("e", false)]).passed);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use proctor_core::attestation::{Attestation, Subject};
 use proctor_core::digest::Sha256Hex;
+use proctor_core::evidence::TreeSource;
 use proctor_core::names::{ChangesetId, RunId, SkillName, TOOLCHAIN_ARTIFACT};
 use proctor_core::outcome::Outcome;
 use proctor_core::plan::Plan;
@@ -50,19 +51,37 @@ pub(crate) fn part_of(
     (state, state_path): (&Directory, &Path),
 ) -> Result<(Plan, Rerun), EngineError> {
     let subject = Subject { repository, changeset_id: None, profile: plan.profile.clone() };
-    let newest = newest(&Attestations::of(state), &subject)?;
+    let records = Attestations::of(state);
+    let newest = newest(&records, &subject)?;
     let newest = newest.ok_or_else(|| EngineError::NoEarlierRun(plan.profile.clone()))?;
-    let known = known(newest, &plan, state_path);
-    Ok(rerun::select(plan, &known))
+    let of_worktree = match newest.source {
+        TreeSource::Worktree => None,
+        // A hook may have verified a commit meanwhile, as of another branch: what it passed there is not mended here.
+        TreeSource::Rev { .. } => newest_of_worktree(&records, &subject)?,
+    };
+    let mut passed = known(newest, &plan, state_path);
+    if let Some(run) = of_worktree {
+        passed = passed.and(&known(run, &plan, state_path));
+    }
+    Ok(rerun::select(plan, &passed))
 }
 
-/// The newest run on record about something.
+/// The newest run on record about something; none where its record cannot be understood.
 ///
 /// # Errors
 /// The records cannot be read.
 pub(crate) fn newest(records: &Attestations, subject: &Subject) -> Result<Option<LastRun>, StoreError> {
-    let known = records.newest(subject)?.as_deref().and_then(Attestation::parse);
-    Ok(known.filter(|known| known.subject == *subject).map(|known| known.last_run))
+    Ok(records.newest(subject)?.and_then(|bytes| parsed(&bytes, subject)))
+}
+
+/// The same of the runs of the worktree.
+fn newest_of_worktree(records: &Attestations, subject: &Subject) -> Result<Option<LastRun>, StoreError> {
+    let is_wanted = |bytes: &[u8]| parsed(bytes, subject).is_some_and(|run| run.source == TreeSource::Worktree);
+    Ok(records.newest_which(subject, is_wanted)?.and_then(|bytes| parsed(&bytes, subject)))
+}
+
+fn parsed(bytes: &[u8], subject: &Subject) -> Option<LastRun> {
+    Attestation::parse(bytes).filter(|known| known.subject == *subject).map(|known| known.last_run)
 }
 
 /// What is known of the skills of a plan: from the newest run and, as far as that was partial, those before it.

@@ -66,11 +66,26 @@ impl Attestations {
     /// # Errors
     /// It cannot be read.
     pub(crate) fn newest(&self, subject: &Subject) -> Result<Option<Vec<u8>>, StoreError> {
+        self.newest_which(subject, |_| true)
+    }
+
+    /// The same of the runs whose record is a wanted one.
+    ///
+    /// # Errors
+    /// One of them cannot be read.
+    pub(crate) fn newest_which(
+        &self,
+        subject: &Subject,
+        is_wanted: impl Fn(&[u8]) -> bool,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(directory) = self.subject(subject)? else { return Ok(None) };
-        match by_age(&directory)?.pop() {
-            Some((_, name)) => directory.read(&name, MAX_BYTES),
-            None => Ok(None),
+        for (_, name) in by_age(&directory)?.iter().rev() {
+            // Another process may have forgotten it meanwhile.
+            if let Some(bytes) = directory.read(name, MAX_BYTES)?.filter(|bytes| is_wanted(bytes)) {
+                return Ok(Some(bytes));
+            }
         }
+        Ok(None)
     }
 
     fn subject(&self, subject: &Subject) -> Result<Option<Directory>, StoreError> {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::documents;
 use crate::environment::{CHANGESET, Repo, TestEnvironment, wait_for_step, waiting_step};
 use crate::machine;
-use crate::needs::{Case, case, dry_case};
+use crate::needs::{Case, NEEDS_GIT, case, dry_case};
 use crate::process::Finished;
 use crate::serving::{Served, asks};
 use crate::spec::{Skill, Spec, Step};
@@ -22,6 +22,7 @@ pub(super) const CASES: &[Case] = &[
     case("rerun::a_partial_run_takes_the_place_of_no_whole_one", no_whole_one),
     case("rerun::what_a_partial_run_left_out_stays_as_it_was", carried_on),
     case("rerun::what_it_needs_runs_with_it_and_what_is_gone_is_named", needs_and_gone),
+    case("rerun::what_passed_on_another_commit_is_not_mended_here", commit_between).needs(NEEDS_GIT),
     case("rerun::what_was_interrupted_has_not_passed", interrupted),
     case("rerun::every_form_of_the_result_says_so", formats),
     dry_case("rerun::a_part_is_refused_where_the_whole_is_wanted", refused),
@@ -137,6 +138,19 @@ fn carried_on(env: &TestEnvironment) {
     runs_only(&repo, 0, &["b"], &["a", "c"]);
     runs_only(&repo, 1, &["a", "b", "c"], &[]);
     runs_only(&repo, 1, &["c"], &["a", "b"]);
+}
+
+/// As by a hook of a branch that somebody pushes meanwhile.
+fn commit_between(env: &TestEnvironment) {
+    let repo = env.repo(&spec());
+    repo.write("src/b", "");
+    repo.commit();
+    std::fs::remove_file(repo.file("src/b")).expect("it is there");
+    repo.write("src/c", "");
+    repo.run_bare(&[]).exits(1);
+    repo.run_bare(&["--rev", "HEAD"]).exits(1);
+    runs_only(&repo, 1, &["b", "c"], &["a"]);
+    runs_only(&repo, 1, &["b"], &["a", "c"]);
 }
 
 fn needs_and_gone(env: &TestEnvironment) {
