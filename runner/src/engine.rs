@@ -42,8 +42,7 @@ use crate::readings::Readings;
 use crate::record::{self, RunFacts, Span};
 use crate::repository::Repository;
 use crate::request::{
-    ChangesWanted, EngineConfig, ExecReport, ExecRequest, Patch, RunReport, RunRequest, RunSource, Serving,
-    SkillsWanted, StepReport,
+    ChangesWanted, EngineConfig, ExecReport, ExecRequest, Patch, RunReport, RunRequest, RunSource, Serving, StepReport,
 };
 use crate::session::Session;
 use crate::skill::SkillRun;
@@ -57,7 +56,7 @@ use crate::store::durations::Durations;
 use crate::store::objects::Objects;
 use crate::store::retention;
 use crate::surroundings::secrets_of;
-use crate::{checks, dispatch, guards, patch, rerun};
+use crate::{checks, dispatch, guards, patch};
 use ending::{emitted, finished, report, written};
 use room::{Room, commands_of, disk_of, isolates, sandboxes_of, space_config};
 use spare::Spare;
@@ -416,20 +415,6 @@ impl Engine {
     pub fn run_id(&self) -> Result<RunId, EngineError> {
         let random = u32::try_from(random_u64()? & u64::from(u32::MAX)).unwrap_or_default();
         self.clock.run_id(random).map_err(|error| EngineError::Internal(error.to_string()))
-    }
-
-    /// The part of a whole plan that the request is for.
-    fn chosen(
-        &self,
-        plan: Plan,
-        repository: &Repository,
-        request: &RunRequest,
-    ) -> Result<(Plan, Option<Rerun>), EngineError> {
-        if request.skills == SkillsWanted::All {
-            return Ok((plan, None));
-        }
-        let (part, rerun) = rerun::part_of(plan, repository.name(), (&self.state, &self.state_path))?;
-        Ok((part, Some(rerun)))
     }
 
     fn documents(&self, repository: &Repository, facts: &RunFacts) -> Result<Documents, EngineError> {

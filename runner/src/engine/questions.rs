@@ -22,7 +22,7 @@ use crate::error::{EngineError, Missing};
 use crate::gate::GateRequest;
 use crate::probe::{Circumstances, Probe};
 use crate::repository::Repository;
-use crate::request::Preview;
+use crate::request::{Preview, RunRequest, SkillsWanted};
 use crate::source::git_dirs;
 use crate::spec_file::SpecFile;
 use crate::store::documents;
@@ -58,6 +58,20 @@ impl Engine {
     pub fn not_passed(&self, repo: &Path, plan: Plan) -> Result<(Plan, Rerun), EngineError> {
         let repository = self.repository(repo)?;
         rerun::part_of(plan, repository.name(), (&self.state, &self.state_path))
+    }
+
+    /// The part of a whole plan that a request is for.
+    pub(super) fn chosen(
+        &self,
+        plan: Plan,
+        repository: &Repository,
+        request: &RunRequest,
+    ) -> Result<(Plan, Option<Rerun>), EngineError> {
+        if request.skills == SkillsWanted::All {
+            return Ok((plan, None));
+        }
+        let (part, rerun) = rerun::part_of(plan, repository.name(), (&self.state, &self.state_path))?;
+        Ok((part, Some(rerun)))
     }
 
     /// What the worktree of a repository is now.
