@@ -139,7 +139,8 @@ mod tests {
         let state = Directory::open(temp.path()).expect("opens");
         known(&[("a/b", 5_000)]).write(&state, Path::new("/r"), &profile("pr")).expect("writes");
         let path = temp.path().join(DURATIONS).join(file_of(Path::new("/r"), &profile("pr")));
-        std::fs::write(&path, "[1, 2").expect("writes");
+        let own = state.descend(DURATIONS).expect("it is there");
+        own.write_unsynced(&file_of(Path::new("/r"), &profile("pr")), b"[1, 2").expect("writes");
         assert_eq!(Durations::read(&state, Path::new("/r"), &profile("pr")), Durations::default());
         std::fs::remove_file(&path).expect("removes");
         std::os::unix::fs::symlink("/etc/passwd", &path).expect("links");
