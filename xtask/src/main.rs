@@ -1,6 +1,7 @@
 //! The chores of this repository, as `cargo xtask <task>`. Here: which task was asked for, and
 //! how its end becomes an exit code; each task is a file of its own.
 
+mod book;
 mod files;
 mod page;
 mod schemas;
@@ -14,6 +15,8 @@ use anyhow::{Result, bail};
 
 const USAGE: &str = "usage: cargo xtask <task>
 
+  book [supports X]   what mdBook has the manual go through: links that lead out of docs/
+                      lead to where the repository is published
   page                the page on a run, from the record that `proctor run --format json`
                       prints: one to standard output, the other from standard input
   schemas [--check]   write schemas/*.json from the types of `proctor-core`;
@@ -26,6 +29,9 @@ const USAGE: &str = "usage: cargo xtask <task>
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
 enum Task {
+    Book,
+    /// Whether the book can go through it, which mdBook asks first: for every renderer.
+    BookSupports,
     Page,
     WriteSchemas,
     CheckSchemas,
@@ -48,6 +54,8 @@ fn main() -> ExitCode {
 fn parse(arguments: &[String]) -> Result<Task> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     Ok(match words.as_slice() {
+        ["book"] => Task::Book,
+        ["book", "supports", _] => Task::BookSupports,
         ["page"] => Task::Page,
         ["schemas"] => Task::WriteSchemas,
         ["schemas", "--check"] => Task::CheckSchemas,
@@ -62,6 +70,11 @@ fn parse(arguments: &[String]) -> Result<Task> {
 
 fn perform(task: Task, root: &Path) -> Result<ExitCode> {
     match task {
+        Task::Book => {
+            book::links(std::io::stdin().lock(), std::io::stdout().lock())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::BookSupports => Ok(ExitCode::SUCCESS),
         Task::Page => {
             page::write(std::io::stdin().lock(), std::io::stdout().lock())?;
             Ok(ExitCode::SUCCESS)

@@ -1,0 +1,64 @@
+//! `cargo xtask book`: what mdBook has each chapter go through (`[preprocessor.published]` of `book.toml`). The pages link
+//! to files beside them and above; in the book, those above are where the repository is published.
+
+use std::io::{Read, Write};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// The largest book that is read, in bytes.
+const MAX_BOOK: u64 = 256 << 20;
+/// What a link to a file above the pages begins with.
+const ABOVE: &str = "](../";
+/// Where those files are, for readers of the book.
+const PUBLISHED: &str = concat!("](", env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
+
+/// Reads what mdBook tells a preprocessor, and writes the book with its links mended.
+pub(crate) fn links(input: impl Read, mut output: impl Write) -> Result<()> {
+    let told: Value = serde_json::from_reader(input.take(MAX_BOOK)).context("this is nothing that mdBook says")?;
+    let Value::Array(parts) = told else { bail!("mdBook says a context and a book, in a list") };
+    let Some(mut book) = parts.into_iter().nth(1) else { bail!("mdBook says no book") };
+    mend(&mut book);
+    serde_json::to_writer(&mut output, &book).context("the book could not be written")
+}
+
+/// Mends every chapter, those in chapters too.
+fn mend(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (name, value) in members {
+                match value {
+                    Value::String(text) if name == "content" => *text = text.replace(ABOVE, PUBLISHED),
+                    other => mend(other),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(mend),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn links_above_the_pages_lead_to_where_they_are_published() {
+        let chapter = |content: &str| json!({ "Chapter": { "name": "](../a", "content": content, "sub_items": [] } });
+        let mut outer = chapter("[a](../README.md#x) [b](b.md)");
+        outer["Chapter"]["sub_items"] = json!([chapter("[c](../schemas/x.json)")]);
+        let told = json!([{ "root": "/x" }, { "items": [outer] }]).to_string();
+        let mut written = Vec::new();
+        links(told.as_bytes(), &mut written).expect("written");
+        let book: Value = serde_json::from_slice(&written).expect("JSON");
+        let chapter = &book["items"][0]["Chapter"];
+        let place = "https://github.com/proctor-verify/proctor/blob/main";
+        assert_eq!(chapter["content"], format!("[a]({place}/README.md#x) [b](b.md)"));
+        assert_eq!(chapter["sub_items"][0]["Chapter"]["content"], format!("[c]({place}/schemas/x.json)"));
+        assert_eq!(chapter["name"], "](../a");
+        for other in ["{}", "[1]", "no JSON"] {
+            assert!(links(other.as_bytes(), Vec::new()).is_err(), "{other}");
+        }
+    }
+}
