@@ -197,7 +197,7 @@ fn github_files(env: &TestEnvironment) {
     assert!(summary.starts_with("from an earlier command\n### ❌ Proctor: failed"), "{summary}");
     let output = std::fs::read_to_string(output).expect("outputs");
     let names: Vec<&str> = output.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
-    assert_eq!(names, ["verdict", "exit_code", "run_id", "tier", "snapshot"]);
+    assert_eq!(names, ["verdict", "exit_code", "run_id", "tier", "snapshot", "partial"]);
     assert!(output.starts_with("verdict=failed\nexit_code=3\nrun_id="), "{output}");
     repo.run_with(&["--format", "human"]).exits(3);
     assert_eq!(std::fs::read_to_string(env.root().join("output")).expect("outputs"), output, "they were not asked for");
