@@ -16,7 +16,7 @@ use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -135,14 +135,23 @@ impl Connections {
         }
     }
 
-    /// Closes a connection, and waits until it is gone: it ends as soon as it is told to.
+    /// Closes a connection, and waits until it is gone: it ends as soon as it is told to. Where all of them have
+    /// only just come, waits until one ends or may be closed.
     async fn make_room(&mut self) {
-        if let Some(seat) = self.least() {
+        let settled = self.least().and_then(|seat| seat.settles());
+        if settled.is_none()
+            && let Some(seat) = self.least()
+        {
             self.metrics.refused(ConnectionRefused::Evicted);
             debug!(uid = seat.uid(), "a connection makes room for another");
             seat.evict();
         }
-        if let Some(ended) = self.tasks.join_next_with_id().await {
+        let ended = self.tasks.join_next_with_id();
+        let ended = match settled {
+            Some(settled) => timeout_at(settled, ended).await.ok().flatten(),
+            None => ended.await,
+        };
+        if let Some(ended) = ended {
             self.forget(ended);
         }
     }

@@ -3,9 +3,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+/// How long whoever has just connected may take to say what it wants before it is one that asks for nothing: a
+/// client waits for a processor between two calls, and so do we before we read what it said.
+const GRACE: Duration = Duration::from_millis(250);
 
 /// The place of one connection.
 #[derive(Debug)]
@@ -69,11 +74,18 @@ impl Seat {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Whether a request is being answered, and since when it is or is not. Of those of one user, the
-    /// least one makes room first: idle ones, and among equals the oldest.
-    pub(super) fn rank(&self) -> (bool, Instant) {
-        let since = std::time::Duration::from_millis(self.since_ms.load(Ordering::Relaxed));
-        (self.answering.load(Ordering::Relaxed), self.opened + since)
+    /// Whether a request is being answered, whether it has only just come, and since when all that is so. Of those of
+    /// one user, the least one makes room first: idle ones before newcomers, and among equals the oldest.
+    pub(super) fn rank(&self) -> (bool, bool, Instant) {
+        let since = Duration::from_millis(self.since_ms.load(Ordering::Relaxed));
+        (self.answering.load(Ordering::Relaxed), self.settles().is_some(), self.opened + since)
+    }
+
+    /// Until when it counts as one that has only just come and has not asked yet; none where it does not.
+    pub(super) fn settles(&self) -> Option<Instant> {
+        let asked = self.answering.load(Ordering::Relaxed) || self.since_ms.load(Ordering::Relaxed) > 0;
+        let until = self.opened + GRACE;
+        (!asked && Instant::now() < until).then_some(until)
     }
 
     /// Tells the connection to make room.

@@ -249,6 +249,31 @@ async fn a_newcomer_is_answered_however_many_are_there() {
     assert!(transport.metrics_say("proctor_connections_refused_total{reason=\"evicted\"} 2"));
 }
 
+#[tokio::test]
+async fn who_has_just_come_is_not_the_one_to_make_room() {
+    let transport = Transport::with(|settings| {
+        settings.operator.daemon.max_connections = 3;
+        settings.operator.daemon.request_timeout = WATCHDOG;
+    });
+    let mut late = transport.connect_saying("").await;
+    let mut idle = transport.connect_saying("GET / HT").await;
+    let waiting = transport.connect_saying("GET / HT").await;
+    transport.until_open(3).await;
+    // One more, who is seen before the first of them has asked.
+    let more = transport.connect_saying("GET / HT").await;
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    late.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.expect("it is still there");
+    assert!(everything(&mut late).await.ends_with("\r\n\r\nhere"), "it was answered");
+    transport.until_open(3).await;
+
+    // They make room when they have had their time.
+    transport.is_here().await;
+    assert_eq!(everything(&mut idle).await, "");
+    drop((waiting, more));
+}
+
 impl Transport {
     async fn connect_saying(&self, said: &str) -> UnixStream {
         let mut stream = self.connect().await;
