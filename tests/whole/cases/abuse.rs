@@ -309,10 +309,11 @@ fn few_descriptors(env: &TestEnvironment) {
     let daemon = Daemon::of(env, running);
     meanwhile(env, || {
         let held: Vec<UnixStream> = (0..300).map(|_| connect_saying(env, b"GET / HT")).collect();
+        // Who asks now comes after all of them.
+        let refused = metric(env, "proctor_connections_refused_total{reason=\"evicted\"}");
+        assert!(refused > 0, "nobody made room");
         drop(held);
     });
-    let refused = metric(env, "proctor_connections_refused_total{reason=\"evicted\"}");
-    assert!(refused > 0, "nobody made room");
     daemon.end().exits(0);
 }
 
