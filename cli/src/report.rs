@@ -115,7 +115,7 @@ fn reasons(record: &RunRecord, view: &View<'_>) -> Vec<String> {
     let failures = record.steps().filter(|(_, step)| step.outcome.is_failure());
     let unsure = record.steps().filter(|(_, step)| match step.outcome {
         // What was never started has nothing to show.
-        Outcome::Cancelled => step::was_started(step),
+        Outcome::Cancelled => step.was_started(),
         outcome => outcome == Outcome::Inconclusive,
     });
     let steps =

@@ -2,7 +2,7 @@
 
 use proctor_core::evidence::escape_output;
 
-pub(crate) use proctor_core::words::{bound, count, duration, signal_name, size};
+pub(crate) use proctor_core::words::{bound, count, duration, size};
 
 /// Text that is not ours, safe for a terminal and for the log of a CI system: control and
 /// bidirectional characters escaped, and no line that such a system takes for a command.

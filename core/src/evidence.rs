@@ -169,6 +169,13 @@ pub struct StepEvidence {
     pub resources: Resources,
 }
 
+impl StepEvidence {
+    /// Whether there was a process: its sandbox says what was enforced.
+    pub fn was_started(&self) -> bool {
+        !self.enforcement.0.is_empty()
+    }
+}
+
 /// What a step changed that it must not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DriftEvidence {
@@ -485,7 +492,6 @@ pub fn fold_steps<'a>(steps: impl IntoIterator<Item = &'a Outcome>) -> Outcome {
 pub fn tier_reasons<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> BTreeSet<TierReason> {
     let mut reasons = BTreeSet::new();
     for step in steps {
-        let ran = !step.enforcement.0.is_empty();
         if !step.drift.found.is_empty() {
             reasons.insert(TierReason::Drift);
         }
@@ -497,7 +503,7 @@ pub fn tier_reasons<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> BT
         if terminations.any(|termination| matches!(termination, Termination::TimedOut { .. })) {
             reasons.insert(TierReason::Timeout);
         }
-        if ran && step.enforcement.missing().next().is_some() {
+        if step.was_started() && step.enforcement.missing().next().is_some() {
             reasons.insert(TierReason::ControlNotEnforced);
         }
     }

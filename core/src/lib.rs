@@ -23,6 +23,7 @@ pub mod init;
 pub mod names;
 pub mod outcome;
 pub mod plan;
+pub mod reason;
 pub mod record;
 pub mod redact;
 pub mod report;

@@ -3,18 +3,19 @@
 use std::borrow::Cow;
 
 use proctor_core::drift::{Change, Diff};
-use proctor_core::enforcement::{Control, ControlState};
+use proctor_core::enforcement::ControlState;
 use proctor_core::evidence::{CheckEvidence, PREVIEW_BYTES, Resources, StepEvidence, StreamEvidence};
 use proctor_core::first_error::{Context, Opening, opening, without_colour};
-use proctor_core::outcome::{LimitKind, Outcome, StartFault, Termination};
-use proctor_core::plan::{PlannedStep, VersionDemand};
+use proctor_core::outcome::{LimitKind, Outcome, Termination};
+use proctor_core::plan::PlannedStep;
+use proctor_core::reason;
 use proctor_core::words::limit_words;
 
 use crate::report::View;
 use crate::report::{outcome_words, word};
 use crate::screen::Room;
 use crate::style::{self, ADDED, BAD, DIM, REMOVED, STRONG, paint};
-use crate::text::{bound, chunks, count, duration, shown_line, signal_name, size};
+use crate::text::{chunks, count, duration, shown_line, size};
 
 /// How many lines of a stream are shown from its start.
 const HEAD_LINES: usize = 20;
@@ -59,13 +60,7 @@ pub(crate) fn check_block(check: &CheckEvidence, view: &View<'_>) -> String {
 
 /// Why a toolchain check does not hold.
 pub(crate) fn check_reason(check: &CheckEvidence) -> String {
-    let reason = match (&check.demand, &check.version_read) {
-        _ if check.step.outcome != Outcome::Passed => why(&check.step),
-        (VersionDemand::Range { range }, Some(version)) => format!("version {version} is not in `{range}`"),
-        (VersionDemand::Range { range }, None) => format!("no version could be read; `{range}` is demanded"),
-        (VersionDemand::Any, _) => "the check does not hold".to_owned(),
-    };
-    shown_line(&reason)
+    shown_line(&reason::of_check(check))
 }
 
 /// Standard error, where there is any, and standard output; of a step that failed each of them from its first
@@ -174,61 +169,12 @@ pub(crate) fn command_line(step: &PlannedStep) -> String {
 
 /// Why a step has its outcome.
 pub(crate) fn why(step: &StepEvidence) -> String {
-    let end = manner_of_end(step);
-    match step.outcome {
-        Outcome::Drifted => format!("{}; {end}", what_drifted(step)),
-        Outcome::Inconclusive if step.termination.exit_code().is_some() => format!("no honest answer, although {end}"),
-        _ => end,
-    }
-}
-
-fn what_drifted(step: &StepEvidence) -> String {
-    let paths = step.drift.found.changes.len() + usize::try_from(step.drift.found.omitted).unwrap_or(usize::MAX);
-    let mode = word(&step.planned.read_only);
-    format!("tier 3, changed {} that it must not (read_only: {mode})", count(paths, "path"))
+    shown_line(&reason::of_step(step))
 }
 
 /// How the process of a step ended, as a phrase.
 pub(crate) fn manner_of_end(step: &StepEvidence) -> String {
-    let planned = &step.planned;
-    let after = format!("after {}", duration(step.duration_ms));
-    match &step.termination {
-        Termination::Exited { code } if planned.expect_exit.contains(code) => format!("exit code {code} {after}"),
-        Termination::Exited { code } => {
-            let expected: Vec<String> = planned.expect_exit.iter().map(u8::to_string).collect();
-            format!("exit code {code} {after}, {} was expected", expected.join(" or "))
-        }
-        Termination::Signaled { signal } => format!("ended by signal {} {after}", signal_name(*signal)),
-        Termination::TimedOut { .. } => {
-            format!("did not end within {}; {}", bound(planned.timeout_ms), how_stopped(step))
-        }
-        Termination::LimitHit { limit, .. } => {
-            format!("hit its limit of {} {after}", limit_words(*limit, &planned.limits))
-        }
-        Termination::Cancelled if !was_started(step) => "the run was cancelled before it started".to_owned(),
-        Termination::Cancelled => format!("the run was cancelled while it ran, {after}"),
-        Termination::NotStarted { reason, fault: StartFault::NotReached } => shown_line(reason),
-        Termination::NotStarted { reason, .. } => format!("not started: {}", shown_line(reason)),
-    }
-}
-
-/// Whether there was a process: its sandbox says what was enforced.
-pub(super) fn was_started(step: &StepEvidence) -> bool {
-    !step.enforcement.0.is_empty()
-}
-
-/// What was done at the deadline. That nothing is left of it is only said where the kernel was
-/// made to see to that.
-fn how_stopped(step: &StepEvidence) -> String {
-    let contained = matches!(step.enforcement.0.get(&Control::PidNamespace), Some(ControlState::Enforced { .. }));
-    let what = if contained { "it and everything that it had started was ended" } else { "it was ended" };
-    let grace = bound(step.planned.grace_ms);
-    let how = if step.duration_ms >= step.planned.timeout_ms.saturating_add(step.planned.grace_ms) {
-        format!("SIGTERM, then SIGKILL after {grace}")
-    } else {
-        "SIGTERM".to_owned()
-    };
-    format!("{what} after {} ({how})", duration(step.duration_ms))
+    shown_line(&reason::manner_of_end(step))
 }
 
 /// What can be done where a limit ended a step; nothing where none did.

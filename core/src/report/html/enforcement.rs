@@ -78,7 +78,7 @@ fn commands<'a>(view: &View<'a>) -> Vec<Ran<'a>> {
         .iter()
         .map(|check| Ran { name: words::name(&format!("toolchain {}", check.toolchain)), step: &check.step });
     let steps = view.steps.iter().map(|shown| Ran { name: shown.path(), step: shown.step });
-    checks.chain(steps).filter(|ran| words::was_started(ran.step)).collect()
+    checks.chain(steps).filter(|ran| ran.step.was_started()).collect()
 }
 
 fn cell(step: &StepEvidence, control: Control) -> Cell {

@@ -2,7 +2,7 @@
 
 use crate::report::html::markup::Html;
 use crate::report::html::view::{Shown, View};
-use crate::report::html::words::{self, duration, size};
+use crate::report::html::words::{duration, size};
 use crate::report::html::{section, table};
 
 /// How many steps are listed.
@@ -10,7 +10,7 @@ const LISTED: usize = 5;
 
 /// Writes the figures; nothing where nothing ran.
 pub(super) fn write(html: &mut Html, view: &View<'_>) {
-    let mut ran: Vec<&Shown<'_>> = view.steps.iter().filter(|shown| words::was_started(shown.step)).collect();
+    let mut ran: Vec<&Shown<'_>> = view.steps.iter().filter(|shown| shown.step.was_started()).collect();
     if ran.is_empty() {
         return;
     }

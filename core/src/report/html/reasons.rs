@@ -1,6 +1,7 @@
 //! Why the run did not pass: what stands before everything else in the page.
 
 use crate::evidence::CheckEvidence;
+use crate::reason;
 use crate::report::html::log::{self, Opening};
 use crate::report::html::markup::Html;
 use crate::report::html::view::View;
@@ -48,7 +49,7 @@ fn unsatisfied_check(html: &mut Html, check: &CheckEvidence) {
             html.class("span", "what", |html| {
                 html.leaf("span", "step-name", &words::name(&format!("toolchain {}", check.toolchain)));
                 html.text(" ");
-                html.leaf("span", "why", &words::sentence(&words::why_unsatisfied(check)));
+                html.leaf("span", "why", &words::sentence(&reason::of_check(check)));
             });
         });
         html.class("div", "inside", |html| {

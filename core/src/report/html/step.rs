@@ -3,6 +3,7 @@
 use crate::evidence::StepEvidence;
 use crate::outcome::Outcome;
 use crate::plan::Limit;
+use crate::reason;
 use crate::report::html::log::{self, Opening};
 use crate::report::html::markup::Html;
 use crate::report::html::view::Shown;
@@ -41,10 +42,10 @@ fn summary(html: &mut Html, shown: &Shown<'_>) {
             html.text(" ");
         }
         if step.outcome != Outcome::Passed {
-            html.leaf("span", "why", &words::why(step));
+            html.leaf("span", "why", &words::sentence(&reason::of_step(step)));
         }
     });
-    html.leaf("span", "spent", &if words::was_started(step) { duration(step.duration_ms) } else { String::new() });
+    html.leaf("span", "spent", &if step.was_started() { duration(step.duration_ms) } else { String::new() });
 }
 
 /// The outcome as a sign for eyes and a word for all.
@@ -88,7 +89,7 @@ fn attempts(html: &mut Html, step: &StepEvidence) {
         }
         html.plain("li", |html| {
             sign(html, step.outcome);
-            html.text(&format!(" {}", words::why(step)));
+            html.text(&format!(" {}", words::sentence(&reason::of_step(step))));
         });
     });
 }

@@ -148,7 +148,7 @@ fn shown_steps<'a>(
 /// A step without an honest answer. What was never started has nothing to show.
 fn is_unsure(step: &StepEvidence) -> bool {
     match step.outcome {
-        Outcome::Cancelled => words::was_started(step),
+        Outcome::Cancelled => step.was_started(),
         outcome => outcome == Outcome::Inconclusive,
     }
 }

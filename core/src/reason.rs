@@ -1,0 +1,74 @@
+//! Why a step or a toolchain check has its outcome, as a phrase for people: the same on the terminal and on the page.
+//! Reasons that come from the system or from a file are in it as they are: who shows the phrase makes it harmless. The
+//! formats for machines say it as a predicate, without figures that differ from run to run: `report/text.rs`.
+
+use crate::enforcement::{Control, ControlState};
+use crate::evidence::{CheckEvidence, StepEvidence};
+use crate::outcome::{Outcome, StartFault, Termination};
+use crate::plan::VersionDemand;
+use crate::words::{bound, count, duration, limit_words, signal_name};
+
+/// Why a step has its outcome.
+pub fn of_step(step: &StepEvidence) -> String {
+    let end = manner_of_end(step);
+    match step.outcome {
+        Outcome::Drifted => format!("{}; {end}", what_drifted(step)),
+        Outcome::Inconclusive if step.termination.exit_code().is_some() => format!("no honest answer, although {end}"),
+        _ => end,
+    }
+}
+
+/// Why a toolchain check does not hold.
+pub fn of_check(check: &CheckEvidence) -> String {
+    match (&check.demand, &check.version_read) {
+        _ if check.step.outcome != Outcome::Passed => of_step(&check.step),
+        (VersionDemand::Range { range }, Some(version)) => format!("version {version} is not in `{range}`"),
+        (VersionDemand::Range { range }, None) => format!("no version could be read; `{range}` is demanded"),
+        (VersionDemand::Any, _) => "the check does not hold".to_owned(),
+    }
+}
+
+fn what_drifted(step: &StepEvidence) -> String {
+    let found = &step.drift.found;
+    let paths = found.changes.len().saturating_add(usize::try_from(found.omitted).unwrap_or(usize::MAX));
+    let mode = step.planned.read_only.as_str();
+    format!("tier 3, changed {} that it must not (read_only: {mode})", count(paths, "path"))
+}
+
+/// How the process of a step ended.
+pub fn manner_of_end(step: &StepEvidence) -> String {
+    let planned = &step.planned;
+    let after = format!("after {}", duration(step.duration_ms));
+    match &step.termination {
+        Termination::Exited { code } if planned.expect_exit.contains(code) => format!("exit code {code} {after}"),
+        Termination::Exited { code } => {
+            let expected: Vec<String> = planned.expect_exit.iter().map(u8::to_string).collect();
+            format!("exit code {code} {after}, {} was expected", expected.join(" or "))
+        }
+        Termination::Signaled { signal } => format!("ended by signal {} {after}", signal_name(*signal)),
+        Termination::TimedOut { .. } => {
+            format!("did not end within {}; {}", bound(planned.timeout_ms), how_stopped(step))
+        }
+        Termination::LimitHit { limit, .. } => {
+            format!("hit its limit of {} {after}", limit_words(*limit, &planned.limits))
+        }
+        Termination::Cancelled if !step.was_started() => "the run was cancelled before it started".to_owned(),
+        Termination::Cancelled => format!("the run was cancelled while it ran, {after}"),
+        Termination::NotStarted { reason, fault: StartFault::NotReached } => reason.clone(),
+        Termination::NotStarted { reason, .. } => format!("not started: {reason}"),
+    }
+}
+
+/// What was done at the deadline. That nothing is left of it is only said where the kernel was
+/// made to see to that.
+fn how_stopped(step: &StepEvidence) -> String {
+    let contained = matches!(step.enforcement.0.get(&Control::PidNamespace), Some(ControlState::Enforced { .. }));
+    let what = if contained { "it and everything that it had started was ended" } else { "it was ended" };
+    let grace = bound(step.planned.grace_ms);
+    let how = if step.duration_ms >= step.planned.timeout_ms.saturating_add(step.planned.grace_ms) {
+        format!("SIGTERM, then SIGKILL after {grace}")
+    } else {
+        "SIGTERM".to_owned()
+    };
+    format!("{what} after {} ({how})", duration(step.duration_ms))
+}
