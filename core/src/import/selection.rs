@@ -7,8 +7,8 @@ use super::types::FileType;
 /// The files that a check is given: tracked ones, as far as they are there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Selection {
-    /// What a path must match, each of them.
-    pub(super) keep: Vec<Pattern>,
+    /// What a path must match: of each of them, one pattern at least.
+    pub(super) keep: Vec<Vec<Pattern>>,
     /// What no path may match.
     pub(super) drop: Vec<Pattern>,
     /// The directory below which they lie, and from which they are named; without a slash at its end.
@@ -41,7 +41,7 @@ impl Selection {
     /// Lets only paths count in which `pattern` is found.
     pub(super) fn keep(&mut self, pattern: Pattern) {
         if !pattern.is_everything() {
-            self.keep.push(pattern);
+            self.keep.push(vec![pattern]);
         }
     }
 
@@ -50,21 +50,21 @@ impl Selection {
         let mut interpreters: Vec<_> = kinds.iter().flat_map(|kind| kind.interpreters).copied().collect();
         interpreters.sort_unstable();
         interpreters.dedup();
-        let mut pattern = named(kinds);
+        let mut patterns = named(kinds);
         if !interpreters.is_empty() {
-            pattern.ere = if pattern.ere.is_empty() { NO_END.to_owned() } else { format!("{}|{NO_END}", pattern.ere) };
+            match patterns.iter_mut().find(|pattern| !pattern.ignores_case) {
+                Some(exact) => exact.ere.push_str(&format!("|{NO_END}")),
+                None => patterns.push(Pattern { ere: NO_END.to_owned(), ignores_case: false }),
+            }
             let names = kinds.iter().flat_map(|kind| kind.names).copied().filter(|name| !name.contains('.')).collect();
             self.scripts = Some(Scripts { interpreters, names });
         }
-        self.keep.push(pattern);
+        self.keep.push(patterns);
     }
 
     /// Lets no file count that has a name of one of `kinds`, nor a script that counted for what runs it.
     pub(super) fn drop_kinds(&mut self, kinds: &[&'static FileType]) {
-        let pattern = named(kinds);
-        if !pattern.ere.is_empty() {
-            self.drop.push(pattern);
-        }
+        self.drop.extend(named(kinds));
         if let Some(scripts) = &mut self.scripts {
             scripts.interpreters.retain(|name| !kinds.iter().any(|kind| kind.interpreters.contains(name)));
         }
@@ -87,7 +87,7 @@ impl Selection {
     /// What is decided by names alone. A name that begins as an option does is none any more after that.
     fn sieve(&self) -> String {
         let mut script: Vec<String> = Vec::new();
-        script.extend(self.keep.iter().map(|pattern| format!("{}!d", address(pattern))));
+        script.extend(self.keep.iter().map(|patterns| unless(patterns)));
         script.extend(self.drop.iter().map(|pattern| format!("{}d", address(pattern))));
         if let Some(below) = &self.below {
             let literal = below.chars().map(literally).collect::<String>().replace(',', "\\,");
@@ -125,16 +125,17 @@ impl Selection {
 /// A name without a dot.
 const NO_END: &str = "(^|/)[^./]+$";
 
-/// The names of `kinds`: `x.py`, `Makefile`, `Dockerfile.dev`, `dev.Dockerfile`.
-fn named(kinds: &[&'static FileType]) -> Pattern {
-    let mut parts = Vec::new();
+/// The names of `kinds`: `x.py` and `x.PY`; `Makefile`, `Dockerfile.dev`, `dev.Dockerfile`, in that case alone.
+fn named(kinds: &[&'static FileType]) -> Vec<Pattern> {
+    let mut patterns = Vec::new();
     let literal = |text: &&str| text.chars().map(literally).collect::<String>();
     let ends: Vec<String> = kinds.iter().flat_map(|kind| kind.extensions).map(literal).collect();
     if !ends.is_empty() {
-        parts.push(format!("\\.({})$", ends.join("|")));
+        patterns.push(Pattern { ere: format!("\\.({})$", ends.join("|")), ignores_case: true });
     }
     let (whole, part): (Vec<&&str>, Vec<&&str>) =
         kinds.iter().flat_map(|kind| kind.names).partition(|name| name.contains('.'));
+    let mut parts = Vec::new();
     if !whole.is_empty() {
         let whole: Vec<String> = whole.into_iter().map(literal).collect();
         parts.push(format!("(^|/)({})$", whole.join("|")));
@@ -143,7 +144,18 @@ fn named(kinds: &[&'static FileType]) -> Pattern {
         let part: Vec<String> = part.into_iter().map(literal).collect();
         parts.push(format!("(^|/|\\.)({})(\\.[^/]*)?$", part.join("|")));
     }
-    Pattern { ere: parts.join("|"), ignores_case: true }
+    if !parts.is_empty() {
+        patterns.push(Pattern { ere: parts.join("|"), ignores_case: false });
+    }
+    patterns
+}
+
+/// Drops what none of `patterns` is found in.
+fn unless(patterns: &[Pattern]) -> String {
+    patterns.iter().rev().fold("d".to_owned(), |inner, pattern| match inner.as_str() {
+        "d" => format!("{}!d", address(pattern)),
+        _ => format!("{}!{{{inner}}}", address(pattern)),
+    })
 }
 
 /// A character that stands for itself in an expression.
@@ -176,6 +188,7 @@ mod tests {
     #[test]
     fn names_of_kinds() {
         let kinds = ["dockerfile", "toml"].map(|tag| FileType::of(tag).expect("known"));
-        insta::assert_snapshot!(named(&kinds).ere);
+        let scripts: Vec<String> = named(&kinds).iter().map(address).collect();
+        insta::assert_snapshot!(scripts.join("\n"));
     }
 }
