@@ -258,6 +258,11 @@ impl StepView {
 }
 
 impl RunView {
+    /// Whether it left skills of its profile out: then it says nothing of the whole profile.
+    pub fn is_partial(&self) -> bool {
+        self.rerun.as_ref().is_some_and(Rerun::is_partial)
+    }
+
     /// A run that was just taken on: what its first event says.
     pub fn queued(id: RunId, at: String, asked: Asked, uid: u32) -> Self {
         Self {

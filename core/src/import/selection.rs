@@ -152,10 +152,8 @@ fn named(kinds: &[&'static FileType]) -> Vec<Pattern> {
 
 /// Drops what none of `patterns` is found in.
 fn unless(patterns: &[Pattern]) -> String {
-    patterns.iter().rev().fold("d".to_owned(), |inner, pattern| match inner.as_str() {
-        "d" => format!("{}!d", address(pattern)),
-        _ => format!("{}!{{{inner}}}", address(pattern)),
-    })
+    let addresses: Vec<String> = patterns.iter().map(address).collect();
+    format!("{}!d{}", addresses.join("!{"), "}".repeat(addresses.len().saturating_sub(1)))
 }
 
 /// A character that stands for itself in an expression.

@@ -138,17 +138,18 @@ impl Connections {
     /// Closes a connection, and waits until it is gone: it ends as soon as it is told to. Where all of them have
     /// only just come, waits until one ends or may be closed.
     async fn make_room(&mut self) {
-        let settled = self.least().and_then(|seat| seat.settles());
-        if settled.is_none()
-            && let Some(seat) = self.least()
-        {
-            self.metrics.refused(ConnectionRefused::Evicted);
-            debug!(uid = seat.uid(), "a connection makes room for another");
-            seat.evict();
-        }
+        let settles = self.least().and_then(|seat| {
+            let settles = seat.settles();
+            if settles.is_none() {
+                self.metrics.refused(ConnectionRefused::Evicted);
+                debug!(uid = seat.uid(), "a connection makes room for another");
+                seat.evict();
+            }
+            settles
+        });
         let ended = self.tasks.join_next_with_id();
-        let ended = match settled {
-            Some(settled) => timeout_at(settled, ended).await.ok().flatten(),
+        let ended = match settles {
+            Some(settles) => timeout_at(settles, ended).await.ok().flatten(),
             None => ended.await,
         };
         if let Some(ended) = ended {

@@ -2,7 +2,6 @@
 
 use proctor_core::api::{How, Problem, RunState, RunView, StepView};
 use proctor_core::outcome::Termination;
-use proctor_core::rerun::Rerun;
 use rmcp::model::{CallToolResult, Resource};
 
 use super::answer::{Draft, Failing, MOST_TEXT, Output, RunAnswer, StepCounts, fitting};
@@ -161,9 +160,8 @@ pub(super) fn problem_lines(problem: &Problem) -> Vec<String> {
 fn next(run: &RunView) -> Option<String> {
     match run.state {
         RunState::Finished => {
-            let is_partial = run.rerun.as_ref().is_some_and(Rerun::is_partial);
             let whole = "call antigravity.verify without `skills` for the whole profile before you rely on this";
-            is_partial.then(|| whole.to_owned())
+            run.is_partial().then(|| whole.to_owned())
         }
         RunState::Queued | RunState::Running => Some(
             "call antigravity.verify_status with this run_id and wait_s, or make the same request again".to_owned(),

@@ -14,7 +14,7 @@ pub(super) fn headline(run: &RunView) -> String {
     match (run.state, run.verdict) {
         (RunState::Queued, _) => "NOT VERIFIED YET: the run waits for its turn".to_owned(),
         (RunState::Running, _) => format!("NOT VERIFIED YET: {}", under_way(run)),
-        (RunState::Finished, Some(Verdict::Passed)) if is_partial(run) => {
+        (RunState::Finished, Some(Verdict::Passed)) if run.is_partial() => {
             format!("PASSED IN PART (not verified as a whole): {}", reason(run))
         }
         (RunState::Finished, Some(Verdict::Passed)) => format!("PASSED: {}", reason(run)),
@@ -29,10 +29,6 @@ pub(super) fn reason(run: &RunView) -> String {
         Some(partial) => format!("{}; {partial}", of_what_ran(run)),
         None => of_what_ran(run),
     }
-}
-
-fn is_partial(run: &RunView) -> bool {
-    run.rerun.as_ref().is_some_and(Rerun::is_partial)
 }
 
 fn of_what_ran(run: &RunView) -> String {

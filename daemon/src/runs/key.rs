@@ -4,7 +4,6 @@ use proctor_core::api::{ChangesAsked, RunView, SkillsAsked};
 use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::SandboxMode;
 use proctor_core::names::{ChangesetId, ProfileName};
-use proctor_core::rerun::Rerun;
 use proctor_core::tier::Tier;
 use proctor_core::verdict::Verdict;
 
@@ -51,8 +50,7 @@ impl RunKey {
     pub fn is_met_by_tree(&self, earlier: &RunView) -> bool {
         let asked = &earlier.asked;
         let alike = asked.max_tier == self.max_tier && asked.sandbox == self.sandbox && asked.changes == self.changes;
-        let is_partial = earlier.rerun.as_ref().is_some_and(Rerun::is_partial);
-        alike && !is_partial && earlier.uid == self.uid && earlier.verdict == Some(Verdict::Passed)
+        alike && !earlier.is_partial() && earlier.uid == self.uid && earlier.verdict == Some(Verdict::Passed)
     }
 }
 
@@ -77,6 +75,7 @@ pub enum KeyTree {
 mod tests {
     use proctor_core::api::RunSubmission;
     use proctor_core::names::{RunId, SkillName};
+    use proctor_core::rerun::Rerun;
 
     use super::*;
 
