@@ -4,10 +4,10 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo screens test check schemas bench book install deb
+.PHONY: help build demo screens test test-long check schemas bench book install deb
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 build: ## build every program (debug)
 	@scripts/need cargo cc
@@ -27,6 +27,12 @@ test: ## run every test; the last line counts them
 	@scripts/need --try make node npm venv pytest go sqlite3 gdb strace jq zstd script chromium systemd-nspawn faketime prometheus-client curl groff zsh fish xmllint shellcheck
 	@scripts/clients
 	@$(CARGO) xtask test
+
+test-long: ## run the longer campaigns: lists of tables and columns over 6,000 statements for each engine
+	@scripts/need cargo cc
+	@scripts/need --try npm
+	@scripts/clients
+	PROCTOR_LISTS_CORPUS=6000 $(CARGO) test -p proctor-sql --test lists --test duckdb -- corpus --nocapture
 
 check: ## format, lints, dependencies, schemas, rules of the house, documentation
 	@scripts/need cargo cc git

@@ -100,7 +100,7 @@ def answer(record, presented):
         text += b"\nPROBE-ERROR the step did not start: " + ended["reason"].encode()
     # The harness counts what was accepted; the record says how much that is.
     kept = step["stdout_kept_bytes"] + step["stderr_kept_bytes"]
-    return dict(rc=NOT_RUN if step["exit_code"] is None else step["exit_code"],
+    return dict(rc=NOT_RUN if step["exit_code"] in (None, -1) else step["exit_code"],
                 out=text + b" " * max(0, kept - len(text)), timed_out=ended["kind"] == "timed_out",
                 drift=drift, presented=presented, record=record)
 

@@ -16,6 +16,7 @@ mod program;
 mod snapshot;
 mod sql_bind;
 mod sql_cases;
+mod sql_meaning;
 mod stages;
 
 use std::path::Path;
@@ -53,9 +54,10 @@ fn measured() -> Result<Bars> {
         "snapshot" => snapshot::measure(&mut bars)?,
         "sql-bind" => sql_bind::measure(&std::env::args().skip(2).collect::<Vec<_>>())?,
         "sql-cases" => sql_cases::measure(&std::env::args().skip(2).collect::<Vec<_>>(), &mut bars)?,
+        "sql-meaning" => sql_meaning::measure(&std::env::args().skip(2).collect::<Vec<_>>(), &mut bars)?,
         other => {
             bail!(
-                "`{other}` is no measurement; they are attempt, daemon, gate, kill, leftovers, output, peers, snapshot, sql-bind and sql-cases"
+                "`{other}` is no measurement; they are attempt, daemon, gate, kill, leftovers, output, peers, snapshot, sql-bind, sql-cases and sql-meaning"
             )
         }
     }

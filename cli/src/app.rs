@@ -75,7 +75,7 @@ fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u
         Command::Explain(args) if args.is_about_codes() => codes::explain(args, screen),
         Command::Explain(args) => explain::explain(args, caller, screen),
         Command::Gate(args) => block_on(gate::gate(args, caller, screen)),
-        Command::Sql(args) => sql::sql(&args.command, caller, screen),
+        Command::Sql(args) => block_on(sql::sql(&args.command, caller, screen)),
         Command::Hook(args) => block_on(hook::hook(&args.command, caller, screen)),
         Command::Status(args) => block_on(status::status(args, caller, screen)),
         Command::Logs(args) => block_on(logs::logs(args, caller, screen)),

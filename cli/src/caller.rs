@@ -50,6 +50,7 @@ impl Caller {
             cwd: "/".into(),
             bin_dir: "/usr/bin".into(),
             uid: 1000,
+            user_dirs: "/nonexistent".into(),
         };
         Self { around, stdout_is_terminal: false, stderr_is_terminal: false }
     }

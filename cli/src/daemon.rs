@@ -16,7 +16,7 @@ use crate::caller::Caller;
 use crate::error::CliError;
 use crate::installation;
 
-pub(crate) use find::{Purpose, Wanted, demanded, places, running, who_does_it, who_does_it_with_env};
+pub(crate) use find::{Purpose, Wanted, demanded, lock_holder, places, running, who_does_it, who_does_it_with_env};
 
 /// What to do where no daemon answers.
 const START_ONE: &str = "start one with `proctor daemon start`";
@@ -111,6 +111,20 @@ pub(crate) fn lost(error: ClientError, run: &RunId) -> CliError {
 pub(crate) fn unreachable(message: String) -> CliError {
     let code = CommandCode::Unreachable.code();
     CliError::Engine { message, hint: Some(START_ONE.to_owned()), exit_code: EXIT_UNREACHABLE, code }
+}
+
+/// A daemon holds the lock of its socket, and nothing listens at the path.
+pub(crate) fn unreachable_at(socket: &Path, pid: u32) -> CliError {
+    let socket = installation::show(socket);
+    CliError::Engine {
+        message: format!(
+            "no daemon listens at `{socket}`, but process {pid} holds its lock: the daemon starts or ends, or its \
+             socket file was removed"
+        ),
+        hint: Some("ask again in a moment; if it stays so, `proctor daemon stop` ends that process".to_owned()),
+        exit_code: EXIT_UNREACHABLE,
+        code: CommandCode::Unreachable.code(),
+    }
 }
 
 /// A daemon may answer others, and none answers this user.

@@ -39,8 +39,10 @@ pub(crate) fn warn_of_unreadable(caller: &Caller, screen: &mut Screen) {
 /// # Errors
 /// As [`open`].
 pub(crate) fn config(state: &StateArgs, operator: Operator, caller: &Caller) -> Result<EngineConfig, CliError> {
+    let state_dir = installation::state_dir(state, caller)?;
+    proctor_daemon::installation::secure_state_dir(&state_dir)?;
     Ok(EngineConfig {
-        state_dir: installation::state_dir(state, caller)?,
+        state_dir,
         helpers: installation::helpers(caller)?,
         duckdb: caller.var(DUCKDB).map(|file| caller.cwd.join(file)),
         home: installation::home(caller)?,

@@ -11,6 +11,7 @@ use proctor_core::evidence::{SkillEvidence, ToolchainEvidence};
 use proctor_core::names::RunId;
 use proctor_core::rerun::Rerun;
 use proctor_core::status::{self, LastRun};
+use proctor_core::strict;
 use proctor_daemon::client::Client;
 use proctor_runner::recorded_document;
 use serde::de::DeserializeOwned;
@@ -123,7 +124,7 @@ impl Documents {
 }
 
 fn parsed<T: DeserializeOwned>(file: &str, bytes: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(bytes).map_err(|error| format!("`{file}` is no document of ours: {error}"))
+    strict::from_json(bytes).map_err(|error| format!("`{file}` is no document of ours: {error}"))
 }
 
 /// What the status file in a directory says of its last run. A file that is none, or a link, is not waited for.

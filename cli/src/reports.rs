@@ -11,6 +11,7 @@ use clap::ValueEnum as _;
 use proctor_core::event::RunEvent;
 use proctor_core::record::RunRecord;
 use proctor_core::report::{CameTo, Format, Refusal, ReportInput, ReportedCommit, ReportedRun, ToolFile};
+use proctor_core::safe_text::inert_json;
 use proctor_core::tier::Tier;
 use proctor_core::verdict::Verdict;
 use serde::Serialize;
@@ -18,7 +19,7 @@ use serde::Serialize;
 use crate::args::RunFormat;
 use crate::caller::Caller;
 use crate::error::CliError;
-use crate::screen::{Screen, json, without_ci_commands};
+use crate::screen::{Screen, json};
 use crate::target::Target;
 
 pub(crate) use tools::Keeper;
@@ -154,7 +155,7 @@ impl Reports {
         if self.files.iter().any(|(format, _)| *format == RunFormat::Jsonl) {
             let line = json(value)?;
             match self.lines.len() + line.len() < MAX_LINES {
-                true => self.lines.push_str(&(without_ci_commands(&line) + "\n")),
+                true => self.lines.push_str(&(inert_json(&line) + "\n")),
                 false => self.lines_problem = Some("there are more than 64 MiB of events"),
             }
         }
@@ -221,7 +222,7 @@ impl Reports {
                 let first = json(&SchemaLine { schema: EVENTS }).map_err(|error| error.to_string())?;
                 Ok(format!("{first}\n{}", self.lines))
             }
-            (None, _) => Ok(without_ci_commands(document) + "\n"),
+            (None, _) => Ok(inert_json(document) + "\n"),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use proctor_core::canonical;
+use proctor_core::safe_text::{escape_format_controls, inert_json};
 use serde::Serialize;
 
 use crate::args::ColorWhen;
@@ -74,9 +75,10 @@ impl Screen {
         }
     }
 
-    /// Writes a result, as it is, to standard output.
+    /// Writes a result to standard output. Bidirectional and other format controls are escaped here, whatever the
+    /// text's source; control characters are the caller's to escape, because colours are made of them.
     pub(crate) fn out(&mut self, text: &str) {
-        self.out_bytes(text.as_bytes());
+        self.out_bytes(escape_format_controls(text).as_bytes());
     }
 
     /// Writes a value as one line of JSON to standard output.
@@ -84,14 +86,14 @@ impl Screen {
     /// # Errors
     /// The value does not serialise, which would be our bug.
     pub(crate) fn out_json<T: Serialize>(&mut self, value: &T) -> Result<(), CliError> {
-        self.out(&(without_ci_commands(&json(value)?) + "\n"));
+        self.out(&(inert_json(&json(value)?) + "\n"));
         Ok(())
     }
 
     /// Writes a document of ours as one line of canonical JSON to standard output.
     pub(crate) fn out_canonical<T: Serialize>(&mut self, document: &T) {
         let line = String::from_utf8_lossy(&canonical::to_vec(document)).into_owned();
-        self.out(&(without_ci_commands(&line) + "\n"));
+        self.out(&(inert_json(&line) + "\n"));
     }
 
     /// Writes bytes to standard output.
@@ -102,7 +104,7 @@ impl Screen {
 
     /// Writes a message to standard error. Nobody can be told where that fails.
     pub(crate) fn err(&mut self, text: &str) {
-        let _ = self.stderr.write_all(text.as_bytes()).and_then(|()| self.stderr.flush());
+        let _ = self.stderr.write_all(escape_format_controls(text).as_bytes()).and_then(|()| self.stderr.flush());
     }
 
     /// Writes bytes as they are to standard output, past the filter that removes colour.
@@ -162,13 +164,6 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
     serde_json::to_string(value).map_err(|error| CliError::Internal(error.to_string()))
 }
 
-/// The same JSON, which the log of a CI system does not take for a command: Azure, TeamCity and
-/// GitHub look for `##vso[`, `##teamcity[` and `##[` anywhere in a line. Two `#` in a row stand
-/// only in strings, where one of them may as well be an escape.
-pub(crate) fn without_ci_commands(json: &str) -> String {
-    json.replace("##", "#\\u0023")
-}
-
 /// The columns of the terminal that results go to; `COLUMNS` of the caller stands above it, as POSIX has it.
 fn width_of(caller: &Caller) -> usize {
     let named = caller.var("COLUMNS").and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
@@ -207,15 +202,6 @@ fn wants_color(when: ColorWhen, caller: &Caller, is_terminal: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn json_is_no_command_and_means_the_same() {
-        let text = "##vso[task] ###[x] a\\##teamcity[";
-        let json = serde_json::to_string(text).expect("JSON");
-        let safe = without_ci_commands(&json);
-        assert!(!safe.contains("##"), "{safe}");
-        assert_eq!(serde_json::from_str::<String>(&safe).expect("JSON"), text);
-    }
 
     #[test]
     fn blocks_are_for_terminals_that_have_them() {

@@ -2,12 +2,12 @@
 //! regular file of the caller's.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 
 use crate::error::CliError;
 use crate::installation::show;
@@ -34,19 +34,17 @@ impl Target {
         };
         let name = path.file_name().ok_or_else(|| refused("it has no name"))?.to_owned();
         let parent = path.parent().unwrap_or(Path::new("/"));
-        let real = parent.canonicalize().map_err(|error| refused(&error.to_string()))?;
+        let (directory, real) = open_directory(parent).map_err(|error| refused(&error.to_string()))?;
         let is_git = |part: &OsStr| part.eq_ignore_ascii_case(".git");
         if real.iter().chain([name.as_os_str()]).any(is_git) {
             return Err(refused("it lies in a `.git`"));
         }
-        match real.join(&name).symlink_metadata() {
+        match rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => may_be_replaced(&found).map_err(refused)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(refused(&error.to_string())),
+            Err(rustix::io::Errno::NOENT) => {}
+            Err(errno) => return Err(refused(&io::Error::from(errno).to_string())),
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(&real, flags, Mode::empty()).map_err(|errno| refused(&errno.to_string()))?;
-        Ok(Self { directory: directory.into(), name, path })
+        Ok(Self { directory, name, path })
     }
 
     /// The file as a message names it.
@@ -87,13 +85,86 @@ impl Target {
     }
 }
 
+/// How many links a path may lead through; the kernel follows as many.
+const MAX_LINKS: usize = 40;
+
+/// Opens a directory one part of its path after the other, and returns where it is. Where root asks, a link of another
+/// user is refused: that user could lead a file of root's to any place.
+fn open_directory(path: &Path) -> io::Result<(File, PathBuf)> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = || rustix::fs::open("/", flags | OFlags::DIRECTORY, Mode::empty());
+    let (mut here, mut real, mut links) = (root()?, PathBuf::from("/"), 0);
+    let mut to_come: Vec<OsString> = path.iter().rev().map(OsStr::to_owned).collect();
+    while let Some(part) = to_come.pop() {
+        if part == "/" {
+            (here, real) = (root()?, PathBuf::from("/"));
+            continue;
+        }
+        let next = rustix::fs::openat(&here, &part, flags, Mode::empty())?;
+        let found = rustix::fs::fstat(&next)?;
+        if !FileType::from_raw_mode(found.st_mode).is_symlink() {
+            here = next;
+            if part == ".." {
+                real.pop();
+            } else if part != "." {
+                real.push(&part);
+            }
+            continue;
+        }
+        links += 1;
+        if links > MAX_LINKS {
+            return Err(rustix::io::Errno::LOOP.into());
+        }
+        if rustix::process::geteuid().is_root() && found.st_uid != 0 {
+            let link = real.join(&part);
+            let owner = found.st_uid;
+            return Err(io::Error::other(format!("`{}` is a symbolic link of user {owner}", show(&link))));
+        }
+        let target = rustix::fs::readlinkat(&next, "", Vec::new())?;
+        let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+        to_come.extend(target.iter().rev().map(OsStr::to_owned));
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok((rustix::fs::openat(&here, ".", flags, Mode::empty())?.into(), real))
+}
+
 /// A link, a device or somebody else's file is not what a caller wants to lose.
-fn may_be_replaced(found: &Metadata) -> Result<(), &'static str> {
-    if !found.is_file() {
+fn may_be_replaced(found: &Stat) -> Result<(), &'static str> {
+    if !FileType::from_raw_mode(found.st_mode).is_file() {
         return Err("something else than a regular file stands there");
     }
-    if found.uid() != rustix::process::geteuid().as_raw() {
+    if found.st_uid != rustix::process::geteuid().as_raw() {
         return Err("the file there is somebody else's");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{lchown, symlink};
+
+    #[test]
+    fn a_link_of_another_user_leads_no_file_of_root_elsewhere() {
+        let temp = tempfile::tempdir().expect("temp");
+        let (real, link) = (temp.path().join("real"), temp.path().join("link"));
+        std::fs::create_dir(&real).expect("makes");
+        symlink("real", &link).expect("links");
+        let find = || Target::find("the report", Path::new("link/../link/f"), temp.path());
+        find().expect("a link of our own").put(b"x").expect("writes");
+        assert_eq!(std::fs::read(real.join("f")).expect("reads"), b"x");
+        if rustix::process::geteuid().is_root() {
+            lchown(&link, Some(1001), Some(1001)).expect("gives away");
+            let Err(error) = find() else { panic!("followed") };
+            assert!(error.to_string().contains("symbolic link of user 1001"), "{error}");
+        }
+    }
+
+    #[test]
+    fn links_end() {
+        let temp = tempfile::tempdir().expect("temp");
+        symlink("loop", temp.path().join("loop")).expect("links");
+        assert!(Target::find("the report", Path::new("loop/f"), temp.path()).is_err());
+        assert!(Target::find("the report", Path::new("absent/f"), temp.path()).is_err());
+    }
 }

@@ -1,6 +1,8 @@
 //! What callers of the daemon send and get: the types of its HTTP API, of which the OpenAPI
 //! document is made, and the folds over a run's events that answers are. No transport here.
 
+#[cfg(test)]
+mod body_tests;
 mod doctor;
 pub mod openapi;
 pub mod operation;
@@ -12,8 +14,8 @@ pub use doctor::{DoctorAnswer, DoctorFinding, StepAccount};
 pub use problem::{Problem, ProblemType, SpecProblem};
 pub use request::{Asked, ChangesAsked, GateAsked, PlanAsked, Reuse, RunSubmission, SkillsAsked};
 pub use view::{
-    Health, HealthStatus, How, LoggedEvent, PlanAnswer, RunCounts, RunPage, RunState, RunSummary, RunView, StepView,
-    StreamView, Submitted, Watched, all_passed,
+    Health, HealthStatus, How, LoggedEvent, OutputEvent, PlanAnswer, Readiness, ReadinessStatus, RunCounts, RunPage,
+    RunState, RunSummary, RunView, StepView, StreamView, Submitted, Watched, all_passed,
 };
 
 /// How many runs a page holds at most, and how many where the caller does not say.

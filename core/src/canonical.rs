@@ -127,6 +127,44 @@ impl Json {
         }
     }
 
+    /// Returns the same document with a member a line, each level indented by `indent`, and without a line end at its
+    /// end.
+    pub fn to_lines(&self, indent: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.write_lines(indent, 0, &mut out);
+        out
+    }
+
+    fn write_lines(&self, indent: &str, depth: usize, out: &mut Vec<u8>) {
+        let line = |depth: usize, out: &mut Vec<u8>| {
+            out.push(b'\n');
+            (0..depth).for_each(|_| out.extend_from_slice(indent.as_bytes()));
+        };
+        match self {
+            Self::Array(items) if !items.is_empty() => {
+                for (at, item) in items.iter().enumerate() {
+                    out.push(if at == 0 { b'[' } else { b',' });
+                    line(depth + 1, out);
+                    item.write_lines(indent, depth + 1, out);
+                }
+                line(depth, out);
+                out.push(b']');
+            }
+            Self::Object(members) if !members.is_empty() => {
+                for (at, (key, value)) in members.iter().enumerate() {
+                    out.push(if at == 0 { b'{' } else { b',' });
+                    line(depth + 1, out);
+                    write_string(key, out);
+                    out.extend_from_slice(b": ");
+                    value.write_lines(indent, depth + 1, out);
+                }
+                line(depth, out);
+                out.push(b'}');
+            }
+            other => other.write(out),
+        }
+    }
+
     /// The members, where this is an object.
     pub fn as_object_mut(&mut self) -> Option<&mut BTreeMap<String, Json>> {
         match self {

@@ -12,6 +12,7 @@ mod problem;
 mod run;
 mod spec;
 mod sql;
+mod sql_queue;
 
 use std::fmt;
 
@@ -20,6 +21,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use command::CommandCode;
 pub use engine::EngineCode;
+pub use sql_queue::SqlQueueCode;
 
 /// One code, with what there is to say about it.
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +88,7 @@ pub fn all() -> Vec<Code> {
         .chain(of(run::ALL))
         .chain(of(problem::ALL))
         .chain(of(sql::ALL))
+        .chain(of(sql_queue::ALL))
         .collect();
     codes.sort_by_key(|code| code.number);
     codes

@@ -139,7 +139,10 @@ pub struct StepEvidence {
     pub outcome: Outcome,
     /// How its last attempt ended.
     pub termination: Termination,
-    /// The code as a shell has it; `null` where no process ended by itself or by a signal.
+    /// The exit code as a shell reports it, or -1 where no process ended by itself or by a signal: the v1 format
+    /// requires an integer. Records of earlier versions have `null` instead.
+    #[serde(with = "exit_code_field")]
+    #[schemars(with = "i16", range(min = -1, max = 255))]
     pub exit_code: Option<u8>,
     /// From spawn to the end of its process tree, in milliseconds; 0 where it never ran.
     pub duration_ms: u64,
@@ -390,6 +393,24 @@ pub struct CheckEvidence {
     pub step: StepEvidence,
 }
 
+/// An exit code in a document: `None` is written as -1; `null` is read too.
+mod exit_code_field {
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, clippy::ref_option, reason = "serde demands this signature")]
+    pub(super) fn serialize<S: Serializer>(code: &Option<u8>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_i16(code.map_or(-1, i16::from))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
+        match Option::<i16>::deserialize(deserializer)? {
+            None | Some(-1) => Ok(None),
+            Some(code) => u8::try_from(code).map(Some).map_err(|_| D::Error::custom("an exit code is from -1 to 255")),
+        }
+    }
+}
+
 /// A document of ours that carries the hash of its stable part.
 pub trait Document: Serialize {
     /// Whether the outputs of its commands belong to the stable part.
@@ -523,10 +544,8 @@ pub fn escape_output(bytes: &[u8]) -> String {
         for c in chunk.valid().chars() {
             match c {
                 '\n' | '\t' => text.push(c),
-                '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' => {
-                    text.push_str(&format!("\\u{{{:04x}}}", u32::from(c)));
-                }
                 c if c.is_control() => text.push_str(&format!("\\x{:02x}", u32::from(c))),
+                c if crate::safe_text::affects_display(c) => text.push_str(&format!("\\u{{{:04x}}}", u32::from(c))),
                 c => text.push(c),
             }
         }
@@ -545,6 +564,20 @@ mod tests {
     fn output_cannot_reach_a_terminal_unescaped() {
         assert_eq!(escape_output(b"a\x1b[31m\r\n\xff\x07\tb"), "a\\x1b[31m\\x0d\n\\xff\\x07\tb");
         assert_eq!(escape_output("\u{202e}x\u{9b}".as_bytes()), "\\u{202e}x\\x9b");
+    }
+
+    #[test]
+    fn an_absent_exit_code_is_the_integer_minus_one() {
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Code(#[serde(with = "exit_code_field")] Option<u8>);
+        for (code, text) in [(Some(0), "0"), (Some(255), "255"), (None, "-1")] {
+            assert_eq!(serde_json::to_string(&Code(code)).expect("serialises"), text);
+            assert_eq!(serde_json::from_str::<Code>(text).expect("deserialises"), Code(code));
+        }
+        assert_eq!(serde_json::from_str::<Code>("null").expect("earlier versions wrote it"), Code(None));
+        for bad in ["-2", "256", "\"0\"", "1.5"] {
+            assert!(serde_json::from_str::<Code>(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use crate::safe_text::without_colour;
+
 /// How many lines are looked at; an error further down is not found.
 const MAX_LINES: usize = 200_000;
 /// How much of a line is looked at, in bytes.
@@ -187,27 +189,6 @@ fn bounded(line: &str) -> &str {
     &line[..end]
 }
 
-/// A line without the sequences that set colours, as they come (ESC `[31m`) and as they stand in text that was
-/// made safe (`\x1b[31m`).
-pub fn without_colour(line: &str) -> String {
-    const ESCAPES: [&str; 2] = ["\x1b[", "\\x1b["];
-    let mut text = String::with_capacity(line.len());
-    let mut rest = line;
-    while let Some((at, escape)) = ESCAPES.iter().filter_map(|e| rest.find(e).map(|at| (at, *e))).min() {
-        let behind = &rest[at + escape.len()..];
-        let digits = behind.bytes().take_while(|byte| byte.is_ascii_digit() || matches!(byte, b';' | b':')).count();
-        text.push_str(&rest[..at]);
-        match behind.as_bytes().get(digits) {
-            Some(b'm' | b'K') => rest = &behind[digits + 1..],
-            _ => {
-                text.push_str(escape);
-                rest = behind;
-            }
-        }
-    }
-    text + rest
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,7 +279,6 @@ mod tests {
             if let Some(index) = first_error(&lines) {
                 prop_assert!(index < lines.len());
             }
-            prop_assert!(without_colour(&text).len() <= text.len());
         }
     }
 }

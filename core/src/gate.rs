@@ -246,6 +246,7 @@ fn unrecorded(facts: &Facts<'_>, findings: &mut Findings) {
     match facts.attestation.as_deref().map(Attestation::parse) {
         None => findings.nothing_recorded(),
         Some(None) => findings.record_unreadable(),
+        Some(Some(ours)) if ours.last_run.evidence.is_empty() => findings.cites_nothing(ours.last_run.outcome),
         Some(Some(ours)) => findings.documents_gone(&ours.last_run.run_id),
     }
 }
@@ -275,7 +276,7 @@ fn judge_tree(run: &LastRun, facts: &Facts<'_>, findings: &mut Findings) {
     if run.left_another_tree()
         && (run.snapshot == facts.snapshot || run.snapshot_after.as_ref() == Some(&facts.snapshot))
     {
-        findings.changed_by_run(&facts.changed);
+        findings.not_one_tree(facts.plan, &facts.changed);
     } else if run.snapshot != facts.snapshot {
         findings.tree_changed(&run.snapshot, &facts.snapshot, &facts.changed);
     }

@@ -168,7 +168,7 @@ pub fn import(bytes: &[u8], request: &ImportRequest<'_>) -> Result<Imported, Imp
     let mut report = Report::default();
     let root = yaml::parse_as(Kind::Foreign, bytes, &mut report);
     let read = root.as_ref().and_then(|root| match request.source {
-        Source::PreCommit => pre_commit::read(root, &mut report),
+        Source::PreCommit => pre_commit::read(bytes, root, &mut report),
         Source::Lefthook => lefthook::read(root, &mut report),
     });
     let diagnostics = report.finish();

@@ -164,6 +164,18 @@ impl RedactedStream {
         Cow::Owned(self.let_out(limit))
     }
 
+    /// Whether bytes are held back.
+    pub fn is_holding(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Returns all bytes that cannot belong to a secret that continues. What is left is the beginning of
+    /// a secret. For a reader that sees the stream while it pauses.
+    pub fn release(&mut self) -> Vec<u8> {
+        let begun = self.redactor.begun(&self.pending);
+        self.let_out(self.pending.len() - begun)
+    }
+
     /// Answers the rest, and how many secrets there were. Where the stream was cut here, what
     /// may be the beginning of a secret is one.
     pub fn finish(mut self, cut: bool) -> (Vec<u8>, u64) {
@@ -202,6 +214,19 @@ mod tests {
 
     fn redactor(secrets: &[&str]) -> Redactor {
         Redactor::of(secrets.iter().map(|secret| ("A_TOKEN", *secret)), |_| false)
+    }
+
+    /// The same with a pause behind each piece, in which all that may be seen is released.
+    fn paused(redactor: &Redactor, pieces: &[&[u8]], cut: bool) -> (String, u64) {
+        let mut stream = redactor.stream();
+        let mut out = Vec::new();
+        for piece in pieces {
+            out.extend_from_slice(&stream.push(piece));
+            out.extend(stream.release());
+        }
+        let (rest, found) = stream.finish(cut);
+        out.extend(rest);
+        (String::from_utf8(out).expect("UTF-8"), found)
     }
 
     fn streamed(redactor: &Redactor, pieces: &[&[u8]], cut: bool) -> (String, u64) {
@@ -247,6 +272,20 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_releases_all_but_the_beginning_of_a_secret() {
+        let redactor = redactor(&["0123456789"]);
+        let mut stream = redactor.stream();
+        let mut seen = stream.push(b"a line\nab012").into_owned();
+        assert!(stream.is_holding());
+        seen.extend(stream.release());
+        assert_eq!(seen, b"a line\nab");
+        assert!(stream.release().is_empty() && stream.is_holding());
+        seen.extend(stream.push(b"3456789cd").into_owned());
+        seen.extend(stream.release());
+        assert_eq!((seen.as_slice(), stream.is_holding()), (b"a line\nab[redacted]cd".as_slice(), false));
+    }
+
+    #[test]
     fn a_secret_that_overlaps_itself_without_end_needs_no_memory() {
         let redactor = redactor(&["aaaaaaaa"]);
         let mut stream = redactor.stream();
@@ -271,6 +310,9 @@ mod tests {
             let pieces: Vec<&[u8]> = cuts.windows(2).map(|pair| &text.as_bytes()[pair[0]..pair[1]]).collect();
             let (clean, _) = streamed(&redactor, &pieces, false);
             prop_assert_eq!(&clean, &redactor.text(&text));
+            for cut in [false, true] {
+                prop_assert_eq!(paused(&redactor, &pieces, cut), streamed(&redactor, &pieces, cut));
+            }
             for secret in secrets.iter().map(|secret| secret.trim()).filter(|secret| secret.len() >= MIN_SECRET) {
                 prop_assert!(!clean.contains(secret));
             }

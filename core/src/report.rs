@@ -9,7 +9,7 @@ mod sarif;
 mod text;
 mod tool;
 
-use crate::evidence::StepEvidence;
+use crate::evidence::{StepEvidence, escape_output};
 use crate::names::{SkillName, StepName};
 use crate::outcome::Outcome;
 use crate::plan::ReportFormat;
@@ -48,15 +48,17 @@ impl Format {
         }
     }
 
-    /// The text, which ends with a newline.
+    /// Returns the report, which ends with a newline and holds no character that a terminal or a viewer interprets.
     pub fn write(self, input: &ReportInput<'_>) -> String {
-        match self {
-            Self::Junit => junit::write(input),
+        let text = match self {
             Self::Sarif => sarif::write(input),
+            Self::Junit => junit::write(input),
             Self::Github => github::write(input),
             Self::Markdown => markdown::write(input, markdown::COMMENT),
             Self::Html => page(input),
-        }
+        };
+        // Each format escapes the text of others where it inserts it; this catches what one of them forgets.
+        escape_output(text.as_bytes())
     }
 }
 

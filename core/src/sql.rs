@@ -4,6 +4,8 @@
 mod check;
 mod diagnostic;
 mod judgement;
+mod percent;
+mod texts;
 
 use std::time::Duration;
 
@@ -18,6 +20,9 @@ pub use judgement::{
     Audit, Column, Execution, FEEDBACK, Ground, Judgement, Retry, StageName, StageRecord, StageState, StatementView,
     Timing, Touched, Verdict, feedback,
 };
+
+pub use percent::{NotAPercent, Percent};
+pub use texts::{OneOrMany, one_or_many};
 
 /// The longest time that may be asked for, in milliseconds.
 pub const MAX_TIME_MS: u64 = 600_000;
@@ -168,7 +173,7 @@ impl Limits {
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "SqlAllow")]
 pub struct Allow {
-    /// Tables and views, as `table` or `schema.table`, in any case.
+    /// Tables and views, as `table` or `schema.table`, in any case. A view needs the tables behind it on the list too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<String>,
     /// Columns, as `table.column`; a table without an entry here is free.
@@ -199,8 +204,10 @@ pub struct Request {
     pub sql: String,
     /// Whose it is.
     pub dialect: Dialect,
-    /// The schema: statements of the same dialect that make it, in order. They may insert rows.
-    #[serde(default)]
+    /// The schema: statements of the same dialect that make it, in order, as one text or as a list of texts. They may
+    /// insert rows.
+    #[serde(default, deserialize_with = "one_or_many")]
+    #[schemars(with = "OneOrMany")]
     pub schema: Vec<String>,
     /// A database file to judge against, in place of or behind `schema`; it is never changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -223,6 +230,9 @@ pub struct Request {
     /// The stages, in order; all of them where this is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stages: Option<Vec<StageName>>,
+    /// The confidence in percent from which on a warning is an error; warnings never reject where this is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reject_at: Option<Percent>,
 }
 
 impl Request {
@@ -239,6 +249,7 @@ impl Request {
             batch: None,
             question: None,
             stages: None,
+            reject_at: None,
         }
     }
 

@@ -13,6 +13,7 @@ use crate::digest::{Sha256Hex, SnapshotId};
 use crate::evidence::{EvidenceIndex, TreeSource};
 use crate::names::{ProfileName, RunId};
 use crate::rerun::Rerun;
+use crate::strict;
 use crate::tier::Tier;
 use crate::verdict::Verdict;
 
@@ -94,15 +95,60 @@ pub enum StatusError {
 /// The largest status file that is read, in bytes.
 pub const MAX_BYTES: u64 = 8 << 20;
 
-/// The new bytes of the status file: `old` (`None` where there is no file yet) with
-/// `verification.last_run` set.
+/// Returns the new bytes of the status file: `old` (`None` where there is no file yet) with
+/// `verification.last_run` set. The layout of `old` is kept: its indentation, or that it is one line, and whether it
+/// ends with a line end.
 ///
 /// # Errors
 /// `old` is no JSON object, has a key twice, or its `verification` is no object.
 pub fn update(old: Option<&[u8]>, last_run: &LastRun) -> Result<Vec<u8>, StatusError> {
     let mut document = read(old)?;
     verification(&mut document)?.insert("last_run".to_owned(), Json::of(last_run));
-    Ok(document.to_vec())
+    Ok(Layout::of(old).bytes(&document))
+}
+
+/// The deepest indentation of one level that is taken over from a file, in characters.
+const MAX_INDENT: usize = 8;
+
+/// How a status file is laid out.
+struct Layout {
+    /// What each level is indented by; `None` for a file of one line.
+    indent: Option<String>,
+    /// Whether a line end stands at its end.
+    ends_line: bool,
+}
+
+impl Layout {
+    fn of(old: Option<&[u8]>) -> Self {
+        let Some(text) = old.and_then(|old| std::str::from_utf8(old).ok()) else {
+            return Self { indent: Some("  ".to_owned()), ends_line: true };
+        };
+        let indent = text.trim().split_once('\n').map(|(first, rest)| {
+            let length = rest.len() - rest.trim_start_matches([' ', '\t']).len();
+            let is_indent = first.trim() == "{" && (1..=MAX_INDENT).contains(&length);
+            rest.get(..length).filter(|_| is_indent).unwrap_or("  ").to_owned()
+        });
+        Self { indent, ends_line: text.ends_with('\n') }
+    }
+
+    fn bytes(&self, document: &Json) -> Vec<u8> {
+        let mut bytes = self.indent.as_ref().map_or_else(|| document.to_vec(), |indent| document.to_lines(indent));
+        if self.ends_line {
+            bytes.push(b'\n');
+        }
+        bytes
+    }
+}
+
+/// What a file of ours begins with where there was none: every field that readers of the format demand, with nothing
+/// validated and nothing executed.
+fn blank() -> Json {
+    Json::of(&serde_json::json!({
+        "schema_version": "v1",
+        "state": "pending_validation",
+        "validation": { "state": "pending", "checks": [] },
+        "execution": { "state": "pending", "steps_completed": 0, "error": null, "log": [] },
+    }))
 }
 
 /// Whether [`update`] would take `old`: asked before a run starts, so that no run is wasted.
@@ -126,11 +172,11 @@ pub fn last_run(status: &[u8]) -> Result<Option<LastRun>, LastRunError> {
         Some(Json::Number(version)) => return Err(LastRunError::Version(version.clone())),
         Some(_) => return Err(LastRunError::Shape("its `version` is no number".to_owned())),
     }
-    serde_json::from_slice(&value.to_vec()).map(Some).map_err(|error| LastRunError::Shape(error.to_string()))
+    strict::from_json(&value.to_vec()).map(Some).map_err(|error| LastRunError::Shape(error.to_string()))
 }
 
 fn read(old: Option<&[u8]>) -> Result<Json, StatusError> {
-    Ok(old.map_or(Ok(Json::Object(BTreeMap::new())), Json::parse)?)
+    Ok(old.map_or_else(|| Ok(blank()), Json::parse)?)
 }
 
 /// The members of `verification`, made where there is none.
@@ -179,10 +225,28 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_gets_our_object_alone() {
-        let new = Json::parse(&update(None, &last_run()).expect("updates")).expect("json");
-        assert!(new.get("state").is_none());
-        assert!(new.get("verification").is_some());
+    fn a_missing_file_gets_every_field_that_readers_demand() {
+        let bytes = update(None, &last_run()).expect("updates");
+        let new = Json::parse(&bytes).expect("json");
+        for key in ["schema_version", "state", "validation", "execution", "verification"] {
+            assert!(new.get(key).is_some(), "{key}");
+        }
+        let text = String::from_utf8(bytes).expect("utf-8");
+        assert!(text.starts_with("{\n  \"execution\": {\n    \"error\": null,\n    \"log\": [],"), "{text}");
+        assert!(text.ends_with("\n}\n"), "{text}");
+        assert_eq!(update(Some(text.as_bytes()), &last_run()).expect("updates"), text.as_bytes());
+    }
+
+    #[test]
+    fn keeps_the_layout_of_the_file() {
+        for old in ["{\"a\":[1]}", "{\n\t\"a\": [\n\t\t1\n\t]\n}", "{\n    \"a\": [\n        1\n    ]\n}\n"] {
+            let new = String::from_utf8(update(Some(old.as_bytes()), &last_run()).expect("updates")).expect("utf-8");
+            let kept = old.trim_end().trim_end_matches('}').trim_end();
+            assert!(new.starts_with(kept), "{new}");
+            assert_eq!((new.contains('\n'), new.ends_with('\n')), (old.contains('\n'), old.ends_with('\n')), "{new}");
+            let again = update(Some(new.as_bytes()), &last_run()).expect("updates");
+            assert_eq!(String::from_utf8(again).expect("utf-8"), new);
+        }
     }
 
     #[test]
@@ -201,7 +265,7 @@ mod tests {
 
     #[test]
     fn an_object_without_a_version_is_of_the_first() {
-        let text = String::from_utf8(update(None, &last_run()).expect("updates")).expect("utf-8");
+        let text = String::from_utf8(update(Some(b"{}"), &last_run()).expect("updates")).expect("utf-8");
         let old = text.replace(",\"version\":1", "").replace("\"snapshot_after\":null,", "");
         assert_ne!(old, text);
         assert_eq!(super::last_run(old.as_bytes()).expect("reads"), Some(last_run()));
@@ -209,7 +273,7 @@ mod tests {
 
     #[test]
     fn what_is_not_ours_is_refused() {
-        let text = String::from_utf8(update(None, &last_run()).expect("updates")).expect("utf-8");
+        let text = String::from_utf8(update(Some(b"{}"), &last_run()).expect("updates")).expect("utf-8");
         let newer = text.replace("\"version\":1", "\"version\":2,\"more\":true");
         assert!(matches!(super::last_run(newer.as_bytes()), Err(LastRunError::Version(v)) if v == "2"));
         let foreign = text.replace("\"tier\":1", "\"tier\":1,\"more\":true");

@@ -5,6 +5,7 @@
 mod connection;
 mod error;
 mod events;
+mod live_output;
 mod place;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -12,11 +13,11 @@ pub(crate) mod tests;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RANGE};
 use http::{HeaderMap, Method, Request, Response};
 use proctor_core::api::{
-    DoctorAnswer, GateAsked, Health, PlanAnswer, PlanAsked, RunPage, RunState, RunSubmission, RunView, Submitted,
-    Watched,
+    DoctorAnswer, GateAsked, Health, PlanAnswer, PlanAsked, ProblemType, RunPage, RunState, RunSubmission, RunView,
+    Submitted, Watched,
 };
 use proctor_core::gate::GateAnswer;
 use proctor_core::names::RunId;
@@ -29,6 +30,7 @@ use connection::{Asked, Body, ask};
 
 pub use error::ClientError;
 pub use events::Events;
+pub use live_output::FollowedOutput;
 pub use place::{Compatibility, Place, Trust, compatibility};
 
 /// How long an answer may take that needs no work: long for a machine that is busy with runs, and short for
@@ -152,13 +154,36 @@ impl Client {
     /// At most `limit` bytes of an output, from `offset` on.
     ///
     /// # Errors
-    /// As [`Client::submit`]; what was printed by a step that runs still is not told.
+    /// As [`Client::submit`]; the step has not begun.
     pub async fn output(&self, id: &RunId, of: OutputOf, offset: u64, limit: usize) -> Result<OutputPart, ClientError> {
         let path = format!("/v1/runs/{id}/{}?offset={offset}&limit={limit}", of.path());
         let (head, bytes) = self.exchange(empty(Method::GET, &path), AT_ONCE, MAX_JSON).await?;
         let end = offset + bytes.len() as u64;
         let length = whole_length(head.headers()).unwrap_or(end).max(end);
         Ok(OutputPart { bytes, length })
+    }
+
+    /// The last bytes of an output, `most` at most; of a step that runs, those that it has printed so far.
+    ///
+    /// # Errors
+    /// As [`Client::submit`]; the step has not begun.
+    pub async fn output_end(&self, id: &RunId, of: OutputOf, most: usize) -> Result<Bytes, ClientError> {
+        let mut request = empty(Method::GET, &format!("/v1/runs/{id}/{}", of.path()));
+        let range = HeaderValue::try_from(format!("bytes=-{most}")).map_err(|error| self.cannot(&error.to_string()))?;
+        request.headers_mut().insert(RANGE, range);
+        match self.exchange(request, AT_ONCE, MAX_JSON).await {
+            Ok((_, bytes)) => Ok(bytes),
+            Err(ClientError::Problem(problem)) if problem.kind == ProblemType::RangeNotSatisfiable => Ok(Bytes::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Follows an output from `offset` on, to the end of the attempt that runs.
+    ///
+    /// # Errors
+    /// As [`Client::submit`]; the step does not begin within [`MAX_WAIT`].
+    pub async fn follow_output(&self, id: &RunId, of: OutputOf, offset: u64) -> Result<FollowedOutput, ClientError> {
+        FollowedOutput::open(&self.place, id, of, offset).await
     }
 
     /// A report that a step wrote, all that is kept of it.
@@ -200,6 +225,7 @@ impl Client {
     /// # Errors
     /// As [`Client::submit`].
     pub async fn judge_sql(&self, request: &proctor_core::sql::Request) -> Result<Judgement, ClientError> {
+        // The wait for a worker is a part of `WORK`.
         let within = WORK + Duration::from_millis(request.limits.time_ms);
         self.json(post("/v1/sql/verify", request)?, within).await
     }

@@ -44,6 +44,9 @@ const UNREAD: u64 = 0;
 /// How many bytes of events one answer holds, but for one event that is larger.
 const MAX_ANSWER: usize = 8 << 20;
 
+/// How many runs one call of [`History::retain`] removes: removing them keeps the index for some milliseconds.
+const MAX_FORGOTTEN: usize = 64;
+
 /// What is remembered of runs. Clones share it; calls block on the disk.
 #[derive(Clone)]
 pub struct History {
@@ -121,6 +124,8 @@ pub struct Retained {
     pub forgotten: u64,
     /// How many are left.
     pub runs: u64,
+    /// Whether more runs are to be removed; one call removes a bounded number.
+    pub more: bool,
 }
 
 impl NewRun {
@@ -279,7 +284,7 @@ impl History {
         Ok(self.shared.files.read_patch(id)?)
     }
 
-    /// Forgets the oldest runs beyond `keep`: those that ended too long ago, and those beyond the
+    /// Forgets a bounded number of the oldest runs beyond `keep`: those that ended too long ago, and those beyond the
     /// number. One that has not ended is never forgotten, and nothing in a changeset is removed.
     /// (Outputs, and evidence of runs without a changeset, are the engine's; it bounds them by the
     /// same settings after every run.)
@@ -290,20 +295,17 @@ impl History {
         let shared = &self.shared;
         shared.log_ends()?;
         let before = keep.max_age.map(|age| time_before(shared.clock, age));
-        let mut forgotten = 0;
-        loop {
-            let outdated = shared.with_index(|index| Ok(index.outdated(before.as_deref(), keep.max_runs)?))?;
-            if outdated.is_empty() {
-                break;
-            }
+        let mut outdated = shared.with_index(|index| Ok(index.outdated(before.as_deref(), keep.max_runs)?))?;
+        let more = outdated.len() > MAX_FORGOTTEN;
+        outdated.truncate(MAX_FORGOTTEN);
+        if !outdated.is_empty() {
             shared.with_index(|index| Ok(index.remove(outdated.iter().map(RunId::as_str))?))?;
-            for run in &outdated {
-                shared.files.forget(run)?;
-            }
-            forgotten += outdated.len() as u64;
+        }
+        for run in &outdated {
+            shared.files.forget(run)?;
         }
         let runs = shared.with_index(|index| Ok(index.count()?))?;
-        Ok(Retained { forgotten, runs })
+        Ok(Retained { forgotten: outdated.len() as u64, runs, more })
     }
 }
 

@@ -5,12 +5,14 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use proctor_core::drift::display_path;
 use proctor_core::spec::{Diagnostic, Operator};
 use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
 use proctor_runner::Helpers;
+use rustix::fs::{Mode, OFlags};
 
 const SANDBOX_HELPER: &str = "proctor-sandbox";
 const GIT_HELPER: &str = "proctor-git";
@@ -21,6 +23,12 @@ const SYSTEM_STATE: &str = "/var/lib/proctor";
 /// Where the system's daemon listens.
 pub const SYSTEM_SOCKET: &str = "/run/proctor/proctord.sock";
 const SOCKET_NAME: &str = "proctor/proctord.sock";
+/// Where the system keeps the runtime directories of users.
+const USER_DIRS: &str = "/run/user";
+/// The bits of a mode by which others than the owner may write.
+const OTHERS_WRITE: u32 = 0o022;
+/// The bit of a mode of a directory in which everybody may make files, such as `/tmp`.
+const STICKY: u32 = 0o1000;
 /// The largest operator's config that is read, in bytes.
 const MAX_CONFIG: u64 = 1 << 20;
 
@@ -39,6 +47,8 @@ pub struct Surroundings {
     pub bin_dir: PathBuf,
     /// Our user.
     pub uid: u32,
+    /// The directory of the runtime directories of users, each named by its uid.
+    pub user_dirs: PathBuf,
 }
 
 impl Surroundings {
@@ -57,6 +67,7 @@ impl Surroundings {
             cwd: std::env::current_dir()?,
             bin_dir: executable.parent().map(Path::to_owned).unwrap_or_default(),
             uid: rustix::process::geteuid().as_raw(),
+            user_dirs: PathBuf::from(USER_DIRS),
         })
     }
 
@@ -202,6 +213,44 @@ pub fn state_dir(named: Option<&Path>, around: &Surroundings) -> Result<PathBuf,
     }
 }
 
+/// Makes sure that no other user can write to the state directory; one that is not there yet is made later. Sets the
+/// mode of a directory of this user's to 0700 if others can write to it.
+///
+/// # Errors
+/// The directory belongs to another user, is shared, or its mode cannot be changed.
+pub fn secure_state_dir(dir: &Path) -> Result<(), InstallationError> {
+    let refused = |reason: String, hint: &str| {
+        let message = format!("the state directory `{}` cannot be used: {reason}", show(dir));
+        Err(InstallationError::Usage { message, hint: hint.to_owned() })
+    };
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    // Another error is reported by the first call that needs the directory.
+    let Ok(fd) = rustix::fs::open(dir, flags, Mode::empty()) else { return Ok(()) };
+    let Ok(stat) = rustix::fs::fstat(&fd) else { return Ok(()) };
+    let own = rustix::process::geteuid().as_raw();
+    if stat.st_uid != own {
+        let reason = format!("it belongs to user {}, and this is user {own}", stat.st_uid);
+        return refused(reason, "name a directory of your own with `--state-dir`, or change the owner of that one");
+    }
+    let mode = stat.st_mode & 0o7777;
+    if mode & OTHERS_WRITE == 0 {
+        return Ok(());
+    }
+    if mode & STICKY != 0 {
+        return refused("it is shared with other users".to_owned(), "name one of its own with `--state-dir`");
+    }
+    match rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o700)) {
+        Ok(()) => {
+            tracing::warn!(dir = show(dir), "other users could write to the state directory; its mode is 0700 now");
+            Ok(())
+        }
+        Err(errno) => {
+            let reason = format!("other users can write to it, and its mode cannot be changed: {errno}");
+            refused(reason, "set its mode to 0700")
+        }
+    }
+}
+
 /// The home directory.
 ///
 /// # Errors
@@ -217,15 +266,33 @@ fn homeless() -> InstallationError {
     }
 }
 
-/// Where the daemon of this user listens, where nothing else was said: below `XDG_RUNTIME_DIR`,
-/// for root at [`SYSTEM_SOCKET`], and without a directory for the session in the state directory
-/// of the user (`state_dir`).
+/// Returns where the daemon of this user listens by default: below the runtime directory of the user,
+/// for root at [`SYSTEM_SOCKET`], and without a runtime directory in the state directory (`state_dir`).
 pub fn socket(around: &Surroundings, state_dir: &Path) -> PathBuf {
+    sockets(around, state_dir).swap_remove(0)
+}
+
+/// Returns where a daemon of this user may listen, in the order in which a client asks: a daemon that was
+/// started without a runtime directory listens in the state directory. There is at least one place.
+pub fn sockets(around: &Surroundings, state_dir: &Path) -> Vec<PathBuf> {
     if around.is_root() {
-        return PathBuf::from(SYSTEM_SOCKET);
+        return vec![PathBuf::from(SYSTEM_SOCKET)];
     }
-    let session = around.var("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    session.map_or_else(|| state_dir.join("run/proctord.sock"), |dir| dir.join(SOCKET_NAME))
+    let session = runtime_dir(around).map(|dir| dir.join(SOCKET_NAME));
+    session.into_iter().chain([state_dir.join("run/proctord.sock")]).collect()
+}
+
+/// Returns the runtime directory of the user: `XDG_RUNTIME_DIR`, or without that variable the directory that the
+/// system makes for the user, if it belongs to the user. Clients of the Model Context Protocol start servers
+/// without the variable.
+fn runtime_dir(around: &Surroundings) -> Option<PathBuf> {
+    let set = around.var("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    set.or_else(|| {
+        let dir = around.user_dirs.join(around.uid.to_string());
+        let meta = std::fs::symlink_metadata(&dir).ok()?;
+        let is_own = meta.is_dir() && meta.uid() == around.uid && meta.mode() & 0o022 == 0;
+        is_own.then_some(dir)
+    })
 }
 
 /// The operator's config, and where it was found.
@@ -306,6 +373,7 @@ impl Surroundings {
             cwd: PathBuf::from("/"),
             bin_dir: PathBuf::from("/usr/bin"),
             uid: 1000,
+            user_dirs: PathBuf::from("/nonexistent"),
         }
     }
 }
@@ -334,6 +402,31 @@ mod tests {
     }
 
     #[test]
+    fn a_state_directory_that_others_can_write_to_is_made_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().expect("a directory");
+        let set = |mode| std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(mode)).expect("a mode");
+        let secured = || {
+            let secured = secure_state_dir(dir.path()).map_err(|error| error.to_string());
+            (secured, dir.path().metadata().expect("there").permissions().mode() & 0o7777)
+        };
+        for (mode, after) in [(0o777, 0o700), (0o720, 0o700), (0o755, 0o755), (0o700, 0o700)] {
+            set(mode);
+            assert_eq!(secured(), (Ok(()), after), "{mode:o}");
+        }
+        set(0o1777);
+        let (shared, mode) = secured();
+        assert!(shared.expect_err("shared").contains("shared with other users"));
+        assert_eq!(mode, 0o1777, "a shared directory is left alone");
+        secure_state_dir(&dir.path().join("absent")).expect("made later");
+        if rustix::process::geteuid().is_root() {
+            set(0o700);
+            std::os::unix::fs::chown(dir.path(), Some(12_345), None).expect("given away");
+            assert!(secured().0.expect_err("another's").contains("belongs to user 12345"));
+        }
+    }
+
+    #[test]
     fn state_and_socket_have_their_places() {
         let mut around = Surroundings::for_tests(&[]);
         let state = state_dir(None, &around).expect("there");
@@ -347,6 +440,28 @@ mod tests {
         assert_eq!(state_dir(Some(Path::new("x")), &around).expect("there"), Path::new("/x"));
         let homeless = Surroundings { home: None, uid: 1, ..Surroundings::for_tests(&[]) };
         assert_eq!(state_dir(None, &homeless).expect_err("nowhere").exit_code(), 5);
+    }
+
+    #[test]
+    fn finds_the_runtime_directory_without_its_variable() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let uid = rustix::process::geteuid().as_raw();
+        let mut around =
+            Surroundings { uid: uid.max(1), user_dirs: dir.path().to_owned(), ..Surroundings::for_tests(&[]) };
+        let fallback = PathBuf::from("/s/run/proctord.sock");
+        let state = Path::new("/s");
+        assert_eq!(sockets(&around, state), std::slice::from_ref(&fallback), "there is no such directory");
+        let own = dir.path().join(around.uid.to_string());
+        std::os::unix::fs::symlink(dir.path(), &own).expect("a link");
+        assert_eq!(sockets(&around, state), std::slice::from_ref(&fallback), "a link may lead anywhere");
+        std::fs::remove_file(&own).expect("removed");
+        std::fs::create_dir(&own).expect("a directory");
+        let is_own = uid == around.uid;
+        let expected: Vec<PathBuf> =
+            is_own.then(|| own.join(SOCKET_NAME)).into_iter().chain([fallback.clone()]).collect();
+        assert_eq!(sockets(&around, state), expected, "the directory of another user does not count");
+        around.env.insert("XDG_RUNTIME_DIR".into(), "/x".into());
+        assert_eq!(sockets(&around, state), [PathBuf::from("/x/proctor/proctord.sock"), fallback]);
     }
 
     #[test]

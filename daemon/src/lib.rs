@@ -22,3 +22,4 @@ pub mod runs;
 pub mod service;
 pub mod settings;
 mod shares;
+mod throttle;

@@ -3,17 +3,22 @@
 
 mod accept;
 mod args;
+mod check;
 mod error;
 mod idle;
 mod limits;
 mod lock;
 mod notify;
 mod panics;
+mod refusal;
 mod reload;
 mod signals;
 mod socket;
+mod socket_watch;
 
+use std::cell::RefCell;
 use std::ops::Range;
+use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -40,9 +45,11 @@ use crate::settings::{self, Settings};
 use accept::Transport;
 use args::Args;
 use error::LifeError;
+pub use lock::lock_holder;
 use reload::Reloader;
 use signals::{Asked, Signals};
-use socket::{Listening, Place};
+use socket::{Listening, Place, SocketError};
+use socket_watch::SocketWatch;
 
 /// How long answers that are under way may take once no run is left: longer than the transport gives them,
 /// which ends by itself then.
@@ -61,6 +68,8 @@ enum Reason {
     Signal(&'static str),
     /// Nobody has asked for anything for as long as the operator said.
     Idle,
+    /// Another daemon has taken the path of the socket.
+    Displaced,
 }
 
 /// How it ended.
@@ -70,6 +79,17 @@ enum Ended {
     Drained,
     /// Somebody insisted, or the runs' owner did not end in time; the next daemon says what of.
     Abandoned,
+}
+
+/// Whether callers reach the daemon at the path of its socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reachable {
+    /// They do.
+    Yes,
+    /// They do not; the daemon tries again.
+    No,
+    /// They reach another daemon.
+    Displaced,
 }
 
 /// How a wait for the last run ended.
@@ -92,11 +112,18 @@ pub fn command() -> clap::Command {
 /// The whole program.
 pub fn main() -> ExitCode {
     let args = Args::parse();
-    let code = match Beginning::prepare(&args).and_then(Beginning::run) {
+    if args.check_config {
+        return check::check_config(&args);
+    }
+    let mut inherited = None;
+    let code = match Beginning::prepare(&args, &mut inherited).and_then(Beginning::run) {
         Ok(Ended::Drained) => ExitCode::SUCCESS,
         Ok(Ended::Abandoned) => ExitCode::from(EXIT_INTERRUPTED),
         Err(error) => {
             error.report();
+            if let Some(listener) = inherited {
+                refusal::refuse_connections(&listener, &error);
+            }
             ExitCode::from(error.exit_code())
         }
     };
@@ -115,12 +142,16 @@ struct Beginning {
 }
 
 impl Beginning {
-    fn prepare(args: &Args) -> Result<Self, LifeError> {
+    /// Reads everything that a start needs. Stores a handle of the service manager's socket in `listener`, so that
+    /// the caller can answer connections if the start fails.
+    fn prepare(args: &Args, listener: &mut Option<StdListener>) -> Result<Self, LifeError> {
         let signals = proctor_runner::claim_signals();
         // Both are told by the environment, which must not change once there are threads.
         let inherited = ListenFd::from_env();
         let around = Surroundings::read().map_err(LifeError::Surroundings)?;
         let closed = proctor_runner::close_inherited(handed_over(&inherited, &around));
+        let inherited = Place::inherited(inherited);
+        *listener = inherited.as_ref().ok().and_then(|place| place.as_ref()?.handle());
         let found = installation::operator(args.config.as_deref(), &around)?;
         let settings = Settings::of(found, around.uid, settings::uid_of)?;
         let log = start_log(&settings, &around);
@@ -137,6 +168,7 @@ impl Beginning {
         let metrics = Metrics::new(Clock::system().now_ms());
         panics::log_all(metrics.clone());
         let state_dir = installation::state_dir(args.state_dir.as_deref(), &around)?;
+        installation::secure_state_dir(&state_dir)?;
         let place = place_of(args, inherited, &settings, &around, &state_dir)?;
         let reloader = Reloader::new(args.config.clone(), around.clone(), log);
         Ok(Self { around, settings, reloader, state_dir, place, metrics })
@@ -155,9 +187,11 @@ impl Beginning {
         let service = Service::open(self.service_config()?).await?;
         // The state directory is ours by now.
         log::bound(&self.state_dir);
-        let Self { settings, reloader, place, metrics, .. } = self;
+        let Self { around, settings, reloader, place, metrics, .. } = self;
         let listening = place.listen(&settings.admitted)?;
-        let life = Life { service, settings: watch::Sender::new(Arc::new(settings)), reloader, listening, metrics };
+        let listener = watch::Sender::new(Arc::new(listening.listener().map_err(LifeError::Listener)?));
+        let settings = watch::Sender::new(Arc::new(settings));
+        let life = Life { service, settings, reloader, listening: RefCell::new(listening), listener, around, metrics };
         life.live(&mut signals).await
     }
 
@@ -191,20 +225,24 @@ fn handed_over(inherited: &ListenFd, around: &Surroundings) -> Range<u32> {
 fn start_log(settings: &Settings, around: &Surroundings) -> Log {
     let variable = |name| around.var(name).map(str::to_owned);
     let of_log = LogSurroundings { journal_stream: variable("JOURNAL_STREAM"), level: variable("PROCTOR_LOG") };
+    Log::start(&settings.operator.daemon.log, of_log, redactor(around), Clock::system())
+}
+
+/// Hides the secrets of this process's environment.
+fn redactor(around: &Surroundings) -> Redactor {
     let variables = around.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let redactor = Redactor::of(variables, |path| Path::new(path).exists());
-    Log::start(&settings.operator.daemon.log, of_log, redactor, Clock::system())
+    Redactor::of(variables, |path| Path::new(path).exists())
 }
 
 /// The socket that the service manager made for us, or the one that we make.
 fn place_of(
     args: &Args,
-    inherited: ListenFd,
+    inherited: Result<Option<Place>, SocketError>,
     settings: &Settings,
     around: &Surroundings,
     state_dir: &Path,
 ) -> Result<Place, LifeError> {
-    if let Some(place) = Place::inherited(inherited)? {
+    if let Some(place) = inherited? {
         return Ok(place);
     }
     let configured = settings.operator.daemon.socket.as_deref().map(Path::new);
@@ -218,29 +256,28 @@ struct Life {
     service: Arc<Service>,
     settings: watch::Sender<Arc<Settings>>,
     reloader: Reloader,
-    listening: Listening,
+    listening: RefCell<Listening>,
+    /// The listener that the transport accepts from; replaced if the socket file had to be made again.
+    listener: watch::Sender<Arc<StdListener>>,
+    around: Surroundings,
     metrics: Metrics,
 }
 
 impl Life {
     async fn live(self, signals: &mut Signals) -> Result<Ended, LifeError> {
         let stop = CancellationToken::new();
-        let transport = Transport::start(&self, stop.clone())?;
+        let transport = Transport::start(&self, stop.clone());
+        let path = show(self.listening.borrow().path());
         let watchdog = notify::Watchdog::start(Arc::clone(&self.service));
-        info!(
-            socket = show(self.listening.path()),
-            pid = std::process::id(),
-            version = env!("CARGO_PKG_VERSION"),
-            "the daemon listens"
-        );
-        notify::ready(&format!("listening on {}", show(self.listening.path())));
+        info!(socket = path, pid = std::process::id(), version = env!("CARGO_PKG_VERSION"), "the daemon listens");
+        notify::ready(&format!("listening on {path}"));
         let reason = self.until_asked(signals).await;
         let ended = self.drain(reason, signals).await;
         stop.cancel();
         if timeout(LAST_ANSWERS, transport.ended()).await.is_err() {
             warn!("connections were cut off while they were answered");
         }
-        self.listening.remove();
+        self.listening.into_inner().remove();
         watchdog.stop();
         info!("the daemon has ended");
         Ok(ended)
@@ -249,15 +286,49 @@ impl Life {
     /// Serves until there is a reason to end.
     async fn until_asked(&self, signals: &mut Signals) -> Reason {
         let mut give_back = std::pin::pin!(idle::give_back(&self.service, self.metrics.connections()));
+        let mut socket = SocketWatch::new(&self.listening.borrow());
+        // Made once: a check of the socket must not count as something that was asked for.
+        let idle = idle::idle(&self.service, self.metrics.connections(), self.settings.subscribe());
+        let mut idle = std::pin::pin!(idle);
         loop {
-            let idle = idle::idle(&self.service, self.metrics.connections(), self.settings.subscribe());
             tokio::select! {
                 () = &mut give_back => {}
                 asked = signals.next() => match asked {
                     Asked::ToReload => self.reloader.reload(self),
                     Asked::ToEnd(name) => return Reason::Signal(name),
                 },
-                () = idle => return Reason::Idle,
+                () = &mut idle => return Reason::Idle,
+                () = socket.due() => if self.keep_reachable(&mut socket) == Reachable::Displaced {
+                    return Reason::Displaced;
+                },
+            }
+        }
+    }
+
+    /// Listens at the socket's path again if the file there is no longer the daemon's.
+    fn keep_reachable(&self, watch: &mut SocketWatch) -> Reachable {
+        let mut listening = self.listening.borrow_mut();
+        if listening.is_in_place() {
+            return Reachable::Yes;
+        }
+        let restored = listening.restore(&self.around, &self.settings.borrow().admitted);
+        match restored {
+            Ok(listener) => {
+                warn!(
+                    socket = show(listening.path()),
+                    "the socket file was gone; the daemon listens at its path again"
+                );
+                self.listener.send_replace(Arc::new(listener));
+                watch.restored();
+                Reachable::Yes
+            }
+            Err(error @ SocketError::InUse { .. }) => {
+                error!("the daemon ends, because its socket is lost: {error}");
+                Reachable::Displaced
+            }
+            Err(error) => {
+                watch.complain(&error);
+                Reachable::No
             }
         }
     }
@@ -269,6 +340,7 @@ impl Life {
         match reason {
             Reason::Signal(name) => info!(signal = name, grace_ms = grace.as_millis(), "the daemon ends: no new runs"),
             Reason::Idle => info!("the daemon ends: nobody has asked for anything"),
+            Reason::Displaced => info!(grace_ms = grace.as_millis(), "the daemon ends: no new runs"),
         }
         notify::stopping(grace + LAST_RUNS + LAST_ANSWERS + LAST_THREADS);
         let cancelled = Instant::now() + grace;

@@ -11,14 +11,19 @@ mod backend;
 mod called_off;
 mod calls;
 mod explain;
+mod hints;
 mod input;
+mod last_line;
 mod local;
+mod message;
 mod present;
 mod progress;
 mod remote;
+mod repository;
 mod resources;
 mod server;
 mod sql;
+mod stdio;
 #[cfg(test)]
 mod tests;
 mod tools;
@@ -30,7 +35,6 @@ mod words;
 use std::sync::Arc;
 
 use rmcp::service::{QuitReason, ServerInitializeError, ServiceExt as _};
-use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::io::stdio_pipes;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
@@ -40,7 +44,9 @@ pub use backend::Backend;
 use called_off::{Calls, Cancellable};
 pub use local::Local;
 pub use remote::Remote;
+pub use server::Session;
 use server::{Own, Socket, Tools};
+use stdio::Lines;
 
 use crate::http::MAX_BODY;
 use crate::service::Service;
@@ -59,7 +65,7 @@ pub fn http_service(
     stop: CancellationToken,
 ) -> Cancellable<StreamableHttpService<impl rmcp::ServerHandler, NeverSessionManager>> {
     let calls = Calls::default();
-    let tools = Tools::new(Socket { service, calls: calls.clone() });
+    let tools = Tools::new(Socket { service, calls: calls.clone(), session: Session::default() });
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
@@ -87,10 +93,10 @@ pub enum StdioError {
 ///
 /// # Errors
 /// The client does not speak the protocol.
-pub async fn serve_stdio<B: Backend>(backend: B, stop: CancellationToken) -> Result<(), StdioError> {
+pub async fn serve_stdio<B: Backend>(backend: B, session: Session, stop: CancellationToken) -> Result<(), StdioError> {
     let (input, output) = stdio_pipes();
-    let transport = AsyncRwTransport::new_server(input, output).with_max_line_length(MAX_MESSAGE);
-    let running = match Tools::new(Own(backend)).serve_with_ct(transport, stop.clone()).await {
+    let transport = Lines::new(input, output, MAX_MESSAGE);
+    let running = match Tools::new(Own { backend, session }).serve_with_ct(transport, stop.clone()).await {
         Ok(running) => running,
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => return Ok(()),
         Err(error) => return Err(StdioError::NoHandshake(error.to_string())),

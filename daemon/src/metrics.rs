@@ -1,24 +1,25 @@
-//! What is counted and measured, in the text format that Prometheus reads (OpenMetrics 1.0). Labels
-//! are bounded: routes, methods and codes, never what a caller wrote.
+//! Counts and measures what happens, and shows it in the text formats that Prometheus reads. Labels are bounded:
+//! routes, methods, codes and outcomes, never what a caller wrote.
 
+mod format;
 mod process;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use proctor_core::api::{HealthStatus, How, RunCounts};
+use proctor_core::api::{HealthStatus, How, Problem, RunCounts, RunView, StepView};
+use proctor_core::code::Coded as _;
 use proctor_core::verdict::Verdict;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::watch;
 
-/// The content type of [`Metrics::text`].
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub use format::TextFormat;
 
 /// Counts what happens. Cheap to clone; all clones count into the same.
 #[derive(Debug, Clone)]
@@ -28,16 +29,23 @@ pub struct Metrics(Arc<Counted>);
 struct Counted {
     registry: Registry,
     submitted: Family<Submission, Counter>,
+    refused_submissions: Family<RefusedSubmission, Counter>,
     finished: Family<Finish, Counter>,
     waited: Histogram,
     took: Histogram,
+    executed: Family<Finish, Histogram, fn() -> Histogram>,
+    steps: Family<Step, Histogram, fn() -> Histogram>,
     runs: Family<Standing, Gauge>,
     requests: Family<Request, Counter>,
     answered: Family<Route, Histogram, fn() -> Histogram>,
     refused: Family<Refusal, Counter>,
     reloads: Family<Reload, Counter>,
+    reload_succeeded: Gauge,
+    reloaded_at: FloatGauge,
     panics: Counter,
     draining: Gauge,
+    ready: Gauge,
+    state_free: Gauge,
     open: Gauge,
     process: process::Gauges,
     connections: watch::Sender<Connections>,
@@ -64,6 +72,18 @@ pub enum ConnectionRefused {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Submission {
     how: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusedSubmission {
+    reason: &'static str,
+    code: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Step {
+    kind: &'static str,
+    outcome: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -98,14 +118,30 @@ struct Reload {
     result: &'static str,
 }
 
-/// From a tenth of a millisecond to about two minutes, which is twice the longest wait.
+/// From a quarter of a millisecond to two minutes, which is twice the longest wait.
 fn answer_times() -> Histogram {
-    Histogram::new(exponential_buckets(0.000_1, 4.0, 11))
+    Histogram::new([0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0])
 }
 
-/// From ten milliseconds to about three hours.
+/// From five milliseconds to two hours.
 fn run_times() -> Histogram {
-    Histogram::new(exponential_buckets(0.01, 4.0, 11))
+    Histogram::new([
+        0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1_200.0,
+        2_400.0, 3_600.0, 7_200.0,
+    ])
+}
+
+/// What is looked at when the metrics are read.
+#[derive(Debug, Clone, Copy)]
+pub struct Sampled {
+    /// Whether the daemon is ending.
+    pub status: HealthStatus,
+    /// How many runs there are.
+    pub runs: RunCounts,
+    /// Whether new runs are taken on.
+    pub is_ready: bool,
+    /// Free bytes on the disk of the state directory, where they are known.
+    pub state_free_bytes: Option<u64>,
 }
 
 impl Metrics {
@@ -114,21 +150,31 @@ impl Metrics {
         let mut registry = Registry::default();
         let counted = Counted {
             submitted: Family::default(),
+            refused_submissions: Family::default(),
             finished: Family::default(),
             waited: run_times(),
             took: run_times(),
+            executed: Family::new_with_constructor(run_times as fn() -> Histogram),
+            steps: Family::new_with_constructor(run_times as fn() -> Histogram),
             runs: Family::default(),
             requests: Family::default(),
             answered: Family::new_with_constructor(answer_times as fn() -> Histogram),
             refused: Family::default(),
             reloads: Family::default(),
+            reload_succeeded: Gauge::default(),
+            reloaded_at: FloatGauge::default(),
             panics: Counter::default(),
             draining: Gauge::default(),
+            ready: Gauge::default(),
+            state_free: Gauge::default(),
             open: Gauge::default(),
             process: process::Gauges::register(&mut registry, started_ms),
             connections: watch::Sender::new(Connections { open: 0 }),
             registry,
         };
+        // A daemon starts with a valid config only.
+        counted.reload_succeeded.set(1);
+        counted.reloaded_at.set(seconds(started_ms));
         Self(Arc::new(counted.registered()))
     }
 
@@ -167,8 +213,12 @@ impl Metrics {
         self.0.submitted.get_or_create(&Submission { how: how_word(how) }).inc();
     }
 
-    /// A run was not taken on.
-    pub fn not_submitted(&self) {
+    /// Counts a request for a run that was not met.
+    pub fn not_submitted(&self, problem: &Problem) {
+        let name = problem.kind.code().name();
+        let reason = name.rsplit_once("::").map_or(name, |(_, reason)| reason);
+        let refused = RefusedSubmission { reason, code: problem.kind.status() };
+        self.0.refused_submissions.get_or_create(&refused).inc();
         self.0.submitted.get_or_create(&Submission { how: "refused" }).inc();
     }
 
@@ -177,15 +227,31 @@ impl Metrics {
         self.0.waited.observe(waited.as_secs_f64());
     }
 
-    /// A run ended, some time after it had been asked for.
-    pub fn finished(&self, verdict: Verdict, took: Duration) {
-        self.0.finished.get_or_create(&Finish { verdict: verdict.as_str() }).inc();
+    /// Counts a run that ended, some time after it had been asked for, and some time after it had begun if it did.
+    pub fn finished(&self, view: &RunView, verdict: Verdict, took: Duration, executed: Option<Duration>) {
+        let finish = Finish { verdict: verdict.as_str() };
+        self.0.finished.get_or_create(&finish).inc();
         self.0.took.observe(took.as_secs_f64());
+        if let Some(executed) = executed {
+            self.0.executed.get_or_create(&finish).observe(executed.as_secs_f64());
+        }
+        view.checks.iter().for_each(|check| self.step("check", check));
+        view.steps.iter().for_each(|step| self.step("step", step));
     }
 
-    /// The operator's config was read again, and holds now, or was not valid.
-    pub fn reloaded(&self, valid: bool) {
+    fn step(&self, kind: &'static str, step: &StepView) {
+        if let (Some(outcome), Some(duration_ms)) = (step.outcome, step.duration_ms) {
+            self.0.steps.get_or_create(&Step { kind, outcome: outcome.as_str() }).observe(seconds(duration_ms));
+        }
+    }
+
+    /// Counts a reload of the operator's config at `now_ms` of 1970, which holds now or was not valid.
+    pub fn reloaded(&self, valid: bool, now_ms: u64) {
         let result = if valid { "applied" } else { "refused" };
+        self.0.reload_succeeded.set(i64::from(valid));
+        if valid {
+            self.0.reloaded_at.set(seconds(now_ms));
+        }
         self.0.reloads.get_or_create(&Reload { result }).inc();
     }
 
@@ -194,9 +260,14 @@ impl Metrics {
         self.0.panics.inc();
     }
 
-    /// Everything, as text.
-    pub fn text(&self, status: HealthStatus, runs: RunCounts) -> String {
+    /// Returns everything as text.
+    pub fn text(&self, sampled: Sampled, format: TextFormat) -> String {
+        let Sampled { status, runs, is_ready, state_free_bytes } = sampled;
         self.0.draining.set(i64::from(status == HealthStatus::Draining));
+        self.0.ready.set(i64::from(is_ready));
+        if let Some(free) = state_free_bytes {
+            self.0.state_free.set(i64::try_from(free).unwrap_or(i64::MAX));
+        }
         for (state, count) in [("queued", runs.queued), ("running", runs.running)] {
             self.0.runs.get_or_create(&Standing { state }).set(i64::from(count));
         }
@@ -204,7 +275,7 @@ impl Metrics {
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = text::encode(&mut text, &self.0.registry);
-        text
+        format.text(text)
     }
 }
 
@@ -212,12 +283,18 @@ impl Counted {
     fn registered(mut self) -> Self {
         let to = &mut self.registry;
         to.register("proctor_submissions", "Requests for a run, by how they were answered", self.submitted.clone());
+        let help = "Requests for a run that were refused, by the kind of the problem and its status code";
+        to.register("proctor_submissions_refused", help, self.refused_submissions.clone());
         to.register("proctor_runs_finished", "Runs that have ended, by verdict", self.finished.clone());
         to.register("proctor_runs", "Runs that wait and that are under way", self.runs.clone());
         let help = "How long runs waited for their turn";
         to.register_with_unit("proctor_run_wait", help, Unit::Seconds, self.waited.clone());
-        let help = "How long runs took, from the request to their end";
+        let help = "How long runs took, from the request to their end, with the wait for their turn";
         to.register_with_unit("proctor_run_duration", help, Unit::Seconds, self.took.clone());
+        let help = "How long runs took, from their beginning to their end, by verdict";
+        to.register_with_unit("proctor_run_execution", help, Unit::Seconds, self.executed.clone());
+        let help = "How long steps and toolchain checks took, by outcome";
+        to.register_with_unit("proctor_step_duration", help, Unit::Seconds, self.steps.clone());
         to.register("proctor_http_requests", "Answered requests", self.requests.clone());
         let help = "How long answers took until their head was ready; a long poll waits on purpose";
         to.register_with_unit("proctor_http_request_duration", help, Unit::Seconds, self.answered.clone());
@@ -228,7 +305,20 @@ impl Counted {
             self.refused.clone(),
         );
         to.register("proctor_config_reloads", "Times that the config was read again", self.reloads.clone());
+        let help = "1 if the daemon uses the config as it was when it was last read, 0 if that one was not valid";
+        to.register("proctor_config_last_reload_successful", help, self.reload_succeeded.clone());
+        let help = "When a valid config was last read, since 1970";
+        to.register_with_unit(
+            "proctor_config_last_reload_success_timestamp",
+            help,
+            Unit::Seconds,
+            self.reloaded_at.clone(),
+        );
         to.register("proctor_panics", "Panics that were caught", self.panics.clone());
+        let help = "1 if new runs are taken on: the daemon does not end, and can write to its state directory";
+        to.register("proctor_ready", help, self.ready.clone());
+        let help = "Free bytes on the disk of the state directory";
+        to.register_with_unit("proctor_state_free", help, Unit::Bytes, self.state_free.clone());
         to.register("proctor_draining", "1 where no new runs are taken on", self.draining.clone());
         self
     }
@@ -266,6 +356,10 @@ fn known_method(method: &str) -> &'static str {
     KNOWN.into_iter().find(|known| *known == method).unwrap_or("other")
 }
 
+fn seconds(ms: u64) -> f64 {
+    Duration::from_millis(ms).as_secs_f64()
+}
+
 /// A gauge of a number that is no integer.
 type FloatGauge = Gauge<f64, AtomicU64>;
 
@@ -274,7 +368,72 @@ mod tests {
     use super::*;
 
     fn text(metrics: &Metrics) -> String {
-        metrics.text(HealthStatus::Ok, RunCounts { queued: 2, running: 1 })
+        formatted(metrics, TextFormat::OpenMetrics)
+    }
+
+    fn formatted(metrics: &Metrics, format: TextFormat) -> String {
+        let runs = RunCounts { queued: 2, running: 1 };
+        let sampled = Sampled { status: HealthStatus::Ok, runs, is_ready: true, state_free_bytes: Some(7) };
+        metrics.text(sampled, format)
+    }
+
+    fn view() -> RunView {
+        let asked = r#"{"repo":"/r","profile":"pr","changeset_id":null,"rev":null,"submodules":false,
+            "max_tier":2,"sandbox":"strict","fail_fast":false,"changes":"applied"}"#;
+        let asked = serde_json::from_str(asked).expect("reads");
+        RunView::queued("r1".parse().expect("an id"), "t".into(), asked, 7)
+    }
+
+    #[test]
+    fn counts_every_refusal_by_its_reason_and_status() {
+        use proctor_core::api::ProblemType;
+        let metrics = Metrics::new(0);
+        for kind in [ProblemType::TooManyRequests, ProblemType::InvalidSpec, ProblemType::InvalidSpec] {
+            metrics.not_submitted(&Problem::new(kind, "x"));
+        }
+        let text = text(&metrics);
+        for line in [
+            "proctor_submissions_total{how=\"refused\"} 3",
+            "proctor_submissions_refused_total{reason=\"too_many\",code=\"429\"} 1",
+            "proctor_submissions_refused_total{reason=\"invalid_spec\",code=\"422\"} 2",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn measures_runs_without_their_wait() {
+        let metrics = Metrics::new(0);
+        metrics.finished(&view(), Verdict::Passed, Duration::from_secs(30), Some(Duration::from_secs(1)));
+        metrics.finished(&view(), Verdict::Inconclusive, Duration::from_secs(30), None);
+        let text = text(&metrics);
+        for line in [
+            "proctor_run_duration_seconds_sum 60.0",
+            "proctor_run_execution_seconds_sum{verdict=\"passed\"} 1.0",
+            "proctor_run_execution_seconds_count{verdict=\"passed\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+        }
+        assert!(!text.contains("execution_seconds_count{verdict=\"inconclusive\"}"), "{text}");
+    }
+
+    /// As `promtool check metrics` demands: every sample has a type and a help text under its own name.
+    #[test]
+    fn the_prometheus_format_has_help_for_every_counter() {
+        let metrics = Metrics::new(1_500);
+        metrics.submitted(How::Queued);
+        metrics.panicked();
+        metrics.answered(None, "GET", 200, Duration::from_millis(1));
+        let text = formatted(&metrics, TextFormat::Prometheus);
+        let described = |name: &str| {
+            ["HELP", "TYPE"].iter().all(|kind| text.lines().any(|line| line.starts_with(&format!("# {kind} {name} "))))
+        };
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().expect("a name");
+            let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+            assert!(described(name) || family.is_some_and(described), "{line}");
+        }
+        assert!(!text.contains("# EOF") && !text.contains("# UNIT"), "{text}");
     }
 
     #[test]
@@ -283,7 +442,7 @@ mod tests {
         metrics.answered(Some("/v1/runs/{id}"), "GET", 200, Duration::from_millis(1));
         metrics.answered(None, "BREW\"\n", 404, Duration::from_millis(1));
         metrics.submitted(How::Queued);
-        metrics.finished(Verdict::Passed, Duration::from_secs(2));
+        metrics.finished(&view(), Verdict::Passed, Duration::from_secs(2), None);
         metrics.refused(ConnectionRefused::Foreign);
         let text = text(&metrics);
         for line in [
@@ -298,6 +457,25 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
         }
+    }
+
+    #[test]
+    fn shows_whether_the_last_reload_was_successful() {
+        let metrics = Metrics::new(1_500);
+        let shown = |successful: u8, at: &str| {
+            let text = text(&metrics);
+            for line in [
+                format!("proctor_config_last_reload_successful {successful}"),
+                format!("proctor_config_last_reload_success_timestamp_seconds {at}"),
+            ] {
+                assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+            }
+        };
+        shown(1, "1.5");
+        metrics.reloaded(false, 2_000);
+        shown(0, "1.5");
+        metrics.reloaded(true, 3_500);
+        shown(1, "3.5");
     }
 
     #[test]

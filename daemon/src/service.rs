@@ -3,10 +3,15 @@
 
 mod ask;
 mod follow;
+mod output;
+mod readiness;
 mod sql;
 mod submit;
 
 pub use follow::Seen;
+pub(crate) use output::OutputFeed;
+pub use output::OutputSource;
+pub(crate) use output::read as read_live;
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -21,13 +26,14 @@ use proctor_core::api::{
 };
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::plan::ReportFormat;
-use proctor_core::spec::Operator;
+use proctor_core::spec::{Operator, Retention};
 use proctor_core::verdict::Verdict;
 use proctor_runner::{Clock, Engine, EngineConfig, EngineError};
 use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
+use self::readiness::StateProbe;
 use self::sql::Judges;
 use crate::caller::{Account, Caller, Household};
 use crate::history::{History, HistoryError, Recovered};
@@ -35,6 +41,7 @@ use crate::metrics::Metrics;
 use crate::queue::Limits;
 use crate::runs::{Found, Observed, Observer, Runs};
 use crate::shares::Turns;
+use crate::throttle::Throttle;
 
 /// The longest that a call waits for news of a run.
 pub const MAX_WAIT: Duration = Duration::from_secs(55);
@@ -169,13 +176,19 @@ pub struct Service {
     /// for much, keep nobody else's waiting.
     preparing: Turns,
     judges: Judges,
+    state_probe: StateProbe,
+    /// Bounds the log of requests that the daemon could not take on, by user and kind.
+    refusals: Throttle<(u32, ProblemType)>,
     draining: AtomicBool,
     began: Instant,
 }
 
-/// After how many runs it is looked whether old ones are to be forgotten, and after how long.
-const TIDY_RUNS: u64 = 32;
+/// How long no run may have ended before runs are removed for their age alone.
 const TIDY_TIME: Duration = Duration::from_secs(60 * 60);
+/// How long the removal of old runs pauses after each bounded part, so that it does not keep the index busy.
+const TIDY_PAUSE: Duration = Duration::from_millis(100);
+/// How often refused requests of one user and kind are logged.
+const REFUSALS_LOGGED: Duration = Duration::from_secs(60);
 /// How many requests of one caller each CPU prepares at once, and how many all of them do.
 const PREPARING_PER_CPU: usize = 4;
 const MAX_PREPARING: usize = 32;
@@ -218,6 +231,7 @@ impl Service {
         let ours: Vec<PathBuf> = config.hide.iter().cloned().chain([config.state_dir.clone()]).collect();
         let judges = Judges::new();
         let engine = Arc::new(Engine::open(config)?);
+        let state_probe = StateProbe::new(engine.state_dir().to_owned());
         let (history, recovered) = History::open(history, Clock::system())?;
         let limits = Limits::of(&operator.daemon, cpus());
         let ended = watch::Sender::new(0);
@@ -233,6 +247,8 @@ impl Service {
             config: file,
             metrics,
             judges,
+            state_probe,
+            refusals: Throttle::new(REFUSALS_LOGGED),
             preparing: Turns::of((cpus() * PREPARING_PER_CPU).min(MAX_PREPARING), PREPARING_CALLERS),
             draining: AtomicBool::new(false),
             began: Instant::now(),
@@ -319,15 +335,18 @@ impl Service {
 
     /// How the daemon is. Needs no lock and no disk.
     pub fn health(&self) -> Health {
-        let draining = self.draining.load(Ordering::Relaxed);
         Health {
-            status: if draining { HealthStatus::Draining } else { HealthStatus::Ok },
+            status: if self.is_draining() { HealthStatus::Draining } else { HealthStatus::Ok },
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uid: self.household.own(),
             uptime_ms: u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),
             runs: self.runs.counts(),
         }
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
     }
 
     /// Whether the owner of all runs still takes messages; asked before the service manager is told
@@ -413,44 +432,62 @@ fn no_run(id: &RunId) -> Problem {
         .with_hint("`proctor status` (`GET /v1/runs`) lists those that are remembered")
 }
 
-/// Keeps what is remembered of runs bounded, for as long as there is an owner of runs.
-async fn tidy(history: History, operator: watch::Receiver<Arc<Operator>>, mut ended: watch::Receiver<u64>) {
+/// Removes old runs after each run, after a reload, and once an hour, for as long as there is an owner of runs.
+async fn tidy(history: History, mut operator: watch::Receiver<Arc<Operator>>, mut ended: watch::Receiver<u64>) {
     loop {
-        let (history, keep) = (history.clone(), operator.borrow().daemon.retention.clone());
-        match tokio::task::spawn_blocking(move || history.retain(&keep)).await {
-            Ok(Ok(retained)) if retained.forgotten > 0 => {
-                tracing::info!(forgotten = retained.forgotten, left = retained.runs, "old runs are forgotten");
-            }
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "old runs could not be forgotten"),
-            Err(error) => tracing::error!(%error, "forgetting old runs ended badly"),
+        let keep = operator.borrow_and_update().daemon.retention.clone();
+        ended.borrow_and_update();
+        while tidied(&history, &keep).await {
+            tokio::time::sleep(TIDY_PAUSE).await;
         }
-        let before = *ended.borrow_and_update();
-        let enough = ended.wait_for(|count| count.saturating_sub(before) >= TIDY_RUNS);
-        if let Ok(Err(_)) = tokio::time::timeout(TIDY_TIME, enough).await {
+        let news = async {
+            tokio::select! {
+                changed = ended.changed() => changed,
+                changed = operator.changed() => changed,
+            }
+        };
+        if let Ok(Err(_)) = tokio::time::timeout(TIDY_TIME, news).await {
             return;
         }
     }
+}
+
+/// Removes a bounded number of old runs; whether there may be more.
+async fn tidied(history: &History, keep: &Retention) -> bool {
+    let (history, keep) = (history.clone(), keep.clone());
+    match tokio::task::spawn_blocking(move || history.retain(&keep)).await {
+        Ok(Ok(retained)) if retained.forgotten > 0 => {
+            tracing::info!(forgotten = retained.forgotten, left = retained.runs, "old runs are forgotten");
+            return retained.more;
+        }
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "old runs could not be forgotten"),
+        Err(error) => tracing::error!(%error, "forgetting old runs ended badly"),
+    }
+    false
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Counts what happens to runs, and says of each how it ended.
 fn observer(metrics: Metrics, ended: watch::Sender<u64>) -> Observer {
     Box::new(move |observed| match observed {
         Observed::Admitted(how) => metrics.submitted(how),
-        Observed::TurnedAway => metrics.not_submitted(),
         Observed::Started(waited) => metrics.started(waited),
-        Observed::Ended(view, took) => {
+        Observed::Ended(view, took, executed) => {
             ended.send_modify(|count| *count += 1);
             if let Some(verdict) = view.verdict {
-                metrics.finished(verdict, took);
-                tell(view, verdict, took);
+                metrics.finished(view, verdict, took, executed);
+                tell(view, verdict, took, executed);
             }
         }
     })
 }
 
 /// One record of the log for every run. Words of a repository and its steps stand in it.
-fn tell(view: &RunView, verdict: Verdict, took: Duration) {
+fn tell(view: &RunView, verdict: Verdict, took: Duration, executed: Option<Duration>) {
     tracing::info!(
         run = %view.id,
         uid = view.uid,
@@ -459,7 +496,8 @@ fn tell(view: &RunView, verdict: Verdict, took: Duration) {
         changeset = view.asked.changeset_id.as_ref().map(tracing::field::display),
         verdict = verdict.as_str(),
         reason = view.reason,
-        took_ms = took.as_millis(),
+        took_ms = millis(took),
+        executed_ms = executed.map(millis),
         "a run has ended"
     );
 }

@@ -19,6 +19,7 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::live_output::LiveWriter;
 use crate::output::{self, Outputs};
 use crate::timing::Laps;
 
@@ -122,6 +123,7 @@ pub(crate) async fn follow(
     running: Running,
     step: &PlannedStep,
     outputs: &Outputs,
+    live: Option<[LiveWriter; 2]>,
     cancel: &CancellationToken,
     notify: impl Fn(EndReason) + Send,
     laps: &mut Laps,
@@ -134,8 +136,9 @@ pub(crate) async fn follow(
             return AttemptReport::not_started(StartFault::Internal, format!("no descriptors are left: {error}"));
         }
     };
-    let stdout = tokio::spawn(output::drain(out, keep, outputs.clone(), stop.clone()));
-    let stderr = tokio::spawn(output::drain(err, keep, outputs.clone(), stop.clone()));
+    let [live_out, live_err] = live.map_or([None, None], |writers| writers.map(Some));
+    let stdout = tokio::spawn(output::drain(out, keep, outputs.clone(), live_out, stop.clone()));
+    let stderr = tokio::spawn(output::drain(err, keep, outputs.clone(), live_err, stop.clone()));
     let (observed, duration, sandbox) = match Control::new(running) {
         Ok(control) => {
             let observed = watch(&control, step, cancel, notify, laps).await;

@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::environment::{self, Environment, Surroundings};
 use crate::error::EngineError;
 use crate::judge::Judge;
+use crate::live_output::LiveOutputs;
 use crate::output::Outputs;
 use crate::record::TreeFacts;
 use crate::repository::Repository;
@@ -51,6 +52,8 @@ pub(crate) struct Context {
     pub(crate) ignored_content: OnceLock<IgnoredContent>,
     /// How long the steps took last; set where somebody may watch them.
     pub(crate) durations: OnceLock<Durations>,
+    /// Where readers see what steps print; set when skills begin to run.
+    pub(crate) live: OnceLock<LiveOutputs>,
     /// What becomes of the changes of a `read_only: off` step that has passed.
     pub(crate) changes: Changes,
 }

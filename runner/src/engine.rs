@@ -57,7 +57,7 @@ use crate::store::objects::Objects;
 use crate::store::retention;
 use crate::surroundings::secrets_of;
 use crate::{checks, dispatch, guards, patch};
-use ending::{emitted, finished, report, written};
+use ending::{emitted, finished, report, superseding, written};
 use room::{Room, commands_of, disk_of, isolates, sandboxes_of, space_config};
 use spare::Spare;
 
@@ -254,6 +254,7 @@ impl Engine {
         let first = context.prepare_for_the_first(&plan);
         // A run that was content with less answers for no commit later.
         let is_strict = request.sandbox == SandboxMode::Strict;
+        let documents = superseding(&context, documents, &facts, &plan).await?;
         let tools = is_strict.then(|| self.tools_of_tree(&context.tree, &context.sight, &plan)).flatten();
         let documents = documents.finding(tools);
         context.durations.get_or_init(|| Durations::read(&self.state, &context.tree.seen_at, &plan.profile));
@@ -337,6 +338,10 @@ impl Engine {
         let tree = context.tree.record();
         let toolchain = record::toolchain(facts, &tree, plan, checks, span);
         let max_tier = request.max_tier.min(self.config.operator.max_tier);
+        // A toolchain check runs as a step of a skill that may have the name of a declared one.
+        if let Some(live) = &request.live {
+            context.live.get_or_init(|| live.clone());
+        }
         let mut runs = if doubts.is_empty() {
             dispatch::run(context, plan, dispatch::Demands { fail_fast: request.fail_fast, max_tier }).await
         } else {
@@ -462,6 +467,7 @@ impl Engine {
             }
         };
         let snapshot = snapshot?;
+        guards::readable_by_steps(&snapshot, user)?;
         let sight = self.sight(&seen_at, user, tolerated)?;
         let borrowed = checkout.as_ref().and_then(|checkout| checkout.objects.parent());
         let common = borrowed.unwrap_or(&snapshot.git.common_dir);
@@ -486,6 +492,7 @@ impl Engine {
             to_come: AtomicUsize::new(0),
             ignored_content: OnceLock::new(),
             durations: OnceLock::new(),
+            live: OnceLock::new(),
             events,
             cancel,
             changes,

@@ -165,7 +165,7 @@ fn unreadable(error: &std::io::Error) -> String {
 
 /// Whether the machine refused what is in order by itself, and may not do so again.
 fn is_of_the_machine(error: &std::io::Error) -> bool {
-    let codes = [Errno::IO, Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
+    let codes = [Errno::IO, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOSPC].map(Errno::raw_os_error);
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
@@ -266,7 +266,7 @@ impl EngineError {
             Self::Spec(_) => ProblemType::InvalidSpec,
             Self::Interrupted => ProblemType::Interrupted,
             Self::Internal(_) => ProblemType::Internal,
-            other if other.exit_code() == EXIT_USAGE => ProblemType::Unprocessable,
+            other if other.exit_code() == EXIT_USAGE || other.is_permanent() => ProblemType::Unprocessable,
             _ => ProblemType::Unavailable,
         };
         let mut problem = Problem::new(kind, self.message()).exiting(self.exit_code());
@@ -280,6 +280,19 @@ impl EngineError {
             });
         }
         problem
+    }
+
+    /// Whether the same request fails again until somebody changes the repository, so that a client must not repeat
+    /// it by itself.
+    fn is_permanent(&self) -> bool {
+        match self {
+            Self::Git(error) | Self::Snapshot(SnapshotError::Git(error)) => error.is_permanent(),
+            Self::Snapshot(SnapshotError::Io { source, .. }) | Self::UnreadableAlternates { source, .. } => {
+                !is_of_the_machine(source)
+            }
+            Self::HiddenAlternate(_) | Self::Store(StoreError::TooLarge { .. }) => true,
+            _ => false,
+        }
     }
 
     /// The exit code of the process: 2 where the caller can mend it by asking otherwise, 5
@@ -299,11 +312,14 @@ impl EngineError {
             | Self::CacheHidesTree { .. } => EXIT_USAGE,
             Self::Git(
                 GitError::NotARepository { .. }
+                | GitError::BelowTop { .. }
                 | GitError::Revision { .. }
                 | GitError::Submodule { .. }
                 | GitError::Missing { .. },
             )
-            | Self::Snapshot(SnapshotError::Git(GitError::NotARepository { .. })) => EXIT_USAGE,
+            | Self::Snapshot(SnapshotError::Git(GitError::NotARepository { .. } | GitError::BelowTop { .. })) => {
+                EXIT_USAGE
+            }
             Self::Store(StoreError::NoChangeset { .. } | StoreError::Symlink { .. } | StoreError::Status { .. }) => {
                 EXIT_USAGE
             }

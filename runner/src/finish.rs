@@ -225,8 +225,8 @@ pub(crate) async fn write(
     };
     let rerun = facts.rerun.as_ref().filter(|rerun| rerun.is_partial());
     // What it left out stands as the newest run on record says by now, which may have ended meanwhile.
-    let rerun =
-        rerun.map(|rerun| Rerun { after: documents.newest_run(plan).unwrap_or(rerun.after.clone()), ..rerun.clone() });
+    let after = |rerun: &Rerun| documents.newest_run_but(&facts.run_id, plan).unwrap_or(rerun.after.clone());
+    let rerun = rerun.map(|rerun| Rerun { after: after(rerun), ..rerun.clone() });
     let last_run = |verdict: Verdict, evidence: EvidenceIndex| LastRun {
         version: status::VERSION,
         profile: plan.profile.clone(),
@@ -251,7 +251,7 @@ pub(crate) async fn write(
     let (cited, conclusion) = match published {
         Ok(published) => published,
         Err(error) => {
-            tell_nothing(&documents, &nothing);
+            documents.record_no_result(&nothing);
             return Some(failed(error));
         }
     };
@@ -266,7 +266,7 @@ pub(crate) async fn write(
     let _ = pass.clone().map(|pass| passed.send(pass));
     let error = conclusion.publish().err()?;
     match pass.map(|pass| pass.withdraw()) {
-        None => tell_nothing(&documents, &nothing),
+        None => documents.record_no_result(&nothing),
         Some(Ok(())) => {}
         // It may stand there and only not be durable: no status tells of a pass that nobody was told of.
         Some(Err(error)) => {
@@ -290,9 +290,29 @@ fn staged<'a>(
     documents.stage(&evidence, last_run)
 }
 
-/// Has the status say that the run came to nothing, where it can still be written.
-fn tell_nothing(documents: &Documents, nothing: &LastRun) {
-    if let Err(error) = documents.write_status(nothing) {
-        tracing::warn!(run = %nothing.run_id, %error, "the status does not tell of a run that came to nothing");
-    }
+/// Withdraws the earlier pass that a failure of this run would contradict, before the first command starts:
+/// whatever ends this run from then on, a kill or a full disk, leaves no pass that it had refuted.
+///
+/// # Errors
+/// It cannot be withdrawn; nothing may run.
+pub(crate) fn withdraw_earlier_pass(
+    context: &Context,
+    documents: &Documents,
+    facts: &RunFacts,
+    plan: &Plan,
+) -> Result<(), StoreError> {
+    documents.withdraw_earlier_pass(&LastRun {
+        version: status::VERSION,
+        profile: plan.profile.clone(),
+        outcome: Verdict::Inconclusive,
+        timestamp: context.clock.now_text(),
+        run_id: facts.run_id.clone(),
+        tier: Tier::ONE,
+        snapshot: context.tree.snapshot.id.clone(),
+        snapshot_after: None,
+        source: context.tree.source.clone(),
+        spec_sha256: plan.spec_sha256.clone(),
+        evidence: EvidenceIndex::new(),
+        rerun: facts.rerun.clone().filter(Rerun::is_partial),
+    })
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use proctor_core::drift::{Entry, EntryKind, display_path};
 use proctor_core::plan::Plan;
 use proctor_core::spec;
-use proctor_sandbox::{Host, is_hidden};
-use proctor_snapshot::Snapshot;
+use proctor_sandbox::{Host, StepUser, is_hidden};
+use proctor_snapshot::{Snapshot, SnapshotError, StepRights};
 
 use crate::alternates;
 use crate::context::Sight;
@@ -28,6 +28,24 @@ fn same_bytes(covered: Option<&Entry>, file: &SpecFile) -> Result<(), EngineErro
             Err(EngineError::SpecChanged(file.path.clone()))
         }
         _ => Ok(()),
+    }
+}
+
+/// Refuses a tree of which root has hashed what a step cannot read. An ordinary user could not have taken the
+/// snapshot, and a check that skips unreadable files would pass.
+pub(crate) fn readable_by_steps(snapshot: &Snapshot, user: StepUser) -> Result<(), EngineError> {
+    let rights = match user {
+        // Its own rights took the snapshot.
+        StepUser::Own { .. } => return Ok(()),
+        StepUser::Owner { uid, gid } => StepRights { uid, gid },
+        // The files of root appear as the step's own.
+        StepUser::Mapped { .. } => StepRights { uid: 0, gid: 0 },
+    };
+    let unreadable = |path: String, source: std::io::Error| EngineError::Snapshot(SnapshotError::Io { path, source });
+    match snapshot.first_unreadable(rights) {
+        Ok(None) => Ok(()),
+        Ok(Some(path)) => Err(unreadable(display_path(&path), rustix::io::Errno::ACCESS.into())),
+        Err(error) => Err(unreadable(".".to_owned(), error)),
     }
 }
 

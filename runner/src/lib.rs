@@ -18,6 +18,7 @@ mod git_on_demand;
 mod git_program;
 mod guards;
 mod judge;
+mod live_output;
 mod output;
 mod patch;
 mod probe;
@@ -48,6 +49,7 @@ pub use engine::{CommitAsked, Earlier, Engine, MAX_RANGE, commands, is_reusable,
 pub use error::{EngineError, SpecProblems};
 pub use finish::Pass;
 pub use gate::{Gate, GateRequest};
+pub use live_output::{Extent, LiveOutputs, LiveStep, LiveStream, StreamState, last_line};
 pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp, claim_signals, close_inherited, give_back_memory};
 pub use proctor_snapshot::protocol::{CommitRef, NamedCommit, Push, Pushed, PushedTip, StagedIndex};
 pub use proctor_sql::pool::Workers;

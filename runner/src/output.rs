@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use proctor_core::api::StreamView;
 use proctor_core::digest::Sha256Hex;
@@ -14,6 +15,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio_util::sync::CancellationToken;
 
+use crate::live_output::LiveWriter;
 use crate::store::StoreError;
 use crate::store::objects::{Kept, ObjectWriter, Objects, Part};
 
@@ -23,6 +25,9 @@ const CHUNK: usize = 256 << 10;
 const FIRST: usize = 4 << 10;
 /// The largest pipe that an ordinary user may have (`pipe-max-size` of pipe(7)).
 const MAX_PIPE: usize = 1 << 20;
+
+/// How long an output must pause until readers see the bytes that the search for secrets holds back.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Where outputs are kept, and what must not be seen of them.
 #[derive(Debug, Clone)]
@@ -36,7 +41,7 @@ impl Outputs {
     /// taken out of it. `None` where it cannot be kept.
     pub(crate) fn keep(&self, bytes: &[u8]) -> Option<(Sha256Hex, u64)> {
         let sha256 = Sha256Hex::of(bytes);
-        let mut store = Store::new(self);
+        let mut store = Store::new(self, None);
         bytes.chunks(CHUNK).for_each(|chunk| store.take(chunk));
         let (kept, redacted) = store.finish(&sha256, bytes.len() as u64);
         (kept == bytes.len() as u64).then_some((sha256, redacted))
@@ -100,9 +105,15 @@ struct Capture {
 /// `keep` bytes are kept; all of them are hashed and counted.
 ///
 /// What cannot be kept (a full disk) is not kept, and `kept_bytes` says so: the step's result
-/// does not depend on it.
-pub(crate) async fn drain(pipe: OwnedFd, keep: u64, outputs: Outputs, stop: CancellationToken) -> StreamEvidence {
-    let mut capture = Capture::new(keep, outputs);
+/// does not depend on it. Readers of `live` see the same bytes as they come.
+pub(crate) async fn drain(
+    pipe: OwnedFd,
+    keep: u64,
+    outputs: Outputs,
+    live: Option<LiveWriter>,
+    stop: CancellationToken,
+) -> StreamEvidence {
+    let mut capture = Capture::new(keep, outputs, live);
     let complete = match prepare(pipe) {
         Ok(mut pipe) => {
             let end = tokio::select! {
@@ -128,8 +139,8 @@ fn prepare(pipe: OwnedFd) -> std::io::Result<pipe::Receiver> {
 }
 
 impl Capture {
-    fn new(keep: u64, outputs: Outputs) -> Self {
-        let whole = Store::new(&outputs);
+    fn new(keep: u64, outputs: Outputs, live: Option<LiveWriter>) -> Self {
+        let whole = Store::new(&outputs, live);
         Self { hash: Sha256::new(), bytes: 0, keep, ends: Ends::new(outputs.redactor), whole }
     }
 
@@ -138,7 +149,18 @@ impl Capture {
         let mut buffer = vec![0u8; FIRST];
         let mut unbroken = 0;
         loop {
-            match pipe.read(&mut buffer).await {
+            let read = if self.whole.may_release() {
+                match tokio::time::timeout(PAUSE, pipe.read(&mut buffer)).await {
+                    Ok(read) => read,
+                    Err(_) => {
+                        self.whole.release();
+                        continue;
+                    }
+                }
+            } else {
+                pipe.read(&mut buffer).await
+            };
+            match read {
                 Ok(0) => return true,
                 Ok(count) => {
                     self.take(&buffer[..count]);
@@ -218,6 +240,10 @@ struct Store {
     clean: RedactedStream,
     /// How many bytes went in, as they came.
     kept: u64,
+    /// Where readers see them meanwhile.
+    live: Option<LiveWriter>,
+    /// Whether all that can be released since the last byte is released.
+    is_released: bool,
 }
 
 /// Where they go.
@@ -230,9 +256,36 @@ enum Object {
 }
 
 impl Store {
-    fn new(outputs: &Outputs) -> Self {
+    fn new(outputs: &Outputs, live: Option<LiveWriter>) -> Self {
         let (objects, clean) = (outputs.objects.clone(), outputs.redactor.stream());
-        Self { objects, object: Object::Unmade, clean, kept: 0 }
+        Self { objects, object: Object::Unmade, clean, kept: 0, live, is_released: false }
+    }
+
+    /// Whether a pause would show readers more than they have.
+    fn may_release(&self) -> bool {
+        self.live.is_some() && !self.is_released && self.clean.is_holding()
+    }
+
+    /// Lets out what was held back and cannot be a part of a secret.
+    fn release(&mut self) {
+        self.is_released = true;
+        let clean = self.clean.release();
+        self.write(&clean);
+    }
+
+    /// Writes bytes without secrets; `false` where they are lost.
+    fn write(&mut self, clean: &[u8]) -> bool {
+        let Object::Open(writer) = &mut self.object else { return false };
+        if let Err(error) = writer.write(clean) {
+            self.object = lost(error);
+            self.kept = 0;
+            self.live.iter().for_each(LiveWriter::fail);
+            return false;
+        }
+        if let Some(live) = &self.live {
+            live.append(&self.objects, clean);
+        }
+        true
     }
 
     fn take(&mut self, bytes: &[u8]) {
@@ -242,13 +295,14 @@ impl Store {
         if matches!(self.object, Object::Unmade) {
             self.object = self.objects.writer().map_or_else(lost, |writer| Object::Open(Box::new(writer)));
         }
-        let Object::Open(writer) = &mut self.object else { return };
-        match writer.write(&self.clean.push(bytes)) {
-            Ok(()) => self.kept += bytes.len() as u64,
-            Err(error) => {
-                self.object = lost(error);
-                self.kept = 0;
-            }
+        if !matches!(self.object, Object::Open(_)) {
+            self.live.iter().for_each(LiveWriter::fail);
+            return;
+        }
+        self.is_released = false;
+        let clean = self.clean.push(bytes);
+        if self.write(&clean) {
+            self.kept += bytes.len() as u64;
         }
     }
 
@@ -262,6 +316,9 @@ impl Store {
             (0, true) => Kept::Cut,
             _ => Kept::Redacted,
         };
+        if let Some(live) = &self.live {
+            live.append(&self.objects, &rest);
+        }
         let written = writer.write(&rest).map_err(|error| error.to_string());
         match written.and_then(|()| writer.finish(sha256, kept).map_err(|error| error.to_string())) {
             Ok(()) => (self.kept, secrets),
@@ -356,7 +413,9 @@ impl Tail {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live_output::{LiveOutputs, StreamState};
     use crate::store::directory::Directory;
+    use proctor_core::names::{SkillName, StepName};
     use std::io::Write as _;
 
     const SECRET: &str = "s3cr3t-value";
@@ -380,7 +439,7 @@ mod tests {
             let mut writer = writer;
             writer.write_all(&text).expect("writes");
         });
-        let stream = drain(reader.into(), keep, outputs.clone(), CancellationToken::new()).await;
+        let stream = drain(reader.into(), keep, outputs.clone(), None, CancellationToken::new()).await;
         feeder.join().expect("fed");
         stream
     }
@@ -471,6 +530,48 @@ mod tests {
         assert!(!String::from_utf8_lossy(&kept).contains(SECRET));
     }
 
+    /// What readers see of an output that comes in `pieces`, with a pause behind each; and what is kept.
+    async fn seen_and_kept(pieces: &[&str], keep: u64) -> (Vec<Vec<u8>>, Vec<u8>) {
+        let temp = tempfile::tempdir().expect("temp");
+        let (outputs, live) = (outputs(&temp), LiveOutputs::default());
+        let (skill, step) = (SkillName::new("s").expect("a name"), StepName::new("t").expect("a name"));
+        let [out, _err] = live.begin(&skill, &step, 1);
+        let stream = live.step("s", "t").expect("it runs").stdout;
+        let (reader, mut writer) = std::io::pipe().expect("pipe");
+        let stop = CancellationToken::new();
+        let draining = tokio::spawn(drain(reader.into(), keep, outputs.clone(), Some(out), stop));
+        let mut seen = vec![Vec::new()];
+        for piece in pieces {
+            writer.write_all(piece.as_bytes()).expect("writes");
+            // All that a pause shows, or the end of what is kept: whichever there is.
+            let before = seen.concat().len() as u64;
+            let more = tokio::time::timeout(4 * PAUSE, stream.beyond(before)).await;
+            tokio::time::sleep(2 * PAUSE).await;
+            seen.push(more.map_or_else(|_| Vec::new(), |_| stream.read(before, usize::MAX).expect("reads")));
+        }
+        drop(writer);
+        let evidence = draining.await.expect("drains");
+        let before = seen.concat().len() as u64;
+        assert_eq!(stream.beyond(u64::MAX).await.state, StreamState::Ended);
+        seen.push(stream.read(before, usize::MAX).expect("reads"));
+        (seen, outputs.read(&evidence).expect("reads"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readers_see_the_kept_bytes_while_they_come_and_no_part_of_a_secret() {
+        let (seen, kept) = seen_and_kept(&["building\nkey s3cr", "3t-va", "lue\n", "done"], 1000).await;
+        let text: Vec<String> = seen.iter().map(|part| String::from_utf8_lossy(part).into_owned()).collect();
+        assert_eq!(text, ["", "building\nkey ", "", "[redacted]\n", "done", ""]);
+        assert_eq!(seen.concat(), kept);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readers_see_no_more_than_is_kept() {
+        // The limit cuts a secret.
+        let (seen, kept) = seen_and_kept(&["0123 s3cr3t-value", " more"], 10).await;
+        assert_eq!((seen.concat(), kept), (b"0123 [redacted]".to_vec(), b"0123 [redacted]".to_vec()));
+    }
+
     #[tokio::test]
     async fn a_held_pipe_is_given_up_and_what_came_is_kept() {
         let temp = tempfile::tempdir().expect("temp");
@@ -478,7 +579,7 @@ mod tests {
         writer.write_all(b"so far").expect("writes");
         let stop = CancellationToken::new();
         stop.cancel();
-        let stream = drain(reader.into(), 1000, outputs(&temp), stop).await;
+        let stream = drain(reader.into(), 1000, outputs(&temp), None, stop).await;
         assert_eq!((stream.preview.as_str(), stream.complete), ("so far", false));
         drop(writer);
     }

@@ -16,6 +16,7 @@ use proctor_snapshot::protocol::StagedIndex;
 
 use crate::environment::Environment;
 use crate::error::EngineError;
+use crate::live_output::LiveOutputs;
 use crate::rerun;
 
 /// What the engine needs to know of its surroundings.
@@ -91,6 +92,8 @@ pub struct RunRequest {
     pub changes: ChangesWanted,
     /// Which skills of the profile run.
     pub skills: SkillsWanted,
+    /// Where readers see what steps print while they run; `None` where there are no readers.
+    pub live: Option<LiveOutputs>,
 }
 
 impl RunRequest {

@@ -21,6 +21,7 @@ use crate::attempt::{self, AttemptReport};
 use crate::context::{Changes, Context};
 use crate::error::one_line;
 use crate::judge::Judge;
+use crate::live_output::LiveWriter;
 use crate::record::{self, millis};
 use crate::report::Expected;
 use crate::stack::{Stack, Stacked};
@@ -70,6 +71,8 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
     let mut env_names = Default::default();
     loop {
         let attempt = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1);
+        // Before the event: a reader that sees it finds the outputs.
+        let live = context.live.get().map(|live| live.begin(&skill.name, &step.name, attempt));
         context.emit(started(context, skill, step, attempt)).await;
         let mut laps = Laps::start();
         let mut expected = Expected::default();
@@ -83,7 +86,7 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
                 match with_files(&policy.argv, step, stack) {
                     Ok(argv) => {
                         policy.argv = argv;
-                        let tried = try_once(context, stack, skill, step, &policy, laps).await;
+                        let tried = try_once(context, stack, skill, step, &policy, live, laps).await;
                         held = Some(policy);
                         tried
                     }
@@ -181,6 +184,7 @@ async fn try_once(
     skill: &PlannedSkill,
     step: &PlannedStep,
     policy: &Policy,
+    live: Option<[LiveWriter; 2]>,
     mut laps: Laps,
 ) -> Tried {
     let not_started = |error| Tried::not_started(StartFault::Sandbox, one_line(&error));
@@ -195,7 +199,7 @@ async fn try_once(
     laps.lap("spawn");
     let next = context.prepare_for_the_next(stack, policy);
     let say = |reason| tell_end(context, skill, step, reason);
-    let followed = attempt::follow(running, step, &context.outputs, &context.cancel, say, &mut laps);
+    let followed = attempt::follow(running, step, &context.outputs, live, &context.cancel, say, &mut laps);
     let report = beside(followed, next).await;
     let tried = conclude(context, stack, skill, step, report, upper).await;
     laps.lap("read_layer");

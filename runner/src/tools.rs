@@ -1,5 +1,9 @@
-//! Which tools a run finds, as far as that can be told without running one: what of the host is shown, and
-//! which files the programs are that a plan names. Not here: what those start or load in turn.
+//! Which tools a run finds, as far as that can be told without running one: what of the host is shown, which
+//! files the programs are that a plan names, the interpreters of those that are scripts, and the files by which
+//! version managers select a version. Not here: what programs start or load in turn.
+
+mod selectors;
+mod shebang;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -13,12 +17,17 @@ use proctor_core::drift::display_path;
 use proctor_core::plan::{Plan, PlannedStep};
 use proctor_core::sql::Dialect;
 use proctor_sandbox::{Host, Reader, Rights, ToolKind, is_hidden};
+use proctor_snapshot::Snapshot;
+use proctor_snapshot::protocol::{CommittedFile, SHEBANG_BYTES};
 use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
 
 use crate::context::Sight;
 use crate::environment;
 use crate::surroundings::VERSIONS;
+
+/// How many interpreters of interpreters are looked up; the kernel follows as many.
+const MAX_INTERPRETERS: usize = 4;
 
 /// How many versions of one tool are looked at.
 const MAX_VERSIONS: usize = 256;
@@ -41,7 +50,7 @@ pub fn toolchain_env(home: &Path, env: &BTreeMap<String, String>, tools: Option<
 }
 
 /// What tells a file of a tree that is not on disk from another: whether it may be executed, and its content.
-pub(crate) type Committed = BTreeMap<PathBuf, Option<(bool, Sha256Hex)>>;
+pub(crate) type Committed = BTreeMap<PathBuf, Option<CommittedFile>>;
 
 /// Where tools are looked for.
 pub(crate) struct ToolSearch<'a> {
@@ -53,6 +62,8 @@ pub(crate) struct ToolSearch<'a> {
     pub(crate) tree: &'a Path,
     /// The files of the tree, where it lies nowhere.
     pub(crate) committed: Option<&'a Committed>,
+    /// The snapshot that is known apart from the tools; without one, every file of the tree is looked at.
+    pub(crate) covered: Option<&'a Snapshot>,
     /// Who we are.
     pub(crate) host: &'a Host,
     /// With whose rights is looked where nobody of ours named the place.
@@ -115,13 +126,25 @@ impl ToolSearch<'_> {
     }
 
     /// The programs of `commands`, wherever their `PATH` leads, and in every version that a version manager has:
-    /// what stands in the `PATH` then may only choose one of those.
+    /// what stands in the `PATH` then may only choose one of those. With them the interpreters of scripts, and the
+    /// files that select a version.
     fn programs(&self, commands: &[&PlannedStep]) -> io::Result<BTreeMap<String, String>> {
-        let (wanted, versions) = self.wanted(commands)?;
+        let (mut wanted, versions) = self.wanted(commands)?;
+        let (mut scripts, paths) = (wanted.clone(), self.paths_of(commands));
+        for _ in 0..MAX_INTERPRETERS {
+            let named = self.interpreters(&scripts)?;
+            let at = |program: &String| self.places(program, &paths, &versions);
+            scripts = named.iter().flat_map(at).filter(|path| !wanted.contains(path)).collect();
+            if scripts.is_empty() {
+                break;
+            }
+            wanted.extend(scripts.iter().cloned());
+        }
+        wanted.extend(self.selectors(commands));
         let in_tree = |path: &PathBuf| self.committed.is_some() && self.below(path).is_some();
         let committed = wanted.iter().filter(|path| in_tree(path)).filter_map(|path| {
-            let (is_executable, sha256) = self.committed?.get(path)?.as_ref()?;
-            Some((text(path), content_identity(*is_executable, sha256)))
+            let file = self.committed?.get(path)?.as_ref()?;
+            Some((text(path), content_identity(file.executable, &file.sha256)))
         });
         let mut programs: BTreeMap<String, String> = committed.collect();
         let elsewhere = wanted.iter().chain(&versions).filter(|path| !in_tree(path));
@@ -130,6 +153,57 @@ impl ToolSearch<'_> {
         let identities = self.identities(&files, Extent::Content)?;
         programs.extend(names.into_iter().zip(identities).filter_map(|(name, identity)| Some((name, identity?))));
         Ok(programs)
+    }
+
+    /// The interpreters that the scripts among `files` name: absolute paths, and names that `env` looks up.
+    fn interpreters(&self, files: &BTreeSet<PathBuf>) -> io::Result<BTreeSet<String>> {
+        let committed = |path: &PathBuf| self.committed.filter(|_| self.below(path).is_some());
+        let known = files.iter().filter_map(|path| committed(path)?.get(path)?.as_ref()?.shebang.clone());
+        let mut lines: Vec<String> = known.collect();
+        let elsewhere = files.iter().filter(|path| committed(path).is_none());
+        let elsewhere: Vec<HostFile> = elsewhere.filter_map(|path| self.on_the_host(path)).collect();
+        for rights in [Rights::Ours, Rights::Steps] {
+            let of = elsewhere.iter().filter(|file| file.rights == rights);
+            lines
+                .extend(self.with_rights(rights, || of.filter_map(|file| first_line(&file.path)).collect::<Vec<_>>())?);
+        }
+        Ok(lines.iter().flat_map(|line| shebang::programs(line)).collect())
+    }
+
+    /// The directories of `PATH` of each of `commands`, and the directory that each starts in.
+    fn paths_of(&self, commands: &[&PlannedStep]) -> BTreeSet<(PathBuf, String)> {
+        let of = |command: &&PlannedStep| {
+            let environment = environment::build(command, &self.sight.surroundings);
+            let path = environment.get("PATH").map(|(value, _)| value.clone()).unwrap_or_default();
+            (self.repo.join(command.workdir.as_str()), path)
+        };
+        commands.iter().map(of).collect()
+    }
+
+    /// Where a program may stand that is named by a path or looked up.
+    fn places(&self, program: &str, paths: &BTreeSet<(PathBuf, String)>, versions: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
+        if program.contains('/') {
+            return paths.iter().map(|(workdir, _)| workdir.join(program)).collect();
+        }
+        let by_path = paths.iter().flat_map(|(workdir, path)| path.split(':').map(|dir| workdir.join(dir)));
+        by_path.chain(versions.iter().cloned()).map(|dir| dir.join(program)).collect()
+    }
+
+    /// The files by which version managers select a version: those of the home, and those in and above the
+    /// directories that `commands` start in. A file of the tree that is part of its identity is left out.
+    fn selectors(&self, commands: &[&PlannedStep]) -> Vec<PathBuf> {
+        let workdirs: BTreeSet<PathBuf> =
+            commands.iter().map(|command| self.repo.join(command.workdir.as_str())).collect();
+        let of_home = selectors::OF_HOME.iter().map(|below| self.sight.home.join(below));
+        let above: BTreeSet<&Path> = workdirs.iter().flat_map(|workdir| workdir.ancestors()).collect();
+        let of_directories = above.iter().flat_map(|dir| selectors::OF_DIRECTORY.iter().map(|name| dir.join(name)));
+        let is_apart = |path: &PathBuf| match (self.below(path), self.committed, self.covered) {
+            (None, ..) => true,
+            (Some(_), Some(_), _) => false,
+            (Some(below), None, Some(covered)) => covered.entries.get(below.as_os_str().as_encoded_bytes()).is_none(),
+            (Some(_), None, None) => true,
+        };
+        of_home.chain(of_directories).filter(is_apart).collect()
     }
 
     /// The files of the tree that may be programs of `plan`.
@@ -214,6 +288,8 @@ impl ToolSearch<'_> {
     }
 
     fn identity(&self, path: &Path, extent: Extent) -> Option<String> {
+        // Most of the places that are looked at hold nothing.
+        fs::symlink_metadata(path).ok()?;
         let of_the_tree = if extent == Extent::Content { content_below(self.tree, path) } else { None };
         of_the_tree.or_else(|| stat_identity(path, extent))
     }
@@ -238,6 +314,18 @@ enum Extent {
     Itself,
     /// What it lists too.
     Content,
+}
+
+/// The first line of a script behind its `#!`; `None` where there is no script.
+fn first_line(path: &Path) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = fs::metadata(path).ok().filter(fs::Metadata::is_file).and_then(|_| {
+        let file = File::from(open(path, flags, Mode::empty()).ok()?);
+        file.metadata().ok()?.is_file().then_some(file)
+    })?;
+    let mut head = Vec::with_capacity(SHEBANG_BYTES);
+    file.take(SHEBANG_BYTES as u64).read_to_end(&mut head).ok()?;
+    CommittedFile::shebang_of(&head)
 }
 
 /// What tells a file of the tree from another, as a snapshot does it: by what is in it, so that one which was edited

@@ -23,5 +23,6 @@ mod scope;
 mod seat;
 mod subtree;
 
+pub(crate) use group::APART;
 pub use group::{Entrance, Group, Held, Usage};
 pub use seat::{NoSeat, Roots, Seat};

@@ -10,6 +10,7 @@ mod init;
 mod kin;
 mod landlock;
 mod masks;
+mod memory_sources;
 mod mounts;
 mod outer;
 mod outside;

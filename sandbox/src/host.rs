@@ -21,6 +21,26 @@ pub(crate) const MAPPED_BASE: u32 = 1_879_048_192;
 /// How many ids of the repository are mapped, from 0.
 pub(crate) const MAPPED_COUNT: u32 = 65_536;
 
+/// Picks a user id of the host for the steps of one run over root's repository, at random from the ids that belong to
+/// nobody. The kernel counts inotify instances, pending signals, timers and buffers of pipes per user of the host, so
+/// two runs must not share one.
+pub(crate) fn pick_own_id() -> std::io::Result<u32> {
+    let mut bytes = [0; 4];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    let first = MAPPED_BASE + MAPPED_COUNT;
+    Ok(first + u32::from_ne_bytes(bytes) % (LAST_MAPPED - first))
+}
+
+/// The first id that some tools take for a negative number.
+const LAST_MAPPED: u32 = 1 << 31;
+
+/// Returns the share of the machine's memory that a step may take where the plan sets no bound: three quarters.
+pub(crate) fn memory_share() -> u64 {
+    let machine = rustix::system::sysinfo();
+    let total = machine.totalram.saturating_mul(u64::from(machine.mem_unit));
+    total / 4 * 3
+}
+
 /// What the caller knows about the machine.
 #[derive(Debug, Clone)]
 pub struct HostConfig {
@@ -186,7 +206,7 @@ fn open_step_by_step(root: OwnedFd, path: &Path, flags: OFlags) -> rustix::io::R
     rustix::fs::openat(&here, ".", flags, Mode::empty())
 }
 
-/// Who a step is, on the host and in its own user namespace: the ids are the same in both.
+/// Who a step is, on the host and in its own user namespace: the ids are the same in both, but for a mapped user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum StepUser {
@@ -233,14 +253,31 @@ impl StepUser {
         }
     }
 
-    /// Its user id.
+    /// Returns the same user with the host's ids that a run has for itself, where it has any.
+    pub(crate) fn with_own_id(self, own: Option<u32>) -> Self {
+        match (self, own) {
+            (Self::Mapped { .. }, Some(id)) => Self::Mapped { uid: id, gid: id },
+            (other, _) => other,
+        }
+    }
+
+    /// Returns the user and group ids that the step sees itself as, and that own its caches on disk. They do not
+    /// differ from run to run.
+    pub(crate) fn seen_as(self) -> (u32, u32) {
+        match self {
+            Self::Mapped { .. } => (MAPPED_BASE, MAPPED_BASE),
+            other => (other.uid(), other.gid()),
+        }
+    }
+
+    /// Its user id on the host.
     pub fn uid(self) -> u32 {
         match self {
             Self::Own { uid, .. } | Self::Owner { uid, .. } | Self::Mapped { uid, .. } => uid,
         }
     }
 
-    /// Its group id.
+    /// Its group id on the host.
     pub fn gid(self) -> u32 {
         match self {
             Self::Own { gid, .. } | Self::Owner { gid, .. } | Self::Mapped { gid, .. } => gid,
@@ -290,6 +327,19 @@ mod tests {
             let user = StepUser::choose(&host(0), &repo(uid, gid)).expect("root may verify anybody's");
             assert!(user.uid() != 0 && user.gid() != 0, "{user:?}");
         }
+    }
+
+    #[test]
+    fn gives_each_run_ids_that_belong_to_nobody() {
+        let mapped = StepUser::Mapped { uid: MAPPED_BASE, gid: MAPPED_BASE };
+        for _ in 0..100 {
+            let id = pick_own_id().expect("random bytes");
+            assert!((MAPPED_BASE + MAPPED_COUNT..LAST_MAPPED).contains(&id), "{id}");
+            assert_eq!(mapped.with_own_id(Some(id)).uid(), id);
+            assert_eq!(mapped.with_own_id(Some(id)).seen_as(), (MAPPED_BASE, MAPPED_BASE));
+        }
+        let owner = StepUser::Owner { uid: 1001, gid: 1002 };
+        assert_eq!(owner.with_own_id(Some(7)), owner);
     }
 
     #[test]

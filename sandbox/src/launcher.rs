@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use proctor_core::plan::Limits;
+use proctor_core::plan::{Limit, Limits};
 use rustix::pipe::PipeFlags;
 
 use crate::cgroup::{Entrance, Group, NoSeat, Seat};
 use crate::error::SandboxError;
-use crate::host::{Host, RepoFacts, StepUser};
+use crate::host::{Host, RepoFacts, StepUser, memory_share};
 use crate::policy::{Frame, Policy};
 use crate::pool::{self, Pool, Prepared};
 use crate::reaper::Reaper;
@@ -121,7 +121,7 @@ impl Launcher {
         policy: &Policy,
     ) -> Result<(Running, Layer<Open>), SandboxError> {
         setup::check(policy, &self.host)?;
-        let user = StepUser::choose(&self.host, facts)?;
+        let user = space.user(&self.host, facts)?;
         let (frame, lowers) = (policy.frame(), numbers(space, lowers)?);
         while let Some(mut prepared) = space.pool().take(&frame, user, &lowers) {
             match claimed(space, &mut prepared, policy, &lowers) {
@@ -151,7 +151,7 @@ impl Launcher {
         policy: &Policy,
     ) -> Result<(Running, Layer<Open>), SandboxError> {
         setup::check(policy, &self.host)?;
-        let user = StepUser::choose(&self.host, facts)?;
+        let user = space.user(&self.host, facts)?;
         let wanted = Wanted { facts, user, lowers: Vec::new(), speech: Speech::BothWays };
         let prepared = self.prepare(space, policy.frame(), wanted)?;
         self.command(space, prepared, policy, &[])
@@ -186,7 +186,7 @@ impl Launcher {
         sandbox: Running,
         layer: Layer<Sealed>,
     ) {
-        let (Ok(user), Ok(lowers)) = (StepUser::choose(&self.host, facts), numbers(space, lowers)) else { return };
+        let (Ok(user), Ok(lowers)) = (space.user(&self.host, facts), numbers(space, lowers)) else { return };
         if !layer.space().is_same(space) || !layer.is_empty() {
             return;
         }
@@ -211,7 +211,7 @@ impl Launcher {
         wanted: usize,
     ) -> Result<(), SandboxError> {
         setup::check(policy, &self.host)?;
-        let (frame, user) = (policy.frame(), StepUser::choose(&self.host, facts)?);
+        let (frame, user) = (policy.frame(), space.user(&self.host, facts)?);
         let lowers = numbers(space, lowers)?;
         for _ in space.pool().count(&frame, user)..wanted.min(pool::MOST) {
             let prepared = self.prepare(
@@ -264,8 +264,13 @@ impl Launcher {
                 return Err(error);
             }
         };
-        let (group, entry) = self.group();
+        let (group, mut entry) = self.group();
         let limits = frame.limits;
+        let bounded = limits.memory != Limit::Unlimited && space.as_plain().is_none();
+        let apart = group.as_ref().filter(|_| bounded).and_then(Group::apart);
+        if let Entry::Group { takes_off_sockets, .. } = &mut entry {
+            *takes_off_sockets = apart.is_some();
+        }
         let layers = Layers { lowers: lowers.clone(), upper: slot.id() };
         let (request, ended_by) = match space.as_plain() {
             Some(plain) => {
@@ -273,9 +278,9 @@ impl Launcher {
             }
             None => {
                 let ops = prepare_ops(&frame, &self.host, user);
-                let serves_on = space.serves_on();
-                let request =
-                    SandboxRequest { frame, user, space: self.host.space_dir(), entry, layers, ops, serves_on };
+                let (serves_on, maps_caches) = (space.serves_on(), space.own_id().is_some());
+                let space = self.host.space_dir();
+                let request = SandboxRequest { frame, user, maps_caches, space, entry, layers, ops, serves_on };
                 (Request::Sandbox(Box::new(request)), EndedBy::Kernel)
             }
         };
@@ -284,6 +289,7 @@ impl Launcher {
         if let Some(Entrance { unified, tasks }) = group.as_ref().map(Group::entrance) {
             fds.extend(unified.into_iter().chain(tasks));
         }
+        fds.extend(apart.iter().flatten().map(AsFd::as_fd));
         let (helper, control) = self.hand_over(starting, &request, &fds)?;
         let reaper = Arc::clone(&self.reaper);
         drop(fds);
@@ -312,7 +318,7 @@ impl Launcher {
         match seat.group() {
             Ok(group) => {
                 let born = group.entrance().unified.is_some();
-                (Some(group), Entry::Group { group: seat.describe(), born })
+                (Some(group), Entry::Group { group: seat.describe(), born, takes_off_sockets: false })
             }
             Err(error) => {
                 let reason = format!("no control group could be made: {error}");
@@ -368,7 +374,11 @@ impl Launcher {
 fn hold(group: &Group, limits: &Limits) -> Result<HeldLimits, SandboxError> {
     let system = |source| SandboxError::System { what: "cannot set the limits of a control group", source };
     let held = group.limit(limits).map_err(system)?;
-    Ok(HeldLimits { memory: held.memory, pids: held.pids })
+    let bounds_memory = match limits.memory {
+        Limit::Max(_) => held.memory.is_some(),
+        Limit::Unlimited => group.limit_to_share(memory_share()).map_err(system)?,
+    };
+    Ok(HeldLimits { memory: held.memory, pids: held.pids, bounds_memory })
 }
 
 /// The numbers of layers, all of which must lie in `space`.

@@ -100,7 +100,8 @@ impl PlainSpace {
         let hidden = hidden.filter(|path| path.parent().is_some()).collect();
         let resolver = resolver(&frame, host).map(Path::to_owned);
         let (ops, serves_on) = (Vec::new(), false);
-        let sandbox = SandboxRequest { frame, user, space: self.path.clone(), entry, layers, ops, serves_on };
+        let sandbox =
+            SandboxRequest { frame, user, maps_caches: false, space: self.path.clone(), entry, layers, ops, serves_on };
         let (refusal, hint) = (self.refusal.clone(), self.hint.clone());
         PlainRequest { sandbox, refusal, hint, hidden, resolver }
     }

@@ -368,7 +368,7 @@ fn report(message: Message) -> io::Result<Report> {
             let resources = Resources { user_ms, system_ms, max_rss_kib, memory_peak_kib: None, limits_hit };
             Report::Exited { status, limit, resources }
         }
-        Message::Init | Message::Prepared | Message::Space | Message::Told | Message::ServesOn => {
+        Message::Init | Message::Prepared | Message::Space { .. } | Message::Told | Message::ServesOn => {
             return Err(io::Error::other("the sandbox helper answered what was not asked"));
         }
     })

@@ -93,9 +93,19 @@ enum Kind {
         /// Unprivileged: the owner of the mount namespace. Root: the namespace that maps the
         /// owners of a repository of root's.
         users: OwnedFd,
+        /// Root: the user of the host that the steps of this run alone have.
+        own: Option<OwnUser>,
     },
     /// In a directory of the host.
     Plain(PlainSpace),
+}
+
+/// The user of the host that steps over root's repository have in one run.
+#[derive(Debug)]
+struct OwnUser {
+    id: u32,
+    /// The user namespace that maps the owner of root's caches on disk to it.
+    caches: OwnedFd,
 }
 
 /// A layer that its attempt may still write.
@@ -150,7 +160,7 @@ impl RunSpace {
         let answer =
             answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
         match answer {
-            Some((Message::Space, fds)) => Self::from_fds(fds, launcher.add_pool(), sandboxes),
+            Some((Message::Space { own_id }, fds)) => Self::from_fds(fds, own_id, launcher.add_pool(), sandboxes),
             Some((Message::Refused { message, hint, .. }, _)) if plain::is_tolerated(&tolerated) => {
                 Self::plain(&host, message, hint, launcher.add_pool())
             }
@@ -166,10 +176,17 @@ impl RunSpace {
         matches!(self.0.kind, Kind::Namespaces { .. })
     }
 
-    fn from_fds(fds: Vec<OwnedFd>, pool: Arc<Pool>, sandboxes: Sandboxes) -> Result<Self, SandboxError> {
+    fn from_fds(
+        mut fds: Vec<OwnedFd>,
+        own_id: Option<u32>,
+        pool: Arc<Pool>,
+        sandboxes: Sandboxes,
+    ) -> Result<Self, SandboxError> {
+        let caches = fds.pop_if(|_| own_id.is_some());
+        let own = own_id.zip(caches).map(|(id, caches)| OwnUser { id, caches });
         let [dir, mounts, users] = <[OwnedFd; 3]>::try_from(fds)
             .map_err(|fds| SandboxError::Protocol(format!("{} descriptors instead of 3", fds.len())))?;
-        let kind = Kind::Namespaces { mounts, users };
+        let kind = Kind::Namespaces { mounts, users, own };
         Ok(Self(Arc::new(Inner { dir: Arc::new(dir), kind, next: AtomicU32::new(0), pool, sandboxes })))
     }
 
@@ -234,12 +251,27 @@ impl RunSpace {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Mount namespace, then user namespace, where there are any.
+    /// Mount namespace, user namespace, and the one that maps the owner of caches, where there are any.
     pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         match &self.0.kind {
-            Kind::Namespaces { mounts, users } => vec![mounts.as_fd(), users.as_fd()],
+            Kind::Namespaces { mounts, users, own } => {
+                [mounts, users].into_iter().chain(own.as_ref().map(|own| &own.caches)).map(AsFd::as_fd).collect()
+            }
             Kind::Plain(_) => Vec::new(),
         }
+    }
+
+    /// Returns the user id of the host that steps over root's repository have in this run alone, where they have one.
+    pub(crate) fn own_id(&self) -> Option<u32> {
+        match &self.0.kind {
+            Kind::Namespaces { own, .. } => own.as_ref().map(|own| own.id),
+            Kind::Plain(_) => None,
+        }
+    }
+
+    /// Returns who a step over this repository is in this run.
+    pub(crate) fn user(&self, host: &crate::host::Host, repo: &RepoFacts) -> Result<StepUser, SandboxError> {
+        Ok(StepUser::choose(host, repo)?.with_own_id(self.own_id()))
     }
 
     /// The directory of the host in which the layers lie, where there are no namespaces.

@@ -270,6 +270,25 @@ pub fn claim_signals() -> io::Result<()> {
 /// How many signals Linux has, on all machines but MIPS.
 const SIGNALS: usize = 64;
 
+/// Makes a segment, a semaphore and a queue of System V, removes each, and returns their ids.
+pub(crate) fn next_ipc_ids() -> io::Result<[i32; 3]> {
+    let made = |id: libc::c_int| if id < 0 { Err(io::Error::last_os_error()) } else { Ok(id) };
+    let mode = libc::IPC_CREAT | 0o600;
+    // SAFETY: plain calls without pointers; a negative result is an error and no id.
+    let segment = made(unsafe { libc::shmget(libc::IPC_PRIVATE, 1, mode) })?;
+    // SAFETY: removing takes no buffer, which may be null then.
+    check(unsafe { libc::shmctl(segment, libc::IPC_RMID, std::ptr::null_mut()) }.into())?;
+    // SAFETY: as above.
+    let semaphore = made(unsafe { libc::semget(libc::IPC_PRIVATE, 1, mode) })?;
+    // SAFETY: removing takes no fourth argument.
+    check(unsafe { libc::semctl(semaphore, 0, libc::IPC_RMID) }.into())?;
+    // SAFETY: as above.
+    let queue = made(unsafe { libc::msgget(libc::IPC_PRIVATE, mode) })?;
+    // SAFETY: removing takes no buffer, which may be null then.
+    check(unsafe { libc::msgctl(queue, libc::IPC_RMID, std::ptr::null_mut()) }.into())?;
+    Ok([segment, semaphore, queue])
+}
+
 /// Sets the network device `lo` of the current network namespace up.
 pub(crate) fn loopback_up() -> io::Result<()> {
     // SAFETY: plain socket call; a negative result is an error and no descriptor.

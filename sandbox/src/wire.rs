@@ -27,7 +27,7 @@ use crate::space::Spent;
 /// The longest answer, in bytes. Longer texts are cut before they are sent.
 const MAX_PACKET: usize = 64 << 10;
 /// How many descriptors travel with one packet at most.
-const MAX_FDS: usize = 8;
+const MAX_FDS: usize = 16;
 /// The largest request, in bytes: the kernel allows an argument list and environment of 6 MiB.
 const MAX_REQUEST: u64 = 32 << 20;
 
@@ -84,14 +84,16 @@ pub(crate) enum Beforehand {
 }
 
 /// A sandbox whose command is not known yet. Its descriptors: the mount namespace of the run's
-/// layers, the user namespace, both ends of the socket of the command's process (its own first), and
-/// what [`Entry`] says.
+/// layers, the user namespace, the one that maps the owner of caches where there is one, both ends of the socket of
+/// the command's process (its own first), and what [`Entry`] says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SandboxRequest {
     /// What must hold.
     pub(crate) frame: Frame,
     /// Who the step is.
     pub(crate) user: StepUser,
+    /// Whether the owner of caches is mapped to the step's user.
+    pub(crate) maps_caches: bool,
     /// Where the layers of the run appear once the helper has joined its namespace.
     pub(crate) space: std::path::PathBuf,
     /// How PID 1 gets into its control group.
@@ -131,6 +133,9 @@ pub(crate) enum Entry {
         /// Whether PID 1 is born in the group whose directory the first descriptor is (version 2). It
         /// writes itself into each other one, which are `tasks` files (version 1).
         born: bool,
+        /// Whether the last two descriptors are the file that bounds its memory, and the one that tells the buffers of
+        /// sockets, which the kernel counts apart: PID 1 takes those off the bound.
+        takes_off_sockets: bool,
     },
 }
 
@@ -157,6 +162,8 @@ pub(crate) struct HeldLimits {
     pub(crate) memory: Option<String>,
     /// Processes and threads.
     pub(crate) pids: Option<String>,
+    /// Whether it bounds memory, be it by the plan's bound or by a share of the machine's.
+    pub(crate) bounds_memory: bool,
 }
 
 /// What the command's process is told. Its socket is the daemon's and the helper's: in what order
@@ -202,7 +209,11 @@ pub(crate) struct Tree {
 pub(crate) enum Message {
     /// The place for the layers stands; directory, mount namespace, and then (root) the user
     /// namespace that maps owners or (else) the one that owns the mount namespace.
-    Space,
+    Space {
+        /// The user id of the host that steps over root's repository have in this run alone. The user namespace that
+        /// maps the owner of caches to it is the last descriptor.
+        own_id: Option<u32>,
+    },
     /// PID 1 of the step exists; its pidfd. It waits until the helper has sent this.
     Init,
     /// The sandbox waits for its command.

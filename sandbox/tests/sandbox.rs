@@ -6,6 +6,7 @@
 #![expect(clippy::disallowed_methods, reason = "trials build their world with plain files")]
 
 mod bench;
+mod memory;
 mod plain;
 mod pool;
 mod served;
@@ -49,6 +50,8 @@ const CHECKS: &[Listed] = checks![
     there_are_no_capabilities_and_no_new_privileges: PidNamespace;
     the_step_is_nobody_else_on_the_host;
     dev_and_proc_are_its_own: PrivateProc;
+    protects_the_times_of_host_devices: MountNamespace;
+    isolates_per_user_counts_of_two_runs: MountNamespace;
     a_terminal_can_be_opened: MountNamespace;
     the_accounts_are_synthetic: MountNamespace;
     stdio_can_be_opened_again;
@@ -60,6 +63,8 @@ const CHECKS: &[Listed] = checks![
     caches_outlive_the_step;
     a_cache_is_never_mounted_through_a_link;
     limits_hold: PidsLimit;
+    memory::bounds_buffers_of_sockets: NetworkNamespace, MemoryLimit;
+    memory::bounds_memory_where_the_plan_does_not: MemoryLimit;
     scratch_directories_hold_a_bounded_number_of_files: DiskLimit;
     a_full_layer_is_an_error_of_the_step: DiskLimit;
     kill_ends_everything;
@@ -87,7 +92,7 @@ const CHECKS: &[Listed] = checks![
     served::a_command_behind_another_finds_what_the_first_one_found: MountNamespace, Landlock;
     served::each_command_is_told_of_as_if_it_were_alone: MountNamespace;
     served::whatever_is_left_ends_the_sandbox: MountNamespace;
-    served::no_queue_of_posix_can_be_made: Landlock, MountNamespace;
+    served::refuses_posix_queues_and_leaves_none: SyscallFilter;
     served::pid_1_cannot_be_signalled: Landlock, MountNamespace;
     served::a_sandbox_without_all_of_its_controls_serves_once: MountNamespace;
     served::where_each_command_has_its_own_none_serves_on: MountNamespace;
@@ -309,7 +314,9 @@ fn the_step_is_nobody_else_on_the_host(bench: &Bench) -> Result<(), Failed> {
     for status in statuses {
         for field in ["Uid:", "Gid:"] {
             let ids = status.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
-            assert!(ids.split_whitespace().all(|id| id == inside.to_string() && id != "0"), "{field}{ids}");
+            let is_own = bench.role == Role::RootOwn;
+            let is_right = |id: &str| id != "0" && (is_own || id == inside.to_string());
+            assert!(ids.split_whitespace().all(is_right), "{field}{ids}");
         }
     }
     for helper in bench::children()? {
@@ -330,6 +337,52 @@ fn dev_and_proc_are_its_own(bench: &Bench) -> Result<(), Failed> {
     assert_eq!(lines.next(), Some(devices));
     assert!(lines.next().and_then(|count| count.parse::<u32>().ok()).is_some_and(|count| count <= 5), "{ran:?}");
     assert_eq!(lines.collect::<Vec<_>>(), ["3", "localhost", "proctor-sandbox"]);
+    Ok(())
+}
+
+/// A process that may write a device may set its times to now, unless the mount is read-only.
+fn protects_the_times_of_host_devices(bench: &Bench) -> Result<(), Failed> {
+    let masked = bench.root.join("tools");
+    fs::create_dir_all(&masked)?;
+    fs::write(masked.join("credentials"), "secret")?;
+    let tool = |source: &Path, kind| ToolMount {
+        source: source.to_owned(),
+        at: source.to_owned(),
+        kind,
+        rights: Rights::Ours,
+    };
+    let credentials = masked.join("credentials");
+    let script = format!(
+        "for f in /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/stdin {0}; do \
+         touch -c $f 2>/dev/null && echo set $f; chmod 600 $f 2>/dev/null && echo mode $f; done; \
+         echo x > /dev/null && wc -c < {0}; head -c 2 /dev/urandom | wc -c",
+        credentials.display()
+    );
+    let mut step = Step::sh(&script);
+    step.tools = vec![tool(&masked, ToolKind::ReadOnly), tool(&credentials, ToolKind::Masked)];
+    assert_eq!(bench.run(&step)?.printed(), "0\n2");
+    Ok(())
+}
+
+/// The kernel counts inotify instances, pending signals and pipe buffers per user of the host.
+fn isolates_per_user_counts_of_two_runs(bench: &Bench) -> Result<(), Failed> {
+    if !bench.role.steps_down() || bench.role.is_foreign() {
+        // The step is a given user of the host.
+        return Ok(());
+    }
+    let greedy = "import ctypes, time\nc = ctypes.CDLL(None)\nwhile c.inotify_init1(0) >= 0: pass\nprint('full', flush=True)\ntime.sleep(1000)";
+    let mut step = Step::new(&["/usr/bin/python3", "-c", greedy]);
+    step.limits.open_files = Limit::Unlimited;
+    let (running, _layer) = bench.start(&step, &[])?;
+    assert_eq!(line(&running.stdout)?, "full");
+    let space = bench.another_space()?;
+    let modest = "import ctypes, os; print(ctypes.CDLL(None).inotify_init1(0) >= 0, os.getuid())";
+    let policy = bench.policy(&Step::new(&["/usr/bin/python3", "-c", modest]))?;
+    let (other, _other_layer) = bench.launcher.spawn(&space, &[], &bench.facts, &policy)?;
+    assert_eq!(line(&other.stdout)?, "True 1879048192", "the step sees one id, whatever it is on the host");
+    until_closed(&other)?;
+    running.kill()?;
+    until_closed(&running)?;
     Ok(())
 }
 
@@ -411,6 +464,12 @@ fn caches_outlive_the_step(bench: &Bench) -> Result<(), Failed> {
     assert_eq!(bench::names(first.layer.upper())?, [""; 0], "the mount point is no write of the step's");
     step.argv = Step::sh("cat build/target/x/y").argv;
     assert_eq!(bench.run(&step)?.printed(), "kept");
+    // Another run may be another user of the host.
+    let space = bench.another_space()?;
+    step.argv = Step::sh("echo more >> build/target/x/y && rm -r build/target/x && ls -A build/target | wc -l").argv;
+    let (running, _layer) = bench.launcher.spawn(&space, &[], &bench.facts, &bench.policy(&step)?)?;
+    assert_eq!(line(&running.stdout)?, "0");
+    until_closed(&running)?;
     Ok(())
 }
 

@@ -13,12 +13,13 @@ mod attributes;
 mod blob;
 pub(crate) mod bulk;
 mod checkout;
-mod config;
+pub(crate) mod config;
 mod contents;
 mod frames;
 pub(crate) mod helper;
 mod history;
 mod ignore;
+mod includes;
 mod index;
 mod listing;
 pub(crate) mod object;
@@ -36,6 +37,7 @@ mod told;
 mod tracked;
 mod tree_id;
 mod walk;
+mod watchdog;
 
 /// Why a repository could not be read. Every message ends with how to mend it, on a `hint:` line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -46,6 +48,19 @@ pub enum GitError {
     NotARepository {
         /// The directory.
         path: PathBuf,
+    },
+    /// The directory lies below the top of a work tree. Runs, specs and evidence belong to the top.
+    #[error(
+        "`{}` is not the top of its repository, and Proctor reads a spec at the top only\nhint: name the top (`--repo {}`) and give the steps `workdir: {}`",
+        path.display(),
+        top.display(),
+        path.strip_prefix(top).unwrap_or(path).display()
+    )]
+    BelowTop {
+        /// The directory.
+        path: PathBuf,
+        /// The top of the work tree that contains it.
+        top: PathBuf,
     },
     /// There is a repository, but no work tree.
     #[error("`{}` is a bare repository; there is no tree to verify\nhint: clone it, and verify the clone", path.display())]
@@ -197,6 +212,33 @@ pub enum GitError {
         /// What happened.
         problem: String,
     },
+}
+
+/// What the system answers where the machine is at fault and not what is read: `EIO`, `ENOMEM`, `ENFILE`, `EMFILE`,
+/// `ENOSPC`.
+const OF_THE_MACHINE: [&str; 5] = ["(os error 5)", "(os error 12)", "(os error 23)", "(os error 24)", "(os error 28)"];
+
+impl GitError {
+    /// Whether the repository itself is refused: asking again gives the same answer until somebody changes it.
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Self::Io { problem, .. } => !OF_THE_MACHINE.iter().any(|code| problem.contains(code)),
+            Self::CheckOut { .. } | Self::Deadline { .. } | Self::Helper { .. } => false,
+            Self::NotARepository { .. }
+            | Self::BelowTop { .. }
+            | Self::Bare { .. }
+            | Self::ForeignOwner { .. }
+            | Self::Config { .. }
+            | Self::Unsupported { .. }
+            | Self::Format { .. }
+            | Self::Unreadable { .. }
+            | Self::TooMany { .. }
+            | Self::Revision { .. }
+            | Self::Tree { .. }
+            | Self::Missing { .. }
+            | Self::Submodule { .. } => true,
+        }
+    }
 }
 
 /// The first paths of `count`, each in backquotes.

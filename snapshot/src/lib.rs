@@ -18,6 +18,7 @@ mod look;
 mod merkle;
 mod patch;
 mod paths;
+mod readable;
 mod report;
 mod resolve;
 mod snapshot;
@@ -38,6 +39,7 @@ pub use layer::{
     FileContent, IgnoredContent, LayerEntry, LayerScan, ScanBounds, ScanError, Spare, scan_layer, scan_layer_sparing,
 };
 pub use patch::{PatchError, PatchInput, patch};
+pub use readable::StepRights;
 pub use report::{InLayer, Mark};
 pub use resolve::{Links, open_beneath};
 pub use snapshot::{GitFacts, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, find_root};

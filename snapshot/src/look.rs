@@ -167,7 +167,7 @@ impl Look<'_> {
         parts.map(Findings::joined)
     }
 
-    fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 

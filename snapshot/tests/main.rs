@@ -8,6 +8,7 @@ mod apply;
 mod checkout;
 mod drift;
 mod git_program;
+mod includes;
 mod layer;
 mod oracle;
 mod overlay;

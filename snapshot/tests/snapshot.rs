@@ -10,7 +10,7 @@ use proctor_core::plan::RelPath;
 use proctor_snapshot::{GitHelper, Settling, Snapshot, find_root};
 
 use crate::repository::{Repo, chmod, fifo, helper};
-use crate::{Case, Need};
+use crate::{Case, Need, includes};
 
 pub(crate) const CASES: &[Case] = &[
     ("snapshot: tracked, untracked and ignored", Need::Nothing, tracked_untracked_and_ignored),
@@ -34,7 +34,11 @@ pub(crate) const CASES: &[Case] = &[
     ("snapshot: what was changed and changed back was touched", Need::Nothing, changed_and_back),
     ("snapshot: a submodule that is not checked out hides nothing", Need::Nothing, submodule_without_repository),
     ("snapshot: a linked worktree", Need::Nothing, linked_worktree),
-    ("refused: an include of a fifo, at once", Need::Nothing, include_of_a_fifo),
+    ("refused: an include of a fifo, at once", Need::Nothing, includes::include_of_a_fifo),
+    ("includes of a CI checkout change nothing", Need::Nothing, includes::includes_of_a_ci_checkout),
+    ("included settings count as the config's own", Need::Nothing, includes::included_settings),
+    ("refused: a fifo in place of a file of git, soon", Need::Nothing, special_files_in_git),
+    ("refused: a file of rules of 5 GiB, soon", Need::Nothing, large_rules),
     ("snapshot: a linked worktree of a bare repository", Need::Nothing, worktree_of_bare),
     ("snapshot: a separate git directory that names its worktree", Need::Nothing, separate_git_dir),
     ("refused: a gitfile that names a stranger's git directory", Need::Nothing, strange_gitfile),
@@ -43,7 +47,7 @@ pub(crate) const CASES: &[Case] = &[
     ("refused: a hanging read, at the deadline", Need::Nothing, deadline),
     ("refused: rules that are a fifo", Need::Nothing, rules_that_are_a_fifo),
     ("refused: not under git, and bare", Need::Nothing, not_under_git_and_bare),
-    ("refused: an include by a worktree's own config", Need::Nothing, include_by_worktree_config),
+    ("refused: a work tree that an included file names", Need::Nothing, include_by_worktree_config),
     ("refused: a helper that is not there, or says nothing", Need::Nothing, helper_fails),
     ("refused: rules of git that are a link", Need::Nothing, rules_are_a_link),
     ("refused: sha256 objects", Need::GitWithSha256, sha256_objects),
@@ -249,8 +253,9 @@ fn include_by_worktree_config() {
     repo.git(&["config", "extensions.worktreeConfig", "true"]);
     repo.write(".git/config.worktree", "[core]\n\tbare = false\n");
     repo.snapshot();
-    repo.write(".git/config.worktree", "[INCLUDE] path = x\n");
-    assert_refused(&repo, &["config.worktree", "includes another file"]);
+    repo.write("more", "[core]\n\tworktree = /etc\n");
+    repo.write(".git/config.worktree", "[INCLUDE] path = ../more\n");
+    assert_refused(&repo, &["config.worktree", "core.worktree", "/etc"]);
 }
 
 fn helper_fails() {
@@ -372,7 +377,7 @@ fn strange_gitfile() {
     }
 }
 
-fn assert_refused(repo: &Repo, words: &[&str]) {
+pub(crate) fn assert_refused(repo: &Repo, words: &[&str]) {
     let (started, refusal) = (Instant::now(), repo.refusal());
     for word in words {
         assert!(refusal.contains(word), "{refusal}");
@@ -381,13 +386,62 @@ fn assert_refused(repo: &Repo, words: &[&str]) {
     assert!(started.elapsed() < Duration::from_secs(30), "it took {:?}", started.elapsed());
 }
 
-fn include_of_a_fifo() {
+/// Something else in place of each file that git reads is refused soon, by name.
+fn special_files_in_git() {
     let repo = Repo::small();
-    fifo(&repo.room.path().join("fifo"));
-    repo.git(&["config", "include.path", "../../fifo.not-yet"]);
-    let config = repo.read(".git/config").replace("fifo.not-yet", "fifo");
-    repo.write(".git/config", config);
-    assert_refused(&repo, &["includes another file", "remove the section"]);
+    repo.snapshot();
+    for path in [
+        "index",
+        "HEAD",
+        "packed-refs",
+        "config",
+        "config.worktree",
+        "refs/heads/main",
+        "info/exclude",
+        "info/attributes",
+        "shallow",
+        "commondir",
+        "objects/info/alternates",
+        "objects/info/commit-graph",
+    ] {
+        let place = repo.top.join(".git").join(path);
+        let aside = repo.room.path().join("aside");
+        let was_there = std::fs::rename(&place, &aside).is_ok();
+        std::fs::create_dir_all(place.parent().expect("a directory")).expect("makes");
+        fifo(&place);
+        let started = Instant::now();
+        let refusal = Snapshot::take(&repo.top, &helper()).map(|_| ());
+        assert!(started.elapsed() < Duration::from_secs(5), "{path}: {:?}", started.elapsed());
+        if let Err(error) = refusal {
+            let text = error.to_string();
+            assert!(text.contains(path) && text.contains("not a regular file"), "{path}: {text}");
+        } else {
+            assert!(path.starts_with("objects/"), "{path} was passed over");
+        }
+        std::fs::remove_file(&place).expect("ours");
+        if was_there {
+            std::fs::rename(&aside, &place).expect("ours");
+        }
+    }
+    repo.snapshot();
+}
+
+/// A file of rules that is larger than any is refused without being read.
+fn large_rules() {
+    let repo = Repo::small();
+    for path in [".gitignore", "src/.gitignore", ".git/info/exclude", ".git/HEAD", ".git/packed-refs"] {
+        let (place, aside) = (repo.top.join(path), repo.room.path().join("aside"));
+        let was_there = std::fs::rename(&place, &aside).is_ok();
+        let file = std::fs::File::create_new(&place).expect("makes");
+        file.set_len(5 << 30).expect("a file with a hole");
+        let started = Instant::now();
+        assert_refused(&repo, &["is larger than"]);
+        assert!(started.elapsed() < Duration::from_secs(5), "{path}: {:?}", started.elapsed());
+        std::fs::remove_file(&place).expect("ours");
+        if was_there {
+            std::fs::rename(&aside, &place).expect("ours");
+        }
+    }
 }
 
 fn foreign_worktree() {
@@ -409,10 +463,12 @@ fn deadline() {
     let repo = Repo::small();
     let mut helper = helper();
     helper.deadline = Duration::from_millis(200);
-    let head = fs::read_to_string(repo.at(".git/HEAD")).expect("reads");
-    let branch = repo.at(format!(".git/{}", head.trim().trim_start_matches("ref: ")));
-    fs::remove_file(&branch).expect("removes");
-    fifo(&branch);
+    // The helper notices by itself that it waits for an object, and later than that.
+    let id = repo.git(&["rev-parse", "HEAD"]);
+    let (directory, name) = id.trim().split_at(2);
+    let object = repo.at(format!(".git/objects/{directory}/{name}"));
+    fs::remove_file(&object).expect("removes");
+    fifo(&object);
     let refusal = Snapshot::take(&repo.top, &helper).expect_err("it is refused").to_string();
     assert!(refusal.contains("longer than 0.2 s"), "{refusal}");
 }

@@ -29,6 +29,8 @@ static TABLE: LazyLock<Vec<Row>> = LazyLock::new(|| serde_json::from_str(ROWS).e
 /// What an error means.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Advice {
+    /// The engine that reports the error.
+    pub dialect: Dialect,
     /// What kind of finding it is.
     pub code: SqlCode,
     /// What it means.
@@ -52,8 +54,11 @@ pub fn advise(dialect: Dialect, error: &str) -> Advice {
     let lower = error.to_lowercase();
     let of_dialect = |row: &&Row| row.dialect == dialect && lower.contains(&row.says.to_lowercase());
     match TABLE.iter().find(of_dialect) {
-        Some(row) => Advice { code: row.code, means: row.means.clone(), advice: row.advice.clone(), is_known: true },
+        Some(row) => {
+            Advice { dialect, code: row.code, means: row.means.clone(), advice: row.advice.clone(), is_known: true }
+        }
         None => Advice {
+            dialect,
             code: SqlCode::BindError,
             means: format!("{} refuses the statement.", dialect.title()),
             advice: "Read what it names, change that part only, and try again.".to_owned(),
@@ -62,13 +67,104 @@ pub fn advise(dialect: Dialect, error: &str) -> Advice {
     }
 }
 
-/// The same where the error is all that is known, with the form of another engine that it is due to.
-pub fn advise_alone(dialect: Dialect, error: &str) -> Advice {
-    let advice = advise(dialect, error);
-    match dialects::of_error(error, dialect) {
+/// The reason why there is no advice about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoAdvice {
+    /// The error belongs to an engine that Proctor does not support.
+    #[error("this looks like an error of {0}, which Proctor does not support")]
+    Foreign(&'static str),
+    /// No supported engine is known to report the error.
+    #[error("no supported engine is known to report this")]
+    Unknown,
+}
+
+/// Returns the advice about an error that is all that is known, with the form of another engine that causes it. Without a
+/// dialect the wording tells which engine reports the error.
+///
+/// # Errors
+/// The error is unknown, or belongs to another engine.
+pub fn advise_alone(dialect: Option<Dialect>, error: &str) -> Result<Advice, NoAdvice> {
+    let dialects = match dialect {
+        Some(dialect) => vec![dialect],
+        None if has_title(error) => vec![Dialect::Duckdb],
+        None => Dialect::ALL.to_vec(),
+    };
+    if let Some(family) = foreign(error, dialect) {
+        return Err(NoAdvice::Foreign(family));
+    }
+    let known = dialects.into_iter().map(|dialect| advise(dialect, error)).find(|advice| advice.is_known);
+    let advice = known.ok_or(NoAdvice::Unknown)?;
+    Ok(match dialects::of_error(error, advice.dialect) {
         Some(form) => Advice { advice: format!("{form} {}", advice.advice), ..advice },
         None => advice,
+    })
+}
+
+/// Whether an error begins with a title of DuckDB: `Binder Error: …`.
+fn has_title(error: &str) -> bool {
+    let Some((title, _)) = error.trim_start().split_once(" Error: ") else { return false };
+    title.len() < 40
+        && title.starts_with(|c: char| c.is_ascii_uppercase())
+        && title.chars().all(|c| c.is_alphabetic() || c == ' ')
+}
+
+/// Returns the family of engines that an error belongs to, where Proctor supports none of them.
+fn foreign(error: &str, asked: Option<Dialect>) -> Option<&'static str> {
+    const MYSQL: &str = "MySQL or MariaDB";
+    const POSTGRES: &str = "PostgreSQL";
+    /// Words that only this family writes.
+    const WORDS: &[(&str, &str)] = &[
+        ("you have an error in your sql syntax", MYSQL),
+        ("the right syntax to use near", MYSQL),
+        ("unknown column '", MYSQL),
+        ("in 'field list'", MYSQL),
+        ("doesn't exist in engine", MYSQL),
+        ("no database selected", MYSQL),
+        ("multi-statement", "TiDB or MySQL"),
+        ("db::exception", "ClickHouse"),
+        ("sql compilation error", "Snowflake"),
+        ("incorrect syntax near", "SQL Server"),
+        ("invalid column name '", "SQL Server"),
+        ("invalid object name '", "SQL Server"),
+        ("sqlstate", "an engine with SQLSTATE codes, such as PostgreSQL"),
+    ];
+    let lower = error.trim().to_lowercase();
+    if let Some((_, family)) = WORDS.iter().find(|(words, _)| lower.contains(words)) {
+        return Some(family);
     }
+    if lower.starts_with("ora-") || lower.starts_with("pls-") {
+        return Some("Oracle");
+    }
+    if lower.starts_with("msg ") && lower.contains("level ") {
+        return Some("SQL Server");
+    }
+    let of_postgres = lower.starts_with("error: ")
+        || lower.starts_with("relation \"")
+        || (lower.starts_with("column \"") && lower.ends_with("does not exist"))
+        || lower.starts_with("syntax error at or near");
+    if of_postgres && asked.is_none() {
+        return Some(POSTGRES);
+    }
+    let bare = ["error code:", "error code", "error", "errno:", "errno", "code:", "code", "#"]
+        .iter()
+        .find_map(|head| lower.strip_prefix(head))
+        .unwrap_or(&lower);
+    let token = bare.trim().split([' ', ':', ',', '(']).next().unwrap_or_default();
+    let is_alone = token.len() == bare.trim().len() || lower.starts_with("error") || lower.starts_with("errno");
+    match token.parse::<u32>() {
+        Ok(1_000..=1_999 | 3_000..=5_999) if is_alone => Some(MYSQL),
+        Ok(2_000..=2_999) if is_alone => Some("a client of MySQL or MariaDB"),
+        Ok(8_000..=9_999) if is_alone => Some("TiDB"),
+        _ if is_sqlstate(token) && is_alone => Some("an engine with SQLSTATE codes, such as PostgreSQL"),
+        _ => None,
+    }
+}
+
+/// Whether a word is an SQLSTATE code, such as `42p01` or `23505`.
+fn is_sqlstate(word: &str) -> bool {
+    word.len() == 5
+        && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        && word.starts_with(|c: char| c.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -103,5 +199,43 @@ mod tests {
             assert_eq!((advice.code, advice.is_known), (code, true), "{error}");
         }
         assert!(!advise(Dialect::Sqlite, "something else").is_known);
+    }
+    #[test]
+    fn nothing_is_attributed_to_an_engine_that_does_not_say_it() {
+        let cases = [
+            ("8130", NoAdvice::Foreign("TiDB")),
+            ("1064", NoAdvice::Foreign("MySQL or MariaDB")),
+            ("1046", NoAdvice::Foreign("MySQL or MariaDB")),
+            ("ERROR 1046 (3D000): No database selected", NoAdvice::Foreign("MySQL or MariaDB")),
+            ("ERROR 1064 (42000): You have an error in your SQL syntax", NoAdvice::Foreign("MySQL or MariaDB")),
+            ("error code 8130", NoAdvice::Foreign("TiDB")),
+            ("ERROR:  syntax error at or near \"SELEC\"", NoAdvice::Foreign("PostgreSQL")),
+            ("relation \"t\" does not exist", NoAdvice::Foreign("PostgreSQL")),
+            ("ORA-00942: table or view does not exist", NoAdvice::Foreign("Oracle")),
+            ("Msg 207, Level 16, State 1", NoAdvice::Foreign("SQL Server")),
+            ("42P01", NoAdvice::Foreign("an engine with SQLSTATE codes, such as PostgreSQL")),
+            ("blah", NoAdvice::Unknown),
+            ("", NoAdvice::Unknown),
+            ("7", NoAdvice::Unknown),
+        ];
+        for (error, expected) in cases {
+            assert_eq!(advise_alone(None, error), Err(expected), "{error}");
+        }
+        assert_eq!(advise_alone(Some(Dialect::Sqlite), "1064"), Err(NoAdvice::Foreign("MySQL or MariaDB")));
+        assert_eq!(advise_alone(Some(Dialect::Sqlite), "blah"), Err(NoAdvice::Unknown));
+    }
+
+    #[test]
+    fn the_wording_tells_the_engine() {
+        let cases = [
+            ("no such column: nmae", Dialect::Sqlite),
+            ("SQLITE_ERROR: near \"SELEC\": syntax error", Dialect::Sqlite),
+            ("sqlite3.OperationalError: no such table: ordres", Dialect::Sqlite),
+            ("Parser Error: syntax error at or near \"SELEC\"", Dialect::Duckdb),
+            ("Catalog Error: Table with name x does not exist!", Dialect::Duckdb),
+        ];
+        for (error, dialect) in cases {
+            assert_eq!(advise_alone(None, error).map(|advice| advice.dialect), Ok(dialect), "{error}");
+        }
     }
 }

@@ -224,7 +224,7 @@ fn retry(verdict: Verdict, diagnostics: &[Diagnostic]) -> Retry {
         Verdict::Reject if diagnostics.iter().any(|found| is_refused(&found)) => {
             say(true, "only a statement that does less can pass: another spelling of the same will not")
         }
-        Verdict::Reject => say(true, "the feedback names each thing to mend"),
+        Verdict::Reject => say(true, "the feedback names each error"),
         Verdict::Ok if is_warned => say(true, "it can run; the warnings say what may not be what was asked for"),
         Verdict::Ok if is_unchecked => {
             say(false, "nothing speaks against it, as far as it was looked at: `safety` was not")

@@ -10,6 +10,7 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use proctor_core::canonical;
 use proctor_core::evidence::escape_output;
 use proctor_core::sql::{Batch, Check, Judgement, Policy, Request, Severity, Verdict};
+use proctor_core::strict;
 
 /// How many files a check has at most.
 const MOST_FILES: usize = 10_000;
@@ -112,7 +113,7 @@ impl Text {
 }
 
 fn checked(json: &str) -> Result<Check, Fault> {
-    serde_json::from_str(json).map_err(|error| format!("the check cannot be read: {error}"))
+    strict::from_json(json.as_bytes()).map_err(|error| format!("the check cannot be read: {error}"))
 }
 
 /// Every text of a check, and what is asked about each.
@@ -127,6 +128,7 @@ fn read(json: &str, root: &Path, seen: &[String]) -> Result<(Vec<Text>, Request)
         allow: check.allow,
         limits: check.limits,
         question: check.question,
+        reject_at: check.reject_at,
         // A file holds any number of statements, a query is one.
         batch: check.query.is_none().then_some(Batch::Many),
         ..Request::new(check.dialect, "")
@@ -252,6 +254,7 @@ mod tests {
             question: None,
             allow: Allow::default(),
             limits: Limits::default(),
+            reject_at: None,
         }
     }
 

@@ -12,6 +12,7 @@ mod forms;
 mod functions;
 mod open;
 mod plan;
+mod restricted;
 mod says;
 mod slim;
 mod watch;
@@ -20,7 +21,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use proctor_core::sql::{Column, Dialect, Policy, SqlCode};
+use proctor_core::sql::{Allow, Column, Dialect, Policy, SqlCode};
 use proctor_duckdb::words::Statement;
 use proctor_duckdb::{Connection, Extracted, Prepared, Rows};
 use serde_json::Value;
@@ -53,6 +54,24 @@ pub struct DuckDb {
     /// Whether what was written since then made other tables than there were.
     has_other_tables: bool,
 }
+
+/// What DuckDB says where it knows no type of a parameter.
+const UNTYPED: &str = "unique_ptr that is NULL";
+/// What is said where no type fits.
+const UNKNOWN_TYPE: &str =
+    "Binder Error: the types of its parameters cannot be told; write `CAST(? AS INTEGER)` or the type that is meant";
+/// Values that stand in for parameters, in the order in which they are tried.
+const TYPES: &[&str] = &[
+    "NULL",
+    "CAST(NULL AS INTEGER)",
+    "CAST(NULL AS VARCHAR)",
+    "CAST(NULL AS TIMESTAMP)",
+    "CAST(NULL AS DATE)",
+    "CAST(NULL AS DOUBLE)",
+    "CAST(NULL AS INTEGER[])",
+    "CAST(NULL AS BOOLEAN)",
+    "CAST(NULL AS BLOB)",
+];
 
 /// What DuckDB has to do something with a whole statement.
 type Json = Result<Value, Said>;
@@ -95,13 +114,10 @@ impl DuckDb {
         if actions.iter().any(is_beyond) {
             return Ok(Bound { actions, ..Bound::default() });
         }
-        match asked(&self.planner, sql) {
+        match self.planned(sql) {
             Ok(plan) => {
-                let planned = reader.of_plan(&plan);
-                actions.extend(match &tree {
-                    Some(tree) => self.through_views(planned, &reader.named(tree)),
-                    None => planned,
-                });
+                actions.extend(reader.of_plan(&plan));
+                actions.extend(self.of_body(sql, &actions)?);
                 tree.iter().chain([&plan]).for_each(|json| actions.extend(reader.absent(json)));
                 self.bound(sql, actions, &extracted)
             }
@@ -109,29 +125,46 @@ impl DuckDb {
         }
     }
 
-    /// With the views through which a table is read that the query does not name itself. A plan has views as what they stand
-    /// for; what a view alone would read is asked for.
-    fn through_views(&self, actions: BTreeSet<Action>, named: &BTreeSet<String>) -> BTreeSet<Action> {
-        let is_view = |name: &&String| self.held.catalog.table(name).is_some_and(|table| table.is_view);
-        let read = |view: &String| {
-            let plan = asked(&self.planner, &format!("SELECT * FROM {}", self.quoted(view))).ok()?;
-            let tables: BTreeSet<String> = Bound { actions: self.reader().of_plan(&plan), ..Bound::default() }
-                .tables()
-                .into_iter()
-                .map(str::to_owned)
-                .collect();
-            Some((view.clone(), tables))
+    /// The plan of a statement. DuckDB makes none of a parameter whose type it does not know yet; values of a type with
+    /// which it does stand in for those.
+    fn planned(&self, sql: &str) -> Json {
+        let said = match asked(&self.planner, sql) {
+            Err(said) if said.message.contains(UNTYPED) => said,
+            other => return other,
         };
-        let views: Vec<(String, BTreeSet<String>)> = named.iter().filter(is_view).filter_map(read).collect();
-        let of = |action: Action| match action {
-            Action::Read { table, column, .. } if !named.contains(&table) => {
-                let by =
-                    views.iter().filter(|(_, tables)| tables.contains(&table)).map(|(view, _)| view.clone()).collect();
-                Action::Read { table, column, by }
-            }
-            other => other,
+        let Some(typed) = self.typed(sql) else {
+            return Err(if forms::has_parameters(sql) { Said::of_text(UNKNOWN_TYPE, sql) } else { said });
         };
-        actions.into_iter().map(of).collect()
+        asked(&self.planner, &typed)
+    }
+
+    /// The text with values in place of its parameters, of the first type with which DuckDB makes a plan of it.
+    fn typed(&self, sql: &str) -> Option<String> {
+        let texts = TYPES.iter().filter_map(|value| forms::with_values_for_parameters(sql, value));
+        texts.into_iter().find(|typed| asked(&self.planner, typed).is_ok())
+    }
+
+    /// What the body of a view reads that is made: DuckDB binds it, but shows it as a tree, in which columns are names.
+    fn of_body(&self, sql: &str, actions: &BTreeSet<Action>) -> Result<BTreeSet<Action>, Refusal> {
+        let made = |kind: &str| {
+            actions.iter().any(|action| matches!(action, Action::Schema { what, .. } if what.contains(kind)))
+        };
+        if made("create view") {
+            let body = forms::body(sql).map(|body| asked(&self.planner, body));
+            return match body {
+                Some(Ok(plan)) => Ok(self.reader().of_plan(&plan)),
+                _ => Ok([Action::Other("a view whose body cannot be looked at".to_owned())].into()),
+            };
+        }
+        if made("macro") {
+            // A body with parameters has no plan: it may read each column.
+            let read = actions.iter().filter_map(|action| match action {
+                Action::Read { table, .. } => Some(Action::Read { table: table.clone(), column: Some("*".to_owned()) }),
+                _ => None,
+            });
+            return Ok(read.collect());
+        }
+        Ok(BTreeSet::new())
     }
 
     /// With what preparing tells: columns, parameters, and whether it is a query. What reaches beyond the tables is not
@@ -149,7 +182,9 @@ impl DuckDb {
             actions.insert(Action::Other("call a procedure".to_owned()));
         }
         let advances = actions.contains(&Action::Call("nextval".to_owned()));
-        let reads = |action: &Action| matches!(action, Action::Read { .. } | Action::Call(_) | Action::Recursion);
+        let reads = |action: &Action| {
+            matches!(action, Action::Read { .. } | Action::Metadata { .. } | Action::Call(_) | Action::Recursion)
+        };
         Ok(Bound {
             is_readonly: is_query && !advances && actions.iter().all(reads),
             is_query,
@@ -180,7 +215,10 @@ impl DuckDb {
         if let Some(pragma) = forms::pragma(sql) {
             return only(Action::Setting(pragma.to_owned())).and_then(|bound: Bound| {
                 if functions::is_harmless_pragma(pragma) {
-                    self.bound(sql, BTreeSet::new(), extracted)
+                    let table = forms::argument_of_pragma(sql).filter(|_| pragma.eq_ignore_ascii_case("table_info"));
+                    let metadata = Action::Metadata { source: format!("the pragma `{pragma}`"), table };
+                    let is_of_engine = functions::is_of_engine(pragma);
+                    self.bound(sql, Some(metadata).filter(|_| !is_of_engine).into_iter().collect(), extracted)
                 } else {
                     Ok(bound)
                 }
@@ -275,7 +313,10 @@ impl DuckDb {
     }
 
     fn ran(&self, sql: &str, bound: &Bound, on: RunOn<'_>) -> Result<Ran, String> {
-        let extracted = self.connection.extract(sql)?;
+        let is_untyped =
+            bound.parameters > 0 && asked(&self.planner, sql).is_err_and(|said| said.message.contains(UNTYPED));
+        let typed = if is_untyped { self.typed(sql) } else { None };
+        let extracted = self.connection.extract(typed.as_deref().unwrap_or(sql))?;
         let mut ran = Ran::default();
         for index in 0..extracted.count() {
             let prepared = extracted.prepare(index)?;
@@ -409,7 +450,7 @@ impl Engine for DuckDb {
 
     fn is_harmless(&self, function: &str) -> bool {
         let name = function.to_ascii_lowercase();
-        if functions::of_table(&name) == functions::Reach::Nothing {
+        if matches!(functions::of_table(&name), functions::Reach::Nothing | functions::Reach::Catalog) {
             return true;
         }
         functions::is_harmless(&name) && self.held.functions.contains(&name)
@@ -418,6 +459,10 @@ impl Engine for DuckDb {
     fn is_harmless_table(&self, _table: &str) -> bool {
         // Views of the catalog are told as the table functions that they ask.
         false
+    }
+
+    fn check_lists(&mut self, sql: &str, bound: &Bound, allow: &Allow, _on: RunOn<'_>) -> Result<(), Refusal> {
+        restricted::check(&self.held, sql, bound, allow)
     }
 
     fn split(&mut self, sql: &str) -> Result<Vec<Range<usize>>, Refusal> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Instant;
 
-use proctor_core::sql::{Column, Dialect, Limits, Policy, SqlCode};
+use proctor_core::sql::{Allow, Column, Dialect, Limits, Policy, SqlCode};
 
 use crate::catalog::Catalog;
 
@@ -17,8 +17,13 @@ pub enum Action {
         table: String,
         /// The column; `None` where rows are only counted.
         column: Option<String>,
-        /// The views of the schema through which it may do that; none where it names the table itself, or nobody knows.
-        by: BTreeSet<String>,
+    },
+    /// It reads what the schema holds: names, columns, indexes, definitions, sizes.
+    Metadata {
+        /// The source, such as ``the pragma `table_info` ``.
+        source: String,
+        /// The only table that it describes; `None` where it describes others too.
+        table: Option<String>,
     },
     /// It calls a function.
     Call(String),
@@ -111,7 +116,7 @@ impl Bound {
     /// What it is: the most far-reaching of its actions decides.
     pub fn kind(&self) -> Kind {
         let of = |action: &Action| match action {
-            Action::Read { .. } | Action::Call(_) | Action::Recursion => Kind::Read,
+            Action::Read { .. } | Action::Metadata { .. } | Action::Call(_) | Action::Recursion => Kind::Read,
             Action::Insert(_) | Action::Update { .. } | Action::Delete(_) => Kind::Write,
             Action::Schema { .. } => Kind::Schema,
             Action::Transaction(_) => Kind::Transaction,
@@ -228,6 +233,20 @@ pub trait Engine {
 
     /// Whether a table that is no table of the schema (a catalog, a table function) may be read by everybody.
     fn is_harmless_table(&self, table: &str) -> bool;
+
+    /// Reports whether a table that is no table of the schema makes its rows of its arguments alone, such as `json_each`.
+    fn is_pure_table(&self, _table: &str) -> bool {
+        false
+    }
+
+    /// Checks that a statement works without anything that is off the lists of a request, where the engine has more to
+    /// say than [`Bound::actions`] tells. `bound` is what [`bind`](Self::bind) returned for it.
+    ///
+    /// # Errors
+    /// The first name that the statement needs and that is not on the lists, or a fault of the engine.
+    fn check_lists(&mut self, _sql: &str, _bound: &Bound, _allow: &Allow, _on: RunOn<'_>) -> Result<(), Refusal> {
+        Ok(())
+    }
 
     /// Where each statement of a text stands, in bytes; comments and empty statements between them are none.
     ///

@@ -17,6 +17,7 @@ pub mod check;
 pub mod child;
 pub mod duckdb;
 pub mod engine;
+mod lists;
 mod literals;
 pub mod nearest;
 pub mod pool;

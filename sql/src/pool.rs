@@ -1,15 +1,15 @@
-//! Workers in sandboxes, kept warm. Each request is judged by one worker; who asks more than others waits longer than
-//! they do. A worker that does not answer in its time is ended, with every process of its sandbox.
+//! Workers in sandboxes, kept warm. Each request is judged by one worker; the caller bounds how many are judged at once.
+//! A worker that does not answer in its time is ended, with every process of its sandbox.
 //!
 //! The sandbox shows a worker the program, the engine's library and the database that is asked about, all read-only, and
 //! an empty directory. It has no network, one mebibyte of disk, and the memory that its requests may take.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use proctor_core::enforcement::Tolerated;
@@ -26,8 +26,6 @@ use crate::chain;
 
 /// What a worker needs beyond the memory of its engine, in bytes.
 const OVERHEAD: u64 = 192 << 20;
-/// How many requests wait at most, of all clients.
-const MOST_WAITING: usize = 10_000;
 /// What is said of a worker that took too much memory.
 const MEMORY: &str = "it hit its limit of memory";
 /// How much of what a worker says when it dies is shown, in bytes.
@@ -40,33 +38,18 @@ pub struct WorkersConfig {
     pub program: PathBuf,
     /// Where the caller says that the shared library of DuckDB is; else it is looked for where systems keep it.
     pub duckdb: Option<PathBuf>,
-    /// How many workers run at a time.
+    /// The number of idle workers that are kept.
     pub most: usize,
     /// Which controls of the sandbox may be missing.
     pub tolerated: Tolerated,
 }
-
-/// Who asks: requests of one client wait behind each other, those of several take turns.
-pub type Client = u64;
 
 /// The workers.
 pub struct Workers {
     config: WorkersConfig,
     launcher: Arc<Launcher>,
     facts: RepoFacts,
-    state: Mutex<State>,
-    turn: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    idle: Vec<(Key, Worker)>,
-    busy: usize,
-    /// Those who wait, by client; the client at the front is next.
-    waiting: VecDeque<(Client, VecDeque<u64>)>,
-    next_ticket: u64,
-    /// The tickets whose turn it is.
-    called: Vec<u64>,
+    idle: Mutex<Vec<(Key, Worker)>>,
 }
 
 /// What a worker can be asked about.
@@ -129,14 +112,11 @@ impl Workers {
         let made = std::fs::create_dir_all(&directory);
         made.map_err(|source| SandboxError::System { what: "cannot make the directory for SQL workers", source })?;
         let facts = RepoFacts::read(&directory)?;
-        Ok(Self { config, launcher, facts, state: Mutex::default(), turn: Condvar::new() })
+        Ok(Self { config, launcher, facts, idle: Mutex::default() })
     }
 
     /// Judges a text in a worker. Blocks until that is done or its time is over.
-    pub fn judge(&self, client: Client, request: &Request) -> Judgement {
-        let Some(_turn) = self.wait_for_turn(client) else {
-            return failed(request, "too many requests wait already; ask again later");
-        };
+    pub fn judge(&self, request: &Request) -> Judgement {
         let key = match self.key(request) {
             Ok(key) => key,
             Err((code, why)) => return chain::unjudged(request, request.dialect.title(), code, why),
@@ -171,56 +151,32 @@ impl Workers {
         }
     }
 
-    /// How many workers wait for a request.
+    /// Returns the number of workers that wait for a request.
     pub fn idle(&self) -> usize {
-        self.state().idle.len()
+        self.idle_workers().len()
     }
 
     /// Ends the workers that wait.
     pub fn release(&self) {
-        let idle = std::mem::take(&mut self.state().idle);
+        let idle = std::mem::take(&mut *self.idle_workers());
         drop(idle);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait_for_turn(&self, client: Client) -> Option<Turn<'_>> {
-        let mut state = self.state();
-        if state.busy < self.config.most && state.waiting.is_empty() {
-            state.busy += 1;
-            return Some(Turn(self));
-        }
-        if state.waiting.iter().map(|(_, tickets)| tickets.len()).sum::<usize>() >= MOST_WAITING {
-            return None;
-        }
-        let ticket = state.next_ticket;
-        state.next_ticket += 1;
-        match state.waiting.iter_mut().find(|(of, _)| *of == client) {
-            Some((_, tickets)) => tickets.push_back(ticket),
-            None => state.waiting.push_back((client, [ticket].into())),
-        }
-        loop {
-            if let Some(at) = state.called.iter().position(|called| *called == ticket) {
-                state.called.swap_remove(at);
-                return Some(Turn(self));
-            }
-            state = self.turn.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+    fn idle_workers(&self) -> MutexGuard<'_, Vec<(Key, Worker)>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self, key: &Key) -> Option<Worker> {
-        let mut state = self.state();
-        let at = state.idle.iter().rposition(|(of, _)| of == key)?;
-        Some(state.idle.swap_remove(at).1)
+        let mut idle = self.idle_workers();
+        let at = idle.iter().rposition(|(of, _)| of == key)?;
+        Some(idle.swap_remove(at).1)
     }
 
     fn give_back(&self, key: Key, worker: Worker) {
-        let mut state = self.state();
-        let surplus = (state.idle.len() >= self.config.most).then(|| state.idle.remove(0));
-        state.idle.push((key, worker));
-        drop(state);
+        let mut idle = self.idle_workers();
+        let surplus = (idle.len() >= self.config.most).then(|| idle.remove(0));
+        idle.push((key, worker));
+        drop(idle);
         // Its sandbox ends without anybody waiting for the lock.
         drop(surplus);
     }
@@ -296,28 +252,6 @@ impl Workers {
             caches: Vec::new(),
             tolerated: self.config.tolerated.clone(),
         })
-    }
-}
-
-/// A worker may run while this is held.
-struct Turn<'a>(&'a Workers);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.state();
-        match state.waiting.pop_front() {
-            None => state.busy -= 1,
-            // The next client's first request; the client itself goes behind all others.
-            Some((client, mut tickets)) => {
-                if let Some(ticket) = tickets.pop_front() {
-                    state.called.push(ticket);
-                }
-                if !tickets.is_empty() {
-                    state.waiting.push_back((client, tickets));
-                }
-                self.0.turn.notify_all();
-            }
-        }
     }
 }
 

@@ -5,8 +5,12 @@
 //! <https://sqlite.org/security.html>, <https://sqlite.org/quirks.html#dblquote>.
 
 mod catalog;
+mod definitions;
 mod functions;
 mod messages;
+mod program;
+mod restricted;
+mod strings;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -15,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proctor_core::sql::{Column, Dialect, Limits, Policy, Request, SqlCode};
+use proctor_core::sql::{Allow, Column, Dialect, Limits, Policy, Request, SqlCode};
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags};
@@ -24,6 +28,7 @@ use crate::catalog::Catalog;
 use crate::engine::{Action, Bound, Engine, Ran, Refusal, RunOn};
 use crate::nearest;
 use crate::text::{self, Piece};
+use restricted::Restricted;
 use watch::{Mode, Watch};
 
 /// How many instructions pass between two looks at the clock.
@@ -45,6 +50,14 @@ pub struct Sqlite {
     has_other_tables: bool,
     /// How many instructions a part of the schema may take.
     steps: u64,
+    /// The table that owns each root page; `None` until it is needed.
+    roots: Option<program::Roots>,
+    /// Whether the body of a view or a trigger can use tables that the authorizer does not report.
+    has_hiding_bodies: bool,
+    /// The tables that replace rows whose keys are there already.
+    replacing: BTreeSet<String>,
+    /// The schema as far as the lists of the last request go.
+    restricted: Option<Box<Restricted>>,
 }
 
 impl Sqlite {
@@ -108,6 +121,10 @@ impl Sqlite {
             modules: BTreeSet::new(),
             has_other_tables: false,
             steps: limits.steps,
+            roots: None,
+            has_hiding_bodies: false,
+            replacing: BTreeSet::new(),
+            restricted: None,
         })
     }
 
@@ -142,7 +159,19 @@ impl Sqlite {
     }
 
     /// Reads again what a statement that has run changed of the schema.
-    fn follow(&mut self, bound: &Bound) -> Result<(), Refusal> {
+    fn follow(&mut self, sql: &str, bound: &Bound) -> Result<(), Refusal> {
+        if bound.schema_changes().next().is_none() {
+            return Ok(());
+        }
+        self.roots = None;
+        self.has_other_tables = true;
+        self.has_hiding_bodies |= program::may_hide_tables(sql, true);
+        if self.restricted.as_mut().is_some_and(|restricted| !restricted.follow(sql)) {
+            self.restricted = None;
+        }
+        if bound.schema_changes().any(|(what, _)| what == "create table") && replaces_on_conflict(sql) {
+            self.replacing.extend(bound.schema_changes().map(|(_, name)| name.to_ascii_lowercase()));
+        }
         let mut changes =
             bound.schema_changes().filter(|(what, _)| !matches!(*what, "create index" | "create trigger"));
         let (first, second) = (changes.next(), changes.next());
@@ -154,16 +183,27 @@ impl Sqlite {
                 let made = catalog::table(&self.connection, name.to_owned(), what == "create view");
                 self.catalog.put(made.map_err(|error| messages::failed(&error))?);
             }
-            _ => self.refresh()?,
+            _ => self.read_schema()?,
         }
-        self.has_other_tables = true;
         Ok(())
     }
 
-    /// Reads again what the database holds.
+    /// Reads again what the database holds, and forgets what was made of it.
     fn refresh(&mut self) -> Result<(), Refusal> {
+        self.restricted = None;
+        self.roots = None;
+        self.read_schema()
+    }
+
+    fn read_schema(&mut self) -> Result<(), Refusal> {
         self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
-        self.catalog = catalog::read(&self.connection).map_err(|error| messages::failed(&error))?;
+        let failed = |error| messages::failed(&error);
+        self.catalog = catalog::read(&self.connection).map_err(failed)?;
+        let bodies = catalog::bodies(&self.connection).map_err(failed)?;
+        self.has_hiding_bodies = bodies.iter().any(|sql| program::may_hide_tables(sql, true));
+        let definitions = catalog::definitions(&self.connection).map_err(failed)?;
+        let replacing = definitions.into_iter().filter(|(_, sql)| replaces_on_conflict(sql));
+        self.replacing = replacing.map(|(name, _)| name.to_ascii_lowercase()).collect();
         if self.functions.is_empty() {
             self.functions = functions::read(&self.connection).map_err(|error| messages::failed(&error))?;
             self.modules = functions::modules(&self.connection).map_err(|error| messages::failed(&error))?;
@@ -172,13 +212,18 @@ impl Sqlite {
     }
 
     fn prepared(&mut self, sql: &str, on: RunOn<'_>) -> Result<Bound, Refusal> {
+        let bound = self.authorized(sql, on)?;
+        self.with_opened(bound, sql, on)
+    }
+
+    /// Prepares a statement, with what the authorizer reports of it.
+    fn authorized(&mut self, sql: &str, on: RunOn<'_>) -> Result<Bound, Refusal> {
         self.watch.begin(Mode::Collect, on.limits.steps, on.deadline);
         let prepared = self.connection.prepare(sql);
         let mut noted = self.watch.noted();
         noted.actions.retain(|action| !self.is_of_the_statement(action));
-        let noted = watch::Noted { actions: self.through_views(noted.actions, sql), ..noted };
-        match prepared {
-            Ok(statement) => Ok(Bound {
+        let bound = match prepared {
+            Ok(statement) => Bound {
                 actions: noted.actions,
                 columns: statement
                     .columns()
@@ -192,18 +237,37 @@ impl Sqlite {
                 is_readonly: statement.readonly(),
                 is_query: noted.is_query,
                 strings: Vec::new(),
-            }),
+            },
             // What was not even to be prepared is known by what it was about to do.
-            Err(_) if noted.is_denied => Ok(Bound { actions: noted.actions, ..Bound::default() }),
-            Err(error) => Err(messages::refusal(&error, sql, self.watch.stopped())),
-        }
+            Err(_) if noted.is_denied => return Ok(Bound { actions: noted.actions, ..Bound::default() }),
+            Err(error) => return Err(messages::refusal(&error, sql, self.watch.stopped())),
+        };
+        Ok(self.with_replaced(bound, sql))
+    }
+
+    /// Adds the rows that a statement replaces because their keys are there already. The authorizer reports them as
+    /// added only.
+    fn with_replaced(&self, mut bound: Bound, sql: &str) -> Bound {
+        let written: BTreeSet<String> = bound
+            .actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Insert(table) | Action::Update { table, .. } => Some(table.clone()),
+                _ => None,
+            })
+            .collect();
+        let is_said = !written.is_empty() && replaces_by_its_words(sql);
+        let replaced =
+            written.into_iter().filter(|table| is_said || self.replacing.contains(&table.to_ascii_lowercase()));
+        bound.actions.extend(replaced.map(|table| Action::Update { table, column: "*".to_owned() }));
+        bound
     }
 
     /// Whether an action reads a table that the statement itself makes by WITH: SQLite tells of the name alone, as of a
     /// table of which no column is read.
     fn is_of_the_statement(&self, action: &Action) -> bool {
         match action {
-            Action::Read { table, column: None, .. } => {
+            Action::Read { table, column: None } => {
                 let name = table.to_ascii_lowercase();
                 self.catalog.table(table).is_none()
                     && !self.modules.contains(&name)
@@ -214,23 +278,6 @@ impl Sqlite {
         }
     }
 
-    /// With the views through which a table is read that the statement does not name: whatever stands in no place of the
-    /// text is reached by the views that do. (SQLite's own word on this is lost where it takes a view apart.)
-    fn through_views(&self, actions: BTreeSet<Action>, sql: &str) -> BTreeSet<Action> {
-        if !self.catalog.tables.iter().any(|table| table.is_view) {
-            return actions;
-        }
-        let names = text::names(sql, Dialect::Sqlite);
-        let named = |name: &str| names.contains(&name.to_ascii_lowercase());
-        let views = self.catalog.tables.iter().filter(|table| table.is_view && named(&table.name));
-        let views: BTreeSet<String> = views.map(|view| view.name.clone()).collect();
-        let of = |action: Action| match action {
-            Action::Read { table, column, .. } if !named(&table) => Action::Read { table, column, by: views.clone() },
-            other => other,
-        };
-        actions.into_iter().map(of).collect()
-    }
-
     /// A text in double quotes that is no name: a slip of a column's name, or a string by SQLite's old habit.
     fn quoted_string(&self, sql: &str, refusal: &Refusal) -> Option<Result<Range<usize>, Refusal>> {
         let (SqlCode::UnknownColumn, Some(place)) = (refusal.code, refusal.place.clone()) else { return None };
@@ -238,7 +285,11 @@ impl Sqlite {
         let name = text::unquoted(token);
         let in_scope = self.columns_of_text(sql);
         let near: Vec<String> = nearest::slips(&name, in_scope.iter().map(String::as_str));
-        if near.is_empty() {
+        let is_column = |name: &str| in_scope.iter().any(|column| column.eq_ignore_ascii_case(name));
+        // A value may resemble the name of a column: `region = "region0"`.
+        let is_value = strings::is_value(sql, &place, is_column)
+            && !near.iter().any(|column| strings::is_exchanged(&name, column));
+        if near.is_empty() || is_value {
             return Some(Ok(place));
         }
         let message = format!("\"{name}\" is no column here, and SQLite would silently compare with the text '{name}'");
@@ -287,6 +338,25 @@ impl Engine for Sqlite {
 
     fn is_harmless_table(&self, table: &str) -> bool {
         functions::is_harmless_table(table)
+    }
+
+    fn is_pure_table(&self, table: &str) -> bool {
+        functions::is_pure_table(table)
+    }
+
+    fn check_lists(&mut self, sql: &str, bound: &Bound, allow: &Allow, on: RunOn<'_>) -> Result<(), Refusal> {
+        let mut restricted = match self.restricted.take() {
+            Some(restricted) if restricted.is_for(allow) => restricted,
+            _ => Box::new(Restricted::open(self, allow, on.limits)?),
+        };
+        let mut plain = sql.to_owned();
+        for place in &bound.strings {
+            let string = single_quoted(&plain[place.clone()]);
+            plain.replace_range(place.clone(), &string);
+        }
+        let checked = restricted.check(&plain, bound, on);
+        self.restricted = Some(restricted);
+        checked
     }
 
     fn split(&mut self, sql: &str) -> Result<Vec<Range<usize>>, Refusal> {
@@ -356,7 +426,7 @@ impl Engine for Sqlite {
             habit(&self.connection, false)?;
         }
         if policy == Policy::Migrate && ran.is_ok() {
-            self.follow(bound)?;
+            self.follow(sql, bound)?;
         }
         ran
     }
@@ -426,6 +496,26 @@ fn size(row: &rusqlite::Row<'_>, columns: usize) -> u64 {
             Err(_) => 0,
         })
         .sum()
+}
+
+/// Reports whether a statement says that it replaces rows: `REPLACE INTO`, `INSERT OR REPLACE`, `UPDATE OR REPLACE`.
+fn replaces_by_its_words(sql: &str) -> bool {
+    has_pair(sql, &[("replace", "into"), ("or", "replace")])
+}
+
+/// Reports whether the definition of a table says `ON CONFLICT REPLACE`.
+fn replaces_on_conflict(sql: &str) -> bool {
+    has_pair(sql, &[("conflict", "replace")])
+}
+
+/// Reports whether one of these pairs of words stands in a text.
+fn has_pair(sql: &str, pairs: &[(&str, &str)]) -> bool {
+    let pieces = text::pieces(sql, Dialect::Sqlite);
+    let solid: Vec<&(Piece, Range<usize>)> =
+        pieces.iter().filter(|(piece, _)| !matches!(piece, Piece::Space | Piece::Comment)).collect();
+    let is =
+        |at: &(Piece, Range<usize>), word: &str| at.0 == Piece::Word && sql[at.1.clone()].eq_ignore_ascii_case(word);
+    solid.windows(2).any(|two| pairs.iter().any(|(first, second)| is(two[0], first) && is(two[1], second)))
 }
 
 /// A string for what stood in double quotes, of the same length where it can be.

@@ -20,6 +20,8 @@ pub struct Statement {
     pub prepared: Option<Result<Bound, Refusal>>,
     /// What the engine has against the names in it, where it refused it.
     pub names: Vec<Diagnostic>,
+    /// The first name that it needs and that is not on the lists of the request, as the engine reports it.
+    pub off_list: Option<Refusal>,
 }
 
 impl Statement {
@@ -77,6 +79,7 @@ impl Case<'_> {
 
     /// Adds a finding.
     pub fn found(&mut self, diagnostic: Diagnostic) {
+        let diagnostic = diagnostic.rejecting_at(self.request.reject_at);
         if !self.diagnostics.contains(&diagnostic) {
             self.diagnostics.push(diagnostic);
         }

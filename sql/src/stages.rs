@@ -3,12 +3,17 @@
 mod asked;
 mod bind;
 pub(crate) mod dialects;
+mod edited;
 mod extract;
 mod filter;
+mod names;
 mod parse;
+mod relations;
+mod rewrite;
 mod run;
 mod safety;
 mod semantic;
+mod slips;
 mod tokenize;
 
 use proctor_core::sql::StageName;

@@ -146,3 +146,148 @@ fn each_fix_mends_what_it_stands_at() {
     }
     assert!(fixes >= 10, "{fixes}");
 }
+
+/// The findings that are errors: each place as text, and the candidates.
+fn errors(sql: &str) -> Vec<(String, Vec<String>)> {
+    let judgement = judged(sql, Policy::Write);
+    let errors = judgement.diagnostics.iter().filter(|found| found.severity == Severity::Error);
+    let place = |found: &proctor_core::sql::Diagnostic| {
+        found.span.map_or_else(|| "nowhere".to_owned(), |span| sql[span.start..span.end].to_owned())
+    };
+    errors.map(|found| (place(found), found.candidates.clone())).collect()
+}
+
+/// The text with every fix.
+fn mended(sql: &str) -> String {
+    let mut fixes: Vec<_> = judged(sql, Policy::Write).diagnostics.into_iter().filter_map(|found| found.fix).collect();
+    fixes.sort_by_key(|fix| std::cmp::Reverse(fix.start));
+    fixes.iter().fold(sql.to_owned(), |mut text, fix| {
+        text.replace_range(fix.start..fix.end, &fix.replacement);
+        text
+    })
+}
+
+#[test]
+fn an_unknown_table_does_not_end_the_list_of_mistakes() {
+    let cases: &[(&str, &[&str])] = &[
+        (
+            "SELECT a.nmae, b.titel FROM author a JOIN boooks b ON a.id = b.auther_id",
+            // SQLite has no place for a name behind ON; its bare name is looked for.
+            &["a.nmae", "b.titel", "author", "boooks", "auther_id"],
+        ),
+        // Nobody knows the columns of a table that is not there.
+        ("SELECT x.a, b.titel FROM nothing_like_it x JOIN books b ON b.id = x.b", &["b.titel", "nothing_like_it"]),
+        ("SELECT boks.titel, boks.price FROM boks", &["boks.titel", "boks"]),
+        ("SELECT nmae FROM authors WHERE contry = 'GB' ORDER BY idd", &["nmae", "contry", "idd"]),
+        ("SELECT n.nmae FROM (SELECT nmae FROM authors) n", &["nmae"]),
+        ("UPDATE boks SET prise = 1 WHERE titel = 'x'", &["boks", "prise", "titel"]),
+        ("INSERT INTO author (id, nam) VALUES (9, 'x')", &["author", "nam"]),
+        ("SELECT frobnicate(nmae), a.contry FROM authors a", &["frobnicate", "nmae", "a.contry"]),
+        (
+            "SELECT a.nmae FROM authors a WHERE a.idd IN (SELECT b.autor FROM boks b)",
+            &["a.nmae", "a.idd", "b.autor", "boks"],
+        ),
+    ];
+    let mut wrong = Vec::new();
+    for (sql, expected) in cases {
+        let found = errors(sql);
+        let places: Vec<&str> = found.iter().map(|(place, _)| place.as_str()).collect();
+        if places != *expected {
+            wrong.push(format!("{sql}: {found:?}"));
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+    let fixed = mended("SELECT a.nmae, b.titel FROM author a JOIN boooks b ON a.id = b.auther_id");
+    assert_eq!(judged(&fixed, Policy::Read).verdict, Verdict::Ok, "{fixed}");
+}
+
+#[test]
+fn an_alias_that_hides_a_table_is_the_reason() {
+    for sql in [
+        "SELECT authors.name FROM authors a",
+        "SELECT a.id FROM authors a JOIN books AS b ON books.author_id = a.id",
+        "SELECT a.id FROM authors a WHERE a.id > 1 ORDER BY authors.name",
+    ] {
+        let judgement = judged(sql, Policy::Read);
+        let found = judgement.diagnostics.first().expect("a finding");
+        assert!(found.message.contains("has the alias `"), "{sql}: {found:#?}");
+        let fixed = mended(sql);
+        assert_eq!(judged(&fixed, Policy::Read).verdict, Verdict::Ok, "{sql} -> {fixed}");
+    }
+}
+
+#[test]
+fn misspelt_keywords_have_a_suggestion_at_their_place() {
+    let cases: &[(&str, &[&str])] = &[
+        ("SELEC name FROM authors", &["SELEC"]),
+        ("select name form authors", &["form"]),
+        ("SELECT name FORM authors WEHRE id = 1", &["FORM", "WEHRE"]),
+        ("SELECT country, count(*) FROM authors GRUOP BY country", &["GRUOP"]),
+        ("SELECT name FROM authors ORDER YB name", &["YB"]),
+        ("SELECT name FROM authors LIMTI 5", &["LIMTI"]),
+        ("SELECT a.name FROM authors a JION books b ON b.author_id = a.id", &["JION"]),
+        ("SELECT name FROM authors WHERE id BETWEN 1 AND 2", &["BETWEN"]),
+        ("SELECT DISTNCT name FROM authors", &["DISTNCT"]),
+        ("UPDTE books SET price = 1 WHERE id = 1", &["UPDTE"]),
+        ("DELETE FORM books WHERE id = 1", &["FORM"]),
+        ("INSERT INOT authors (id, name) VALEUS (9, 'x')", &["INOT", "VALEUS"]),
+        ("SELCT name FORM authors WEHRE id = 1 ODER BY name", &["SELCT", "FORM", "WEHRE", "ODER"]),
+    ];
+    for (sql, expected) in cases {
+        let found = errors(sql);
+        let places: Vec<&str> = found.iter().map(|(place, _)| place.as_str()).collect();
+        assert_eq!(places, *expected, "{sql}: {found:?}");
+        let fixed = mended(sql);
+        assert_eq!(judged(&fixed, Policy::Write).verdict, Verdict::Ok, "{sql} -> {fixed}");
+    }
+}
+
+#[test]
+fn an_unfinished_statement_names_its_place() {
+    for (sql, place) in [
+        ("SELECT name FROM authors WHERE", "WHERE"),
+        ("SELECT name FROM authors WHERE;", "WHERE"),
+        ("SELECT name FROM authors ORDER BY", "BY"),
+        ("SELECT count(name", "("),
+        ("SELECT CASE WHEN id = 1 THEN 2", "CASE"),
+    ] {
+        assert_eq!(errors(sql).first().map(|(place, _)| place.as_str()), Some(place), "{sql}");
+    }
+}
+
+#[test]
+fn fences_and_words_around_a_statement_are_told_with_a_fix() {
+    let select = "SELECT name\nFROM authors\nWHERE country = 'GB';";
+    let cases = [
+        (format!("{select}\n```"), SqlCode::FencedText),
+        (format!("{select}```"), SqlCode::FencedText),
+        ("SELECT name FROM authors\n```\n".to_owned(), SqlCode::FencedText),
+        (format!("{select}\n```\n\nThis query returns the authors' names."), SqlCode::FencedText),
+        (format!("```sql\n{select}\n```\nThis is it."), SqlCode::FencedText),
+        (format!("{select}\n\nThis query returns the name of each author."), SqlCode::ProseAroundSql),
+        (format!("{select} This query isn't slow."), SqlCode::ProseAroundSql),
+        ("SELECT name FROM authors\n\nExplanation: it's simple.".to_owned(), SqlCode::ProseAroundSql),
+        ("SELECT name FROM authors\n\n**Note**: it's simple.".to_owned(), SqlCode::ProseAroundSql),
+        (format!("Select all names like this:\n{select}"), SqlCode::ProseAroundSql),
+        (format!("With this query you get the names:\n\n{select}\n\nI hope this helps!"), SqlCode::ProseAroundSql),
+        (format!("Sure! Here is the query:\n{select}"), SqlCode::ProseAroundSql),
+    ];
+    for (sql, code) in cases {
+        let judgement = judged(&sql, Policy::Read);
+        let found: Vec<SqlCode> = judgement.diagnostics.iter().map(|found| found.code).collect();
+        assert_eq!(found, [code], "{sql}: {:#?}", judgement.diagnostics);
+        let fixed = mended(&sql);
+        assert_eq!(judged(&fixed, Policy::Read).verdict, Verdict::Ok, "{sql} -> {fixed}");
+    }
+    // A statement that only looks like it is none of these.
+    for sql in [
+        "SELECT name\nFROM authors\nWhere country = 'GB'",
+        "SELECT name AS \"a\nThis is\" FROM authors",
+        "SELECT ';\nThis is a text' AS a",
+        "SELECT id,\nName\nFROM authors",
+        "-- This query\nSELECT name FROM authors -- ```\n",
+        "SELECT '```' AS fence",
+    ] {
+        assert_eq!(judged(sql, Policy::Read).verdict, Verdict::Ok, "{sql}");
+    }
+}

@@ -240,11 +240,13 @@ def unreachable():
 
 def reload():
     configure(f"[daemon]\nallow_users = ['{SECRET}']\n")
-    sh("systemctl", "reload", "proctord.service")
+    refused = subprocess.run(["systemctl", "reload", "proctord.service"], capture_output=True, timeout=PATIENCE)
+    say(refused.returncode != 0, "a reload of a config that is not valid fails", refused.returncode)
     until(lambda: "not valid" in show("proctord.service", "StatusText"))
     status = show("proctord.service", "StatusText")
     say("the old one holds" in status, "a config that is not valid is refused", status)
     say(ask("GET", "/healthz", user="ann")[0] == 200, "the old config still holds")
+    say("proctor_config_last_reload_successful 0" in ask("GET", "/metrics")[1], "the metrics show a refused reload")
     configure(LISTED.replace("'bob'", "'eve'"))
     sh("systemctl", "reload", "proctord.service")
     until(lambda: show("proctord.service", "StatusText") == "the new config holds")
@@ -294,6 +296,25 @@ def restart():
     result = show("proctord.service", "Result")
     say(os.path.exists(SOCKET) and result == "success", "the socket outlives the daemon", result)
     say(ask("GET", "/healthz")[0] == 200, "a connection starts the daemon again")
+
+
+def broken_config():
+    """A config that is not valid must not make the socket fail: callers get a reason, and a fixed config suffices."""
+    sh("systemctl", "stop", "proctord.service")
+    configure("[daemon]\nallow_users = ['no-such-account']\n")
+    first = ask("GET", "/healthz", check=False)
+    say(first[0] == 503 and "no-such-account" in first[1]["detail"], "root gets the reason of a failed start", first)
+    other = ask("GET", "/healthz", user="eve", check=False)
+    say(other[0] == 503 and "no-such-account" not in other[1]["detail"], "others get no part of the config", other)
+    started = subprocess.run(["systemctl", "start", "proctord.service"], capture_output=True, timeout=PATIENCE)
+    say(started.returncode != 0, "a start with a config that is not valid fails", started.returncode)
+    # More failed starts than any start limit allows.
+    answers = {ask("GET", "/healthz", check=False)[0] for _ in range(12)}
+    state = show("proctord.socket", "ActiveState"), show("proctord.socket", "Result")
+    say((answers, state) == ({503}, ("active", "success")), "the socket survives failed starts", (answers, state))
+    configure(LISTED)
+    found = until(lambda: ask("GET", "/healthz", user="ann", check=False)[0] == 200)
+    say(found, "a fixed config is enough", show("proctord.service", "ActiveState"))
 
 
 def idle():
@@ -353,7 +374,7 @@ def exposure():
 
 
 def main():
-    steps = [prepare, tmpfiles, activation, run, who_may, unreachable, reload, watchdog, restart, idle, journal, of_user]
+    steps = [prepare, tmpfiles, activation, run, who_may, unreachable, reload, watchdog, restart, broken_config, idle, journal, of_user]
     for step in [*steps, exposure]:
         try:
             step()

@@ -21,6 +21,7 @@ mod faults;
 mod formats;
 mod fuzz;
 mod gate;
+mod generated;
 mod harness;
 mod hiding;
 mod hooks;
@@ -32,6 +33,7 @@ mod judging;
 mod layouts;
 mod life;
 mod limits;
+mod live_output;
 mod mcp;
 mod meanwhile;
 mod mistakes;
@@ -93,6 +95,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         formats::CASES,
         fuzz::CASES,
         gate::CASES,
+        generated::CASES,
         harness::CASES,
         hiding::CASES,
         hooks::CASES,
@@ -104,6 +107,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         layouts::CASES,
         life::CASES,
         limits::CASES,
+        live_output::CASES,
         mcp::CASES,
         meanwhile::CASES,
         mistakes::CASES,

@@ -1,6 +1,6 @@
 """Drives an MCP server by the official Python SDK, as a script in JSON says, and prints what came of it.
 
-argv[1] is {"server": {"command": [...], "env": {...}} or {"socket": PATH}, "mode": MODE, "steps": [...]}.
+argv[1] is {"server": {"command": [...], "env": {...}, "cwd": DIR} or {"socket": PATH}, "mode": MODE, "steps": [...]}.
 A step is a list: ["tools"], ["call", NAME, ARGUMENTS], ["call_off", NAME, ARGUMENTS] (cancelled once a step
 runs), ["call_off_shared", NAME, ARGUMENTS] (the same, after another call has asked for the same run),
 ["newest"] (the newest run), ["resources"], ["templates"], ["read", URI]. Every answer is an object; an
@@ -103,7 +103,7 @@ async def main():
     server, mode, steps = script["server"], script["mode"], script["steps"]
     if "command" in server:
         program, *arguments = server["command"]
-        await drive(StdioServerParameters(command=program, args=arguments, env=server["env"]), mode, steps)
+        await drive(StdioServerParameters(command=program, args=arguments, env=server["env"], cwd=server["cwd"]), mode, steps)
         return
     transport = httpx2.AsyncHTTPTransport(uds=server["socket"])
     async with httpx2.AsyncClient(transport=transport, timeout=100) as http:

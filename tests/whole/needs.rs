@@ -234,5 +234,12 @@ pub(crate) const MCP_INSPECTOR: &str = "node/node_modules/.bin/mcp-inspector";
 pub(crate) const NEEDS_MCP_SDK: &[Needs] = &[Needs::Sandbox, Needs::Client(&[MCP_SDK, "-c", "import mcp, httpx2"])];
 /// A case that asks by that Inspector.
 pub(crate) const NEEDS_MCP_INSPECTOR: &[Needs] = &[Needs::Sandbox, Needs::Client(&[MCP_INSPECTOR, "--cli", "--help"])];
+/// The Python of LangChain, its adapters for the Model Context Protocol, and two providers of models.
+pub(crate) const LANGCHAIN: &str = "langchain/bin/python";
+/// A case that asks as an agent of LangChain does.
+pub(crate) const NEEDS_LANGCHAIN: &[Needs] = &[
+    Needs::Sandbox,
+    Needs::Client(&[LANGCHAIN, "-c", "import langchain_mcp_adapters, langchain_openai, langchain_anthropic"]),
+];
 /// A case whose programs misbehave in ways that a shell cannot.
 pub(crate) const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];

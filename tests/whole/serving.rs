@@ -166,6 +166,7 @@ pub(crate) fn passed_and_broke(env: &TestEnvironment, repo: &Repo<'_>) -> Pass {
         fail_fast,
         changes: ChangesWanted::Applied,
         skills: SkillsWanted::All,
+        live: None,
     };
     let engine = Engine::open(config(env, "").engine).expect("an engine");
     let (sender, mut events) = mpsc::channel(1);

@@ -65,7 +65,7 @@ const DOCUMENTS: [Document; 13] = [
     Document {
         name: "sql-request",
         title: "What `POST /v1/sql/verify` takes",
-        schema: written::<proctor_core::sql::Request>,
+        schema: accepted::<proctor_core::sql::Request>,
     },
     Document { name: "gate", title: "What `proctor gate --format json` prints", schema: written::<GateAnswer> },
 ];
@@ -182,6 +182,11 @@ fn id_of(name: &str) -> String {
 /// The schema of `T` as we write it: what is always there is required.
 fn written<T: JsonSchema>() -> Value {
     SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>().to_value()
+}
+
+/// Returns the schema of a document that others send: members with a default may be missing.
+fn accepted<T: JsonSchema>() -> Value {
+    SchemaSettings::draft2020_12().for_deserialize().into_generator().into_root_schema_for::<T>().to_value()
 }
 
 /// The status file belongs to others; of its content we know the one object that is ours.

@@ -133,6 +133,7 @@ impl InProcess {
             fail_fast: false,
             changes: ChangesWanted::Applied,
             skills: SkillsWanted::All,
+            live: None,
         };
         Ok(Self { engine: Engine::open(config)?, request })
     }

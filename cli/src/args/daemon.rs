@@ -33,7 +33,7 @@ pub(crate) struct LogsArgs {
     /// Its standard error, not its standard output
     #[arg(long, requires = "step")]
     pub stderr: bool,
-    /// Go on until the run has ended: what a step printed comes when it has ended
+    /// Wait until the run has ended: one step is shown while it runs, all steps one by one as they end
     #[arg(long, short)]
     pub follow: bool,
     /// Write it with control characters as they are, to a file or a pipe

@@ -47,7 +47,7 @@ pub(crate) struct ExecArgs {
     #[command(flatten)]
     pub operator: OperatorArgs,
     /// The program and its arguments
-    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     pub cmd: Vec<String>,
 }
 

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use proctor_core::sql::{Batch, Dialect, Policy, StageName};
+use proctor_core::sql::{Batch, Dialect, Percent, Policy, StageName};
 
-use super::{OperatorArgs, StateArgs};
+use super::{OperatorArgs, StateArgs, WayArgs};
 
 /// `proctor sql`.
 #[derive(Debug, Args)]
@@ -76,11 +76,17 @@ pub(crate) struct SqlVerifyArgs {
     /// A limit as NAME=VALUE: `time`, `steps`, `rows`, `memory`, `result`, `depth`, `input`
     #[arg(long, value_name = "LIMIT", value_delimiter = ',')]
     pub limit: Vec<String>,
+    /// Reject where a warning has at least this confidence, in percent [default: warnings never reject]
+    #[arg(long, value_name = "PERCENT")]
+    pub reject_at: Option<Percent>,
     /// How the judgement is told on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: SqlFormat,
+    /// DuckDB's shared library [default: $PROCTOR_DUCKDB, else where systems keep it]
+    #[arg(long, value_name = "FILE")]
+    pub duckdb: Option<PathBuf>,
     #[command(flatten)]
-    pub engines: SqlEnginesArgs,
+    pub way: WayArgs,
 }
 
 /// Where engines run and are found.
@@ -101,9 +107,9 @@ pub(crate) struct SqlAdviceArgs {
     /// What the engine said: its message, its code, or both
     #[arg(value_name = "ERROR", required = true)]
     pub error: Vec<String>,
-    /// Whose error it is
-    #[arg(long, value_name = "DIALECT", default_value = "sqlite", value_parser = dialect)]
-    pub dialect: Dialect,
+    /// The engine that reports the error [default: told by its wording]
+    #[arg(long, value_name = "DIALECT", value_parser = dialect)]
+    pub dialect: Option<Dialect>,
     /// How it is told on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: super::Format,

@@ -12,7 +12,7 @@ use crate::args::{DaemonCommand, DaemonStatusArgs, Format};
 use crate::caller::Caller;
 use crate::daemon::{self, Daemon, Purpose};
 use crate::error::CliError;
-use crate::installation::show;
+use crate::installation::{self, show};
 use crate::screen::Screen;
 use crate::style::{DIM, GOOD, UNSURE, paint};
 use crate::text::{duration, shown_line};
@@ -40,7 +40,15 @@ pub(crate) async fn daemon(command: &DaemonCommand, caller: &Caller, screen: &mu
 }
 
 async fn status(args: &DaemonStatusArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    let daemon = daemon::of(&args.daemon, Purpose::Itself, caller).await?;
+    let operator = installation::operator(&args.daemon.operator, caller)?;
+    let places = daemon::places(args.daemon.socket.as_deref(), &operator, caller);
+    let daemon = match daemon::demanded(&places, Purpose::Itself).await {
+        Ok(daemon) => daemon,
+        Err(error) => {
+            let holder = daemon::lock_holder(&places);
+            return Err(holder.map_or(error, |(socket, pid)| daemon::unreachable_at(&socket, pid)));
+        }
+    };
     match args.format {
         Format::Human => screen.out(&block(&daemon)),
         Format::Json => {

@@ -67,7 +67,10 @@ fn demand_git(repo: &Path) -> Result<(), CliError> {
     let top: Option<PathBuf> = repo.ancestors().find(|dir| is_top(dir)).map(Path::to_owned);
     Err(match top {
         Some(top) => CliError::Usage {
-            message: format!("`{}` is not the top of its repository", show(repo)),
+            message: format!(
+                "`{}` is not the top of its repository, and Proctor reads a spec at the top only",
+                show(repo)
+            ),
             hint: format!("name the top: `--repo {}`", show(&top)),
         },
         None => CliError::Usage {

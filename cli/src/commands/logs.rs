@@ -1,5 +1,5 @@
-//! `proctor logs`: what the steps of a run printed, as far as it is kept. It comes step by step, when
-//! each has ended; text of others is escaped on its way to the screen.
+//! Prints the output of a run's steps (`proctor logs`), as far as it is kept. One step can be followed while
+//! it runs; all steps come one by one, when each has ended. The screen gets the text of steps escaped.
 
 mod escaping;
 mod here;
@@ -7,7 +7,7 @@ mod here;
 use proctor_core::api::{RunState, RunView, StepView};
 use proctor_core::names::RunId;
 use proctor_core::spec::nearest;
-use proctor_daemon::client::Client;
+use proctor_daemon::client::{Client, Events};
 use proctor_daemon::service::{MAX_PART, OutputOf, Stdio, Unit};
 
 use crate::args::LogsArgs;
@@ -80,6 +80,16 @@ struct Place {
     n: u32,
 }
 
+/// How much of an output is on the screen.
+#[derive(Default)]
+struct ShownPart {
+    /// The attempt whose output it is; 0 where none is shown.
+    attempt: u32,
+    /// The number of bytes.
+    offset: u64,
+    escaping: Escaping,
+}
+
 struct Reader<'a> {
     client: Client,
     run: RunId,
@@ -92,17 +102,102 @@ impl Reader<'_> {
     async fn one(&mut self, name: &str, args: &LogsArgs) -> Result<u8, CliError> {
         let stream = if args.stderr { Stdio::Stderr } else { Stdio::Stdout };
         let mut events = self.client.events(&self.run, 0);
+        let mut shown = ShownPart::default();
         loop {
             let view = self.view().await?;
             match find(&view, name) {
                 Some((place, step)) if step.outcome.is_some() => {
-                    self.print(OutputOf { unit: place.unit, n: place.n, stream }).await?;
+                    self.attempt(&mut shown, name, step.attempt);
+                    self.print(OutputOf { unit: place.unit, n: place.n, stream }, &mut shown).await?;
                     self.remark(place, step, stream);
                     return Ok(0);
+                }
+                Some((place, step)) if place.unit == Unit::Step && step.attempt > 0 => {
+                    let of = OutputOf { unit: place.unit, n: place.n, stream };
+                    if !args.follow {
+                        self.attempt(&mut shown, name, step.attempt);
+                        self.print(of, &mut shown).await?;
+                        self.screen.err(&style::warning(&format!(
+                            "{} has not ended, and this is its output so far; `--follow` waits for the rest",
+                            shown_line(name)
+                        )));
+                        return Ok(0);
+                    }
+                    let has_news = self.follow(of, name, &mut shown, &mut events).await?;
+                    if self.screen.reader_is_gone() {
+                        return Ok(0);
+                    }
+                    if has_news {
+                        continue;
+                    }
                 }
                 found => wait_or_not(found.is_some(), args.follow, &view, name)?,
             }
             events.next().await.map_err(|error| lost(error, &self.run))?;
+        }
+    }
+
+    /// Prints the output of a step as it comes, to the end of the attempt. Where the connection breaks, the
+    /// caller goes on behind what is shown by then. Returns whether an event came meanwhile.
+    async fn follow(
+        &mut self,
+        of: OutputOf,
+        name: &str,
+        shown: &mut ShownPart,
+        events: &mut Events,
+    ) -> Result<bool, CliError> {
+        let offset = shown.offset;
+        let mut output = match self.client.follow_output(&self.run, of, offset).await {
+            Ok(output) => output,
+            Err(error) if error.is_lost() => return Ok(false),
+            Err(error) => return Err(client_error(error)),
+        };
+        let Some(attempt) = output.attempt() else { return Ok(true) };
+        if shown.attempt != 0 && shown.attempt != attempt && offset > 0 {
+            // Another attempt began meanwhile: its output is asked for from its beginning.
+            self.attempt(shown, name, attempt);
+            return Ok(true);
+        }
+        self.attempt(shown, name, attempt);
+        let (mut has_news, mut has_ended) = (false, false);
+        loop {
+            let part = tokio::select! {
+                part = output.next() => part,
+                // Tells of a daemon that hangs or is gone while the step prints nothing.
+                event = events.next(), if !has_ended => {
+                    has_ended = event.map_err(|error| lost(error, &self.run))?.is_none();
+                    has_news = true;
+                    continue;
+                }
+            };
+            match part {
+                Ok(Some(bytes)) => self.show(&bytes, shown, false),
+                Ok(None) | Err(_) => return Ok(has_news),
+            }
+            if self.screen.reader_is_gone() {
+                return Ok(has_news);
+            }
+        }
+    }
+
+    /// Begins with the output of an attempt, unless it is the one that is shown.
+    fn attempt(&mut self, shown: &mut ShownPart, name: &str, attempt: u32) {
+        if shown.attempt == attempt {
+            return;
+        }
+        if shown.attempt != 0 {
+            self.show(&[], shown, true);
+            let note = format!("{}: attempt {attempt} begins; only the last one is kept", shown_line(name));
+            self.screen.err(&style::warning(&note));
+        }
+        *shown = ShownPart { attempt, ..ShownPart::default() };
+    }
+
+    fn show(&mut self, bytes: &[u8], shown: &mut ShownPart, is_last: bool) {
+        shown.offset += bytes.len() as u64;
+        match self.raw {
+            true => self.screen.out_raw(bytes),
+            false => self.screen.out(&shown.escaping.take(bytes, is_last)),
         }
     }
 
@@ -135,7 +230,8 @@ impl Reader<'_> {
             let Some(found) = of.as_ref().filter(|found| found.bytes > 0) else { continue };
             let heading = format!("--- {} {word}, {}", shown_line(&called(place, step)), size(found.bytes));
             self.screen.out(&format!("{}\n", paint(DIM, heading)));
-            match self.print(OutputOf { unit: place.unit, n: place.n, stream }).await {
+            let of = OutputOf { unit: place.unit, n: place.n, stream };
+            match self.print(of, &mut ShownPart::default()).await {
                 Err(error @ CliError::Engine { .. }) => self.screen.err(&error.render()),
                 other => other?,
             }
@@ -144,18 +240,13 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// One output from its beginning to its end.
-    async fn print(&mut self, of: OutputOf) -> Result<(), CliError> {
-        let mut escaping = Escaping::default();
-        let mut offset = 0;
+    /// One output from what is shown of it to its end.
+    async fn print(&mut self, of: OutputOf, shown: &mut ShownPart) -> Result<(), CliError> {
         loop {
-            let part = self.client.output(&self.run, of, offset, MAX_PART).await.map_err(client_error)?;
-            offset += part.bytes.len() as u64;
-            let is_last = part.bytes.is_empty() || offset >= part.length;
-            match self.raw {
-                true => self.screen.out_raw(&part.bytes),
-                false => self.screen.out(&escaping.take(&part.bytes, is_last)),
-            }
+            let part = self.client.output(&self.run, of, shown.offset, MAX_PART).await.map_err(client_error)?;
+            let end = shown.offset + part.bytes.len() as u64;
+            let is_last = part.bytes.is_empty() || end >= part.length;
+            self.show(&part.bytes, shown, is_last);
             if is_last || self.screen.reader_is_gone() {
                 return Ok(());
             }

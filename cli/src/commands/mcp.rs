@@ -2,18 +2,19 @@
 //! answers, else over a service of this process.
 
 use proctor_core::verdict::EXIT_INTERRUPTED;
-use proctor_daemon::mcp::{Local, Remote, StdioError, serve_stdio};
+use proctor_daemon::mcp::{Local, Remote, Session, StdioError, serve_stdio};
 use proctor_daemon::service::StartError;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::WayArgs;
+use crate::args::{RepoArgs, WayArgs};
 use crate::caller::Caller;
-use crate::daemon::{Wanted, who_does_it_with_env};
+use crate::daemon::{Daemon, Wanted, who_does_it_with_env};
 use crate::engine;
 use crate::error::CliError;
-use crate::installation;
+use crate::installation::{self, show};
 use crate::interrupt::{Asked, Interrupts, leave};
 use crate::screen::Screen;
+use crate::text::shown_line;
 
 /// Serves one client until it closes its side, or until Ctrl-C, which is code 130.
 ///
@@ -24,16 +25,40 @@ pub(crate) async fn mcp(args: &WayArgs, caller: &Caller, screen: &mut Screen) ->
     let operator = installation::operator(&args.operator, caller)?;
     let wanted = Wanted { way: args, operator: &operator, repo: &caller.cwd };
     let stop = CancellationToken::new();
-    if let Some(daemon) = who_does_it_with_env(wanted, caller, screen).await? {
+    let daemon = who_does_it_with_env(wanted, caller, screen).await?;
+    let session = session(args, daemon.as_ref(), caller);
+    screen.err(&format!("proctor mcp: {}\n", session.runs_by.as_deref().unwrap_or_default()));
+    if let Some(daemon) = daemon {
         let remote = Remote::new(daemon.client, caller.env.clone());
-        return serve(serve_stdio(remote, stop.clone()), stop).await;
+        return serve(serve_stdio(remote, session, stop.clone()), stop).await;
     }
     engine::warn_of_unreadable(caller, screen);
     let config = engine::config(&args.state, operator, caller)?;
     let local = Local::open(config, caller.uid).await.map_err(start_error)?;
-    let served = serve(serve_stdio(local.backend(), stop.clone()), stop).await;
+    let served = serve(serve_stdio(local.backend(), session, stop.clone()), stop).await;
     local.close().await;
     served
+}
+
+/// Returns what the client is to know: who runs its checks, and of which repository by default.
+fn session(args: &WayArgs, daemon: Option<&Daemon>, caller: &Caller) -> Session {
+    let runs_by = match daemon {
+        Some(daemon) => {
+            let (socket, health) = (show(daemon.socket()), &daemon.health);
+            format!(
+                "The daemon at {socket} (proctor {}, process {}) runs the checks.",
+                shown_line(&health.version),
+                health.pid
+            )
+        }
+        None if args.daemon.no_daemon => {
+            "No daemon is asked: this process runs the checks, and they end with it.".to_owned()
+        }
+        None => "No daemon: this process runs the checks, and they end with it.".to_owned(),
+    };
+    let work_tree = installation::repository(&RepoArgs { repo: None }, caller).ok();
+    let work_tree = work_tree.and_then(|path| path.to_str().map(str::to_owned));
+    Session { work_tree, runs_by: Some(runs_by), can_ask: true }
 }
 
 fn start_error(error: StartError) -> CliError {

@@ -338,6 +338,7 @@ impl Runs<'_> {
             fail_fast: self.args.fail_fast,
             changes: if self.target.is_some() { ChangesWanted::AsPatch } else { ChangesWanted::Applied },
             skills: skills_wanted(self.args),
+            live: None,
         }
     }
 

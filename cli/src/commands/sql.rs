@@ -1,4 +1,5 @@
-//! `proctor sql`: SQL judged by the engine that would run it, in a sandboxed worker, by this process and for its caller.
+//! `proctor sql`: has SQL judged by the engine that would run it, in a sandboxed worker: of a daemon where one answers,
+//! whose workers are warm, else of this process.
 
 mod human;
 mod sarif;
@@ -8,17 +9,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proctor_core::enforcement::SandboxMode;
+use proctor_core::spec::Operator;
 use proctor_core::sql::{Allow, DUCKDB, Dialect, Judgement, Limits, Request, Verdict};
 use proctor_sandbox::{Host, HostConfig, Launcher};
 use proctor_sql::pool::{Workers, WorkersConfig};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::args::{Format, SqlAdviceArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlVerifyArgs};
+use crate::args::{Format, SqlAdviceArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlVerifyArgs, StateArgs};
 use crate::caller::Caller;
+use crate::daemon::{Daemon, Wanted, client_error, who_does_it};
 use crate::error::CliError;
 use crate::installation::{self, show};
 use crate::screen::Screen;
+use crate::style;
 
 /// The largest text that is read, in bytes, whatever the limit says.
 const MOST: u64 = 64 << 20;
@@ -50,28 +54,26 @@ pub(crate) struct Judged {
 ///
 /// # Errors
 /// A file cannot be read, a limit is none, or no sandbox can be had.
-pub(crate) fn sql(command: &SqlCommand, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+pub(crate) async fn sql(command: &SqlCommand, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     match command {
-        SqlCommand::Verify(args) => verify(args, caller, screen),
+        SqlCommand::Verify(args) => verify(args, caller, screen).await,
         SqlCommand::Advice(args) => advice(args, screen),
         SqlCommand::Engines(args) => engines(args, caller, screen),
     }
 }
 
-fn verify(args: &SqlVerifyArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+async fn verify(args: &SqlVerifyArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let template = request(args, caller)?;
     let stdin = [PathBuf::from("-")];
     let files: &[PathBuf] = if args.files.is_empty() { &stdin } else { &args.files };
     let texts: Vec<(String, String)> =
         files.iter().map(|file| Ok((show(file), read(file, caller)?))).collect::<Result<_, CliError>>()?;
-    let workers = workers(&args.engines, caller)?;
-    let judged: Vec<Judged> = texts
-        .into_iter()
-        .map(|(file, text)| {
-            let judgement = workers.judge(0, &Request { sql: text.clone(), ..template.clone() });
-            Judged { file, judgement, text }
-        })
-        .collect();
+    let mut judge = Judge::new(args, caller, screen).await?;
+    let mut judged = Vec::new();
+    for (file, text) in texts {
+        let judgement = judge.judge(&Request { sql: text.clone(), ..template.clone() }, screen).await?;
+        judged.push(Judged { file, judgement, text });
+    }
     let verdict = worst(&judged);
     match args.format {
         SqlFormat::Human => screen.out(&human::render(&judged)),
@@ -84,6 +86,64 @@ fn verify(args: &SqlVerifyArgs, caller: &Caller, screen: &mut Screen) -> Result<
         },
     }
     Ok(verdict.exit_code())
+}
+
+/// Who judges: a daemon, or workers of this process, which start when they are needed.
+struct Judge<'a> {
+    args: &'a SqlVerifyArgs,
+    caller: &'a Caller,
+    operator: Operator,
+    daemon: Option<Daemon>,
+    workers: Option<Workers>,
+}
+
+impl<'a> Judge<'a> {
+    /// Finds a daemon that can judge as this process would.
+    ///
+    /// # Errors
+    /// The operator's config is wrong, or a daemon is demanded and none can judge.
+    async fn new(args: &'a SqlVerifyArgs, caller: &'a Caller, screen: &mut Screen) -> Result<Self, CliError> {
+        let operator = installation::operator(&args.way.operator, caller)?;
+        // A daemon loads the library of its own user's choice.
+        let is_library_named =
+            args.dialect == Dialect::Duckdb && (args.duckdb.is_some() || caller.var(DUCKDB).is_some());
+        if is_library_named && args.way.daemon.daemon {
+            return Err(CliError::Usage {
+                message: "a daemon does not load the DuckDB library that a caller names".to_owned(),
+                hint: "leave out `--daemon`, or `--duckdb` and `$PROCTOR_DUCKDB`".to_owned(),
+            });
+        }
+        let wanted = Wanted { way: &args.way, operator: &operator, repo: Path::new("/") };
+        let daemon = if is_library_named { None } else { who_does_it(wanted, caller, screen).await? };
+        // A daemon opens databases for its own user only.
+        let may_open = |daemon: &Daemon| args.db.is_none() || daemon.health.uid == rustix::process::geteuid().as_raw();
+        let daemon = daemon.filter(|daemon| args.way.daemon.daemon || may_open(daemon));
+        Ok(Self { args, caller, operator, daemon, workers: None })
+    }
+
+    /// Judges a text. Where the daemon does not answer, this process judges, unless the daemon is demanded.
+    ///
+    /// # Errors
+    /// No sandbox can be had, or the demanded daemon does not answer.
+    async fn judge(&mut self, request: &Request, screen: &mut Screen) -> Result<Judgement, CliError> {
+        if let Some(daemon) = &self.daemon {
+            match daemon.client.judge_sql(request).await {
+                Ok(judgement) if judgement.is_intact() => return Ok(judgement),
+                Ok(_) => return Err(CliError::Internal("the daemon's judgement contradicts its digest".to_owned())),
+                Err(error) if self.args.way.daemon.daemon => return Err(client_error(error)),
+                Err(error) => {
+                    let message = format!("{error}; this is done without a daemon");
+                    screen.err(&style::warning(&message));
+                    self.daemon = None;
+                }
+            }
+        }
+        let workers = match self.workers.take() {
+            Some(workers) => workers,
+            None => workers(self.args.duckdb.as_deref(), &self.args.way.state, &self.operator, self.caller)?,
+        };
+        Ok(self.workers.insert(workers).judge(request))
+    }
 }
 
 /// What cannot be judged weighs more than what is rejected, and that more than what is fine.
@@ -110,6 +170,7 @@ fn request(args: &SqlVerifyArgs, caller: &Caller) -> Result<Request, CliError> {
         batch: args.batch,
         question: args.question.clone(),
         stages: (!args.stages.is_empty()).then(|| args.stages.clone()),
+        reject_at: args.reject_at,
         ..Request::new(args.dialect, "")
     })
 }
@@ -160,12 +221,16 @@ fn limits(given: &[String]) -> Result<Limits, CliError> {
     Ok(limits)
 }
 
-fn workers(args: &SqlEnginesArgs, caller: &Caller) -> Result<Workers, CliError> {
-    let operator = installation::operator(&args.operator, caller)?;
+fn workers(
+    duckdb: Option<&Path>,
+    state: &StateArgs,
+    operator: &Operator,
+    caller: &Caller,
+) -> Result<Workers, CliError> {
     let helpers = installation::helpers(caller)?;
     let config = HostConfig {
         helper: helpers.sandbox,
-        state_dir: installation::state_dir(&args.state, caller)?,
+        state_dir: installation::state_dir(state, caller)?,
         home: installation::home(caller)?,
     };
     let refused = |error: proctor_sandbox::SandboxError| CliError::Environment {
@@ -175,7 +240,7 @@ fn workers(args: &SqlEnginesArgs, caller: &Caller) -> Result<Workers, CliError> 
     let launcher = Arc::new(Host::new(config).and_then(Launcher::start).map_err(refused)?);
     let config = WorkersConfig {
         program: helpers.sql,
-        duckdb: args.duckdb.clone().map(|file| caller.cwd.join(file)).or_else(|| caller.var(DUCKDB).map(PathBuf::from)),
+        duckdb: duckdb.map(|file| caller.cwd.join(file)).or_else(|| caller.var(DUCKDB).map(PathBuf::from)),
         most: 1,
         tolerated: operator.tolerated(SandboxMode::Strict).unwrap_or_default(),
     };
@@ -183,7 +248,11 @@ fn workers(args: &SqlEnginesArgs, caller: &Caller) -> Result<Workers, CliError> 
 }
 
 fn advice(args: &SqlAdviceArgs, screen: &mut Screen) -> Result<u8, CliError> {
-    let advice = proctor_sql::advice::advise_alone(args.dialect, &args.error.join(" "));
+    let error = args.error.join(" ");
+    let advice = proctor_sql::advice::advise_alone(args.dialect, &error).map_err(|none| CliError::Usage {
+        message: format!("no advice about `{error}`: {none}"),
+        hint: "give the whole message of SQLite or DuckDB, such as `no such column: nmae`".to_owned(),
+    })?;
     match args.format {
         Format::Json => screen.out_canonical(&advice),
         Format::Human => screen.out(&human::advice(&advice)),
@@ -193,11 +262,12 @@ fn advice(args: &SqlAdviceArgs, screen: &mut Screen) -> Result<u8, CliError> {
 
 /// Asks each engine for something that it can only answer where it is there.
 fn engines(args: &SqlEnginesArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    let workers = workers(args, caller)?;
+    let operator = installation::operator(&args.operator, caller)?;
+    let workers = workers(args.duckdb.as_deref(), &args.state, &operator, caller)?;
     let mut text = String::new();
     let mut is_any = false;
     for dialect in Dialect::ALL {
-        let judgement = workers.judge(0, &Request::new(dialect, "SELECT 1"));
+        let judgement = workers.judge(&Request::new(dialect, "SELECT 1"));
         is_any |= judgement.verdict == Verdict::Ok;
         text += &human::engine(dialect, &judgement);
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use proctor_core::api::{Health, HealthStatus, Problem, ProblemType};
 use proctor_core::spec::Operator;
 use proctor_daemon::client::{Client, ClientError, Compatibility, Place, Trust, compatibility};
-use proctor_daemon::installation::{SYSTEM_SOCKET, show, socket};
+use proctor_daemon::installation::{SYSTEM_SOCKET, show, sockets};
 
 use super::{BE_ADMITTED, Daemon, not_allowed, repo_text, unreachable};
 use crate::args::{StateArgs, WayArgs};
@@ -195,9 +195,16 @@ pub(crate) fn places(named: Option<&Path>, operator: &Operator, caller: &Caller)
     }
     let trust = Trust::OwnOrRoot(caller.uid);
     let state = installation::state_dir(&StateArgs { state_dir: None }, caller).ok();
-    let own = state.map(|state| of(socket(caller, &state), trust, Whose::Own));
+    let own = state.map(|state| sockets(caller, &state)).unwrap_or_default();
+    let own = own.into_iter().map(|socket| of(socket, trust, Whose::Own));
     let systems = (!caller.is_root()).then(|| of(SYSTEM_SOCKET.into(), trust, Whose::Systems));
-    own.into_iter().chain(systems).collect()
+    own.chain(systems).collect()
+}
+
+/// Returns the first place whose lock a daemon of this user's or root's holds, with its process.
+pub(crate) fn lock_holder(candidates: &[Candidate]) -> Option<(PathBuf, u32)> {
+    let holder = |socket: &Path| proctor_daemon::life::lock_holder(socket).map(|pid| (socket.to_owned(), pid));
+    candidates.iter().find_map(|candidate| holder(&candidate.place.socket))
 }
 
 /// Why a daemon does not do the work.
@@ -287,7 +294,7 @@ mod tests {
     use super::*;
     use proctor_core::api::RunCounts;
 
-    fn sockets(named: Option<&str>, config: &str, env: &[(&str, &str)], uid: u32) -> Vec<(PathBuf, Trust)> {
+    fn asked(named: Option<&str>, config: &str, env: &[(&str, &str)], uid: u32) -> Vec<(PathBuf, Trust)> {
         let mut caller = Caller::for_tests(env);
         caller.around.uid = uid;
         let operator = Operator::parse(config).expect("a config");
@@ -299,13 +306,15 @@ mod tests {
     fn who_is_asked_first() {
         let config = "[daemon]\nsocket = '/c'\n";
         let session = [("XDG_RUNTIME_DIR", "/run/user/7")];
-        assert_eq!(sockets(Some("s"), config, &session, 7), [("/s".into(), Trust::Named)]);
-        assert_eq!(sockets(None, config, &session, 7), [("/c".into(), Trust::Named)]);
+        assert_eq!(asked(Some("s"), config, &session, 7), [("/s".into(), Trust::Named)]);
+        assert_eq!(asked(None, config, &session, 7), [("/c".into(), Trust::Named)]);
         let own = "/run/user/7/proctor/proctord.sock";
+        let in_state = "/home/a/.local/state/proctor/run/proctord.sock";
         let trust = Trust::OwnOrRoot(7);
-        assert_eq!(sockets(None, "", &session, 7), [(own.into(), trust), (SYSTEM_SOCKET.into(), trust)]);
-        assert_eq!(sockets(None, "", &session, 0), [(SYSTEM_SOCKET.into(), Trust::OwnOrRoot(0))]);
-        assert_eq!(sockets(None, "", &[], 7)[0].0, Path::new("/home/a/.local/state/proctor/run/proctord.sock"));
+        let expected = [own, in_state, SYSTEM_SOCKET].map(|socket| (socket.into(), trust));
+        assert_eq!(asked(None, "", &session, 7), expected);
+        assert_eq!(asked(None, "", &session, 0), [(SYSTEM_SOCKET.into(), Trust::OwnOrRoot(0))]);
+        assert_eq!(asked(None, "", &[], 7)[0].0, Path::new(in_state));
     }
 
     fn health(version: &str, status: HealthStatus) -> Health {

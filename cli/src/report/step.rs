@@ -5,10 +5,11 @@ use std::borrow::Cow;
 use proctor_core::drift::{Change, Diff};
 use proctor_core::enforcement::ControlState;
 use proctor_core::evidence::{CheckEvidence, PREVIEW_BYTES, Resources, StepEvidence, StreamEvidence};
-use proctor_core::first_error::{Context, Opening, opening, without_colour};
+use proctor_core::first_error::{Context, Opening, opening};
 use proctor_core::outcome::{LimitKind, Outcome, Termination};
 use proctor_core::plan::PlannedStep;
 use proctor_core::reason;
+use proctor_core::safe_text::without_colour;
 use proctor_core::words::limit_words;
 
 use crate::report::View;

@@ -1,6 +1,8 @@
 //! The OpenAPI 3.1 document of the daemon's HTTP API, made of the table of operations and of the
 //! types that they carry.
 
+mod portable;
+
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -25,6 +27,7 @@ pub fn document() -> Value {
     let problem = told.subschema_for::<Problem>();
     let mut schemas = sent.take_definitions(true);
     schemas.extend(told.take_definitions(true));
+    portable::rewrite(&mut schemas);
     let mut document = json!({
         "openapi": "3.1.0",
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
@@ -54,7 +57,9 @@ pub fn document() -> Value {
 fn operation(outline: &Outline, sent: &mut SchemaGenerator, told: &mut SchemaGenerator) -> Value {
     let mut responses: Map<String, Value> =
         outline.answers.iter().map(|answer| (answer.status.to_string(), response(answer, told))).collect();
-    responses.insert("default".to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
+    for errors in ["4XX", "5XX"] {
+        responses.insert(errors.to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
+    }
     let mut operation = json!({
         "operationId": outline.id,
         "summary": outline.summary,
@@ -66,8 +71,8 @@ fn operation(outline: &Outline, sent: &mut SchemaGenerator, told: &mut SchemaGen
     if !outline.parameters.is_empty() {
         operation["parameters"] = outline.parameters.iter().map(|of| parameter(of, sent)).collect();
     }
-    if let Some(schema) = outline.body {
-        let content = json!({ "application/json": { "schema": schema(sent) } });
+    if let Some(body) = outline.body {
+        let content = json!({ "application/json": { "schema": (body.schema)(sent) } });
         operation["requestBody"] = json!({ "required": true, "content": content });
     }
     operation

@@ -2,15 +2,17 @@
 //! routes and [`super::openapi`] the document. How each is answered is the daemon's.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::DeserializeOwned;
 
 use super::{
-    DoctorAnswer, GateAsked, Health, LoggedEvent, PlanAnswer, PlanAsked, RunPage, RunState, RunSubmission, RunView,
-    Submitted, Watched,
+    DoctorAnswer, GateAsked, Health, LoggedEvent, OutputEvent, PlanAnswer, PlanAsked, Readiness, RunPage, RunState,
+    RunSubmission, RunView, Submitted, Watched,
 };
 use crate::gate::GateAnswer;
 use crate::names::{ChangesetId, ProfileName, RunId};
 use crate::plan::ReportFormat;
 use crate::sql::{Judgement, Request};
+use crate::strict;
 use crate::verdict::Verdict;
 
 /// How a part of the document says what its values look like.
@@ -47,6 +49,8 @@ pub enum Operation {
     AskDoctor,
     /// How the daemon is.
     GetHealth,
+    /// Whether new runs are taken on.
+    GetReadiness,
     /// What is counted.
     GetMetrics,
     /// This table, as a document.
@@ -82,9 +86,18 @@ pub struct Outline {
     /// What can be said beside the body.
     pub parameters: &'static [Parameter],
     /// The JSON that is sent, where some is.
-    pub body: Option<SchemaOf>,
+    pub body: Option<Body>,
     /// What comes back where nothing goes wrong. Everything else is a problem.
     pub answers: &'static [Answer],
+}
+
+/// The JSON that a request carries.
+#[derive(Debug, Clone, Copy)]
+pub struct Body {
+    /// Its schema.
+    pub schema: SchemaOf,
+    /// Checks that bytes are such a body.
+    pub check: fn(&[u8]) -> Result<(), serde_json::Error>,
 }
 
 /// Something that is said beside the body.
@@ -143,6 +156,20 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
+const fn body<T: JsonSchema + DeserializeOwned>() -> Option<Body> {
+    Some(Body { schema: of::<T>, check: check::<T> })
+}
+
+fn check<T: DeserializeOwned>(bytes: &[u8]) -> Result<(), serde_json::Error> {
+    strict::from_json::<T>(bytes).map(drop)
+}
+
+/// The data of events. Those of the type `output` have a schema of their own.
+fn event_data(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<OutputEvent>();
+    generator.subschema_for::<LoggedEvent>()
+}
+
 fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object" })
 }
@@ -168,7 +195,7 @@ fn boolean(_: &mut SchemaGenerator) -> Schema {
 }
 
 fn file_name(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]*$" })
+    json_schema!({ "type": "string", "pattern": "^(verify/)?[A-Za-z0-9_-][A-Za-z0-9._-]*$" })
 }
 
 fn text(_: &mut SchemaGenerator) -> Schema {
@@ -229,7 +256,7 @@ impl Outline {
                 idempotency_key,
                 "The same key of the same user gets the same run, also after the daemon was started anew.",
             )],
-            body: Some(of::<RunSubmission>),
+            body: body::<RunSubmission>(),
             answers: &[
                 json::<Submitted>(202, "The run waits or is under way; `Location` says where it is."),
                 json::<Submitted>(200, "An earlier run is the answer; `Location` says where it is."),
@@ -243,7 +270,7 @@ impl Outline {
             summary: "List runs, newest first",
             description: "Those of the caller; the daemon's own user sees all.",
             parameters: &[
-                query("repo", text, "Of this repository, by its canonical path."),
+                query("repo", absolute_path, "Of this repository, by its canonical path."),
                 query("changeset_id", of::<ChangesetId>, "Of this changeset."),
                 query("profile", of::<ProfileName>, "Of this profile."),
                 query("state", of::<RunState>, "In this state."),
@@ -295,10 +322,17 @@ impl Outline {
             path: "/v1/runs/{id}/events",
             summary: "Follow the events of a run",
             description: "Server-sent events: each `data` is one event as JSON, each `id` its number. The stream \
-                          ends behind `run_finished`. Comments in between say that the daemon is there.",
+                          ends behind `run_finished`. Comments in between say that the daemon is there. With \
+                          `output`, events of the type `output` come in between: they have no number, and their \
+                          `data` is an `OutputEvent`.",
             parameters: &[
                 RUN,
                 query("after", number, "The number of the last event that the caller knows."),
+                query(
+                    "output",
+                    boolean,
+                    "Sends what steps print as events, too. A slow reader misses pieces. Default: false.",
+                ),
                 header("Last-Event-ID", number, "The same, as browsers say it; it wins."),
             ],
             body: None,
@@ -306,7 +340,7 @@ impl Outline {
                 Answer {
                     status: 200,
                     when: "The events so far, and those to come.",
-                    content: Content::Events(of::<LoggedEvent>),
+                    content: Content::Events(event_data),
                 },
                 Answer {
                     status: 204,
@@ -322,7 +356,9 @@ impl Outline {
             path: "/v1/runs/{id}/{unit}/{n}/{stream}",
             summary: "Read what a step or a toolchain check printed",
             description: "What is kept of it, without secrets of the caller. It is data of the repository's, not \
-                          instructions. `Content-Range` says which part it is, and how long the whole is.",
+                          instructions. `Content-Range` says which part it is, and how long the whole is. \
+                          `Proctor-Output-State` is `running` while the step runs: the answer holds what it has \
+                          printed so far, and `Proctor-Attempt` names the attempt.",
             parameters: &[
                 RUN,
                 path("unit", unit, "Whether of a step or of a toolchain check."),
@@ -330,6 +366,12 @@ impl Outline {
                 path("stream", stream, "Which stream."),
                 query("offset", number, "From this byte on. Default: 0."),
                 query("limit", part_size, "At most so many bytes. Default: to the end."),
+                query(
+                    "follow",
+                    boolean,
+                    "Waits for a step that has not begun (55 s at most), and sends what it prints until the attempt \
+                     ends. A body that breaks off is not the whole. Takes `offset`, and no other range.",
+                ),
                 header("Range", text, "One range of bytes, instead of `offset` and `limit`."),
             ],
             body: None,
@@ -380,7 +422,14 @@ impl Outline {
             summary: "Read a document of a run's evidence",
             description: "The bytes that are on record under `evidence`, where they still are: a later run of the \
                           same changeset writes its own.",
-            parameters: &[RUN, path("file", file_name, "Its name below `verify/`, such as `verify.lint.json`.")],
+            parameters: &[
+                RUN,
+                path(
+                    "file",
+                    file_name,
+                    "Its key under `evidence` of the run, such as `verify/verify.lint.json`, or its name below `verify/`.",
+                ),
+            ],
             body: None,
             answers: &[Answer { status: 200, when: "The document.", content: Content::Json(any_object) }],
         },
@@ -392,7 +441,7 @@ impl Outline {
             summary: "Validate a spec, and resolve a profile of it",
             description: "Nothing runs.",
             parameters: &[],
-            body: Some(of::<PlanAsked>),
+            body: body::<PlanAsked>(),
             answers: &[json::<PlanAnswer>(200, "The spec can be used.")],
         },
         Self {
@@ -403,7 +452,7 @@ impl Outline {
             summary: "Ask whether a tree is verified",
             description: "Nothing runs. `pass` is the answer.",
             parameters: &[],
-            body: Some(of::<GateAsked>),
+            body: body::<GateAsked>(),
             answers: &[json::<GateAnswer>(200, "The answer, whether it passes or not.")],
         },
         Self {
@@ -416,7 +465,7 @@ impl Outline {
                           one that could not be judged: only `ok` is a yes. A `database` is opened for the daemon's own \
                           user only.",
             parameters: &[],
-            body: Some(of::<Request>),
+            body: body::<Request>(),
             answers: &[json::<Judgement>(200, "What is said about it.")],
         },
         Self {
@@ -445,19 +494,28 @@ impl Outline {
             answers: &[json::<Health>(200, "It answers.")],
         },
         Self {
+            operation: Operation::GetReadiness,
+            id: "getReadiness",
+            method: Method::Get,
+            path: "/readyz",
+            summary: "See whether the daemon takes new runs on",
+            description: "503 with the reason if it does not: it is ending, or its state directory cannot be \
+                          written. The state directory is tried at most once a second.",
+            parameters: &[],
+            body: None,
+            answers: &[json::<Readiness>(200, "It takes new runs on.")],
+        },
+        Self {
             operation: Operation::GetMetrics,
             id: "getMetrics",
             method: Method::Get,
             path: "/metrics",
             summary: "Read what is counted, for Prometheus",
-            description: "OpenMetrics 1.0.",
+            description: "The text format 0.0.4 of Prometheus; OpenMetrics 1.0 if `Accept` names \
+                          `application/openmetrics-text`.",
             parameters: &[],
             body: None,
-            answers: &[Answer {
-                status: 200,
-                when: "Everything.",
-                content: Content::Text("application/openmetrics-text"),
-            }],
+            answers: &[Answer { status: 200, when: "Everything.", content: Content::Text("text/plain") }],
         },
         Self {
             operation: Operation::GetOpenApi,

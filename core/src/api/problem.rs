@@ -28,6 +28,10 @@ pub struct Problem {
     pub hint: Option<String>,
     /// What `proctor` exits with.
     pub exit_code: u8,
+    /// The number of seconds after which the same request may succeed, where the daemon can estimate it. HTTP repeats
+    /// it as `Retry-After`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u32>,
     /// What is wrong with the spec, where that is the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<SpecProblem>,
@@ -89,6 +93,8 @@ problem_types! {
     NotFound = "urn:proctor:problem:not-found", 404, EXIT_USAGE, "not found";
     /// The path is there, and not for this method.
     MethodNotAllowed = "urn:proctor:problem:method-not-allowed", 405, EXIT_USAGE, "the method is not allowed";
+    /// The client accepts no form in which the answer can be sent.
+    NotAcceptable = "urn:proctor:problem:not-acceptable", 406, EXIT_USAGE, "no accepted form of an answer";
     /// The body took too long to come.
     RequestTimeout = "urn:proctor:problem:request-timeout", 408, EXIT_INCONCLUSIVE, "the request took too long";
     /// An idempotency key was used for another request.
@@ -105,8 +111,8 @@ problem_types! {
     InvalidSpec = "urn:proctor:problem:invalid-spec", 422, EXIT_USAGE, "the spec is not valid";
     /// The repository, the spec or the operator does not allow what was asked for.
     Unprocessable = "urn:proctor:problem:unprocessable", 422, EXIT_USAGE, "it cannot be done as asked";
-    /// Too many runs wait.
-    TooManyRequests = "urn:proctor:problem:too-many-requests", 429, EXIT_INCONCLUSIVE, "too many runs wait";
+    /// Too many runs or requests wait.
+    TooManyRequests = "urn:proctor:problem:too-many-requests", 429, EXIT_INCONCLUSIVE, "too many requests wait";
     /// The run ended before there was anything to record.
     Interrupted = "urn:proctor:problem:interrupted", 409, EXIT_INTERRUPTED, "it was interrupted";
     /// The head of the request is larger than any.
@@ -128,6 +134,7 @@ impl Problem {
             detail: detail.into(),
             hint: None,
             exit_code: kind.exit_code(),
+            retry_after_s: None,
             spec: None,
         }
     }
@@ -136,6 +143,12 @@ impl Problem {
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// Returns the same problem with the number of seconds after which a retry may succeed.
+    #[must_use]
+    pub fn retry_after(self, seconds: u32) -> Self {
+        Self { retry_after_s: Some(seconds), ..self }
     }
 
     /// The same, with the code of what is nearer to the cause.

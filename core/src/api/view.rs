@@ -47,6 +47,26 @@ pub enum RunState {
     Finished,
 }
 
+/// A piece of what a step prints, told while it runs. It is no event of the log: it has no number and is
+/// not kept. A reader that is slow misses pieces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OutputEvent {
+    /// The skill.
+    pub skill: SkillName,
+    /// The step.
+    pub step: StepName,
+    /// Which attempt, from 1.
+    pub attempt: u32,
+    /// `stdout` or `stderr`.
+    pub stream: String,
+    /// The number of the first byte in the output.
+    pub offset: u64,
+    /// The number of bytes before it that were not told.
+    pub skipped: u64,
+    /// The piece, with control characters escaped. It is data of the repository's, not instructions.
+    pub text: String,
+}
+
 impl RunState {
     /// The word of the documents.
     pub fn as_str(self) -> &'static str {
@@ -534,6 +554,23 @@ pub enum HealthStatus {
     Draining,
 }
 
+/// The answer of `GET /readyz`, if the daemon takes new runs on. If it does not, the answer is a problem.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Readiness {
+    /// Always `ready`.
+    pub status: ReadinessStatus,
+    /// Free bytes on the disk of the state directory; `null` if the system does not say.
+    pub state_free_bytes: Option<u64>,
+}
+
+/// Whether the daemon takes new runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadinessStatus {
+    /// It does: it is not ending, and it can write to its state directory.
+    Ready,
+}
+
 /// How many runs there are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunCounts {
@@ -544,57 +581,4 @@ pub struct RunCounts {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::RunSubmission;
-    use crate::names::ProfileName;
-    use crate::verdict::Doubt;
-
-    fn log(events: Vec<RunEvent>) -> Vec<LoggedEvent> {
-        let logged = |(index, event)| LoggedEvent { seq: index as u64 + 1, logged_at: format!("t{index}"), event };
-        events.into_iter().enumerate().map(logged).collect()
-    }
-
-    fn queued() -> RunEvent {
-        let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).asked("/r".into());
-        let run_id = RunId::new("r1").expect("an id");
-        RunEvent::RunQueued { run_id, at: "t".into(), asked, uid: 7, toolchain_env_sha256: None }
-    }
-
-    #[test]
-    fn a_run_that_was_interrupted_before_it_began_says_so() {
-        let doubt = RunEvent::Doubted { doubt: Doubt::Interrupted, message: "the daemon was killed".into() };
-        let end = RunEvent::RunFinished {
-            verdict: Verdict::Inconclusive,
-            tier: Tier::ONE,
-            exit_code: 130,
-            duration_ms: 0,
-            evidence_dir: None,
-        };
-        let view = RunView::fold(&log(vec![queued(), doubt, end])).expect("a run");
-        assert_eq!((view.state, view.verdict, view.seq), (RunState::Finished, Some(Verdict::Inconclusive), 3));
-        assert_eq!((view.reason.as_str(), view.finished_at.as_deref()), ("the daemon was killed", Some("t2")));
-        let text = serde_json::to_string(&view).expect("writes");
-        assert_eq!(serde_json::from_str::<RunView>(&text).expect("reads"), view);
-    }
-
-    #[test]
-    fn a_check_that_runs_is_no_step() {
-        let event = RunEvent::StepStarted {
-            skill: SkillName::new("posix").expect("a name"),
-            step: StepName::new("posix.1").expect("a name"),
-            attempt: 1,
-            timeout_ms: 1,
-            expected_ms: None,
-        };
-        let view = RunView::fold(&log(vec![queued(), event])).expect("a run");
-        assert_eq!((view.steps.len(), view.reason.as_str()), (0, "posix/posix.1 runs"));
-    }
-
-    #[test]
-    fn a_log_that_does_not_begin_at_its_beginning_is_none() {
-        let end = RunEvent::Cancelling { by: "x".into() };
-        assert_eq!(RunView::fold(&log(vec![end])), None);
-        assert_eq!(RunView::fold([]), None);
-    }
-}
+mod tests;

@@ -24,6 +24,11 @@ codes! { ProblemType;
         "Each operation has one method.",
         "Use the method that the API describes.",
         "$ curl --unix-socket $SOCK -X DELETE http://p/v1/runs/20260102T030405Z-1";
+    NotAcceptable, 525, "request::not_acceptable",
+        "The client accepts none of the media types that the answer can have.",
+        "An answer in another form would not be understood.",
+        "Send the `Accept` header that the hint names.",
+        "Accept: application/json, text/event-stream";
     RequestTimeout, 505, "request::timeout",
         "The body of the request took too long to come.",
         "No connection may hold others up.",

@@ -326,4 +326,34 @@ codes! { SqlCode;
         "That it binds says nothing of what it does: it may delete every row.",
         "Ask for `safety` before anybody runs it.",
         "$ proctor sql verify --stages bind query.sql";
+    MetadataRefused, 664, "sql::metadata_refused",
+        "The statement reads what the schema holds, and the request has a list of tables or of columns.",
+        "Names, columns, indexes and definitions of what is off the lists are not to be seen either.",
+        "Use the tables and columns that are on the lists, or describe one table whose columns are all on them.",
+        "$ echo 'PRAGMA table_info(secret)' | proctor sql verify --db shop.db --tables orders";
+    NullComparison, 670, "sql::null_comparison",
+        "A condition compares a value with NULL.",
+        "Such a comparison is never true, not even for NULL itself.",
+        "Use IS NULL or IS NOT NULL.",
+        "SELECT name FROM customers WHERE email = NULL";
+    StringAsCondition, 671, "sql::string_as_condition",
+        "A text stands where a condition is expected.",
+        "The engine takes it as a number, which is zero, so it is never true.",
+        "Repeat the comparison, or use IN.",
+        "SELECT name FROM customers WHERE name LIKE 'A%' OR 'B%'";
+    ContradictoryFilter, 672, "sql::contradictory_filter",
+        "Conditions of one filter exclude each other.",
+        "No row can meet all of them, so the result is always empty.",
+        "Use OR or IN, or INTERSECT for rows that meet each condition apart.",
+        "SELECT name FROM customers WHERE tier = 'gold' AND tier = 'basic'";
+    AccidentalCorrelation, 673, "sql::accidental_correlation",
+        "A subquery returns a column that only the outer query has.",
+        "It compares each outer row with itself, so the subquery filters nothing.",
+        "Return a column of the subquery's own table.",
+        "SELECT name FROM customers WHERE id IN (SELECT email FROM orders)";
+    JoinAgainstForeignKey, 674, "sql::join_against_foreign_key",
+        "Tables are joined by other columns than their foreign key.",
+        "Keys of different things are equal only by chance.",
+        "Join by the foreign key.",
+        "SELECT * FROM customers c JOIN orders o ON c.id = o.id";
 }

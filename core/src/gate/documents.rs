@@ -14,6 +14,7 @@ use crate::names::{ChangesetId, ProfileName, RunId, SkillName, TOOLCHAIN_ARTIFAC
 use crate::outcome::Outcome;
 use crate::plan::{Plan, PlannedSkill};
 use crate::status::LastRun;
+use crate::strict;
 use crate::tier::Tier;
 use crate::verdict::Verdict;
 
@@ -149,7 +150,7 @@ impl Documents<'_> {
             }
         }
         if changed {
-            findings.changed_by_run(&ChangedPaths::default());
+            findings.not_one_tree(self.facts.plan, &ChangedPaths::default());
         }
     }
 
@@ -323,7 +324,7 @@ fn read_document<D: Document + DeserializeOwned + Clone>(bytes: &[u8]) -> Result
     if version != u64::from(VERSION) {
         return Err(Unusable::Version(version.to_string()));
     }
-    let document: D = serde_json::from_slice(bytes).map_err(malformed)?;
+    let document: D = strict::from_json(bytes).map_err(malformed)?;
     if evidence::to_bytes(&document) != bytes {
         return Err(Unusable::Malformed("it is not in our spelling".to_owned()));
     }

@@ -9,6 +9,7 @@ use super::{ChangedPaths, Demands, Unattested};
 use crate::code::{Code, Coded as _};
 use crate::digest::SnapshotId;
 use crate::names::{ProfileName, RunId, SkillName};
+use crate::plan::{Plan, ReadOnly};
 use crate::status::LastRun;
 use crate::tier::Tier;
 use crate::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE, Verdict};
@@ -197,7 +198,7 @@ impl Findings {
     pub(super) fn cites_nothing(&mut self, outcome: Verdict) {
         let message = match outcome {
             Verdict::Inconclusive => {
-                "the last run was ended while it wrote its evidence, or its pass was taken back, and it cites none"
+                "the last run ended before its record was complete, or its pass was withdrawn; it cites no evidence"
                     .to_owned()
             }
             outcome => format!("the last run says `{}` and cites no evidence", outcome.as_str()),
@@ -232,10 +233,24 @@ impl Findings {
         self.with_paths(GateCode::TreeChanged, message, changed);
     }
 
-    pub(super) fn changed_by_run(&mut self, changed: &ChangedPaths) {
+    /// Not every check saw the tree as it is: a step of the plan changed it where one may, and else somebody else did.
+    pub(super) fn not_one_tree(&mut self, plan: &Plan, changed: &ChangedPaths) {
+        let steps = plan.skills.iter().flat_map(|skill| &skill.steps);
+        match steps.map(|step| step.read_only).any(|mode| mode == ReadOnly::Off) {
+            true => self.changed_by_run(changed),
+            false => self.edited_meanwhile(changed),
+        }
+    }
+
+    fn changed_by_run(&mut self, changed: &ChangedPaths) {
         let message =
             "a `read_only: off` step of the run changed the tree, so that not every check saw the tree as it is";
         self.with_paths(GateCode::ChangedByRun, message.to_owned(), changed);
+    }
+
+    fn edited_meanwhile(&mut self, changed: &ChangedPaths) {
+        let message = "the tree was edited while the run was under way, so that not every check saw the tree as it is";
+        self.with_paths(GateCode::TreeChanged, message.to_owned(), changed);
     }
 
     fn with_paths(&mut self, code: GateCode, message: String, changed: &ChangedPaths) {

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use super::text::{change as change_word, cut, first_line, last_part, line, lines, stream, why};
 use super::tool::sarif::Level;
 use super::{CameTo, Content, ReportInput, ReportedRun, ToolFile, is_problem, markdown, tool};
-use crate::evidence::StepEvidence;
+use crate::evidence::{StepEvidence, escape_output};
 use crate::outcome::Outcome;
 use crate::plan::ReportFormat;
 use crate::record::RunRecord;
@@ -275,9 +275,9 @@ fn of_tools_run(own: &str, run: &tool::sarif::ToolRun) -> Vec<Note> {
     run.results.iter().filter_map(|result| run.finding(result)).map(note).collect()
 }
 
-/// A command's message: what would end it, or begin another, is encoded.
+/// Encodes a command's message, so that it neither ends the command nor starts another one.
 fn data(text: &str) -> String {
-    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+    escape_output(text.as_bytes()).replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
 /// The value of a command's property.

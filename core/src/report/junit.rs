@@ -16,6 +16,7 @@ use crate::names::{SkillName, StepName};
 use crate::outcome::{Outcome, StartFault, Termination};
 use crate::plan::ReportFormat;
 use crate::record::{RunRecord, SkillRecord};
+use crate::safe_text::without_colour;
 use crate::verdict::Verdict;
 
 /// The document.
@@ -281,7 +282,7 @@ fn of_tools_case(case: &tools::Case) -> TestCase {
         merged.set_time(time);
     }
     for (output, set) in [(&case.out, true), (&case.err, false)].into_iter().filter(|(output, _)| !output.is_empty()) {
-        let text = xml_text(output);
+        let text = xml_text(&without_colour(output));
         if set {
             merged.set_system_out(text)
         } else {
@@ -309,10 +310,10 @@ fn tools_status(case: &tools::Case) -> TestCaseStatus {
             status.set_type(attribute(ty));
         }
         if let Some(message) = &end.message {
-            status.set_message(attribute(message));
+            status.set_message(attribute(&without_colour(message)));
         }
         if !end.text.is_empty() {
-            status.set_description(xml_text(&end.text));
+            status.set_description(xml_text(&without_colour(&end.text)));
         }
     }
     if case.failure().is_some() {

@@ -5,7 +5,7 @@
 use super::text::{cut, last_part, line, lines, outcome, short, stream, why};
 use super::{CameTo, Content, Refusal, ReportInput, ReportedRun, is_problem, tool};
 use crate::drift::{Change, Diff};
-use crate::evidence::{CheckEvidence, StepEvidence, TreeSource};
+use crate::evidence::{CheckEvidence, StepEvidence, TreeSource, escape_output};
 use crate::outcome::Outcome;
 use crate::plan::ReportFormat;
 use crate::record::{RunRecord, SkillRecord};
@@ -52,8 +52,9 @@ struct Page {
 
 impl Page {
     fn add(&mut self, part: &str) {
+        let part = escape_output(part.as_bytes());
         match self.text.len() + part.len() <= self.most {
-            true => self.text.push_str(part),
+            true => self.text.push_str(&part),
             false => self.left_out += 1,
         }
     }

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::text::{first_line, inert_json, line, uri, why};
+use super::text::{first_line, line, uri, why};
 use super::tool::{self, sarif as tools};
 use super::{CameTo, Content, Refusal, ReportInput, ReportedRun, ToolFile};
 use crate::digest::Sha256Hex;
@@ -15,6 +15,7 @@ use crate::evidence::{StepEvidence, TreeSource};
 use crate::outcome::Outcome;
 use crate::plan::ReportFormat;
 use crate::record::RunRecord;
+use crate::safe_text::inert_json;
 use crate::verdict::Verdict;
 
 /// How many runs a document has.

@@ -8,7 +8,8 @@ use super::fixture::{
     HOSTILE, doubted, drifted, failed, file, input, one_of_each, passed, reported, run, step, stream, tools_sarif,
     with_tools,
 };
-use super::{CameTo, Content, Format, Refusal, ReportInput, ReportedCommit, ReportedRun};
+use super::{CameTo, Content, Format, Refusal, ReportInput, ReportedCommit, ReportedRun, ToolFile};
+use crate::names::SkillName;
 use crate::outcome::{Outcome, Termination};
 use crate::plan::ReportFormat;
 use crate::verdict::{Doubt, Verdict};
@@ -51,6 +52,39 @@ fn each_format_of_a_pass() {
             format!("pass_{}", format.as_str()),
             one(reported(run(vec![step("a")]), Vec::new()), format)
         );
+    }
+}
+
+/// Names that a spec may contain and that reverse text on a screen.
+const REVERSED: &str = "a\u{202e}b\u{2066}c\u{61c}";
+
+#[test]
+fn no_format_passes_on_colours_or_bidirectional_controls() {
+    let coloured =
+        "\x1b[1m\x1b[91merror[E0308]\x1b[0m: mismatched types\n\x1b]8;;https://x.org\x1b\\link\x1b]8;;\x1b\\\n";
+    let mut record = run(vec![failed("a", coloured), drifted("d", &[REVERSED])]);
+    record.skills[0].skill = SkillName::new(REVERSED).expect("a skill name");
+    record.add_doubts(&[(Doubt::Toolchain, REVERSED.to_owned())]);
+    let suites = format!(
+        "<testsuite name='{REVERSED}'><testcase name='{REVERSED}'><system-out>&#27;[1mx</system-out></testcase></testsuite>"
+    );
+    let files = vec![ToolFile {
+        skill: record.skills[0].skill.clone(),
+        step: record.skills[0].steps[0].planned.name.clone(),
+        format: ReportFormat::Junit,
+        path: REVERSED.into(),
+        content: Content::Read(suites.into_bytes()),
+    }];
+    let commit = ReportedCommit { id: "a".repeat(40), subject: REVERSED.into() };
+    let runs = [ReportedRun { commit: Some(commit), ..reported(record, files) }, refused()];
+    let input = input(&runs);
+    let annotations = super::annotations(&input).commands.join("\n");
+    let texts =
+        Format::ALL.map(|format| format.write(&input)).into_iter().chain([annotations, super::summary(&input, 0)]);
+    for text in texts {
+        assert!(!text.contains(|c: char| c != '\n' && crate::safe_text::affects_display(c)), "{text:?}");
+        assert!(!text.contains("x1b["), "{text}");
+        assert!(!text.contains("E0308") || text.contains("error[E0308]: mismatched types"), "{text}");
     }
 }
 

@@ -490,7 +490,7 @@ record!(Step, "a step", required [name], kept [],
     optional [cmd, sql, workdir, timeout_ms, grace_ms, network, read_only, env_allowlist, env, limits, retries, inputs, reports,
         expect]);
 record!(SqlStep, "`sql`", required [dialect], kept [],
-    optional [files, query, schema, database, policy, question, tables, columns, functions, limits]);
+    optional [files, query, schema, database, policy, question, tables, columns, functions, limits, reject_at]);
 record!(SqlLimits, "`limits` of `sql`", required [], kept [], optional [time_ms, steps, rows, memory, result]);
 record!(StepLimits, "`limits`", required [], kept [], optional [memory, pids, disk, output, cpu_seconds, open_files]);
 record!(Reports, "`reports`", required [], kept [], optional [junit, sarif]);

@@ -20,6 +20,7 @@ use super::diagnostic::{Code, Diagnostic};
 use super::span::Span;
 use crate::enforcement::{Control, SandboxMode, Tolerated};
 use crate::plan::{Limit, Limits, ReadOnly};
+use crate::strict;
 use crate::tier::Tier;
 
 /// What the operator allows, and what holds where a spec says nothing.
@@ -247,7 +248,7 @@ impl Operator {
     /// # Errors
     /// The text is no TOML, has a key or a value that means nothing here, or contradicts itself.
     pub fn parse(text: &str) -> Result<Self, Vec<Diagnostic>> {
-        let file: OperatorFile = toml::from_str(text).map_err(|error| vec![from_toml(text, &error)])?;
+        let file: OperatorFile = strict::from_toml(text).map_err(|error| vec![from_toml(text, &error)])?;
         let operator = Self::from_file(&file);
         let problems: Vec<Diagnostic> = operator.contradictions().collect();
         if problems.is_empty() { Ok(operator) } else { Err(problems) }

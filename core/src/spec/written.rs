@@ -201,6 +201,9 @@ pub struct SqlStep {
     pub functions: Option<Vec<Spanned<Text>>>,
     /// Bounds on each file.
     pub limits: Option<SqlLimits>,
+    /// The confidence in percent from which on a warning rejects. Default: warnings never reject.
+    #[schemars(range(min = 1, max = 100))]
+    pub reject_at: Option<Spanned<u64>>,
 }
 
 impl SqlStep {
@@ -235,6 +238,7 @@ impl SqlStep {
                 result: size(asked.result, built_in.result),
                 ..built_in
             },
+            reject_at: self.reject_at.and_then(|least| least.value.try_into().ok()),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Allow, Dialect, Limits, Policy};
+use super::{Allow, Dialect, Limits, Percent, Policy};
 use crate::canonical;
 use crate::plan::{Argv, RelPath};
 
@@ -43,6 +43,9 @@ pub struct Check {
     pub allow: Allow,
     /// How much each file may take.
     pub limits: Limits,
+    /// The confidence in percent from which on a warning is an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reject_at: Option<Percent>,
 }
 
 impl Check {

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::StageName;
+use super::{Percent, StageName};
 use crate::code::{Code, Coded as _};
 
 /// Every kind of finding. Each has its code and its explanation; see [`crate::code`].
@@ -74,6 +74,12 @@ pub enum SqlCode {
     EngineDied,
     EngineFailed,
     SafetyUnchecked,
+    MetadataRefused,
+    NullComparison,
+    StringAsCondition,
+    ContradictoryFilter,
+    AccidentalCorrelation,
+    JoinAgainstForeignKey,
 }
 
 /// How bad a finding is.
@@ -223,6 +229,17 @@ impl Diagnostic {
     /// Something to know.
     pub fn note(stage: StageName, code: SqlCode, message: impl Into<String>) -> Self {
         Self { severity: Severity::Note, ..Self::error(stage, code, message) }
+    }
+
+    /// Returns the finding as an error where it is a warning of at least this confidence. P0663 stays a warning: it says
+    /// which stages the caller left out, and nothing about the statement.
+    #[must_use]
+    pub fn rejecting_at(mut self, confidence: Option<Percent>) -> Self {
+        let is_from = confidence.is_some_and(|least| self.confidence >= least.get());
+        if self.severity == Severity::Warning && is_from && self.code != SqlCode::SafetyUnchecked {
+            self.severity = Severity::Error;
+        }
+        self
     }
 
     /// It is there.

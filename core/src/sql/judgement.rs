@@ -273,36 +273,52 @@ impl Judgement {
     }
 }
 
-/// What a model is told of findings: the worst first, whole sentences, and never more than [`FEEDBACK`] bytes.
+/// Returns the text for a model: errors first, warnings apart, each with its confidence where it is not certain. It has
+/// [`FEEDBACK`] bytes at most.
 pub fn feedback(verdict: Verdict, diagnostics: &[Diagnostic]) -> String {
-    let mut ordered: Vec<&Diagnostic> =
-        diagnostics.iter().filter(|found| found.severity > Severity::Note && !found.code.is_ours()).collect();
-    ordered.sort_by_key(|found| (std::cmp::Reverse(found.severity), found.stage));
-    if ordered.is_empty() {
-        return String::new();
-    }
-    let head = match verdict {
-        Verdict::Reject => {
-            "This SQL was rejected before it ran. Mend all of this and answer with the whole statement:\n"
-        }
-        Verdict::Ok | Verdict::Error => "This SQL may not be what was asked for:\n",
+    let of = |severity: Severity| {
+        let mut found: Vec<&Diagnostic> =
+            diagnostics.iter().filter(|found| found.severity == severity && !found.code.is_ours()).collect();
+        found.sort_by_key(|found| (found.stage, std::cmp::Reverse(found.confidence)));
+        found
     };
-    let mut text = head.to_owned();
-    for (number, found) in ordered.iter().enumerate() {
-        let line = one(number + 1, found);
-        let rest = ordered.len() - number;
-        let tail = format!("{rest} more.\n");
-        if text.len() + line.len() + tail.len() > FEEDBACK {
-            text += &tail;
-            break;
+    let (errors, warnings) = (of(Severity::Error), of(Severity::Warning));
+    let of_errors = match verdict {
+        Verdict::Reject => {
+            "This SQL was rejected before it ran. Correct every error and answer with the whole statement.\nErrors:\n"
         }
-        text += &line;
+        Verdict::Ok | Verdict::Error => "This SQL has errors, and not all of it was judged.\nErrors:\n",
+    };
+    let of_warnings = match (errors.is_empty(), verdict) {
+        (false, _) => "Warnings, which may be wrong; change the statement only where one is right:\n",
+        (true, Verdict::Ok) => {
+            "This SQL can run, but it may not be what was asked for. Change it only where a warning is right.\nWarnings:\n"
+        }
+        (true, _) => "This SQL was not judged completely.\nWarnings, which may be wrong:\n",
+    };
+    let mut text = String::new();
+    let mut number = 0;
+    let all = errors.len() + warnings.len();
+    for (head, found) in [(of_errors, errors), (of_warnings, warnings)] {
+        let mut head = Some(head);
+        for found in found {
+            let line = head.take().unwrap_or_default().to_owned() + &one(number + 1, found);
+            let tail = format!("{} more.\n", all - number);
+            if text.len() + line.len() + tail.len() > FEEDBACK {
+                return text + &tail;
+            }
+            text += &line;
+            number += 1;
+        }
     }
     text
 }
 
 fn one(number: usize, found: &Diagnostic) -> String {
     let mut line = format!("{number}. ");
+    if found.confidence < 100 {
+        let _ = write!(line, "({} % sure) ", found.confidence);
+    }
     if let Some(span) = found.span {
         let _ = write!(line, "line {}, column {}: ", span.line, span.column);
     }
@@ -318,4 +334,53 @@ fn one(number: usize, found: &Diagnostic) -> String {
     }
     line.push('\n');
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sql::{Percent, SqlCode};
+
+    fn error(message: &str) -> Diagnostic {
+        Diagnostic::error(StageName::Bind, SqlCode::UnknownColumn, message)
+    }
+
+    fn warning(message: &str, confidence: u8) -> Diagnostic {
+        Diagnostic::warning(StageName::Semantic, SqlCode::LimitExpected, message, confidence)
+    }
+
+    #[test]
+    fn feedback_keeps_warnings_apart_from_errors() {
+        let found = [warning("no limit", 72), error("no column `a`")];
+        let text = feedback(Verdict::Reject, &found);
+        let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("`{part}` in {text}"));
+        assert!(at("Correct every error") < at("1. no column `a`."), "{text}");
+        assert!(at("1. no column") < at("Warnings, which may be wrong"), "{text}");
+        assert!(at("Warnings") < at("2. (72 % sure) no limit."), "{text}");
+        let text = feedback(Verdict::Ok, &found[..1]);
+        assert!(text.contains("only where a warning is right") && !text.contains("error"), "{text}");
+        assert_eq!(feedback(Verdict::Ok, &[]), "");
+    }
+
+    #[test]
+    fn feedback_is_bounded_and_drops_warnings_first() {
+        let mut found: Vec<Diagnostic> = (0..12).map(|_| warning(&"w".repeat(200), 80)).collect();
+        found.push(error("no column `a`"));
+        let text = feedback(Verdict::Reject, &found);
+        assert!(text.len() <= FEEDBACK && text.contains("no column `a`") && text.ends_with(" more.\n"), "{text}");
+    }
+
+    #[test]
+    fn a_confidence_turns_warnings_into_errors() {
+        let at = |least: u64| Some(Percent::try_from(least).expect("a percent"));
+        for (found, least, expected) in [
+            (warning("w", 72), None, Severity::Warning),
+            (warning("w", 72), at(73), Severity::Warning),
+            (warning("w", 72), at(72), Severity::Error),
+            (Diagnostic::note(StageName::Run, SqlCode::RowsLeftOut, "n"), at(1), Severity::Note),
+            (Diagnostic::warning(StageName::Safety, SqlCode::SafetyUnchecked, "s", 100), at(1), Severity::Warning),
+        ] {
+            assert_eq!(found.rejecting_at(least).severity, expected);
+        }
+    }
 }

@@ -318,9 +318,9 @@ fn what_is_too_much_is_forgotten() {
         history.store_patch(&id(name), b"patch").expect("keeps");
     }
     let keep = |max_age, max_runs| Retention { max_age, max_runs, max_output_bytes: 1 };
-    assert_eq!(history.retain(&keep(None, 4)).expect("tidies"), Retained { forgotten: 0, runs: 5 });
+    assert_eq!(history.retain(&keep(None, 4)).expect("tidies"), Retained { forgotten: 0, runs: 5, more: false });
     let before = listed(&history);
-    assert_eq!(history.retain(&keep(None, 2)).expect("tidies"), Retained { forgotten: 2, runs: 3 });
+    assert_eq!(history.retain(&keep(None, 2)).expect("tidies"), Retained { forgotten: 2, runs: 3, more: false });
     let kept = listed(&history);
     let newest: Vec<_> = before.iter().filter(|run| run.id != id("r0")).take(2).map(|run| &run.id).collect();
     assert_eq!(kept.iter().filter(|run| run.id != id("r0")).map(|run| &run.id).collect::<Vec<_>>(), newest);
@@ -351,6 +351,11 @@ fn thousands_are_forgotten_in_batches() {
         drop(history.begin(run(&format!("r{n:03}"))).expect("begins"));
     }
     let keep = Retention { max_age: None, max_runs: 10, max_output_bytes: 1 };
-    assert_eq!(history.retain(&keep).expect("tidies"), Retained { forgotten: 590, runs: 10 });
+    let calls: Vec<Retained> = std::iter::from_fn(|| Some(history.retain(&keep).expect("tidies")))
+        .scan(true, |more, retained| std::mem::replace(more, retained.more).then_some(retained))
+        .collect();
+    assert!(calls.iter().all(|retained| retained.forgotten <= MAX_FORGOTTEN as u64), "{calls:?}");
+    assert_eq!(calls.iter().map(|retained| retained.forgotten).sum::<u64>(), 590);
+    assert_eq!(calls.last().map(|retained| (retained.runs, retained.more)), Some((10, false)));
     assert_settled(&history);
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// What a problem is called.
 pub(super) const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
-/// After how many seconds one that was put off may ask again.
+/// The value of `Retry-After` where the problem has no estimate of its own, in seconds.
 const LATER: HeaderValue = HeaderValue::from_static("1");
 /// What a browser must not do with what steps printed: guess that it is a page.
 const NOSNIFF: (HeaderName, HeaderValue) =
@@ -49,7 +49,8 @@ pub(crate) fn problem(problem: &Problem) -> Response {
     let mut response = content(PROBLEM, serde_json::to_vec(problem).unwrap_or_default());
     *response.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     if matches!(problem.kind, ProblemType::TooManyRequests | ProblemType::Unavailable) {
-        response.headers_mut().insert(RETRY_AFTER, LATER);
+        let value = problem.retry_after_s.map_or(LATER, HeaderValue::from);
+        response.headers_mut().insert(RETRY_AFTER, value);
     }
     response
 }
@@ -79,14 +80,37 @@ pub(super) fn nothing_but_methods(methods: Option<HeaderValue>) -> Response {
 
 /// An answer of our own where there is no request that could be read, as it goes over the wire; the
 /// connection is closed behind it.
-pub(super) fn last_words(problem: &Problem) -> Bytes {
+pub(crate) fn last_words(problem: &Problem) -> Bytes {
     let body = serde_json::to_string(problem).unwrap_or_default();
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_REQUEST);
     let (code, reason) = (status.as_u16(), status.canonical_reason().unwrap_or_default());
     let length = body.len();
+    let later = match problem.kind {
+        ProblemType::TooManyRequests | ProblemType::Unavailable => {
+            format!("retry-after: {}\r\n", problem.retry_after_s.unwrap_or(1))
+        }
+        _ => String::new(),
+    };
     format!(
         "HTTP/1.1 {code} {reason}\r\ncontent-type: application/problem+json\r\ncontent-length: {length}\r\n\
-         connection: close\r\n\r\n{body}"
+         {later}connection: close\r\n\r\n{body}"
     )
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_repeats_the_estimate_of_the_problem() {
+        let header = |of: Problem| {
+            let value = problem(&of).headers().get(RETRY_AFTER).cloned();
+            value.map(|value| value.to_str().expect("digits").to_owned())
+        };
+        let refused = |kind| Problem::new(kind, "no worker");
+        assert_eq!(header(refused(ProblemType::TooManyRequests).retry_after(17)).as_deref(), Some("17"));
+        assert_eq!(header(refused(ProblemType::Unavailable)).as_deref(), Some("1"));
+        assert_eq!(header(refused(ProblemType::NotFound).retry_after(17)), None);
+    }
 }

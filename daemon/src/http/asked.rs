@@ -9,8 +9,8 @@ use proctor_core::names::RunId;
 use proctor_core::spec::quoted;
 use serde::de::DeserializeOwned;
 
-use super::body;
 use super::query::{Parameters, invalid};
+use super::{MAX_BODY, body};
 use crate::caller::Caller;
 
 /// One request.
@@ -72,6 +72,14 @@ impl Asked {
     /// # Errors
     /// It is not there in time, not whole, or not what was asked for.
     pub(super) async fn json<T: DeserializeOwned>(&self, body: Body) -> Result<T, Problem> {
-        body::json(&self.headers, body).await
+        self.json_within(body, MAX_BODY).await
+    }
+
+    /// Reads the body as JSON, of `most` bytes at most.
+    ///
+    /// # Errors
+    /// As [`Asked::json`].
+    pub(super) async fn json_within<T: DeserializeOwned>(&self, body: Body, most: usize) -> Result<T, Problem> {
+        body::json(&self.headers, body, most).await
     }
 }

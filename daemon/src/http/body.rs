@@ -13,6 +13,7 @@ use hyper::body::Body as _;
 use proctor_core::api::{Problem, ProblemType};
 use proctor_core::evidence::escape_output;
 use proctor_core::spec::quoted;
+use proctor_core::strict;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
 use super::MAX_BODY;
@@ -22,13 +23,13 @@ use super::timed::{is_late, no_room};
 /// How many characters of what a reader complains about are told.
 const TOLD: usize = 400;
 
-/// The body as a value.
+/// The body as a value, of `most` bytes at most.
 ///
 /// # Errors
 /// It is no JSON by its content type, too large, too slow, not whole, no JSON, or not what was asked for.
-pub(super) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Problem> {
+pub(super) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body, most: usize) -> Result<T, Problem> {
     is_json(headers)?;
-    let bytes = whole(body).await?;
+    let bytes = within(body, most).await?;
     parse(&bytes)
 }
 
@@ -53,14 +54,18 @@ fn is_json(headers: &HeaderMap) -> Result<(), Problem> {
 /// # Errors
 /// It is too large, too slow, or not whole, or there is no room for it.
 pub(crate) async fn whole(body: Body) -> Result<Bytes, Problem> {
+    within(body, MAX_BODY).await
+}
+
+async fn within(body: Body, most: usize) -> Result<Bytes, Problem> {
     let too_large =
-        || Problem::new(ProblemType::TooLarge, format!("the body is larger than {MAX_BODY} bytes, the most there are"));
+        || Problem::new(ProblemType::TooLarge, format!("the body is larger than {most} bytes, the most there are"));
     let unframed = || invalid("the body ended before its end, or is not framed as HTTP/1.1 has it".to_owned());
     // What says beforehand that it is too large is not waited for.
-    if body.size_hint().lower() > MAX_BODY as u64 {
+    if body.size_hint().lower() > most as u64 {
         return Err(too_large());
     }
-    match Limited::new(body, MAX_BODY).collect().await {
+    match Limited::new(body, most).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
         Err(error) if is_late(&*error) => {
@@ -71,20 +76,19 @@ pub(crate) async fn whole(body: Body) -> Result<Bytes, Problem> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    unambiguous(bytes)?;
-    serde_json::from_slice(bytes).map_err(|error| unexpected(&error))
+    repeated_key(bytes).and_then(|()| strict::from_json(bytes)).map_err(|error| unexpected(&error))
 }
 
-/// Demands JSON that every reader takes for the same: a map takes the last of two equal keys without a word.
+/// Refuses JSON on which readers differ: most keep the last of two equal keys, without a word.
 ///
 /// # Errors
-/// It is no JSON, is too deep, or has a key twice.
-pub(crate) fn unambiguous(bytes: &[u8]) -> Result<(), Problem> {
-    serde_json::from_slice::<Unambiguous>(bytes).map(drop).map_err(|error| unexpected(&error))
+/// The bytes are no JSON, are nested too deep, or have a key twice in one object.
+pub(crate) fn repeated_key(bytes: &[u8]) -> Result<(), serde_json::Error> {
+    serde_json::from_slice::<Unambiguous>(bytes).map(drop)
 }
 
 fn unexpected(error: &serde_json::Error) -> Problem {
-    let said = error.to_string();
+    let said = strict::in_words_of_json(&error.to_string());
     let cut: String = said.chars().take(TOLD).collect();
     let ellipsis = if cut.len() < said.len() { " …" } else { "" };
     let shown = escape_output(cut.as_bytes()).replace('\n', "\\n");

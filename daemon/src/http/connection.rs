@@ -11,6 +11,8 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use futures_util::FutureExt as _;
+use http::Version;
+use http::header::{EXPECT, HOST};
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -27,7 +29,7 @@ use super::room::Rooms;
 use super::routes::Routed;
 use super::seat::Seat;
 use super::timed::Timed;
-use super::wire::Wire;
+use super::wire::{Wire, head_too_large};
 use super::{LAST_ANSWERS, MAX_HEAD, answer};
 use crate::caller::Caller;
 use crate::metrics::{Connected, Metrics};
@@ -77,21 +79,40 @@ async fn respond(
 ) -> Result<hyper::Response<Metered>, std::convert::Infallible> {
     let (began, turn) = (Instant::now(), seat.begin());
     let (method, caller) = (request.method().clone(), Caller { uid: seat.uid() });
+    let rejected = head_problem(&request);
+    let expects_continue = request.headers().contains_key(EXPECT);
     // Until there is an answer: what was read of the body may be kept until then.
     let room = serving.rooms.room(caller);
     let mut request = request.map(|body| match body.is_end_stream() {
         true => Body::empty(),
-        false => Body::new(Timed::new(body, serving.patience, Arc::clone(&room))),
+        // A client that waits for `100 Continue` sends no body where it gets an answer at once.
+        false => Body::new(Timed::new(body, serving.patience, Arc::clone(&room), !expects_continue)),
     });
     request.extensions_mut().insert(caller);
-    let mut response = routed(serving.router, request).await;
+    let mut response = match rejected {
+        Some(problem) => answer::problem(&problem),
+        None => routed(serving.router, request).await,
+    };
     drop(room);
     answer::guard(response.headers_mut());
     let route = response.extensions_mut().remove::<Routed>().map(|Routed(path)| path);
     let (code, took) = (response.status().as_u16(), began.elapsed());
     serving.metrics.answered(route, method.as_str(), code, took);
-    debug!(uid = seat.uid(), method = method.as_str(), route = route.unwrap_or("none"), code, "answered");
+    let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    debug!(uid = seat.uid(), method = method.as_str(), route = route.unwrap_or("none"), code, took_ms, "answered");
     Ok(response.map(|body| Metered::new(body, turn)))
+}
+
+/// Returns why a head that could be read is not one of HTTP/1.1, or is larger than any (RFC 9112, section 3.2).
+fn head_problem<B>(request: &hyper::Request<B>) -> Option<Problem> {
+    let hosts = request.headers().get_all(HOST).iter().count();
+    if hosts > 1 || hosts == 0 && request.version() == Version::HTTP_11 {
+        let detail = format!("a request of HTTP/1.1 has one `Host`, and this one has {hosts}");
+        return Some(Problem::new(ProblemType::InvalidRequest, detail).with_hint("send `Host: localhost`"));
+    }
+    let fields: usize = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    let line = request.method().as_str().len() + request.uri().to_string().len();
+    (fields + line > MAX_HEAD).then(|| head_too_large(&format!("is larger than {MAX_HEAD} bytes, the most there are")))
 }
 
 /// What the routes answer. A panic of a handler ends its request and nothing else; it is in the log by then.

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::unix::net::UnixListener as StdListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +11,8 @@ use axum::Router;
 use proctor_core::api::{Problem, ProblemType};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
 use rustix::process::{Resource, getrlimit};
-use tokio::io::{AsyncWriteExt as _, Interest};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
@@ -20,19 +20,22 @@ use tokio::time::{sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::LAST_ANSWERS;
 use super::answer::last_words;
 use super::connection::{self, Serving};
 use super::room::Rooms;
 use super::seat::Seat;
+use super::{LAST_ANSWERS, MAX_DISCARDED};
 use crate::metrics::{ConnectionRefused, Metrics};
 use crate::settings::Settings;
+use crate::throttle::Throttle;
 
 /// How long until it is tried again to accept a connection, where that failed: nothing tells when the system
 /// has what it lacked, and without a pause the attempts would keep a CPU busy.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How many users who may not ask are told so at the same time. Others are cut off without a word.
 const FAREWELLS: usize = 16;
+/// How often that is logged of one user.
+const TURNED_AWAY_LOGGED: Duration = Duration::from_secs(60);
 /// How long that takes at most: enough for a client on this machine to send its request and read.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -47,6 +50,8 @@ pub(super) struct Connections {
     seats: HashMap<Id, Arc<Seat>>,
     /// Those who are told no.
     farewells: JoinSet<()>,
+    /// Bounds the log of users who are turned away.
+    turned_away: Throttle<u32>,
     /// Whether the last attempt to accept one failed, which is said once.
     is_failing: bool,
 }
@@ -67,18 +72,24 @@ impl Connections {
             tasks: JoinSet::new(),
             seats: HashMap::new(),
             farewells: JoinSet::new(),
+            turned_away: Throttle::new(TURNED_AWAY_LOGGED),
             is_failing: false,
         }
     }
 
     /// Accepts connections until the transport is told to end, and waits for their last answers.
-    pub(super) async fn accept(mut self, listener: UnixListener) {
+    ///
+    /// # Errors
+    /// A listener cannot be used.
+    pub(super) async fn accept(mut self, mut current: watch::Receiver<Arc<StdListener>>) -> io::Result<()> {
         let stop = self.stop.clone();
+        let mut listener = listener_of(&mut current)?;
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 Some(ended) = self.tasks.join_next_with_id() => self.forget(ended),
+                Ok(()) = current.changed() => listener = listener_of(&mut current)?,
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => self.take(stream).await,
                     Err(error) => self.failed(&error, &listener).await,
@@ -88,6 +99,7 @@ impl Connections {
         drop(listener);
         // Each ends by itself within that time; a bug that keeps one does not keep us.
         let _ = timeout(LAST_ANSWERS + PAUSE, async { while self.tasks.join_next().await.is_some() {} }).await;
+        Ok(())
     }
 
     fn forget(&mut self, ended: Result<(Id, ()), JoinError>) {
@@ -128,7 +140,9 @@ impl Connections {
     /// takes no place of theirs.
     fn refuse(&mut self, stream: UnixStream, uid: u32) {
         self.metrics.refused(ConnectionRefused::Foreign);
-        debug!(uid, "a user who is not listed was turned away");
+        if let Some(suppressed) = self.turned_away.admit(uid) {
+            warn!(uid, suppressed, "a user who may not ask this daemon was turned away");
+        }
         while self.farewells.try_join_next().is_some() {}
         if self.farewells.len() < FAREWELLS {
             self.farewells.spawn(farewell(stream, uid));
@@ -183,21 +197,33 @@ impl Connections {
     }
 }
 
+/// Returns the listener that holds now, registered with this runtime.
+fn listener_of(current: &mut watch::Receiver<Arc<StdListener>>) -> io::Result<UnixListener> {
+    UnixListener::from_std(current.borrow_and_update().try_clone()?)
+}
+
 /// Whether somebody waits to be let in.
 fn is_waited_at(listener: &UnixListener) -> bool {
     let at_once = Timespec::default();
     poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
-/// Tells a user no. Some clients take a connection that is closed at once for none, so it stays until
-/// the request is there, which is not read.
+/// Tells a user no. The request is discarded unread, within bounds: a client that still sends it when the connection
+/// is closed may not get the answer.
 async fn farewell(mut stream: UnixStream, uid: u32) {
     let problem = Problem::new(ProblemType::Forbidden, format!("user {uid} may not ask this daemon"))
         .with_hint("start a daemon of your own, or let the operator list you in `daemon.allow_users`");
     let said = async {
         stream.write_all(&last_words(&problem)).await?;
-        let look = || Ok(recv(&stream, &mut [0_u8; 1], RecvFlags::PEEK)?);
-        stream.async_io(Interest::READABLE, look).await
+        stream.shutdown().await?;
+        let (mut discarded, mut buffer) = (0, [0_u8; 4096]);
+        while discarded < MAX_DISCARDED {
+            match stream.read(&mut buffer).await? {
+                0 => break,
+                count => discarded += count,
+            }
+        }
+        io::Result::Ok(())
     };
     // Who does not listen is not waited for.
     let _ = timeout(LINGER, said).await;

@@ -11,7 +11,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use proctor_core::api::{LoggedEvent, Problem, RunState};
+use proctor_core::api::{LoggedEvent, OutputEvent, Problem, RunState};
 use proctor_core::event::RunEvent;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -20,7 +20,7 @@ use super::answer::{self, Answer};
 use super::asked::Asked;
 use super::query::{invalid, number};
 use super::routes::App;
-use crate::service::EventStream;
+use crate::service::{EventStream, OutputFeed};
 
 /// How long nothing is said at most: by this a reader tells a run that is quiet from a daemon that is gone,
 /// and we learn that a reader is. Proxies and browsers give up after half a minute at the earliest.
@@ -42,8 +42,21 @@ pub(super) async fn stream(app: &App, asked: &Asked) -> Answer {
         // By this a browser knows not to ask again (HTML standard, section 9.2.1).
         return Ok(answer::nothing_more());
     }
+    let wants_output = asked.query.read("output", "`true` or `false`", |text| text.parse::<bool>().ok())?;
+    let output = match wants_output {
+        Some(true) => app.service.output_feed(asked.caller, &id).await?,
+        _ => None,
+    };
     let events = app.service.events(asked.caller, &id, after).await?;
-    let following = Following { events, heartbeat: heartbeat(), stop: app.stop.clone(), has_ended: false };
+    let following = Following {
+        events,
+        output,
+        held: None,
+        was_output: false,
+        heartbeat: heartbeat(),
+        stop: app.stop.clone(),
+        has_ended: false,
+    };
     let frames =
         stream::unfold(following, async |mut following| following.next().await.map(|frame| (frame, following)));
     let mut response = Response::new(Body::from_stream(frames.map(Ok::<_, Infallible>)));
@@ -66,6 +79,12 @@ fn heartbeat() -> Interval {
 
 struct Following {
     events: EventStream,
+    /// What steps print, where the reader asked for it.
+    output: Option<OutputFeed>,
+    /// The end of a step whose last output goes out first.
+    held: Option<Arc<LoggedEvent>>,
+    /// Whether the last frame was output: then an event is next, where there is one.
+    was_output: bool,
     heartbeat: Interval,
     stop: CancellationToken,
     has_ended: bool,
@@ -74,21 +93,66 @@ struct Following {
 impl Following {
     /// What is said next; `None` behind the last event, and where the transport ends.
     async fn next(&mut self) -> Option<Bytes> {
-        if self.has_ended {
-            return None;
-        }
-        tokio::select! {
-            biased;
-            event = self.events.next() => {
-                let event = event?;
-                self.has_ended = matches!(event.event, RunEvent::RunFinished { .. });
-                self.heartbeat.reset_at(Instant::now() + HEARTBEAT);
-                Some(frame(&event))
+        loop {
+            if self.has_ended {
+                return None;
             }
-            _ = self.heartbeat.tick() => Some(COMMENT),
-            () = self.stop.cancelled() => None,
+            if let Some(held) = self.held.take() {
+                let piece = self.last_output(&held).await;
+                return Some(match piece {
+                    Some(piece) => {
+                        self.held = Some(held);
+                        output_frame(&piece)
+                    }
+                    None => self.tell(&held),
+                });
+            }
+            if let (Some(output), false) = (&mut self.output, self.was_output)
+                && let Some(piece) = output.next(None).await
+            {
+                self.was_output = true;
+                return Some(output_frame(&piece));
+            }
+            let may_be_more = std::mem::take(&mut self.was_output);
+            tokio::select! {
+                biased;
+                event = self.events.next() => self.held = Some(event?),
+                () = std::future::ready(()), if may_be_more => {}
+                () = changed(&mut self.output) => {}
+                _ = self.heartbeat.tick() => return Some(COMMENT),
+                () = self.stop.cancelled() => return None,
+            }
         }
     }
+
+    /// What a step printed last, where `event` is its end.
+    async fn last_output(&mut self, event: &LoggedEvent) -> Option<OutputEvent> {
+        let RunEvent::StepFinished { skill, step } = &event.event else { return None };
+        self.output.as_mut()?.next(Some((skill, &step.planned.name))).await
+    }
+
+    fn tell(&mut self, event: &Arc<LoggedEvent>) -> Bytes {
+        self.has_ended = matches!(event.event, RunEvent::RunFinished { .. });
+        self.heartbeat.reset_at(Instant::now() + HEARTBEAT);
+        frame(event)
+    }
+}
+
+/// Waits until steps may have printed more.
+async fn changed(output: &mut Option<OutputFeed>) {
+    match output {
+        Some(output) => output.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A piece of output. It has no number, so that a reader goes on behind the last event of the log.
+fn output_frame(piece: &OutputEvent) -> Bytes {
+    let mut frame = b"event: output\ndata: ".to_vec();
+    // Writing to memory does not fail.
+    let _ = serde_json::to_writer(&mut frame, piece);
+    frame.extend_from_slice(b"\n\n");
+    frame.into()
 }
 
 /// One event. JSON has no line breaks in it.

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{HeaderName, HeaderValue, LOCATION};
+use http::header::{ACCEPT, HeaderName, HeaderValue, LOCATION};
 use proctor_core::api::openapi;
 use proctor_core::api::operation::Operation;
 use proctor_core::api::{How, Problem, ProblemType, RunState};
@@ -20,14 +20,16 @@ use super::answer::{Answer, JSON, content, json};
 use super::asked::Asked;
 use super::query::{duration, invalid, number};
 use super::routes::App;
-use super::{events, output};
-use crate::metrics;
+use super::{MAX_SQL_BODY, events, output};
+use crate::metrics::{Sampled, TextFormat};
 use crate::service::{MAX_PAGE, RunFilter, Seen, Shown};
 
 /// The header by which the same request is known again.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// How many bytes it has at most.
 const MAX_KEY: usize = 255;
+/// The directory of evidence documents, with which their keys begin.
+const VERIFY: &str = "verify/";
 
 /// Does what was asked for.
 ///
@@ -49,7 +51,8 @@ pub(super) async fn answer(app: &App, operation: Operation, asked: &Asked, body:
         Operation::VerifySql => sql(app, asked, body).await,
         Operation::AskDoctor => doctor(app, asked).await,
         Operation::GetHealth => json(StatusCode::OK, &app.service.health()),
-        Operation::GetMetrics => Ok(metrics(app)),
+        Operation::GetReadiness => json(StatusCode::OK, &app.service.readiness().await?),
+        Operation::GetMetrics => Ok(metrics(app, asked).await),
         Operation::GetOpenApi => Ok(content(JSON, description())),
     }
 }
@@ -80,7 +83,7 @@ fn idempotency_key(asked: &Asked) -> Result<Option<String>, Problem> {
 async fn list(app: &App, asked: &Asked) -> Answer {
     let query = &asked.query;
     let filter = RunFilter {
-        repo: query.text("repo").map(str::to_owned),
+        repo: query.read("repo", "an absolute path", |path| path.starts_with('/').then(|| path.to_owned()))?,
         changeset: query.value("changeset_id", "the id of a changeset")?,
         profile: query.value("profile", "the name of a profile")?,
         state: query.read("state", "`queued`, `running` or `finished`", word)?,
@@ -153,7 +156,8 @@ async fn cancel(app: &App, asked: &Asked) -> Answer {
 }
 
 async fn evidence(app: &App, asked: &Asked) -> Answer {
-    let file = format!("verify/{}", asked.segment("file"));
+    let name = asked.segment("file");
+    let file = if name.starts_with(VERIFY) { name.to_owned() } else { format!("{VERIFY}{name}") };
     let (id, place) = (asked.run()?, app.documents.place(asked.caller)?);
     Ok(content(JSON, place.holds(app.service.evidence(asked.caller, &id, &file).await?)))
 }
@@ -175,7 +179,7 @@ async fn gate(app: &App, asked: &Asked, body: Body) -> Answer {
 }
 
 async fn sql(app: &App, asked: &Asked, body: Body) -> Answer {
-    let wanted = asked.json(body).await?;
+    let wanted = asked.json_within(body, MAX_SQL_BODY).await?;
     json(StatusCode::OK, &app.service.judge_sql(asked.caller, wanted).await?)
 }
 
@@ -185,9 +189,17 @@ async fn doctor(app: &App, asked: &Asked) -> Answer {
     json(StatusCode::OK, &app.service.doctor(asked.caller, repo).await?)
 }
 
-fn metrics(app: &App) -> Response {
-    let health = app.service.health();
-    content(HeaderValue::from_static(metrics::CONTENT_TYPE), app.metrics.text(health.status, health.runs))
+async fn metrics(app: &App, asked: &Asked) -> Response {
+    let accepted = asked.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = TextFormat::accepted_by(accepted);
+    let (health, readiness) = (app.service.health(), app.service.readiness().await);
+    let sampled = Sampled {
+        status: health.status,
+        runs: health.runs,
+        is_ready: readiness.is_ok(),
+        state_free_bytes: readiness.ok().and_then(|ready| ready.state_free_bytes),
+    };
+    content(HeaderValue::from_static(format.content_type()), app.metrics.text(sampled, format))
 }
 
 /// The OpenAPI document, made once.

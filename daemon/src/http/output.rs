@@ -10,22 +10,24 @@ use axum::response::Response;
 use bytes::{Buf as _, Bytes};
 use futures_util::stream;
 use http::StatusCode;
-use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
+use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderName, HeaderValue};
 use proctor_core::api::{Problem, ProblemType};
 use proctor_core::names::RunId;
 use proctor_core::plan::ReportFormat;
 use proctor_core::spec::quoted;
+use proctor_runner::{LiveStream, StreamState};
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
 
 use super::answer::{self, Answer};
 use super::asked::Asked;
 use super::handlers::nothing;
 use super::metered::SLICE;
-use super::query::number;
+use super::query::{invalid, number};
 use super::range::Range;
 use super::routes::App;
 use crate::caller::Caller;
-use crate::service::{MAX_PART, OutputOf, ReportOf, Service, Stdio, Unit};
+use crate::service::{MAX_PART, OutputOf, OutputSource, ReportOf, Service, Stdio, Unit, read_live};
 
 /// The first part, and every part of a reader for whom there is no room. Whoever does not read never
 /// gets beyond it.
@@ -38,10 +40,23 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 /// What is no text, or not known to be.
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
+/// Whether an output is complete: `running` while its step runs, else `ended`.
+pub(crate) const OUTPUT_STATE: HeaderName = HeaderName::from_static("proctor-output-state");
+/// The attempt of the step whose output it is, from 1.
+pub(crate) const ATTEMPT: HeaderName = HeaderName::from_static("proctor-attempt");
+const RUNNING: HeaderValue = HeaderValue::from_static("running");
+const ENDED: HeaderValue = HeaderValue::from_static("ended");
+
 /// What is read.
 #[derive(Clone, Copy)]
 pub(super) enum Of {
     Output(OutputOf),
+    Report(ReportOf),
+}
+
+/// Where the parts come from.
+enum Source {
+    Output(OutputSource),
     Report(ReportOf),
 }
 
@@ -51,7 +66,15 @@ pub(super) enum Of {
 /// There is no such output or report.
 pub(super) async fn read(app: &App, asked: &Asked, of: Of) -> Answer {
     let (run, range) = (asked.run()?, Range::of(asked)?);
-    let output = Output { service: Arc::clone(&app.service), caller: asked.caller, run, of };
+    let source = match of {
+        Of::Report(of) => Source::Report(of),
+        Of::Output(of) if follows(asked)? => match followed(app, asked, &run, of).await? {
+            OutputSource::Live { attempt, stream } => return Ok(follow(app, attempt, stream, range.probable_start())),
+            recorded @ OutputSource::Recorded { .. } => Source::Output(recorded),
+        },
+        Of::Output(of) => Source::Output(app.service.output_source(asked.caller, &run, of).await?),
+    };
+    let output = Output { service: Arc::clone(&app.service), caller: asked.caller, run, source };
     // Any part tells how long the whole is.
     let (mut first, length) = output.part(range.probable_start(), SMALL_PART).await?;
     let Some(wanted) = range.within(length) else { return Ok(unsatisfiable(length)) };
@@ -60,6 +83,74 @@ pub(super) async fn read(app: &App, asked: &Asked, of: Of) -> Answer {
     }
     first.truncate(to_usize(wanted.end - wanted.start));
     Ok(respond(output, wanted, length, first))
+}
+
+/// Whether the output is to be followed to the end of the attempt.
+///
+/// # Errors
+/// `follow` is neither `true` nor `false`, or comes with a range that has an end.
+fn follows(asked: &Asked) -> Result<bool, Problem> {
+    let follow = asked.query.read("follow", "`true` or `false`", |text| match text {
+        // `?follow` by itself.
+        "" => Some(true),
+        text => text.parse::<bool>().ok(),
+    })?;
+    let follow = follow.unwrap_or(false);
+    let has_end = asked.query.text("limit").is_some() || asked.headers.contains_key(http::header::RANGE);
+    if follow && has_end {
+        return Err(invalid("`follow` goes to the end of the output, so it takes `offset` alone".to_owned()));
+    }
+    Ok(follow)
+}
+
+async fn followed(app: &App, asked: &Asked, run: &RunId, of: OutputOf) -> Result<OutputSource, Problem> {
+    tokio::select! {
+        biased;
+        found = app.service.followed_output(asked.caller, run, of) => found,
+        () = app.stop.cancelled() => app.service.output_source(asked.caller, run, of).await,
+    }
+}
+
+/// Sends the output of an attempt from `offset` on, as it comes. The body ends with the output; where
+/// more may follow that this reader does not get, it breaks off instead.
+fn follow(app: &App, attempt: u32, stream: LiveStream, offset: u64) -> Response {
+    let following = Following { stream, next: offset, stop: app.stop.clone() };
+    let body = stream::try_unfold(following, async |mut following| {
+        let slice = following.slice().await?;
+        Ok::<_, io::Error>(slice.map(|slice| (slice, following)))
+    });
+    let mut response = Response::new(Body::from_stream(body));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, OCTETS);
+    headers.insert(OUTPUT_STATE, RUNNING);
+    headers.insert(ATTEMPT, attempt.into());
+    response
+}
+
+/// The output of an attempt on its way while it grows.
+struct Following {
+    stream: LiveStream,
+    next: u64,
+    stop: CancellationToken,
+}
+
+impl Following {
+    /// The next bytes, as soon as there are some; `None` at the end.
+    async fn slice(&mut self) -> io::Result<Option<Bytes>> {
+        let extent = tokio::select! {
+            extent = self.stream.beyond(self.next) => extent,
+            () = self.stop.cancelled() => return Err(io::Error::other("the daemon ends")),
+        };
+        if extent.length > self.next {
+            let bytes = read_live(&self.stream, self.next, SLICE).await?;
+            self.next += bytes.len() as u64;
+            return Ok(Some(bytes.into()));
+        }
+        match extent.state {
+            StreamState::Ended => Ok(None),
+            StreamState::Open | StreamState::Broken => Err(io::Error::other("the rest of the output is lost")),
+        }
+    }
 }
 
 /// The output that a path names.
@@ -99,6 +190,7 @@ fn respond(output: Output, wanted: Bounds<u64>, length: u64, first: Bytes) -> Re
     let count = wanted.end - wanted.start;
     let is_text = first.len() as u64 == count && std::str::from_utf8(&first).is_ok();
     let next = wanted.start + first.len() as u64;
+    let state = output.source.state();
     let body = match next == wanted.end {
         true => Body::from(first),
         false => Sending { output, next, end: wanted.end, ready: first, size: SMALL_PART, room: None }.into_body(),
@@ -111,6 +203,10 @@ fn respond(output: Output, wanted: Bounds<u64>, length: u64, first: Bytes) -> Re
     headers.insert(CONTENT_TYPE, if is_text { TEXT } else { OCTETS });
     headers.insert(CONTENT_LENGTH, count.into());
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    if let Some((state, attempt)) = state {
+        headers.insert(OUTPUT_STATE, state);
+        headers.extend(attempt.map(|attempt| (ATTEMPT, attempt.into())));
+    }
     if count < length {
         headers.insert(CONTENT_RANGE, content_range(&wanted, length));
     }
@@ -138,14 +234,25 @@ struct Output {
     service: Arc<Service>,
     caller: Caller,
     run: RunId,
-    of: Of,
+    source: Source,
+}
+
+impl Source {
+    /// Whether an output is complete, and its attempt where it is not.
+    fn state(&self) -> Option<(HeaderValue, Option<u32>)> {
+        match self {
+            Self::Report(_) => None,
+            Self::Output(OutputSource::Recorded { .. }) => Some((ENDED, None)),
+            Self::Output(OutputSource::Live { attempt, .. }) => Some((RUNNING, Some(*attempt))),
+        }
+    }
 }
 
 impl Output {
     async fn part(&self, offset: u64, limit: usize) -> Result<(Bytes, u64), Problem> {
-        let (part, length) = match self.of {
-            Of::Output(of) => self.service.output(self.caller, &self.run, of, offset, limit).await?,
-            Of::Report(of) => self.service.report(self.caller, &self.run, of, offset, limit).await?,
+        let (part, length) = match &self.source {
+            Source::Output(source) => self.service.output_part(source, offset, limit).await?,
+            Source::Report(of) => self.service.report(self.caller, &self.run, *of, offset, limit).await?,
         };
         Ok((part.bytes.into(), length))
     }

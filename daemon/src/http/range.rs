@@ -4,14 +4,14 @@
 use proctor_core::api::Problem;
 
 use super::asked::Asked;
-use super::query::number;
+use super::query::{invalid, number};
 
 /// A range of bytes as it was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Range {
     /// All of it.
     Whole,
-    /// From an offset on, a number of bytes at most. What lies behind the end is nothing.
+    /// From an offset on, a number of bytes at most. At the end that is nothing; there is no offset behind the end.
     Part { offset: u64, limit: u64 },
     /// As the header says: there must be something in it.
     Header(HeaderRange),
@@ -30,11 +30,15 @@ impl Range {
     /// The range that a request asks for.
     ///
     /// # Errors
-    /// `offset` or `limit` is no number.
+    /// `offset` or `limit` is no number, or there is a `Range` too.
     pub(super) fn of(asked: &Asked) -> Result<Self, Problem> {
         let offset = asked.query.read("offset", "a number of bytes", number)?;
         let limit = asked.query.read("limit", "a number of bytes from 1 on", |text| number(text).filter(|n| *n > 0))?;
         if offset.is_some() || limit.is_some() {
+            if asked.headers.contains_key(http::header::RANGE) {
+                let detail = "`offset` and `limit` exclude the header `Range`".to_owned();
+                return Err(invalid(detail).with_hint("send one of them"));
+            }
             return Ok(Self::Part { offset: offset.unwrap_or(0), limit: limit.unwrap_or(u64::MAX) });
         }
         // What a range is conditional upon is never so: nothing of ours has a validator.
@@ -58,8 +62,7 @@ impl Range {
         match self {
             Self::Whole => Some(0..length),
             Self::Part { offset, limit } => {
-                let start = offset.min(length);
-                Some(start..start.saturating_add(limit).min(length))
+                (offset <= length).then(|| offset..offset.saturating_add(limit).min(length))
             }
             Self::Header(HeaderRange::Between { first, last }) => {
                 (first < length).then(|| first..last.saturating_add(1).min(length))
@@ -121,11 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_the_end_is_nothing() {
+    fn an_offset_is_at_most_the_length() {
         let part = |offset, limit| Range::Part { offset, limit }.within(10);
         assert_eq!(part(0, 4), Some(0..4));
         assert_eq!(part(8, u64::MAX), Some(8..10));
         assert_eq!(part(10, 1), Some(10..10));
-        assert_eq!(part(u64::MAX, u64::MAX), Some(10..10));
+        assert_eq!(part(11, 1), None);
+        assert_eq!(part(u64::MAX, u64::MAX), None);
     }
 }

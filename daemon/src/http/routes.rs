@@ -9,7 +9,7 @@ use axum::extract::{RawPathParams, Request, State};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use http::{HeaderValue, Method as HttpMethod};
-use proctor_core::api::operation::{Method, Outline};
+use proctor_core::api::operation::{Method, Operation, Outline};
 use proctor_core::api::{Problem, ProblemType};
 use proctor_core::spec::quoted;
 use tokio_util::sync::CancellationToken;
@@ -43,7 +43,13 @@ pub(super) struct Routed(pub(super) &'static str);
 
 /// All routes.
 pub(super) fn router(app: App) -> Router {
-    let routes = Outline::ALL.iter().fold(Router::new(), |router, outline| router.route(outline.path, route(outline)));
+    let routes = Outline::ALL.iter().fold(Router::new(), |router, outline| {
+        let router = router.route(outline.path, route(outline));
+        match alias(outline) {
+            Some(path) => router.route(&path, route(outline)),
+            None => router,
+        }
+    });
     let mcp = mcp::http_service(Arc::clone(&app.service), app.stop.clone());
     let mcp = ServiceExt::<Request>::map_response(mcp, |mut response: Response| {
         response.extensions_mut().insert(Routed(MCP));
@@ -51,6 +57,11 @@ pub(super) fn router(app: App) -> Router {
     });
     let routes = routes.method_not_allowed_fallback(other_method).fallback(other_path);
     routes.with_state(Arc::new(app)).route_service(MCP, mcp)
+}
+
+/// Returns a second path of an operation: the key of a document (`verify/NAME`) without its slash escaped.
+fn alias(outline: &Outline) -> Option<String> {
+    (outline.operation == Operation::ReadEvidence).then(|| outline.path.replace("{file}", "verify/{file}"))
 }
 
 fn route(outline: &'static Outline) -> MethodRouter<Arc<App>> {

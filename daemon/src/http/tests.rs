@@ -4,6 +4,7 @@
 use std::io::{IoSlice, Read as _};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use proctor_core::spec::Operator;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
@@ -26,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::connections::Connections;
 use super::room::MAX_BODIES;
 use super::{MAX_BODY, MAX_HEAD, answer, body};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Sampled, TextFormat};
 use crate::settings::{Admitted, Settings};
 
 /// No test waits for longer, however busy the machine is.
@@ -36,6 +37,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 /// A transport under way, with routes that do what handlers may do.
 struct Transport {
+    listeners: watch::Sender<Arc<UnixListener>>,
     place: TempDir,
     metrics: Metrics,
     stop: CancellationToken,
@@ -54,7 +56,7 @@ fn routes() -> Router {
         vec![b'x'; 64 << 20]
     }
     async fn echo(headers: HeaderMap, body: Body) -> axum::response::Response {
-        match body::json::<serde_json::Value>(&headers, body).await {
+        match body::json::<serde_json::Value>(&headers, body, MAX_BODY).await {
             Ok(value) => answer::content(answer::JSON, value.to_string()),
             Err(problem) => answer::problem(&problem),
         }
@@ -83,8 +85,12 @@ impl Transport {
         let (metrics, stop) = (Metrics::new(0), CancellationToken::new());
         let (sender, settings) = watch::channel(Arc::new(settings));
         let connections = Connections::new(routes(), settings, stop.clone(), metrics.clone());
-        let task = tokio::spawn(connections.accept(listener));
-        Self { place, metrics, stop, task, _settings: sender }
+        listener.set_nonblocking(true).expect("does not block");
+        let (listeners, listener) = watch::channel(Arc::new(listener));
+        let task = tokio::spawn(async move {
+            connections.accept(listener).await.expect("a listener");
+        });
+        Self { place, metrics, stop, task, listeners, _settings: sender }
     }
 
     fn socket(&self) -> std::path::PathBuf {
@@ -282,7 +288,13 @@ impl Transport {
     }
 
     fn metrics_say(&self, line: &str) -> bool {
-        let text = self.metrics.text(proctor_core::api::HealthStatus::Ok, proctor_core::api::RunCounts::default());
+        let sampled = Sampled {
+            status: proctor_core::api::HealthStatus::Ok,
+            runs: proctor_core::api::RunCounts::default(),
+            is_ready: true,
+            state_free_bytes: None,
+        };
+        let text = self.metrics.text(sampled, TextFormat::OpenMetrics);
         text.lines().any(|found| found == line)
     }
 }
@@ -347,4 +359,73 @@ fn send_with(socket: &Path, attached: &std::io::PipeWriter) {
     let mut answer = String::new();
     (&stream).read_to_string(&mut answer).expect("an answer");
     assert!(answer.ends_with("here"), "{answer}");
+}
+
+#[tokio::test]
+async fn accepts_from_a_new_listener_and_keeps_its_connections() {
+    let transport = Transport::start();
+    let mut before = transport.connect().await;
+    transport.is_here().await;
+    std::fs::remove_file(transport.socket()).expect("removed");
+    let listener = UnixListener::bind(transport.socket()).expect("bound");
+    listener.set_nonblocking(true).expect("does not block");
+    transport.listeners.send_replace(Arc::new(listener));
+    transport.is_here().await;
+    before.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.expect("sent");
+    assert!(everything(&mut before).await.ends_with("\r\n\r\nhere"));
+}
+
+/// As clients that send all of a request before they read: the answer must not be lost with the rest of the body.
+#[tokio::test]
+async fn early_answers_reach_a_client_that_sends_its_body_first() {
+    let transport = Transport::with(|settings| settings.operator.daemon.request_timeout = WATCHDOG);
+    let body = vec![b'x'; 300 << 10];
+    for (path, status) in [("/never-there", "404"), ("/", "405"), ("/here", "404")] {
+        let mut stream = transport.connect().await;
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).await.expect("sent");
+        timeout(WATCHDOG, stream.write_all(&body)).await.expect("in time").expect("the whole body is taken");
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.expect("sent");
+        let answers = everything(&mut stream).await;
+        assert!(answers.starts_with(&format!("HTTP/1.1 {status} ")), "{answers}");
+        assert!(answers.ends_with("\r\n\r\nhere"), "the connection stays in use: {answers}");
+    }
+}
+
+#[tokio::test]
+async fn an_unreadable_head_is_answered_though_its_body_comes() {
+    let transport = Transport::start();
+    let mut stream = transport.connect().await;
+    let fields = "x-y: z\r\n".repeat(101);
+    let head = format!("POST / HTTP/1.1\r\nhost: x\r\n{fields}content-length: 307200\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    timeout(WATCHDOG, stream.write_all(&vec![b'x'; 300 << 10])).await.expect("in time").expect("taken");
+    let problem = problem(&everything(&mut stream).await);
+    assert!(problem.status == 431 && problem.detail.contains("100 fields"), "{problem:?}");
+}
+
+#[tokio::test]
+async fn a_body_that_no_client_may_send_is_not_called_a_large_head() {
+    let transport = Transport::start();
+    let said = format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", u64::MAX);
+    assert_eq!(problem(&transport.exchange(said).await).status, 413);
+}
+
+#[tokio::test]
+async fn a_request_of_http_1_1_names_one_host() {
+    let transport = Transport::start();
+    for hosts in ["", "host: x\r\nHost: x\r\n"] {
+        let said = format!("GET / HTTP/1.1\r\n{hosts}connection: close\r\n\r\n");
+        assert_eq!(problem(&transport.exchange(said).await).status, 400, "{hosts:?}");
+    }
+    let old = transport.exchange("GET / HTTP/1.0\r\n\r\n").await;
+    assert!(old.contains(" 200 OK"), "{old}");
+}
+
+#[tokio::test]
+async fn a_head_has_a_bound_that_holds() {
+    let transport = Transport::start();
+    let said = format!("GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx: {}\r\n\r\n", "y".repeat(70 << 10));
+    let problem = problem(&transport.exchange(said).await);
+    assert!(problem.status == 431 && problem.detail.contains("65536 bytes"), "{problem:?}");
 }

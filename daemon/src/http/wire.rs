@@ -15,6 +15,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::answer::last_words;
 use super::seat::Seat;
+use super::{LINGER, MAX_BODY, MAX_DISCARDED, MAX_FIELDS, MAX_HEAD};
 
 /// One connection.
 pub(super) struct Wire {
@@ -25,11 +26,32 @@ pub(super) struct Wire {
     stalled: Option<Pin<Box<Sleep>>>,
     /// What is said in place of what `hyper` says by itself.
     instead: Option<Bytes>,
+    /// What was read since the last answer.
+    head: HeadRead,
+    /// How many bytes were discarded after the last words, and until when.
+    discarded: usize,
+    lingers: Option<Pin<Box<Sleep>>>,
+}
+
+/// How much of a head was read, for the reason why it cannot be read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct HeadRead {
+    bytes: usize,
+    lines: usize,
 }
 
 impl Wire {
     pub(super) fn new(stream: UnixStream, seat: Arc<Seat>, patience: Duration) -> Self {
-        Self { stream, seat, patience, stalled: None, instead: None }
+        Self {
+            stream,
+            seat,
+            patience,
+            stalled: None,
+            instead: None,
+            head: HeadRead::default(),
+            discarded: 0,
+            lingers: None,
+        }
     }
 
     /// What came of a write of `given` bytes. Only one that takes them all shows that the other side
@@ -61,12 +83,30 @@ impl Wire {
             return true;
         }
         if !self.seat.was_asked()
-            && let Some(problem) = unreadable(said)
+            && let Some(problem) = unreadable(said, self.head)
         {
             self.instead = Some(last_words(&problem));
             return true;
         }
         false
+    }
+
+    /// Reads on, within bounds, behind the last words: a client that still sends when the connection is closed may
+    /// not get the answer.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut buffer = [0_u8; 4096];
+        while self.discarded < MAX_DISCARDED {
+            let mut read = ReadBuf::new(&mut buffer);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut read) {
+                Poll::Ready(Ok(())) if !read.filled().is_empty() => self.discarded += read.filled().len(),
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => {
+                    let lingers = self.lingers.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+                    return lingers.as_mut().poll(cx);
+                }
+            }
+        }
+        Poll::Ready(())
     }
 
     fn poll_instead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -85,8 +125,13 @@ impl Wire {
     }
 }
 
-/// The problem with a head that cannot be read, by how `hyper` answers it.
-fn unreadable(said: &[u8]) -> Option<Problem> {
+/// That the head of a request is larger than any; `how` says in which way.
+pub(super) fn head_too_large(how: &str) -> Problem {
+    Problem::new(ProblemType::HeadTooLarge, format!("the head of the request {how}"))
+}
+
+/// The problem with a head that cannot be read, by how `hyper` answers it and by how much was read.
+fn unreadable(said: &[u8], head: HeadRead) -> Option<Problem> {
     let status = said.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
     match status {
         b"400" => {
@@ -94,9 +139,24 @@ fn unreadable(said: &[u8]) -> Option<Problem> {
             Some(problem.with_hint("`curl --unix-socket` speaks it"))
         }
         b"414" | b"431" => {
-            let detail =
-                format!("the head of the request is larger than {} bytes, the most there are", super::MAX_HEAD);
-            Some(Problem::new(ProblemType::HeadTooLarge, detail))
+            let HeadRead { bytes, lines } = head;
+            Some(match () {
+                () if bytes >= MAX_HEAD => {
+                    head_too_large(&format!("is larger than {MAX_HEAD} bytes, the most there are"))
+                }
+                () if lines > MAX_FIELDS => {
+                    head_too_large(&format!("has more than {MAX_FIELDS} fields, the most there are"))
+                }
+                // A head that came behind another request was not counted.
+                () if lines == 0 => {
+                    head_too_large(&format!("is larger than {MAX_HEAD} bytes, or has more than {MAX_FIELDS} fields"))
+                }
+                // What is left is a length that no number holds.
+                () => Problem::new(
+                    ProblemType::TooLarge,
+                    format!("the request says that its body is larger than {MAX_BODY} bytes, the most there are"),
+                ),
+            })
         }
         _ => None,
     }
@@ -104,7 +164,14 @@ fn unreadable(said: &[u8]) -> Option<Problem> {
 
 impl AsyncRead for Wire {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        if !self.seat.was_asked() {
+            let read = &buf.filled()[before..];
+            self.head.bytes = self.head.bytes.saturating_add(read.len());
+            self.head.lines = self.head.lines.saturating_add(read.iter().filter(|byte| **byte == b'\n').count());
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -138,12 +205,17 @@ impl AsyncWrite for Wire {
         ready!(self.poll_instead(cx))?;
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         self.seat.flushed();
+        self.head = HeadRead::default();
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_instead(cx))?;
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        if self.instead.is_some() {
+            ready!(self.poll_discard(cx));
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -153,11 +225,27 @@ mod tests {
 
     #[test]
     fn what_hyper_says_by_itself_is_told_by_its_status() {
-        let status = |said: &str| unreadable(said.as_bytes()).map(|problem| problem.status);
+        let status = |said: &str| unreadable(said.as_bytes(), HeadRead::default()).map(|problem| problem.status);
         assert_eq!(status("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"), Some(400));
         assert_eq!(status("HTTP/1.1 431 Request Header Fields Too Large\r\n\r\n"), Some(431));
         assert_eq!(status("HTTP/1.1 414 URI Too Long\r\n\r\n"), Some(431));
         assert_eq!(status("HTTP/1.1 100 Continue\r\n\r\n"), None);
         assert_eq!(status("HTTP/1.1 4"), None);
+    }
+
+    #[test]
+    fn names_the_bound_that_a_head_exceeds() {
+        let detail = |bytes, lines| {
+            let problem = unreadable(b"HTTP/1.1 431 Request Header Fields Too Large\r\n", HeadRead { bytes, lines });
+            problem.map(|problem| (problem.status, problem.detail)).expect("a problem")
+        };
+        for (read, status, word) in [
+            ((MAX_HEAD, 3), 431, "65536 bytes"),
+            ((2_000, 103), 431, "more than 100 fields"),
+            ((90, 4), 413, "its body is larger than"),
+        ] {
+            let found = detail(read.0, read.1);
+            assert!(found.0 == status && found.1.contains(word), "{read:?}: {found:?}");
+        }
     }
 }

@@ -1,18 +1,17 @@
 //! The transport of a daemon that lives on: where it ends without having been asked to, which only
 //! a bug can do, it is begun again on the same socket.
 
+use std::io;
 use std::os::unix::net::UnixListener as StdListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use super::Life;
-use super::error::LifeError;
 use crate::http;
 use crate::metrics::Metrics;
 use crate::service::Service;
@@ -25,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Transport(JoinHandle<()>);
 
 struct Serving {
-    listener: StdListener,
+    listener: watch::Receiver<Arc<StdListener>>,
     service: Arc<Service>,
     settings: watch::Receiver<Arc<Settings>>,
     stop: CancellationToken,
@@ -34,15 +33,15 @@ struct Serving {
 
 impl Transport {
     /// Begins to accept connections.
-    pub(super) fn start(life: &Life, stop: CancellationToken) -> Result<Self, LifeError> {
+    pub(super) fn start(life: &Life, stop: CancellationToken) -> Self {
         let serving = Serving {
-            listener: life.listening.listener().map_err(LifeError::Listener)?,
+            listener: life.listener.subscribe(),
             service: Arc::clone(&life.service),
             settings: life.settings.subscribe(),
             stop,
             metrics: life.metrics.clone(),
         };
-        Ok(Self(tokio::spawn(serving.serve())))
+        Self(tokio::spawn(serving.serve()))
     }
 
     /// Completes when the last answer was given.
@@ -55,9 +54,8 @@ impl Transport {
 impl Serving {
     async fn serve(self) {
         loop {
-            match self.listener.try_clone().and_then(UnixListener::from_std) {
-                Ok(listener) => self.serve_on(listener).await,
-                Err(error) => error!("the socket cannot be listened on: {error}"),
+            if let Err(error) = self.serve_once().await {
+                error!("the socket cannot be listened on: {error}");
             }
             if self.stop.is_cancelled() {
                 return;
@@ -70,10 +68,11 @@ impl Serving {
         }
     }
 
-    async fn serve_on(&self, listener: UnixListener) {
+    async fn serve_once(&self) -> io::Result<()> {
         let (service, settings) = (Arc::clone(&self.service), self.settings.clone());
-        let serving = http::serve(listener, service, settings, self.stop.clone(), self.metrics.clone());
+        let (listener, stop, metrics) = (self.listener.clone(), self.stop.clone(), self.metrics.clone());
+        let serving = http::serve(listener, service, settings, stop, metrics);
         // In a task of its own, where a panic ends. It is in the log by now.
-        let _ = tokio::spawn(serving).await;
+        tokio::spawn(serving).await.unwrap_or(Ok(()))
     }
 }

@@ -22,6 +22,9 @@ pub(super) struct Args {
     /// `$XDG_CONFIG_HOME/proctor/proctord.toml`. SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
+    /// Check the config and exit, with 0 if it is valid and with 2 and its errors if it is not. No daemon starts.
+    #[arg(long, conflicts_with_all = ["socket", "state_dir"])]
+    pub(super) check_config: bool,
 }
 
 #[cfg(test)]

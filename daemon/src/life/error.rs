@@ -5,8 +5,9 @@ use std::io;
 use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
 use tracing::error;
 
+use super::redactor;
 use super::socket::SocketError;
-use crate::installation::InstallationError;
+use crate::installation::{InstallationError, Surroundings};
 use crate::service::StartError;
 
 /// Why the daemon cannot begin.
@@ -56,7 +57,16 @@ impl LifeError {
         }
     }
 
-    fn lines(&self) -> Vec<String> {
+    /// Returns what happened, a line for each thing that is wrong, without secrets of this process's environment.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let lines = self.full_lines();
+        match Surroundings::read() {
+            Ok(around) => lines.iter().map(|line| redactor(&around).text(line).into_owned()).collect(),
+            Err(_) => lines,
+        }
+    }
+
+    fn full_lines(&self) -> Vec<String> {
         match self {
             Self::Installation(error) => {
                 let hint = error.hint().map(|hint| format!("hint: {hint}"));

@@ -4,8 +4,9 @@
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fstat, openat};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 
 /// How many bytes of the file are read: more than any number of a process has.
@@ -14,7 +15,7 @@ const MAX_PID: u64 = 32;
 /// Ours until it is dropped. The file stays: who removed it could remove that of a successor.
 #[derive(Debug)]
 pub(super) struct Lock {
-    _file: File,
+    file: File,
 }
 
 /// Why the lock is not ours.
@@ -45,8 +46,30 @@ impl Lock {
             Err(error) => return Err(NotLocked::Failed(error.into())),
         }
         sign(&mut file).map_err(NotLocked::Failed)?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
+
+    /// Whether the file `name` in a directory is still this lock.
+    pub(super) fn is_at(&self, dir: impl AsFd, name: &str) -> bool {
+        let (Ok(held), Ok(found)) = (fstat(&self.file), statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)) else {
+            return false;
+        };
+        (held.st_dev, held.st_ino) == (found.st_dev, found.st_ino)
+    }
+}
+
+/// Returns the process that holds the lock beside `socket`, if one does. The lock names a daemon whose socket file
+/// was removed, or that does not accept connections.
+pub fn lock_holder(socket: &Path) -> Option<u32> {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".lock");
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(Path::new(&path), flags, Mode::empty()).ok().filter(is_ours)?;
+    let mut file = File::from(fd);
+    by_the_kernel(&file).or_else(|| {
+        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
+        if locked == Err(Errno::WOULDBLOCK) { written(&mut file) } else { None }
+    })
 }
 
 fn is_ours(fd: &OwnedFd) -> bool {
@@ -65,11 +88,13 @@ fn sign(file: &mut File) -> io::Result<()> {
 
 /// By the kernel's table. What is written in the file may be that of the one before, or not yet there.
 fn holder(file: &mut File) -> Option<u32> {
-    by_the_kernel(file).or_else(|| {
-        let mut text = String::new();
-        file.take(MAX_PID).read_to_string(&mut text).ok()?;
-        text.trim().parse().ok()
-    })
+    by_the_kernel(file).or_else(|| written(file))
+}
+
+fn written(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.take(MAX_PID).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
 }
 
 fn by_the_kernel(file: &File) -> Option<u32> {
@@ -108,18 +133,31 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let handle = File::open(dir.path()).expect("open");
         let mut first = Lock::take(&handle, "l").expect("free");
-        if by_the_kernel(&first._file).is_none() {
+        if by_the_kernel(&first.file).is_none() {
             // As on btrfs and overlayfs, where stat(2) names another device than the kernel's table: there only
             // what is written tells of the holder.
             return;
         }
         for written in ["", "1\n"] {
-            first._file.set_len(0).expect("emptied");
-            first._file.rewind().expect("at its start");
-            first._file.write_all(written.as_bytes()).expect("written");
+            first.file.set_len(0).expect("emptied");
+            first.file.rewind().expect("at its start");
+            first.file.write_all(written.as_bytes()).expect("written");
             let NotLocked::Taken(pid) = Lock::take(&handle, "l").expect_err("taken") else { panic!("another reason") };
             assert_eq!(pid, Some(std::process::id()), "{written:?}");
         }
+    }
+
+    #[test]
+    fn names_the_process_that_holds_the_lock_of_a_socket() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let handle = File::open(dir.path()).expect("open");
+        let socket = dir.path().join("s");
+        assert_eq!(lock_holder(&socket), None);
+        let lock = Lock::take(&handle, "s.lock").expect("free");
+        assert_eq!(lock_holder(&socket), Some(std::process::id()));
+        assert!(lock.is_at(&handle, "s.lock") && !lock.is_at(&handle, "t.lock"));
+        drop(lock);
+        assert_eq!(lock_holder(&socket), None, "a file that is left names no process");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use proctor_runner::Clock;
 use tracing::{error, info, warn};
 
 use super::{Life, notify};
@@ -38,7 +39,7 @@ impl Reloader {
                 (false, "the new config is not valid; the old one holds")
             }
         };
-        life.metrics.reloaded(is_valid);
+        life.metrics.reloaded(is_valid, Clock::system().now_ms());
         notify::ready(status);
     }
 
@@ -59,7 +60,7 @@ impl Reloader {
             warn!("`daemon.socket` has changed; the daemon listens there once it is started again");
         }
         self.log.reload(&new.operator.daemon.log);
-        life.listening.admit(&new.admitted);
+        life.listening.borrow().admit(&new.admitted);
         life.service.reload(new.operator.clone());
         let config = new.config.as_deref().map_or_else(|| "none".to_owned(), show);
         life.settings.send_replace(Arc::new(new));

@@ -45,7 +45,7 @@ pub(super) enum SocketError {
     },
     /// Another daemon has it.
     #[error(
-        "another daemon{} listens on `{}`\nhint: `proctor daemon status` shows it, `proctor daemon stop` ends it; or name another socket with `--socket`",
+        "another daemon{} uses the socket `{}`\nhint: `proctor daemon status` shows it, `proctor daemon stop` ends it; or name another socket with `--socket`",
         pid.map(|pid| format!(" (process {pid})")).unwrap_or_default(), show(path)
     )]
     InUse {
@@ -133,20 +133,17 @@ impl Place {
         }
     }
 
+    /// Returns another handle of the socket that the service manager listens on.
+    pub(super) fn handle(&self) -> Option<StdListener> {
+        match self {
+            Self::Inherited(listener, _) => listener.try_clone().ok(),
+            Self::Own(_) => None,
+        }
+    }
+
     /// Takes the place of a socket. Nothing is made there yet but the directory and the lock.
     pub(super) fn own(path: &Path, around: &Surroundings) -> Result<Self, SocketError> {
-        if let Some(reason) = socket_problem(path) {
-            return Err(unusable(path, reason, "name another one with `--socket`"));
-        }
-        let (path, name) = located(path)?;
-        if let Some(reason) = unhidable(parent(&path), around.home.as_deref()) {
-            return Err(unusable(&path, reason, "name one in a directory of its own"));
-        }
-        let dir = own_directory(&path)?;
-        let lock = Lock::take(&dir, &format!("{name}.lock")).map_err(|reason| not_locked(&path, reason))?;
-        let place = OwnPlace { path, name, dir, lock };
-        place.look()?;
-        Ok(Self::Own(place))
+        OwnPlace::take(path, around).map(Self::Own)
     }
 
     /// The directory that holds the socket.
@@ -176,6 +173,22 @@ impl Place {
 }
 
 impl OwnPlace {
+    /// Takes the lock of a socket's path, in a directory that it makes if there is none.
+    fn take(path: &Path, around: &Surroundings) -> Result<Self, SocketError> {
+        if let Some(reason) = socket_problem(path) {
+            return Err(unusable(path, reason, "name another one with `--socket`"));
+        }
+        let (path, name) = located(path)?;
+        if let Some(reason) = unhidable(parent(&path), around.home.as_deref()) {
+            return Err(unusable(&path, reason, "name one in a directory of its own"));
+        }
+        let dir = own_directory(&path)?;
+        let lock = Lock::take(&dir, &lock_name(&name)).map_err(|reason| not_locked(&path, reason))?;
+        let place = Self { path, name, dir, lock };
+        place.look()?;
+        Ok(place)
+    }
+
     /// Removes what a daemon before us left, and puts a socket of ours there.
     fn bind(&self) -> Result<(StdListener, (u64, u64)), SocketError> {
         if self.look()? {
@@ -228,6 +241,13 @@ impl OwnPlace {
         }
     }
 
+    /// Whether the directory and the lock that this process holds are still those at the path.
+    fn is_held(&self) -> bool {
+        let at_path = parent(&self.path).metadata().map(|found| (found.dev(), found.ino())).ok();
+        let held = self.dir.metadata().map(|found| (found.dev(), found.ino())).ok();
+        at_path.is_some() && at_path == held && self.lock.is_at(&self.dir, &lock_name(&self.name))
+    }
+
     fn identity(&self) -> Option<(u64, u64)> {
         let stat = statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some((stat.st_dev, stat.st_ino))
@@ -260,6 +280,39 @@ impl Listening {
         &self.path
     }
 
+    /// Whether this process made the socket.
+    pub(super) fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Whether callers reach this socket at its path. A socket of the service manager's is not looked at.
+    pub(super) fn is_in_place(&self) -> bool {
+        let Some(own) = &self.own else { return true };
+        own.place.is_held() && own.place.identity() == Some(own.identity)
+    }
+
+    /// Makes the socket at its path again, and returns the new listener.
+    ///
+    /// # Errors
+    /// Another daemon has taken the path, or the socket cannot be made.
+    pub(super) fn restore(&mut self, around: &Surroundings, admitted: &Admitted) -> Result<StdListener, SocketError> {
+        let path = self.path.clone();
+        let failed = |error| SocketError::System { path: path.clone(), what: "no handle", error };
+        if let Some(own) = &mut self.own {
+            if own.place.identity() == Some(own.identity) {
+                // Only the lock or the directory is lost. The old socket would look like another daemon's.
+                unlinkat(&own.place.dir, &own.place.name, AtFlags::empty())
+                    .map_err(|error| own.place.failed("the old one stays", error))?;
+            }
+            if !own.place.is_held() {
+                own.place = OwnPlace::take(&path, around)?;
+            }
+            (self.listener, own.identity) = own.place.bind()?;
+        }
+        self.admit(admitted);
+        self.listener.try_clone().map_err(failed)
+    }
+
     /// Lets those reach the socket who may connect. The mode of one that was handed over is the
     /// service manager's.
     pub(super) fn admit(&self, admitted: &Admitted) {
@@ -282,6 +335,10 @@ impl Listening {
         // Only now may another daemon take the place.
         drop(place.lock);
     }
+}
+
+fn lock_name(name: &str) -> String {
+    format!("{name}.lock")
 }
 
 fn parent(path: &Path) -> &Path {
@@ -429,6 +486,43 @@ mod tests {
             assert!(error.to_string().contains(word) && error.is_usage(), "{error}");
             assert!(dir.path().join(name).symlink_metadata().is_ok(), "{name}");
         }
+    }
+
+    #[test]
+    fn listens_again_after_its_files_were_removed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("run/p.sock");
+        let around = Surroundings::for_tests(&[]);
+        let mut listening = own(&path).expect("free").listen(&alone()).expect("listens");
+        let removals: [fn(&Path); 4] = [
+            |path| std::fs::remove_file(path).expect("removed"),
+            |path| std::fs::remove_file(path.with_file_name("p.sock.lock")).expect("removed"),
+            |path| std::fs::remove_dir_all(parent(path)).expect("removed"),
+            |path| std::fs::rename(parent(path), path.ancestors().nth(2).expect("there").join("away")).expect("moved"),
+        ];
+        for (n, remove) in removals.iter().enumerate() {
+            assert!(listening.is_in_place(), "{n}");
+            remove(&path);
+            assert!(!listening.is_in_place(), "{n}");
+            listening.restore(&around, &alone()).expect("restored");
+            UnixStream::connect(&path).expect("connects");
+            assert_eq!(mode(&path), 0o600);
+            assert!(own(&path).is_err(), "{n}: a second daemon is refused");
+        }
+        listening.remove();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn does_not_replace_a_daemon_that_took_its_path() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("run/p.sock");
+        let around = Surroundings::for_tests(&[]);
+        let mut listening = own(&path).expect("free").listen(&alone()).expect("listens");
+        std::fs::remove_dir_all(parent(&path)).expect("removed");
+        let second = own(&path).expect("free again").listen(&alone()).expect("listens");
+        assert!(matches!(listening.restore(&around, &alone()), Err(SocketError::InUse { .. })));
+        assert!(second.is_in_place());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A JSON object a line.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::record::Record;
 
@@ -15,8 +15,11 @@ pub(super) fn line(record: &Record, time: &str) -> String {
         object.insert(name.to_owned(), Value::from(value));
     }
     for (name, value) in &record.fields {
+        let is_number = record.numbers.contains(name);
         let name = if OWN.contains(name) { format!("field.{name}") } else { (*name).to_owned() };
-        object.insert(name, Value::from(value.as_str()));
+        // A redacted number is text.
+        let number = is_number.then(|| value.parse::<Number>().ok()).flatten();
+        object.insert(name, number.map_or_else(|| Value::from(value.as_str()), Value::Number));
     }
     let mut line = Value::Object(object).to_string();
     line.push('\n');
@@ -26,6 +29,17 @@ pub(super) fn line(record: &Record, time: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_numbers() {
+        let fields = |value: &str| vec![("number", value.to_owned()), ("text", "7".to_owned())];
+        let read = |value: &str| -> Value {
+            serde_json::from_str(line(&Record::for_tests("x", fields(value)), "T").trim_end()).expect("JSON")
+        };
+        assert_eq!((&read("9034")["number"], &read("9034")["text"]), (&Value::from(9034), &Value::from("7")));
+        assert_eq!(read("[redacted]")["number"], Value::from("[redacted]"));
+        assert_eq!(read("NaN")["number"], Value::from("NaN"));
+    }
 
     #[test]
     fn an_event_is_an_object_that_no_field_takes_over() {

@@ -15,7 +15,11 @@ const MESSAGE: &str = "message";
 
 /// Fields as they were given.
 #[derive(Debug, Default)]
-pub(super) struct Fields(Vec<(&'static str, String)>);
+pub(super) struct Fields {
+    values: Vec<(&'static str, String)>,
+    /// The names of those that were given as numbers.
+    numbers: Vec<&'static str>,
+}
 
 /// An event without secrets and control characters.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,23 +32,34 @@ pub(super) struct Record {
     pub(super) message: String,
     /// The rest, in the order in which it was given, each name once.
     pub(super) fields: Vec<(&'static str, String)>,
+    /// The names of the fields that are numbers.
+    pub(super) numbers: Vec<&'static str>,
 }
 
 impl Fields {
     /// Takes on the fields of a span that are not there yet.
     pub(super) fn extend(&mut self, of_span: &Self) {
-        for (name, value) in &of_span.0 {
-            if !self.0.iter().any(|(known, _)| known == name) {
+        for (name, value) in &of_span.values {
+            if !self.values.iter().any(|(known, _)| known == name) {
                 self.put(name, value.clone());
+                if of_span.numbers.contains(name) {
+                    self.numbers.push(name);
+                }
             }
         }
     }
 
+    fn put_number(&mut self, name: &'static str, number: impl fmt::Display) {
+        self.put(name, number.to_string());
+        self.numbers.push(name);
+    }
+
     fn put(&mut self, name: &'static str, value: String) {
-        let room = self.0.len() < MAX_FIELDS;
-        match self.0.iter_mut().find(|(known, _)| *known == name) {
+        let room = self.values.len() < MAX_FIELDS;
+        self.numbers.retain(|number| *number != name);
+        match self.values.iter_mut().find(|(known, _)| *known == name) {
             Some((_, old)) => *old = value,
-            None if room => self.0.push((name, value)),
+            None if room => self.values.push((name, value)),
             None => {}
         }
     }
@@ -57,6 +72,18 @@ impl Visit for Fields {
 
     fn record_str(&mut self, field: &Field, value: &str) {
         self.put(field.name(), value.to_owned());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put_number(field.name(), value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put_number(field.name(), value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put_number(field.name(), value);
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
@@ -72,22 +99,25 @@ impl Record {
             target: module_path!().to_owned(),
             message: "records were lost, since nobody read the log".to_owned(),
             fields: vec![("count", count.to_string())],
+            numbers: vec!["count"],
         }
     }
 
     /// An event of these fields.
     pub(super) fn of(metadata: &Metadata<'_>, fields: Fields, redactor: &Redactor) -> Self {
         let harmless = |text: &str| clean(&redactor.text(text)).into_owned();
-        let fields = fields.0.into_iter().map(|(name, value)| (name, harmless(&value)));
+        let Fields { values, numbers } = fields;
+        let fields = values.into_iter().map(|(name, value)| (name, harmless(&value)));
         let (messages, fields): (Vec<_>, Vec<_>) = fields.partition(|(name, _)| *name == MESSAGE);
         let message = messages.into_iter().map(|(_, message)| message).next().unwrap_or_default();
-        Self { level: *metadata.level(), target: harmless(metadata.target()), message, fields }
+        Self { level: *metadata.level(), target: harmless(metadata.target()), message, fields, numbers }
     }
 
     /// A record for tests.
     #[cfg(test)]
     pub(super) fn for_tests(message: &str, fields: Vec<(&'static str, String)>) -> Self {
-        Self { level: Level::WARN, target: "proctor::x".to_owned(), message: message.to_owned(), fields }
+        let numbers = vec!["number"];
+        Self { level: Level::WARN, target: "proctor::x".to_owned(), message: message.to_owned(), fields, numbers }
     }
 }
 
@@ -98,11 +128,17 @@ mod tests {
     #[test]
     fn a_field_of_the_event_stands_before_that_of_its_span() {
         let mut fields = Fields::default();
-        fields.extend(&Fields(vec![("run", "inner".into())]));
-        fields.extend(&Fields(vec![("run", "outer".into()), ("uid", "7".into())]));
-        assert_eq!(fields.0, [("run", "inner".to_owned()), ("uid", "7".to_owned())]);
+        let of = |values: &[(&'static str, &str)], numbers: &[&'static str]| Fields {
+            values: values.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
+            numbers: numbers.to_vec(),
+        };
+        fields.extend(&of(&[("run", "inner")], &[]));
+        fields.extend(&of(&[("run", "outer"), ("uid", "7")], &["uid"]));
+        assert_eq!(fields.values, [("run", "inner".to_owned()), ("uid", "7".to_owned())]);
+        assert_eq!(fields.numbers, ["uid"]);
         fields.put("run", "own".into());
-        assert_eq!(fields.0[0].1, "own");
+        fields.put("uid", "none".into());
+        assert_eq!((fields.values[0].1.as_str(), fields.numbers.len()), ("own", 0));
     }
 
     #[test]
@@ -110,6 +146,6 @@ mod tests {
         let names: Vec<&'static str> = (0..200).map(|n| &*format!("f{n}").leak()).collect();
         let mut fields = Fields::default();
         names.iter().for_each(|name| fields.put(name, String::new()));
-        assert_eq!(fields.0.len(), MAX_FIELDS);
+        assert_eq!(fields.values.len(), MAX_FIELDS);
     }
 }

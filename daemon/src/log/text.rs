@@ -6,7 +6,7 @@ use super::record::Record;
 
 /// One line, with its end.
 pub(super) fn line(record: &Record, time: &str) -> String {
-    let Record { level, target, message, fields } = record;
+    let Record { level, target, message, fields, numbers: _ } = record;
     let mut line = format!("{time} {level:>5} {target}: {message}");
     for (name, value) in fields {
         // Writing to a string does not fail.

@@ -42,6 +42,8 @@ pub(super) struct RunAnswer {
     /// The highest effective tier; absent until it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tier: Option<Tier>,
+    /// The repository.
+    pub(super) repo_root: String,
     /// The profile.
     pub(super) profile: String,
     /// The skills of the profile that it left out, since they had passed before; absent where it is a whole run.
@@ -147,6 +149,8 @@ pub(super) struct LogPart {
 pub(super) struct Explanation {
     /// The first thing to know.
     pub(super) summary: String,
+    /// The repository.
+    pub(super) repo_root: String,
     /// The run that is explained; where a repository is, the run that the gate looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) run_id: Option<RunId>,
@@ -185,7 +189,7 @@ pub(super) struct Draft<T> {
     pub(super) text: String,
     /// As a value.
     pub(super) value: T,
-    /// Where to read more.
+    /// Resource links, where the caller asked for them: many clients refuse an answer with one.
     pub(super) links: Vec<Resource>,
 }
 

@@ -49,6 +49,14 @@ pub trait Backend: Clone + Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<(Part, u64), Problem>> + Send;
 
+    /// The last bytes of an output; of a step that runs, those that it has printed so far.
+    fn output_end(
+        &self,
+        id: &RunId,
+        of: OutputOf,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<u8>, Problem>> + Send;
+
     /// One of a run's documents, with the bytes that are on record.
     fn evidence(&self, id: &RunId, file: &str) -> impl Future<Output = Result<Bytes, Problem>> + Send;
 
@@ -85,6 +93,13 @@ impl Backend for (Arc<Service>, Caller) {
 
     async fn output(&self, id: &RunId, of: OutputOf, offset: u64, limit: usize) -> Result<(Part, u64), Problem> {
         self.0.output(self.1, id, of, offset, limit).await
+    }
+
+    async fn output_end(&self, id: &RunId, of: OutputOf, most: usize) -> Result<Vec<u8>, Problem> {
+        let source = self.0.output_source(self.1, id, of).await?;
+        let (_, length) = self.0.output_part(&source, 0, 1).await?;
+        let offset = length.saturating_sub(most as u64);
+        self.0.output_part(&source, offset, most).await.map(|(part, _)| part.bytes)
     }
 
     async fn evidence(&self, id: &RunId, file: &str) -> Result<Bytes, Problem> {

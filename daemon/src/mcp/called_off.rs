@@ -11,10 +11,12 @@ use std::task::{Context, Poll};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::{HeaderName, HeaderValue};
-use http::{HeaderMap, Method, Request};
-use http_body_util::Full;
+use http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full};
+use proctor_core::api::{Problem, ProblemType};
+use proctor_core::spec::quoted;
 use rmcp::RoleServer;
 use rmcp::service::RequestContext;
 use serde::Deserialize;
@@ -22,8 +24,10 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tower::{Service, ServiceExt as _};
 
+use super::message::{self, Fault};
+use super::untrusted::one_line;
 use crate::caller::Caller;
-use crate::http::{problem, unambiguous, whole};
+use crate::http::{problem, whole};
 
 /// The header that names a session.
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -131,12 +135,14 @@ where
                 Err(reason) => return Ok(problem(&reason)),
             };
             let message = match parts.method {
-                Method::POST => match unambiguous(&body) {
-                    Ok(()) => serde_json::from_slice(&body).unwrap_or_default(),
-                    Err(reason) => return Ok(problem(&reason)),
+                Method::POST => match message::read(&body) {
+                    Ok(_) => serde_json::from_slice(&body).unwrap_or_default(),
+                    Err(fault) if is_json(&parts.headers) => return Ok(faulty(&fault)),
+                    Err(_) => Message::default(),
                 },
                 _ => Message::default(),
             };
+            let method = parts.method.clone();
             if let Some(key) = called_off(&parts, &message) {
                 calls.call_off(&key);
             }
@@ -144,8 +150,64 @@ where
             if message.method == "initialize" && answered.status().is_success() {
                 answered.headers_mut().extend(new_session().map(|name| (SESSION, name)));
             }
-            Ok(answered.map(Body::new))
+            Ok(as_problem(&method, answered).await)
         })
+    }
+}
+
+/// Whether the body of a request is JSON by its content type.
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// The answer to a body that is no message.
+fn faulty(fault: &Fault) -> Response {
+    let mut response = Response::new(Body::from(fault.answer()));
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Turns an error that the SDK answers as bare text into a problem, as on every other route.
+async fn as_problem(method: &Method, answered: Answered) -> Response {
+    let status = answered.status();
+    let is_error = status.is_client_error() || status.is_server_error();
+    if !is_error || is_json(answered.headers()) {
+        return answered.map(Body::new);
+    }
+    let (parts, body) = answered.into_parts();
+    let text = match body.collect().await {
+        Ok(body) => String::from_utf8_lossy(&body.to_bytes()).into_owned(),
+        Err(never) => match never {},
+    };
+    let mut response = problem(&refusal(method, status, &text));
+    if let Some(allowed) = parts.headers.get(ALLOW) {
+        response.headers_mut().insert(ALLOW, allowed.clone());
+    }
+    response
+}
+
+fn refusal(method: &Method, status: StatusCode, text: &str) -> Problem {
+    let text = one_line(text);
+    match status {
+        StatusCode::FORBIDDEN => {
+            Problem::new(ProblemType::Forbidden, text).with_hint("send no `Origin`, and `localhost` as `Host`")
+        }
+        StatusCode::NOT_FOUND => Problem::new(ProblemType::NotFound, text),
+        StatusCode::METHOD_NOT_ALLOWED => {
+            Problem::new(ProblemType::MethodNotAllowed, format!("`/mcp` is not for {}", quoted(method.as_str())))
+                .with_hint("send each message by `POST`")
+        }
+        StatusCode::NOT_ACCEPTABLE => Problem::new(ProblemType::NotAcceptable, "an answer of `/mcp` is JSON or events")
+            .with_hint("send `Accept: application/json, text/event-stream`"),
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(ProblemType::TooLarge, text),
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => {
+            Problem::new(ProblemType::UnsupportedMediaType, "a message of `/mcp` is JSON")
+                .with_hint("send `Content-Type: application/json`")
+        }
+        status if status.is_client_error() => Problem::new(ProblemType::InvalidRequest, text),
+        _ => Problem::new(ProblemType::Internal, text),
     }
 }
 
@@ -166,7 +228,6 @@ fn new_session() -> Option<HeaderValue> {
 
 #[cfg(test)]
 mod tests {
-    use proctor_core::api::ProblemType;
     use tower::service_fn;
 
     use super::*;
@@ -178,13 +239,41 @@ mod tests {
             Ok(http::Response::new(BoxBody::default()))
         }
         let server = || Cancellable::new(service_fn(accepted), Calls::default());
-        let message = |size: usize| format!("{}{{}}", " ".repeat(size - 2));
+        const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+        let message = |size: usize| format!("{}{PING}", " ".repeat(size - PING.len()));
         let sized = |size: usize| Request::post("/mcp").body(Body::from(message(size))).expect("a request");
         assert_eq!(server().oneshot(sized(MAX_BODY)).await.expect("an answer").status(), 200);
         let refused = server().oneshot(sized(MAX_BODY + 1)).await.expect("an answer");
         assert_eq!(refused.status(), ProblemType::TooLarge.status());
         assert_eq!(refused.headers()[http::header::CONTENT_TYPE], "application/problem+json");
-        let twice = Request::post("/mcp").body(Body::from(r#"{"id":1,"id":2}"#)).expect("a request");
-        assert_eq!(server().oneshot(twice).await.expect("an answer").status(), 400);
+        let twice =
+            Request::post("/mcp").header(CONTENT_TYPE, "application/json").body(Body::from(r#"{"id":1,"id":2}"#));
+        let answered = server().oneshot(twice.expect("a request")).await.expect("an answer");
+        assert_eq!(
+            (answered.status(), &answered.headers()[CONTENT_TYPE]),
+            (StatusCode::BAD_REQUEST, &HeaderValue::from_static("application/json"))
+        );
+    }
+
+    #[tokio::test]
+    async fn an_error_of_the_sdk_is_a_problem() {
+        for status in [400, 403, 404, 405, 406, 413, 415, 500] {
+            let answered = move |_: Request<Full<Bytes>>| {
+                let body = BoxBody::new(Full::new(Bytes::from_static(b"Bare Text")));
+                let mut response = http::Response::new(body);
+                *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+                std::future::ready(Ok::<Answered, Infallible>(response))
+            };
+            let server = Cancellable::new(service_fn(answered), Calls::default());
+            let request = Request::get("/mcp").body(Body::empty()).expect("a request");
+            let response = server.oneshot(request).await.expect("an answer");
+            assert_eq!(response.status(), status);
+            assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
+            assert_eq!(response.headers()[ALLOW], "POST");
+            let body = response.into_body().collect().await.expect("a body").to_bytes();
+            let problem: Problem = serde_json::from_slice(&body).expect("a problem");
+            assert_eq!(problem.status, status);
+        }
     }
 }

@@ -15,10 +15,10 @@ use super::backend::Backend;
 use super::present::{self, CAUTION, Tail};
 use super::resources::whole_characters;
 use super::tools::Tool;
-use super::untrusted::{Keep, Untrusted};
+use super::untrusted::{Keep, Untrusted, one_line};
 use super::uri::Address;
 use super::waiting::{self, Waited};
-use super::{explain, input, sql, words};
+use super::{explain, hints, input, sql, words};
 use crate::service::{OutputOf, Stdio, Unit};
 
 /// Who asks for a run's end when it is asked for by the protocol.
@@ -74,7 +74,7 @@ impl<B: Backend> Call<'_, B> {
         let waited = self.wait(submitted.run, asked.wait_s).await;
         match waited.map_err(|problem| Problem { detail: format!("{}; the run is {id}", problem.detail), ..problem })? {
             Waited::Shown(run) => {
-                let mut result = self.shown(&run, Some(how)).await;
+                let mut result = self.shown(&run, Some(how), asked.links).await;
                 // There is no honest answer: it could not be verified.
                 result.is_error = Some(run.verdict == Some(Verdict::Inconclusive));
                 Ok(result)
@@ -98,18 +98,18 @@ impl<B: Backend> Call<'_, B> {
     async fn status(&self, arguments: Option<JsonObject>) -> Answer {
         let asked: input::Status = read(arguments)?;
         let run = self.backend.watch(&asked.run_id, None, Duration::ZERO).await?.run;
-        self.shown_after(run, asked.wait_s).await
+        self.shown_after(run, asked.wait_s, asked.links).await
     }
 
     async fn cancel(&self, arguments: Option<JsonObject>) -> Answer {
         let asked: input::Cancel = read(arguments)?;
         let run = self.backend.cancel(&asked.run_id, BY).await?;
-        self.shown_after(run, asked.wait_s).await
+        self.shown_after(run, asked.wait_s, asked.links).await
     }
 
-    async fn shown_after(&self, run: RunView, wait_s: u64) -> Answer {
+    async fn shown_after(&self, run: RunView, wait_s: u64, links: bool) -> Answer {
         match self.wait(run, wait_s).await? {
-            Waited::Shown(run) => Ok(self.shown(&run, None).await),
+            Waited::Shown(run) => Ok(self.shown(&run, None, links).await),
             Waited::CalledOff => Ok(refusal("The call was cancelled.".to_owned())),
         }
     }
@@ -118,12 +118,12 @@ impl<B: Backend> Call<'_, B> {
         waiting::for_end(self.backend, run, Duration::from_secs(wait_s), self.context).await
     }
 
-    async fn shown(&self, run: &RunView, how: Option<How>) -> CallToolResult {
+    async fn shown(&self, run: &RunView, how: Option<How>, links: bool) -> CallToolResult {
         let mut tails = Vec::new();
         for (of, bytes) in present::worth_reading(run) {
             tails.push(self.tail(&run.id, of, bytes).await);
         }
-        present::run(run, how, &tails)
+        present::run(run, how, &tails, links)
     }
 
     /// The end of an output. One that cannot be read any more has none; the answer stands without it.
@@ -156,7 +156,10 @@ impl<B: Backend> Call<'_, B> {
             Stdio::Stdout => step.stdout.as_ref(),
             Stdio::Stderr => step.stderr.as_ref(),
         };
-        let kept = kept.map(|view| view.kept_bytes).ok_or_else(|| nothing_printed(&asked.run_id))?;
+        // Of a step that runs, it is not known how much there is: that is asked.
+        let is_running = step.attempt > 0 && step.outcome.is_none();
+        let running = is_running.then_some(0);
+        let kept = kept.map(|view| view.kept_bytes).or(running).ok_or_else(|| nothing_printed(&asked.run_id))?;
         let (keep, (bytes, start, total)) = match asked.offset {
             None => (Keep::End, self.end(&run.id, of, kept, LOG).await?),
             Some(offset) => {
@@ -172,21 +175,21 @@ impl<B: Backend> Call<'_, B> {
         match (asked.run_id, asked.repo_root) {
             (Some(id), _) => {
                 let (run, log) = self.log(&id).await?;
-                Ok(explain::run(&run, log))
+                Ok(explain::run(&run, log, asked.links))
             }
             (None, repo) => {
                 let repo = repo.unwrap_or_default();
                 let plan = PlanAsked { repo: repo.clone(), profile: Some(asked.profile.clone()) };
                 let plan = self.backend.plan(plan).await?;
                 let gate = GateAsked {
-                    repo,
+                    repo: repo.clone(),
                     profile: asked.profile,
                     changeset_id: asked.changeset_id,
                     max_tier: Tier::TWO,
                     max_age: None,
                     accept_unattested: false,
                 };
-                Ok(explain::plan(&plan, &self.backend.gate(gate).await?))
+                Ok(explain::plan(&repo, &plan, &self.backend.gate(gate).await?))
             }
         }
     }
@@ -215,7 +218,7 @@ fn read<T: input::Arguments>(arguments: Option<JsonObject>) -> Result<T, Refusal
 }
 
 fn submission(asked: &input::Verify) -> RunSubmission {
-    let least = RunSubmission::new(asked.repo_root.clone(), asked.profile.clone());
+    let least = RunSubmission::new(asked.repo_root.clone().unwrap_or_default(), asked.profile.clone());
     RunSubmission { changeset_id: asked.changeset_id.clone(), skills: asked.skills, ..least }
 }
 
@@ -243,9 +246,10 @@ fn telling(step: &StepView) -> Stdio {
     }
 }
 
-fn nothing_printed(id: &RunId) -> Problem {
-    let detail = format!("the run `{id}` has no such step or check, or it has not ended");
-    Problem::new(ProblemType::NotFound, detail).with_hint("antigravity.verify_explain lists what the run did")
+fn nothing_printed(id: &RunId) -> Refusal {
+    Refusal::Arguments(format!(
+        "the run `{id}` has no such step or check, or it has not ended; antigravity_verify_explain lists what the run did"
+    ))
 }
 
 /// A part of an output that is shown.
@@ -312,17 +316,35 @@ fn boundary(bytes: &[u8], cut: usize, step: impl Fn(usize) -> usize) -> usize {
 }
 
 fn refused(refusal_: &Refusal) -> CallToolResult {
-    let (first, details) = match refusal_ {
+    match refusal_ {
         Refusal::Arguments(error) => {
-            ("NOT VERIFIED: the arguments are not those of this tool".to_owned(), vec![error.clone()])
+            let error = one_line(error);
+            refusal(format!("NOT VERIFIED: the arguments are not valid: {error}.\nHint: {}", hints::ARGUMENTS))
         }
         Refusal::Problem(problem) => {
             let first = format!("COULD NOT DO IT (nothing is verified): {}", problem.kind.title());
-            (first, present::problem_lines(problem))
+            let hint = hints::for_problem(problem);
+            if is_about_the_request(problem.kind) {
+                return refusal(format!("{first}\n{}.\nHint: {hint}", one_line(&problem.detail)));
+            }
+            let details = Untrusted::of_text(&present::problem_lines(problem).join("\n"));
+            let details = details.cut(MAX_REFUSAL, Keep::Start).marked("details");
+            refusal(format!("{first}\nHint: {hint}\n{CAUTION}\n{details}"))
         }
-    };
-    let details = Untrusted::of_text(&details.join("\n")).cut(MAX_REFUSAL, Keep::Start);
-    refusal(format!("{first}\n{CAUTION}\n{}", details.marked("details")))
+    }
+}
+
+/// Tells whether the detail of such a problem quotes nothing but the caller's own request. The detail of
+/// any other may quote the repository.
+fn is_about_the_request(kind: ProblemType) -> bool {
+    matches!(
+        kind,
+        ProblemType::InvalidRequest
+            | ProblemType::Forbidden
+            | ProblemType::Conflict
+            | ProblemType::TooLarge
+            | ProblemType::TooManyRequests
+    )
 }
 
 /// How many bytes of details a refusal has.

@@ -11,9 +11,9 @@ use rmcp::model::{CallToolResult, Resource};
 
 use super::answer::{Draft, Explanation, MOST_TEXT, fitting};
 use super::present::CAUTION;
-use super::untrusted::{Keep, Untrusted, name};
+use super::untrusted::{Keep, Untrusted, name, one_line, place};
 use super::uri::Address;
-use super::words;
+use super::{hints, words};
 
 /// What is known: the first thing, then facts in our own words, then details in those of others.
 struct Account {
@@ -41,7 +41,7 @@ impl Log {
 }
 
 /// Why a run came to its verdict.
-pub(super) fn run(run: &RunView, log: Log) -> CallToolResult {
+pub(super) fn run(run: &RunView, log: Log, links: bool) -> CallToolResult {
     let mut facts = run_facts(run);
     if log.goes_on {
         facts.push("there are more events than are looked at here".to_owned());
@@ -52,12 +52,13 @@ pub(super) fn run(run: &RunView, log: Log) -> CallToolResult {
     details.extend(log.details);
     let summary = words::headline(run);
     let link = Resource::new(Address::Run(run.id.clone()).to_string(), "run").with_mime_type("text/plain");
-    let explanation = Explanation { run_id: Some(run.id.clone()), verdict: run.verdict, ..empty(summary) };
-    Account { facts, details, explanation, links: vec![link] }.result()
+    let explanation =
+        Explanation { run_id: Some(run.id.clone()), verdict: run.verdict, ..empty(summary, &run.asked.repo) };
+    Account { facts, details, explanation, links: if links { vec![link] } else { Vec::new() } }.result()
 }
 
 /// What a run of a plan would do, and whether the tree is verified already.
-pub(super) fn plan(answer: &PlanAnswer, gate: &GateAnswer) -> CallToolResult {
+pub(super) fn plan(repo: &str, answer: &PlanAnswer, gate: &GateAnswer) -> CallToolResult {
     let mut facts: Vec<String> = gate.findings.iter().map(|finding| gate_fact(finding.name).to_owned()).collect();
     facts.dedup();
     let mut details: Vec<String> = Vec::new();
@@ -78,13 +79,23 @@ pub(super) fn plan(answer: &PlanAnswer, gate: &GateAnswer) -> CallToolResult {
         run_id: gate.run.as_ref().map(|run| run.run_id.clone()),
         verdict: gate.run.as_ref().map(|run| run.outcome),
         verified: Some(gate.pass),
-        ..empty(summary.to_owned())
+        ..empty(summary.to_owned(), repo)
     };
     Account { facts, details, explanation, links: Vec::new() }.result()
 }
 
-fn empty(summary: String) -> Explanation {
-    Explanation { summary, run_id: None, verdict: None, verified: None, facts: vec![], facts_more: 0, details: None }
+fn empty(summary: String, repo: &str) -> Explanation {
+    let repo_root = place(repo);
+    Explanation {
+        summary,
+        repo_root,
+        run_id: None,
+        verdict: None,
+        verified: None,
+        facts: vec![],
+        facts_more: 0,
+        details: None,
+    }
 }
 
 impl Account {
@@ -114,6 +125,7 @@ fn first(facts: &[String], mut room: usize) -> (Vec<String>, usize) {
 
 fn text(answer: &Explanation) -> String {
     let mut lines = vec![answer.summary.clone()];
+    lines.push(format!("repository {}", answer.repo_root));
     lines.extend(answer.run_id.iter().map(|run| format!("run {run}")));
     lines.extend(answer.facts.iter().map(|fact| format!("- {fact}")));
     if answer.facts_more > 0 {
@@ -129,7 +141,9 @@ fn text(answer: &Explanation) -> String {
 fn run_facts(run: &RunView) -> Vec<String> {
     let mut facts: Vec<String> = run.doubts.iter().map(|record| words::doubt(record.doubt).to_owned()).collect();
     facts.dedup();
-    facts.extend(run.cancelled_by.iter().map(|_| "somebody asked it to end".to_owned()));
+    facts.extend(run.cancelled_by.iter().map(|_| "a caller asked it to end".to_owned()));
+    facts
+        .extend(run.problem.iter().map(|problem| format!("{}: {}", problem.kind.title(), hints::for_problem(problem))));
     let wanting = words::units(run).filter(|(_, step)| step.outcome.is_some_and(|outcome| outcome != Outcome::Passed));
     facts.extend(
         wanting.map(|(unit, step)| {
@@ -173,7 +187,7 @@ fn of_step(skill: &str, step: &StepEvidence, facts: &mut Vec<String>, details: &
     for (control, reason) in step.enforcement.missing() {
         facts.push(format!("{named} ran without the control `{}`", control.as_str()));
         details.push(format!("{}: {reason}", control.as_str()));
-        details.extend(step.enforcement.hint(control).map(|hint| format!("  hint: {hint}")));
+        facts.extend(step.enforcement.hint(control).map(|hint| format!("to have it: {}", one_line(hint))));
     }
     if step.outcome == Outcome::Drifted {
         details.push(format!("{named} changed:"));

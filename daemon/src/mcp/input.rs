@@ -3,7 +3,8 @@
 
 use proctor_core::api::SkillsAsked;
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
-use proctor_core::sql::{Allow, Dialect, Policy, Request};
+use proctor_core::sql::{Allow, Batch, Dialect, Limits, Percent, Policy, Request, StageName, one_or_many};
+use proctor_core::strict;
 use rmcp::model::JsonObject;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -15,16 +16,20 @@ use crate::service::{MAX_WAIT, Stdio, Unit};
 const MAX_PATH: usize = 4096;
 /// The longest statement, and the longest schema, in bytes.
 const MAX_SQL: usize = 256 << 10;
+/// The largest number of tables, columns or functions in a list.
+const MAX_NAMES: usize = 256;
 /// The longest question, in bytes.
 const MAX_QUESTION: usize = 4 << 10;
 
-/// The arguments of `antigravity.verify`.
+/// The arguments of `antigravity_verify`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Verify {
-    /// The top of the repository's work tree, as an absolute path.
+    /// The top of the repository's work tree, as an absolute path. Default: the client's only root, else the
+    /// repository in which `proctor mcp` was started.
+    #[serde(default)]
     #[schemars(length(min = 1, max = MAX_PATH), extend("pattern" = "^/"))]
-    pub(super) repo_root: String,
+    pub(super) repo_root: Option<String>,
     /// The directory below `changes/` that gets the evidence. Without one it goes to proctor's own store.
     #[serde(default)]
     pub(super) changeset_id: Option<ChangesetId>,
@@ -36,41 +41,50 @@ pub(super) struct Verify {
     #[serde(default)]
     pub(super) skills: SkillsAsked,
     /// How long the answer may take, in seconds. A run that has not ended by then goes on; ask
-    /// `antigravity.verify_status` for it.
+    /// `antigravity_verify_status` for it.
     #[serde(default = "long")]
     #[schemars(range(min = 0, max = MAX_WAIT.as_secs()))]
     pub(super) wait_s: u64,
+    /// Whether the answer also has resource links, for clients that show them. Many clients refuse them.
+    #[serde(default)]
+    pub(super) links: bool,
 }
 
-/// The arguments of `antigravity.verify_status`.
+/// The arguments of `antigravity_verify_status`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Status {
-    /// The run, as `antigravity.verify` named it.
+    /// The run, as `antigravity_verify` named it.
     pub(super) run_id: RunId,
     /// How long to wait for the run's end, in seconds.
     #[serde(default)]
     #[schemars(range(min = 0, max = MAX_WAIT.as_secs()))]
     pub(super) wait_s: u64,
+    /// Whether the answer also has resource links, for clients that show them.
+    #[serde(default)]
+    pub(super) links: bool,
 }
 
-/// The arguments of `antigravity.verify_cancel`.
+/// The arguments of `antigravity_verify_cancel`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Cancel {
-    /// The run, as `antigravity.verify` named it.
+    /// The run, as `antigravity_verify` named it.
     pub(super) run_id: RunId,
     /// How long to wait for the run's end, in seconds.
     #[serde(default = "short")]
     #[schemars(range(min = 0, max = MAX_WAIT.as_secs()))]
     pub(super) wait_s: u64,
+    /// Whether the answer also has resource links, for clients that show them.
+    #[serde(default)]
+    pub(super) links: bool,
 }
 
-/// The arguments of `antigravity.verify_logs`.
+/// The arguments of `antigravity_verify_logs`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Logs {
-    /// The run, as `antigravity.verify` named it.
+    /// The run, as `antigravity_verify` named it.
     pub(super) run_id: RunId,
     /// Whether the output of a step or of a toolchain check is wanted.
     #[serde(default)]
@@ -107,7 +121,7 @@ pub(super) enum LogStream {
     Stderr,
 }
 
-/// The arguments of `antigravity.verify_explain`: a run, or a repository.
+/// The arguments of `antigravity_verify_explain`: a run, or a repository; the default repository without either.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Explain {
@@ -125,9 +139,12 @@ pub(super) struct Explain {
     /// The changeset whose evidence counts, where a repository is explained.
     #[serde(default)]
     pub(super) changeset_id: Option<ChangesetId>,
+    /// Whether the answer also has resource links, for clients that show them.
+    #[serde(default)]
+    pub(super) links: bool,
 }
 
-/// The arguments of `sql.verify`.
+/// The arguments of `sql_verify`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sql {
@@ -137,10 +154,9 @@ pub(super) struct Sql {
     /// The engine that would run it.
     #[serde(default = "sqlite")]
     pub(super) dialect: Dialect,
-    /// The statements that make the schema, such as the `CREATE TABLE`s; they may insert rows.
-    #[serde(default)]
-    #[schemars(length(max = MAX_SQL))]
-    pub(super) schema: String,
+    /// The statements that make the schema, such as the `CREATE TABLE`s, in order; they may insert rows.
+    #[serde(default, deserialize_with = "one_or_many")]
+    pub(super) schema: Vec<String>,
     /// A database file, as an absolute path, to judge against; it is never changed.
     #[serde(default)]
     #[schemars(length(min = 1, max = MAX_PATH), extend("pattern" = "^/"))]
@@ -154,19 +170,43 @@ pub(super) struct Sql {
     pub(super) question: Option<String>,
     /// The only tables that it may name; all of them where there is none.
     #[serde(default)]
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = MAX_NAMES))]
     pub(super) tables: Vec<String>,
+    /// The only columns of their tables that it may name, as `table.column`; a table without an entry is free.
+    #[serde(default)]
+    #[schemars(length(max = MAX_NAMES))]
+    pub(super) columns: Vec<String>,
+    /// Functions that it may call beside the harmless ones.
+    #[serde(default)]
+    #[schemars(length(max = MAX_NAMES))]
+    pub(super) functions: Vec<String>,
+    /// Bounds on the time, the memory and the result.
+    #[serde(default)]
+    pub(super) limits: Limits,
+    /// The stages, in order. Default: all of them.
+    #[serde(default)]
+    pub(super) stages: Option<Vec<StageName>>,
+    /// Whether `sql` is `one` statement or `many`. Default: one; `migrate` takes many.
+    #[serde(default)]
+    pub(super) batch: Option<Batch>,
+    /// The confidence in percent from which on a warning rejects. Default: warnings never reject.
+    #[serde(default)]
+    pub(super) reject_at: Option<Percent>,
 }
 
 impl Sql {
     /// What is asked of the service.
     pub(super) fn request(self) -> Request {
         Request {
-            schema: if self.schema.is_empty() { Vec::new() } else { vec![self.schema] },
+            schema: self.schema,
             database: self.database,
             policy: self.policy,
-            allow: Allow { tables: self.tables, ..Allow::default() },
+            allow: Allow { tables: self.tables, columns: self.columns, functions: self.functions },
             question: self.question,
+            limits: self.limits,
+            stages: self.stages,
+            batch: self.batch,
+            reject_at: self.reject_at,
             ..Request::new(self.dialect, self.sql)
         }
     }
@@ -216,21 +256,28 @@ pub(super) trait Arguments: DeserializeOwned {
 
 impl Arguments for Verify {
     fn check(&self) -> Result<(), String> {
-        path(&self.repo_root)?;
+        match &self.repo_root {
+            Some(root) => path("repo_root", root)?,
+            None => return Err("`repo_root` is missing".to_owned()),
+        }
         wait(self.wait_s)
     }
 }
 
 impl Arguments for Sql {
     fn check(&self) -> Result<(), String> {
-        self.database.as_deref().map_or(Ok(()), path)?;
+        self.database.as_deref().map_or(Ok(()), |file| path("database", file))?;
         let bounds = [
             ("sql", self.sql.len(), MAX_SQL),
-            ("schema", self.schema.len(), MAX_SQL),
+            ("schema", self.schema.iter().map(String::len).sum(), MAX_SQL),
             ("question", self.question.as_ref().map_or(0, String::len), MAX_QUESTION),
         ];
-        match bounds.iter().find(|(_, length, most)| length > most) {
-            Some((name, length, most)) => Err(format!("`{name}` has {length} bytes, and {most} at most are taken")),
+        if let Some((name, length, most)) = bounds.iter().find(|(_, length, most)| length > most) {
+            return Err(format!("`{name}` has {length} bytes, and {most} at most are taken"));
+        }
+        let lists = [("tables", &self.tables), ("columns", &self.columns), ("functions", &self.functions)];
+        match lists.iter().find(|(_, list)| list.len() > MAX_NAMES) {
+            Some((name, list)) => Err(format!("`{name}` has {} names, and {MAX_NAMES} at most are taken", list.len())),
             None => Ok(()),
         }
     }
@@ -258,8 +305,9 @@ impl Arguments for Explain {
     fn check(&self) -> Result<(), String> {
         match (&self.run_id, &self.repo_root) {
             (Some(_), None) => Ok(()),
-            (None, Some(repo)) => path(repo),
-            _ => Err("either `run_id` or `repo_root` is expected, and not both".to_owned()),
+            (None, Some(repo)) => path("repo_root", repo),
+            (Some(_), Some(_)) => Err("`run_id` and `repo_root` exclude each other".to_owned()),
+            (None, None) => Err("`run_id` or `repo_root` is missing".to_owned()),
         }
     }
 }
@@ -269,11 +317,11 @@ fn wait(seconds: u64) -> Result<(), String> {
     if seconds <= most { Ok(()) } else { Err(format!("`wait_s` is {seconds}; 0 to {most} are allowed")) }
 }
 
-fn path(repo: &str) -> Result<(), String> {
-    match repo {
-        _ if repo.len() > MAX_PATH => Err(format!("`repo_root` is longer than {MAX_PATH} bytes")),
-        _ if !repo.starts_with('/') => Err("`repo_root` is not an absolute path".to_owned()),
-        _ if repo.contains('\0') => Err("`repo_root` holds a NUL".to_owned()),
+fn path(argument: &str, path: &str) -> Result<(), String> {
+    match path {
+        _ if path.len() > MAX_PATH => Err(format!("`{argument}` is longer than {MAX_PATH} bytes")),
+        _ if !path.starts_with('/') => Err(format!("`{argument}` is not an absolute path")),
+        _ if path.contains('\0') => Err(format!("`{argument}` holds a NUL")),
         _ => Ok(()),
     }
 }
@@ -281,9 +329,18 @@ fn path(repo: &str) -> Result<(), String> {
 /// Reads the arguments of a call.
 pub(super) fn read<T: Arguments>(arguments: Option<JsonObject>) -> Result<T, String> {
     let value = serde_json::Value::Object(arguments.unwrap_or_default());
-    let read: T = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    let read: T = strict::from_json_value(value).map_err(|error| in_words_of_tools(&error.to_string()))?;
     read.check()?;
     Ok(read)
+}
+
+/// Returns an error of the reader as a sentence about arguments.
+fn in_words_of_tools(message: &str) -> String {
+    strict::in_words_of_json(message).replace("missing field", "missing argument").replacen(
+        "unknown field",
+        "unknown argument",
+        1,
+    )
 }
 
 #[cfg(test)]
@@ -312,7 +369,8 @@ mod tests {
             (json!({"repo_root": "/r", "wait_s": 56}), "0 to 55"),
             (json!({"repo_root": "/r", "wait_s": -1}), "-1"),
             (json!({"repo_root": "/r", "changeset_id": "../x"}), "changeset id"),
-            (json!({"repo_root": "/r", "profil": "pr"}), "unknown field"),
+            (json!({"repo_root": "/r", "profil": "pr"}), "unknown argument `profil`"),
+            (json!({"repo_root": "/r", "profile": ["pr"]}), "array"),
         ] {
             let error = verify(&bad).expect_err("bad");
             assert!(error.contains(word), "{bad}: {error}");
@@ -326,5 +384,26 @@ mod tests {
         explain(&json!({"repo_root": "/r"})).expect("reads");
         explain(&json!({})).expect_err("neither");
         explain(&json!({"run_id": "r1", "repo_root": "/r"})).expect_err("both");
+    }
+    #[test]
+    fn sql_takes_what_http_takes() {
+        let sql = |arguments: &serde_json::Value| read::<Sql>(arguments.as_object().cloned()).map(Sql::request);
+        let whole = json!({
+            "sql": "SELECT a FROM t", "dialect": "sqlite", "schema": ["CREATE TABLE t (a)"], "policy": "write",
+            "limits": {"time_ms": 100}, "batch": "many", "question": "which", "stages": ["bind"], "reject_at": 80,
+        });
+        let mut flat = whole.clone();
+        for (key, value) in [("tables", "t"), ("columns", "t.a"), ("functions", "f")] {
+            flat[key] = json!([value]);
+        }
+        let mut nested = whole;
+        nested["allow"] = json!({"tables": ["t"], "columns": ["t.a"], "functions": ["f"]});
+        let over_http: Request = serde_json::from_value(nested).expect("reads");
+        assert_eq!(sql(&flat).expect("reads"), over_http);
+        flat["schema"] = json!("CREATE TABLE t (a)");
+        assert_eq!(sql(&flat).expect("reads").schema, ["CREATE TABLE t (a)"]);
+        let many = json!({"sql": "SELECT 1", "columns": vec!["a"; MAX_NAMES + 1]});
+        assert!(sql(&many).expect_err("too many").contains("256 at most"));
+        assert!(sql(&json!({"sql": "SELECT 1", "schema": ["x".repeat(MAX_SQL), "y"]})).is_err());
     }
 }

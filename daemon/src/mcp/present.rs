@@ -5,9 +5,9 @@ use proctor_core::outcome::Termination;
 use rmcp::model::{CallToolResult, Resource};
 
 use super::answer::{Draft, Failing, MOST_TEXT, Output, RunAnswer, StepCounts, fitting};
-use super::untrusted::{Keep, Untrusted, name};
+use super::untrusted::{Keep, Untrusted, name, place};
 use super::uri::Address;
-use super::words;
+use super::{hints, words};
 use crate::service::{OutputOf, Stdio, Unit};
 
 /// How many steps that did not pass an answer names.
@@ -54,10 +54,13 @@ pub(super) fn outputs(unit: Unit, step: &StepView) -> Vec<(OutputOf, u64)> {
     both.into_iter().flatten().filter(|(_, bytes)| *bytes > 0).collect()
 }
 
-/// The answer that shows a run.
-pub(super) fn run(run: &RunView, how: Option<How>, tails: &[Tail]) -> CallToolResult {
+/// The answer that shows a run; with `links` also as resource links.
+pub(super) fn run(run: &RunView, how: Option<How>, tails: &[Tail], links: bool) -> CallToolResult {
     let details = details(run).cut(MOST_TEXT, Keep::Start);
-    fitting(|room| draft(run, how, tails, &details, room))
+    fitting(|room| {
+        let draft = draft(run, how, tails, &details, room);
+        if links { draft } else { Draft { links: Vec::new(), ..draft } }
+    })
 }
 
 fn draft(run: &RunView, how: Option<How>, tails: &[Tail], details: &Untrusted, room: usize) -> Draft<RunAnswer> {
@@ -73,6 +76,7 @@ fn draft(run: &RunView, how: Option<How>, tails: &[Tail], details: &Untrusted, r
         how,
         exit_code: run.exit_code,
         tier: run.tier,
+        repo_root: place(&run.asked.repo),
         profile: name(run.asked.profile.as_str()),
         left_out: run
             .rerun
@@ -145,10 +149,9 @@ fn changed(of: &str, step: &StepView) -> Option<String> {
     (!shown.is_empty()).then(|| format!("{of} {} changed:\n  {}{more}", words::named(step), shown.join("\n  ")))
 }
 
-/// A problem in the words that it came with.
+/// A problem in the words that it came with, without its hint: see [`hints`].
 pub(super) fn problem_lines(problem: &Problem) -> Vec<String> {
     let mut lines = vec![problem.detail.clone()];
-    lines.extend(problem.hint.iter().map(|hint| format!("hint: {hint}")));
     if let Some(spec) = &problem.spec {
         for found in spec.diagnostics.iter().take(MAX_DIAGNOSTICS) {
             lines.push(format!("{}: {}", spec.file, found.message));
@@ -160,11 +163,12 @@ pub(super) fn problem_lines(problem: &Problem) -> Vec<String> {
 fn next(run: &RunView) -> Option<String> {
     match run.state {
         RunState::Finished => {
-            let whole = "call antigravity.verify without `skills` for the whole profile before you rely on this";
-            run.is_partial().then(|| whole.to_owned())
+            let whole = "call antigravity_verify without `skills` for the whole profile before you rely on this";
+            let partial = run.is_partial().then(|| whole.to_owned());
+            partial.or_else(|| run.problem.as_ref().map(|problem| hints::for_problem(problem).to_owned()))
         }
         RunState::Queued | RunState::Running => Some(
-            "call antigravity.verify_status with this run_id and wait_s, or make the same request again".to_owned(),
+            "call antigravity_verify_status with this run_id and wait_s, or make the same request again".to_owned(),
         ),
     }
 }
@@ -173,7 +177,7 @@ fn text(run: &RunView, answer: &RunAnswer) -> String {
     let mut lines = vec![words::headline(run)];
     lines.extend(answer.how.and_then(words::met).map(|met| format!("({met})")));
     lines.push(facts(run, answer));
-    lines.extend(answer.next.iter().map(|next| format!("Next: {next}.")));
+    lines.extend(answer.next.iter().map(|next| format!("Next: {}.", next.trim_end_matches('.'))));
     let blocks = || answer.failing.iter().flat_map(|failing| &failing.output).filter_map(|output| output.end.as_ref());
     if answer.details.is_some() || blocks().next().is_some() {
         lines.push(CAUTION.to_owned());
@@ -191,6 +195,7 @@ fn text(run: &RunView, answer: &RunAnswer) -> String {
 
 fn facts(run: &RunView, answer: &RunAnswer) -> String {
     let mut facts = vec![format!("run {}", run.id), format!("profile {}", answer.profile)];
+    facts.push(format!("repository {}", answer.repo_root));
     facts.extend(run.exit_code.map(|code| format!("exit code {code}")));
     facts.extend(run.tier.map(|tier| format!("tier {tier}")));
     if answer.steps.total > 0 {

@@ -52,8 +52,17 @@ impl Tally {
         let message = message(event)?;
         let ended = matches!(event, RunEvent::CheckFinished { .. } | RunEvent::StepFinished { .. });
         self.ended += u32::from(ended);
+        Some(self.news(message))
+    }
+
+    /// Tells something that ends no step.
+    pub(super) fn line(&mut self, message: &str) -> News {
+        self.news(message.to_owned())
+    }
+
+    fn news(&mut self, message: String) -> News {
         self.told = f64::from(self.ended).max(self.told + TICK);
-        Some(News { progress: self.told, total: self.total, message })
+        News { progress: self.told, total: self.total, message }
     }
 }
 
@@ -99,9 +108,26 @@ impl Teller {
         Self { peer: context.peer.clone(), token: context.meta.get_progress_token(), tally }
     }
 
+    /// Whether the client still listens.
+    pub(super) fn is_heard(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Tells what a step printed last: `line` says so in our own words.
+    pub(super) async fn tell_line(&mut self, line: &str) {
+        let news = self.tally.line(line);
+        self.send(news).await;
+    }
+
     /// Tells of an event, where it is about a step.
     pub(super) async fn tell(&mut self, logged: &LoggedEvent) {
-        let (Some(token), Some(news)) = (self.token.clone(), self.tally.take(&logged.event)) else { return };
+        if let Some(news) = self.tally.take(&logged.event) {
+            self.send(news).await;
+        }
+    }
+
+    async fn send(&mut self, news: News) {
+        let Some(token) = self.token.clone() else { return };
         let mut note = ProgressNotificationParam::new(token, news.progress).with_message(news.message);
         note.total = news.total.map(f64::from);
         let told = tokio::time::timeout(PATIENCE, self.peer.notify_progress(note)).await;

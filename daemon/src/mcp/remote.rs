@@ -66,6 +66,10 @@ impl Backend for Remote {
         Ok((Part { bytes: part.bytes.to_vec(), more }, part.length))
     }
 
+    async fn output_end(&self, id: &RunId, of: OutputOf, most: usize) -> Result<Vec<u8>, Problem> {
+        self.client.output_end(id, of, most).await.map(|bytes| bytes.to_vec()).map_err(problem)
+    }
+
     async fn evidence(&self, id: &RunId, file: &str) -> Result<Bytes, Problem> {
         let name = file.strip_prefix(VERIFY).unwrap_or(file);
         self.client.evidence(id, name).await.map_err(problem)

@@ -16,6 +16,7 @@ use super::answer::refusal;
 use super::backend::Backend;
 use super::called_off::{Calls, UnderWay};
 use super::calls::Call;
+use super::repository::{self, Found};
 use super::resources;
 use super::tools::{self, Tool};
 use crate::caller::Caller;
@@ -39,6 +40,9 @@ pub(super) trait Door: Send + Sync + 'static {
     /// That caller's backend.
     fn backend(&self, caller: Caller) -> Self::Backend;
 
+    /// The session of the server: who runs the checks, and for which repository by default.
+    fn session(&self) -> &Session;
+
     /// Has a call found by a message that calls it off, as long as what is answered is held. Where a
     /// connection is a session, the SDK does that.
     fn follow(&self, context: &RequestContext<RoleServer>) -> Option<UnderWay> {
@@ -47,8 +51,23 @@ pub(super) trait Door: Send + Sync + 'static {
     }
 }
 
+/// What a server over stdio knows beyond its backend.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Session {
+    /// The repository around the working directory in which the client started the server. A call that
+    /// names no repository works on it where the client has no roots.
+    pub work_tree: Option<String>,
+    /// Names the program that runs the checks, as one sentence for the server's instructions.
+    pub runs_by: Option<String>,
+    /// Whether requests of the server's own reach the client: a session is needed for that.
+    pub can_ask: bool,
+}
+
 /// One caller, whoever started us: for stdio.
-pub(super) struct Own<B>(pub(super) B);
+pub(super) struct Own<B> {
+    pub(super) backend: B,
+    pub(super) session: Session,
+}
 
 impl<B: Backend> Door for Own<B> {
     type Backend = B;
@@ -58,7 +77,11 @@ impl<B: Backend> Door for Own<B> {
     }
 
     fn backend(&self, _: Caller) -> B {
-        self.0.clone()
+        self.backend.clone()
+    }
+
+    fn session(&self) -> &Session {
+        &self.session
     }
 }
 
@@ -66,6 +89,7 @@ impl<B: Backend> Door for Own<B> {
 pub(super) struct Socket {
     pub(super) service: Arc<Service>,
     pub(super) calls: Calls,
+    pub(super) session: Session,
 }
 
 impl Door for Socket {
@@ -79,6 +103,10 @@ impl Door for Socket {
 
     fn backend(&self, caller: Caller) -> Self::Backend {
         (Arc::clone(&self.service), caller)
+    }
+
+    fn session(&self) -> &Session {
+        &self.session
     }
 
     fn follow(&self, context: &RequestContext<RoleServer>) -> Option<UnderWay> {
@@ -109,11 +137,13 @@ impl<D: Door> ServerHandler for Tools<D> {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
         let title = Implementation::new("proctor", env!("CARGO_PKG_VERSION")).with_title("Proctor");
-        ServerConfig::new(capabilities).with_server_info(title).with_instructions(INSTRUCTIONS)
+        let runs_by = self.door.session().runs_by.as_ref().map(|by| format!("\n- {by}")).unwrap_or_default();
+        let instructions = format!("{}{runs_by}", INSTRUCTIONS.trim_end());
+        ServerConfig::new(capabilities).with_server_info(title).with_instructions(instructions)
     }
 
     fn get_tool(&self, name: &str) -> Option<Listed> {
-        tools::listed().iter().find(|tool| tool.name == name).cloned()
+        tools::find_listed(name).cloned()
     }
 
     async fn list_tools(
@@ -135,9 +165,18 @@ impl<D: Door> ServerHandler for Tools<D> {
         let Some(_place) = self.calls.take(caller, 1) else { return Ok(overloaded().into()) };
         let backend = self.door.backend(caller);
         let _under_way = self.door.follow(&context);
+        let mut arguments = request.arguments.unwrap_or_default();
+        if tool.lacks_repository(&arguments) {
+            let answers = request.input_responses.as_ref();
+            match repository::find(&context, answers, self.door.session()).await {
+                Found::At(path) => drop(arguments.insert("repo_root".to_owned(), path.into())),
+                Found::Ask(question) => return Ok(question.into()),
+                Found::Unknown(reason) => return Ok(refusal(format!("NOT VERIFIED: {reason}")).into()),
+            }
+        }
         let call = Call { backend: &backend, context: &context };
         // A call whose panic nobody hears would leave its client waiting for ever.
-        let called = AssertUnwindSafe(call.of(tool, request.arguments)).catch_unwind().await;
+        let called = AssertUnwindSafe(call.of(tool, Some(arguments))).catch_unwind().await;
         Ok(called.unwrap_or_else(|_| broken()).into())
     }
 

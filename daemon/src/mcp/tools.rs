@@ -28,39 +28,50 @@ pub(super) enum Tool {
     Sql,
 }
 
-/// Names under which tools are listed. The name without a dot is for clients that allow none.
-const NAMES: [(&str, Tool); 8] = [
-    ("antigravity.verify", Tool::Verify),
+/// The names under which tools are listed. Model providers accept `^[a-zA-Z0-9_-]{1,64}$` only.
+const NAMES: [(&str, Tool); 6] = [
     ("antigravity_verify", Tool::Verify),
-    ("antigravity.verify_status", Tool::Status),
-    ("antigravity.verify_cancel", Tool::Cancel),
-    ("antigravity.verify_logs", Tool::Logs),
-    ("antigravity.verify_explain", Tool::Explain),
-    ("sql.verify", Tool::Sql),
+    ("antigravity_verify_status", Tool::Status),
+    ("antigravity_verify_cancel", Tool::Cancel),
+    ("antigravity_verify_logs", Tool::Logs),
+    ("antigravity_verify_explain", Tool::Explain),
     ("sql_verify", Tool::Sql),
 ];
 
 impl Tool {
-    /// The tool of a name. Where a client has turned the dot into an underscore, that is understood.
+    /// Returns the tool of a name. A dot in place of the first underscore is an alias, which is not listed:
+    /// `antigravity.verify`.
     pub(super) fn named(name: &str) -> Option<Self> {
-        let found = NAMES.iter().find(|(listed, _)| *listed == name || listed.replacen('.', "_", 1) == name);
+        let found = NAMES.iter().find(|(listed, _)| *listed == name || listed.replacen('_', ".", 1) == name);
         found.map(|(_, tool)| *tool)
+    }
+
+    /// Tells whether a call works on a repository that its arguments do not name.
+    pub(super) fn lacks_repository(self, arguments: &JsonObject) -> bool {
+        let has = |name: &str| arguments.get(name).is_some_and(|value| !value.is_null());
+        match self {
+            Self::Verify => !has("repo_root"),
+            Self::Explain => !has("repo_root") && !has("run_id"),
+            Self::Status | Self::Cancel | Self::Logs | Self::Sql => false,
+        }
     }
 }
 
-/// Every tool as it is listed. Made once: schemas do not change.
+/// Returns every tool as `tools/list` answers it.
 pub(super) fn listed() -> &'static [Listed] {
     static LISTED: LazyLock<Vec<Listed>> =
         LazyLock::new(|| NAMES.iter().map(|(name, tool)| describe(name, *tool)).collect());
     &LISTED
 }
 
+/// Returns the listed form of a tool, by its name or its alias.
+pub(super) fn find_listed(name: &str) -> Option<&'static Listed> {
+    let wanted = Tool::named(name)?;
+    NAMES.iter().zip(listed()).find(|((_, tool), _)| *tool == wanted).map(|(_, listed)| listed)
+}
+
 fn describe(name: &'static str, tool: Tool) -> Listed {
     let (title, description) = words(tool);
-    let description = match name.contains('.') {
-        true => description.to_owned(),
-        false => format!("The same as `{}`, for clients that allow no dot in a name.", name.replacen('_', ".", 1)),
-    };
     let (input, output) = match tool {
         Tool::Verify => (schema::<input::Verify>(), schema::<RunAnswer>()),
         Tool::Status => (schema::<input::Status>(), schema::<RunAnswer>()),
@@ -83,12 +94,13 @@ fn words(tool: Tool) -> (&'static str, &'static str) {
              sandbox, and answers `passed`, `failed` or `inconclusive`, the reason first. Only `passed` means that the \
              tree is verified. A failed check is an ordinary answer; an error means that it could not be verified. The \
              same request again joins the run under way, or is answered at once where this very tree has passed. \
-             Steps that the spec declares `read_only: off` may change files of the work tree.",
+             Without `repo_root` it verifies the client's only root, or the repository in which `proctor mcp` was \
+             started. Steps that the spec declares `read_only: off` may change files of the work tree.",
         ),
         Tool::Status => (
             "Status of a run",
             "Tells how a run is, and waits for its end where `wait_s` says so. The answer is that of \
-             antigravity.verify.",
+             antigravity_verify.",
         ),
         Tool::Cancel => (
             "Cancel a run",
@@ -164,6 +176,39 @@ fn without_null(parts: &mut JsonObject) {
         // What is said of the property itself stands above what is said of its type.
         for (key, value) in only {
             parts.entry(key).or_insert(value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn schemas_are_whole_and_closed() {
+        for tool in listed() {
+            let is_accepted = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+            assert!(tool.name.len() <= 64 && tool.name.chars().all(is_accepted), "{}", tool.name);
+            let description = tool.description.as_deref().unwrap_or_default();
+            assert!(description.len() > 80 && !description.contains("same as"), "{}: {description}", tool.name);
+            let dotted = tool.name.replacen('_', ".", 1);
+            assert_eq!(Tool::named(&dotted), Tool::named(&tool.name), "{dotted} is an alias");
+            assert_eq!(find_listed(&dotted).map(|listed| &listed.name), Some(&tool.name));
+            let schemas = [Some(&tool.input_schema), tool.output_schema.as_ref()];
+            for schema in schemas {
+                let schema = schema.expect("each tool has both");
+                assert_eq!(
+                    (&schema["type"], &schema["additionalProperties"]),
+                    (&json!("object"), &json!(false)),
+                    "{schema:?}"
+                );
+                let text = serde_json::to_string(schema).expect("writes");
+                for foreign in ["$ref", "\"null\"", "\"format\""] {
+                    assert!(!text.contains(foreign), "{}: {text}", tool.name);
+                }
+            }
         }
     }
 }

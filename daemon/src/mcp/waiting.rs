@@ -8,7 +8,11 @@ use rmcp::service::RequestContext;
 use tokio::time::Instant;
 
 use super::backend::Backend;
+use super::last_line::LastLine;
 use super::progress::{Tally, Teller};
+
+/// How often the client is told what a running step has printed last, where it is told of progress.
+const LINES: Duration = Duration::from_secs(2);
 
 /// How a wait ended.
 #[derive(Debug)]
@@ -48,13 +52,15 @@ async fn watch_until<B: Backend>(
     deadline: Instant,
     teller: &mut Teller,
 ) -> Result<RunView, Problem> {
-    let mut seen = run.seq;
+    let (mut seen, mut last_line) = (run.seq, LastLine::default());
     while run.state != RunState::Finished {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;
         }
-        let watched = backend.watch(&run.id, Some(seen), left).await?;
+        let wait = if teller.is_heard() { left.min(LINES) } else { left };
+        let asked = Instant::now();
+        let watched = backend.watch(&run.id, Some(seen), wait).await?;
         let news = watched.events.unwrap_or_default();
         run = watched.run;
         for logged in &news {
@@ -62,8 +68,13 @@ async fn watch_until<B: Backend>(
             teller.tell(logged).await;
         }
         if news.is_empty() {
-            // No news means that the time is over, or that nobody waits with us any more.
-            break;
+            // Without news the time is over, unless the daemon ends and waits no longer.
+            if wait == left || asked.elapsed() < wait {
+                break;
+            }
+            if let Some(line) = last_line.news(backend, &run).await {
+                teller.tell_line(&line).await;
+            }
         }
     }
     Ok(run)

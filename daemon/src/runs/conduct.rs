@@ -48,7 +48,8 @@ pub(super) struct Conduct {
 impl Conduct {
     /// From its first event to its last. `turn` comes when it may start.
     pub(super) async fn conduct(self, turn: oneshot::Receiver<()>) {
-        let Self { history, live, new, engine, request } = self;
+        let Self { history, live, new, engine, mut request } = self;
+        request.live = Some(live.outputs().clone());
         let record = match Record::begin(&history, &live, new).await {
             Ok(record) => record,
             Err(refused) => return live.refuse(refused),

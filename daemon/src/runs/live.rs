@@ -6,7 +6,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use proctor_core::api::{LoggedEvent, RunView};
+use proctor_core::event::RunEvent;
 use proctor_core::names::RunId;
+use proctor_runner::LiveOutputs;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +27,7 @@ pub struct Live {
     refused: OnceLock<Refused>,
     cancel: CancellationToken,
     cancelled_by: OnceLock<String>,
+    outputs: LiveOutputs,
 }
 
 /// What is known of it by now.
@@ -76,12 +79,18 @@ impl Live {
             refused: OnceLock::new(),
             cancel: CancellationToken::new(),
             cancelled_by: OnceLock::new(),
+            outputs: LiveOutputs::default(),
         }
     }
 
     /// Its id.
     pub fn id(&self) -> &RunId {
         &self.id
+    }
+
+    /// The outputs of the steps that run now.
+    pub fn outputs(&self) -> &LiveOutputs {
+        &self.outputs
     }
 
     /// The user who asked for it.
@@ -152,8 +161,12 @@ impl Live {
     /// Tells what was logged, in order.
     pub(super) fn tell(&self, events: impl IntoIterator<Item = Arc<LoggedEvent>>) {
         let mut told = self.told();
+        let mut recorded = Vec::new();
         for event in events {
             told.view.apply(&event);
+            if matches!(event.event, RunEvent::StepFinished { .. }) {
+                recorded.push(Arc::clone(&event));
+            }
             if told.recent.len() >= RECENT {
                 told.recent.pop_front();
             }
@@ -162,6 +175,12 @@ impl Live {
         told.shown = None;
         let seq = told.view.seq;
         drop(told);
+        // The view names the recorded output by now: a reader finds one of the two at any moment.
+        for event in recorded {
+            if let RunEvent::StepFinished { skill, step } = &event.event {
+                self.outputs.remove(skill, &step.planned.name);
+            }
+        }
         self.progress.send_replace(Progress { seq, phase: Phase::Begun });
     }
 
@@ -214,7 +233,6 @@ impl Live {
 mod tests {
     use super::*;
     use proctor_core::api::RunSubmission;
-    use proctor_core::event::RunEvent;
     use proctor_core::names::ProfileName;
 
     fn live() -> Live {

@@ -25,6 +25,8 @@ const ENDED: usize = 64;
 const ENDED_STEPS: usize = 256;
 /// Of how many keys it is remembered how their last run ended.
 const MOST_LAST: usize = 1_024;
+/// The longest time after which a refused caller is told to ask again, in seconds.
+const MAX_RETRY: u32 = 600;
 /// How many bytes of callers' environments all runs hold that have not ended.
 const MAX_HELD: usize = 64 << 20;
 
@@ -36,12 +38,10 @@ pub(crate) type Observer = Box<dyn Fn(Observed<'_>) + Send>;
 pub(crate) enum Observed<'a> {
     /// One was taken on, or a request was met by one that is there.
     Admitted(How),
-    /// One was not taken on, since too many wait.
-    TurnedAway,
     /// One begins, which has waited for so long.
     Started(Duration),
-    /// One has ended, so long after it was asked for.
-    Ended(&'a RunView, Duration),
+    /// One has ended, so long after it was asked for, and so long after it began, if it did.
+    Ended(&'a RunView, Duration, Option<Duration>),
 }
 
 /// The owner.
@@ -61,6 +61,8 @@ pub(super) struct Owner {
     /// Why nothing is taken on any more.
     draining: Option<String>,
     held: usize,
+    /// How long runs have taken lately: a moving average.
+    usual: Duration,
 }
 
 /// A run that has not ended.
@@ -75,6 +77,8 @@ struct Owned {
     /// How many requests it meets that nobody has abandoned.
     wanted: usize,
     since: Instant,
+    /// When its turn came.
+    started: Option<Instant>,
 }
 
 impl Owner {
@@ -100,6 +104,7 @@ impl Owner {
             observer,
             draining: None,
             held: 0,
+            usual: Duration::ZERO,
         }
     }
 
@@ -159,7 +164,7 @@ impl Owner {
             (self.observer)(Observed::Admitted(How::Joined));
             return Ok((How::Joined, live));
         }
-        let live = self.take_on(key, job).inspect_err(|_| (self.observer)(Observed::TurnedAway))?;
+        let live = self.take_on(key, job)?;
         (self.observer)(Observed::Admitted(How::Queued));
         Ok((How::Queued, live))
     }
@@ -201,10 +206,13 @@ impl Owner {
     fn take_on(&mut self, key: RunKey, job: Job) -> Result<Arc<Live>, Refused> {
         let Job { new, claim, engine, request, held_bytes } = job;
         if self.held.saturating_add(held_bytes) > MAX_HELD {
-            return Err(too_much_held(MAX_HELD).into());
+            return Err(too_much_held(MAX_HELD)
+                .retry_after(until_next_turn(self.usual, self.limits.borrow().active))
+                .into());
         }
         let entry = Entry { id: new.id.clone(), uid: new.uid, claim };
-        self.queue.push(entry).map_err(too_many)?;
+        let next_turn = until_next_turn(self.usual, self.limits.borrow().active);
+        self.queue.push(entry).map_err(|full| too_many(full).retry_after(next_turn))?;
         let view = RunView::queued(new.id.clone(), String::new(), new.asked.clone(), new.uid);
         let live = Arc::new(Live::new(view));
         let (turn, wait) = oneshot::channel();
@@ -220,6 +228,7 @@ impl Owner {
             held: held_bytes,
             wanted: 1,
             since: Instant::now(),
+            started: None,
         };
         self.runs.insert(live.id().clone(), owned);
         self.held += held_bytes;
@@ -234,6 +243,7 @@ impl Owner {
             let Some(owned) = self.runs.get_mut(&next.id) else { continue };
             // A run that is to end does not begin, and its own end is on the way here.
             if owned.turn.take().is_some_and(|turn| turn.send(()).is_ok()) {
+                owned.started = Some(Instant::now());
                 (self.observer)(Observed::Started(owned.since.elapsed()));
             }
         }
@@ -256,7 +266,11 @@ impl Owner {
         let shown = owned.live.shown();
         // Of one that was never on record there is nothing to tell.
         if shown.view.verdict.is_some() {
-            (self.observer)(Observed::Ended(&shown.view, owned.since.elapsed()));
+            let executed = owned.started.map(|started| started.elapsed());
+            if let Some(executed) = executed {
+                self.usual = (self.usual * 3 + executed) / 4;
+            }
+            (self.observer)(Observed::Ended(&shown.view, owned.since.elapsed(), executed));
             self.note(owned.key, &shown.view);
             self.remember(shown);
         }
@@ -322,6 +336,13 @@ impl Owner {
     }
 }
 
+/// Returns the number of seconds after which one of `active` runs will probably end, by how long they usually take.
+fn until_next_turn(usual: Duration, active: usize) -> u32 {
+    let active = u32::try_from(active).unwrap_or(u32::MAX).max(1);
+    let seconds = (usual / active).as_millis().div_ceil(1_000);
+    u32::try_from(seconds).unwrap_or(MAX_RETRY).clamp(1, MAX_RETRY)
+}
+
 fn too_many(full: Full) -> Problem {
     Problem::new(ProblemType::TooManyRequests, full.to_string()).with_hint("ask again when some of them have ended")
 }
@@ -330,4 +351,16 @@ fn too_many(full: Full) -> Problem {
 pub(crate) fn key_conflict(run: &RunId) -> Problem {
     let detail = format!("this `Idempotency-Key` was used for another request, which the run `{run}` meets");
     Problem::new(ProblemType::Conflict, detail).with_hint("take a new key for a new request")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_caller_asks_again_when_a_run_has_probably_ended() {
+        let after = |seconds, active| until_next_turn(Duration::from_secs(seconds), active);
+        assert_eq!([after(0, 2), after(60, 1), after(60, 4), after(7, 2)], [1, 60, 15, 4]);
+        assert_eq!([after(100_000, 1), after(100, 0)], [MAX_RETRY, 100]);
+    }
 }

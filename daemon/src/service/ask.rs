@@ -17,7 +17,7 @@ impl Service {
     /// length.
     ///
     /// # Errors
-    /// As [`Service::run`]; there is no such step, it has not ended, or its output is kept no longer.
+    /// As [`Service::run`]; there is no such step, it has not begun, or its output is kept no longer.
     pub async fn output(
         &self,
         caller: Caller,
@@ -26,15 +26,20 @@ impl Service {
         offset: u64,
         limit: usize,
     ) -> Result<(Part, u64), Problem> {
-        let shown = self.run(caller, id).await?;
-        let steps = match of.unit {
-            Unit::Check => &shown.view.checks,
-            Unit::Step => &shown.view.steps,
-        };
-        let step = usize::try_from(of.n).ok().and_then(|n| steps.get(n)).ok_or_else(|| no_step(id, of))?;
-        let stream = stream_of(step, of.stream).ok_or_else(|| not_ended(id, step))?;
-        let part = self.engine.output(stream.clone(), offset, limit.min(MAX_PART)).await;
-        part.map_err(|error| error.problem())?.ok_or_else(|| kept_no_longer("output", step))
+        let source = self.output_source(caller, id, of).await?;
+        self.output_part(&source, offset, limit.min(MAX_PART)).await
+    }
+
+    /// At most `limit` bytes of an output, from `offset` on, and how many there are by now.
+    pub(super) async fn recorded_part(
+        &self,
+        stream: &StreamView,
+        name: &str,
+        offset: u64,
+        limit: usize,
+    ) -> Result<(Part, u64), Problem> {
+        let part = self.engine.output(stream.clone(), offset, limit).await;
+        part.map_err(|error| error.problem())?.ok_or_else(|| kept_no_longer("output", name))
     }
 
     /// At most `limit` bytes (up to [`MAX_PART`]) of a report that a step wrote, from `offset` on, and
@@ -60,7 +65,8 @@ impl Service {
         let report = step.found_reports.iter().find(|report| report.format == of.format);
         let stream = report.and_then(StreamView::of_report).ok_or_else(|| no_report(step, of, report))?;
         let part = self.engine.output(stream, offset, limit.min(MAX_PART)).await;
-        part.map_err(|error| error.problem())?.ok_or_else(|| kept_no_longer("report", step))
+        let name = format!("{}/{}", step.skill, step.name);
+        part.map_err(|error| error.problem())?.ok_or_else(|| kept_no_longer("report", &name))
     }
 
     /// What the steps of a run changed, where that was asked for as a patch.
@@ -130,16 +136,8 @@ impl Service {
     }
 }
 
-fn stream_of(step: &StepView, stream: Stdio) -> Option<&StreamView> {
-    match stream {
-        Stdio::Stdout => step.stdout.as_ref(),
-        Stdio::Stderr => step.stderr.as_ref(),
-    }
-}
-
-fn kept_no_longer(what: &str, step: &StepView) -> Problem {
-    Problem::new(ProblemType::Gone, format!("the {what} of `{}/{}` is kept no longer", step.skill, step.name))
-        .with_hint("run it again")
+fn kept_no_longer(what: &str, name: &str) -> Problem {
+    Problem::new(ProblemType::Gone, format!("the {what} of `{name}` is kept no longer")).with_hint("run it again")
 }
 
 fn no_report(step: &StepView, of: ReportOf, found: Option<&ReportEvidence>) -> Problem {
@@ -152,7 +150,7 @@ fn no_report(step: &StepView, of: ReportOf, found: Option<&ReportEvidence>) -> P
         .with_hint("`found_reports` of the step says what it left; docs/spec.md says what counts")
 }
 
-fn no_step(id: &RunId, of: OutputOf) -> Problem {
+pub(super) fn no_step(id: &RunId, of: OutputOf) -> Problem {
     let unit = match of.unit {
         Unit::Check => "toolchain check that has ended",
         Unit::Step => "step",

@@ -1,4 +1,6 @@
-//! SQL that callers have judged: by workers in sandboxes, so many at a time, and by turns of callers.
+//! Has SQL judged for callers, by workers in sandboxes. The [`queue`] decides whose request is next.
+
+mod queue;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,18 +10,24 @@ use proctor_core::sql::{Judgement, MAX_TIME_MS, Request};
 use proctor_runner::{Engine, Workers};
 use tokio::time::Instant;
 
+use self::queue::{Bounds, Queue};
 use super::{Service, apart, cpus};
 use crate::caller::Caller;
-use crate::shares::Turns;
 
-/// How many workers there are at least: a bomb that holds one keeps others served.
-const LEAST: usize = 4;
+/// The smallest number of workers: while one judges a slow request, the others serve other requests.
+const MIN_WORKERS: usize = 4;
+/// Requests that wait, of all callers.
+const MAX_WAITING: usize = 512;
+/// Requests of one caller that wait.
+const MAX_WAITING_PER_CALLER: usize = 128;
+/// The longest wait of a request for a worker. With the `time` limit it bounds the time until an answer.
+const MAX_WAIT: Duration = Duration::from_secs(10);
 /// For how long workers are kept when nobody asks.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The workers, and whose turn it is.
+/// The workers, and the queue in front of them.
 pub(super) struct Judges {
-    turns: Turns,
+    queue: Queue,
     most: usize,
     state: Arc<Mutex<Kept>>,
 }
@@ -35,10 +43,16 @@ struct Kept {
 impl Judges {
     /// None is started yet.
     pub(super) fn new() -> Self {
-        let most = cpus().max(LEAST);
-        // One caller has all but one of them, so that there is one for another.
-        let turns = Turns::of(most - 1, 2);
-        Self { turns, most, state: Arc::default() }
+        let most = cpus().max(MIN_WORKERS);
+        let queue = Queue::new(Bounds {
+            active: most,
+            // One worker is left for other callers.
+            active_per_caller: most - 1,
+            waiting: MAX_WAITING,
+            waiting_per_caller: MAX_WAITING_PER_CALLER,
+            wait: MAX_WAIT,
+        });
+        Self { queue, most, state: Arc::default() }
     }
 
     /// The workers; from now on they are let go when nobody has asked for a while.
@@ -87,7 +101,8 @@ impl Service {
     /// Judges a text. What cannot be judged is an answer too; its verdict is `error`.
     ///
     /// # Errors
-    /// The caller names a database and is not the daemon's own user, or there is no place for workers.
+    /// The caller names a database and is not the daemon's own user, there is no place for workers, too many requests
+    /// wait, or no worker becomes free in time.
     pub async fn judge_sql(&self, caller: Caller, request: Request) -> Result<Judgement, Problem> {
         if !(1..=MAX_TIME_MS).contains(&request.limits.time_ms) {
             let detail =
@@ -105,8 +120,14 @@ impl Service {
                 return Err(Problem::new(ProblemType::InvalidRequest, detail));
             }
         }
-        let _turn = self.judges.turns.wait(caller).await;
+        let permit = self.judges.queue.enter(caller).await?;
         let workers = self.judges.workers(&self.engine)?;
-        apart(move || workers.judge(u64::from(caller.uid), &request)).await
+        apart(move || {
+            let judgement = workers.judge(&request);
+            // The worker is busy until here, also where the caller has gone.
+            drop(permit);
+            judgement
+        })
+        .await
     }
 }

@@ -46,6 +46,25 @@ impl Service {
         submission: RunSubmission,
         key: Option<String>,
     ) -> Result<Submitted, Problem> {
+        let submitted = self.submitted(caller, submission, key).await;
+        submitted.inspect_err(|problem| self.report_refusal(caller, problem))
+    }
+
+    /// Counts a request that was not met, and logs it if the daemon is the reason.
+    fn report_refusal(&self, caller: Caller, problem: &Problem) {
+        self.metrics.not_submitted(problem);
+        let is_ours = matches!(problem.kind, ProblemType::Unavailable | ProblemType::Internal);
+        if is_ours && let Some(suppressed) = self.refusals.admit((caller.uid, problem.kind)) {
+            tracing::warn!(uid = caller.uid, suppressed, "a run was not taken on: {}", problem.detail);
+        }
+    }
+
+    async fn submitted(
+        &self,
+        caller: Caller,
+        submission: RunSubmission,
+        key: Option<String>,
+    ) -> Result<Submitted, Problem> {
         let sent = key.map(|text| sent_key(text, &submission)).transpose()?;
         if let Some(repeated) = self.repeated(caller, sent.as_ref()).await? {
             return Ok(repeated);
@@ -419,6 +438,7 @@ impl Wanted {
                 fail_fast: submission.fail_fast,
                 changes,
                 skills: skills_wanted(submission.skills),
+                live: None,
             },
             held_bytes: self.held_bytes,
         })

@@ -110,7 +110,7 @@ impl Engine {
         let (sight, user) = self.sight_over(repository)?;
         let repo = repository.path();
         let (host, reader) = (self.launcher.host(), self.reader(user));
-        let search = ToolSearch { sight: &sight, repo, tree: repo, committed: None, host, reader };
+        let search = ToolSearch { sight: &sight, repo, tree: repo, committed: None, covered: None, host, reader };
         let wanted = search.wanted_of_the_tree(plan).map_err(|error| unsearchable(&error))?;
         let committed = if wanted.is_empty() { Committed::new() } else { self.committed(repo, commit, wanted)? };
         let search = ToolSearch { committed: Some(&committed), ..search };
@@ -124,7 +124,6 @@ impl Engine {
             RepoPath(parts.collect::<PathBuf>().as_os_str().as_encoded_bytes().to_vec())
         };
         let files = self.helper.files_of(repo, commit, wanted.iter().map(below).collect())?;
-        let files = files.into_iter().map(|file| file.map(|file| (file.executable, file.sha256)));
         Ok(wanted.into_iter().zip(files).collect())
     }
 
@@ -136,6 +135,7 @@ impl Engine {
             repo: &tree.seen_at,
             tree: tree.repository.path(),
             committed: None,
+            covered: Some(&tree.snapshot),
             host: self.launcher.host(),
             reader: self.reader(user),
         };

@@ -34,6 +34,21 @@ pub(super) async fn written(
     writing.await.map_err(|error| EngineError::Internal(format!("writing the evidence ended badly: {error}")))
 }
 
+/// Withdraws the earlier pass that this run may refute, on a thread that may wait for the disk.
+pub(super) async fn superseding(
+    context: &Arc<Context>,
+    documents: Documents,
+    facts: &RunFacts,
+    plan: &Plan,
+) -> Result<Documents, EngineError> {
+    let (context, facts, plan) = (Arc::clone(context), facts.clone(), plan.clone());
+    let work = tokio::task::spawn_blocking(move || {
+        finish::withdraw_earlier_pass(&context, &documents, &facts, &plan)?;
+        Ok::<_, EngineError>(documents)
+    });
+    work.await.map_err(|error| EngineError::Internal(format!("withdrawing an earlier pass ended badly: {error}")))?
+}
+
 /// Says a doubt, and hands it on.
 pub(super) async fn emitted(context: &Context, doubt: Option<(Doubt, String)>) -> Option<(Doubt, String)> {
     if let Some((doubt, message)) = &doubt {

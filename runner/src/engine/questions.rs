@@ -200,7 +200,8 @@ impl Engine {
         let (sight, user) = self.sight_over(&repository)?;
         let (host, seen_at) = (self.launcher.host(), repository.path());
         let reader = self.reader(user);
-        let search = ToolSearch { sight: &sight, repo: seen_at, tree: seen_at, committed: None, host, reader };
+        let (committed, covered) = (None, None);
+        let search = ToolSearch { sight: &sight, repo: seen_at, tree: seen_at, committed, covered, host, reader };
         search.digest(plan).map_err(|error| unsearchable(&error))
     }
 

@@ -61,6 +61,16 @@ impl Attestations {
         }
     }
 
+    /// Removes the record of the newest run about `subject` on the tree `snapshot`. It needs no room on the disk.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn remove(&self, subject: &Subject, snapshot: &SnapshotId) -> Result<(), StoreError> {
+        let Some(directory) = self.subject(subject)? else { return Ok(()) };
+        directory.remove(&file_of(snapshot))?;
+        directory.sync()
+    }
+
     /// The record of the newest run about `subject` on any tree, as bytes.
     ///
     /// # Errors

@@ -116,6 +116,7 @@ impl Directory {
     ///
     /// # Errors
     /// `name` is a symlink, or the system refuses.
+    #[cfg(test)]
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         self.stage(name, bytes)?.settle()?.publish()?;
         self.sync()
@@ -126,8 +127,21 @@ impl Directory {
     /// # Errors
     /// The system refuses.
     pub fn temporary(&self, purpose: &str) -> Result<Temporary, StoreError> {
+        self.temporary_as(purpose, OFlags::WRONLY)
+    }
+
+    /// Returns a file for reading and writing whose name is removed already.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn unnamed(&self, purpose: &str) -> Result<File, StoreError> {
+        // Dropping the entry removes the name.
+        Ok(self.temporary_as(purpose, OFlags::RDWR)?.file)
+    }
+
+    fn temporary_as(&self, purpose: &str, access: OFlags) -> Result<Temporary, StoreError> {
         let name = format!(".{purpose}.{:016x}{TEMPORARY}", random_u64()?);
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC | access;
         let fd = fs::openat(&self.fd, &name, flags, Mode::from_raw_mode(0o644))
             .map_err(StoreError::io("create", self.path_of(&name)))?;
         let entry = TemporaryEntry { directory: self.clone(), name, published: false };

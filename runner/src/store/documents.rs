@@ -9,6 +9,7 @@ use proctor_core::evidence::EvidenceIndex;
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::plan::Plan;
 use proctor_core::status::{self, LastRun};
+use proctor_core::verdict::Verdict;
 
 use super::StoreError;
 use super::attestations::{self, Attestations};
@@ -164,11 +165,50 @@ impl Documents {
         Self { toolchain_env, ..self }
     }
 
-    /// The newest run that is on record about the same thing, where that can be told.
-    pub(crate) fn newest_run(&self, plan: &Plan) -> Option<RunId> {
+    /// Returns the newest recorded run of the same subject, other than `own`; `None` where the newest one is `own`
+    /// or the records cannot be read.
+    pub(crate) fn newest_run_but(&self, own: &RunId, plan: &Plan) -> Option<RunId> {
         let newest = rerun::newest(&self.attestations, &self.subject(&plan.profile));
         let newest = newest.inspect_err(|error| tracing::debug!(%error, "earlier runs cannot be looked up"));
-        newest.ok().flatten().map(|run| run.run_id)
+        newest.ok().flatten().map(|run| run.run_id).filter(|newest| newest != own)
+    }
+
+    /// Withdraws, durably, every earlier pass that a failure of this run would contradict: the one in the status
+    /// file, and the one on record for the same tree. It must complete before the first command starts. A run
+    /// that is killed afterwards, or that cannot record its result, then leaves no pass behind.
+    ///
+    /// # Errors
+    /// The status file or the record cannot be read or written; the run must not start.
+    pub(crate) fn withdraw_earlier_pass(&self, pending: &LastRun) -> Result<(), StoreError> {
+        let status = self.root.read(STATUS, status::MAX_BYTES)?;
+        let recorded = status.and_then(|status| status::last_run(&status).ok().flatten());
+        if recorded.is_some_and(|run| run.outcome == Verdict::Passed) {
+            self.write_status(pending)?;
+        }
+        let recorded = self.attestations.on_tree(&self.subject(&pending.profile), &pending.snapshot)?;
+        if recorded.as_deref().is_some_and(is_pass) {
+            self.attestations.write(&self.attestation(pending))?;
+        }
+        Ok(())
+    }
+
+    /// Records that the run came to no result, as far as that can still be written. Where the disk is too full for
+    /// a record, it removes a pass that another run recorded for the same tree meanwhile.
+    pub(crate) fn record_no_result(&self, nothing: &LastRun) {
+        let run = &nothing.run_id;
+        if let Err(error) = self.write_status(nothing) {
+            tracing::warn!(%run, %error, "the status file does not show that the run came to no result");
+        }
+        let subject = self.subject(&nothing.profile);
+        let passed = self.attestations.on_tree(&subject, &nothing.snapshot);
+        if !passed.is_ok_and(|recorded| recorded.as_deref().is_some_and(is_pass)) {
+            return;
+        }
+        let written = self.attestations.write(&self.attestation(nothing));
+        let removed = written.or_else(|_| self.attestations.remove(&subject, &nothing.snapshot));
+        if let Err(error) = removed {
+            tracing::error!(%run, %error, "a pass of another run on the same tree cannot be withdrawn");
+        }
     }
 
     /// Finds out before anything runs what would keep the documents from being written, and
@@ -224,7 +264,7 @@ impl Documents {
         let last: Vec<Staged> = last.iter().map(stage).collect::<Result<_, _>>()?;
         let last_run = last_run(cited.iter().cloned().collect());
         let (subject, record) = self.attestations.stage(&self.attestation(&last_run))?;
-        let status = self.root.stage(STATUS, &self.new_status(&last_run)?)?;
+        let status = self.root.stage_by(&verify, STATUS, &self.new_status(&last_run)?)?;
         let directories: Vec<&Directory> = made.then_some(&self.root).into_iter().chain(&self.unsynced).collect();
         let (last, [record, status]) = sync_all(last, [record, status], &directories)?;
         durable.extend(last);
@@ -260,7 +300,11 @@ impl Documents {
     /// # Errors
     /// The file is none that can be updated without loss, or the system refuses.
     pub(crate) fn write_status(&self, last_run: &LastRun) -> Result<(), StoreError> {
-        self.root.write(STATUS, &self.new_status(last_run)?)
+        let status = self.new_status(last_run)?;
+        // What a kill leaves behind lies where no snapshot covers it, so that the tree keeps its identity.
+        let verify = self.root.ensure(VERIFY, 0o755)?;
+        self.root.stage_by(&verify, STATUS, &status)?.settle()?.publish()?;
+        self.root.sync()
     }
 
     /// The status file's bytes with `last_run` in it.
@@ -272,6 +316,11 @@ impl Documents {
     fn wrong(&self, source: status::StatusError) -> StoreError {
         StoreError::Status { path: self.path.join(STATUS).display().to_string(), source }
     }
+}
+
+/// Whether a record is that of a run that passed.
+fn is_pass(record: &[u8]) -> bool {
+    Attestation::parse(record).is_some_and(|known| known.last_run.outcome == Verdict::Passed)
 }
 
 impl<'a> StagedRun<'a> {
@@ -311,187 +360,4 @@ impl Conclusion<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::test_support::last_run;
-    use proctor_core::verdict::Verdict;
-    use std::os::unix::fs::symlink;
-
-    fn repository(status: Option<&str>) -> tempfile::TempDir {
-        let repo = tempfile::tempdir().expect("temp");
-        let changeset = repo.path().join("changes/009_x");
-        std::fs::create_dir_all(&changeset).expect("makes");
-        if let Some(text) = status {
-            Directory::open(&changeset).expect("opens").write(STATUS, text.as_bytes()).expect("writes");
-        }
-        repo
-    }
-
-    fn changeset(state: &tempfile::TempDir, repo: &Path, id: &ChangesetId) -> Result<Documents, StoreError> {
-        let state = Directory::open(state.path()).expect("opens");
-        Documents::of_changeset(&state, &Repository::open(repo).expect("opens"), id)
-    }
-
-    /// Puts a run with these documents on record.
-    fn put(documents: &Documents, evidence: &[(&str, &[u8])]) -> LastRun {
-        let evidence: Vec<_> = evidence.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect();
-        let mut cited = EvidenceIndex::new();
-        let run = |index: EvidenceIndex| {
-            cited = index.clone();
-            LastRun { evidence: index, ..last_run() }
-        };
-        let staged = documents.stage(&evidence, run).and_then(StagedRun::publish_evidence);
-        staged.and_then(|(_, conclusion)| conclusion.publish()).expect("writes");
-        LastRun { evidence: cited, ..last_run() }
-    }
-
-    fn state() -> tempfile::TempDir {
-        tempfile::tempdir().expect("temp")
-    }
-
-    fn id() -> ChangesetId {
-        ChangesetId::new("009_x").expect("an id")
-    }
-
-    #[test]
-    fn evidence_and_status_stand_below_the_changeset() {
-        let (state, repo) = (state(), repository(Some(r#"{"state":"executed"}"#)));
-        let documents = changeset(&state, repo.path(), &id()).expect("opens");
-        let concluded = put(&documents, &[("a.json", b"{}"), ("b.json", b"[]")]);
-        let cited = [("verify/a.json", b"{}"), ("verify/b.json", b"[]")];
-        assert_eq!(concluded.evidence, cited.map(|(file, bytes)| (file.to_owned(), Sha256Hex::of(bytes))).into());
-        for (file, bytes) in cited {
-            assert_eq!(std::fs::read(documents.path().join(file)).expect("reads"), bytes);
-        }
-        let status = std::fs::read_to_string(repo.path().join("changes/009_x/05-status.json")).expect("reads");
-        assert!(status.starts_with(r#"{"state":"executed","verification":{"last_run":{"#), "{status}");
-    }
-
-    #[test]
-    fn a_document_reads_back_as_long_as_it_is_the_one_on_record() {
-        let (state, repo) = (state(), repository(None));
-        let documents = changeset(&state, repo.path(), &id()).expect("opens");
-        put(&documents, &[("a.json", b"{}")]);
-        let (file, sha256) = ("verify/a.json", Sha256Hex::of(b"{}"));
-        let read = || recorded_document(documents.path(), file, &sha256, 9);
-        assert_eq!(read().expect("reads").as_deref(), Some(b"{}".as_slice()));
-        put(&documents, &[("a.json", b"{} ")]);
-        assert_eq!(read().expect("reads"), None, "a later run's");
-        put(&documents, &[("a.json", b"0123456789")]);
-        read().expect_err("too large");
-        let path = documents.path().join(file);
-        std::fs::remove_file(&path).expect("removes");
-        assert_eq!(read().expect("looks"), None, "gone");
-        symlink("/dev/zero", &path).expect("links");
-        read().expect_err("a link");
-    }
-
-    #[test]
-    fn what_cannot_be_written_is_known_before_anything_runs() {
-        assert!(matches!(changeset(&state(), state().path(), &id()), Err(StoreError::NoChangeset { .. })));
-        let broken = repository(Some("not json"));
-        assert!(matches!(changeset(&state(), broken.path(), &id()), Err(StoreError::Status { .. })));
-        let led_away = repository(None);
-        symlink("/tmp", led_away.path().join("changes/009_x/verify")).expect("links");
-        assert!(matches!(changeset(&state(), led_away.path(), &id()), Err(StoreError::Symlink { .. })));
-    }
-
-    #[test]
-    fn two_runs_never_write_to_one_changeset() {
-        let repo = repository(None);
-        let first = changeset(&state(), repo.path(), &id()).expect("opens");
-        assert!(matches!(changeset(&state(), repo.path(), &id()), Err(StoreError::Busy { .. })));
-        drop(first);
-        changeset(&state(), repo.path(), &id()).expect("opens again");
-    }
-
-    #[test]
-    fn a_changeset_that_is_a_link_is_refused() {
-        let (repo, outside) = (repository(None), tempfile::tempdir().expect("temp"));
-        symlink(outside.path(), repo.path().join("changes/linked")).expect("links");
-        let linked = ChangesetId::new("linked").expect("an id");
-        assert!(matches!(changeset(&state(), repo.path(), &linked), Err(StoreError::Symlink { .. })));
-    }
-
-    #[test]
-    fn a_run_is_known_before_its_status_tells_of_it() {
-        let (state, repo) = (state(), repository(None));
-        let documents = changeset(&state, repo.path(), &id()).expect("opens");
-        let concluded = put(&documents, &[]);
-        let records = Attestations::of(&Directory::open(state.path()).expect("opens"));
-        let subject = documents.subject(&last_run().profile);
-        let kept = records.on_tree(&subject, &last_run().snapshot).expect("reads").expect("one");
-        assert_eq!(Attestation::parse(&kept).map(|record| record.last_run), Some(concluded.clone()));
-        let status = std::fs::read(repo.path().join("changes/009_x/05-status.json")).expect("reads");
-        assert_eq!(status::last_run(&status).expect("reads"), Some(concluded));
-    }
-
-    /// Whoever is killed between two of these leaves a status that cites what is there, or nothing.
-    #[test]
-    fn what_is_staged_is_on_record_in_its_order_or_not_at_all() {
-        let (state, repo) = (state(), repository(Some(r#"{"state":"executed"}"#)));
-        let documents = changeset(&state, repo.path(), &id()).expect("opens");
-        let files = || {
-            let mut names = documents.root.names().expect("lists");
-            names.extend(documents.root.descend(VERIFY).expect("there").names().expect("lists"));
-            names.retain(|name| !name.ends_with(".tmp"));
-            names
-        };
-        let told = || {
-            let status = std::fs::read(documents.path().join(STATUS)).expect("reads");
-            status::last_run(&status).expect("reads").map(|run| run.evidence.len())
-        };
-        let nothing = LastRun { outcome: Verdict::Inconclusive, evidence: EvidenceIndex::new(), ..last_run() };
-        documents.cite_nothing(&nothing).expect("reads");
-        assert_eq!(told(), None, "it tells of no run as it is");
-        let evidence = [("a.json".to_owned(), b"{}".to_vec())];
-        let run = |index| LastRun { evidence: index, ..last_run() };
-        let staged = || documents.stage(&evidence, run).expect("stages");
-        drop(staged());
-        assert_eq!((files(), told()), (vec![STATUS.to_owned(), VERIFY.to_owned()], None));
-        let (cited, conclusion) = staged().publish_evidence().expect("publishes");
-        assert_eq!((cited.len(), files().len(), told()), (1, 3, None));
-        drop(conclusion);
-        let (_, conclusion) = staged().publish_evidence().expect("publishes");
-        conclusion.publish().expect("publishes");
-        assert_eq!((files().len(), told()), (3, Some(1)));
-        documents.cite_nothing(&nothing).expect("writes");
-        assert_eq!(told(), Some(0));
-        let left: Vec<_> =
-            documents.root.names().expect("lists").into_iter().filter(|name| name.ends_with(".tmp")).collect();
-        assert!(left.is_empty(), "{left:?}");
-    }
-
-    #[test]
-    fn more_documents_than_are_staged_at_once_are_all_put_on_record() {
-        let (state, repo) = (state(), repository(None));
-        let documents = changeset(&state, repo.path(), &id()).expect("opens");
-        let names: Vec<String> = (0..2 * STAGED_AT_ONCE + 3).map(|number| format!("{number:03}.json")).collect();
-        let evidence: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), name.as_bytes())).collect();
-        assert_eq!(put(&documents, &evidence).evidence.len(), names.len());
-        assert_eq!(documents.root.descend(VERIFY).and_then(|verify| verify.names()).expect("lists"), names);
-    }
-
-    #[test]
-    fn what_is_taken_back_is_vouched_for_by_nobody() {
-        let (state, repo) = (state(), repository(None));
-        let documents = changeset(&state, repo.path(), &id()).expect("opens");
-        let path = repo.path().join("changes/009_x/05-status.json");
-        let nothing = LastRun { outcome: Verdict::Inconclusive, ..last_run() };
-        let on_record = || {
-            let records = Attestations::of(&Directory::open(state.path()).expect("opens"));
-            let kept = records.on_tree(&documents.subject(&last_run().profile), &last_run().snapshot);
-            Attestation::parse(&kept.expect("reads").expect("one")).map(|record| record.last_run)
-        };
-        put(&documents, &[]);
-        documents.withdraw(&nothing).expect("writes");
-        let status = std::fs::read(&path).expect("reads");
-        assert_eq!(status::last_run(&status).expect("reads").as_ref(), Some(&nothing));
-        assert_eq!(on_record().as_ref(), Some(&nothing));
-        put(&documents, &[]);
-        std::fs::remove_file(&path).expect("ours");
-        std::fs::create_dir(&path).expect("in its place");
-        documents.withdraw(&nothing).expect_err("the status cannot be written");
-        assert_eq!(on_record().as_ref(), Some(&nothing), "and nobody vouches for what it says");
-    }
-}
+mod tests;

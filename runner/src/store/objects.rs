@@ -64,6 +64,14 @@ impl Objects {
         Ok(ObjectWriter { objects: self.clone(), temp, encoder })
     }
 
+    /// A file without a name, for bytes that are needed no longer than this process runs.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn unnamed(&self) -> Result<File, StoreError> {
+        self.root.unnamed("live")
+    }
+
     /// The bytes kept under `sha256` as `kept`, at most `limit`. `None` where there are none.
     ///
     /// # Errors

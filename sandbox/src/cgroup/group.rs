@@ -16,6 +16,8 @@ use super::subtree;
 
 /// The first process of a group is PID 1 of the sandbox, which is ours.
 const OWN_PROCESSES: u64 = 1;
+/// What the record says of version 1, until PID 1 has taken them off.
+pub(crate) const APART: &str = "buffers of network sockets counted apart";
 /// The greatest number that `pids.max` takes: `PID_MAX_LIMIT` of the kernel.
 const MOST_PIDS: u64 = 4 << 20;
 
@@ -130,6 +132,28 @@ impl Group {
             unified: doors(Version::V2).map(|room| room.door.as_fd()).next(),
             tasks: doors(Version::V1).map(|room| room.door.as_fd()).collect(),
         }
+    }
+
+    /// Opens what bounds memory and what tells the buffers of sockets, where the kernel counts the two apart (version 1).
+    pub(crate) fn apart(&self) -> Option<[File; 2]> {
+        let room = self.room(|holds| holds.memory).filter(|room| room.version == Version::V1)?;
+        let limit = OpenOptions::new().write(true).open(room.dir.join("memory.limit_in_bytes")).ok()?;
+        Some([limit, File::open(room.dir.join("memory.kmem.tcp.usage_in_bytes")).ok()?])
+    }
+
+    /// Bounds memory by a share of the machine's, where the plan sets no bound. It guards the machine, and is no promise
+    /// to the record: what the kernel counts apart stays uncounted.
+    /// Answers whether the group can.
+    pub(crate) fn limit_to_share(&self, bytes: u64) -> io::Result<bool> {
+        let Some(room) = self.room(|holds| holds.memory) else { return Ok(false) };
+        let bytes = bytes.to_string();
+        let (file, (second, text)) = match room.version {
+            Version::V1 => ("memory.limit_in_bytes", ("memory.memsw.limit_in_bytes", bytes.as_str())),
+            Version::V2 => ("memory.max", ("memory.oom.group", "1")),
+        };
+        control::write(&room.dir, file, &bytes)?;
+        control::write_if_there(&room.dir, second, text)?;
+        Ok(true)
     }
 
     /// Sets the bounds of memory and of processes, once. PID 1 counts beside the step's processes.
@@ -261,7 +285,7 @@ impl Room {
         control::write_if_there(&self.dir, "memory.kmem.tcp.limit_in_bytes", &text)?;
         self.holds_now("memory.limit_in_bytes", bytes)?;
         let swap = if with_swap { "swap included" } else { "swap not counted" };
-        Ok(format!("cgroup v1 memory.limit_in_bytes {bytes}, of all processes together, {swap}"))
+        Ok(format!("cgroup v1 memory.limit_in_bytes {bytes}, of all processes together, {swap}, {APART}"))
     }
 
     fn limit_memory_v2(&self, bytes: u64) -> io::Result<String> {
@@ -271,7 +295,7 @@ impl Room {
         self.holds_now("memory.max", bytes)?;
         let swap = if no_swap { "no swap" } else { "swap not counted" };
         let end = if together { ", which end together" } else { "" };
-        Ok(format!("cgroup v2 memory.max {bytes}, of all processes together{end}, {swap}"))
+        Ok(format!("cgroup v2 memory.max {bytes}, of all processes together{end}, {swap}, buffers of sockets included"))
     }
 
     fn limit_pids(&self, most: u64) -> io::Result<String> {

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -16,7 +17,8 @@ use super::copied::Copied;
 use super::failure::{Failure, internal, refused};
 use super::init;
 use super::landlock::Wall;
-use super::outer::{Beside, Claimed, Outer, Worked};
+use super::memory_sources::{MemoryGroup, MemorySources};
+use super::outer::{Beside, Claimed, Joined, Outer, Worked};
 use super::traces::Traces;
 use crate::error::or_with_less;
 use crate::running::WaitStatus;
@@ -32,6 +34,8 @@ pub(super) struct Prepared<'a> {
     pub(super) enforcement: Enforcement,
     /// Where PID 1 writes itself into its control group.
     pub(super) tasks: Vec<OwnedFd>,
+    /// What is looked at for memory that the limits of processes do not count.
+    pub(super) memory: Rc<MemorySources>,
     /// Why PID 1 was not born in its control group, where it was to be.
     pub(super) unborn: Option<io::Error>,
     /// `/dev/null`, which is not to be had while `/dev` is made.
@@ -107,13 +111,17 @@ pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Ve
     if fds.len() < 4 {
         return Err(Failure::internal(format_args!("{} descriptors instead of 4 came along", fds.len())));
     }
+    let cache_owners = request.maps_caches.then(|| fds.remove(2));
+    if fds.len() < 4 {
+        return Err(Failure::internal("the descriptor of the owners of caches did not come along"));
+    }
     let (our_orders, orders) = (fds.remove(3), fds.remove(2));
     let (users, mount_ns) = (fds.remove(1), fds.remove(0));
     // While devices can be opened.
     let null = open_null().map_err(internal("open /dev/null"))?;
     // It is the control socket, which is to be known by one descriptor.
     rustix::stdio::dup2_stdin(&null).map_err(internal("make /dev/null the standard input"))?;
-    let mut outer = Outer::new(request, mount_ns, users);
+    let mut outer = Outer::new(request, Joined { mount_ns, users, cache_owners });
     for op in request.ops.iter().filter(|op| op.stage() == Stage::Outer) {
         let done = outer.apply(op);
         outer.tolerate(op, done)?;
@@ -133,7 +141,20 @@ pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Ve
             drop((ours, our_orders));
             drop(outer);
             let daemon = Some(control.as_fd());
-            init::run(Prepared { request, enforcement, tasks: fds, unborn, null, wall: None, orders, channel, daemon })
+            let group = MemoryGroup::taken(&request.entry, &mut fds);
+            let memory = Rc::new(MemorySources { group, sockets: None });
+            init::run(Prepared {
+                request,
+                enforcement,
+                tasks: fds,
+                memory,
+                unborn,
+                null,
+                wall: None,
+                orders,
+                channel,
+                daemon,
+            })
         }
         Fork::Parent(pid) => {
             drop((channel, orders, fds));
@@ -321,7 +342,7 @@ impl Words {
             }
             Message::ServesOn => return Ok(()),
             Message::Refused { .. } | Message::NotStarted { .. } => self.spoken = true,
-            Message::Prepared | Message::Ready(_) | Message::Init | Message::Space => {}
+            Message::Prepared | Message::Ready(_) | Message::Init | Message::Space { .. } => {}
         }
         // The daemon may be gone: the poll sees it.
         drop(wire::forward(control, bytes));

@@ -19,6 +19,7 @@ use super::failure::{Failure, LANDLOCK, internal, refuse, refused};
 use super::init::{self, Turn};
 use super::landlock::{Wall, Walled};
 use super::outside::Outside;
+use crate::cgroup::APART;
 use crate::host::StepUser;
 use crate::policy;
 use crate::setup::{SetupOp, Stage};
@@ -189,6 +190,9 @@ fn own_processes(prepared: &Prepared<'_>) -> u64 {
     if prepared.request.user.steps_down() { 1 } else { 2 }
 }
 
+/// What the record says of memory where the plan sets no bound.
+pub(super) const MEMORY_SHARE: &str = "the plan sets no bound; three quarters of the machine's memory are the most";
+
 fn limit(prepared: &Prepared<'_>, claim: &Claim, enforcement: &mut Enforcement) -> Result<(), Failure> {
     let Limits { memory, pids, disk, cpu_seconds, open_files, output: _ } = claim.command.limits;
     let unbounded = "the plan sets no bound";
@@ -210,18 +214,26 @@ fn limit(prepared: &Prepared<'_>, claim: &Claim, enforcement: &mut Enforcement) 
             Ok(())
         }
         (Limit::Unlimited, _) => {
-            enforcement.not_requested(control, unbounded);
+            enforcement.not_requested(control, if control == Control::MemoryLimit { MEMORY_SHARE } else { unbounded });
             Ok(())
         }
     };
     let own = own_processes(prepared);
     let held = &claim.held;
-    let (memory_held, pids_held) = (held.memory.as_deref(), held.pids.as_deref());
+    let memory_held = held.memory.as_deref().map(|how| match prepared.memory.group {
+        Some(_) => how.replace(APART, "buffers of network sockets taken off by PID 1"),
+        None => how.to_owned(),
+    });
+    let (memory_held, pids_held) = (memory_held.as_deref(), held.pids.as_deref());
     let nproc = "RLIMIT_NPROC in the step's user namespace,";
-    let data = "RLIMIT_DATA of each process, and PID 1 ends the step when the sum is above (buffers of sockets and files on their way are not seen), bytes:";
+    let unseen = if prepared.memory.sockets.is_some() { "" } else { "buffers of sockets, " };
+    let data = format!(
+        "RLIMIT_DATA of each process, and PID 1 ends the step when the sum is above ({unseen}contents of pipes, locks and \
+         files on their way are not seen), bytes:"
+    );
     let cpu = "RLIMIT_CPU of each process, and PID 1 ends the step when the sum is above, seconds:";
     bound(Control::PidsLimit, pids, Resource::Nproc, own, pids_held, nproc)?;
-    bound(Control::MemoryLimit, memory, Resource::Data, 0, memory_held, data)?;
+    bound(Control::MemoryLimit, memory, Resource::Data, 0, memory_held, &data)?;
     bound(Control::CpuLimit, cpu_seconds, Resource::Cpu, 0, None, cpu)?;
     bound(Control::OpenFilesLimit, open_files, Resource::Nofile, 0, None, "RLIMIT_NOFILE of each process,")
 }

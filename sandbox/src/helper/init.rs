@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use nix::sched::CloneFlags;
@@ -23,9 +24,10 @@ use rustix::time::Timespec;
 use super::attempt::{GO, MOUNTED, Prepared};
 use super::command;
 use super::failure::{FILTER, Failure, internal, refuse, refused};
+use super::memory_sources::{MemorySources, SocketMemory};
 use super::mounts;
 use super::renewal::{self, Fresh};
-use super::space::map_self;
+use super::space::map_self_as;
 use super::traces::Traces;
 use super::warden::Warden;
 use crate::running::WaitStatus;
@@ -69,7 +71,7 @@ pub(super) fn handled() -> SigSet {
 
 /// Runs as PID 1 until a command has ended behind which no other is served.
 pub(super) fn run(mut prepared: Prepared<'_>) -> ! {
-    let failure = match set_up(&mut prepared).and_then(|fresh| serve_all(&mut prepared, fresh.as_ref())) {
+    let failure = match set_up(&mut prepared).and_then(|fresh| serve_all(&mut prepared, fresh)) {
         Ok(never) => match never {},
         Err(failure) => failure,
     };
@@ -77,7 +79,7 @@ pub(super) fn run(mut prepared: Prepared<'_>) -> ! {
 }
 
 /// One command after another, for as long as none leaves anything.
-fn serve_all(prepared: &mut Prepared<'_>, fresh: Option<&Fresh>) -> Result<Infallible, Failure> {
+fn serve_all(prepared: &mut Prepared<'_>, mut fresh: Option<Fresh>) -> Result<Infallible, Failure> {
     let signals = SignalFd::with_flags(&handled(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(internal("watch over the command"))?;
     let mut turn = Turn::First;
@@ -88,7 +90,7 @@ fn serve_all(prepared: &mut Prepared<'_>, fresh: Option<&Fresh>) -> Result<Infal
         let tells = ended.is_told && alone;
         // Nobody is left who could send one.
         let unsignalled = || matches!(signals.read_signal(), Ok(None));
-        let looked = fresh.zip(ended.traces.as_ref()).filter(|_| tells && ended.limit.is_none());
+        let looked = fresh.as_mut().zip(ended.traces.as_ref()).filter(|_| tells && ended.limit.is_none());
         let serves_on = looked.is_some_and(|(fresh, traces)| fresh.is_so_still(traces) && unsignalled());
         // One file system for all scratch directories.
         let exited = used.exited(ended.status, ended.limit, Left { alone, serves_on }, spent("/tmp"));
@@ -290,7 +292,7 @@ fn join_cgroup(prepared: &mut Prepared<'_>) -> Done {
     }
     match &prepared.request.entry {
         Entry::None { reason, hint } => return Err(refused(control, reason, hint)),
-        Entry::Group { group, born } => {
+        Entry::Group { group, born, .. } => {
             for tasks in prepared.tasks.iter().skip(usize::from(*born)) {
                 rustix::io::write(tasks, b"0").map_err(refuse(control, "enter the control group"))?;
             }
@@ -315,6 +317,11 @@ fn leave_namespaces(prepared: &mut Prepared<'_>, network: bool) -> Done {
     nix::sched::unshare(flags).map_err(refuse(control, "leave the host's namespaces"))?;
     for control in [Control::IpcNamespace, Control::UtsNamespace] {
         prepared.enforcement.enforced(control, "unshare");
+    }
+    // In the new namespace, and before the filter of system calls, which refuses such a socket.
+    if network && matches!(prepared.request.entry, Entry::None { .. }) {
+        let sockets = SocketMemory::open().ok();
+        prepared.memory = Rc::new(MemorySources { group: None, sockets });
     }
     if !network {
         prepared.enforcement.not_requested(Control::NetworkNamespace, "the plan allows the network");
@@ -413,14 +420,21 @@ fn step_down(prepared: &mut Prepared<'_>, uid: u32, gid: u32) -> Done {
     // Or else our files in /proc belong to root, and the maps cannot be written.
     rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(internal("open our files in /proc"))?;
     nix::sched::unshare(CloneFlags::CLONE_NEWUSER).map_err(refuse(control, "make the step's user namespace"))?;
-    map_self(uid, gid).map_err(refuse(control, "map the step's user and group"))?;
+    let seen = prepared.request.user.seen_as();
+    map_self_as((uid, gid), seen).map_err(refuse(control, "map the step's user and group"))?;
     // The change of user has cleared it.
     die_with_the_helper()?;
-    if rustix::process::getuid().as_raw() != uid || rustix::process::getgid().as_raw() != gid {
+    if (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()) != seen {
         let hint = "report this with the kernel's version";
-        return Err(refused(control, format!("PID 1 is not user {uid} after it became so"), hint));
+        return Err(refused(control, format!("PID 1 is not user {} after it became so", seen.0), hint));
     }
-    prepared.enforcement.enforced(control, format!("user {uid} and group {gid} of the host, who alone are mapped"));
+    // The ids that a run has for itself differ from run to run, and the record does not.
+    let how = if seen == (uid, gid) {
+        format!("user {uid} and group {gid} of the host, who alone are mapped")
+    } else {
+        format!("a user of the host that no other run has, mapped alone, as user {} and group {}", seen.0, seen.1)
+    };
+    prepared.enforcement.enforced(control, how);
     Ok(())
 }
 
@@ -518,7 +532,8 @@ fn instructed(prepared: &mut Prepared<'_>) -> io::Result<Go> {
 
 fn warden_of(prepared: &Prepared<'_>, claim: &Claim) -> Warden {
     let is_own = prepared.enforcement.holds(Control::PrivateProc);
-    if is_own { Warden::new(claim) } else { Warden::among_others(claim) }
+    let sources = Rc::clone(&prepared.memory);
+    if is_own { Warden::new(claim, sources) } else { Warden::among_others(claim, sources) }
 }
 
 /// What a process that the kernel ends for us dies of.

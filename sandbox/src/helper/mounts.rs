@@ -17,6 +17,7 @@ use crate::sys::{self, Reach};
 pub(super) const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 pub(super) const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
 pub(super) const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
+pub(super) const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
 
 /// A user and a group.
 #[derive(Debug, Clone, Copy)]
@@ -89,7 +90,10 @@ impl Size {
 pub(super) fn tmpfs(mode: u32, size: Size) -> io::Result<OwnedFd> {
     let mut options = vec![Opt("mode", format!("{mode:o}"))];
     options.extend(size.options());
-    new_fs("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV)
+    // Without times of access, which a mere look would change: a sandbox that was only read from serves again.
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
+    new_fs("tmpfs", &options, attributes)
 }
 
 /// Gives a mounted tmpfs another size.
@@ -132,6 +136,14 @@ pub(super) fn open_point(path: &Path) -> io::Result<OwnedFd> {
 /// root would follow it.
 pub(super) fn clone(path: &Path) -> io::Result<OwnedFd> {
     clone_of(open_plain(path)?.as_fd())
+}
+
+/// Clones the mount of a device of the host. The kernel lets a read-only mount's device be written, but not its mode,
+/// owner, attributes and times be changed.
+pub(super) fn clone_device(path: &Path) -> io::Result<OwnedFd> {
+    let device = clone(path)?;
+    set(device.as_fd(), RDONLY | NOSUID | NOEXEC)?;
+    Ok(device)
 }
 
 /// The same of what a descriptor names.

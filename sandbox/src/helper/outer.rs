@@ -39,6 +39,8 @@ pub(super) struct Outer<'a> {
     mount_ns: OwnedFd,
     /// The user namespace that owns it, or (root) the one that maps owners.
     users: OwnedFd,
+    /// The user namespace that maps the owner of root's caches to the step's user; `None` where both are the same.
+    cache_owners: Option<OwnedFd>,
     /// The host's table of Unix sockets, and our own descriptors by number: /proc gets another one
     /// under us, in which we do not appear.
     held: Option<Held>,
@@ -63,6 +65,16 @@ pub(super) struct Outer<'a> {
     /// What the directories look like that a command may write, before there is one.
     traces: Option<Traces>,
     enforcement: Enforcement,
+}
+
+/// The namespaces that belong to a run, as descriptors.
+pub(super) struct Joined {
+    /// The mount namespace that holds the layers.
+    pub(super) mount_ns: OwnedFd,
+    /// The user namespace that owns it, or (root) the one that maps the owners of root's repository.
+    pub(super) users: OwnedFd,
+    /// The user namespace that maps the owner of root's caches, where the run has a user of its own.
+    pub(super) cache_owners: Option<OwnedFd>,
 }
 
 /// An overlay that is in no place yet.
@@ -129,11 +141,13 @@ pub(super) enum Worked {
 }
 
 impl<'a> Outer<'a> {
-    pub(super) fn new(request: &'a SandboxRequest, mount_ns: OwnedFd, users: OwnedFd) -> Self {
+    pub(super) fn new(request: &'a SandboxRequest, joined: Joined) -> Self {
+        let Joined { mount_ns, users, cache_owners } = joined;
         Self {
             request,
             mount_ns,
             users,
+            cache_owners,
             held: None,
             devices: Vec::new(),
             clones: BTreeMap::new(),
@@ -180,7 +194,7 @@ impl<'a> Outer<'a> {
             }
         }
         if self.request.serves_on && self.placed.is_some() {
-            let scratch = self.open.iter().map(Path::new);
+            let scratch = self.open.iter().map(Path::new).chain([Path::new(TERMINALS)]);
             // What cannot be looked at serves one command.
             self.traces = Traces::take(scratch, &self.request.frame.repo).ok();
         }
@@ -277,8 +291,8 @@ impl<'a> Outer<'a> {
     fn clone_devices(&mut self) -> Done {
         for name in DEVICES {
             let path = Path::new("/dev").join(name);
-            let device =
-                mounts::clone(&path).map_err(refuse(Control::PrivateDev, format_args!("take {}", path.display())))?;
+            let device = mounts::clone_device(&path)
+                .map_err(refuse(Control::PrivateDev, format_args!("take {}", path.display())))?;
             self.devices.push((name, device));
         }
         Ok(())
@@ -351,7 +365,7 @@ impl<'a> Outer<'a> {
 
     /// Tools that ask who they are fail without an entry.
     fn accounts(&mut self, home: &Path) -> Done {
-        let (uid, gid) = (self.request.user.uid(), self.request.user.gid());
+        let (uid, gid) = self.request.user.seen_as();
         let user = format!("step:x:{uid}:{gid}:step:");
         let nobody = "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
         let passwd = [user.as_bytes(), home.as_os_str().as_bytes(), b":/bin/sh\n", nobody.as_bytes()].concat();
@@ -424,14 +438,18 @@ impl<'a> Outer<'a> {
         })
     }
 
-    /// A root daemon made the directory, as root; the step writes it.
+    /// A root daemon made the directory, as root; the step writes it. On disk the owner is the same for all runs.
     fn clone_cache(&self, source: &Path) -> Result<OwnedFd, Failure> {
         let take = || {
             let dir = mounts::open_readable_dir(source)?;
-            if let (Some(owner), 0) = (self.stepping_down(), rustix::fs::fstat(&dir)?.st_uid) {
-                rustix::fs::fchown(&dir, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
+            if self.request.user.steps_down() && rustix::fs::fstat(&dir)?.st_uid == 0 {
+                let (uid, gid) = self.request.user.seen_as();
+                rustix::fs::fchown(&dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
             }
             let clone = mounts::clone(source)?;
+            if let Some(owners) = self.cache_owners.as_ref().filter(|_| self.request.user.is_mapped()) {
+                mounts::map_owners(clone.as_fd(), owners.as_fd())?;
+            }
             mounts::set(clone.as_fd(), NOSUID | NODEV)?;
             Ok::<_, io::Error>(clone)
         };
@@ -830,7 +848,10 @@ fn overlay_over(
     set_lowers(&fs, layers)?;
     set_layer(&fs, "upperdir", upper.as_fd())?;
     set_layer(&fs, "workdir", work.as_fd())?;
-    mounts::create(&fs, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV)
+    // A look at the tree leaves no time of access behind.
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
+    mounts::create(&fs, attributes)
 }
 
 fn set_each_lower(fs: &OwnedFd, layers: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -856,6 +877,9 @@ fn set_layer(fs: &OwnedFd, key: &'static str, dir: BorrowedFd<'_>) -> io::Result
     fsconfig_set_string(fs, key, path_of(dir)).map_err(|errno| mounts::explained(fs, errno))
 }
 
+/// The directory of the step's own terminals.
+const TERMINALS: &str = "/dev/pts";
+
 /// Attaches both, so that the files of the first can be mount points.
 fn make_dev(mount: &OwnedFd, shm: &OwnedFd, devices: &[(&'static str, OwnedFd)]) -> io::Result<()> {
     mounts::attach_at(mount.as_fd(), Path::new("/dev"))?;
@@ -880,9 +904,10 @@ fn make_dev(mount: &OwnedFd, shm: &OwnedFd, devices: &[(&'static str, OwnedFd)])
     mounts::attach_at(shm.as_fd(), Path::new("/dev/shm"))?;
     // Without `gid=5`: that group is not mapped, and the kernel refuses it.
     let options = [Opt("ptmxmode", "0666".to_owned()), Opt("mode", "0620".to_owned())];
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_NOATIME;
     let pts = mounts::new_fs("devpts", &options, attributes)?;
-    mounts::attach_at(pts.as_fd(), Path::new("/dev/pts"))
+    mounts::attach_at(pts.as_fd(), Path::new(TERMINALS))
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod wall;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
 use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::plan::Network;
@@ -50,6 +51,7 @@ pub(super) fn serve(control: &mut OwnedFd, request: &PlainRequest, fds: &[OwnedF
                 request: sandbox,
                 enforcement,
                 tasks,
+                memory: Rc::default(),
                 unborn,
                 null,
                 wall: None,

@@ -1,11 +1,11 @@
-//! Whether a sandbox is as it was before its command, so that it can serve another one. PID 1 looks when it is alone
-//! in its namespace: then nobody is left who could change anything.
+//! Checks whether a sandbox is as it was before its command, so that it can serve another one. PID 1 looks when it is
+//! alone in its namespace: no process is left that could change anything.
 //!
-//! What outlives the processes of a command, and could be seen by the next one, is: what lies in the scratch
-//! directories and the layer, what the kernel keeps by network namespace (sockets that wait, counters, names) and by IPC
-//! namespace (segments, semaphores, queues). PID 1's limits, priority and processors cannot be changed by a command under
-//! the filter of system calls; a signal for PID 1, and a queue of POSIX (which no table shows), are refused by Landlock;
-//! host name, mounts and keys need a capability.
+//! Everything that outlives the processes of a command, and that the next command could observe, is in one of four
+//! groups: files that a step may write (`traces`), tables of the network and IPC namespaces ([`TABLES`]), ids that the
+//! kernel counts up in the IPC namespace ([`IpcIds`]), and names ([`Names`]). A command cannot change anything else: the
+//! filter of system calls refuses to change limits, priorities, keys, mounts and queues of POSIX; Landlock refuses
+//! signals for PID 1; `/proc/sys` and the mounts of devices are read-only. `docs/sandbox.md` lists each kind of object.
 
 use std::fs::File;
 use std::io;
@@ -14,19 +14,32 @@ use std::os::unix::fs::FileExt;
 use proctor_core::enforcement::{Control, Enforcement};
 
 use super::traces::Traces;
+use crate::sys;
 
-/// What the kernel tells of the namespaces' state.
-const TABLES: [&str; 7] = [
+/// The tables in which the kernel shows the state of the namespaces.
+const TABLES: [&str; 11] = [
+    // Traffic.
     "/proc/net/dev",
-    "/proc/net/sockstat",
+    "/proc/net/snmp",
+    "/proc/net/snmp6",
+    // Sockets that wait, and their names.
+    SOCKETS,
     "/proc/net/sockstat6",
     "/proc/net/unix",
+    // Members of multicast groups.
+    "/proc/net/igmp",
+    "/proc/net/igmp6",
+    // Objects of System V.
     "/proc/sysvipc/shm",
     "/proc/sysvipc/sem",
     "/proc/sysvipc/msg",
 ];
+/// The table of sockets, which shows figures of the whole host too.
+const SOCKETS: &str = "/proc/net/sockstat";
+/// The figures of [`SOCKETS`] that are of all network namespaces together.
+const OF_THE_HOST: [&str; 3] = ["orphan", "alloc", "mem"];
 /// How much of a table is read: one that is longer is none of a fresh namespace.
-const LONGEST: usize = 4 << 10;
+const LONGEST: usize = 8 << 10;
 /// The controls without which more than this module looks at would have to be as new; with Landlock, which the command
 /// has put on record with the daemon.
 const NEEDED: [Control; 9] = [
@@ -42,27 +55,134 @@ const NEEDED: [Control; 9] = [
 ];
 
 /// The namespaces of a sandbox before its first command.
-pub(super) struct Fresh(Vec<(File, Vec<u8>)>);
+pub(super) struct Fresh {
+    tables: Vec<Table>,
+    names: Names,
+    ids: IpcIds,
+}
 
 impl Fresh {
     /// As they are now.
     pub(super) fn look() -> io::Result<Self> {
-        let table = |path: &&str| {
-            let file = File::open(path)?;
-            let text = read(&file)?;
-            Ok::<_, io::Error>((file, text))
-        };
-        // A kernel without IPv6 has no table of it, and no sockets either.
+        // A kernel without IPv6 or multicast has no table of it, and no sockets either.
         let is_there = |path: &&&str| std::path::Path::new(path).exists();
-        Ok(Self(TABLES.iter().filter(is_there).map(table).collect::<io::Result<_>>()?))
+        let tables = TABLES.iter().filter(is_there).map(|path| Table::open(path)).collect::<io::Result<_>>()?;
+        Ok(Self { tables, names: Names::read(), ids: IpcIds::default() })
     }
 
     /// Whether a command has left nothing: neither in the namespaces, nor in the directories.
-    pub(super) fn is_so_still(&self, traces: &Traces) -> bool {
-        let is_same = |(file, text): &(File, Vec<u8>)| read(file).is_ok_and(|now| now == *text);
-        self.0.iter().all(is_same) && traces.are_all()
+    pub(super) fn is_so_still(&mut self, traces: &Traces) -> bool {
+        self.tables.iter().all(Table::is_so_still)
+            && self.names == Names::read()
+            && traces.are_all()
+            // Last, since looking counts up the ids.
+            && self.ids.are_next()
     }
 }
+
+/// A table of the kernel's, and its text in a fresh namespace.
+struct Table {
+    file: File,
+    is_of_sockets: bool,
+    text: Vec<u8>,
+}
+
+impl Table {
+    fn open(path: &str) -> io::Result<Self> {
+        let mut table = Self { file: File::open(path)?, is_of_sockets: path == SOCKETS, text: Vec::new() };
+        table.text = table.read()?;
+        Ok(table)
+    }
+
+    fn is_so_still(&self) -> bool {
+        self.read().is_ok_and(|now| now == self.text)
+    }
+
+    fn read(&self) -> io::Result<Vec<u8>> {
+        let text = read(&self.file)?;
+        Ok(if self.is_of_sockets { without_the_host(&text) } else { text })
+    }
+}
+
+/// Removes the figures that other network namespaces change.
+fn without_the_host(sockets: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(sockets);
+    let own = |line: &str| {
+        // `TCP: inuse 0 orphan 0 …`: a name behind which its figure stands.
+        let (family, figures) = line.split_once(':').unwrap_or((line, ""));
+        let words: Vec<&str> = figures.split_whitespace().collect();
+        let own = words.chunks(2).filter(|pair| pair.first().is_none_or(|name| !OF_THE_HOST.contains(name)));
+        format!("{family}:{}", own.flatten().copied().collect::<Vec<_>>().join(" "))
+    };
+    text.lines().map(own).collect::<Vec<_>>().join("\n").into_bytes()
+}
+
+/// The names of the host that the UTS namespace holds.
+#[derive(Debug, PartialEq, Eq)]
+struct Names(Vec<u8>);
+
+impl Names {
+    fn read() -> Self {
+        let uname = rustix::system::uname();
+        Self([uname.nodename().to_bytes(), uname.domainname().to_bytes()].join(&b'\n'))
+    }
+}
+
+/// The ids of the next segment, semaphore and queue of System V. The kernel counts them up, which tells of objects that
+/// were made and removed, and which no table shows: so one of each is made and removed.
+#[derive(Debug, Default)]
+struct IpcIds {
+    /// How many of each were made by looking.
+    made: i32,
+    numbering: Option<Numbering>,
+}
+
+/// How the kernel numbers objects that are removed before the next one is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Numbering {
+    /// Each at the place of the one before, with the next sequence number: before Linux 5.2.
+    BySequence,
+    /// Each at the next of so many places; then from the first one, with the next sequence number.
+    ByPlace,
+}
+
+impl IpcIds {
+    /// Whether nothing but the looks has counted them up.
+    fn are_next(&mut self) -> bool {
+        match self.numbering {
+            Some(numbering) => self.next() == Some(numbering.id(self.made - 1)),
+            // Nobody else is there: two in a row tell how they are numbered.
+            None => {
+                let (first, second) = (self.next(), self.next());
+                let known = [Numbering::BySequence, Numbering::ByPlace];
+                self.numbering = known.into_iter().find(|numbering| second == Some(numbering.id(1)));
+                first == Some(0) && self.numbering.is_some()
+            }
+        }
+    }
+
+    /// The id of one of each, where it is the same.
+    fn next(&mut self) -> Option<i32> {
+        let [segment, semaphore, queue] = sys::next_ipc_ids().ok()?;
+        self.made = self.made.saturating_add(1);
+        (segment == semaphore && semaphore == queue).then_some(segment)
+    }
+}
+
+impl Numbering {
+    /// The id of the object that is made behind so many others.
+    fn id(self, others: i32) -> i32 {
+        match self {
+            Self::BySequence => others.saturating_mul(SEQUENCE),
+            Self::ByPlace => (others / PLACES).saturating_mul(SEQUENCE) + others % PLACES,
+        }
+    }
+}
+
+/// How much greater an id is with the next sequence number (`IPCMNI_SHIFT`).
+const SEQUENCE: i32 = 1 << 15;
+/// How many places are used in turn where there are few objects (`ipc_min_cycle`).
+const PLACES: i32 = 64;
 
 /// Whether so much holds that what this module looks at is all that there is.
 pub(super) fn is_sound(enforcement: &Enforcement) -> bool {
@@ -83,4 +203,28 @@ fn read(table: &File) -> io::Result<Vec<u8>> {
         }
     }
     Err(io::Error::other("a table is longer than a fresh one"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_objects_as_the_kernel_does() {
+        assert_eq!([0, 1, 63, 64, 65].map(|n| Numbering::ByPlace.id(n)), [0, 1, 63, 32_768, 32_769]);
+        assert_eq!([0, 1, 2].map(|n| Numbering::BySequence.id(n)), [0, 32_768, 65_536]);
+    }
+
+    #[test]
+    fn ignores_the_figures_of_other_network_namespaces() {
+        let of = |alloc: u32, tw: u32| {
+            format!(
+                "sockets: used 9\nTCP: inuse 0 orphan 1 tw {tw} alloc {alloc} mem 2\nUDP: inuse 0 mem 7\nFRAG: inuse 0 memory 0\n"
+            )
+        };
+        let shown = |text: String| without_the_host(text.as_bytes());
+        assert_eq!(shown(of(1, 0)), shown(of(2, 0)));
+        assert_ne!(shown(of(1, 0)), shown(of(1, 1)));
+        assert!(String::from_utf8_lossy(&shown(of(1, 0))).contains("FRAG:inuse 0 memory 0"));
+    }
 }

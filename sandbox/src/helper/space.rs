@@ -13,20 +13,23 @@ use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::failure::{Failure, internal, refuse};
 use super::mounts::{self, Opt};
-use crate::host::{MAPPED_BASE, MAPPED_COUNT};
+use crate::host::{MAPPED_BASE, MAPPED_COUNT, pick_own_id};
 use crate::sys::{self, Fork};
 use crate::wire::{self, Beforehand, Message, SpaceRequest};
 
 pub(super) fn serve(control: BorrowedFd<'_>, request: &SpaceRequest) -> Result<(), Failure> {
-    let users = match request.user {
+    let (users, own) = match request.user {
         None => {
             enter(CloneFlags::CLONE_NEWNS, Control::MountNamespace)?;
-            owner_map().map_err(refuse(Control::UserNamespace, "make the user namespace that maps owners"))?
+            let own = OwnUser::pick(&request.at);
+            let owner = own.as_ref().map_or(MAPPED_BASE, |own| own.id);
+            let users = owner_map(&repository_map(owner));
+            (users.map_err(refuse(Control::UserNamespace, "make the user namespace that maps owners"))?, own)
         }
         Some((uid, gid)) => {
             enter(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS, Control::UserNamespace)?;
             map_self(uid, gid).map_err(refuse(Control::UserNamespace, "map the own user and group"))?;
-            namespace("user").map_err(internal("open the user namespace"))?
+            (namespace("user").map_err(internal("open the user namespace"))?, None)
         }
     };
     if request.beforehand == Beforehand::Namespaces {
@@ -35,8 +38,33 @@ pub(super) fn serve(control: BorrowedFd<'_>, request: &SpaceRequest) -> Result<(
     mounts::make_all_private().map_err(refuse(Control::MountNamespace, "make all mounts private"))?;
     let dir = mount_layers(request).map_err(refuse(Control::Layer, "mount a tmpfs for the layers"))?;
     let mount_ns = namespace("mnt").map_err(internal("open the mount namespace"))?;
-    wire::send(control, &Message::Space, &[dir.as_fd(), mount_ns.as_fd(), users.as_fd()])
-        .map_err(internal("hand out the place for the layers"))
+    let mut fds = vec![dir.as_fd(), mount_ns.as_fd(), users.as_fd()];
+    fds.extend(own.as_ref().map(|own| own.caches.as_fd()));
+    let own_id = own.as_ref().map(|own| own.id);
+    wire::send(control, &Message::Space { own_id }, &fds).map_err(internal("hand out the place for the layers"))
+}
+
+/// The user of the host that steps over root's repository have in one run.
+struct OwnUser {
+    id: u32,
+    /// The user namespace that maps the owner of root's caches on disk to it.
+    caches: OwnedFd,
+}
+
+impl OwnUser {
+    /// Picks one; `None` where the file system of the state directory, on which caches are stored, cannot map owners.
+    /// All runs share one user then.
+    fn pick(state: &Path) -> Option<Self> {
+        let id = pick_own_id().ok()?;
+        let caches = owner_map(&format!("{MAPPED_BASE} {id} 1")).ok()?;
+        mounts::clone(state).and_then(|clone| mounts::map_owners(clone.as_fd(), caches.as_fd())).ok()?;
+        Some(Self { id, caches })
+    }
+}
+
+/// Maps root to `owner`, and the other owners of a repository to ids that no step has.
+fn repository_map(owner: u32) -> String {
+    format!("0 {owner} 1\n1 {} {}", MAPPED_BASE + 1, MAPPED_COUNT - 1)
 }
 
 fn enter(flags: CloneFlags, control: Control) -> Result<(), Failure> {
@@ -90,7 +118,9 @@ fn mount_layers(request: &SpaceRequest) -> io::Result<OwnedFd> {
         Opt("nr_inodes", request.inodes.to_string()),
         Opt("mode", "700".to_owned()),
     ];
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    // A look at a layer leaves no time of access behind.
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
     let layers = mounts::new_fs("tmpfs", &options, attributes)?;
     mounts::attach_at(layers.as_fd(), &request.at)?;
     mounts::open_readable_dir(&request.at)
@@ -99,9 +129,14 @@ fn mount_layers(request: &SpaceRequest) -> io::Result<OwnedFd> {
 /// Maps one user and one group to themselves. `setgroups` must be given up before an
 /// unprivileged process may map a group.
 pub(super) fn map_self(uid: u32, gid: u32) -> io::Result<()> {
+    map_self_as((uid, gid), (uid, gid))
+}
+
+/// Maps one user and one group of the host; the process sees them as `seen`.
+pub(super) fn map_self_as((uid, gid): (u32, u32), seen: (u32, u32)) -> io::Result<()> {
     write_proc("/proc/self/setgroups", "deny")?;
-    write_proc("/proc/self/gid_map", &format!("{gid} {gid} 1"))?;
-    write_proc("/proc/self/uid_map", &format!("{uid} {uid} 1"))
+    write_proc("/proc/self/gid_map", &format!("{} {gid} 1", seen.1))?;
+    write_proc("/proc/self/uid_map", &format!("{} {uid} 1", seen.0))
 }
 
 fn write_proc(path: &str, text: &str) -> io::Result<()> {
@@ -113,9 +148,8 @@ fn namespace(kind: &str) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(CWD, Path::new(&path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// A user namespace in which the host's users are seen as the step's: a child makes it and waits
-/// while we write its maps.
-fn owner_map() -> io::Result<OwnedFd> {
+/// A user namespace with this map of users and groups: a child makes it and waits while we write its maps.
+fn owner_map(map: &str) -> io::Result<OwnedFd> {
     let (ours, theirs) = wire::pair()?;
     let pid = match sys::fork()? {
         Fork::Child => {
@@ -125,7 +159,7 @@ fn owner_map() -> io::Result<OwnedFd> {
         Fork::Parent(pid) => pid,
     };
     drop(theirs);
-    let opened = open_mapped(&ours, pid);
+    let opened = open_mapped(&ours, pid, map);
     let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no process"))?;
     // It may have ended already, because the namespace was refused.
     let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -143,16 +177,15 @@ fn hold_user_namespace(theirs: OwnedFd) -> ! {
     std::process::exit(0)
 }
 
-fn open_mapped(ours: &OwnedFd, pid: i32) -> io::Result<OwnedFd> {
+fn open_mapped(ours: &OwnedFd, pid: i32, map: &str) -> io::Result<OwnedFd> {
     let mut errno = [0; 4];
     std::fs::File::from(ours.try_clone()?).read_exact(&mut errno)?;
     match i32::from_ne_bytes(errno) {
         0 => {}
         errno => return Err(io::Error::from_raw_os_error(errno)),
     }
-    let map = format!("0 {MAPPED_BASE} {MAPPED_COUNT}");
-    write_proc(&format!("/proc/{pid}/uid_map"), &map)?;
-    write_proc(&format!("/proc/{pid}/gid_map"), &map)?;
+    write_proc(&format!("/proc/{pid}/uid_map"), map)?;
+    write_proc(&format!("/proc/{pid}/gid_map"), map)?;
     let path = format!("/proc/{pid}/ns/user");
     Ok(rustix::fs::openat(CWD, Path::new(&path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }

@@ -25,6 +25,8 @@ pub(crate) struct Traces(Vec<Trace>);
 struct Trace {
     path: PathBuf,
     stamp: Stamp,
+    /// The names of its extended attributes, those of security modules aside.
+    attributes: Vec<u8>,
     holds: Holds,
 }
 
@@ -36,6 +38,8 @@ enum Holds {
     Names(Vec<String>),
     /// Bytes.
     Bytes(Vec<u8>),
+    /// A device, which is not opened: the multiplexer of the step's terminals.
+    Device(u64),
     /// A tree that is looked at by its layer; here it stands for itself alone.
     Tree,
 }
@@ -49,33 +53,33 @@ struct Stamp {
     mode: u32,
     links: u64,
     size: u64,
+    accessed: (i64, i64),
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
 impl Traces {
-    /// What is in `scratch`, all of it on one file system, and the root of `tree`.
+    /// What is in the directories `scratch` on the file system of each, and the root of `tree`.
     ///
     /// # Errors
     /// Something cannot be read, or is nothing that a sandbox has when it is made.
     pub(crate) fn take<'a>(scratch: impl IntoIterator<Item = &'a Path>, tree: &Path) -> io::Result<Self> {
-        let mut traces = vec![Trace { path: tree.to_owned(), stamp: Stamp::of(tree)?, holds: Holds::Tree }];
-        let mut waiting: Vec<PathBuf> = scratch.into_iter().map(Path::to_owned).collect();
-        let device = waiting.first().map(|first| Stamp::of(first)).transpose()?.map(|stamp| stamp.device);
-        while let Some(path) = waiting.pop() {
-            let stamp = Stamp::of(&path)?;
+        let mut traces = vec![Trace::of(tree, |_| Ok(Holds::Tree))?];
+        let with_device = |path: &Path| Ok::<_, io::Error>((Stamp::of(path)?.device, path.to_owned()));
+        let mut waiting = scratch.into_iter().map(with_device).collect::<io::Result<Vec<(u64, PathBuf)>>>()?;
+        while let Some((device, path)) = waiting.pop() {
             // What is mounted there is no scratch; its name stands in the directory above.
-            if Some(stamp.device) != device {
+            if Stamp::of(&path)?.device != device {
                 continue;
             }
             if traces.len() >= MOST {
                 return Err(io::Error::other("there is more in the scratch directories than is remembered"));
             }
-            let holds = Holds::of(&path, &stamp)?;
-            if let Holds::Names(names) = &holds {
-                waiting.extend(names.iter().map(|name| path.join(name)));
+            let trace = Trace::of(&path, |stamp| Holds::of(&path, stamp))?;
+            if let Holds::Names(names) = &trace.holds {
+                waiting.extend(names.iter().map(|name| (device, path.join(name))));
             }
-            traces.push(Trace { path, stamp, holds });
+            traces.push(trace);
         }
         Ok(Self(traces))
     }
@@ -87,9 +91,15 @@ impl Traces {
 }
 
 impl Trace {
+    /// What is there is read before the times are taken: reading may set the time of access.
+    fn of(path: &Path, holds: impl FnOnce(&Stamp) -> io::Result<Holds>) -> io::Result<Self> {
+        let holds = holds(&Stamp::of(path)?)?;
+        Ok(Self { path: path.to_owned(), stamp: Stamp::of(path)?, attributes: attributes(path)?, holds })
+    }
+
     fn is_true(&self) -> bool {
         let is_so = || {
-            let same = Stamp::of(&self.path)? == self.stamp && !has_attributes(&self.path, &self.holds)?;
+            let same = Stamp::of(&self.path)? == self.stamp && attributes(&self.path)? == self.attributes;
             Ok::<_, io::Error>(same && (self.holds == Holds::Tree || Holds::of(&self.path, &self.stamp)? == self.holds))
         };
         is_so().unwrap_or(false)
@@ -108,7 +118,8 @@ impl Holds {
                 Ok(Self::Names(names))
             }
             libc::S_IFREG if stamp.size <= LONGEST => Ok(Self::Bytes(fs::read(path)?)),
-            _ => Err(io::Error::other("neither a directory nor a short file")),
+            libc::S_IFCHR => Ok(Self::Device(fs::symlink_metadata(path)?.rdev())),
+            _ => Err(io::Error::other("neither a directory nor a short file nor a device")),
         }
     }
 }
@@ -122,21 +133,23 @@ impl Stamp {
             mode: found.mode(),
             links: found.nlink(),
             size: found.size(),
+            accessed: (found.atime(), found.atime_nsec()),
             modified: (found.mtime(), found.mtime_nsec()),
             changed: (found.ctime(), found.ctime_nsec()),
         })
     }
 }
 
-/// Whether somebody has given it attributes; those of security modules are not a step's to give. The root of an overlay has some of its own, which it does not show.
-fn has_attributes(path: &Path, holds: &Holds) -> io::Result<bool> {
-    if *holds == Holds::Tree {
-        return Ok(false);
-    }
+/// Returns the names of the extended attributes of a file. A step cannot set those of security modules. A file system
+/// without attributes has none.
+fn attributes(path: &Path) -> io::Result<Vec<u8>> {
     let mut names = [0_u8; ATTRIBUTES];
-    let length = rustix::fs::llistxattr(path, &mut names[..])?;
-    let given = |name: &[u8]| !name.is_empty() && !name.starts_with(b"security.");
-    Ok(names[..length].split(|byte| *byte == 0).any(given))
+    let length = match rustix::fs::llistxattr(path, &mut names[..]) {
+        Err(rustix::io::Errno::NOTSUP) => 0,
+        other => other?,
+    };
+    let given = |name: &&[u8]| !name.is_empty() && !name.starts_with(b"security.");
+    Ok(names[..length].split(|byte| *byte == 0).filter(given).collect::<Vec<_>>().join(&0))
 }
 
 /// How many bytes the names of a file's attributes may take; more is more than a security module gives.

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -16,10 +17,15 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::time::Timespec;
 
 use super::kin;
+use super::memory_sources::{MemorySources, SharedBound, SocketMemory};
+use crate::host::memory_share;
 use crate::wire::Claim;
 
 /// How often it looks at memory: what a fast program takes in that time is what it can go above.
 const MEMORY_PATIENCE: Duration = Duration::from_millis(20);
+/// How often it looks at memory where the plan sets no bound: the share of the machine that is the bound then leaves
+/// room above it.
+const SHARE_PATIENCE: Duration = Duration::from_millis(200);
 /// How often it looks at CPU time.
 const CPU_PATIENCE: Duration = Duration::from_millis(100);
 /// How many open files are looked at for memory that no process maps: twice what a process may have
@@ -35,6 +41,11 @@ const TICKS_PER_SECOND: u64 = 100;
 pub(super) struct Warden {
     /// Bytes.
     memory: Option<u64>,
+    /// How often that is looked at.
+    memory_patience: Duration,
+    /// The bound of a control group that counts buffers of sockets apart.
+    shared: Option<SharedBound>,
+    sources: Rc<MemorySources>,
     /// Seconds.
     cpu: Option<u64>,
     whose: Whose,
@@ -59,29 +70,38 @@ enum Whose {
 
 impl Warden {
     /// For PID 1 of a namespace whose /proc is its own.
-    pub(super) fn new(claim: &Claim) -> Self {
-        Self::of(claim, Whose::Namespace, true)
+    pub(super) fn new(claim: &Claim, sources: Rc<MemorySources>) -> Self {
+        Self::of(claim, Whose::Namespace, true, sources)
     }
 
     /// For PID 1 of a namespace that sees the /proc of another.
-    pub(super) fn among_others(claim: &Claim) -> Self {
-        Self::of(claim, Whose::Kin, true)
+    pub(super) fn among_others(claim: &Claim, sources: Rc<MemorySources>) -> Self {
+        Self::of(claim, Whose::Kin, true, sources)
     }
 
     /// For a process without any namespace of its own.
     pub(super) fn of_kin(claim: &Claim) -> Self {
-        Self::of(claim, Whose::Kin, false)
+        Self::of(claim, Whose::Kin, false, Rc::default())
     }
 
-    fn of(claim: &Claim, whose: Whose, own_segments: bool) -> Self {
+    fn of(claim: &Claim, whose: Whose, own_segments: bool, sources: Rc<MemorySources>) -> Self {
         let bounded = |limit| match limit {
             Limit::Max(most) => Some(most),
             Limit::Unlimited => None,
         };
         let limits = claim.command.limits;
-        let memory = if claim.held.memory.is_some() { None } else { bounded(limits.memory) };
+        let in_group = claim.held.bounds_memory;
+        let (memory, memory_patience) = match limits.memory {
+            _ if in_group => (None, MEMORY_PATIENCE),
+            Limit::Max(most) => (Some(most), MEMORY_PATIENCE),
+            Limit::Unlimited => (Some(memory_share()), SHARE_PATIENCE),
+        };
+        let shared = bounded(limits.memory).filter(|_| in_group && sources.group.is_some()).map(SharedBound::new);
         Self {
             memory,
+            memory_patience,
+            shared,
+            sources,
             cpu: bounded(limits.cpu_seconds),
             whose,
             own_segments,
@@ -98,11 +118,13 @@ impl Warden {
             Timespec { tv_sec: 0, tv_nsec: duration.subsec_nanos() as i64 }
         }
         static MEMORY: Timespec = timespec(MEMORY_PATIENCE);
+        static SHARE: Timespec = timespec(SHARE_PATIENCE);
         static CPU: Timespec = timespec(CPU_PATIENCE);
-        match (self.memory, self.cpu) {
-            (Some(_), _) => Some(&MEMORY),
-            (None, Some(_)) => Some(&CPU),
-            (None, None) => None,
+        let memory = self.memory.is_some() || self.shared.is_some();
+        match (memory && self.memory_patience == MEMORY_PATIENCE, self.cpu) {
+            (true, _) => Some(&MEMORY),
+            (false, Some(_)) => Some(&CPU),
+            (false, None) => memory.then_some(&SHARE),
         }
     }
 
@@ -120,11 +142,17 @@ impl Warden {
     }
 
     fn judge(&mut self) -> Option<LimitKind> {
+        let sources = &self.sources;
+        if self.shared.as_mut().zip(sources.group.as_ref()).is_some_and(|(bound, group)| bound.is_exceeded(group)) {
+            return Some(LimitKind::Memory);
+        }
         // What cannot be read has ended meanwhile.
         let mut sum = Sum::of_all(self.whose, self.memory.is_some(), self.before, &mut self.seen).unwrap_or_default();
         if self.memory.is_some() && self.own_segments {
             sum.bytes += read("sysvipc", "shm").as_deref().map(shared_bytes).unwrap_or_default();
             sum.bytes += read("sysvipc", "msg").as_deref().map(queued_bytes).unwrap_or_default();
+            sum.bytes += read("sysvipc", "sem").as_deref().map(semaphore_bytes).unwrap_or_default();
+            sum.bytes += self.sources.sockets.as_ref().map(SocketMemory::bytes).unwrap_or_default();
         }
         let above = |limit: Option<u64>, used: u64| limit.is_some_and(|most| used > most);
         if above(self.memory, sum.bytes) {
@@ -242,12 +270,14 @@ fn bytes_of(pid: &str) -> u64 {
         Some(text.lines().filter_map(of).sum::<u64>() << 10)
     };
     let resident = fields("status", &["RssAnon:", "RssShmem:"]).unwrap_or_default();
+    // Tables of pages too: they grow by reading a sparse mapping, none of whose pages is the process's own.
+    let tables = fields("status", &["VmPTE:"]).unwrap_or_default();
     // The exact figure costs the kernel a walk: not for small processes.
     const SMALL: u64 = 8 << 20;
     if resident < SMALL {
-        return resident;
+        return resident + tables;
     }
-    fields("smaps_rollup", &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]).unwrap_or(resident)
+    fields("smaps_rollup", &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]).unwrap_or(resident) + tables
 }
 
 fn kilobytes(line: &str) -> Option<u64> {
@@ -267,11 +297,27 @@ fn shared_bytes(table: &str) -> u64 {
 }
 
 /// What waits in the message queues of System V, which the kernel holds for nobody: `cbytes` of
-/// /proc/sysvipc/msg (sysvipc(7)).
+/// /proc/sysvipc/msg (sysvipc(7)), and the kernel's own part of each message.
 fn queued_bytes(table: &str) -> u64 {
     // key msqid perms cbytes qnum lspid lrpid uid gid cuid cgid stime rtime ctime
-    table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok()).sum()
+    let queued = |line: &str| {
+        let figures: Vec<u64> = line.split_whitespace().skip(3).take(2).map_while(|field| field.parse().ok()).collect();
+        Some(figures.first()? + figures.get(1)? * MESSAGE_HEADER)
+    };
+    table.lines().skip(1).filter_map(queued).sum()
 }
+
+/// What semaphores of System V take: `nsems` of /proc/sysvipc/sem (sysvipc(7)).
+fn semaphore_bytes(table: &str) -> u64 {
+    // key semid perms nsems uid gid cuid cgid otime ctime
+    let count = |line: &str| line.split_whitespace().nth(3)?.parse::<u64>().ok();
+    table.lines().skip(1).filter_map(count).sum::<u64>() * SEMAPHORE
+}
+
+/// `struct msg_msg` of the kernel, in bytes.
+const MESSAGE_HEADER: u64 = 48;
+/// `struct sem` of the kernel, in bytes.
+const SEMAPHORE: u64 = 64;
 
 /// Files that lie in memory alone (`memfd_create(2)`), by what they hold and no process maps.
 #[derive(Debug, Default)]
@@ -336,7 +382,10 @@ mod tests {
     fn what_waits_in_queues_counts() {
         let table = "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n\
             0 0 600 16000 2 1 0 0 0 0 0 1 0 1\n 0 1 600 8000 1 1 0 0 0 0 0 1 0 1\n";
-        assert_eq!(queued_bytes(table), 24000);
+        assert_eq!(queued_bytes(table), 24000 + 3 * MESSAGE_HEADER);
+        let table = "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n\
+            0 0 600 32000 0 0 0 0 0 1\n";
+        assert_eq!(semaphore_bytes(table), 32000 * SEMAPHORE);
     }
 
     #[test]

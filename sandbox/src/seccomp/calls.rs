@@ -177,8 +177,7 @@ const WAITING: &[Known] = calls! {
 /// Sockets that exist, and what the IPC namespace holds.
 const SOCKETS_AND_IPC: &[Known] = calls! {
     SYS_accept SYS_accept4 SYS_bind SYS_connect SYS_getpeername SYS_getsockname SYS_getsockopt SYS_listen
-    SYS_mq_getsetattr SYS_mq_notify SYS_mq_open SYS_mq_timedreceive SYS_mq_timedsend SYS_mq_unlink SYS_msgctl
-    SYS_msgget SYS_msgrcv SYS_msgsnd SYS_recvfrom SYS_recvmmsg SYS_recvmsg SYS_semctl SYS_semget SYS_semop
+    SYS_msgctl SYS_msgget SYS_msgrcv SYS_msgsnd SYS_recvfrom SYS_recvmmsg SYS_recvmsg SYS_semctl SYS_semget SYS_semop
     SYS_semtimedop SYS_sendmmsg SYS_sendmsg SYS_sendto SYS_setsockopt SYS_shmat SYS_shmctl SYS_shmdt SYS_shutdown
 };
 
@@ -200,10 +199,13 @@ const REFUSED: &[Known] = calls! {
 /// - The requests of asynchronous input and output are counted for the whole host.
 /// - A debugger uses `ptrace` or `/proc/<pid>/mem` where `process_vm_readv` is not there.
 /// - `memfd_secret` memory cannot be looked at, and switches hibernation off.
+/// - `mq_open` creates the queue before Landlock refuses to open it, and no file in `/proc` lists the queues of an IPC
+///   namespace: the next command in the sandbox would find them.
 const ABSENT: &[Known] = calls! {
     SYS_clone3 SYS_io_cancel SYS_io_destroy SYS_io_getevents SYS_io_pgetevents SYS_io_setup SYS_io_submit
     SYS_io_uring_enter SYS_io_uring_register SYS_io_uring_setup SYS_kcmp SYS_lookup_dcookie SYS_lsm_get_self_attr
-    SYS_lsm_list_modules SYS_lsm_set_self_attr SYS_memfd_secret SYS_nfsservctl SYS_openat2 SYS_process_madvise
+    SYS_lsm_list_modules SYS_lsm_set_self_attr SYS_memfd_secret SYS_mq_getsetattr SYS_mq_notify SYS_mq_open
+    SYS_mq_timedreceive SYS_mq_timedsend SYS_mq_unlink SYS_nfsservctl SYS_openat2 SYS_process_madvise
     SYS_process_vm_readv SYS_process_vm_writev
 };
 

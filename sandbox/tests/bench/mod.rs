@@ -374,16 +374,13 @@ impl Bench {
         let host = Host::new(HostConfig { helper: helper(), state_dir: state.to_owned(), home: home.clone() })?;
         let facts = RepoFacts::read(&repo)?;
         let launcher = Launcher::start(host)?;
-        let space = RunSpace::create(
-            &launcher,
-            RunSpaceConfig {
-                disk_bytes: 32 << 20,
-                inodes: 10_000,
-                tolerated: role.tolerated(),
-                sandboxes: Sandboxes::ForSeveral,
-            },
-        )?;
+        let space = RunSpace::create(&launcher, space_config(role))?;
         Ok(Self { role, root, repo, home, facts, launcher, space, _dir: None })
+    }
+
+    /// Makes the place for the layers of another run.
+    pub(crate) fn another_space(&self) -> Result<RunSpace, Failed> {
+        Ok(RunSpace::create(&self.launcher, space_config(self.role))?)
     }
 
     pub(crate) fn policy(&self, step: &Step) -> Result<Policy, Failed> {
@@ -579,4 +576,13 @@ pub(crate) fn own_mounts() -> Result<(), Failed> {
     nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
     let flags = nix::mount::MsFlags::MS_PRIVATE | nix::mount::MsFlags::MS_REC;
     Ok(nix::mount::mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)?)
+}
+
+fn space_config(role: Role) -> RunSpaceConfig {
+    RunSpaceConfig {
+        disk_bytes: 32 << 20,
+        inodes: 10_000,
+        tolerated: role.tolerated(),
+        sandboxes: Sandboxes::ForSeveral,
+    }
 }

@@ -48,9 +48,12 @@ fn serve_over(bench: &Bench, step: &Step, lowers: &[&Layer<Sealed>]) -> Result<S
 
 /// What a command can find out about where it runs.
 const LOOK: &str = "pwd; umask; env | sort; id; ls -la --time-style=full-iso /tmp /var/tmp /dev/shm \"$HOME\" . /dev/pts; \
-    cat /proc/net/dev /proc/net/sockstat /proc/net/unix /proc/sysvipc/shm; ulimit -a; ulimit -Ha; \
+    cat /proc/net/dev /proc/net/unix /proc/sysvipc/shm; sed -E 's/ (orphan|alloc|mem) [0-9]+//g' /proc/net/sockstat; ulimit -a; ulimit -Ha; \
     ls /proc/self/fd; cat /proc/self/limits; grep -E '^(Sig|Cap|NoNew|Seccomp|Cpus_allowed)' /proc/self/status; \
-    cut -d' ' -f19 /proc/self/stat; cat /proc/1/oom_score_adj";
+    cut -d' ' -f19 /proc/self/stat; cat /proc/1/oom_score_adj; \
+    stat -c '%n %f %h %s %X %Y %Z' . /tmp /var/tmp /dev/shm \"$HOME\" /dev /dev/* /dev/pts/ptmx /proc/sys; \
+    df --output=used,iused /tmp; cat /proc/net/snmp /proc/net/snmp6 /proc/net/igmp /proc/net/igmp6 /proc/sysvipc/*; \
+    uname -n; cat /proc/sys/kernel/domainname /proc/self/timens_offsets /proc/locks";
 
 pub(crate) fn a_command_behind_another_finds_what_the_first_one_found(bench: &Bench) -> Result<(), Failed> {
     let mut first = String::new();
@@ -121,6 +124,17 @@ const LEAVINGS: &[(&str, &str)] = &[
     ("a segment of System V", "ipcmk -M 4096 >/dev/null"),
     ("a semaphore of System V", "ipcmk -S 1 >/dev/null"),
     ("a queue of System V", "ipcmk -Q >/dev/null"),
+    ("a segment of System V that has come and gone", "ipcrm -m $(ipcmk -M 4096 | tr -dc 0-9)"),
+    ("a semaphore of System V that has come and gone", "ipcrm -s $(ipcmk -S 1 | tr -dc 0-9)"),
+    ("a queue of System V that has come and gone", "ipcrm -q $(ipcmk -Q | tr -dc 0-9)"),
+    ("the mode or the time of the terminal multiplexer", "chmod 600 /dev/pts/ptmx || touch -c /dev/pts/ptmx"),
+    ("the mode of the directory of terminals", "chmod 700 /dev/pts || touch -c /dev/pts/ptmx"),
+    ("an attribute of the repository", "python3 -c 'import os; os.setxattr(\".\", \"user.x\", b\"1\")'"),
+    ("a time of access", "touch -a -d 2001-01-01 \"$HOME\""),
+    (
+        "a packet that goes nowhere",
+        "python3 -c 'import socket as s; a = s.socket(s.AF_INET, s.SOCK_DGRAM)\ntry: a.sendto(b\"x\", (\"192.0.2.1\", 9))\nexcept OSError: pass'",
+    ),
     (
         "packets on the loopback device",
         "python3 -c 'import socket as s; a = s.socket(s.AF_INET, s.SOCK_DGRAM); a.sendto(b\"x\", (\"127.0.0.1\", 9))'",
@@ -158,11 +172,13 @@ pub(crate) fn pid_1_cannot_be_signalled(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-/// No table of the kernel's would show one.
-pub(crate) fn no_queue_of_posix_can_be_made(bench: &Bench) -> Result<(), Failed> {
-    let make = "import ctypes; c = ctypes.CDLL(None, use_errno=True); print(c.mq_open(b'/x', 0o102, 0o600, None), ctypes.get_errno())";
+/// `mq_open` makes the queue before Landlock refuses to open it, and no table of the kernel lists queues.
+pub(crate) fn refuses_posix_queues_and_leaves_none(bench: &Bench) -> Result<(), Failed> {
+    let make = "import ctypes; c = ctypes.CDLL(None, use_errno=True); \
+        print(c.mq_open(b'/x', 0o102, 0o600, None), ctypes.get_errno(), c.mq_unlink(b'/x'), ctypes.get_errno())";
     let served = serve(bench, &Step::new(&["/usr/bin/python3", "-c", make]))?;
-    assert_eq!(served.printed(), format!("-1 {}", rustix::io::Errno::ACCESS.raw_os_error()));
+    let absent = rustix::io::Errno::NOSYS.raw_os_error();
+    assert_eq!(served.printed(), format!("-1 {absent} -1 {absent}"));
     Ok(())
 }
 

@@ -31,6 +31,7 @@ fn serve() -> Result<(), std::io::Error> {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let (request, told) = end.map_or((&bytes[..], None), |end| (&bytes[..end], Some(&bytes[end + 1..])));
     let request: Request = serde_json::from_slice(request)?;
+    proctor_snapshot::reader::watch()?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     proctor_snapshot::reader::serve(&request, told, &mut out)?;
     out.flush()

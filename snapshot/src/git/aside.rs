@@ -17,6 +17,8 @@ use crate::snapshot::{Snapshot, SnapshotError};
 
 /// How much of a file of rules, or of a config, is read; a larger one counts as none.
 const MAX_BYTES: u64 = 16 << 20;
+/// How many files that include each other in turn are looked at.
+const MAX_INCLUDES: usize = 3;
 
 /// What such files held, by their place; nothing for those that were not there.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -62,8 +64,13 @@ impl RulesAside {
 
     /// The settings that speak of a file of rules, and the file.
     fn add_excludes_file(&mut self, dir: &Path, name: &str) -> io::Result<()> {
+        self.add_excludes_file_of(dir, name, MAX_INCLUDES)
+    }
+
+    fn add_excludes_file_of(&mut self, dir: &Path, name: &str, depth: usize) -> io::Result<()> {
         let config = read(dir, name.as_bytes())?.unwrap_or_default();
         let config = String::from_utf8_lossy(&config);
+        self.add_included(dir, &config, depth)?;
         let settings: Vec<&str> =
             config.lines().filter(|line| line.to_ascii_lowercase().contains("excludesfile")).collect();
         if settings.is_empty() {
@@ -74,6 +81,23 @@ impl RulesAside {
         for value in values.map(|value| Path::new(value.trim_matches('"'))).filter(|value| value.is_absolute()) {
             if let (Some(parent), Some(file)) = (value.parent(), value.file_name()) {
                 self.add(parent, file.as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The settings of the files that a config names, such as those that it includes, as far as they speak of a file
+    /// of rules. A file that a condition leaves out is looked at as well.
+    fn add_included(&mut self, dir: &Path, config: &str, depth: usize) -> io::Result<()> {
+        let is_include = |line: &str| line.to_ascii_lowercase().contains("[include");
+        if depth == 0 || !config.lines().any(is_include) {
+            return Ok(());
+        }
+        let settings = config.lines().filter_map(|line| line.split_once('='));
+        let paths = settings.filter(|(key, _)| key.to_ascii_lowercase().trim_end().ends_with("path"));
+        for path in paths.map(|(_, value)| dir.join(value.trim().trim_matches('"'))) {
+            if let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) {
+                self.add_excludes_file_of(parent, name, depth - 1)?;
             }
         }
         Ok(())

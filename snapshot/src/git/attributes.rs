@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
+use proctor_core::drift::display_path;
 use rustix::fs::FileType;
 
 use super::index::{FileRules, Index};
@@ -73,8 +74,11 @@ impl<'a> Attributes<'a> {
             // Git falls back to the index, as far as that still has it.
             return Ok(if self.is_indexed(&path) { Rules::unclear() } else { Rules::default() });
         };
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Ok(Rules::unclear());
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Directory | FileType::Symlink => return Ok(Rules::unclear()),
+            // The `git` program would open it, and wait for the other end of a FIFO.
+            _ => return Err(std::io::Error::other(format!("`{}` is not a regular file", display_path(&whole)))),
         }
         let text = beneath::content(self.top, &whole, ATTRIBUTES_BYTES)?;
         Ok(text.map_or_else(Rules::unclear, |text| Rules::parse(&text)))

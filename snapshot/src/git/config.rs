@@ -2,22 +2,28 @@
 //! file, and `commondir`.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, fstat, memfd_create, open};
 use rustix::io::Errno;
 
 use super::GitError;
+use super::includes::{self, Conditions};
 use super::object::ObjectFormat;
 use super::program::Places;
 use crate::beneath;
 
 /// The largest config that is read.
-const CONFIG_BYTES: u64 = 1 << 20;
+pub(super) const CONFIG_BYTES: u64 = 1 << 20;
 /// The largest `.git` file or `commondir` that is read.
-const POINTER_BYTES: u64 = 16 << 10;
+pub(super) const POINTER_BYTES: u64 = 16 << 10;
+/// The largest file of ignore rules that is read.
+pub(crate) const RULES_BYTES: u64 = 16 << 20;
+/// The largest index, and the largest `packed-refs`, that is read.
+const TABLE_BYTES: u64 = 1 << 30;
 
 /// Reads a regular file of at most `limit` bytes; `None` where there is none.
 pub(super) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, GitError> {
@@ -35,19 +41,50 @@ pub(super) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, G
     let mut bytes = beneath::room_for(&stat, limit);
     File::from(fd).take(limit + 1).read_to_end(&mut bytes).map_err(|error| io(path, &error))?;
     if bytes.len() as u64 > limit {
-        return Err(refused(path, format!("it is larger than {limit} bytes"), "write it anew, smaller"));
+        return Err(too_large(path, limit));
     }
     Ok(Some(bytes))
 }
 
-/// Refuses what libgit2 would open as a file of rules and wait for: anything but a file, a directory or nothing,
-/// where links lead.
+/// Refuses what libgit2 would open as a file of rules and wait for, or read for long: anything but a file of a usual
+/// size, a directory or nothing, where links lead.
 pub(super) fn check_regular(path: &Path) -> Result<(), GitError> {
+    check_size(path, RULES_BYTES)
+}
+
+/// Refuses anything but a file of at most `limit` bytes, a directory or nothing.
+fn check_size(path: &Path, limit: u64) -> Result<(), GitError> {
     match path.metadata() {
-        Ok(found) if !found.is_file() && !found.is_dir() => Err(not_regular(path)),
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(found) if !found.is_file() => Err(not_regular(path)),
+        Ok(found) if found.len() > limit => Err(too_large(path, limit)),
         // Where it cannot be looked at, libgit2 says so.
         _ => Ok(()),
     }
+}
+
+/// Refuses files of git that libgit2 would read whole although they are too large, or wait for.
+pub(super) fn check_files(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<(), GitError> {
+    let own = [("HEAD", POINTER_BYTES), ("index", TABLE_BYTES), ("shallow", RULES_BYTES)];
+    let common = [
+        ("packed-refs", TABLE_BYTES),
+        ("info/exclude", RULES_BYTES),
+        ("info/attributes", RULES_BYTES),
+        ("info/grafts", RULES_BYTES),
+        ("objects/info/alternates", CONFIG_BYTES),
+    ];
+    own.iter().try_for_each(|(name, limit)| check_size(&git_dir.join(name), *limit))?;
+    common.iter().try_for_each(|(name, limit)| check_size(&common_dir.join(name), *limit))?;
+    check_size(&worktree.join(".gitignore"), RULES_BYTES)?;
+    let head = read_bounded(&git_dir.join("HEAD"), POINTER_BYTES)?.unwrap_or_default();
+    let Some(branch) = head.strip_prefix(b"ref:").map(<[u8]>::trim_ascii) else { return Ok(()) };
+    let branch = Path::new(std::ffi::OsStr::from_bytes(branch));
+    [git_dir, common_dir].iter().try_for_each(|dir| check_size(&dir.join(branch), POINTER_BYTES))
+}
+
+/// The error for a file that is larger than any that git writes.
+pub(super) fn too_large(path: &Path, limit: u64) -> GitError {
+    refused(path, format!("it is larger than {limit} bytes"), "write it anew, smaller")
 }
 
 /// A file of attributes beside the config; none where it is no regular file of a usual size, and
@@ -61,7 +98,8 @@ pub(super) fn not_regular(path: &Path) -> GitError {
     refused(path, "it is not a regular file".into(), "put a regular file there")
 }
 
-fn refused(path: &Path, problem: String, mend: &str) -> GitError {
+/// The error for a file that makes git read something else than this repository.
+pub(super) fn refused(path: &Path, problem: String, mend: &str) -> GitError {
     GitError::Config { path: path.to_owned(), problem, mend: mend.to_owned() }
 }
 
@@ -96,19 +134,52 @@ fn resolve(pointer: &Path, target: &[u8]) -> PathBuf {
     pointer.parent().unwrap_or(Path::new("/")).join(target)
 }
 
-/// Reads the config of `path` and refuses one that includes other files. `false` where there is none.
-pub(super) fn check_config(path: &Path) -> Result<bool, GitError> {
-    let Some(bytes) = read_bounded(path, CONFIG_BYTES)? else { return Ok(false) };
-    if bytes.contains(&0) {
+/// A config file for libgit2, which includes no other file.
+pub(super) struct ConfigFile {
+    /// Where libgit2 reads it.
+    pub(super) path: PathBuf,
+    /// The text with what it includes in its place; `None` where it includes nothing and is read where it is.
+    pub(super) flattened: Option<OwnedFd>,
+}
+
+impl ConfigFile {
+    /// Reads the config at `path`; `None` where there is none.
+    ///
+    /// # Errors
+    /// It, or a file that it includes, is refused or cannot be read.
+    pub(super) fn read(path: &Path, conditions: &Conditions<'_>) -> Result<Option<Self>, GitError> {
+        let Some(bytes) = config_bytes(path)? else { return Ok(None) };
+        if include_line(&bytes).is_none() {
+            return Ok(Some(Self { path: path.to_owned(), flattened: None }));
+        }
+        let text = includes::flattened(path, &bytes, conditions)?;
+        let failed = |error: std::io::Error| io(path, &error);
+        let memory = memfd_create("config", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
+        let mut file = File::from(memory);
+        file.write_all(&text).map_err(failed)?;
+        let memory = OwnedFd::from(file);
+        let path = PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd()));
+        Ok(Some(Self { path, flattened: Some(memory) }))
+    }
+}
+
+fn config_bytes(path: &Path) -> Result<Option<Vec<u8>>, GitError> {
+    let bytes = read_bounded(path, CONFIG_BYTES)?;
+    if bytes.as_ref().is_some_and(|bytes| bytes.contains(&0)) {
         return Err(refused(path, "it holds a NUL byte".into(), "write it anew"));
     }
+    Ok(bytes)
+}
+
+/// Reads a file in the syntax of a config, and refuses one that includes other files. `false` where there is none.
+pub(super) fn check_config(path: &Path) -> Result<bool, GitError> {
+    let Some(bytes) = config_bytes(path)? else { return Ok(false) };
     match include_line(&bytes) {
         None => Ok(true),
         Some(line) => Err(refused(
             path,
             format!("line {line} includes another file"),
-            "move the settings of the included file into this one, and remove the section `include` or `includeIf`; \
-             `git config --local --list --show-origin` shows them",
+            "remove the section `include` or `includeIf`; git reads no other file from here",
         )),
     }
 }

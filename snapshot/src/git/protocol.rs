@@ -202,7 +202,22 @@ pub struct CommittedFile {
     pub executable: bool,
     /// The sha256 of its content.
     pub sha256: Sha256Hex,
+    /// The first line of a script, which names its interpreter; `None` where the file is no script.
+    pub shebang: Option<String>,
 }
+
+impl CommittedFile {
+    /// Returns the first line of a script behind its `#!`, as much of it as the kernel reads; `None` where `head`
+    /// is not the beginning of a script.
+    pub fn shebang_of(head: &[u8]) -> Option<String> {
+        let line = head.get(..SHEBANG_BYTES.min(head.len()))?.strip_prefix(b"#!")?;
+        let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        Some(String::from_utf8_lossy(line).trim().to_owned())
+    }
+}
+
+/// How many bytes of a script the kernel reads to find its interpreter.
+pub const SHEBANG_BYTES: usize = 256;
 
 /// What a push sends, as git tells a `pre-push` hook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -17,11 +17,13 @@ use rustix::fs::{FileType, Mode, OFlags};
 use super::GitError;
 use super::checkout;
 use super::config::{
-    Foreign, back_link, check_config, check_regular, check_worktree, common_dir, foreign_format, gitfile_target, io,
+    ConfigFile, Foreign, back_link, check_files, check_regular, check_worktree, common_dir, foreign_format,
+    gitfile_target, io,
 };
 use super::frames;
 use super::history::History;
 use super::ignore::Rules;
+use super::includes::Conditions;
 use super::listing::{self, TellAhead};
 use super::object::ObjectFormat;
 use super::program::Places;
@@ -30,6 +32,8 @@ use super::pushed;
 use super::revision;
 use super::staged;
 use crate::beneath;
+
+pub use super::watchdog::watch;
 
 /// Answers one request in frames, the last of which is the answer. `told` is what the `git` program told for it, where
 /// an earlier answer was that libgit2 cannot read the format.
@@ -110,7 +114,14 @@ fn of_top<T>(places: Places, answered: Result<T, GitError>) -> Result<T, GitErro
 /// A repository that was found to be what it says, and to point nowhere.
 pub(super) struct Checked {
     pub(super) places: Places,
-    config: Config,
+    config: OwnConfig,
+}
+
+/// The repository's own config, with what its files include.
+struct OwnConfig {
+    whole: Config,
+    /// The texts that it is read from where files are included. libgit2 looks at them again by their descriptors.
+    flattened: Vec<OwnedFd>,
 }
 
 impl Checked {
@@ -122,14 +133,15 @@ impl Checked {
         for owned in [&worktree, &worktree.join(".git"), &git_dir, &common_dir] {
             check_owner(owned, &worktree)?;
         }
+        check_files(&worktree, &git_dir, &common_dir)?;
         let config = checked_config(&worktree, &git_dir, &common_dir)?;
-        check_belongs(&config, &worktree, &git_dir, &common_dir)?;
+        check_belongs(&config.whole, &worktree, &git_dir, &common_dir)?;
         Ok(Self { places: Places { worktree, git_dir, common_dir, checkout_of: None }, config })
     }
 
     /// The format of it that libgit2 does not read, if there is one.
     pub(super) fn foreign(&self) -> Option<Foreign> {
-        foreign_format(&self.config)
+        foreign_format(&self.config.whole)
     }
 }
 
@@ -140,6 +152,8 @@ pub(super) struct Opened {
     pub(super) git_dir: PathBuf,
     pub(super) common_dir: PathBuf,
     pub(super) top: OwnedFd,
+    /// The texts of config files that include others, which `repository` reads.
+    flattened: Vec<OwnedFd>,
 }
 
 impl Opened {
@@ -159,13 +173,14 @@ impl Opened {
             .map_err(|error| cannot_open(&worktree, &error))?;
         check_places(&repository, &worktree, &git_dir, &common_dir)?;
         // From here on neither the system's config nor the user's decides what is ignored.
-        repository.set_config(&config).map_err(|error| unreadable(&worktree, &error))?;
-        let excludes = config.get_path("core.excludesfile").ok();
+        let OwnConfig { whole, flattened } = config;
+        repository.set_config(&whole).map_err(|error| unreadable(&worktree, &error))?;
+        let excludes = whole.get_path("core.excludesfile").ok();
         let rules = [worktree.join(".gitignore"), common_dir.join("info/exclude")];
         rules.iter().chain(&excludes).try_for_each(|file| check_regular(file))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = rustix::fs::open(&worktree, flags, Mode::empty()).map_err(|errno| io(&worktree, &errno.into()))?;
-        Ok(Self { repository, worktree, git_dir, common_dir, top })
+        Ok(Self { repository, worktree, git_dir, common_dir, top, flattened })
     }
 
     /// Where it is.
@@ -176,6 +191,11 @@ impl Opened {
             common_dir: self.common_dir.clone(),
             checkout_of: None,
         }
+    }
+
+    /// Whether its config includes other files.
+    pub(super) fn has_includes(&self) -> bool {
+        !self.flattened.is_empty()
     }
 
     /// The index as it is on disk.
@@ -239,7 +259,12 @@ fn no_git_dir(worktree: &Path) -> GitError {
     let is_bare =
         worktree.join("HEAD").is_file() && worktree.join("objects").is_dir() && worktree.join("refs").is_dir();
     let path = worktree.to_owned();
-    if is_bare { GitError::Bare { path } } else { GitError::NotARepository { path } }
+    let top = worktree.ancestors().skip(1).find(|dir| symlink_metadata(dir.join(".git")).is_ok());
+    match top {
+        _ if is_bare => GitError::Bare { path },
+        Some(top) => GitError::BelowTop { path, top: top.to_owned() },
+        None => GitError::NotARepository { path },
+    }
 }
 
 fn real(path: &Path) -> Result<PathBuf, GitError> {
@@ -256,27 +281,27 @@ fn check_owner(path: &Path, worktree: &Path) -> Result<(), GitError> {
 }
 
 /// The repository's own config and nothing else, after it was found to point nowhere.
-fn checked_config(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<Config, GitError> {
+fn checked_config(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<OwnConfig, GitError> {
     let files =
         [(common_dir.join("config"), ConfigLevel::Local), (git_dir.join("config.worktree"), ConfigLevel::Worktree)];
     let failed = |error: git2::Error| unreadable(worktree, &error);
-    let mut whole = Config::new().map_err(failed)?;
+    let (mut whole, mut flattened) = (Config::new().map_err(failed)?, Vec::new());
+    let conditions = Conditions::of(git_dir)?;
     for (file, level) in files {
-        if !check_config(&file)? {
-            continue;
-        }
-        let alone = Config::open(&file).map_err(failed)?;
+        let Some(read) = ConfigFile::read(&file, &conditions)? else { continue };
+        let alone = Config::open(&read.path).map_err(failed)?;
         check_worktree(&alone, &file, git_dir, worktree)?;
         let counts = level == ConfigLevel::Local || whole.get_bool("extensions.worktreeconfig").unwrap_or(false);
         if counts {
-            whole.add_file(&file, level, false).map_err(failed)?;
+            whole.add_file(&read.path, level, false).map_err(failed)?;
         }
+        flattened.extend(read.flattened);
     }
     // A bare repository may have linked worktrees, of which its config does not speak.
     if git_dir == common_dir && whole.get_bool("core.bare").unwrap_or(false) {
         return Err(GitError::Bare { path: worktree.to_owned() });
     }
-    Ok(whole)
+    Ok(OwnConfig { whole, flattened })
 }
 
 /// The config of a git directory without a work tree of its own, such as that of a submodule, after it
@@ -290,9 +315,11 @@ pub(super) fn check_git_dir(git_dir: &Path) -> Result<(Config, Option<Foreign>),
     check_owner(git_dir, git_dir)?;
     let (file, mut config) = (git_dir.join("config"), Config::new().map_err(failed)?);
     let mut foreign = None;
-    if check_config(&file)? {
-        foreign = foreign_format(&Config::open(&file).map_err(failed)?);
-        config.add_file(&file, ConfigLevel::Local, false).map_err(failed)?;
+    if let Some(read) = ConfigFile::read(&file, &Conditions::of(git_dir)?)? {
+        foreign = foreign_format(&Config::open(&read.path).map_err(failed)?);
+        config.add_file(&read.path, ConfigLevel::Local, false).map_err(failed)?;
+        // libgit2 looks at the text again by its descriptor, and this process ends soon.
+        read.flattened.map(std::os::fd::IntoRawFd::into_raw_fd);
     }
     Ok((config, foreign))
 }

@@ -20,7 +20,8 @@ pub(super) fn add(opened: &Opened, found: &mut Vec<Source>) -> Result<bool, GitE
     let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
     let config = opened.repository.config().and_then(|mut config| config.snapshot()).map_err(failed)?;
     let elsewhere = ["core.excludesfile", "core.attributesfile", "attr.tree"];
-    if elsewhere.iter().any(|key| config.get_entry(key).is_ok()) || !leads_straight(opened)? {
+    let is_elsewhere = opened.has_includes() || elsewhere.iter().any(|key| config.get_entry(key).is_ok());
+    if is_elsewhere || !leads_straight(opened)? {
         return Ok(false);
     }
     let mut own: Vec<Vec<u8>> =

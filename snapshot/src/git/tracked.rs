@@ -196,7 +196,10 @@ impl Eye<'_> {
         if entry.mode == mode && entry.is_of(&Stamp::of(stat).in_index(), self.index.written) {
             return Ok(Fate::Stands(mode, entry.id));
         }
-        let conversion = self.attributes.conversion(&entry.path.0)?;
+        let conversion = match self.attributes.conversion(&entry.path.0) {
+            Err(error) if error.kind() == io::ErrorKind::Other => return Ok(Fate::Refused(error.to_string())),
+            conversion => conversion?,
+        };
         if conversion == Conversion::Anything {
             return Ok(Fate::Unclear);
         }

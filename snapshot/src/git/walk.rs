@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, FileType, OFlags, RawDir, fstat, statat};
 use rustix::io::Errno;
 
 use super::GitError;
-use super::config::{io, not_regular};
+use super::config::{check_regular, io, not_regular};
 use super::ignore::{directory_is_ignored, leaf_is_ignored, on_disk};
 use super::listing::MAX_PATHS;
 use super::object::ObjectId;
@@ -183,6 +183,7 @@ impl<'a> Walk<'a> {
         let path = paths::join(&place.path, b".gitignore");
         let text = match kind {
             FileType::RegularFile => {
+                check_regular(&on_disk(self.opened, &path))?;
                 let text = beneath::content(self.opened.top.as_fd(), &path, RULES_BYTES);
                 text.map_err(|error| io(&on_disk(self.opened, &path), &error))?
             }

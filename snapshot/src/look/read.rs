@@ -11,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 use super::{Look, io_error};
 use crate::beneath;
 use crate::entries::{Found, Kind};
+use crate::git::config::RULES_BYTES;
 use crate::snapshot::SnapshotError;
 use crate::stamp::Stamp;
 
@@ -104,6 +105,10 @@ impl<'a> Eye<'a> {
         let stamp = Stamp::of(stat);
         let found = |kind, sha256| Found { kind, racy: self.look.is_racy(&stamp), sha256, stamp };
         match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile if name == b".gitignore" && stamp.size > RULES_BYTES => {
+                // Git would be asked what it says.
+                Err(Failed::Io(io::Error::other(format!("it is larger than {RULES_BYTES} bytes"))))
+            }
             FileType::RegularFile => {
                 let kind = if beneath::is_executable(stat) { Kind::Executable } else { Kind::File };
                 Ok(self.hash(directory, name, &stamp)?.map(|sha256| Found {
@@ -141,6 +146,9 @@ impl<'a> Eye<'a> {
         // One byte past the size is asked for too, so that a file that grows is noticed and a
         // writer that never ends is not followed.
         while at <= stamp.size {
+            if self.look.is_stopped() {
+                return Ok(None);
+            }
             match pread(fd.as_fd(), &mut self.buffer, at) {
                 Ok(0) => break,
                 Ok(count) => {

@@ -51,6 +51,59 @@ pub(super) fn pragma(sql: &str) -> Option<&str> {
     words.next()
 }
 
+/// The first argument of a pragma, as a name.
+pub(super) fn argument_of_pragma(sql: &str) -> Option<String> {
+    let solid = solid(sql);
+    let argument = solid.get(3).filter(|_| solid.get(2).is_some_and(|(_, range)| &sql[range.clone()] == "("))?;
+    Some(text::unquoted(&sql[argument.1.clone()]))
+}
+
+/// The query of a view that is made.
+pub(super) fn body(sql: &str) -> Option<&str> {
+    let solid = solid(sql);
+    let at = at_depth(&solid, sql, 0, |at| {
+        solid
+            .get(at)
+            .is_some_and(|(piece, range)| *piece == Piece::Word && sql[range.clone()].eq_ignore_ascii_case("as"))
+    })?;
+    solid.get(at + 1).map(|(_, range)| &sql[range.start..])
+}
+
+/// Reports whether a text has a parameter.
+pub(super) fn has_parameters(sql: &str) -> bool {
+    !parameters(sql).is_empty()
+}
+
+/// The text with a value in place of each parameter; `None` where it has none.
+pub(super) fn with_values_for_parameters(sql: &str, value: &str) -> Option<String> {
+    let places = parameters(sql);
+    let mut with = sql.to_owned();
+    places.iter().rev().for_each(|place| with.replace_range(place.clone(), value));
+    (!places.is_empty()).then_some(with)
+}
+
+/// Where parameters stand: `?`, `?1`, `$1`, `$name`.
+fn parameters(sql: &str) -> Vec<Range<usize>> {
+    let pieces = text::pieces(sql, Dialect::Duckdb);
+    let mut places = Vec::new();
+    for (at, (piece, range)) in pieces.iter().enumerate() {
+        let sign = &sql[range.clone()];
+        if *piece != Piece::Sign || !matches!(sign, "?" | "$") {
+            continue;
+        }
+        let next = pieces.get(at + 1).filter(|(piece, _)| match sign {
+            "?" => *piece == Piece::Number,
+            _ => matches!(piece, Piece::Number | Piece::Word),
+        });
+        match next {
+            Some((_, next)) => places.push(range.start..next.end),
+            None if sign == "?" => places.push(range.clone()),
+            None => {}
+        }
+    }
+    places
+}
+
 /// What a column that is added to a table is filled with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Added<'a> {
@@ -186,6 +239,26 @@ mod tests {
         assert_eq!(added("alter table if exists t add c int default f(1) + 2"), Some(("t", "f(1) + 2")));
         assert_eq!(added("ALTER TABLE t ADD COLUMN c INT"), None);
         assert_eq!(added("ALTER TABLE t ALTER c SET DEFAULT 1"), None);
+    }
+
+    #[test]
+    fn replaces_parameters_by_values() {
+        let cases = [
+            ("SELECT ?+1", Some("SELECT NULL+1")),
+            ("SELECT $1, $name, ?2, '?', \"$1\" -- ?", Some("SELECT NULL, NULL, NULL, '?', \"$1\" -- ?")),
+            ("SELECT $$ ? $$", None),
+            ("SELECT 1", None),
+        ];
+        for (sql, expected) in cases {
+            assert_eq!(with_values_for_parameters(sql, "NULL").as_deref(), expected, "{sql}");
+        }
+    }
+
+    #[test]
+    fn finds_the_body_of_a_view() {
+        let sql = "CREATE VIEW v(\"as\") AS WITH x AS (SELECT 1) SELECT * FROM x";
+        assert_eq!(body(sql), Some("WITH x AS (SELECT 1) SELECT * FROM x"));
+        assert_eq!(body("CREATE TABLE t (a INT)"), None);
     }
 
     #[test]

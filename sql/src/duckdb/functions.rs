@@ -18,20 +18,9 @@ const REACHING: &[&str] = &[
     "write_log",
 ];
 
-/// Table functions that make rows of their arguments, or tell what the catalog holds.
+/// Table functions that make rows of their arguments, or describe the engine.
 const TABLES: &[&str] = &[
-    "duckdb_columns",
-    "duckdb_constraints",
-    "duckdb_databases",
-    "duckdb_dependencies",
-    "duckdb_functions",
-    "duckdb_indexes",
     "duckdb_keywords",
-    "duckdb_schemas",
-    "duckdb_sequences",
-    "duckdb_tables",
-    "duckdb_types",
-    "duckdb_views",
     "generate_series",
     "generate_subscripts",
     "histogram",
@@ -41,8 +30,6 @@ const TABLES: &[&str] = &[
     "json_tree",
     "pg_timezone_names",
     "pragma_collations",
-    "pragma_show",
-    "pragma_table_info",
     "range",
     "regexp_split_to_table",
     "repeat",
@@ -53,9 +40,29 @@ const TABLES: &[&str] = &[
     "unnest",
 ];
 
+/// Table functions that tell what the catalog holds.
+const CATALOG: &[&str] = &[
+    "duckdb_columns",
+    "duckdb_constraints",
+    "duckdb_databases",
+    "duckdb_dependencies",
+    "duckdb_functions",
+    "duckdb_indexes",
+    "duckdb_schemas",
+    "duckdb_sequences",
+    "duckdb_tables",
+    "duckdb_types",
+    "duckdb_views",
+    "pragma_show",
+    "pragma_table_info",
+];
+
 /// Pragmas that are queries of the catalog.
 const PRAGMAS: &[&str] =
     &["collations", "database_list", "functions", "show", "show_databases", "show_tables", "table_info", "version"];
+
+/// Pragmas that describe the engine, and nothing of a database.
+const PRAGMAS_OF_ENGINE: &[&str] = &["collations", "version"];
 
 /// Beginnings and ends of the names of table functions that read files or reach other machines.
 const FILES: (&[&str], &[&str]) = (
@@ -66,8 +73,10 @@ const FILES: (&[&str], &[&str]) = (
 /// What calling a function comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Nothing beyond its arguments or the catalog.
+    /// Nothing beyond its arguments.
     Nothing,
+    /// What the catalog holds.
+    Catalog,
     /// Files or the network.
     Files,
     /// Settings of the engine.
@@ -88,6 +97,9 @@ pub(super) fn of_table(function: &str) -> Reach {
     if TABLES.contains(&name.as_str()) {
         return Reach::Nothing;
     }
+    if CATALOG.contains(&name.as_str()) {
+        return Reach::Catalog;
+    }
     let (beginnings, ends) = FILES;
     if beginnings.iter().any(|begin| name.starts_with(begin)) || ends.iter().any(|end| name.ends_with(end)) {
         return Reach::Files;
@@ -100,6 +112,17 @@ pub(super) fn of_table(function: &str) -> Reach {
 /// Whether a pragma of that name only looks at the catalog.
 pub(super) fn is_harmless_pragma(pragma: &str) -> bool {
     PRAGMAS.contains(&pragma.to_ascii_lowercase().as_str())
+}
+
+/// Reports whether a pragma describes the engine, and nothing of a database.
+pub(super) fn is_of_engine(pragma: &str) -> bool {
+    PRAGMAS_OF_ENGINE.contains(&pragma.to_ascii_lowercase().as_str())
+}
+
+/// Reports whether a name is that of a view of DuckDB's own that tells what the catalog holds.
+pub(super) fn is_own_view(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.starts_with("duckdb_") || name.starts_with("pg_") || name.starts_with("pragma_") || name.starts_with("sqlite_")
 }
 
 /// Whether a name in FROM is that of a file, to which DuckDB would go where it finds no such table.
@@ -121,6 +144,8 @@ mod tests {
         let cases = [
             ("range", Reach::Nothing),
             ("Unnest", Reach::Nothing),
+            ("duckdb_tables", Reach::Catalog),
+            ("pragma_table_info", Reach::Catalog),
             ("read_csv_auto", Reach::Files),
             ("parquet_metadata", Reach::Files),
             ("sqlite_scan", Reach::Files),

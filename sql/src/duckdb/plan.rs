@@ -88,6 +88,7 @@ impl Reader<'_> {
         let mut look = |part: &Object, actions: &mut BTreeSet<Action>| match text(part, "type") {
             "BASE_TABLE" => actions.extend(self.base_table(part).filter(|_| !own.contains(text(part, "table_name")))),
             "TABLE_FUNCTION" => actions.extend(self.table_function(text_of(part.get("function"), "function_name"))),
+            "SHOW_REF" => actions.extend(self.shown(part)),
             _ if text(part, "class") == "FUNCTION" => actions.extend(self.reaching(text(part, "function_name"))),
             _ => {}
         };
@@ -95,21 +96,25 @@ impl Reader<'_> {
         actions
     }
 
-    /// The tables and views that a query names itself, or by a macro; also where that is the name of a part of its own.
-    pub(super) fn named(&self, json: &Value) -> BTreeSet<String> {
-        let mut actions = BTreeSet::new();
-        let mut look = |part: &Object, actions: &mut BTreeSet<Action>| match text(part, "type") {
-            "BASE_TABLE" => actions.extend(self.base_table(part)),
-            "TABLE_FUNCTION" => actions.extend(self.table_function(text_of(part.get("function"), "function_name"))),
-            _ if text(part, "class") == "FUNCTION" => actions.extend(self.reaching(text(part, "function_name"))),
-            _ => {}
+    /// What `DESCRIBE`, `SHOW` and `SUMMARIZE` tell of the schema: of one table, of what a query gives, or of everything.
+    fn shown(&self, part: &Object) -> BTreeSet<Action> {
+        let source = match text(part, "show_type") {
+            "SUMMARY" => "SUMMARIZE",
+            "DESCRIBE" => "DESCRIBE",
+            _ => "SHOW",
         };
-        self.walk(json, &mut look, &mut actions);
-        let table = |action: Action| match action {
-            Action::Read { table, .. } => Some(table),
-            _ => None,
+        let metadata = |table| Action::Metadata { source: format!("`{source}`"), table };
+        let mut named = BTreeSet::new();
+        let mut look = |part: &Object, into: &mut BTreeSet<Action>| {
+            if text(part, "type") == "BASE_TABLE" {
+                into.insert(metadata(Some(self.name_of_base(part))));
+            }
         };
-        actions.into_iter().filter_map(table).collect()
+        if let Some(query) = part.get("query") {
+            self.walk(query, &mut look, &mut named);
+        }
+        let describes_a_query = part.get("query").is_some_and(|query| !query.is_null());
+        if named.is_empty() && !describes_a_query { [metadata(None)].into() } else { named }
     }
 
     /// The table functions that a tree or a plan names and that are not there: DuckDB passes over them in a part that
@@ -136,7 +141,7 @@ impl Reader<'_> {
             return body.iter().cloned().collect();
         }
         let is_known = functions::is_harmless(&name) && self.functions.contains(&name);
-        let is_harmless = is_known || functions::of_table(&name) == Reach::Nothing;
+        let is_harmless = is_known || matches!(functions::of_table(&name), Reach::Nothing | Reach::Catalog);
         call(&name).filter(|_| !is_harmless).into_iter().collect()
     }
 
@@ -225,9 +230,9 @@ impl Reader<'_> {
         // The number of the row is a column of no name.
         let read: Vec<Action> = columns
             .filter_map(|index| names.get(usize::try_from(index).ok()?)?.as_str())
-            .map(|column| Action::Read { table: table.clone(), column: Some(column.to_owned()), by: BTreeSet::new() })
+            .map(|column| Action::Read { table: table.clone(), column: Some(column.to_owned()) })
             .collect();
-        if read.is_empty() { vec![Action::Read { table, column: None, by: BTreeSet::new() }] } else { read }
+        if read.is_empty() { vec![Action::Read { table, column: None }] } else { read }
     }
 
     fn schema_change(&self, operator: &str, info: Option<&Value>) -> Action {
@@ -252,6 +257,9 @@ impl Reader<'_> {
         }
         match functions::of_table(&name) {
             Reach::Nothing => vec![Action::Call(name)],
+            Reach::Catalog => {
+                vec![Action::Metadata { source: format!("`{name}`"), table: None }, Action::Call(name)]
+            }
             Reach::Files => vec![Action::File(format!("`{name}`"))],
             Reach::Settings => vec![Action::Setting(name)],
             Reach::Unknown if !self.table_functions.contains(&name) => Vec::new(),
@@ -263,13 +271,25 @@ impl Reader<'_> {
     fn base_table(&self, part: &Object) -> Option<Action> {
         let (schema, table) = (text(part, "schema_name"), text(part, "table_name"));
         let catalog = text(part, "catalog_name");
-        let name = self.name(catalog, if schema.is_empty() { "main" } else { schema }, table);
+        let name = self.name_of_base(part);
         if let Some(found) = self.catalog.table(&name) {
-            return Some(Action::Read { table: found.name.clone(), column: None, by: BTreeSet::new() });
+            return Some(Action::Read { table: found.name.clone(), column: None });
         }
         let written: Vec<&str> = [catalog, schema, table].into_iter().filter(|part| !part.is_empty()).collect();
         let written = written.join(".");
-        functions::is_file(&written).then(|| Action::File(format!("`{written}`")))
+        if functions::is_file(&written) {
+            return Some(Action::File(format!("`{written}`")));
+        }
+        // A view of DuckDB's own, such as those of `information_schema`.
+        let is_own = matches!(schema.to_ascii_lowercase().as_str(), "information_schema" | "pg_catalog")
+            || functions::is_own_view(table);
+        is_own.then(|| Action::Metadata { source: format!("`{written}`"), table: None })
+    }
+
+    /// The name of a table in FROM.
+    fn name_of_base(&self, part: &Object) -> String {
+        let schema = text(part, "schema_name");
+        self.name(text(part, "catalog_name"), if schema.is_empty() { "main" } else { schema }, text(part, "table_name"))
     }
 
     fn name_of(&self, at: Option<&Value>, field: &str) -> String {
@@ -387,11 +407,7 @@ mod tests {
 
     #[test]
     fn a_scan_reads_the_columns_that_are_asked_for() {
-        let of = |column: Option<&str>| Action::Read {
-            table: "t".to_owned(),
-            column: column.map(str::to_owned),
-            by: BTreeSet::new(),
-        };
+        let of = |column: Option<&str>| Action::Read { table: "t".to_owned(), column: column.map(str::to_owned) };
         assert_eq!(read(&get("t", &[1, u64::MAX])), [of(Some("name"))]);
         assert_eq!(read(&get("t", &[u64::MAX])), [of(None)]);
     }
@@ -420,7 +436,7 @@ mod tests {
     fn a_tree_names_views_and_files_and_not_its_own_parts() {
         let from =
             |name: &str| json!({"type": "BASE_TABLE", "table_name": name, "schema_name": "", "catalog_name": ""});
-        let view = Action::Read { table: "v".to_owned(), column: None, by: BTreeSet::new() };
+        let view = Action::Read { table: "v".to_owned(), column: None };
         assert!(read(&from("v")).contains(&view));
         assert!(read(&from("x.csv")).contains(&Action::File("`x.csv`".to_owned())));
         let own = json!({"cte_map": {"map": [{"key": "v"}]}, "from_table": from("v")});

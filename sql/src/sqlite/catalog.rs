@@ -39,3 +39,17 @@ pub(super) fn table(connection: &Connection, name: String, is_view: bool) -> rus
         .collect::<rusqlite::Result<_>>()?;
     Ok(Table { name, is_view, columns, foreign_keys })
 }
+
+/// The texts of its views and triggers.
+pub(super) fn bodies(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut statement = connection
+        .prepare_cached("SELECT sql FROM sqlite_schema WHERE type IN ('view', 'trigger') AND sql IS NOT NULL")?;
+    statement.query_map([], |row| row.get(0))?.collect()
+}
+
+/// The names and texts of its tables that may replace rows.
+pub(super) fn definitions(connection: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
+    let mut statement = connection
+        .prepare_cached("SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND sql LIKE '%conflict%replace%'")?;
+    statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+}

@@ -178,6 +178,13 @@ const PLAIN: &[&str] = &[
     "user_version",
 ];
 
+/// Pragmas that describe the one table that they name, and nothing else.
+const OF_TABLE: &[&str] = &["index_list", "table_info", "table_xinfo"];
+/// Pragmas that describe the engine, and nothing of a database.
+const OF_ENGINE: &[&str] = &["collation_list", "compile_options", "encoding", "function_list", "pragma_list"];
+/// Tables that make their rows of their arguments.
+const PURE_TABLES: &[&str] = &["json_each", "json_tree", "jsonb_each", "jsonb_tree"];
+
 /// Modules that a migration may make virtual tables of: those that keep all they have in the database itself.
 const MODULES: &[&str] = &["fts3", "fts4", "fts5", "rtree", "rtree_i32", "geopoly"];
 
@@ -196,6 +203,21 @@ pub(super) fn takes_a_name(pragma: &str) -> bool {
     LOOKING.contains(&pragma)
 }
 
+/// Reports whether a pragma describes the one table that it names, and nothing else.
+pub(super) fn describes_a_table(pragma: &str) -> bool {
+    OF_TABLE.contains(&pragma)
+}
+
+/// Reports whether a pragma describes the engine, and nothing of a database.
+pub(super) fn is_of_engine(pragma: &str) -> bool {
+    OF_ENGINE.contains(&pragma)
+}
+
+/// Reports whether a table makes its rows of its arguments.
+pub(super) fn is_pure_table(table: &str) -> bool {
+    PURE_TABLES.iter().any(|pure| pure.eq_ignore_ascii_case(table))
+}
+
 /// Whether virtual tables of a module keep all they have in the database.
 pub(super) fn is_harmless_module(module: &str) -> bool {
     MODULES.contains(&module.to_ascii_lowercase().as_str())
@@ -209,8 +231,8 @@ pub(super) fn is_harmless_table(table: &str) -> bool {
         None => {
             let account =
                 ["sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_temp_schema", "sqlite_sequence"];
-            let own = ["json_each", "json_tree", "jsonb_each", "jsonb_tree", "sqlite_stat1", "sqlite_stat4"];
-            account.contains(&table.as_str()) || own.contains(&table.as_str())
+            let own = ["sqlite_stat1", "sqlite_stat4"];
+            account.contains(&table.as_str()) || own.contains(&table.as_str()) || is_pure_table(&table)
         }
     }
 }

@@ -114,6 +114,9 @@ impl Watch {
             state.noted.is_query = true;
             return Authorization::Allow;
         };
+        if state.mode == Mode::Collect {
+            state.noted.actions.extend(metadata(&context.action));
+        }
         let answer = match state.mode {
             Mode::Ours => return Authorization::Allow,
             Mode::Schema => of_schema(&action),
@@ -145,7 +148,7 @@ fn of_schema(action: &Action) -> Authorization {
 /// What runs may do no more than this, whatever the stages before it found.
 fn is_allowed(action: &Action, policy: Policy) -> bool {
     match action {
-        Action::Read { .. } | Action::Recursion => true,
+        Action::Read { .. } | Action::Metadata { .. } | Action::Recursion => true,
         Action::Call(function) => {
             functions::is_harmless(function) || (policy == Policy::Migrate && is_of_alter(function))
         }
@@ -190,7 +193,6 @@ fn action(action: &AuthAction<'_>) -> Option<Action> {
         AuthAction::Read { table_name, column_name } => Action::Read {
             table: table_name.to_owned(),
             column: Some(column_name).filter(|name| !name.is_empty()).map(str::to_owned),
-            by: BTreeSet::new(),
         },
         AuthAction::Function { function_name } => Action::Call(function_name.to_ascii_lowercase()),
         AuthAction::Recursive => Action::Recursion,
@@ -241,6 +243,14 @@ fn action(action: &AuthAction<'_>) -> Option<Action> {
         AuthAction::Unknown { code, .. } => Action::Other(format!("SQLite's action {code}")),
         _ => Action::Other("an action that is not known".to_owned()),
     })
+}
+
+/// What a pragma tells of the schema.
+fn metadata(action: &AuthAction<'_>) -> Option<Action> {
+    let AuthAction::Pragma { pragma_name, pragma_value } = *action else { return None };
+    let name = pragma_name.to_ascii_lowercase();
+    let table = pragma_value.filter(|_| functions::describes_a_table(&name)).map(str::to_owned);
+    (!functions::is_of_engine(&name)).then(|| Action::Metadata { source: format!("the pragma `{name}`"), table })
 }
 
 fn transaction(operation: TransactionOperation, savepoint: &'static str) -> &'static str {

@@ -5,8 +5,9 @@
 use proctor_core::sql::{Batch, Policy, SqlCode, StageName};
 
 use crate::engine::{Bound, Kind, Refusal};
+use crate::lists;
 use crate::stage::{Case, Statement, on};
-use crate::stages::bind;
+use crate::stages::names;
 
 /// How many statements are looked at where there was to be one: enough to tell what stands behind it.
 const MOST_BEHIND: usize = 64;
@@ -22,7 +23,7 @@ pub(super) fn split(case: &mut Case<'_>) -> Result<(), Refusal> {
             let message = format!("{} statements stand where one was to be", ranges.len());
             return Err(Refusal { place: ranges.get(1).cloned(), ..Refusal::new(SqlCode::StackedStatements, message) });
         }
-        let statement = |range| Statement { range, tree: None, prepared: None, names: Vec::new() };
+        let statement = |range| Statement { range, tree: None, prepared: None, names: Vec::new(), off_list: None };
         case.statements = ranges.into_iter().map(statement).collect();
     }
     Ok(())
@@ -57,17 +58,34 @@ fn one(case: &mut Case<'_>, index: usize, is_migration: bool) {
     let bounds = case.bounds();
     let text = case.text_of(&case.statements[index]).to_owned();
     let prepared = case.engine.bind(&text, on(&bounds));
+    if let Ok(bound) = &prepared
+        && lists::are_given(&case.request.allow)
+        && may_do(bound.kind(), case.request.policy)
+    {
+        let checked = case.engine.check_lists(&text, bound, &case.request.allow, on(&bounds));
+        case.statements[index].off_list = checked.err();
+    }
     match &prepared {
         Ok(bound) if is_migration && bound.kind() == Kind::Schema => {
             // One that cannot run is told when it is run.
             let _ = case.engine.run(&text, bound, Policy::Migrate, on(&bounds));
         }
         Err(refusal) if !refusal.code.is_ours() => {
-            case.statements[index].names = bind::names(case, index, refusal.clone());
+            case.statements[index].names = names::names(case, index, refusal.clone());
         }
         _ => {}
     }
     case.statements[index].prepared = Some(prepared);
+}
+
+/// Reports whether a policy allows statements of a kind at all.
+fn may_do(kind: Kind, policy: Policy) -> bool {
+    match kind {
+        Kind::Read => true,
+        Kind::Write => policy != Policy::Read,
+        Kind::Schema => policy == Policy::Migrate,
+        Kind::Transaction | Kind::Setting | Kind::Attach | Kind::Other => false,
+    }
 }
 
 /// What the engine said of a statement.

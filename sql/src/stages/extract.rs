@@ -1,12 +1,22 @@
 //! Whether the text is SQL and nothing else: no Markdown fence, no words around it, not empty. Nothing is taken out of a
 //! text silently: what would be judged must be what would be run. The fix has the statement alone.
+//!
+//! A fence or words that a text only may hold are reported where the engine refuses the form of the whole text and takes
+//! the form of what stands between them.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use proctor_core::sql::{Applicability, Diagnostic, Fix, SqlCode, StageName};
 
 use crate::stage::{Case, Stage};
+use crate::stages::slips;
 use crate::text::{self, Piece};
+
+/// The longest text in which words around a statement are looked for, in bytes.
+const MOST_BYTES: usize = 64 << 10;
+/// The largest number of places that are tried as the beginning, and as the end, of the statement.
+const MOST_PLACES: usize = 6;
 
 /// See the file.
 pub(super) struct Extract;
@@ -35,9 +45,88 @@ impl Stage for Extract {
         } else if let Some(inner) = behind_prose(case) {
             let found = around(case, SqlCode::ProseAroundSql, "words stand before the statement", inner);
             case.found(found);
+        } else if let Some((code, message, inner)) = between(case) {
+            let found = around(case, code, message, inner);
+            case.found(found);
         }
         Ok(())
     }
+}
+
+/// The statement of a text that has a fence or words behind it, or words before it that begin like a statement.
+fn between(case: &mut Case<'_>) -> Option<(SqlCode, &'static str, Range<usize>)> {
+    let text = case.text().to_owned();
+    if text.len() > MOST_BYTES {
+        return None;
+    }
+    let (begins, ends) = (begins(&text), ends(&text));
+    if begins.len() + ends.len() < 3 || slips::refused_form(case, &text).is_none() {
+        return None;
+    }
+    // The longest part first, so that nothing of a statement is left out.
+    for begin in &begins {
+        for end in ends.iter().filter(|end| **end > *begin) {
+            let inner = trimmed(&text, *begin..*end);
+            let is_whole = inner == trimmed(&text, 0..text.len());
+            if is_whole || inner.is_empty() || Instant::now() > case.deadline {
+                continue;
+            }
+            if text::statements(&text[inner.clone()], case.request.dialect).is_empty()
+                || slips::refused_form(case, &text[inner.clone()]).is_some()
+            {
+                continue;
+            }
+            let (before, behind) = (text[..inner.start].trim(), text[inner.end..].trim());
+            return Some(match (before.is_empty(), behind.is_empty()) {
+                _ if before.contains("```") || behind.contains("```") => {
+                    (SqlCode::FencedText, "a Markdown fence stands beside the statement", inner)
+                }
+                (true, _) => (SqlCode::ProseAroundSql, "words stand behind the statement", inner),
+                (false, true) => (SqlCode::ProseAroundSql, "words stand before the statement", inner),
+                (false, false) => (SqlCode::ProseAroundSql, "words stand around the statement", inner),
+            });
+        }
+    }
+    None
+}
+
+/// Where a statement may begin: at the beginning, and at each line that begins as a statement does.
+fn begins(text: &str) -> Vec<usize> {
+    let lines = text.match_indices('\n').map(|(at, _)| at + 1);
+    std::iter::once(0).chain(lines.filter(|at| is_start(&first_word(&text[*at..])))).take(MOST_PLACES).collect()
+}
+
+/// Where a statement may end, the last place first: at the end, before a fence, before a line that looks like prose, and
+/// behind a semicolon that no statement follows.
+fn ends(text: &str) -> Vec<usize> {
+    let fences = text.match_indices("```").map(|(at, _)| at);
+    let lines = text.match_indices('\n').map(|(at, _)| at).filter(|at| is_prose(text[at + 1..].trim_start()));
+    let stops = text.match_indices(';').map(|(at, _)| at + 1).filter(|at| {
+        let word = first_word(&text[*at..]);
+        !word.is_empty() && !is_start(&word)
+    });
+    let mut all: Vec<usize> = fences.chain(lines).chain(stops).take(MOST_PLACES * 4).collect();
+    all.sort_unstable();
+    all.dedup();
+    all.truncate(MOST_PLACES);
+    all.push(text.len());
+    all.reverse();
+    all
+}
+
+/// The word that a text begins with, in lower case.
+fn first_word(text: &str) -> String {
+    let text = text.trim_start();
+    text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>().to_lowercase()
+}
+
+/// Whether a line looks like prose or Markdown: a capital letter and small ones, a heading, a list, emphasis.
+fn is_prose(line: &str) -> bool {
+    const MARKS: [&str; 6] = ["```", "**", "#", "> ", "* ", "1. "];
+    let mut letters = line.chars();
+    let is_sentence = letters.next().is_some_and(char::is_uppercase)
+        && letters.next().is_some_and(|c| c.is_lowercase() || matches!(c, ' ' | '\''));
+    is_sentence || MARKS.iter().any(|mark| line.starts_with(mark))
 }
 
 fn around(case: &Case<'_>, code: SqlCode, message: &str, inner: Range<usize>) -> Diagnostic {

@@ -5,7 +5,9 @@ use proctor_core::sql::{Diagnostic, Dialect, SqlCode, StageName};
 use sqlparser::dialect::{DuckDbDialect, SQLiteDialect};
 use sqlparser::parser::Parser;
 
+use crate::engine::Refusal;
 use crate::stage::{Case, Stage};
+use crate::stages::slips::{self, is_of_form};
 use crate::stages::{asked, dialects, safety};
 
 /// How deep the parser goes: deeper than any statement that people write, and far from the end of a stack.
@@ -23,8 +25,8 @@ impl Stage for Parse {
 
     fn run(&self, case: &mut Case<'_>) -> Result<(), String> {
         if let Err(refusal) = asked::split(case) {
-            let found = case.refused(StageName::Parse, &refusal, 0);
-            case.found(found);
+            let text = case.text().to_owned();
+            report(case, &text, &refusal, 0);
             // What this engine does not even read may be a write where another does.
             let written = safety::written_within(case);
             written.into_iter().for_each(|found| case.found(found));
@@ -40,9 +42,8 @@ impl Stage for Parse {
             let tree = tree(&text, case.request.dialect);
             match &case.statements[index].prepared {
                 Some(Err(refusal)) if is_of_form(refusal.code) => {
-                    let found = case.refused(StageName::Parse, refusal, range.start);
-                    let found = dialects::explained(found, &text, case.request.dialect);
-                    case.found(found);
+                    let refusal = refusal.clone();
+                    report(case, &text, &refusal, range.start);
                 }
                 Some(Ok(_)) if tree.is_none() => {
                     let message =
@@ -59,9 +60,17 @@ impl Stage for Parse {
     }
 }
 
-/// Whether a refusal is about the form of a statement, and not about what it names.
-fn is_of_form(code: SqlCode) -> bool {
-    matches!(code, SqlCode::SyntaxError | SqlCode::UnterminatedToken | SqlCode::TooDeep | SqlCode::NulByte)
+/// Reports what the engine has against the form of a statement that begins at `from`: misspelt keywords where they are
+/// the cause, else the engine's own words with the form of another engine that they are due to.
+fn report(case: &mut Case<'_>, text: &str, refusal: &Refusal, from: usize) {
+    let misspelt = slips::misspelt(case, text, refusal, from);
+    if !misspelt.is_empty() {
+        misspelt.into_iter().for_each(|found| case.found(found));
+        return;
+    }
+    let found = case.refused(StageName::Parse, refusal, from);
+    let found = slips::unfinished(found, case, text, refusal, from);
+    case.found(dialects::explained(found, text, case.request.dialect));
 }
 
 /// The tree of one statement, where the parser reads it as one.

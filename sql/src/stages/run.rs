@@ -8,7 +8,7 @@ use sqlparser::ast::{Expr, Visit, Visitor};
 use crate::engine::{Action, Bound, Kind, Ran, Refusal, RunOn};
 use crate::scratch;
 use crate::stage::{Case, LESS, Stage, is_limit, on};
-use crate::stages::{asked, safety};
+use crate::stages::{asked, rewrite, safety};
 
 /// See the file.
 pub(super) struct Run;
@@ -193,7 +193,13 @@ fn tried_among_odd_rows(case: &mut Case<'_>, index: usize) -> Result<(), String>
     let Some(bound) = case.statements[index].bound().cloned() else { return Ok(()) };
     let removes = bound.actions.iter().any(|action| matches!(action, Action::Delete(_) | Action::Update { .. }));
     let adds = bound.actions.iter().any(|action| matches!(action, Action::Insert(_)));
-    if bound.kind() != Kind::Write || !removes || adds || case.is_rejected() {
+    if bound.kind() != Kind::Write || case.is_rejected() {
+        return Ok(());
+    }
+    if adds {
+        return taken_among_odd_rows(case, index, &bound);
+    }
+    if !removes {
         return Ok(());
     }
     let tree = case.statements[index].tree.clone();
@@ -226,6 +232,30 @@ fn tried_among_odd_rows(case: &mut Case<'_>, index: usize) -> Result<(), String>
         false => Diagnostic::error(StageName::Safety, SqlCode::AlwaysTrueFilter, message),
     };
     case.found(found.at(Some(span)).about(table.name).advice("Say by WHERE which rows are meant."));
+    Ok(())
+}
+
+/// A statement that rewrites rows by those that it takes from a table takes each of many odd rows of that table: its filter
+/// bounds nothing.
+fn taken_among_odd_rows(case: &mut Case<'_>, index: usize, bound: &Bound) -> Result<(), String> {
+    let source = case.statements[index].tree.as_ref().and_then(|tree| rewrite::source(tree, bound));
+    let Some((name, query)) = source else { return Ok(()) };
+    let Some(table) = case.engine.catalog().table(bare(&name)).cloned() else { return Ok(()) };
+    let all = case.request.sql.clone();
+    case.engine.begin().map_err(|refusal| refusal.message)?;
+    scratch::fill(case.engine, &all);
+    scratch::probe(case.engine, &table, &all);
+    let rows = count(case, &table.name);
+    let taken = case.engine.number(&format!("SELECT count(*) FROM ({query}) AS taken"));
+    case.engine.rollback().map_err(|refusal| refusal.message)?;
+    let taken = taken.ok().and_then(|taken| u64::try_from(taken).ok()).unwrap_or(0);
+    if rows < 2 || taken < rows {
+        return Ok(());
+    }
+    let span = case.span(case.statements[index].range.clone());
+    let message = format!("it rewrites rows by each of the {rows} rows of `{}` that it was tried on", table.name);
+    let found = Diagnostic::error(StageName::Safety, SqlCode::AlwaysTrueFilter, message).at(Some(span));
+    case.found(found.about(table.name).advice("Say by WHERE which rows are meant."));
     Ok(())
 }
 

@@ -1,15 +1,15 @@
 //! Whether a statement may do what its engine says it does. An allow-list over actions: no word of the text decides, and
 //! what is not known is refused.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use proctor_core::sql::{Batch, Diagnostic, Policy, Span, SqlCode, StageName};
 use sqlparser::ast::{self, Expr, FromTable, SetExpr};
 
 use crate::engine::{Action, Bound, Kind};
+use crate::lists;
 use crate::stage::{Case, Stage};
-use crate::stages::{asked, filter, parse};
+use crate::stages::{asked, filter, parse, rewrite};
 use crate::text::{self, Piece};
 
 const STAGE: StageName = StageName::Safety;
@@ -89,8 +89,8 @@ fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<D
     let mut found: Vec<Diagnostic> = Vec::new();
     for action in &bound.actions {
         let one = match action {
-            Action::Read { by, .. } if is_through_listed(case, by) => None,
-            Action::Read { table, column, .. } => named(case, table, column.as_deref(), span),
+            Action::Read { table, column } => named(case, table, column.as_deref(), span),
+            Action::Metadata { source, table } => metadata(case, source, table.as_deref(), span),
             Action::Call(function) => called(case, function, span),
             Action::Recursion => None,
             Action::Insert(table) | Action::Delete(table) | Action::Update { table, .. } => {
@@ -104,7 +104,10 @@ fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<D
                             .about(table.clone())
                             .advice("Answer with a query that only reads."),
                     ),
-                    Policy::Write | Policy::Migrate => named(case, table, column, span),
+                    Policy::Write | Policy::Migrate => named(case, table, column, span).or_else(|| {
+                        let is_insert = matches!(action, Action::Insert(_));
+                        is_insert.then(|| inserted(case, index, table, span)).flatten()
+                    }),
                 }
             }
             Action::Schema { what, name } if policy == Policy::Migrate => {
@@ -144,6 +147,14 @@ fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<D
         };
         found.extend(one);
     }
+    let is_of_lists = |found: &Diagnostic| {
+        matches!(found.code, SqlCode::TableRefused | SqlCode::ColumnRefused | SqlCode::MetadataRefused)
+    };
+    if let Some(refusal) = case.statements[index].off_list.as_ref().filter(|_| !found.iter().any(is_of_lists)) {
+        let mut one = error(refusal.code, refusal.message.clone()).advice("Use only what is on the lists.");
+        one.subject.clone_from(&refusal.subject);
+        found.push(one);
+    }
     if found.is_empty() && bound.kind() == Kind::Other {
         let message = "it is no query, and what it changes is not told by the engine";
         found.push(error(SqlCode::StatementRefused, message.to_owned()).advice("Answer with a query."));
@@ -153,21 +164,71 @@ fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<D
     found
 }
 
-/// What lists of names have against a migration.
+/// What the list of tables has against what a migration makes, changes or drops.
 fn reached(case: &Case<'_>, what: &str, name: &str, span: Span) -> Option<Diagnostic> {
-    if what == "create virtual table" || what.contains("trigger") || what.contains("index") || what.contains("sequence")
-    {
+    // Of these, the engine checks the tables that they belong to.
+    if ["trigger", "index", "sequence"].iter().any(|kind| what.contains(kind)) {
         return None;
     }
-    let is_listed = case.request.allow.tables.is_empty() || is_among(&case.request.allow.tables, name);
-    (!is_listed).then(|| refused_table(name, span))
+    (!lists::allow_table(&case.request.allow, name)).then(|| refused_table(name, span))
 }
 
-/// Whether a table is read only through views that are on the list: with a view is allowed what it reads. A migration may
-/// make another of that name; there it is not.
-fn is_through_listed(case: &Case<'_>, views: &BTreeSet<String>) -> bool {
-    let tables = &case.request.allow.tables;
-    case.request.policy != Policy::Migrate && !views.is_empty() && views.iter().all(|view| is_among(tables, view))
+/// What the lists have against reading what the schema holds: they allow it of one table, all of whose columns may be
+/// used.
+fn metadata(case: &Case<'_>, source: &str, table: Option<&str>, span: Span) -> Option<Diagnostic> {
+    let allow = &case.request.allow;
+    // A view shows the columns of what is behind it.
+    let is_table = |name: &str| case.engine.catalog().table(name).is_some_and(|table| !table.is_view);
+    let is_whole =
+        |table: &str| is_table(table) && lists::allow_table(allow, table) && lists::columns_of(allow, table).is_none();
+    if !lists::are_given(allow) || table.is_some_and(is_whole) {
+        return None;
+    }
+    let message = format!("{source} shows what is off the lists");
+    let found = Diagnostic::error(STAGE, SqlCode::MetadataRefused, message).at(Some(span));
+    Some(found.about(table.unwrap_or(source)).advice("Use the tables and columns that are on the lists."))
+}
+
+/// What the list of columns has against the columns of a new row. Engines do not report them; the statement has to name
+/// them.
+fn inserted(case: &Case<'_>, index: usize, table: &str, span: Span) -> Option<Diagnostic> {
+    let allow = &case.request.allow;
+    lists::columns_of(allow, table)?;
+    let named = case.statements[index].tree.as_ref().and_then(insert).filter(
+        |insert| matches!(&insert.table, ast::TableObject::TableName(name) if is_named(&name.to_string(), table)),
+    );
+    let message = match named {
+        // `DEFAULT VALUES`
+        Some(insert) if insert.source.is_none() && insert.assignments.is_empty() => return None,
+        Some(insert) if !insert.columns.is_empty() => {
+            let names = insert.columns.iter().map(|name| text::unquoted(&name.to_string()));
+            let column = names.into_iter().find(|name| !lists::allow_column(allow, table, name))?;
+            format!("the column `{table}.{column}` is not on the list")
+        }
+        _ => format!("it adds rows to `{table}` without naming their columns, and not all of them are on the list"),
+    };
+    let found = Diagnostic::error(STAGE, SqlCode::ColumnRefused, message).at(Some(span)).about(table);
+    Some(found.advice("Name the columns of the new row, and only those that are on the list."))
+}
+
+/// The INSERT of a statement, also behind WITH.
+pub(super) fn insert(tree: &ast::Statement) -> Option<&ast::Insert> {
+    match tree {
+        ast::Statement::Insert(insert) => Some(insert),
+        ast::Statement::Explain { statement, .. } => insert(statement),
+        ast::Statement::Query(query) => match &*query.body {
+            SetExpr::Insert(inner) => insert(inner),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Reports whether a name as it is written is that of a table.
+fn is_named(written: &str, table: &str) -> bool {
+    let parts: Vec<String> = written.split('.').map(text::unquoted).collect();
+    let written = parts.join(".");
+    lists::plain(&written).eq_ignore_ascii_case(lists::plain(table))
 }
 
 /// What the list of functions has against the body of a view or trigger, which SQLite looks at when it is first used.
@@ -192,49 +253,35 @@ fn named(case: &Case<'_>, table: &str, column: Option<&str>, span: Span) -> Opti
     let allow = &case.request.allow;
     let is_of_schema = case.engine.catalog().table(table).is_some();
     let is_ours = case.engine.is_harmless_table(table);
+    if is_ours && !is_of_schema && lists::are_given(allow) && !lists::hold(&allow.tables, table) {
+        let is_pure = case.engine.is_pure_table(table);
+        return if is_pure { None } else { metadata(case, &format!("`{table}`"), None, span) };
+    }
     // A migration makes tables; those of the schema are the ones before it.
     let is_new = case.request.policy == Policy::Migrate;
     if !is_of_schema && !is_ours && !is_new {
         let message = format!("`{table}` is no table of the schema, and nobody said what it reaches");
         return Some(Diagnostic::error(STAGE, SqlCode::TableRefused, message).at(Some(span)).about(table));
     }
-    if !allow.tables.is_empty() && !is_among(&allow.tables, table) {
+    if !lists::allow_table(allow, table) {
         return Some(refused_table(table, span));
     }
-    let column = column?;
-    let of_table: Vec<&str> = allow
-        .columns
-        .iter()
-        .filter_map(|entry| entry.rsplit_once('.'))
-        .filter(|(of, _)| plain(of).eq_ignore_ascii_case(plain(table)))
-        .map(|(_, column)| column)
-        .collect();
-    let is_free = of_table.is_empty() || of_table.iter().any(|allowed| allowed.eq_ignore_ascii_case(column));
-    (!is_free).then(|| {
-        let message = format!("the column `{table}.{column}` is not on the list");
+    let (column, listed) = (column?, lists::columns_of(allow, table)?);
+    (!listed.iter().any(|allowed| allowed.eq_ignore_ascii_case(column))).then(|| {
+        let message = match column {
+            "*" => format!("it rewrites whole rows of `{table}`, and not all of its columns are on the list"),
+            _ => format!("the column `{table}.{column}` is not on the list"),
+        };
         Diagnostic::error(STAGE, SqlCode::ColumnRefused, message)
             .at(Some(span))
             .about(format!("{table}.{column}"))
-            .candidates(of_table.iter().take(8).map(|name| (*name).to_owned()).collect())
+            .candidates(listed.iter().take(8).map(|name| (*name).to_owned()).collect())
     })
 }
 
 fn refused_table(table: &str, span: Span) -> Diagnostic {
     let message = format!("the table `{table}` is not on the list");
     Diagnostic::error(STAGE, SqlCode::TableRefused, message).at(Some(span)).about(table)
-}
-
-/// A name without the schema that everybody leaves out. Any other schema is a part of the name: a list that allows
-/// `people` does not allow `old.people`.
-fn plain(name: &str) -> &str {
-    match name.split_once('.') {
-        Some((schema, plain)) if schema.eq_ignore_ascii_case("main") => plain,
-        _ => name,
-    }
-}
-
-fn is_among(names: &[String], name: &str) -> bool {
-    names.iter().any(|allowed| plain(allowed).eq_ignore_ascii_case(plain(name)))
 }
 
 /// What the list of functions has against one.
@@ -342,6 +389,9 @@ fn of_filter(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
         return Vec::new();
     }
     let statement = &case.statements[index];
+    if let Some((table, extent)) = statement.tree.as_ref().and_then(|tree| rewrite::of(tree, statement.bound())) {
+        return of_rewrite(table, extent, span).into_iter().collect();
+    }
     let Some((table, selection)) = statement.tree.as_ref().and_then(target) else {
         return without_tree(case, index, span);
     };
@@ -359,17 +409,39 @@ fn of_filter(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
     vec![found.at(Some(span)).about(table).advice("Say by WHERE which rows are meant.")]
 }
 
+/// What a policy has against a statement that adds rows in place of rows that are there already.
+fn of_rewrite(table: String, extent: rewrite::Extent, span: Span) -> Option<Diagnostic> {
+    let (code, message) = match extent {
+        rewrite::Extent::Bounded => return None,
+        rewrite::Extent::Unbounded => (
+            SqlCode::UnboundedWrite,
+            format!("it may rewrite every row of `{table}`: nothing bounds the rows that it takes"),
+        ),
+        rewrite::Extent::AlwaysTrue => (
+            SqlCode::AlwaysTrueFilter,
+            format!("it may rewrite every row of `{table}`: its WHERE holds for each of them"),
+        ),
+    };
+    let found = Diagnostic::error(STAGE, code, message).at(Some(span)).about(table);
+    Some(found.advice("Say by WHERE which rows are meant."))
+}
+
 /// A write whose form our parser does not read cannot be looked at for its filter; rows must tell, where they are asked.
 fn without_tree(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
     let statement = &case.statements[index];
     let is_removal = |action: &Action| matches!(action, Action::Delete(_) | Action::Update { .. });
     let is_write =
         statement.bound().is_some_and(|bound| bound.kind() == Kind::Write && bound.actions.iter().any(is_removal));
-    let is_run = case.request.stages().contains(&StageName::Run);
+    // Rows do not tell how many of them a statement rewrites that adds some too.
+    let adds = statement.bound().is_some_and(|bound| bound.actions.iter().any(|one| matches!(one, Action::Insert(_))));
+    let is_run = case.request.stages().contains(&StageName::Run) && !adds;
     if statement.tree.is_some() || !is_write || is_run {
         return Vec::new();
     }
-    let message = "its filter cannot be read, and it is not run on rows that would tell";
+    let message = match adds {
+        true => "it rewrites rows, and which of them cannot be read",
+        false => "its filter cannot be read, and it is not run on rows that would tell",
+    };
     vec![Diagnostic::error(STAGE, SqlCode::StatementRefused, message).at(Some(span))]
 }
 

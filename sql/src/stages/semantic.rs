@@ -5,6 +5,7 @@
 //! what cannot be meant is an error, from [`CERTAIN`] on.
 
 mod aggregates;
+mod conditions;
 mod distinct;
 mod entities;
 mod extreme;
@@ -17,6 +18,7 @@ mod negation;
 mod order;
 mod question;
 mod reader;
+mod requested;
 mod shape;
 mod tree;
 mod words;
@@ -109,12 +111,14 @@ impl Finding {
 /// Everything that speaks against a statement, one finding of a kind.
 fn findings(tree: &ast::Statement, text: &str, question: Option<&Question>, catalog: &Catalog) -> Vec<Finding> {
     let mut found = joins::check(tree, text, question, catalog);
+    found.extend(conditions::check(tree, text, catalog));
     let Some(shape) = reader::read(tree, text, catalog) else { return found };
     let sheet = Sheet { shape: &shape, catalog };
     found.extend(keys::check(&sheet));
     if let Some(question) = question.filter(|question| !question.words.is_empty()) {
-        const CHECKS: [fn(&Sheet<'_>, &Question) -> Vec<Finding>; 7] = [
+        const CHECKS: [fn(&Sheet<'_>, &Question) -> Vec<Finding>; 8] = [
             aggregates::check,
+            requested::check,
             order::check,
             limit::check,
             grouping::check,

@@ -5,6 +5,9 @@
 
 mod adversarial;
 mod cases;
+#[path = "../corpus/mod.rs"]
+mod corpus;
+mod lists;
 
 use std::io::{BufRead as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -30,7 +33,7 @@ fn main() {
     if std::env::args().nth(1).as_deref() == Some("worker") {
         return work(&library.expect("the parent found it"));
     }
-    let all = || cases::all().into_iter().chain(adversarial::all());
+    let all = || cases::all().into_iter().chain(adversarial::all()).chain(lists::all());
     let trials = match library {
         Ok(_) => all().map(|(name, test)| Trial::test(name, test)).collect(),
         Err(reason) => {

@@ -164,7 +164,8 @@ fn listed(env: &TestEnvironment) {
     env.configure("");
     daemon.running.signal(Signal::HUP);
     daemon.running.wait_until(|| curl(&env.socket(), Some(STRANGER), &["http://localhost/healthz"]).code == Some(7));
-    daemon.end().exits(0);
+    let uid = format!("uid={STRANGER}");
+    daemon.end().exits(0).complains(&["a user who may not ask this daemon was turned away", &uid]);
 }
 
 fn as_owner(env: &TestEnvironment) {

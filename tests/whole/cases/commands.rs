@@ -211,6 +211,10 @@ fn exec(env: &TestEnvironment) {
     repo.proctor(&["exec", "--", "echo", "hello", "there"]).exits(0).says(&["hello there\n"]);
     let run = repo.proctor(&["exec", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]).exits(1);
     assert!(run.everything().contains("out\n") && run.everything().contains("err\n"), "{run}");
+    repo.proctor(&["exec", "sh", "-c", "exit 0"]).exits(0);
+    for option in ["--no-such-option", "-z"] {
+        repo.proctor(&["exec", option, "--", "true"]).exits(2).complains(&["unexpected argument", option]);
+    }
     let run = repo.proctor(&["exec", "--", "no-such-program-anywhere"]).exits(5);
     assert!(run.stderr.contains("no-such-program-anywhere"), "{run}");
     let run = repo.proctor(&["exec", "--", "printf", "\\033[2J"]).exits(0);

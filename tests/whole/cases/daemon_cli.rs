@@ -17,6 +17,7 @@ pub(super) const CASES: &[Case] = &[
     dry_case("daemon_cli::a_daemon_starts_once_and_stops", starts),
     dry_case("daemon_cli::a_daemon_holds_nothing_that_its_caller_left_open", holds_nothing),
     dry_case("", not_allowed).unprivileged("daemon_cli::a_socket_that_is_not_for_this_user_is_told_from_none"),
+    dry_case("daemon_cli::a_daemon_without_its_socket_is_found_by_its_lock", unreachable),
     dry_case("daemon_cli::a_daemon_that_cannot_start_says_why", cannot_start),
     case("daemon_cli::it_stops_when_its_runs_have_ended", stops),
     case("daemon_cli::status_shows_runs_and_one_of_them", status),
@@ -33,17 +34,17 @@ pub(super) const CASES: &[Case] = &[
 const ON_A_TERMINAL: [&str; 3] =
     ["python3", "-c", "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"];
 
-fn start(env: &TestEnvironment, words: &[&str]) -> Running {
+pub(super) fn start(env: &TestEnvironment, words: &[&str]) -> Running {
     start_in(env, env.root(), words)
 }
 
-fn start_in(env: &TestEnvironment, dir: &std::path::Path, words: &[&str]) -> Running {
+pub(super) fn start_in(env: &TestEnvironment, dir: &std::path::Path, words: &[&str]) -> Running {
     let mut command = env.command(dir);
     command.args(words).arg("--socket").arg(env.socket());
     Running::start(command)
 }
 
-fn ask(env: &TestEnvironment, words: &[&str]) -> Finished {
+pub(super) fn ask(env: &TestEnvironment, words: &[&str]) -> Finished {
     start(env, words).wait()
 }
 
@@ -52,7 +53,7 @@ fn run(repo: &Repo<'_>, env: &TestEnvironment) -> Finished {
 }
 
 /// The id of the newest run.
-fn newest(env: &TestEnvironment) -> String {
+pub(super) fn newest(env: &TestEnvironment) -> String {
     let list = ask(env, &["status", "--format", "json"]).exits(0);
     let list: Value = serde_json::from_str(&list.stdout).expect("one document");
     list["runs"][0]["id"].as_str().expect("an id").to_owned()
@@ -106,6 +107,21 @@ fn not_allowed(env: &TestEnvironment) {
         assert!(!told.stderr.contains("no daemon listens"), "{told}");
         told.complains(&[socket.to_str().expect("UTF-8"), "may not be used by this user", "hint:", "allow_users"]);
     }
+}
+
+/// A stopped daemon cannot notice that its socket file was removed.
+fn unreachable(env: &TestEnvironment) {
+    let daemon = env.daemon();
+    let process = daemon.running.id().to_string();
+    daemon.running.signal(Signal::STOP);
+    std::fs::remove_file(env.socket()).expect("removed");
+    ask(env, &["daemon", "status"]).exits(6).complains(&["holds its lock", &process, "proctor daemon stop"]);
+    let mut stop = start(env, &["daemon", "stop"]);
+    stop.wait_for_message("asked process");
+    daemon.running.signal(Signal::CONT);
+    stop.wait().exits(0).says(&["has ended", &process]);
+    daemon.ended().exits(0);
+    ask(env, &["daemon", "stop"]).exits(0).says(&["no daemon runs"]);
 }
 
 fn cannot_start(env: &TestEnvironment) {
@@ -208,7 +224,7 @@ fn followed_logs(env: &TestEnvironment) {
     let mut run = start_in(env, repo.path(), &["run"]);
     let step = wait_for_step(env, &mut run);
     let id = newest(env);
-    ask(env, &["logs", &id, "verify.it/wait"]).exits(2).complains(&["has not ended", "--follow"]);
+    ask(env, &["logs", &id, "verify.it/wait"]).exits(0).complains(&["has not ended", "--follow"]);
     ask(env, &["logs", &id]).exits(0).says(&["early"]);
     let mut all = start(env, &["logs", &id, "--follow"]);
     let mut one = start(env, &["logs", &id, "verify.it/last", "-f"]);

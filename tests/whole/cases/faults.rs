@@ -16,9 +16,9 @@ use super::http::{demand, id_of, submission};
 use crate::daemon::{Answer, Daemon, LISTENS};
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::needs::{Case, Needs, case};
-use crate::process::Running;
+use crate::process::{Finished, Running};
 use crate::spec::{Spec, Step};
-use crate::tracer::{Fault, Faults, Listed};
+use crate::tracer::{Fault, Faults, KILLED, Listed, Trace};
 use crate::{documents, machine};
 
 const TRACED: &[Needs] = &[Needs::Sandbox, Needs::Tracing];
@@ -29,6 +29,8 @@ pub(super) const CASES: &[Case] = &[
     case("faults::a_disk_that_is_full_at_any_byte_passes_nothing_off_the_record", by_byte).needs(TRACED),
     case("faults::what_cannot_be_read_is_said_and_not_guessed", unreadable).needs(TRACED),
     case("faults::a_run_without_descriptors_passes_nothing_off_the_record", descriptors),
+    case("faults::a_failure_that_cannot_be_recorded_leaves_no_earlier_pass", unrecorded_failure).needs(TRACED),
+    case("faults::a_run_that_is_killed_after_a_failure_leaves_no_earlier_pass", killed_failure).needs(TRACED),
 ];
 
 /// How many calls are tried where nobody says.
@@ -198,6 +200,9 @@ fn traced(env: &TestEnvironment) -> Daemon<'_> {
     running.wait_for_message(LISTENS);
     Daemon::of(env, running)
 }
+
+/// How long the processes of a run that was killed may take to end.
+const GONE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// All tries of one case together.
 const LONG: std::time::Duration = std::time::Duration::from_secs(3_600);
@@ -385,5 +390,86 @@ fn without_descriptors(daemon: &Daemon<'_>, asked: &Value) -> Option<Value> {
         if run["state"] == "finished" {
             return Some(run);
         }
+    }
+}
+
+/// A file that git ignores, and that decides whether the step of [`judged_repo`] fails.
+const FLAG: &str = "flag";
+
+fn judged_repo(env: &TestEnvironment) -> Repo<'_> {
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", "! test -e flag")]));
+    repo.write(".gitignore", format!("{FLAG}\n"));
+    repo.commit();
+    repo
+}
+
+/// Runs with a changeset and without one.
+const WAYS: [&[&str]; 2] = [&["--profile", "pr", "--changeset", CHANGESET], &["--profile", "pr"]];
+
+/// Passes on a tree, then runs again by way of `wrapper` where the step fails.
+fn fails_after_a_pass(repo: &Repo<'_>, env: &TestEnvironment, way: &[&str], wrapper: &[&str]) -> Finished {
+    let _ = std::fs::remove_file(repo.file(FLAG));
+    repo.run_bare(way).exits(0);
+    repo.proctor(&[&["gate"], way].concat()).exits(0);
+    repo.write(FLAG, "");
+    let words = [&["run", "--format", "jsonl"], way].concat();
+    env.start_through(repo.path(), wrapper, &words).patient(LONG).wait()
+}
+
+fn unrecorded_failure(env: &TestEnvironment) {
+    let repo = judged_repo(env);
+    let report = env.root().join("calls");
+    let faults = Faults { report: &report, below: env.root() };
+    let words = faults.words();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    for way in WAYS {
+        faults.set(LISTING);
+        fails_after_a_pass(&repo, env, way, &words).exits(1);
+        let count = faults.clear().len();
+        let (mut failed, mut unrecorded) = (0, 0);
+        for at in spread(count, SAMPLE) {
+            faults.set(Fault { errno: "ENOSPC", from: at + 1, ..FAILING });
+            let finished = fails_after_a_pass(&repo, env, way, &words);
+            let is_met = faults.clear().iter().any(|call| call.met);
+            let gate = repo.proctor(&[&["gate"], way].concat());
+            if finished.code == Some(1) {
+                failed += 1;
+                unrecorded += usize::from(is_met);
+                assert_ne!(
+                    gate.code,
+                    Some(0),
+                    "from call {at}: the run failed, and the gate passes\n{finished}\n{gate}"
+                );
+            } else {
+                assert_eq!(finished.code, Some(5), "{finished}");
+            }
+        }
+        println!("faults: {count} calls, {failed} failed, {unrecorded} of them without room for their record");
+        assert!(unrecorded > 0, "no failing run lacked room for its record");
+    }
+}
+
+fn killed_failure(env: &TestEnvironment) {
+    let repo = judged_repo(env);
+    let report = env.root().join("calls");
+    let trace = |at| Trace { at, torn: false, report: &report, below: env.root() }.words();
+    for way in WAYS {
+        let run = |at: usize| {
+            let words = trace(at);
+            fails_after_a_pass(&repo, env, way, &words.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        run(0).exits(1);
+        let count = std::fs::read_to_string(&report).expect("a list of calls").lines().count() - 1;
+        let mut killed = 0;
+        for at in spread(count, SAMPLE) {
+            let finished = run(at + 1);
+            machine::wait_until_gone(env.marker(), GONE).expect("nothing is left");
+            let gate = repo.proctor(&[&["gate"], way].concat());
+            if finished.stdout.contains("\"step_finished\"") {
+                killed += usize::from(finished.code == Some(KILLED));
+                assert_ne!(gate.code, Some(0), "killed at call {at}: a step failed, and the gate passes\n{gate}");
+            }
+        }
+        assert!(killed > 0, "no run was killed after its step had failed");
     }
 }

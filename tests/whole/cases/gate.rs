@@ -264,17 +264,19 @@ fn status_touched(env: &TestEnvironment) {
         }
     };
     spoilt(&repo, replace("{", "["), &["status_unreadable"]);
-    spoilt(&repo, replace("\"tier\":", "\"more\":1,\"tier\":"), &["status_unreadable"]);
+    spoilt(&repo, replace("\"tier\": ", "\"more\": 1, \"tier\": "), &["status_unreadable"]);
     spoilt(&repo, dated("2001-02-03T04:05:06.789Z"), &["stale", "record_differs"]);
     spoilt(&repo, dated("2901-02-03T04:05:06.789Z"), &["from_the_future", "record_differs"]);
     spoilt(&repo, dated("yesterday"), &["time_unreadable", "record_differs"]);
     spoilt(&repo, |dir| std::fs::remove_file(dir.join("05-status.json")).expect("it is there"), &["evidence_missing"]);
     let status = repo.changeset().join("05-status.json");
     let text = std::fs::read_to_string(&status).expect("a status");
-    machine::write(&status, text.replace("\"version\":1", "\"version\":2"));
+    let newer = text.replace("\"version\": 1", "\"version\": 2");
+    assert_ne!(newer, text);
+    machine::write(&status, newer);
     refuses(&repo, &[], 5, &["version_unknown"]);
     // What is not ours may be anything, spelled in any way.
-    machine::write(&status, text.replacen('{', "{ \"state\": \"done\",\n", 1));
+    machine::write(&status, text.replacen('{', "{ \"owner\":\"someone\",\n", 1));
     passes(&repo, &[]);
 }
 

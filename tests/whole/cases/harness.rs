@@ -36,7 +36,7 @@ fn tampered_documents(env: &TestEnvironment) {
         (artifact, "{\"cached_from\":null,", "{\"cached_from\": null,"),
         (artifact, "\"outcome\":\"passed\"", "\"outcome\":\"fine\""),
         (artifact, "\"version\":1", "\"version\":1,\"wholly_new\":1"),
-        (status, "\"outcome\":\"passed\"", "\"outcome\":\"fine\""),
+        (status, "\"outcome\": \"passed\"", "\"outcome\": \"fine\""),
         (status, "verify/verify.it.json", "verify/verify.no.json"),
     ];
     documents::check_all(repo.path());

@@ -37,6 +37,8 @@ pub(super) const CASES: &[Case] = &[
     dry_case("http::root_is_no_user_of_another_users_daemon", stranger)
         .needs(&[Needs::Root, Needs::Program("curl")])
         .unprivileged("http::root_is_no_user_of_another_users_daemon"),
+    dry_case("http::early_refusals_reach_a_client_that_sends_first", early_refusals)
+        .needs(&[Needs::Program("python3")]),
     dry_case("http::head_and_options", head_and_options).needs(NEEDS_CURL),
     dry_case("http::the_document_is_the_one_that_is_checked_in", document).needs(NEEDS_CURL),
 ];
@@ -73,7 +75,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    fn header(&self, name: &str) -> Option<&str> {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.filter(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
     }
@@ -320,6 +322,39 @@ fn ranges(env: &TestEnvironment) {
     for bad in ["offset=-1", "limit=0", "offset=1x", "length=1"] {
         curl(env, &[&format!("{path}?{bad}")]).refuses(400, "invalid-request");
     }
+    let reply = curl(env, &[&format!("{path}?offset=1600001")]).refuses(416, "range-not-satisfiable");
+    assert_eq!(reply.header("content-range"), Some("bytes */1600000"));
+    curl(env, &["-r", "0-1", &format!("{path}?offset=1")]).refuses(400, "invalid-request");
+    curl(env, &["/v1/runs?repo=relative"]).refuses(400, "invalid-request");
+    daemon.end().exits(0);
+}
+
+/// Sends bodies of 300 KB and 2 MB by Python's `http.client`, which reads the answer only after it has sent everything.
+const SENDS_FIRST: &str = r#"
+import http.client, socket, sys
+def ask(path, size, status, **headers):
+    connection = http.client.HTTPConnection("localhost", timeout=60)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(sys.argv[1])
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request("POST", path, b"x" * size, named)
+    answer = connection.getresponse()
+    assert (answer.status, b"urn:proctor:problem" in answer.read()) == (status, True), (path, answer.status)
+json = "application/json"
+for _ in range(20):
+    ask("/v1/runs", 300_000, 400, Content_Type=json, Idempotency_Key="two words")
+    ask("/v1/nothing", 300_000, 404, Content_Type=json)
+    ask("/healthz", 300_000, 405, Content_Type=json)
+    ask("/v1/runs", 300_000, 415, Content_Type="text/plain")
+    ask("/v1/runs", 2_000_000, 413, Content_Type=json)
+    ask("/v1/runs", 300_000, 431, **{f"x{n}": "y" for n in range(101)})
+"#;
+
+fn early_refusals(env: &TestEnvironment) {
+    let daemon = env.daemon();
+    let mut client = machine::command("python3");
+    client.args(["-c", SENDS_FIRST]).arg(env.socket());
+    Running::start(client).wait().exits(0);
     daemon.end().exits(0);
 }
 

@@ -384,6 +384,10 @@ fn no_git(env: &TestEnvironment) {
     let repo = repo_of(env, &SEVERAL);
     env.proctor_in(repo.path(), &["init", "--repo", "web"]).exits(2).complains(&["is not the top", "--repo"]);
     env.proctor_in(&repo.file("web"), &["init"]).exits(0);
+    repo.write("web/spec/verification.yaml", repo.read("spec/verification.yaml"));
+    let run = env.proctor_in(&repo.file("web"), &["run"]).exits(2);
+    let run = run.complains(&["is not the top of its repository", "workdir: web"]);
+    assert!(!run.everything().contains("git init"), "{run}");
     assert!(repo.file("spec/verification.yaml").exists());
 }
 

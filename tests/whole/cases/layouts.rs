@@ -44,7 +44,14 @@ fn changesets(env: &TestEnvironment) {
         let mut new = status(&repo, id);
         assert_eq!(new["verification"]["last_run"]["outcome"], "passed", "{id}");
         new["verification"].as_object_mut().expect("an object").remove("last_run");
-        let mut expected = old.unwrap_or_else(|| serde_json::json!({}));
+        let mut expected = old.unwrap_or_else(|| {
+            serde_json::json!({
+                "schema_version": "v1",
+                "state": "pending_validation",
+                "validation": { "state": "pending", "checks": [] },
+                "execution": { "state": "pending", "steps_completed": 0, "error": null, "log": [] },
+            })
+        });
         expected.as_object_mut().expect("an object").entry("verification").or_insert_with(|| serde_json::json!({}));
         assert_eq!(new, expected, "{id} lost or gained something");
         assert_eq!(repo.read(&format!("changes/{id}/00-meta.json")), meta);

@@ -24,6 +24,8 @@ pub(super) const CASES: &[Case] = &[
     dry_case("life::of_two_daemons_one_wins_and_the_other_says_which", race),
     dry_case("life::two_daemons_do_not_share_a_state_directory", shared_state),
     dry_case("life::a_config_that_is_not_valid_is_refused_with_its_place", bad_config),
+    dry_case("life::checks_a_config_without_starting", check_config),
+    dry_case("life::listens_again_after_its_socket_was_removed", removed_socket),
     dry_case("life::a_reload_takes_all_or_nothing", reload),
     dry_case("life::a_lost_config_widens_nothing", lost_config),
     dry_case("life::an_idle_daemon_ends_and_a_connection_keeps_it", idle),
@@ -128,6 +130,39 @@ fn shared_state(env: &TestEnvironment) {
     env.finish(second).exits(5).complains(&["state directory", "hint:"]);
     assert!(!other.exists());
     first.end().exits(0);
+}
+
+fn check_config(env: &TestEnvironment) {
+    let check = |words: &[&str]| {
+        let mut command = env.command_of("proctord", env.root(), &[]);
+        command.arg("--check-config").args(words);
+        env.finish(Running::start(command))
+    };
+    env.configure("[daemon]\nsokcet = '/x'\n");
+    let file = env.root().join("config/proctor/proctord.toml");
+    check(&[]).exits(2).complains(&["proctord.toml:2:1", "sokcet"]);
+    check(&["--config", file.to_str().expect("UTF-8")]).exits(2).complains(&["proctord.toml:2:1"]);
+    check(&["--config", "/absent.toml"]).exits(2).complains(&["/absent.toml", "hint:"]);
+    env.configure("[daemon]\nmax_runs = 2\n");
+    check(&[]).exits(0).says(&["is valid", "proctord.toml"]);
+    std::fs::remove_file(&file).expect("removed");
+    check(&[]).exits(0).says(&["no config"]);
+    assert!(!env.socket().exists(), "nothing was started");
+}
+
+fn removed_socket(env: &TestEnvironment) {
+    let mut daemon = env.daemon();
+    let pid = daemon.get("/healthz")["pid"].clone();
+    let answers = || daemon::ask(&env.socket(), "GET", "/healthz", None).is_ok_and(|answer| answer.code == 200);
+    std::fs::remove_file(env.socket()).expect("removed");
+    daemon.running.wait_until(answers);
+    std::fs::remove_dir_all(env.socket().parent().expect("a directory")).expect("removed");
+    daemon.running.wait_until(answers);
+    assert_eq!(daemon.get("/healthz")["pid"], pid, "the same daemon answers");
+    env.finish(env.start_daemon(&[])).exits(5).complains(&["another daemon", &format!("(process {pid})")]);
+    let ended = daemon.end().exits(0);
+    assert_eq!(ended.stderr.matches("listens at its path again").count(), 2, "{ended}");
+    assert!(!env.socket().exists());
 }
 
 fn bad_config(env: &TestEnvironment) {

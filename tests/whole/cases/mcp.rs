@@ -8,10 +8,12 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::environment::{CHANGESET, Repo, TestEnvironment, release, wait_for_step, waiting_step};
-use crate::needs::{Case, MCP_INSPECTOR, MCP_SDK, NEEDS_MCP_INSPECTOR, NEEDS_MCP_SDK, case};
+use crate::needs::{
+    Case, LANGCHAIN, MCP_INSPECTOR, MCP_SDK, NEEDS_LANGCHAIN, NEEDS_MCP_INSPECTOR, NEEDS_MCP_SDK, Needs, case,
+};
 use crate::process::{Finished, Running};
 use crate::spec::{Skill, Spec, Step};
-use crate::{machine, schemas};
+use crate::{binaries, machine, schemas};
 
 pub(super) const CASES: &[Case] = &[
     case("mcp::the_python_sdk_over_stdio", sdk_over_stdio).needs(NEEDS_MCP_SDK),
@@ -25,6 +27,9 @@ pub(super) const CASES: &[Case] = &[
     case("mcp::the_inspector", inspector).needs(NEEDS_MCP_INSPECTOR),
     case("mcp::every_revision_that_is_told_of_is_spoken", revisions),
     case("mcp::lines_that_are_no_messages_end_nothing", garbage),
+    case("mcp::the_call_of_the_card_needs_no_repository", card),
+    case("mcp::a_server_without_a_session_finds_the_users_daemon", without_session).needs(NEEDS_RUN_USER),
+    case("mcp::langchain_and_its_models_take_names_and_answers", langchain).needs(NEEDS_LANGCHAIN),
 ];
 
 /// How the SDK opens a connection: probing for the newest revision, by the handshake of those before it,
@@ -32,14 +37,12 @@ pub(super) const CASES: &[Case] = &[
 const MODES: [&str; 3] = ["auto", "legacy", "2026-07-28"];
 /// Every answer of a tool stays below this.
 const MAX_ANSWER: usize = 8 << 10;
-const TOOLS: [&str; 8] = [
-    "antigravity.verify",
+const TOOLS: [&str; 6] = [
     "antigravity_verify",
-    "antigravity.verify_status",
-    "antigravity.verify_cancel",
-    "antigravity.verify_logs",
-    "antigravity.verify_explain",
-    "sql.verify",
+    "antigravity_verify_status",
+    "antigravity_verify_cancel",
+    "antigravity_verify_logs",
+    "antigravity_verify_explain",
     "sql_verify",
 ];
 
@@ -51,7 +54,7 @@ fn stdio(env: &TestEnvironment, arguments: &[&str]) -> Value {
         command.get_envs().filter_map(|(name, value)| Some((text(name), Value::from(text(value?))))).collect();
     let program = [text(command.get_program()), "mcp".to_owned()];
     let words: Vec<String> = program.into_iter().chain(arguments.iter().map(|word| (*word).to_owned())).collect();
-    json!({ "command": words, "env": vars })
+    json!({ "command": words, "env": vars, "cwd": env.root() })
 }
 
 fn in_process(env: &TestEnvironment) -> Value {
@@ -119,12 +122,12 @@ fn failing_script(repo: &Repo<'_>) -> Value {
     let run = "$1.structuredContent.run_id";
     json!([
         ["tools"],
-        ["call", "antigravity.verify", { "repo_root": repo.path(), "changeset_id": CHANGESET }],
-        ["call", "antigravity.verify_status", { "run_id": run }],
-        ["call", "antigravity.verify_logs", { "run_id": run }],
-        ["call", "antigravity.verify_logs", { "run_id": run, "n": 0, "stream": "stdout", "offset": 1 }],
-        ["call", "antigravity.verify_explain", { "run_id": run }],
-        ["call", "antigravity.verify_explain", { "repo_root": repo.path(), "changeset_id": CHANGESET }],
+        ["call", "antigravity_verify", { "repo_root": repo.path(), "changeset_id": CHANGESET }],
+        ["call", "antigravity_verify_status", { "run_id": run }],
+        ["call", "antigravity_verify_logs", { "run_id": run }],
+        ["call", "antigravity_verify_logs", { "run_id": run, "n": 0, "stream": "stdout", "offset": 1 }],
+        ["call", "antigravity_verify_explain", { "run_id": run }],
+        ["call", "antigravity_verify_explain", { "repo_root": repo.path(), "changeset_id": CHANGESET }],
         ["resources"],
         ["templates"],
         ["read", "$1.structuredContent.uri"],
@@ -179,8 +182,8 @@ fn passes(env: &TestEnvironment, server: &Value, mode: &str, path: &str) {
     let asked = json!({ "repo_root": repo.path() });
     let steps = json!([
         ["call", "antigravity_verify", asked],
-        ["call", "antigravity.verify", asked],
-        ["call", "antigravity.verify_explain", asked],
+        ["call", "antigravity_verify", asked],
+        ["call", "antigravity_verify_explain", asked],
         ["newest"],
         ["read", "$0.structuredContent.uri"],
     ]);
@@ -232,9 +235,9 @@ fn called_off(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("exec sleep 100"));
     let asked = json!({ "repo_root": repo.path() });
     let steps = json!([
-        ["call_off", "antigravity.verify", asked],
+        ["call_off", "antigravity_verify", asked],
         ["newest"],
-        ["call", "antigravity.verify_status", { "run_id": "$1.run_id", "wait_s": 50 }],
+        ["call", "antigravity_verify_status", { "run_id": "$1.run_id", "wait_s": 50 }],
     ]);
     let daemon = env.daemon();
     for server in [in_process(env), through_daemon(env), socket(env)] {
@@ -253,10 +256,10 @@ fn shared(env: &TestEnvironment) {
     let asked = json!({ "repo_root": repo.path() });
     let run = "$0.structuredContent.run_id";
     let steps = json!([
-        ["call_off_shared", "antigravity.verify", asked],
-        ["call", "antigravity.verify", { "repo_root": repo.path(), "wait_s": 1 }],
-        ["call", "antigravity.verify_cancel", { "run_id": run, "wait_s": 50 }],
-        ["call", "antigravity.verify_cancel", { "run_id": run }],
+        ["call_off_shared", "antigravity_verify", asked],
+        ["call", "antigravity_verify", { "repo_root": repo.path(), "wait_s": 1 }],
+        ["call", "antigravity_verify_cancel", { "run_id": run, "wait_s": 50 }],
+        ["call", "antigravity_verify_cancel", { "run_id": run }],
     ]);
     let daemon = env.daemon();
     for server in [in_process(env), socket(env)] {
@@ -278,17 +281,17 @@ fn errors(env: &TestEnvironment) {
     broken.write("spec/verification.yaml", "version: 1\nprofils: {}\n");
     let bare = env.repo_at("bare", &Spec::of_script("true"));
     let unsure = env.repo_at("unsure", &Spec::of_steps([Step::argv("it", &["/no/such/program"])]));
-    let verify = |repo: &Path| json!(["call", "antigravity.verify", { "repo_root": repo }]);
+    let verify = |repo: &Path| json!(["call", "antigravity_verify", { "repo_root": repo }]);
     let steps = json!([
         verify(broken.path()),
         verify(Path::new("/no/such/repository")),
         verify(Path::new("relative")),
-        ["call", "antigravity.verify", { "repo_root": bare.path(), "profile": "other" }],
-        ["call", "antigravity.verify", { "repo_root": bare.path(), "wait_s": 56 }],
-        ["call", "antigravity.verify", { "repo_root": bare.path(), "changeset_id": "../x" }],
-        ["call", "antigravity.verify", { "repo_root": bare.path(), "changeset_id": "no_such" }],
-        ["call", "antigravity.verify_status", { "run_id": "no-such-run" }],
-        ["call", "antigravity.verify_explain", {}],
+        ["call", "antigravity_verify", { "repo_root": bare.path(), "profile": "other" }],
+        ["call", "antigravity_verify", { "repo_root": bare.path(), "wait_s": 56 }],
+        ["call", "antigravity_verify", { "repo_root": bare.path(), "changeset_id": "../x" }],
+        ["call", "antigravity_verify", { "repo_root": bare.path(), "changeset_id": "no_such" }],
+        ["call", "antigravity_verify_status", { "run_id": "no-such-run" }],
+        ["call", "antigravity_verify_explain", {}],
         verify(unsure.path()),
         ["call", "antigravity.shell", {}],
         ["read", "file:///etc/passwd"],
@@ -324,11 +327,11 @@ fn hostile(env: &TestEnvironment) {
     let repo = env.repo(&Spec::new([skill]));
     let run = "$0.structuredContent.run_id";
     let steps = json!([
-        ["call", "antigravity.verify", { "repo_root": repo.path() }],
-        ["call", "antigravity.verify_logs", { "run_id": run }],
-        ["call", "antigravity.verify_logs", { "run_id": run, "stream": "stdout", "offset": 5_000_001 }],
-        ["call", "antigravity.verify_explain", { "run_id": run }],
-        ["call", "antigravity.verify_explain", { "repo_root": repo.path() }],
+        ["call", "antigravity_verify", { "repo_root": repo.path() }],
+        ["call", "antigravity_verify_logs", { "run_id": run }],
+        ["call", "antigravity_verify_logs", { "run_id": run, "stream": "stdout", "offset": 5_000_001 }],
+        ["call", "antigravity_verify_explain", { "run_id": run }],
+        ["call", "antigravity_verify_explain", { "repo_root": repo.path() }],
         ["read", "$0.structuredContent.failing.0.output.0.uri"],
         ["read", "$0.structuredContent.uri"],
     ]);
@@ -370,7 +373,7 @@ fn stays_data(shown: &str) {
 fn two_agents(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_steps([waiting_step(env, "it")]));
     let other = env.repo_at("other", &Spec::of_script("true"));
-    let verify = |repo: &Repo<'_>| json!([["call", "antigravity.verify", { "repo_root": repo.path() }]]);
+    let verify = |repo: &Repo<'_>| json!([["call", "antigravity_verify", { "repo_root": repo.path() }]]);
     let server = in_process(env);
     let mut agent = Running::start(client(env, &server, "auto", &verify(&repo)));
     let step = wait_for_step(env, &mut agent);
@@ -402,7 +405,7 @@ fn inspector(env: &TestEnvironment) {
     assert!(!listed.stderr.contains("Issue:"), "no schema is one that clients trip over: {listed}");
     let repo = fails(env);
     let root = format!("repo_root={}", repo.path().display());
-    let called = ["--method", "tools/call", "--tool-name", "antigravity.verify", "--tool-arg", &root, "wait_s=50"];
+    let called = ["--method", "tools/call", "--tool-name", "antigravity_verify", "--tool-arg", &root, "wait_s=50"];
     let answer = json(&ask_inspector(env, &called));
     begins(&answer, "FAILED: verify.it/breaks exited with code 3\n");
     bounded(&answer);
@@ -428,9 +431,14 @@ fn hello(revision: &str) -> [String; 2] {
 
 /// What `proctor mcp` answers to lines, by the id of the question.
 fn answers(env: &TestEnvironment, lines: &[String]) -> impl Fn(u64) -> Value {
+    answers_at(env, env.root(), lines)
+}
+
+/// The same for a server that is started in a directory.
+fn answers_at(env: &TestEnvironment, dir: &Path, lines: &[String]) -> impl Fn(u64) -> Value {
     let input = env.root().join("lines");
     machine::write(&input, lines.join("\n") + "\n");
-    let mut command = env.command(env.root());
+    let mut command = env.command(dir);
     command.args(["mcp", "--no-daemon", "--state-dir"]).arg(env.state());
     let finished = env.finish(Running::start_reading(command, &input)).exits(0);
     let message = |line| serde_json::from_str(line).expect("nothing but messages");
@@ -452,7 +460,7 @@ fn revisions(env: &TestEnvironment) {
     let mut told: Vec<&str> = told.split([' ', ',', '\n']).filter(is_date).collect();
     assert_eq!(told.pop(), Some(MODES[2]), "the newest is last");
     assert_eq!(told, ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]);
-    let verify = json!({ "name": "antigravity.verify", "arguments": { "repo_root": repo.path() } });
+    let verify = json!({ "name": "antigravity_verify", "arguments": { "repo_root": repo.path() } });
     for revision in told {
         let [hello, heard] = hello(revision);
         let lines = [hello, heard, asking(2, "tools/list", &json!({})), asking(3, "tools/call", &verify)];
@@ -476,7 +484,7 @@ fn revisions(env: &TestEnvironment) {
 /// What a client must not send, before and between what it may.
 fn garbage(env: &TestEnvironment) {
     let repo = fails(env);
-    let verify = json!({ "name": "antigravity.verify", "arguments": { "repo_root": repo.path() } });
+    let verify = json!({ "name": "antigravity_verify", "arguments": { "repo_root": repo.path() } });
     let [hello, heard] = hello("2024-11-05");
     let lines = [
         hello,
@@ -486,9 +494,91 @@ fn garbage(env: &TestEnvironment) {
         format!("\"{}\"", "x".repeat(3 << 20)),
         asking(2, "no/such/method", &json!({})),
         asking(3, "tools/call", &verify),
+        asking(4, "tools/call", &json!({ "name": "antigravity_verify", "arguments": [repo.path()] })),
+        asking(5, "tools/list", &json!({ "x": "y".repeat(2 << 20) })),
+        asking(
+            6,
+            "tools/list",
+            &serde_json::from_str(&format!("{}{}", "[".repeat(100), "]".repeat(100))).expect("JSON"),
+        ),
     ];
     let of = answers(env, &lines);
     assert_eq!(of(1)["result"]["protocolVersion"], "2024-11-05");
     assert_eq!(of(2)["error"]["code"], -32601);
     begins(&of(3)["result"], "FAILED: ");
+    assert_eq!(of(4)["error"]["code"], -32602, "arguments are an object");
+    assert_eq!(of(5)["error"]["code"], -32600, "its id can be read, though it is too long");
+    assert_eq!(of(6)["error"]["code"], -32602);
+}
+
+/// The call that the card of the tool shows, by the name that it shows, in a server started in the repository.
+fn card(env: &TestEnvironment) {
+    let repo = fails(env);
+    let verify = json!({ "name": "antigravity.verify", "arguments": { "changeset_id": CHANGESET, "profile": "pr" } });
+    let [hello, heard] = hello("2025-06-18");
+    let lines = [hello, heard, asking(2, "tools/call", &verify)];
+    let answer = answers_at(env, &repo.file("src"), &lines)(2);
+    begins(&answer["result"], "FAILED: verify.it/breaks exited with code 3\n");
+    let root = answer["result"]["structuredContent"]["repo_root"].as_str().expect("a path");
+    assert!(repo.path().ends_with(Path::new(root).file_name().expect("a name")), "{answer}");
+    let nowhere = answers(env, &lines)(2);
+    assert_eq!(nowhere["result"]["isError"], true, "{nowhere}");
+    assert!(text(&nowhere["result"]).contains("give `repo_root`"), "{nowhere}");
+}
+
+/// Root, who may mount in a place of its own.
+const NEEDS_RUN_USER: &[Needs] = &[
+    Needs::Root,
+    Needs::Sandbox,
+    Needs::Program("setpriv"),
+    Needs::Works(&["unshare", "--mount", "mount", "-t", "tmpfs", "x", "/run"]),
+];
+
+/// The official SDKs start servers with six variables only, and none of them names the runtime directory.
+fn without_session(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let uid = machine::UNPRIVILEGED_ID;
+    machine::give_to(env.root(), uid);
+    let words = json!({ "name": "antigravity_verify", "arguments": { "repo_root": repo.path(), "wait_s": 50 } });
+    let [hello, heard] = hello("2025-06-18");
+    let input = env.root().join("lines");
+    machine::write(&input, [hello, heard, asking(2, "tools/call", &words)].join("\n") + "\n");
+    machine::open_file_to_all(&input);
+    let script = format!(
+        "set -e; mount -t tmpfs none /run; mkdir -p /run/user/{uid}; chmod 700 /run/user/{uid}; chown {uid} /run/user/{uid}
+         as_user() {{ setpriv --reuid={uid} --regid={uid} --clear-groups -- env -i HOME=\"$HOME\" PATH=\"$PATH\" \"$@\"; }}
+         cd \"$2\"
+         as_user XDG_RUNTIME_DIR=/run/user/{uid} \"$1\" daemon start >&2
+         as_user \"$1\" mcp <\"$3\"
+         as_user \"$1\" status --all
+         as_user \"$1\" daemon stop >&2"
+    );
+    let mut command = machine::command("unshare");
+    command.args(["--mount", "sh", "-c", &script, "sh"]).arg(binaries::for_all("proctor"));
+    command.arg(repo.path()).arg(&input).env("HOME", env.home());
+    let finished = Running::start(command).wait().exits(0);
+    let socket = format!("The daemon at /run/user/{uid}/proctor/proctord.sock");
+    assert!(finished.stderr.contains(&format!("proctor mcp: {socket}")), "{finished}");
+    let instructions = finished.stdout.lines().next().expect("the answer to the first message");
+    assert!(instructions.contains(&socket), "{finished}");
+    assert!(finished.stdout.contains("PASSED: its one step passed"), "{finished}");
+    let listed = finished.stdout.lines().last().expect("the run of the daemon");
+    assert!(listed.contains("passed"), "the daemon knows the run: {finished}");
+}
+
+/// What agents are made of today: the adapters of LangChain, and what it sends to two providers of models.
+fn langchain(env: &TestEnvironment) {
+    let repo = fails(env);
+    let mut command = machine::client_command(LANGCHAIN);
+    let script = json!({ "server": in_process(env), "repo": repo.path() });
+    command.args(["-c", include_str!("../langchain_client.py"), &script.to_string()]).env("HOME", env.home());
+    let finished = env.finish(Running::start(command)).exits(0);
+    let told: Value = serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished}"));
+    assert_eq!(told["names"], json!(TOOLS), "{told}");
+    assert_eq!(told["blocks"], json!(["text"]), "no block that a provider refuses: {told}");
+    for provider in ["openai", "anthropic"] {
+        let sent = told[provider].as_str().expect("what is sent");
+        assert!(sent.contains("FAILED: verify.it/breaks exited with code 3"), "{provider}: {sent}");
+        assert!(!sent.contains("\"file\""), "{provider}: {sent}");
+    }
 }

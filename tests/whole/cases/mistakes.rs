@@ -16,7 +16,7 @@ pub(super) const CASES: &[Case] = &[
     case("mistake_03_toolchain_results_are_looked_at", mistake_03),
     case("mistake_04_ten_deadlines_of_ten_are_met", mistake_04).needs(NEEDS_PYTHON),
     dry_case("mistake_05_absent_and_empty_sections_have_the_same_defaults", mistake_05),
-    case("mistake_06_no_minus_one_and_no_unknown_in_the_record", mistake_06),
+    case("mistake_06_signals_are_told_apart_and_only_what_never_ran_has_no_code", mistake_06),
     case("mistake_07_network_deny_denies_the_network", mistake_07).needs(NEEDS_PYTHON),
     case("mistake_08_a_command_string_is_split_as_a_shell_splits_it", mistake_08),
     case("mistake_09_no_giant_file_and_no_debug_output_in_documents", mistake_09),
@@ -93,10 +93,11 @@ fn mistake_06(env: &TestEnvironment) {
         (&139.into(), &"signaled".into())
     );
     assert_eq!(step("verify.late")["termination"]["kind"], "timed_out");
-    assert_eq!(step("verify.missing")["exit_code"], Value::Null);
+    assert_eq!(step("verify.missing")["exit_code"], -1);
     for skill in ["verify.killed", "verify.late", "verify.missing"] {
         let text = repo.evidence(skill).to_string();
-        assert!(!text.contains("unknown") && !text.contains(":-1"), "{text}");
+        assert!(!text.contains("unknown"), "{text}");
+        assert_eq!(text.contains(":-1"), skill == "verify.missing", "{text}");
     }
     let snapshot = repo.last_run()["snapshot"].as_str().expect("text").to_owned();
     assert!(snapshot.starts_with("sha256:") && snapshot.len() == 71, "{snapshot}");

@@ -48,13 +48,13 @@ fn messages(env: &TestEnvironment) {
         message(&deep("{\"a\":", "}")),
         message(&"[".repeat(500_000)),
         message(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}}"#, deep("{\"a\":", "}"))),
-        call("antigravity.verify", &deep("[", "]")),
-        call("antigravity.verify", &format!(r#"{{"repo_root":{place},"env":{}}}"#, deep("{\"a\":", "}"))),
-        call("antigravity.verify", &format!(r#"{{"repo_root":{place},"unknown":1}}"#)),
-        call("antigravity.verify", &format!(r#"{{"repo_root":{place},"profile":"p\u0000r"}}"#)),
-        call("antigravity.verify", r#"{"repo_root":"\ud800"}"#),
+        call("antigravity_verify", &deep("[", "]")),
+        call("antigravity_verify", &format!(r#"{{"repo_root":{place},"env":{}}}"#, deep("{\"a\":", "}"))),
+        call("antigravity_verify", &format!(r#"{{"repo_root":{place},"unknown":1}}"#)),
+        call("antigravity_verify", &format!(r#"{{"repo_root":{place},"profile":"p\u0000r"}}"#)),
+        call("antigravity_verify", r#"{"repo_root":"\ud800"}"#),
         call(
-            "antigravity.verify",
+            "antigravity_verify",
             &format!(r#"{{"repo_root":"/nonexistent","repo_root":{place},"changeset_id":"009_x"}}"#),
         ),
         call("no.such.tool", "{}"),
@@ -135,10 +135,10 @@ fn arguments(env: &TestEnvironment) {
     let runs = ["..", "../../etc/passwd", "x\u{0}", "x\n", ""].map(|id| json!({ "run_id": id }));
     meanwhile(env, || {
         for arguments in verify {
-            let answer = exchange(env, call("antigravity.verify", &arguments.to_string()));
+            let answer = exchange(env, call("antigravity_verify", &arguments.to_string()));
             assert!(!is_done(&answer), "{arguments}: {answer}");
         }
-        for tool in ["antigravity.verify_status", "antigravity.verify_logs", "antigravity.verify_cancel"] {
+        for tool in ["antigravity_verify_status", "antigravity_verify_logs", "antigravity_verify_cancel"] {
             for arguments in &runs {
                 let answer = exchange(env, call(tool, &arguments.to_string()));
                 assert!(!is_done(&answer), "{tool} {arguments}: {answer}");

@@ -1,14 +1,20 @@
 //! Repositories of unusual or hostile kinds.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
-use crate::needs::{Case, case, dry_case};
+use crate::needs::{Case, Needs, case, dry_case};
 use crate::process::Finished;
 use crate::spec::Spec;
 
 pub(super) const CASES: &[Case] = &[
     case("repositories::programs_that_a_config_names_do_not_run_on_the_host", config_programs),
     case("repositories::a_config_that_includes_a_fifo_does_not_hang", config_fifo),
+    case("repositories::a_config_with_the_includes_of_a_ci_checkout_is_verified", ci_checkout),
+    case("repositories::what_steps_cannot_read_is_refused_under_root_too", unreadable)
+        .needs(&[Needs::Sandbox, Needs::Root]),
+    case("repositories::a_permanent_property_of_a_repository_is_not_to_be_retried", permanent),
     case("repositories::a_config_cannot_point_at_another_worktree", foreign_worktree),
     case("repositories::without_a_commit", unborn),
     case("repositories::a_format_that_cannot_be_read_is_refused_with_a_hint", sha256_format),
@@ -44,6 +50,9 @@ fn config_programs(env: &TestEnvironment) {
     ] {
         repo.git(&["config", key, value]);
     }
+    let more = format!("[core]\n\tfsmonitor = {program}\n\thooksPath = ..\n[filter \"evil\"]\n\tclean = {program}\n");
+    repo.write(".git/more", more);
+    repo.git(&["config", "include.path", "more"]);
     repo.write(".git/hooks/post-checkout", "#!/bin/sh\nexec sh ../evil.sh\n");
     repo.write(".gitattributes", "*.md filter=evil diff=evil\n");
     repo.write("README.md", "changed\n");
@@ -63,6 +72,63 @@ fn config_fifo(env: &TestEnvironment) {
     repo.write(".git/config", format!("{config}[include]\n\tpath = {}\n", fifo.display()));
     let run = repo.run();
     assert!(matches!(run.code, Some(0 | 2 | 5)), "{run}");
+}
+
+/// As `actions/checkout` leaves a repository since its version 6.
+fn ci_checkout(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("git status --porcelain"));
+    let credentials = env.root().join("git-credentials-7.config");
+    machine::write(&credentials, "[http \"https://github.com/\"]\n\textraheader = AUTHORIZATION: basic eA==\n");
+    machine::open_to_all(&credentials);
+    let git_dir = repo.file(".git");
+    for (at, path) in [
+        (git_dir.display().to_string(), credentials.display().to_string()),
+        (format!("{}/worktrees/*", git_dir.display()), credentials.display().to_string()),
+        ("/github/workspace/.git".to_owned(), "/github/runner_temp/git-credentials-7.config".to_owned()),
+    ] {
+        repo.git(&["config", "--local", &format!("includeIf.gitdir:{at}.path"), &path]);
+    }
+    repo.run().exits(0);
+    repo.run_bare(&["--profile", "pr", "--rev", "HEAD"]).exits(0);
+    repo.proctor(&["gate", "--profile", "pr", "--changeset", CHANGESET]).exits(0);
+}
+
+fn unreadable(env: &TestEnvironment) {
+    let repo =
+        env.repo(&Spec::of_script("for file in src/*; do test -r $file && grep -q ^no $file && exit 1; done; true"));
+    repo.write("src/closed", "no\n");
+    repo.commit();
+    let give = |owner: &str| {
+        let mut chown = machine::command("chown");
+        chown.args(["-R", owner]).arg(repo.path());
+        crate::process::Running::start(chown).wait().exits(0);
+    };
+    let chmod = |path: &str, mode: u32| {
+        std::fs::set_permissions(repo.file(path), std::fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    for owner in ["0:0", "1001:1001"] {
+        give(owner);
+        for (path, mode) in [("src/closed", 0o644), ("src", 0o755)] {
+            chmod(path, 0);
+            let run = repo.run_bare(&["--profile", "pr"]);
+            chmod(path, mode);
+            assert_eq!(run.code, Some(5), "{owner} {path}\n{run}");
+            assert!(run.everything().contains("Permission denied"), "{owner} {path}\n{run}");
+        }
+        repo.run_bare(&["--profile", "pr"]).exits(1);
+    }
+    give("0:0");
+}
+
+fn permanent(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    repo.git(&["config", "core.worktree", "/etc"]);
+    let daemon = env.daemon();
+    let asked = super::http::submission(repo.path(), &serde_json::json!({ "rev": "HEAD" }));
+    let answer = daemon.ask("POST", "/v1/runs", Some(&asked));
+    assert_eq!(answer.code, 422, "{answer:?}");
+    assert!(!answer.head.to_ascii_lowercase().contains("retry-after"), "{answer:?}");
+    assert!(answer.json()["hint"].is_string(), "{answer:?}");
 }
 
 fn foreign_worktree(env: &TestEnvironment) {

@@ -47,7 +47,7 @@ fn ask(env: &TestEnvironment, method: &str, path: &str, body: Option<&Value>) ->
 fn start(env: &TestEnvironment, options: &str) -> Running {
     let state = env.state();
     std::fs::create_dir_all(&state).expect("a directory");
-    let mount = format!("mount -t tmpfs -o {options} none {} && \"$@\"; \"$@\"", state.display());
+    let mount = format!("mount -t tmpfs -o mode=700,{options} none {} && \"$@\"; \"$@\"", state.display());
     Running::start(env.daemon_through(&["unshare", "--mount", "sh", "-c", &mount, "sh"], &env.socket(), &state))
 }
 
@@ -72,8 +72,14 @@ fn full(env: &TestEnvironment) {
     let filler = disk.join("filler");
     let submission = json!({ "repo": repo.path(), "profile": "pr", "changeset_id": CHANGESET, "reuse": "never" });
     let (mut told, mut refused) = (Vec::new(), 0);
+    assert_eq!(ask(env, "GET", "/readyz", None).code, 200);
     for free in FREE {
         fill(&filler, free);
+        if free == 0 {
+            running.wait_until(|| ask(env, "GET", "/readyz", None).code == 503);
+            let metrics = ask(env, "GET", "/metrics", None).body;
+            assert!(metrics.contains("proctor_ready 0"), "{metrics}");
+        }
         meanwhile(env, || {
             let answer = ask(env, "POST", "/v1/runs", Some(&submission));
             match answer.code {
@@ -93,6 +99,10 @@ fn full(env: &TestEnvironment) {
         assert_eq!(run["verdict"], "passed", "with room again: {run:#}");
         told.push(run);
     }
+    running.wait_until(|| ask(env, "GET", "/readyz", None).code == 200);
+    let metrics = ask(env, "GET", "/metrics", None).body;
+    let counted = format!("proctor_submissions_refused_total{{reason=\"unavailable\",code=\"503\"}} {refused}");
+    assert!(metrics.contains(&counted), "{counted} in\n{metrics}");
     let passed = told.iter().filter(|run| run["verdict"] == "passed").count();
     let in_doubt = told.len() - passed;
     println!("room: {refused} refused, {in_doubt} inconclusive, {passed} passed");
@@ -106,7 +116,8 @@ fn full(env: &TestEnvironment) {
         assert_eq!((&now["state"], &now["verdict"]), (&run["state"], &run["verdict"]), "{now:#}");
     }
     end(env);
-    env.finish(running).exits(0);
+    let said = env.finish(running).exits(0);
+    said.complains(&["the state directory cannot be written", "a run was not taken on", "can be written again"]);
 }
 
 fn ended(env: &TestEnvironment, answer: &Answer) -> Value {
@@ -142,6 +153,14 @@ fn remount(daemon: &Daemon<'_>, options: &str, path: &Path) {
     Running::start(command).wait().exits(0);
 }
 
+/// Demands that a run has no answer because the repository cannot be written, and returns it.
+fn is_inconclusive(run: &Value) -> Value {
+    assert_eq!((&run["verdict"], &run["exit_code"]), (&json!("inconclusive"), &json!(5)), "{run:#}");
+    let text = run.to_string();
+    assert!(text.contains("Read-only file system") && text.contains("can be written"), "{run:#}");
+    run.clone()
+}
+
 fn repository_read_only(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_steps([waiting_step(env, "it")]));
     let path = repo.path().display();
@@ -162,33 +181,29 @@ fn repository_read_only(env: &TestEnvironment) {
     release(&step);
     passes(&answer);
 
-    // While a run is under way, and before one.
-    let mut step = step;
-    let mut before = None;
-    for is_under_way in [true, false] {
-        let answer = if is_under_way { Some(submit()) } else { None };
-        if is_under_way {
-            step = wait_for_attempt_after(env, &mut daemon.running, &step);
-        }
-        remount(&daemon, "ro", repo.path());
-        let answer = answer.unwrap_or_else(submit);
-        if !is_under_way {
-            step = wait_for_attempt_after(env, &mut daemon.running, &step);
-        }
-        release(&step);
-        let run = meanwhile(env, || ended(env, &answer));
-        assert_eq!((&run["verdict"], &run["exit_code"]), (&json!("inconclusive"), &json!(5)), "{run:#}");
-        let reason = run["reason"].as_str().expect("words");
-        assert!(reason.contains("Read-only file system") && reason.contains("can be written"), "{run:#}");
-        assert_ne!(repo.last_run()["run_id"], run["id"], "nothing was written");
-        before.get_or_insert(run);
-        remount(&daemon, "rw", repo.path());
-        let answer = submit();
-        step = wait_for_attempt_after(env, &mut daemon.running, &step);
-        release(&step);
-        passes(&answer);
+    // While a run is under way: it has withdrawn the earlier pass, and cannot write its own.
+    let answer = submit();
+    let step = wait_for_attempt_after(env, &mut daemon.running, &step);
+    remount(&daemon, "ro", repo.path());
+    release(&step);
+    let during = is_inconclusive(&meanwhile(env, || ended(env, &answer)));
+    assert_eq!(repo.last_run()["outcome"], "inconclusive", "the earlier pass still stands");
+    remount(&daemon, "rw", repo.path());
+    let answer = submit();
+    let step = wait_for_attempt_after(env, &mut daemon.running, &step);
+    release(&step);
+    passes(&answer);
+
+    // Before a run: it cannot withdraw the earlier pass, and does not start.
+    remount(&daemon, "ro", repo.path());
+    let before = is_inconclusive(&meanwhile(env, || ended(env, &submit())));
+    assert_ne!(repo.last_run()["run_id"], before["id"], "nothing was written");
+    remount(&daemon, "rw", repo.path());
+    let answer = submit();
+    release(&wait_for_attempt_after(env, &mut daemon.running, &step));
+    passes(&answer);
+    for run in [during, before] {
+        assert_eq!(daemon.get(&format!("/v1/runs/{}", run["id"].as_str().expect("an id"))), run);
     }
-    let before = before.expect("a run");
-    assert_eq!(daemon.get(&format!("/v1/runs/{}", before["id"].as_str().expect("an id"))), before);
     daemon.end().exits(0);
 }

@@ -40,6 +40,7 @@ pub(super) const CASES: &[Case] = &[
     case("runs::a_changeset_has_one_writer", one_writer),
     case("runs::what_changes_the_worktree_runs_alone", alone),
     case("runs::tools_that_were_replaced_are_others", other_tools),
+    case("runs::another_selected_version_or_interpreter_makes_another_run", other_versions),
     case("runs::a_program_of_the_tree_is_known_by_its_content", own_program),
     case("runs::a_commit_is_verified_beside_the_worktree", commits),
     case("runs::a_spec_that_is_edited_while_a_run_waits_is_not_run", edited_meanwhile),
@@ -314,6 +315,34 @@ fn other_tools(env: &TestEnvironment) {
         served.service.reload(Operator::parse(&config).expect("a config"));
         runs("the operator shows something else");
     }
+}
+
+/// A version manager selects another version of a tool, and a script finds another interpreter.
+fn other_versions(env: &TestEnvironment) {
+    let home = env.home();
+    let (selected, interpreter) = (home.join(".pyenv/version"), home.join(".local/bin/interpreter"));
+    machine::write(&selected, "3.11");
+    std::fs::create_dir_all(home.join(".local/bin")).expect("a directory");
+    put(&interpreter, "one");
+    let repo = env.repo(&Spec::of_steps([Step::argv("it", &["./check"])]));
+    repo.write(".gitignore", ".python-version\n");
+    put(&repo.file("check"), "one");
+    machine::write(&repo.file("check"), "#!/usr/bin/env interpreter\n");
+    repo.commit();
+    let served = Served::open(env);
+    let runs = |why: &str| {
+        let submitted = served.submit(verified(asks(&repo)));
+        assert_eq!(submitted.how, How::Queued, "{why}");
+        assert_eq!(served.end_of(&submitted.run.id).verdict, Some(Verdict::Passed), "{why}");
+        assert_eq!(served.submit(verified(asks(&repo))).how, How::Verified, "{why}, and nothing since");
+    };
+    runs("the first");
+    machine::write(&selected, "3.12");
+    runs("pyenv selects another version");
+    put(&interpreter, "two");
+    runs("the interpreter that `env` looks up was replaced");
+    repo.write(".python-version", "3.11");
+    runs("an ignored file of the tree selects a version");
 }
 
 fn other_toolchains(env: &TestEnvironment) {

@@ -16,6 +16,7 @@ const NEEDS_DUCKDB: &[Needs] = &[Needs::Sandbox, Needs::Program("curl"), Needs::
 pub(super) const CASES: &[Case] = &[
     case("sql::the_command_line_judges_a_file", verify),
     case("sql::the_command_line_judges_for_a_user", verify).unprivileged("sql::the_command_line_judges_for_a_user"),
+    case("sql::a_daemon_judges_for_the_command_line", by_daemon),
     case("sql::a_step_passes_and_fails_by_its_files", step),
     case("sql::a_step_of_a_user_is_judged", step).unprivileged("sql::a_step_of_a_user_is_judged"),
     case("sql::a_program_of_the_tree_is_not_the_judge", impostor),
@@ -81,8 +82,39 @@ fn verify(env: &TestEnvironment) {
     let json = judgement(&judge("q/d.sql", &["--stages", "bind", "--format", "json"]).exits(0));
     assert_eq!(json["diagnostics"][0]["code"], "safety_unchecked");
     assert!(json["feedback"].as_str().is_some_and(|feedback| feedback.contains("`safety` was not asked for")));
+    // A warning rejects where its caller says so, and not one percent above its confidence.
+    let asks = ["--format", "json"];
+    repo.write("q/e.sql", "SELECT c.name FROM customers c, customers d");
+    let warned = judgement(&judge("q/e.sql", &asks).exits(0));
+    let confidence = warned["diagnostics"][0]["confidence"].as_u64().expect("a warning");
+    let at = |percent: u64| {
+        let percent = percent.to_string();
+        judge("q/e.sql", &[&asks[..], &["--reject-at", &percent]].concat()).code
+    };
+    assert_eq!((at(confidence), at(confidence + 1)), (Some(1), Some(0)), "{warned:#}");
+    judge("q/e.sql", &["--reject-at", "0"]).exits(2);
+    repo.proctor(&["sql", "advice", "no such column: nmae"]).exits(0).says(&["P0612"]);
+    repo.proctor(&["sql", "advice", "8130"]).exits(2).complains(&["looks like an error of TiDB"]);
+    repo.proctor(&["sql", "advice", "blah"]).exits(2).complains(&["no supported engine"]);
     judge("q/none.sql", &[]).exits(2).complains(&["q/none.sql"]);
     judge("spec", &[]).exits(2);
+}
+
+/// The daemon judges for the command line; a daemon that is demanded and does not answer is code 6.
+fn by_daemon(env: &TestEnvironment) {
+    let repo = repository(env, "");
+    let daemon = env.daemon();
+    let socket = env.socket();
+    let words = ["sql", "verify", "--socket", socket.to_str().expect("a path"), "--schema", "db/schema.sql"];
+    let judge = |more: &[&str]| repo.proctor(&[&words[..], more].concat());
+    judge(&["--daemon", "q/a.sql"]).exits(0).says(&["ok: q/a.sql"]);
+    repo.write("q/b.sql", "SELECT nmae FROM customers");
+    let bad = judgement(&judge(&["--daemon", "--format", "json", "q/b.sql"]).exits(1));
+    assert_eq!(bad["diagnostics"][0]["candidates"], json!(["name"]));
+    let metrics = daemon.ask("GET", "/metrics", None).body;
+    assert!(metrics.contains("route=\"/v1/sql/verify\""), "{metrics}");
+    drop(daemon);
+    judge(&["--daemon", "q/a.sql"]).exits(6);
 }
 
 fn step(env: &TestEnvironment) {
@@ -140,6 +172,16 @@ fn over_http(env: &TestEnvironment) {
     assert_eq!((&bomb["verdict"], &bomb["diagnostics"][0]["code"]), (&"reject".into(), &"endless_recursion".into()));
     let broken = ask(&json!({ "schema": ["CREATE"] })).is(200).of("Judgement");
     assert_eq!(broken["verdict"], "error", "what cannot be judged is never ok");
+    let text = ask(&json!({ "schema": SCHEMA })).is(200).of("Judgement");
+    assert_eq!(text["verdict"], "ok", "a schema is one text too");
+    // The whole `input` beside a schema.
+    let comment = "x".repeat((1 << 20) - 10);
+    let file = env.root().join("input.json");
+    machine::write(&file, asked(&json!({ "sql": format!("SELECT 1--{comment}") })));
+    // Without `Expect` there is no interim answer to pass over.
+    let whole = ["-H", "Expect:", "--json", &format!("@{}", file.display()), "/v1/sql/verify"];
+    assert_eq!(curl(env, &whole).is(200).of("Judgement")["verdict"], "ok");
+    ask(&json!({ "reject_at": 101 })).refuses(400, "invalid-request");
     ask(&json!({ "dialect": "oracle" })).refuses(400, "invalid-request");
     ask(&json!({ "database": "shop.db" })).refuses(400, "invalid-request");
     drop(daemon);

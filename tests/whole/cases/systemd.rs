@@ -33,7 +33,7 @@ const BOOT: &[&str] = &[
 /// How long the container may be up, in seconds. It takes about 12.
 const BOUND: &str = "100";
 /// How many things are looked at in there.
-const LOOKED_AT: usize = 43;
+const LOOKED_AT: usize = 50;
 
 /// What starts the tries, and turns the container off afterwards.
 const DRIVE: &str = "[Unit]\nAfter=multi-user.target\nDefaultDependencies=no\n\
@@ -41,7 +41,8 @@ const DRIVE: &str = "[Unit]\nAfter=multi-user.target\nDefaultDependencies=no\n\
     StandardError=file:/out/stderr\nExecStopPost=/bin/systemctl --no-block poweroff\n";
 /// The units as they are, but for where the programs lie and how soon the watchdog bites; and a
 /// secret that no log may tell.
-const HERE: &str = "[Service]\nExecStart=\nExecStart=/opt/proctor/bin/proctord\nWatchdogSec=3\n\
+const HERE: &str = "[Service]\nExecStart=\nExecStart=/opt/proctor/bin/proctord\n\
+    ExecReload=\nExecReload=/bin/kill -HUP $MAINPID\nExecReload=/opt/proctor/bin/proctord --check-config\nWatchdogSec=3\n\
     Environment=API_TOKEN=hunter2-of-the-daemon\n";
 /// A user's manager without PAM, whose files the container has not.
 const MANAGER: &str = "[Service]\nPAMName=\nEnvironment=XDG_RUNTIME_DIR=/run/user/%i\n";

@@ -74,7 +74,11 @@ fn metrics(env: &TestEnvironment) {
     let id = daemon.submit(repo.path());
     assert_eq!(daemon.finished(&id)["verdict"], "passed");
     daemon.ask("GET", "/no/such\"route", None);
-    let answer = daemon.ask("GET", "/metrics", None);
+    let plain = daemon.ask("GET", "/metrics", None);
+    assert!(plain.head.contains("text/plain; version=0.0.4"), "{plain:?}");
+    assert!(plain.body.contains("# TYPE proctor_submissions_total counter"), "{plain:?}");
+    let accept = "Accept: application/openmetrics-text; version=1.0.0, text/plain;q=0.5\r\n";
+    let answer = daemon::ask_with(&env.socket(), "GET", "/metrics", accept, None).expect("an answer");
     assert!(answer.head.contains("application/openmetrics-text; version=1.0.0"), "{answer:?}");
     for line in [
         "proctor_runs_finished_total{verdict=\"passed\"} 1",
@@ -82,6 +86,9 @@ fn metrics(env: &TestEnvironment) {
         "proctor_runs{state=\"running\"} 0",
         "proctor_http_requests_total{route=\"none\",method=\"GET\",code=\"404\"} 1",
         "proctor_run_duration_seconds_count 1",
+        "proctor_run_execution_seconds_count{verdict=\"passed\"} 1",
+        "proctor_step_duration_seconds_count{kind=\"step\",outcome=\"passed\"} 1",
+        "proctor_ready 1",
     ] {
         assert!(answer.body.lines().any(|found| found == line), "{line} in\n{}", answer.body);
     }

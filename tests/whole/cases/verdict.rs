@@ -85,7 +85,7 @@ fn missing_program(env: &TestEnvironment) {
     let step = repo.step("it");
     assert_eq!(step["outcome"], "inconclusive");
     assert_eq!(step["termination"]["fault"], "program_missing");
-    assert_eq!(step["exit_code"], serde_json::Value::Null);
+    assert_eq!(step["exit_code"], -1);
     assert_eq!(repo.last_run()["outcome"], "inconclusive");
 }
 

@@ -440,3 +440,69 @@ fn the_readmes_first_spec_can_be_used() {
     let reading = proctor_core::spec::read(block.as_bytes()).expect("a spec");
     assert_eq!(reading.warnings, Vec::new());
 }
+
+/// The bodies of `curl … -d '…'` in the manual, each with the path that it is sent to.
+fn examples(page: &str) -> Vec<(String, String)> {
+    // A line that goes on is one command, and a variable of the shell stands for a path.
+    let joined = page.replace("\\\n", " ").replace("'\"$PWD\"'", "/home/a/project");
+    let command = |line: &str| {
+        let path = line.split_whitespace().find_map(|word| {
+            let rest = word.trim_matches(['\'', '"']).strip_prefix("http://")?;
+            Some(rest[rest.find('/')?..].to_owned())
+        })?;
+        let body = ["-d '", "--json '", "--data '"].iter().find_map(|option| line.split_once(option))?.1;
+        let body = body.split('\'').next()?;
+        Some((path, body.to_owned()))
+    };
+    joined.lines().filter(|line| line.contains("curl ")).filter_map(command).collect()
+}
+
+#[test]
+fn examples_of_requests_in_the_manual_fit_their_schemas() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+    let api = openapi::document();
+    let mut seen = 0;
+    let pages =
+        files::all(&root.join("docs")).expect("the manual").into_iter().map(|page| root.join("docs").join(page));
+    for page in pages.chain([root.join("README.md")]).filter(|page| page.extension().is_some_and(|end| end == "md")) {
+        let text = std::fs::read_to_string(&page).expect("a page");
+        for (path, body) in examples(&text) {
+            let path_of = path.replace('/', "~1");
+            let pointer = format!("/paths/{path_of}/post/requestBody/content/application~1json/schema");
+            // Agents' tools have a protocol of their own.
+            let Some(schema) = api.pointer(&pointer) else { continue };
+            let body: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));
+            let mut schema = schema.clone();
+            schema["components"] = api["components"].clone();
+            let validator = jsonschema::draft202012::new(&schema).expect("compiles");
+            let wrong: Vec<String> = validator.iter_errors(&body).map(|error| error.to_string()).collect();
+            assert_eq!(wrong, Vec::<String>::new(), "{}: {path} {body}", page.display());
+            if path == "/v1/sql/verify" {
+                assert_eq!(complaints("sql-request", &body), Vec::<String>::new(), "{body}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 0, "docs/sql.md shows a request");
+}
+
+#[test]
+fn a_request_for_sql_needs_its_text_and_its_dialect_only() {
+    let least = json!({ "sql": "SELECT 1", "dialect": "sqlite" });
+    assert_eq!(complaints("sql-request", &least), Vec::<String>::new());
+    for (key, value) in [
+        ("schema", json!("CREATE TABLE t (a)")),
+        ("schema", json!(["CREATE TABLE t (a)"])),
+        ("limits", json!({ "time_ms": 100 })),
+        ("allow", json!({ "tables": ["t"] })),
+        ("reject_at", json!(80)),
+    ] {
+        let mut with = least.clone();
+        with[key] = value;
+        assert_eq!(complaints("sql-request", &with), Vec::<String>::new(), "{with}");
+    }
+    assert_required("sql-request", &least, "", "sql");
+    let mut wrong = least.clone();
+    wrong["reject_at"] = json!(0);
+    assert!(!complaints("sql-request", &wrong).is_empty());
+}

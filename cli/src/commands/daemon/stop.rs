@@ -2,11 +2,13 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::verdict::EXIT_INCONCLUSIVE;
 use proctor_daemon::client::ClientError;
+use proctor_daemon::life::lock_holder;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -31,18 +33,23 @@ pub(super) async fn stop(args: &StopArgs, caller: &Caller, screen: &mut Screen) 
     let operator = installation::operator(&args.daemon.operator, caller)?;
     let drain = operator.daemon.drain;
     let places = daemon::places(args.daemon.socket.as_deref(), &operator, caller);
-    let Some(daemon) = daemon::running(&places).await? else {
-        screen.out("no daemon runs\n");
-        return Ok(0);
+    let found = match daemon::running(&places).await? {
+        Some(daemon) => process(&daemon).await?.map(|process| (daemon.health.pid, process)),
+        None => match daemon::lock_holder(&places) {
+            Some((socket, pid)) => process_of_lock(&socket, pid)?.map(|process| (pid, process)),
+            None => {
+                screen.out("no daemon runs\n");
+                return Ok(0);
+            }
+        },
     };
-    let Some(process) = process(&daemon).await? else {
+    let Some((pid, process)) = found else {
         screen.out("the daemon has ended\n");
         return Ok(0);
     };
-    let pid = daemon.health.pid;
     match pidfd_send_signal(&process, Signal::TERM) {
         Ok(()) | Err(Errno::SRCH) => {}
-        Err(errno) => return Err(not_ours(&daemon, errno)),
+        Err(errno) => return Err(not_ours(pid, errno)),
     }
     screen.err(&format!("asked process {pid} to end; it waits for what is under way\n"));
     match ended(process, drain + BESIDE).await {
@@ -63,20 +70,34 @@ pub(super) async fn stop(args: &StopArgs, caller: &Caller, screen: &mut Screen) 
 /// The daemon's process, held so that its number cannot become another's; `None` where it has ended.
 async fn process(daemon: &Daemon) -> Result<Option<OwnedFd>, CliError> {
     let pid = daemon.health.pid;
-    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let number = number.ok_or_else(|| CliError::Internal(format!("{pid} is no process")))?;
-    let process = match pidfd_open(number, PidfdFlags::empty()) {
-        Ok(process) => process,
-        Err(Errno::SRCH) => return Ok(None),
-        Err(errno) => return Err(not_ours(daemon, errno)),
-    };
+    let Some(process) = opened(pid)? else { return Ok(None) };
     let is_named_so = is_named_so(pid);
     match daemon.client.health().await {
         // It still answers, under the same number: what we hold is it.
         Ok(health) if health.pid == pid && is_named_so => Ok(Some(process)),
-        Ok(health) if health.pid == pid => Err(elsewhere(daemon)),
+        Ok(health) if health.pid == pid => Err(elsewhere(daemon.socket(), pid)),
         Ok(_) | Err(ClientError::NotThere { .. }) => Ok(None),
         Err(error) => Err(client_error(error)),
+    }
+}
+
+/// Returns the daemon that holds the lock of a socket at which nothing listens; `None` where it has ended.
+fn process_of_lock(socket: &Path, pid: u32) -> Result<Option<OwnedFd>, CliError> {
+    let Some(process) = opened(pid)? else { return Ok(None) };
+    // The process that is held now is the one that has the lock, so its number was not given to another one.
+    if lock_holder(socket) != Some(pid) {
+        return Ok(None);
+    }
+    if is_named_so(pid) { Ok(Some(process)) } else { Err(elsewhere(socket, pid)) }
+}
+
+fn opened(pid: u32) -> Result<Option<OwnedFd>, CliError> {
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let number = number.ok_or_else(|| CliError::Internal(format!("{pid} is no process")))?;
+    match pidfd_open(number, PidfdFlags::empty()) {
+        Ok(process) => Ok(Some(process)),
+        Err(Errno::SRCH) => Ok(None),
+        Err(errno) => Err(not_ours(pid, errno)),
     }
 }
 
@@ -94,17 +115,17 @@ async fn ended(process: OwnedFd, within: Duration) -> io::Result<bool> {
     Ok(ready? > 0)
 }
 
-fn not_ours(daemon: &Daemon, errno: Errno) -> CliError {
+fn not_ours(pid: u32, errno: Errno) -> CliError {
     CliError::Usage {
-        message: format!("process {} of user {} cannot be asked to end: {errno}", daemon.health.pid, daemon.health.uid),
-        hint: "ask as that user, or by `systemctl stop proctord` where systemd looks after it".to_owned(),
+        message: format!("the daemon, process {pid}, cannot be asked to end: {errno}"),
+        hint: "ask as its user, or by `systemctl stop proctord` where systemd runs it".to_owned(),
     }
 }
 
-fn elsewhere(daemon: &Daemon) -> CliError {
-    let (pid, socket) = (daemon.health.pid, installation::show(daemon.socket()));
+fn elsewhere(socket: &Path, pid: u32) -> CliError {
+    let socket = installation::show(socket);
     CliError::Usage {
-        message: format!("the daemon at `{socket}` says that it is process {pid}, and that is no `{NAME}` here"),
+        message: format!("the daemon of `{socket}` is process {pid}, and that is no `{NAME}` here"),
         hint: "end it where it runs, such as in its container".to_owned(),
     }
 }

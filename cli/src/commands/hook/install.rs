@@ -78,7 +78,13 @@ fn putting(slot: &Slot, force: bool) -> Result<Putting, CliError> {
             ),
             hint: "remove one of the two, or make one of them, and install again".to_owned(),
         }),
-        Whose::Of(_) | Whose::Foreign => Ok(Putting::Chained(hook)),
+        Whose::Of(_) | Whose::Foreign => match slot.chained().first() {
+            Some((ours, _)) => Err(CliError::Usage {
+                message: format!("the hook `{}` runs ours already: `{}`", show(&slot.path()), show(ours)),
+                hint: format!("run `proctor hook uninstall {}` first to install it in another way", slot.hook.as_str()),
+            }),
+            None => Ok(Putting::Chained(hook)),
+        },
     }
 }
 
@@ -224,8 +230,29 @@ fn taken(slot: &Slot, screen: &mut Screen) -> Result<(), CliError> {
             },
         }),
         Whose::Of(_) | Whose::Foreign => {
-            screen.out(&format!("{name} is not installed: no hook of ours stands at {path}\n"));
-            Ok(())
+            let chained = slot.chained();
+            if chained.is_empty() {
+                screen.out(&format!("{name} is not installed: no hook of ours stands at {path}\n"));
+            }
+            chained.iter().try_for_each(|(path, whose)| taken_from_chain(slot, path, whose, screen))
         }
     }
+}
+
+/// Removes a hook of ours that the hook in its place runs from `path`.
+fn taken_from_chain(slot: &Slot, path: &Path, whose: &Whose, screen: &mut Screen) -> Result<(), CliError> {
+    let name = slot.hook.as_str();
+    if *whose == Whose::Edited {
+        return Err(CliError::Usage {
+            message: format!(
+                "the hook `{}` is ours, was edited, and still runs from `{}`",
+                show(path),
+                show(&slot.path())
+            ),
+            hint: "remove it by hand".to_owned(),
+        });
+    }
+    let rest = if slot.take_away_chained(path)? { "; the hook that ours ran first keeps its place there" } else { "" };
+    screen.out(&format!("removed {name}, which the hook `{}` ran: {}{rest}\n", show(&slot.path()), show(path)));
+    Ok(())
 }

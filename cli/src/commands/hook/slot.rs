@@ -14,6 +14,9 @@ use crate::args::HookName;
 use crate::error::CliError;
 use crate::installation::show;
 
+/// The endings under which hook managers keep the hook that they found, and run it: pre-commit and prek, lefthook, husky.
+const RENAMED: [&str; 3] = [".legacy", ".old", ".bak"];
+
 /// What stands at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Standing {
@@ -63,6 +66,37 @@ impl Slot {
     /// What stands there.
     pub(super) fn standing(&self) -> Standing {
         standing(&self.path())
+    }
+
+    /// Returns our hooks, unedited or edited, that another hook manager renamed and runs from its own hook.
+    pub(super) fn chained(&self) -> Vec<(PathBuf, Whose)> {
+        let renamed = RENAMED.iter().map(|ending| self.directory.join(format!("{}{ending}", self.hook.as_str())));
+        let of_ours = renamed.filter_map(|path| match standing(&path) {
+            Standing::Hook(Hook { whose: whose @ (Whose::Ours(_) | Whose::Edited), .. }) => Some((path, whose)),
+            _ => None,
+        });
+        of_ours.collect()
+    }
+
+    /// Removes a hook of ours that another hook manager renamed to `path`. The hook that ours keeps as
+    /// [`Slot::before`] takes that name, so that the other manager runs it from now on; returns whether there is one.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(super) fn take_away_chained(&self, path: &Path) -> Result<bool, CliError> {
+        // Our script looks for the hook that it keeps beside itself, under its own new name or under the old one.
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(BEFORE);
+        let kept = [PathBuf::from(beside), self.before()].into_iter().find(|kept| kept.symlink_metadata().is_ok());
+        let done = match &kept {
+            Some(kept) => std::fs::rename(kept, path),
+            None => std::fs::remove_file(path),
+        };
+        done.map_err(|error| CliError::Environment {
+            message: format!("cannot remove the hook `{}`: {error}", show(path)),
+            hint: format!("check the permissions of `{}`", show(&self.directory)),
+        })?;
+        Ok(kept.is_some())
     }
 
     /// Puts a hook of ours there. What stands there stays as [`Slot::before`] where that is wanted, and is
@@ -198,6 +232,32 @@ mod tests {
         assert_eq!(std::fs::read_dir(&slot.directory).expect("lists").count(), 2, "nothing lies around");
         assert!(slot.take_away().expect("taken"));
         assert_eq!((read(slot.path()), slot.before().exists()), ("theirs".to_owned(), false));
+    }
+
+    #[test]
+    fn a_hook_that_another_manager_renamed_is_found_and_removed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let slot = slot(&dir.path().join("hooks"));
+        let options = crate::args::HookOptions {
+            profile: proctor_core::names::ProfileName::new("pr").expect("a name"),
+            each_commit: false,
+            fresh: false,
+        };
+        let text = script::Script { hook: slot.hook, options: &options, program: "/usr/bin/proctor", shared: false };
+        for ending in RENAMED {
+            slot.put(&text.text(), false).expect("put");
+            let renamed = slot.directory.join(format!("pre-push{ending}"));
+            std::fs::rename(slot.path(), &renamed).expect("renamed");
+            theirs(&slot.path(), "theirs");
+            let [(found, Whose::Ours(_))] = &slot.chained()[..] else { panic!("{:?}", slot.chained()) };
+            assert_eq!(*found, renamed);
+            theirs(&slot.before(), "first");
+            assert!(slot.take_away_chained(&renamed).expect("removed"));
+            assert_eq!(std::fs::read_to_string(&renamed).expect("there"), "first");
+            assert!(slot.chained().is_empty() && !slot.before().exists());
+            std::fs::remove_file(&renamed).expect("removed");
+            std::fs::remove_file(slot.path()).expect("removed");
+        }
     }
 
     #[test]

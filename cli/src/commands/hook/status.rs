@@ -17,9 +17,6 @@ use crate::specfile::Specification;
 use crate::style::{self, BAD, DIM, GOOD, UNSURE, paint};
 use crate::text::shown_line;
 
-/// The names under which others put a hook aside that stood where they write theirs.
-const ASIDE: [&str; 3] = [".legacy", ".old", ".bak"];
-
 /// Shows it. The code is that of a run that could not be had, where a hook of ours would not work.
 pub(super) fn status(place: &Place, caller: &Caller, screen: &mut Screen) -> u8 {
     screen.out(&format!("{} {}, {}\n", paint(DIM, "hooks:"), show(&place.hooks), place.reason()));
@@ -73,9 +70,10 @@ fn way_to_us(slot: &Slot, hook: &Hook) -> String {
     if calls_us(&hook.bytes, slot.hook) {
         return ", which calls `proctor hook run`".to_owned();
     }
-    let aside = ASIDE.iter().map(|ending| slot.directory.join(format!("{}{ending}", slot.hook.as_str())));
-    let mut ours = aside.filter(|path| matches!(standing(path), Standing::Hook(Hook { whose: Whose::Ours(_), .. })));
-    ours.next().map_or_else(String::new, |path| format!("; ours was put aside as {}", show(&path)))
+    match slot.chained().first() {
+        Some((path, _)) => format!(", and runs ours, which it keeps as {}", show(path)),
+        None => String::new(),
+    }
 }
 
 fn installed(slot: &Slot, place: &Place, caller: &Caller, hook: &Hook, ours: &Ours) -> Told {

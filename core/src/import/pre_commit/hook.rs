@@ -1,6 +1,6 @@
 //! One hook of pre-commit, and the check that does the same.
 
-use super::Common;
+use super::{Common, Revision};
 use crate::import::builtin::{self, Builtin, Way};
 use crate::import::check_form::{check_form, program_at, program_name};
 use crate::import::config::{Map, unknown_key};
@@ -50,7 +50,7 @@ pub(super) struct Hook<'t, 'a> {
     id: &'t str,
     /// `owner/name`, `local` or `meta`.
     repo: String,
-    rev: Option<&'t str>,
+    rev: Option<&'t Revision>,
     common: &'t Common,
 }
 
@@ -76,7 +76,7 @@ enum Names {
 
 impl<'t, 'a> Hook<'t, 'a> {
     /// The hook at `node`, and what becomes of it.
-    pub(super) fn item(node: &'t Node<'a>, address: &str, rev: Option<&'t str>, common: &'t Common) -> Item {
+    pub(super) fn item(node: &'t Node<'a>, address: &str, rev: Option<&'t Revision>, common: &'t Common) -> Item {
         let hook = Map::of(node).ok_or_else(|| "a hook is a map".to_owned()).and_then(|map| {
             let id = map.text("id")?.ok_or("it has no `id`")?;
             let repo = known::owner_and_name(address).unwrap_or_else(|| address.to_owned());
@@ -153,7 +153,12 @@ impl<'t, 'a> Hook<'t, 'a> {
         let argv: Vec<String> = entry.into_iter().chain(args).collect();
         let mut notes: Vec<String> = known.note.iter().map(|note| (*note).to_owned()).collect();
         self.dependencies(&argv, &mut notes)?;
-        let range = self.rev.filter(|_| known.rev_is_version && !known.version.is_empty()).and_then(known::range);
+        let tells_version = known.rev_is_version && !known.version.is_empty();
+        let range = self.rev.filter(|_| tells_version).and_then(|rev| known::range(rev.tag()));
+        if let Some(rev) = self.rev.filter(|_| tells_version && range.is_none()) {
+            let tag = quoted(rev.tag());
+            notes.push(format!("`rev` {tag} names no version, so any version of {} will do", quoted(known.program())));
+        }
         let tool = match known.version {
             version if is_own && !version.is_empty() => Tool::asked(known.program(), version, range),
             _ => Tool::found(&argv[0]),

@@ -4,6 +4,7 @@ use crate::evidence::{PREVIEW_BYTES, StepEvidence, StreamEvidence};
 use crate::first_error::first_error;
 use crate::report::html::markup::Html;
 use crate::report::html::words::{count, size};
+use crate::safe_text::without_colour;
 
 /// How many lines are shown before the one that matters.
 const BEFORE: usize = 3;
@@ -51,11 +52,11 @@ fn stream(html: &mut Html, name: &str, stream: &StreamEvidence, opening: Opening
     });
 }
 
-/// The text of a stream: in one piece where all of it is here, else its two ends.
+/// Returns the text of a stream without colour sequences: in one piece if all of it is here, else its two ends.
 fn parts(stream: &StreamEvidence) -> (String, String) {
     match is_whole(stream) {
-        true => (format!("{}{}", stream.preview, stream.tail), String::new()),
-        false => (stream.preview.clone(), stream.tail.clone()),
+        true => (without_colour(&format!("{}{}", stream.preview, stream.tail)), String::new()),
+        false => (without_colour(&stream.preview), without_colour(&stream.tail)),
     }
 }
 

@@ -11,6 +11,7 @@ use super::{Facts, repeated};
 use crate::evidence::escape_output;
 use crate::names::StepName;
 use crate::plan::RelPath;
+use crate::sql::Percent;
 
 pub(super) fn are_there(facts: &Facts<'_>, found: &mut Report) {
     for (name, skill) in facts.skills().filter(|(_, skill)| skill.steps.value.is_empty()) {
@@ -64,6 +65,9 @@ pub(super) fn judge_some_sql(facts: &Facts<'_>, found: &mut Report) {
             if let Some(problem) = bad_glob(glob) {
                 found.add(problem);
             }
+        }
+        if let Some(least) = sql.value.reject_at.filter(|least| Percent::try_from(least.value).is_err()) {
+            found.add_with(|| Diagnostic::error(Code::SqlStep, least.span, "`reject_at` is 1 to 100 percent"));
         }
         let limits = sql.value.limits.clone().unwrap_or_default();
         let counts = [limits.time_ms, limits.steps, limits.rows].into_iter().flatten();

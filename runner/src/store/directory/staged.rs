@@ -23,7 +23,21 @@ impl Directory {
         }
         let written = temp.file.write_all(bytes);
         written.map_err(|source| StoreError::Io { action: "write", path: self.path_of(name), source })?;
-        Ok(Staged { temp, name: name.to_owned() })
+        Ok(Staged { temp, name: name.to_owned(), place: self.clone() })
+    }
+
+    /// As [`Directory::stage`], with the bytes in another directory of the same file system until the file appears.
+    /// A kill leaves the temporary file there, where the caller knows that it does no harm.
+    ///
+    /// # Errors
+    /// As [`Directory::stage`].
+    pub(crate) fn stage_by(&self, aside: &Self, name: &str, bytes: &[u8]) -> Result<Staged, StoreError> {
+        let old_mode = self.replaceable(name)?;
+        let staged = aside.stage(name, bytes)?;
+        if let Some(mode) = old_mode {
+            fs::fchmod(&staged.temp.file, mode).map_err(StoreError::io("set the mode of", self.path_of(name)))?;
+        }
+        Ok(Staged { place: self.clone(), ..staged })
     }
 
     /// Puts a file with `bytes` at `name`, whole for every reader. It is not durable: where the machine stops, it
@@ -41,6 +55,8 @@ impl Directory {
 pub(crate) struct Staged {
     temp: Temporary,
     name: String,
+    /// Where it is to appear.
+    place: Directory,
 }
 
 /// The same, whose bytes are durable: it holds no file open. Dropped unpublished, it goes away.
@@ -48,6 +64,7 @@ pub(crate) struct Staged {
 pub(crate) struct Durable {
     entry: TemporaryEntry,
     name: String,
+    place: Directory,
 }
 
 impl Staged {
@@ -65,7 +82,7 @@ impl Staged {
     }
 
     fn settled(self) -> Durable {
-        Durable { entry: self.temp.entry, name: self.name }
+        Durable { entry: self.temp.entry, name: self.name, place: self.place }
     }
 }
 
@@ -75,8 +92,7 @@ impl Durable {
     /// # Errors
     /// The system refuses; the file goes away.
     pub(crate) fn publish(self) -> Result<(), StoreError> {
-        let directory = self.entry.directory.clone();
-        self.entry.move_to(&directory, &self.name)
+        self.entry.move_to(&self.place, &self.name)
     }
 }
 

@@ -33,7 +33,7 @@ impl Outer<'_> {
     pub(super) fn clone_mask(&self, source: &Path, rights: Rights) -> Result<Option<OwnedFd>, Failure> {
         let mask = match reached(source, rights, self.request.user) {
             Err(error) if is_out_of_reach(&error) => return Ok(None),
-            other => other.and_then(|_| mounts::clone(Path::new("/dev/null"))),
+            other => other.and_then(|_| mounts::clone_device(Path::new("/dev/null"))),
         };
         mask.map(Some).map_err(refuse(Control::HiddenPaths, format_args!("mask {}", source.display())))
     }

@@ -7,7 +7,7 @@ use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::plan::{Limit, Limits};
 use rustix::process::Resource;
 
-use crate::helper::command;
+use crate::helper::command::{self, MEMORY_SHARE};
 use crate::helper::failure::{Failure, refuse};
 use crate::host::StepUser;
 use crate::wire::Go;
@@ -19,10 +19,12 @@ pub(super) fn set(user: StepUser, go: &Go, enforcement: &mut Enforcement) -> Res
     let Limits { memory, pids, disk, cpu_seconds, open_files, output: _ } = go.claim.command.limits;
     bound_disk(disk, enforcement)?;
     bound_pids(user, pids, go, enforcement)?;
-    let data = "RLIMIT_DATA of each process, and a supervisor ends the step when the sum is above, bytes:";
+    let data = "RLIMIT_DATA of each process, and a supervisor ends the step when the sum is above (buffers of sockets, \
+                contents of pipes, locks and files on their way are not seen), bytes:";
     let cpu = "RLIMIT_CPU of each process, and a supervisor ends the step when the sum is above, seconds:";
     match (memory, &go.claim.held.memory) {
         (Limit::Max(_), Some(held)) => enforcement.enforced(Control::MemoryLimit, held),
+        (Limit::Unlimited, _) => enforcement.not_requested(Control::MemoryLimit, MEMORY_SHARE),
         _ => bound(Control::MemoryLimit, memory, Resource::Data, data, enforcement)?,
     }
     bound(Control::CpuLimit, cpu_seconds, Resource::Cpu, cpu, enforcement)?;

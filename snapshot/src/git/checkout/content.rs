@@ -69,7 +69,9 @@ impl Reader<'_> {
     fn file(&self, plan: &Plan, path: &[u8]) -> Result<Option<CommittedFile>, GitError> {
         match regular(plan, path) {
             Some((leaf, executable)) if leaf.size <= MAX_FILE => {
-                Ok(Some(CommittedFile { executable, sha256: Sha256Hex::of(&self.source.blob(leaf)?) }))
+                let bytes = self.source.blob(leaf)?;
+                let shebang = CommittedFile::shebang_of(&bytes);
+                Ok(Some(CommittedFile { executable, sha256: Sha256Hex::of(&bytes), shebang }))
             }
             _ => Ok(None),
         }

@@ -370,7 +370,7 @@ fn count(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let words = question.quote(at, at + 4);
     let top = shape.top();
     let Some(first) = shape.aggregates().next() else {
-        if gives_number(sheet, question, at) {
+        if gives_number(sheet, question, at) || is_column_of_that_name(shape, question, at) {
             return None;
         }
         let confidence = if many.is_some_and(|at| at == 0 || question.words[at].is_after_pause) {
@@ -394,6 +394,7 @@ fn count(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         && shape.blocks.len() > 1
         && !shape.has(Figure::Count)
         && !gives_number(sheet, question, at)
+        && !is_average_of_numbers(shape, question, at)
     {
         let message = format!("the question asks for \"{words}\", and the query counts nothing");
         return Some(Finding::new(SqlCode::AggregateExpected, 76, message).at(&top.place).advice("Use COUNT."));
@@ -424,6 +425,18 @@ fn count(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         column.column
     );
     Some(other(confidence, message, first, Figure::Count))
+}
+
+/// Whether a column has the very name of what is counted: `how many kids stay` asks for `kids`.
+fn is_column_of_that_name(shape: &Shape, question: &Question, at: usize) -> bool {
+    let noun = question.words.get(at + 2).filter(|noun| noun.lower != noun.stem);
+    let is_it = |name: &Name| noun.is_some_and(|noun| name.column.eq_ignore_ascii_case(&noun.lower));
+    shape.top().items.iter().flat_map(|item| &item.bare).any(is_it)
+}
+
+/// Whether `the average number of products` is that of a stored number: the query averages a column.
+fn is_average_of_numbers(shape: &Shape, question: &Question, at: usize) -> bool {
+    AVERAGE.contains(&question.at(at.wrapping_sub(1))) && shape.has(Figure::Average)
 }
 
 /// Whether the query is one plain list of keys.

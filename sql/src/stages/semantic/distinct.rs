@@ -24,10 +24,22 @@ fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let is_named = |words: &[String]| words.iter().any(|word| nouns.iter().any(|noun| are_kin(word, noun)));
     let named =
         top.items.iter().find(|item| item.bare.len() == 1 && item.aggregates.is_empty() && is_named(&item.words));
-    // A key does not repeat, unless a join repeats it.
+    // A key does not repeat in its own table, unless a join repeats it.
     let is_key = |column: &str| {
-        sheet.catalog.tables_with(column).any(|table| table.column(column).is_some_and(|column| column.key > 0))
+        let tables =
+            sheet.catalog.tables_with(column).filter(|table| shape.tables.contains(&table.name.to_lowercase()));
+        let mut keys = tables.map(|table| {
+            let count = table.columns.iter().filter(|column| column.key > 0).count();
+            count == 1 && table.column(column).is_some_and(|column| column.key > 0)
+        });
+        keys.any(|is_key| is_key)
     };
+    let is_different = matches!(word.as_str(), "different");
+    let is_joined = top.tables > 1 && shape.blocks.len() == 1;
+    let counted = top.aggregates().chain(top.later()).find(|figure| figure.figure == Figure::Count);
+    let is_repeated_count = counted.is_some_and(|count| {
+        count.column.as_ref().is_some_and(|name| !is_key(&name.column) || is_joined) && shape.blocks.len() == 1
+    });
     let has_key = top.items.iter().flat_map(|item| &item.bare).any(|name| is_key(&name.column));
     let is_plain_count = match top.items.as_slice() {
         [item] if item.is_aggregate && shape.blocks.len() == 1 => item.aggregates.iter().all(|aggregate| {
@@ -55,6 +67,8 @@ fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         }
         _ if is_word && is_plain_count => 96,
         _ if word == "duplicates" && question.says(&["without duplicates", "no duplicates"]) => 85,
+        _ if is_different && is_repeated_count => 80,
+        Some(_) if is_different && is_joined && !is_counted && top.limit == super::shape::Limit::All => 74,
         _ if has_key && top.tables == 1 => 20,
         _ if is_word && !is_counted => 75,
         _ if is_word => 65,

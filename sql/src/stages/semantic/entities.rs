@@ -12,11 +12,67 @@ const BETWEEN: [&str; 9] = ["all", "the", "of", "our", "every", "me", "different
 /// Words that lead to a thing.
 const LEADS: [&str; 9] = ["many", "list", "show", "display", "which", "names", "count", "number", "give"];
 
-pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
+pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
+    head(sheet, question).into_iter().chain(unnamed(sheet, question)).collect()
+}
+
+/// A query of one table that the question does not speak of, where it names another table in full.
+fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
+    let shape = sheet.shape;
+    let [name] = shape.tables.iter().collect::<Vec<_>>()[..] else { return None };
+    let read = sheet.catalog.table(name).filter(|table| !table.is_view)?;
+    let said =
+        |part: &String| question.words.iter().any(|word| are_kin(part, &word.stem) || are_kin(part, &word.lower));
+    if parts(&read.name).iter().any(said) {
+        return None;
+    }
+    let is_named = |at: usize, names: &[String]| {
+        names
+            .iter()
+            .enumerate()
+            .all(|(behind, part)| question.words.get(at + behind).is_some_and(|word| word.stem == *part))
+    };
+    // `in descending order` is no order of a customer.
+    let is_sorting = |at: usize| matches!(question.at(at), "order" | "sort" | "rank") && question.sorting.is_some();
+    let (at, other) = (0..question.words.len()).filter(|at| !is_sorting(*at)).find_map(|at| {
+        let other = sheet.catalog.tables.iter().find(|table| is_named(at, &parts(&table.name)))?;
+        Some((at, other))
+    })?;
+    // A key of it, or a column of its name, may stand for it.
+    let stands_for = |column: &crate::catalog::Column| {
+        let own = parts(&column.name);
+        parts(&other.name).iter().all(|part| own.iter().any(|word| are_kin(word, part)))
+    };
+    let is_pointed_at = read.foreign_keys.iter().any(|key| key.table.eq_ignore_ascii_case(&other.name));
+    let is_told_elsewhere = read.columns.iter().any(stands_for);
+    // Columns that the question asks for, and that this table has.
+    let top = shape.top();
+    let is_asked = |item: &super::shape::Item| item.is_column && item.words.iter().any(said);
+    let is_of_its_own = !top.items.is_empty() && top.items.iter().any(is_asked);
+    let confidence = match (is_pointed_at || is_told_elsewhere, is_of_its_own) {
+        (false, false) => 82,
+        (false, true) => 76,
+        (true, false) => 60,
+        (true, true) => 40,
+    };
+    let words = question.quote(at, at + parts(&other.name).len());
+    let message = format!("the question speaks of \"{words}\", and the query reads only `{}`", read.name);
+    let found = Finding::new(SqlCode::EntityExpected, confidence, message).at(&top.place);
+    Some(found.advice(format!("Read `{}`.", other.name)).about(other.name.clone()))
+}
+
+/// A thing that the question begins with, and that the query does not read.
+fn head(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let shape = sheet.shape;
     let lead = (0..question.words.len().min(4)).find(|at| LEADS.contains(&question.at(*at)))?;
     let at = (lead + 1..question.words.len()).find(|at| !BETWEEN.contains(&question.at(*at)))?;
     let stem = &question.words.get(at)?.stem;
+    // `train stations` are stations.
+    let next = question.words.get(at + 1).filter(|next| !next.is_after_pause).map(|next| next.stem.as_str());
+    let is_read_name = |name: &str| parts(name).last().is_some_and(|last| Some(last.as_str()) == next);
+    if sheet.shape.tables.iter().any(|name| is_read_name(name)) {
+        return None;
+    }
     // One table of that very name, and no column anywhere that speaks of it beside its keys.
     let mut tables = sheet.catalog.tables.iter().filter(|table| parts(&table.name) == [stem.clone()]);
     let table = tables.next().filter(|_| tables.next().is_none())?;

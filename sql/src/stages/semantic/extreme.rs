@@ -52,13 +52,22 @@ impl<'a> Extreme<'a> {
     }
 
     fn of_item(way: Way, item: &'a Item) -> Self {
-        Self {
-            way,
-            words: &item.words,
-            topic: topic(&item.words),
-            is_count: false,
-            is_figure: !item.aggregates.is_empty(),
-        }
+        let topic = match topic(&item.words) {
+            // What lies between a birth and now is an age, and grows the other way.
+            Topic::Birth | Topic::Date if item.is_difference => Topic::Age,
+            topic => topic,
+        };
+        Self { way, words: &item.words, topic, is_count: false, is_figure: !item.aggregates.is_empty() }
+    }
+
+    /// Whether only more and less can be said of it, and not better, older or earlier.
+    pub(super) fn is_of_amount(&self) -> bool {
+        self.topic == Topic::Other
+    }
+
+    /// Whether it is about a date.
+    pub(super) fn is_of_date(&self) -> bool {
+        matches!(self.topic, Topic::Date | Topic::Birth | Topic::Age)
     }
 
     /// Which end a superlative asks for on this scale; `None` where it may speak of another.
@@ -111,6 +120,11 @@ impl<'a> Extreme<'a> {
         near.any(|stem| self.words.iter().any(|word| are_kin(stem, word)))
     }
 
+    /// Whether any superlative names this scale.
+    pub(super) fn is_named_by_any(&self, question: &Question) -> bool {
+        question.cues.iter().any(|cue| self.is_named_by(question, cue))
+    }
+
     /// Whether the first superlative names this scale.
     pub(super) fn is_meant_first(&self, question: &Question) -> bool {
         question.cues.first().is_some_and(|cue| self.is_named_by(question, cue))
@@ -158,6 +172,10 @@ impl<'a> Extreme<'a> {
     pub(super) fn meant<'q>(&self, question: &'q Question) -> Option<(&'q Cue, Way, bool)> {
         let fitting: Vec<(&Cue, Way)> =
             question.cues.iter().filter_map(|cue| self.asked(cue).map(|way| (cue, way))).collect();
+        // `the max temperature` may be the name of a column, where another superlative asks for an end of it.
+        let is_name = |cue: &Cue| self.words.iter().any(|word| word == question.at(cue.at));
+        let asked: Vec<(&Cue, Way)> = fitting.iter().filter(|(cue, _)| !is_name(cue)).copied().collect();
+        let fitting = if asked.is_empty() { fitting } else { asked };
         let (first, way) = *fitting.first()?;
         let named: Vec<(&Cue, Way)> =
             fitting.iter().filter(|(cue, _)| self.is_named_by(question, cue)).copied().collect();
@@ -222,6 +240,10 @@ fn topic(words: &[String]) -> Topic {
                 "season",
                 "hired",
                 "opened",
+                "founded",
+                "established",
+                "built",
+                "joined",
             ],
         ),
         (Topic::Distance, &["distance", "abs"]),

@@ -73,7 +73,7 @@ fn named(question: &Question, schema: &BTreeSet<String>) -> Vec<Named> {
             continue;
         } else if text.starts_with(|c: char| c.is_ascii_digit()) {
             Kind::Date
-        } else if is_name(question, at) && !is_of_schema(&word.stem, schema) {
+        } else if is_name(question, at) && !is_of_schema(&word.stem, schema) && !is_calendar_or_compass(&text, schema) {
             Kind::Name
         } else {
             continue;
@@ -81,6 +81,27 @@ fn named(question: &Question, schema: &BTreeSet<String>) -> Vec<Named> {
         found.push(Named { text, kind });
     }
     found
+}
+
+/// Whether a word is a point of the compass, or a month that is the name of a column (`Feb`).
+fn is_calendar_or_compass(word: &str, schema: &BTreeSet<String>) -> bool {
+    const COMPASS: [&str; 8] = ["north", "south", "east", "west", "northern", "southern", "eastern", "western"];
+    const MONTHS: [&str; 12] = [
+        "january",
+        "february",
+        "march",
+        "april",
+        "may",
+        "june",
+        "july",
+        "august",
+        "september",
+        "october",
+        "november",
+        "december",
+    ];
+    let is_month = MONTHS.contains(&word) && word.get(..3).is_some_and(|short| schema.contains(short));
+    is_month || COMPASS.contains(&word)
 }
 
 /// Whether a word is written as a name: with a capital, and not because a sentence begins there.

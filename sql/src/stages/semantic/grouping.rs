@@ -31,7 +31,7 @@ pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
 /// A column beside a figure over all rows: whose it is, is chance.
 fn ungrouped(block: &Block, question: &Question) -> Option<Finding> {
     let figures: Vec<&Aggregate> = block.aggregates().filter(|aggregate| !aggregate.is_windowed).collect();
-    let later = block.later.iter().find(|aggregate| !aggregate.is_windowed);
+    let later = block.later().find(|aggregate| !aggregate.is_windowed);
     let bare: Vec<_> = block.items.iter().flat_map(|item| &item.bare).collect();
     let free = bare.iter().find(|name| !block.pinned.iter().any(|pinned| pinned.eq_ignore_ascii_case(&name.column)));
     if block.groups > 0 || (figures.is_empty() && later.is_none()) {
@@ -46,7 +46,7 @@ fn ungrouped(block: &Block, question: &Question) -> Option<Finding> {
     let is_each = question.has(&EACH) || question.says(&["by"]);
     let (confidence, message) = match (free, later) {
         (None, Some(_)) if !has_star && block.order.is_empty() => return None,
-        (None, Some(later)) if figures.is_empty() || block.later.len() > 1 || !block.order.is_empty() => {
+        (None, Some(later)) if figures.is_empty() || block.later().count() > 1 || !block.order.is_empty() => {
             (80, format!("the rows are sorted by {}, of which there is one without GROUP BY", later.figure.as_sql()))
         }
         (None, _) => return None,
@@ -63,6 +63,8 @@ fn ungrouped(block: &Block, question: &Question) -> Option<Finding> {
             let confidence = match is_each || later.is_some() || figures.len() > 1 {
                 _ if is_plain => 96,
                 true => 88,
+                // An equality may leave one value of the column.
+                false if !block.pinned.is_empty() => 66,
                 false => 72,
             };
             (

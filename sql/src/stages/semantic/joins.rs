@@ -16,6 +16,8 @@ use crate::catalog::Catalog;
 
 /// How many relations of one SELECT are looked at; engines take fewer.
 const MOST_RELATIONS: usize = 128;
+/// Number of conditions within each other, such as alternatives of alternatives, that are told apart.
+const MOST_ALTERNATIVES: usize = 24;
 
 pub(super) fn check(tree: &Statement, text: &str, question: Option<&Question>, catalog: &Catalog) -> Vec<Finding> {
     let mut reader = Reader { catalog, ctes: BTreeMap::new(), found: Vec::new() };
@@ -116,6 +118,8 @@ impl Reader<'_> {
         for from in &select.from {
             join.tables(from);
         }
+        // A condition may name a table that is joined only behind it.
+        select.from.iter().for_each(|from| join.join_conditions(from));
         if !(2..=MOST_RELATIONS).contains(&join.relations.len()) {
             return;
         }
@@ -153,7 +157,7 @@ impl Joining<'_, '_> {
             let before = self.relations.len();
             self.factor(relation);
             match constraint(join_operator) {
-                Some(JoinConstraint::On(condition)) => self.conditions(condition),
+                Some(JoinConstraint::On(_)) => {}
                 Some(JoinConstraint::Using(_) | JoinConstraint::Natural) if before > 0 => {
                     self.links.push(BTreeSet::from([before - 1, before]));
                 }
@@ -161,6 +165,20 @@ impl Joining<'_, '_> {
                     self.links.push(BTreeSet::from([before.saturating_sub(1), before]));
                 }
                 _ => {}
+            }
+        }
+    }
+
+    fn join_conditions(&mut self, from: &TableWithJoins) {
+        let factors = std::iter::once(&from.relation).chain(from.joins.iter().map(|join| &join.relation));
+        for factor in factors {
+            if let TableFactor::NestedJoin { table_with_joins, .. } = factor {
+                self.join_conditions(table_with_joins);
+            }
+        }
+        for join in &from.joins {
+            if let Some(JoinConstraint::On(condition)) = constraint(&join.join_operator) {
+                self.conditions(condition);
             }
         }
     }
@@ -243,9 +261,27 @@ impl Joining<'_, '_> {
                 self.links.push(used);
             }
             other => {
-                let used = self.used(other);
-                self.links.push(used);
+                let links = self.linked(other, 0);
+                self.links.extend(links);
             }
+        }
+    }
+
+    /// The relations that a condition connects. Of alternatives, each has to connect them: `c.x = 1 OR o.y = 2` does not.
+    fn linked(&self, condition: &Expr, depth: usize) -> Vec<BTreeSet<usize>> {
+        match bare(condition) {
+            Expr::BinaryOp { left, op: BinaryOperator::Or, right } if depth < MOST_ALTERNATIVES => {
+                let (one, other) = (self.linked(left, depth + 1), self.linked(right, depth + 1));
+                let both = one.iter().flat_map(|one| other.iter().map(move |other| one & other));
+                both.filter(|link| link.len() > 1).take(MOST_RELATIONS).collect()
+            }
+            Expr::BinaryOp { left, op: BinaryOperator::And, right } if depth < MOST_ALTERNATIVES => {
+                let mut found = self.linked(left, depth + 1);
+                found.extend(self.linked(right, depth + 1));
+                found.truncate(MOST_RELATIONS);
+                found
+            }
+            other => vec![self.used(other)],
         }
     }
 
@@ -271,7 +307,7 @@ impl Joining<'_, '_> {
 
     /// The relations whose columns stand in a part of the tree, at any depth.
     fn used(&self, part: &impl Visit) -> BTreeSet<usize> {
-        let mut columns = Columns::default();
+        let mut columns = Columns { catalog: self.reader.catalog, inner: Vec::new(), found: Vec::new() };
         let _ = part.visit(&mut columns);
         let mut used = BTreeSet::new();
         for (table, column) in columns.found {
@@ -310,24 +346,76 @@ fn points_at(catalog: &Catalog, one: &str, other: &str) -> bool {
     points(one, other) || points(other, one)
 }
 
-/// Every column that is named, with the table before it.
-#[derive(Default)]
-struct Columns {
+/// Every column that is named, with the table before it. What a query within names of its own relations is left out: the
+/// aliases of an inner query may be those of the outer one.
+struct Columns<'a> {
+    catalog: &'a Catalog,
+    /// The relations of the queries around the current place: alias, and table where it is one.
+    inner: Vec<Vec<(String, String)>>,
     found: Vec<(Option<String>, String)>,
 }
 
-impl Visitor for Columns {
-    type Break = ();
+impl Columns<'_> {
+    fn is_inner(&self, table: Option<&str>, column: &str) -> bool {
+        self.inner.iter().flatten().any(|(name, own)| match table {
+            Some(table) => name.eq_ignore_ascii_case(table),
+            None => self.catalog.table(own).is_none_or(|table| table.column(column).is_some()),
+        })
+    }
 
-    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-        match expr {
-            Expr::Identifier(ident) => self.found.push((None, ident.value.to_lowercase())),
-            Expr::CompoundIdentifier(parts) => {
-                let table = parts.iter().rev().nth(1).map(|part| part.value.clone());
-                let column = parts.last().map(|part| part.value.to_lowercase()).unwrap_or_default();
-                self.found.push((table, column));
+    fn relations(body: &SetExpr, found: &mut Vec<(String, String)>) {
+        match body {
+            SetExpr::Select(select) => {
+                let factors = select.from.iter().flat_map(|from| {
+                    std::iter::once(&from.relation).chain(from.joins.iter().map(|join| &join.relation))
+                });
+                found.extend(factors.map(|factor| {
+                    let (name, alias) = match factor {
+                        TableFactor::Table { name, alias, .. } => {
+                            (name.0.last().and_then(|part| part.as_ident()), alias)
+                        }
+                        TableFactor::Derived { alias, .. } => (None, alias),
+                        _ => (None, &None),
+                    };
+                    let own = name.map(|ident| ident.value.clone()).unwrap_or_default();
+                    (alias.as_ref().map_or_else(|| own.clone(), |alias| alias.name.value.clone()), own)
+                }));
+            }
+            SetExpr::SetOperation { left, right, .. } => {
+                Self::relations(left, found);
+                Self::relations(right, found);
             }
             _ => {}
+        }
+    }
+}
+
+impl Visitor for Columns<'_> {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+        let mut relations = Vec::new();
+        Self::relations(&query.body, &mut relations);
+        self.inner.push(relations);
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {
+        self.inner.pop();
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        let (table, column) = match expr {
+            Expr::Identifier(ident) => (None, ident.value.to_lowercase()),
+            Expr::CompoundIdentifier(parts) => {
+                let table = parts.iter().rev().nth(1).map(|part| part.value.clone());
+                (table, parts.last().map(|part| part.value.to_lowercase()).unwrap_or_default())
+            }
+            _ => return ControlFlow::Continue(()),
+        };
+        if !self.is_inner(table.as_deref(), &column) {
+            self.found.push((table, column));
         }
         ControlFlow::Continue(())
     }

@@ -140,7 +140,11 @@ fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         let is_of_column = is_kin_to(question, sorting.at + 1..sorting.at + 6, &columns(sheet));
         let confidence = match question.at(sorting.at) {
             // A thing may be ordered by a person.
-            "ordered" if !is_of_column && !matches!(question.at(sorting.at + 1), "from" | "in") => 60,
+            "ordered"
+                if !sorting.is_plain || !is_of_column && !matches!(question.at(sorting.at + 1), "from" | "in") =>
+            {
+                60
+            }
             _ if sorting.is_plain && (is_of_column || !question.at(sorting.at).starts_with("order")) => 96,
             _ if is_short(question) && question.cues[0].is_of_order && top.groups > 0 => 96,
             _ => 80,

@@ -73,7 +73,7 @@ pub(super) struct Question {
     pub sorting: Option<Sorting>,
 }
 
-const MOST: [(&str, Way, Scale); 62] = [
+const MOST: [(&str, Way, Scale); 63] = [
     ("highest", Way::High, Scale::Amount),
     ("most", Way::High, Scale::Amount),
     ("largest", Way::High, Scale::Amount),
@@ -106,6 +106,7 @@ const MOST: [(&str, Way, Scale); 62] = [
     ("fewest", Way::Low, Scale::Amount),
     ("minimum", Way::Low, Scale::Amount),
     ("minimal", Way::Low, Scale::Amount),
+    ("min", Way::Low, Scale::Amount),
     ("littlest", Way::Low, Scale::Amount),
     ("tiniest", Way::Low, Scale::Amount),
     ("cheapest", Way::Low, Scale::Amount),
@@ -242,7 +243,10 @@ impl Question {
         let at: Vec<(usize, Way)> = found.iter().map(|cue| (cue.at, cue.way)).collect();
         found.retain(|cue| {
             let is_second = at.iter().any(|(other, way)| {
-                *way != cue.way && *other < cue.at && cue.at - other <= 2 && self.at(cue.at - 1) == "to"
+                *way != cue.way
+                    && *other < cue.at
+                    && cue.at - other <= 4
+                    && (1..=3).any(|back| self.before(cue.at, back) == "to" && cue.at - back > *other)
             });
             !is_second
         });
@@ -255,6 +259,8 @@ impl Question {
         let (before, after) = (self.before(at, 1), self.at(at + 1));
         let (mut way, mut scale) = (way, scale);
         let is_none = match word {
+            // `have most 5 competitions` is a bound.
+            "most" | "least" if self.number(at + 1).is_some() && before != "the" => true,
             "most" => {
                 before == "at" || matches!(after, "of" | "recent" | "recently") || matches!(before, "al" | "almost")
             }
@@ -280,7 +286,11 @@ impl Question {
         if word == "most" || word == "least" {
             (way, scale) = adjective(word, after).unwrap_or((way, scale));
         }
-        let number = self.number(at + 1).or_else(|| at.checked_sub(behind).and_then(|before| self.number(before)));
+        // `the most recent one` is no number.
+        let is_pronoun =
+            self.at(at + 1) == "one" && self.words.get(at + 2).is_none_or(|next| next.is_after_pause || next.is_first);
+        let behind_it = self.number(at + 1).filter(|_| !is_pronoun);
+        let number = behind_it.or_else(|| at.checked_sub(behind).and_then(|before| self.number(before)));
         let number = number.filter(|_| !self.is_share(at) && !self.is_span(at));
         let is_of_letters = self.number(at + 1).is_some() && NOT_IN_TURN.contains(&self.at(at + 2));
         if matches!(word, "first" | "last") && (self.is_span(at) || is_of_letters) {
@@ -341,7 +351,8 @@ impl Question {
 
     /// Whether a superlative speaks of the order of all rows: `highest first`, `highest to lowest`.
     fn is_order(&self, at: usize) -> bool {
-        let is_pair = self.at(at + 1) == "to" && MOST.iter().any(|(name, ..)| *name == self.at(at + 2));
+        let behind = if self.at(at + 2) == "the" { at + 3 } else { at + 2 };
+        let is_pair = self.at(at + 1) == "to" && MOST.iter().any(|(name, ..)| *name == self.at(behind));
         let is_first = (1..=4).any(|behind| {
             let is_near =
                 (1..behind).all(|between| !self.words.get(at + between).is_some_and(|word| word.is_after_pause));
@@ -351,7 +362,7 @@ impl Question {
                     next.is_after_pause || next.is_first || matches!(next.lower.as_str(), "and" | "then")
                 })
         });
-        let starting = (1..=3).any(|back| matches!(self.before(at, back), "starting" | "beginning" | "start"));
+        let starting = (1..=4).any(|back| matches!(self.before(at, back), "starting" | "beginning" | "start"));
         is_pair || is_first || starting
     }
 
@@ -388,11 +399,67 @@ impl Question {
             "in order of",
             "ranked by",
         ];
-        let plain = PLAIN.iter().find_map(|phrase| self.phrase(phrase));
+        let plain = PLAIN.iter().find_map(|phrase| self.phrase(phrase)).filter(|at| !self.is_purchase(*at));
         let cue = || self.cues.iter().find(|cue| cue.is_of_order).map(|cue| cue.at);
         let loose = || LOOSE.iter().find_map(|phrase| self.phrase(phrase));
         let at = plain.or_else(loose).or_else(cue)?;
         Some(Sorting { at, way: self.order_way(), is_plain: plain.is_some() })
+    }
+
+    /// Whether `ordered in`, `ordered from` and `ordered by` speak of things that were bought.
+    fn is_purchase(&self, at: usize) -> bool {
+        const WAYS: [&str; 14] = [
+            "ascending",
+            "descending",
+            "alphabetical",
+            "alphabetic",
+            "chronological",
+            "reverse",
+            "increasing",
+            "decreasing",
+            "lexicographical",
+            "lexicographic",
+            "lexical",
+            "order",
+            "terms",
+            "numerical",
+        ];
+        const PEOPLE: [&str; 12] = [
+            "customer",
+            "customers",
+            "user",
+            "users",
+            "client",
+            "clients",
+            "people",
+            "person",
+            "employee",
+            "employees",
+            "someone",
+            "buyers",
+        ];
+        if self.at(at) != "ordered" {
+            return false;
+        }
+        let is_after_verb =
+            matches!(self.before(at, 1), "was" | "were" | "been" | "has" | "have" | "who" | "ever" | "never");
+        let near = || (at + 2..at + 5).map(|at| self.at(at));
+        match self.at(at + 1) {
+            "in" => !near().any(|word| WAYS.contains(&word)),
+            "from" => !(at + 2..at + 5)
+                .any(|at| MOST.iter().any(|(name, ..)| *name == self.at(at)) || WAYS.contains(&self.at(at))),
+            "by" => {
+                let noun = near().position(|word| PEOPLE.contains(&word)).map(|behind| at + 2 + behind);
+                let is_of_person = noun.is_some_and(|noun| {
+                    !matches!(
+                        self.at(noun + 1),
+                        "name" | "names" | "id" | "ids" | "age" | "first" | "last" | "number" | "count"
+                    )
+                });
+                is_of_person || is_after_verb
+            }
+            _ => false,
+        }
     }
 
     /// Which way the rows are to be sorted; `None` where nothing or both is said.
@@ -424,6 +491,7 @@ fn adjective(word: &str, adjective: &str) -> Option<(Way, Scale)> {
         "affordable" | "inexpensive" | "rare" | "unpopular" | "uncommon" | "economical" => {
             Some((way.turned(), Scale::Worth))
         }
+        "poorly" | "badly" | "poor" => Some((way.turned(), Scale::Worth)),
         "successful" | "accurate" | "skilled" | "efficient" | "valuable" | "important" => Some((way, Scale::Worth)),
         "southern" | "northern" | "western" | "eastern" => Some((way, Scale::Worth)),
         _ => None,

@@ -9,7 +9,9 @@ use sqlparser::ast::{
 };
 
 use super::shape::{Aggregate, Block, Figure, Item, Key, Limit, Name, Shape};
-use super::tree::{Text, aggregate_of, arguments, bare, is_comparison, is_condition, is_distinct, is_inverse, literal};
+use super::tree::{
+    Text, aggregate_of, arguments, bare, is_comparison, is_condition, is_difference, is_distinct, is_inverse, literal,
+};
 use super::words::parts;
 use crate::catalog::Catalog;
 
@@ -184,7 +186,7 @@ impl Reader<'_> {
         };
         let mut ranks = Ranks { reader: self, found: Vec::new(), depth: 0 };
         let _ = select.projection.visit(&mut ranks);
-        let later = select.having.as_ref().map(|having| self.item(having, None).aggregates).unwrap_or_default();
+        let having = select.having.as_ref().map(|having| self.item(having, None).aggregates).unwrap_or_default();
         Block {
             items,
             is_distinct: matches!(select.distinct, Some(Distinct::Distinct | Distinct::On(_))),
@@ -192,7 +194,8 @@ impl Reader<'_> {
             order: Vec::new(),
             limit: Limit::All,
             ranks: ranks.found,
-            later,
+            having,
+            ordering: Vec::new(),
             has_filter: select.selection.is_some() || select.having.is_some() || select.qualify.is_some(),
             pinned: select.selection.as_ref().map(|filter| self.pinned(filter)).unwrap_or_default(),
             tables: select.from.iter().map(|from| 1 + from.joins.len()).sum(),
@@ -220,7 +223,7 @@ impl Reader<'_> {
         if let Some(OrderBy { kind: OrderByKind::Expressions(list), .. }) = &query.order_by {
             block.order = list.iter().take(MOST_KEYS).map(|by| self.key(by, &block.items)).collect();
             let aggregates: Vec<Aggregate> = list.iter().flat_map(|by| self.item(&by.expr, None).aggregates).collect();
-            block.later.extend(aggregates);
+            block.ordering = aggregates;
         }
         let limit = match &query.limit_clause {
             Some(LimitClause::LimitOffset { limit, .. }) => limit.as_ref(),
@@ -299,6 +302,7 @@ impl Reader<'_> {
             item.alias = Some(name.column);
         }
         item.is_column = self.column(expr).is_some();
+        item.is_difference = is_difference(expr) || item.aggregates.iter().any(|figure| figure.is_of_difference);
         item.is_aggregate = matches!(bare(expr), Expr::Function(function) if aggregate_of(function).is_some());
         item.place = self.text.closed(self.text.range(expr.span()));
         item
@@ -333,6 +337,7 @@ impl Reader<'_> {
             is_of_condition: first.is_some_and(is_condition),
             is_windowed: function.over.is_some(),
             is_distinct: is_distinct(function),
+            is_of_difference: first.is_some_and(is_difference),
             place,
         }
     }

@@ -88,6 +88,8 @@ pub(super) struct Aggregate {
     /// Whether an aggregate stands within it.
     pub is_windowed: bool,
     pub is_distinct: bool,
+    /// Whether it is of what lies between a date and another: `MAX(now - birth_year)` is an age.
+    pub is_of_difference: bool,
     pub place: Range<usize>,
 }
 
@@ -107,6 +109,8 @@ pub(super) struct Item {
     pub is_aggregate: bool,
     /// Whether it is one column, and nothing around it.
     pub is_column: bool,
+    /// Whether it subtracts one value from another, or calls a function that does.
+    pub is_difference: bool,
     pub place: Range<usize>,
 }
 
@@ -145,8 +149,10 @@ pub(super) struct Block {
     pub limit: Limit,
     /// What the rows are numbered by, in RANK and its like.
     pub ranks: Vec<Key>,
-    /// Aggregates in HAVING and ORDER BY.
-    pub later: Vec<Aggregate>,
+    /// Aggregates in HAVING.
+    pub having: Vec<Aggregate>,
+    /// Aggregates in ORDER BY, as it is written.
+    pub ordering: Vec<Aggregate>,
     pub has_filter: bool,
     /// The columns that WHERE holds to be equal to a value.
     pub pinned: Vec<String>,
@@ -158,6 +164,11 @@ impl Block {
     /// The aggregates of its columns.
     pub(super) fn aggregates(&self) -> impl Iterator<Item = &Aggregate> {
         self.items.iter().flat_map(|item| &item.aggregates)
+    }
+
+    /// The aggregates of HAVING and ORDER BY.
+    pub(super) fn later(&self) -> impl Iterator<Item = &Aggregate> {
+        self.having.iter().chain(&self.ordering)
     }
 }
 
@@ -198,7 +209,7 @@ impl Shape {
 
     /// Every aggregate, wherever it stands.
     pub(super) fn aggregates(&self) -> impl Iterator<Item = &Aggregate> {
-        self.blocks.iter().flat_map(|block| block.aggregates().chain(&block.later))
+        self.blocks.iter().flat_map(|block| block.aggregates().chain(block.later()))
     }
 
     /// How many ends of scales it takes: MAX, MIN, and sorted rows that are cut off or numbered.

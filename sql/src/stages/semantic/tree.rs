@@ -144,3 +144,18 @@ pub(super) fn is_inverse(expr: &Expr) -> bool {
         _ => false,
     }
 }
+
+/// Whether an expression subtracts one value from another, at any depth: `now - birth`, `julianday(a) - julianday(b)`,
+/// `timestampdiff(year, a, b)`.
+pub(super) fn is_difference(expr: &Expr) -> bool {
+    match bare(expr) {
+        Expr::BinaryOp { op: BinaryOperator::Minus, .. } => true,
+        Expr::BinaryOp { left, right, .. } => is_difference(left) || is_difference(right),
+        Expr::UnaryOp { expr, .. } => is_difference(expr),
+        Expr::Function(function) => {
+            let name = function.name.to_string().to_ascii_lowercase();
+            name.contains("diff") || name == "age" || arguments(function).into_iter().any(is_difference)
+        }
+        _ => false,
+    }
+}

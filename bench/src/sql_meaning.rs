@@ -1,0 +1,256 @@
+//! Measures how well the semantic stage tells right queries from queries with another meaning.
+//!
+//! ```text
+//! proctor-bench sql-meaning [--half 0|1] [--from PERCENT] [--seed N] [--every N] [--list KIND] QUESTIONS TABLES …
+//! ```
+//!
+//! QUESTIONS and TABLES are JSON files in the form of Spider: questions with queries, and the tables of their databases.
+//! A mutant counts only where SQLite accepts it and its result differs from the right query's on one of three databases
+//! with random rows. The halves divide the databases, so that a rule that was tuned on one half is measured on
+//! databases that it has not seen.
+
+mod mutants;
+mod rows;
+mod sets;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use proctor_core::sql::{Dialect, Judgement, Request, Severity, StageName, Verdict};
+use proctor_sql::sqlite::Sqlite;
+use rusqlite::Connection;
+use sqlparser::ast::Statement;
+use sqlparser::dialect::SQLiteDialect;
+use sqlparser::parser::Parser;
+
+use crate::figures::Bars;
+use rows::Random;
+use sets::{Database, Pair};
+
+/// Confidence in percent from which a warning counts.
+const CONFIDENCE: u8 = 70;
+/// Number of random databases on which results are compared.
+const DATABASES: u64 = 3;
+/// Least share of mutants with another aggregate that are to be found.
+const LEAST_AGGREGATES: f64 = 0.8;
+/// Greatest share of right queries with a warning.
+const MOST_FALSE: f64 = 0.01;
+
+/// Counts for one kind of statement.
+#[derive(Default)]
+struct Tally {
+    n: usize,
+    rejected: usize,
+    warned: usize,
+    lower: usize,
+}
+
+impl Tally {
+    fn found(&self) -> usize {
+        self.rejected + self.warned
+    }
+}
+
+/// Settings of one measurement.
+struct Settings<'a> {
+    half: Option<u32>,
+    from: u8,
+    seed: u64,
+    every: usize,
+    list: Option<&'a str>,
+}
+
+/// Measures every set that the arguments name.
+///
+/// # Errors
+/// A file exists and cannot be read.
+pub(crate) fn measure(arguments: &[String], bars: &mut Bars) -> Result<()> {
+    let value = |name: &str| arguments.iter().position(|own| own == name).and_then(|at| arguments.get(at + 1));
+    let number = |name: &str| {
+        value(name).map(|text| text.parse::<u32>().with_context(|| format!("{name} takes a number"))).transpose()
+    };
+    let settings = Settings {
+        half: number("--half")?,
+        from: number("--from")?.map_or(Ok(CONFIDENCE), u8::try_from)?,
+        seed: u64::from(number("--seed")?.unwrap_or(7)),
+        every: number("--every")?.map_or(Ok(1), usize::try_from)?.max(1),
+        list: value("--list").map(String::as_str),
+    };
+    let is_option = |at: usize| at > 0 && arguments[at - 1].starts_with("--");
+    let paths: Vec<&Path> = (0..arguments.len())
+        .filter(|at| !arguments[*at].starts_with("--") && !is_option(*at))
+        .map(|at| Path::new(&arguments[at]))
+        .collect();
+    if paths.is_empty() {
+        println!("skipped: no files with questions and tables were named");
+        return Ok(());
+    }
+    let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+    for set in paths.chunks(2) {
+        let [questions, tables] = set else { anyhow::bail!("files come in pairs: questions and tables") };
+        if let Some(missing) = set.iter().find(|path| !path.is_file()) {
+            println!("skipped: there is no file {}", missing.display());
+            continue;
+        }
+        measure_set(&sets::pairs(questions)?, &sets::databases(tables)?, &settings, &mut tallies);
+    }
+    report(&tallies, bars);
+    Ok(())
+}
+
+fn half(name: &str) -> u32 {
+    let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
+    (name.bytes().fold(2_166_136_261, hash) >> 7) & 1
+}
+
+fn measure_set(
+    pairs: &[Pair],
+    databases: &BTreeMap<String, Database>,
+    settings: &Settings<'_>,
+    tallies: &mut BTreeMap<String, Tally>,
+) {
+    let mut by_database: BTreeMap<&str, Vec<&Pair>> = BTreeMap::new();
+    for pair in pairs.iter().step_by(settings.every) {
+        if settings.half.is_none_or(|wanted| half(&pair.database) == wanted) {
+            by_database.entry(&pair.database).or_default().push(pair);
+        }
+    }
+    for (name, pairs) in by_database {
+        let Some(database) = databases.get(name) else { continue };
+        let Some(mut arena) = Arena::new(database, &pairs, settings.seed) else {
+            tallies.entry("database that cannot be made".to_owned()).or_default().n += 1;
+            continue;
+        };
+        for pair in pairs {
+            arena.measure(pair, settings, tallies);
+        }
+    }
+}
+
+/// One database: its engine for judgements, and copies with random rows.
+struct Arena<'a> {
+    database: &'a Database,
+    engine: Sqlite,
+    copies: Vec<Connection>,
+    random: Random,
+}
+
+impl<'a> Arena<'a> {
+    fn new(database: &'a Database, pairs: &[&Pair], seed: u64) -> Option<Self> {
+        let mut opening = Request::new(Dialect::Sqlite, "SELECT 1");
+        opening.schema = vec![database.ddl()];
+        let engine = Sqlite::open(&opening).ok()?;
+        let mut literals = rows::Literals::default();
+        pairs.iter().filter_map(|pair| parsed(&pair.query)).for_each(|tree| rows::literals(&tree, &mut literals));
+        let fill = |number| rows::filled(database, &literals, &mut Random(seed.wrapping_mul(1_000) + number)).ok();
+        let copies: Vec<Connection> = (0..DATABASES).map(fill).collect::<Option<_>>()?;
+        Some(Self { database, engine, copies, random: Random(seed) })
+    }
+
+    fn measure(&mut self, pair: &Pair, settings: &Settings<'_>, tallies: &mut BTreeMap<String, Tally>) {
+        let results = |arena: &mut Self, sql: &str, is_sorted| -> Vec<Option<Vec<String>>> {
+            arena.copies.iter_mut().map(|copy| rows::result(copy, sql, is_sorted)).collect()
+        };
+        // The engine's refusal of a right query is no finding about meaning.
+        if self.copies[0].prepare(&pair.query).is_err() {
+            tallies.entry("gold that SQLite refuses".to_owned()).or_default().n += 1;
+            return;
+        }
+        self.count("gold", &pair.query, &pair.question, settings, tallies);
+        let Some(tree) = parsed(&pair.query) else { return };
+        let is_sorted = matches!(&tree, Statement::Query(query) if query.order_by.is_some());
+        let right = results(self, &pair.query, is_sorted);
+        for mutant in mutants::mutants(&tree, self.database, &mut self.random) {
+            let other = results(self, &mutant.sql, is_sorted);
+            let is_different = right.iter().zip(&other).any(|(right, other)| match (right, other) {
+                (Some(right), Some(other)) => right != other,
+                _ => false,
+            });
+            if is_different {
+                self.count(&mutant.kind, &mutant.sql, &pair.question, settings, tallies);
+            }
+        }
+    }
+
+    fn count(
+        &mut self,
+        kind: &str,
+        sql: &str,
+        question: &str,
+        settings: &Settings<'_>,
+        tallies: &mut BTreeMap<String, Tally>,
+    ) {
+        let judgement = self.judged(sql, question);
+        let warnings = || judgement.diagnostics.iter().filter(|found| found.stage == StageName::Semantic);
+        let is_rejected = judgement.verdict != Verdict::Ok;
+        let is_warned = warnings().any(|found| found.confidence >= settings.from && found.severity > Severity::Note);
+        let tally = tallies.entry(kind.to_owned()).or_default();
+        tally.n += 1;
+        match (is_rejected, is_warned, warnings().next()) {
+            (true, ..) => tally.rejected += 1,
+            (_, true, _) => tally.warned += 1,
+            (_, _, Some(_)) => tally.lower += 1,
+            _ => {}
+        }
+        let is_gold = kind == "gold";
+        if settings.list.is_some_and(|wanted| kind.starts_with(wanted)) && (is_rejected || is_warned) == is_gold {
+            println!("--- {kind}\n    {question}\n    {sql}");
+            for found in judgement.diagnostics.iter().filter(|found| found.severity > Severity::Note) {
+                println!("    {} {:?} {}: {}", found.severity.as_str(), found.code, found.confidence, found.message);
+            }
+        }
+    }
+
+    fn judged(&mut self, sql: &str, question: &str) -> Judgement {
+        let mut request = Request::new(Dialect::Sqlite, sql);
+        request.question = Some(question.to_owned());
+        request.stages = Some(vec![StageName::Parse, StageName::Bind, StageName::Semantic]);
+        proctor_sql::judge(&request, &mut self.engine)
+    }
+}
+
+fn parsed(sql: &str) -> Option<Statement> {
+    Parser::parse_sql(&SQLiteDialect {}, sql).ok()?.into_iter().next()
+}
+
+fn report(tallies: &BTreeMap<String, Tally>, bars: &mut Bars) {
+    println!(
+        "{:<44} {:>6} {:>8} {:>6} {:>7} {:>6} {:>6}",
+        "kind", "n", "rejected", "warned", "found", "lower", "silent"
+    );
+    let row = |name: &str, tally: &Tally| {
+        let silent = tally.n - tally.found() - tally.lower;
+        let share = share(tally.found(), tally.n);
+        println!(
+            "{name:<44} {:>6} {:>8} {:>6} {share:>7.4} {:>6} {silent:>6}",
+            tally.n, tally.rejected, tally.warned, tally.lower
+        );
+    };
+    let mut sums: BTreeMap<&str, Tally> = BTreeMap::new();
+    for (name, tally) in tallies {
+        row(name, tally);
+        let Some(clause) = name.strip_prefix("aggregate ").map(|_| name.split(':').next().unwrap_or(name)) else {
+            continue;
+        };
+        for sum in [clause, "aggregate, all clauses"] {
+            let sum = sums.entry(sum).or_default();
+            sum.n += tally.n;
+            sum.rejected += tally.rejected;
+            sum.warned += tally.warned;
+            sum.lower += tally.lower;
+        }
+    }
+    sums.iter().for_each(|(name, tally)| row(name, tally));
+    if let Some(all) = sums.get("aggregate, all clauses") {
+        bars.at_least("another aggregate", share(all.found(), all.n), LEAST_AGGREGATES);
+    }
+    if let Some(gold) = tallies.get("gold") {
+        bars.at_least("right queries without a warning", 1.0 - share(gold.found(), gold.n), 1.0 - MOST_FALSE);
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "some thousand statements")]
+fn share(part: usize, of: usize) -> f64 {
+    if of == 0 { 0.0 } else { part as f64 / of as f64 }
+}

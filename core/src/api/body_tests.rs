@@ -1,0 +1,89 @@
+//! Every body of the API, made from its schema and then broken, one object at a time.
+
+use schemars::generate::SchemaSettings;
+use serde_json::{Value, json};
+
+use super::operation::Outline;
+
+/// Returns a value that a schema accepts, with every property that it names.
+fn example(schema: &Value, root: &Value) -> Value {
+    if let Some(reference) = schema["$ref"].as_str() {
+        let target = reference.strip_prefix('#').and_then(|pointer| root.pointer(pointer));
+        return example(target.expect("a definition"), root);
+    }
+    let choices = schema["anyOf"].as_array().or(schema["oneOf"].as_array());
+    if let Some(first) = choices.and_then(|choices| choices.iter().find(|choice| choice["type"] != "null")) {
+        return example(first, root);
+    }
+    if let Some(word) = schema.get("const").or_else(|| schema["enum"].get(0)) {
+        return word.clone();
+    }
+    let kind = schema["type"].as_str().or_else(|| schema["type"][0].as_str());
+    match kind.unwrap_or_else(|| panic!("a type: {schema}")) {
+        "object" => {
+            let properties = schema["properties"].as_object();
+            let members = properties.into_iter().flatten().map(|(name, schema)| (name.clone(), example(schema, root)));
+            let mut members: serde_json::Map<String, Value> = members.collect();
+            if let Some(of_all) = schema.get("additionalProperties").filter(|schema| schema.is_object()) {
+                members.insert("KEY".to_owned(), example(of_all, root));
+            }
+            members.into()
+        }
+        "array" => json!([example(&schema["items"], root)]),
+        "integer" => schema.get("minimum").cloned().unwrap_or_else(|| 1.into()),
+        "boolean" => true.into(),
+        "string" if schema["pattern"] == "^/" => "/r".into(),
+        "string" => "pr".into(),
+        other => panic!("a {other} in a body: {schema}"),
+    }
+}
+
+/// Calls `check` with the value in which one object after the other is an array of its members.
+fn each_with_an_array(value: &Value, keyed: bool, check: &mut dyn FnMut(Value)) {
+    match value {
+        Value::Object(members) => {
+            if !keyed {
+                check(members.values().cloned().collect());
+                check(json!([]));
+            }
+            for (name, inner) in members {
+                let is_map = name == "env";
+                each_with_an_array(inner, is_map, &mut |broken| {
+                    let mut whole = members.clone();
+                    whole.insert(name.clone(), broken);
+                    check(whole.into());
+                });
+            }
+        }
+        Value::Array(items) => {
+            for (index, inner) in items.iter().enumerate() {
+                each_with_an_array(inner, false, &mut |broken| {
+                    let mut whole = items.clone();
+                    whole[index] = broken;
+                    check(whole.into());
+                });
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn no_body_has_an_array_in_place_of_an_object() {
+    let mut bodies = 0;
+    for outline in Outline::ALL {
+        let Some(body) = outline.body else { continue };
+        let mut generator = SchemaSettings::draft2020_12().for_deserialize().into_generator();
+        let schema = (body.schema)(&mut generator);
+        let root = json!({ "$defs": generator.take_definitions(true) });
+        let whole = example(schema.as_value(), &root);
+        let read = |value: &Value| (body.check)(value.to_string().as_bytes());
+        read(&whole).unwrap_or_else(|error| panic!("{}: {error}: {whole}", outline.id));
+        each_with_an_array(&whole, false, &mut |broken| {
+            let error = read(&broken).expect_err(&broken.to_string()).to_string();
+            assert!(error.contains("expected an object") && !error.contains("struct"), "{}: {error}", outline.id);
+            bodies += 1;
+        });
+    }
+    assert!(bodies >= 8, "every body has been broken: {bodies}");
+}

@@ -1,0 +1,54 @@
+//! Tests of the views of runs.
+
+use super::*;
+use crate::api::RunSubmission;
+use crate::names::ProfileName;
+use crate::verdict::Doubt;
+
+fn log(events: Vec<RunEvent>) -> Vec<LoggedEvent> {
+    let logged = |(index, event)| LoggedEvent { seq: index as u64 + 1, logged_at: format!("t{index}"), event };
+    events.into_iter().enumerate().map(logged).collect()
+}
+
+fn queued() -> RunEvent {
+    let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).asked("/r".into());
+    let run_id = RunId::new("r1").expect("an id");
+    RunEvent::RunQueued { run_id, at: "t".into(), asked, uid: 7, toolchain_env_sha256: None }
+}
+
+#[test]
+fn a_run_that_was_interrupted_before_it_began_says_so() {
+    let doubt = RunEvent::Doubted { doubt: Doubt::Interrupted, message: "the daemon was killed".into() };
+    let end = RunEvent::RunFinished {
+        verdict: Verdict::Inconclusive,
+        tier: Tier::ONE,
+        exit_code: 130,
+        duration_ms: 0,
+        evidence_dir: None,
+    };
+    let view = RunView::fold(&log(vec![queued(), doubt, end])).expect("a run");
+    assert_eq!((view.state, view.verdict, view.seq), (RunState::Finished, Some(Verdict::Inconclusive), 3));
+    assert_eq!((view.reason.as_str(), view.finished_at.as_deref()), ("the daemon was killed", Some("t2")));
+    let text = serde_json::to_string(&view).expect("writes");
+    assert_eq!(serde_json::from_str::<RunView>(&text).expect("reads"), view);
+}
+
+#[test]
+fn a_check_that_runs_is_no_step() {
+    let event = RunEvent::StepStarted {
+        skill: SkillName::new("posix").expect("a name"),
+        step: StepName::new("posix.1").expect("a name"),
+        attempt: 1,
+        timeout_ms: 1,
+        expected_ms: None,
+    };
+    let view = RunView::fold(&log(vec![queued(), event])).expect("a run");
+    assert_eq!((view.steps.len(), view.reason.as_str()), (0, "posix/posix.1 runs"));
+}
+
+#[test]
+fn a_log_that_does_not_begin_at_its_beginning_is_none() {
+    let end = RunEvent::Cancelling { by: "x".into() };
+    assert_eq!(RunView::fold(&log(vec![end])), None);
+    assert_eq!(RunView::fold([]), None);
+}

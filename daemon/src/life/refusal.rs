@@ -1,0 +1,98 @@
+//! Answers connections on the service manager's socket while the daemon cannot start.
+//!
+//! A connection that waits makes the service manager start the daemon again at once. Without an answer, a few such
+//! starts exhaust the start limit, and the socket unit fails for good. So a daemon that cannot start first answers
+//! the waiting connections with 503 and exits after [`WINDOW`]: the next connection tries again.
+
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use proctor_core::api::{Problem, ProblemType};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+use tracing::warn;
+
+use super::error::LifeError;
+use crate::http::last_words;
+
+/// How long connections are answered. Five starts within ten seconds exhaust systemd's default start limit, so a
+/// failed start takes longer than two seconds.
+const WINDOW: Duration = Duration::from_secs(3);
+/// How long one client may take to send its request and to read the answer.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// The largest part of a request that is read before the connection is closed.
+const MAX_READ: usize = 1 << 20;
+
+/// Answers every connection with 503 for a few seconds. The daemon's own user and root also get the reason.
+pub(super) fn refuse_connections(listener: &UnixListener, error: &LifeError) {
+    if let Err(error) = listener.set_nonblocking(true) {
+        return warn!("connections get no answer: {error}");
+    }
+    let until = Instant::now() + WINDOW;
+    while is_readable(listener, until) {
+        if let Ok((stream, _)) = listener.accept() {
+            // A client that does not listen gets no answer.
+            let _ = refuse(stream, error);
+        }
+    }
+}
+
+/// Waits until a connection waits; false when the time is over.
+fn is_readable(listener: &UnixListener, until: Instant) -> bool {
+    let left = until.saturating_duration_since(Instant::now());
+    let Ok(left) = Timespec::try_from(left) else { return false };
+    poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&left)).is_ok_and(|ready| ready > 0)
+}
+
+fn refuse(mut stream: UnixStream, error: &LifeError) -> std::io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut buffer = [0_u8; 8 << 10];
+    let mut read = stream.read(&mut buffer)?;
+    stream.write_all(&last_words(&problem(&stream, error)))?;
+    stream.shutdown(Shutdown::Write)?;
+    // Closing a socket with unread bytes would reset the connection before the client has read the answer.
+    let until = Instant::now() + PATIENCE;
+    while read < MAX_READ && Instant::now() < until {
+        match stream.read(&mut buffer)? {
+            0 => break,
+            count => read += count,
+        }
+    }
+    Ok(())
+}
+
+fn problem(stream: &UnixStream, error: &LifeError) -> Problem {
+    let own = rustix::process::geteuid();
+    let may_know = socket_peercred(stream).is_ok_and(|peer| peer.uid == own || peer.uid.is_root());
+    let reason = if may_know { format!(": {}", error.lines().join("; ")) } else { String::new() };
+    Problem::new(ProblemType::Unavailable, format!("the daemon cannot start{reason}"))
+        .with_hint("its operator finds the reason in its log (`journalctl -u proctord`), and `proctord --check-config` checks its config")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn answers_waiting_connections_with_503_and_then_returns() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        let listener = UnixListener::bind(&path).expect("bound");
+        let mut client = UnixStream::connect(&path).expect("connects");
+        client.write_all(b"POST /v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nsome body").expect("sent");
+        let error = LifeError::Threads(io::Error::other("none left"));
+        let began = Instant::now();
+        let refusing = std::thread::spawn(move || refuse_connections(&listener, &error));
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("an answer to its end");
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("none left"), "{answer}");
+        assert!(answer.to_ascii_lowercase().contains("\r\nretry-after: "), "{answer}");
+        refusing.join().expect("returns");
+        assert!(began.elapsed() >= WINDOW);
+    }
+}

@@ -1,0 +1,67 @@
+//! Says what an agent can do about a problem, in words of tool arguments. Every hint is a constant:
+//! it stands outside of the marks, so nothing of a repository may get into it.
+
+use proctor_core::api::Problem;
+
+/// The hint for arguments that a tool does not accept.
+pub(super) const ARGUMENTS: &str = "the tool's input schema (tools/list) describes its arguments.";
+
+/// Hints for problems whose general remedy names options of the command line, or says too little, by the
+/// name of their code.
+const BY_CODE: [(&str, &str); 14] = [
+    (
+        "engine::no_spec",
+        "give the `repo_root` of a repository with a spec, or write `spec/verification.yaml` (`proctor init`).",
+    ),
+    ("engine::not_the_owner", "give the `repo_root` of a repository that belongs to the caller."),
+    (
+        "engine::store",
+        "create the directory `changes/<changeset_id>/` with its `00-meta.json`, or leave out `changeset_id`; the details name other causes, such as a full disk.",
+    ),
+    ("engine::no_earlier_run", "verify the whole profile once: leave out `skills`."),
+    ("engine::partial_changeset", "leave out `changeset_id` or `skills`."),
+    ("engine::best_effort_forbidden", "the operator decides that in `proctord.toml`."),
+    ("engine::state_in_repository", "the operator must move the state directory out of the repository."),
+    ("request::invalid", ARGUMENTS),
+    ("request::not_found", "antigravity_verify starts a run; `resources/list` names the runs there are."),
+    ("request::forbidden", "give a repository or a run of the caller's own."),
+    ("request::unprocessable", "correct what the details name, then call again."),
+    ("request::too_many", "wait until runs have ended, or end them by antigravity_verify_cancel."),
+    ("request::too_large", "send less."),
+    (
+        "request::unavailable",
+        "`proctor daemon status` reports the state of the daemon, `proctor doctor` that of the machine.",
+    ),
+];
+
+/// Returns the hint for a problem.
+pub(super) fn for_problem(problem: &Problem) -> &'static str {
+    let code = problem.code();
+    let found = BY_CODE.iter().find(|(name, _)| *name == code.name());
+    found.map_or(code.explanation().mend, |(_, hint)| hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use proctor_core::api::ProblemType;
+    use proctor_core::code;
+
+    use super::*;
+
+    #[test]
+    fn no_hint_names_an_option_of_the_command_line() {
+        let is_met = |name: &str| ["engine::", "request::", "run::"].iter().any(|family| name.starts_with(family));
+        for code in code::all().into_iter().filter(|code| is_met(code.name())) {
+            let problem = Problem::new(ProblemType::Internal, "x").with_hint("`--changeset`").coded(code);
+            let hint = for_problem(&problem);
+            assert!(!hint.contains("--") && !hint.contains('\n'), "{code} {}: {hint}", code.name());
+        }
+    }
+
+    #[test]
+    fn every_code_with_a_hint_of_its_own_exists() {
+        for (name, _) in BY_CODE {
+            assert!(code::Code::find(name).is_some(), "{name}");
+        }
+    }
+}

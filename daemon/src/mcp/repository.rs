@@ -1,0 +1,146 @@
+//! Finds the repository of a call that names none: the client's only root, else the repository in
+//! which the client started the server.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use rmcp::RoleServer;
+use rmcp::model::{ClientCapabilities, InputRequest, InputRequiredResult, InputResponses, ProtocolVersion};
+use rmcp::service::RequestContext;
+use serde_json::Value;
+
+use super::server::Session;
+use super::untrusted::place;
+
+/// How long a client may take to name its roots.
+const ROOTS_PATIENCE: Duration = Duration::from_secs(5);
+/// How many roots an error names.
+const MAX_NAMED: usize = 8;
+/// The key of the question for roots among the questions of an answer.
+const QUESTION: &str = "roots";
+
+/// The result of the search.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// The repository, as an absolute path.
+    At(String),
+    /// A question that the client answers with another call (revision 2026-07-28 and later).
+    Ask(InputRequiredResult),
+    /// No repository, with the reason.
+    Unknown(String),
+}
+
+/// Finds the default repository of a call; `answers` are the client's answers to [`Found::Ask`].
+pub(super) async fn find(
+    context: &RequestContext<RoleServer>,
+    answers: Option<&InputResponses>,
+    session: &Session,
+) -> Found {
+    let has_roots = context.client_capabilities().is_some_and(|capabilities| declares_roots(&capabilities));
+    if !has_roots {
+        return choose(&[], session.work_tree.as_deref());
+    }
+    let asks_by_answer = context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
+    let roots = match (asks_by_answer, answers) {
+        (true, None) => return Found::Ask(question()),
+        (true, Some(answers)) => answers.get(QUESTION).map(roots_of).unwrap_or_default(),
+        (false, _) if session.can_ask => ask(context).await,
+        (false, _) => Vec::new(),
+    };
+    choose(&roots, session.work_tree.as_deref())
+}
+
+fn declares_roots(capabilities: &ClientCapabilities) -> bool {
+    capabilities.roots.is_some()
+}
+
+#[expect(deprecated, reason = "revision 2026-07-28 has no other question for roots")]
+fn question() -> InputRequiredResult {
+    let question = InputRequest::ListRoots(rmcp::model::ListRootsRequest::default());
+    InputRequiredResult::from_input_requests(BTreeMap::from([(QUESTION.to_owned(), question)]))
+}
+
+/// Asks the client for its roots. A client that does not answer in time has none.
+#[expect(deprecated, reason = "revisions before 2026-07-28 have no other question for roots")]
+async fn ask(context: &RequestContext<RoleServer>) -> Vec<String> {
+    tokio::select! {
+        biased;
+        () = context.ct.cancelled() => Vec::new(),
+        answered = tokio::time::timeout(ROOTS_PATIENCE, context.peer.list_roots()) => match answered {
+            Ok(Ok(listed)) => listed.roots.into_iter().map(|root| root.uri).collect(),
+            _ => Vec::new(),
+        },
+    }
+}
+
+/// Returns the addresses in a `roots/list` result.
+fn roots_of(result: &Value) -> Vec<String> {
+    let roots = result["roots"].as_array();
+    roots.into_iter().flatten().filter_map(|root| root["uri"].as_str()).map(str::to_owned).collect()
+}
+
+/// Chooses the repository. With several roots only the one in which the server was started is certain.
+fn choose(roots: &[String], work_tree: Option<&str>) -> Found {
+    const GIVE: &str = "give `repo_root`, the absolute path of the repository";
+    let mut paths: Vec<String> = roots.iter().filter_map(|uri| path_of(uri)).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    match (paths.as_slice(), work_tree) {
+        ([only], _) => Found::At(only.clone()),
+        ([], Some(here)) => Found::At(here.to_owned()),
+        ([], None) => Found::Unknown(format!("the call names no repository, and the client has no root; {GIVE}.")),
+        (paths, Some(here)) if paths.iter().any(|path| path == here) => Found::At(here.to_owned()),
+        (paths, _) => {
+            let named: Vec<String> = paths.iter().take(MAX_NAMED).map(|path| place(path)).collect();
+            let count = paths.len();
+            Found::Unknown(format!(
+                "the call names no repository, and the client has {count} roots: {}; {GIVE}.",
+                named.join(", ")
+            ))
+        }
+    }
+}
+
+/// Returns the path of a `file:` address of this machine, without a slash at its end.
+fn path_of(uri: &str) -> Option<String> {
+    let rest = uri.strip_prefix("file://")?;
+    let path = rest.strip_prefix("localhost").unwrap_or(rest);
+    let path = percent_decode_str(path).decode_utf8().ok()?;
+    let path = match path.trim_end_matches('/') {
+        "" => "/",
+        path => path,
+    };
+    (path.starts_with('/') && !path.contains('\0')).then(|| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(roots: &[&str], work_tree: Option<&str>) -> Result<String, String> {
+        let roots: Vec<String> = roots.iter().map(|&root| root.to_owned()).collect();
+        match choose(&roots, work_tree) {
+            Found::At(path) => Ok(path),
+            Found::Unknown(reason) => Err(reason),
+            Found::Ask(_) => Err("a question".to_owned()),
+        }
+    }
+
+    #[test]
+    fn takes_the_only_root_or_the_working_directory() {
+        assert_eq!(chosen(&["file:///a%20b/"], Some("/w")), Ok("/a b".to_owned()));
+        assert_eq!(chosen(&["file://localhost/a", "file:///a/"], None), Ok("/a".to_owned()));
+        assert_eq!(chosen(&[], Some("/w")), Ok("/w".to_owned()));
+        assert_eq!(chosen(&["https://example.org/a", "file://host/a"], Some("/w")), Ok("/w".to_owned()));
+        assert_eq!(chosen(&["file:///a", "file:///w"], Some("/w")), Ok("/w".to_owned()));
+    }
+
+    #[test]
+    fn guesses_no_repository() {
+        let several = chosen(&["file:///a", "file:///b%20Ignore%0Aall"], Some("/w")).expect_err("two");
+        assert!(several.contains("2 roots: /a, /b_Ignore_all; give `repo_root`"), "{several}");
+        assert!(chosen(&[], None).expect_err("none").contains("give `repo_root`"));
+        assert!(chosen(&["file:///a%00b"], None).is_err());
+    }
+}

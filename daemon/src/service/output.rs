@@ -1,0 +1,297 @@
+//! Reads the output of steps: the recorded one, or the live one while a step runs.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use proctor_core::api::{OutputEvent, Problem, ProblemType, RunState, RunView, StepView, StreamView};
+use proctor_core::evidence::escape_output;
+use proctor_core::names::{RunId, SkillName, StepName};
+use proctor_runner::{LiveStep, LiveStream, Part, StreamState};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::ask::no_step;
+use super::{MAX_WAIT, OutputOf, Service, Shown, Stdio, Unit};
+use crate::caller::Caller;
+use crate::runs::{Found, Live, Phase};
+
+/// Number of bytes of an output that one output event shows at most.
+const EVENT_BYTES: usize = 16 << 10;
+/// How far a reader of output events may fall behind an output until bytes are skipped.
+const MAX_LAG: u64 = 64 << 10;
+
+/// Where the bytes of an output are.
+#[derive(Debug, Clone)]
+pub enum OutputSource {
+    /// In the store: the step has ended.
+    Recorded {
+        /// What is on record of it.
+        stream: StreamView,
+        /// `skill/step`.
+        name: String,
+    },
+    /// In the process: the step runs, or its record is about to be written.
+    Live {
+        /// The attempt whose output it is, from 1.
+        attempt: u32,
+        /// Its bytes.
+        stream: LiveStream,
+    },
+}
+
+impl Service {
+    /// Returns where an output is by now.
+    ///
+    /// # Errors
+    /// As [`Service::run`]; there is no such step, or it has not begun.
+    pub async fn output_source(&self, caller: Caller, id: &RunId, of: OutputOf) -> Result<OutputSource, Problem> {
+        let found = self.found(caller, id).await?;
+        source(found.live().map(Arc::as_ref), || found.shown(), id, of)
+    }
+
+    /// Returns where an output is as soon as its step has begun. Waits at most [`MAX_WAIT`].
+    ///
+    /// # Errors
+    /// As [`Service::output_source`].
+    pub async fn followed_output(&self, caller: Caller, id: &RunId, of: OutputOf) -> Result<OutputSource, Problem> {
+        let found = self.found(caller, id).await?;
+        let Found::Live(live) = &found else { return source(None, || found.shown(), id, of) };
+        let deadline = Instant::now() + MAX_WAIT;
+        let mut progress = live.progress();
+        loop {
+            let has_ended = progress.borrow_and_update().phase == Phase::Ended;
+            let waits = !has_ended && may_begin(&live.shown().view, of);
+            match source(Some(live), || live.shown(), id, of) {
+                Err(problem) if waits && problem.kind == ProblemType::NotFound => {
+                    let changed = tokio::time::timeout_at(deadline, progress.changed()).await;
+                    if !matches!(changed, Ok(Ok(()))) {
+                        return Err(problem);
+                    }
+                }
+                found => return found,
+            }
+        }
+    }
+
+    /// Reads at most `limit` bytes of an output from `offset` on, and how many there are by now.
+    ///
+    /// # Errors
+    /// They cannot be read, or are kept no longer.
+    pub async fn output_part(&self, source: &OutputSource, offset: u64, limit: usize) -> Result<(Part, u64), Problem> {
+        match source {
+            OutputSource::Recorded { stream, name } => self.recorded_part(stream, name, offset, limit).await,
+            OutputSource::Live { stream, .. } => {
+                let length = stream.extent().length;
+                let bytes = read(stream, offset, limit).await.map_err(|error| unreadable(&error))?;
+                let more = offset.saturating_add(bytes.len() as u64) < length;
+                Ok((Part { bytes, more }, length))
+            }
+        }
+    }
+
+    /// Returns the output of the steps of a run as events, from now on; `None` where it has ended.
+    ///
+    /// # Errors
+    /// As [`Service::run`].
+    pub(crate) async fn output_feed(&self, caller: Caller, id: &RunId) -> Result<Option<OutputFeed>, Problem> {
+        let found = self.found(caller, id).await?;
+        Ok(found.live().map(|live| OutputFeed::new(Arc::clone(live))))
+    }
+}
+
+/// Reads a part of a live output without blocking the runtime.
+pub(crate) async fn read(stream: &LiveStream, offset: u64, limit: usize) -> io::Result<Vec<u8>> {
+    let stream = stream.clone();
+    let read = tokio::task::spawn_blocking(move || stream.read(offset, limit)).await;
+    read.map_err(io::Error::other)?
+}
+
+fn unreadable(error: &io::Error) -> Problem {
+    tracing::error!(%error, "the live output of a step cannot be read");
+    Problem::new(ProblemType::Internal, format!("the output cannot be read: {error}"))
+        .with_hint("read it when the step has ended")
+}
+
+/// The live output is looked up before the view: it is removed after the view names the recorded one.
+fn source(
+    live: Option<&Live>,
+    shown: impl FnOnce() -> Arc<Shown>,
+    id: &RunId,
+    of: OutputOf,
+) -> Result<OutputSource, Problem> {
+    let running = live.map(|live| live.outputs().all()).unwrap_or_default();
+    let shown = shown();
+    let steps = match of.unit {
+        Unit::Check => &shown.view.checks,
+        Unit::Step => &shown.view.steps,
+    };
+    let step = usize::try_from(of.n).ok().and_then(|n| steps.get(n)).ok_or_else(|| no_step(id, of))?;
+    if let Some(stream) = recorded(step, of.stream) {
+        return Ok(OutputSource::Recorded { stream: stream.clone(), name: format!("{}/{}", step.skill, step.name) });
+    }
+    let is_it = |(skill, name, _): &&(SkillName, StepName, LiveStep)| {
+        of.unit == Unit::Step && skill.as_str() == step.skill && name.as_str() == step.name
+    };
+    let (_, _, found) = running.iter().find(is_it).ok_or_else(|| not_begun(id, step))?;
+    Ok(OutputSource::Live { attempt: found.attempt, stream: stream_of(found, of.stream).clone() })
+}
+
+/// Whether a step that has no output yet may get one: the steps of a run that waits are not known, and a
+/// check is known when it has ended.
+fn may_begin(view: &RunView, of: OutputOf) -> bool {
+    let is_step = usize::try_from(of.n).is_ok_and(|n| n < view.steps.len());
+    view.state == RunState::Queued || of.unit == Unit::Check || is_step
+}
+
+fn recorded(step: &StepView, stream: Stdio) -> Option<&StreamView> {
+    match stream {
+        Stdio::Stdout => step.stdout.as_ref(),
+        Stdio::Stderr => step.stderr.as_ref(),
+    }
+}
+
+fn stream_of(live: &LiveStep, stream: Stdio) -> &LiveStream {
+    match stream {
+        Stdio::Stdout => &live.stdout,
+        Stdio::Stderr => &live.stderr,
+    }
+}
+
+fn not_begun(id: &RunId, step: &StepView) -> Problem {
+    let detail =
+        format!("`{}/{}` of the run `{id}` has not begun, so that it has no output yet", step.skill, step.name);
+    Problem::new(ProblemType::NotFound, detail).with_hint("wait for its `step_started`, or ask with `follow=true`")
+}
+
+/// The output of the steps of one run as events. A reader that falls behind loses bytes, and is told
+/// how many.
+pub(crate) struct OutputFeed {
+    live: Arc<Live>,
+    changes: watch::Receiver<u64>,
+    known: BTreeMap<(SkillName, StepName), Fed>,
+}
+
+/// A step whose output is fed.
+struct Fed {
+    step: LiveStep,
+    /// How far each stream is told.
+    told: [u64; 2],
+}
+
+impl OutputFeed {
+    fn new(live: Arc<Live>) -> Self {
+        let changes = live.outputs().changes();
+        Self { live, changes, known: BTreeMap::new() }
+    }
+
+    /// Waits until there may be more.
+    pub(crate) async fn changed(&mut self) {
+        if self.changes.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Returns the next piece of output; `None` where there is none by now. With `only`, of that step.
+    pub(crate) async fn next(&mut self, only: Option<(&SkillName, &StepName)>) -> Option<OutputEvent> {
+        self.changes.mark_unchanged();
+        self.refresh();
+        for ((skill, step), fed) in &mut self.known {
+            if only.is_some_and(|only| only != (skill, step)) {
+                continue;
+            }
+            for (index, stream) in [Stdio::Stdout, Stdio::Stderr].into_iter().enumerate() {
+                let source = stream_of(&fed.step, stream);
+                let Some(piece) = Piece::after(source, fed.told[index]).await else { continue };
+                fed.told[index] = piece.offset + piece.bytes.len() as u64;
+                return Some(OutputEvent {
+                    skill: skill.clone(),
+                    step: step.clone(),
+                    attempt: fed.step.attempt,
+                    stream: stream.as_str().to_owned(),
+                    offset: piece.offset,
+                    skipped: piece.skipped,
+                    text: escape_output(&piece.bytes),
+                });
+            }
+        }
+        None
+    }
+
+    /// Takes in steps that have begun, and forgets those that have ended and are told whole.
+    fn refresh(&mut self) {
+        let running = self.live.outputs().all();
+        let is_running =
+            |key: &(SkillName, StepName)| running.iter().any(|(skill, step, _)| (skill, step) == (&key.0, &key.1));
+        self.known.retain(|key, fed| is_running(key) || !fed.is_over());
+        for (skill, step, live) in running {
+            let key = (skill, step);
+            if self.known.get(&key).is_none_or(|fed| fed.step.attempt != live.attempt) {
+                self.known.insert(key, Fed { step: live, told: [0; 2] });
+            }
+        }
+    }
+}
+
+impl Fed {
+    fn is_over(&self) -> bool {
+        let streams = [&self.step.stdout, &self.step.stderr];
+        streams.into_iter().zip(self.told).all(|(stream, told)| {
+            let extent = stream.extent();
+            extent.state != StreamState::Open && extent.length <= told
+        })
+    }
+}
+
+/// Bytes of an output for one event.
+struct Piece {
+    offset: u64,
+    skipped: u64,
+    bytes: Vec<u8>,
+}
+
+impl Piece {
+    /// The next bytes behind `told`. Bytes that begin a character are kept for the next piece.
+    async fn after(stream: &LiveStream, told: u64) -> Option<Self> {
+        let extent = stream.extent();
+        if extent.length <= told {
+            return None;
+        }
+        let offset = match extent.length - told > MAX_LAG {
+            true => extent.length - EVENT_BYTES as u64,
+            false => told,
+        };
+        let mut bytes = read(stream, offset, EVENT_BYTES).await.ok()?;
+        let is_last = extent.state != StreamState::Open && offset + bytes.len() as u64 >= extent.length;
+        if !is_last {
+            bytes.truncate(whole_characters(&bytes));
+        }
+        (!bytes.is_empty()).then_some(Self { offset, skipped: offset - told, bytes })
+    }
+}
+
+/// Number of bytes without the beginning of a character at the end.
+fn whole_characters(bytes: &[u8]) -> usize {
+    // RFC 3629, section 3: a character has four bytes at most.
+    let begins = (1..=bytes.len().min(3)).find(|back| bytes[bytes.len() - back] & 0b1100_0000 == 0b1100_0000);
+    let needs = |first: u8| first.leading_ones() as usize;
+    begins.map_or(bytes.len(), |back| {
+        let start = bytes.len() - back;
+        if needs(bytes[start]) > back && needs(bytes[start]) <= 4 { start } else { bytes.len() }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_character_is_not_cut() {
+        let text = "aé€😀".as_bytes();
+        for (length, whole) in [(0, 0), (1, 1), (2, 1), (3, 3), (4, 3), (5, 3), (6, 6), (7, 6), (9, 6), (10, 10)] {
+            assert_eq!(whole_characters(&text[..length]), whole, "{length}");
+        }
+        assert_eq!(whole_characters(b"a\xff"), 2, "no character begins so");
+        assert_eq!(whole_characters(b"a\x80\x80\x80\x80"), 5);
+    }
+}

@@ -1,0 +1,144 @@
+//! Whether new runs are taken on: the daemon is not ending, and its state directory can be written.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use proctor_core::api::{Problem, ProblemType, Readiness, ReadinessStatus};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, openat, statvfs, unlinkat};
+use rustix::io::Errno;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+use tracing::{error, info};
+
+use super::Service;
+
+/// How long an attempt to write counts for later callers.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long an attempt to write may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How many bytes are set aside, and given back at once: more than the log of a run needs to begin.
+const TRIED: u64 = 64 << 10;
+/// The file that is written where the file system knows no files without a name.
+const NAMED: &str = ".readiness";
+
+/// Tries whether the state directory can be written, at most once a second.
+#[derive(Debug)]
+pub(super) struct StateProbe {
+    dir: PathBuf,
+    last: Mutex<Option<(Instant, Found)>>,
+    /// Whether an attempt has not come back, so that no second thread waits for the same disk.
+    pending: Arc<AtomicBool>,
+}
+
+/// Free bytes where the system says, or why nothing can be written.
+type Found = Result<Option<u64>, String>;
+
+impl StateProbe {
+    /// Nothing is tried yet.
+    pub(super) fn new(dir: PathBuf) -> Self {
+        Self { dir, last: Mutex::default(), pending: Arc::default() }
+    }
+
+    async fn look(&self) -> Found {
+        let mut last = self.last.lock().await;
+        if let Some((at, found)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return found.clone();
+        }
+        let found = self.tried().await;
+        let was_writable = last.as_ref().is_none_or(|(_, found)| found.is_ok());
+        match &found {
+            Err(reason) if was_writable => error!("the state directory cannot be written: {reason}"),
+            Ok(_) if !was_writable => info!("the state directory can be written again"),
+            _ => {}
+        }
+        *last = Some((Instant::now(), found.clone()));
+        found
+    }
+
+    async fn tried(&self) -> Found {
+        let silent = || Err(format!("its disk does not answer within {} s", PATIENCE.as_secs()));
+        if self.pending.swap(true, Ordering::AcqRel) {
+            return silent();
+        }
+        let (dir, pending) = (self.dir.clone(), Arc::clone(&self.pending));
+        let trying = tokio::task::spawn_blocking(move || {
+            let found = try_to_write(&dir).map_err(|errno| std::io::Error::from(errno).to_string());
+            let free = statvfs(&dir).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+            pending.store(false, Ordering::Release);
+            found.map(|()| free)
+        });
+        match timeout(PATIENCE, trying).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => Err(format!("the attempt ended badly: {error}")),
+            Err(_) => silent(),
+        }
+    }
+}
+
+fn try_to_write(dir: &Path) -> Result<(), Errno> {
+    let mode = Mode::from_raw_mode(0o600);
+    let file = match openat(CWD, dir, OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, mode) {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
+            let path = dir.join(NAMED);
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = openat(CWD, &path, flags, mode)?;
+            unlinkat(CWD, &path, AtFlags::empty())?;
+            file
+        }
+        opened => opened?,
+    };
+    match fallocate(&file, FallocateFlags::empty(), 0, TRIED) {
+        Err(Errno::OPNOTSUPP) => rustix::io::pwrite(&file, &[0; 4096], 0).map(drop),
+        tried => tried,
+    }
+}
+
+impl Service {
+    /// Whether new runs are taken on.
+    ///
+    /// # Errors
+    /// They are not: the daemon is ending, or its state directory cannot be written.
+    pub async fn readiness(&self) -> Result<Readiness, Problem> {
+        let refused = |detail: String, hint: &str| Err(Problem::new(ProblemType::Unavailable, detail).with_hint(hint));
+        if self.is_draining() {
+            return refused("the daemon is ending".to_owned(), "ask again when the daemon has been started again");
+        }
+        match self.state_probe.look().await {
+            Ok(state_free_bytes) => Ok(Readiness { status: ReadinessStatus::Ready, state_free_bytes }),
+            Err(reason) => refused(
+                format!("the daemon's state directory cannot be written: {reason}"),
+                "make room in the daemon's state directory, and see that it can be written",
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn notices_a_directory_that_cannot_be_written() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = dir.path().join("state");
+        std::fs::create_dir(&state).expect("made");
+        let probe = StateProbe::new(state.clone());
+        assert!(probe.look().await.expect("writable").is_some());
+        assert_eq!(std::fs::read_dir(&state).expect("reads").count(), 0, "nothing is left");
+        std::fs::remove_dir(&state).expect("removed");
+        probe.look().await.expect("still fresh");
+        tokio::time::advance(FRESH).await;
+        assert!(probe.look().await.expect_err("gone").contains("No such file"));
+    }
+
+    #[tokio::test]
+    async fn does_not_wait_twice_for_a_disk_that_hangs() {
+        let probe = StateProbe::new("/tmp".into());
+        probe.pending.store(true, Ordering::Release);
+        assert!(probe.look().await.expect_err("hangs").contains("does not answer"));
+    }
+}

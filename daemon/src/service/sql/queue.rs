@@ -1,0 +1,398 @@
+//! Decides which SQL request a worker judges next. The queue is bounded for each caller and in all, callers take turns,
+//! and no request waits longer than [`Bounds::wait`].
+//!
+//! [`Line`] is the decision: pure, without a clock or a task. [`Queue`] lets requests wait for it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use proctor_core::api::{Problem, ProblemType};
+use proctor_core::code::{Coded as _, SqlQueueCode};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::caller::Caller;
+
+/// The largest value of `Retry-After`, in seconds.
+const MAX_RETRY_AFTER: u32 = 600;
+/// The share of the newest request in the mean duration is one in this many.
+const MEAN_OVER: u32 = 8;
+
+/// How many requests the queue accepts. Each number is at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Bounds {
+    /// Requests that are judged at once.
+    pub(super) active: usize,
+    /// Requests of one caller that are judged at once.
+    pub(super) active_per_caller: usize,
+    /// Requests that wait.
+    pub(super) waiting: usize,
+    /// Requests of one caller that wait.
+    pub(super) waiting_per_caller: usize,
+    /// The longest wait of one request.
+    pub(super) wait: Duration,
+}
+
+/// The reason why a request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// This many requests of the caller wait already.
+    CallerFull(usize),
+    /// This many requests of all callers wait already.
+    Full(usize),
+    /// No worker became free within the longest wait.
+    Late,
+}
+
+/// The order in which a request entered the line.
+type Ticket = u64;
+
+/// The requests that wait, by caller, and the number of requests that are judged.
+#[derive(Debug)]
+struct Line<W> {
+    bounds: Bounds,
+    last: Ticket,
+    active: HashMap<Caller, usize>,
+    /// The caller that was served last is at the end.
+    waiting: VecDeque<(Caller, VecDeque<(Ticket, W)>)>,
+    /// The mean time that a worker needs for a request.
+    mean: Duration,
+}
+
+impl<W> Line<W> {
+    fn new(bounds: Bounds) -> Self {
+        Self { bounds, last: 0, active: HashMap::new(), waiting: VecDeque::new(), mean: Duration::ZERO }
+    }
+
+    /// Adds a request of a caller at the end of that caller's requests.
+    fn push(&mut self, caller: Caller, waiter: W) -> Result<Ticket, Refusal> {
+        let own = self.waiting_of(caller);
+        if own >= self.bounds.waiting_per_caller {
+            return Err(Refusal::CallerFull(own));
+        }
+        let all = self.waiting.iter().map(|(_, requests)| requests.len()).sum();
+        if all >= self.bounds.waiting {
+            return Err(Refusal::Full(all));
+        }
+        self.last += 1;
+        let request = (self.last, waiter);
+        match self.waiting.iter_mut().find(|(of, _)| *of == caller) {
+            Some((_, requests)) => requests.push_back(request),
+            None => self.waiting.push_back((caller, [request].into())),
+        }
+        Ok(self.last)
+    }
+
+    /// Removes a request that waits no longer.
+    fn remove(&mut self, caller: Caller, ticket: Ticket) {
+        if let Some((_, requests)) = self.waiting.iter_mut().find(|(of, _)| *of == caller) {
+            requests.retain(|(of, _)| *of != ticket);
+        }
+        self.waiting.retain(|(_, requests)| !requests.is_empty());
+    }
+
+    /// Starts the next request: of the caller that has the fewest under way, and among equals of the caller that was
+    /// served least recently.
+    fn next(&mut self) -> Option<(Caller, W)> {
+        if self.active.values().sum::<usize>() >= self.bounds.active {
+            return None;
+        }
+        let active = |caller: &Caller| self.active.get(caller).copied().unwrap_or(0);
+        let callers = self.waiting.iter().enumerate().map(|(at, (caller, _))| (active(caller), at));
+        let at = callers.filter(|(active, _)| *active < self.bounds.active_per_caller).min()?.1;
+        let (caller, mut requests) = self.waiting.remove(at)?;
+        let (_, waiter) = requests.pop_front()?;
+        if !requests.is_empty() {
+            self.waiting.push_back((caller, requests));
+        }
+        *self.active.entry(caller).or_default() += 1;
+        Some((caller, waiter))
+    }
+
+    /// Ends a request that was under way for `took`.
+    fn end(&mut self, caller: Caller, took: Duration) {
+        self.mean = match self.mean {
+            Duration::ZERO => took,
+            mean => (mean * (MEAN_OVER - 1) + took) / MEAN_OVER,
+        };
+        if let Some(active) = self.active.get_mut(&caller) {
+            *active -= 1;
+            if *active == 0 {
+                self.active.remove(&caller);
+            }
+        }
+    }
+
+    fn waiting_of(&self, caller: Caller) -> usize {
+        self.waiting.iter().find(|(of, _)| *of == caller).map_or(0, |(_, requests)| requests.len())
+    }
+
+    /// Estimates after how many seconds a new request of the caller is judged: the requests before it, at the caller's
+    /// share of the workers and the mean duration.
+    fn retry_after(&self, caller: Caller) -> u32 {
+        let others = self.waiting.iter().filter(|(of, _)| *of != caller).count();
+        let share = (self.bounds.active / (others + 1)).clamp(1, self.bounds.active_per_caller);
+        let before = self.waiting_of(caller) + self.active.get(&caller).copied().unwrap_or(0);
+        let rounds = u32::try_from(before.div_ceil(share)).unwrap_or(u32::MAX);
+        let seconds = self.mean.saturating_mul(rounds).as_secs_f64().ceil();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped; it is not negative")]
+        let seconds = seconds.min(f64::from(MAX_RETRY_AFTER)) as u32;
+        seconds.max(1)
+    }
+}
+
+/// The queue of all SQL requests of this daemon.
+#[derive(Debug, Clone)]
+pub(super) struct Queue(Arc<Mutex<Line<oneshot::Sender<Permit>>>>);
+
+/// Permission to occupy a worker; dropping it starts the next request.
+#[derive(Debug)]
+pub(super) struct Permit {
+    queue: Queue,
+    caller: Caller,
+    began: Instant,
+}
+
+/// A request that waits; dropping it removes the request from the line.
+struct Waiting<'q> {
+    queue: &'q Queue,
+    caller: Caller,
+    ticket: Ticket,
+}
+
+impl Queue {
+    /// Returns an empty queue.
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Self(Arc::new(Mutex::new(Line::new(bounds))))
+    }
+
+    /// Waits until a worker is free for a request of the caller.
+    ///
+    /// # Errors
+    /// Too many requests wait, or no worker becomes free in time.
+    pub(super) async fn enter(&self, caller: Caller) -> Result<Permit, Problem> {
+        let (sender, receiver) = oneshot::channel();
+        let pushed = {
+            let mut line = self.line();
+            let pushed = line.push(caller, sender);
+            pushed.map(|ticket| (ticket, line.bounds.wait)).map_err(|refusal| (refusal, line.retry_after(caller)))
+        };
+        let (ticket, wait) = pushed.map_err(|(refusal, seconds)| refusal.problem(seconds))?;
+        let waiting = Waiting { queue: self, caller, ticket };
+        self.start();
+        let permit = tokio::time::timeout(wait, receiver).await;
+        drop(waiting);
+        match permit {
+            Ok(Ok(permit)) => Ok(permit),
+            // The sender lives in the line until it sends, so that only time can end the wait.
+            Ok(Err(_)) | Err(_) => Err(Refusal::Late.problem(self.line().retry_after(caller))),
+        }
+    }
+
+    /// Starts requests as long as a worker is free.
+    fn start(&self) {
+        loop {
+            // A statement of its own: the lock is released before a permit can be dropped.
+            let next = self.line().next();
+            let Some((caller, sender)) = next else { return };
+            // The permit of a request that waits no longer comes back, and its drop frees the worker.
+            drop(sender.send(Permit { queue: self.clone(), caller, began: Instant::now() }));
+        }
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line<oneshot::Sender<Permit>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.queue.line().end(self.caller, self.began.elapsed());
+        self.queue.start();
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.queue.line().remove(self.caller, self.ticket);
+    }
+}
+
+impl Refusal {
+    fn problem(self, seconds: u32) -> Problem {
+        let (kind, code, detail) = match self {
+            Self::CallerFull(count) => (
+                ProblemType::TooManyRequests,
+                SqlQueueCode::Full,
+                format!("{count} of your SQL requests wait already, the most that the daemon accepts"),
+            ),
+            Self::Full(count) => (
+                ProblemType::TooManyRequests,
+                SqlQueueCode::Full,
+                format!("{count} SQL requests of all callers wait already, the most that the daemon accepts"),
+            ),
+            Self::Late => (
+                ProblemType::Unavailable,
+                SqlQueueCode::Late,
+                "no SQL worker became free in time; the request was not judged".to_owned(),
+            ),
+        };
+        let hint = format!("send it again in about {seconds} s, and send fewer requests at once");
+        Problem::new(kind, detail).coded(code.code()).with_hint(hint).retry_after(seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use futures_util::FutureExt as _;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BOUNDS: Bounds =
+        Bounds { active: 4, active_per_caller: 3, waiting: 20, waiting_per_caller: 8, wait: Duration::from_secs(10) };
+
+    fn caller(uid: u32) -> Caller {
+        Caller { uid }
+    }
+
+    fn line(pushed: impl IntoIterator<Item = u32>) -> Line<()> {
+        let mut line = Line::new(BOUNDS);
+        for uid in pushed {
+            let _ = line.push(caller(uid), ());
+        }
+        line
+    }
+
+    fn started(line: &mut Line<()>) -> Vec<u32> {
+        std::iter::from_fn(|| line.next()).map(|(caller, ())| caller.uid).collect()
+    }
+
+    #[test]
+    fn leaves_a_worker_to_other_callers() {
+        let mut line = line([1, 1, 1, 1, 1, 1]);
+        assert_eq!(started(&mut line), [1, 1, 1]);
+        line.push(caller(2), ()).expect("there is room");
+        assert_eq!(started(&mut line), [2], "a later caller does not wait for an earlier one");
+    }
+
+    #[test]
+    fn callers_take_turns() {
+        let mut line = line([1, 1, 1, 1, 2, 2, 2, 3, 3]);
+        assert_eq!(started(&mut line), [1, 2, 3, 1]);
+        line.end(caller(1), Duration::ZERO);
+        line.end(caller(2), Duration::ZERO);
+        assert_eq!(started(&mut line), [2, 3], "the caller that was served least recently is first");
+    }
+
+    #[test]
+    fn refuses_what_exceeds_a_bound() {
+        let mut line = line([1; 8]);
+        assert_eq!(line.push(caller(1), ()), Err(Refusal::CallerFull(8)));
+        for uid in 0..12 {
+            line.push(caller(10 + uid), ()).expect("there is room");
+        }
+        assert_eq!(line.push(caller(2), ()), Err(Refusal::Full(20)));
+    }
+
+    #[test]
+    fn estimates_the_wait_from_the_mean_duration() {
+        let mut line = line([1; 8]);
+        assert_eq!(started(&mut line).len(), 3);
+        assert_eq!(line.retry_after(caller(1)), 1, "nothing is known yet");
+        line.end(caller(1), Duration::from_secs(5));
+        assert_eq!(started(&mut line).len(), 1);
+        // Seven of its requests are before it, three at a time, five seconds each.
+        assert_eq!(line.retry_after(caller(1)), 15);
+        line.push(caller(2), ()).expect("there is room");
+        assert_eq!(line.retry_after(caller(1)), 20, "another caller takes half of the workers");
+        assert_eq!(line.retry_after(caller(9)), 1);
+        line.mean = Duration::from_secs(86_400);
+        assert_eq!(line.retry_after(caller(1)), MAX_RETRY_AFTER);
+    }
+
+    proptest! {
+        /// No caller waits while another that has more under way is served.
+        #[test]
+        fn serves_the_caller_with_the_fewest_under_way(steps in prop::collection::vec((0..5_u32, any::<bool>()), 1..200)) {
+            let mut line = Line::new(BOUNDS);
+            let mut active: Vec<u32> = Vec::new();
+            for (uid, is_end) in steps {
+                if is_end {
+                    if let Some(at) = active.iter().position(|of| *of == uid) {
+                        active.remove(at);
+                        line.end(caller(uid), Duration::from_millis(1));
+                    }
+                } else {
+                    let _ = line.push(caller(uid), ());
+                }
+                let count = |active: &[u32], uid: u32| active.iter().filter(|of| **of == uid).count();
+                loop {
+                    let waiting: Vec<u32> = line.waiting.iter().map(|(caller, _)| caller.uid).collect();
+                    let Some((next, ())) = line.next() else {
+                        let is_idle = active.len() < BOUNDS.active;
+                        prop_assert!(!is_idle || waiting.iter().all(|uid| count(&active, *uid) >= BOUNDS.active_per_caller));
+                        break;
+                    };
+                    prop_assert!(waiting.iter().all(|uid| count(&active, next.uid) <= count(&active, *uid)));
+                    active.push(next.uid);
+                }
+                prop_assert!(active.len() <= BOUNDS.active);
+            }
+        }
+    }
+
+    type Entering<'q> = Pin<Box<dyn Future<Output = Result<Permit, Problem>> + 'q>>;
+
+    fn entering(queue: &Queue, uid: u32) -> Entering<'_> {
+        Box::pin(queue.enter(caller(uid)))
+    }
+
+    fn permit(entering: &mut Entering<'_>) -> Option<Permit> {
+        entering.as_mut().now_or_never().map(|entered| entered.expect("it is not refused"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_waits_too_long_is_refused_with_an_estimate() {
+        let queue = Queue::new(BOUNDS);
+        let held: Vec<Permit> = (0..3).map(|_| permit(&mut entering(&queue, 1)).expect("a worker is free")).collect();
+        tokio::time::advance(Duration::from_secs(6)).await;
+        drop(held);
+        let _held: Vec<Permit> = (0..3).map(|_| permit(&mut entering(&queue, 1)).expect("a worker is free")).collect();
+        let refused = queue.enter(caller(1)).await.expect_err("the workers are held");
+        assert_eq!((refused.status, refused.retry_after_s), (503, Some(6)), "{refused:?}");
+        assert_eq!(refused.code(), SqlQueueCode::Late.code());
+        assert_eq!(queue.line().waiting_of(caller(1)), 0);
+        assert!(queue.enter(caller(2)).await.is_ok(), "another caller has a worker");
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_refuses_at_once() {
+        let queue = Queue::new(BOUNDS);
+        let mut all: Vec<Entering<'_>> = (0..11).map(|_| entering(&queue, 1)).collect();
+        let held: Vec<Permit> = all.iter_mut().filter_map(permit).collect();
+        assert_eq!(held.len(), 3);
+        let refused = entering(&queue, 1).now_or_never().expect("at once").expect_err("the queue is full");
+        assert_eq!((refused.status, refused.code()), (429, SqlQueueCode::Full.code()), "{refused:?}");
+        assert!(refused.retry_after_s.is_some());
+        drop(all);
+        assert_eq!(queue.line().waiting_of(caller(1)), 0, "requests that are given up leave the queue");
+        drop(held);
+        assert!(queue.line().active.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_a_lost_request_was_given_is_free_again() {
+        let queue = Queue::new(Bounds { active: 1, active_per_caller: 1, ..BOUNDS });
+        let held = permit(&mut entering(&queue, 1)).expect("a worker is free");
+        let (mut lost, mut next) = (entering(&queue, 1), entering(&queue, 2));
+        assert!(permit(&mut lost).is_none() && permit(&mut next).is_none());
+        drop(held);
+        // The worker is `lost`'s by now; its caller has gone before it could look.
+        drop(lost);
+        assert!(permit(&mut next).is_some());
+    }
+}

@@ -1,0 +1,47 @@
+//! Lists the files by which version managers select which of several installed versions a program is.
+
+/// Paths below the home.
+pub(super) const OF_HOME: [&str; 21] = [
+    ".pyenv/version",
+    ".rbenv/version",
+    ".goenv/version",
+    ".nodenv/version",
+    ".jenv/version",
+    ".plenv/version",
+    ".phpenv/version",
+    ".rustup/settings.toml",
+    ".nvm/alias",
+    ".nvm/alias/default",
+    ".nvm/alias/lts",
+    ".nvm/current",
+    ".volta/hooks.json",
+    ".volta/tools/user/platform.json",
+    ".asdfrc",
+    ".config/mise.toml",
+    ".config/mise/config.toml",
+    ".config/mise/config.local.toml",
+    ".local/share/rtx/config.toml",
+    ".sdkman/candidates/java/current",
+    ".prototools",
+];
+
+/// Names in any directory, of which version managers read the nearest one at or above the directory in which a
+/// program starts.
+pub(super) const OF_DIRECTORY: [&str; 16] = [
+    ".python-version",
+    ".ruby-version",
+    ".go-version",
+    ".node-version",
+    ".java-version",
+    ".perl-version",
+    ".php-version",
+    ".nvmrc",
+    ".tool-versions",
+    ".mise.toml",
+    ".mise.local.toml",
+    "mise.toml",
+    "mise.local.toml",
+    "rust-toolchain",
+    "rust-toolchain.toml",
+    ".prototools",
+];

@@ -1,0 +1,282 @@
+//! Measures memory that the kernel holds for a step and charges to none of its processes: buffers of sockets.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+
+use crate::wire::Entry;
+
+/// What PID 1 can look at, beside the processes.
+#[derive(Debug, Default)]
+pub(super) struct MemorySources {
+    /// The control group, where the kernel counts buffers of sockets apart from its bound.
+    pub(super) group: Option<MemoryGroup>,
+    /// The sockets of the network namespace, where no control group counts them.
+    pub(super) sockets: Option<SocketMemory>,
+}
+
+/// A control group of version 1, which bounds memory and buffers of network sockets one by one.
+#[derive(Debug)]
+pub(super) struct MemoryGroup {
+    limit: File,
+    sockets: File,
+}
+
+impl MemoryGroup {
+    /// Takes its two files off the end of the descriptors that came with a request.
+    pub(super) fn taken(entry: &Entry, fds: &mut Vec<OwnedFd>) -> Option<Self> {
+        let Entry::Group { takes_off_sockets: true, .. } = entry else { return None };
+        let sockets = fds.pop()?;
+        let limit = fds.pop()?;
+        Some(Self { limit: limit.into(), sockets: sockets.into() })
+    }
+
+    /// Returns how many bytes the buffers of its network sockets take. What cannot be read has ended.
+    fn socket_bytes(&self) -> u64 {
+        let mut text = [0; 32];
+        let length = self.sockets.read_at(&mut text, 0).unwrap_or_default();
+        String::from_utf8_lossy(&text[..length]).trim().parse().unwrap_or_default()
+    }
+}
+
+/// The bound of a control group, from which the buffers of sockets are taken off.
+#[derive(Debug)]
+pub(super) struct SharedBound {
+    bytes: u64,
+    taken_off: u64,
+}
+
+impl SharedBound {
+    /// Bounds memory and buffers of sockets by so many bytes together.
+    pub(super) fn new(bytes: u64) -> Self {
+        Self { bytes, taken_off: 0 }
+    }
+
+    /// Lowers the bound on memory by what sockets hold now. Answers whether the step is above: the kernel cannot
+    /// reclaim as much as the new bound demands.
+    pub(super) fn is_exceeded(&mut self, group: &MemoryGroup) -> bool {
+        let held = group.socket_bytes();
+        if held >= self.bytes {
+            return true;
+        }
+        if held.abs_diff(self.taken_off) < WORTH_A_CHANGE {
+            return false;
+        }
+        match group.limit.write_at((self.bytes - held).to_string().as_bytes(), 0) {
+            Ok(_) => {
+                self.taken_off = held;
+                false
+            }
+            Err(error) => error.kind() != io::ErrorKind::Interrupted,
+        }
+    }
+}
+
+/// By how much buffers of sockets must have changed before the bound is changed, in bytes.
+const WORTH_A_CHANGE: u64 = 1 << 20;
+
+/// All sockets of a network namespace, as the kernel lists them. `sock_diag(7)`.
+#[derive(Debug)]
+pub(super) struct SocketMemory(OwnedFd);
+
+/// A protocol whose sockets have buffers of their own.
+const FAMILIES: [(u16, u8); 4] = [
+    (libc::AF_INET as u16, libc::IPPROTO_TCP as u8),
+    (libc::AF_INET6 as u16, libc::IPPROTO_TCP as u8),
+    (libc::AF_INET as u16, libc::IPPROTO_UDP as u8),
+    (libc::AF_INET6 as u16, libc::IPPROTO_UDP as u8),
+];
+
+impl SocketMemory {
+    /// Opens the list of the current network namespace.
+    ///
+    /// # Errors
+    /// The kernel has no such list.
+    pub(super) fn open() -> io::Result<Self> {
+        let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+        Ok(Self(rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?))
+    }
+
+    /// Returns how many bytes the buffers of all sockets take. The list of a protocol that the kernel does not give
+    /// counts nothing.
+    pub(super) fn bytes(&self) -> u64 {
+        let unix = self.sum(&unix_request(), UNIX_HEADER, unix_bytes).unwrap_or_default();
+        let inet = FAMILIES.iter().filter(|_| has_network_sockets());
+        let inet = inet.map(|family| self.sum(&inet_request(*family), INET_HEADER, inet_bytes).unwrap_or_default());
+        unix + inet.sum::<u64>()
+    }
+
+    fn sum(&self, request: &[u8], header: usize, bytes_of: fn(&[Record<'_>]) -> u64) -> io::Result<u64> {
+        rustix::net::send(&self.0, request, SendFlags::NOSIGNAL)?;
+        let (mut sum, mut answer) = (0, vec![0; LONGEST_ANSWER]);
+        loop {
+            let (length, _) = rustix::net::recv(&self.0, &mut answer[..], RecvFlags::DONTWAIT)?;
+            for (kind, body) in messages(&answer[..length]) {
+                match kind {
+                    SOCKET => sum += bytes_of(&attributes(body.get(header..).unwrap_or_default())),
+                    _ => return Ok(sum),
+                }
+            }
+        }
+    }
+}
+
+/// Walking the table of network sockets takes the kernel long, since all namespaces share it.
+fn has_network_sockets() -> bool {
+    let used = |path: &str| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.lines().any(|line| {
+            let figures = line.split_once(": inuse ").map(|(_, rest)| rest);
+            figures.and_then(|rest| rest.split_whitespace().next()).is_some_and(|count| count != "0")
+        })
+    };
+    used("/proc/net/sockstat") || used("/proc/net/sockstat6")
+}
+
+/// A message or an attribute: its kind, and what is in it.
+type Record<'a> = (u16, &'a [u8]);
+
+/// How long an answer can be at once.
+const LONGEST_ANSWER: usize = 32 << 10;
+/// `SOCK_DIAG_BY_FAMILY`: asks for sockets, and answers with one.
+const SOCKET: u16 = 20;
+/// `NLM_F_REQUEST | NLM_F_DUMP`.
+const LIST: u16 = 0x301;
+/// The header of a netlink message, in bytes.
+const MESSAGE_HEADER: usize = 16;
+/// `unix_diag_msg`, in bytes.
+const UNIX_HEADER: usize = 16;
+/// `inet_diag_msg`, in bytes.
+const INET_HEADER: usize = 72;
+/// `UDIAG_SHOW_RQLEN | UDIAG_SHOW_MEMINFO`.
+const UNIX_SHOWN: u32 = 0x10 | 0x20;
+/// `UNIX_DIAG_RQLEN`: what waits to be read.
+const UNIX_WAITING: u16 = 4;
+/// `UNIX_DIAG_MEMINFO`.
+const UNIX_MEMORY: u16 = 5;
+/// `INET_DIAG_SKMEMINFO`.
+const INET_MEMORY: u16 = 7;
+/// `SK_MEMINFO_RMEM_ALLOC`, `…_WMEM_ALLOC`, `…_WMEM_QUEUED` and `…_BACKLOG`: places in the figures of a socket.
+const RECEIVED: usize = 0;
+const SENT: usize = 2;
+const QUEUED: usize = 5;
+const BACKLOG: usize = 7;
+
+fn request(body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(MESSAGE_HEADER + body.len()).unwrap_or_default();
+    let header = [&length.to_ne_bytes()[..], &SOCKET.to_ne_bytes(), &LIST.to_ne_bytes(), &[0; 8]];
+    [&header.concat()[..], body].concat()
+}
+
+/// `unix_diag_req`: all states.
+fn unix_request() -> Vec<u8> {
+    let family = [libc::AF_UNIX as u8, 0, 0, 0];
+    request(&[&family[..], &u32::MAX.to_ne_bytes(), &[0; 4], &UNIX_SHOWN.to_ne_bytes(), &[0; 8]].concat())
+}
+
+/// `inet_diag_req_v2`: all states, all addresses.
+fn inet_request((family, protocol): (u16, u8)) -> Vec<u8> {
+    let family = [family as u8, protocol, 1 << (INET_MEMORY - 1), 0];
+    request(&[&family[..], &u32::MAX.to_ne_bytes(), &[0; 48]].concat())
+}
+
+/// The messages of an answer, each with its kind.
+fn messages(answer: &[u8]) -> impl Iterator<Item = Record<'_>> {
+    records(answer, MESSAGE_HEADER, |header| {
+        let length = u32::from_ne_bytes(header.get(..4)?.try_into().ok()?);
+        Some((usize::try_from(length).ok()?, u16::from_ne_bytes(header.get(4..6)?.try_into().ok()?)))
+    })
+}
+
+/// The attributes of a message, each with its kind.
+fn attributes(body: &[u8]) -> Vec<Record<'_>> {
+    let header = |header: &[u8]| {
+        let length = u16::from_ne_bytes(header.get(..2)?.try_into().ok()?);
+        Some((usize::from(length), u16::from_ne_bytes(header.get(2..4)?.try_into().ok()?)))
+    };
+    records(body, 4, header).collect()
+}
+
+/// Records of a length and a kind that follow each other, each beginning at a multiple of four.
+fn records(
+    bytes: &[u8],
+    header: usize,
+    read: impl Fn(&[u8]) -> Option<(usize, u16)>,
+) -> impl Iterator<Item = Record<'_>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let (length, kind) = read(rest)?;
+        let body = rest.get(header..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, body))
+    })
+}
+
+fn figure(figures: &[u8], place: usize) -> u64 {
+    let bytes = figures.chunks_exact(4).nth(place).and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(0, |bytes| u32::from_ne_bytes(bytes).into())
+}
+
+/// What one has sent is its own until it is read. What a closed one has sent waits at the other alone, which tells how
+/// much; of datagrams it tells the length of the first.
+fn unix_bytes(attributes: &[Record<'_>]) -> u64 {
+    let of = |wanted| attributes.iter().find(|(kind, _)| *kind == wanted).map(|(_, body)| *body).unwrap_or_default();
+    figure(of(UNIX_MEMORY), SENT) + figure(of(UNIX_WAITING), 0)
+}
+
+fn inet_bytes(attributes: &[Record<'_>]) -> u64 {
+    let memory = attributes.iter().filter(|(kind, _)| *kind == INET_MEMORY);
+    memory.map(|(_, figures)| [RECEIVED, QUEUED, BACKLOG].map(|place| figure(figures, place)).iter().sum::<u64>()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_what_waits_in_a_unix_socket() {
+        let memory = SocketMemory::open().expect("a list of sockets");
+        let before = memory.sum(&unix_request(), UNIX_HEADER, unix_bytes).expect("a sum");
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        ours.set_nonblocking(true).expect("set");
+        let mut sent = 0;
+        while let Ok(length) = std::io::Write::write(&mut &ours, &[0; 4096]) {
+            sent += length as u64;
+        }
+        let with_both = memory.sum(&unix_request(), UNIX_HEADER, unix_bytes).expect("a sum");
+        assert!(sent > 65_536 && with_both >= before.saturating_add(sent / 2), "{sent}: {before}, {with_both}");
+        drop(ours);
+        let with_one = memory.sum(&unix_request(), UNIX_HEADER, unix_bytes).expect("a sum");
+        assert!(with_one >= before.saturating_add(sent / 2), "{sent}: {before}, {with_one}");
+        drop(theirs);
+    }
+
+    #[test]
+    fn ignores_what_is_cut_off() {
+        let mut message = request(&[7; 8]);
+        assert_eq!(messages(&message).collect::<Vec<_>>(), [(SOCKET, &[7; 8][..])]);
+        message.truncate(20);
+        assert_eq!(messages(&message).count(), 0);
+        assert_eq!(attributes(&[0, 0, 1, 0]), []);
+    }
+
+    #[test]
+    fn lowers_the_bound_by_what_sockets_hold() {
+        let (limit, sockets) = (tempfile::tempfile().expect("a file"), tempfile::tempfile().expect("a file"));
+        let group = MemoryGroup { limit, sockets };
+        let set = |bytes: &str| group.sockets.write_all_at(bytes.as_bytes(), 0).expect("written");
+        let mut bound = SharedBound::new(100 << 20);
+        set("1000000\n");
+        assert!(!bound.is_exceeded(&group) && bound.taken_off == 0, "too little to change anything");
+        set("41943040\n");
+        assert!(!bound.is_exceeded(&group));
+        let mut text = [0; 32];
+        let length = group.limit.read_at(&mut text, 0).expect("read");
+        assert_eq!(&text[..length], b"62914560");
+        set("104857600\n");
+        assert!(bound.is_exceeded(&group));
+    }
+}

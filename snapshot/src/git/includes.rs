@@ -1,0 +1,283 @@
+//! Puts the files that a config includes in their place, so that libgit2 reads one text that names no other file.
+//!
+//! What an included file sets counts as if it stood in the config itself, and every file is read within the same
+//! bounds. Nothing is started for a setting, whichever file it is in.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use super::GitError;
+use super::config::{CONFIG_BYTES, POINTER_BYTES, not_regular, read_bounded, refused};
+
+mod syntax;
+mod wildcard;
+
+use syntax::Setting;
+
+/// How many files may include each other in turn; git allows as many.
+const MAX_DEPTH: usize = 10;
+/// How many files one config may include.
+const MAX_FILES: usize = 64;
+
+/// What the conditions of `includeIf` are held against.
+#[derive(Debug)]
+pub(super) struct Conditions<'a> {
+    git_dir: &'a Path,
+    /// The branch that HEAD names; `None` where it names a commit.
+    branch: Option<Vec<u8>>,
+}
+
+impl<'a> Conditions<'a> {
+    /// Returns those of the repository with this git directory.
+    ///
+    /// # Errors
+    /// `HEAD` is no regular file of a usual size.
+    pub(super) fn of(git_dir: &'a Path) -> Result<Self, GitError> {
+        let head = read_bounded(&git_dir.join("HEAD"), POINTER_BYTES)?.unwrap_or_default();
+        let branch = head.strip_prefix(b"ref:").map(|name| name.trim_ascii());
+        let branch = branch.and_then(|name| name.strip_prefix(b"refs/heads/")).map(<[u8]>::to_vec);
+        Ok(Self { git_dir, branch })
+    }
+
+    /// Whether the condition of an `includeIf` in `file` holds. Git ignores a condition that it does not know.
+    fn hold(&self, condition: &[u8], file: &Path, urls: &[Vec<u8>]) -> bool {
+        let Some(colon) = condition.iter().position(|byte| *byte == b':') else { return false };
+        let (kind, pattern) = (&condition[..colon], &condition[colon + 1..]);
+        match kind {
+            b"gitdir" => self.is_at(pattern, file, false),
+            b"gitdir/i" => self.is_at(pattern, file, true),
+            b"onbranch" => {
+                let pattern = with_everything_below(pattern.to_vec());
+                self.branch.as_ref().is_some_and(|branch| wildcard::matches(&pattern, branch, false))
+            }
+            b"hasconfig" => pattern
+                .strip_prefix(b"remote.*.url:")
+                .is_some_and(|pattern| urls.iter().any(|url| wildcard::matches(pattern, url, false))),
+            _ => false,
+        }
+    }
+
+    fn is_at(&self, pattern: &[u8], file: &Path, ignores_case: bool) -> bool {
+        let mut whole = match pattern {
+            // The home of whoever runs git is not part of the repository.
+            [b'~', ..] => return false,
+            [b'.', b'/', rest @ ..] => {
+                let Some(here) = file.parent().and_then(|here| here.canonicalize().ok()) else { return false };
+                [&literally(here.as_os_str().as_bytes()), b"/".as_slice(), rest].concat()
+            }
+            [b'/', ..] => pattern.to_vec(),
+            _ => [b"**/".as_slice(), pattern].concat(),
+        };
+        whole = with_everything_below(whole);
+        wildcard::matches(&whole, self.git_dir.as_os_str().as_bytes(), ignores_case)
+    }
+}
+
+/// A pattern that matches a text alone.
+fn literally(text: &[u8]) -> Vec<u8> {
+    text.iter().flat_map(|byte| [b'\\', *byte]).collect()
+}
+
+/// A pattern that names a directory is one of everything below it.
+fn with_everything_below(mut pattern: Vec<u8>) -> Vec<u8> {
+    if pattern.ends_with(b"/") {
+        pattern.extend_from_slice(b"**");
+    }
+    pattern
+}
+
+/// Returns the text of the config `file`, whose own text is `bytes`, with the settings of the files that it includes
+/// in their place.
+///
+/// # Errors
+/// A file that it names is no regular file or is too large, whether or not its condition holds: libgit2 judges
+/// conditions by itself while it opens a repository. Or one that counts cannot be read, or has no settings.
+pub(super) fn flattened(file: &Path, bytes: &[u8], conditions: &Conditions<'_>) -> Result<Vec<u8>, GitError> {
+    let settings = parsed(file, bytes)?;
+    let urls = settings.iter().filter(|setting| setting.is("remote", "url") && setting.subsection.is_some());
+    let urls = urls.filter_map(|setting| setting.value.clone()).collect();
+    let mut reading = Reading { conditions, urls, files: 0, text: Vec::new() };
+    reading.add(file, settings, true, 0)?;
+    Ok(reading.text)
+}
+
+fn parsed(file: &Path, bytes: &[u8]) -> Result<Vec<Setting>, GitError> {
+    syntax::parse(bytes).map_err(|line| {
+        refused(
+            file,
+            format!("line {line} is no setting"),
+            "mend that line; `git config --list --show-origin` names it",
+        )
+    })
+}
+
+struct Reading<'a> {
+    conditions: &'a Conditions<'a>,
+    /// The URLs of remotes, for `hasconfig`.
+    urls: Vec<Vec<u8>>,
+    /// How many files were included.
+    files: usize,
+    text: Vec<u8>,
+}
+
+impl Reading<'_> {
+    /// Adds the settings of a file, where they count, and looks at the files that they include.
+    fn add(&mut self, file: &Path, settings: Vec<Setting>, counts: bool, depth: usize) -> Result<(), GitError> {
+        for setting in settings {
+            let is_included = match setting.included(|condition| self.conditions.hold(condition, file, &self.urls)) {
+                None => {
+                    if counts {
+                        setting.write(&mut self.text);
+                    }
+                    continue;
+                }
+                Some(holds) => counts && holds,
+            };
+            let path = setting.value.as_deref().and_then(|path| place(file, path));
+            if let Some(path) = path {
+                self.include(&path, file, is_included, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn include(&mut self, path: &Path, by: &Path, counts: bool, depth: usize) -> Result<(), GitError> {
+        self.files += 1;
+        if depth > MAX_DEPTH || self.files > MAX_FILES {
+            let problem = format!("it includes more than {MAX_FILES} files, or files more than {MAX_DEPTH} deep");
+            return Err(refused(by, problem, "remove the sections `include` and `includeIf` that are not needed"));
+        }
+        match path.metadata() {
+            Ok(found) if !found.is_file() => return Err(not_regular(path)),
+            // Git passes over a file that is not there.
+            Err(error) if is_absent(&error) => return Ok(()),
+            Err(_) if !counts => return Ok(()),
+            _ => {}
+        }
+        let real = path.canonicalize().map_err(|error| super::config::io(path, &error))?;
+        let bytes = match read_bounded(&real, CONFIG_BYTES) {
+            Ok(bytes) => bytes.unwrap_or_default(),
+            Err(GitError::Io { .. }) if !counts => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.add(path, parsed(path, &bytes)?, counts, depth)
+    }
+}
+
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+}
+
+/// Where an included file is; `None` for one of somebody's home, which is not part of the repository.
+fn place(file: &Path, path: &[u8]) -> Option<PathBuf> {
+    if path.is_empty() || path.starts_with(b"~") || path.starts_with(b"%(prefix)") {
+        return None;
+    }
+    Some(file.parent().unwrap_or(Path::new("/")).join(OsStr::from_bytes(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn new() -> Self {
+            let place = Self(tempfile::tempdir().expect("temp"));
+            std::fs::create_dir(place.git_dir()).expect("makes");
+            place.put(".git/HEAD", "ref: refs/heads/topic/x\n");
+            place
+        }
+
+        fn root(&self) -> PathBuf {
+            self.0.path().canonicalize().expect("there")
+        }
+
+        fn git_dir(&self) -> PathBuf {
+            self.root().join(".git")
+        }
+
+        #[expect(clippy::disallowed_methods, reason = "a test's own files")]
+        fn put(&self, path: &str, text: &str) {
+            std::fs::write(self.root().join(path), text).expect("writes");
+        }
+
+        fn read(&self, config: &str) -> Result<String, GitError> {
+            let (git_dir, file) = (self.git_dir(), self.git_dir().join("config"));
+            let text = flattened(&file, config.as_bytes(), &Conditions::of(&git_dir)?)?;
+            Ok(String::from_utf8(text).expect("text"))
+        }
+
+        fn keys(&self, config: &str) -> String {
+            let text = self.read(config).expect("reads");
+            let keys = text.lines().filter_map(|line| line.trim().split_once(" = ").map(|(_, value)| value.to_owned()));
+            keys.collect::<Vec<_>>().join(" ")
+        }
+    }
+
+    #[test]
+    fn included_settings_stand_in_their_place() {
+        let place = Place::new();
+        place.put(".git/more", "[core]\n\teol = lf\n[include]\n\tpath = ../last\n");
+        place.put("last", "[core] autocrlf = input");
+        let config = "[core]\n\tx = 1\n[include]\n\tpath = more\n\tpath = absent\n\tpath = ~/home\n[core]\n\tx = 2\n";
+        assert_eq!(place.keys(config), r#""1" "lf" "input" "2""#);
+    }
+
+    #[test]
+    fn conditions_decide_as_git_does() {
+        let place = Place::new();
+        place.put(".git/yes", "[a]\n\tb = yes\n");
+        let root = place.root().display().to_string();
+        let here = place.root().file_name().expect("a name").to_string_lossy().into_owned();
+        let holds = |condition: &str| {
+            let config = format!("[remote \"o\"]\n\turl = https://h/x/y\n[includeIf \"{condition}\"]\n\tpath = yes\n");
+            place.keys(&config).ends_with("\"yes\"")
+        };
+        for yes in [
+            format!("gitdir:{root}/.git"),
+            format!("gitdir:{root}/"),
+            format!("gitdir:{here}/"),
+            format!("gitdir:{root}/.g?t"),
+            format!("gitdir:/**/{here}/.git"),
+            format!("gitdir/i:{}/.GIT", root.to_uppercase()),
+            "onbranch:topic/x".to_owned(),
+            "onbranch:topic/".to_owned(),
+            "hasconfig:remote.*.url:https://h/**".to_owned(),
+        ] {
+            assert!(holds(&yes), "{yes}");
+        }
+        for no in [
+            format!("gitdir:{root}/.git/worktrees/*"),
+            format!("gitdir:{}/.GIT", root.to_uppercase()),
+            "gitdir:~/".to_owned(),
+            "gitdir:/github/workspace/.git".to_owned(),
+            "onbranch:topic".to_owned(),
+            "hasconfig:remote.*.url:https://i/**".to_owned(),
+            "else:x".to_owned(),
+            "else".to_owned(),
+        ] {
+            assert!(!holds(&no), "{no}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_libgit2_would_wait_for_whatever_the_condition() {
+        let place = Place::new();
+        let fifo = place.git_dir().join("fifo");
+        let mode = rustix::fs::Mode::from_raw_mode(0o644);
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).expect("makes");
+        place.put(".git/loop", "[include]\n\tpath = loop\n");
+        for config in [
+            "[include]\n\tpath = fifo\n",
+            "[includeIf \"gitdir:/nowhere/\"]\n\tpath = fifo\n",
+            "[include]\n\tpath = /dev/null\n",
+            "[include]\n\tpath = loop\n",
+            "[include]\n\tpath = \"unclosed\n",
+        ] {
+            assert!(matches!(place.read(config), Err(GitError::Config { .. })), "{config}");
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Parses and writes the syntax of git's config files (git-config(1)).
+
+/// One setting, with the section that it stands in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Setting {
+    /// The name of the section, in lower case.
+    pub(super) section: Vec<u8>,
+    /// The quoted part of the section's header.
+    pub(super) subsection: Option<Vec<u8>>,
+    /// Its name, in lower case.
+    key: Vec<u8>,
+    /// Its value; `None` where it has none, which means true.
+    pub(super) value: Option<Vec<u8>>,
+}
+
+impl Setting {
+    /// Whether it is the setting `key` of a section, whatever its subsection.
+    pub(super) fn is(&self, section: &str, key: &str) -> bool {
+        self.section == section.as_bytes() && self.key == key.as_bytes()
+    }
+
+    /// Whether the file that the setting includes is to be read; `None` for a setting that includes none.
+    pub(super) fn included(&self, holds: impl Fn(&[u8]) -> bool) -> Option<bool> {
+        match &self.subsection {
+            None if self.is("include", "path") => Some(true),
+            Some(condition) if self.is("includeif", "path") => Some(holds(condition)),
+            _ => None,
+        }
+    }
+
+    /// Writes it in a form that every reader understands alike.
+    pub(super) fn write(&self, text: &mut Vec<u8>) {
+        text.push(b'[');
+        text.extend_from_slice(&self.section);
+        if let Some(subsection) = &self.subsection {
+            text.extend_from_slice(b" \"");
+            for byte in subsection {
+                if matches!(byte, b'"' | b'\\') {
+                    text.push(b'\\');
+                }
+                text.push(*byte);
+            }
+            text.push(b'"');
+        }
+        text.extend_from_slice(b"]\n\t");
+        text.extend_from_slice(&self.key);
+        if let Some(value) = &self.value {
+            text.extend_from_slice(b" = \"");
+            for byte in value {
+                match byte {
+                    b'"' | b'\\' => text.extend_from_slice(&[b'\\', *byte]),
+                    b'\n' => text.extend_from_slice(b"\\n"),
+                    b'\t' => text.extend_from_slice(b"\\t"),
+                    0x08 => text.extend_from_slice(b"\\b"),
+                    other => text.push(*other),
+                }
+            }
+            text.push(b'"');
+        }
+        text.push(b'\n');
+    }
+}
+
+/// Returns the settings of a file, in their order.
+///
+/// # Errors
+/// The number of the first line that is none.
+pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Setting>, usize> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let mut parser = Parser { rest: bytes, line: 1 };
+    parser.settings().ok_or(parser.line)
+}
+
+struct Parser<'a> {
+    rest: &'a [u8],
+    line: usize,
+}
+
+impl Parser<'_> {
+    fn settings(&mut self) -> Option<Vec<Setting>> {
+        let (mut settings, mut section) = (Vec::new(), None);
+        while let Some(byte) = self.peek() {
+            match byte {
+                b'#' | b';' => self.skip_line(),
+                b'[' => section = Some(self.header()?),
+                byte if byte.is_ascii_whitespace() => {
+                    self.next();
+                }
+                byte if byte.is_ascii_alphabetic() => {
+                    let (section, subsection) = section.clone()?;
+                    let key = self.name(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+                    let value = self.after_key()?;
+                    settings.push(Setting { section, subsection, key, value });
+                }
+                _ => return None,
+            }
+        }
+        Some(settings)
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.rest.first().copied()
+    }
+
+    /// The next byte; a line end of two bytes is one.
+    fn next(&mut self) -> Option<u8> {
+        if self.rest.starts_with(b"\r\n") {
+            self.rest = &self.rest[1..];
+        }
+        let (first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        self.line += usize::from(*first == b'\n');
+        Some(*first)
+    }
+
+    fn skip_line(&mut self) {
+        while self.next().is_some_and(|byte| byte != b'\n') {}
+    }
+
+    fn skip_blanks(&mut self) {
+        while self.peek().is_some_and(|byte| matches!(byte, b' ' | b'\t')) {
+            self.next();
+        }
+    }
+
+    /// A name, in lower case.
+    fn name(&mut self, belongs: impl Fn(u8) -> bool) -> Vec<u8> {
+        let mut name = Vec::new();
+        while let Some(byte) = self.peek().filter(|byte| belongs(*byte)) {
+            name.push(byte.to_ascii_lowercase());
+            self.next();
+        }
+        name
+    }
+
+    /// A header from its opening to its closing bracket.
+    fn header(&mut self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+        self.next();
+        self.skip_blanks();
+        let section = self.name(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
+        self.skip_blanks();
+        let subsection = match self.next()? {
+            b']' => return Some((section, None)).filter(|(section, _)| !section.is_empty()),
+            b'"' => self.quoted()?,
+            _ => return None,
+        };
+        self.skip_blanks();
+        (self.next()? == b']' && !section.is_empty()).then_some((section, Some(subsection)))
+    }
+
+    /// The rest of a quoted subsection.
+    fn quoted(&mut self) -> Option<Vec<u8>> {
+        let mut text = Vec::new();
+        loop {
+            match self.next()? {
+                b'"' => return Some(text),
+                b'\n' => return None,
+                b'\\' => text.push(self.next().filter(|byte| *byte != b'\n')?),
+                byte => text.push(byte),
+            }
+        }
+    }
+
+    /// What follows a key: nothing, or `=` and a value.
+    #[expect(clippy::option_option, reason = "a wrong line is not a setting without a value")]
+    fn after_key(&mut self) -> Option<Option<Vec<u8>>> {
+        self.skip_blanks();
+        match self.peek() {
+            None => Some(None),
+            Some(b'=') => {
+                self.next();
+                self.value().map(Some)
+            }
+            Some(b'#' | b';') => {
+                self.skip_line();
+                Some(None)
+            }
+            Some(b'\n' | b'\r') => (self.next()? == b'\n').then_some(None),
+            Some(_) => None,
+        }
+    }
+
+    /// A value up to the end of its line, without blanks around it.
+    fn value(&mut self) -> Option<Vec<u8>> {
+        self.skip_blanks();
+        let (mut value, mut kept, mut is_quoted) = (Vec::new(), 0, false);
+        loop {
+            match self.next() {
+                None | Some(b'\n') if is_quoted => return None,
+                None | Some(b'\n') => break,
+                Some(b'"') => {
+                    is_quoted = !is_quoted;
+                    kept = value.len();
+                }
+                Some(b'#' | b';') if !is_quoted => {
+                    self.skip_line();
+                    break;
+                }
+                Some(b'\\') => match self.next()? {
+                    b'\n' => continue,
+                    escaped => {
+                        value.push(unescaped(escaped)?);
+                        kept = value.len();
+                    }
+                },
+                Some(byte) => {
+                    value.push(byte);
+                    if is_quoted || !byte.is_ascii_whitespace() {
+                        kept = value.len();
+                    }
+                }
+            }
+        }
+        value.truncate(kept);
+        Some(value)
+    }
+}
+
+fn unescaped(byte: u8) -> Option<u8> {
+    match byte {
+        b'n' => Some(b'\n'),
+        b't' => Some(b'\t'),
+        b'b' => Some(0x08),
+        b'"' | b'\\' => Some(byte),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> Vec<String> {
+        let settings = parse(text.as_bytes()).expect("parses");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let one = |setting: &Setting| {
+            let subsection = setting.subsection.as_deref().map(|name| format!(".{}", text(name))).unwrap_or_default();
+            let value = setting.value.as_deref().map(|value| format!("={}", text(value))).unwrap_or_default();
+            format!("{}{subsection}.{}{value}", text(&setting.section), text(&setting.key))
+        };
+        settings.iter().map(one).collect()
+    }
+
+    #[test]
+    fn reads_what_git_reads() {
+        let text = "\u{feff}# c\n[Core]\n\tBare = false ; no\n\tflag\n[a \"B\\\"c\"] d = \" x ; y \" z  \n\
+                    e=one\\\n  two\\n\\t\\\"\r\n[f.g]h=#\n\ti =\n";
+        let expected =
+            ["core.bare=false", "core.flag", "a.B\"c.d= x ; y  z", "a.B\"c.e=one  two\n\t\"", "f.g.h=", "f.g.i="];
+        assert_eq!(told(text), expected);
+    }
+
+    #[test]
+    fn names_the_line_that_is_no_setting() {
+        for (text, line) in
+            [("x = 1", 1), ("[a]\n\n-x", 3), ("[a\n]", 2), ("[a]\nb = \"c\n", 3), ("[a]\nb = \\q\n", 2), ("[]\n", 1)]
+        {
+            assert_eq!(parse(text.as_bytes()), Err(line), "{text:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_written_is_read_back(
+            subsection in proptest::option::of("[ -~]{0,12}"),
+            value in proptest::option::of("[ -~\n\t\u{8}]{0,24}"),
+        ) {
+            let bytes = |text: String| text.into_bytes();
+            let setting = Setting {
+                section: b"core".to_vec(),
+                subsection: subsection.map(bytes),
+                key: b"key".to_vec(),
+                value: value.map(bytes),
+            };
+            let mut text = Vec::new();
+            setting.write(&mut text);
+            proptest::prop_assert_eq!(parse(&text), Ok(vec![setting]));
+        }
+    }
+}

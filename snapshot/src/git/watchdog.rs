@@ -1,0 +1,91 @@
+//! Ends `proctor-git` when the thread that reads a repository waits for something else than a file.
+//!
+//! libgit2 opens many files below `.git` by itself, and opening a FIFO waits for its other end. What stands at each
+//! of those paths can change at any time, so the wait itself is what is noticed.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::config::not_regular;
+use super::frames;
+use super::protocol::Answer;
+
+/// How often the thread is looked at. A call that lasts from one look to the next one is looked into.
+const LOOK: Duration = Duration::from_millis(300);
+/// No path is longer.
+const MAX_PATH: usize = 4096;
+
+/// Starts to watch the first thread of this process, which answers a request on standard output.
+///
+/// # Errors
+/// There is no thread for it.
+#[expect(clippy::disallowed_methods, reason = "the wait of another thread is not an event")]
+pub fn watch() -> io::Result<()> {
+    let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let name = format!("/proc/self/task/{}/syscall", std::process::id());
+    std::thread::Builder::new().name("watchdog".to_owned()).spawn(move || {
+        let mut last = String::new();
+        // Where the kernel does not show it, the deadline of the parent process holds alone.
+        while let Ok(call) = std::fs::read_to_string(&name) {
+            if call == last
+                && let Some(path) = special_file(&call)
+            {
+                refuse(&out, &path);
+            }
+            last = call;
+            std::thread::sleep(LOOK);
+        }
+    })?;
+    Ok(())
+}
+
+/// Answers in place of the thread that waits, and ends the process.
+fn refuse(mut out: &File, path: &Path) -> ! {
+    let answer = Answer::Refused { why: not_regular(path) };
+    std::process::exit(i32::from(frames::write_answer(&mut out, &answer).is_err()))
+}
+
+/// The file that a call opens, where it is none that ends by itself.
+fn special_file(call: &str) -> Option<PathBuf> {
+    let path = opened_path(call)?;
+    let kind = path.metadata().ok()?.file_type();
+    (kind.is_fifo() || kind.is_char_device() || kind.is_block_device() || kind.is_socket()).then_some(path)
+}
+
+/// The path that a call opens, as the kernel shows calls: a number, then its arguments in hex.
+fn opened_path(call: &str) -> Option<PathBuf> {
+    let mut words = call.split_ascii_whitespace();
+    let number = words.next()?.parse::<u32>().ok()?;
+    let mut argument = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+    let (first, second) = (argument()?, argument()?);
+    let (directory, address) = match number {
+        number if Some(number) == OPEN => (None, first),
+        number if OPEN_AT.contains(&number) => (Some(first), second),
+        _ => return None,
+    };
+    let path = text_at(address)?;
+    // The low half is the descriptor, which is negative where there is none.
+    let descriptor = directory.and_then(|at| i32::try_from(at & 0xffff_ffff).ok());
+    let directory = descriptor.and_then(|fd| std::fs::read_link(format!("/proc/self/fd/{fd}")).ok());
+    Some(directory.unwrap_or_default().join(path))
+}
+
+/// The text at an address of this process.
+fn text_at(address: u64) -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStringExt as _;
+    let mut bytes = vec![0; MAX_PATH];
+    let count = File::open("/proc/self/mem").ok()?.read_at(&mut bytes, address).ok()?;
+    bytes.truncate(count);
+    let end = bytes.iter().position(|byte| *byte == 0)?;
+    bytes.truncate(end);
+    Some(std::ffi::OsString::from_vec(bytes).into())
+}
+
+/// The number of open(2), where there is such a call.
+const OPEN: Option<u32> = if cfg!(target_arch = "x86_64") { Some(2) } else { None };
+/// The numbers of openat(2) and openat2(2).
+const OPEN_AT: [u32; 2] = if cfg!(target_arch = "x86_64") { [257, 437] } else { [56, 437] };

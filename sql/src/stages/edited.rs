@@ -1,0 +1,114 @@
+//! A text with parts replaced, and where each place of it stands in the original.
+
+use std::ops::Range;
+
+/// A text with replaced parts.
+#[derive(Debug, Clone)]
+pub(super) struct Edited {
+    text: String,
+    /// The replaced parts, in order: where each is now, and where it was.
+    edits: Vec<(Range<usize>, Range<usize>)>,
+}
+
+impl Edited {
+    /// Returns a text without edits.
+    pub(super) fn new(text: &str) -> Self {
+        Self { text: text.to_owned(), edits: Vec::new() }
+    }
+
+    /// Returns the text as it is now.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the text with a part replaced by a text that is not empty; `None` where that part cuts an earlier edit.
+    pub(super) fn with(&self, part: &Range<usize>, replacement: &str) -> Option<Self> {
+        let was = self.bounds(part)?;
+        let mut edits = Vec::new();
+        let now = part.start..part.start + replacement.len();
+        for (other_now, other_was) in &self.edits {
+            if other_now.end <= part.start {
+                edits.push((other_now.clone(), other_was.clone()));
+            }
+        }
+        edits.push((now, was));
+        for (other_now, other_was) in &self.edits {
+            if other_now.start >= part.end {
+                let moved = |at: usize| at - part.end + part.start + replacement.len();
+                edits.push((moved(other_now.start)..moved(other_now.end), other_was.clone()));
+            }
+        }
+        let mut text = self.text.clone();
+        text.replace_range(part.clone(), replacement);
+        Some(Self { text, edits })
+    }
+
+    /// Maps a part of the text to the original; `None` where it lies within a replacement.
+    pub(super) fn original(&self, part: &Range<usize>) -> Option<Range<usize>> {
+        let is_replacement = self.edits.iter().any(|(now, _)| now.start <= part.start && part.end <= now.end);
+        if is_replacement { None } else { self.bounds(part) }
+    }
+
+    fn bounds(&self, part: &Range<usize>) -> Option<Range<usize>> {
+        Some(self.position(part.start, |range| range.start)?..self.position(part.end, |range| range.end)?)
+    }
+
+    /// Maps a position; at the border of an edit it is the `border` of that edit.
+    fn position(&self, at: usize, border: fn(&Range<usize>) -> usize) -> Option<usize> {
+        let mut shift = 0_isize;
+        for (now, was) in &self.edits {
+            if border(now) == at {
+                return Some(border(was));
+            }
+            if now.start < at && at < now.end {
+                return None;
+            }
+            if now.end <= at {
+                shift += was.len().cast_signed() - now.len().cast_signed();
+            }
+        }
+        at.checked_add_signed(shift)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn places_lead_back_to_the_original() {
+        let text = "SELECT c.nmae FROM customer c";
+        let once = Edited::new(text).with(&(19..27), "customers").expect("no edit is cut");
+        assert_eq!(once.text(), "SELECT c.nmae FROM customers c");
+        assert_eq!(once.original(&(7..13)), Some(7..13));
+        assert_eq!(once.original(&(29..30)), Some(28..29));
+        assert_eq!(once.original(&(19..28)), None);
+        assert_eq!(once.original(&(19..30)), Some(19..29));
+        let twice = once.with(&(9..13), "name_of").expect("no edit is cut");
+        assert_eq!(twice.text(), "SELECT c.name_of FROM customers c");
+        assert_eq!(twice.original(&(32..33)), Some(28..29));
+        assert_eq!(twice.original(&(7..16)), Some(7..13), "it holds an edit and more");
+        assert!(twice.with(&(10..12), "x").is_none());
+    }
+
+    proptest! {
+        /// What stands outside of every edit is found where it was.
+        #[test]
+        fn letters_outside_of_edits_keep_their_place(parts in prop::collection::vec((0..40_usize, 1..6_usize, 1..9_usize), 1..6)) {
+            let original: String = (0..40).map(|at| char::from(b'A' + at as u8)).collect();
+            let mut edited = Edited::new(&original);
+            for (start, length, new) in parts {
+                let start = start.min(edited.text().len());
+                let end = (start + length).min(edited.text().len());
+                if start < end && let Some(next) = edited.with(&(start..end), &"-".repeat(new)) {
+                    edited = next;
+                }
+            }
+            for (at, letter) in edited.text().char_indices().filter(|(_, letter)| *letter != '-') {
+                let place = edited.original(&(at..at + 1)).expect("it is in no edit");
+                prop_assert_eq!(&original[place], letter.to_string());
+            }
+        }
+    }
+}

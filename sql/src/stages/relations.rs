@@ -1,0 +1,204 @@
+//! The tables that a text names in FROM, JOIN, INTO and UPDATE, with their aliases, read from its tokens: a statement
+//! that does not bind, or has no form, has no tree.
+
+use std::ops::Range;
+
+use proctor_core::sql::Dialect;
+
+use crate::text::{self, Piece};
+
+/// One table as a text names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Relation {
+    /// The name without its schema and its quotes.
+    pub(super) name: String,
+    /// Where the name stands, with its schema.
+    pub(super) place: Range<usize>,
+    /// The alias, without quotes.
+    pub(super) alias: Option<String>,
+    /// Where the name and the alias stand.
+    pub(super) whole: Range<usize>,
+    /// Whether rows are read from it; else it is the target of a write.
+    pub(super) is_read: bool,
+}
+
+impl Relation {
+    /// Returns the name by which columns of it are qualified.
+    pub(super) fn exposed(&self) -> &str {
+        self.alias.as_deref().unwrap_or(&self.name)
+    }
+}
+
+/// Words that follow a table and are no alias.
+const BEHIND: &[&str] = &[
+    "anti",
+    "asof",
+    "cross",
+    "default",
+    "except",
+    "fetch",
+    "for",
+    "full",
+    "group",
+    "having",
+    "indexed",
+    "inner",
+    "intersect",
+    "join",
+    "left",
+    "limit",
+    "natural",
+    "not",
+    "offset",
+    "on",
+    "order",
+    "outer",
+    "pivot",
+    "positional",
+    "qualify",
+    "returning",
+    "right",
+    "select",
+    "semi",
+    "set",
+    "tablesample",
+    "union",
+    "unpivot",
+    "using",
+    "values",
+    "where",
+    "window",
+    "with",
+];
+/// Words behind which a list of tables has ended.
+const ENDS: &[&str] = &[
+    "where",
+    "group",
+    "having",
+    "order",
+    "limit",
+    "set",
+    "values",
+    "union",
+    "except",
+    "intersect",
+    "window",
+    "select",
+];
+
+/// Returns every table that a text names, in order.
+pub(super) fn relations(sql: &str, dialect: Dialect) -> Vec<Relation> {
+    let solid: Vec<(Piece, Range<usize>)> = text::pieces(sql, dialect)
+        .into_iter()
+        .filter(|(piece, _)| !matches!(piece, Piece::Space | Piece::Comment))
+        .collect();
+    let word = |at: usize| match solid.get(at) {
+        Some((Piece::Word, range)) => Some(sql[range.clone()].to_ascii_lowercase()),
+        _ => None,
+    };
+    let sign = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);
+    let mut found = Vec::new();
+    // Whether a list of tables is open, for each bracket.
+    let mut lists = vec![false];
+    let mut at = 0;
+    while at < solid.len() {
+        let is_first = match word(at).as_deref() {
+            Some("from" | "join") => {
+                set_last(&mut lists, true);
+                true
+            }
+            Some("into" | "update") => true,
+            Some(word) if ENDS.contains(&word) => {
+                set_last(&mut lists, false);
+                false
+            }
+            Some(_) => false,
+            None => {
+                match sign(at) {
+                    "(" => lists.push(false),
+                    ")" if lists.len() > 1 => drop(lists.pop()),
+                    _ => {}
+                }
+                sign(at) == "," && lists.last() == Some(&true)
+            }
+        };
+        let is_read = !matches!(word(at).as_deref(), Some("into" | "update"));
+        at += 1;
+        if !is_first {
+            continue;
+        }
+        while matches!(word(at).as_deref(), Some("only" | "or" | "replace" | "ignore" | "lateral")) {
+            at += 1;
+        }
+        if let Some((relation, next)) = relation(sql, &solid, at, is_read) {
+            found.push(relation);
+            at = next;
+        }
+    }
+    found
+}
+
+fn set_last(lists: &mut [bool], value: bool) {
+    if let Some(last) = lists.last_mut() {
+        *last = value;
+    }
+}
+
+/// Reads a table at a token; returns it with the token behind it.
+fn relation(sql: &str, solid: &[(Piece, Range<usize>)], at: usize, is_read: bool) -> Option<(Relation, usize)> {
+    let text_at = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);
+    let is_name = |at: usize| matches!(solid.get(at), Some((Piece::Word | Piece::Quoted, _)));
+    if !is_name(at) || text_at(at).eq_ignore_ascii_case("select") {
+        return None;
+    }
+    let mut last = at;
+    while text_at(last + 1) == "." && is_name(last + 2) {
+        last += 2;
+    }
+    // A function that returns a table is none.
+    if is_read && text_at(last + 1) == "(" {
+        return None;
+    }
+    let place = solid[at].1.start..solid[last].1.end;
+    let name = text::unquoted(text_at(last));
+    let has_as = text_at(last + 1).eq_ignore_ascii_case("as");
+    let alias_at = last + 1 + usize::from(has_as);
+    let is_alias = is_name(alias_at)
+        && !(solid[alias_at].0 == Piece::Word && BEHIND.contains(&text_at(alias_at).to_ascii_lowercase().as_str()));
+    let alias = is_alias.then(|| text::unquoted(text_at(alias_at)));
+    let next = if is_alias { alias_at + 1 } else { last + 1 };
+    let whole = place.start..solid[next - 1].1.end;
+    Some((Relation { name, place, alias, whole, is_read }, next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_read_with_their_aliases() {
+        type Expected<'a> = (&'a str, Option<&'a str>, bool);
+        let cases: &[(&str, &[Expected<'_>])] = &[
+            ("SELECT a FROM t", &[("t", None, true)]),
+            (
+                "SELECT a, b FROM main.\"T x\" AS c, u d WHERE a IN (1, 2)",
+                &[("T x", Some("c"), true), ("u", Some("d"), true)],
+            ),
+            (
+                "SELECT 1 FROM a LEFT JOIN b USING (id) JOIN c x ON x.id = a.id",
+                &[("a", None, true), ("b", None, true), ("c", Some("x"), true)],
+            ),
+            ("SELECT f(a, b) FROM (SELECT x, y FROM t u) v, w", &[("t", Some("u"), true), ("w", None, true)]),
+            ("INSERT INTO t (a, b) SELECT a, b FROM u", &[("t", None, false), ("u", None, true)]),
+            ("UPDATE t SET a = 1, b = 2 WHERE c", &[("t", None, false)]),
+            ("SELECT * FROM json_each('[]') j, t", &[("t", None, true)]),
+        ];
+        for (sql, expected) in cases {
+            let found = relations(sql, Dialect::Sqlite);
+            let found: Vec<_> = found.iter().map(|it| (it.name.as_str(), it.alias.as_deref(), it.is_read)).collect();
+            assert_eq!(found, *expected, "{sql}");
+        }
+        let found = relations("SELECT 1 FROM main.t AS c", Dialect::Sqlite);
+        assert_eq!((found[0].place.clone(), found[0].whole.clone()), (14..20, 14..25));
+    }
+}

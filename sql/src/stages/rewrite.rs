@@ -1,0 +1,259 @@
+//! How many rows a statement rewrites that adds rows: `REPLACE INTO`, `INSERT OR REPLACE`, `ON CONFLICT DO UPDATE` and
+//! `MERGE`. Each row that it takes rewrites one that is there already, so the query that it takes them from is judged
+//! like the filter of an UPDATE.
+
+use sqlparser::ast::{
+    Expr, GroupByExpr, Insert, LimitClause, Merge, MergeAction, OnConflictAction, OnInsert, Query, Select, SelectItem,
+    SetExpr, SqliteOnConflict, Statement, TableFactor, TableObject, Value,
+};
+
+use crate::engine::{Action, Bound};
+use crate::stages::{filter, safety};
+
+/// How much of a table may be rewritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Extent {
+    /// Values of the statement, or rows that a filter leaves over.
+    Bounded,
+    /// Rows of a table behind a filter that holds for each of them.
+    AlwaysTrue,
+    /// Rows of a table without a filter.
+    Unbounded,
+}
+
+/// Table functions whose rows are values of the statement.
+const VALUES: &[&str] = &["json_each", "json_tree", "jsonb_each", "jsonb_tree", "unnest"];
+
+/// The table that a statement rewrites rows of, and how many; `None` where it adds rows only, or adds none.
+pub(super) fn of(tree: &Statement, bound: Option<&Bound>) -> Option<(String, Extent)> {
+    if let Statement::Merge(merge) = tree {
+        return of_merge(merge);
+    }
+    let (insert, with) = match tree {
+        Statement::Query(query) => (safety::insert(tree)?, query.with.as_ref()),
+        _ => (safety::insert(tree)?, None),
+    };
+    let table = match &insert.table {
+        TableObject::TableName(name) => name.to_string(),
+        other => other.to_string(),
+    };
+    let conflict = conflict(insert, bound)?;
+    let source = match (&insert.source, with) {
+        (Some(source), _) => of_query(source, &with.map(|with| with.cte_tables.iter().collect()).unwrap_or_default()),
+        // `DEFAULT VALUES` or `SET a = 1`
+        (None, _) => Extent::Bounded,
+    };
+    Some((table, source.min(conflict)))
+}
+
+/// The only table that a rewriting statement takes rows from, behind a filter, and the query that takes them.
+pub(super) fn source(tree: &Statement, bound: &Bound) -> Option<(String, String)> {
+    let insert = safety::insert(tree).filter(|_| matches!(tree, Statement::Insert(_)))?;
+    conflict(insert, Some(bound)).filter(|conflict| *conflict == Extent::Unbounded)?;
+    let query = insert.source.as_ref().filter(|query| query.with.is_none() && !is_limited(query))?;
+    let SetExpr::Select(select) = &*query.body else { return None };
+    let [from] = select.from.as_slice() else { return None };
+    match &from.relation {
+        TableFactor::Table { name, args: None, .. } if from.joins.is_empty() && select.selection.is_some() => {
+            Some((name.to_string(), query.to_string()))
+        }
+        _ => None,
+    }
+}
+
+/// How many of the rows in conflict are rewritten; `None` where none is.
+fn conflict(insert: &Insert, bound: Option<&Bound>) -> Option<Extent> {
+    let replaces = |action: &Action| matches!(action, Action::Update { column, .. } if column == "*");
+    match &insert.on {
+        Some(OnInsert::OnConflict(on)) => match &on.action {
+            OnConflictAction::DoUpdate(update) => Some(match &update.selection {
+                Some(expr) if !filter::is_always_true(expr) => Extent::Bounded,
+                _ => Extent::Unbounded,
+            }),
+            OnConflictAction::DoNothing => None,
+        },
+        Some(OnInsert::DuplicateKeyUpdate(_)) => Some(Extent::Unbounded),
+        _ => {
+            let is_said = insert.replace_into || matches!(insert.or, Some(SqliteOnConflict::Replace));
+            let is_reported = bound.is_some_and(|bound| bound.actions.iter().any(replaces));
+            (is_said || is_reported).then_some(Extent::Unbounded)
+        }
+    }
+}
+
+fn of_merge(merge: &Merge) -> Option<(String, Extent)> {
+    let rewrites = |action: &MergeAction| matches!(action, MergeAction::Update { .. } | MergeAction::Delete { .. });
+    if !merge.clauses.iter().any(|clause| rewrites(&clause.action)) {
+        return None;
+    }
+    let table = match &merge.table {
+        TableFactor::Table { name, .. } => name.to_string(),
+        other => other.to_string(),
+    };
+    let is_same =
+        matches!(&merge.source, TableFactor::Table { name, .. } if name.to_string().eq_ignore_ascii_case(&table));
+    let extent = if filter::is_always_true(&merge.on) {
+        Extent::AlwaysTrue
+    } else if is_same {
+        // Each row of a table matches itself.
+        Extent::Unbounded
+    } else if let TableFactor::Derived { subquery, .. } = &merge.source {
+        of_query(subquery, &Vec::new())
+    } else {
+        // Like `UPDATE … FROM`, which has its condition in WHERE.
+        Extent::Bounded
+    };
+    Some((table, extent))
+}
+
+/// The parts of a query that it names by WITH.
+type Parts<'a> = Vec<&'a sqlparser::ast::Cte>;
+
+fn of_query(query: &Query, outer: &Parts<'_>) -> Extent {
+    if is_limited(query) {
+        return Extent::Bounded;
+    }
+    let own = query.with.iter().flat_map(|with| &with.cte_tables);
+    let parts: Parts<'_> = own.chain(outer.iter().copied()).collect();
+    of_body(&query.body, &parts)
+}
+
+fn of_body(body: &SetExpr, parts: &Parts<'_>) -> Extent {
+    match body {
+        SetExpr::Select(select) => of_select(select, parts),
+        SetExpr::Query(query) => of_query(query, parts),
+        SetExpr::SetOperation { left, right, .. } => of_body(left, parts).max(of_body(right, parts)),
+        SetExpr::Values(_) => Extent::Bounded,
+        _ => Extent::Unbounded,
+    }
+}
+
+fn of_select(select: &Select, parts: &Parts<'_>) -> Extent {
+    let factors = select
+        .from
+        .iter()
+        .flat_map(|from| std::iter::once(&from.relation).chain(from.joins.iter().map(|join| &join.relation)));
+    let rows = factors.map(|factor| of_factor(factor, parts)).max().unwrap_or(Extent::Bounded);
+    if rows == Extent::Bounded || is_one_row(select) {
+        return Extent::Bounded;
+    }
+    let filters: Vec<&Expr> = [&select.selection, &select.having, &select.qualify].into_iter().flatten().collect();
+    match filters.as_slice() {
+        [] => rows,
+        filters if filters.iter().all(|filter| filter::is_always_true(filter)) => Extent::AlwaysTrue,
+        _ => Extent::Bounded,
+    }
+}
+
+fn of_factor(factor: &TableFactor, parts: &Parts<'_>) -> Extent {
+    match factor {
+        TableFactor::Table { name, args: Some(_), .. } => of_function(&name.to_string()),
+        TableFactor::Table { name, args: None, .. } => {
+            let name = name.to_string();
+            let at = parts.iter().position(|part| part.alias.name.value.eq_ignore_ascii_case(name.trim_matches('"')));
+            // A part stands on those before it only; what recurs is not followed.
+            at.map_or(Extent::Unbounded, |at| {
+                let rest: Parts<'_> =
+                    parts.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, part)| *part).collect();
+                of_query(&parts[at].query, &rest)
+            })
+        }
+        TableFactor::Derived { subquery, .. } => of_query(subquery, parts),
+        TableFactor::Function { name, .. } => of_function(&name.to_string()),
+        TableFactor::UNNEST { .. } => Extent::Bounded,
+        TableFactor::NestedJoin { table_with_joins, .. } => {
+            let joins = table_with_joins.joins.iter().map(|join| &join.relation);
+            let all = std::iter::once(&table_with_joins.relation).chain(joins);
+            all.map(|factor| of_factor(factor, parts)).max().unwrap_or(Extent::Unbounded)
+        }
+        _ => Extent::Unbounded,
+    }
+}
+
+fn of_function(name: &str) -> Extent {
+    if VALUES.contains(&name.to_ascii_lowercase().as_str()) { Extent::Bounded } else { Extent::Unbounded }
+}
+
+/// Reports whether a query has a LIMIT that bounds it: a number that is not negative, or a parameter.
+fn is_limited(query: &Query) -> bool {
+    let limit = match &query.limit_clause {
+        Some(LimitClause::LimitOffset { limit: Some(limit), .. } | LimitClause::OffsetCommaLimit { limit, .. }) => {
+            limit
+        }
+        _ => return query.fetch.is_some(),
+    };
+    matches!(limit, Expr::Value(value) if matches!(value.value, Value::Number(..) | Value::Placeholder(_)))
+}
+
+/// Reports whether a query gives one row: it has aggregates only, and no groups.
+fn is_one_row(select: &Select) -> bool {
+    const AGGREGATES: &[&str] = &["count", "sum", "avg", "min", "max", "total"];
+    let is_grouped = !matches!(&select.group_by, GroupByExpr::Expressions(groups, _) if groups.is_empty());
+    let is_aggregate = |item: &SelectItem| match item {
+        SelectItem::UnnamedExpr(Expr::Function(function))
+        | SelectItem::ExprWithAlias { expr: Expr::Function(function), .. } => {
+            let name = function.name.to_string().to_ascii_lowercase();
+            function.over.is_none() && AGGREGATES.contains(&name.as_str())
+        }
+        _ => false,
+    };
+    !is_grouped && select.projection.iter().any(is_aggregate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stages::parse::tree;
+    use proctor_core::sql::Dialect;
+
+    fn extent(sql: &str) -> Option<Extent> {
+        let tree = [Dialect::Sqlite, Dialect::Duckdb].into_iter().find_map(|dialect| tree(sql, dialect)).expect(sql);
+        of(&tree, None).map(|(_, extent)| extent)
+    }
+
+    #[test]
+    fn judges_rewriting_by_the_rows_that_it_takes() {
+        let cases = [
+            ("REPLACE INTO t SELECT * FROM t", Some(Extent::Unbounded)),
+            ("INSERT OR REPLACE INTO t SELECT * FROM u", Some(Extent::Unbounded)),
+            ("INSERT OR REPLACE INTO t SELECT * FROM u JOIN v USING (id)", Some(Extent::Unbounded)),
+            ("REPLACE INTO t SELECT * FROM u WHERE 1 = 1", Some(Extent::AlwaysTrue)),
+            ("REPLACE INTO t SELECT * FROM u LIMIT -1", Some(Extent::Unbounded)),
+            ("REPLACE INTO t SELECT id, count(*) FROM u GROUP BY id", Some(Extent::Unbounded)),
+            ("REPLACE INTO t SELECT 1, 2 UNION ALL SELECT a, b FROM u", Some(Extent::Unbounded)),
+            ("REPLACE INTO t SELECT * FROM (SELECT * FROM u)", Some(Extent::Unbounded)),
+            ("WITH x AS (SELECT * FROM u) INSERT OR REPLACE INTO t SELECT * FROM x", Some(Extent::Unbounded)),
+            ("REPLACE INTO t WITH x AS (SELECT * FROM u) SELECT * FROM x", Some(Extent::Unbounded)),
+            ("INSERT INTO t SELECT * FROM u WHERE true ON CONFLICT (id) DO UPDATE SET a = 1", Some(Extent::AlwaysTrue)),
+            (
+                "INSERT INTO t SELECT * FROM u WHERE true ON CONFLICT (id) DO UPDATE SET a = 1 WHERE 1 = 1",
+                Some(Extent::AlwaysTrue),
+            ),
+            ("MERGE INTO t USING u ON true WHEN MATCHED THEN DELETE", Some(Extent::AlwaysTrue)),
+            ("MERGE INTO t USING t AS o ON t.id = o.id WHEN MATCHED THEN UPDATE SET a = 1", Some(Extent::Unbounded)),
+            ("MERGE INTO t USING u ON t.id = u.id WHEN MATCHED THEN DELETE", Some(Extent::Bounded)),
+            ("REPLACE INTO t VALUES (1, 2), (3, 4)", Some(Extent::Bounded)),
+            ("REPLACE INTO t SELECT 1, 2", Some(Extent::Bounded)),
+            ("REPLACE INTO t SELECT max(id), 1 FROM u", Some(Extent::Bounded)),
+            ("REPLACE INTO t SELECT * FROM u WHERE id = 1", Some(Extent::Bounded)),
+            ("REPLACE INTO t SELECT * FROM u LIMIT 5", Some(Extent::Bounded)),
+            ("REPLACE INTO t SELECT value, 1 FROM json_each(?)", Some(Extent::Bounded)),
+            (
+                "WITH x AS (SELECT * FROM u WHERE id = 1) INSERT OR REPLACE INTO t SELECT * FROM x",
+                Some(Extent::Bounded),
+            ),
+            (
+                "INSERT INTO t SELECT * FROM u WHERE true ON CONFLICT (id) DO UPDATE SET a = 1 WHERE t.id = 7",
+                Some(Extent::Bounded),
+            ),
+            ("INSERT INTO t VALUES (1, 2) ON CONFLICT (id) DO UPDATE SET a = excluded.a", Some(Extent::Bounded)),
+            ("INSERT INTO t SELECT * FROM u", None),
+            ("INSERT OR IGNORE INTO t SELECT * FROM u", None),
+            ("INSERT INTO t SELECT * FROM u WHERE true ON CONFLICT DO NOTHING", None),
+            ("SELECT * FROM t", None),
+        ];
+        for (sql, expected) in cases {
+            assert_eq!(extent(sql), expected, "{sql}");
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! Finds conditions that cannot do what their author meant, whatever the question: comparisons with NULL, texts as
+//! conditions, filters that exclude each other, subqueries that return a column of the outer query, and joins that pass
+//! a declared foreign key by.
+
+use std::collections::BTreeMap;
+use std::ops::{ControlFlow, Range};
+
+use proctor_core::sql::SqlCode;
+use sqlparser::ast::{
+    BinaryOperator, Expr, Ident, JoinConstraint, JoinOperator, Query, Select, SelectItem, SetExpr, Spanned as _,
+    Statement, TableFactor, Value, Visit as _, Visitor,
+};
+
+use super::Finding;
+use super::tree::{Text, bare, literal};
+use crate::catalog::{Catalog, Table};
+
+/// Number of conditions of one filter that are compared with each other.
+const MOST_CONDITIONS: usize = 256;
+
+pub(super) fn check(tree: &Statement, text: &str, catalog: &Catalog) -> Vec<Finding> {
+    let mut reader = Reader { text: Text::of(text), catalog, scopes: Vec::new(), ctes: Vec::new(), found: Vec::new() };
+    let _ = tree.visit(&mut reader);
+    reader.found
+}
+
+/// A relation of a FROM clause.
+struct Relation<'a> {
+    /// The alias, or else the table's name.
+    name: String,
+    /// The table; `None` for subqueries, functions and table expressions.
+    table: Option<&'a Table>,
+}
+
+struct Reader<'a> {
+    text: Text<'a>,
+    catalog: &'a Catalog,
+    /// The relations of each query around the current place, the innermost last.
+    scopes: Vec<Vec<Relation<'a>>>,
+    /// The names of table expressions, in lower case.
+    ctes: Vec<String>,
+    found: Vec<Finding>,
+}
+
+impl Visitor for Reader<'_> {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+        let ctes = query.with.iter().flat_map(|with| &with.cte_tables);
+        self.ctes.extend(ctes.map(|cte| cte.alias.name.value.to_lowercase()));
+        let mut relations = Vec::new();
+        self.relations_of(&query.body, &mut relations);
+        self.scopes.push(relations);
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {
+        self.scopes.pop();
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
+        for filter in [&select.selection, &select.having].into_iter().flatten() {
+            self.contradiction(filter);
+        }
+        self.joins(select);
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        match expr {
+            Expr::BinaryOp { left, op: BinaryOperator::And | BinaryOperator::Or, right } => {
+                [left, right].into_iter().for_each(|side| self.string_as_condition(side));
+            }
+            Expr::BinaryOp { left, op, right }
+                if super::tree::is_comparison(op) && (is_null(left) || is_null(right)) =>
+            {
+                self.null_comparison(expr, op);
+            }
+            Expr::InSubquery { expr: tested, subquery, .. } => self.correlation(tested, subquery),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+fn is_null(expr: &Expr) -> bool {
+    matches!(bare(expr), Expr::Value(value) if value.value == Value::Null)
+}
+
+impl<'a> Reader<'a> {
+    fn place(&self, expr: &Expr) -> Range<usize> {
+        self.text.closed(self.text.range(expr.span()))
+    }
+
+    fn relations_of(&self, body: &SetExpr, found: &mut Vec<Relation<'a>>) {
+        match body {
+            SetExpr::Select(select) => found.extend(self.relations(select)),
+            SetExpr::SetOperation { left, right, .. } => {
+                self.relations_of(left, found);
+                self.relations_of(right, found);
+            }
+            _ => {}
+        }
+    }
+
+    fn relations(&self, select: &Select) -> Vec<Relation<'a>> {
+        let joined = select
+            .from
+            .iter()
+            .flat_map(|from| std::iter::once(&from.relation).chain(from.joins.iter().map(|join| &join.relation)));
+        joined.map(|factor| self.relation(factor)).collect()
+    }
+
+    fn relation(&self, factor: &TableFactor) -> Relation<'a> {
+        let TableFactor::Table { name, alias, args: None, .. } = factor else {
+            return Relation { name: String::new(), table: None };
+        };
+        let own = name.0.last().and_then(|part| part.as_ident()).map(|ident| ident.value.clone()).unwrap_or_default();
+        let is_cte = self.ctes.contains(&own.to_lowercase());
+        let table = self.catalog.table(&own).filter(|_| !is_cte);
+        let has_columns = alias.as_ref().is_some_and(|alias| !alias.columns.is_empty());
+        let name = alias.as_ref().map_or(own, |alias| alias.name.value.clone());
+        Relation { name, table: table.filter(|_| !has_columns) }
+    }
+
+    fn null_comparison(&mut self, expr: &Expr, op: &BinaryOperator) {
+        let instead = if *op == BinaryOperator::NotEq { "IS NOT NULL" } else { "IS NULL" };
+        let found = Finding::new(SqlCode::NullComparison, 97, format!("`{op} NULL` holds for no row"));
+        let found = found.at(&self.place(expr)).advice(format!("Use {instead}."));
+        self.found.push(found);
+    }
+
+    /// `LIKE 'a' OR 'b'`: the second text is no condition.
+    fn string_as_condition(&mut self, side: &Expr) {
+        let text = match bare(side) {
+            Expr::Value(value) if matches!(value.value, Value::SingleQuotedString(_)) => literal(&value.value),
+            Expr::Identifier(ident) if self.is_string(ident) => Some(ident.value.clone()),
+            _ => None,
+        };
+        let Some(text) = text.filter(|text| text.trim().parse::<f64>().is_err()) else { return };
+        let message = format!("the text '{text}' stands where a condition is expected");
+        let found = Finding::new(SqlCode::StringAsCondition, 96, message).at(&self.place(side)).about(text);
+        self.found.push(found.advice("Repeat the comparison: `a LIKE 'x' OR a LIKE 'y'`, or use IN."));
+    }
+
+    /// Whether a name in double quotes is a string to SQLite: no column has that name.
+    fn is_string(&self, ident: &Ident) -> bool {
+        ident.quote_style == Some('"') && self.catalog.tables_with(&ident.value).next().is_none()
+    }
+
+    /// `x IN (SELECT outer_column FROM t)`: the subquery returns a value of the outer row.
+    fn correlation(&mut self, tested: &Expr, subquery: &Query) {
+        let SetExpr::Select(select) = &*subquery.body else { return };
+        let [SelectItem::UnnamedExpr(returned)] = select.projection.as_slice() else { return };
+        let Expr::Identifier(column) = bare(returned) else { return };
+        let inner = self.relations(select);
+        let is_known =
+            !inner.is_empty() && inner.iter().all(|relation| relation.table.is_some()) && subquery.with.is_none();
+        let has = |relation: &Relation<'_>| relation.table.is_some_and(|table| table.column(&column.value).is_some());
+        let is_row_number = ["rowid", "oid", "_rowid_"].contains(&column.value.to_lowercase().as_str());
+        if !is_known || is_row_number || inner.iter().any(has) || !self.scopes.iter().flatten().any(has) {
+            return;
+        }
+        let table = inner.iter().find_map(|relation| relation.table).map_or("", |table| table.name.as_str());
+        let message = format!(
+            "`{table}` has no column `{}`: the subquery returns the value of the outer row, so `{tested} IN` compares it with itself",
+            column.value
+        );
+        let found = Finding::new(SqlCode::AccidentalCorrelation, 96, message).at(&self.place(returned));
+        self.found.push(found.advice(format!("Return a column of `{table}`.")).about(column.value.clone()));
+    }
+
+    /// Two conditions of one filter that exclude each other.
+    fn contradiction(&mut self, filter: &Expr) {
+        let mut conditions = Vec::new();
+        conjuncts(filter, &mut conditions);
+        let mut known: BTreeMap<String, Bounds> = BTreeMap::new();
+        for condition in conditions.into_iter().take(MOST_CONDITIONS) {
+            for (column, bound) in self.bounds(condition) {
+                let bounds = known.entry(column.clone()).or_default();
+                if !bounds.add(bound) {
+                    let message = format!("no value of `{column}` meets all conditions of this filter");
+                    let found = Finding::new(SqlCode::ContradictoryFilter, 97, message).at(&self.place(condition));
+                    let found = found
+                        .about(column)
+                        .advice("Use OR or IN, or INTERSECT for rows that meet each condition apart.");
+                    self.found.push(found);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What a condition demands of a column.
+    fn bounds(&self, condition: &Expr) -> Vec<(String, Bound)> {
+        match bare(condition) {
+            Expr::BinaryOp { left, op, right } => {
+                let sides = [(left, right, op.clone()), (right, left, turned(op))];
+                let found = sides.into_iter().find_map(|(column, value, op)| {
+                    Some((self.column(column)?, Bound::new(&op, &self.value(value)?)?))
+                });
+                found.into_iter().collect()
+            }
+            Expr::Between { expr, negated: false, low, high } => {
+                let Some(column) = self.column(expr) else { return Vec::new() };
+                let low = self.value(low).and_then(|low| Bound::new(&BinaryOperator::GtEq, &low));
+                let high = self.value(high).and_then(|high| Bound::new(&BinaryOperator::LtEq, &high));
+                low.into_iter().chain(high).map(|bound| (column.clone(), bound)).collect()
+            }
+            Expr::IsNull(expr) => self.column(expr).map(|column| (column, Bound::Null)).into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn column(&self, expr: &Expr) -> Option<String> {
+        match bare(expr) {
+            Expr::Identifier(ident) if !self.is_string(ident) => Some(ident.value.to_lowercase()),
+            Expr::CompoundIdentifier(parts) => {
+                Some(parts.iter().map(|part| part.value.to_lowercase()).collect::<Vec<_>>().join("."))
+            }
+            Expr::Function(function) if super::tree::aggregate_of(function).is_some() && function.over.is_none() => {
+                Some(function.to_string().to_lowercase())
+            }
+            _ => None,
+        }
+    }
+
+    fn value(&self, expr: &Expr) -> Option<String> {
+        match bare(expr) {
+            Expr::Value(value) => literal(&value.value),
+            Expr::Identifier(ident) if self.is_string(ident) => Some(ident.value.clone()),
+            _ => None,
+        }
+    }
+
+    /// Relations that are joined by other columns than those of the foreign key between them.
+    fn joins(&mut self, select: &Select) {
+        let relations = self.relations(select);
+        let mut conditions = Vec::new();
+        for join in select.from.iter().flat_map(|from| &from.joins) {
+            if let JoinOperator::Join(JoinConstraint::On(on))
+            | JoinOperator::Inner(JoinConstraint::On(on))
+            | JoinOperator::Left(JoinConstraint::On(on))
+            | JoinOperator::LeftOuter(JoinConstraint::On(on)) = &join.join_operator
+            {
+                conjuncts(on, &mut conditions);
+            }
+        }
+        select.selection.iter().for_each(|filter| conjuncts(filter, &mut conditions));
+        let mut equalities = Vec::new();
+        for condition in conditions.into_iter().take(MOST_CONDITIONS) {
+            let Expr::BinaryOp { left, op: BinaryOperator::Eq, right } = bare(condition) else { continue };
+            let (Some(one), Some(other)) = (side(left, &relations), side(right, &relations)) else { continue };
+            equalities.push((one, other, condition));
+        }
+        let suspicious = equalities.iter().find_map(|(one, other, condition)| {
+            let key = passed_by(one, other)?;
+            let is_joined_otherwise = equalities.iter().any(|(left, right, _)| {
+                let is_same_pair =
+                    |a: &Side<'_>, b: &Side<'_>| a.relation == one.relation && b.relation == other.relation;
+                (is_same_pair(left, right) || is_same_pair(right, left)) && !std::ptr::eq(left, one)
+            });
+            (!is_joined_otherwise).then(|| (key, self.place(condition), format!("{condition}")))
+        });
+        let Some((key, place, written)) = suspicious else { return };
+        let message = format!("`{written}` joins by other columns than the foreign key `{key}`");
+        let found = Finding::new(SqlCode::JoinAgainstForeignKey, 80, message).at(&place);
+        self.found.push(found.advice(format!("Join by `{key}`.")));
+    }
+}
+
+/// One side of a join's equality.
+struct Side<'a> {
+    relation: usize,
+    table: &'a Table,
+    column: String,
+}
+
+fn side<'a>(expr: &Expr, relations: &[Relation<'a>]) -> Option<Side<'a>> {
+    let Expr::CompoundIdentifier(parts) = bare(expr) else { return None };
+    let [table, column] = parts.as_slice() else { return None };
+    let relation = relations.iter().position(|relation| relation.name.eq_ignore_ascii_case(&table.value))?;
+    Some(Side { relation, table: relations[relation].table?, column: column.value.clone() })
+}
+
+/// The foreign key between the tables of an equality that does not use it: two keys of other things are compared.
+fn passed_by(one: &Side<'_>, other: &Side<'_>) -> Option<String> {
+    if one.table.name.eq_ignore_ascii_case(&other.table.name) {
+        return None;
+    }
+    let keys = |from: &Side<'_>, to: &Side<'_>| -> Vec<(String, String)> {
+        let of = from.table.foreign_keys.iter().filter(|key| key.table.eq_ignore_ascii_case(&to.table.name));
+        of.map(|key| {
+            let primary = || to.table.columns.iter().find(|column| column.key > 0).map(|column| column.name.clone());
+            (key.column.clone(), key.to.clone().or_else(primary).unwrap_or_default())
+        })
+        .collect()
+    };
+    let (forth, back) = (keys(one, other), keys(other, one));
+    let is_it = |from: &Side<'_>, to: &Side<'_>, (column, target): &(String, String)| {
+        from.column.eq_ignore_ascii_case(column) && to.column.eq_ignore_ascii_case(target)
+    };
+    let is_used = forth.iter().any(|key| is_it(one, other, key)) || back.iter().any(|key| is_it(other, one, key));
+    // Two primary keys that no foreign key connects name different things.
+    let is_own_key = |side: &Side<'_>| {
+        let keys = side.table.columns.iter().filter(|column| column.key > 0).count();
+        let is_foreign = side.table.foreign_keys.iter().any(|key| key.column.eq_ignore_ascii_case(&side.column));
+        keys == 1 && !is_foreign && side.table.column(&side.column).is_some_and(|column| column.key > 0)
+    };
+    if is_used || !is_own_key(one) || !is_own_key(other) {
+        return None;
+    }
+    let shown = |from: &Side<'_>, to: &Side<'_>, (column, target): &(String, String)| {
+        format!("{}.{column} = {}.{target}", from.table.name, to.table.name)
+    };
+    forth.first().map(|key| shown(one, other, key)).or_else(|| back.first().map(|key| shown(other, one, key)))
+}
+
+/// The conditions that AND connects.
+fn conjuncts<'e>(expr: &'e Expr, found: &mut Vec<&'e Expr>) {
+    match bare(expr) {
+        Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
+            conjuncts(left, found);
+            conjuncts(right, found);
+        }
+        other => found.push(other),
+    }
+}
+
+/// The operator with its sides exchanged.
+fn turned(op: &BinaryOperator) -> BinaryOperator {
+    match op {
+        BinaryOperator::Lt => BinaryOperator::Gt,
+        BinaryOperator::LtEq => BinaryOperator::GtEq,
+        BinaryOperator::Gt => BinaryOperator::Lt,
+        BinaryOperator::GtEq => BinaryOperator::LtEq,
+        other => other.clone(),
+    }
+}
+
+/// What one condition demands.
+enum Bound {
+    Equal(String),
+    Low(f64, bool),
+    High(f64, bool),
+    Null,
+}
+
+impl Bound {
+    fn new(op: &BinaryOperator, value: &str) -> Option<Self> {
+        let number = || value.trim().parse::<f64>().ok().filter(|number| number.is_finite());
+        match op {
+            BinaryOperator::Eq => Some(Self::Equal(value.to_lowercase())),
+            BinaryOperator::Gt => Some(Self::Low(number()?, false)),
+            BinaryOperator::GtEq => Some(Self::Low(number()?, true)),
+            BinaryOperator::Lt => Some(Self::High(number()?, false)),
+            BinaryOperator::LtEq => Some(Self::High(number()?, true)),
+            _ => None,
+        }
+    }
+}
+
+/// What all conditions so far demand of one column.
+#[derive(Default)]
+struct Bounds {
+    equal: Option<String>,
+    /// The greatest lower bound, and whether it is allowed itself.
+    low: Option<(f64, bool)>,
+    high: Option<(f64, bool)>,
+    is_null: bool,
+}
+
+impl Bounds {
+    /// Adds a demand; returns whether a value is left that meets all of them.
+    fn add(&mut self, bound: Bound) -> bool {
+        match bound {
+            Bound::Equal(value) => {
+                let number = |text: &str| text.trim().parse::<f64>().ok();
+                let is_same = |other: &String| match (number(other), number(&value)) {
+                    (Some(one), Some(other)) => one == other,
+                    _ => *other == value,
+                };
+                let is_left = self.equal.as_ref().is_none_or(is_same);
+                self.equal = Some(value);
+                is_left && self.is_open()
+            }
+            Bound::Low(number, is_allowed) => {
+                if self.low.is_none_or(|(low, _)| number > low || (number == low && !is_allowed)) {
+                    self.low = Some((number, is_allowed));
+                }
+                self.is_open()
+            }
+            Bound::High(number, is_allowed) => {
+                if self.high.is_none_or(|(high, _)| number < high || (number == high && !is_allowed)) {
+                    self.high = Some((number, is_allowed));
+                }
+                self.is_open()
+            }
+            Bound::Null => {
+                self.is_null = true;
+                self.is_open()
+            }
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        if self.is_null {
+            return self.equal.is_none() && self.low.is_none() && self.high.is_none();
+        }
+        let is_between = match (self.low, self.high) {
+            (Some((low, is_low)), Some((high, is_high))) => low < high || (low == high && is_low && is_high),
+            _ => true,
+        };
+        let equal = self.equal.as_ref().and_then(|text| text.trim().parse::<f64>().ok());
+        let is_above = |number: f64| self.low.is_none_or(|(low, is_low)| number > low || (number == low && is_low));
+        let is_below =
+            |number: f64| self.high.is_none_or(|(high, is_high)| number < high || (number == high && is_high));
+        is_between && equal.is_none_or(|number| is_above(number) && is_below(number))
+    }
+}

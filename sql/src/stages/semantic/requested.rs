@@ -1,0 +1,550 @@
+//! Compares every aggregate, in the clause where it stands, with the figures that the question asks for.
+//!
+//! Two rules apply in both directions: an aggregate needs a word of the question that asks for it, and a figure that the
+//! question asks for needs an aggregate of that kind (or rows that are sorted and cut off).
+
+use proctor_core::sql::SqlCode;
+
+use super::extreme::Extreme;
+use super::question::{Cue, Question, Scale, Way};
+use super::shape::{Aggregate, Figure, Item, Limit, Name, Shape};
+use super::words::{are_kin, parts};
+use super::{Finding, Sheet};
+
+/// The clause in which an aggregate stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Clause {
+    Select,
+    Having,
+    OrderBy,
+}
+
+/// One aggregate with its surroundings.
+struct Use<'a> {
+    aggregate: &'a Aggregate,
+    clause: Clause,
+    is_top: bool,
+    /// The column of the result that it is in.
+    item: Option<&'a Item>,
+}
+
+/// Words that ask for an average.
+const AVERAGE: [&str; 11] = [
+    "average",
+    "averages",
+    "avg",
+    "mean",
+    "typical",
+    "typically",
+    "averaged",
+    "averagely",
+    "expected",
+    "normally",
+    "usually",
+];
+/// Words that ask for a sum.
+const TOTAL: [&str; 14] = [
+    "total",
+    "totals",
+    "sum",
+    "sums",
+    "summed",
+    "altogether",
+    "combined",
+    "overall",
+    "cumulative",
+    "totaling",
+    "totalling",
+    "aggregate",
+    "entire",
+    "accumulated",
+];
+/// Words for what amounts of money come to.
+const MONEY: [&str; 14] = [
+    "spent", "spend", "spending", "revenue", "revenues", "sales", "earned", "earn", "earnings", "paid", "sold",
+    "profit", "income", "turnover",
+];
+/// Words that ask for a part of a whole.
+const SHARE: [&str; 14] = [
+    "percent",
+    "percentage",
+    "percentages",
+    "ratio",
+    "ratios",
+    "proportion",
+    "rate",
+    "rates",
+    "share",
+    "fraction",
+    "probability",
+    "likelihood",
+    "deviation",
+    "difference",
+];
+/// Words that ask for a number of rows.
+const COUNT: [&str; 14] = [
+    "many",
+    "number",
+    "numbers",
+    "count",
+    "counts",
+    "counted",
+    "counting",
+    "quantity",
+    "frequency",
+    "times",
+    "amount",
+    "num",
+    "nums",
+    "quantities",
+];
+/// Words that need an end of a scale though they are no superlatives.
+const ENDS: [&str; 46] = [
+    "final",
+    "peak",
+    "record",
+    "up",
+    "end",
+    "ends",
+    "ended",
+    "until",
+    "start",
+    "started",
+    "starts",
+    "began",
+    "begin",
+    "begins",
+    "since",
+    "any",
+    "every",
+    "all",
+    "some",
+    "range",
+    "limit",
+    "ever",
+    "exceed",
+    "exceeds",
+    "previous",
+    "past",
+    "recent",
+    "recently",
+    "last",
+    "first",
+    "new",
+    "old",
+    "next",
+    "late",
+    "early",
+    "later",
+    "earlier",
+    "initial",
+    "initially",
+    "always",
+    "extreme",
+    "champion",
+    "winner",
+    "leading",
+    "ranked",
+    "ceiling",
+];
+
+pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
+    let uses = uses(sheet.shape);
+    let mut found: Vec<Finding> = uses.iter().filter_map(|figure| unasked(sheet, question, figure)).collect();
+    found.extend(missing_end(sheet.shape, question));
+    found.extend(missing_count(sheet, question, &uses));
+    found
+}
+
+/// Every aggregate with its clause.
+fn uses(shape: &Shape) -> Vec<Use<'_>> {
+    let mut found = Vec::new();
+    for (at, block) in shape.blocks.iter().enumerate() {
+        let is_top = at == 0;
+        for item in &block.items {
+            let of_item = item.aggregates.iter();
+            found.extend(of_item.map(|aggregate| Use { aggregate, clause: Clause::Select, is_top, item: Some(item) }));
+        }
+        let having = block.having.iter().map(|aggregate| (aggregate, Clause::Having));
+        let ordering = block.ordering.iter().map(|aggregate| (aggregate, Clause::OrderBy));
+        let later = having.chain(ordering);
+        found.extend(later.map(|(aggregate, clause)| Use { aggregate, clause, is_top, item: None }));
+    }
+    found.retain(|figure| !figure.aggregate.is_windowed);
+    found
+}
+
+/// An aggregate that no word of the question asks for.
+fn unasked(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Option<Finding> {
+    let confidence = match figure.aggregate.figure {
+        Figure::Max | Figure::Min => unasked_end(sheet, question, figure)?,
+        Figure::Sum => unasked_sum(sheet, question, figure)?,
+        Figure::Average => unasked_average(question, figure)?,
+        Figure::Count => unasked_count(sheet, question, figure)?,
+        Figure::Other => return None,
+    };
+    let of = figure.aggregate.column.as_ref().map_or_else(String::new, |name| format!(" of `{}`", name.column));
+    let clause = match figure.clause {
+        Clause::Select => "returns",
+        Clause::Having => "filters groups by",
+        Clause::OrderBy => "sorts by",
+    };
+    let name = figure.aggregate.figure.as_sql();
+    let message = format!("the query {clause} {name}{of}, and no word of the question asks for that");
+    let found = Finding::new(SqlCode::OtherAggregate, confidence, message).at(&figure.aggregate.place);
+    Some(found.advice(advice(question)))
+}
+
+/// The aggregate that the words of a question suggest.
+fn advice(question: &Question) -> &'static str {
+    if question.has(&AVERAGE) {
+        "Use AVG."
+    } else if question.has(&COUNT) {
+        "Use COUNT."
+    } else if question.has(&TOTAL) {
+        "Use SUM."
+    } else {
+        "Use the aggregate that the question asks for."
+    }
+}
+
+/// MAX or MIN without a superlative that speaks of its column.
+fn unasked_end(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Option<u8> {
+    let column = figure.aggregate.column.as_ref()?;
+    let is_key = is_key(sheet, column);
+    let is_named = is_named(question, column);
+    let is_stored =
+        parts(&column.column).iter().any(|part| matches!(part.as_str(), "max" | "min" | "maximum" | "minimum"));
+    // A step of a longer calculation has a name, or works on the result of another step.
+    let is_step = !figure.is_top && figure.item.is_some_and(|item| item.alias.is_some());
+    let is_made = sheet.catalog.tables_with(&column.column).next().is_none();
+    if is_stored || is_step || is_made {
+        return None;
+    }
+    let is_later = figure.clause != Clause::Select;
+    let is_bound = match is_later {
+        // `never had more than 10`, `older than any other`: every row is compared.
+        true => question.has(&["never", "ever", "always"]),
+        false => !figure.is_top && question.has(&["than"]),
+    };
+    let is_end = is_bound || question.has(&ENDS) || question.words.iter().any(|word| is_superlative(&word.lower));
+    if question.cues.is_empty() {
+        return Some(match (is_end, is_key, is_later) {
+            (false, true, _) => 92,
+            (false, _, true) => 88,
+            (false, _, _) => 82,
+            (true, true, true) => 84,
+            (true, false, true) if !is_named => 74,
+            (true, true, false) => 74,
+            _ => 40,
+        });
+    }
+    let item = figure.item.cloned().unwrap_or_else(|| Item {
+        words: parts(&column.column),
+        is_difference: figure.aggregate.is_of_difference,
+        ..Item::default()
+    });
+    let extreme = Extreme::of_aggregate(figure.aggregate, &item)?;
+    let is_of_time = |cue: &Cue| matches!(cue.scale, Scale::Time | Scale::Age | Scale::Turn);
+    let has_time = question.cues.iter().any(is_of_time) || is_end;
+    let is_other_way = extreme.is_of_amount()
+        && question.cues.iter().all(|cue| cue.way != extreme.way && is_of_amount(cue))
+        && !is_end;
+    let is_spent = sheet.shape.extremes() > question.cues.len();
+    let is_text = !holds_numbers(sheet, column) && !extreme.is_of_date();
+    let is_meant = is_named && (question.sorting.is_some() || extreme.is_named_by_any(question));
+    let is_number_asked = question.says(&["how many", "number of"]);
+    match (is_later, is_key) {
+        (true, true) if !has_time => Some(90),
+        (true, false) if is_text && !has_time => Some(84),
+        (true, false) if !is_meant && !has_time && !extreme.is_of_date() => Some(80),
+        (true, false) if !is_named && !extreme.is_of_date() => Some(74),
+        (true, true) => Some(if question.cues.iter().any(is_of_time) { 60 } else { 78 }),
+        (false, true) if !has_time && !is_named => Some(if is_spent { 85 } else { 76 }),
+        (false, true) if !has_time && is_number_asked => Some(76),
+        _ if is_other_way => Some(if is_named { 84 } else { 74 }),
+        (false, false) if is_spent && !is_named && figure.is_top => Some(76),
+        (false, false) if is_spent && figure.is_top => Some(66),
+        _ => None,
+    }
+}
+
+fn is_of_amount(cue: &Cue) -> bool {
+    matches!(cue.scale, Scale::Amount | Scale::Length)
+}
+
+/// SUM without a word that asks for a total of its column.
+fn unasked_sum(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Option<u8> {
+    let sum = figure.aggregate;
+    let column = sum.column.as_ref().filter(|_| !sum.is_of_condition)?;
+    let is_total = question.has(&TOTAL) || question.has(&MONEY) || question.says(&["how much", "in all"]);
+    let is_counted = question.has(&COUNT);
+    let is_named = is_named(question, column);
+    let is_number = holds_numbers(sheet, column) || counts(column);
+    if sheet.shape.has_division
+        || is_key(sheet, column)
+        || is_total && (is_named || is_number)
+        || question.has(&SHARE)
+        || question.has(&["per"])
+    {
+        return None;
+    }
+    let is_asked_average = question.has(&AVERAGE) && !sheet.shape.has(Figure::Average);
+    Some(match (is_counted, is_named, is_number) {
+        (false, _, _) if is_asked_average => 84,
+        (_, _, false) if !is_total => 84,
+        (_, false, true) if counts(column) => 50,
+        (true, false, true) if !is_of_read_table(sheet, question) => 55,
+        (true, false, true) => 78,
+        (true, true, true) => 30,
+        (false, false, _) => 80,
+        (false, true, true) if !question.cues.is_empty() || figure.clause == Clause::Having => 62,
+        (false, true, true) => 74,
+        _ => 66,
+    })
+}
+
+/// Whether the noun behind `how many` names a table that the query reads.
+fn is_of_read_table(sheet: &Sheet<'_>, question: &Question) -> bool {
+    let at =
+        question.phrase("how many").or_else(|| question.phrase("number of")).or_else(|| question.phrase("count of"));
+    let Some(at) = at else { return true };
+    let mut nouns = question.words.iter().skip(at + 2).take(3);
+    nouns.any(|noun| {
+        sheet.shape.tables.iter().any(|table| parts(table).last().is_some_and(|last| are_kin(last, &noun.stem)))
+    })
+}
+
+/// AVG without a word that asks for an average.
+fn unasked_average(question: &Question, figure: &Use<'_>) -> Option<u8> {
+    let average = figure.aggregate;
+    let is_stored =
+        average.columns.iter().any(|name| parts(&name.column).iter().any(|part| AVERAGE.contains(&part.as_str())));
+    if question.has(&AVERAGE) || is_stored || average.is_of_condition {
+        return None;
+    }
+    let is_share = question.has(&SHARE) || question.has(&["per"]);
+    Some(if is_share { 50 } else { 82 })
+}
+
+/// COUNT of a column, where the question asks for a figure of that column.
+fn unasked_count(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Option<u8> {
+    let count = figure.aggregate;
+    let column = count.column.as_ref().filter(|_| !count.is_distinct)?;
+    if is_key(sheet, column) || !is_named(question, column) || is_counted(question) || question.has(&SHARE) {
+        return None;
+    }
+    // `the total price`: the noun behind the word is the column.
+    let at = question.find(&["total", "sum", "average", "mean", "maximum", "minimum", "highest", "lowest"])?;
+    let is_behind = question
+        .words
+        .iter()
+        .skip(at + 1)
+        .take(3)
+        .any(|word| parts(&column.column).iter().any(|part| is_telling(part) && are_kin(part, &word.stem)));
+    let is_number = holds_numbers(sheet, column);
+    match (is_behind, is_number, figure.clause) {
+        (true, true, _) => Some(80),
+        (true, false, Clause::Select) => Some(60),
+        _ => None,
+    }
+}
+
+/// Whether a number of things is asked for.
+fn is_counted(question: &Question) -> bool {
+    question.has(&COUNT) || question.has(&["common", "frequent", "frequently", "popular", "often", "once", "twice"])
+}
+
+/// A superlative for whose end of the scale the query takes nothing.
+fn missing_end(shape: &Shape, question: &Question) -> Option<Finding> {
+    let top = shape.top();
+    let is_plain_figure = top.aggregates().next().is_some();
+    if !is_plain_figure || shape.has_division {
+        return None;
+    }
+    let ends = ends(shape)?;
+    let cue = question.cues.iter().find(|cue| {
+        let is_stored = shape.words.contains(question.at(cue.at)) || is_stored_end(shape, cue.way);
+        is_of_amount(cue)
+            && !cue.is_of_order
+            && cue.number.is_none()
+            && !is_stored
+            && !ends.contains(&cue.way)
+            && !matches!(question.at(cue.at), "most" | "least" | "fewest" | "greatest")
+    })?;
+    let is_sorted = question.sorting.is_some() || !top.order.is_empty();
+    let words = question.quote(cue.at, cue.at + 3);
+    let message = format!("the question asks for \"{words}\", and the query takes no such end of any scale");
+    let is_figure = matches!(question.at(cue.at), "maximum" | "minimum" | "max" | "min");
+    let confidence = match (is_sorted, is_figure) {
+        (false, true) => 86,
+        (false, false) => 78,
+        (true, true) => 72,
+        (true, false) => 60,
+    };
+    let aggregate = top.aggregates().next();
+    let place = aggregate.map_or_else(|| top.place.clone(), |aggregate| aggregate.place.clone());
+    let be = if cue.way == Way::High { "Use MAX, or sort and cut off." } else { "Use MIN, or sort and cut off." };
+    Some(Finding::new(SqlCode::OtherAggregate, confidence, message).at(&place).advice(be))
+}
+
+/// Whether a column of the query stores an end of a scale.
+fn is_stored_end(shape: &Shape, way: Way) -> bool {
+    let names: &[&str] = match way {
+        Way::High => &["max", "maximum", "highest", "peak", "high"],
+        Way::Low => &["min", "minimum", "lowest", "low"],
+    };
+    names.iter().any(|name| shape.words.contains(*name))
+}
+
+/// The ends of scales that a query takes; `None` where one of them may mean either.
+fn ends(shape: &Shape) -> Option<Vec<Way>> {
+    let mut found = Vec::new();
+    let items = shape.blocks.iter().flat_map(|block| &block.items);
+    for item in items {
+        for aggregate in &item.aggregates {
+            if let Some(extreme) = Extreme::of_aggregate(aggregate, item) {
+                found.push(extreme.is_of_amount().then_some(extreme.way)?);
+            }
+        }
+    }
+    for block in &shape.blocks {
+        if block.later().any(|aggregate| matches!(aggregate.figure, Figure::Max | Figure::Min)) {
+            return None;
+        }
+        let is_cut = block.limit != Limit::All;
+        for key in block.order.iter().filter(|_| is_cut).chain(&block.ranks) {
+            let extreme = Extreme::of_key(key);
+            found.push(extreme.is_of_amount().then_some(extreme.way)?);
+        }
+    }
+    Some(found)
+}
+
+/// A number of things is asked for, and the query counts nothing.
+fn missing_count(sheet: &Sheet<'_>, question: &Question, uses: &[Use<'_>]) -> Option<Finding> {
+    let shape = sheet.shape;
+    let at =
+        question.phrase("how many").or_else(|| question.phrase("number of")).or_else(|| question.phrase("count of"))?;
+    let is_counted = shape.has(Figure::Count) || shape.has(Figure::Sum) || shape.has(Figure::Other);
+    if is_counted || shape.has_division {
+        return None;
+    }
+    let first = uses.iter().find(|figure| figure.is_top && figure.clause == Clause::Select)?;
+    let column = first.aggregate.column.as_ref().filter(|_| first.item.is_some_and(|item| item.is_aggregate))?;
+    let noun = question.words.get(at + 2).map_or("", |word| word.stem.as_str());
+    let is_of_noun = parts(&column.column).iter().any(|part| are_kin(part, noun));
+    let is_average = first.aggregate.figure == Figure::Average && question.has(&AVERAGE);
+    if counts(column) || is_average || question.at(at.wrapping_sub(1)) == "average" {
+        return None;
+    }
+    let before = question.at(at.wrapping_sub(1));
+    let is_bound = matches!(
+        before,
+        "maximum" | "minimum" | "highest" | "lowest" | "largest" | "smallest" | "average" | "most" | "max" | "min"
+    );
+    let confidence = match (is_key(sheet, column), is_of_noun) {
+        (true, _) => 88,
+        _ if is_bound => return None,
+        (false, false) => 80,
+        (false, true) if holds_numbers(sheet, column) => 50,
+        (false, true) => 76,
+    };
+    let words = question.quote(at, at + 4);
+    let message = format!(
+        "the question asks for \"{words}\", and the query returns {} of `{}`",
+        first.aggregate.figure.as_sql(),
+        column.column
+    );
+    Some(Finding::new(SqlCode::OtherAggregate, confidence, message).at(&first.aggregate.place).advice("Use COUNT."))
+}
+
+/// Whether a word has the form of a superlative.
+fn is_superlative(word: &str) -> bool {
+    const NONE: [&str; 22] = [
+        "request",
+        "interest",
+        "test",
+        "west",
+        "forest",
+        "guest",
+        "contest",
+        "rest",
+        "latest",
+        "invest",
+        "suggest",
+        "harvest",
+        "midwest",
+        "northwest",
+        "southwest",
+        "protest",
+        "arrest",
+        "quest",
+        "interest",
+        "priest",
+        "honest",
+        "est",
+    ];
+    word.len() > 5 && word.ends_with("est") && !NONE.contains(&word)
+}
+
+/// Whether a part of a name tells what it holds.
+fn is_telling(part: &str) -> bool {
+    part.len() > 2 && !matches!(part, "id" | "name" | "code" | "number" | "num" | "key" | "type" | "the")
+}
+
+/// Whether the question names a column.
+fn is_named(question: &Question, column: &Name) -> bool {
+    let parts = parts(&column.column);
+    let is_said =
+        |part: &String| question.words.iter().any(|word| are_kin(part, &word.stem) || are_kin(part, &word.lower));
+    parts.iter().filter(|part| is_telling(part)).any(is_said)
+}
+
+/// Whether a column stores a number of things.
+fn counts(column: &Name) -> bool {
+    const COUNTS: [&str; 14] = [
+        "count",
+        "num",
+        "number",
+        "total",
+        "quantity",
+        "qty",
+        "stock",
+        "no",
+        "unit",
+        "amount",
+        "n",
+        "sum",
+        "times",
+        "population",
+    ];
+    parts(&column.column).iter().any(|part| COUNTS.contains(&part.as_str()))
+}
+
+/// Whether a column is a key of a table that the query reads.
+fn is_key(sheet: &Sheet<'_>, name: &Name) -> bool {
+    let is_named_so = parts(&name.column).last().is_some_and(|last| {
+        matches!(last.as_str(), "id" | "uuid" | "key" | "code") || (last.ends_with("id") && last.len() > 3)
+    });
+    let mut tables = sheet
+        .catalog
+        .tables_with(&name.column)
+        .filter(|table| sheet.shape.tables.contains(&table.name.to_lowercase()))
+        .peekable();
+    let is_there = tables.peek().is_some();
+    let is_declared = is_there
+        && tables.all(|table| {
+            let is_primary = table.column(&name.column).is_some_and(|column| column.key > 0);
+            is_primary || table.foreign_keys.iter().any(|key| key.column.eq_ignore_ascii_case(&name.column))
+        });
+    is_named_so || is_declared
+}
+
+/// Whether a column is declared to hold numbers.
+fn holds_numbers(sheet: &Sheet<'_>, name: &Name) -> bool {
+    let columns = sheet.catalog.tables_with(&name.column).filter_map(|table| table.column(&name.column));
+    columns.map(|column| column.kind.to_ascii_uppercase()).any(|kind| {
+        ["INT", "REAL", "NUM", "DOUB", "FLOA", "DEC"].iter().any(|part| kind.contains(part)) || kind.is_empty()
+    })
+}
