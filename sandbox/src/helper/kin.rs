@@ -32,8 +32,9 @@ pub(super) fn of_this() -> io::Result<BTreeSet<i32>> {
     for entry in std::fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         // One that has ended meanwhile has no parent.
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
-        if let Some(parent) = parent(&stat) {
+        // The name in it is any bytes.
+        let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else { continue };
+        if let Some(parent) = parent(&String::from_utf8_lossy(&stat)) {
             children.entry(parent).or_default().push(pid);
         }
     }
@@ -94,8 +95,8 @@ pub(super) fn end_all() -> io::Result<()> {
     }
 }
 
-/// Stops all of them, so that nobody starts another while they are killed one after the other.
-fn stop_all() -> io::Result<BTreeSet<i32>> {
+/// Stops all of them, so that none starts another while they are counted or killed one after the other.
+pub(super) fn stop_all() -> io::Result<BTreeSet<i32>> {
     let mut stopped = BTreeSet::new();
     for _ in 0..MOST_LOOKS {
         let found = of_this()?;

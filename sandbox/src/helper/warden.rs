@@ -233,7 +233,9 @@ fn all_but_the_first() -> io::Result<Vec<String>> {
 }
 
 fn read(dir: &str, name: &str) -> Option<String> {
-    std::fs::read_to_string(format!("/proc/{dir}/{name}")).ok()
+    // The name of a process is in some of them, and is any bytes.
+    let bytes = std::fs::read(format!("/proc/{dir}/{name}")).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Of processes that have ended and been waited for, by us or by theirs.

@@ -93,7 +93,9 @@ fn threads_of(uid: u32) -> u64 {
 
 /// The directory of a process that nobody may read the memory of is root's.
 fn is_of(process: &std::path::Path, uid: u32) -> bool {
-    let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
+    // The name of the process is in it, and is any bytes.
+    let status = std::fs::read(process.join("status")).unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     ids.split_whitespace().next().and_then(|id| id.parse().ok()) == Some(uid)
 }
