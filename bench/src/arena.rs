@@ -135,6 +135,7 @@ pub(crate) fn step(argv: &[&str]) -> Result<PlannedStep> {
         grace_ms: None,
         network: None::<Network>,
         read_only: None::<ReadOnly>,
+        leaks: None,
         env_allowlist: None,
         env: BTreeMap::new(),
         limits: LimitSettings::default(),

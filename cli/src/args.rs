@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use proctor_core::enforcement::SandboxMode;
 use proctor_core::gate::MaxAge;
 use proctor_core::names::{BadName, ChangesetId, ProfileName, RunId, VarName};
-use proctor_core::plan::{Limit, Network, ReadOnly, RelPath};
+use proctor_core::plan::{Leaks, Limit, Network, ReadOnly, RelPath};
 use proctor_core::tier::Tier;
 
 use crate::report::Detail;
@@ -438,6 +438,15 @@ fn run_id(text: &str) -> Result<RunId, String> {
 fn tier(text: &str) -> Result<Tier, String> {
     let number: u8 = text.parse().map_err(|_| "1, 2 or 3 is expected".to_owned())?;
     Tier::try_from(number).map_err(|bad| bad.to_string())
+}
+
+fn leaks(text: &str) -> Result<Leaks, String> {
+    match text {
+        "ignore" => Ok(Leaks::Ignore),
+        "warn" => Ok(Leaks::Warn),
+        "fail" => Ok(Leaks::Fail),
+        _ => Err("`ignore`, `warn` or `fail` is expected".to_owned()),
+    }
 }
 
 fn read_only(text: &str) -> Result<ReadOnly, String> {

@@ -8,8 +8,8 @@ use proctor_core::enforcement::{Control, Enforcement, SandboxMode};
 use proctor_core::event::{PlannedOutline, RunEvent};
 use proctor_core::evidence::{CheckEvidence, DriftEvidence, Resources, StepEvidence, StreamEvidence};
 use proctor_core::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
-use proctor_core::outcome::{Outcome, Termination, judge};
-use proctor_core::plan::{Argv, Inputs, Limit, Limits, Network, PlannedStep, ReadOnly, RelPath, VersionDemand};
+use proctor_core::outcome::{Outcome, Termination, Violations, judge};
+use proctor_core::plan::{Argv, Inputs, Leaks, Limit, Limits, Network, PlannedStep, ReadOnly, RelPath, VersionDemand};
 use proctor_core::tier::Tier;
 use proctor_core::verdict::Verdict;
 
@@ -38,6 +38,7 @@ pub(crate) fn planned(name: &str, cmd: &[&str]) -> PlannedStep {
             open_files: Limit::Max(1024),
         },
         retries: 0,
+        leaks: Leaks::Warn,
         expect_exit: vec![0],
         inputs: Inputs::Tree,
         reports: Vec::new(),
@@ -48,7 +49,7 @@ pub(crate) fn step(planned: PlannedStep, termination: Termination) -> StepEviden
     let mut enforcement = Enforcement::default();
     enforcement.enforced(Control::PidNamespace, "clone");
     StepEvidence {
-        outcome: judge(&termination, &planned.expect_exit, false),
+        outcome: judge(&termination, &planned.expect_exit, Violations::default()),
         exit_code: termination.exit_code(),
         termination,
         duration_ms: 420,
@@ -61,6 +62,7 @@ pub(crate) fn step(planned: PlannedStep, termination: Termination) -> StepEviden
         found_reports: Vec::new(),
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources::default(),
+        leaked: None,
         planned,
     }
 }
@@ -93,7 +95,7 @@ pub(crate) fn drifted(name: &str, cmd: &[&str]) -> StepEvidence {
         diff: Diff::Whole { text },
     };
     step.drift.found = StepDrift { changes: vec![change], omitted: 0 };
-    step.outcome = judge(&step.termination, &[0], true);
+    step.outcome = judge(&step.termination, &[0], Violations { drifted: true, leaked: false });
     step
 }
 

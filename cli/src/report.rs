@@ -21,7 +21,7 @@ use outputs::Outputs;
 use proctor_core::record::{Finished, RunRecord, SkillRecord, Started};
 
 pub(crate) use step::{
-    check_reason, command_line, drift_block, limit_hint, limits_met, manner_of_end, stream_block, why,
+    check_reason, command_line, drift_block, leak_hint, limit_hint, limits_met, manner_of_end, stream_block, why,
 };
 
 /// How much of a run is told.
@@ -211,6 +211,7 @@ fn notes(record: &RunRecord) -> String {
             text.push_str(&style::warning(&shown_line(&format!("{skill}/{} {met}", step.planned.name))));
         }
     }
+    text.push_str(&leak_warnings(record));
     for (skill, step) in record.steps().filter(|(_, step)| step.outcome == Outcome::Passed) {
         for problem in step.found_reports.iter().filter_map(ReportEvidence::problem) {
             text.push_str(&style::warning(&shown_line(&format!("{skill}/{}: {problem}", step.planned.name))));
@@ -222,6 +223,14 @@ fn notes(record: &RunRecord) -> String {
         text.push_str(&format!("{} {}\n", paint(DIM, "note:"), shown_line(&message)));
     }
     text
+}
+
+/// Warns of the processes that checks and steps which passed left behind.
+fn leak_warnings(record: &RunRecord) -> String {
+    let checks = record.checks.iter().map(|check| (format!("toolchain {}", check.toolchain), &check.step));
+    let steps = record.steps().map(|(skill, step)| (format!("{skill}/{}", step.planned.name), step));
+    let warnings = checks.chain(steps).filter_map(|(name, step)| Some(format!("{name} {}", step.leak_warning()?)));
+    warnings.map(|warning| style::warning(&shown_line(&warning))).collect()
 }
 
 /// What did not hold for some of these steps, in one line; nothing where everything did.

@@ -15,6 +15,7 @@ use crate::canonical::{self, Json};
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::drift::{DriftMethod, StepDrift};
 use crate::enforcement::{Enforcement, SandboxMode};
+use crate::leak::LeakedProcesses;
 use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
 use crate::outcome::{LimitKind, Outcome, Termination};
 use crate::plan::{Determinism, Network, PlannedStep, ReadOnly, VersionDemand};
@@ -170,6 +171,10 @@ pub struct StepEvidence {
     pub env_names: BTreeSet<String>,
     /// What it used.
     pub resources: Resources,
+    /// The processes that it left behind; absent where it left none, where it was ended for its
+    /// time or a limit, and where its plan has `leaks: ignore`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaked: Option<LeakedProcesses>,
 }
 
 impl StepEvidence {
@@ -204,6 +209,9 @@ pub struct AttemptEvidence {
     pub stdout_sha256: Sha256Hex,
     /// The sha256 of its whole standard error.
     pub stderr_sha256: Sha256Hex,
+    /// The processes that it left behind; absent as in the step's own evidence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaked: Option<LeakedProcesses>,
 }
 
 /// One output stream: its hash covers all bytes as they came, the previews its two ends.
@@ -450,7 +458,7 @@ pub fn to_bytes<D: Document>(document: &D) -> Vec<u8> {
 }
 
 /// The part of a document that the same inputs reproduce byte for byte: everything but
-/// `sha256`, `measured`, `cached_from`, each `duration_ms`, `resources`, `mechanism`, `reason` and
+/// `sha256`, `measured`, `cached_from`, each `duration_ms`, `resources`, `leaked`, `mechanism`, `reason` and
 /// `hint` of a control, and, where the determinism class lets the output differ, but what tells of
 /// the output and of reports.
 pub fn stable_part<D: Document>(document: &D) -> Json {
@@ -474,7 +482,7 @@ pub fn stable_part<D: Document>(document: &D) -> Json {
 
 fn strip_step(step: &mut Json, outputs: bool) {
     let is_output = |key: &str| key.starts_with("stdout_") || key.starts_with("stderr_") || key == "found_reports";
-    let goes = |key: &str| matches!(key, "duration_ms" | "resources") || !outputs && is_output(key);
+    let goes = |key: &str| matches!(key, "duration_ms" | "resources" | "leaked") || !outputs && is_output(key);
     remove_keys(step, goes);
     // That a control held is stable; by what, with which ids and paths of this host, is not.
     if let Some(Json::Object(controls)) = step.as_object_mut().and_then(|s| s.get_mut("enforcement")) {

@@ -20,6 +20,7 @@ pub mod first_error;
 pub mod gate;
 pub mod import;
 pub mod init;
+pub mod leak;
 pub mod names;
 pub mod outcome;
 pub mod plan;

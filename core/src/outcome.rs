@@ -151,16 +151,25 @@ impl Outcome {
     }
 }
 
+/// What an attempt did that its plan does not allow, whatever its exit code is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Violations {
+    /// Its layer holds a change that `read_only` forbids.
+    pub drifted: bool,
+    /// It left processes behind, and `leaks` is `fail`.
+    pub leaked: bool,
+}
+
 /// Folds one attempt into the outcome of its step. `expected` are the exit codes that count
-/// as success; `drifted` says that the layer holds a change that the plan does not allow.
-pub fn judge(termination: &Termination, expected: &[u8], drifted: bool) -> Outcome {
+/// as success.
+pub fn judge(termination: &Termination, expected: &[u8], violations: Violations) -> Outcome {
     match termination {
         Termination::Cancelled => Outcome::Cancelled,
         Termination::NotStarted { fault: StartFault::NotReached, .. } => Outcome::Skipped,
         Termination::NotStarted { .. } => Outcome::Inconclusive,
-        _ if drifted => Outcome::Drifted,
+        _ if violations.drifted => Outcome::Drifted,
         Termination::TimedOut { .. } => Outcome::TimedOut,
-        Termination::Exited { code } if expected.contains(code) => Outcome::Passed,
+        Termination::Exited { code } if expected.contains(code) && !violations.leaked => Outcome::Passed,
         Termination::Exited { .. } | Termination::Signaled { .. } | Termination::LimitHit { .. } => Outcome::Failed,
     }
 }
@@ -169,23 +178,49 @@ pub fn judge(termination: &Termination, expected: &[u8], drifted: bool) -> Outco
 mod tests {
     use super::*;
 
+    const NONE: Violations = Violations { drifted: false, leaked: false };
+    const DRIFT: Violations = Violations { drifted: true, leaked: false };
+    const LEAK: Violations = Violations { drifted: false, leaked: true };
+
     #[test]
     fn drift_stands_before_timeout_and_failure() {
-        assert_eq!(judge(&Termination::Exited { code: 0 }, &[0], true), Outcome::Drifted);
-        assert_eq!(judge(&Termination::TimedOut { exit_code: 137 }, &[0], true), Outcome::Drifted);
-        assert_eq!(judge(&Termination::TimedOut { exit_code: 0 }, &[0], false), Outcome::TimedOut);
+        assert_eq!(judge(&Termination::Exited { code: 0 }, &[0], DRIFT), Outcome::Drifted);
+        assert_eq!(judge(&Termination::TimedOut { exit_code: 137 }, &[0], DRIFT), Outcome::Drifted);
+        assert_eq!(judge(&Termination::TimedOut { exit_code: 0 }, &[0], NONE), Outcome::TimedOut);
+    }
+
+    #[test]
+    fn forbidden_leak_turns_a_pass_into_a_failure_and_changes_nothing_else() {
+        let limit = LimitKind::Memory;
+        let fault = StartFault::ProgramMissing;
+        let all = [
+            Termination::Exited { code: 0 },
+            Termination::Exited { code: 1 },
+            Termination::Signaled { signal: 9 },
+            Termination::TimedOut { exit_code: 0 },
+            Termination::LimitHit { limit, exit_code: 0 },
+            Termination::Cancelled,
+            Termination::NotStarted { reason: String::new(), fault },
+        ];
+        for (termination, drifted) in all.iter().flat_map(|end| [(end, false), (end, true)]) {
+            let of = |leaked| judge(termination, &[0], Violations { drifted, leaked });
+            let (with, without) = (of(true), of(false));
+            assert_ne!(with, Outcome::Passed, "{termination:?}");
+            assert!(with == without || (with, without) == (Outcome::Failed, Outcome::Passed), "{termination:?}");
+        }
+        assert_eq!(judge(&Termination::Exited { code: 0 }, &[0], LEAK), Outcome::Failed);
     }
 
     #[test]
     fn a_signal_never_passes_even_where_its_shell_code_is_expected() {
-        assert_eq!(judge(&Termination::Signaled { signal: 9 }, &[137], false), Outcome::Failed);
+        assert_eq!(judge(&Termination::Signaled { signal: 9 }, &[137], NONE), Outcome::Failed);
         assert_eq!(Termination::Signaled { signal: 9 }.exit_code(), Some(137));
     }
 
     #[test]
     fn what_did_not_run_is_never_a_pass() {
         let missing = Termination::NotStarted { reason: "x".into(), fault: StartFault::ProgramMissing };
-        assert_eq!(judge(&missing, &[0], false), Outcome::Inconclusive);
+        assert_eq!(judge(&missing, &[0], NONE), Outcome::Inconclusive);
         assert_eq!(missing.exit_code(), None);
     }
 }

@@ -125,6 +125,9 @@ pub struct PlannedStep {
     pub limits: Limits,
     /// How often a failed attempt is repeated.
     pub retries: u32,
+    /// What processes mean that are left when the command has ended; absent where that is `warn`.
+    #[serde(default, skip_serializing_if = "Leaks::is_default")]
+    pub leaks: Leaks,
     /// The exit codes that count as success; at least one.
     pub expect_exit: Vec<u8>,
     /// What its result depends on.
@@ -308,6 +311,36 @@ impl ReadOnly {
             Self::Tracked => "tracked",
             Self::Strict => "strict",
         }
+    }
+}
+
+/// What processes mean that a step leaves behind. They are killed in any case.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Leaks {
+    /// Nothing: they are not looked for.
+    Ignore,
+    /// They are recorded and reported as a warning.
+    #[default]
+    Warn,
+    /// The step fails.
+    Fail,
+}
+
+impl Leaks {
+    /// Returns the word that specs and screens use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ignore => "ignore",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+
+    /// Returns whether this is the mode of a step that sets none. Plans leave it out, so that they keep their hash.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde demands this signature")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 

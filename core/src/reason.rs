@@ -14,7 +14,10 @@ pub fn of_step(step: &StepEvidence) -> String {
     match step.outcome {
         Outcome::Drifted => format!("{}; {end}", what_drifted(step)),
         Outcome::Inconclusive if step.termination.exit_code().is_some() => format!("no honest answer, although {end}"),
-        _ => end,
+        _ => match step.forbidden_leak() {
+            Some(leaked) => format!("{} (leaks: fail); {end}", leaked.phrase()),
+            None => end,
+        },
     }
 }
 

@@ -12,6 +12,7 @@ use proctor_core::evidence::{
     self, AttemptEvidence, CheckEvidence, DriftEvidence, GitIdentity, Measured, ReportEvidence, ReportState, Resources,
     SkillEvidence, StepEvidence, StreamEvidence, Summary, ToolchainEvidence, TrackedDrift,
 };
+use proctor_core::leak::{LeakedProcess, LeakedProcesses};
 use proctor_core::names::StepName;
 use proctor_core::outcome::{Outcome, Termination};
 use proctor_core::plan::{Argv, Determinism, PlannedStep, ReadOnly, RelPath, ReportFormat, VersionDemand};
@@ -30,6 +31,7 @@ fn planned() -> PlannedStep {
         grace_ms: None,
         network: None,
         read_only: None,
+        leaks: None,
         env_allowlist: Some(vec!["CI".parse().expect("a name")]),
         env: BTreeMap::from([("A".parse().expect("a name"), "b".to_owned())]),
         limits: LimitSettings::default(),
@@ -46,6 +48,10 @@ fn stream(text: &str) -> StreamEvidence {
 fn report(text: &str) -> ReportEvidence {
     let state = ReportState::Read { sha256: sha(text), bytes: text.len() as u64, redacted: 0 };
     ReportEvidence { format: ReportFormat::Junit, path: RelPath::new("junit.xml").expect("a path"), state }
+}
+
+fn leaked() -> LeakedProcesses {
+    LeakedProcesses::new(1, vec![LeakedProcess::new(7, b"sleep")])
 }
 
 fn step() -> StepEvidence {
@@ -80,10 +86,12 @@ fn step() -> StepEvidence {
             duration_ms: 1,
             stdout_sha256: sha("first"),
             stderr_sha256: sha(""),
+            leaked: Some(leaked()),
         }],
         found_reports: vec![],
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources::default(),
+        leaked: Some(leaked()),
     }
 }
 

@@ -31,7 +31,7 @@ fn blocks(manual: &str, language: &str) -> Vec<String> {
 fn its_examples_are_read() {
     let manual = manual();
     let specs = blocks(&manual, "yaml");
-    assert_eq!(specs.len(), 4);
+    assert_eq!(specs.len(), 5);
     for text in specs {
         let reading = spec::read(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
         assert!(reading.warnings.is_empty(), "{:?}", reading.warnings);
@@ -91,6 +91,7 @@ fn its_defaults_are_those_that_hold() {
     ends("workdir", RelPath::repository().to_string());
     ends("network", built_in::NETWORK.as_str().to_owned());
     ends("read_only", built_in::READ_ONLY.as_str().to_owned());
+    ends("leaks", built_in::LEAKS.as_str().to_owned());
     ends("grace_ms", built_in::GRACE_MS.to_string());
     ends("retries", built_in::RETRIES.to_string());
     ends("tier", built_in::TIER.to_string());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::names::{ProfileName, StepName};
-use proctor_core::plan::{Argv, Limit, Limits, Network, Plan, PlannedStep, ReadOnly, SkillOrder};
+use proctor_core::plan::{Argv, Leaks, Limit, Limits, Network, Plan, PlannedStep, ReadOnly, SkillOrder};
 use proctor_core::spec::{self, Adhoc, Code, Diagnostic, LimitSettings, Operator, Resolved, Spec, built_in};
 
 fn spec_of(text: &str) -> Spec {
@@ -63,6 +63,22 @@ fn the_nearest_setting_wins() {
     assert_eq!(env, [("X", "d"), ("Y", "k"), ("Z", "s")], "a map is merged by name");
     assert_eq!(only_step(&one_step(defaults, skill, "")).timeout_ms, 2);
     assert_eq!(only_step(&one_step(defaults, "", "")).timeout_ms, 1);
+}
+
+#[test]
+fn leaks_is_inherited_and_absent_from_plans_that_do_not_set_it() {
+    let leaks = |defaults: &str, skill: &str, step: &str| only_step(&one_step(defaults, skill, step)).leaks;
+    assert_eq!(leaks("", "", ""), Leaks::Warn);
+    assert_eq!(leaks("defaults: { leaks: fail }", "", ""), Leaks::Fail);
+    assert_eq!(leaks("defaults: { leaks: fail }", "leaks: ignore,", ""), Leaks::Ignore);
+    assert_eq!(leaks("defaults: { leaks: fail }", "leaks: ignore,", ", leaks: warn"), Leaks::Warn);
+    // A plan that sets none has the hash that it had before there was the key.
+    let planned = |step: &str| serde_json::to_string(&only_step(&one_step("", "", step))).expect("serialises");
+    assert!(!planned("").contains("leaks"));
+    assert_eq!(planned(", leaks: warn"), planned(""));
+    assert!(planned(", leaks: fail").contains(r#""leaks":"fail""#));
+    let wrong = spec::read(one_step("", "", ", leaks: fails").as_bytes()).expect_err("no such mode");
+    assert!(format!("{wrong:?}").contains("is none of `ignore`, `warn` or `fail`"), "{wrong:?}");
 }
 
 #[test]
@@ -173,6 +189,7 @@ fn one_command_is_planned_as_a_step_would_be() {
         grace_ms: None,
         network: Some(Network::Allow),
         read_only: Some(ReadOnly::Off),
+        leaks: Some(Leaks::Fail),
         env_allowlist: None,
         env: BTreeMap::from([("B".parse().expect("a name"), "c".to_owned())]),
         limits: LimitSettings::default(),
@@ -182,11 +199,11 @@ fn one_command_is_planned_as_a_step_would_be() {
     let written = one_step(
         "defaults: { timeout_ms: 5, env: { A: d, B: d }, env_allowlist: [CI] }",
         "",
-        ", network: allow, read_only: off, env: { B: c }",
+        ", network: allow, read_only: off, leaks: fail, env: { B: c }",
     );
     assert_eq!(step, only_step(&written));
     let without = spec::adhoc_step(&adhoc, name(), None, &Operator::default()).expect("a step");
-    assert_eq!(without, only_step(&one_step("", "", ", network: allow, read_only: off, env: { B: c }")));
+    assert_eq!(without, only_step(&one_step("", "", ", network: allow, read_only: off, leaks: fail, env: { B: c }")));
     let strict = Operator { allow_network: false, ..Operator::default() };
     let found = spec::adhoc_step(&adhoc, name(), None, &strict).expect_err("over the ceiling");
     assert_eq!((found.len(), found[0].span), (1, None));
@@ -203,6 +220,7 @@ fn one_command_has_the_limits_that_were_said_below_the_ceiling() {
         grace_ms: Some(7),
         network: None,
         read_only: None,
+        leaks: None,
         env_allowlist: None,
         env: BTreeMap::new(),
         limits,

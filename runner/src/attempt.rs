@@ -11,8 +11,9 @@ use std::time::Duration;
 use proctor_core::enforcement::Enforcement;
 use proctor_core::event::EndReason;
 use proctor_core::evidence::{Resources, StreamEvidence};
+use proctor_core::leak::LeakedProcesses;
 use proctor_core::outcome::{LimitKind, StartFault, Termination};
-use proctor_core::plan::PlannedStep;
+use proctor_core::plan::{Leaks, PlannedStep};
 use proctor_sandbox::{Received, Report, Running, WaitStatus};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -45,6 +46,8 @@ pub(crate) struct AttemptReport {
     pub enforcement: Enforcement,
     /// What it used.
     pub resources: Resources,
+    /// The processes that it left behind, where it ended by itself.
+    pub leaked: Option<LeakedProcesses>,
     /// Whether every process of it is known to have ended. Where it is not, its layer cannot
     /// be trusted.
     pub gone: bool,
@@ -62,6 +65,7 @@ impl AttemptReport {
             stderr: StreamEvidence::empty(),
             enforcement: Enforcement::default(),
             resources: Resources::default(),
+            leaked: None,
             gone: true,
             sandbox: None,
         }
@@ -114,6 +118,7 @@ struct Observed {
     /// The limit for which the sandbox ended it.
     limit: Option<LimitKind>,
     resources: Resources,
+    leaked: Option<LeakedProcesses>,
     reason: Option<EndReason>,
     gone: bool,
 }
@@ -157,6 +162,7 @@ pub(crate) async fn follow(
     laps.lap("drain");
     AttemptReport {
         termination: observed.termination(step),
+        leaked: observed.leaked(step),
         duration,
         stdout,
         stderr,
@@ -295,6 +301,7 @@ impl Observed {
             status: None,
             limit: None,
             resources: Resources::default(),
+            leaked: None,
             reason: None,
             gone: false,
         }
@@ -326,10 +333,11 @@ impl Observed {
                 self.not_started.get_or_insert((fault, message));
                 Phase::Ending { give_up: Instant::now() + GONE }
             }
-            Report::Exited { status, limit, resources } => {
+            Report::Exited { status, limit, resources, leaked } => {
                 self.status = Some(status);
                 self.limit = limit;
                 self.resources = resources;
+                self.leaked = leaked;
                 Phase::Ending { give_up: Instant::now() + GONE }
             }
         }
@@ -360,6 +368,12 @@ impl Observed {
     fn leaves_nothing(&self) -> bool {
         let by_itself = self.reason.is_none() && self.limit.is_none() && self.not_started.is_none();
         self.gone && self.started.is_some() && by_itself && self.resources.limits_hit.is_empty()
+    }
+
+    /// Returns the processes that the command left behind when it ended by itself.
+    fn leaked(&self, step: &PlannedStep) -> Option<LeakedProcesses> {
+        let by_itself = self.reason.is_none() && self.limit.is_none() && self.not_started.is_none();
+        self.leaked.clone().filter(|_| by_itself && step.leaks != Leaks::Ignore)
     }
 
     fn termination(&self, step: &PlannedStep) -> Termination {

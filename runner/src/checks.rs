@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::CheckEvidence;
+use proctor_core::leak::LeakedProcesses;
 use proctor_core::names::SkillName;
 use proctor_core::outcome::{Outcome, Termination};
 use proctor_core::plan::{Determinism, Plan, PlannedCheck, PlannedSkill, VersionDemand};
@@ -91,6 +92,10 @@ fn complaint(check: &CheckEvidence) -> String {
         }
         (Outcome::Passed, VersionDemand::Range { range }, None) => {
             format!("`{command}` names no version, and `{range}` is required")
+        }
+        (Outcome::Failed, ..) if check.step.forbidden_leak().is_some() => {
+            let leaked = check.step.forbidden_leak().map(LeakedProcesses::phrase).unwrap_or_default();
+            format!("`{command}` {leaked} (leaks: fail)")
         }
         (Outcome::Drifted, ..) => format!("`{command}` changed {}, which it must not", changed(check)),
         _ => match &check.step.termination {

@@ -171,6 +171,7 @@ impl Sight {
         let Place { repo, checkout, git } = place;
         let (argv, tools) = self.program(step);
         let policy = Policy {
+            leaks: step.leaks,
             repo,
             checkout,
             git,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath, files_of};
+use proctor_core::plan::{Argv, Leaks, Limit, Limits, Network, RelPath, files_of};
 use proctor_sandbox::{
     GitDirs, Host, HostConfig, Launcher, Policy, Reader, Received, RepoFacts, Report, Rights, RunSpace, RunSpaceConfig,
     Running, Sandboxes, StepUser, ToolKind, ToolMount, WaitStatus,
@@ -126,6 +126,7 @@ impl SandboxedGit {
                 .map_err(|error| error.to_string())?,
             env: environment(&sight),
             network: Network::Deny,
+            leaks: Leaks::Ignore,
             limits: limits(),
             repo: repo.clone(),
             home: sight.home,

@@ -14,7 +14,7 @@ use proctor_core::evidence::{
     Summary, ToolchainEvidence, TrackedDrift, TreeSource, VERSION, fold_steps, seal,
 };
 use proctor_core::names::{ChangesetId, RunId};
-use proctor_core::outcome::{Outcome, StartFault, Termination};
+use proctor_core::outcome::{Outcome, StartFault, Termination, Violations};
 use proctor_core::plan::{Plan, PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::rerun::Rerun;
 use proctor_core::tier;
@@ -71,7 +71,7 @@ pub(crate) fn millis(duration: Duration) -> u64 {
 
 /// The record of a step that did not run.
 pub(crate) fn not_run(step: &PlannedStep, termination: Termination) -> StepEvidence {
-    let outcome = proctor_core::outcome::judge(&termination, &step.expect_exit, false);
+    let outcome = proctor_core::outcome::judge(&termination, &step.expect_exit, Violations::default());
     StepEvidence {
         planned: step.clone(),
         outcome,
@@ -87,6 +87,7 @@ pub(crate) fn not_run(step: &PlannedStep, termination: Termination) -> StepEvide
         found_reports: vec![],
         env_names: BTreeSet::new(),
         resources: Resources::default(),
+        leaked: None,
     }
 }
 
@@ -226,6 +227,7 @@ mod tests {
             duration_ms: 1,
             stdout_sha256: Sha256Hex::of(b""),
             stderr_sha256: Sha256Hex::of(b""),
+            leaked: None,
         });
         assert_eq!(tier_reasons(&[flaky]), BTreeSet::from([TierReason::Timeout]));
     }

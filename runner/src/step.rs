@@ -8,8 +8,8 @@ use proctor_core::drift::{DriftMethod, StepDrift, display_path};
 use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::event::{EndReason, RunEvent};
 use proctor_core::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
-use proctor_core::outcome::{Outcome, StartFault, Termination, judge};
-use proctor_core::plan::{Argv, PlannedSkill, PlannedStep, ReadOnly};
+use proctor_core::outcome::{Outcome, StartFault, Termination, Violations, judge};
+use proctor_core::plan::{Argv, Leaks, PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::verdict::Doubt;
 use proctor_sandbox::helper::seal::method_on;
 use proctor_sandbox::{Layer, Open, Policy, Running, SandboxError, Sealed};
@@ -52,7 +52,7 @@ struct Tried {
 impl Tried {
     fn not_started(fault: StartFault, reason: String) -> Self {
         let report = AttemptReport::not_started(fault, reason);
-        let outcome = judge(&report.termination, &[], false);
+        let outcome = judge(&report.termination, &[], Violations::default());
         Self { report, outcome, drift: StepDrift::default(), method: None, layer: None, doubts: vec![] }
     }
 
@@ -233,8 +233,9 @@ async fn conclude(
     if report.enforcement.holds(Control::DiskLimit) {
         upper.spent().limits().for_each(|limit| report.reached(limit, step));
     }
+    let leaked = report.leaked.is_some() && step.leaks == Leaks::Fail;
     let mut tried = Tried {
-        outcome: judge(&report.termination, &step.expect_exit, false),
+        outcome: judge(&report.termination, &step.expect_exit, Violations { drifted: false, leaked }),
         report,
         drift: StepDrift::default(),
         method: None,
@@ -264,7 +265,8 @@ async fn conclude(
     match read_layer(context, stack, skill, step, upper).await.and_then(|read| Ok((read, method?))) {
         Ok(((layer, drift), method)) => {
             if !drift.is_empty() || !in_doubt {
-                tried.outcome = judge(&tried.report.termination, &step.expect_exit, !drift.is_empty());
+                let violations = Violations { drifted: !drift.is_empty(), leaked };
+                tried.outcome = judge(&tried.report.termination, &step.expect_exit, violations);
             }
             tried.drift = drift;
             tried.method = Some(method);
@@ -397,6 +399,7 @@ fn evidence(
         found_reports: vec![],
         env_names,
         resources: report.resources.clone(),
+        leaked: report.leaked.clone(),
     }
 }
 
@@ -407,6 +410,7 @@ fn attempt_evidence(tried: &Tried) -> AttemptEvidence {
         duration_ms: millis(tried.report.duration),
         stdout_sha256: tried.report.stdout.sha256.clone(),
         stderr_sha256: tried.report.stderr.sha256.clone(),
+        leaked: tried.report.leaked.clone(),
     }
 }
 

@@ -6,7 +6,8 @@ use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::evidence::{EvidenceIndex, TreeSource};
 use proctor_core::names::{ProfileName, RunId, SkillName, StepName};
 use proctor_core::plan::{
-    Argv, Determinism, Inputs, Limit, Limits, Network, Plan, PlannedSkill, PlannedStep, ReadOnly, RelPath, SkillOrder,
+    Argv, Determinism, Inputs, Leaks, Limit, Limits, Network, Plan, PlannedSkill, PlannedStep, ReadOnly, RelPath,
+    SkillOrder,
 };
 use proctor_core::status::{self, LastRun};
 use proctor_core::tier::Tier;
@@ -35,6 +36,7 @@ pub(crate) fn step(name: &str, argv: &[&str]) -> PlannedStep {
             open_files: limit,
         },
         retries: 0,
+        leaks: Leaks::Warn,
         expect_exit: vec![0],
         inputs: Inputs::Tree,
         reports: vec![],

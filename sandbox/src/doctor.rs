@@ -8,7 +8,7 @@ use std::time::Duration;
 use proctor_core::api::{DoctorAnswer, DoctorFinding, StepAccount};
 use proctor_core::drift::display_path;
 use proctor_core::enforcement::{Control, Enforcement, Tolerated};
-use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
+use proctor_core::plan::{Argv, Leaks, Limit, Limits, Network, RelPath};
 use proctor_core::spec::Operator;
 use rustix::event::{PollFd, PollFlags};
 
@@ -128,6 +128,7 @@ fn trial_policy(launcher: &Launcher, facts: &RepoFacts, tolerated: Tolerated) ->
         argv: Argv::new(vec!["/bin/true".to_owned()]).map_err(|error| internal(&error))?,
         env: BTreeMap::new(),
         network: Network::Deny,
+        leaks: Leaks::Ignore,
         limits: Limits {
             memory: Limit::Max(256 << 20),
             pids: Limit::Max(64),

@@ -9,6 +9,7 @@ mod failure;
 mod init;
 mod kin;
 mod landlock;
+mod leaks;
 mod masks;
 mod memory_sources;
 mod mounts;

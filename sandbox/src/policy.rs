@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use proctor_core::enforcement::Tolerated;
-use proctor_core::plan::{Argv, Limits, Network, RelPath};
+use proctor_core::plan::{Argv, Leaks, Limits, Network, RelPath};
 use serde::{Deserialize, Serialize};
 
 /// One command and what must hold around it. Absolute paths are canonical: without symbolic
@@ -29,6 +29,8 @@ pub struct Policy {
     pub network: Network,
     /// Its limits.
     pub limits: Limits,
+    /// What processes mean that it leaves behind: with [`Leaks::Ignore`] they are not looked for.
+    pub leaks: Leaks,
     /// Where its empty, writable home directory appears; `env` should name it as `HOME`.
     pub home: PathBuf,
     /// More directories that it must not see, such as the one that holds the repository and
@@ -61,7 +63,13 @@ impl Policy {
 
     /// The part that is this command's own.
     pub(crate) fn command(&self) -> Command {
-        Command { workdir: self.workdir.clone(), argv: self.argv.clone(), env: self.env.clone(), limits: self.limits }
+        Command {
+            workdir: self.workdir.clone(),
+            argv: self.argv.clone(),
+            env: self.env.clone(),
+            limits: self.limits,
+            leaks: self.leaks,
+        }
     }
 }
 
@@ -103,6 +111,7 @@ pub(crate) struct Command {
     pub(crate) argv: Argv,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) limits: Limits,
+    pub(crate) leaks: Leaks,
 }
 
 /// Where git keeps its data for a repository.

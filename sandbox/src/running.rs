@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::evidence::Resources;
+use proctor_core::leak::LeakedProcesses;
 use proctor_core::outcome::{LimitKind, StartFault};
 use rustix::fs::{Gid, Uid};
 use rustix::net::Shutdown;
@@ -102,6 +103,8 @@ pub enum Report {
         limit: Option<LimitKind>,
         /// What it used.
         resources: Resources,
+        /// The processes that it left behind. They are gone too.
+        leaked: Option<LeakedProcesses>,
     },
 }
 
@@ -363,10 +366,10 @@ fn report(message: Message) -> io::Result<Report> {
         Message::Ready(enforcement) => Report::Ready { enforcement },
         Message::Refused { control, message, hint } => Report::Refused { control, message, hint },
         Message::NotStarted { fault, message } => Report::NotStarted { fault, message },
-        Message::Exited { status, limit, alone: _, serves_on: _, scratch, user_ms, system_ms, max_rss_kib } => {
+        Message::Exited { status, limit, alone: _, serves_on: _, leaked, scratch, user_ms, system_ms, max_rss_kib } => {
             let limits_hit = limit.into_iter().chain(scratch.limits()).collect();
             let resources = Resources { user_ms, system_ms, max_rss_kib, memory_peak_kib: None, limits_hit };
-            Report::Exited { status, limit, resources }
+            Report::Exited { status, limit, resources, leaked }
         }
         Message::Init | Message::Prepared | Message::Space { .. } | Message::Told | Message::ServesOn => {
             return Err(io::Error::other("the sandbox helper answered what was not asked"));
@@ -377,7 +380,7 @@ fn report(message: Message) -> io::Result<Report> {
 /// With what its control group counted. A process that the kernel killed for memory makes it the
 /// limit that ended the attempt: its result is no longer that of its program alone.
 fn counted(report: Report, group: &Group) -> Report {
-    let Report::Exited { status, mut limit, mut resources } = report else { return report };
+    let Report::Exited { status, mut limit, mut resources, leaked } = report else { return report };
     let usage = group.bounded_usage();
     resources.memory_peak_kib = usage.memory_peak.map(|bytes| bytes >> 10);
     if usage.oom_kills.is_some_and(|kills| kills > 0) {
@@ -387,7 +390,7 @@ fn counted(report: Report, group: &Group) -> Report {
         resources.limits_hit.insert(LimitKind::Pids);
     }
     resources.limits_hit.extend(limit);
-    Report::Exited { status, limit, resources }
+    Report::Exited { status, limit, resources, leaked }
 }
 
 /// Why a sandbox has not got its command.
@@ -479,6 +482,7 @@ mod tests {
             limit: None,
             alone: true,
             serves_on: false,
+            leaked: None,
             scratch: crate::space::Spent::default(),
             user_ms: 0,
             system_ms: 0,

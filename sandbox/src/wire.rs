@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use proctor_core::enforcement::{Control, Enforcement};
+use proctor_core::leak::LeakedProcesses;
 use proctor_core::outcome::{LimitKind, StartFault};
 use rustix::fs::MemfdFlags;
 use rustix::net::{
@@ -238,6 +239,9 @@ pub(crate) enum Message {
         alone: bool,
         /// Whether nothing of it is left, and PID 1 waits for another command.
         serves_on: bool,
+        /// Processes that it left behind, and that are killed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        leaked: Option<LeakedProcesses>,
         /// What the bounded scratch directories had no more of.
         scratch: Spent,
         user_ms: u64,

@@ -6,6 +6,7 @@
 #![expect(clippy::disallowed_methods, reason = "trials build their world with plain files")]
 
 mod bench;
+mod leaks;
 mod memory;
 mod plain;
 mod pool;
@@ -74,6 +75,14 @@ const CHECKS: &[Listed] = checks![
     killing_early_is_safe;
     the_end_of_the_command_is_the_end_of_all;
     a_dead_parent_leaves_nothing;
+    leaks::reports_processes_that_a_command_leaves_behind;
+    leaks::reports_a_daemon_and_not_its_zombies;
+    leaks::does_not_report_processes_that_are_ending;
+    leaks::does_not_look_for_processes_that_the_plan_ignores;
+    leaks::escapes_the_names_of_processes_that_are_left;
+    leaks::bounds_the_count_of_processes_that_are_left: PidNamespace;
+    leaks::reports_hostile_processes_that_are_left;
+    leaks::processes_that_are_left_cannot_hide_from_pid_1: PidNamespace;
     a_missing_program_is_reported;
     a_missing_workdir_is_reported;
     a_workdir_outside_of_the_repository_is_reported;
@@ -92,6 +101,7 @@ const CHECKS: &[Listed] = checks![
     served::a_command_behind_another_finds_what_the_first_one_found: MountNamespace, Landlock;
     served::each_command_is_told_of_as_if_it_were_alone: MountNamespace;
     served::whatever_is_left_ends_the_sandbox: MountNamespace;
+    served::each_command_is_charged_with_its_own_processes_alone: MountNamespace;
     served::refuses_posix_queues_and_leaves_none: SyscallFilter;
     served::pid_1_cannot_be_signalled: Landlock, MountNamespace;
     served::a_sandbox_without_all_of_its_controls_serves_once: MountNamespace;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use proctor_core::enforcement::Tolerated;
 use proctor_core::outcome::LimitKind;
-use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
+use proctor_core::plan::{Argv, Leaks, Limit, Limits, Network, RelPath};
 use proctor_core::sql::{Dialect, Judgement, Request, SqlCode};
 use proctor_sandbox::{
     GitDirs, Launcher, Layer, Open, Policy, Received, RepoFacts, Report, Rights, RunSpace, RunSpaceConfig, Running,
@@ -238,6 +238,7 @@ impl Workers {
             argv,
             env: BTreeMap::new(),
             network: Network::Deny,
+            leaks: Leaks::Ignore,
             limits: Limits {
                 memory: Limit::Max(key.memory.saturating_add(OVERHEAD)),
                 pids: Limit::Max(16),

@@ -2,9 +2,11 @@
 
 use clap::Args;
 use proctor_core::names::VarName;
-use proctor_core::plan::{Limit, Network, ReadOnly, RelPath};
+use proctor_core::plan::{Leaks, Limit, Network, ReadOnly, RelPath};
 
-use super::{Format, OperatorArgs, RepoArgs, SandboxArgs, StateArgs, assignment, count, network, read_only, rel_path};
+use super::{
+    Format, OperatorArgs, RepoArgs, SandboxArgs, StateArgs, assignment, count, leaks, network, read_only, rel_path,
+};
 
 /// `proctor exec`. What is not said here comes from the `defaults` of the spec, as for a step.
 #[derive(Debug, Args)]
@@ -12,6 +14,9 @@ pub(crate) struct ExecArgs {
     /// What the command must not change: `off`, `tracked` or `strict`
     #[arg(long, value_name = "MODE", value_parser = read_only)]
     pub read_only: Option<ReadOnly>,
+    /// What processes mean that are left when it has ended: `ignore`, `warn` or `fail`
+    #[arg(long, value_name = "MODE", value_parser = leaks)]
+    pub leaks: Option<Leaks>,
     /// What network it sees: `deny` or `allow`
     #[arg(long, value_name = "POLICY", value_parser = network)]
     pub network: Option<Network>,

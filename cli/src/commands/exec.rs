@@ -25,12 +25,12 @@ use crate::installation;
 use crate::interrupt::{self, Asked, Interrupts};
 use crate::progress::{HEARTBEAT, Progress};
 use crate::report::{
-    doubt_block, drift_block, limit_hint, limits_met, missing_controls, outcome_words, stream_block, why,
+    doubt_block, drift_block, leak_hint, limit_hint, limits_met, missing_controls, outcome_words, stream_block, why,
 };
 use crate::screen::{Room, Screen};
 use crate::specfile::Specification;
 use crate::style::{self, paint};
-use crate::text::{shown, size};
+use crate::text::{shown, shown_line, size};
 
 /// What the step is called that the command becomes.
 const NAME: &str = "exec";
@@ -99,6 +99,7 @@ fn planned(args: &ExecArgs, spec: Option<&Spec>, operator: &Operator) -> Result<
         grace_ms: args.grace_ms,
         network: args.network,
         read_only: args.read_only,
+        leaks: args.leaks,
         env_allowlist: None,
         env: args.env.iter().cloned().collect::<BTreeMap<_, _>>(),
         limits: limits(&args.limits),
@@ -193,6 +194,10 @@ fn remarks(step: &StepEvidence, doubts: &[(Doubt, String)]) -> String {
         let word = paint(style::of_outcome(step.outcome), outcome_words(step.outcome));
         text.push_str(&format!("{word}: {}\n", why(step)));
         text.push_str(&limit_hint(step));
+        text.push_str(&leak_hint(step));
+    }
+    if let Some(warning) = step.leak_warning() {
+        text.push_str(&style::warning(&shown_line(&format!("the command {warning}"))));
     }
     if let Some(met) = limits_met(step) {
         text.push_str(&style::warning(&format!("the command {met}")));

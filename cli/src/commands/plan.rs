@@ -1,6 +1,8 @@
 //! `proctor plan`: what would run, with what. Nothing runs.
 
-use proctor_core::plan::{Inputs, Limit, Plan, PlannedCheck, PlannedSkill, PlannedStep, SkillOrder, VersionDemand};
+use proctor_core::plan::{
+    Inputs, Leaks, Limit, Plan, PlannedCheck, PlannedSkill, PlannedStep, SkillOrder, VersionDemand,
+};
 
 use crate::args::{Format, PlanArgs};
 use crate::caller::Caller;
@@ -141,6 +143,9 @@ fn exceptions_row(step: &PlannedStep) -> String {
     let mut parts = Vec::new();
     if step.retries > 0 {
         parts.push(format!("retries {}", step.retries));
+    }
+    if step.leaks != Leaks::default() {
+        parts.push(format!("leaks {}", step.leaks.as_str()));
     }
     if step.expect_exit != [0] {
         let codes: Vec<String> = step.expect_exit.iter().map(u8::to_string).collect();

@@ -6,6 +6,7 @@ use proctor_core::drift::{Change, Diff};
 use proctor_core::enforcement::ControlState;
 use proctor_core::evidence::{CheckEvidence, PREVIEW_BYTES, Resources, StepEvidence, StreamEvidence};
 use proctor_core::first_error::{Context, Opening, opening};
+use proctor_core::leak;
 use proctor_core::outcome::{LimitKind, Outcome, Termination};
 use proctor_core::plan::PlannedStep;
 use proctor_core::reason;
@@ -43,6 +44,7 @@ pub(crate) fn block(name: &str, step: &StepEvidence, view: &View<'_>) -> String 
     };
     let mut text = format!("{outcome} {}: {}{attempt}\n", paint(STRONG, shown_line(name)), why(step));
     text.push_str(&limit_hint(step));
+    text.push_str(&leak_hint(step));
     text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
     text.push_str(&drift_block(step, view.room));
     text.push_str(&streams(step, view));
@@ -194,6 +196,11 @@ pub(crate) fn limit_hint(step: &StepEvidence) -> String {
         hints.push(format!("{what}; large files that nobody verifies belong in `caches`"));
     }
     style::lines_of(&hints)
+}
+
+/// Returns what to do where a step failed for the processes that it left behind; nothing elsewhere.
+pub(crate) fn leak_hint(step: &StepEvidence) -> String {
+    step.forbidden_leak().map_or_else(String::new, |_| style::lines_of(&[leak::HINT.to_owned()]))
 }
 
 /// The limits that a step ran into and passed all the same; nothing where it met none.

@@ -3,7 +3,9 @@
 use proctor_core::digest::Sha256Hex;
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::AttemptEvidence;
+use proctor_core::leak::{LeakedProcess, LeakedProcesses};
 use proctor_core::outcome::{LimitKind, Outcome, StartFault, Termination};
+use proctor_core::plan::Leaks;
 use proctor_core::tier::Tier;
 use proctor_core::verdict::{Doubt, Verdict};
 
@@ -103,6 +105,7 @@ fn other_ends_have_their_words() {
         duration_ms: 400,
         stdout_sha256: Sha256Hex::of(b""),
         stderr_sha256: Sha256Hex::of(b""),
+        leaked: None,
     };
     choosy.earlier_attempts = vec![earlier];
     insta::assert_snapshot!(plain([
@@ -239,6 +242,23 @@ fn what_was_repeated_or_applied_is_said_beside_a_pass() {
         step_finished("s", flaky),
         skill_finished("s", Outcome::Passed, Tier::ONE, ""),
         finished(Verdict::Passed, Tier::ONE, 0),
+    ]));
+}
+
+#[test]
+fn names_processes_that_steps_leave_behind() {
+    let named = || vec![LeakedProcess::new(7, b"sleep"), LeakedProcess::new(9, b"\x1b[2J")];
+    let mut passing = exited("server", &["./server"], 0);
+    passing.leaked = Some(LeakedProcesses::new(3, named()));
+    let mut failing = exited("strict", &["./server"], 0);
+    (failing.outcome, failing.planned.leaks) = (Outcome::Failed, Leaks::Fail);
+    failing.leaked = Some(LeakedProcesses::new(2, named()));
+    insta::assert_snapshot!(plain([
+        started(&[("s", &["server", "strict"])]),
+        step_finished("s", passing),
+        step_finished("s", failing),
+        skill_finished("s", Outcome::Failed, Tier::ONE, ""),
+        finished(Verdict::Failed, Tier::ONE, 1),
     ]));
 }
 

@@ -12,6 +12,7 @@ use crate::digest::{Sha256Hex, SnapshotId};
 use crate::event::{PlannedOutline, RunEvent};
 use crate::evidence::{CheckEvidence, ReportEvidence, ReportState, StepEvidence, StreamEvidence, TreeSource};
 use crate::exec::DoubtRecord;
+use crate::leak::LeakedProcesses;
 use crate::names::{RunId, SkillName, StepName};
 use crate::outcome::{Outcome, Termination};
 use crate::plan::Plan;
@@ -170,6 +171,9 @@ pub struct StepView {
     /// What it left of the reports that it declares; absent where that is nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub found_reports: Vec<ReportEvidence>,
+    /// The processes that it left behind; absent where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaked: Option<LeakedProcesses>,
 }
 
 /// One output stream.
@@ -231,6 +235,7 @@ impl StepView {
             stdout: None,
             stderr: None,
             found_reports: Vec::new(),
+            leaked: None,
         }
     }
 
@@ -252,6 +257,7 @@ impl StepView {
         self.stdout = Some(StreamView::from(&evidence.stdout));
         self.stderr = Some(StreamView::from(&evidence.stderr));
         self.found_reports.clone_from(&evidence.found_reports);
+        self.leaked.clone_from(&evidence.leaked);
     }
 
     /// Why it did not pass, as a sentence; `None` where it passed or has not ended.
@@ -267,7 +273,11 @@ impl StepView {
 
     /// How it ended, as a phrase that follows its name, in our own words alone.
     pub fn manner(&self) -> String {
-        self.termination.as_ref().map_or_else(|| "has no end on record".to_owned(), Termination::phrase)
+        let Some(termination) = &self.termination else { return "has no end on record".to_owned() };
+        match &self.leaked {
+            Some(leaked) => format!("{} and left {} behind", termination.phrase(), leaked.number()),
+            None => termination.phrase(),
+        }
     }
 
     fn paths(&self) -> String {

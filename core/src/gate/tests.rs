@@ -74,6 +74,7 @@ fn step(planned: &PlannedStep) -> StepEvidence {
         found_reports: Vec::new(),
         env_names: BTreeSet::new(),
         resources: Resources::default(),
+        leaked: None,
     }
 }
 

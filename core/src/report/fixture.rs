@@ -8,9 +8,10 @@ use super::{CameTo, Content, ReportInput, ReportedRun, ToolFile};
 use crate::drift::{Change, ChangeKind, Diff, StepDrift};
 use crate::event::RunEvent;
 use crate::evidence::{StepEvidence, StreamEvidence, escape_output};
+use crate::leak::{LeakedProcess, LeakedProcesses};
 use crate::names::{SkillName, StepName};
 use crate::outcome::{Outcome, StartFault, Termination};
-use crate::plan::ReportFormat;
+use crate::plan::{Leaks, ReportFormat};
 use crate::record::{RunRecord, SkillRecord};
 use crate::verdict::{Doubt, Facts, exit_code, fold};
 
@@ -117,12 +118,19 @@ pub(super) fn one_of_each() -> RunRecord {
         duration_ms: 5,
         stdout_sha256: flaky.stdout.sha256.clone(),
         stderr_sha256: flaky.stderr.sha256.clone(),
+        leaked: None,
     }];
     let missing = Termination::NotStarted { reason: "no user namespace".into(), fault: StartFault::Sandbox };
     let not_reached =
         Termination::NotStarted { reason: "a step before it failed".into(), fault: StartFault::NotReached };
+    let mut leaky = step("leaks");
+    leaky.leaked = Some(leaked());
+    let mut forbidden = ended("forbidden", Outcome::Failed, Termination::Exited { code: 0 });
+    (forbidden.planned.leaks, forbidden.leaked) = (Leaks::Fail, Some(leaked()));
     run(vec![
         step("passes"),
+        leaky,
+        forbidden,
         flaky,
         failed("fails", HOSTILE),
         drifted("drifts", &["docs/a b.md", "x,y:z%\\x0a.rs"]),
@@ -130,6 +138,13 @@ pub(super) fn one_of_each() -> RunRecord {
         ended("sandboxed", Outcome::Inconclusive, missing),
         ended("skipped", Outcome::Skipped, not_reached),
     ])
+}
+
+/// Processes with names that a reader could take for somebody else's words.
+pub(super) fn leaked() -> LeakedProcesses {
+    let names: [&[u8]; 3] = [b"sleep", b"`x`|::error::", b"\x1b[2J\n##[x]"];
+    let named = names.iter().zip(7..).map(|(name, pid)| LeakedProcess::new(pid, name));
+    LeakedProcesses::new(4, named.collect())
 }
 
 /// What a step may print to be taken for somebody else.

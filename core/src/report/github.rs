@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::text::{change as change_word, cut, first_line, last_part, line, lines, stream, why};
+use super::text::{change as change_word, cut, first_line, last_part, leak_warning, line, lines, stream, why};
 use super::tool::sarif::Level;
 use super::{CameTo, Content, ReportInput, ReportedRun, ToolFile, is_problem, markdown, tool};
 use crate::evidence::{StepEvidence, escape_output};
@@ -189,6 +189,7 @@ fn of_run(run: &ReportedRun) -> Vec<VecDeque<Note>> {
             for (skill, step) in record.steps() {
                 let found = run.files_of(skill, &step.planned.name).flat_map(|file| of_file(run, file, step));
                 let mut queue: VecDeque<Note> = found.collect();
+                queue.extend(leak_note(run, &format!("{skill}/{}", step.planned.name), step));
                 let has_error = queue.iter().any(|note| note.level == Level::Error);
                 if is_problem(step) && step.outcome != Outcome::Drifted && !has_error {
                     let title = format!("{}{skill}/{}", run.prefix(), step.planned.name);
@@ -219,7 +220,16 @@ fn of_nobody(run: &ReportedRun, record: &RunRecord) -> VecDeque<Note> {
     let partial = record.rerun_sentence().filter(|_| record.partial().is_some());
     let partial = partial
         .map(|sentence| Note { level: Level::Warning, ..plain(format!("{}partial run", run.prefix()), sentence) });
-    checks.chain(doubts).chain(partial).collect()
+    let leaks =
+        record.checks.iter().filter_map(|check| leak_note(run, &format!("toolchain {}", check.toolchain), &check.step));
+    checks.chain(doubts).chain(partial).chain(leaks).collect()
+}
+
+/// Warns of processes that a step which passed left behind.
+fn leak_note(run: &ReportedRun, name: &str, step: &StepEvidence) -> Option<Note> {
+    let title = format!("{}{name}", run.prefix());
+    let message = format!("{title} {}", leak_warning(step)?);
+    Some(Note { level: Level::Warning, ..plain(title, message) })
 }
 
 fn plain(title: String, message: String) -> Note {

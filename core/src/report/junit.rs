@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quick_junit::{FlakyOrRerun, NonSuccessKind, Report, TestCase, TestCaseStatus, TestRerun, TestSuite};
 
-use super::text::{line, lines, stream, why};
+use super::text::{leak_warning, line, lines, stream, why};
 use super::tool::{self, junit as tools};
 use super::{CameTo, Content, ReportInput, ReportedRun, ToolFile, is_problem};
 use crate::drift::Diff;
@@ -129,8 +129,11 @@ fn dress(case: &mut TestCase, step: &StepEvidence) {
     if step.stdout.bytes > 0 {
         case.set_system_out(xml_text(&stream(&step.stdout)));
     }
-    if step.stderr.bytes > 0 {
-        case.set_system_err(xml_text(&stream(&step.stderr)));
+    let printed = (step.stderr.bytes > 0).then(|| stream(&step.stderr));
+    let warning = leak_warning(step).map(|warning| format!("[proctor] warning: the command {warning}\n"));
+    let shown: Vec<String> = printed.into_iter().chain(warning).collect();
+    if !shown.is_empty() {
+        case.set_system_err(xml_text(&shown.join("\n")));
     }
 }
 

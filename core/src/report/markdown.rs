@@ -2,7 +2,7 @@
 //! below it, folded. Text of others stands in `<code>`, `<pre>` or a fence only, escaped for each, where nobody is
 //! mentioned by it and no link or image is made of it.
 
-use super::text::{cut, last_part, line, lines, outcome, short, stream, why};
+use super::text::{cut, last_part, leak_warning, line, lines, outcome, short, stream, why};
 use super::{CameTo, Content, Refusal, ReportInput, ReportedRun, is_problem, tool};
 use crate::drift::{Change, Diff};
 use crate::evidence::{CheckEvidence, StepEvidence, TreeSource, escape_output};
@@ -203,7 +203,9 @@ fn row(skill: &SkillRecord, step: &StepEvidence) -> String {
         Outcome::Skipped => "➖",
         Outcome::Cancelled | Outcome::Inconclusive => "⚠️",
     };
-    let why = if is_problem(step) || step.flaky { code(&cut(&why(step), SENTENCE)) } else { String::new() };
+    let reason = (is_problem(step) || step.flaky).then(|| why(step));
+    let told: Vec<String> = reason.into_iter().chain(leak_warning(step)).collect();
+    let why = if told.is_empty() { String::new() } else { code(&cut(&told.join("; "), SENTENCE)) };
     let name = code(&format!("{}/{}", skill.skill, step.planned.name));
     let flaky = if step.flaky { ", flaky" } else { "" };
     let time = if step.duration_ms == 0 && step.outcome == Outcome::Skipped {

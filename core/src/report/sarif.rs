@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::text::{first_line, line, uri, why};
+use super::text::{first_line, leak_warning, line, uri, why};
 use super::tool::{self, sarif as tools};
 use super::{CameTo, Content, Refusal, ReportInput, ReportedRun, ToolFile};
 use crate::digest::Sha256Hex;
@@ -162,7 +162,10 @@ fn invocation(run: &ReportedRun) -> Value {
             let doubts = record.doubts.iter().take(MAX_NOTICES);
             let doubts = doubts.map(|doubt| notification("error", doubt.doubt.as_str(), &doubt.message));
             let partial = record.rerun_sentence().filter(|_| record.partial().is_some());
-            doubts.chain(partial.map(|sentence| notification("warning", "partial-run", &sentence))).collect()
+            let partial = partial.map(|sentence| notification("warning", "partial-run", &sentence));
+            let leaks = leak_warnings(record).take(MAX_NOTICES);
+            let leaks = leaks.map(|warning| notification("warning", "leaked-processes", &warning));
+            doubts.chain(partial).chain(leaks).collect()
         }
         CameTo::Nothing(Refusal { message, .. }) => vec![notification("error", "no-run", message)],
     };
@@ -171,6 +174,13 @@ fn invocation(run: &ReportedRun) -> Value {
         invocation["properties"] = properties;
     }
     invocation
+}
+
+/// Returns a sentence for each step and check that passed and left processes behind.
+fn leak_warnings(record: &RunRecord) -> impl Iterator<Item = String> {
+    let checks = record.checks.iter().map(|check| (format!("toolchain {}", check.toolchain), &check.step));
+    let steps = record.steps().map(|(skill, step)| (format!("{skill}/{}", step.planned.name), step));
+    checks.chain(steps).filter_map(|(name, step)| Some(format!("{name} {}", leak_warning(step)?)))
 }
 
 fn properties(record: &RunRecord) -> Option<Value> {

@@ -46,8 +46,19 @@ pub(super) fn why(step: &StepEvidence) -> String {
         Outcome::Passed if step.flaky => {
             format!("{end}, on attempt {} only", step.earlier_attempts.len() + 1)
         }
-        _ => end,
+        _ => match step.forbidden_leak() {
+            Some(leaked) => {
+                format!("{}, which `leaks: fail` forbids; {end}", lines(&line(&leaked.phrase_without_ids())))
+            }
+            None => end,
+        },
     }
+}
+
+/// Returns what to warn of where a step passed and left processes behind, on one line.
+pub(super) fn leak_warning(step: &StepEvidence) -> Option<String> {
+    let leaked = step.leaked.as_ref().filter(|_| step.outcome == Outcome::Passed)?;
+    Some(format!("passed and {}", lines(&line(&leaked.phrase_without_ids()))))
 }
 
 fn changed(step: &StepEvidence) -> String {

@@ -18,7 +18,7 @@ use super::written::{
 };
 use super::yaml::{self, Key, Node, Value};
 use crate::names::{BadName, EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
-use crate::plan::{Determinism, Network, ReadOnly, RelPath};
+use crate::plan::{Determinism, Leaks, Network, ReadOnly, RelPath};
 use crate::sql::{Dialect, Policy};
 use crate::tier::Tier;
 
@@ -257,6 +257,8 @@ macro_rules! words {
 words!(Network, "`deny` or `allow`", ["deny" => Self::Deny, "allow" => Self::Allow]);
 words!(ReadOnly, "`off`, `tracked` or `strict`",
     ["off" => Self::Off, "tracked" => Self::Tracked, "strict" => Self::Strict]);
+words!(Leaks, "`ignore`, `warn` or `fail`",
+    ["ignore" => Self::Ignore, "warn" => Self::Warn, "fail" => Self::Fail]);
 words!(Dialect, "`sqlite` or `duckdb`", ["sqlite" => Self::Sqlite, "duckdb" => Self::Duckdb]);
 words!(Policy, "`read`, `write` or `migrate`",
     ["read" => Self::Read, "write" => Self::Write, "migrate" => Self::Migrate]);
@@ -481,14 +483,14 @@ record!(Spec, "a spec", required [], kept [version, profiles, skills], optional 
 record!(Toolchain, "a toolchain", required [], kept [], optional [required]);
 record!(ToolCheck, "a toolchain check", required [cmd], kept [], optional [version]);
 record!(Defaults, "`defaults`", required [], kept [],
-    optional [workdir, timeout_ms, network, read_only, env_allowlist, env]);
+    optional [workdir, timeout_ms, network, read_only, leaks, env_allowlist, env]);
 record!(Profile, "a profile", required [], kept [include], optional [parallel]);
 record!(Skill, "a skill", required [], kept [steps],
     optional [description, determinism, tier, needs, caches, container, platform, workdir, timeout_ms, network, read_only,
-        env_allowlist, env]);
+        leaks, env_allowlist, env]);
 record!(Step, "a step", required [name], kept [],
-    optional [cmd, sql, workdir, timeout_ms, grace_ms, network, read_only, env_allowlist, env, limits, retries, inputs, reports,
-        expect]);
+    optional [cmd, sql, workdir, timeout_ms, grace_ms, network, read_only, leaks, env_allowlist, env, limits, retries, inputs,
+        reports, expect]);
 record!(SqlStep, "`sql`", required [dialect], kept [],
     optional [files, query, schema, database, policy, question, tables, columns, functions, limits, reject_at]);
 record!(SqlLimits, "`limits` of `sql`", required [], kept [], optional [time_ms, steps, rows, memory, result]);

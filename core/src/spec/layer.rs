@@ -7,7 +7,7 @@ use super::provenance::Origin;
 use super::span::{Span, Spanned};
 use super::written::{Defaults, Skill, Step, StepLimits, Table, Text};
 use crate::names::{EnvName, VarName};
-use crate::plan::{Argv, Limit, Network, ReadOnly, RelPath};
+use crate::plan::{Argv, Leaks, Limit, Network, ReadOnly, RelPath};
 use crate::sql::Dialect;
 
 /// One command that is run by itself, with what its caller set.
@@ -25,6 +25,8 @@ pub struct Adhoc {
     pub network: Option<Network>,
     /// What it must not change.
     pub read_only: Option<ReadOnly>,
+    /// What processes mean that it leaves behind.
+    pub leaks: Option<Leaks>,
     /// The variables that it gets from the caller.
     pub env_allowlist: Option<Vec<EnvName>>,
     /// The variables that are set.
@@ -41,6 +43,7 @@ pub(super) struct Settings<'a> {
     pub(super) timeout_ms: Option<&'a Spanned<u64>>,
     pub(super) network: Option<&'a Spanned<Network>>,
     pub(super) read_only: Option<&'a Spanned<ReadOnly>>,
+    pub(super) leaks: Option<&'a Spanned<Leaks>>,
     pub(super) env_allowlist: Option<&'a Spanned<Vec<Spanned<EnvName>>>>,
     pub(super) env: Option<&'a Table<VarName, Text>>,
 }
@@ -53,6 +56,7 @@ macro_rules! settings {
             timeout_ms: $level.timeout_ms.as_ref(),
             network: $level.network.as_ref(),
             read_only: $level.read_only.as_ref(),
+            leaks: $level.leaks.as_ref(),
             env_allowlist: $level.env_allowlist.as_ref(),
             env: $level.env.as_ref(),
         }
@@ -76,6 +80,7 @@ impl<'a> Settings<'a> {
                 timeout_ms: None,
                 network: None,
                 read_only: None,
+                leaks: None,
                 env_allowlist: None,
                 env: None,
             },
@@ -97,6 +102,7 @@ impl Overrides {
             timeout_ms: adhoc.timeout_ms.map(placed),
             network: adhoc.network.map(placed),
             read_only: adhoc.read_only.map(placed),
+            leaks: adhoc.leaks.map(placed),
             env_allowlist: adhoc.env_allowlist.clone().map(|names| placed(names.into_iter().map(placed).collect())),
             env: Some(Table(env)),
         })

@@ -19,7 +19,7 @@ use crate::digest::Sha256Hex;
 use crate::evidence::step_path;
 use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::plan::{
-    Argv, Determinism, Inputs, Limit, Limits, Network, Plan, PlannedCheck, PlannedSkill, PlannedStep, ReadOnly,
+    Argv, Determinism, Inputs, Leaks, Limit, Limits, Network, Plan, PlannedCheck, PlannedSkill, PlannedStep, ReadOnly,
     RelPath, ReportFile, ReportFormat, SkillOrder, VersionDemand,
 };
 use crate::tier::Tier;
@@ -279,6 +279,7 @@ impl<'a> Resolver<'a> {
             env: self.env(layers),
             limits: self.limits(own),
             retries: self.retries(own),
+            leaks: self.leaks(layers),
             expect_exit: self.expect_exit(own),
             inputs: self.inputs(own),
             reports: self.reports(own),
@@ -348,6 +349,11 @@ impl<'a> Resolver<'a> {
             }
         }
         self.take("read_only", chosen, |mode| mode.as_str().to_owned())
+    }
+
+    fn leaks(&mut self, layers: &[Settings<'_>]) -> Leaks {
+        let chosen = nearest(layers, |layer| layer.leaks).unwrap_or_else(|| by_default(built_in::LEAKS));
+        self.take("leaks", chosen, |mode| mode.as_str().to_owned())
     }
 
     fn env_allowlist(&mut self, layers: &[Settings<'_>]) -> Vec<EnvName> {

@@ -15,7 +15,7 @@ use super::command::Command;
 use super::size::Size;
 use super::span::Spanned;
 use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
-use crate::plan::{Determinism, Network, ReadOnly, RelPath};
+use crate::plan::{Determinism, Leaks, Network, ReadOnly, RelPath};
 use crate::sql::{Allow, Check, Dialect, Limits, Policy};
 use crate::tier::Tier;
 
@@ -69,6 +69,9 @@ pub struct Defaults {
     /// What commands must not change: `off` nothing, `tracked` (the default) what the snapshot
     /// covers, `strict` the whole tree, `caches` aside.
     pub read_only: Option<Spanned<ReadOnly>>,
+    /// What processes mean that are left when a command has ended: `ignore` nothing, `warn` (the
+    /// default) a warning, `fail` that the step fails. They are killed in any case.
+    pub leaks: Option<Spanned<Leaks>>,
     /// Variables that are passed on from the caller. The nearest list wins as a whole.
     pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
     /// Variables that are set. Maps of defaults, skill and step are merged by name; the nearest
@@ -121,6 +124,8 @@ pub struct Skill {
     pub network: Option<Spanned<Network>>,
     /// What commands must not change: `off`, `tracked` or `strict`.
     pub read_only: Option<Spanned<ReadOnly>>,
+    /// What processes mean that are left when a command has ended: `ignore`, `warn` or `fail`.
+    pub leaks: Option<Spanned<Leaks>>,
     /// Variables that are passed on from the caller, instead of those of the defaults.
     pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
     /// Variables that are set, beside those of the defaults.
@@ -157,6 +162,8 @@ pub struct Step {
     pub network: Option<Spanned<Network>>,
     /// What it must not change: `off`, `tracked` or `strict`.
     pub read_only: Option<Spanned<ReadOnly>>,
+    /// What processes mean that are left when it has ended: `ignore`, `warn` or `fail`.
+    pub leaks: Option<Spanned<Leaks>>,
     /// Variables that are passed on from the caller, instead of those of skill and defaults.
     pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
     /// Variables that are set, beside those of skill and defaults.

@@ -4,6 +4,7 @@ use proctor_core::api::{PlanAnswer, RunState, RunView};
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::StepEvidence;
 use proctor_core::gate::{GateAnswer, GateCode};
+use proctor_core::leak;
 use proctor_core::outcome::Outcome;
 use proctor_core::plan::{Network, Plan, PlannedSkill, PlannedStep, SkillOrder};
 use proctor_core::verdict::Verdict;
@@ -183,6 +184,11 @@ fn of_step(skill: &str, step: &StepEvidence, facts: &mut Vec<String>, details: &
     let named = format!("{}/{}", name(skill), name(step.planned.name.as_str()));
     if step.flaky {
         facts.push(format!("{named} passed only when it was tried again: it is flaky"));
+    }
+    if let Some(leaked) = &step.leaked {
+        facts.push(format!("{named} left {} behind, which the sandbox killed", leaked.number()));
+        facts.extend(step.forbidden_leak().map(|_| format!("{named} failed for that: {}", leak::HINT)));
+        details.push(format!("{named} {}", leaked.phrase()));
     }
     for (control, reason) in step.enforcement.missing() {
         facts.push(format!("{named} ran without the control `{}`", control.as_str()));

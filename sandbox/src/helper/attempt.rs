@@ -8,6 +8,7 @@ use std::rc::Rc;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use proctor_core::enforcement::Enforcement;
+use proctor_core::leak::LeakedProcesses;
 use proctor_core::outcome::LimitKind;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
@@ -266,10 +267,11 @@ impl Beside for Others<'_> {
 }
 
 /// How PID 1 says that the command has ended.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Ended {
     status: WaitStatus,
     limit: Option<LimitKind>,
+    leaked: Option<LeakedProcesses>,
     scratch: Spent,
 }
 
@@ -332,8 +334,8 @@ impl Words {
     fn pass_on(&mut self, control: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
         match serde_json::from_slice(bytes)? {
             Message::Exited { alone: true, .. } if !self.spoken && !self.sealing => self.spoken = true,
-            Message::Exited { status, limit, scratch, .. } => {
-                self.exited = Some(Ended { status, limit, scratch });
+            Message::Exited { status, limit, leaked, scratch, .. } => {
+                self.exited = Some(Ended { status, limit, leaked, scratch });
                 return Ok(());
             }
             Message::Told => {
@@ -358,12 +360,14 @@ impl Words {
 
     /// What is left to be said once PID 1 has ended so.
     pub(super) fn last(&self, init: WaitStatus) -> io::Result<Option<Message>> {
-        let Ended { status, limit, scratch } = match (self.exited, self.spoken, init) {
+        let Ended { status, limit, leaked, scratch } = match (self.exited.clone(), self.spoken, init) {
             // PID 1 reports the end of a process that never became the command.
             (_, true, _) => return Ok(None),
             (Some(exited), ..) => exited,
             // Killed, by the daemon or by the kernel for want of memory: the command with it.
-            (None, false, WaitStatus::Signal(_)) => Ended { status: init, limit: None, scratch: Spent::default() },
+            (None, false, WaitStatus::Signal(_)) => {
+                Ended { status: init, limit: None, leaked: None, scratch: Spent::default() }
+            }
             (None, false, WaitStatus::Code(code)) => {
                 let failure = Failure::internal(format_args!("PID 1 of the step ended with {code} and without a word"));
                 return Ok(Some(failure.into_message()));
@@ -375,6 +379,7 @@ impl Words {
             limit,
             alone: true,
             serves_on: false,
+            leaked,
             scratch,
             user_ms: usage.user_time().num_milliseconds().unsigned_abs(),
             system_ms: usage.system_time().num_milliseconds().unsigned_abs(),

@@ -13,8 +13,9 @@ use nix::sched::CloneFlags;
 use nix::sys::signal::{SigSet, Signal as NixSignal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use proctor_core::enforcement::{Control, Enforcement};
+use proctor_core::leak::LeakedProcesses;
 use proctor_core::outcome::LimitKind;
-use proctor_core::plan::Network;
+use proctor_core::plan::{Leaks, Network};
 use rustix::event::{PollFd, PollFlags};
 use rustix::mount::MountAttrFlags;
 use rustix::process::{DumpableBehavior, Pid, Signal};
@@ -24,6 +25,7 @@ use rustix::time::Timespec;
 use super::attempt::{GO, MOUNTED, Prepared};
 use super::command;
 use super::failure::{FILTER, Failure, internal, refuse, refused};
+use super::leaks::{self, Scope};
 use super::memory_sources::{MemorySources, SocketMemory};
 use super::mounts;
 use super::renewal::{self, Fresh};
@@ -47,6 +49,12 @@ struct Ended {
     is_told: bool,
     /// What there is to look at before another command is served; `None` where none is.
     traces: Option<Traces>,
+    /// Bounds what the processes use that are left.
+    warden: Option<Warden>,
+    /// Whether the daemon has asked the step to end.
+    terminated: bool,
+    /// What processes mean that are left.
+    leaks: Leaks,
 }
 
 /// Which command of a sandbox it is.
@@ -85,15 +93,15 @@ fn serve_all(prepared: &mut Prepared<'_>, mut fresh: Option<Fresh>) -> Result<In
     let mut turn = Turn::First;
     loop {
         let mut used = Used::default();
-        let ended = serve(prepared, &signals, turn, &mut used)?;
-        let alone = nobody_is_left(&mut used);
+        let mut ended = serve(prepared, &signals, turn, &mut used)?;
+        let (alone, leaked) = left_behind(prepared, &signals, &mut ended, &mut used);
         let tells = ended.is_told && alone;
         // Nobody is left who could send one.
         let unsignalled = || matches!(signals.read_signal(), Ok(None));
         let looked = fresh.as_mut().zip(ended.traces.as_ref()).filter(|_| tells && ended.limit.is_none());
         let serves_on = looked.is_some_and(|(fresh, traces)| fresh.is_so_still(traces) && unsignalled());
         // One file system for all scratch directories.
-        let exited = used.exited(ended.status, ended.limit, Left { alone, serves_on }, spent("/tmp"));
+        let exited = used.exited(&ended, Left { alone, serves_on, leaked }, spent("/tmp"));
         // Who is gone needs no word.
         match prepared.daemon.filter(|_| tells) {
             // In this order: should we be killed between, what the helper says is not heard any more.
@@ -115,12 +123,34 @@ fn serve_all(prepared: &mut Prepared<'_>, mut fresh: Option<Fresh>) -> Result<In
 }
 
 /// What of an attempt is left when its command has ended.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Left {
     /// PID 1 alone.
     alone: bool,
     /// Nothing at all, so that PID 1 waits for another command.
     serves_on: bool,
+    /// Processes that the command left behind.
+    leaked: Option<LeakedProcesses>,
+}
+
+/// Returns whether PID 1 is the only process of its namespace, and the processes that are left where it is not.
+fn left_behind(
+    prepared: &Prepared<'_>,
+    signals: &SignalFd,
+    ended: &mut Ended,
+    used: &mut Used,
+) -> (bool, Option<LeakedProcesses>) {
+    if leaks::none_is_left(used) {
+        return (true, None);
+    }
+    if ended.limit.is_some() || ended.leaks == Leaks::Ignore {
+        return (false, None);
+    }
+    let has_proc = prepared.enforcement.holds(Control::PrivateProc);
+    let scope = if has_proc { Scope::Namespace } else { Scope::NamespaceWithoutProc };
+    let watch = leaks::Watch { signals, warden: ended.warden.as_mut(), used, terminated: ended.terminated };
+    let leaked = leaks::find(scope, watch);
+    (leaked.is_none(), leaked)
 }
 
 /// What processes that were waited for have used, with those that they have waited for.
@@ -132,20 +162,21 @@ pub(super) struct Used {
 }
 
 impl Used {
-    fn add(&mut self, usage: &sys::Usage) {
+    pub(super) fn add(&mut self, usage: &sys::Usage) {
         self.user += usage.user;
         self.system += usage.system;
         self.max_rss_kib = self.max_rss_kib.max(usage.max_rss_kib);
     }
 
     /// The end of a command.
-    fn exited(&self, status: WaitStatus, limit: Option<LimitKind>, left: Left, scratch: Spent) -> Message {
+    fn exited(&self, ended: &Ended, left: Left, scratch: Spent) -> Message {
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Message::Exited {
-            status,
-            limit,
+            status: ended.status,
+            limit: ended.limit,
             alone: left.alone,
             serves_on: left.serves_on,
+            leaked: left.leaked,
             scratch,
             user_ms: milliseconds(self.user),
             system_ms: milliseconds(self.system),
@@ -157,21 +188,6 @@ impl Used {
 /// What the file system at `path` has no more of.
 fn spent(path: &str) -> Spent {
     rustix::fs::statvfs(path).map_or_else(|_| Spent::default(), |room| Spent::of(&room))
-}
-
-/// Whether PID 1 is the only process of its namespace: nobody can come any more then. Whoever is in
-/// it has PID 1 as a parent or a parent's parent, since that adopts every orphan; so without a child
-/// there is nobody (pid_namespaces(7)).
-fn nobody_is_left(used: &mut Used) -> bool {
-    loop {
-        // All of them, also those whose end sends no signal.
-        match sys::wait_any(libc::WNOHANG | libc::__WALL) {
-            Ok(None) => return false,
-            Ok(Some(waited)) => used.add(&waited.usage),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return error.raw_os_error() == Some(libc::ECHILD),
-        }
-    }
 }
 
 /// Answers what there is to compare with where the sandbox may serve more than one command.
@@ -488,6 +504,7 @@ fn wait_for_command(
     used: &mut Used,
 ) -> io::Result<Ended> {
     let (mut warden, mut is_told, mut traces, mut status) = (None, false, None, None);
+    let (mut terminated, mut leaks) = (false, Leaks::default());
     loop {
         let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(&prepared.channel, PollFlags::IN)];
         let patience = status.as_ref().map(|_| &LATE).or(warden.as_ref().and_then(Warden::patience));
@@ -497,12 +514,14 @@ fn wait_for_command(
             is_told = go.tells_the_end;
             traces = go.traces.filter(|_| renewal::is_sound(&prepared.enforcement));
             warden = Some(warden_of(prepared, &go.claim));
+            leaks = go.claim.command.leaks;
         }
         if let Some(status) = status.take_if(|_| warden.is_some() || ready == 0) {
-            return Ok(Ended { status, limit: None, is_told, traces });
+            return Ok(Ended { status, limit: None, is_told, traces, warden, terminated, leaks });
         }
         while let Some(signal) = signals.read_signal()? {
             if signal.ssi_signo == libc::SIGTERM.cast_unsigned() {
+                terminated = true;
                 terminate_all();
             }
         }
@@ -511,11 +530,12 @@ fn wait_for_command(
         }
         // A short command may be faster than the word of it, which says what becomes of the sandbox.
         if let Some(status) = status.take_if(|_| warden.is_some() || !prepared.request.serves_on) {
-            return Ok(Ended { status, limit: None, is_told, traces });
+            return Ok(Ended { status, limit: None, is_told, traces, warden, terminated, leaks });
         }
         if let Some(limit) = warden.as_mut().and_then(Warden::look) {
             // Our end is everybody's.
-            return Ok(Ended { status: WaitStatus::Signal(SIGKILL), limit: Some(limit), is_told, traces: None });
+            let (status, limit) = (WaitStatus::Signal(SIGKILL), Some(limit));
+            return Ok(Ended { status, limit, is_told, traces: None, warden: None, terminated, leaks });
         }
     }
 }

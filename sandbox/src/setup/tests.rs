@@ -1,6 +1,6 @@
 //! Trials of the lists of operations.
 
-use proctor_core::plan::{Argv, Limits};
+use proctor_core::plan::{Argv, Leaks, Limits};
 
 use super::*;
 use crate::policy::{CacheMount, GitDirs, ToolMount};
@@ -34,6 +34,7 @@ fn policy() -> Policy {
         argv: Argv::new(vec!["true".into()]).expect("a command"),
         env: BTreeMap::new(),
         network: Network::Deny,
+        leaks: Leaks::Warn,
         limits: Limits {
             memory: limit,
             pids: limit,

@@ -15,7 +15,7 @@ use libtest_mimic::{Failed, Trial};
 use nix::sched::CloneFlags;
 use proctor_core::enforcement::{Control, Enforcement, Tolerated};
 use proctor_core::outcome::LimitKind;
-use proctor_core::plan::{Argv, Limit, Limits, Network, RelPath};
+use proctor_core::plan::{Argv, Leaks, Limit, Limits, Network, RelPath};
 use proctor_sandbox::{
     CacheMount, GitDirs, Host, HostConfig, Launcher, Layer, Policy, Received, RepoFacts, Report, RunSpace,
     RunSpaceConfig, Running, Sandboxes, Sealed, ToolMount, WaitStatus,
@@ -276,6 +276,7 @@ pub(crate) struct Step {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) network: Network,
     pub(crate) limits: Limits,
+    pub(crate) leaks: Leaks,
     pub(crate) workdir: &'static str,
     pub(crate) tools: Vec<ToolMount>,
     pub(crate) caches: Vec<CacheMount>,
@@ -297,6 +298,7 @@ impl Step {
                 cpu_seconds: Limit::Max(20),
                 open_files: Limit::Max(256),
             },
+            leaks: Leaks::Warn,
             workdir: ".",
             tools: Vec::new(),
             caches: Vec::new(),
@@ -393,6 +395,7 @@ impl Bench {
             argv: Argv::new(step.argv.clone())?,
             env: step.env.clone(),
             network: step.network,
+            leaks: step.leaks,
             limits: step.limits,
             home: self.home.clone(),
             hide: vec![self.root.clone()],

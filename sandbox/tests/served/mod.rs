@@ -102,6 +102,27 @@ pub(crate) fn each_command_is_told_of_as_if_it_were_alone(bench: &Bench) -> Resu
     Ok(())
 }
 
+/// Reports the number of processes that a command left behind.
+fn left(served: &Served) -> Option<u64> {
+    match served.reports.last() {
+        Some(Report::Exited { leaked, .. }) => leaked.as_ref().map(|leaked| leaked.processes),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn each_command_is_charged_with_its_own_processes_alone(bench: &Bench) -> Result<(), Failed> {
+    let leaving = Step::sh("sleep 1000 </dev/null >/dev/null 2>&1 & setsid sleep 1000 </dev/null >/dev/null 2>&1 &");
+    let ending = Step::sh("(sleep 0.02) </dev/null >/dev/null 2>&1 &");
+    for _ in 0..2 {
+        let (first, second) = (serve(bench, &Step::sh("true"))?, serve(bench, &leaving)?);
+        assert_eq!((left(&first), first.serves_on), (None, true));
+        assert_eq!((left(&second), second.serves_on), (Some(2), false));
+    }
+    assert_eq!(left(&serve(bench, &ending)?), None);
+    assert_eq!(left(&serve(bench, &Step::sh("true"))?), None);
+    Ok(())
+}
+
 /// What a command can leave, by a name and what a shell runs. The sandbox serves no other command behind any of them.
 const LEAVINGS: &[(&str, &str)] = &[
     ("a file in /tmp", "touch /tmp/x"),

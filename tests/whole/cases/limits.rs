@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::environment::{Repo, TestEnvironment};
+use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::needs::{Case, NEEDS_PYTHON, case};
 use crate::spec::{Spec, Step};
 
@@ -15,6 +15,9 @@ pub(super) const CASES: &[Case] = &[
     case("limits::no_room_for_files_is_named", no_inodes),
     case("limits::what_a_pass_met_is_said", met_and_passed),
     case("limits::exec_says_what_to_do", exec_says),
+    case("limits::reports_processes_that_a_step_leaves_behind", leaves_processes),
+    case("limits::fails_a_step_that_must_not_leave_processes", must_not_leave),
+    case("limits::reports_processes_that_are_left_over_http", leaves_processes_over_http),
     case("limits::no_room_for_files_in_the_layer_is_named", no_inodes_in_layer).needs(NEEDS_PYTHON),
     case("limits::memory", memory).needs(NEEDS_PYTHON),
     case("limits::memory_of_all_together", memory_of_all).needs(NEEDS_PYTHON),
@@ -122,6 +125,60 @@ fn exec_says(env: &TestEnvironment) {
     endless.exits(1).complains(&["hit its limit of 1 s CPU time", "raise `limits.cpu_seconds` (`--cpu-seconds` of"]);
     let loud = repo.proctor(&["exec", "--output", "1KiB", "--", "seq", "1", "10000"]);
     loud.exits(0).complains(&["were hashed and not kept (`limits.output`, `--output`)"]);
+}
+
+/// Leaves two processes behind, one of them in a session of its own.
+const LEAVING: &str = "sleep 1000 </dev/null >/dev/null 2>&1 & setsid sleep 1000 </dev/null >/dev/null 2>&1 & exit 0";
+
+fn leaves_processes(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", LEAVING), Step::sh("clean", "(sleep 0.02) & exit 0")]));
+    repo.run().exits(0).says(&["verify.it/it passed and left 2 processes behind: `sleep` (pid "]);
+    let leaked = repo.step("it")["leaked"].clone();
+    assert_eq!((&leaked["processes"], &leaked["at_least"]), (&json!(2), &json!(false)), "{leaked}");
+    assert_eq!(
+        (&leaked["first"][0]["name"], &leaked["first"][1]["name"]),
+        (&json!("sleep"), &json!("sleep")),
+        "{leaked}"
+    );
+    assert_eq!(repo.step("clean").get("leaked"), None);
+    repo.proctor(&["gate", "--changeset", CHANGESET]).exits(0);
+    let github = repo.run_with(&["--format", "github"]).exits(0);
+    github.says(&["::warning title=verify.it/it::verify.it/it passed and left 2 processes behind: `sleep`, `sleep`"]);
+    let ignored = env.repo_at("ignored", &Spec::of_steps([Step::sh("it", LEAVING).with("leaks: ignore")]));
+    let run = ignored.run().exits(0);
+    assert!(!run.everything().contains("behind"), "{}", run.everything());
+    assert_eq!(ignored.step("it").get("leaked"), None);
+}
+
+fn must_not_leave(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", LEAVING)]).with_default("leaks: fail"));
+    repo.run().exits(1).says(&["left 2 processes behind: `sleep` (pid ", "(leaks: fail); exit code 0", "wait for it"]);
+    let step = repo.step("it");
+    assert_eq!((&step["outcome"], &step["exit_code"]), (&json!("failed"), &json!(0)), "{step:#}");
+    repo.proctor(&["gate", "--changeset", CHANGESET]).exits(1);
+    let command = ["--", "sh", "-c", LEAVING];
+    let strict = repo.proctor(&[&["exec", "--no-spec", "--leaks", "fail"][..], &command].concat());
+    strict.exits(1).complains(&["left 2 processes behind", "wait for it"]);
+    let lenient = repo.proctor(&[&["exec", "--no-spec"][..], &command].concat());
+    lenient.exits(0).complains(&["the command passed and left 2 processes behind"]);
+    let again = env.repo_at("again", &Spec::of_steps([Step::sh("it", LEAVING).with("leaks: fail").with("retries: 1")]));
+    again.run().exits(1);
+    assert_eq!(again.step("it")["earlier_attempts"][0]["leaked"]["processes"], 2);
+    let check = format!("toolchains: {{ tool: {{ required: [{{ cmd: [sh, -c, {LEAVING:?}] }}] }} }}");
+    let checked = env.repo_at("checked", &Spec::of_script("true").top(&check).with_default("leaks: fail"));
+    checked.run().exits(2).says(&["left 2 processes behind", "no skill was started"]);
+}
+
+fn leaves_processes_over_http(env: &TestEnvironment) {
+    let warned = env.repo(&Spec::of_steps([Step::sh("it", LEAVING)]));
+    let failed = env.repo_at("failed", &Spec::of_steps([Step::sh("it", LEAVING).with("leaks: fail")]));
+    let daemon = env.daemon();
+    for (repo, verdict, outcome) in [(&warned, "passed", "passed"), (&failed, "failed", "failed")] {
+        let run = daemon.finished(&daemon.submit(repo.path()));
+        assert_eq!((&run["verdict"], &run["steps"][0]["outcome"]), (&json!(verdict), &json!(outcome)), "{run:#}");
+        assert_eq!(run["steps"][0]["leaked"]["processes"], 2, "{run:#}");
+    }
+    daemon.end().exits(0);
 }
 
 /// What the step `it` ended of, and what it ran into: by the record.

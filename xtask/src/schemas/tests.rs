@@ -11,11 +11,12 @@ use proctor_core::evidence::{
     self, AttemptEvidence, CheckEvidence, DriftEvidence, Measured, ReportEvidence, ReportFault, ReportState, Resources,
     StepEvidence, StreamEvidence, Summary, TrackedDrift,
 };
+use proctor_core::leak::{LeakedProcess, LeakedProcesses};
 use proctor_core::names::{ChangesetId, EnvName, ProfileName, RunId, SkillName, StepName, ToolchainName, VarName};
 use proctor_core::outcome::{Outcome, StartFault, Termination};
 use proctor_core::plan::{
-    Argv, Determinism, Inputs, Limit, Limits, Network, PlannedCheck, PlannedSkill, PlannedStep, ReadOnly, RelPath,
-    ReportFormat, SkillOrder, VersionDemand,
+    Argv, Determinism, Inputs, Leaks, Limit, Limits, Network, PlannedCheck, PlannedSkill, PlannedStep, ReadOnly,
+    RelPath, ReportFormat, SkillOrder, VersionDemand,
 };
 use proctor_core::tier::{Tier, TierReason};
 use proctor_core::verdict::{Doubt, Verdict};
@@ -79,6 +80,7 @@ fn planned() -> PlannedStep {
             open_files: Limit::Max(1_024),
         },
         retries: 1,
+        leaks: Leaks::Warn,
         expect_exit: vec![0],
         inputs: Inputs::Globs(vec!["src/**".into()]),
         reports: Vec::new(),
@@ -111,6 +113,10 @@ fn found_reports() -> Vec<ReportEvidence> {
     states.map(|state| ReportEvidence { format: ReportFormat::Junit, path: path.clone(), state }).into()
 }
 
+fn leaked() -> LeakedProcesses {
+    LeakedProcesses::new(1, vec![LeakedProcess::new(7, b"sleep")])
+}
+
 fn step() -> StepEvidence {
     let mut enforcement = Enforcement::default();
     enforcement.enforced(Control::Layer, "overlayfs on tmpfs");
@@ -122,6 +128,7 @@ fn step() -> StepEvidence {
         duration_ms: 1_500,
         stdout_sha256: Sha256Hex::of(b""),
         stderr_sha256: Sha256Hex::of(b""),
+        leaked: Some(leaked()),
     };
     StepEvidence {
         planned: planned(),
@@ -138,6 +145,7 @@ fn step() -> StepEvidence {
         found_reports: found_reports(),
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources { user_ms: 1, system_ms: 2, max_rss_kib: 3, ..Resources::default() },
+        leaked: Some(leaked()),
     }
 }
 
@@ -152,6 +160,7 @@ fn skipped() -> StepEvidence {
         drift: DriftEvidence { method: None, found: StepDrift::default(), applied: Vec::new() },
         earlier_attempts: Vec::new(),
         found_reports: Vec::new(),
+        leaked: None,
         ..step()
     }
 }
@@ -283,7 +292,7 @@ fn skill_evidence_fits_with_its_streams_flat_and_its_digests_bounded() {
         ("/steps/0/cmd", json!([])),
         ("/steps/0/timeout_ms", json!(-1)),
         ("/steps/0/exit_code", json!(256)),
-        ("/steps/0/exit_code", json!(-1)),
+        ("/steps/0/exit_code", json!(-2)),
         ("/steps/0/outcome", json!("ok")),
         ("/steps/0/termination/kind", json!("unknown")),
         ("/steps/0/env_allowlist/0", json!("lower")),
@@ -326,8 +335,9 @@ fn toolchain_evidence_fits() {
         sha256: Sha256Hex::of(b""),
     });
     let value = assert_fits("toolchain-evidence", &document);
-    // Documents from before there were reports lack them.
-    for key in value["checks"][0].as_object().expect("an object").keys().filter(|key| *key != "found_reports") {
+    // Documents from before there were reports lack them, and so do steps that left no process behind.
+    let may_lack = |key: &&String| ["found_reports", "leaked"].contains(&key.as_str());
+    for key in value["checks"][0].as_object().expect("an object").keys().filter(|key| !may_lack(key)) {
         assert_required("toolchain-evidence", &value, "/checks/0", key);
     }
     assert_refused("toolchain-evidence", &value, "/checks/0/demand/kind", &json!("some"));

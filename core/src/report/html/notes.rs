@@ -5,7 +5,7 @@ use crate::outcome::Outcome;
 use crate::report::html::markup::Html;
 use crate::report::html::section;
 use crate::report::html::view::{Shown, View};
-use crate::report::html::words::count;
+use crate::report::html::words::{self, count};
 use crate::words::limit_words;
 
 /// How many notes are shown.
@@ -45,7 +45,8 @@ fn of(shown: &Shown<'_>) -> Vec<String> {
     let redacted = usize::try_from(step.stdout.redacted.saturating_add(step.stderr.redacted)).unwrap_or(usize::MAX);
     let redacted = (redacted > 0)
         .then(|| format!("printed secrets of the caller; they were taken out in {}", count(redacted, "place")));
-    [flaky, limits_met(shown), applied, redacted].into_iter().flatten().collect()
+    let leaked = step.leak_warning().map(|warning| words::sentence(&warning));
+    [flaky, limits_met(shown), leaked, applied, redacted].into_iter().flatten().collect()
 }
 
 /// That a step passed although it ran into limits.

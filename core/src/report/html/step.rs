@@ -118,6 +118,10 @@ fn conditions(html: &mut Html, shown: &Shown<'_>) {
     fact("Network", planned.network.as_str().to_owned());
     fact("read_only", planned.read_only.as_str().to_owned());
     fact("Retries", planned.retries.to_string());
+    fact("leaks", planned.leaks.as_str().to_owned());
+    if let Some(leaked) = &step.leaked {
+        fact("Processes", words::sentence(&leaked.phrase()));
+    }
     fact("Limits", limits(step));
     fact(
         "CPU time",

@@ -10,6 +10,7 @@ use crate::enforcement::{Control, ControlState};
 use crate::event::RunEvent;
 use crate::evidence::{AttemptEvidence, CheckEvidence, StepEvidence, StreamEvidence};
 use crate::exec::DoubtRecord;
+use crate::leak::{LeakedProcess, LeakedProcesses};
 use crate::names::{StepName, ToolchainName};
 use crate::outcome::{LimitKind, Outcome, Termination};
 use crate::plan::{Argv, ReportFormat, VersionDemand};
@@ -58,6 +59,7 @@ fn eventful(text: &str) -> RunRecord {
     let mut flaky = step("flaky", Outcome::Passed, 0);
     flaky.flaky = true;
     flaky.resources.limits_hit.insert(LimitKind::Memory);
+    flaky.leaked = Some(LeakedProcesses::new(1, vec![LeakedProcess { pid: 7, name: text.to_owned() }]));
     flaky.drift.applied = vec![text.to_owned()];
     flaky.env_names.insert(text.to_owned());
     let end = Termination::Signaled { signal: 11 };
@@ -68,6 +70,7 @@ fn eventful(text: &str) -> RunRecord {
         duration_ms: 7,
         stdout_sha256,
         stderr_sha256,
+        leaked: None,
     }];
     let missing = ControlState::NotEnforced { reason: text.to_owned(), hint: Some(text.to_owned()) };
     flaky.enforcement.0.insert(Control::Cgroup, missing);

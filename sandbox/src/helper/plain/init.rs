@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use proctor_core::enforcement::Control;
+use proctor_core::leak::LeakedProcesses;
 use proctor_core::outcome::LimitKind;
-use proctor_core::plan::Network;
+use proctor_core::plan::{Leaks, Network};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::Pid;
 use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
@@ -15,6 +16,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
 use super::command;
 use crate::helper::attempt::Prepared;
 use crate::helper::failure::{Failure, internal, refuse, refused};
+use crate::helper::leaks::{self, Scope};
 use crate::helper::warden::Warden;
 use crate::helper::{init as pid_one, kin};
 use crate::host::StepUser;
@@ -27,15 +29,23 @@ use crate::wire::{self, Message, PlainRequest};
 
 type Done = Result<(), Failure>;
 
+/// How the command ended.
+struct Ended {
+    status: WaitStatus,
+    limit: Option<LimitKind>,
+    leaked: Option<LeakedProcesses>,
+}
+
 /// Runs until the command has ended.
 pub(super) fn run(mut prepared: Prepared<'_>, request: &PlainRequest, control: &mut OwnedFd) -> ! {
     match set_up(&mut prepared, request, control).and_then(|()| serve(&mut prepared, request)) {
-        Ok((status, limit)) => {
+        Ok(Ended { status, limit, leaked }) => {
             let exited = Message::Exited {
                 status,
                 limit,
                 alone: false,
                 serves_on: false,
+                leaked,
                 scratch: Spent::default(),
                 user_ms: 0,
                 system_ms: 0,
@@ -143,24 +153,25 @@ fn filter(prepared: &mut Prepared<'_>, request: &PlainRequest) -> Done {
 }
 
 /// Waits for the command, runs it, and tells how it ended.
-fn serve(prepared: &mut Prepared<'_>, request: &PlainRequest) -> Result<(WaitStatus, Option<LimitKind>), Failure> {
+fn serve(prepared: &mut Prepared<'_>, request: &PlainRequest) -> Result<Ended, Failure> {
     let go = pid_one::wait_for_command_to_run(prepared)?;
     prepared.enforcement.0.extend(go.tree.enforcement.0.clone());
     let pid = match sys::fork().map_err(internal("start the command's process"))? {
         Fork::Child => command::run(prepared, request, &go),
         Fork::Parent(pid) => Pid::from_raw(pid).ok_or_else(|| Failure::internal("fork returned no process"))?,
     };
-    watch(prepared, pid, Warden::of_kin(&go.claim)).map_err(internal("watch over the command"))
+    watch(prepared, pid, Warden::of_kin(&go.claim), go.claim.command.leaks).map_err(internal("watch over the command"))
 }
 
 /// Waits until the command has ended, and reaps whatever else ends meanwhile.
-fn watch(prepared: &Prepared<'_>, command: Pid, mut warden: Warden) -> io::Result<(WaitStatus, Option<LimitKind>)> {
+fn watch(prepared: &Prepared<'_>, command: Pid, mut warden: Warden, leaks: Leaks) -> io::Result<Ended> {
     // The step's streams belong to it: our copies would keep them open.
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     // The helper counts what all have used.
     let mut used = pid_one::Used::default();
+    let mut terminated = false;
     let signals = SignalFd::with_flags(&pid_one::handled(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     loop {
         let mut fds = [PollFd::new(&signals, PollFlags::IN), PollFd::new(&prepared.channel, PollFlags::IN)];
@@ -172,15 +183,19 @@ fn watch(prepared: &Prepared<'_>, command: Pid, mut warden: Warden) -> io::Resul
         }
         while let Some(signal) = signals.read_signal()? {
             if signal.ssi_signo == libc::SIGTERM.cast_unsigned() {
+                terminated = true;
                 kin::terminate();
             }
         }
         if let Some(status) = pid_one::reap_all(command, &mut used)? {
-            return Ok((status, None));
+            let is_looked_for = leaks != Leaks::Ignore && !leaks::none_is_left(&mut used);
+            let watch = leaks::Watch { signals: &signals, warden: Some(&mut warden), used: &mut used, terminated };
+            let leaked = is_looked_for.then(|| leaks::find(Scope::Descendants, watch)).flatten();
+            return Ok(Ended { status, limit: None, leaked });
         }
         if let Some(limit) = warden.look() {
             // The helper ends everybody when we have ended.
-            return Ok((WaitStatus::Signal(pid_one::SIGKILL), Some(limit)));
+            return Ok(Ended { status: WaitStatus::Signal(pid_one::SIGKILL), limit: Some(limit), leaked: None });
         }
     }
 }

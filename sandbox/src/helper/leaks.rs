@@ -1,0 +1,193 @@
+//! Finds the processes that a command has left behind. The process that watches the command calls this when the command
+//! has ended and a child is left; a command that leaves nothing costs no system call more.
+//!
+//! All of them are stopped before they are counted, so that none starts another one meanwhile. They are never continued:
+//! the end of the sandbox kills them.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal as NixSignal;
+use nix::sys::signalfd::SignalFd;
+use proctor_core::leak::{LeakedProcess, LeakedProcesses, MAX_COUNTED, MAX_NAMED};
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::Timespec;
+
+use super::init::Used;
+use super::kin;
+use super::warden::Warden;
+use crate::sys;
+
+/// The time that processes have to end which are ending when the command has ended.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// The processes that belong to the step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// All processes of the PID namespace but PID 1, which calls.
+    Namespace,
+    /// The same; the mounted `/proc` is of another PID namespace.
+    NamespaceWithoutProc,
+    /// All descendants of the calling process.
+    Descendants,
+}
+
+/// The watch over a command that has ended.
+pub(super) struct Watch<'a> {
+    /// Reads SIGCHLD and SIGTERM.
+    pub(super) signals: &'a SignalFd,
+    /// Bounds what the remaining processes use while this waits.
+    pub(super) warden: Option<&'a mut Warden>,
+    /// Counts what ended processes used.
+    pub(super) used: &'a mut Used,
+    /// Whether the daemon has asked the step to end: then there is no wait.
+    pub(super) terminated: bool,
+}
+
+/// Returns whether the calling process has no descendant left; reaps those that have ended. A PID 1 adopts every orphan of
+/// its namespace, so without a child there is no process, and none can start (pid_namespaces(7)). A subreaper does the
+/// same for its descendants.
+pub(super) fn none_is_left(used: &mut Used) -> bool {
+    loop {
+        // `__WALL`: also children whose end sends no signal.
+        match sys::wait_any(libc::WNOHANG | libc::__WALL) {
+            Ok(None) => return false,
+            Ok(Some(waited)) => used.add(&waited.usage),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return error.raw_os_error() == Some(libc::ECHILD),
+        }
+    }
+}
+
+/// Waits for at most [`GRACE`] until no process is left, and then stops and describes the remaining ones. Returns `None`
+/// when no process is left.
+pub(super) fn find(scope: Scope, mut watch: Watch<'_>) -> Option<LeakedProcesses> {
+    if !watch.terminated && watch.ends_in_time() {
+        return None;
+    }
+    let (processes, named) = list(scope).unwrap_or_default();
+    match processes == 0 && none_is_left(watch.used) {
+        true => None,
+        false => Some(LeakedProcesses::new(processes, named)),
+    }
+}
+
+impl Watch<'_> {
+    /// Returns whether the last process ends within [`GRACE`]. Every end that matters sends SIGCHLD: the last process
+    /// to end is a child of the caller by then.
+    fn ends_in_time(&mut self) -> bool {
+        let deadline = Instant::now() + GRACE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wakes = !left.is_zero() && self.wait(left).is_ok();
+            if none_is_left(self.used) {
+                return true;
+            }
+            let above_limit = self.warden.as_mut().is_some_and(|warden| warden.look().is_some());
+            if !wakes || self.terminated || above_limit {
+                return false;
+            }
+        }
+    }
+
+    /// Waits for a signal, for the next look at the limits, or for so long.
+    fn wait(&mut self, most: Duration) -> io::Result<()> {
+        let most = Timespec::try_from(most).map_err(io::Error::other)?;
+        let look = self.warden.as_ref().and_then(|warden| warden.patience().copied());
+        let timeout = look.map_or(most, |look| look.min(most));
+        let mut fds = [PollFd::new(self.signals, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&timeout)))?;
+        while let Some(signal) = self.signals.read_signal()? {
+            self.terminated |= signal.ssi_signo == libc::SIGTERM.cast_unsigned();
+        }
+        Ok(())
+    }
+}
+
+/// Stops the processes, and returns how many are alive, up to [`MAX_COUNTED`], with the first of them.
+fn list(scope: Scope) -> io::Result<(u64, Vec<LeakedProcess>)> {
+    let pids = match scope {
+        Scope::Namespace => {
+            stop_namespace();
+            all_but_pid_1()?
+        }
+        Scope::NamespaceWithoutProc => {
+            stop_namespace();
+            kin::of_this()?.into_iter().collect()
+        }
+        Scope::Descendants => kin::stop_all()?.into_iter().collect::<Vec<_>>(),
+    };
+    let (mut processes, mut named) = (0, Vec::new());
+    for pid in pids {
+        let Some(process) = living(pid) else { continue };
+        processes += 1;
+        if named.len() < MAX_NAMED {
+            named.push(process);
+        }
+        if processes >= MAX_COUNTED {
+            break;
+        }
+    }
+    Ok((processes, named))
+}
+
+/// Stops every process of the namespace but PID 1. The kernel signals all of them at once, and a fork that is under way
+/// sees the signal first.
+fn stop_namespace() {
+    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), NixSignal::SIGSTOP);
+}
+
+fn all_but_pid_1() -> io::Result<Vec<i32>> {
+    let mut pids = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let pid = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
+        pids.extend(pid.filter(|pid| *pid != 1));
+    }
+    Ok(pids)
+}
+
+/// Describes a process; `None` where it is a zombie or gone.
+fn living(pid: i32) -> Option<LeakedProcess> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let comm = living_comm(&stat)?;
+    Some(LeakedProcess::new(pid.unsigned_abs(), comm))
+}
+
+/// Returns the name in a stat line (proc_pid_stat(5)) of a process that is alive. A process whose first thread has ended
+/// looks like a zombie although its other threads run: those have a count.
+fn living_comm(stat: &[u8]) -> Option<&[u8]> {
+    let open = stat.iter().position(|byte| *byte == b'(')?;
+    let close = stat.iter().rposition(|byte| *byte == b')')?;
+    let mut fields = stat.get(close + 1..)?.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
+    let state = fields.next()?;
+    let has_ended = matches!(state, b"Z" | b"X" | b"x");
+    // Field 20; the state is field 3.
+    let threads = std::str::from_utf8(fields.nth(16)?).ok()?.parse::<u64>().ok()?;
+    if has_ended && threads <= 1 { None } else { stat.get(open + 1..close) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(comm: &str, state: &str, threads: u32) -> Vec<u8> {
+        format!("7 ({comm}) {state} 1 7 7 0 -1 4194560 100 0 0 0 11 22 33 44 20 0 {threads} 0 5 1000 10\n").into_bytes()
+    }
+
+    #[test]
+    fn reads_names_of_living_processes_whatever_they_are() {
+        for comm in ["sleep", "a) Z 1 (", "", "\u{1b}[2J"] {
+            for state in ["R", "S", "D", "T", "t", "I"] {
+                assert_eq!(living_comm(&stat(comm, state, 1)), Some(comm.as_bytes()), "{comm} {state}");
+            }
+        }
+    }
+
+    #[test]
+    fn zombies_do_not_count_but_processes_without_their_first_thread_do() {
+        assert_eq!(living_comm(&stat("sh", "Z", 1)), None);
+        assert_eq!(living_comm(&stat("sh", "X", 0)), None);
+        assert_eq!(living_comm(&stat("sh", "Z", 2)), Some(&b"sh"[..]));
+        assert_eq!(living_comm(b"7 (x"), None);
+    }
+}
