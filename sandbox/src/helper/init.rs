@@ -146,8 +146,7 @@ fn left_behind(
     if ended.limit.is_some() || ended.leaks == Leaks::Ignore {
         return (false, None);
     }
-    let has_proc = prepared.enforcement.holds(Control::PrivateProc);
-    let scope = if has_proc { Scope::Namespace } else { Scope::NamespaceWithoutProc };
+    let scope = Scope::of_pid_1(prepared.enforcement.holds(Control::PrivateProc));
     let watch = leaks::Watch { signals, warden: ended.warden.as_mut(), used, terminated: ended.terminated };
     let leaked = leaks::find(scope, watch);
     (leaked.is_none(), leaked)

@@ -32,6 +32,13 @@ pub(super) enum Scope {
     Descendants,
 }
 
+impl Scope {
+    /// Returns the scope of a PID 1, by whether `/proc` is that of its namespace.
+    pub(super) fn of_pid_1(has_proc: bool) -> Self {
+        if has_proc { Self::Namespace } else { Self::NamespaceWithoutProc }
+    }
+}
+
 /// The watch over a command that has ended.
 pub(super) struct Watch<'a> {
     /// Reads SIGCHLD and SIGTERM.
