@@ -47,7 +47,71 @@ pub const MAX_DEPTH: usize = 64;
 /// Never for the types of this crate: their map keys are strings and no serialiser of theirs
 /// fails; a test serialises each.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
-    Json::of(value).to_vec()
+    to_vec_without(value, &[])
+}
+
+/// The canonical JSON of `value` without these members of its top level, where it is an object.
+///
+/// # Panics
+/// As [`to_vec`].
+pub fn to_vec_without<T: Serialize + ?Sized>(value: &T, left_out: &[&str]) -> Vec<u8> {
+    let mut value = value_of(value);
+    if let serde_json::Value::Object(members) = &mut value {
+        members.retain(|key, _| !left_out.contains(&key.as_str()));
+    }
+    let mut out = Vec::new();
+    write_value(&value, &mut out);
+    out
+}
+
+fn value_of<T: Serialize + ?Sized>(value: &T) -> serde_json::Value {
+    #[expect(clippy::expect_used, reason = "our types serialise; a document that did not would be our bug")]
+    serde_json::to_value(value).expect("a type of ours serialises")
+}
+
+/// Writes what [`Json::write`] would, without a second tree.
+fn write_value(value: &serde_json::Value, out: &mut Vec<u8>) {
+    use serde_json::Value;
+    match value {
+        Value::Null => out.extend_from_slice(b"null"),
+        Value::Bool(true) => out.extend_from_slice(b"true"),
+        Value::Bool(false) => out.extend_from_slice(b"false"),
+        Value::Number(number) => out.extend_from_slice(number_text(number).as_bytes()),
+        Value::String(text) => write_string(text, out),
+        Value::Array(items) => {
+            out.push(b'[');
+            for (i, item) in items.iter().enumerate() {
+                if i > 0 {
+                    out.push(b',');
+                }
+                write_value(item, out);
+            }
+            out.push(b']');
+        }
+        Value::Object(members) => {
+            // A map that keeps the order of insertion is no sorted one.
+            let mut members: Vec<(&String, &Value)> = members.iter().collect();
+            members.sort_unstable_by_key(|(key, _)| *key);
+            out.push(b'{');
+            for (i, (key, value)) in members.into_iter().enumerate() {
+                if i > 0 {
+                    out.push(b',');
+                }
+                write_string(key, out);
+                out.push(b':');
+                write_value(value, out);
+            }
+            out.push(b'}');
+        }
+    }
+}
+
+fn number_text(number: &serde_json::Number) -> String {
+    match number.is_f64() {
+        true => shortest_number(&number.to_string()),
+        // Spelled as whole numbers are, and too small for an exponent to be shorter.
+        false => number.to_string(),
+    }
 }
 
 impl Json {
@@ -56,9 +120,7 @@ impl Json {
     /// # Panics
     /// As [`to_vec`].
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Self {
-        #[expect(clippy::expect_used, reason = "our types serialise; a document that did not would be our bug")]
-        let value = serde_json::to_value(value).expect("a type of ours serialises");
-        Self::from(value)
+        Self::from(value_of(value))
     }
 
     /// Reads a document that others may have written.
@@ -225,9 +287,7 @@ impl From<serde_json::Value> for Json {
         match value {
             serde_json::Value::Null => Self::Null,
             serde_json::Value::Bool(b) => Self::Bool(b),
-            serde_json::Value::Number(n) if n.is_f64() => Self::Number(shortest_number(&n.to_string())),
-            // Spelled as whole numbers are, and too small for an exponent to be shorter.
-            serde_json::Value::Number(n) => Self::Number(n.to_string()),
+            serde_json::Value::Number(n) => Self::Number(number_text(&n)),
             serde_json::Value::String(s) => Self::String(s),
             serde_json::Value::Array(items) => Self::Array(items.into_iter().map(Self::from).collect()),
             serde_json::Value::Object(members) => {
@@ -343,6 +403,9 @@ mod tests {
         fn writing_is_idempotent_and_agrees_with_serde(text in "[ -~äß\\n]{0,40}", number in any::<i64>(), float in -1e9..1e9f64) {
             let value = serde_json::json!({ "t": text, "n": number, "f": float });
             let once = to_vec(&value);
+            let nested = serde_json::json!({ "z": [value.clone(), null, [], true], "a": { "é": {}, "b": false } });
+            prop_assert_eq!(to_vec(&nested), Json::of(&nested).to_vec());
+            prop_assert_eq!(to_vec_without(&nested, &["z"]), "{\"a\":{\"b\":false,\"é\":{}}}".as_bytes());
             let again = Json::parse(&once).expect("own output").to_vec();
             prop_assert_eq!(&once, &again);
             // serde_json's own float parser may be off by one unit in the last place; std's is exact.

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use proctor_core::sql::{Judgement, Request, SqlCode};
+use tokio::io::AsyncWriteExt as _;
 
 use crate::{chain, wire};
 
@@ -16,6 +17,9 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// Our end of a worker's socket.
 pub(crate) struct Line(UnixStream);
+
+/// The same end in a runtime, where nobody blocks while the worker judges.
+pub(crate) struct AsyncLine(tokio::net::UnixStream);
 
 /// Why there is no answer.
 pub(crate) enum Silence {
@@ -56,14 +60,51 @@ impl Line {
             .and_then(|()| wire::write(&self.0, request))
             .and_then(|()| wire::read::<Judgement>(Until { socket: &self.0, until: begun + limit }));
         match asked {
-            Ok(Some(judgement)) if judgement.is_intact() => Ok(judgement),
-            Ok(Some(_)) => Err(Silence::Gone(io::Error::other("the answer was damaged on its way"))),
+            Ok(Some(judgement)) => intact(judgement),
             Ok(None) => Err(Silence::Gone(io::ErrorKind::UnexpectedEof.into())),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 Err(Silence::Late(begun.elapsed()))
             }
             Err(error) => Err(Silence::Gone(error)),
         }
+    }
+}
+
+impl AsyncLine {
+    /// Takes over a line on which nobody was asked yet. Called in a runtime.
+    ///
+    /// # Errors
+    /// The runtime does not take the socket.
+    pub(crate) fn of(line: Line) -> io::Result<Self> {
+        line.0.set_read_timeout(None)?;
+        line.0.set_nonblocking(true)?;
+        Ok(Self(tokio::net::UnixStream::from_std(line.0)?))
+    }
+
+    /// Asks, and waits for the answer as long as it may take.
+    ///
+    /// # Errors
+    /// There is none. The worker is not to be asked again.
+    pub(crate) async fn ask(&mut self, request: &Request) -> Result<Judgement, Silence> {
+        let begun = Instant::now();
+        let exchange = async {
+            self.0.write_all(&wire::frame(request)?).await?;
+            wire::receive::<Judgement>(&mut self.0).await
+        };
+        match tokio::time::timeout(request.limits.time() + GRACE, exchange).await {
+            Ok(Ok(Some(judgement))) => intact(judgement),
+            Ok(Ok(None)) => Err(Silence::Gone(io::ErrorKind::UnexpectedEof.into())),
+            Ok(Err(error)) => Err(Silence::Gone(error)),
+            Err(_) => Err(Silence::Late(begun.elapsed())),
+        }
+    }
+}
+
+/// Returns a judgement that has the digest of its content.
+fn intact(judgement: Judgement) -> Result<Judgement, Silence> {
+    match judgement.is_intact() {
+        true => Ok(judgement),
+        false => Err(Silence::Gone(io::Error::other("the answer was damaged on its way"))),
     }
 }
 

@@ -21,7 +21,7 @@ use proctor_sandbox::{
     SandboxError, Sandboxes, ToolKind, ToolMount,
 };
 
-use crate::ask::{self, Line, Silence};
+use crate::ask::{self, AsyncLine, Line, Silence};
 use crate::chain;
 
 /// What a worker needs beyond the memory of its engine, in bytes.
@@ -86,7 +86,7 @@ impl Shown {
 
 /// One worker.
 struct Worker {
-    line: Line,
+    line: AsyncLine,
     running: Running,
     _layer: Layer<Open>,
     _space: RunSpace,
@@ -115,39 +115,44 @@ impl Workers {
         Ok(Self { config, launcher, facts, idle: Mutex::default() })
     }
 
-    /// Judges a text in a worker. Blocks until that is done or its time is over.
-    pub fn judge(&self, request: &Request) -> Judgement {
-        let key = match self.key(request) {
+    /// Judges a text in a worker. No thread waits meanwhile. Where the future is dropped, its worker ends.
+    pub async fn judge(self: &Arc<Self>, request: &Request) -> Judgement {
+        let key = match self.key_apart(request).await {
             Ok(key) => key,
             Err((code, why)) => return chain::unjudged(request, request.dialect.title(), code, why),
-        };
-        let kept = self.take(&key);
-        let is_kept = kept.is_some();
-        let worker = match kept.map_or_else(|| self.start(&key), Ok) {
-            Ok(worker) => worker,
-            Err(why) => return failed(request, &format!("no sandbox for the SQL worker: {why}")),
         };
         // The worker sees a file at its own place alone.
         let database = key.database.as_ref().map(|shown| shown.file.to_string_lossy().into_owned());
         let elsewhere = database.is_some().then(|| Request { database, ..request.clone() });
         let request = elsewhere.as_ref().unwrap_or(request);
-        match worker.ask(request) {
-            Ok(judgement) => {
-                self.give_back(key, worker);
-                judgement
+        if let Some(worker) = self.take(&key) {
+            match self.asked(&key, worker, request).await {
+                Ok(judgement) => return judgement,
+                // One that died while it waited says nothing about this request: a fresh one is asked, once.
+                Err(NoAnswer::Died(_)) => {}
+                Err(none) => return none.judgement(request),
             }
-            // One that died while it waited says nothing about this request: a fresh one is asked, once.
-            Err(NoAnswer::Died(_)) if is_kept => match self.start(&key) {
-                Ok(fresh) => match fresh.ask(request) {
-                    Ok(judgement) => {
-                        self.give_back(key, fresh);
-                        judgement
-                    }
-                    Err(none) => fresh.unanswered(request, none),
-                },
-                Err(why) => failed(request, &format!("no sandbox for the SQL worker: {why}")),
-            },
-            Err(none) => worker.unanswered(request, none),
+        }
+        let (pool, wanted) = (Arc::clone(self), key.clone());
+        let worker = match apart(move || pool.start(&wanted)).await.and_then(|started| started) {
+            Ok(worker) => worker,
+            Err(why) => return failed(request, &format!("no sandbox for the SQL worker: {why}")),
+        };
+        self.asked(&key, worker, request).await.unwrap_or_else(|none| none.judgement(request))
+    }
+
+    /// Asks a worker, which is kept where it answers and ended where it does not.
+    async fn asked(&self, key: &Key, mut worker: Worker, request: &Request) -> Result<Judgement, NoAnswer> {
+        let begun = Instant::now();
+        match worker.line.ask(request).await {
+            Ok(judgement) => {
+                self.give_back(key.clone(), worker);
+                Ok(judgement)
+            }
+            Err(silence) => {
+                let ended = apart(move || worker.ended(silence, begun)).await;
+                Err(ended.unwrap_or_else(NoAnswer::Died))
+            }
         }
     }
 
@@ -177,8 +182,23 @@ impl Workers {
         let surplus = (idle.len() >= self.config.most).then(|| idle.remove(0));
         idle.push((key, worker));
         drop(idle);
-        // Its sandbox ends without anybody waiting for the lock.
-        drop(surplus);
+        if let Some(surplus) = surplus {
+            // Nobody waits for the end of its sandbox.
+            drop(tokio::task::spawn_blocking(move || drop(surplus)));
+        }
+    }
+
+    /// Which worker can answer; the disk is asked where no task waits for it.
+    ///
+    /// # Errors
+    /// As [`Workers::key`].
+    async fn key_apart(self: &Arc<Self>, request: &Request) -> Result<Key, (SqlCode, String)> {
+        if request.dialect == Dialect::Sqlite && request.database.is_none() {
+            return self.key(request);
+        }
+        let (pool, request) = (Arc::clone(self), request.clone());
+        let key = apart(move || pool.key(&request)).await;
+        key.unwrap_or_else(|broken| Err((SqlCode::EngineFailed, broken)))
     }
 
     /// Which worker can answer.
@@ -216,11 +236,14 @@ impl Workers {
         let policy = self.policy(key)?;
         let (running, layer) = self.launcher.talk(&space, &self.facts, &policy).map_err(say)?;
         let socket = running.stdout.try_clone().map(UnixStream::from).map_err(|error| error.to_string())?;
-        let worker = Worker { line: Line::new(socket), running, _layer: layer, _space: space };
-        match worker.line.hello() {
-            Ok(()) => Ok(worker),
-            Err(error) => Err(worker.last_words(&error)),
+        let line = Line::new(socket);
+        if let Err(error) = line.hello() {
+            let words = last_words(&running, &error);
+            drop(running.kill());
+            return Err(words);
         }
+        let line = AsyncLine::of(line).map_err(|error| error.to_string())?;
+        Ok(Worker { line, running, _layer: layer, _space: space })
     }
 
     fn policy(&self, key: &Key) -> Result<Policy, String> {
@@ -257,73 +280,29 @@ impl Workers {
 }
 
 impl Worker {
-    fn ask(&self, request: &Request) -> Result<Judgement, NoAnswer> {
-        let begun = Instant::now();
-        self.line.ask(request).map_err(|silence| match silence {
+    /// Ends a worker that gave no answer, and says why it gave none. Blocks until its sandbox has said that.
+    fn ended(self, silence: Silence, begun: Instant) -> NoAnswer {
+        match silence {
             Silence::Late(took) => NoAnswer::Late(took),
-            Silence::Gone(error) => match self.last_words(&error) {
+            Silence::Gone(error) => match last_words(&self.running, &error) {
                 words if words == MEMORY => NoAnswer::TooLarge(begun.elapsed()),
                 words => NoAnswer::Died(words),
             },
-        })
-    }
-
-    /// The judgement where it gave none.
-    fn unanswered(self, request: &Request, none: NoAnswer) -> Judgement {
-        drop(self.running.kill());
-        match none {
-            NoAnswer::Late(took) => ask::late(request, took),
-            NoAnswer::TooLarge(took) => {
-                let message = "it took more memory than it may, and its worker was ended".to_owned();
-                chain::ended(request, SqlCode::MemoryLimit, message, took)
-            }
-            NoAnswer::Died(why) => ask::died(request, &why),
         }
-    }
-
-    /// What it, or its sandbox, said at its end.
-    fn last_words(&self, error: &io::Error) -> String {
-        let mut said = Vec::new();
-        let until = Instant::now() + Duration::from_secs(2);
-        loop {
-            match self.running.recv() {
-                Ok(Received::Report(Report::Refused { message, hint, .. })) => return format!("{message}; {hint}"),
-                Ok(Received::Report(Report::NotStarted { message, .. })) => return message,
-                Ok(Received::Report(Report::Exited { status, limit, .. })) => {
-                    if limit == Some(LimitKind::Memory) {
-                        return MEMORY.to_owned();
-                    }
-                    if let Some(limit) = limit {
-                        return format!("it hit its limit of {}", limit.as_str());
-                    }
-                    said.push(format!("{status:?}"));
-                }
-                Ok(Received::Report(Report::Ready { .. })) => {}
-                Ok(Received::Closed) | Err(_) => break,
-                // What ended its socket ends it too, a moment later.
-                Ok(Received::WouldBlock) if !self.waits_until(until) => break,
-                Ok(Received::WouldBlock) => {}
-            }
-        }
-        let mut bytes = vec![0; LAST_WORDS];
-        let is_set = rustix::io::ioctl_fionbio(&self.running.stderr, true).is_ok();
-        if let (true, Ok(stderr)) = (is_set, self.running.stderr.try_clone()) {
-            let length = std::fs::File::from(stderr).read(&mut bytes).unwrap_or(0);
-            said.push(String::from_utf8_lossy(&bytes[..length]).trim().to_owned());
-        }
-        said.push(error.to_string());
-        said.join("; ")
     }
 }
 
-impl Worker {
-    /// Waits until there is something to hear from its sandbox; `false` where the time is over.
-    fn waits_until(&self, until: Instant) -> bool {
-        use rustix::event::{PollFd, PollFlags, poll};
-        let left = until.saturating_duration_since(Instant::now());
-        let Ok(left) = rustix::event::Timespec::try_from(left) else { return false };
-        let mut fds = [PollFd::new(&self.running, PollFlags::IN)];
-        matches!(poll(&mut fds, Some(&left)), Ok(ready) if ready > 0)
+impl NoAnswer {
+    /// The judgement of a request to which no worker gave one.
+    fn judgement(self, request: &Request) -> Judgement {
+        match self {
+            Self::Late(took) => ask::late(request, took),
+            Self::TooLarge(took) => {
+                let message = "it took more memory than it may, and its worker was ended".to_owned();
+                chain::ended(request, SqlCode::MemoryLimit, message, took)
+            }
+            Self::Died(why) => ask::died(request, &why),
+        }
     }
 }
 
@@ -335,4 +314,55 @@ impl Drop for Worker {
 
 fn failed(request: &Request, message: &str) -> Judgement {
     chain::unjudged(request, request.dialect.title(), SqlCode::EngineFailed, message.to_owned())
+}
+
+/// Returns what a worker, or its sandbox, said at its end.
+fn last_words(running: &Running, error: &io::Error) -> String {
+    let mut said = Vec::new();
+    let until = Instant::now() + Duration::from_secs(2);
+    loop {
+        match running.recv() {
+            Ok(Received::Report(Report::Refused { message, hint, .. })) => return format!("{message}; {hint}"),
+            Ok(Received::Report(Report::NotStarted { message, .. })) => return message,
+            Ok(Received::Report(Report::Exited { status, limit, .. })) => {
+                if limit == Some(LimitKind::Memory) {
+                    return MEMORY.to_owned();
+                }
+                if let Some(limit) = limit {
+                    return format!("it hit its limit of {}", limit.as_str());
+                }
+                said.push(format!("{status:?}"));
+            }
+            Ok(Received::Report(Report::Ready { .. })) => {}
+            Ok(Received::Closed) | Err(_) => break,
+            // What ended its socket ends it too, a moment later.
+            Ok(Received::WouldBlock) if !waits_until(running, until) => break,
+            Ok(Received::WouldBlock) => {}
+        }
+    }
+    let mut bytes = vec![0; LAST_WORDS];
+    let is_set = rustix::io::ioctl_fionbio(&running.stderr, true).is_ok();
+    if let (true, Ok(stderr)) = (is_set, running.stderr.try_clone()) {
+        let length = std::fs::File::from(stderr).read(&mut bytes).unwrap_or(0);
+        said.push(String::from_utf8_lossy(&bytes[..length]).trim().to_owned());
+    }
+    said.push(error.to_string());
+    said.join("; ")
+}
+
+/// Waits until there is something to hear from a sandbox; `false` where the time is over.
+fn waits_until(running: &Running, until: Instant) -> bool {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let left = until.saturating_duration_since(Instant::now());
+    let Ok(left) = rustix::event::Timespec::try_from(left) else { return false };
+    let mut fds = [PollFd::new(running, PollFlags::IN)];
+    matches!(poll(&mut fds, Some(&left)), Ok(ready) if ready > 0)
+}
+
+/// Does what blocks on a thread for that.
+///
+/// # Errors
+/// It panicked.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| format!("a part of proctor broke: {error}"))
 }

@@ -37,10 +37,15 @@ pub fn fill(engine: &mut dyn Engine, text: &str) {
         let name = engine.quoted(&table.name);
         let is_empty = engine.number(&format!("SELECT count(*) FROM (SELECT 1 FROM {name} LIMIT 1) AS one")) == Ok(0);
         if is_empty {
-            (0..ORDINARY).for_each(|row| {
-                let of = |at: usize, column: &Column| ordinary(at, column, &table, row, &values, dialect);
-                let _ = insert(engine, &table, of);
-            });
+            let rows: Vec<String> = (0..ORDINARY)
+                .map(|row| row_of(&table, |at, column| ordinary(at, column, &table, row, &values, dialect)))
+                .collect();
+            // Nearly always all of them go in at once. Where one breaks a constraint, the others go in alone.
+            if !put(engine, &table, &rows) {
+                for row in &rows {
+                    let _ = put(engine, &table, std::slice::from_ref(row));
+                }
+            }
         }
     }
 }
@@ -82,14 +87,26 @@ fn points(table: &Table, column: &Column) -> bool {
 
 /// Whether the row went in.
 fn insert(engine: &mut dyn Engine, table: &Table, value: impl Fn(usize, &Column) -> String) -> bool {
-    let columns: Vec<(usize, &Column)> =
-        table.columns.iter().enumerate().filter(|(_, column)| !column.is_generated).collect();
-    let names: Vec<String> = columns.iter().map(|(_, column)| engine.quoted(&column.name)).collect();
-    let values: Vec<String> = columns.iter().map(|(at, column)| value(*at, column)).collect();
-    // A row that breaks a constraint is left out.
-    let row =
-        format!("INSERT INTO {} ({}) VALUES ({})", engine.quoted(&table.name), names.join(", "), values.join(", "));
-    engine.put(&row)
+    let row = row_of(table, value);
+    put(engine, table, &[row])
+}
+
+/// The columns of a table that take a value.
+fn columns(table: &Table) -> impl Iterator<Item = (usize, &Column)> {
+    table.columns.iter().enumerate().filter(|(_, column)| !column.is_generated)
+}
+
+/// Returns the values of one row, in parentheses.
+fn row_of(table: &Table, value: impl Fn(usize, &Column) -> String) -> String {
+    let values: Vec<String> = columns(table).map(|(at, column)| value(at, column)).collect();
+    format!("({})", values.join(", "))
+}
+
+/// Inserts rows by one statement; all of them go in, or none. Returns whether they did.
+fn put(engine: &mut dyn Engine, table: &Table, rows: &[String]) -> bool {
+    let names: Vec<String> = columns(table).map(|(_, column)| engine.quoted(&column.name)).collect();
+    let (name, names) = (engine.quoted(&table.name), names.join(", "));
+    engine.put(&format!("INSERT INTO {name} ({names}) VALUES {}", rows.join(", ")))
 }
 
 /// The tables, each behind those that it points at, as far as that goes.

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// How large a frame may be, in bytes.
 pub const MOST: usize = 64 << 20;
@@ -11,16 +12,29 @@ pub const MOST: usize = 64 << 20;
 /// What a worker says when it is ready.
 pub const HELLO: &str = "proctor-sql 1";
 
-/// Writes one frame.
+/// The bytes before the JSON of a frame: its length.
+const HEAD: usize = 4;
+
+/// Returns a value as one frame.
+///
+/// # Errors
+/// It is too large.
+pub fn frame<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
+    let mut frame = vec![0; HEAD];
+    serde_json::to_writer(&mut frame, value)?;
+    let length = frame.len() - HEAD;
+    let length = u32::try_from(length).ok().filter(|_| length <= MOST);
+    let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a frame is too large"))?;
+    frame[..HEAD].copy_from_slice(&length.to_le_bytes());
+    Ok(frame)
+}
+
+/// Writes one frame, by one system call where the other side has room for it.
 ///
 /// # Errors
 /// It is too large, or the other side is gone.
 pub fn write<T: Serialize>(mut to: impl Write, value: &T) -> io::Result<()> {
-    let json = serde_json::to_vec(value)?;
-    let length = u32::try_from(json.len()).ok().filter(|_| json.len() <= MOST);
-    let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a frame is too large"))?;
-    to.write_all(&length.to_le_bytes())?;
-    to.write_all(&json)?;
+    to.write_all(&frame(value)?)?;
     to.flush()
 }
 
@@ -29,16 +43,46 @@ pub fn write<T: Serialize>(mut to: impl Write, value: &T) -> io::Result<()> {
 /// # Errors
 /// The other side is gone in the middle of a frame, or it is none.
 pub fn read<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>> {
-    let mut length = [0; 4];
-    match from.read(&mut length[..1])? {
+    let mut head = [0; HEAD];
+    match from.read(&mut head)? {
         0 => return Ok(None),
-        _ => from.read_exact(&mut length[1..])?,
+        read => from.read_exact(&mut head[read..])?,
     }
-    let length = u32::from_le_bytes(length) as usize;
+    let mut json = vec![0; length(head)?];
+    from.read_exact(&mut json)?;
+    Ok(Some(serde_json::from_slice(&json)?))
+}
+
+/// Reads one frame from a socket of a runtime; `None` where the other side is done.
+///
+/// # Errors
+/// As [`read`].
+pub async fn receive<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<T>> {
+    let mut bytes = Vec::with_capacity(FIRST_READ);
+    let mut whole = None;
+    while whole.is_none_or(|whole| bytes.len() < whole) {
+        if from.read_buf(&mut bytes).await? == 0 {
+            return if bytes.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+        }
+        if let (None, Some(head)) = (whole, bytes.first_chunk::<HEAD>()) {
+            let length = HEAD + length(*head)?;
+            bytes.reserve(length.saturating_sub(bytes.len()));
+            whole = Some(length);
+        }
+    }
+    match whole {
+        Some(whole) if bytes.len() == whole => Ok(Some(serde_json::from_slice(&bytes[HEAD..])?)),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "there is more than one frame")),
+    }
+}
+
+/// The number of bytes for which there is room before the length of a frame is known.
+const FIRST_READ: usize = 8 << 10;
+
+fn length(head: [u8; HEAD]) -> io::Result<usize> {
+    let length = u32::from_le_bytes(head) as usize;
     if length > MOST {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too large"));
     }
-    let mut json = vec![0; length];
-    from.read_exact(&mut json)?;
-    Ok(Some(serde_json::from_slice(&json)?))
+    Ok(length)
 }

@@ -67,6 +67,19 @@ fn launcher(state: &Path) -> Arc<Launcher> {
 struct Bench {
     _state: tempfile::TempDir,
     workers: Arc<Workers>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Bench {
+    fn judge(&self, request: &Request) -> proctor_core::sql::Judgement {
+        self.runtime.block_on(self.workers.judge(request))
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.workers.release();
+    }
 }
 
 fn program() -> PathBuf {
@@ -78,7 +91,8 @@ fn bench(most: usize) -> Bench {
     let launcher = launcher(state.path());
     let config = WorkersConfig { program: program(), duckdb: None, most, tolerated: Tolerated::default() };
     let workers = Arc::new(Workers::new(launcher, config).expect("workers"));
-    Bench { _state: state, workers }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    Bench { _state: state, workers, runtime }
 }
 
 fn request(sql: &str) -> Request {
@@ -91,14 +105,14 @@ fn codes(judgement: &proctor_core::sql::Judgement) -> Vec<SqlCode> {
 
 fn a_worker_judges_and_stays_warm() {
     let bench = bench(2);
-    let good = bench.workers.judge(&request("SELECT name FROM customers"));
+    let good = bench.judge(&request("SELECT name FROM customers"));
     assert_eq!(good.verdict, Verdict::Ok, "{good:?}");
     assert_eq!(bench.workers.idle(), 1);
-    let bad = bench.workers.judge(&request("SELECT nmae FROM customers"));
+    let bad = bench.judge(&request("SELECT nmae FROM customers"));
     assert_eq!((bad.verdict, codes(&bad)), (Verdict::Reject, vec![SqlCode::UnknownColumn]), "{bad:?}");
     assert_eq!(bad.diagnostics[0].candidates, ["name"]);
     assert_eq!(bench.workers.idle(), 1, "the same worker");
-    let again = bench.workers.judge(&request("SELECT nmae FROM customers"));
+    let again = bench.judge(&request("SELECT nmae FROM customers"));
     assert_eq!(bad.digest, again.digest, "equal requests, equal bytes");
 }
 
@@ -106,11 +120,11 @@ fn the_sandbox_shows_a_worker_nothing_of_the_machine() {
     let bench = bench(1);
     // No such function, no such file: and were there one, the sandbox would have none of it.
     for sql in ["SELECT readfile('/etc/passwd')", "ATTACH '/etc/hostname' AS x", "SELECT load_extension('/lib/x.so')"] {
-        let judgement = bench.workers.judge(&request(sql));
+        let judgement = bench.judge(&request(sql));
         assert_eq!(judgement.verdict, Verdict::Reject, "{sql}: {judgement:?}");
     }
     let absent = Request { database: Some("/nowhere/x.db".to_owned()), ..request("SELECT 1") };
-    assert_eq!(bench.workers.judge(&absent).verdict, Verdict::Error);
+    assert_eq!(bench.judge(&absent).verdict, Verdict::Error);
 }
 
 fn a_database_is_only_read() {
@@ -128,9 +142,9 @@ fn a_database_is_only_read() {
         ..request(sql)
     };
     use proctor_core::sql::Policy;
-    let read = bench.workers.judge(&of_file("SELECT a FROM t WHERE a > 1", Policy::Read));
+    let read = bench.judge(&of_file("SELECT a FROM t WHERE a > 1", Policy::Read));
     assert_eq!((read.verdict, read.execution.as_ref().map(|it| it.rows)), (Verdict::Ok, Some(2)), "{read:?}");
-    let write = bench.workers.judge(&of_file("UPDATE t SET a = 9 WHERE a > 1", Policy::Write));
+    let write = bench.judge(&of_file("UPDATE t SET a = 9 WHERE a > 1", Policy::Write));
     let touched = write.execution.as_ref().and_then(|it| it.touched.first()).map(|it| (it.rows, it.of));
     assert_eq!((write.verdict, touched), (Verdict::Ok, Some((2, 3))), "{write:?}");
     assert_eq!(std::fs::read(&file).expect("reads"), before, "not a byte has changed");
@@ -150,7 +164,7 @@ fn a_database_is_the_one_that_has_the_name_now() {
     std::os::unix::fs::symlink("first.db", place("link.db")).expect("made");
     let verdict_of = |name: &str| {
         let database = Some(place(name).to_string_lossy().into_owned());
-        bench.workers.judge(&Request { schema: Vec::new(), database, ..request("SELECT a FROM t") }).verdict
+        bench.judge(&Request { schema: Vec::new(), database, ..request("SELECT a FROM t") }).verdict
     };
     assert_eq!((verdict_of("first.db"), verdict_of("link.db")), (Verdict::Ok, Verdict::Ok));
     std::fs::rename(place("second.db"), place("first.db")).expect("renamed");
@@ -165,20 +179,20 @@ fn bombs_end_within_their_limit_while_others_are_served() {
     ];
     let limits = Limits { time_ms: 5_000, steps: u64::MAX, ..Limits::default() };
     // One that is warm, so that only bombs take time.
-    assert_eq!(bench.workers.judge(&request("SELECT name FROM customers")).verdict, Verdict::Ok);
+    assert_eq!(bench.judge(&request("SELECT name FROM customers")).verdict, Verdict::Ok);
     std::thread::scope(|scope| {
         let bombed: Vec<_> = bombs
             .iter()
             .map(|sql| {
-                let workers = Arc::clone(&bench.workers);
+                let bench = &bench;
                 scope.spawn(move || {
                     let begun = Instant::now();
-                    (workers.judge(&Request { limits, ..request(sql) }), begun.elapsed())
+                    (bench.judge(&Request { limits, ..request(sql) }), begun.elapsed())
                 })
             })
             .collect();
         for _ in 0..3 {
-            let served = bench.workers.judge(&request("SELECT name FROM customers"));
+            let served = bench.judge(&request("SELECT name FROM customers"));
             assert_eq!(served.verdict, Verdict::Ok);
         }
         assert!(bombed.iter().all(|bomb| !bomb.is_finished()), "others were served meanwhile");
@@ -193,21 +207,21 @@ fn bombs_end_within_their_limit_while_others_are_served() {
 fn a_huge_statement_is_refused_by_its_length_and_judged_where_that_is_allowed() {
     let bench = bench(1);
     let huge = format!("SELECT '{}'", "x".repeat(10 << 20));
-    let refused = bench.workers.judge(&request(&huge));
+    let refused = bench.judge(&request(&huge));
     assert_eq!(codes(&refused), [SqlCode::TextTooLong]);
     let limits = Limits { input: 32 << 20, ..Limits::default() };
-    let judged = bench.workers.judge(&Request { limits, ..request(&huge) });
+    let judged = bench.judge(&Request { limits, ..request(&huge) });
     assert_ne!(judged.verdict, Verdict::Error, "{:?}", judged.diagnostics);
 }
 
 fn what_cannot_be_judged_is_an_error_and_never_ok() {
     let bench = bench(1);
     let broken = Request { schema: vec!["CREATE TABLE (".to_owned()], ..request("SELECT 1") };
-    let judgement = bench.workers.judge(&broken);
+    let judgement = bench.judge(&broken);
     assert_eq!((judgement.verdict, codes(&judgement)), (Verdict::Error, vec![SqlCode::SchemaBroken]));
     let nothing = Request { stages: Some(Vec::new()), ..request("SELECT 1") };
-    assert_eq!(bench.workers.judge(&nothing).verdict, Verdict::Error);
+    assert_eq!(bench.judge(&nothing).verdict, Verdict::Error);
     let short = Request { stages: Some(vec![StageName::Bind]), ..request("SELECT nope FROM customers") };
-    assert_eq!(bench.workers.judge(&short).verdict, Verdict::Reject);
+    assert_eq!(bench.judge(&short).verdict, Verdict::Reject);
     assert!(Path::new(env!("CARGO_BIN_EXE_proctor-sql")).exists());
 }

@@ -58,7 +58,7 @@ pub(crate) async fn sql(command: &SqlCommand, caller: &Caller, screen: &mut Scre
     match command {
         SqlCommand::Verify(args) => verify(args, caller, screen).await,
         SqlCommand::Advice(args) => advice(args, screen),
-        SqlCommand::Engines(args) => engines(args, caller, screen),
+        SqlCommand::Engines(args) => engines(args, caller, screen).await,
     }
 }
 
@@ -94,7 +94,7 @@ struct Judge<'a> {
     caller: &'a Caller,
     operator: Operator,
     daemon: Option<Daemon>,
-    workers: Option<Workers>,
+    workers: Option<Arc<Workers>>,
 }
 
 impl<'a> Judge<'a> {
@@ -142,7 +142,7 @@ impl<'a> Judge<'a> {
             Some(workers) => workers,
             None => workers(self.args.duckdb.as_deref(), &self.args.way.state, &self.operator, self.caller)?,
         };
-        Ok(self.workers.insert(workers).judge(request))
+        Ok(self.workers.insert(workers).judge(request).await)
     }
 }
 
@@ -226,7 +226,7 @@ fn workers(
     state: &StateArgs,
     operator: &Operator,
     caller: &Caller,
-) -> Result<Workers, CliError> {
+) -> Result<Arc<Workers>, CliError> {
     let helpers = installation::helpers(caller)?;
     let config = HostConfig {
         helper: helpers.sandbox,
@@ -244,7 +244,7 @@ fn workers(
         most: 1,
         tolerated: operator.tolerated(SandboxMode::Strict).unwrap_or_default(),
     };
-    Workers::new(launcher, config).map_err(refused)
+    Workers::new(launcher, config).map(Arc::new).map_err(refused)
 }
 
 fn advice(args: &SqlAdviceArgs, screen: &mut Screen) -> Result<u8, CliError> {
@@ -261,13 +261,13 @@ fn advice(args: &SqlAdviceArgs, screen: &mut Screen) -> Result<u8, CliError> {
 }
 
 /// Asks each engine for something that it can only answer where it is there.
-fn engines(args: &SqlEnginesArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+async fn engines(args: &SqlEnginesArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
     let workers = workers(args.duckdb.as_deref(), &args.state, &operator, caller)?;
     let mut text = String::new();
     let mut is_any = false;
     for dialect in Dialect::ALL {
-        let judgement = workers.judge(&Request::new(dialect, "SELECT 1"));
+        let judgement = workers.judge(&Request::new(dialect, "SELECT 1")).await;
         is_any |= judgement.verdict == Verdict::Ok;
         text += &human::engine(dialect, &judgement);
     }

@@ -275,10 +275,20 @@ pub(super) fn owner_and_name(address: &str) -> Option<String> {
 /// The range of versions that runs as the one which `rev` names; `None` where it names none.
 pub(super) fn range(rev: &str) -> Option<String> {
     let text = rev.strip_prefix('v').unwrap_or(rev);
-    let mut numbers = text.split('.').map(|part| part.parse::<u32>());
-    let mut number = || numbers.next().and_then(Result::ok);
-    let (major, minor) = (number()?, number()?);
-    Some(format!("^{major}.{minor}.{}", number().unwrap_or(0)))
+    let mut parts = text.split('.');
+    let major: u32 = parts.next()?.parse().ok()?;
+    let (minor, is_last) = number(parts.next()?)?;
+    let patch = parts.next().filter(|_| !is_last).and_then(number).map_or(0, |(patch, _)| patch);
+    Some(format!("^{major}.{minor}.{patch}"))
+}
+
+/// Returns the number at the beginning of a part of a version, and whether a suffix such as `b1` follows it.
+fn number(part: &str) -> Option<(u32, bool)> {
+    let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+    let (digits, suffix) = part.split_at(digits);
+    let is_suffix = suffix.starts_with(|letter: char| letter.is_ascii_alphabetic() || letter == '-');
+    let number = digits.parse().ok()?;
+    (suffix.is_empty() || is_suffix).then_some((number, is_suffix))
 }
 
 #[cfg(test)]
@@ -302,9 +312,12 @@ mod tests {
 
     #[test]
     fn a_tag_is_a_range_and_a_commit_is_none() {
-        let ranges = ["v0.4.1", "23.01.0", "v0.9.0.5", "5.12", "deadbeef", "v1"].map(range);
-        let some = |text: &str| Some(text.to_owned());
-        assert_eq!(ranges, [some("^0.4.1"), some("^23.1.0"), some("^0.9.0"), some("^5.12.0"), None, None]);
+        let ranges = ["v0.4.1", "23.01.0", "v0.9.0.5", "5.12", "20.8b1", "v2.1.0-rc.1", "1.2rc1.9"].map(range);
+        assert_eq!(
+            ranges.map(Option::unwrap_or_default),
+            ["^0.4.1", "^23.1.0", "^0.9.0", "^5.12.0", "^20.8.0", "^2.1.0", "^1.2.0"]
+        );
+        assert_eq!(["deadbeef", "v1", "1a2b3c4.5", "1._2", "1.x"].map(range), [const { None }; 5]);
     }
 
     #[test]

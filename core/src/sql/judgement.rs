@@ -264,12 +264,7 @@ impl Judgement {
     }
 
     fn hash(&self) -> Sha256Hex {
-        let mut json = canonical::Json::of(self);
-        if let canonical::Json::Object(fields) = &mut json {
-            fields.remove("digest");
-            fields.remove("timing");
-        }
-        Sha256Hex::of(&json.to_vec())
+        Sha256Hex::of(&canonical::to_vec_without(self, &["digest", "timing"]))
     }
 }
 

@@ -11,7 +11,7 @@ use proctor_runner::{Engine, Workers};
 use tokio::time::Instant;
 
 use self::queue::{Bounds, Queue};
-use super::{Service, apart, cpus};
+use super::{Service, broken, cpus};
 use crate::caller::Caller;
 
 /// The smallest number of workers: while one judges a slow request, the others serve other requests.
@@ -122,12 +122,12 @@ impl Service {
         }
         let permit = self.judges.queue.enter(caller).await?;
         let workers = self.judges.workers(&self.engine)?;
-        apart(move || {
-            let judgement = workers.judge(&request);
-            // The worker is busy until here, also where the caller has gone.
+        // A task of its own: where the caller has gone, the worker is busy until it has answered.
+        let judging = tokio::spawn(async move {
+            let judgement = workers.judge(&request).await;
             drop(permit);
             judgement
-        })
-        .await
+        });
+        judging.await.map_err(broken)
     }
 }
