@@ -115,8 +115,11 @@ impl TraceState {
         if text.len() > MAX_STATE {
             return None;
         }
-        let members: Vec<&str> =
-            text.split(',').map(|member| member.trim_matches([' ', '\t'])).filter(|member| !member.is_empty()).collect();
+        let members: Vec<&str> = text
+            .split(',')
+            .map(|member| member.trim_matches([' ', '\t']))
+            .filter(|member| !member.is_empty())
+            .collect();
         let keys: Option<BTreeSet<&str>> = members.iter().map(|member| key_of(member)).collect();
         let are_distinct = keys?.len() == members.len();
         (are_distinct && members.len() <= MAX_MEMBERS).then(|| Self(members.join(",")))

@@ -99,7 +99,10 @@ fn reads_what_it_knows_of_a_later_version() {
 #[test]
 fn leaves_out_a_tracestate_that_is_not_valid() {
     let state = |text: &str| TraceContext::parse(PARENT, Some(text)).expect("valid").tracestate().map(str::to_owned);
-    assert_eq!(state("rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"), Some("rojo=00f067aa0ba902b7,congo=t61rcWkgMzE".into()));
+    assert_eq!(
+        state("rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"),
+        Some("rojo=00f067aa0ba902b7,congo=t61rcWkgMzE".into())
+    );
     assert_eq!(state(" a=1 ,, tenant@system=b c "), Some("a=1,tenant@system=b c".into()));
     let many: Vec<String> = (0..33).map(|n| format!("k{n}=1")).collect();
     let long = format!("a={}", "x".repeat(MAX_STATE));
