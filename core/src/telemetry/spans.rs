@@ -3,6 +3,8 @@
 //! A span holds names, outcomes, codes and times. It holds no output, no command, no environment and no
 //! path, because a trace is read by more people than the record of a run.
 
+use std::time::UNIX_EPOCH;
+
 use super::{RunTrace, SpanId};
 use crate::evidence::{CheckEvidence, StepEvidence, TreeSource};
 use crate::names::{RunId, StepName};
@@ -104,10 +106,10 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn run(&self) -> Span {
         let (start_ns, end_ns) = (nanos(self.times.asked_ms), nanos(self.times.ended_ms.max(self.times.asked_ms)));
-        let began = self.record.started.as_ref().map(|_| SpanEvent {
-            name: "run started",
-            at_ns: nanos(self.times.base_ms).clamp(start_ns, end_ns),
-            attributes: Vec::new(),
+        let began = self.record.started.as_ref().and_then(|started| {
+            let since = humantime::parse_rfc3339(&started.at).ok()?.duration_since(UNIX_EPOCH).ok()?;
+            let at_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).clamp(start_ns, end_ns);
+            Some(SpanEvent { name: "run started", at_ns, attributes: Vec::new() })
         });
         Span {
             id: self.trace.run_span(),
