@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::daemon::{self, Daemon};
-use crate::environment::{Repo, TestEnvironment};
+use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
 use crate::needs::{Case, NEEDS_OPENTELEMETRY, OPENTELEMETRY, case};
 use crate::process::Running;
@@ -146,7 +146,7 @@ fn daemon_exports(env: &TestEnvironment) {
     let mut receiver = Receiver::start(env, "ok");
     env.configure(&format!("[telemetry]\nendpoint = '{}'\nheaders = {{ api-key = 'hush-hush' }}\n", receiver.endpoint));
     let repo = env.repo(&spec());
-    let daemon = env.daemon();
+    let mut daemon = env.daemon();
     let run = asked(&daemon, env, &repo, &format!("traceparent: {PARENT}\r\ntracestate: vendor=1\r\n"));
     let path = format!("/v1/runs/{}/steps/0/stdout", run["id"].as_str().expect("an id"));
     let printed = serde_json::json!({ "stdout_preview": daemon.ask("GET", &path, None).body });
@@ -163,7 +163,18 @@ fn daemon_exports(env: &TestEnvironment) {
     let root = &spans(&requests)["proctor run"];
     assert!(root["parent"] == "" && root["trace"] != TRACE, "{root}");
     assert!(!Value::from(requests).to_string().contains(unsampled["id"].as_str().expect("an id")));
-    assert_eq!(exported(env, "exported"), Some(8), "four spans of each of two runs");
+
+    // The command line hands its caller's trace on.
+    env.caller_has("TRACEPARENT", PARENT);
+    env.caller_has("TRACESTATE", "vendor=1");
+    let socket = env.socket();
+    let words = ["run", "--profile", "pr", "--changeset", CHANGESET, "--socket", socket.to_str().expect("a path")];
+    repo.proctor(&words).exits(1);
+    let run = repo.last_run()["run_id"].as_str().expect("an id").to_owned();
+    let requests = receiver.requests(&run);
+    is_traced(&repo, &repo.step("asks"), &spans(&requests));
+    assert_eq!(spans(&requests)["proctor run"]["attributes"]["proctor.run.id"], run.as_str());
+    wait_for_count(env, &mut daemon, "exported", 12);
     let ended = daemon.end().exits(0);
     assert!(
         !ended.everything().contains("hush-hush") && ended.everything().contains("spans of runs are exported"),
@@ -249,8 +260,8 @@ fn nonsense(env: &TestEnvironment) {
 fn off(env: &TestEnvironment) {
     let mut receiver = Receiver::start(env, "ok");
     let endpoint = format!("env: {{ OTEL_EXPORTER_OTLP_ENDPOINT: '{}' }}", receiver.endpoint);
-    let asks = Step::sh("it", "env | grep ^TRACE; true").with("env_allowlist: [TRACEPARENT]");
-    let repo = env.repo(&Spec::of_steps([asks]).with_default(&endpoint));
+    let asks = Step::sh("it", "env | grep ^TRACE; true").with("env_allowlist: [TRACEPARENT]").with(&endpoint);
+    let repo = env.repo(&Spec::of_steps([asks]));
     repo.run().exits(0);
     assert_eq!(repo.step("it")["stdout_preview"], "", "without a trace there is none to continue");
     env.caller_has("TRACEPARENT", PARENT);
