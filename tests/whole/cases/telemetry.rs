@@ -167,9 +167,9 @@ fn daemon_exports(env: &TestEnvironment) {
     // The command line hands its caller's trace on.
     env.caller_has("TRACEPARENT", PARENT);
     env.caller_has("TRACESTATE", "vendor=1");
-    let socket = env.socket();
-    let words = ["run", "--profile", "pr", "--changeset", CHANGESET, "--socket", socket.to_str().expect("a path")];
-    repo.proctor(&words).exits(1);
+    let mut command = env.command(repo.path());
+    command.args(["run", "--profile", "pr", "--changeset", CHANGESET, "--socket"]).arg(env.socket());
+    env.finish(Running::start(command)).exits(1);
     let run = repo.last_run()["run_id"].as_str().expect("an id").to_owned();
     let requests = receiver.requests(&run);
     is_traced(&repo, &repo.step("asks"), &spans(&requests));
