@@ -11,6 +11,7 @@ use crate::evidence::{CheckEvidence, GitIdentity, StepEvidence, TreeSource};
 use crate::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
 use crate::outcome::Outcome;
 use crate::rerun::Rerun;
+use crate::telemetry::TraceContext;
 use crate::tier::Tier;
 use crate::verdict::{Doubt, Verdict};
 
@@ -33,6 +34,9 @@ pub enum RunEvent {
         /// the programs that the plan names from others. `None` in the logs of daemons before it was kept.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         toolchain_env_sha256: Option<Sha256Hex>,
+        /// The span of the caller that the run is a part of; absent where the caller named none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        trace: Option<TraceContext>,
     },
     /// The plan stands, and the snapshot is taken.
     RunStarted {

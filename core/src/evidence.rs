@@ -167,7 +167,7 @@ pub struct StepEvidence {
     /// did not run, or left nothing that can be trusted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub found_reports: Vec<ReportEvidence>,
-    /// The names of the variables that it was given.
+    /// The names of the variables that it was given, without the trace context of the run.
     pub env_names: BTreeSet<String>,
     /// What it used.
     pub resources: Resources,

@@ -34,6 +34,7 @@ pub mod spec;
 pub mod sql;
 pub mod status;
 pub mod strict;
+pub mod telemetry;
 pub mod tier;
 pub mod verdict;
 pub mod words;

@@ -26,6 +26,7 @@ use proctor_core::digest::Sha256Hex;
 use proctor_core::event::RunEvent;
 use proctor_core::names::RunId;
 use proctor_core::spec::Retention;
+use proctor_core::telemetry::TraceContext;
 use proctor_runner::{Clock, StoreError};
 
 use crate::service::{RunFilter, StartError};
@@ -93,6 +94,8 @@ pub struct NewRun {
     pub key: Option<Key>,
     /// What decides which toolchains it finds, as a sha256.
     pub toolchain_env: Sha256Hex,
+    /// The span of the caller, where the caller named one.
+    pub trace: Option<TraceContext>,
 }
 
 /// The `Idempotency-Key` of a request, and the request that it stands for.
@@ -131,8 +134,8 @@ pub struct Retained {
 impl NewRun {
     /// What its log begins with.
     pub(crate) fn queued(self, at: String) -> RunEvent {
-        let Self { id, asked, uid, key: _, toolchain_env } = self;
-        RunEvent::RunQueued { run_id: id, at, asked, uid, toolchain_env_sha256: Some(toolchain_env) }
+        let Self { id, asked, uid, key: _, toolchain_env, trace } = self;
+        RunEvent::RunQueued { run_id: id, at, asked, uid, toolchain_env_sha256: Some(toolchain_env), trace }
     }
 }
 

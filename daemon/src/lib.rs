@@ -22,4 +22,5 @@ pub mod runs;
 pub mod service;
 pub mod settings;
 mod shares;
+pub mod telemetry;
 mod throttle;

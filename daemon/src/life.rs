@@ -41,6 +41,7 @@ use crate::log::{self, Log, LogSurroundings};
 use crate::metrics::Metrics;
 use crate::service::{Service, ServiceConfig};
 use crate::settings::{self, Settings};
+use crate::telemetry::{LAST_SPANS, Target};
 
 use accept::Transport;
 use args::Args;
@@ -210,7 +211,19 @@ impl Beginning {
             },
             config: settings.config.clone(),
             metrics: self.metrics.clone(),
+            telemetry: exported_to(settings, around),
         })
+    }
+}
+
+/// Returns where the spans of runs are sent. Settings that cannot be used are no reason not to start.
+fn exported_to(settings: &Settings, around: &Surroundings) -> Option<Target> {
+    match Target::resolve(&settings.operator.telemetry, &around.env, "proctord") {
+        Ok(target) => target.inspect(|target| info!(receiver = target.receiver(), "spans of runs are exported")),
+        Err(error) => {
+            warn!("spans of runs are not exported: {error}");
+            None
+        }
     }
 }
 
@@ -274,7 +287,8 @@ impl Life {
         let reason = self.until_asked(signals).await;
         let ended = self.drain(reason, signals).await;
         stop.cancel();
-        if timeout(LAST_ANSWERS, transport.ended()).await.is_err() {
+        let ((), answered) = tokio::join!(self.service.flush_spans(), timeout(LAST_ANSWERS, transport.ended()));
+        if answered.is_err() {
             warn!("connections were cut off while they were answered");
         }
         self.listening.into_inner().remove();
@@ -342,7 +356,7 @@ impl Life {
             Reason::Idle => info!("the daemon ends: nobody has asked for anything"),
             Reason::Displaced => info!(grace_ms = grace.as_millis(), "the daemon ends: no new runs"),
         }
-        notify::stopping(grace + LAST_RUNS + LAST_ANSWERS + LAST_THREADS);
+        notify::stopping(grace + LAST_RUNS + LAST_ANSWERS.max(LAST_SPANS) + LAST_THREADS);
         let cancelled = Instant::now() + grace;
         let mut waited = self.drained(grace, cancelled + LAST_RUNS, Insistence::First, signals).await;
         if waited == Waited::Asked {

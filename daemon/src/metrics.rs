@@ -43,6 +43,7 @@ struct Counted {
     reload_succeeded: Gauge,
     reloaded_at: FloatGauge,
     panics: Counter,
+    spans: Family<Exported, Counter>,
     draining: Gauge,
     ready: Gauge,
     state_free: Gauge,
@@ -67,6 +68,22 @@ pub enum ConnectionRefused {
     Evicted,
     /// It could not be accepted; there were no descriptors left, for instance.
     Failed,
+}
+
+/// What became of spans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpanResult {
+    /// The receiver has them.
+    Exported,
+    /// Too many runs waited to be exported.
+    Dropped,
+    /// They could not be sent, or the receiver refused them.
+    Failed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Exported {
+    result: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -164,6 +181,7 @@ impl Metrics {
             reload_succeeded: Gauge::default(),
             reloaded_at: FloatGauge::default(),
             panics: Counter::default(),
+            spans: Family::default(),
             draining: Gauge::default(),
             ready: Gauge::default(),
             state_free: Gauge::default(),
@@ -255,6 +273,16 @@ impl Metrics {
         self.0.reloads.get_or_create(&Reload { result }).inc();
     }
 
+    /// Counts spans of runs, by what became of them.
+    pub fn spans(&self, result: SpanResult, count: u64) {
+        let result = match result {
+            SpanResult::Exported => "exported",
+            SpanResult::Dropped => "dropped",
+            SpanResult::Failed => "failed",
+        };
+        self.0.spans.get_or_create(&Exported { result }).inc_by(count);
+    }
+
     /// A panic was caught.
     pub fn panicked(&self) {
         self.0.panics.inc();
@@ -314,6 +342,8 @@ impl Counted {
             Unit::Seconds,
             self.reloaded_at.clone(),
         );
+        let help = "Spans of runs for OpenTelemetry, by whether they were exported";
+        to.register("proctor_otlp_spans", help, self.spans.clone());
         to.register("proctor_panics", "Panics that were caught", self.panics.clone());
         let help = "1 if new runs are taken on: the daemon does not end, and can write to its state directory";
         to.register("proctor_ready", help, self.ready.clone());
@@ -444,6 +474,7 @@ mod tests {
         metrics.submitted(How::Queued);
         metrics.finished(&view(), Verdict::Passed, Duration::from_secs(2), None);
         metrics.refused(ConnectionRefused::Foreign);
+        metrics.spans(SpanResult::Failed, 3);
         let text = text(&metrics);
         for line in [
             "proctor_http_requests_total{route=\"/v1/runs/{id}\",method=\"GET\",code=\"200\"} 1",
@@ -452,6 +483,7 @@ mod tests {
             "proctor_submissions_total{how=\"queued\"} 1",
             "proctor_runs{state=\"queued\"} 2",
             "proctor_connections_refused_total{reason=\"foreign\"} 1",
+            "proctor_otlp_spans_total{result=\"failed\"} 3",
             "process_start_time_seconds 1.5",
             "# EOF",
         ] {

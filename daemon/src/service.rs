@@ -27,6 +27,7 @@ use proctor_core::api::{
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::plan::ReportFormat;
 use proctor_core::spec::{Operator, Retention};
+use proctor_core::telemetry::take_context;
 use proctor_core::verdict::Verdict;
 use proctor_runner::{Clock, Engine, EngineConfig, EngineError};
 use tokio::sync::watch;
@@ -41,6 +42,7 @@ use crate::metrics::Metrics;
 use crate::queue::Limits;
 use crate::runs::{Found, Observed, Observer, Runs};
 use crate::shares::Turns;
+use crate::telemetry::{EndedRun, Target, Telemetry};
 use crate::throttle::Throttle;
 
 /// The longest that a call waits for news of a run.
@@ -61,6 +63,8 @@ pub struct ServiceConfig {
     pub config: Option<PathBuf>,
     /// What counts.
     pub metrics: Metrics,
+    /// Where the spans of runs are sent; `None` where they are not.
+    pub telemetry: Option<Target>,
 }
 
 /// Why a service cannot begin.
@@ -172,6 +176,7 @@ pub struct Service {
     operator: watch::Sender<Arc<Operator>>,
     config: Option<PathBuf>,
     metrics: Metrics,
+    telemetry: Arc<Telemetry>,
     /// Whose requests are prepared: each reads a spec, and maybe a tree. Those of one who has a slow disk, or asks
     /// for much, keep nobody else's waiting.
     preparing: Turns,
@@ -225,9 +230,11 @@ impl Service {
 
     /// Blocks on the disk.
     fn opened(config: ServiceConfig, history: &Path) -> Result<(Self, Recovered), StartError> {
-        let ServiceConfig { engine: config, config: file, metrics } = config;
+        let ServiceConfig { engine: config, config: file, metrics, telemetry } = config;
         let operator = Arc::new(config.operator.clone());
-        let account = Account { home: config.home.clone(), env: config.caller_env.clone() };
+        let mut account = Account { home: config.home.clone(), env: config.caller_env.clone() };
+        // The trace in which the daemon was started is not that of its runs.
+        take_context(&mut account.env);
         let ours: Vec<PathBuf> = config.hide.iter().cloned().chain([config.state_dir.clone()]).collect();
         let judges = Judges::new();
         let engine = Arc::new(Engine::open(config)?);
@@ -237,7 +244,8 @@ impl Service {
         let ended = watch::Sender::new(0);
         let operator = watch::Sender::new(operator);
         tokio::spawn(tidy(history.clone(), operator.subscribe(), ended.subscribe()));
-        let runs = Runs::start(history.clone(), limits, observer(metrics.clone(), ended));
+        let telemetry = Telemetry::start(history.clone(), telemetry, metrics.clone());
+        let runs = Runs::start(history.clone(), limits, observer(metrics.clone(), ended, Arc::clone(&telemetry)));
         let service = Self {
             engine,
             history,
@@ -246,6 +254,7 @@ impl Service {
             operator,
             config: file,
             metrics,
+            telemetry,
             judges,
             state_probe,
             refusals: Throttle::new(REFUSALS_LOGGED),
@@ -359,6 +368,16 @@ impl Service {
     pub fn reload(&self, operator: Operator) {
         self.runs.limit(Limits::of(&operator.daemon, cpus()));
         self.operator.send_replace(Arc::new(operator));
+    }
+
+    /// Sends the spans of runs to `target` from now on, or nowhere.
+    pub fn export_to(&self, target: Option<Target>) {
+        self.telemetry.aim(target);
+    }
+
+    /// Sends the spans of the last runs, within a bounded time.
+    pub async fn flush_spans(&self) {
+        self.telemetry.shut_down().await;
     }
 
     /// What the operator allows by now.
@@ -475,13 +494,14 @@ fn millis(time: Duration) -> u64 {
 }
 
 /// Counts what happens to runs, and says of each how it ended.
-fn observer(metrics: Metrics, ended: watch::Sender<u64>) -> Observer {
+fn observer(metrics: Metrics, ended: watch::Sender<u64>, telemetry: Arc<Telemetry>) -> Observer {
     Box::new(move |observed| match observed {
         Observed::Admitted(how) => metrics.submitted(how),
         Observed::Started(waited) => metrics.started(waited),
         Observed::Ended(view, took, executed) => {
             ended.send_modify(|count| *count += 1);
             if let Some(verdict) = view.verdict {
+                telemetry.ended(EndedRun::new(view, took, executed));
                 metrics.finished(view, verdict, took, executed);
                 tell(view, verdict, took, executed);
             }

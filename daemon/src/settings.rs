@@ -2,13 +2,14 @@
 //! machine is looked at here, such as whether an account is there. What the file may say stands in
 //! `proctor-core`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use proctor_core::spec::{Code, Diagnostic, Operator, UserRef};
 use tracing_subscriber::EnvFilter;
 
 use crate::installation::{FoundConfig, InstallationError};
+use crate::telemetry::Target;
 
 /// The longest path of a socket, in bytes: `sun_path` of unix(7) without its last NUL.
 pub const MAX_SOCKET_PATH: usize = 107;
@@ -80,7 +81,11 @@ fn problems(operator: &Operator, uid_of: &impl Fn(&str) -> Option<u32>) -> Vec<D
     });
     let socket = daemon.socket.as_deref().and_then(|socket| socket_problem(Path::new(socket)));
     let level = level_problem(&daemon.log.level);
-    let all = unknown.chain(socket.map(|problem| format!("`daemon.socket` {problem}"))).chain(level);
+    // Without the environment, which is not the config's.
+    let telemetry = Target::resolve(&operator.telemetry, &BTreeMap::new(), "proctord").err();
+    let telemetry = telemetry.map(|error| format!("`telemetry`: {error}"));
+    let socket = socket.map(|problem| format!("`daemon.socket` {problem}"));
+    let all = unknown.chain(socket).chain(level).chain(telemetry);
     all.map(|message| Diagnostic::unplaced(Code::BadConfig, message)).collect()
 }
 
@@ -138,11 +143,11 @@ mod tests {
     fn what_this_machine_does_not_know_is_refused_and_all_of_it_named() {
         let long = "x".repeat(MAX_SOCKET_PATH);
         let text = format!(
-            "[daemon]\nallow_users = ['nobody-here', 4294967295]\nsocket = '/{long}'\n[daemon.log]\nlevel = 'loud=very'\n"
+            "[telemetry]\nendpoint = 'http://user:word@c'\n[daemon]\nallow_users = ['nobody-here', 4294967295]\nsocket = '/{long}'\n[daemon.log]\nlevel = 'loud=very'\n"
         );
-        let lines = settings(&text).expect_err("four problems").lines();
-        assert_eq!(lines.len(), 4, "{lines:?}");
-        for (line, word) in lines.iter().zip(["nobody-here", "4294967295", "107", "loud=very"]) {
+        let lines = settings(&text).expect_err("five problems").lines();
+        assert_eq!(lines.len(), 5, "{lines:?}");
+        for (line, word) in lines.iter().zip(["nobody-here", "4294967295", "107", "loud=very", "a password"]) {
             assert!(line.starts_with("/etc/p.toml: ") && line.contains(word), "{line}");
         }
     }

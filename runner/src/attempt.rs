@@ -20,6 +20,7 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::environment::{Environment, Origin};
 use crate::live_output::LiveWriter;
 use crate::output::{self, Outputs};
 use crate::timing::Laps;
@@ -430,7 +431,9 @@ fn signaled(signal: u8, exit_code: u8, step: &PlannedStep) -> Termination {
     }
 }
 
-/// The names of the variables that an attempt is given, for the record.
-pub(crate) fn names<V>(environment: &std::collections::BTreeMap<String, V>) -> BTreeSet<String> {
-    environment.keys().cloned().collect()
+/// Returns the names of the variables that an attempt is given, for the record. The trace of the run is left out: a
+/// record does not depend on whether its run is traced.
+pub(crate) fn names(environment: &Environment) -> BTreeSet<String> {
+    let recorded = environment.iter().filter(|(_, (_, origin))| *origin != Origin::Trace);
+    recorded.map(|(name, _)| name.clone()).collect()
 }

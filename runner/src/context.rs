@@ -1,6 +1,7 @@
 //! What every part of one run shares: the plan, the tree, the sandbox and the way to say what
 //! happens. It decides nothing.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -9,8 +10,10 @@ use std::time::Duration;
 use proctor_core::enforcement::Tolerated;
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::{GitIdentity, TreeSource};
+use proctor_core::names::RunId;
 use proctor_core::plan::{Argv, Plan, PlannedSkill, PlannedStep, RelPath};
 use proctor_core::redact::Redactor;
+use proctor_core::telemetry::{RunTrace, TraceContext, is_trace_variable, take_context};
 use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, Reader, RunSpace, StepUser, ToolMount, is_hidden};
 use proctor_snapshot::{IgnoreQuery, IgnoredContent, RulesAside, Snapshot};
 use tokio::sync::mpsc;
@@ -25,7 +28,7 @@ use crate::live_output::LiveOutputs;
 use crate::output::Outputs;
 use crate::record::TreeFacts;
 use crate::repository::Repository;
-use crate::request::EngineConfig;
+use crate::request::{EngineConfig, Tracing};
 use crate::source;
 use crate::stack::Stack;
 use crate::store::StoreError;
@@ -56,6 +59,41 @@ pub(crate) struct Context {
     pub(crate) live: OnceLock<LiveOutputs>,
     /// What becomes of the changes of a `read_only: off` step that has passed.
     pub(crate) changes: Changes,
+    /// The trace that the steps continue; set before the first of them where there is any.
+    pub(crate) trace: OnceLock<StepTrace>,
+}
+
+/// The trace that the steps of a run continue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StepTrace {
+    /// That of the caller, as it is: the run is not exported.
+    Caller(TraceContext),
+    /// That of the run, which is exported: each step continues its own span.
+    Run(RunTrace),
+}
+
+impl StepTrace {
+    /// Returns the trace of a caller with this environment; `None` if it names none.
+    pub(crate) fn from_env(env: &BTreeMap<String, String>) -> Option<Self> {
+        let named = env.iter().filter(|(name, _)| is_trace_variable(name));
+        let mut named = named.map(|(name, value)| (name.clone(), value.clone())).collect();
+        take_context(&mut named).map(Self::Caller)
+    }
+
+    /// Returns the trace of a run; `None` if it is neither exported nor a part of its caller's.
+    pub(crate) fn new(asked: &Tracing, run: &RunId) -> Option<Self> {
+        match asked {
+            Tracing { parent, exported: true } => Some(Self::Run(RunTrace::new(run.clone(), parent.clone()))),
+            Tracing { parent, exported: false } => parent.clone().map(Self::Caller),
+        }
+    }
+
+    fn step_context(&self, skill: &PlannedSkill, step: &PlannedStep) -> TraceContext {
+        match self {
+            Self::Caller(context) => context.clone(),
+            Self::Run(trace) => trace.step_context(skill.name.as_str(), &step.name),
+        }
+    }
 }
 
 /// What becomes of the changes of `read_only: off` steps.
@@ -258,6 +296,13 @@ impl Context {
         }
     }
 
+    /// Has the steps continue a trace, if there is any.
+    pub(crate) fn continue_trace(&self, trace: Option<StepTrace>) {
+        if let Some(trace) = trace {
+            self.trace.get_or_init(|| trace);
+        }
+    }
+
     /// What takes the caller's secrets out of all that is said and recorded.
     pub(crate) fn redactor(&self) -> &Redactor {
         &self.outputs.redactor
@@ -276,7 +321,12 @@ impl Context {
     /// # Errors
     /// A cache directory cannot be made.
     pub(crate) fn policy(&self, skill: &PlannedSkill, step: &PlannedStep) -> Result<(Policy, Environment), StoreError> {
-        self.policy_with(&skill.caches, step)
+        let (mut policy, mut environment) = self.policy_with(&skill.caches, step)?;
+        if let Some(trace) = self.trace.get() {
+            environment::add_trace(&mut environment, step, &trace.step_context(skill, step));
+            policy.env = environment.iter().map(|(name, (value, _))| (name.clone(), value.clone())).collect();
+        }
+        Ok((policy, environment))
     }
 
     fn policy_with(&self, caches: &[RelPath], step: &PlannedStep) -> Result<(Policy, Environment), StoreError> {

@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::context::{Caches, Changes, Context, Sight, Tree};
+use crate::context::{Caches, Changes, Context, Sight, StepTrace, Tree};
 use crate::error::EngineError;
 use crate::finish::{self, Observed, Pass};
 use crate::git_program::SandboxedGit;
@@ -248,6 +248,7 @@ impl Engine {
         let room = Room { disk: disk_of(&plan), sandboxes: sandboxes_of(&plan, changes) };
         let space = space_config(room, tolerated.clone());
         let context = self.context(source, changes, room, tolerated, events, cancel).await?;
+        context.continue_trace(StepTrace::new(&request.trace, &facts.run_id));
         guards::same_spec(&context.tree.snapshot, &file)?;
         guards::caches_hide_nothing(&context.tree.snapshot, &plan)?;
         context.to_come.store(commands_of(&plan), Ordering::Relaxed);
@@ -387,7 +388,9 @@ impl Engine {
         let (events, _) = mpsc::channel(1);
         let source = Source::worktree(repository);
         let room = Room { disk, sandboxes: Sandboxes::ForOne };
-        Ok(Session::new(self.context(source, Changes::Applied, room, tolerated, events, cancel).await?))
+        let context = self.context(source, Changes::Applied, room, tolerated, events, cancel).await?;
+        context.continue_trace(StepTrace::from_env(&self.config.caller_env));
+        Ok(Session::new(context))
     }
 
     /// Runs one command exactly as a step would be run: a session with one run.
@@ -496,6 +499,7 @@ impl Engine {
             events,
             cancel,
             changes,
+            trace: OnceLock::new(),
         }))
     }
 

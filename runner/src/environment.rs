@@ -6,6 +6,7 @@ use std::fmt;
 
 use proctor_core::names::EnvName;
 use proctor_core::plan::{Network, PlannedStep};
+use proctor_core::telemetry::{TRACEPARENT, TRACESTATE, TraceContext, is_trace_variable};
 
 /// What is known about the surroundings that an environment is built from.
 #[derive(Debug, Clone)]
@@ -33,6 +34,8 @@ pub enum Origin {
     Allowed,
     /// The spec's `env`.
     Spec,
+    /// The trace of the run, let in by `env_allowlist`.
+    Trace,
 }
 
 impl fmt::Display for Origin {
@@ -42,6 +45,7 @@ impl fmt::Display for Origin {
             Self::Toolchain => "given for a mounted toolchain",
             Self::Allowed => "from the caller, by `env_allowlist`",
             Self::Spec => "set by `env` in the spec",
+            Self::Trace => "from the trace of the run, by `env_allowlist`",
         })
     }
 }
@@ -95,12 +99,13 @@ pub fn never_from_caller(name: &str) -> bool {
     PREFIXES.iter().any(|prefix| upper.starts_with(prefix)) || NAMES.contains(&upper.as_str())
 }
 
-/// Builds the environment of `step`.
+/// Builds the environment of `step`. The trace of the run is added by [`add_trace`].
 pub fn build(step: &PlannedStep, around: &Surroundings) -> Environment {
     let mut environment = given(step, around);
     for name in &step.env_allowlist {
         let name = name.as_str();
         if !never_from_caller(name)
+            && !is_trace_variable(name)
             && let Some(value) = around.caller.get(name)
         {
             environment.insert(name.to_owned(), (value.clone(), Origin::Allowed));
@@ -110,6 +115,18 @@ pub fn build(step: &PlannedStep, around: &Surroundings) -> Environment {
         environment.insert(name.as_str().to_owned(), (value.clone(), Origin::Spec));
     }
     environment
+}
+
+/// Adds the trace context that `step` continues, as far as its `env_allowlist` names the variables and its `env` does
+/// not set them.
+pub fn add_trace(environment: &mut Environment, step: &PlannedStep, context: &TraceContext) {
+    let variables = [(TRACEPARENT, Some(context.traceparent())), (TRACESTATE, context.tracestate().map(str::to_owned))];
+    for (name, value) in variables {
+        let is_wanted = step.env_allowlist.iter().any(|allowed| allowed.as_str() == name);
+        if let Some(value) = value.filter(|_| is_wanted && !environment.contains_key(name)) {
+            environment.insert(name.to_owned(), (value, Origin::Trace));
+        }
+    }
 }
 
 fn given(step: &PlannedStep, around: &Surroundings) -> Environment {
@@ -192,6 +209,25 @@ mod tests {
             assert!(!environment.contains_key(absent), "{absent}");
             assert!(why_missing(absent, &environment).contains("never taken"), "{absent}");
         }
+    }
+
+    #[test]
+    fn a_trace_reaches_a_step_by_its_allow_list_alone() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let context = TraceContext::parse(parent, Some("a=1")).expect("valid");
+        let variables = |allowed: &[&str], set: &[(&str, &str)]| {
+            let mut planned = step("s", &["true"]);
+            planned.env_allowlist = allowed.iter().map(|allowed| name(allowed)).collect();
+            planned.env = set.iter().map(|(name, value)| (variable(name), (*value).to_owned())).collect();
+            let mut environment = build(&planned, &around(&[(TRACEPARENT, "the caller's"), (TRACESTATE, "b=1")]));
+            add_trace(&mut environment, &planned, &context);
+            [TRACEPARENT, TRACESTATE].map(|name| environment.get(name).map(|(value, _)| value.clone()))
+        };
+        let owned = |text: &str| Some(text.to_owned());
+        assert_eq!(variables(&[], &[]), [None, None]);
+        assert_eq!(variables(&[TRACEPARENT], &[]), [owned(parent), None]);
+        assert_eq!(variables(&[TRACEPARENT, TRACESTATE], &[]), [owned(parent), owned("a=1")]);
+        assert_eq!(variables(&[TRACEPARENT], &[(TRACEPARENT, "x")]), [owned("x"), None]);
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub use proctor_sql::pool::Workers;
 pub use pushed::pushed;
 pub use request::{
     ChangesWanted, EngineConfig, ExecReport, ExecRequest, Helpers, Patch, Preview, RunReport, RunRequest, RunSource,
-    Serving, SkillsWanted, StepReport,
+    Serving, SkillsWanted, StepReport, Tracing,
 };
 pub use rerun::demand_whole;
 pub use session::Session;

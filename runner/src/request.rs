@@ -9,6 +9,7 @@ use proctor_core::evidence::StepEvidence;
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::plan::PlannedStep;
 use proctor_core::spec::Operator;
+use proctor_core::telemetry::TraceContext;
 use proctor_core::tier::{Tier, TierReason};
 use proctor_core::verdict::{Doubt, Verdict};
 use proctor_sandbox::{Policy, SetupOp};
@@ -94,6 +95,26 @@ pub struct RunRequest {
     pub skills: SkillsWanted,
     /// Where readers see what steps print while they run; `None` where there are no readers.
     pub live: Option<LiveOutputs>,
+    /// Whether the run is traced.
+    pub trace: Tracing,
+}
+
+/// Whether and where a run is a part of a distributed trace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tracing {
+    /// The span of the caller, if there is any.
+    pub parent: Option<TraceContext>,
+    /// Whether spans of the run are exported.
+    pub exported: bool,
+}
+
+impl Tracing {
+    /// Returns whether a run is traced, where spans `can_be_exported`: a trace that the caller does not record is not
+    /// continued.
+    pub fn new(parent: Option<TraceContext>, can_be_exported: bool) -> Self {
+        let is_wanted = parent.as_ref().is_none_or(TraceContext::is_sampled);
+        Self { parent, exported: can_be_exported && is_wanted }
+    }
 }
 
 impl RunRequest {

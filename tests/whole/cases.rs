@@ -59,6 +59,7 @@ mod spec;
 mod sql;
 mod swaps;
 mod systemd;
+mod telemetry;
 mod telling;
 mod terminal;
 mod timeout;
@@ -134,6 +135,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         sql::CASES,
         swaps::CASES,
         systemd::CASES,
+        telemetry::CASES,
         telling::CASES,
         terminal::CASES,
         timeout::CASES,

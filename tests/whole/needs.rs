@@ -241,5 +241,12 @@ pub(crate) const NEEDS_LANGCHAIN: &[Needs] = &[
     Needs::Sandbox,
     Needs::Client(&[LANGCHAIN, "-c", "import langchain_mcp_adapters, langchain_openai, langchain_anthropic"]),
 ];
+/// The Python of OpenTelemetry's messages.
+pub(crate) const OPENTELEMETRY: &str = "opentelemetry/bin/python";
+/// A case that receives spans by those.
+pub(crate) const NEEDS_OPENTELEMETRY: &[Needs] = &[
+    Needs::Sandbox,
+    Needs::Client(&[OPENTELEMETRY, "-c", "import opentelemetry.proto.collector.trace.v1.trace_service_pb2"]),
+];
 /// A case whose programs misbehave in ways that a shell cannot.
 pub(crate) const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];

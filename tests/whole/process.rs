@@ -156,6 +156,11 @@ impl Running {
         assert!(said.contains(text), "it ended without {text:?}:\n{said}\n{errors}");
     }
 
+    /// Its standard output as far as it was drained.
+    pub(crate) fn output(&self) -> String {
+        self.stdout.text()
+    }
+
     /// Drains its output until it has ended and nothing holds its pipes.
     pub(crate) fn wait(mut self) -> Finished {
         self.pump(|_| false);

@@ -16,7 +16,7 @@ use proctor_daemon::caller::Caller;
 use proctor_daemon::metrics::Metrics;
 use proctor_daemon::service::{MAX_WAIT, Service, ServiceConfig, StartError};
 use proctor_runner::{
-    CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, Pass, RunRequest, RunSource, SkillsWanted,
+    CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, Pass, RunRequest, RunSource, SkillsWanted, Tracing,
 };
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
@@ -167,6 +167,7 @@ pub(crate) fn passed_and_broke(env: &TestEnvironment, repo: &Repo<'_>) -> Pass {
         changes: ChangesWanted::Applied,
         skills: SkillsWanted::All,
         live: None,
+        trace: Tracing::default(),
     };
     let engine = Engine::open(config(env, "").engine).expect("an engine");
     let (sender, mut events) = mpsc::channel(1);
@@ -202,6 +203,7 @@ fn config(env: &TestEnvironment, operator: &str) -> ServiceConfig {
         },
         config: None,
         metrics: Metrics::new(0),
+        telemetry: None,
     }
 }
 

@@ -15,7 +15,7 @@ use proctor_core::spec::Operator;
 use proctor_core::tier::Tier;
 use proctor_core::verdict::Verdict;
 use proctor_runner::{
-    CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, RunRequest, RunSource, SkillsWanted,
+    CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, RunRequest, RunSource, SkillsWanted, Tracing,
 };
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
@@ -134,6 +134,7 @@ impl InProcess {
             changes: ChangesWanted::Applied,
             skills: SkillsWanted::All,
             live: None,
+            trace: Tracing::default(),
         };
         Ok(Self { engine: Engine::open(config)?, request })
     }

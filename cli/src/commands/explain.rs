@@ -231,7 +231,7 @@ fn environment(environment: &Environment, step: &PlannedStep, caller: &Caller) -
 fn value_of(value: &str, origin: Origin) -> String {
     match origin {
         Origin::Allowed => "(the caller's)".to_owned(),
-        Origin::Given | Origin::Toolchain | Origin::Spec => shown_line(value),
+        Origin::Given | Origin::Toolchain | Origin::Spec | Origin::Trace => shown_line(value),
     }
 }
 

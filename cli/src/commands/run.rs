@@ -1,5 +1,6 @@
 //! `proctor run`: runs a profile, shows what happens while it does, and says what it means.
 
+mod export;
 mod patch;
 pub(super) mod range;
 mod remote;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use proctor_core::api::{ChangesAsked, Reuse, RunSubmission, SkillsAsked, StreamView};
+use proctor_core::api::{Reuse, StreamView};
 use proctor_core::event::RunEvent;
 use proctor_core::gate::{Demands, MaxAge, Unattested};
 use proctor_core::names::RunId;
@@ -17,8 +18,8 @@ use proctor_core::spec::Operator;
 use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, Verdict};
 use proctor_daemon::service::{OutputOf, Unit};
 use proctor_runner::{
-    ChangesWanted, CommitAsked, CommitRef, Engine, NamedCommit, Patch, RunReport, RunRequest, RunSource, SkillsWanted,
-    StagedIndex, demand_whole, takes_env,
+    ChangesWanted, Clock, CommitAsked, CommitRef, Engine, NamedCommit, Patch, RunReport, RunRequest, RunSource,
+    SkillsWanted, StagedIndex, demand_whole, takes_env,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -36,6 +37,7 @@ use crate::report::outputs::{Fetched, MAX_BYTES, Outputs, WantedStream};
 use crate::report::{self, View};
 use crate::reports::{Keeper, Reports, Told, refusal};
 use crate::screen::{self, Room, Screen};
+use export::Exports;
 use proctor_core::record::RunRecord;
 use proctor_core::report::{ReportedCommit, ReportedRun};
 use remote::Remote;
@@ -67,20 +69,11 @@ async fn verify(args: &RunArgs, caller: &Caller, reports: &mut Reports, screen: 
     reports.of_repository(&repo, caller);
     let target = args.patch.as_deref().map(|file| patch::Target::find(file, &caller.cwd)).transpose()?;
     let operator = installation::operator(&args.way.operator, caller)?;
-    let way = Way::choose(args, operator.clone(), &repo, caller, screen).await?;
-    let cancel = CancellationToken::new();
-    let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
-    let mut runs = Runs { args, caller, reports, way, repo, cancel, interrupts, target, reuse: Reuse::Never };
-    let Some(rev) = &args.rev else { return runs.one(Tree::Worktree, screen).await };
-    if let (Way::Daemon(_), false) = (&runs.way, is_range(rev)) {
-        return runs.one(Tree::Commit(rev.clone()), screen).await;
-    }
-    let engine = runs.way.engine(args, operator, caller)?;
-    let commits = engine.resolve_revision(&runs.repo, rev).await.map_err(engine_error)?;
-    match commits.as_slice() {
-        [commit] if !is_range(rev) => runs.one(Tree::Commit(commit.id.clone()), screen).await,
-        commits => runs.range(commits, screen).await,
-    }
+    let mut runs = Runs::open(args, (repo, Reuse::Never), reports, caller, screen).await?;
+    runs.target = target;
+    let done = runs.all(operator, screen).await;
+    runs.exported(screen).await;
+    done
 }
 
 /// Who does the runs.
@@ -224,6 +217,7 @@ pub(super) struct Runs<'a> {
     target: Option<patch::Target>,
     /// Whether an earlier run may be the answer.
     reuse: Reuse,
+    exports: Exports,
 }
 
 impl<'a> Runs<'a> {
@@ -239,10 +233,22 @@ impl<'a> Runs<'a> {
         screen: &mut Screen,
     ) -> Result<Self, CliError> {
         let operator = installation::operator(&args.way.operator, caller)?;
-        let way = Way::choose(args, operator, &repo, caller, screen).await?;
+        let way = Way::choose(args, operator.clone(), &repo, caller, screen).await?;
+        Self::by(way, &operator, args, (repo, reuse), reports, caller)
+    }
+
+    fn by(
+        way: Way,
+        operator: &Operator,
+        args: &'a RunArgs,
+        (repo, reuse): (PathBuf, Reuse),
+        reports: &'a mut Reports,
+        caller: &'a Caller,
+    ) -> Result<Self, CliError> {
         let cancel = CancellationToken::new();
         let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
-        Ok(Self { args, caller, reports, way, repo, cancel, interrupts, target: None, reuse })
+        let exports = Exports::new(&way, operator, caller);
+        Ok(Self { args, caller, reports, way, repo, cancel, interrupts, target: None, reuse, exports })
     }
 
     /// Runs of this process, whatever daemon there is.
@@ -257,10 +263,8 @@ impl<'a> Runs<'a> {
         screen: &mut Screen,
     ) -> Result<Self, CliError> {
         let operator = installation::operator(&args.way.operator, caller)?;
-        let way = Way::Here(Arc::new(engine::open(&args.way.state, operator, caller, screen)?));
-        let cancel = CancellationToken::new();
-        let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
-        Ok(Self { args, caller, reports, way, repo, cancel, interrupts, target: None, reuse })
+        let way = Way::Here(Arc::new(engine::open(&args.way.state, operator.clone(), caller, screen)?));
+        Self::by(way, &operator, args, (repo, reuse), reports, caller)
     }
 
     /// The commit that an index would make; for runs of this process.
@@ -339,29 +343,8 @@ impl Runs<'_> {
             changes: if self.target.is_some() { ChangesWanted::AsPatch } else { ChangesWanted::Applied },
             skills: skills_wanted(self.args),
             live: None,
+            trace: self.exports.tracing(),
         }
-    }
-
-    fn submission(&self, tree: Tree) -> Result<RunSubmission, CliError> {
-        let rev = match tree {
-            Tree::Worktree => None,
-            Tree::Commit(rev) => Some(rev),
-            Tree::Staged { .. } => return Err(CliError::Internal("a daemon is not asked what is staged".to_owned())),
-        };
-        Ok(RunSubmission {
-            repo: daemon::repo_text(&self.repo)?,
-            profile: self.args.profile.clone(),
-            changeset_id: self.args.changeset.clone(),
-            submodules: self.args.submodules && rev.is_some(),
-            rev,
-            max_tier: self.args.max_tier,
-            sandbox: self.args.sandbox.sandbox,
-            fail_fast: self.args.fail_fast,
-            changes: if self.target.is_some() { ChangesAsked::Patch } else { ChangesAsked::Applied },
-            reuse: self.reuse,
-            skills: if self.args.last_failed { SkillsAsked::NotPassed } else { SkillsAsked::All },
-            env: Some(self.caller.env.clone()),
-        })
     }
 
     /// One run, and what its events told.
@@ -370,7 +353,7 @@ impl Runs<'_> {
             return Ok((RunRecord::default(), Ended::known(known)));
         }
         let (sender, events) = mpsc::channel(EVENTS);
-        let work = self.work(tree, sender)?;
+        let (work, began_ms) = (self.work(tree, sender)?, Clock::system().now_ms());
         let mut watch = Watch::new(self.reports, self.args.detail(), &mut self.interrupts, screen);
         let result = watch.follow(work, events).await;
         watch.progress.clear();
@@ -381,6 +364,7 @@ impl Runs<'_> {
             // The engine knows only that it was asked to end; which signal it was is known here.
             record.cancelled_by = Some(signal.to_owned());
         }
+        self.exports.ended(&record, began_ms, &self.repo);
         Ok((record, report))
     }
 
@@ -391,7 +375,7 @@ impl Runs<'_> {
         }
         let (sender, mut events) = mpsc::channel(EVENTS);
         let mut task = tokio::spawn(self.work(tree, sender)?);
-        let (mut record, start) = (RunRecord::default(), Instant::now());
+        let (mut record, start, began_ms) = (RunRecord::default(), Instant::now(), Clock::system().now_ms());
         let mut open = true;
         let joined = loop {
             tokio::select! {
@@ -409,8 +393,14 @@ impl Runs<'_> {
         };
         let ended = joined.map_err(|_| CliError::Internal("the engine stopped".to_owned()))??;
         record.add_doubts(&ended.doubts);
+        self.exports.ended(&record, began_ms, &self.repo);
         let code = if ended.known.is_some() { 0 } else { agreed(&record, &ended)? };
         Ok((record, code))
+    }
+
+    /// Waits a short time until the spans of all runs are sent.
+    pub(super) async fn exported(&mut self, screen: &mut Screen) {
+        self.exports.finish(screen).await;
     }
 
     /// The report for people.
@@ -439,6 +429,20 @@ impl Runs<'_> {
                 }
             }
         })
+    }
+
+    /// The run that is asked for, or each run of a range.
+    async fn all(&mut self, operator: Operator, screen: &mut Screen) -> Result<u8, CliError> {
+        let Some(rev) = &self.args.rev else { return self.one(Tree::Worktree, screen).await };
+        if let (Way::Daemon(_), false) = (&self.way, is_range(rev)) {
+            return self.one(Tree::Commit(rev.clone()), screen).await;
+        }
+        let engine = self.way.engine(self.args, operator, self.caller)?;
+        let commits = engine.resolve_revision(&self.repo, rev).await.map_err(engine_error)?;
+        match commits.as_slice() {
+            [commit] if !is_range(rev) => self.one(Tree::Commit(commit.id.clone()), screen).await,
+            commits => self.range(commits, screen).await,
+        }
     }
 
     async fn one(&mut self, tree: Tree, screen: &mut Screen) -> Result<u8, CliError> {

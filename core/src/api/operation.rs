@@ -251,11 +251,19 @@ impl Outline {
             summary: "Ask for a run",
             description: "Answers at once. The same request joins the run that is under way; a sound earlier \
                           result is the answer where `reuse` allows it.",
-            parameters: &[header(
-                "Idempotency-Key",
-                idempotency_key,
-                "The same key of the same user gets the same run, also after the daemon was started anew.",
-            )],
+            parameters: &[
+                header(
+                    "Idempotency-Key",
+                    idempotency_key,
+                    "The same key of the same user gets the same run, also after the daemon was started anew.",
+                ),
+                header(
+                    "traceparent",
+                    of::<String>,
+                    "The span of the caller (W3C Trace Context); ignored if not valid.",
+                ),
+                header("tracestate", of::<String>, "What vendors add to it; ignored if not valid."),
+            ],
             body: body::<RunSubmission>(),
             answers: &[
                 json::<Submitted>(202, "The run waits or is under way; `Location` says where it is."),

@@ -52,6 +52,10 @@ pub(super) fn of<'e>(
             // Tools show a key of several lines with something before each.
             secrets.extend(value.lines().map(|line| line.trim().to_owned()));
         }
+        for header in header_values(name, value) {
+            secrets.extend(percent_decoded(header));
+            secrets.insert(header.to_owned());
+        }
         for password in passwords_in_urls(value) {
             secrets.extend(percent_decoded(password));
             secrets.insert(password.to_owned());
@@ -86,6 +90,14 @@ fn words(name: &str) -> Vec<String> {
         before = c;
     }
     words
+}
+
+/// Returns the values of the headers that an exporter of OpenTelemetry sends: `OTEL_EXPORTER_OTLP_HEADERS` and the like
+/// hold `name=value,name=value`.
+fn header_values<'v>(name: &str, value: &'v str) -> impl Iterator<Item = &'v str> {
+    let is_list = name.starts_with("OTEL_EXPORTER_OTLP_") && name.ends_with("HEADERS");
+    let pairs = value.split(',').filter(move |_| is_list);
+    pairs.filter_map(|pair| pair.split_once('=')).map(|(_, value)| value.trim())
 }
 
 /// What stands for a password in the URLs of a value: `scheme://user:password@host`, and a
@@ -243,6 +255,15 @@ mod tests {
         assert_eq!(found(&[("DB", "pg://u:p%40ssw0rd@h:5/d?x=a@b")]), ["p%40ssw0rd", "p@ssw0rd"]);
         assert_eq!(found(&[("INDEX", "a https://ghp_0123456789abcdef@h/x,b://u:password2@h")]).len(), 2);
         assert_eq!(found(&[("URL", "https://host:8080/@scope/x"), ("SSH", "ssh://git@h/x")]), [""; 0]);
+    }
+
+    #[test]
+    fn the_headers_of_an_exporter_are_secrets() {
+        let headers = "api-key=hush%20hush-1, x=short,authorization=Bearer hush-2";
+        let secrets = ["Bearer hush-2", "hush hush-1", "hush%20hush-1"];
+        assert_eq!(found(&[("OTEL_EXPORTER_OTLP_HEADERS", headers)]), secrets);
+        assert_eq!(found(&[("OTEL_EXPORTER_OTLP_TRACES_HEADERS", headers)]), secrets);
+        assert_eq!(found(&[("OTEL_RESOURCE_ATTRIBUTES", headers)]), [""; 0]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Where the file lies and who reads it is not decided here.
 
 mod daemon;
+mod telemetry;
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -13,8 +14,10 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
 pub use daemon::{DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
+pub use telemetry::{SecretHeaders, TelemetrySettings};
 
 use daemon::DaemonFile;
+use telemetry::TelemetryFile;
 
 use super::diagnostic::{Code, Diagnostic};
 use super::span::Span;
@@ -57,6 +60,8 @@ pub struct Operator {
     pub allow_best_effort: bool,
     /// How the daemon listens, how much it takes on, and what it keeps.
     pub daemon: DaemonSettings,
+    /// Where the spans of runs are sent.
+    pub telemetry: TelemetrySettings,
 }
 
 /// What the operator says for specs that say nothing; `None` leaves the built-in value.
@@ -123,6 +128,7 @@ impl Default for Operator {
             may_miss: Tolerated::default(),
             allow_best_effort: true,
             daemon: DaemonSettings::default(),
+            telemetry: TelemetrySettings::default(),
         }
     }
 }
@@ -160,6 +166,8 @@ struct OperatorFile {
     allow_best_effort: Option<bool>,
     /// How the daemon listens, how much it takes on, and what it keeps.
     daemon: Option<DaemonFile>,
+    /// Where the spans of runs are sent, as OpenTelemetry defines them.
+    telemetry: Option<TelemetryFile>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
@@ -282,6 +290,7 @@ impl Operator {
             may_miss: file.may_miss.as_ref().map(|list| list.iter().copied().collect()).unwrap_or_default(),
             allow_best_effort: file.allow_best_effort.unwrap_or(true),
             daemon: file.daemon.as_ref().map(DaemonSettings::from_file).unwrap_or_default(),
+            telemetry: file.telemetry.as_ref().map(TelemetrySettings::from_file).unwrap_or_default(),
         }
     }
 
@@ -314,7 +323,11 @@ impl Operator {
         });
         let tools = self.tool_mounts.iter().chain(&self.tool_masks);
         let placeless = tools.filter(|path| !path.starts_with('/') && !path.starts_with("~/"));
-        let daemon = self.daemon.contradictions().map(|message| Diagnostic::unplaced(Code::BadConfig, message));
+        let daemon = self
+            .daemon
+            .contradictions()
+            .chain(self.telemetry.contradictions())
+            .map(|message| Diagnostic::unplaced(Code::BadConfig, message));
         above.chain(daemon).chain(placeless.map(|path| {
             let path = super::diagnostic::quoted(path);
             Diagnostic::unplaced(

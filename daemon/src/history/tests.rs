@@ -73,7 +73,7 @@ fn asked(repo: &str, profile: &str, changeset: Option<&str>) -> Asked {
 
 fn run(name: &str) -> NewRun {
     let toolchain_env = Sha256Hex::of(b"PATH");
-    NewRun { id: id(name), asked: asked("/r", "pr", None), uid: 7, key: None, toolchain_env }
+    NewRun { id: id(name), asked: asked("/r", "pr", None), uid: 7, key: None, toolchain_env, trace: None }
 }
 
 fn key(text: &str, request: &str) -> Key {

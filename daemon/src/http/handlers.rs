@@ -13,6 +13,7 @@ use proctor_core::api::openapi;
 use proctor_core::api::operation::Operation;
 use proctor_core::api::{How, Problem, ProblemType, RunState};
 use proctor_core::spec::quoted;
+use proctor_core::telemetry::TraceContext;
 use serde::de::DeserializeOwned;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 
@@ -26,7 +27,10 @@ use crate::service::{MAX_PAGE, RunFilter, Seen, Shown};
 
 /// The header by which the same request is known again.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// How many bytes it has at most.
+/// The headers that name the span of the caller.
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+/// How many bytes an `Idempotency-Key` has at most.
 const MAX_KEY: usize = 255;
 /// The directory of evidence documents, with which their keys begin.
 const VERIFY: &str = "verify/";
@@ -60,7 +64,7 @@ pub(super) async fn answer(app: &App, operation: Operation, asked: &Asked, body:
 async fn submit(app: &App, asked: &Asked, body: Body) -> Answer {
     let key = idempotency_key(asked)?;
     let submission = asked.json(body).await?;
-    let submitted = app.service.submit(asked.caller, submission, key).await?;
+    let submitted = app.service.submit_in_trace(asked.caller, submission, key, trace(asked)).await?;
     let status = match submitted.how {
         How::Queued | How::Joined => StatusCode::ACCEPTED,
         How::Verified | How::Repeated => StatusCode::OK,
@@ -71,6 +75,14 @@ async fn submit(app: &App, asked: &Asked, body: Body) -> Answer {
         response.headers_mut().insert(LOCATION, place);
     }
     Ok(response)
+}
+
+/// Returns the span of the caller. One that is not valid, or is there twice, is ignored: then a new trace begins.
+fn trace(asked: &Asked) -> Option<TraceContext> {
+    let traceparent = asked.header(&TRACEPARENT).ok()??;
+    let states: Option<Vec<&str>> =
+        asked.headers.get_all(&TRACESTATE).iter().map(|value| value.to_str().ok()).collect();
+    TraceContext::parse(traceparent, states.map(|states| states.join(",")).as_deref())
 }
 
 fn idempotency_key(asked: &Asked) -> Result<Option<String>, Problem> {

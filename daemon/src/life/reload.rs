@@ -62,6 +62,7 @@ impl Reloader {
         self.log.reload(&new.operator.daemon.log);
         life.listening.borrow().admit(&new.admitted);
         life.service.reload(new.operator.clone());
+        life.service.export_to(super::exported_to(&new, &self.around));
         let config = new.config.as_deref().map_or_else(|| "none".to_owned(), show);
         life.settings.send_replace(Arc::new(new));
         info!(config, "the config was read again, and holds from now on");

@@ -8,6 +8,7 @@ use proctor_runner::{Clock, EngineConfig};
 use crate::caller::Caller;
 use crate::metrics::Metrics;
 use crate::service::{Service, ServiceConfig, StartError};
+use crate::telemetry::Target;
 
 /// The directory of such services' histories, below the state directory. Each has a place of its own in
 /// it: a history belongs to one process at a time, and the state's own to the daemon.
@@ -30,9 +31,15 @@ impl Local {
     pub async fn open(engine: EngineConfig, uid: u32) -> Result<Self, StartError> {
         let sessions = engine.state_dir.join(SESSIONS);
         let mut place = 0;
+        let target = Target::resolve(&engine.operator.telemetry, &engine.caller_env, "proctor");
+        let target = target.inspect_err(|error| tracing::warn!("runs are not exported: {error}")).ok().flatten();
         loop {
-            let config =
-                ServiceConfig { engine: engine.clone(), config: None, metrics: Metrics::new(Clock::system().now_ms()) };
+            let config = ServiceConfig {
+                engine: engine.clone(),
+                config: None,
+                metrics: Metrics::new(Clock::system().now_ms()),
+                telemetry: target.clone(),
+            };
             match Service::open_apart(config, sessions.join(place.to_string())).await {
                 Ok(service) => return Ok(Self { service, caller: Caller { uid } }),
                 Err(StartError::StateInUse(_)) if place + 1 < MAX_SESSIONS => place += 1,
@@ -49,5 +56,6 @@ impl Local {
     /// Ends what is under way: whoever wanted it is gone.
     pub async fn close(self) {
         self.service.drain(Duration::ZERO).await;
+        self.service.flush_spans().await;
     }
 }

@@ -15,10 +15,11 @@ use proctor_core::event::RunEvent;
 use proctor_core::gate::{Demands, MaxAge, Unattested};
 use proctor_core::names::{ChangesetId, RunId};
 use proctor_core::plan::{Network, Plan, ReadOnly};
+use proctor_core::telemetry::{TraceContext, take_context};
 use proctor_core::tier::Tier;
 use proctor_runner::{
     ChangesWanted, CommitAsked, CommitRef, Earlier, Engine, EngineError, GateRequest, RunRequest, RunSource, Serving,
-    SkillsWanted, TOOL_VARIABLES, commands, demand_whole, is_reusable, takes_env,
+    SkillsWanted, TOOL_VARIABLES, Tracing, commands, demand_whole, is_reusable, takes_env,
 };
 
 use super::{Service, apart};
@@ -46,7 +47,23 @@ impl Service {
         submission: RunSubmission,
         key: Option<String>,
     ) -> Result<Submitted, Problem> {
-        let submitted = self.submitted(caller, submission, key).await;
+        self.submit_in_trace(caller, submission, key, None).await
+    }
+
+    /// The same below a span of the caller: that of `trace`, else the one in the environment of the request.
+    ///
+    /// # Errors
+    /// As [`Service::submit`].
+    pub async fn submit_in_trace(
+        &self,
+        caller: Caller,
+        mut submission: RunSubmission,
+        key: Option<String>,
+        trace: Option<TraceContext>,
+    ) -> Result<Submitted, Problem> {
+        // Two requests that differ in their traces alone ask for the same.
+        let of_env = submission.env.as_mut().and_then(take_context);
+        let submitted = self.submitted(caller, submission, key, trace.or(of_env)).await;
         submitted.inspect_err(|problem| self.report_refusal(caller, problem))
     }
 
@@ -64,6 +81,7 @@ impl Service {
         caller: Caller,
         submission: RunSubmission,
         key: Option<String>,
+        trace: Option<TraceContext>,
     ) -> Result<Submitted, Problem> {
         let sent = key.map(|text| sent_key(text, &submission)).transpose()?;
         if let Some(repeated) = self.repeated(caller, sent.as_ref()).await? {
@@ -74,7 +92,7 @@ impl Service {
             return self.met_by(caller, How::Verified, id, sent).await;
         }
         let same_tree = self.same_tree(caller, &wanted).await;
-        self.admitted(caller, wanted, same_tree, sent).await
+        self.admitted(caller, wanted, same_tree, sent, trace).await
     }
 
     /// The run that the key stands for already.
@@ -219,8 +237,10 @@ impl Service {
         wanted: Wanted,
         same_tree: Option<RunId>,
         sent: Option<Key>,
+        trace: Option<TraceContext>,
     ) -> Result<Submitted, Problem> {
-        let admission = Admission { key: wanted.key.clone(), same_tree, job: wanted.into_job(sent.clone())? };
+        let trace = Tracing::new(trace, self.telemetry.is_on());
+        let admission = Admission { key: wanted.key.clone(), same_tree, job: wanted.into_job(sent.clone(), trace)? };
         match self.runs.admit(admission).await {
             Ok((How::Joined, live)) => self.met_by(caller, How::Joined, live.id().clone(), sent).await,
             Ok((how, live)) => Ok(Submitted { how, run: live.shown().view.clone() }),
@@ -406,7 +426,7 @@ impl Wanted {
         }
     }
 
-    fn into_job(self, sent: Option<Key>) -> Result<Job, Problem> {
+    fn into_job(self, sent: Option<Key>, trace: Tracing) -> Result<Job, Problem> {
         let id = self.engine.run_id().map_err(|error| error.problem())?;
         let submission = self.submission;
         let (source, plan_sha256) = match self.key.tree {
@@ -419,7 +439,14 @@ impl Wanted {
         };
         let asked = submission.asked(self.key.repo.clone());
         Ok(Job {
-            new: NewRun { id: id.clone(), asked, uid: self.key.uid, key: sent, toolchain_env: self.key.toolchain_env },
+            new: NewRun {
+                id: id.clone(),
+                asked,
+                uid: self.key.uid,
+                key: sent,
+                toolchain_env: self.key.toolchain_env,
+                trace: trace.parent.clone(),
+            },
             claim: Claim {
                 repo: Arc::from(self.key.repo.as_str()),
                 changeset: submission.changeset_id.clone(),
@@ -439,6 +466,7 @@ impl Wanted {
                 changes,
                 skills: skills_wanted(submission.skills),
                 live: None,
+                trace,
             },
             held_bytes: self.held_bytes,
         })

@@ -12,6 +12,7 @@ use proctor_core::gate::Demands;
 use proctor_core::names::RunId;
 use proctor_core::plan::{Determinism, Network, Plan, PlannedStep, ReadOnly};
 use proctor_core::spec;
+use proctor_core::telemetry::is_trace_variable;
 use proctor_sandbox::StepUser;
 use proctor_snapshot::protocol::{CommitContent, CommitRef, RepoPath};
 
@@ -170,7 +171,8 @@ pub fn is_reusable(plan: &Plan) -> bool {
     plan.skills.iter().all(|skill| skill.determinism != Determinism::D2) && commands(plan).all(is_fixed)
 }
 
-/// Whether a step of a plan takes variables of the caller.
+/// Whether a step of a plan takes variables of the caller. A trace context is none of them: it differs in each run,
+/// and no result depends on it.
 pub fn takes_env(plan: &Plan) -> bool {
-    commands(plan).any(|step| !step.env_allowlist.is_empty())
+    commands(plan).flat_map(|step| &step.env_allowlist).any(|name| !is_trace_variable(name.as_str()))
 }

@@ -3,6 +3,7 @@
 
 use proctor_core::names::EnvName;
 use proctor_core::plan::PlannedStep;
+use proctor_core::telemetry::is_trace_variable;
 use proctor_runner::environment::{Environment, Origin, never_from_caller};
 
 use crate::caller::Caller;
@@ -22,7 +23,7 @@ fn present(name: &str, value: &str, origin: Origin, of_caller: Option<&String>) 
     // What the caller lets in may be a secret, and screens are kept in logs.
     let value_is = match origin {
         Origin::Allowed => "the caller's".to_owned(),
-        Origin::Given | Origin::Toolchain | Origin::Spec => format!("`{}`", shown_line(value)),
+        Origin::Given | Origin::Toolchain | Origin::Spec | Origin::Trace => format!("`{}`", shown_line(value)),
     };
     let other = of_caller.is_some_and(|own| own != value) && origin != Origin::Allowed;
     let instead = if other { "; the caller's own value is not passed on" } else { "" };
@@ -40,6 +41,8 @@ enum Absence {
     Steers,
     /// An allow-list cannot name it.
     Unnameable,
+    /// The allow-list names it, and a run gives it where it is traced.
+    OfTrace,
     /// The allow-list names it, and the caller does not have it.
     NotSet,
     /// The caller has it, and its value cannot be passed on.
@@ -58,6 +61,7 @@ impl Absence {
             () if never_from_caller(name) => Self::Steers,
             () if EnvName::new(name).is_err() => Self::Unnameable,
             () if caller.unreadable.iter().any(|unreadable| unreadable == name) => Self::NotText,
+            () if is_allowed && is_trace_variable(name) => Self::OfTrace,
             () if is_allowed => Self::NotSet,
             () if is_set => Self::NotAllowed,
             () => Self::Unknown,
@@ -68,6 +72,7 @@ impl Absence {
         match self {
             Self::Steers => "it steers git, a proxy, a loader or an interpreter, so it is never taken from the caller",
             Self::Unnameable => "its name cannot stand in `env_allowlist`, so it is never taken from the caller",
+            Self::OfTrace => "`env_allowlist` lets it in; a run gives each step its own value where the run is traced",
             Self::NotSet => "`env_allowlist` lets it in, and the caller does not have it",
             Self::NotText => "its name or its value is not UTF-8, so it cannot be passed on",
             Self::NotAllowed => "the caller has it, and `env_allowlist` does not name it",
@@ -80,6 +85,9 @@ impl Absence {
         let allow = format!("`env_allowlist: [{name}]` lets the caller's in; the nearest list counts, as a whole");
         match self {
             Self::Steers | Self::Unnameable | Self::NotText => vec![set],
+            Self::OfTrace => {
+                vec!["`OTEL_EXPORTER_OTLP_ENDPOINT` exports the spans of runs, as docs/telemetry.md says".to_owned()]
+            }
             Self::NotSet => vec![format!("`export {name}=…` before `proctor run` gives it"), set],
             Self::NotAllowed => vec![allow, set],
             Self::Unknown => vec![set, allow],
@@ -101,7 +109,7 @@ mod tests {
     /// What is told of one variable, without colours.
     fn told(name: &str, caller: &[(&str, &str)], unreadable: &[&str]) -> String {
         let mut step = fixture::planned("it", &["true"]);
-        step.env_allowlist = ["CI", "TOKEN"].map(|name| EnvName::new(name).expect("a name")).to_vec();
+        step.env_allowlist = ["CI", "TOKEN", "TRACEPARENT"].map(|name| EnvName::new(name).expect("a name")).to_vec();
         let mut caller = Caller::for_tests(caller);
         caller.around.unreadable = unreadable.iter().map(|name| (*name).to_owned()).collect();
         let environment: Environment = BTreeMap::from([
@@ -126,7 +134,8 @@ mod tests {
     #[test]
     fn what_is_missing_says_why_and_what_lets_it_in() {
         type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str], &'a str);
-        let cases: [Case<'_>; 6] = [
+        let cases: [Case<'_>; 7] = [
+            ("TRACEPARENT", &[("TRACEPARENT", "x")], &[], "where the run is traced"),
             ("LD_PRELOAD", &[("LD_PRELOAD", "x")], &[], "it steers git"),
             ("lower", &[("lower", "x")], &[], "cannot stand in `env_allowlist`"),
             ("TOKEN", &[], &[], "the caller does not have it"),

@@ -72,6 +72,7 @@ pub(super) async fn agent(args: &HookRunArgs, caller: &Caller, screen: &mut Scre
     let profile = args.options.profile.as_str();
     match runs.quietly(Tree::Worktree).await {
         Ok((record, code)) => {
+            runs.exported(screen).await;
             let code_of_agent = sent_on(code);
             if code_of_agent != 0 {
                 screen.err(&message(profile, code, &record));

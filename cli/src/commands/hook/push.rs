@@ -47,6 +47,7 @@ pub(super) async fn push(args: &HookRunArgs, caller: &Caller, screen: &mut Scree
     let mut reports = Reports::new(RunFormat::Human, screen)?;
     let mut runs = Runs::open(&asked, (repo, reuse), &mut reports, &before, screen).await?;
     let verified = verify(&mut runs, &commits, screen).await?;
+    runs.exported(screen).await;
     Ok(told(&verified, commits.len(), screen))
 }
 

@@ -47,6 +47,7 @@ pub(super) async fn staged(args: &HookRunArgs, caller: &Caller, screen: &mut Scr
     }
     let text = runs.text(&record, screen.room()).await;
     let code = finish(RunFormat::Human, &record, &ended, &text, screen)?;
+    runs.exported(screen).await;
     if code != 0 {
         let message = format!("the commit is not let through: {}", word(code));
         screen.err(&style::error(

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use proctor_core::api::{ChangesAsked, How, LoggedEvent, Problem, Reuse, RunSubmission, RunView, Submitted};
+use proctor_core::api::{
+    ChangesAsked, How, LoggedEvent, Problem, Reuse, RunSubmission, RunView, SkillsAsked, Submitted,
+};
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::event::RunEvent;
 use proctor_core::names::RunId;
@@ -13,8 +15,8 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{Ended, Known};
-use crate::daemon::{client_error, lost, problem_error};
+use super::{Ended, Known, Runs, Tree};
+use crate::daemon::{self, client_error, lost, problem_error};
 use crate::error::CliError;
 
 /// How many events before the beginning are kept until it comes.
@@ -120,6 +122,31 @@ impl Remote {
         Some(match self.client.patch(id).await {
             Ok(bytes) => Patch::Made(bytes.to_vec()),
             Err(error) => Patch::Refused(error.to_string()),
+        })
+    }
+}
+
+impl Runs<'_> {
+    /// What a daemon is asked for, for the run of a tree.
+    pub(super) fn submission(&self, tree: Tree) -> Result<RunSubmission, CliError> {
+        let rev = match tree {
+            Tree::Worktree => None,
+            Tree::Commit(rev) => Some(rev),
+            Tree::Staged { .. } => return Err(CliError::Internal("a daemon is not asked what is staged".to_owned())),
+        };
+        Ok(RunSubmission {
+            repo: daemon::repo_text(&self.repo)?,
+            profile: self.args.profile.clone(),
+            changeset_id: self.args.changeset.clone(),
+            submodules: self.args.submodules && rev.is_some(),
+            rev,
+            max_tier: self.args.max_tier,
+            sandbox: self.args.sandbox.sandbox,
+            fail_fast: self.args.fail_fast,
+            changes: if self.target.is_some() { ChangesAsked::Patch } else { ChangesAsked::Applied },
+            reuse: self.reuse,
+            skills: if self.args.last_failed { SkillsAsked::NotPassed } else { SkillsAsked::All },
+            env: Some(self.caller.env.clone()),
         })
     }
 }

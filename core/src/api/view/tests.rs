@@ -13,7 +13,7 @@ fn log(events: Vec<RunEvent>) -> Vec<LoggedEvent> {
 fn queued() -> RunEvent {
     let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).asked("/r".into());
     let run_id = RunId::new("r1").expect("an id");
-    RunEvent::RunQueued { run_id, at: "t".into(), asked, uid: 7, toolchain_env_sha256: None }
+    RunEvent::RunQueued { run_id, at: "t".into(), asked, uid: 7, toolchain_env_sha256: None, trace: None }
 }
 
 #[test]

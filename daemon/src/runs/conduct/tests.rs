@@ -14,7 +14,7 @@ async fn begun() -> (TempDir, History, Arc<Live>, Record) {
     let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).asked("/r".into());
     let id = RunId::new("20260102T030405Z-00000001").expect("an id");
     let live = Arc::new(Live::new(RunView::queued(id.clone(), String::new(), asked.clone(), 7)));
-    let new = NewRun { id, asked, uid: 7, key: None, toolchain_env: Sha256Hex::of(b"PATH") };
+    let new = NewRun { id, asked, uid: 7, key: None, toolchain_env: Sha256Hex::of(b"PATH"), trace: None };
     let record = Record::begin(&history, &live, new).await.expect("it is on record");
     (state, history, live, record)
 }

@@ -1,0 +1,87 @@
+//! Exports the runs of this process as the spans of a trace, where the environment or the operator's config names a
+//! receiver. A daemon exports its runs itself.
+
+use std::path::Path;
+use std::time::Duration;
+
+use proctor_core::record::RunRecord;
+use proctor_core::spec::Operator;
+use proctor_core::telemetry::{RunTimes, RunTrace, TraceContext, take_context};
+use proctor_daemon::telemetry::{Target, export};
+use proctor_runner::{Clock, Tracing};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::Way;
+use crate::caller::Caller;
+use crate::installation::show;
+use crate::screen::Screen;
+use crate::style;
+
+/// How long the end of the command waits for all of its spans to be sent.
+const LAST_SPANS: Duration = Duration::from_secs(2);
+/// What to do about spans that were not exported.
+const HINT: &str = "the result is not affected; check `OTEL_EXPORTER_OTLP_ENDPOINT`, or set `OTEL_SDK_DISABLED=true`";
+
+/// The runs of this process that are exported.
+pub(super) struct Exports {
+    target: Option<Target>,
+    parent: Option<TraceContext>,
+    under_way: JoinSet<Result<(), String>>,
+    /// What is to be said when all is over.
+    problem: Option<String>,
+}
+
+impl Exports {
+    /// Decides whether runs are exported.
+    pub(super) fn new(way: &Way, operator: &Operator, caller: &Caller) -> Self {
+        let target = match way {
+            Way::Here(_) => Target::resolve(&operator.telemetry, &caller.env, "proctor"),
+            Way::Daemon(_) => Ok(None),
+        };
+        let problem = target.as_ref().err().map(ToString::to_string);
+        let parent = take_context(&mut caller.env.clone());
+        Self { target: target.ok().flatten(), parent, under_way: JoinSet::new(), problem }
+    }
+
+    /// Returns whether a run is a part of a trace.
+    pub(super) fn tracing(&self) -> Tracing {
+        Tracing::new(self.parent.clone(), self.target.is_some())
+    }
+
+    /// Has a run exported that has ended, and that began at `began_ms` of 1970. Does not wait.
+    pub(super) fn ended(&mut self, record: &RunRecord, began_ms: u64, repo: &Path) {
+        let (Some(target), Some(started)) = (&self.target, &record.started) else { return };
+        if !self.tracing().exported {
+            return;
+        }
+        let trace = RunTrace::new(started.run_id.clone(), self.parent.clone());
+        let times = RunTimes {
+            base_ms: began_ms,
+            asked_ms: began_ms,
+            ended_ms: Clock::system().now_ms(),
+            queued_ms: None,
+            repository: repo.file_name().map(|name| show(Path::new(name))),
+            profile: started.profile.as_str().to_owned(),
+            problem: None,
+        };
+        let (target, record) = (target.clone(), record.clone());
+        self.under_way.spawn(async move { export(target, &record, &times, &trace).await });
+    }
+
+    /// Waits a short time until all runs are exported, and says why one is not.
+    pub(super) async fn finish(&mut self, screen: &mut Screen) {
+        let all = async {
+            while let Some(exported) = self.under_way.join_next().await {
+                let failed = exported.map_err(|error| error.to_string()).and_then(|exported| exported);
+                self.problem = self.problem.take().or(failed.err());
+            }
+        };
+        if timeout(LAST_SPANS, all).await.is_err() {
+            self.problem = Some(format!("no answer within {} s", LAST_SPANS.as_secs()));
+        }
+        if let Some(problem) = self.problem.take() {
+            screen.err(&style::warning_with(&format!("the run was not exported: {problem}"), &[HINT.to_owned()]));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Translates a run into the spans of a distributed trace, as OpenTelemetry defines them.
+//!
+//! The ids of spans are derived from the id of the run, so that a step can be given the id of its
+//! span before the span is exported. Nothing here sends anything.
+
+mod context;
+mod spans;
+#[cfg(test)]
+mod tests;
+
+pub use context::{MAX_STATE, TRACEPARENT, TRACESTATE, TraceContext, TraceState, is_trace_variable, take_context};
+pub use spans::{Attribute, RunTimes, Span, SpanEvent, Value, spans};
+
+use crate::digest::Sha256Hex;
+use crate::names::{RunId, SkillName, StepName};
+
+/// The id of a trace: 16 bytes that are not all zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TraceId([u8; 16]);
+
+/// The id of a span: 8 bytes that are not all zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SpanId([u8; 8]);
+
+impl TraceId {
+    /// Returns the id with these bytes; `None` if all of them are zero.
+    pub fn new(bytes: [u8; 16]) -> Option<Self> {
+        (bytes != [0; 16]).then_some(Self(bytes))
+    }
+
+    /// Returns the bytes of the id.
+    pub fn bytes(self) -> [u8; 16] {
+        self.0
+    }
+}
+
+impl SpanId {
+    /// Returns the id with these bytes; `None` if all of them are zero.
+    pub fn new(bytes: [u8; 8]) -> Option<Self> {
+        (bytes != [0; 8]).then_some(Self(bytes))
+    }
+
+    /// Returns the bytes of the id.
+    pub fn bytes(self) -> [u8; 8] {
+        self.0
+    }
+}
+
+/// The place of a run in a trace, and the ids of its spans.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunTrace {
+    run: RunId,
+    trace: TraceId,
+    parent: Option<TraceContext>,
+}
+
+impl RunTrace {
+    /// Places a run below the span of its caller, or in a trace of its own.
+    pub fn new(run: RunId, parent: Option<TraceContext>) -> Self {
+        let trace = parent.as_ref().map_or_else(|| trace_of(&run), |parent| parent.trace);
+        Self { run, trace, parent }
+    }
+
+    /// Returns the trace.
+    pub fn trace(&self) -> TraceId {
+        self.trace
+    }
+
+    /// Returns the span of the caller, if the caller named one.
+    pub fn parent(&self) -> Option<&TraceContext> {
+        self.parent.as_ref()
+    }
+
+    /// Returns the id of the root span of the run.
+    pub fn run_span(&self) -> SpanId {
+        self.span(&["run"])
+    }
+
+    /// Returns the id of the span of a skill.
+    pub fn skill_span(&self, skill: &SkillName) -> SpanId {
+        self.span(&["skill", skill.as_str()])
+    }
+
+    /// Returns the id of the span of a step. A toolchain check is a step of a skill that has the name of the toolchain.
+    pub fn step_span(&self, skill: &str, step: &StepName) -> SpanId {
+        self.span(&["step", skill, step.as_str()])
+    }
+
+    /// Returns the context that the processes of a step continue.
+    pub fn step_context(&self, skill: &str, step: &StepName) -> TraceContext {
+        TraceContext {
+            trace: self.trace,
+            span: self.step_span(skill, step),
+            flags: self.parent.as_ref().map_or(0, |parent| parent.flags) | context::SAMPLED,
+            state: self.parent.as_ref().map(|parent| parent.state.clone()).unwrap_or_default(),
+        }
+    }
+
+    fn span(&self, path: &[&str]) -> SpanId {
+        let mut words = vec!["proctor.span", self.run.as_str()];
+        words.extend(path);
+        let digest = digest_of(&words);
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&digest[..8]);
+        // Zero means "no span"; a digest that begins with eight zero bytes is not to be expected.
+        SpanId::new(bytes).unwrap_or(SpanId([1; 8]))
+    }
+}
+
+fn trace_of(run: &RunId) -> TraceId {
+    let digest = digest_of(&["proctor.trace", run.as_str()]);
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    TraceId::new(bytes).unwrap_or(TraceId([1; 16]))
+}
+
+/// Hashes words. No name holds the character that separates them.
+fn digest_of(words: &[&str]) -> [u8; 32] {
+    Sha256Hex::of(words.join("\0").as_bytes()).to_raw()
+}

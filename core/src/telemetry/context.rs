@@ -1,0 +1,198 @@
+//! Parses and writes W3C trace contexts: the headers `traceparent` and `tracestate`, and the
+//! environment variables of the same names.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{SpanId, TraceId};
+
+/// The variable that holds a `traceparent`.
+pub const TRACEPARENT: &str = "TRACEPARENT";
+/// The variable that holds a `tracestate`.
+pub const TRACESTATE: &str = "TRACESTATE";
+/// The longest `tracestate` that is passed on, in bytes: the least that W3C demands.
+pub const MAX_STATE: usize = 512;
+/// The number of members that a `tracestate` has at most.
+const MAX_MEMBERS: usize = 32;
+/// The longest key or value of a member, in bytes.
+const MAX_WORD: usize = 256;
+/// The length of a `traceparent` of version 00, in bytes.
+const LENGTH: usize = 55;
+/// The flag of a `traceparent` that says that the caller records the trace.
+pub(super) const SAMPLED: u8 = 1;
+/// The flags that are passed on: the caller records the trace, and its id is random.
+const FLAGS: u8 = 3;
+
+/// The span of a caller, and the trace that it belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Headers", into = "Headers")]
+pub struct TraceContext {
+    pub(super) trace: TraceId,
+    pub(super) span: SpanId,
+    pub(super) flags: u8,
+    pub(super) state: TraceState,
+}
+
+/// What vendors add to a trace context: passed on as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TraceState(String);
+
+/// A trace context as it is written.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "TraceContext")]
+struct Headers {
+    /// The span of the caller, as the header `traceparent` of W3C Trace Context.
+    #[schemars(extend("pattern" = "^00-[0-9a-f]{32}-[0-9a-f]{16}-0[0-3]$"))]
+    traceparent: String,
+    /// What vendors add to it, as the header `tracestate`; absent where that is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tracestate: Option<String>,
+}
+
+/// A text that is no trace context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a `traceparent` such as `00-<32 hex digits>-<16 hex digits>-01` is expected")]
+struct BadContext;
+
+impl TraceContext {
+    /// Parses the values of both headers. Returns `None` if the `traceparent` is not valid: then a new trace begins.
+    /// A `tracestate` that is not valid, or too long, is left out.
+    pub fn parse(traceparent: &str, tracestate: Option<&str>) -> Option<Self> {
+        let text = traceparent.trim_matches([' ', '\t']);
+        if !text.is_ascii() || text.len() < LENGTH {
+            return None;
+        }
+        let (known, rest) = text.split_at(LENGTH);
+        let mut parts = known.split('-');
+        let [version] = hex(parts.next()?)?;
+        let trace = TraceId::new(hex(parts.next()?)?)?;
+        let span = SpanId::new(hex(parts.next()?)?)?;
+        let [flags] = hex(parts.next()?)?;
+        let is_readable = match version {
+            0 => rest.is_empty(),
+            0xff => false,
+            // Of a later version the parts that this one knows are read.
+            _ => rest.is_empty() || rest.starts_with('-'),
+        };
+        let state = tracestate.and_then(TraceState::parse).unwrap_or_default();
+        is_readable.then_some(Self { trace, span, flags: flags & FLAGS, state })
+    }
+
+    /// Returns the trace.
+    pub fn trace(&self) -> TraceId {
+        self.trace
+    }
+
+    /// Returns the span of the caller.
+    pub fn span(&self) -> SpanId {
+        self.span
+    }
+
+    /// Whether the caller records the trace. A run of a trace that is not recorded is not exported.
+    pub fn is_sampled(&self) -> bool {
+        self.flags & SAMPLED != 0
+    }
+
+    /// Returns the value of `traceparent`.
+    pub fn traceparent(&self) -> String {
+        let flags = self.flags;
+        format!("00-{}-{}-{flags:02x}", text_of(&self.trace.bytes()), text_of(&self.span.bytes()))
+    }
+
+    /// Returns the value of `tracestate`, if there is any.
+    pub fn tracestate(&self) -> Option<&str> {
+        Some(self.state.as_str()).filter(|state| !state.is_empty())
+    }
+}
+
+impl TraceState {
+    /// Parses a `tracestate`; `None` if it is not valid or longer than [`MAX_STATE`].
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim_matches([' ', '\t']);
+        if text.len() > MAX_STATE {
+            return None;
+        }
+        let members: Vec<&str> = text
+            .split(',')
+            .map(|member| member.trim_matches([' ', '\t']))
+            .filter(|member| !member.is_empty())
+            .collect();
+        let keys: Option<BTreeSet<&str>> = members.iter().map(|member| key_of(member)).collect();
+        let are_distinct = keys?.len() == members.len();
+        (are_distinct && members.len() <= MAX_MEMBERS).then(|| Self(members.join(",")))
+    }
+
+    /// Returns the text; empty where there is none.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Returns the key of a member of a `tracestate`; `None` if the member is not valid.
+fn key_of(member: &str) -> Option<&str> {
+    let (key, value) = member.split_once('=')?;
+    let is_key_byte = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-*/@".contains(&byte);
+    let begins_well = key.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let is_key = begins_well && key.len() <= MAX_WORD && key.bytes().all(is_key_byte) && key.matches('@').count() < 2;
+    let is_value_byte = |byte: u8| (0x20..=0x7e).contains(&byte) && byte != b'=';
+    let is_value = (1..=MAX_WORD).contains(&value.len()) && value.bytes().all(is_value_byte);
+    (is_key && is_value).then_some(key)
+}
+
+/// Parses hex digits in lower case, exactly as many as fill the array.
+fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    if text.len() != 2 * N {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl From<TraceContext> for Headers {
+    fn from(context: TraceContext) -> Self {
+        Self { traceparent: context.traceparent(), tracestate: context.tracestate().map(str::to_owned) }
+    }
+}
+
+impl TryFrom<Headers> for TraceContext {
+    type Error = BadContext;
+    fn try_from(headers: Headers) -> Result<Self, BadContext> {
+        Self::parse(&headers.traceparent, headers.tracestate.as_deref()).ok_or(BadContext)
+    }
+}
+
+impl JsonSchema for TraceContext {
+    fn schema_name() -> Cow<'static, str> {
+        Headers::schema_name()
+    }
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        Headers::json_schema(generator)
+    }
+}
+
+/// Whether a variable carries a trace context. Its value differs from run to run, so it counts
+/// neither as an input of a run nor as a part of its evidence.
+pub fn is_trace_variable(name: &str) -> bool {
+    name == TRACEPARENT || name == TRACESTATE
+}
+
+/// Takes the variables of a trace context out of an environment, and returns the context if it is valid.
+pub fn take_context(env: &mut BTreeMap<String, String>) -> Option<TraceContext> {
+    let (traceparent, tracestate) = (env.remove(TRACEPARENT), env.remove(TRACESTATE));
+    TraceContext::parse(&traceparent?, tracestate.as_deref())
+}

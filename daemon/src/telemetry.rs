@@ -1,0 +1,35 @@
+//! Exports runs as the spans of distributed traces, by OTLP over HTTP.
+//!
+//! A run is never kept waiting: the owner of runs puts the id of a run that has ended into a bounded queue, and a task
+//! reads the run from its log, translates it and sends it. Spans that cannot be queued or sent are counted and dropped.
+
+mod exporter;
+mod otlp;
+mod run_log;
+mod sender;
+mod target;
+
+pub use exporter::Telemetry;
+pub(crate) use exporter::{EndedRun, LAST_SPANS};
+pub use target::{BadTarget, Target};
+
+use proctor_core::record::RunRecord;
+use proctor_core::telemetry::{RunTimes, RunTrace, spans};
+
+/// Exports a run that this process has done, once and without a repetition.
+///
+/// # Errors
+/// Its spans could not be sent, or not all of them were taken.
+pub async fn export(target: Target, record: &RunRecord, times: &RunTimes, trace: &RunTrace) -> Result<(), String> {
+    let sender = sender::Sender::new(&target).map_err(|error| error.to_string())?;
+    let sender = std::sync::Arc::new(sender);
+    let spans = spans(record, times, trace).into_iter().map(|span| otlp::span(span, trace)).collect();
+    for request in otlp::requests(&target, spans) {
+        match sender.send(request.bytes).await {
+            sender::Sent::Taken { rejected: 0 } => {}
+            sender::Sent::Taken { rejected } => return Err(format!("the receiver refused {rejected} of the spans")),
+            sender::Sent::Again { why, .. } | sender::Sent::Refused { why } => return Err(why),
+        }
+    }
+    Ok(())
+}

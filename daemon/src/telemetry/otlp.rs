@@ -1,0 +1,112 @@
+//! Translates spans into requests of the OpenTelemetry protocol, in protobuf.
+
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Kind;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use opentelemetry_proto::tonic::trace::v1::span::{Event, SpanKind};
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span as Proto, SpanFlags, Status};
+use proctor_core::telemetry::{Attribute, RunTrace, Span, SpanEvent, Value};
+use prost::Message as _;
+
+use super::target::Target;
+
+/// The number of spans that one request holds at most.
+pub(super) const MAX_SPANS: usize = 512;
+/// The name of what makes the spans.
+const SCOPE: &str = "proctor";
+/// The flag of a trace that is recorded.
+const SAMPLED: u32 = 1;
+
+/// A request, encoded.
+pub(super) struct Request {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// How many spans it holds.
+    pub spans: u64,
+}
+
+/// Returns a span as the protocol has it.
+pub(super) fn span(span: Span, trace: &RunTrace) -> Proto {
+    let is_root = span.id == trace.run_span();
+    let remote = if is_root && trace.parent().is_some() { SpanFlags::ContextIsRemoteMask as u32 } else { 0 };
+    let message = span.error.clone().unwrap_or_default();
+    let code = if span.error.is_some() { StatusCode::Error } else { StatusCode::Unset };
+    Proto {
+        trace_id: trace.trace().bytes().to_vec(),
+        span_id: span.id.bytes().to_vec(),
+        parent_span_id: span.parent.map(|parent| parent.bytes().to_vec()).unwrap_or_default(),
+        trace_state: trace.parent().and_then(|parent| parent.tracestate()).unwrap_or_default().to_owned(),
+        flags: SAMPLED | SpanFlags::ContextHasIsRemoteMask as u32 | remote,
+        name: span.name,
+        kind: SpanKind::Internal.into(),
+        start_time_unix_nano: span.start_ns,
+        end_time_unix_nano: span.end_ns,
+        attributes: span.attributes.into_iter().map(attribute).collect(),
+        events: span.events.into_iter().map(event).collect(),
+        status: Some(Status { message, code: code.into() }),
+        ..Proto::default()
+    }
+}
+
+/// Returns the requests that hold these spans.
+pub(super) fn requests<'a>(target: &'a Target, spans: Vec<Proto>) -> impl Iterator<Item = Request> + use<'a> {
+    let mut rest = spans;
+    std::iter::from_fn(move || {
+        let later = rest.split_off(rest.len().min(MAX_SPANS));
+        let now = std::mem::replace(&mut rest, later);
+        (!now.is_empty()).then(|| request(target, now))
+    })
+}
+
+fn request(target: &Target, spans: Vec<Proto>) -> Request {
+    let count = spans.len() as u64;
+    let resource = Resource {
+        attributes: target.resource.iter().map(|(name, value)| pair(name, text(value.clone()))).collect(),
+        ..Resource::default()
+    };
+    let scope = InstrumentationScope {
+        name: SCOPE.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..InstrumentationScope::default()
+    };
+    let scope_spans = ScopeSpans { scope: Some(scope), spans, ..ScopeSpans::default() };
+    let resource_spans =
+        ResourceSpans { resource: Some(resource), scope_spans: vec![scope_spans], ..ResourceSpans::default() };
+    let request = ExportTraceServiceRequest { resource_spans: vec![resource_spans] };
+    Request { bytes: request.encode_to_vec(), spans: count }
+}
+
+fn event(event: SpanEvent) -> Event {
+    Event {
+        time_unix_nano: event.at_ns,
+        name: event.name.to_owned(),
+        attributes: event.attributes.into_iter().map(attribute).collect(),
+        dropped_attributes_count: 0,
+    }
+}
+
+fn attribute((name, value): Attribute) -> KeyValue {
+    let texts = |texts: Vec<String>| {
+        let values = texts.into_iter().map(|value| AnyValue { value: Some(text(value)) }).collect();
+        Kind::ArrayValue(ArrayValue { values })
+    };
+    pair(
+        name,
+        match value {
+            Value::Text(value) => text(value),
+            Value::Texts(values) => texts(values),
+            Value::Number(number) => Kind::IntValue(number),
+            Value::Flag(flag) => Kind::BoolValue(flag),
+        },
+    )
+}
+
+fn text(value: String) -> Kind {
+    Kind::StringValue(value)
+}
+
+fn pair(name: &str, value: Kind) -> KeyValue {
+    KeyValue { key: name.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
+}

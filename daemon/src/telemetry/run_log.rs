@@ -1,0 +1,179 @@
+//! Reads the log of a run that has ended, and folds it for the translation into spans.
+
+use std::time::{Duration, SystemTime};
+
+use proctor_core::api::LoggedEvent;
+use proctor_core::code::Coded as _;
+use proctor_core::event::RunEvent;
+use proctor_core::names::RunId;
+use proctor_core::record::RunRecord;
+use proctor_core::telemetry::{RunTimes, RunTrace, Span, TraceContext, spans};
+
+use crate::history::{History, HistoryError};
+
+/// The number of events that are read at once.
+const PAGE: usize = 256;
+/// The longest name of a repository, in bytes: the longest name of a file.
+const MAX_NAME: usize = 255;
+
+/// A run as its log tells it.
+#[derive(Default)]
+pub(super) struct RunLog {
+    record: RunRecord,
+    times: Option<RunTimes>,
+    trace: Option<RunTrace>,
+    is_sampled: bool,
+}
+
+impl RunLog {
+    /// Reads the log of a run. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub(super) fn read(history: &History, id: &RunId) -> Result<Self, HistoryError> {
+        let (mut log, mut after) = (Self::default(), 0);
+        while let Some((events, more)) = history.events(id, after, PAGE)? {
+            after = events.last().map_or(after, |event| event.seq);
+            events.into_iter().for_each(|event| log.apply(event));
+            if !more {
+                break;
+            }
+        }
+        Ok(log)
+    }
+
+    /// Takes in the next event.
+    pub(super) fn apply(&mut self, logged: LoggedEvent) {
+        let logged_ms = millis(&logged.logged_at);
+        match &logged.event {
+            RunEvent::RunQueued { run_id, at, asked, trace, .. } => {
+                let asked_ms = millis(at).or(logged_ms).unwrap_or_default();
+                self.is_sampled = trace.as_ref().is_none_or(TraceContext::is_sampled);
+                self.trace = Some(RunTrace::new(run_id.clone(), trace.clone()));
+                self.times = Some(RunTimes {
+                    base_ms: asked_ms,
+                    asked_ms,
+                    ended_ms: asked_ms,
+                    queued_ms: None,
+                    repository: Some(last_part(&asked.repo)),
+                    profile: asked.profile.as_str().to_owned(),
+                    problem: None,
+                });
+            }
+            RunEvent::RunStarted { at, .. } => self.times(|times| times.base_ms = millis(at).unwrap_or(times.base_ms)),
+            RunEvent::RunRefused { problem } => {
+                let code = problem.kind.code().name().to_owned();
+                self.times(|times| times.problem = Some(code));
+            }
+            _ => {}
+        }
+        let Some(times) = &mut self.times else { return };
+        times.ended_ms = logged_ms.unwrap_or_default().max(times.ended_ms);
+        let offset = logged_ms.unwrap_or_default().saturating_sub(times.base_ms);
+        self.record.apply(logged.event, Duration::from_millis(offset));
+    }
+
+    /// Returns the spans of the run, which waited for its turn so long; `None` if its caller does not record the trace.
+    pub(super) fn spans(mut self, queued: Option<Duration>) -> Option<(RunTrace, Vec<Span>)> {
+        self.times(|times| {
+            times.queued_ms = queued.map(|queued| u64::try_from(queued.as_millis()).unwrap_or(u64::MAX))
+        });
+        let (times, trace) = self.times.zip(self.trace).filter(|_| self.is_sampled)?;
+        let spans = spans(&self.record, &times, &trace);
+        Some((trace, spans))
+    }
+
+    fn times(&mut self, change: impl FnOnce(&mut RunTimes)) {
+        self.times.as_mut().map(change).unwrap_or_default();
+    }
+}
+
+/// Returns the last part of a path, which may be that of a directory whose name is long.
+fn last_part(path: &str) -> String {
+    let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    name.chars()
+        .scan(0, |bytes, c| {
+            *bytes += c.len_utf8();
+            (*bytes <= MAX_NAME).then_some(c)
+        })
+        .collect()
+}
+
+/// Returns a time of the log in milliseconds since 1970.
+fn millis(text: &str) -> Option<u64> {
+    let since = humantime::parse_rfc3339(text).ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_millis()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proctor_core::api::RunSubmission;
+    use proctor_core::names::ProfileName;
+
+    const BASE: u64 = 1_767_323_045_000;
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn at(ms: u64) -> String {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(BASE + ms);
+        humantime::format_rfc3339_millis(time).to_string()
+    }
+
+    fn queued(parent: &str) -> LoggedEvent {
+        let asked = RunSubmission::new("/home/a/repo".into(), ProfileName::new("pr").expect("a name"));
+        let event = RunEvent::RunQueued {
+            run_id: RunId::new("r1").expect("an id"),
+            at: at(0),
+            asked: asked.asked("/home/a/repo".into()),
+            uid: 7,
+            toolchain_env_sha256: None,
+            trace: TraceContext::parse(parent, None),
+        };
+        LoggedEvent { seq: 1, logged_at: at(0), event }
+    }
+
+    /// A run that waited for two seconds, and then took an event each tenth of a second.
+    fn log(parent: &str) -> RunLog {
+        let mut log = RunLog::default();
+        log.apply(queued(parent));
+        for (n, line) in include_str!("../../../fixtures/logs/passed.jsonl").lines().enumerate() {
+            let mut event = serde_json::from_str(line).expect("an event");
+            if let RunEvent::RunStarted { at: began, .. } = &mut event {
+                *began = at(2_000);
+            }
+            log.apply(LoggedEvent { seq: n as u64 + 2, logged_at: at(2_000 + n as u64 * 100), event });
+        }
+        log
+    }
+
+    #[test]
+    fn spans_have_the_times_of_the_log() {
+        let (trace, spans) = log(PARENT).spans(Some(Duration::from_millis(1_900))).expect("sampled");
+        let ms = |ns: u64| ns / 1_000_000 - BASE;
+        assert_eq!((ms(spans[0].start_ns), ms(spans[0].end_ns)), (0, 2_700));
+        assert_eq!(spans[0].parent, trace.parent().map(TraceContext::span));
+        let step = spans.last().expect("a step");
+        assert_eq!((ms(step.start_ns), ms(step.end_ns)), (2_200, 2_300));
+        let shown = format!("{spans:?}");
+        assert!(shown.contains("\"repo\"") && !shown.contains("/home"), "{shown}");
+    }
+
+    #[test]
+    fn a_trace_that_its_caller_does_not_record_is_not_exported() {
+        assert!(log(&PARENT.replace("-01", "-00")).spans(None).is_none());
+        assert!(log("not valid").spans(None).is_some_and(|(trace, _)| trace.parent().is_none()));
+    }
+
+    #[test]
+    fn a_refused_run_is_exported_with_its_problem() {
+        use proctor_core::api::{Problem, ProblemType};
+        let mut log = RunLog::default();
+        log.apply(queued(PARENT));
+        let problem = Problem::new(ProblemType::InvalidSpec, "/home/a/repo/spec is not valid");
+        log.apply(LoggedEvent { seq: 2, logged_at: at(50), event: RunEvent::RunRefused { problem } });
+        let (_, spans) = log.spans(None).expect("sampled");
+        assert_eq!(spans.len(), 1);
+        assert!(spans[0].error.as_deref().is_some_and(|error| error.contains("invalid_spec")), "{spans:?}");
+        assert!(!format!("{spans:?}").contains("/home"));
+    }
+}

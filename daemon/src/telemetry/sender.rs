@@ -1,0 +1,195 @@
+//! Posts requests to the receiver. Every wait has a deadline, every answer a bound; no redirect is followed, since the
+//! headers are for one receiver.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
+use prost::Message as _;
+use ureq::Agent;
+use ureq::tls::{PemItem, RootCerts, TlsConfig};
+
+use super::target::Target;
+
+/// The number of bytes of an answer that are read at most.
+const MAX_ANSWER: u64 = 64 << 10;
+/// The longest that a receiver can ask to wait before the next request.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
+const PROTOBUF: &str = "application/x-protobuf";
+
+/// Posts requests to one receiver.
+pub(super) struct Sender {
+    agent: Agent,
+    target: Target,
+}
+
+/// How a request was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// The receiver has it, but for some spans.
+    Taken {
+        /// How many spans the receiver refused.
+        rejected: u64,
+    },
+    /// The receiver may take it later.
+    Again {
+        /// Why it did not take it now.
+        why: String,
+        /// When it wants to be asked again, if it says so.
+        after: Option<Duration>,
+    },
+    /// The receiver will not take it.
+    Refused {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Why requests cannot be posted at all.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SenderError {
+    /// The file of certificates cannot be read.
+    #[error("the certificates of `OTEL_EXPORTER_OTLP_CERTIFICATE` cannot be read: {0}")]
+    Unreadable(#[source] std::io::Error),
+    /// The file holds no certificate.
+    #[error("the file of `OTEL_EXPORTER_OTLP_CERTIFICATE` holds no certificate in PEM")]
+    NoCertificate,
+}
+
+impl Sender {
+    /// Prepares the connection to a receiver. Nothing is sent yet.
+    pub(super) fn new(target: &Target) -> Result<Self, SenderError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = TlsConfig::builder().root_certs(roots(target)?).unversioned_rustls_crypto_provider(provider).build();
+        let config = Agent::config_builder()
+            .tls_config(tls)
+            .timeout_global(Some(target.timeout))
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .http_status_as_error(false)
+            .user_agent(concat!("proctor/", env!("CARGO_PKG_VERSION")));
+        let config = if target.is_local() { config.proxy(None) } else { config };
+        Ok(Self { agent: config.build().into(), target: target.clone() })
+    }
+
+    /// Posts a request, on a thread that may block.
+    pub(super) async fn send(self: &Arc<Self>, request: Vec<u8>) -> Sent {
+        let sender = Arc::clone(self);
+        let posted = tokio::task::spawn_blocking(move || sender.post(&request)).await;
+        posted.unwrap_or_else(|error| Sent::Refused { why: format!("the export ended badly: {error}") })
+    }
+
+    fn post(&self, request: &[u8]) -> Sent {
+        let mut post = self.agent.post(&self.target.url).content_type(PROTOBUF);
+        for (name, value) in &self.target.headers {
+            post = post.header(name, value);
+        }
+        let receiver = self.target.receiver();
+        let mut answer = match post.send(request) {
+            Ok(answer) => answer,
+            Err(error) => return Sent::Again { why: format!("{receiver}: {}", reason(&error)), after: None },
+        };
+        let status = answer.status().as_u16();
+        let header = |name| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let (after, content) = (header("retry-after"), header("content-type").unwrap_or_default());
+        let body = answer.body_mut().with_config().limit(MAX_ANSWER).read_to_vec();
+        let body = body.map_err(|error| reason(&error));
+        judged(&receiver, status, after.as_deref(), &content, body)
+    }
+}
+
+/// Decides what an answer means, as the protocol says.
+fn judged(receiver: &str, status: u16, after: Option<&str>, content: &str, body: Result<Vec<u8>, String>) -> Sent {
+    match (status, body) {
+        (200..=299, Ok(body)) => match rejected(content, &body) {
+            Some(rejected) => Sent::Taken { rejected },
+            None => Sent::Refused { why: format!("{receiver} answers what is no OTLP over HTTP") },
+        },
+        (200..=299, Err(error)) => Sent::Refused { why: format!("{receiver}: the answer cannot be read: {error}") },
+        (429 | 502 | 503 | 504, _) => {
+            let after = after.and_then(|seconds| seconds.trim().parse().ok()).map(Duration::from_secs);
+            let after = after.map(|after| after.min(MAX_RETRY_AFTER));
+            Sent::Again { why: format!("{receiver} answers with status {status}"), after }
+        }
+        (status, _) => Sent::Refused { why: format!("{receiver} answers with status {status}") },
+    }
+}
+
+/// Returns how many spans a receiver did not take; `None` if its answer is none.
+fn rejected(content: &str, body: &[u8]) -> Option<u64> {
+    if content.starts_with("application/json") {
+        return Some(0);
+    }
+    let answer = ExportTraceServiceResponse::decode(body).ok()?;
+    Some(answer.partial_success.map_or(0, |partial| u64::try_from(partial.rejected_spans).unwrap_or_default()))
+}
+
+/// Returns an error of the connection in few words: it names no address beyond the host.
+fn reason(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::Timeout(_) => "no answer in time".to_owned(),
+        ureq::Error::Io(error) => error.to_string(),
+        ureq::Error::HostNotFound => "there is no such host".to_owned(),
+        ureq::Error::ConnectionFailed => "no connection".to_owned(),
+        ureq::Error::Rustls(error) => format!("TLS: {error}"),
+        ureq::Error::BodyExceedsLimit(_) => "the answer is too long".to_owned(),
+        _ => "the answer is no HTTP, or the connection broke".to_owned(),
+    }
+}
+
+/// Returns the authorities that are trusted: those of the file, or those of the system.
+fn roots(target: &Target) -> Result<RootCerts, SenderError> {
+    let Some(file) = &target.certificates else { return Ok(RootCerts::PlatformVerifier) };
+    let pem = std::fs::read(file).map_err(SenderError::Unreadable)?;
+    let certificates: Vec<_> = ureq::tls::parse_pem(&pem)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    if certificates.is_empty() {
+        return Err(SenderError::NoCertificate);
+    }
+    Ok(RootCerts::Specific(Arc::new(certificates)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use opentelemetry_proto::tonic::collector::trace::v1::ExportTracePartialSuccess;
+
+    fn answer(status: u16, after: Option<&str>, content: &str, body: &[u8]) -> Sent {
+        judged("http://c", status, after, content, Ok(body.to_vec()))
+    }
+
+    #[test]
+    fn an_answer_says_how_many_spans_were_taken() {
+        let partial = ExportTracePartialSuccess { rejected_spans: 3, error_message: "too many".into() };
+        let partial = ExportTraceServiceResponse { partial_success: Some(partial) }.encode_to_vec();
+        assert_eq!(answer(200, None, PROTOBUF, b""), Sent::Taken { rejected: 0 });
+        assert_eq!(answer(200, None, PROTOBUF, &partial), Sent::Taken { rejected: 3 });
+        assert_eq!(answer(202, None, "application/json; charset=utf-8", b"{}"), Sent::Taken { rejected: 0 });
+    }
+
+    #[test]
+    fn a_page_for_people_is_no_answer() {
+        assert!(matches!(answer(200, None, "text/html", b"<!doctype html><html>"), Sent::Refused { .. }));
+        assert!(matches!(answer(302, None, "", b""), Sent::Refused { .. }));
+        assert!(matches!(answer(404, None, "", b""), Sent::Refused { .. }));
+        let unread = judged("http://c", 200, None, "", Err("no answer in time".into()));
+        assert!(matches!(unread, Sent::Refused { why } if why.contains("no answer in time")));
+    }
+
+    #[test]
+    fn a_receiver_that_is_busy_is_asked_again() {
+        let after = |status, after| match answer(status, after, "", b"") {
+            Sent::Again { after, .. } => Some(after),
+            _ => None,
+        };
+        assert_eq!([429, 502, 503, 504].map(|status| after(status, None)), [Some(None); 4]);
+        assert_eq!(after(503, Some("7")), Some(Some(Duration::from_secs(7))));
+        assert_eq!(after(503, Some("86400")), Some(Some(MAX_RETRY_AFTER)));
+        assert_eq!(after(503, Some("Fri, 31 Dec 1999 23:59:59 GMT")), Some(None));
+        assert_eq!(after(500, None), None);
+    }
+}

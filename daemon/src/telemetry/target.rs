@@ -1,0 +1,305 @@
+//! Decides where spans are sent, from the standard variables of OpenTelemetry and the operator's config. A variable
+//! that is set and not empty overrides the config. Nothing of a repository has a say in it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Uri};
+use percent_encoding::percent_decode_str;
+use proctor_core::spec::TelemetrySettings;
+
+/// Where the spans of runs are sent, and as what.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The address that requests are posted to.
+    pub(super) url: String,
+    /// Headers of each request, which may be secret.
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    /// How long one request may take.
+    pub(super) timeout: Duration,
+    /// The attributes of the resource.
+    pub(super) resource: BTreeMap<String, String>,
+    /// A file with the certificates of the authorities to trust, in place of those of the system.
+    pub(super) certificates: Option<PathBuf>,
+}
+
+/// Settings of the export that cannot be used. The message holds no value that may be secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}; hint: {hint}")]
+pub struct BadTarget {
+    message: String,
+    hint: &'static str,
+}
+
+/// How long one request may take by default, and at most.
+const TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+/// The path below the base address that takes traces.
+const TRACES: &str = "v1/traces";
+/// The attribute that names the service.
+const SERVICE_NAME: &str = "service.name";
+/// Headers that belong to the protocol.
+const RESERVED: [&str; 4] = ["content-type", "content-length", "host", "transfer-encoding"];
+
+impl Target {
+    /// Returns where the spans of `program` are sent; `None` where they are not.
+    ///
+    /// # Errors
+    /// A variable or a setting cannot be used.
+    pub fn resolve(
+        settings: &TelemetrySettings,
+        env: &BTreeMap<String, String>,
+        program: &str,
+    ) -> Result<Option<Self>, BadTarget> {
+        let vars = Variables(env);
+        if vars.turn_off()? {
+            return Ok(None);
+        }
+        let Some(url) = vars.url(settings.endpoint.as_deref())? else { return Ok(None) };
+        vars.demand_protobuf()?;
+        Ok(Some(Self {
+            url,
+            headers: vars.headers(&settings.headers.0)?,
+            timeout: vars.timeout(settings.timeout)?,
+            resource: vars.resource(settings, program)?,
+            certificates: vars.of_traces("CERTIFICATE").map(PathBuf::from),
+        }))
+    }
+
+    /// Returns the receiver for messages: without the path and the query of its address, which may hold a key.
+    pub fn receiver(&self) -> String {
+        let uri: Uri = self.url.parse().unwrap_or_default();
+        format!("{}://{}", uri.scheme_str().unwrap_or("http"), uri.authority().map_or("", |host| host.as_str()))
+    }
+
+    /// Whether the receiver is on this machine, so that no proxy is asked for it.
+    pub(super) fn is_local(&self) -> bool {
+        let uri: Uri = self.url.parse().unwrap_or_default();
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target").field("receiver", &self.receiver()).finish_non_exhaustive()
+    }
+}
+
+/// The environment of the program.
+struct Variables<'a>(&'a BTreeMap<String, String>);
+
+impl Variables<'_> {
+    /// Returns a variable that is set and not empty.
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
+    }
+
+    /// Returns a setting of the exporter: that of traces, else that of all signals.
+    fn of_traces(&self, name: &str) -> Option<&str> {
+        let of_traces = self.get(&format!("OTEL_EXPORTER_OTLP_TRACES_{name}"));
+        of_traces.or_else(|| self.get(&format!("OTEL_EXPORTER_OTLP_{name}")))
+    }
+
+    /// Returns whether the environment forbids the export.
+    fn turn_off(&self) -> Result<bool, BadTarget> {
+        if self.get("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+            return Ok(true);
+        }
+        match self.get("OTEL_TRACES_EXPORTER") {
+            Some("none") => Ok(true),
+            None | Some("otlp") => Ok(false),
+            Some(_) => Err(BadTarget {
+                message: "`OTEL_TRACES_EXPORTER` names an exporter that Proctor does not have".to_owned(),
+                hint: "set it to `otlp` or `none`",
+            }),
+        }
+    }
+
+    fn url(&self, configured: Option<&str>) -> Result<Option<String>, BadTarget> {
+        if let Some(url) = self.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") {
+            return checked(url, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").map(|uri| Some(uri.to_string()));
+        }
+        let variable = self.get("OTEL_EXPORTER_OTLP_ENDPOINT").map(|base| (base, "OTEL_EXPORTER_OTLP_ENDPOINT"));
+        let Some((base, name)) = variable.or(configured.map(|base| (base, "telemetry.endpoint"))) else {
+            return Ok(None);
+        };
+        let uri = checked(base, name)?;
+        let path = format!("{}/{TRACES}", uri.path().trim_end_matches('/'));
+        let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+        let host = uri.authority().map_or("", |host| host.as_str());
+        Ok(Some(format!("{}://{host}{path}{query}", uri.scheme_str().unwrap_or("http"))))
+    }
+
+    fn demand_protobuf(&self) -> Result<(), BadTarget> {
+        match self.of_traces("PROTOCOL") {
+            None | Some("http/protobuf") => Ok(()),
+            Some(_) => Err(BadTarget {
+                message: "`OTEL_EXPORTER_OTLP_PROTOCOL` names a protocol that Proctor does not speak".to_owned(),
+                hint: "set `OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf`, and the endpoint to the port of the receiver for HTTP (4318 by default)",
+            }),
+        }
+    }
+
+    fn headers(&self, configured: &BTreeMap<String, String>) -> Result<Vec<(HeaderName, HeaderValue)>, BadTarget> {
+        let pairs = match self.of_traces("HEADERS") {
+            Some(text) => pairs(text, "OTEL_EXPORTER_OTLP_HEADERS")?,
+            None => configured.clone().into_iter().collect(),
+        };
+        pairs.iter().map(|(name, value)| header(name, value)).collect()
+    }
+
+    fn timeout(&self, configured: Option<Duration>) -> Result<Duration, BadTarget> {
+        let Some(text) = self.of_traces("TIMEOUT") else { return Ok(configured.unwrap_or(TIMEOUT)) };
+        let timeout = text.parse().ok().map(Duration::from_millis);
+        timeout.filter(|timeout| (Duration::from_millis(1)..=MAX_TIMEOUT).contains(timeout)).ok_or_else(|| BadTarget {
+            message: "`OTEL_EXPORTER_OTLP_TIMEOUT` is no number of milliseconds from 1 to 60000".to_owned(),
+            hint: "set it to 10000",
+        })
+    }
+
+    /// Returns the attributes of the resource: those of the config, of the environment, and the name of the service.
+    fn resource(&self, settings: &TelemetrySettings, program: &str) -> Result<BTreeMap<String, String>, BadTarget> {
+        let mut resource = BTreeMap::from([
+            (SERVICE_NAME.to_owned(), program.to_owned()),
+            ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+        ]);
+        resource.extend(settings.resource_attributes.clone());
+        let name = |name: &str| (SERVICE_NAME.to_owned(), name.to_owned());
+        resource.extend(settings.service_name.as_deref().map(name));
+        if let Some(text) = self.get("OTEL_RESOURCE_ATTRIBUTES") {
+            resource.extend(pairs(text, "OTEL_RESOURCE_ATTRIBUTES")?);
+        }
+        resource.extend(self.get("OTEL_SERVICE_NAME").map(name));
+        Ok(resource)
+    }
+}
+
+/// Parses an address, which names a host and no password.
+fn checked(text: &str, name: &str) -> Result<Uri, BadTarget> {
+    let bad = |why: &str, hint| BadTarget { message: format!("`{name}` {why}"), hint };
+    let example = "name the receiver as `http://127.0.0.1:4318`";
+    let uri: Uri = text.parse().map_err(|_| bad("is no address", example))?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+        return Err(bad("is no http or https address", example));
+    }
+    let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
+    if authority.contains('@') {
+        return Err(bad("holds a user or a password", "give credentials by `OTEL_EXPORTER_OTLP_HEADERS`"));
+    }
+    if uri.host().is_none_or(str::is_empty) {
+        return Err(bad("names no host", example));
+    }
+    Ok(uri)
+}
+
+/// Parses `name=value,name=value`, whose values are percent-encoded.
+fn pairs(text: &str, variable: &str) -> Result<Vec<(String, String)>, BadTarget> {
+    let bad = || BadTarget {
+        message: format!("`{variable}` is no list of names and values"),
+        hint: "write it as `name=value,name=value`, and `%2C` for a comma in a value",
+    };
+    let pair = |part: &str| {
+        let (name, value) = part.split_once('=').ok_or_else(bad)?;
+        let value = percent_decode_str(value.trim()).decode_utf8().map_err(|_| bad())?;
+        Ok((name.trim().to_owned(), value.into_owned()))
+    };
+    text.split(',').filter(|part| !part.trim().is_empty()).map(pair).collect()
+}
+
+fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), BadTarget> {
+    let bad = |message: String| BadTarget { message, hint: "give headers as `name=value,name=value`" };
+    let known = HeaderName::try_from(name).map_err(|_| bad("a header of the export has no valid name".to_owned()))?;
+    if RESERVED.contains(&known.as_str()) {
+        return Err(bad(format!("the header `{known}` of the export is set by the protocol")));
+    }
+    let mut value = HeaderValue::try_from(value)
+        .map_err(|_| bad(format!("the header `{known}` of the export has no valid value")))?;
+    value.set_sensitive(true);
+    Ok((known, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proctor_core::spec::Operator;
+
+    fn resolve(config: &str, env: &[(&str, &str)]) -> Result<Option<Target>, BadTarget> {
+        let operator = Operator::parse(config).expect("a config");
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Target::resolve(&operator.telemetry, &env, "proctord")
+    }
+
+    fn url(config: &str, env: &[(&str, &str)]) -> Option<String> {
+        resolve(config, env).expect("valid").map(|target| target.url)
+    }
+
+    const ALL: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+    const TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+
+    #[test]
+    fn exports_only_where_an_endpoint_is_named() {
+        let config = "[telemetry]\nendpoint = 'http://c:1'\n";
+        assert_eq!(url("", &[]), None);
+        assert_eq!(url("", &[(ALL, "")]), None);
+        assert_eq!(url(config, &[]).as_deref(), Some("http://c:1/v1/traces"));
+        assert_eq!(url(config, &[(ALL, "https://d/otlp/")]).as_deref(), Some("https://d/otlp/v1/traces"));
+        assert_eq!(url(config, &[(ALL, "http://d"), (TRACES, "http://e/x?k=1")]).as_deref(), Some("http://e/x?k=1"));
+        for off in [("OTEL_SDK_DISABLED", "TRUE"), ("OTEL_TRACES_EXPORTER", "none")] {
+            assert_eq!(url(config, &[(ALL, "http://d"), off]), None, "{off:?}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_it_cannot_use_without_showing_it() {
+        let cases = [
+            (ALL, "collector:4318"),
+            (ALL, "ftp://c"),
+            (ALL, "http://user:hushhush@c:4318"),
+            (TRACES, "/v1/traces"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+            ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "hushhush"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "a b=hushhush"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "key=%00hushhush"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "host=hushhush"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "0"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "hushhush"),
+            ("OTEL_TRACES_EXPORTER", "jaeger"),
+        ];
+        for (name, value) in cases {
+            let error = resolve("[telemetry]\nendpoint = 'http://c:1'\n", &[(name, value)]).expect_err(name);
+            assert!(!error.to_string().contains("hushhush") && error.to_string().contains("hint"), "{error}");
+        }
+    }
+
+    #[test]
+    fn headers_are_decoded_and_not_shown() {
+        let config = "[telemetry]\nendpoint = 'http://c:1/hush'\nheaders = { a = 'x' }\n";
+        let target = resolve(config, &[("OTEL_EXPORTER_OTLP_HEADERS", "api-key=hush%2Chush, b = c")]).expect("valid");
+        let target = target.expect("an endpoint");
+        let names: Vec<_> = target.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+        assert_eq!(names, [("api-key", b"hush,hush".as_slice()), ("b", b"c")]);
+        assert!(!format!("{target:?} {:?}", target.headers).contains("hush"));
+    }
+
+    #[test]
+    fn the_resource_names_the_service() {
+        let config =
+            "[telemetry]\nendpoint = 'http://c:1'\nservice_name = 'one'\nresource_attributes = { a = 'x', b = 'y' }\n";
+        let resource = |env: &[(&str, &str)]| resolve(config, env).expect("valid").expect("an endpoint").resource;
+        assert_eq!(resource(&[])["service.name"], "one");
+        let attributes = ("OTEL_RESOURCE_ATTRIBUTES", "service.name=two,b=z%20z");
+        let of_env = resource(&[attributes]);
+        assert_eq!(["service.name", "a", "b"].map(|name| of_env[name].as_str()), ["two", "x", "z z"]);
+        assert_eq!(resource(&[attributes, ("OTEL_SERVICE_NAME", "three")])["service.name"], "three");
+    }
+
+    #[test]
+    fn a_receiver_on_this_machine_needs_no_proxy() {
+        let is_local = |base: &str| resolve("", &[(ALL, base)]).expect("valid").expect("an endpoint").is_local();
+        assert!(["http://localhost:4318", "http://127.0.0.2", "http://[::1]:4318"].into_iter().all(is_local));
+        assert!(!["http://collector", "http://192.168.0.1"].into_iter().any(is_local));
+    }
+}
