@@ -75,9 +75,8 @@ impl RunLog {
 
     /// Returns the spans of the run, which waited for its turn so long; `None` if its caller does not record the trace.
     pub(super) fn spans(mut self, queued: Option<Duration>) -> Option<(RunTrace, Vec<Span>)> {
-        self.times(|times| {
-            times.queued_ms = queued.map(|queued| u64::try_from(queued.as_millis()).unwrap_or(u64::MAX))
-        });
+        let queued_ms = queued.map(|queued| u64::try_from(queued.as_millis()).unwrap_or(u64::MAX));
+        self.times(|times| times.queued_ms = queued_ms);
         let (times, trace) = self.times.zip(self.trace).filter(|_| self.is_sampled)?;
         let spans = spans(&self.record, &times, &trace);
         Some((trace, spans))
