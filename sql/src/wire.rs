@@ -16,11 +16,14 @@ pub const HELLO: &str = "proctor-sql 1";
 /// # Errors
 /// It is too large, or the other side is gone.
 pub fn write<T: Serialize>(mut to: impl Write, value: &T) -> io::Result<()> {
-    let json = serde_json::to_vec(value)?;
-    let length = u32::try_from(json.len()).ok().filter(|_| json.len() <= MOST);
-    let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a frame is too large"))?;
-    to.write_all(&length.to_le_bytes())?;
-    to.write_all(&json)?;
+    // One write: two of them wake the other side twice.
+    let mut frame = vec![0; size_of::<u32>()];
+    serde_json::to_writer(&mut frame, value)?;
+    let length = frame.len() - size_of::<u32>();
+    let header = u32::try_from(length).ok().filter(|_| length <= MOST);
+    let header = header.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a frame is too large"))?;
+    frame[..size_of::<u32>()].copy_from_slice(&header.to_le_bytes());
+    to.write_all(&frame)?;
     to.flush()
 }
 
@@ -30,9 +33,9 @@ pub fn write<T: Serialize>(mut to: impl Write, value: &T) -> io::Result<()> {
 /// The other side is gone in the middle of a frame, or it is none.
 pub fn read<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>> {
     let mut length = [0; 4];
-    match from.read(&mut length[..1])? {
+    match from.read(&mut length)? {
         0 => return Ok(None),
-        _ => from.read_exact(&mut length[1..])?,
+        read => from.read_exact(&mut length[read..])?,
     }
     let length = u32::from_le_bytes(length) as usize;
     if length > MOST {
