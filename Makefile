@@ -28,11 +28,14 @@ test: ## run every test; the last line counts them
 	@scripts/clients
 	@$(CARGO) xtask test
 
-test-long: ## run the longer campaigns: lists of tables and columns over 6,000 statements for each engine
+test-long: ## run the longer campaigns: lists of tables and columns over 3 x 6,000 statements for each engine
 	@scripts/need cargo cc
 	@scripts/need --try npm
 	@scripts/clients
-	PROCTOR_LISTS_CORPUS=6000 $(CARGO) test -p proctor-sql --test lists --test duckdb -- corpus --nocapture
+	for seed in 18 101 202; do \
+		PROCTOR_LISTS_CORPUS=6000 PROCTOR_LISTS_SEED=$$seed \
+			$(CARGO) test -p proctor-sql --test lists --test duckdb -- corpus --nocapture || exit 1; \
+	done
 
 check: ## format, lints, dependencies, schemas, rules of the house, documentation
 	@scripts/need cargo cc git

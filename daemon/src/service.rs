@@ -435,11 +435,11 @@ async fn no_run_is_left(counts: &mut watch::Receiver<RunCounts>, patience: Durat
 
 /// Does what blocks where it keeps nothing waiting.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
-    tokio::task::spawn_blocking(work).await.map_err(broken)
+    tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))
 }
 
 /// The answer where the task of a request panicked.
-fn broken(error: JoinError) -> Problem {
+fn broken(error: &JoinError) -> Problem {
     tracing::error!(%error, "a request ended badly");
     Problem::new(ProblemType::Internal, "a part of proctor broke while it looked at the request")
         .with_hint("please report it; the daemon's log says what happened")

@@ -10,6 +10,8 @@ mod catalog;
 mod follow;
 mod forms;
 mod functions;
+mod generated;
+mod keyed_update;
 mod open;
 mod plan;
 mod restricted;
@@ -117,6 +119,7 @@ impl DuckDb {
         match self.planned(sql) {
             Ok(plan) => {
                 actions.extend(reader.of_plan(&plan));
+                keyed_update::drop_copied(sql, &plan, &self.held.macros, &mut actions);
                 actions.extend(self.of_body(sql, &actions)?);
                 tree.iter().chain([&plan]).for_each(|json| actions.extend(reader.absent(json)));
                 self.bound(sql, actions, &extracted)
@@ -462,7 +465,8 @@ impl Engine for DuckDb {
     }
 
     fn check_lists(&mut self, sql: &str, bound: &Bound, allow: &Allow, _on: RunOn<'_>) -> Result<(), Refusal> {
-        restricted::check(&self.held, sql, bound, allow)
+        restricted::check(&self.held, sql, bound, allow)?;
+        generated::check(self, sql, bound, allow)
     }
 
     fn split(&mut self, sql: &str) -> Result<Vec<Range<usize>>, Refusal> {

@@ -128,6 +128,6 @@ impl Service {
             drop(permit);
             judgement
         });
-        judging.await.map_err(broken)
+        judging.await.map_err(|error| broken(&error))
     }
 }

@@ -105,15 +105,15 @@ fn hidden<'a>(table: &'a Table, allow: &'a Allow) -> impl Iterator<Item = &'a st
     names.filter(|column| !lists::allow_column(allow, &table.name, column))
 }
 
-fn bare(name: &str) -> &str {
+pub(super) fn bare(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(_, bare)| bare)
 }
 
-fn refused(code: SqlCode, message: String, name: &str) -> Refusal {
+pub(super) fn refused(code: SqlCode, message: String, name: &str) -> Refusal {
     Refusal { subject: Some(name.to_owned()), ..Refusal::new(code, message) }
 }
 
-fn solid(sql: &str) -> Vec<(Piece, Range<usize>)> {
+pub(super) fn solid(sql: &str) -> Vec<(Piece, Range<usize>)> {
     let mut pieces = text::pieces(sql, Dialect::Duckdb);
     pieces.retain(|(piece, _)| !matches!(piece, Piece::Space | Piece::Comment));
     pieces

@@ -1,6 +1,8 @@
 //! Statements made by a grammar, and lists to judge them by. The same seed gives the same statements.
 
-use proctor_core::sql::{Allow, Dialect};
+use std::collections::BTreeMap;
+
+use proctor_core::sql::{Allow, Dialect, Judgement};
 
 /// The tables and views of the corpus, each with its columns. The last of `customers` is generated of `ssn`.
 pub(crate) const OBJECTS: &[(&str, &[&str])] = &[
@@ -14,6 +16,48 @@ pub(crate) const OBJECTS: &[(&str, &[&str])] = &[
     ("v_names", &["id", "name"]),
     ("v_join", &["id", "cust"]),
 ];
+
+/// Number of statements that are judged: `PROCTOR_LISTS_CORPUS`, or a default.
+pub(crate) fn count(default: usize) -> usize {
+    number("PROCTOR_LISTS_CORPUS").unwrap_or(default)
+}
+
+/// Seed of the corpus: `PROCTOR_LISTS_SEED`, or 18.
+pub(crate) fn seed() -> u64 {
+    number("PROCTOR_LISTS_SEED").unwrap_or(18)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test reads its own environment")]
+fn number<N: std::str::FromStr>(variable: &str) -> Option<N> {
+    std::env::var(variable).ok().and_then(|number| number.parse().ok())
+}
+
+/// Refusals of statements that are `ok` without lists and whose result does not depend on anything off the lists, by the
+/// codes of the errors.
+#[derive(Default)]
+pub(crate) struct Strict(BTreeMap<String, Vec<String>>);
+
+impl Strict {
+    pub(crate) fn add(&mut self, judgement: &Judgement, request: &str) {
+        let errors = judgement.diagnostics.iter().filter(|found| found.severity == proctor_core::sql::Severity::Error);
+        let (codes, messages): (Vec<String>, Vec<&str>) =
+            errors.map(|found| (format!("{:?}", found.code), found.message.as_str())).unzip();
+        self.0.entry(codes.join(", ")).or_default().push(format!("{request}\n    {}", messages.join("\n    ")));
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.values().map(Vec::len).sum()
+    }
+
+    /// Prints the number of refusals with each code, and some of them.
+    pub(crate) fn print(&self) {
+        for (codes, refusals) in &self.0 {
+            println!("  {codes}: {}", refusals.len());
+            let step = refusals.len().div_ceil(number("PROCTOR_LISTS_EXAMPLES").unwrap_or(1)).max(1);
+            refusals.iter().step_by(step).for_each(|refusal| println!("    {refusal}"));
+        }
+    }
+}
 
 /// The columns that may be off a list of columns.
 const GUARDED: &[(&str, &[&str])] = &[

@@ -373,10 +373,13 @@ fn count(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         if gives_number(sheet, question, at) || is_column_of_that_name(shape, question, at) {
             return None;
         }
-        let confidence = if many.is_some_and(|at| at == 0 || question.words[at].is_after_pause) {
+        let is_list = question.says(&["list them", "show them", "name them", "list their", "show their"]);
+        let confidence = if is_list {
+            60
+        } else if many.is_some_and(|at| at == 0 || question.words[at].is_after_pause) {
             85
         } else if many.is_some() {
-            76
+            68
         } else if at <= 3 && is_list_of_keys(shape) {
             80
         } else {
@@ -397,7 +400,7 @@ fn count(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         && !is_average_of_numbers(shape, question, at)
     {
         let message = format!("the question asks for \"{words}\", and the query counts nothing");
-        return Some(Finding::new(SqlCode::AggregateExpected, 76, message).at(&top.place).advice("Use COUNT."));
+        return Some(Finding::new(SqlCode::AggregateExpected, 68, message).at(&top.place).advice("Use COUNT."));
     }
     let column = first.column.as_ref()?;
     if is_counted || shape.blocks.len() > 1 || top.aggregates().next().is_none() {

@@ -49,9 +49,19 @@ fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let top = shape.top();
     let is_asked = |item: &super::shape::Item| item.is_column && item.words.iter().any(said);
     let is_of_its_own = !top.items.is_empty() && top.items.iter().any(is_asked);
+    // Elsewhere than at the head, a word may describe rows of another table: `prices for all events`.
+    let lead = (0..question.words.len().min(4)).find(|at| LEADS.contains(&question.at(*at)));
+    let is_head = lead.is_some_and(|lead| at > lead && (lead + 1..at).all(|at| BETWEEN.contains(&question.at(at))));
+    let last = at + parts(&other.name).len() - 1;
+    let is_plural = question.words.get(last).is_some_and(|word| word.lower != word.stem);
+    let is_attached = (1..=3).any(|back| {
+        matches!(question.at(at.wrapping_sub(back)), "for" | "in" | "with" | "at" | "have" | "has" | "by" | "through")
+    });
+    let counts_column = top.items.iter().any(|item| item.aggregates.iter().any(|figure| figure.column.is_some()));
     let confidence = match (is_pointed_at || is_told_elsewhere, is_of_its_own) {
+        _ if counts_column || !is_head && (!is_plural || is_attached) => 62,
         (false, false) => 82,
-        (false, true) => 76,
+        (false, true) => 68,
         (true, false) => 60,
         (true, true) => 40,
     };

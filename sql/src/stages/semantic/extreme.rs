@@ -175,6 +175,12 @@ impl<'a> Extreme<'a> {
         // `the max temperature` may be the name of a column, where another superlative asks for an end of it.
         let is_name = |cue: &Cue| self.words.iter().any(|word| word == question.at(cue.at));
         let asked: Vec<(&Cue, Way)> = fitting.iter().filter(|(cue, _)| !is_name(cue)).copied().collect();
+        // Both may be meant where the name has the end that the query takes.
+        let is_taken = |cue: &Cue, way: Way| is_name(cue) && way == self.way;
+        let is_open = !asked.is_empty() && self.is_figure && fitting.iter().any(|(cue, way)| is_taken(cue, *way));
+        if is_open && !asked.iter().any(|(cue, _)| self.is_named_by(question, cue)) {
+            return None;
+        }
         let fitting = if asked.is_empty() { fitting } else { asked };
         let (first, way) = *fitting.first()?;
         let named: Vec<(&Cue, Way)> =

@@ -301,7 +301,11 @@ fn unfiltered(shape: &Shape, question: &Question, named: &[Named]) -> Option<Fin
     let confidence = match (first.kind, missing.len()) {
         _ if is_plain => 96,
         (Kind::Year | Kind::Date | Kind::Quoted, _) => 85,
+        // `all 50 states` are all states.
+        (Kind::Number, _) if matches!(before(1), "all" | "the") && is_plural(question, at + 1) => 60,
         (Kind::Number, _) => 78,
+        // `which Adviser` is a thing, and no name.
+        (Kind::Name, 1) if matches!(before(1), "which" | "what" | "each" | "every" | "many" | "all") => 66,
         (Kind::Name, 2..) => 78,
         // What is written in capitals throughout may be a format or a short form.
         (Kind::Name, _) if question.words[at].text.chars().skip(1).all(char::is_lowercase) => 74,
@@ -310,6 +314,10 @@ fn unfiltered(shape: &Shape, question: &Question, named: &[Named]) -> Option<Fin
     let message = format!("the question names \"{}\", and the query looks for no value at all", first.text);
     let found = Finding::new(SqlCode::FilterExpected, confidence, message).at(&shape.top().place);
     Some(found.advice("Add the WHERE that the question asks for.").about(first.text.clone()))
+}
+
+fn is_plural(question: &Question, at: usize) -> bool {
+    question.words.get(at).is_some_and(|word| word.lower != word.stem)
 }
 
 /// A query without any condition, where the question speaks of a place or a kind that is no name of the schema: `lakes

@@ -130,7 +130,11 @@ fn one_figure(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         && question.words.len() <= 6
         && shape.blocks.len() == 1
         && (column(at + 1) || question.words.get(at + 1).is_some_and(|word| is_table(sheet, &word.stem)));
+    // `at least 250 per account` bounds rows.
+    let is_bound = question.at(at) == "per" && question.number(at.wrapping_sub(1)).is_some()
+        || before.starts_with(|first: char| first.is_ascii_digit());
     let confidence = match (is_for_each, is_average, top.items.len()) {
+        _ if is_bound => 55,
         (true, false, 1) if is_plain || is_short => 96,
         (true, true, 1) if question.words.len() <= 5 && question.at(at) == "by" => 76,
         (true, false, 1) => 78,

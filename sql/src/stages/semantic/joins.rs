@@ -114,7 +114,13 @@ impl Reader<'_> {
     }
 
     fn select(&mut self, select: &Select) {
-        let mut join = Joining { reader: self, relations: Vec::new(), links: Vec::new(), equals: BTreeMap::new() };
+        let mut join = Joining {
+            reader: self,
+            relations: Vec::new(),
+            links: Vec::new(),
+            alternatives: Vec::new(),
+            equals: BTreeMap::new(),
+        };
         for from in &select.from {
             join.tables(from);
         }
@@ -128,6 +134,7 @@ impl Reader<'_> {
         }
         // What counts different values, or takes the highest, comes to the same for each row met many times.
         let is_same = !select.projection.is_empty() && select.projection.iter().all(is_same_of_many);
+        let is_same = is_same || select.distinct.is_some() && join.meets_in_an_alternative();
         let catalog = join.reader.catalog;
         if let Some((one, other)) = join.apart() {
             let is_cross = select
@@ -146,6 +153,8 @@ struct Joining<'a, 'b> {
     reader: &'a Reader<'b>,
     relations: Vec<Relation>,
     links: Vec<BTreeSet<usize>>,
+    /// What alternatives of a condition connect, each by itself.
+    alternatives: Vec<BTreeSet<usize>>,
     /// Which relations are held to be equal to the same value.
     equals: BTreeMap<String, BTreeSet<usize>>,
 }
@@ -263,6 +272,8 @@ impl Joining<'_, '_> {
             other => {
                 let links = self.linked(other, 0);
                 self.links.extend(links);
+                let alternatives = self.alternatives_of(other, 0);
+                self.alternatives.extend(alternatives);
             }
         }
     }
@@ -283,6 +294,30 @@ impl Joining<'_, '_> {
             }
             other => vec![self.used(other)],
         }
+    }
+
+    /// The relations that each alternative of a condition connects.
+    fn alternatives_of(&self, condition: &Expr, depth: usize) -> Vec<BTreeSet<usize>> {
+        match bare(condition) {
+            Expr::BinaryOp { left, op: BinaryOperator::Or | BinaryOperator::And, right }
+                if depth < MOST_ALTERNATIVES =>
+            {
+                let mut found = self.alternatives_of(left, depth + 1);
+                found.extend(self.alternatives_of(right, depth + 1));
+                found.truncate(MOST_RELATIONS);
+                found
+            }
+            other => vec![self.used(other)],
+        }
+    }
+
+    /// Reports whether all relations meet if each alternative counts: different rows are the same then.
+    fn meets_in_an_alternative(&self) -> bool {
+        let mut links = self.links.clone();
+        links.extend(self.alternatives.iter().cloned());
+        links.extend(self.equals.values().cloned());
+        let groups = groups(self.relations.len(), &links);
+        groups.iter().all(|group| *group == groups[0])
     }
 
     /// Notes a column that is held to be equal to a value.
@@ -324,18 +359,24 @@ impl Joining<'_, '_> {
     fn apart(mut self) -> Option<(Relation, Relation)> {
         let equals = std::mem::take(&mut self.equals);
         self.links.extend(equals.into_values());
-        let mut group: Vec<usize> = (0..self.relations.len()).collect();
-        for link in &self.links {
-            let Some(first) = link.first().map(|first| group[*first]) else { continue };
-            let others: BTreeSet<usize> = link.iter().map(|at| group[*at]).collect();
-            group.iter_mut().filter(|own| others.contains(own)).for_each(|own| *own = first);
-        }
+        let group = groups(self.relations.len(), &self.links);
         let large = |at: &usize| !self.relations[*at].is_small && !self.relations[*at].name.is_empty();
         let first = (0..group.len()).find(large)?;
         let other = (first + 1..group.len()).filter(large).find(|at| group[*at] != group[first])?;
         let other = self.relations.swap_remove(other);
         Some((self.relations.swap_remove(first), other))
     }
+}
+
+/// The group of each relation, where links connect some of them.
+fn groups(count: usize, links: &[BTreeSet<usize>]) -> Vec<usize> {
+    let mut group: Vec<usize> = (0..count).collect();
+    for link in links {
+        let Some(first) = link.first().map(|first| group[*first]) else { continue };
+        let others: BTreeSet<usize> = link.iter().map(|at| group[*at]).collect();
+        group.iter_mut().filter(|own| others.contains(own)).for_each(|own| *own = first);
+    }
+    group
 }
 
 /// Whether a key of one of two tables points at the other.
@@ -484,10 +525,25 @@ fn is_small_body(body: &SetExpr) -> bool {
                 SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => has_figure(expr),
                 _ => false,
             });
-            select.from.is_empty() || (!is_grouped && has_figure)
+            select.from.is_empty() || (!is_grouped && has_figure) || is_one_value(select)
         }
         _ => false,
     }
+}
+
+/// Whether a query gives one column of the row that has a value: `SELECT height FROM mountain WHERE name = 'K2'`.
+fn is_one_value(select: &Select) -> bool {
+    fn looks_for_a_value(filter: &Expr) -> bool {
+        match bare(filter) {
+            Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
+                looks_for_a_value(left) || looks_for_a_value(right)
+            }
+            Expr::BinaryOp { op: BinaryOperator::Eq, right, .. } => matches!(bare(right), Expr::Value(_)),
+            _ => false,
+        }
+    }
+    let is_plain = matches!(select.from.as_slice(), [from] if from.joins.is_empty());
+    is_plain && select.projection.len() == 1 && select.selection.as_ref().is_some_and(looks_for_a_value)
 }
 
 /// Whether a column of a result consists of `COUNT(DISTINCT …)`, MAX and MIN alone.

@@ -84,8 +84,8 @@ fn one(shape: &Shape, question: &Question) -> Option<Finding> {
         (true, false) if cue.scale == Scale::Worth => 62,
         (true, true) if shape.extremes() == 0 => 85,
         (true, false) if is_many => 62,
-        (true, _) => 75,
-        _ => 70,
+        (true, _) => 68,
+        _ => 66,
     };
     Some(Finding::new(SqlCode::LimitExpected, confidence, message).at(&key.place).advice("Add LIMIT 1."))
 }

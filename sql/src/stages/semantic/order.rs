@@ -5,7 +5,7 @@ use std::ops::Range;
 use proctor_core::sql::SqlCode;
 
 use super::extreme::Extreme;
-use super::question::{Question, Way};
+use super::question::{Question, Scale, Way};
 use super::shape::{Block, Key, Limit, Name, Shape};
 use super::words::{are_kin, parts};
 use super::{Finding, Sheet};
@@ -35,7 +35,11 @@ fn reversed_key(shape: &Shape, key: &Key, question: &Question) -> Option<Finding
     let word = question.quote(cue.at, cue.at + 3);
     let (is, be) = (direction(extreme.way), direction(way));
     let message = format!("the question asks for \"{word}\", and the query takes the first rows in {is} order");
+    // `top 10 districts by name` come in the order of the alphabet.
+    let by = question.find(&["by"]).map_or(usize::MAX - 9, |by| by);
+    let is_by_name = (by + 1..by + 4).any(|at| matches!(question.at(at), "name" | "names" | "title" | "titles"));
     let confidence = match is_named {
+        _ if is_by_name && cue.scale == Scale::Worth => 60,
         _ if extreme.is_plain(question, cue, shape) && question.sorting.is_none() => 96,
         _ if extreme.is_top_by_figure(question, cue, shape) && question.sorting.is_none() => 96,
         true => 90,
@@ -161,7 +165,7 @@ fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let (confidence, block, message) = match limited {
         Some(block) if is_left && block.order.is_empty() && !is_stored => (
             match is_taken {
-                true => 72,
+                true => 68,
                 false if is_short(question) && cue.number.is_some() && shape.blocks.len() == 1 => 96,
                 false => 85,
             },
@@ -175,7 +179,7 @@ fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
                 match is_soft {
                     true if is_asked_of_column(top, cue.at) => 74,
                     true => 60,
-                    false => 72,
+                    false => 68,
                 },
                 top,
                 format!(

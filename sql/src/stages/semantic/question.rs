@@ -190,6 +190,16 @@ const NOT_IN_TURN: [&str; 47] = [
     "or",
 ];
 
+/// The superlative in a word: `highest` of `highest-rated`, `minimum` of `mininum`.
+fn superlative_of(word: &str) -> &str {
+    match word.split_once('-') {
+        Some((first, _)) if first.ends_with("est") => return first,
+        _ => {}
+    }
+    let is_slip = |of: &&str| word.len() > 5 && strsim::damerau_levenshtein(word, of) == 1;
+    ["maximum", "minimum"].into_iter().find(is_slip).unwrap_or(word)
+}
+
 impl Question {
     /// Reads a question.
     pub(super) fn of(text: &str) -> Self {
@@ -254,7 +264,7 @@ impl Question {
     }
 
     fn superlative(&self, at: usize) -> Option<Cue> {
-        let word = self.at(at);
+        let word = superlative_of(self.at(at));
         let (_, way, scale) = *MOST.iter().find(|(name, ..)| *name == word)?;
         let (before, after) = (self.before(at, 1), self.at(at + 1));
         let (mut way, mut scale) = (way, scale);
@@ -262,7 +272,9 @@ impl Question {
             // `have most 5 competitions` is a bound.
             "most" | "least" if self.number(at + 1).is_some() && before != "the" => true,
             "most" => {
-                before == "at" || matches!(after, "of" | "recent" | "recently") || matches!(before, "al" | "almost")
+                before == "at"
+                    || matches!(after, "of" | "other" | "easily" | "recent" | "recently")
+                    || matches!(before, "al" | "almost")
             }
             "least" => before == "at" || matches!(after, "one" | "recent" | "recently"),
             "recent" | "recently" => !matches!(before, "most" | "least" | "more"),
@@ -401,9 +413,16 @@ impl Question {
         ];
         let plain = PLAIN.iter().find_map(|phrase| self.phrase(phrase)).filter(|at| !self.is_purchase(*at));
         let cue = || self.cues.iter().find(|cue| cue.is_of_order).map(|cue| cue.at);
-        let loose = || LOOSE.iter().find_map(|phrase| self.phrase(phrase));
+        // `what sort of`
+        let loose = || LOOSE.iter().find_map(|phrase| self.phrase(phrase)).filter(|at| !self.is_kind(*at));
         let at = plain.or_else(loose).or_else(cue)?;
         Some(Sorting { at, way: self.order_way(), is_plain: plain.is_some() })
+    }
+
+    /// Whether `sort` is a kind.
+    fn is_kind(&self, at: usize) -> bool {
+        self.at(at) == "sort"
+            && (self.at(at + 1) == "of" || matches!(self.before(at, 1), "what" | "which" | "this" | "that"))
     }
 
     /// Whether `ordered in`, `ordered from` and `ordered by` speak of things that were bought.

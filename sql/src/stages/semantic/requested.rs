@@ -8,7 +8,7 @@ use proctor_core::sql::SqlCode;
 use super::extreme::Extreme;
 use super::question::{Cue, Question, Scale, Way};
 use super::shape::{Aggregate, Figure, Item, Limit, Name, Shape};
-use super::words::{are_kin, parts};
+use super::words::{Word, are_kin, parts};
 use super::{Finding, Sheet};
 
 /// The clause in which an aggregate stands.
@@ -148,6 +148,15 @@ const ENDS: [&str; 46] = [
     "ceiling",
 ];
 
+/// Words that compare two things by a scale without a bound: `which is cheaper, a or b`.
+const COMPARATIVES: [&str; 24] = [
+    "higher", "lower", "greater", "larger", "smaller", "bigger", "longer", "shorter", "older", "younger", "cheaper",
+    "easier", "easy", "easily", "harder", "simpler", "simple", "faster", "slower", "better", "worse", "heavier",
+    "lighter", "taller",
+];
+/// Names of columns whose usual figure is an average.
+const RATINGS: [&str; 9] = ["rating", "score", "star", "grade", "velocity", "speed", "temperature", "humidity", "gpa"];
+
 pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
     let uses = uses(sheet.shape);
     let mut found: Vec<Finding> = uses.iter().filter_map(|figure| unasked(sheet, question, figure)).collect();
@@ -178,8 +187,8 @@ fn uses(shape: &Shape) -> Vec<Use<'_>> {
 fn unasked(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Option<Finding> {
     let confidence = match figure.aggregate.figure {
         Figure::Max | Figure::Min => unasked_end(sheet, question, figure)?,
-        Figure::Sum => unasked_sum(sheet, question, figure)?,
-        Figure::Average => unasked_average(question, figure)?,
+        Figure::Sum => unasked_sum(sheet, question, figure)?.min(most_of_short_form(sheet, question)),
+        Figure::Average => unasked_average(question, figure)?.min(most_of_short_form(sheet, question)),
         Figure::Count => unasked_count(sheet, question, figure)?,
         Figure::Other => return None,
     };
@@ -193,6 +202,24 @@ fn unasked(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Option<F
     let message = format!("the query {clause} {name}{of}, and no word of the question asks for that");
     let found = Finding::new(SqlCode::OtherAggregate, confidence, message).at(&figure.aggregate.place);
     Some(found.advice(advice(question)))
+}
+
+/// The highest confidence where a short form such as `ASP` may stand for a figure.
+fn most_of_short_form(sheet: &Sheet<'_>, question: &Question) -> u8 {
+    let is_short_form = |word: &Word| {
+        (3..=6).contains(&word.text.len())
+            && word.text.chars().all(|letter| letter.is_ascii_uppercase())
+            && !sheet.shape.values.iter().any(|value| value.contains(&word.lower))
+            && !sheet.shape.names.iter().any(|name| name.contains(&word.lower))
+    };
+    let has_lower = question.words.iter().any(|word| word.text.chars().all(|letter| letter.is_ascii_lowercase()));
+    if has_lower && question.words.iter().any(|word| !word.is_quoted && is_short_form(word)) { 60 } else { 100 }
+}
+
+/// Reports whether the question compares by a scale, without a bound such as `higher than 5`.
+fn compares(question: &Question) -> bool {
+    (0..question.words.len())
+        .any(|at| COMPARATIVES.contains(&question.at(at)) && (1..=4).all(|behind| question.at(at + behind) != "than"))
 }
 
 /// The aggregate that the words of a question suggest.
@@ -227,15 +254,20 @@ fn unasked_end(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Opti
         true => question.has(&["never", "ever", "always"]),
         false => !figure.is_top && question.has(&["than"]),
     };
-    let is_end = is_bound || question.has(&ENDS) || question.words.iter().any(|word| is_superlative(&word.lower));
+    let is_end = is_bound
+        || compares(question)
+        || question.has(&ENDS)
+        || question.words.iter().any(|word| is_superlative(&word.lower));
     if question.cues.is_empty() {
         return Some(match (is_end, is_key, is_later) {
             (false, true, _) => 92,
             (false, _, true) => 88,
             (false, _, _) => 82,
             (true, true, true) => 84,
-            (true, false, true) if !is_named => 74,
-            (true, true, false) => 74,
+            (true, false, true) if !is_named => 68,
+            // The highest key of a period is the last one.
+            (true, true, false) if question.has(&["last", "first", "recent", "new", "next", "previous"]) => 60,
+            (true, true, false) => 68,
             _ => 40,
         });
     }
@@ -258,11 +290,11 @@ fn unasked_end(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Opti
         (true, true) if !has_time => Some(90),
         (true, false) if is_text && !has_time => Some(84),
         (true, false) if !is_meant && !has_time && !extreme.is_of_date() => Some(80),
-        (true, false) if !is_named && !extreme.is_of_date() => Some(74),
+        (true, false) if !is_named && !extreme.is_of_date() => Some(68),
         (true, true) => Some(if question.cues.iter().any(is_of_time) { 60 } else { 78 }),
         (false, true) if !has_time && !is_named => Some(if is_spent { 85 } else { 76 }),
         (false, true) if !has_time && is_number_asked => Some(76),
-        _ if is_other_way => Some(if is_named { 84 } else { 74 }),
+        _ if is_other_way => Some(if is_named { 84 } else { 68 }),
         (false, false) if is_spent && !is_named && figure.is_top => Some(76),
         (false, false) if is_spent && figure.is_top => Some(66),
         _ => None,
@@ -298,8 +330,12 @@ fn unasked_sum(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Opti
         (true, false, true) => 78,
         (true, true, true) => 30,
         (false, false, _) => 80,
-        (false, true, true) if !question.cues.is_empty() || figure.clause == Clause::Having => 62,
-        (false, true, true) => 74,
+        (false, true, true)
+            if !question.cues.is_empty() || figure.clause == Clause::Having || question.has(&["peak"]) =>
+        {
+            62
+        }
+        (false, true, true) => 68,
         _ => 66,
     })
 }
@@ -324,7 +360,15 @@ fn unasked_average(question: &Question, figure: &Use<'_>) -> Option<u8> {
         return None;
     }
     let is_share = question.has(&SHARE) || question.has(&["per"]);
-    Some(if is_share { 50 } else { 82 })
+    let is_rating = average
+        .columns
+        .iter()
+        .any(|name| parts(&name.column).last().is_some_and(|last| RATINGS.iter().any(|rating| last == rating)));
+    Some(match (is_share || question.has(&["median"]), is_rating) {
+        (true, _) => 50,
+        (_, true) => 62,
+        _ => 82,
+    })
 }
 
 /// COUNT of a column, where the question asks for a figure of that column.
@@ -498,7 +542,9 @@ fn is_named(question: &Question, column: &Name) -> bool {
     let parts = parts(&column.column);
     let is_said =
         |part: &String| question.words.iter().any(|word| are_kin(part, &word.stem) || are_kin(part, &word.lower));
-    parts.iter().filter(|part| is_telling(part)).any(is_said)
+    // `lat` is a latitude, and `temp` a temperature.
+    let is_cut = |part: &String| question.words.iter().any(|word| word.lower.starts_with(part.as_str()));
+    parts.iter().filter(|part| is_telling(part)).any(|part| is_said(part) || is_cut(part))
 }
 
 /// Whether a column stores a number of things.

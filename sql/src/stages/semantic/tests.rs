@@ -36,7 +36,14 @@ fn shop() -> Catalog {
         [("id", "INTEGER"), ("name", "TEXT"), ("price", "NUMERIC"), ("category", "TEXT"), ("stock", "INTEGER")];
     let mut orders = table("orders", &orders);
     orders.foreign_keys.push(ForeignKey { column: "customer_id".to_owned(), table: "customers".to_owned(), to: None });
-    let staff = [("id", "INTEGER"), ("name", "TEXT"), ("birth_year", "INTEGER"), ("kids", "TEXT")];
+    let staff = [
+        ("id", "INTEGER"),
+        ("name", "TEXT"),
+        ("birth_year", "INTEGER"),
+        ("kids", "TEXT"),
+        ("lat", "REAL"),
+        ("rating", "REAL"),
+    ];
     Catalog {
         tables: vec![table("customers", &customers), orders, table("products", &products), table("staff", &staff)],
     }
