@@ -279,7 +279,9 @@ pub(super) fn range(rev: &str) -> Option<String> {
     let major: u32 = parts.next()?.parse().ok()?;
     let (minor, is_last) = number(parts.next()?)?;
     let patch = parts.next().filter(|_| !is_last).and_then(number).map_or(0, |(patch, _)| patch);
-    Some(format!("^{major}.{minor}.{patch}"))
+    // A range without a pre-release takes none.
+    let pre_release = if text.contains('-') { "-0" } else { "" };
+    Some(format!("^{major}.{minor}.{patch}{pre_release}"))
 }
 
 /// Returns the number at the beginning of a part of a version, and whether a suffix such as `b1` follows it.
@@ -315,7 +317,7 @@ mod tests {
         let ranges = ["v0.4.1", "23.01.0", "v0.9.0.5", "5.12", "20.8b1", "v2.1.0-rc.1", "1.2rc1.9"].map(range);
         assert_eq!(
             ranges.map(Option::unwrap_or_default),
-            ["^0.4.1", "^23.1.0", "^0.9.0", "^5.12.0", "^20.8.0", "^2.1.0", "^1.2.0"]
+            ["^0.4.1", "^23.1.0", "^0.9.0", "^5.12.0", "^20.8.0", "^2.1.0-0", "^1.2.0"]
         );
         assert_eq!(["deadbeef", "v1", "1a2b3c4.5", "1._2", "1.x"].map(range), [const { None }; 5]);
     }
