@@ -68,7 +68,7 @@ fn it_lists_every_code() {
 
 #[test]
 fn it_names_every_key() {
-    let (manual, of_the_daemon) = (manual(), read("daemon.md"));
+    let (manual, of_the_daemon) = (manual(), read("daemon.md") + &read("telemetry.md"));
     for schema in [spec::schema(), spec::operator_schema()] {
         let definitions = schema["$defs"].as_object().expect("definitions").values();
         for definition in definitions.chain([&schema]) {

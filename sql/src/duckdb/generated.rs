@@ -53,7 +53,7 @@ pub(super) fn check(engine: &DuckDb, sql: &str, bound: &Bound, allow: &Allow) ->
         let reason = if texts.iter().any(|text| text::names(text, Dialect::Duckdb).contains(&lower(one.column))) {
             "is not on the list"
         } else if texts.iter().any(|text| may_rename(text, one.table)) {
-            "is not on the list, and DuckDB does not tell which columns `COLUMNS`, `PIVOT` and new names of columns stand for"
+            "is not on the list, and DuckDB does not tell which columns `COLUMNS`, `PIVOT`, positions and new names of columns stand for"
         } else {
             match &aliases {
                 Some(plans) if !plans.iter().any(|plan| is_alias(plan, one.column)) => continue,
@@ -130,7 +130,9 @@ fn may_rename(sql: &str, table: &Table) -> bool {
     let word = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);
     let is = |at: usize, expected: &str| word(at).eq_ignore_ascii_case(expected);
     (0..solid.len()).any(|at| {
-        if ["columns", "pivot", "pivot_wider", "unpivot", "pivot_longer"].iter().any(|special| is(at, special)) {
+        let is_special = ["columns", "pivot", "pivot_wider", "unpivot", "pivot_longer"].iter().any(|word| is(at, word));
+        // `#2` is the second column.
+        if is_special || word(at).starts_with('#') {
             return true;
         }
         if !text::unquoted(word(at)).eq_ignore_ascii_case(bare(&table.name)) {
@@ -159,6 +161,7 @@ mod tests {
             "SELECT c FROM main.\"People\" AS \"p\" (a, b, c)",
             "SELECT max(COLUMNS('m.*')) FROM people",
             "PIVOT people ON ssn USING count(*)",
+            "SELECT max(#3) FROM people",
         ] {
             assert!(may_rename(sql, &table), "{sql}");
         }

@@ -34,7 +34,7 @@ pub(super) fn drop_copied(sql: &str, plan: &Value, macros: &Macros, actions: &mu
     });
 }
 
-/// Reports whether a text is `UPDATE table SET …` without an alias, a star, `COLUMNS` or the table as a value.
+/// Reports whether a text is `UPDATE table SET …` without an alias, a star, `COLUMNS`, a position or the table as a value.
 fn uses_named_columns_only(sql: &str, table: &str) -> bool {
     let solid = solid(sql);
     let word = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);
@@ -43,7 +43,8 @@ fn uses_named_columns_only(sql: &str, table: &str) -> bool {
     let Some(target) = (1..=5).find(|at| is_table(*at) && !is(at + 1, ".")) else { return false };
     let is_form = is(0, "update") && is(target + 1, "set") && (2..target).step_by(2).all(|at| is(at, "."));
     let is_value = |at: usize| is_table(at) && !is(at + 1, ".");
-    let is_open = |at: usize| is(at, "*") || is(at, "columns") || is_value(at);
+    // `#2` is the second column.
+    let is_open = |at: usize| is(at, "*") || is(at, "columns") || word(at).starts_with('#') || is_value(at);
     is_form && !(target + 2..solid.len()).any(is_open)
 }
 
@@ -79,6 +80,8 @@ mod tests {
             "UPDATE orders SET id = 5 WHERE hash(orders.*) = 1",
             "UPDATE orders SET id = 5 WHERE list_value(COLUMNS('t.*')) IS NULL",
             "UPDATE orders SET id = 5 FROM orders WHERE true",
+            "UPDATE orders SET id = 5 WHERE #3 = 'x'",
+            "UPDATE orders SET id = length(#3)",
             "WITH x AS (SELECT 1) UPDATE orders SET id = 5",
         ] {
             assert!(!uses_named_columns_only(sql, "orders"), "{sql}");
