@@ -246,6 +246,9 @@ fn check_line(check: &CheckEvidence) -> String {
 fn step_line(skill: &SkillName, step: &StepEvidence) -> String {
     let name = name(skill.as_str(), &step.planned.name);
     let word = paint(style::of_outcome(step.outcome), outcome_words(step.outcome));
+    if let Some(leaked) = step.forbidden_leak() {
+        return format!("{word} {name}: it left {} behind", leaked.number());
+    }
     match step.outcome {
         Outcome::Passed => format!("{word} {name} in {}", duration(step.duration_ms)),
         Outcome::TimedOut => format!("{word} {name} after {}", duration(step.duration_ms)),

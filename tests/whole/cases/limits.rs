@@ -152,7 +152,9 @@ fn leaves_processes(env: &TestEnvironment) {
 
 fn must_not_leave(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_steps([Step::sh("it", LEAVING)]).with_default("leaks: fail"));
-    repo.run().exits(1).says(&["left 2 processes behind: `sleep` (pid ", "(leaks: fail); exit code 0", "wait for it"]);
+    let run = repo.run().exits(1);
+    let run = run.says(&["left 2 processes behind: `sleep` (pid ", "(leaks: fail); exit code 0", "wait for it"]);
+    run.complains(&["failed verify.it/it: it left 2 processes behind"]);
     let step = repo.step("it");
     assert_eq!((&step["outcome"], &step["exit_code"]), (&json!("failed"), &json!(0)), "{step:#}");
     repo.proctor(&["gate", "--changeset", CHANGESET]).exits(1);
