@@ -50,7 +50,7 @@ pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
     to_vec_without(value, &[])
 }
 
-/// The canonical JSON of `value` without these members of its top level, where it is an object.
+/// Returns the canonical JSON of `value` without these members of its top level, if it is an object.
 ///
 /// # Panics
 /// As [`to_vec`].
@@ -69,7 +69,7 @@ fn value_of<T: Serialize + ?Sized>(value: &T) -> serde_json::Value {
     serde_json::to_value(value).expect("a type of ours serialises")
 }
 
-/// Writes what [`Json::write`] would, without a second tree.
+/// Writes the bytes that [`Json::write`] writes, without building a [`Json`] first.
 fn write_value(value: &serde_json::Value, out: &mut Vec<u8>) {
     use serde_json::Value;
     match value {
@@ -89,7 +89,7 @@ fn write_value(value: &serde_json::Value, out: &mut Vec<u8>) {
             out.push(b']');
         }
         Value::Object(members) => {
-            // A map that keeps the order of insertion is no sorted one.
+            // With the feature `preserve_order` of serde_json, members are in the order of insertion.
             let mut members: Vec<(&String, &Value)> = members.iter().collect();
             members.sort_unstable_by_key(|(key, _)| *key);
             out.push(b'{');

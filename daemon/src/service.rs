@@ -438,7 +438,7 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))
 }
 
-/// The answer where the task of a request panicked.
+/// Logs that the task of a request panicked, and returns the answer.
 fn broken(error: &JoinError) -> Problem {
     tracing::error!(%error, "a request ended badly");
     Problem::new(ProblemType::Internal, "a part of proctor broke while it looked at the request")

@@ -18,7 +18,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Our end of a worker's socket.
 pub(crate) struct Line(UnixStream);
 
-/// The same end in a runtime, where nobody blocks while the worker judges.
+/// The same end for asynchronous callers, which do not block a thread while the worker judges.
 pub(crate) struct AsyncLine(tokio::net::UnixStream);
 
 /// Why there is no answer.
@@ -71,20 +71,20 @@ impl Line {
 }
 
 impl AsyncLine {
-    /// Takes over a line on which nobody was asked yet. Called in a runtime.
+    /// Converts a line on which no request was sent yet. Must be called within a runtime.
     ///
     /// # Errors
-    /// The runtime does not take the socket.
+    /// The socket cannot be registered with the runtime.
     pub(crate) fn of(line: Line) -> io::Result<Self> {
         line.0.set_read_timeout(None)?;
         line.0.set_nonblocking(true)?;
         Ok(Self(tokio::net::UnixStream::from_std(line.0)?))
     }
 
-    /// Asks, and waits for the answer as long as it may take.
+    /// Sends a request and waits for its answer, within the time limit of the request.
     ///
     /// # Errors
-    /// There is none. The worker is not to be asked again.
+    /// The worker gives no answer. It must not be asked again.
     pub(crate) async fn ask(&mut self, request: &Request) -> Result<Judgement, Silence> {
         let begun = Instant::now();
         let exchange = async {
@@ -100,7 +100,7 @@ impl AsyncLine {
     }
 }
 
-/// Returns a judgement that has the digest of its content.
+/// Checks that a judgement has the digest of its content.
 fn intact(judgement: Judgement) -> Result<Judgement, Silence> {
     match judgement.is_intact() {
         true => Ok(judgement),

@@ -115,7 +115,7 @@ impl Workers {
         Ok(Self { config, launcher, facts, idle: Mutex::default() })
     }
 
-    /// Judges a text in a worker. No thread waits meanwhile. Where the future is dropped, its worker ends.
+    /// Judges a text in a worker without blocking a thread. If the future is dropped, the worker is killed.
     pub async fn judge(self: &Arc<Self>, request: &Request) -> Judgement {
         let key = match self.key_apart(request).await {
             Ok(key) => key,
@@ -141,7 +141,7 @@ impl Workers {
         self.asked(&key, worker, request).await.unwrap_or_else(|none| none.judgement(request))
     }
 
-    /// Asks a worker, which is kept where it answers and ended where it does not.
+    /// Asks a worker. A worker that answers returns to the pool; one that does not is killed.
     async fn asked(&self, key: &Key, mut worker: Worker, request: &Request) -> Result<Judgement, NoAnswer> {
         let begun = Instant::now();
         match worker.line.ask(request).await {
@@ -183,12 +183,12 @@ impl Workers {
         idle.push((key, worker));
         drop(idle);
         if let Some(surplus) = surplus {
-            // Nobody waits for the end of its sandbox.
+            // The end of its sandbox may block.
             drop(tokio::task::spawn_blocking(move || drop(surplus)));
         }
     }
 
-    /// Which worker can answer; the disk is asked where no task waits for it.
+    /// Returns what [`Workers::key`] does, on a thread that may block if that reads the disk.
     ///
     /// # Errors
     /// As [`Workers::key`].
@@ -280,7 +280,7 @@ impl Workers {
 }
 
 impl Worker {
-    /// Ends a worker that gave no answer, and says why it gave none. Blocks until its sandbox has said that.
+    /// Kills a worker that gave no answer, and returns the reason. Blocks until its sandbox has reported it.
     fn ended(self, silence: Silence, begun: Instant) -> NoAnswer {
         match silence {
             Silence::Late(took) => NoAnswer::Late(took),
@@ -293,7 +293,7 @@ impl Worker {
 }
 
 impl NoAnswer {
-    /// The judgement of a request to which no worker gave one.
+    /// Returns the judgement of a request that no worker answered.
     fn judgement(self, request: &Request) -> Judgement {
         match self {
             Self::Late(took) => ask::late(request, took),
@@ -350,7 +350,7 @@ fn last_words(running: &Running, error: &io::Error) -> String {
     said.join("; ")
 }
 
-/// Waits until there is something to hear from a sandbox; `false` where the time is over.
+/// Waits until a sandbox sends a report; returns `false` if the time is over.
 fn waits_until(running: &Running, until: Instant) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
     let left = until.saturating_duration_since(Instant::now());
@@ -359,7 +359,7 @@ fn waits_until(running: &Running, until: Instant) -> bool {
     matches!(poll(&mut fds, Some(&left)), Ok(ready) if ready > 0)
 }
 
-/// Does what blocks on a thread for that.
+/// Runs blocking work on a thread of the runtime that may block.
 ///
 /// # Errors
 /// It panicked.

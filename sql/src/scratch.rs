@@ -40,7 +40,7 @@ pub fn fill(engine: &mut dyn Engine, text: &str) {
             let rows: Vec<String> = (0..ORDINARY)
                 .map(|row| row_of(&table, |at, column| ordinary(at, column, &table, row, &values, dialect)))
                 .collect();
-            // Nearly always all of them go in at once. Where one breaks a constraint, the others go in alone.
+            // If a row breaks a constraint, the statement inserts none; then each row is inserted by itself.
             if !put(engine, &table, &rows) {
                 for row in &rows {
                     let _ = put(engine, &table, std::slice::from_ref(row));
@@ -102,7 +102,7 @@ fn row_of(table: &Table, value: impl Fn(usize, &Column) -> String) -> String {
     format!("({})", values.join(", "))
 }
 
-/// Inserts rows by one statement; all of them go in, or none. Returns whether they did.
+/// Inserts all rows by one statement, or none. Returns whether they were inserted.
 fn put(engine: &mut dyn Engine, table: &Table, rows: &[String]) -> bool {
     let names: Vec<String> = columns(table).map(|(_, column)| engine.quoted(&column.name)).collect();
     let (name, names) = (engine.quoted(&table.name), names.join(", "));
@@ -246,4 +246,22 @@ fn odd(column: &Column, values: &[Literal], dialect: Dialect) -> Vec<String> {
         }
     }
     ordered
+}
+
+#[cfg(test)]
+mod tests {
+    use proctor_core::sql::Request;
+
+    use super::*;
+    use crate::sqlite::Sqlite;
+
+    #[test]
+    fn a_row_that_breaks_a_constraint_keeps_no_other_row_out() {
+        let schema = "CREATE TABLE plain (a INTEGER); CREATE TABLE checked (a INTEGER CHECK (a <> 3))".to_owned();
+        let request = Request { schema: vec![schema], ..Request::new(Dialect::Sqlite, "SELECT 1") };
+        let mut engine = Sqlite::open(&request).expect("a schema");
+        fill(&mut engine, "SELECT 1");
+        let rows = ["plain", "checked"].map(|table| engine.number(&format!("SELECT count(*) FROM {table}")));
+        assert_eq!(rows, [Ok(8), Ok(7)]);
+    }
 }

@@ -29,7 +29,7 @@ pub fn frame<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// Writes one frame, by one system call where the other side has room for it.
+/// Writes one frame at once, so that the other side wakes once.
 ///
 /// # Errors
 /// It is too large, or the other side is gone.
@@ -53,7 +53,7 @@ pub fn read<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>> {
     Ok(Some(serde_json::from_slice(&json)?))
 }
 
-/// Reads one frame from a socket of a runtime; `None` where the other side is done.
+/// Reads one frame asynchronously; returns `None` if the other side has closed the connection.
 ///
 /// # Errors
 /// As [`read`].
@@ -76,7 +76,7 @@ pub async fn receive<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin)) -
     }
 }
 
-/// The number of bytes for which there is room before the length of a frame is known.
+/// The capacity of the buffer before the length of a frame is known, in bytes.
 const FIRST_READ: usize = 8 << 10;
 
 fn length(head: [u8; HEAD]) -> io::Result<usize> {
@@ -85,4 +85,40 @@ fn length(head: [u8; HEAD]) -> io::Result<usize> {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too large"));
     }
     Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn received(mut bytes: &[u8]) -> io::Result<Option<Vec<u32>>> {
+        receive(&mut bytes).await
+    }
+
+    #[tokio::test]
+    async fn a_frame_arrives_whole_however_it_is_cut() {
+        let sent: Vec<u32> = (0..3_000).collect();
+        let bytes = frame(&sent).expect("small enough");
+        assert_eq!(received(&bytes).await.expect("a frame"), Some(sent.clone()));
+        assert_eq!(read::<Vec<u32>>(bytes.as_slice()).expect("a frame"), Some(sent.clone()));
+        let (mut ours, mut theirs) = tokio::io::duplex(3);
+        let writes = async { tokio::io::AsyncWriteExt::write_all(&mut theirs, &bytes).await };
+        let (written, cut) = tokio::join!(writes, receive::<Vec<u32>>(&mut ours));
+        written.expect("writes");
+        assert_eq!(cut.expect("a frame"), Some(sent));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_frame_is_an_error() {
+        let bytes = frame(&[7_u32]).expect("small enough");
+        assert!(received(&[]).await.expect("the end").is_none());
+        for length in 1..bytes.len() {
+            let error = received(&bytes[..length]).await.expect_err("it is cut off");
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{length}");
+        }
+        let too_large = u32::MAX.to_le_bytes();
+        for bad in [[bytes.as_slice(), &bytes].concat(), too_large.to_vec()] {
+            assert_eq!(received(&bad).await.expect_err("bad").kind(), io::ErrorKind::InvalidData);
+        }
+    }
 }

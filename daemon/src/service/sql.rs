@@ -122,7 +122,7 @@ impl Service {
         }
         let permit = self.judges.queue.enter(caller).await?;
         let workers = self.judges.workers(&self.engine)?;
-        // A task of its own: where the caller has gone, the worker is busy until it has answered.
+        // A task of its own: if the caller disconnects, the permit is held until the worker has answered.
         let judging = tokio::spawn(async move {
             let judgement = workers.judge(&request).await;
             drop(permit);

@@ -181,7 +181,7 @@ fn repository_read_only(env: &TestEnvironment) {
     release(&step);
     passes(&answer);
 
-    // While a run is under way: it has withdrawn the earlier pass, and cannot write its own.
+    // During a run: it has withdrawn the earlier pass, and cannot write its own result.
     let answer = submit();
     let step = wait_for_attempt_after(env, &mut daemon.running, &step);
     remount(&daemon, "ro", repo.path());
