@@ -1,7 +1,7 @@
 //! A worker: engines with their schemas, kept warm, asked over one socket. It runs in a sandbox; what kills it costs an
 //! answer and nothing else.
 
-use std::io;
+use std::io::{self, BufReader};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -120,7 +120,8 @@ pub fn serve(socket: &UnixStream, duckdb: Result<PathBuf, String>) -> io::Result
     let _library = duckdb.as_ref().ok().map(|file| proctor_duckdb::Library::load(file));
     let mut engines = Engines::new(duckdb);
     wire::write(socket, &wire::HELLO)?;
-    while let Some(request) = wire::read::<Request>(socket)? {
+    let mut requests = BufReader::new(socket);
+    while let Some(request) = wire::read::<Request>(&mut requests)? {
         let judgement = engines.judge(&request);
         wire::write(socket, &judgement)?;
     }
