@@ -2,10 +2,14 @@
 //! newline. One writer for every document of ours, and a reader that loses nothing, for
 //! documents that others write too (`05-status.json`).
 
+mod writer;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
+
+use writer::Writer;
 
 /// A JSON value whose numbers are kept as text, so that nothing of a foreign document is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,55 +59,8 @@ pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
 /// # Panics
 /// As [`to_vec`].
 pub fn to_vec_without<T: Serialize + ?Sized>(value: &T, left_out: &[&str]) -> Vec<u8> {
-    let mut value = value_of(value);
-    if let serde_json::Value::Object(members) = &mut value {
-        members.retain(|key, _| !left_out.contains(&key.as_str()));
-    }
-    let mut out = Vec::new();
-    write_value(&value, &mut out);
-    out
-}
-
-fn value_of<T: Serialize + ?Sized>(value: &T) -> serde_json::Value {
     #[expect(clippy::expect_used, reason = "our types serialise; a document that did not would be our bug")]
-    serde_json::to_value(value).expect("a type of ours serialises")
-}
-
-/// Writes the bytes that [`Json::write`] writes, without building a [`Json`] first.
-fn write_value(value: &serde_json::Value, out: &mut Vec<u8>) {
-    use serde_json::Value;
-    match value {
-        Value::Null => out.extend_from_slice(b"null"),
-        Value::Bool(true) => out.extend_from_slice(b"true"),
-        Value::Bool(false) => out.extend_from_slice(b"false"),
-        Value::Number(number) => out.extend_from_slice(number_text(number).as_bytes()),
-        Value::String(text) => write_string(text, out),
-        Value::Array(items) => {
-            out.push(b'[');
-            for (i, item) in items.iter().enumerate() {
-                if i > 0 {
-                    out.push(b',');
-                }
-                write_value(item, out);
-            }
-            out.push(b']');
-        }
-        Value::Object(members) => {
-            // With the feature `preserve_order` of serde_json, members are in the order of insertion.
-            let mut members: Vec<(&String, &Value)> = members.iter().collect();
-            members.sort_unstable_by_key(|(key, _)| *key);
-            out.push(b'{');
-            for (i, (key, value)) in members.into_iter().enumerate() {
-                if i > 0 {
-                    out.push(b',');
-                }
-                write_string(key, out);
-                out.push(b':');
-                write_value(value, out);
-            }
-            out.push(b'}');
-        }
-    }
+    Writer::new(left_out).write(value).expect("a type of ours serialises")
 }
 
 fn number_text(number: &serde_json::Number) -> String {
@@ -120,7 +77,8 @@ impl Json {
     /// # Panics
     /// As [`to_vec`].
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Self {
-        Self::from(value_of(value))
+        #[expect(clippy::expect_used, reason = "our types serialise; a document that did not would be our bug")]
+        Self::from(serde_json::to_value(value).expect("a type of ours serialises"))
     }
 
     /// Reads a document that others may have written.
@@ -396,6 +354,57 @@ mod tests {
         assert!(matches!(Json::parse(deep.as_bytes()), Err(JsonError::TooDeep)));
         let absurd = "[".repeat(100_000);
         assert!(Json::parse(absurd.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn writes_what_the_tree_of_a_value_writes() {
+        #[derive(Serialize)]
+        #[serde(rename_all = "snake_case")]
+        enum Form {
+            Unit,
+            New(u8),
+            Pair(u8, i8),
+            Fields { z: u8, a: Vec<Form> },
+        }
+        #[derive(Serialize)]
+        struct Inner {
+            z: u64,
+            a: Option<f32>,
+        }
+        #[derive(Serialize)]
+        struct Outer {
+            z: Form,
+            y: Form,
+            x: Form,
+            w: Form,
+            empty: BTreeMap<String, u8>,
+            by_number: BTreeMap<i32, char>,
+            // `\n` is before `#` as a byte and behind it as an escape.
+            by_text: BTreeMap<&'static str, Option<f64>>,
+            #[serde(flatten)]
+            inner: Inner,
+            bytes: (u8, [bool; 2], ()),
+        }
+        let fields = Form::Fields { z: 1, a: vec![Form::Fields { z: 2, a: Vec::new() }, Form::Unit] };
+        let outer = Outer {
+            z: Form::Unit,
+            y: Form::New(255),
+            x: Form::Pair(1, -1),
+            w: fields,
+            empty: BTreeMap::new(),
+            by_number: [(10, 'ä'), (9, '"'), (-1, '\\')].into(),
+            by_text: [("#", Some(1e300)), ("\n", Some(f64::NAN)), ("", None), ("é", Some(-0.0))].into(),
+            inner: Inner { z: u64::MAX, a: Some(0.1) },
+            bytes: (7, [true, false], ()),
+        };
+        let written = String::from_utf8(to_vec(&outer)).expect("UTF-8");
+        assert_eq!(written, String::from_utf8(Json::of(&outer).to_vec()).expect("UTF-8"));
+        assert!(written.contains(r#""w":{"fields":{"a":[{"fields":{"a":[],"z":2}},"unit"],"z":1}}"#), "{written}");
+        let mut without = Json::of(&outer);
+        without.as_object_mut().expect("an object").retain(|key, _| key != "w" && key != "z");
+        assert_eq!(to_vec_without(&outer, &["w", "z"]), without.to_vec());
+        assert_eq!(to_vec(&[1, 2]), b"[1,2]");
+        assert_eq!(to_vec("text"), b"\"text\"");
     }
 
     proptest! {

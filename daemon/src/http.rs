@@ -15,6 +15,7 @@ mod metered;
 mod output;
 mod query;
 mod range;
+mod repoll;
 mod room;
 mod routes;
 mod seat;

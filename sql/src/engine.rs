@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use proctor_core::sql::{Allow, Column, Dialect, Limits, Policy, SqlCode};
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Table};
+use crate::scratch::{self, Value};
 
 /// One thing that a statement does, as its engine says.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -297,6 +298,24 @@ pub trait Engine {
 
     /// Runs a statement of ours and tells whether it went through.
     fn put(&mut self, sql: &str) -> bool;
+
+    /// Reports whether a table has no row. One that cannot be read counts as a table with rows.
+    fn is_empty(&mut self, table: &Table) -> bool {
+        let name = self.quoted(&table.name);
+        self.number(&format!("SELECT count(*) FROM (SELECT 1 FROM {name} LIMIT 1) AS one")) == Ok(0)
+    }
+
+    /// Inserts rows of ours into a table, of which each has a value for each column that takes one: those rows that break
+    /// no constraint.
+    fn insert(&mut self, table: &Table, rows: &[Vec<Value>]) {
+        scratch::insert_by_text(self, table, rows);
+    }
+
+    /// Returns the names, in lower case, of the tables whose rows can make a difference to statements that do this;
+    /// `None` if the rows of any table can.
+    fn sources(&self, _statements: &[&Bound]) -> Option<BTreeSet<String>> {
+        None
+    }
 
     /// Puts a name in quotes as this dialect has them.
     fn quoted(&self, name: &str) -> String {

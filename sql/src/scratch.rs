@@ -1,7 +1,7 @@
 //! Rows made from a schema: a few ordinary ones in each empty table, so that a statement has something to run on, and
 //! odd ones in the table of a write, among which a filter that means something leaves one out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proctor_core::sql::Dialect;
 
@@ -29,25 +29,66 @@ enum Sort {
     Blob,
 }
 
-/// Puts ordinary rows into each empty table, those that others point at first.
-pub fn fill(engine: &mut dyn Engine, text: &str) {
-    let dialect = engine.dialect();
-    let values = literals(text, dialect);
-    for table in in_order(engine.catalog()).into_iter().take(MOST_TABLES) {
-        let name = engine.quoted(&table.name);
-        let is_empty = engine.number(&format!("SELECT count(*) FROM (SELECT 1 FROM {name} LIMIT 1) AS one")) == Ok(0);
-        if is_empty {
-            let rows: Vec<String> = (0..ORDINARY)
-                .map(|row| row_of(&table, |at, column| ordinary(at, column, &table, row, &values, dialect)))
-                .collect();
-            // If a row breaks a constraint, the statement inserts none; then each row is inserted by itself.
-            if !put(engine, &table, &rows) {
-                for row in &rows {
-                    let _ = put(engine, &table, std::slice::from_ref(row));
-                }
-            }
+/// A value of an ordinary row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A whole number.
+    Integer(i64),
+    /// Another number.
+    Real(f64),
+    /// A truth value.
+    Boolean(bool),
+    /// A text; dates and times too.
+    Text(String),
+    /// One byte.
+    Byte(u8),
+}
+
+impl Value {
+    /// Returns the value as a literal of SQL.
+    fn literal(&self) -> String {
+        match self {
+            Self::Integer(number) => number.to_string(),
+            Self::Real(number) => number.to_string(),
+            Self::Boolean(true) => "TRUE".to_owned(),
+            Self::Boolean(false) => "FALSE".to_owned(),
+            Self::Text(text) => string(text),
+            Self::Byte(byte) => format!("x'{byte:02x}'"),
         }
     }
+}
+
+/// Puts ordinary rows into each empty table, those that others point at first. `only` are the names of the tables that
+/// matter, in lower case; `None` if each may.
+pub fn fill(engine: &mut dyn Engine, text: &str, only: Option<&BTreeSet<String>>) {
+    let dialect = engine.dialect();
+    let values = literals(text, dialect);
+    for table in in_order(engine.catalog(), only).into_iter().take(MOST_TABLES) {
+        if engine.is_empty(&table) {
+            let of =
+                |row| columns(&table).map(|(at, column)| ordinary(at, column, &table, row, &values, dialect)).collect();
+            let rows: Vec<Vec<Value>> = (0..ORDINARY).map(of).collect();
+            engine.insert(&table, &rows);
+        }
+    }
+}
+
+/// Inserts rows by statements of SQL: those of them that break no constraint.
+pub(crate) fn insert_by_text(engine: &mut (impl Engine + ?Sized), table: &Table, rows: &[Vec<Value>]) {
+    let listed = |row: &Vec<Value>| format!("({})", row.iter().map(Value::literal).collect::<Vec<_>>().join(", "));
+    let rows: Vec<String> = rows.iter().map(listed).collect();
+    // If a row breaks a constraint, the statement inserts none; then each row is inserted by itself.
+    if !put(engine, table, &rows) {
+        for row in &rows {
+            let _ = put(engine, table, std::slice::from_ref(row));
+        }
+    }
+}
+
+/// Returns a statement that inserts into each column that takes a value, up to its `VALUES`.
+pub(crate) fn insertion(engine: &(impl Engine + ?Sized), table: &Table) -> String {
+    let names: Vec<String> = columns(table).map(|(_, column)| engine.quoted(&column.name)).collect();
+    format!("INSERT INTO {} ({}) VALUES ", engine.quoted(&table.name), names.join(", "))
 }
 
 /// Puts odd rows into a table: NULL, zero, negative, huge, empty, and each value that the text names, in every column.
@@ -103,15 +144,15 @@ fn row_of(table: &Table, value: impl Fn(usize, &Column) -> String) -> String {
 }
 
 /// Inserts all rows by one statement, or none. Returns whether they were inserted.
-fn put(engine: &mut dyn Engine, table: &Table, rows: &[String]) -> bool {
-    let names: Vec<String> = columns(table).map(|(_, column)| engine.quoted(&column.name)).collect();
-    let (name, names) = (engine.quoted(&table.name), names.join(", "));
-    engine.put(&format!("INSERT INTO {name} ({names}) VALUES {}", rows.join(", ")))
+fn put(engine: &mut (impl Engine + ?Sized), table: &Table, rows: &[String]) -> bool {
+    let insertion = insertion(engine, table);
+    engine.put(&(insertion + &rows.join(", ")))
 }
 
 /// The tables, each behind those that it points at, as far as that goes.
-fn in_order(catalog: &Catalog) -> Vec<Table> {
-    let mut rest: Vec<&Table> = catalog.tables.iter().filter(|table| !table.is_view).collect();
+fn in_order(catalog: &Catalog, only: Option<&BTreeSet<String>>) -> Vec<Table> {
+    let matters = |table: &&Table| only.is_none_or(|only| only.contains(&table.name.to_ascii_lowercase()));
+    let mut rest: Vec<&Table> = catalog.tables.iter().filter(|table| !table.is_view).filter(matters).collect();
     let mut ordered: Vec<Table> = Vec::new();
     while !rest.is_empty() {
         let is_free = |table: &&Table| {
@@ -160,7 +201,8 @@ fn string(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-fn ordinary(at: usize, column: &Column, table: &Table, row: usize, values: &[Literal], dialect: Dialect) -> String {
+fn ordinary(at: usize, column: &Column, table: &Table, row: usize, values: &[Literal], dialect: Dialect) -> Value {
+    let whole = |number: usize| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX));
     let number = row + 1;
     let points = points(table, column);
     let texts: Vec<&str> = values
@@ -171,20 +213,22 @@ fn ordinary(at: usize, column: &Column, table: &Table, row: usize, values: &[Lit
         })
         .collect();
     match sort(column) {
-        _ if points && sort(column) != Sort::Text => number.to_string(),
-        Sort::Integer if column.key > 0 => number.to_string(),
-        Sort::Integer => ((row * 3 + at) % 11).to_string(),
-        Sort::Real => format!("{}.5", (row * 7 + at) % 23),
-        Sort::Boolean => if row.is_multiple_of(2) { "TRUE" } else { "FALSE" }.to_owned(),
-        Sort::Date => string(&format!("2024-0{}-1{}", row % 9 + 1, at % 9)),
-        Sort::Timestamp => string(&format!("2024-0{}-1{} 0{}:00:00", row % 9 + 1, at % 9, row % 9)),
-        Sort::Time => string(&format!("0{}:30:00", row % 9)),
-        Sort::Blob if dialect == Dialect::Sqlite => format!("x'0{row}'"),
-        Sort::Blob => string(&format!("b{row}")),
-        Sort::Text if column.key > 0 || points => string(&format!("k{number}")),
+        _ if points && sort(column) != Sort::Text => whole(number),
+        Sort::Integer if column.key > 0 => whole(number),
+        Sort::Integer => whole((row * 3 + at) % 11),
+        Sort::Real => Value::Real(f64::from(u8::try_from((row * 7 + at) % 23).unwrap_or(0)) + 0.5),
+        Sort::Boolean => Value::Boolean(row.is_multiple_of(2)),
+        Sort::Date => Value::Text(format!("2024-0{}-1{}", row % 9 + 1, at % 9)),
+        Sort::Timestamp => Value::Text(format!("2024-0{}-1{} 0{}:00:00", row % 9 + 1, at % 9, row % 9)),
+        Sort::Time => Value::Text(format!("0{}:30:00", row % 9)),
+        Sort::Blob if dialect == Dialect::Sqlite => Value::Byte(u8::try_from(row).unwrap_or(0)),
+        Sort::Blob => Value::Text(format!("b{row}")),
+        Sort::Text if column.key > 0 || points => Value::Text(format!("k{number}")),
         // Every other row has a value that the text names, so that its filters find something.
-        Sort::Text if row.is_multiple_of(2) && !texts.is_empty() => string(texts[(row / 2 + at) % texts.len()]),
-        Sort::Text => string(&format!("word {number}")),
+        Sort::Text if row.is_multiple_of(2) && !texts.is_empty() => {
+            Value::Text(texts[(row / 2 + at) % texts.len()].to_owned())
+        }
+        Sort::Text => Value::Text(format!("word {number}")),
     }
 }
 
@@ -260,7 +304,7 @@ mod tests {
         let schema = "CREATE TABLE plain (a INTEGER); CREATE TABLE checked (a INTEGER CHECK (a <> 3))".to_owned();
         let request = Request { schema: vec![schema], ..Request::new(Dialect::Sqlite, "SELECT 1") };
         let mut engine = Sqlite::open(&request).expect("a schema");
-        fill(&mut engine, "SELECT 1");
+        fill(&mut engine, "SELECT 1", None);
         let rows = ["plain", "checked"].map(|table| engine.number(&format!("SELECT count(*) FROM {table}")));
         assert_eq!(rows, [Ok(8), Ok(7)]);
     }

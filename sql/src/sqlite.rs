@@ -10,6 +10,7 @@ mod functions;
 mod messages;
 mod program;
 mod restricted;
+mod rows;
 mod strings;
 mod watch;
 
@@ -24,9 +25,10 @@ use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Table};
 use crate::engine::{Action, Bound, Engine, Ran, Refusal, RunOn};
 use crate::nearest;
+use crate::scratch::Value;
 use crate::text::{self, Piece};
 use restricted::Restricted;
 use watch::{Mode, Watch};
@@ -54,6 +56,8 @@ pub struct Sqlite {
     roots: Option<program::Roots>,
     /// Whether the body of a view or a trigger can use tables that the authorizer does not report.
     has_hiding_bodies: bool,
+    /// Whether rows of a table can come from the rows of another one: by a trigger, or in a virtual table.
+    has_derived_rows: bool,
     /// The tables that replace rows whose keys are there already.
     replacing: BTreeSet<String>,
     /// The schema as far as the lists of the last request go.
@@ -101,6 +105,7 @@ impl Sqlite {
             limits.memory
         );
         connection.execute_batch(&memory).map_err(refused)?;
+        connection.set_prepared_statement_cache_capacity(rows::KEPT_STATEMENTS);
         let authorizer = Arc::clone(&watch);
         connection
             .authorizer(Some(move |context: rusqlite::hooks::AuthContext<'_>| authorizer.authorize(&context)))
@@ -123,6 +128,7 @@ impl Sqlite {
             steps: limits.steps,
             roots: None,
             has_hiding_bodies: false,
+            has_derived_rows: false,
             replacing: BTreeSet::new(),
             restricted: None,
         })
@@ -166,6 +172,7 @@ impl Sqlite {
         self.roots = None;
         self.has_other_tables = true;
         self.has_hiding_bodies |= program::may_hide_tables(sql, true);
+        self.has_derived_rows = true;
         if self.restricted.as_mut().is_some_and(|restricted| !restricted.follow(sql)) {
             self.restricted = None;
         }
@@ -201,6 +208,7 @@ impl Sqlite {
         self.catalog = catalog::read(&self.connection).map_err(failed)?;
         let bodies = catalog::bodies(&self.connection).map_err(failed)?;
         self.has_hiding_bodies = bodies.iter().any(|sql| program::may_hide_tables(sql, true));
+        self.has_derived_rows = catalog::has_derived_rows(&self.connection).map_err(failed)?;
         let definitions = catalog::definitions(&self.connection).map_err(failed)?;
         let replacing = definitions.into_iter().filter(|(_, sql)| replaces_on_conflict(sql));
         self.replacing = replacing.map(|(name, _)| name.to_ascii_lowercase()).collect();
@@ -389,7 +397,7 @@ impl Engine for Sqlite {
 
     fn begin(&mut self) -> Result<(), Refusal> {
         self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
-        self.connection.execute_batch("BEGIN").map_err(|error| messages::failed(&error))
+        rows::execute(&self.connection, "BEGIN")
     }
 
     fn rollback(&mut self) -> Result<(), Refusal> {
@@ -398,7 +406,7 @@ impl Engine for Sqlite {
         if self.connection.is_autocommit() {
             return Ok(());
         }
-        self.connection.execute_batch("ROLLBACK").map_err(|error| messages::failed(&error))?;
+        rows::execute(&self.connection, "ROLLBACK")?;
         if std::mem::take(&mut self.has_other_tables) { self.refresh() } else { Ok(()) }
     }
 
@@ -439,6 +447,18 @@ impl Engine for Sqlite {
     fn put(&mut self, sql: &str) -> bool {
         self.watch.begin(Mode::Ours, 10_000_000, Instant::now() + Duration::from_secs(5));
         self.connection.execute_batch(sql).is_ok()
+    }
+
+    fn is_empty(&mut self, table: &Table) -> bool {
+        self.has_no_rows(table)
+    }
+
+    fn insert(&mut self, table: &Table, rows: &[Vec<Value>]) {
+        self.insert_rows(table, rows);
+    }
+
+    fn sources(&self, statements: &[&Bound]) -> Option<BTreeSet<String>> {
+        self.row_sources(statements)
     }
 }
 

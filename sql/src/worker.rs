@@ -1,14 +1,15 @@
 //! A worker: engines with their schemas, kept warm, asked over one socket. It runs in a sandbox; what kills it costs an
 //! answer and nothing else.
 
-use std::io;
+use std::fs::Metadata;
+use std::io::{self, BufReader};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use proctor_core::canonical;
 use proctor_core::digest::Sha256Hex;
-use proctor_core::sql::{Dialect, Judgement, Policy, Request, SqlCode, Verdict};
+use proctor_core::sql::{Dialect, Judgement, Limits, Policy, Request, SqlCode, Verdict};
 
 use crate::chain;
 use crate::duckdb::DuckDb;
@@ -34,10 +35,28 @@ struct Warm {
 /// What an engine is opened for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
-    /// The dialect, the file, the limits, and whether it is only read.
-    of: Sha256Hex,
+    of: Opened,
     /// Each part of its schema.
     schema: Vec<Sha256Hex>,
+}
+
+/// What an engine is opened for, beside its schema.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Opened {
+    dialect: Dialect,
+    /// The database file, and its state if it can be read.
+    file: Option<(String, Option<FileState>)>,
+    limits: Limits,
+    is_read: bool,
+}
+
+/// Tells whether a file is another one or was written since.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FileState {
+    inode: u64,
+    bytes: u64,
+    /// When it was written last: seconds and nanoseconds.
+    written: (i64, i64),
 }
 
 impl Engines {
@@ -86,13 +105,17 @@ impl Engines {
 
 impl Key {
     fn of(request: &Request) -> Self {
-        let file = request.database.as_deref().map(|file| {
-            use std::os::unix::fs::MetadataExt as _;
-            let meta = std::fs::metadata(file).ok();
-            (file, meta.map(|meta| (meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec())))
+        let state = |meta: Metadata| FileState {
+            inode: meta.ino(),
+            bytes: meta.len(),
+            written: (meta.mtime(), meta.mtime_nsec()),
+        };
+        let file = request.database.clone().map(|file| {
+            let meta = std::fs::metadata(&file).ok();
+            (file, meta.map(state))
         });
-        let is_read = request.policy == Policy::Read;
-        let of = Sha256Hex::of(&canonical::to_vec(&(request.dialect, file, request.limits, is_read)));
+        let (dialect, limits, is_read) = (request.dialect, request.limits, request.policy == Policy::Read);
+        let of = Opened { dialect, file, limits, is_read };
         Self { of, schema: request.schema.iter().map(|part| Sha256Hex::of(part.as_bytes())).collect() }
     }
 }
@@ -120,7 +143,8 @@ pub fn serve(socket: &UnixStream, duckdb: Result<PathBuf, String>) -> io::Result
     let _library = duckdb.as_ref().ok().map(|file| proctor_duckdb::Library::load(file));
     let mut engines = Engines::new(duckdb);
     wire::write(socket, &wire::HELLO)?;
-    while let Some(request) = wire::read::<Request>(socket)? {
+    let mut requests = BufReader::new(socket);
+    while let Some(request) = wire::read::<Request>(&mut requests)? {
         let judgement = engines.judge(&request);
         wire::write(socket, &judgement)?;
     }

@@ -22,6 +22,7 @@ use tracing::{debug, warn};
 
 use super::answer::last_words;
 use super::connection::{self, Serving};
+use super::repoll::Repolled;
 use super::room::Rooms;
 use super::seat::Seat;
 use super::{LAST_ANSWERS, MAX_DISCARDED};
@@ -132,7 +133,7 @@ impl Connections {
         };
         let seat = Seat::new(uid);
         let connected = self.metrics.connected();
-        let task = self.tasks.spawn(connection::serve(serving, stream, Arc::clone(&seat), connected));
+        let task = self.tasks.spawn(Repolled::new(connection::serve(serving, stream, Arc::clone(&seat), connected)));
         self.seats.insert(task.id(), seat);
     }
 

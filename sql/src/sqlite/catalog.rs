@@ -53,3 +53,12 @@ pub(super) fn definitions(connection: &Connection) -> rusqlite::Result<Vec<(Stri
         .prepare_cached("SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND sql LIKE '%conflict%replace%'")?;
     statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
+
+/// Reports whether there is a trigger or a virtual table. Its table of the schema has no page of its own.
+pub(super) fn has_derived_rows(connection: &Connection) -> rusqlite::Result<bool> {
+    let mut statement = connection.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' OR type = 'table' AND rootpage = 0) \
+         OR EXISTS (SELECT 1 FROM sqlite_temp_schema)",
+    )?;
+    statement.query_row([], |row| row.get(0))
+}

@@ -2,12 +2,14 @@
 //! schema. Whatever it writes is rolled back, and the rows that it would touch are counted. A write is tried among odd
 //! rows too: one that leaves none of them out has a filter that means nothing.
 
+use std::collections::BTreeSet;
+
 use proctor_core::sql::{Diagnostic, Execution, Ground, Policy, Span, SqlCode, StageName, Touched};
 use sqlparser::ast::{Expr, Visit, Visitor};
 
 use crate::engine::{Action, Bound, Kind, Ran, Refusal, RunOn};
 use crate::scratch;
-use crate::stage::{Case, LESS, Stage, is_limit, on};
+use crate::stage::{Case, LESS, Stage, Statement, is_limit, on};
 use crate::stages::{asked, rewrite, safety};
 
 /// See the file.
@@ -49,10 +51,20 @@ fn ground(case: &mut Case<'_>) -> Result<(), String> {
     // A database that is only read takes no transaction of writes, and needs none.
     case.engine.begin().map_err(|refusal| refusal.message)?;
     if case.request.database.is_none() {
-        let text = case.request.sql.clone();
-        scratch::fill(case.engine, &text);
+        let sources = sources(case);
+        scratch::fill(case.engine, &case.request.sql, sources.as_ref());
     }
     Ok(())
+}
+
+/// The tables whose rows can make a difference to the statements; `None` if the rows of any table can.
+fn sources(case: &Case<'_>) -> Option<BTreeSet<String>> {
+    // A statement of a migration binds to what the statements before it make.
+    if case.request.policy == Policy::Migrate {
+        return None;
+    }
+    let statements: Option<Vec<&Bound>> = case.statements.iter().map(Statement::bound).collect();
+    case.engine.sources(&statements?)
 }
 
 fn one(case: &mut Case<'_>, index: usize) -> Result<(), String> {
@@ -209,8 +221,8 @@ fn tried_among_odd_rows(case: &mut Case<'_>, index: usize) -> Result<(), String>
     let text = case.text_of(&case.statements[index]).to_owned();
     let bounds = case.bounds();
     case.engine.begin().map_err(|refusal| refusal.message)?;
-    let all = case.request.sql.clone();
-    scratch::fill(case.engine, &all);
+    let (all, sources) = (case.request.sql.clone(), sources(case));
+    scratch::fill(case.engine, &all, sources.as_ref());
     scratch::probe(case.engine, &table, &all);
     let rows = count(case, &table.name);
     let touched = match case.engine.run(&text, &bound, case.request.policy, on(&bounds)) {
@@ -241,9 +253,9 @@ fn taken_among_odd_rows(case: &mut Case<'_>, index: usize, bound: &Bound) -> Res
     let source = case.statements[index].tree.as_ref().and_then(|tree| rewrite::source(tree, bound));
     let Some((name, query)) = source else { return Ok(()) };
     let Some(table) = case.engine.catalog().table(bare(&name)).cloned() else { return Ok(()) };
-    let all = case.request.sql.clone();
+    let (all, sources) = (case.request.sql.clone(), sources(case));
     case.engine.begin().map_err(|refusal| refusal.message)?;
-    scratch::fill(case.engine, &all);
+    scratch::fill(case.engine, &all, sources.as_ref());
     scratch::probe(case.engine, &table, &all);
     let rows = count(case, &table.name);
     let taken = case.engine.number(&format!("SELECT count(*) FROM ({query}) AS taken"));

@@ -1,0 +1,174 @@
+//! Puts rows of ours into tables, by statements that stay prepared from one request to the next. They are texts of ours
+//! alone; the values of a request are bound to them and cleared again.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use rusqlite::types::{ToSqlOutput, Value as Bindable, ValueRef};
+use rusqlite::{Connection, ToSql, params_from_iter};
+
+use super::watch::Mode;
+use super::{Sqlite, functions, messages};
+use crate::catalog::Table;
+use crate::engine::{Action, Bound, Engine as _, Refusal};
+use crate::scratch::{self, Value};
+
+/// The number of statements that stay prepared.
+pub(super) const KEPT_STATEMENTS: usize = 64;
+/// The time and the number of instructions that one statement of ours may take.
+const TIME: Duration = Duration::from_secs(5);
+const STEPS: u64 = 10_000_000;
+/// Functions whose result depends on earlier statements of the connection, on any table.
+const OF_CONNECTION: [&str; 3] = ["changes", "last_insert_rowid", "total_changes"];
+
+impl ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(match self {
+            Self::Integer(number) => ToSqlOutput::Owned(Bindable::Integer(*number)),
+            Self::Real(number) => ToSqlOutput::Owned(Bindable::Real(*number)),
+            Self::Boolean(value) => ToSqlOutput::Owned(Bindable::Integer(i64::from(*value))),
+            Self::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
+            Self::Byte(byte) => ToSqlOutput::Borrowed(ValueRef::Blob(std::slice::from_ref(byte))),
+        })
+    }
+}
+
+/// Runs a statement of ours that returns nothing.
+pub(super) fn execute(connection: &Connection, sql: &str) -> Result<(), Refusal> {
+    let done = connection.prepare_cached(sql).and_then(|mut statement| statement.execute([]));
+    done.map(drop).map_err(|error| messages::failed(&error))
+}
+
+impl Sqlite {
+    /// Reports whether a table has no row.
+    pub(super) fn has_no_rows(&self, table: &Table) -> bool {
+        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + TIME);
+        let sql = format!("SELECT EXISTS (SELECT 1 FROM {})", self.quoted(&table.name));
+        let found = self.connection.prepare_cached(&sql).and_then(|mut asked| asked.query_row([], |row| row.get(0)));
+        found == Ok(false)
+    }
+
+    /// Inserts each of these rows that breaks no constraint.
+    pub(super) fn insert_rows(&self, table: &Table, rows: &[Vec<Value>]) {
+        let Some(columns) = rows.first().map(Vec::len).filter(|columns| *columns > 0) else { return };
+        let places = vec!["?"; columns].join(", ");
+        let sql = format!("{}({places})", scratch::insertion(self, table));
+        self.watch.begin(Mode::Ours, STEPS, Instant::now() + TIME);
+        let Ok(mut statement) = self.connection.prepare_cached(&sql) else { return };
+        for row in rows {
+            self.watch.begin(Mode::Ours, STEPS, Instant::now() + TIME);
+            // One that breaks a constraint is left out.
+            let _ = statement.execute(params_from_iter(row));
+        }
+    }
+
+    /// Returns the tables that these statements name, in lower case; `None` if the rows of another table can make a
+    /// difference to them.
+    pub(super) fn row_sources(&self, statements: &[&Bound]) -> Option<BTreeSet<String>> {
+        let mut sources = BTreeSet::new();
+        let actions = statements.iter().flat_map(|bound| &bound.actions);
+        for action in actions.filter(|_| !self.has_derived_rows) {
+            match action {
+                Action::Read { table, .. } if functions::is_pure_table(table) => {}
+                Action::Read { table, .. }
+                | Action::Insert(table)
+                | Action::Delete(table)
+                | Action::Update { table, .. } => {
+                    self.catalog.table(table)?;
+                    sources.insert(table.to_ascii_lowercase());
+                }
+                Action::Call(function) if !OF_CONNECTION.contains(&function.as_str()) => {}
+                Action::Recursion => {}
+                _ => return None,
+            }
+        }
+        (!self.has_derived_rows).then_some(sources)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proctor_core::sql::{Dialect, Limits, Request};
+
+    use super::*;
+    use crate::engine::RunOn;
+
+    fn engine(schema: &str) -> Sqlite {
+        let request = Request { schema: vec![schema.to_owned()], ..Request::new(Dialect::Sqlite, "SELECT 1") };
+        Sqlite::open(&request).expect("a schema")
+    }
+
+    fn rows(engine: &Sqlite, table: &str) -> Vec<Vec<Bindable>> {
+        engine.watch.begin(Mode::Ours, u64::MAX, Instant::now() + TIME);
+        let mut asked = engine.connection.prepare(&format!("SELECT rowid, * FROM {table}")).expect("a table");
+        let columns = asked.column_count();
+        let row = |row: &rusqlite::Row<'_>| (0..columns).map(|at| row.get(at)).collect();
+        asked.query_map([], row).expect("rows").collect::<rusqlite::Result<_>>().expect("values")
+    }
+
+    #[test]
+    fn inserts_what_a_statement_with_the_values_inserts() {
+        const TABLE: &str = "CREATE TABLE t (a INTEGER PRIMARY KEY, b REAL, c BOOLEAN, d TEXT UNIQUE CHECK (d <> 'no'), \
+                             e BLOB, f NUMERIC, g TEXT AS (d || 'g') STORED)";
+        let text = |text: &str| Value::Text(text.to_owned());
+        let row = |key, text| {
+            vec![Value::Integer(key), Value::Real(0.5), Value::Boolean(true), text, Value::Byte(7), Value::Real(3.0)]
+        };
+        let given = [
+            row(1, text("it's \"\u{e4}\"")),
+            row(2, text("no")),
+            row(3, text("")),
+            row(4, text("")),
+            row(1, text("x")),
+        ];
+        let (mut bound, mut written) = (engine(TABLE), engine(TABLE));
+        let table = bound.catalog.table("t").expect("the table").clone();
+        assert!(bound.has_no_rows(&table));
+        bound.insert(&table, &given);
+        scratch::insert_by_text(&mut written, &table, &given);
+        assert_eq!(rows(&bound, "t").len(), 2, "three rows break a constraint");
+        assert_eq!(rows(&bound, "t"), rows(&written, "t"));
+        assert!(!bound.has_no_rows(&table));
+    }
+
+    #[test]
+    fn kept_statements_follow_the_schema_and_keep_no_value() {
+        let mut engine = engine("CREATE TABLE t (a TEXT)");
+        let table = engine.catalog.table("t").expect("the table").clone();
+        for _ in 0..2 {
+            engine.begin().expect("begins");
+            engine.insert(&table, &[vec![Value::Text("secret".to_owned())]]);
+            assert_eq!(rows(&engine, "t").len(), 1);
+            engine.rollback().expect("rolls back");
+            assert!(engine.has_no_rows(&table));
+        }
+        let sql = format!("{}(?)", scratch::insertion(&engine, &table));
+        let mut kept = engine.connection.prepare_cached(&sql).expect("it is kept");
+        assert!(!kept.expanded_sql().expect("its text").contains("secret"));
+        kept.raw_execute().expect("inserts");
+        drop(kept);
+        assert_eq!(rows(&engine, "t")[0][1], Bindable::Null);
+    }
+
+    #[test]
+    fn sources_are_all_tables_where_rows_come_from_others() {
+        let plain = "CREATE TABLE a (x); CREATE TABLE b (x); CREATE VIEW v AS SELECT x FROM a;";
+        let sources = |schema: &str, sql: &str| {
+            let mut engine = engine(schema);
+            let limits = Limits::default();
+            let on = RunOn { limits: &limits, deadline: Instant::now() + TIME, is_to_end: false };
+            let bound = engine.bind(sql, on).expect("binds");
+            engine.sources(&[&bound]).map(|sources| sources.into_iter().collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(sources(plain, "SELECT x FROM A").as_deref(), Some("a"));
+        assert_eq!(sources(plain, "SELECT x FROM v").as_deref(), Some("a v"));
+        assert_eq!(sources(plain, "SELECT 1 FROM a JOIN b USING (x), json_each('[1]')").as_deref(), Some("a b"));
+        assert_eq!(sources(plain, "INSERT INTO b SELECT * FROM a").as_deref(), Some("a b"));
+        assert_eq!(sources(plain, "SELECT x FROM a WHERE x = last_insert_rowid()"), None);
+        assert_eq!(sources(plain, "SELECT name FROM sqlite_master"), None);
+        let triggered = format!("{plain} CREATE TRIGGER t AFTER INSERT ON b BEGIN INSERT INTO a VALUES (1); END;");
+        assert_eq!(sources(&triggered, "SELECT x FROM a"), None);
+        let with_virtual = format!("{plain} CREATE VIRTUAL TABLE f USING fts5(x, content='a');");
+        assert_eq!(sources(&with_virtual, "SELECT x FROM f"), None);
+    }
+}
