@@ -2,6 +2,7 @@
 //! about passing or failing.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,7 @@ use crate::outcome::{Outcome, Termination};
 use crate::plan::Plan;
 use crate::rerun::Rerun;
 use crate::spec::Diagnostic;
+use crate::sql::Dialect;
 use crate::tier::Tier;
 use crate::verdict::Verdict;
 
@@ -104,11 +106,12 @@ pub struct RunView {
     pub uid: u32,
     /// When it was asked for, RFC 3339 in UTC.
     pub queued_at: String,
-    /// When it began; `null` where it did not.
+    /// When its turn came, before the tree was looked at; `null` where it did not begin.
     pub started_at: Option<String>,
-    /// When it ended; `null` until it has.
+    /// When it ended: `duration_ms` after `started_at`, where it began; `null` until it has ended.
     pub finished_at: Option<String>,
-    /// From its beginning to its end, in milliseconds; `null` until it has ended.
+    /// From `started_at` to `finished_at`, in milliseconds, without the wait for its turn; 0 where it did not begin;
+    /// `null` until it has ended.
     pub duration_ms: Option<u64>,
     /// The tree that is verified; `null` until it is known.
     pub snapshot: Option<SnapshotId>,
@@ -150,6 +153,9 @@ pub struct StepView {
     pub skill: String,
     /// Its name; the command of a check.
     pub name: String,
+    /// The dialect of the SQL that it judges; absent where it runs a command, and until it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sql: Option<Dialect>,
     /// What it means; `null` until it has ended.
     pub outcome: Option<Outcome>,
     /// Which attempt runs or ran, from 1; 0 where none began.
@@ -225,6 +231,7 @@ impl StepView {
             n: u32::try_from(n).unwrap_or(u32::MAX),
             skill: skill.to_owned(),
             name: name.to_owned(),
+            sql: None,
             outcome: None,
             attempt: 0,
             termination: None,
@@ -248,6 +255,7 @@ impl StepView {
 
     fn end(&mut self, evidence: &StepEvidence) {
         let found = &evidence.drift.found;
+        self.sql = evidence.planned.sql;
         self.outcome = Some(evidence.outcome);
         self.termination = Some(evidence.termination.clone());
         self.exit_code = evidence.exit_code;
@@ -380,7 +388,8 @@ impl RunView {
                 self.tier = Some(*tier);
                 self.exit_code = Some(*exit_code);
                 self.duration_ms = Some(*duration_ms);
-                self.finished_at = Some(logged.logged_at.clone());
+                let ended_at = self.started_at.as_deref().and_then(|began| later(began, *duration_ms));
+                self.finished_at = Some(ended_at.unwrap_or_else(|| logged.logged_at.clone()));
                 self.evidence_dir.clone_from(evidence_dir);
                 let partial = self.rerun.as_ref().and_then(Rerun::phrase);
                 self.reason = partial.map_or_else(|| self.why(), |partial| format!("{}; {partial}", self.why()));
@@ -431,6 +440,12 @@ impl RunView {
     }
 }
 
+/// Returns the time that is `ms` milliseconds after `at`, in RFC 3339; `None` where `at` is no such time.
+fn later(at: &str, ms: u64) -> Option<String> {
+    let time = humantime::parse_rfc3339(at).ok()?.checked_add(Duration::from_millis(ms))?;
+    Some(humantime::format_rfc3339_millis(time).to_string())
+}
+
 /// That a run passed, in words.
 pub fn all_passed(steps: usize) -> String {
     match steps {
@@ -466,11 +481,12 @@ pub struct RunSummary {
     pub uid: u32,
     /// When it was asked for, RFC 3339 in UTC.
     pub queued_at: String,
-    /// When it began; `null` where it did not.
+    /// When its turn came, before the tree was looked at; `null` where it did not begin.
     pub started_at: Option<String>,
-    /// When it ended; `null` until it has.
+    /// When it ended: `duration_ms` after `started_at`, where it began; `null` until it has ended.
     pub finished_at: Option<String>,
-    /// From its beginning to its end, in milliseconds; `null` until it has ended.
+    /// From `started_at` to `finished_at`, in milliseconds, without the wait for its turn; 0 where it did not begin;
+    /// `null` until it has ended.
     pub duration_ms: Option<u64>,
     /// The tree that is verified; `null` until it is known.
     pub snapshot: Option<SnapshotId>,

@@ -144,6 +144,7 @@ fn step(n: u32, skill: &str, name: &str, outcome: Outcome, printed: u64) -> Step
         n,
         skill: skill.into(),
         name: name.into(),
+        sql: None,
         outcome: Some(outcome),
         attempt: 1,
         termination: Some(Termination::Exited { code: u8::from(outcome != Outcome::Passed) }),
