@@ -97,6 +97,11 @@ fn doubted(message: &str) -> RunEvent {
 fn complete(history: &History, run: NewRun) -> Ended {
     let mut log = history.begin(run).expect("begins");
     let mut events = passed();
+    for event in &mut events {
+        if let RunEvent::RunStarted { at, .. } = event {
+            *at = Clock::system().now_text();
+        }
+    }
     let end = events.pop().expect("an end");
     for event in events {
         log.append(event).expect("logs");

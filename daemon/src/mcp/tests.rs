@@ -18,6 +18,7 @@ use proctor_core::gate::GateAnswer;
 use proctor_core::names::{ProfileName, RunId, SkillName, StepName};
 use proctor_core::outcome::{Outcome, Termination};
 use proctor_core::rerun::Rerun;
+use proctor_core::telemetry::TraceContext;
 use proctor_core::tier::Tier;
 use proctor_core::verdict::{Doubt, Verdict};
 use proctor_runner::Part;
@@ -45,6 +46,7 @@ struct Written {
     end: Arc<Notify>,
     abandoned: Arc<AtomicUsize>,
     submitted: Arc<Mutex<Vec<RunSubmission>>>,
+    traces: Arc<Mutex<Vec<Option<TraceContext>>>>,
 }
 
 impl Written {
@@ -57,6 +59,7 @@ impl Written {
             end: Arc::default(),
             abandoned: Arc::default(),
             submitted: Arc::default(),
+            traces: Arc::default(),
         }
     }
 }
@@ -66,8 +69,9 @@ fn none<T>() -> Result<T, Problem> {
 }
 
 impl Backend for Written {
-    async fn submit(&self, submission: RunSubmission) -> Result<Submitted, Problem> {
+    async fn submit(&self, submission: RunSubmission, trace: Option<TraceContext>) -> Result<Submitted, Problem> {
         self.submitted.lock().expect("a lock").push(submission);
+        self.traces.lock().expect("a lock").push(trace);
         let run =
             if self.log.is_empty() { self.run.clone() } else { RunView { state: RunState::Running, ..started() } };
         Ok(Submitted { how: self.how, run })
@@ -445,6 +449,28 @@ async fn whoever_waits_is_told_of_each_step() {
     assert_eq!((&first["method"], &first["params"]["message"]), (&json!("notifications/progress"), &json!("a/x runs")));
     assert!(second["params"]["progress"].as_f64() > first["params"]["progress"].as_f64(), "{second}");
     assert!(text(&client.receive().await["result"]).starts_with("PASSED"));
+}
+
+#[tokio::test]
+async fn a_call_continues_the_trace_of_its_meta() {
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let run = Written::new(ended(Verdict::Passed, vec![step(0, "a", "b", Outcome::Passed, 0)]), b"");
+    let mut client = Client::connect(run.clone()).await;
+    let metas = [
+        json!({ "traceparent": PARENT, "tracestate": "vendor=1,other=2" }),
+        json!({ "traceparent": PARENT, "tracestate": "not valid" }),
+        json!({ "traceparent": "00-nonsense-01", "tracestate": "vendor=1" }),
+        json!({ "traceparent": 7 }),
+        json!({ "tracestate": "vendor=1" }),
+    ];
+    for meta in metas {
+        let call = json!({ "name": "antigravity_verify", "arguments": { "repo_root": "/r" }, "_meta": meta });
+        let answer = client.ask("tools/call", call).await;
+        assert!(text(&answer["result"]).starts_with("PASSED"), "{answer}");
+    }
+    let continued = |state| TraceContext::parse(PARENT, state);
+    let expected = [continued(Some("vendor=1,other=2")), continued(None), None, None, None];
+    assert_eq!(*run.traces.lock().expect("a lock"), expected);
 }
 
 #[tokio::test]
