@@ -14,12 +14,14 @@ use proctor_core::api::{Reuse, StreamView};
 use proctor_core::event::RunEvent;
 use proctor_core::gate::{Demands, MaxAge, Unattested};
 use proctor_core::names::RunId;
+use proctor_core::record::RunRecord;
+use proctor_core::report::{ReportedCommit, ReportedRun};
 use proctor_core::spec::Operator;
 use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, Verdict};
 use proctor_daemon::service::{OutputOf, Unit};
 use proctor_runner::{
-    ChangesWanted, Clock, CommitAsked, CommitRef, Engine, LiveOutputs, NamedCommit, Patch, RunReport, RunRequest,
-    RunSource, SkillsWanted, StagedIndex, demand_whole, takes_env,
+    ChangesWanted, Clock, CommitAsked, CommitRef, Engine, NamedCommit, Patch, RunReport, RunRequest, RunSource,
+    SkillsWanted, StagedIndex, demand_whole, takes_env,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -39,8 +41,6 @@ use crate::report::{self, Detail, View};
 use crate::reports::{Keeper, Reports, Told, refusal};
 use crate::screen::{self, Room, Screen};
 use export::Exports;
-use proctor_core::record::RunRecord;
-use proctor_core::report::{ReportedCommit, ReportedRun};
 use remote::Remote;
 use watch::Watch;
 
@@ -316,11 +316,7 @@ impl Runs<'_> {
         Ok(match &self.way {
             Way::Here(engine) => {
                 let (engine, mut request) = (Arc::clone(engine), self.request(tree));
-                request.live = lines.map(|lines| {
-                    let outputs = LiveOutputs::default();
-                    last_lines::of_process(outputs.clone(), lines);
-                    outputs
-                });
+                request.live = lines.map(last_lines::of_process);
                 Box::pin(async move { Ok(engine.run(request, events, cancel).await.map_err(engine_error)?.into()) })
             }
             Way::Daemon(daemon) => {

@@ -30,29 +30,34 @@ pub(crate) fn channel() -> (LinesSender, LinesReceiver) {
     watch::channel(Lines::new())
 }
 
-/// Reports the last lines of a run of this process until its last reader is gone.
-pub(crate) fn of_process(outputs: LiveOutputs, lines: LinesSender) {
-    tokio::spawn(async move {
-        let mut changes = outputs.changes();
-        let mut known = BTreeMap::new();
-        loop {
-            tokio::select! {
-                changed = changes.changed() => if changed.is_err() { return },
-                () = lines.closed() => return,
-            }
-            let steps = outputs.clone();
-            // Reading may touch the disk.
-            let read = tokio::task::spawn_blocking(move || {
-                update(&mut known, &steps);
-                known
-            });
-            let Ok(read) = read.await else { return };
-            known = read;
-            let shown = known.iter().filter_map(|(name, step)| Some((name.clone(), step.shown.clone()?))).collect();
-            tell(&lines, shown);
-            sleep(PAUSE).await;
+/// Reports the last lines of a run of this process until its last reader is gone. Returns where the run writes its
+/// outputs.
+pub(crate) fn of_process(lines: LinesSender) -> LiveOutputs {
+    let outputs = LiveOutputs::default();
+    tokio::spawn(follow(outputs.clone(), lines));
+    outputs
+}
+
+async fn follow(outputs: LiveOutputs, lines: LinesSender) {
+    let mut changes = outputs.changes();
+    let mut known = BTreeMap::new();
+    loop {
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { return },
+            () = lines.closed() => return,
         }
-    });
+        let steps = outputs.clone();
+        // Reading may touch the disk.
+        let read = tokio::task::spawn_blocking(move || {
+            update(&mut known, &steps);
+            known
+        });
+        let Ok(read) = read.await else { return };
+        known = read;
+        let shown = known.iter().filter_map(|(name, step)| Some((name.clone(), step.shown.clone()?))).collect();
+        tell(&lines, shown);
+        sleep(PAUSE).await;
+    }
 }
 
 /// What is known of the outputs of a step.

@@ -1,6 +1,8 @@
 //! What the daemon answers: a run as its events tell it, folded. A pure fold; it decides nothing
 //! about passing or failing.
 
+mod stream;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use super::problem::Problem;
 use super::request::Asked;
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::event::{PlannedOutline, RunEvent};
-use crate::evidence::{CheckEvidence, ReportEvidence, ReportState, StepEvidence, StreamEvidence, TreeSource};
+use crate::evidence::{CheckEvidence, ReportEvidence, StepEvidence, TreeSource};
 use crate::exec::DoubtRecord;
 use crate::leak::LeakedProcesses;
 use crate::names::{RunId, SkillName, StepName};
@@ -22,6 +24,8 @@ use crate::spec::Diagnostic;
 use crate::sql::Dialect;
 use crate::tier::Tier;
 use crate::verdict::Verdict;
+
+pub use stream::StreamView;
 
 /// How many changed paths of a step a view names.
 const SHOWN_PATHS: usize = 20;
@@ -180,49 +184,6 @@ pub struct StepView {
     /// The processes that it left behind; absent where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaked: Option<LeakedProcesses>,
-}
-
-/// One output stream.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct StreamView {
-    /// The sha256 of all bytes.
-    pub sha256: Sha256Hex,
-    /// How many bytes there were.
-    pub bytes: u64,
-    /// How many of them are kept.
-    pub kept_bytes: u64,
-    /// Whether its end was seen.
-    pub complete: bool,
-    /// In how many places of what is kept a secret of the caller was taken out.
-    pub redacted: u64,
-}
-
-impl From<&StreamEvidence> for StreamView {
-    fn from(stream: &StreamEvidence) -> Self {
-        Self {
-            sha256: stream.sha256.clone(),
-            bytes: stream.bytes,
-            kept_bytes: stream.kept_bytes,
-            complete: stream.complete,
-            redacted: stream.redacted,
-        }
-    }
-}
-
-impl StreamView {
-    /// A report that was read, as an output of which all is kept; `None` where it was not.
-    pub fn of_report(report: &ReportEvidence) -> Option<Self> {
-        match &report.state {
-            ReportState::Read { sha256, bytes, redacted } => Some(Self {
-                sha256: sha256.clone(),
-                bytes: *bytes,
-                kept_bytes: *bytes,
-                complete: true,
-                redacted: *redacted,
-            }),
-            ReportState::Missing | ReportState::Refused { .. } => None,
-        }
-    }
 }
 
 impl StepView {
