@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use clap::error::{ContextKind, ErrorKind};
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::verdict::EXIT_INCONCLUSIVE;
 use tracing_subscriber::EnvFilter;
@@ -25,7 +26,7 @@ pub(crate) fn main() -> ExitCode {
     if let Err(error) = proctor_runner::claim_signals() {
         eprintln!("warning: what the caller left of its signals stays: {error}");
     }
-    let cli = Cli::try_parse().unwrap_or_else(|refused| leave_with(&refused));
+    let cli = Cli::try_parse().unwrap_or_else(|refused| leave_with(refused));
     let caller = match Caller::read() {
         Ok(caller) => caller,
         Err(error) => return unreadable_caller(&error),
@@ -41,9 +42,13 @@ pub(crate) fn main() -> ExitCode {
 
 /// Ends with what the reader of the command line has to say: help, the version, or an error, which is one of
 /// ours and has its code.
-fn leave_with(refused: &clap::Error) -> ! {
+fn leave_with(mut refused: clap::Error) -> ! {
     if !refused.use_stderr() {
         refused.exit();
+    }
+    // The tip to put `--` before an unknown option: that would make the option the program of `exec`.
+    if refused.kind() == ErrorKind::UnknownArgument {
+        refused.remove(ContextKind::Suggested);
     }
     let head = format!("error[{}]:", CommandCode::Usage.code());
     let coded = |text: String| text.replacen("error:", &head, 1);

@@ -1,6 +1,7 @@
 //! Progress of a run, on standard error: live on a terminal, lines elsewhere. It is told of
 //! events and of the time, and keeps no clock of its own.
 
+pub(crate) mod last_lines;
 mod live;
 mod row;
 
@@ -97,6 +98,13 @@ impl Progress {
         self.running.push(running);
     }
 
+    /// Shows the last lines that steps have printed in their rows.
+    pub(crate) fn printed(&mut self, lines: &last_lines::Lines) {
+        if let Some(live) = &mut self.live {
+            live.printed(lines);
+        }
+    }
+
     /// Shows a line above whatever is live.
     pub(crate) fn show(&self, line: &str, write: impl FnOnce(&str)) {
         match &self.live {
@@ -172,7 +180,7 @@ impl Running {
 
     /// The same for a row on a terminal.
     fn shown(&self) -> row::Step<'_> {
-        row::Step { name: &self.name, timeout_ms: self.timeout_ms, expected_ms: self.expected_ms }
+        row::Step { name: &self.name, timeout_ms: self.timeout_ms, expected_ms: self.expected_ms, printed: "" }
     }
 }
 

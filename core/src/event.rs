@@ -42,7 +42,7 @@ pub enum RunEvent {
     RunStarted {
         /// The run.
         run_id: RunId,
-        /// When, RFC 3339 in UTC.
+        /// When the turn of the run came, before the snapshot was taken: RFC 3339 in UTC.
         at: String,
         /// The profile.
         profile: ProfileName,
@@ -172,7 +172,7 @@ pub enum RunEvent {
         tier: Tier,
         /// The exit code of `proctor run`.
         exit_code: u8,
-        /// From start to end, in milliseconds.
+        /// From the `at` of `run_started` to the end, in milliseconds; 0 where the run did not begin.
         duration_ms: u64,
         /// The directory that holds the evidence, as an absolute path; `null` where the run ended
         /// before there was any.

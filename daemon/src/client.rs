@@ -29,7 +29,7 @@ use crate::service::{MAX_WAIT, OutputOf, ReportOf, RunFilter};
 use connection::{Asked, Body, ask};
 
 pub use error::ClientError;
-pub use events::Events;
+pub use events::{Events, LiveText};
 pub use live_output::FollowedOutput;
 pub use place::{Compatibility, Place, Trust, compatibility};
 
@@ -116,6 +116,14 @@ impl Client {
     /// and goes on behind the last event that came.
     pub fn events(&self, id: &RunId, after: u64) -> Events {
         Events::new(self.place.clone(), id.clone(), after)
+    }
+
+    /// Returns what the steps of a run print from now on, for whoever shows it.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn live_text(&self, id: &RunId) -> Result<LiveText, ClientError> {
+        LiveText::open(&self.place, id).await
     }
 
     /// Runs, newest first.

@@ -3,6 +3,7 @@
 
 mod format;
 mod process;
+mod sql;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use proctor_core::api::{HealthStatus, How, Problem, RunCounts, RunView, StepView};
 use proctor_core::code::Coded as _;
+use proctor_core::sql::Verdict as SqlVerdict;
 use proctor_core::verdict::Verdict;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
@@ -20,6 +22,7 @@ use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::watch;
 
 pub use format::TextFormat;
+pub use sql::SqlCounts;
 
 /// Counts what happens. Cheap to clone; all clones count into the same.
 #[derive(Debug, Clone)]
@@ -36,6 +39,7 @@ struct Counted {
     executed: Family<Finish, Histogram, fn() -> Histogram>,
     steps: Family<Step, Histogram, fn() -> Histogram>,
     runs: Family<Standing, Gauge>,
+    judgements: sql::Judgements,
     requests: Family<Request, Counter>,
     answered: Family<Route, Histogram, fn() -> Histogram>,
     refused: Family<Refusal, Counter>,
@@ -155,6 +159,8 @@ pub struct Sampled {
     pub status: HealthStatus,
     /// How many runs there are.
     pub runs: RunCounts,
+    /// How many requests for judgements of SQL there are.
+    pub sql: SqlCounts,
     /// Whether new runs are taken on.
     pub is_ready: bool,
     /// Free bytes on the disk of the state directory, where they are known.
@@ -174,6 +180,7 @@ impl Metrics {
             executed: Family::new_with_constructor(run_times as fn() -> Histogram),
             steps: Family::new_with_constructor(run_times as fn() -> Histogram),
             runs: Family::default(),
+            judgements: sql::Judgements::new(),
             requests: Family::default(),
             answered: Family::new_with_constructor(answer_times as fn() -> Histogram),
             refused: Family::default(),
@@ -254,13 +261,30 @@ impl Metrics {
             self.0.executed.get_or_create(&finish).observe(executed.as_secs_f64());
         }
         view.checks.iter().for_each(|check| self.step("check", check));
-        view.steps.iter().for_each(|step| self.step("step", step));
+        for step in &view.steps {
+            self.step(if step.sql.is_some() { "sql" } else { "step" }, step);
+        }
     }
 
     fn step(&self, kind: &'static str, step: &StepView) {
         if let (Some(outcome), Some(duration_ms)) = (step.outcome, step.duration_ms) {
             self.0.steps.get_or_create(&Step { kind, outcome: outcome.as_str() }).observe(seconds(duration_ms));
         }
+    }
+
+    /// Measures how long a request for a judgement of SQL waited for a worker.
+    pub fn sql_started(&self, waited: Duration) {
+        self.0.judgements.started(waited);
+    }
+
+    /// Counts a judgement of SQL that took this long after a worker was free.
+    pub fn sql_judged(&self, verdict: SqlVerdict, took: Duration) {
+        self.0.judgements.ended(verdict, took);
+    }
+
+    /// Counts a request for a judgement of SQL that the queue refused.
+    pub fn sql_refused(&self, problem: &Problem) {
+        self.0.judgements.refused(problem);
     }
 
     /// Counts a reload of the operator's config at `now_ms` of 1970, which holds now or was not valid.
@@ -290,7 +314,8 @@ impl Metrics {
 
     /// Returns everything as text.
     pub fn text(&self, sampled: Sampled, format: TextFormat) -> String {
-        let Sampled { status, runs, is_ready, state_free_bytes } = sampled;
+        let Sampled { status, runs, sql, is_ready, state_free_bytes } = sampled;
+        self.0.judgements.count(sql);
         self.0.draining.set(i64::from(status == HealthStatus::Draining));
         self.0.ready.set(i64::from(is_ready));
         if let Some(free) = state_free_bytes {
@@ -321,8 +346,9 @@ impl Counted {
         to.register_with_unit("proctor_run_duration", help, Unit::Seconds, self.took.clone());
         let help = "How long runs took, from their beginning to their end, by verdict";
         to.register_with_unit("proctor_run_execution", help, Unit::Seconds, self.executed.clone());
-        let help = "How long steps and toolchain checks took, by outcome";
+        let help = "How long steps, steps that judge SQL, and toolchain checks took, by outcome";
         to.register_with_unit("proctor_step_duration", help, Unit::Seconds, self.steps.clone());
+        self.judgements.register(to);
         to.register("proctor_http_requests", "Answered requests", self.requests.clone());
         let help = "How long answers took until their head was ready; a long poll waits on purpose";
         to.register_with_unit("proctor_http_request_duration", help, Unit::Seconds, self.answered.clone());
@@ -403,7 +429,8 @@ mod tests {
 
     fn formatted(metrics: &Metrics, format: TextFormat) -> String {
         let runs = RunCounts { queued: 2, running: 1 };
-        let sampled = Sampled { status: HealthStatus::Ok, runs, is_ready: true, state_free_bytes: Some(7) };
+        let sql = SqlCounts { queued: 3, running: 4 };
+        let sampled = Sampled { status: HealthStatus::Ok, runs, sql, is_ready: true, state_free_bytes: Some(7) };
         metrics.text(sampled, format)
     }
 
@@ -447,12 +474,57 @@ mod tests {
         assert!(!text.contains("execution_seconds_count{verdict=\"inconclusive\"}"), "{text}");
     }
 
+    #[test]
+    fn measures_judgements_of_sql_apart_from_their_wait() {
+        use proctor_core::api::ProblemType;
+        let metrics = Metrics::new(0);
+        metrics.sql_started(Duration::from_secs(3));
+        metrics.sql_judged(SqlVerdict::Reject, Duration::from_secs(1));
+        for kind in [ProblemType::TooManyRequests, ProblemType::Unavailable, ProblemType::Unavailable] {
+            metrics.sql_refused(&Problem::new(kind, "x"));
+        }
+        let text = text(&metrics);
+        for line in [
+            "proctor_sql_judgements_total{verdict=\"reject\"} 1",
+            "proctor_sql_judgement_seconds_sum{verdict=\"reject\"} 1.0",
+            "proctor_sql_wait_seconds_sum 3.0",
+            "proctor_sql_refused_total{reason=\"full\"} 1",
+            "proctor_sql_refused_total{reason=\"late\"} 2",
+            "proctor_sql_requests{state=\"queued\"} 3",
+            "proctor_sql_requests{state=\"running\"} 4",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn tells_steps_that_judge_sql_from_commands() {
+        let (metrics, mut view) = (Metrics::new(0), view());
+        let step = |sql: &str| {
+            let step = format!(
+                r#"{{"n":0,"skill":"a","name":"b","outcome":"failed","attempt":1,"termination":null,"exit_code":1,
+                "duration_ms":1500,"changed":[],"changed_more":0,"stdout":null,"stderr":null{sql}}}"#
+            );
+            serde_json::from_str(&step).expect("a step")
+        };
+        view.steps = vec![step(r#","sql":"duckdb""#), step("")];
+        view.checks = vec![step("")];
+        metrics.finished(&view, Verdict::Failed, Duration::from_secs(3), Some(Duration::from_secs(3)));
+        let text = text(&metrics);
+        for kind in ["sql", "step", "check"] {
+            let line = format!("proctor_step_duration_seconds_sum{{kind=\"{kind}\",outcome=\"failed\"}} 1.5");
+            assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+        }
+    }
+
     /// As `promtool check metrics` demands: every sample has a type and a help text under its own name.
     #[test]
     fn the_prometheus_format_has_help_for_every_counter() {
         let metrics = Metrics::new(1_500);
         metrics.submitted(How::Queued);
         metrics.panicked();
+        metrics.sql_judged(SqlVerdict::Ok, Duration::from_millis(1));
+        metrics.sql_refused(&Problem::new(proctor_core::api::ProblemType::Unavailable, "x"));
         metrics.answered(None, "GET", 200, Duration::from_millis(1));
         let text = formatted(&metrics, TextFormat::Prometheus);
         let described = |name: &str| {

@@ -226,7 +226,7 @@ impl Engine {
         cancel: CancellationToken,
         passed: oneshot::Sender<Pass>,
     ) -> Result<RunReport, EngineError> {
-        let began = Instant::now();
+        let (began, began_at) = (Instant::now(), self.clock.now_text());
         request.demand_whole()?;
         let tolerated = self.tolerated(request.sandbox)?;
         let repository = self.repository(&request.repo)?;
@@ -259,7 +259,7 @@ impl Engine {
         let tools = is_strict.then(|| self.tools_of_tree(&context.tree, &context.sight, &plan)).flatten();
         let documents = documents.finding(tools);
         context.durations.get_or_init(|| Durations::read(&self.state, &context.tree.seen_at, &plan.profile));
-        context.emit(started(&context, &plan, &facts)).await;
+        context.emit(started(&context, began_at, &plan, &facts)).await;
         // Without it the first command gets a sandbox of its own.
         let _ = first.await;
         let watch = tokio::spawn(announce_cancel(Arc::clone(&context)));
@@ -571,11 +571,11 @@ fn repo_key(repo: &Path) -> String {
     Sha256Hex::of(repo.as_os_str().as_bytes()).as_str()[..32].to_owned()
 }
 
-fn started(context: &Context, plan: &Plan, facts: &RunFacts) -> RunEvent {
+fn started(context: &Context, at: String, plan: &Plan, facts: &RunFacts) -> RunEvent {
     let names = |skill: &PlannedSkill| -> Vec<StepName> { skill.steps.iter().map(|step| step.name.clone()).collect() };
     RunEvent::RunStarted {
         run_id: facts.run_id.clone(),
-        at: context.clock.now_text(),
+        at,
         profile: plan.profile.clone(),
         changeset_id: facts.changeset.clone(),
         spec_sha256: plan.spec_sha256.clone(),

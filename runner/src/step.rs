@@ -98,7 +98,9 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
         if may_repeat(&tried, step, attempt) && !context.cancel.is_cancelled() {
             context.emit(retrying(skill, step, attempt, tried.outcome)).await;
             earlier.push(attempt_evidence(&tried));
-            discard(tried.layer).await;
+            // A sandbox that waits to be used again keeps its layer: freeing that would wait for the sandbox in vain.
+            let layer = put_back(context, stack, held.as_ref(), tried.report.sandbox, tried.layer);
+            discard(layer).await;
             continue;
         }
         let found_reports = expected.found(context, stack, tried.layer.as_ref()).await;

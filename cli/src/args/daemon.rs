@@ -33,7 +33,7 @@ pub(crate) struct LogsArgs {
     /// Its standard error, not its standard output
     #[arg(long, requires = "step")]
     pub stderr: bool,
-    /// Wait until the run has ended: one step is shown while it runs, all steps one by one as they end
+    /// Show what comes until the end: of one step, or of all steps of the run, each line behind its step
     #[arg(long, short)]
     pub follow: bool,
     /// Write it with control characters as they are, to a file or a pipe

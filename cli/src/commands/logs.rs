@@ -1,8 +1,9 @@
-//! Prints the output of a run's steps (`proctor logs`), as far as it is kept. One step can be followed while
-//! it runs; all steps come one by one, when each has ended. The screen gets the text of steps escaped.
+//! Prints the output of a run's steps (`proctor logs`), as far as it is kept. One step or the whole run can be
+//! followed while it runs. The screen gets the text of steps escaped.
 
 mod escaping;
 mod here;
+mod whole_run;
 
 use proctor_core::api::{RunState, RunView, StepView};
 use proctor_core::names::RunId;
@@ -48,6 +49,8 @@ pub(crate) async fn logs(args: &LogsArgs, caller: &Caller, screen: &mut Screen) 
     let mut reader = Reader { client: daemon.client, run: args.run.clone(), raw: args.raw, screen };
     match &args.step {
         Some(step) => reader.one(step, args).await,
+        // Bytes that are not escaped have no lines that could be told apart.
+        None if args.follow && !args.raw => whole_run::follow(&mut reader).await,
         None => reader.all(args.follow).await,
     }
 }

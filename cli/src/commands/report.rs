@@ -122,7 +122,10 @@ fn began(log: &[LoggedEvent]) -> Result<(), CliError> {
 /// The run with its times, from its beginning on.
 fn fold(log: &[LoggedEvent]) -> RunRecord {
     let time = |logged: &LoggedEvent| humantime::parse_rfc3339(&logged.logged_at).ok();
-    let start = log.iter().find(|logged| matches!(logged.event, RunEvent::RunStarted { .. })).and_then(time);
+    let start = log.iter().find_map(|logged| match &logged.event {
+        RunEvent::RunStarted { at, .. } => humantime::parse_rfc3339(at).ok(),
+        _ => None,
+    });
     let mut record = RunRecord::default();
     for logged in log {
         let since = time(logged).zip(start).and_then(|(at, start)| at.duration_since(start).ok());

@@ -14,6 +14,8 @@ use proctor_core::api::{Reuse, StreamView};
 use proctor_core::event::RunEvent;
 use proctor_core::gate::{Demands, MaxAge, Unattested};
 use proctor_core::names::RunId;
+use proctor_core::record::RunRecord;
+use proctor_core::report::{ReportedCommit, ReportedRun};
 use proctor_core::spec::Operator;
 use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, Verdict};
 use proctor_daemon::service::{OutputOf, Unit};
@@ -33,13 +35,12 @@ use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation;
 use crate::interrupt::{self, Asked, Interrupts};
+use crate::progress::last_lines::{self, LinesSender};
 use crate::report::outputs::{Fetched, MAX_BYTES, Outputs, WantedStream};
-use crate::report::{self, View};
+use crate::report::{self, Detail, View};
 use crate::reports::{Keeper, Reports, Told, refusal};
 use crate::screen::{self, Room, Screen};
 use export::Exports;
-use proctor_core::record::RunRecord;
-use proctor_core::report::{ReportedCommit, ReportedRun};
 use remote::Remote;
 use watch::Watch;
 
@@ -310,15 +311,16 @@ impl<'a> Runs<'a> {
 
 impl Runs<'_> {
     /// The run of a tree, which tells its events.
-    fn work(&self, tree: Tree, events: mpsc::Sender<RunEvent>) -> Result<Work, CliError> {
+    fn work(&self, tree: Tree, events: mpsc::Sender<RunEvent>, lines: Option<LinesSender>) -> Result<Work, CliError> {
         let cancel = self.cancel.clone();
         Ok(match &self.way {
             Way::Here(engine) => {
-                let (engine, request) = (Arc::clone(engine), self.request(tree));
+                let (engine, mut request) = (Arc::clone(engine), self.request(tree));
+                request.live = lines.map(last_lines::of_process);
                 Box::pin(async move { Ok(engine.run(request, events, cancel).await.map_err(engine_error)?.into()) })
             }
             Way::Daemon(daemon) => {
-                let remote = Remote { client: daemon.client.clone(), submission: self.submission(tree)? };
+                let remote = Remote { client: daemon.client.clone(), submission: self.submission(tree)?, lines };
                 Box::pin(remote.run(events, cancel))
             }
         })
@@ -353,8 +355,10 @@ impl Runs<'_> {
             return Ok((RunRecord::default(), Ended::known(known)));
         }
         let (sender, events) = mpsc::channel(EVENTS);
-        let (work, began_ms) = (self.work(tree, sender)?, Clock::system().now_ms());
-        let mut watch = Watch::new(self.reports, self.args.detail(), &mut self.interrupts, screen);
+        let shows_lines = screen.live && self.args.detail() != Detail::Quiet;
+        let (lines, printed) = shows_lines.then(|| last_lines::channel()).unzip();
+        let (work, began_ms) = (self.work(tree, sender, lines)?, Clock::system().now_ms());
+        let mut watch = Watch::new(self.reports, self.args.detail(), &mut self.interrupts, screen).showing(printed);
         let result = watch.follow(work, events).await;
         watch.progress.clear();
         let mut record = watch.record;
@@ -374,7 +378,7 @@ impl Runs<'_> {
             return Ok((RunRecord::default(), 0));
         }
         let (sender, mut events) = mpsc::channel(EVENTS);
-        let mut task = tokio::spawn(self.work(tree, sender)?);
+        let mut task = tokio::spawn(self.work(tree, sender, None)?);
         let (mut record, start, began_ms) = (RunRecord::default(), Instant::now(), Clock::system().now_ms());
         let mut open = true;
         let joined = loop {

@@ -1,10 +1,12 @@
 //! What runs, redrawn in place on a terminal.
 
 use std::fmt::Write;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
+use super::last_lines::Lines;
 use super::row::{self, Room};
 use super::{Running, Steps};
 use crate::screen::Glyphs;
@@ -19,10 +21,18 @@ const LEAD: usize = 2;
 /// A row for each step that runs, and one for the run.
 pub(super) struct Live {
     all: MultiProgress,
-    bars: Vec<(String, ProgressBar)>,
+    bars: Vec<Bar>,
     /// How many steps have ended, below those that run.
     counter: Option<ProgressBar>,
     glyphs: Glyphs,
+}
+
+/// The row of a step that runs.
+struct Bar {
+    name: String,
+    bar: ProgressBar,
+    /// The last line that the step has printed.
+    printed: Arc<Mutex<String>>,
 }
 
 impl Live {
@@ -34,9 +44,13 @@ impl Live {
     pub(super) fn start(&mut self, running: &Running) {
         self.end(&running.name);
         let (glyphs, step) = (self.glyphs, running.clone());
+        let printed = Arc::<Mutex<String>>::default();
+        let last_line = Arc::clone(&printed);
         let row = move |state: &ProgressState, line: &mut dyn Write| {
+            let last_line = last_line.lock().unwrap_or_else(PoisonError::into_inner);
+            let step = row::Step { printed: &last_line, ..step.shown() };
             // It is a buffer, which takes everything.
-            let _ = line.write_str(&row::of_step(step.shown(), state.elapsed(), room(glyphs)));
+            let _ = line.write_str(&row::of_step(step, state.elapsed(), room(glyphs)));
         };
         let spins = match glyphs {
             Glyphs::Unicode => "⠁⠂⠄⡀⢀⠠⠐⠈ ",
@@ -49,12 +63,20 @@ impl Live {
             None => self.all.add(bar),
         };
         bar.enable_steady_tick(TICK);
-        self.bars.push((running.name.clone(), bar));
+        self.bars.push(Bar { name: running.name.clone(), bar, printed });
+    }
+
+    /// Shows the last lines that steps have printed.
+    pub(super) fn printed(&mut self, lines: &Lines) {
+        for bar in &self.bars {
+            let line = lines.get(&bar.name).map(String::as_str).unwrap_or_default();
+            line.clone_into(&mut bar.printed.lock().unwrap_or_else(PoisonError::into_inner));
+        }
     }
 
     pub(super) fn end(&mut self, name: &str) {
-        let ended = self.bars.extract_if(.., |(other, _)| other == name);
-        ended.for_each(|(_, bar)| bar.finish_and_clear());
+        let ended = self.bars.extract_if(.., |bar| bar.name == name);
+        ended.for_each(|bar| bar.bar.finish_and_clear());
     }
 
     /// Shows how far the run is, where it has more than one step.
@@ -84,7 +106,7 @@ impl Live {
     }
 
     pub(super) fn clear(self) {
-        self.bars.iter().map(|(_, bar)| bar).chain(&self.counter).for_each(ProgressBar::finish_and_clear);
+        self.bars.iter().map(|bar| &bar.bar).chain(&self.counter).for_each(ProgressBar::finish_and_clear);
         // The terminal may be gone; there is nobody to tell.
         let _ = self.all.clear();
     }

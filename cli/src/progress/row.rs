@@ -16,6 +16,8 @@ pub(super) struct Step<'a> {
     pub timeout_ms: Option<u64>,
     /// How long it took the last time, in milliseconds.
     pub expected_ms: Option<u64>,
+    /// The last line that it has printed; empty where there is none.
+    pub printed: &'a str,
 }
 
 /// What a row is made for.
@@ -36,8 +38,13 @@ const MANY_CELLS: usize = 24;
 const NAME: usize = 12;
 /// What stands between figures and name.
 const GAP: &str = "  ";
+/// What stands between the name and the last line.
+const BAR: &str = " | ";
+/// A last line is shown in no fewer columns.
+const LINE: usize = 10;
 
-/// The row of a step: a bar against the last time where that is known, for how long it runs, its name.
+/// The row of a step: a bar against the last time where that is known, for how long it runs, its name, and the last
+/// line that it has printed where there is room.
 pub(super) fn of_step(step: Step<'_>, elapsed: Duration, room: Room) -> String {
     let left = |figures: &str| room.columns.saturating_sub(columns(figures) + GAP.len());
     let needs = columns(step.name).min(NAME);
@@ -45,7 +52,13 @@ pub(super) fn of_step(step: Step<'_>, elapsed: Duration, room: Room) -> String {
     let fits = told.iter().position(|figures| left(figures) >= needs).unwrap_or(told.len().saturating_sub(1));
     let figures = told.swap_remove(fits);
     let name = ending(step.name, left(&figures), room.glyphs);
-    format!("{figures}{GAP}{name}")
+    let row = format!("{figures}{GAP}{name}");
+    let width = room.columns.saturating_sub(columns(&row) + BAR.len());
+    match step.printed {
+        "" => row,
+        _ if width < LINE => row,
+        line => row + BAR + &beginning(line, width, room.glyphs),
+    }
 }
 
 /// The row of the run: how many of its steps have ended, and for how long it goes on.
@@ -103,15 +116,36 @@ fn filled(part: u64, whole: u64, cells: usize) -> usize {
     usize::try_from(full).unwrap_or(0)
 }
 
+/// Returns the mark in place of what is cut.
+fn cut_mark(glyphs: Glyphs) -> &'static str {
+    match glyphs {
+        Glyphs::Unicode => "…",
+        Glyphs::Ascii => "...",
+    }
+}
+
+/// Returns the beginning of a line in so many columns.
+fn beginning(line: &str, width: usize, glyphs: Glyphs) -> String {
+    let line = match glyphs {
+        Glyphs::Unicode => line.to_owned(),
+        Glyphs::Ascii => line.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect(),
+    };
+    if columns(&line) <= width {
+        return line;
+    }
+    let mark = cut_mark(glyphs);
+    let room = width.saturating_sub(columns(mark));
+    let ends = line.char_indices().map(|(at, _)| &line[..at]);
+    let kept = ends.take_while(|kept| columns(kept) <= room).last().unwrap_or_default();
+    format!("{kept}{mark}")
+}
+
 /// The end of a name in so many columns: names of steps differ there.
 fn ending(name: &str, width: usize, glyphs: Glyphs) -> String {
     if columns(name) <= width {
         return name.to_owned();
     }
-    let mark = match glyphs {
-        Glyphs::Unicode => "…",
-        Glyphs::Ascii => "...",
-    };
+    let mark = cut_mark(glyphs);
     let Some(room) = width.checked_sub(columns(mark)) else { return String::new() };
     let starts = name.char_indices().map(|(at, _)| &name[at..]);
     let kept = starts.into_iter().find(|rest| columns(rest) <= room).unwrap_or_default();
@@ -142,7 +176,7 @@ mod tests {
     const NARROW: Room = Room { columns: 38, glyphs: Glyphs::Unicode };
 
     fn step(expected_ms: Option<u64>) -> Step<'static> {
-        Step { name: "verify.test/cargo_test", timeout_ms: Some(600_000), expected_ms }
+        Step { name: "verify.test/cargo_test", timeout_ms: Some(600_000), expected_ms, printed: "" }
     }
 
     fn row(expected_ms: Option<u64>, ms: u64, room: Room) -> String {
@@ -163,8 +197,19 @@ mod tests {
         ];
         assert_eq!(rows, expected);
         assert_eq!(row(None, 12_300, WIDE), "12 s, at most 10 min  verify.test/cargo_test");
-        let waits = Step { name: "(waiting for its turn)", timeout_ms: None, expected_ms: None };
+        let waits = Step { name: "(waiting for its turn)", timeout_ms: None, expected_ms: None, printed: "" };
         assert_eq!(of_step(waits, Duration::from_secs(3), WIDE), "3 s  (waiting for its turn)");
+    }
+
+    #[test]
+    fn the_last_line_is_cut_to_the_room_that_is_left() {
+        let row = |printed, room| of_step(Step { printed, ..step(None) }, Duration::from_secs(12), room);
+        assert_eq!(row("running 3 tests", WIDE), "12 s, at most 10 min  verify.test/cargo_test | running 3 tests");
+        let long = "test tests::a_test_with_a_rather_long_name ... ok";
+        assert_eq!(row(long, WIDE), "12 s, at most 10 min  verify.test/cargo_test | test tests::a_test_with_a_r…");
+        assert_eq!(row(long, NARROW), "12 s, at most 10 min  …test/cargo_test", "too little room");
+        let ascii = Room { glyphs: Glyphs::Ascii, ..WIDE };
+        assert_eq!(row("naïve ✓", ascii), "12 s, at most 10 min  verify.test/cargo_test | na?ve ?");
     }
 
     #[test]
@@ -184,7 +229,8 @@ mod tests {
                 let room = Room { columns: width, glyphs };
                 for (name, ms) in names.iter().flat_map(|name| times.map(|ms| (*name, ms))) {
                     for expected_ms in [None, Some(1_000), Some(90_000), Some(7_000_000)] {
-                        let step = Step { name, timeout_ms: Some(60_000), expected_ms };
+                        let printed = "a line 語語 of some length";
+                        let step = Step { name, timeout_ms: Some(60_000), expected_ms, printed };
                         let row = of_step(step, Duration::from_millis(ms.min(400_000_000)), room);
                         assert!(columns(&row) <= width, "{width}: {row}");
                         assert!(glyphs == Glyphs::Unicode || !name.is_ascii() || row.is_ascii(), "{row}");

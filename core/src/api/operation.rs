@@ -299,7 +299,7 @@ impl Outline {
                           event behind that one; in any case when the time is over.",
             parameters: &[
                 RUN,
-                query("wait", wait, "How long to wait: `45s`, `500ms`, or seconds. More than 55 s are 55 s."),
+                query("wait", wait, "How long to wait: `45s`, `500ms`, `1m`, or seconds. More than 55 s are 55 s."),
                 query("after", number, "The number of the last event that the caller knows. Later ones are answered."),
             ],
             body: None,

@@ -1,7 +1,10 @@
 //! What the daemon answers: a run as its events tell it, folded. A pure fold; it decides nothing
 //! about passing or failing.
 
+mod stream;
+
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +13,7 @@ use super::problem::Problem;
 use super::request::Asked;
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::event::{PlannedOutline, RunEvent};
-use crate::evidence::{CheckEvidence, ReportEvidence, ReportState, StepEvidence, StreamEvidence, TreeSource};
+use crate::evidence::{CheckEvidence, ReportEvidence, StepEvidence, TreeSource};
 use crate::exec::DoubtRecord;
 use crate::leak::LeakedProcesses;
 use crate::names::{RunId, SkillName, StepName};
@@ -18,8 +21,11 @@ use crate::outcome::{Outcome, Termination};
 use crate::plan::Plan;
 use crate::rerun::Rerun;
 use crate::spec::Diagnostic;
+use crate::sql::Dialect;
 use crate::tier::Tier;
 use crate::verdict::Verdict;
+
+pub use stream::StreamView;
 
 /// How many changed paths of a step a view names.
 const SHOWN_PATHS: usize = 20;
@@ -104,11 +110,12 @@ pub struct RunView {
     pub uid: u32,
     /// When it was asked for, RFC 3339 in UTC.
     pub queued_at: String,
-    /// When it began; `null` where it did not.
+    /// When its turn came, before the tree was looked at; `null` where it did not begin.
     pub started_at: Option<String>,
-    /// When it ended; `null` until it has.
+    /// When it ended: `duration_ms` after `started_at`, where it began; `null` until it has ended.
     pub finished_at: Option<String>,
-    /// From its beginning to its end, in milliseconds; `null` until it has ended.
+    /// From `started_at` to `finished_at`, in milliseconds, without the wait for its turn; 0 where it did not begin;
+    /// `null` until it has ended.
     pub duration_ms: Option<u64>,
     /// The tree that is verified; `null` until it is known.
     pub snapshot: Option<SnapshotId>,
@@ -150,6 +157,9 @@ pub struct StepView {
     pub skill: String,
     /// Its name; the command of a check.
     pub name: String,
+    /// The dialect of the SQL that it judges; absent where it runs a command, and until it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sql: Option<Dialect>,
     /// What it means; `null` until it has ended.
     pub outcome: Option<Outcome>,
     /// Which attempt runs or ran, from 1; 0 where none began.
@@ -176,55 +186,13 @@ pub struct StepView {
     pub leaked: Option<LeakedProcesses>,
 }
 
-/// One output stream.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct StreamView {
-    /// The sha256 of all bytes.
-    pub sha256: Sha256Hex,
-    /// How many bytes there were.
-    pub bytes: u64,
-    /// How many of them are kept.
-    pub kept_bytes: u64,
-    /// Whether its end was seen.
-    pub complete: bool,
-    /// In how many places of what is kept a secret of the caller was taken out.
-    pub redacted: u64,
-}
-
-impl From<&StreamEvidence> for StreamView {
-    fn from(stream: &StreamEvidence) -> Self {
-        Self {
-            sha256: stream.sha256.clone(),
-            bytes: stream.bytes,
-            kept_bytes: stream.kept_bytes,
-            complete: stream.complete,
-            redacted: stream.redacted,
-        }
-    }
-}
-
-impl StreamView {
-    /// A report that was read, as an output of which all is kept; `None` where it was not.
-    pub fn of_report(report: &ReportEvidence) -> Option<Self> {
-        match &report.state {
-            ReportState::Read { sha256, bytes, redacted } => Some(Self {
-                sha256: sha256.clone(),
-                bytes: *bytes,
-                kept_bytes: *bytes,
-                complete: true,
-                redacted: *redacted,
-            }),
-            ReportState::Missing | ReportState::Refused { .. } => None,
-        }
-    }
-}
-
 impl StepView {
     fn waiting(n: usize, skill: &str, name: &str) -> Self {
         Self {
             n: u32::try_from(n).unwrap_or(u32::MAX),
             skill: skill.to_owned(),
             name: name.to_owned(),
+            sql: None,
             outcome: None,
             attempt: 0,
             termination: None,
@@ -248,6 +216,7 @@ impl StepView {
 
     fn end(&mut self, evidence: &StepEvidence) {
         let found = &evidence.drift.found;
+        self.sql = evidence.planned.sql;
         self.outcome = Some(evidence.outcome);
         self.termination = Some(evidence.termination.clone());
         self.exit_code = evidence.exit_code;
@@ -380,7 +349,8 @@ impl RunView {
                 self.tier = Some(*tier);
                 self.exit_code = Some(*exit_code);
                 self.duration_ms = Some(*duration_ms);
-                self.finished_at = Some(logged.logged_at.clone());
+                let ended_at = self.started_at.as_deref().and_then(|began| later(began, *duration_ms));
+                self.finished_at = Some(ended_at.unwrap_or_else(|| logged.logged_at.clone()));
                 self.evidence_dir.clone_from(evidence_dir);
                 let partial = self.rerun.as_ref().and_then(Rerun::phrase);
                 self.reason = partial.map_or_else(|| self.why(), |partial| format!("{}; {partial}", self.why()));
@@ -431,6 +401,12 @@ impl RunView {
     }
 }
 
+/// Returns the time that is `ms` milliseconds after `at`, in RFC 3339; `None` where `at` is no such time.
+fn later(at: &str, ms: u64) -> Option<String> {
+    let time = humantime::parse_rfc3339(at).ok()?.checked_add(Duration::from_millis(ms))?;
+    Some(humantime::format_rfc3339_millis(time).to_string())
+}
+
 /// That a run passed, in words.
 pub fn all_passed(steps: usize) -> String {
     match steps {
@@ -466,11 +442,12 @@ pub struct RunSummary {
     pub uid: u32,
     /// When it was asked for, RFC 3339 in UTC.
     pub queued_at: String,
-    /// When it began; `null` where it did not.
+    /// When its turn came, before the tree was looked at; `null` where it did not begin.
     pub started_at: Option<String>,
-    /// When it ended; `null` until it has.
+    /// When it ended: `duration_ms` after `started_at`, where it began; `null` until it has ended.
     pub finished_at: Option<String>,
-    /// From its beginning to its end, in milliseconds; `null` until it has ended.
+    /// From `started_at` to `finished_at`, in milliseconds, without the wait for its turn; 0 where it did not begin;
+    /// `null` until it has ended.
     pub duration_ms: Option<u64>,
     /// The tree that is verified; `null` until it is known.
     pub snapshot: Option<SnapshotId>,

@@ -28,5 +28,8 @@ pub const LIMITS: Limits = Limits {
     disk: Limit::Max(2 << 30),
     output: Limit::Max(64 << 20),
     cpu_seconds: Limit::Unlimited,
+    // Far above what compilers, test runners and bundlers open (node's file watchers and linkers of large Rust
+    // workspaces need some thousands), and low enough for programs that close every number up to the limit, which
+    // takes them minutes where a container runtime allows a billion. A lower hard limit of the host holds all the same.
     open_files: Limit::Max(65_536),
 };

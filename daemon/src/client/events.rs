@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
-use http::{Method, Response};
+use http::{Method, Response, StatusCode};
 use hyper::body::Incoming;
-use proctor_core::api::LoggedEvent;
+use proctor_core::api::{LoggedEvent, OutputEvent};
 use proctor_core::event::RunEvent;
 use proctor_core::names::RunId;
 use tokio::time::{Instant, sleep};
@@ -152,6 +152,44 @@ impl Events {
 
     fn not_understood(&self, reason: String) -> ClientError {
         ClientError::NotUnderstood { socket: self.place.socket.clone(), reason }
+    }
+}
+
+/// What the steps of a run print, as it comes. Pieces may be missed, and a connection that is lost ends it.
+pub struct LiveText {
+    place: Place,
+    body: Incoming,
+    parser: Parser,
+    ready: VecDeque<OutputEvent>,
+}
+
+impl LiveText {
+    pub(super) async fn open(place: &Place, run: &RunId) -> Result<Self, ClientError> {
+        let mut request = empty(Method::GET, &format!("/v1/runs/{run}/events?output=true"));
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let (head, body) = ask(place, request, AT_ONCE).await?.into_parts();
+        if head.status != StatusCode::OK {
+            let reason = format!("the stream of outputs has the status {}", head.status);
+            return Err(ClientError::NotUnderstood { socket: place.socket.clone(), reason });
+        }
+        Ok(Self { place: place.clone(), body, parser: Parser::default(), ready: VecDeque::new() })
+    }
+
+    /// Returns the next piece; `None` at the end of the run.
+    ///
+    /// # Errors
+    /// The connection is lost, or what comes is no stream of events.
+    pub async fn next(&mut self) -> Result<Option<OutputEvent>, ClientError> {
+        loop {
+            if let Some(piece) = self.ready.pop_front() {
+                return Ok(Some(piece));
+            }
+            let Some(part) = next_part(&mut self.body, &self.place, SILENCE).await? else { return Ok(None) };
+            let not_understood = |reason| ClientError::NotUnderstood { socket: self.place.socket.clone(), reason };
+            let whole = self.parser.take(&part).map_err(not_understood)?;
+            // Events of the log come in between, and have no text.
+            self.ready.extend(whole.iter().filter_map(|data| serde_json::from_str::<OutputEvent>(data).ok()));
+        }
     }
 }
 

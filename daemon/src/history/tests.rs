@@ -97,6 +97,14 @@ fn doubted(message: &str) -> RunEvent {
 fn complete(history: &History, run: NewRun) -> Ended {
     let mut log = history.begin(run).expect("begins");
     let mut events = passed();
+    // It began now, and took no time.
+    for event in &mut events {
+        match event {
+            RunEvent::RunStarted { at, .. } => *at = Clock::system().now_text(),
+            RunEvent::RunFinished { duration_ms, .. } => *duration_ms = 0,
+            _ => {}
+        }
+    }
     let end = events.pop().expect("an end");
     for event in events {
         log.append(event).expect("logs");

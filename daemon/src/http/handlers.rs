@@ -1,6 +1,7 @@
 //! What each operation does: the words of the request become the values of the service's call, its
 //! answer becomes a response.
 
+use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -95,7 +96,7 @@ fn idempotency_key(asked: &Asked) -> Result<Option<String>, Problem> {
 async fn list(app: &App, asked: &Asked) -> Answer {
     let query = &asked.query;
     let filter = RunFilter {
-        repo: query.read("repo", "an absolute path", |path| path.starts_with('/').then(|| path.to_owned()))?,
+        repo: query.read("repo", "an absolute path without `..`", repository)?,
         changeset: query.value("changeset_id", "the id of a changeset")?,
         profile: query.value("profile", "the name of a profile")?,
         state: query.read("state", "`queued`, `running` or `finished`", word)?,
@@ -104,6 +105,14 @@ async fn list(app: &App, asked: &Asked) -> Answer {
         limit: query.read("limit", &format!("a number from 1 to {MAX_PAGE}"), page_size)?,
     };
     json(StatusCode::OK, &app.service.list(asked.caller, filter).await?)
+}
+
+/// Returns the path of a repository as runs have it: without `.`, and with one `/` between its parts. `..` is
+/// refused, since where it leads depends on links.
+fn repository(text: &str) -> Option<String> {
+    let path = Path::new(text);
+    let is_plain = path.is_absolute() && !path.components().any(|part| part == Component::ParentDir);
+    is_plain.then(|| path.components().collect::<PathBuf>().to_str().map(str::to_owned)).flatten()
 }
 
 /// One of the words of an enumeration.
@@ -117,7 +126,7 @@ fn page_size(text: &str) -> Option<u32> {
 
 async fn run(app: &App, asked: &Asked) -> Answer {
     let id = asked.run()?;
-    let wait = asked.query.read("wait", "a time such as `45s`, `500ms` or `30`", duration)?;
+    let wait = asked.query.read("wait", "a time such as `45s`, `500ms`, `1m` or `30`", duration)?;
     let after = asked.query.read("after", "the number of an event", number)?;
     if wait.is_none() && after.is_none() {
         return app.service.run(asked.caller, &id).await.map(|run| shown(&run));
@@ -208,6 +217,7 @@ async fn metrics(app: &App, asked: &Asked) -> Response {
     let sampled = Sampled {
         status: health.status,
         runs: health.runs,
+        sql: app.service.sql_counts(),
         is_ready: readiness.is_ok(),
         state_free_bytes: readiness.ok().and_then(|ready| ready.state_free_bytes),
     };
@@ -250,6 +260,17 @@ mod tests {
             let told: Watched = serde_json::from_slice(&seen_json(&seen)).expect("reads");
             let events = events.map(|events| events.iter().map(|event| (**event).clone()).collect());
             assert_eq!(told, Watched { run: run.clone(), events, more_events });
+        }
+    }
+
+    #[test]
+    fn a_repository_to_list_has_one_spelling() {
+        for text in ["/a/b", "/a/b/", "//a///b//", "/./a/./b/."] {
+            assert_eq!(repository(text).as_deref(), Some("/a/b"), "{text}");
+        }
+        assert_eq!(repository("/").as_deref(), Some("/"));
+        for text in ["", ".", "a", "./a", "~/a", "/a/../b", "/a/b/..", "file:///a"] {
+            assert_eq!(repository(text), None, "{text}");
         }
     }
 

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::connections::Connections;
 use super::room::MAX_BODIES;
 use super::{MAX_BODY, MAX_HEAD, answer, body};
-use crate::metrics::{Metrics, Sampled, TextFormat};
+use crate::metrics::{Metrics, Sampled, SqlCounts, TextFormat};
 use crate::settings::{Admitted, Settings};
 
 /// No test waits for longer, however busy the machine is.
@@ -291,6 +291,7 @@ impl Transport {
         let sampled = Sampled {
             status: proctor_core::api::HealthStatus::Ok,
             runs: proctor_core::api::RunCounts::default(),
+            sql: SqlCounts::default(),
             is_ready: true,
             state_free_bytes: None,
         };

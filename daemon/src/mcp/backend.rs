@@ -11,6 +11,7 @@ use proctor_core::api::{
 use proctor_core::gate::GateAnswer;
 use proctor_core::names::RunId;
 use proctor_core::sql::{Judgement, Request};
+use proctor_core::telemetry::TraceContext;
 use proctor_runner::Part;
 
 use crate::caller::Caller;
@@ -19,8 +20,12 @@ use crate::service::{OutputOf, RunFilter, Service};
 /// Who runs what the tools ask for, for one caller. Each method means what the one of [`Service`]
 /// with its name does.
 pub trait Backend: Clone + Send + Sync + 'static {
-    /// Takes a run on, or answers with one that does as well.
-    fn submit(&self, submission: RunSubmission) -> impl Future<Output = Result<Submitted, Problem>> + Send;
+    /// Takes a run on, or answers with one that does as well. The run is a part of `trace`, where there is one.
+    fn submit(
+        &self,
+        submission: RunSubmission,
+        trace: Option<TraceContext>,
+    ) -> impl Future<Output = Result<Submitted, Problem>> + Send;
 
     /// A run as soon as there is news of it.
     fn watch(
@@ -71,8 +76,8 @@ pub trait Backend: Clone + Send + Sync + 'static {
 }
 
 impl Backend for (Arc<Service>, Caller) {
-    async fn submit(&self, submission: RunSubmission) -> Result<Submitted, Problem> {
-        self.0.submit(self.1, submission, None).await
+    async fn submit(&self, submission: RunSubmission, trace: Option<TraceContext>) -> Result<Submitted, Problem> {
+        self.0.submit_in_trace(self.1, submission, None, trace).await
     }
 
     async fn watch(&self, id: &RunId, after: Option<u64>, wait: Duration) -> Result<Watched, Problem> {

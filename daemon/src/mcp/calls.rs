@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use proctor_core::api::{GateAsked, How, PlanAsked, Problem, ProblemType, RunSubmission, RunView, StepView};
 use proctor_core::names::RunId;
+use proctor_core::telemetry::TraceContext;
 use proctor_core::tier::Tier;
 use proctor_core::verdict::Verdict;
 use rmcp::RoleServer;
@@ -68,7 +69,7 @@ impl<B: Backend> Call<'_, B> {
 
     async fn verify(&self, arguments: Option<JsonObject>) -> Answer {
         let asked: input::Verify = read(arguments)?;
-        let submitted = self.backend.submit(submission(&asked)).await?;
+        let submitted = self.backend.submit(submission(&asked), self.trace()).await?;
         let (id, how) = (submitted.run.id.clone(), submitted.how);
         // Whoever asked must be able to ask again, whatever becomes of the wait.
         let waited = self.wait(submitted.run, asked.wait_s).await;
@@ -87,6 +88,12 @@ impl<B: Backend> Call<'_, B> {
                 Ok(refusal(format!("NOT VERIFIED: the call was cancelled. The run is {id}.")))
             }
         }
+    }
+
+    /// Returns the span of the caller from `_meta` of the call. One that is not valid is ignored.
+    fn trace(&self) -> Option<TraceContext> {
+        let meta = &self.context.meta;
+        TraceContext::parse(meta.get_traceparent()?, meta.get_tracestate())
     }
 
     async fn sql(&self, arguments: Option<JsonObject>) -> Answer {

@@ -10,6 +10,7 @@ use proctor_core::api::{Submitted, Watched};
 use proctor_core::gate::GateAnswer;
 use proctor_core::names::RunId;
 use proctor_core::sql::{Judgement, Request};
+use proctor_core::telemetry::{TRACEPARENT, TRACESTATE, TraceContext};
 use proctor_runner::Part;
 
 use super::backend::Backend;
@@ -34,8 +35,14 @@ impl Remote {
 }
 
 impl Backend for Remote {
-    async fn submit(&self, submission: RunSubmission) -> Result<Submitted, Problem> {
-        let submission = RunSubmission { env: Some(self.env.clone()), ..submission };
+    async fn submit(&self, submission: RunSubmission, trace: Option<TraceContext>) -> Result<Submitted, Problem> {
+        let mut env = self.env.clone();
+        if let Some(trace) = trace {
+            env.remove(TRACESTATE);
+            env.extend(trace.tracestate().map(|state| (TRACESTATE.to_owned(), state.to_owned())));
+            env.insert(TRACEPARENT.to_owned(), trace.traceparent());
+        }
+        let submission = RunSubmission { env: Some(env), ..submission };
         self.client.submit(&submission, None).await.map_err(problem)
     }
 

@@ -1,6 +1,8 @@
 //! The server as a client sees it, over a backend whose runs are written down here: what a real run
 //! cannot be made to do at will. Real runs are in `tests/whole`.
 
+mod trace;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,6 +20,7 @@ use proctor_core::gate::GateAnswer;
 use proctor_core::names::{ProfileName, RunId, SkillName, StepName};
 use proctor_core::outcome::{Outcome, Termination};
 use proctor_core::rerun::Rerun;
+use proctor_core::telemetry::TraceContext;
 use proctor_core::tier::Tier;
 use proctor_core::verdict::{Doubt, Verdict};
 use proctor_runner::Part;
@@ -45,6 +48,7 @@ struct Written {
     end: Arc<Notify>,
     abandoned: Arc<AtomicUsize>,
     submitted: Arc<Mutex<Vec<RunSubmission>>>,
+    traces: Arc<Mutex<Vec<Option<TraceContext>>>>,
 }
 
 impl Written {
@@ -57,6 +61,7 @@ impl Written {
             end: Arc::default(),
             abandoned: Arc::default(),
             submitted: Arc::default(),
+            traces: Arc::default(),
         }
     }
 }
@@ -66,8 +71,9 @@ fn none<T>() -> Result<T, Problem> {
 }
 
 impl Backend for Written {
-    async fn submit(&self, submission: RunSubmission) -> Result<Submitted, Problem> {
+    async fn submit(&self, submission: RunSubmission, trace: Option<TraceContext>) -> Result<Submitted, Problem> {
         self.submitted.lock().expect("a lock").push(submission);
+        self.traces.lock().expect("a lock").push(trace);
         let run =
             if self.log.is_empty() { self.run.clone() } else { RunView { state: RunState::Running, ..started() } };
         Ok(Submitted { how: self.how, run })
@@ -144,6 +150,7 @@ fn step(n: u32, skill: &str, name: &str, outcome: Outcome, printed: u64) -> Step
         n,
         skill: skill.into(),
         name: name.into(),
+        sql: None,
         outcome: Some(outcome),
         attempt: 1,
         termination: Some(Termination::Exited { code: u8::from(outcome != Outcome::Passed) }),

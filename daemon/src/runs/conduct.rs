@@ -308,10 +308,12 @@ pub(super) fn end_unrecorded(live: &Live, message: &str) {
     live.tell(events.map(|(event, seq)| Arc::new(LoggedEvent { seq, logged_at: at.clone(), event })));
 }
 
-/// The end of a run that came to nothing.
+/// Returns the end of a run that came to nothing. A run that did not begin took no time.
 fn finished(live: &Live, exit_code: u8, took: Option<Duration>) -> RunEvent {
+    let view = &live.shown().view;
+    let took = took.filter(|_| view.started_at.is_some());
     let duration_ms = took.map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
-    inconclusive(&live.shown().view, exit_code, duration_ms)
+    inconclusive(view, exit_code, duration_ms)
 }
 
 /// That too many bytes of callers are held already.

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use self::queue::{Bounds, Queue};
 use super::{Service, broken, cpus};
 use crate::caller::Caller;
+use crate::metrics::SqlCounts;
 
 /// The smallest number of workers: while one judges a slow request, the others serve other requests.
 const MIN_WORKERS: usize = 4;
@@ -98,6 +99,11 @@ fn unasked(state: &Mutex<Kept>) -> Option<Option<Arc<Workers>>> {
 }
 
 impl Service {
+    /// Returns how many requests wait for a worker, and how many are judged.
+    pub fn sql_counts(&self) -> SqlCounts {
+        self.judges.queue.counts()
+    }
+
     /// Judges a text. What cannot be judged is an answer too; its verdict is `error`.
     ///
     /// # Errors
@@ -120,11 +126,16 @@ impl Service {
                 return Err(Problem::new(ProblemType::InvalidRequest, detail));
             }
         }
-        let permit = self.judges.queue.enter(caller).await?;
+        let asked = Instant::now();
+        let permit = self.judges.queue.enter(caller).await.inspect_err(|problem| self.metrics.sql_refused(problem))?;
+        self.metrics.sql_started(asked.elapsed());
         let workers = self.judges.workers(&self.engine)?;
         // A task of its own: if the caller disconnects, the permit is held until the worker has answered.
+        let metrics = self.metrics.clone();
         let judging = tokio::spawn(async move {
+            let began = Instant::now();
             let judgement = workers.judge(&request).await;
+            metrics.sql_judged(judgement.verdict, began.elapsed());
             drop(permit);
             judgement
         });

@@ -209,8 +209,9 @@ fn limit(prepared: &Prepared<'_>, claim: &Claim, enforcement: &mut Enforcement) 
             Ok::<_, Failure>(())
         }
         (Limit::Max(most), None) => {
-            set(resource, most.saturating_add(spare)).map_err(refuse(control, format_args!("set {mechanism}")))?;
-            enforcement.enforced(control, format!("{mechanism} {most}"));
+            let set = set(resource, most.saturating_add(spare));
+            let in_force = set.map_err(refuse(control, format_args!("set {mechanism}")))?;
+            enforcement.enforced(control, in_words(mechanism, most, in_force.saturating_sub(spare)));
             Ok(())
         }
         (Limit::Unlimited, _) => {
@@ -269,16 +270,26 @@ fn restrict(
 /// Not 0: then the kernel would still start the host's handler of core dumps, where it has one, and
 /// hand it the step's memory (core(5)). 1 is too small for a file and forbids the handler.
 pub(super) fn switch_core_dumps_off() -> io::Result<()> {
-    set(Resource::Core, 1)
+    set(Resource::Core, 1).map(drop)
 }
 
-/// Sets both limits, never above what we may have ourselves. Of CPU time the hard limit lies a
+/// Returns the words for a limit of `most`, of which the host allows `in_force`.
+pub(super) fn in_words(mechanism: &str, most: u64, in_force: u64) -> String {
+    if in_force < most {
+        format!("{mechanism} {in_force}: the hard limit of the host, below the {most} of the plan")
+    } else {
+        format!("{mechanism} {most}")
+    }
+}
+
+/// Sets both limits, never above what we may have ourselves, and returns the soft one. Of CPU time the hard limit lies a
 /// second higher: SIGXCPU comes first and says which limit it was, SIGKILL tells nothing.
-pub(super) fn set(resource: Resource, most: u64) -> io::Result<()> {
+pub(super) fn set(resource: Resource, most: u64) -> io::Result<u64> {
     let own = rustix::process::getrlimit(resource).maximum;
     let within = |wanted: u64| Some(own.map_or(wanted, |own| own.min(wanted)));
     let hard = if resource == Resource::Cpu { most.saturating_add(1) } else { most };
-    Ok(rustix::process::setrlimit(resource, Rlimit { current: within(most), maximum: within(hard) })?)
+    rustix::process::setrlimit(resource, Rlimit { current: within(most), maximum: within(hard) })?;
+    Ok(own.map_or(most, |own| own.min(most)))
 }
 
 pub(super) fn close_fds(enforcement: &mut Enforcement) -> Result<(), Failure> {

@@ -31,7 +31,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Goes on as its arguments on a new terminal, and copies what comes out of it.
-const ON_A_TERMINAL: [&str; 3] =
+pub(super) const ON_A_TERMINAL: [&str; 3] =
     ["python3", "-c", "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"];
 
 pub(super) fn start(env: &TestEnvironment, words: &[&str]) -> Running {

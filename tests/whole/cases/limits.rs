@@ -8,6 +8,7 @@ use crate::spec::{Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
     case("limits::open_files", open_files),
+    case("limits::records_a_lower_limit_of_open_files_of_the_host", open_files_of_the_host),
     case("limits::cpu_seconds", cpu_seconds),
     case("limits::disk", disk),
     case("limits::a_full_layer_is_named", full_layer),
@@ -41,6 +42,17 @@ fn open_files(env: &TestEnvironment) {
     repo.run().exits(0);
     assert!(is_enforced(&repo, "open_files_limit"));
     assert_eq!(repo.step("it")["stdout_preview"], "64\n64\n");
+}
+
+fn open_files_of_the_host(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", "ulimit -n; ulimit -Hn")]));
+    let words = ["run", "--profile", "pr", "--changeset", CHANGESET];
+    env.finish(env.start_through(repo.path(), &["prlimit", "--nofile=2000:2000"], &words)).exits(0);
+    let step = repo.step("it");
+    assert_eq!(step["limits"]["open_files"], json!({ "max": 65_536 }), "the default");
+    assert_eq!(step["stdout_preview"], "2000\n2000\n");
+    let mechanism = "RLIMIT_NOFILE of each process, 2000: the hard limit of the host, below the 65536 of the plan";
+    assert_eq!(step["enforcement"]["open_files_limit"], json!({ "state": "enforced", "mechanism": mechanism }));
 }
 
 fn cpu_seconds(env: &TestEnvironment) {

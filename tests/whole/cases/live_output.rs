@@ -3,10 +3,11 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::daemon_cli::{ask, newest, start, start_in};
+use super::daemon_cli::{ON_A_TERMINAL, ask, newest, start, start_in};
 use super::http::{Reply, curl, demand, ended, id_of, reply, start_curl, submit};
 use crate::environment::{TestEnvironment, fail, release, wait_for_attempt_after, wait_for_step, waiting_command};
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, NEEDS_PYTHON, Needs, case};
+use crate::process::Running;
 use crate::spec::{Spec, Step};
 
 const NEEDS: &[Needs] = &[Needs::Sandbox, Needs::Program("curl")];
@@ -19,6 +20,9 @@ pub(super) const CASES: &[Case] = &[
     case("live_output::ends_with_a_cancelled_run_and_breaks_off_with_the_daemon", ends).needs(NEEDS),
     case("live_output::does_not_wait_for_a_slow_reader", slow_reader).needs(NEEDS),
     case("live_output::of_a_running_step_is_shown_by_logs", logs),
+    case("live_output::of_a_whole_run_is_followed_by_logs", logs_of_a_run),
+    case("live_output::its_last_line_is_in_the_row_of_its_step", rows).needs(NEEDS_PYTHON),
+    case("live_output::its_last_line_comes_from_a_daemon_too", rows_of_a_daemon).needs(NEEDS_PYTHON),
 ];
 
 /// A step that does `first`, waits, and does `last` before it passes.
@@ -184,5 +188,76 @@ fn logs(env: &TestEnvironment) {
     assert_eq!(followed.wait().exits(0).stdout, "early\\x1b[2J\nlate\n");
     assert_eq!(aside.wait().exits(0).stdout, "aside\n");
     run.wait().exits(0);
+    daemon.end().exits(0);
+}
+
+/// Returns the lines of `text` that begin with `head`, without it.
+fn behind<'a>(text: &'a str, head: &str) -> Vec<&'a str> {
+    text.lines().filter_map(|line| line.strip_prefix(head)).collect()
+}
+
+fn logs_of_a_run(env: &TestEnvironment) {
+    let first = "printf \"early\\033[2J\\n\"; echo aside >&2";
+    let checks = "toolchains:\n  tool: { required: [ { cmd: [echo, found] } ] }";
+    let steps = [
+        Step::sh("before", "echo done before"),
+        printing_step(env, first, "printf end").with("retries: 1"),
+        Step::sh("last", "seq 1 20000"),
+    ];
+    let repo = env.repo(&Spec::of_steps(steps).top(checks));
+    let mut daemon = env.daemon();
+    let id = id_of(&submit(env, &repo, &json!({})).is(202).of("Submitted"));
+    let step = wait_for_step(env, &mut daemon.running);
+    let mut followed = start(env, &["logs", "-f", &id]);
+    // Both streams of the step are shown while it runs, and what came before it.
+    for line in ["tool/0 | found", "it/before | done before", "it/it | early\\x1b[2J", "it/it err | aside"] {
+        followed.wait_for_output(line);
+    }
+    fail(&step);
+    let second = wait_for_attempt_after(env, &mut daemon.running, &step);
+    release(&second);
+    let followed = followed.wait().exits(0).complains(&["verify.it/it: attempt 2 begins"]);
+    let early = "early\\x1b[2J";
+    assert_eq!(behind(&followed.stdout, "verify.it/it | "), [early, early, "end"], "{followed}");
+    assert_eq!(behind(&followed.stdout, "verify.it/it err | "), ["aside", "aside"], "{followed}");
+    let last = behind(&followed.stdout, "verify.it/last | ");
+    assert!(last.len() == 20_000 && last.last() == Some(&"20000"), "all lines of the last step: {}", last.len());
+    let again = ask(env, &["logs", "-f", &id]).exits(0);
+    assert_eq!(behind(&again.stdout, "verify.it/it | "), [early, "end"], "a run that has ended");
+    ended(env, &id);
+    daemon.end().exits(0);
+}
+
+/// A step that prints a line with colours and a secret, and waits.
+fn colourful(env: &TestEnvironment) -> Spec {
+    let first = "printf \"\\033[32mcompiling %s\\033[0m\\n\" \"$DEPLOY_TOKEN\"";
+    Spec::of_steps([printing_step(env, first, "true").with("env_allowlist: [DEPLOY_TOKEN]"), Step::sh("last", "true")])
+}
+
+/// Runs a profile on a terminal, and returns what stood there. The row of the step that waits has the line that it has
+/// printed last, without the secret and its colours.
+fn row_shows_last_line(env: &TestEnvironment, words: &[&str]) {
+    env.caller_has("DEPLOY_TOKEN", SECRET);
+    env.caller_has("TERM", "xterm");
+    let repo = env.repo(&colourful(env));
+    let mut command = env.command_of("proctor", repo.path(), &ON_A_TERMINAL);
+    command.arg("run").args(words);
+    let mut run = Running::start(command);
+    let step = wait_for_step(env, &mut run);
+    run.wait_for_output("verify.it/it | compiling [redacted]");
+    release(&step);
+    let run = run.wait().exits(0);
+    assert!(!run.everything().contains(SECRET), "{run}");
+}
+
+fn rows(env: &TestEnvironment) {
+    let state = env.state();
+    row_shows_last_line(env, &["--no-daemon", "--state-dir", state.to_str().expect("UTF-8")]);
+}
+
+fn rows_of_a_daemon(env: &TestEnvironment) {
+    let daemon = env.daemon();
+    let socket = env.socket();
+    row_shows_last_line(env, &["--socket", socket.to_str().expect("UTF-8")]);
     daemon.end().exits(0);
 }

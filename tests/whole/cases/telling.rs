@@ -72,7 +72,9 @@ fn metrics(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
     let daemon = env.daemon();
     let id = daemon.submit(repo.path());
-    assert_eq!(daemon.finished(&id)["verdict"], "passed");
+    let run = daemon.finished(&id);
+    assert_eq!(run["verdict"], "passed");
+    lasts_from_start_to_end(&run);
     daemon.ask("GET", "/no/such\"route", None);
     let plain = daemon.ask("GET", "/metrics", None);
     assert!(plain.head.contains("text/plain; version=0.0.4"), "{plain:?}");
@@ -99,6 +101,13 @@ fn metrics(env: &TestEnvironment) {
     let parsed = Running::start(parser).wait().exits(0);
     assert!(parsed.stdout.trim().parse::<u32>().expect("a number") > 50, "{parsed}");
     daemon.end().exits(0).complains(&["a run has ended", &format!("run={id}"), "verdict=passed"]);
+}
+
+/// Asserts that `duration_ms` of a run is the time between its start and its end.
+fn lasts_from_start_to_end(run: &Value) {
+    let time = |key: &str| humantime::parse_rfc3339(run[key].as_str().expect(key)).expect(key);
+    let lasted = time("finished_at").duration_since(time("started_at")).expect("the end is not before the start");
+    assert_eq!(run["duration_ms"], u64::try_from(lasted.as_millis()).expect("fits"), "{run:#}");
 }
 
 /// A daemon whose time of day is what a file says, relative to the real one.
@@ -149,6 +158,7 @@ fn clock_jumps(env: &TestEnvironment) {
         let run = daemon.finished(&id);
         assert_eq!(run["verdict"], "passed", "{jump}: {run:#}");
         assert!(run["duration_ms"].as_u64().expect("a number") < 120_000, "{jump}: {run:#}");
+        lasts_from_start_to_end(&run);
         ids.push(id);
     }
     let times = daemon.ask("GET", &format!("/v1/runs/{}", ids[1]), None).body;

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Ended, Known, Runs, Tree};
 use crate::daemon::{self, client_error, lost, problem_error};
 use crate::error::CliError;
+use crate::progress::last_lines::{self, LinesSender};
 
 /// How many events before the beginning are kept until it comes.
 const MAX_EARLY: usize = 64;
@@ -30,6 +31,8 @@ pub(super) struct Remote {
     pub client: Client,
     /// What is asked for.
     pub submission: RunSubmission,
+    /// Where the last lines go that steps print, if they are wanted.
+    pub lines: Option<LinesSender>,
 }
 
 impl Remote {
@@ -38,7 +41,7 @@ impl Remote {
     /// # Errors
     /// There is no run, its end cannot be known, or it was left to those who asked for it before.
     pub(super) async fn run(
-        self,
+        mut self,
         events: mpsc::Sender<RunEvent>,
         cancel: CancellationToken,
     ) -> Result<Ended, CliError> {
@@ -52,6 +55,9 @@ impl Remote {
             return known(submitted.run);
         }
         let id = submitted.run.id.clone();
+        if let Some(lines) = self.lines.take() {
+            last_lines::of_daemon(self.client.clone(), id.clone(), lines);
+        }
         let mut telling = Telling::new(id.clone(), events);
         let mut log = self.client.events(&id, 0);
         let end = self.follow(&mut log, &mut telling, submitted.how, &cancel).await?;
@@ -343,7 +349,7 @@ mod tests {
         let client = Client::new(Place { socket, trust: Trust::Named });
         let submission =
             serde_json::from_value(serde_json::json!({ "repo": "/r", "profile": "pr" })).expect("a request");
-        let remote = Remote { client, submission };
+        let remote = Remote { client, submission, lines: None };
         let id = RunId::new("r1").expect("an id");
         let answer = async {
             drop(listener.accept().await.expect("the first time"));
@@ -361,7 +367,7 @@ mod tests {
 
     fn remote(socket: PathBuf) -> Remote {
         let submission = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name"));
-        Remote { client: Client::new(Place { socket, trust: Trust::Named }), submission }
+        Remote { client: Client::new(Place { socket, trust: Trust::Named }), submission, lines: None }
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,6 +10,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use super::{Ended, Work};
 use crate::error::CliError;
 use crate::interrupt::{self, Asked, Interrupts};
+use crate::progress::last_lines::{Lines, LinesReceiver};
 use crate::progress::{HEARTBEAT, Progress};
 use crate::report::Detail;
 use crate::reports::Reports;
@@ -24,6 +25,8 @@ pub(super) struct Watch<'a> {
     pub(super) record: RunRecord,
     start: Instant,
     heartbeat: Interval,
+    /// The last lines that steps have printed; on a terminal.
+    printed: Option<LinesReceiver>,
 }
 
 impl<'a> Watch<'a> {
@@ -37,7 +40,13 @@ impl<'a> Watch<'a> {
         let start = Instant::now();
         let mut heartbeat = tokio::time::interval_at(start + HEARTBEAT, HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { reports, interrupts, screen, progress, record: RunRecord::default(), start, heartbeat }
+        Self { reports, interrupts, screen, progress, record: RunRecord::default(), start, heartbeat, printed: None }
+    }
+
+    /// Shows the last lines that steps have printed, too.
+    pub(super) fn showing(mut self, printed: Option<LinesReceiver>) -> Self {
+        self.printed = printed;
+        self
     }
 
     /// Runs to the end, in a task of its own: a screen that stands still must not hold up a
@@ -54,6 +63,7 @@ impl<'a> Watch<'a> {
                 joined = &mut task, if !open => break joined,
                 asked = self.interrupts.next() => self.asked(asked),
                 _ = self.heartbeat.tick() => self.beat(),
+                lines = next_lines(&mut self.printed) => self.progress.printed(&lines),
             }
         };
         match joined {
@@ -104,4 +114,15 @@ impl<'a> Watch<'a> {
     fn now(&self) -> Duration {
         self.start.elapsed()
     }
+}
+
+/// Waits for other last lines; for ever where there will be none.
+async fn next_lines(printed: &mut Option<LinesReceiver>) -> Lines {
+    if let Some(lines) = printed
+        && lines.changed().await.is_ok()
+    {
+        return lines.borrow_and_update().clone();
+    }
+    *printed = None;
+    std::future::pending().await
 }

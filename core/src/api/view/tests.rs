@@ -33,6 +33,31 @@ fn a_run_that_was_interrupted_before_it_began_says_so() {
     assert_eq!(serde_json::from_str::<RunView>(&text).expect("reads"), view);
 }
 
+fn started(at: &str) -> RunEvent {
+    let event = serde_json::json!({
+        "event": "run_started", "run_id": "r1", "at": at, "profile": "pr", "changeset_id": null,
+        "spec_sha256": "0".repeat(64), "plan_sha256": "0".repeat(64), "snapshot": format!("sha256:{}", "0".repeat(64)),
+        "source": { "kind": "worktree" }, "sandbox": "strict", "checks": 0, "skills": [],
+    });
+    serde_json::from_value(event).expect("an event")
+}
+
+/// Returns the end of a run that took `duration_ms`.
+fn finished(duration_ms: u64) -> RunEvent {
+    let (verdict, tier) = (Verdict::Passed, Tier::ONE);
+    RunEvent::RunFinished { verdict, tier, exit_code: 0, duration_ms, evidence_dir: None }
+}
+
+#[test]
+fn duration_is_the_time_between_start_and_end() {
+    let log = log(vec![queued(), started("2026-01-02T23:59:59.900Z"), finished(1_250)]);
+    let view = RunView::fold(&log).expect("a run");
+    assert_eq!(view.started_at.as_deref(), Some("2026-01-02T23:59:59.900Z"));
+    assert_eq!((view.finished_at.as_deref(), view.duration_ms), (Some("2026-01-03T00:00:01.150Z"), Some(1_250)));
+    let summary = view.summary();
+    assert_eq!((summary.finished_at, summary.duration_ms), (view.finished_at, view.duration_ms));
+}
+
 #[test]
 fn a_check_that_runs_is_no_step() {
     let event = RunEvent::StepStarted {

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::caller::Caller;
+use crate::metrics::SqlCounts;
 
 /// The largest value of `Retry-After`, in seconds.
 const MAX_RETRY_AFTER: u32 = 600;
@@ -188,6 +189,13 @@ impl Queue {
             // The sender lives in the line until it sends, so that only time can end the wait.
             Ok(Err(_)) | Err(_) => Err(Refusal::Late.problem(self.line().retry_after(caller))),
         }
+    }
+
+    /// Returns how many requests wait, and how many are judged.
+    pub(super) fn counts(&self) -> SqlCounts {
+        let line = self.line();
+        let queued = line.waiting.iter().map(|(_, requests)| requests.len()).sum();
+        SqlCounts { queued, running: line.active.values().sum() }
     }
 
     /// Starts requests as long as a worker is free.

@@ -40,8 +40,9 @@ fn bound(
 ) -> Result<(), Failure> {
     match limit {
         Limit::Max(most) => {
-            command::set(resource, most).map_err(refuse(control, format_args!("set {mechanism}")))?;
-            enforcement.enforced(control, format!("{mechanism} {most}"));
+            let set = command::set(resource, most);
+            let in_force = set.map_err(refuse(control, format_args!("set {mechanism}")))?;
+            enforcement.enforced(control, command::in_words(mechanism, most, in_force));
         }
         Limit::Unlimited => enforcement.not_requested(control, UNBOUNDED),
     }

@@ -1,0 +1,202 @@
+//! The last line that each running step has printed, for a row of a terminal: escaped, without colours and without
+//! secrets of the caller. Lines may be missed; nothing depends on them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proctor_core::api::OutputEvent;
+use proctor_core::names::RunId;
+use proctor_daemon::client::Client;
+use proctor_runner::{LiveOutputs, LiveStep, StreamState, last_line};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::text::shown_line;
+
+/// The last lines, by `skill/step`.
+pub(crate) type Lines = BTreeMap<String, String>;
+/// Where the lines go.
+pub(crate) type LinesSender = watch::Sender<Lines>;
+/// Where they come from.
+pub(crate) type LinesReceiver = watch::Receiver<Lines>;
+
+/// How long one line is shown at least.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How many bytes of the end of an output are read for its last line.
+const END: usize = 1 << 10;
+
+/// Returns the two ends of the lines of one run. There are none yet.
+pub(crate) fn channel() -> (LinesSender, LinesReceiver) {
+    watch::channel(Lines::new())
+}
+
+/// Reports the last lines of a run of this process until its last reader is gone. Returns where the run writes its
+/// outputs.
+pub(crate) fn of_process(lines: LinesSender) -> LiveOutputs {
+    let outputs = LiveOutputs::default();
+    tokio::spawn(follow(outputs.clone(), lines));
+    outputs
+}
+
+async fn follow(outputs: LiveOutputs, lines: LinesSender) {
+    let mut changes = outputs.changes();
+    let mut known = BTreeMap::new();
+    loop {
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { return },
+            () = lines.closed() => return,
+        }
+        let steps = outputs.clone();
+        // Reading may touch the disk.
+        let read = tokio::task::spawn_blocking(move || {
+            update(&mut known, &steps);
+            known
+        });
+        let Ok(read) = read.await else { return };
+        known = read;
+        let shown = known.iter().filter_map(|(name, step)| Some((name.clone(), step.shown.clone()?))).collect();
+        tell(&lines, shown);
+        sleep(PAUSE).await;
+    }
+}
+
+/// What is known of the outputs of a step.
+#[derive(Default)]
+struct Known {
+    attempt: u32,
+    /// The lengths of both outputs.
+    lengths: [u64; 2],
+    shown: Option<String>,
+}
+
+fn update(known: &mut BTreeMap<String, Known>, outputs: &LiveOutputs) {
+    let all = outputs.all();
+    known.retain(|name, _| all.iter().any(|(skill, step, _)| *name == format!("{skill}/{step}")));
+    for (skill, step, live) in all {
+        if has_ended(&live) {
+            // In this process nobody else reads it.
+            outputs.remove(&skill, &step);
+            continue;
+        }
+        let entry = known.entry(format!("{skill}/{step}")).or_default();
+        if entry.attempt != live.attempt {
+            *entry = Known { attempt: live.attempt, ..Known::default() };
+        }
+        for (stream, length) in [&live.stdout, &live.stderr].into_iter().zip(&mut entry.lengths) {
+            let now = stream.extent().length;
+            if std::mem::replace(length, now) != now
+                && let Ok(Some(line)) = stream.last_line(END)
+            {
+                entry.shown = Some(shown(&String::from_utf8_lossy(&line)));
+            }
+        }
+    }
+}
+
+fn has_ended(live: &LiveStep) -> bool {
+    [&live.stdout, &live.stderr].iter().all(|stream| stream.extent().state != StreamState::Open)
+}
+
+/// Reports the last lines of a run of a daemon until the run has ended or the last reader is gone.
+pub(crate) fn of_daemon(client: Client, run: RunId, lines: LinesSender) {
+    tokio::spawn(async move {
+        let read = async {
+            let mut output = client.live_text(&run).await.ok()?;
+            let mut ends = BTreeMap::new();
+            loop {
+                let piece = output.next().await.ok()??;
+                if let Some(line) = end_of(&mut ends, &piece) {
+                    let name = format!("{}/{}", piece.skill, piece.step);
+                    let mut known = lines.borrow().clone();
+                    known.insert(name, line);
+                    tell(&lines, known);
+                }
+            }
+        };
+        let closed = async {
+            lines.closed().await;
+            None::<()>
+        };
+        tokio::select! {
+            // The stream has ended or cannot be read: what comes later is not shown.
+            ended = read => ended,
+            ended = closed => ended,
+        }
+    });
+}
+
+/// Adds a piece to the line that its output ends with, and returns that line.
+fn end_of(ends: &mut BTreeMap<(String, String), String>, piece: &OutputEvent) -> Option<String> {
+    let key = (format!("{}/{}/{}", piece.skill, piece.step, piece.attempt), piece.stream.clone());
+    let end = ends.entry(key).or_default();
+    if piece.skipped > 0 {
+        end.clear();
+    }
+    end.push_str(&piece.text);
+    let line = last_line(end.as_bytes()).map(|line| String::from_utf8_lossy(line).into_owned());
+    // What stands before the last line is not needed, and of a long one only the beginning fits.
+    let start = end.rfind('\n').map_or(0, |at| at + 1);
+    end.drain(..start);
+    if end.len() > END {
+        end.clear();
+    }
+    line.map(|line| shown(&line))
+}
+
+fn tell(lines: &watch::Sender<Lines>, now: Lines) {
+    lines.send_if_modified(|known| {
+        let is_news = *known != now;
+        *known = now;
+        is_news
+    });
+}
+
+/// Returns a line as a terminal may show it, without colours.
+fn shown(line: &str) -> String {
+    let escaped = shown_line(line);
+    let mut parts = escaped.split("\\x1b[");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_parameter = |c: char| c.is_ascii_digit() || c == ';' || c == ':';
+        match part.trim_start_matches(is_parameter).strip_prefix(['m', 'K']) {
+            Some(rest) => text.push_str(rest),
+            None => text.extend(["\\x1b[", part]),
+        }
+    }
+    text.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(text: &str, skipped: u64, attempt: u32) -> OutputEvent {
+        let value = serde_json::json!({
+            "skill": "a", "step": "b", "attempt": attempt, "stream": "stdout", "offset": 0, "skipped": skipped, "text": text,
+        });
+        serde_json::from_value(value).expect("a piece")
+    }
+
+    #[test]
+    fn a_line_has_no_colours_and_no_control_characters() {
+        assert_eq!(shown("\u{1b}[1m\u{1b}[38;5;9merror\u{1b}[0m: x\u{1b}[K"), "error: x");
+        assert_eq!(shown("a\u{1b}[2Jb\u{7}\tc"), "a\\x1b[2Jb\\x07\\tc");
+        assert_eq!(shown("::error::mine"), ":\\x3aerror::mine");
+        assert_eq!(shown("\\x1b[32mok\\x1b[0m"), "ok", "as a daemon sends it");
+    }
+
+    #[test]
+    fn pieces_add_up_to_the_last_line() {
+        let mut ends = BTreeMap::new();
+        let mut take = |text: &str, skipped, attempt| end_of(&mut ends, &piece(text, skipped, attempt));
+        assert_eq!(take("one\ntw", 0, 1).as_deref(), Some("tw"));
+        assert_eq!(take("o", 0, 1).as_deref(), Some("two"));
+        assert_eq!(take("\n", 0, 1).as_deref(), Some("two"));
+        assert_eq!(take("\n", 0, 1), None, "a blank line is no news");
+        assert_eq!(take("x", 0, 1).as_deref(), Some("x"));
+        assert_eq!(take("later", 7, 1).as_deref(), Some("later"));
+        assert_eq!(take("again", 0, 2).as_deref(), Some("again"));
+        take(&"y".repeat(END + 1), 0, 3);
+        assert_eq!(take("z", 0, 3).as_deref(), Some("z"), "a line is bounded");
+    }
+}

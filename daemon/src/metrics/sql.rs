@@ -1,0 +1,94 @@
+//! Counts and measures requests for judgements of SQL.
+
+use std::time::Duration;
+
+use proctor_core::api::{Problem, ProblemType};
+use proctor_core::sql::Verdict;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::Standing;
+
+/// The counters of judgements.
+#[derive(Debug)]
+pub(super) struct Judgements {
+    judged: Family<Judged, Counter>,
+    refused: Family<Refused, Counter>,
+    waited: Histogram,
+    took: Family<Judged, Histogram, fn() -> Histogram>,
+    requests: Family<Standing, Gauge>,
+}
+
+/// How many requests for judgements there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SqlCounts {
+    /// Requests that wait for a worker.
+    pub queued: usize,
+    /// Requests that workers judge.
+    pub running: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Judged {
+    verdict: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refused {
+    reason: &'static str,
+}
+
+/// Returns a histogram from a quarter of a millisecond to two minutes, the longest time of a judgement.
+fn judging_times() -> Histogram {
+    Histogram::new([0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0])
+}
+
+impl Judgements {
+    pub(super) fn new() -> Self {
+        Self {
+            judged: Family::default(),
+            refused: Family::default(),
+            waited: judging_times(),
+            took: Family::new_with_constructor(judging_times as fn() -> Histogram),
+            requests: Family::default(),
+        }
+    }
+
+    pub(super) fn register(&self, to: &mut Registry) {
+        to.register("proctor_sql_judgements", "Judgements of SQL for callers, by verdict", self.judged.clone());
+        let help = "Requests for judgements of SQL that were refused, by the reason";
+        to.register("proctor_sql_refused", help, self.refused.clone());
+        let help = "Requests for judgements of SQL that wait for a worker and that are judged";
+        to.register("proctor_sql_requests", help, self.requests.clone());
+        let help = "How long requests for judgements of SQL waited for a worker";
+        to.register_with_unit("proctor_sql_wait", help, Unit::Seconds, self.waited.clone());
+        let help = "How long judgements of SQL took without the wait for a worker, by verdict";
+        to.register_with_unit("proctor_sql_judgement", help, Unit::Seconds, self.took.clone());
+    }
+
+    pub(super) fn started(&self, waited: Duration) {
+        self.waited.observe(waited.as_secs_f64());
+    }
+
+    pub(super) fn ended(&self, verdict: Verdict, took: Duration) {
+        let judged = Judged { verdict: verdict.as_str() };
+        self.took.get_or_create(&judged).observe(took.as_secs_f64());
+        self.judged.get_or_create(&judged).inc();
+    }
+
+    /// Counts a request that the queue refused: it was full, or no worker became free in time.
+    pub(super) fn refused(&self, problem: &Problem) {
+        let reason = if problem.kind == ProblemType::TooManyRequests { "full" } else { "late" };
+        self.refused.get_or_create(&Refused { reason }).inc();
+    }
+
+    pub(super) fn count(&self, counts: SqlCounts) {
+        for (state, count) in [("queued", counts.queued), ("running", counts.running)] {
+            self.requests.get_or_create(&Standing { state }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+}
