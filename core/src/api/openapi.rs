@@ -99,6 +99,7 @@ fn response(answer: &Answer, told: &mut SchemaGenerator) -> Value {
         Content::Json(schema) => json!({ "application/json": { "schema": schema(told) } }),
         Content::Text(kind) => json!({ kind: text }),
         Content::Events(schema) => json!({ "text/event-stream": { "schema": event(&schema(told)) } }),
+        Content::Lines(schema) => json!({ "application/x-ndjson": { "schema": schema(told) } }),
         Content::Bytes => json!({ "text/plain": text, "application/octet-stream": {} }),
         Content::Nothing => return json!({ "description": answer.when }),
     };
