@@ -84,13 +84,13 @@ impl ExecSubmission {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum ExecEvent {
-    /// The command was taken on.
+    /// The command was taken on; it starts when its turn comes.
     Started {
         /// The name under which `DELETE /v1/exec/{id}` ends it.
         id: ExecId,
     },
-    /// The command still runs. This line comes every 15 s at least.
-    Running,
+    /// The command waits for its turn, or runs. Some line comes every 15 s at least.
+    Alive,
     /// A piece of its output, in order, when it has ended.
     Output {
         /// Which stream.

@@ -453,14 +453,13 @@ impl Outline {
             method: Method::Post,
             path: "/v1/exec",
             summary: "Run one command as a step would be run",
-            description: "The answer begins when the command is about to start, and comes in lines of JSON. What it \
-                          printed comes when it has ended, then its record. Nothing of it is kept but the output. \
-                          A client that disconnects ends the command.",
+            description: "The answer comes in lines of JSON. What the command printed comes when it has ended, then its \
+                          record. Nothing of it is kept but the output. A client that disconnects ends the command.",
             parameters: &[],
             body: body::<ExecSubmission>(),
             answers: &[Answer {
                 status: 200,
-                when: "`started`, `running`, `output`, and `finished` or `failed` at the end.",
+                when: "`started`, `alive` now and then, `output`, and `finished` or `failed` at the end.",
                 content: Content::Lines(of::<ExecEvent>),
             }],
         },
