@@ -3,21 +3,20 @@
 
 mod remote;
 
-use std::path::Path;
-use std::pin::Pin;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proctor_core::api::ExecSubmission;
-use proctor_core::enforcement::SandboxMode;
 use proctor_core::evidence::{StepEvidence, StreamEvidence, escape_output};
 use proctor_core::exec::{DoubtRecord, ExecRecord};
 use proctor_core::outcome::Outcome;
-use proctor_core::plan::{Argv, PlannedStep};
+use proctor_core::plan::Argv;
 use proctor_core::spec::{LimitSettings, Operator};
-use proctor_runner::{Engine, ExecReport, ExecRequest};
+use proctor_runner::{ExecReport, ExecRequest};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::app::{block_on, block_on_one_thread};
 use crate::args::{ExecArgs, Format, LimitArgs};
 use crate::caller::Caller;
 use crate::daemon::{self, Daemon, Wanted};
@@ -40,71 +39,66 @@ struct Ended {
     stderr: Vec<u8>,
 }
 
-/// A command under way.
-struct Work {
-    ended: Pin<Box<dyn Future<Output = Result<Ended, CliError>> + Send>>,
-    /// When it must have ended, where that is known here.
-    timeout_ms: Option<u64>,
-}
-
 /// Runs the command. The exit code is that of a run with this one step.
 ///
 /// # Errors
 /// It could not be run at all, or the spec whose defaults it takes is wrong.
-pub(crate) async fn exec(args: &ExecArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+pub(crate) fn exec(args: &ExecArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
     let operator = installation::operator(&args.way.operator, caller)?;
     let submission = submission(args, &repo)?;
-    let wanted = Wanted { way: &args.way, operator: &operator, repo: &repo };
-    let cancel = CancellationToken::new();
-    let work = match daemon::who_does_it_with_env(wanted, caller, screen).await? {
-        Some(daemon) => by_daemon(daemon, submission, &repo, caller, cancel.clone())?,
-        None => here(args, operator, &submission, repo, (caller, screen), cancel.clone())?,
+    let asked = block_on_one_thread(by_daemon(args, &operator, (&repo, &submission), caller, screen))?;
+    let ended = match asked {
+        Some(ended) => ended,
+        None => block_on(here(args, operator, &submission, repo, (caller, screen)))?,
     };
-    let program = args.cmd.first().map_or("", String::as_str);
-    let ended = follow(work, program, cancel, screen).await?;
     tell(ended, args, screen)
 }
 
-fn by_daemon(
-    daemon: Daemon,
-    submission: ExecSubmission,
-    repo: &Path,
+/// Has a daemon run it; `None` where this process does.
+async fn by_daemon(
+    args: &ExecArgs,
+    operator: &Operator,
+    (repo, submission): (&Path, &ExecSubmission),
     caller: &Caller,
-    cancel: CancellationToken,
-) -> Result<Work, CliError> {
-    let submission = ExecSubmission { repo: daemon::repo_text(repo)?, env: Some(caller.env.clone()), ..submission };
-    let timeout_ms = submission.timeout_ms;
-    Ok(Work { ended: Box::pin(remote::run(daemon.client, submission, cancel)), timeout_ms })
+    screen: &mut Screen,
+) -> Result<Option<Ended>, CliError> {
+    let wanted = Wanted { way: &args.way, operator, repo };
+    let Some(Daemon { client, .. }) = daemon::who_does_it_with_env(wanted, caller, screen).await? else {
+        return Ok(None);
+    };
+    let (repo, env) = (daemon::repo_text(repo)?, Some(caller.env.clone()));
+    let submission = ExecSubmission { repo, env, ..submission.clone() };
+    let (cancel, timeout_ms) = (CancellationToken::new(), submission.timeout_ms);
+    let work = remote::run(client, submission, cancel.clone());
+    follow(work, (program(args), timeout_ms), cancel, screen).await.map(Some)
 }
 
-fn here(
+async fn here(
     args: &ExecArgs,
     operator: Operator,
     submission: &ExecSubmission,
-    repo: std::path::PathBuf,
+    repo: PathBuf,
     (caller, screen): (&Caller, &mut Screen),
-    cancel: CancellationToken,
-) -> Result<Work, CliError> {
+) -> Result<Ended, CliError> {
     let engine = engine::open(&args.way.state, operator, caller, screen)?;
     let planned = engine.adhoc_step(&repo, &submission.adhoc(), args.no_spec);
-    let step: PlannedStep = planned.map_err(|error| engine_error(error).with_paths_from(&caller.cwd))?;
+    let step = planned.map_err(|error| engine_error(error).with_paths_from(&caller.cwd))?;
     // What is given to the command by name may be as secret as what the caller has.
     let given = step.env.iter().map(|(name, value)| (name.as_str().to_owned(), value.clone()));
     let engine = engine.hiding(&given.collect());
     let (sandbox, timeout_ms) = (args.sandbox.sandbox, Some(step.timeout_ms));
-    let ended = run_here(engine, ExecRequest { repo, step, sandbox }, sandbox, cancel);
-    Ok(Work { ended: Box::pin(ended), timeout_ms })
+    let cancel = CancellationToken::new();
+    let (request, cancelled) = (ExecRequest { repo, step, sandbox }, cancel.clone());
+    let work = async move {
+        let ExecReport { step, stdout, stderr } = engine.exec(request, cancelled).await.map_err(engine_error)?;
+        Ok(Ended { record: step.into_record(sandbox), stdout, stderr })
+    };
+    follow(work, (program(args), timeout_ms), cancel, screen).await
 }
 
-async fn run_here(
-    engine: Engine,
-    request: ExecRequest,
-    sandbox: SandboxMode,
-    cancel: CancellationToken,
-) -> Result<Ended, CliError> {
-    let ExecReport { step, stdout, stderr } = engine.exec(request, cancel).await.map_err(engine_error)?;
-    Ok(Ended { record: step.into_record(sandbox), stdout, stderr })
+fn program(args: &ExecArgs) -> &str {
+    args.cmd.first().map_or("", String::as_str)
 }
 
 /// Tells what the command printed and what became of it; the exit code.
@@ -161,13 +155,19 @@ fn limits(args: &LimitArgs) -> LimitSettings {
     }
 }
 
-async fn follow(work: Work, program: &str, cancel: CancellationToken, screen: &mut Screen) -> Result<Ended, CliError> {
+/// Shows that the command runs, for as long as it does; `timeout_ms` is known where this process runs it.
+async fn follow(
+    work: impl Future<Output = Result<Ended, CliError>> + Send + 'static,
+    (program, timeout_ms): (&str, Option<u64>),
+    cancel: CancellationToken,
+    screen: &mut Screen,
+) -> Result<Ended, CliError> {
     let mut interrupts = Interrupts::listen(cancel).map_err(|error| CliError::Internal(error.to_string()))?;
     let mut progress = Progress::on(screen);
     let start = Instant::now();
-    progress.begin(program, work.timeout_ms, Duration::ZERO);
+    progress.begin(program, timeout_ms, Duration::ZERO);
     let mut heartbeat = tokio::time::interval_at(start + HEARTBEAT, HEARTBEAT);
-    let mut task = tokio::spawn(work.ended);
+    let mut task = tokio::spawn(work);
     let joined = loop {
         tokio::select! {
             joined = &mut task => break joined,
