@@ -20,7 +20,7 @@ use super::routes::App;
 use crate::service::Execution;
 
 /// What lines of JSON are called.
-const LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
+const LINES: HeaderValue = HeaderValue::from_static("text/x-ndjson");
 
 /// Runs a command.
 ///

@@ -223,7 +223,7 @@ fn apart(env: &TestEnvironment) {
     let repos = ["one", "two"].map(|name| env.repo_at(name, &Spec::of_script("true")));
     repos.iter().zip(users).for_each(|(repo, uid)| machine::give_to(repo.path(), uid));
     let daemon = env.daemon();
-    let script = "id -u; ls -A /tmp; touch /tmp/$(id -u)";
+    let script = "id -u; ls -A /var/tmp; touch /var/tmp/$(id -u)";
     let ask = |at: usize, by: u32| {
         let body = json!({ "repo": repos[at].path(), "cmd": ["sh", "-c", script] }).to_string();
         curl(&env.socket(), Some(by), &["-d", &body, "http://localhost/v1/exec"]).stdout
