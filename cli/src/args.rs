@@ -66,7 +66,6 @@ impl Cli {
     /// Reads the words of `proctor exec …`; `None` where they are others, or have to be refused or explained: that is
     /// the whole command line's.
     pub(crate) fn of_exec() -> Option<Self> {
-        #[expect(clippy::disallowed_methods, reason = "our own command line, as clap itself reads it")]
         let words: Vec<std::ffi::OsString> = std::env::args_os().collect();
         Self::of_exec_in(words)
     }
