@@ -49,11 +49,12 @@ check: ## format, lints, dependencies, schemas, rules of the house, documentatio
 schemas: ## write schemas/ from the types
 	@$(CARGO) xtask schemas
 
-bench: ## measure attempts, daemons, edits, gates, kills, leftovers, output, snapshots, steps, deadlines
+bench: ## measure attempts, daemons, edits, commands, gates, kills, leftovers, output, snapshots, steps, deadlines
 	@scripts/need cargo cc git
 	@bench/attempt
 	@bench/daemon
 	@bench/edits
+	@bench/exec
 	@bench/gate
 	@bench/kill
 	@bench/leftovers

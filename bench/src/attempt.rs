@@ -17,7 +17,7 @@ use crate::stages::Stages;
 use crate::{machine, program};
 
 /// What is run.
-const COMMAND: &str = "/bin/true";
+pub(crate) const COMMAND: &str = "/bin/true";
 /// How many rounds are run before any is measured.
 const WARM_UP: usize = 20;
 /// How many rounds follow each other with the same parent.
@@ -177,7 +177,7 @@ impl<'a> Bench<'a> {
 }
 
 /// Bubblewrap with the flags that people give it.
-fn bubblewrap(repository: &str) -> Command {
+pub(crate) fn bubblewrap(repository: &str) -> Command {
     let namespaces = ["--unshare-all", "--die-with-parent", "--new-session"];
     let root = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"];
     let scratch = ["--tmpfs", "/tmp", "--tmpfs", "/run", "--tmpfs", "/home"];

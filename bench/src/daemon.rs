@@ -2,6 +2,7 @@
 //! responder, 1,000 callers that wait for one run, memory while nothing happens, and what 10,000
 //! runs leave behind in the process.
 
+pub(crate) mod exec;
 mod peer;
 mod place;
 

@@ -9,6 +9,10 @@ use std::time::Duration;
 pub(crate) struct Sample(Vec<Duration>);
 
 impl Sample {
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
     pub(crate) fn push(&mut self, took: Duration) {
         self.0.push(took);
     }

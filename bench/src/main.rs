@@ -46,6 +46,7 @@ fn measured() -> Result<Bars> {
     match name.as_str() {
         "attempt" => attempt::measure(&mut bars)?,
         "daemon" => daemon::measure(&mut bars)?,
+        "exec" => daemon::exec::measure(&mut bars)?,
         "gate" => gate::measure(&mut bars)?,
         "kill" => kill::measure(&mut bars)?,
         "leftovers" => leftovers::measure(&mut bars)?,
@@ -57,7 +58,7 @@ fn measured() -> Result<Bars> {
         "sql-meaning" => sql_meaning::measure(&std::env::args().skip(2).collect::<Vec<_>>(), &mut bars)?,
         other => {
             bail!(
-                "`{other}` is no measurement; they are attempt, daemon, gate, kill, leftovers, output, peers, snapshot, sql-bind, sql-cases and sql-meaning"
+                "`{other}` is no measurement; they are attempt, daemon, exec, gate, kill, leftovers, output, peers, snapshot, sql-bind, sql-cases and sql-meaning"
             )
         }
     }

@@ -26,7 +26,7 @@ pub(crate) fn main() -> ExitCode {
     if let Err(error) = proctor_runner::claim_signals() {
         eprintln!("warning: what the caller left of its signals stays: {error}");
     }
-    let cli = Cli::try_parse().unwrap_or_else(|refused| leave_with(refused));
+    let cli = Cli::of_exec().unwrap_or_else(|| Cli::try_parse().unwrap_or_else(|refused| leave_with(refused)));
     let caller = match Caller::read() {
         Ok(caller) => caller,
         Err(error) => return unreadable_caller(&error),
@@ -71,7 +71,7 @@ fn start_log(caller: &Caller) {
 fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     match command {
         Command::Run(args) => block_on(run::run(args, caller, screen)),
-        Command::Exec(args) => block_on(exec::exec(args, caller, screen)),
+        Command::Exec(args) => exec::exec(args, caller, screen),
         Command::Doctor(args) => block_on(doctor::doctor(args, caller, screen)),
         Command::Import(args) => import::import(args, caller, screen),
         Command::Init(args) => init::init(args, caller, screen),
@@ -96,9 +96,21 @@ fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u
     }
 }
 
-fn block_on(work: impl Future<Output = Result<u8, CliError>>) -> Result<u8, CliError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CliError::Environment {
+/// Does work of which much goes on at the same time.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+    run_on(tokio::runtime::Builder::new_multi_thread(), work)
+}
+
+/// Does work that waits for others, such as a daemon: threads would take longer to start than it does.
+pub(crate) fn block_on_one_thread<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+    run_on(tokio::runtime::Builder::new_current_thread(), work)
+}
+
+fn run_on<T>(
+    mut builder: tokio::runtime::Builder,
+    work: impl Future<Output = Result<T, CliError>>,
+) -> Result<T, CliError> {
+    let runtime = builder.enable_all().build().map_err(|error| CliError::Environment {
         message: format!("no threads could be started: {error}"),
         hint: "raise the limit of processes (`ulimit -u`)".to_owned(),
     })?;

@@ -86,8 +86,8 @@ impl Progress {
     }
 
     /// Shows that something runs, from `now` on.
-    pub(crate) fn begin(&mut self, name: &str, timeout_ms: u64, now: Duration) {
-        self.begin_as(Running { name: shown_line(name), since: now, timeout_ms: Some(timeout_ms), expected_ms: None });
+    pub(crate) fn begin(&mut self, name: &str, timeout_ms: Option<u64>, now: Duration) {
+        self.begin_as(Running { name: shown_line(name), since: now, timeout_ms, expected_ms: None });
     }
 
     fn begin_as(&mut self, running: Running) {

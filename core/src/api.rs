@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod body_tests;
 mod doctor;
+mod exec;
 pub mod openapi;
 pub mod operation;
 mod problem;
@@ -11,6 +12,7 @@ mod request;
 mod view;
 
 pub use doctor::{DoctorAnswer, DoctorFinding, StepAccount};
+pub use exec::{EXEC_PIECE, ExecEvent, ExecSubmission, OutputStream, bytes_of_hex};
 pub use problem::{Problem, ProblemType, SpecProblem};
 pub use request::{Asked, ChangesAsked, GateAsked, PlanAsked, Reuse, RunSubmission, SkillsAsked};
 pub use view::{

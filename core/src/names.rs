@@ -138,6 +138,12 @@ name!(
         && !t.starts_with('-')
         && t.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 );
+name!(
+    /// The identity of one command that a daemon runs by itself, for as long as it runs.
+    ExecId, "command id", r"^[0-9a-f]{32}$",
+    "32 hexadecimal digits",
+    |t| t.len() == 32 && t.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+);
 
 fn printable(text: &str) -> bool {
     (1..=200).contains(&text.len()) && !text.chars().any(char::is_control)

@@ -2,6 +2,8 @@
 //! digest, and it never changes. The executor runs from these values, and the record embeds
 //! the same ones: nothing is defaulted after `resolve`.
 
+mod limit;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -13,6 +15,8 @@ use crate::digest::Sha256Hex;
 use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::sql::Dialect;
 use crate::tier::Tier;
+
+pub use limit::Limit;
 
 /// Everything that one run will do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -383,26 +387,6 @@ const MIN_FILES: u64 = 4096;
 /// How many files go with so many bytes of disk.
 pub fn files_of(bytes: u64) -> u64 {
     (bytes / BYTES_PER_FILE).max(MIN_FILES)
-}
-
-/// A bound, or its absence said aloud.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Limit {
-    /// At most this many.
-    Max(u64),
-    /// No bound of ours.
-    Unlimited,
-}
-
-impl Limit {
-    /// The bound as a number that an API takes, `u64::MAX` where there is none.
-    pub fn get_or_max(self) -> u64 {
-        match self {
-            Self::Max(bound) => bound,
-            Self::Unlimited => u64::MAX,
-        }
-    }
 }
 
 /// What the result of a step depends on.

@@ -5,6 +5,7 @@
 mod connection;
 mod error;
 mod events;
+mod exec;
 mod live_output;
 mod place;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use connection::{Asked, Body, ask};
 
 pub use error::ClientError;
 pub use events::{Events, LiveText};
+pub use exec::Execution;
 pub use live_output::FollowedOutput;
 pub use place::{Compatibility, Place, Trust, compatibility};
 

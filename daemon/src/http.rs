@@ -10,6 +10,7 @@ mod connection;
 mod connections;
 mod documents;
 mod events;
+mod exec;
 mod handlers;
 mod metered;
 mod output;

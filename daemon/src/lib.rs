@@ -9,6 +9,7 @@
 pub mod caller;
 pub mod client;
 pub mod evidence;
+mod execs;
 pub mod history;
 pub mod http;
 pub mod installation;

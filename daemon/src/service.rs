@@ -2,12 +2,14 @@
 //! every refusal a [`Problem`]; who may ask for what is decided here.
 
 mod ask;
+mod exec;
 mod follow;
 mod output;
 mod readiness;
 mod sql;
 mod submit;
 
+pub(crate) use exec::Execution;
 pub use follow::Seen;
 pub(crate) use output::OutputFeed;
 pub use output::OutputSource;
@@ -37,6 +39,7 @@ use tokio::time::Instant;
 use self::readiness::StateProbe;
 use self::sql::Judges;
 use crate::caller::{Account, Caller, Household};
+use crate::execs::Execs;
 use crate::history::{History, HistoryError, Recovered};
 use crate::metrics::Metrics;
 use crate::queue::Limits;
@@ -172,6 +175,7 @@ pub struct Service {
     engine: Arc<Engine>,
     history: History,
     runs: Runs,
+    execs: Execs,
     household: Household,
     operator: watch::Sender<Arc<Operator>>,
     config: Option<PathBuf>,
@@ -250,6 +254,7 @@ impl Service {
             engine,
             history,
             runs,
+            execs: Execs::new(limits),
             household: Household::new(account, ours),
             operator,
             config: file,
@@ -366,7 +371,9 @@ impl Service {
 
     /// From now on `operator` holds for new requests. Runs that are under way keep theirs.
     pub fn reload(&self, operator: Operator) {
-        self.runs.limit(Limits::of(&operator.daemon, cpus()));
+        let limits = Limits::of(&operator.daemon, cpus());
+        self.runs.limit(limits);
+        self.execs.limit(limits);
         self.operator.send_replace(Arc::new(operator));
     }
 
@@ -394,43 +401,57 @@ impl Service {
     /// and returns when nothing is left. Runs that wait end as interrupted.
     pub async fn drain(&self, grace: Duration) {
         self.draining.store(true, Ordering::Relaxed);
+        self.execs.drain();
         self.runs.drain("the daemon is ending".to_owned()).await;
-        let mut counts = self.runs.counts_watched();
-        if no_run_is_left(&mut counts, grace).await {
+        if self.nothing_is_left(grace).await {
             return;
         }
+        self.execs.cancel_all();
         self.runs.cancel_all("the daemon is ending".to_owned()).await;
-        if !no_run_is_left(&mut counts, LAST_RUNS).await {
+        if !self.nothing_is_left(LAST_RUNS).await {
             tracing::error!(runs = ?self.runs.counts(), "runs did not end; the next daemon ends their records");
         }
     }
 
-    /// Completes when there is a run.
-    pub async fn busy(&self) {
-        let mut counts = self.runs.counts_watched();
+    /// Whether there is neither a run nor a command by itself before `patience` is over.
+    async fn nothing_is_left(&self, patience: Duration) -> bool {
+        let (mut runs, mut execs) = (self.runs.counts_watched(), self.execs.counted());
         // Whoever counts lives as long as the service.
-        let _ = counts.wait_for(|counts| *counts != RunCounts::default()).await;
+        let none = async {
+            let _ = runs.wait_for(|counts| *counts == RunCounts::default()).await;
+            let _ = execs.wait_for(|count| *count == 0).await;
+        };
+        tokio::time::timeout(patience, none).await.is_ok()
     }
 
-    /// Completes when there has been no run for `idle`.
+    /// Completes when there is a run, or a command by itself.
+    pub async fn busy(&self) {
+        let (mut runs, mut execs) = (self.runs.counts_watched(), self.execs.counted());
+        // Whoever counts lives as long as the service.
+        tokio::select! {
+            _ = runs.wait_for(|counts| *counts != RunCounts::default()) => {}
+            _ = execs.wait_for(|count| *count != 0) => {}
+        }
+    }
+
+    /// Completes when there has been neither a run nor a command by itself for `idle`.
     pub async fn idle(&self, idle: Duration) {
-        let mut counts = self.runs.counts_watched();
+        let (mut runs, mut execs) = (self.runs.counts_watched(), self.execs.counted());
         loop {
-            let busy = *counts.borrow_and_update() != RunCounts::default();
-            let changed = counts.changed();
+            let busy = *runs.borrow_and_update() != RunCounts::default() || *execs.borrow_and_update() != 0;
+            let changed = async {
+                tokio::select! {
+                    _ = runs.changed() => {}
+                    _ = execs.changed() => {}
+                }
+            };
             match busy {
-                true => drop(changed.await),
+                true => changed.await,
                 false if tokio::time::timeout(idle, changed).await.is_err() => return,
                 false => {}
             }
         }
     }
-}
-
-/// Whether there is no run before `patience` is over.
-async fn no_run_is_left(counts: &mut watch::Receiver<RunCounts>, patience: Duration) -> bool {
-    let none = counts.wait_for(|counts| *counts == RunCounts::default());
-    tokio::time::timeout(patience, none).await.is_ok()
 }
 
 /// Does what blocks where it keeps nothing waiting.

@@ -3,11 +3,14 @@
 
 mod answered;
 mod ending;
+mod exec;
 mod questions;
 mod room;
 mod spare;
+mod warm;
 
 pub use answered::{CommitAsked, Earlier, commands, is_reusable, takes_env};
+pub use exec::Executed;
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
@@ -20,12 +23,12 @@ use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::{SandboxMode, Tolerated};
 use proctor_core::event::{PlannedOutline, RunEvent};
 use proctor_core::names::{ProfileName, RunId, StepName};
-use proctor_core::plan::{Limit, Plan, PlannedSkill};
+use proctor_core::plan::{Plan, PlannedSkill};
 use proctor_core::redact::Redactor;
 use proctor_core::rerun::Rerun;
 use proctor_core::spec::{Resolved, Spec};
 use proctor_core::verdict::Doubt;
-use proctor_sandbox::{Host, HostConfig, Launcher, Reader, RunSpace, RunSpaceConfig, Sandboxes, StepUser};
+use proctor_sandbox::{Host, HostConfig, Launcher, Reader, RunSpace, RunSpaceConfig, StepUser};
 use proctor_snapshot::{GitHelper, IgnoreQuery, RulesAside, Snapshot, SnapshotStore};
 use proctor_sql::pool::{Workers, WorkersConfig};
 use tokio::sync::{mpsc, oneshot};
@@ -41,10 +44,7 @@ use crate::output::Outputs;
 use crate::readings::Readings;
 use crate::record::{self, RunFacts, Span};
 use crate::repository::Repository;
-use crate::request::{
-    ChangesWanted, EngineConfig, ExecReport, ExecRequest, Patch, RunReport, RunRequest, RunSource, Serving, StepReport,
-};
-use crate::session::Session;
+use crate::request::{ChangesWanted, EngineConfig, Patch, RunReport, RunRequest, RunSource, Serving};
 use crate::skill::SkillRun;
 use crate::source::{Keeping, Source};
 use crate::spec_file::SpecFile;
@@ -60,6 +60,7 @@ use crate::{checks, dispatch, guards, patch};
 use ending::{emitted, finished, report, superseding, written};
 use room::{Room, commands_of, disk_of, isolates, sandboxes_of, space_config};
 use spare::Spare;
+use warm::WarmPlaces;
 
 /// The engine: one per process.
 pub struct Engine {
@@ -79,6 +80,8 @@ pub struct Engine {
     runs: Arc<AtomicUsize>,
     /// A place for the layers of the next run.
     spare: Arc<Spare>,
+    /// Places for commands by themselves.
+    warm: WarmPlaces,
 }
 
 /// After how many runs the state directory is looked through again: it takes longer the more is kept.
@@ -124,6 +127,7 @@ impl Engine {
             readings: Arc::default(),
             runs: Arc::default(),
             spare: Arc::default(),
+            warm: WarmPlaces::default(),
         })
     }
 
@@ -161,6 +165,7 @@ impl Engine {
             readings: Arc::clone(&self.readings),
             runs: Arc::clone(&self.runs),
             spare: Arc::clone(&self.spare),
+            warm: self.warm.clone(),
         }
     }
 
@@ -245,8 +250,8 @@ impl Engine {
         let facts = self.facts(&plan, rerun, &request)?;
         let documents = self.documents(&repository, &facts)?;
         let changes = changes_of(&request);
-        let room = Room { disk: disk_of(&plan), sandboxes: sandboxes_of(&plan, changes) };
-        let space = space_config(room, tolerated.clone());
+        let room = Room { disk: disk_of(&plan), sandboxes: sandboxes_of(&plan, changes), space: None };
+        let space = space_config(&room, tolerated.clone());
         let context = self.context(source, changes, room, tolerated, events, cancel).await?;
         context.continue_trace(StepTrace::new(&request.trace, &facts.run_id));
         guards::same_spec(&context.tree.snapshot, &file)?;
@@ -368,41 +373,6 @@ impl Engine {
             observed.doubts.extend(emitted(context, Some(doubt)).await);
         }
         observed
-    }
-
-    /// Takes the snapshot of `repo` once, for any number of commands. `disk` bounds what all of
-    /// them that run at the same time write; `cancel` ends them all.
-    ///
-    /// # Errors
-    /// As [`Engine::run`].
-    pub async fn session(
-        &self,
-        repo: &Path,
-        disk: Limit,
-        sandbox: SandboxMode,
-        cancel: CancellationToken,
-    ) -> Result<Session, EngineError> {
-        let tolerated = self.tolerated(sandbox)?;
-        let repository = self.repository(repo)?;
-        // Nobody listens: a command's report tells all that its events would.
-        let (events, _) = mpsc::channel(1);
-        let source = Source::worktree(repository);
-        let room = Room { disk, sandboxes: Sandboxes::ForOne };
-        let context = self.context(source, Changes::Applied, room, tolerated, events, cancel).await?;
-        context.continue_trace(StepTrace::from_env(&self.config.caller_env));
-        Ok(Session::new(context))
-    }
-
-    /// Runs one command exactly as a step would be run: a session with one run.
-    ///
-    /// # Errors
-    /// As [`Engine::run`].
-    pub async fn exec(&self, request: ExecRequest, cancel: CancellationToken) -> Result<ExecReport, EngineError> {
-        let session = self.session(&request.repo, request.step.limits.disk, request.sandbox, cancel).await?;
-        let StepReport { evidence, verdict, exit_code, tier, tier_reasons, doubts } =
-            session.run(&request.step).await?;
-        let (stdout, stderr) = (session.kept(&evidence.stdout)?, session.kept(&evidence.stderr)?);
-        Ok(ExecReport { evidence, stdout, stderr, verdict, exit_code, tier, tier_reasons, doubts })
     }
 
     /// What a caller who asks for `mode` may do without.
@@ -531,8 +501,8 @@ impl Engine {
 
     /// The place for the layers of a run.
     async fn space(&self, room: Room, tolerated: Tolerated) -> Result<RunSpace, EngineError> {
-        let config = space_config(room, tolerated);
-        if let Some(space) = self.spare.take(&config) {
+        let config = space_config(&room, tolerated);
+        if let Some(space) = room.space.or_else(|| self.spare.take(&config)) {
             return Ok(space);
         }
         let launcher = Arc::clone(&self.launcher);

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use proctor_core::api::{Problem, ProblemType, SpecProblem};
-use proctor_core::code::{Code, Coded, EngineCode};
+use proctor_core::code::{Code, Coded, CommandCode, EngineCode};
 use proctor_core::enforcement::Control;
 use proctor_core::names::{ChangesetId, ProfileName};
 use proctor_core::spec::Diagnostic;
@@ -149,6 +149,9 @@ pub enum EngineError {
         "a commit is verified as a whole, and `--last-failed` runs a part of the profile{HINT}leave one of the two out: `--last-failed` is for the worktree"
     )]
     PartialCommit,
+    /// A command by itself asks for more than the operator allows.
+    #[error("{0}{HINT}ask for less, or have the operator raise the ceiling in `proctord.toml`")]
+    AboveCeiling(String),
     /// Our own mistake.
     #[error("{0}{HINT}this is a mistake of proctor's; please report it")]
     Internal(String),
@@ -210,7 +213,11 @@ pub(crate) fn one_line(error: &impl Display) -> String {
 
 impl Coded for EngineError {
     fn code(&self) -> Code {
-        self.kind().code()
+        match self {
+            // It is the caller's own words that ask for it.
+            Self::AboveCeiling(_) => CommandCode::Usage.code(),
+            other => other.kind().code(),
+        }
     }
 }
 
@@ -239,7 +246,7 @@ impl EngineError {
             Self::NoEarlierRun(_) => EngineCode::NoEarlierRun,
             Self::PartialChangeset(_) => EngineCode::PartialChangeset,
             Self::PartialCommit => EngineCode::PartialCommit,
-            Self::Internal(_) => EngineCode::Internal,
+            Self::AboveCeiling(_) | Self::Internal(_) => EngineCode::Internal,
         }
     }
 
@@ -309,6 +316,7 @@ impl EngineError {
             | Self::NoEarlierRun(_)
             | Self::PartialChangeset(_)
             | Self::PartialCommit
+            | Self::AboveCeiling(_)
             | Self::CacheHidesTree { .. } => EXIT_USAGE,
             Self::Git(
                 GitError::NotARepository { .. }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::SandboxMode;
-use proctor_core::evidence::StepEvidence;
+use proctor_core::evidence::{StepEvidence, VERSION};
+use proctor_core::exec::{DoubtRecord, ExecRecord};
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::plan::PlannedStep;
 use proctor_core::spec::Operator;
@@ -210,22 +211,12 @@ pub struct ExecRequest {
 /// What one command came to.
 #[derive(Debug, Clone)]
 pub struct ExecReport {
-    /// What it did, as a step's record.
-    pub evidence: StepEvidence,
+    /// What it did, and what that means.
+    pub step: StepReport,
     /// What is kept of its standard output.
     pub stdout: Vec<u8>,
     /// What is kept of its standard error.
     pub stderr: Vec<u8>,
-    /// What it means.
-    pub verdict: Verdict,
-    /// The exit code of `proctor exec`.
-    pub exit_code: u8,
-    /// The effective tier.
-    pub tier: Tier,
-    /// Why it is higher than the lowest.
-    pub tier_reasons: BTreeSet<TierReason>,
-    /// Why there is no honest answer.
-    pub doubts: Vec<(Doubt, String)>,
 }
 
 /// What one command of a session came to.
@@ -243,6 +234,23 @@ pub struct StepReport {
     pub tier_reasons: BTreeSet<TierReason>,
     /// Why there is no honest answer.
     pub doubts: Vec<(Doubt, String)>,
+}
+
+impl StepReport {
+    /// The same as the document that `proctor exec` prints.
+    pub fn into_record(self, sandbox: SandboxMode) -> ExecRecord {
+        let doubts = self.doubts.into_iter().map(|(doubt, message)| DoubtRecord { doubt, message });
+        ExecRecord {
+            version: VERSION,
+            sandbox,
+            step: self.evidence,
+            verdict: self.verdict,
+            exit_code: self.exit_code,
+            tier: self.tier,
+            tier_reasons: self.tier_reasons,
+            doubts: doubts.collect(),
+        }
+    }
 }
 
 /// What a step would be given: for `explain`.

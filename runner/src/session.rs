@@ -11,6 +11,7 @@ use proctor_core::names::SkillName;
 use proctor_core::plan::{Determinism, PlannedSkill, PlannedStep};
 use proctor_core::tier::{self, Tier};
 use proctor_core::verdict::{self, Doubt};
+use proctor_sandbox::RunSpace;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
@@ -99,6 +100,27 @@ impl Session {
         });
         let warmed = work.await.map_err(|error| EngineError::Internal(format!("warming ended badly: {error}")))?;
         Ok(warmed?)
+    }
+
+    /// Waits until the layers of all commands are freed.
+    pub(crate) async fn freed(&self) {
+        let mut freeing = self.freeing.lock().await;
+        while freeing.join_next().await.is_some() {}
+    }
+
+    /// Has a new sandbox wait in the place of this session for one command like `step`, and answers the place; `None`
+    /// where something of a command is left there. Blocks.
+    ///
+    /// # Errors
+    /// No sandbox can be had.
+    pub(crate) fn prepare_ahead(&self, step: &PlannedStep) -> Result<Option<RunSpace>, EngineError> {
+        let context = &self.context;
+        if !context.space.is_in_memory() || !context.space.is_unused() {
+            return Ok(None);
+        }
+        let (policy, _) = context.policy(&skill_of(step)?, step)?;
+        context.launcher.prepare_ahead(&context.space, &context.tree.repository.facts, &policy)?;
+        Ok(Some(context.space.clone()))
     }
 
     /// How many sandboxes wait for a command and are ready for it.

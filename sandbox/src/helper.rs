@@ -10,7 +10,7 @@ mod init;
 mod kin;
 mod landlock;
 mod leaks;
-mod masks;
+pub(crate) mod masks;
 mod memory_sources;
 mod mounts;
 mod outer;

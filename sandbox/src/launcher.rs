@@ -16,11 +16,12 @@ use rustix::pipe::PipeFlags;
 use crate::cgroup::{Entrance, Group, NoSeat, Seat};
 use crate::error::SandboxError;
 use crate::host::{Host, RepoFacts, StepUser, memory_share};
+use crate::host_view::HostView;
 use crate::policy::{Frame, Policy};
-use crate::pool::{self, Pool, Prepared};
+use crate::pool::{self, MadeAhead, Pool, Prepared};
 use crate::reaper::Reaper;
 use crate::running::{EndedBy, NotClaimed, Running, Watched, is_gone};
-use crate::setup::{self, claim_ops, prepare_ops};
+use crate::setup::{self, SetupOp, claim_ops, prepare_ops};
 use crate::space::{Layer, Open, RunSpace, Sealed};
 use crate::wait::Helper;
 use crate::wire::{self, Claim, Entry, HeldLimits, Layers, Request, SandboxRequest};
@@ -124,6 +125,10 @@ impl Launcher {
         let user = space.user(&self.host, facts)?;
         let (frame, lowers) = (policy.frame(), numbers(space, lowers)?);
         while let Some(mut prepared) = space.pool().take(&frame, user, &lowers) {
+            if !prepared.is_like_new(&frame) {
+                prepared.let_go();
+                continue;
+            }
             match claimed(space, &mut prepared, policy, &lowers) {
                 Ok(()) => return Ok((prepared.sandbox, space.open(prepared.slot))),
                 // One that died a moment ago is replaced.
@@ -135,7 +140,8 @@ impl Launcher {
             }
         }
         let wanted = Wanted { facts, user, lowers: lowers.clone(), speech: Speech::OneWay };
-        let prepared = self.prepare(space, frame, wanted)?;
+        let ops = prepare_ops(&frame, &self.host, user);
+        let prepared = self.prepare(space, frame, wanted, ops)?;
         self.command(space, prepared, policy, &lowers)
     }
 
@@ -153,7 +159,8 @@ impl Launcher {
         setup::check(policy, &self.host)?;
         let user = space.user(&self.host, facts)?;
         let wanted = Wanted { facts, user, lowers: Vec::new(), speech: Speech::BothWays };
-        let prepared = self.prepare(space, policy.frame(), wanted)?;
+        let ops = prepare_ops(&policy.frame(), &self.host, user);
+        let prepared = self.prepare(space, policy.frame(), wanted, ops)?;
         self.command(space, prepared, policy, &[])
     }
 
@@ -191,7 +198,8 @@ impl Launcher {
             return;
         }
         if let Some(sandbox) = sandbox.for_another(user) {
-            let prepared = Prepared { sandbox, slot: layer.into_slot(), lowers, has_served: true };
+            let slot = layer.into_slot();
+            let prepared = Prepared { sandbox, slot, lowers, has_served: true, made_ahead: None };
             space.pool().put(policy.frame(), user, prepared);
         }
     }
@@ -218,9 +226,33 @@ impl Launcher {
                 space,
                 frame.clone(),
                 Wanted { facts, user, lowers: lowers.clone(), speech: Speech::OneWay },
+                prepare_ops(&frame, &self.host, user),
             )?;
             space.pool().put(frame.clone(), user, prepared);
         }
+        Ok(())
+    }
+
+    /// Has a new sandbox wait for a command by itself under a policy like this one. The tree is mounted when the command
+    /// comes. The sandbox is used only where a new one would show and hide the same of the host. Returns when it is
+    /// started; it gets ready by itself.
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn); the host cannot be looked at, or layers lie on the host's disk.
+    pub fn prepare_ahead(&self, space: &RunSpace, facts: &RepoFacts, policy: &Policy) -> Result<(), SandboxError> {
+        setup::check(policy, &self.host)?;
+        if space.as_plain().is_some() {
+            return Err(SandboxError::Protocol("without namespaces no sandbox waits".to_owned()));
+        }
+        let (frame, user) = (policy.frame(), space.user(&self.host, facts)?);
+        let ops = setup::prepare_ahead_ops(&frame, &self.host, user);
+        let view = HostView::before(&ops, &frame).map_err(|source| SandboxError::System {
+            what: "cannot look at what a sandbox shows of the host",
+            source,
+        })?;
+        let wanted = Wanted { facts, user, lowers: Vec::new(), speech: Speech::OneWay };
+        let prepared = self.prepare(space, frame.clone(), wanted, ops.clone())?;
+        space.pool().put(frame, user, Prepared { made_ahead: Some(MadeAhead { ops, view }), ..prepared });
         Ok(())
     }
 
@@ -246,7 +278,13 @@ impl Launcher {
         }
     }
 
-    fn prepare(&self, space: &RunSpace, frame: Frame, wanted: Wanted<'_>) -> Result<Prepared, SandboxError> {
+    fn prepare(
+        &self,
+        space: &RunSpace,
+        frame: Frame,
+        wanted: Wanted<'_>,
+        ops: Vec<SetupOp>,
+    ) -> Result<Prepared, SandboxError> {
         let pair = || wire::pair().map_err(|source| SandboxError::System { what: "cannot make a socket pair", source });
         let orders = space.as_plain().is_none().then(pair).transpose()?;
         let Wanted { facts, user, lowers, speech } = wanted;
@@ -277,7 +315,6 @@ impl Launcher {
                 (Request::Plain(Box::new(plain.request(frame, &self.host, user, entry, layers))), EndedBy::Helper)
             }
             None => {
-                let ops = prepare_ops(&frame, &self.host, user);
                 let (serves_on, maps_caches) = (space.serves_on(), space.own_id().is_some());
                 let space = self.host.space_dir();
                 let request = SandboxRequest { frame, user, maps_caches, space, entry, layers, ops, serves_on };
@@ -307,7 +344,7 @@ impl Launcher {
         let holder =
             sandbox.end_fd().map_err(|source| SandboxError::System { what: "cannot watch the helper", source })?;
         holder.into_iter().for_each(|holder| slot.is_held_by(holder));
-        Ok(Prepared { sandbox, slot, lowers, has_served: false })
+        Ok(Prepared { sandbox, slot, lowers, has_served: false, made_ahead: None })
     }
 
     fn group(&self) -> (Option<Group>, Entry) {

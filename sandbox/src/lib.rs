@@ -18,6 +18,7 @@ mod doctor;
 mod error;
 pub mod helper;
 mod host;
+mod host_view;
 mod launcher;
 mod plain;
 mod policy;

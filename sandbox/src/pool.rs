@@ -5,8 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::host::StepUser;
+use crate::host_view::HostView;
 use crate::policy::Frame;
 use crate::running::Running;
+use crate::setup::SetupOp;
 use crate::space::Slot;
 
 /// How many sandboxes wait at most for one run.
@@ -35,9 +37,23 @@ pub(crate) struct Prepared {
     pub(crate) lowers: Vec<u32>,
     /// Whether it has served before: then these layers are the only ones that it can serve over.
     pub(crate) has_served: bool,
+    /// What it was made of, where it may wait for longer than a run.
+    pub(crate) made_ahead: Option<MadeAhead>,
+}
+
+/// What a sandbox was made of that waits for a command by itself.
+#[derive(Debug)]
+pub(crate) struct MadeAhead {
+    pub(crate) ops: Vec<SetupOp>,
+    pub(crate) view: HostView,
 }
 
 impl Prepared {
+    /// Returns whether a new sandbox of this frame would show the same of the host.
+    pub(crate) fn is_like_new(&self, frame: &Frame) -> bool {
+        self.made_ahead.as_ref().is_none_or(|made| made.view.still_holds(&made.ops, frame))
+    }
+
     /// Ends one that nobody is going to use.
     pub(crate) fn let_go(self) {
         drop(self.sandbox);
@@ -79,6 +95,11 @@ impl Pool {
     /// How many there are for this frame, being prepared or ready.
     pub(crate) fn count(&self, frame: &Frame, user: StepUser) -> usize {
         self.waiting().iter().filter(|one| one.user == user && one.frame == *frame).count()
+    }
+
+    /// The layers of those that wait.
+    pub(crate) fn layers(&self) -> Vec<u32> {
+        self.waiting().iter().map(|one| one.prepared.slot.id()).collect()
     }
 
     /// How many of all are ready for their command.

@@ -301,6 +301,14 @@ pub(crate) fn prepare_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<Set
     ops
 }
 
+/// The same for a sandbox that waits for a command by itself, for longer than a run: an overlay over the worktree is
+/// made for the command, since it may show either state of a file that changes below it.
+pub(crate) fn prepare_ahead_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
+    let mut ops = prepare_ops(frame, host, user);
+    ops.retain(|op| !matches!(op, SetupOp::MakeOverlay { .. }));
+    ops
+}
+
 /// What needs the command.
 pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
     let frame = policy.frame();
@@ -667,6 +675,15 @@ impl SetupOp {
                 | Self::DrawWall { .. }
                 | Self::Landlock { .. }
         )
+    }
+
+    /// What of the host it is about, as it stands there when the operation is carried out.
+    pub(crate) fn host_object(&self) -> Option<&Path> {
+        match self {
+            Self::Clone { source, .. } => Some(source),
+            Self::HoldTree { repo: at, .. } | Self::Cover { at, .. } | Self::RepoPoint { at, .. } => Some(at),
+            _ => None,
+        }
     }
 
     /// The directory that it covers.

@@ -238,6 +238,18 @@ impl RunSpace {
         self.0.pool.ready()
     }
 
+    /// Returns whether nothing is left of its commands: no layer but those of sandboxes that wait. A place that
+    /// cannot be looked at may hold something.
+    pub fn is_unused(&self) -> bool {
+        let waiting: Vec<String> = self.0.pool.layers().iter().map(ToString::to_string).collect();
+        let is_known = |name: &CStr| {
+            let name = name.to_bytes();
+            matches!(name, b"." | b"..") || waiting.iter().any(|id| id.as_bytes() == name)
+        };
+        let entries = rustix::fs::Dir::read_from(&self.0.dir);
+        entries.is_ok_and(|mut dir| dir.all(|entry| entry.is_ok_and(|entry| is_known(entry.file_name()))))
+    }
+
     /// Whether a sandbox serves another command behind one that has left nothing.
     pub fn serves_on(&self) -> bool {
         self.0.sandboxes == Sandboxes::ForSeveral

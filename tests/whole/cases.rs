@@ -16,6 +16,7 @@ mod degrading;
 mod drift;
 mod environment;
 mod evidence;
+mod exec;
 mod explaining;
 mod faults;
 mod formats;
@@ -91,6 +92,8 @@ pub(crate) fn all() -> Vec<&'static Case> {
         drift::CASES,
         environment::CASES,
         evidence::CASES,
+        exec::CASES,
+        exec::OF_A_DAEMON,
         explaining::CASES,
         faults::CASES,
         formats::CASES,
@@ -161,6 +164,7 @@ pub(crate) fn served() -> Vec<&'static Case> {
         drift::CASES,
         environment::CASES,
         evidence::CASES,
+        exec::CASES,
         formats::CASES,
         gate::CASES,
         interruption::CASES,
@@ -181,11 +185,12 @@ pub(crate) fn served() -> Vec<&'static Case> {
 }
 
 /// What is told of a `proctor` that does the work itself.
-const OF_THIS_PROCESS: [&str; 18] = [
+const OF_THIS_PROCESS: [&str; 19] = [
     // A daemon keeps a history.
     "changesets::ids_that_climb_or_hide_are_refused",
     "gate::nothing_on_record_is_no_pass",
     // A daemon has its own config, and its own place for state.
+    "exec::has_limits_below_the_ceiling",
     "degrading::the_operator_can_forbid_best_effort",
     "degrading::without_a_control_group",
     "refusal::an_operators_config_that_is_wrong_is_no_config",

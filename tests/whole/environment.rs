@@ -121,14 +121,14 @@ impl TestEnvironment {
     /// Starts `proctor` by a program that goes on as `proctor`. Where the command keeps state,
     /// it is kept in our own place.
     pub(crate) fn start_through(&self, dir: &Path, wrapper: &[&str], arguments: &[&str]) -> Running {
-        let is_served = self.served.is_some() && matches!(arguments.first(), Some(&("run" | "doctor" | "gate")));
+        let asks = |command: &&str| matches!(*command, "run" | "doctor" | "gate" | "exec");
+        let asks = arguments.first().is_some_and(asks);
+        let is_served = self.served.is_some() && asks;
         let mut command = self.command_through(dir, if is_served { &[] } else { wrapper });
         command.args(arguments.iter().take(1));
-        match arguments.first() {
-            Some(&("run" | "doctor" | "gate")) => command.args(self.way(wrapper)),
-            Some(&"exec") => command.arg("--state-dir").arg(self.state()),
-            _ => &mut command,
-        };
+        if asks {
+            command.args(self.way(wrapper));
+        }
         command.args(arguments.iter().skip(1));
         Running::start(command)
     }

@@ -1,4 +1,4 @@
-//! The same case by way of a daemon: `run`, `gate` and `doctor` of a case that is served ask one of
+//! The same case by way of a daemon: `run`, `gate`, `doctor` and `exec` of a case that is served ask one of
 //! its own, which starts when the first of them does. Where `proctor` would be started by another
 //! program, such as one that takes something from it, the daemon is, and starts anew for that.
 

@@ -55,6 +55,19 @@ impl Place {
         Ok(place)
     }
 
+    /// The same with so many files more, in directories of a hundred.
+    pub(super) fn with_files(count: usize) -> Result<Self> {
+        let place = Self::make()?;
+        let repository = place.path("repository");
+        for number in 0..count {
+            let dir = repository.join(format!("d{}", number / 100));
+            std::fs::create_dir_all(&dir)?;
+            write(&dir.join(format!("f{number}.txt")), format!("file {number}\n").as_bytes())?;
+        }
+        git_commit(&repository)?;
+        Ok(place)
+    }
+
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
@@ -151,7 +164,7 @@ impl InProcess {
     }
 }
 
-fn beside(name: &str) -> Result<PathBuf> {
+pub(super) fn beside(name: &str) -> Result<PathBuf> {
     Ok(std::env::current_exe().context("this program does not know where it stands")?.with_file_name(name))
 }
 

@@ -4,9 +4,7 @@ use clap::Args;
 use proctor_core::names::VarName;
 use proctor_core::plan::{Leaks, Limit, Network, ReadOnly, RelPath};
 
-use super::{
-    Format, OperatorArgs, RepoArgs, SandboxArgs, StateArgs, assignment, count, leaks, network, read_only, rel_path,
-};
+use super::{Format, RepoArgs, SandboxArgs, WayArgs, assignment, count, leaks, network, read_only, rel_path};
 
 /// `proctor exec`. What is not said here comes from the `defaults` of the spec, as for a step.
 #[derive(Debug, Args)]
@@ -48,9 +46,7 @@ pub(crate) struct ExecArgs {
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
-    pub state: StateArgs,
-    #[command(flatten)]
-    pub operator: OperatorArgs,
+    pub way: WayArgs,
     /// The program and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     pub cmd: Vec<String>,

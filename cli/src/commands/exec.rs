@@ -1,24 +1,25 @@
 //! `proctor exec`: one command, exactly as a step would run it. Its output goes where it would
 //! have gone, or its record to standard output; what became of it goes to standard error.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+mod remote;
+
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proctor_core::enforcement::SandboxMode;
-use proctor_core::evidence::{StepEvidence, StreamEvidence, VERSION, escape_output};
+use proctor_core::api::ExecSubmission;
+use proctor_core::evidence::{StepEvidence, StreamEvidence, escape_output};
 use proctor_core::exec::{DoubtRecord, ExecRecord};
-use proctor_core::names::StepName;
 use proctor_core::outcome::Outcome;
-use proctor_core::plan::{Argv, PlannedStep};
-use proctor_core::spec::{self, Adhoc, LimitSettings, Operator, Spec};
-use proctor_core::verdict::Doubt;
-use proctor_runner::{Engine, ExecReport, ExecRequest};
+use proctor_core::plan::Argv;
+use proctor_core::spec::{LimitSettings, Operator};
+use proctor_runner::{ExecReport, ExecRequest};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::app::{block_on, block_on_one_thread};
 use crate::args::{ExecArgs, Format, LimitArgs};
 use crate::caller::Caller;
+use crate::daemon::{self, Daemon, Wanted};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation;
@@ -28,50 +29,90 @@ use crate::report::{
     doubt_block, drift_block, leak_hint, limit_hint, limits_met, missing_controls, outcome_words, stream_block, why,
 };
 use crate::screen::{Room, Screen};
-use crate::specfile::Specification;
 use crate::style::{self, paint};
 use crate::text::{shown, shown_line, size};
 
-/// What the step is called that the command becomes.
-const NAME: &str = "exec";
+/// What a command came to, whoever ran it.
+struct Ended {
+    record: ExecRecord,
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+}
 
 /// Runs the command. The exit code is that of a run with this one step.
 ///
 /// # Errors
 /// It could not be run at all, or the spec whose defaults it takes is wrong.
-pub(crate) async fn exec(args: &ExecArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+pub(crate) fn exec(args: &ExecArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
-    let operator = installation::operator(&args.operator, caller)?;
-    let spec = if args.no_spec { None } else { spec_of(&repo, caller)? };
-    let step = planned(args, spec.as_ref(), &operator)?;
-    // What is given to the command by name may be as secret as what the caller has.
-    let given = step.env.iter().map(|(name, value)| (name.as_str().to_owned(), value.clone()));
-    let engine = engine::open(&args.state, operator, caller, screen)?.hiding(&given.collect());
-    let report = follow(engine, ExecRequest { repo, step, sandbox: args.sandbox.sandbox }, screen).await?;
-    match args.format {
-        Format::Human => streams(&report).into_iter().for_each(|(s, bytes, to)| show(s, bytes, to, args.raw, screen)),
-        Format::Json => screen.err(&excerpts(&report.evidence)),
-    }
-    screen.err(&remarks(&report.evidence, &report.doubts));
-    let exit_code = report.exit_code;
-    if args.format == Format::Json {
-        screen.out_json(&record(report, args.sandbox.sandbox))?;
-    }
-    Ok(exit_code)
+    let operator = installation::operator(&args.way.operator, caller)?;
+    let submission = submission(args, &repo)?;
+    let asked = block_on_one_thread(by_daemon(args, &operator, (&repo, &submission), caller, screen))?;
+    let ended = match asked {
+        Some(ended) => ended,
+        None => block_on(here(args, operator, &submission, repo, (caller, screen)))?,
+    };
+    tell(ended, args, screen)
 }
 
-fn record(report: ExecReport, sandbox: SandboxMode) -> ExecRecord {
-    let doubts = report.doubts.into_iter().map(|(doubt, message)| DoubtRecord { doubt, message });
-    ExecRecord {
-        version: VERSION,
-        sandbox,
-        step: report.evidence,
-        verdict: report.verdict,
-        exit_code: report.exit_code,
-        tier: report.tier,
-        tier_reasons: report.tier_reasons,
-        doubts: doubts.collect(),
+/// Has a daemon run it; `None` where this process does.
+async fn by_daemon(
+    args: &ExecArgs,
+    operator: &Operator,
+    (repo, submission): (&Path, &ExecSubmission),
+    caller: &Caller,
+    screen: &mut Screen,
+) -> Result<Option<Ended>, CliError> {
+    let wanted = Wanted { way: &args.way, operator, repo };
+    let Some(Daemon { client, .. }) = daemon::who_does_it_with_env(wanted, caller, screen).await? else {
+        return Ok(None);
+    };
+    let (repo, env) = (daemon::repo_text(repo)?, Some(caller.env.clone()));
+    let submission = ExecSubmission { repo, env, ..submission.clone() };
+    let (cancel, timeout_ms) = (CancellationToken::new(), submission.timeout_ms);
+    let work = remote::run(client, submission, cancel.clone());
+    follow(work, (program(args), timeout_ms), cancel, screen).await.map(Some)
+}
+
+async fn here(
+    args: &ExecArgs,
+    operator: Operator,
+    submission: &ExecSubmission,
+    repo: PathBuf,
+    (caller, screen): (&Caller, &mut Screen),
+) -> Result<Ended, CliError> {
+    let engine = engine::open(&args.way.state, operator, caller, screen)?;
+    let planned = engine.adhoc_step(&repo, &submission.adhoc(), args.no_spec);
+    let step = planned.map_err(|error| engine_error(error).with_paths_from(&caller.cwd))?;
+    // What is given to the command by name may be as secret as what the caller has.
+    let given = step.env.iter().map(|(name, value)| (name.as_str().to_owned(), value.clone()));
+    let engine = engine.hiding(&given.collect());
+    let (sandbox, timeout_ms) = (args.sandbox.sandbox, Some(step.timeout_ms));
+    let cancel = CancellationToken::new();
+    let (request, cancelled) = (ExecRequest { repo, step, sandbox }, cancel.clone());
+    let work = async move {
+        let ExecReport { step, stdout, stderr } = engine.exec(request, cancelled).await.map_err(engine_error)?;
+        Ok(Ended { record: step.into_record(sandbox), stdout, stderr })
+    };
+    follow(work, (program(args), timeout_ms), cancel, screen).await
+}
+
+fn program(args: &ExecArgs) -> &str {
+    args.cmd.first().map_or("", String::as_str)
+}
+
+/// Tells what the command printed and what became of it; the exit code.
+fn tell(ended: Ended, args: &ExecArgs, screen: &mut Screen) -> Result<u8, CliError> {
+    match args.format {
+        Format::Human => streams(&ended).into_iter().for_each(|(s, bytes, to)| show(s, bytes, to, args.raw, screen)),
+        Format::Json => screen.err(&excerpts(&ended.record.step)),
     }
+    let record = ended.record;
+    screen.err(&remarks(&record.step, &record.doubts));
+    if args.format == Format::Json {
+        screen.out_json(&record)?;
+    }
+    Ok(record.exit_code)
 }
 
 /// The ends of both streams, for who watches while a program reads the record.
@@ -79,20 +120,15 @@ fn excerpts(step: &StepEvidence) -> String {
     stream_block("stdout", &step.stdout, Room::LOG) + &stream_block("stderr", &step.stderr, Room::LOG)
 }
 
-/// The spec of the repository; a command may run without one.
-fn spec_of(repo: &Path, caller: &Caller) -> Result<Option<Spec>, CliError> {
-    match repo.join(spec::PATH).symlink_metadata() {
-        Ok(_) => Ok(Some(Specification::of_repository(repo, caller)?.spec)),
-        Err(_) => Ok(None),
-    }
-}
-
-fn planned(args: &ExecArgs, spec: Option<&Spec>, operator: &Operator) -> Result<PlannedStep, CliError> {
+/// What is asked for, whoever is asked.
+fn submission(args: &ExecArgs, repo: &Path) -> Result<ExecSubmission, CliError> {
     let cmd = Argv::new(args.cmd.clone()).map_err(|bad| CliError::Usage {
         message: bad.to_string(),
         hint: "write the command behind `--`, such as `proctor exec -- ls -l`".to_owned(),
     })?;
-    let adhoc = Adhoc {
+    Ok(ExecSubmission {
+        // A daemon is told of it as text; nobody else looks at this.
+        repo: repo.display().to_string(),
         cmd,
         workdir: args.workdir.clone(),
         timeout_ms: args.timeout_ms,
@@ -100,17 +136,11 @@ fn planned(args: &ExecArgs, spec: Option<&Spec>, operator: &Operator) -> Result<
         network: args.network,
         read_only: args.read_only,
         leaks: args.leaks,
-        env_allowlist: None,
-        env: args.env.iter().cloned().collect::<BTreeMap<_, _>>(),
+        set_env: args.env.iter().cloned().collect(),
         limits: limits(&args.limits),
-    };
-    let name = StepName::new(NAME).map_err(|bad| CliError::Internal(bad.to_string()))?;
-    spec::adhoc_step(&adhoc, name, spec, operator).map_err(|diagnostics| {
-        let refused: Vec<String> = diagnostics.iter().map(|diagnostic| diagnostic.message.clone()).collect();
-        CliError::Usage {
-            message: refused.join("; "),
-            hint: "ask for less, or have the operator raise the ceiling in `proctord.toml`".to_owned(),
-        }
+        no_spec: args.no_spec,
+        sandbox: args.sandbox.sandbox,
+        env: None,
     })
 }
 
@@ -125,14 +155,19 @@ fn limits(args: &LimitArgs) -> LimitSettings {
     }
 }
 
-async fn follow(engine: Engine, request: ExecRequest, screen: &mut Screen) -> Result<ExecReport, CliError> {
-    let cancel = CancellationToken::new();
-    let mut interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
+/// Shows that the command runs, for as long as it does; `timeout_ms` is known where this process runs it.
+async fn follow(
+    work: impl Future<Output = Result<Ended, CliError>> + Send + 'static,
+    (program, timeout_ms): (&str, Option<u64>),
+    cancel: CancellationToken,
+    screen: &mut Screen,
+) -> Result<Ended, CliError> {
+    let mut interrupts = Interrupts::listen(cancel).map_err(|error| CliError::Internal(error.to_string()))?;
     let mut progress = Progress::on(screen);
     let start = Instant::now();
-    progress.begin(request.step.cmd.program(), request.step.timeout_ms, Duration::ZERO);
+    progress.begin(program, timeout_ms, Duration::ZERO);
     let mut heartbeat = tokio::time::interval_at(start + HEARTBEAT, HEARTBEAT);
-    let mut task = tokio::spawn(async move { engine.exec(request, cancel).await });
+    let mut task = tokio::spawn(work);
     let joined = loop {
         tokio::select! {
             joined = &mut task => break joined,
@@ -156,7 +191,7 @@ async fn follow(engine: Engine, request: ExecRequest, screen: &mut Screen) -> Re
     };
     progress.clear();
     match joined {
-        Ok(result) => result.map_err(engine_error),
+        Ok(result) => result,
         Err(_) => Err(CliError::Internal("the engine stopped".to_owned())),
     }
 }
@@ -168,9 +203,9 @@ enum To {
     Stderr,
 }
 
-fn streams(report: &ExecReport) -> [(&StreamEvidence, &[u8], To); 2] {
-    let evidence = &report.evidence;
-    [(&evidence.stdout, report.stdout.as_slice(), To::Stdout), (&evidence.stderr, report.stderr.as_slice(), To::Stderr)]
+fn streams(ended: &Ended) -> [(&StreamEvidence, &[u8], To); 2] {
+    let step = &ended.record.step;
+    [(&step.stdout, ended.stdout.as_slice(), To::Stdout), (&step.stderr, ended.stderr.as_slice(), To::Stderr)]
 }
 
 fn show(stream: &StreamEvidence, bytes: &[u8], to: To, raw: bool, screen: &mut Screen) {
@@ -188,8 +223,8 @@ fn show(stream: &StreamEvidence, bytes: &[u8], to: To, raw: bool, screen: &mut S
 }
 
 /// What became of the command; nothing where it passed and nothing is to be said.
-fn remarks(step: &StepEvidence, doubts: &[(Doubt, String)]) -> String {
-    let mut text: String = doubts.iter().map(|(doubt, message)| doubt_block(*doubt, message)).collect();
+fn remarks(step: &StepEvidence, doubts: &[DoubtRecord]) -> String {
+    let mut text: String = doubts.iter().map(|DoubtRecord { doubt, message }| doubt_block(*doubt, message)).collect();
     if step.outcome != Outcome::Passed {
         let word = paint(style::of_outcome(step.outcome), outcome_words(step.outcome));
         text.push_str(&format!("{word}: {}\n", why(step)));

@@ -47,7 +47,7 @@ fn each_with_an_array(value: &Value, keyed: bool, check: &mut dyn FnMut(Value)) 
                 check(json!([]));
             }
             for (name, inner) in members {
-                let is_map = name == "env";
+                let is_map = matches!(name.as_str(), "env" | "set_env");
                 each_with_an_array(inner, is_map, &mut |broken| {
                     let mut whole = members.clone();
                     whole.insert(name.clone(), broken);

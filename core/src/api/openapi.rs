@@ -99,10 +99,16 @@ fn response(answer: &Answer, told: &mut SchemaGenerator) -> Value {
         Content::Json(schema) => json!({ "application/json": { "schema": schema(told) } }),
         Content::Text(kind) => json!({ kind: text }),
         Content::Events(schema) => json!({ "text/event-stream": { "schema": event(&schema(told)) } }),
+        Content::Lines(schema) => json!({ "text/x-ndjson": { "schema": lines(&schema(told)) } }),
         Content::Bytes => json!({ "text/plain": text, "application/octet-stream": {} }),
         Content::Nothing => return json!({ "description": answer.when }),
     };
     json!({ "description": answer.when, "content": content })
+}
+
+/// Lines of JSON, as a text: generators of clients leave out an operation whose answer is of a type that they do not know.
+fn lines(line: &Schema) -> Value {
+    json!({ "type": "string", "contentMediaType": "application/x-ndjson", "contentSchema": line })
 }
 
 /// One event of a stream.

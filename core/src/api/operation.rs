@@ -5,11 +5,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 
 use super::{
-    DoctorAnswer, GateAsked, Health, LoggedEvent, OutputEvent, PlanAnswer, PlanAsked, Readiness, RunPage, RunState,
-    RunSubmission, RunView, Submitted, Watched,
+    DoctorAnswer, ExecEvent, ExecSubmission, GateAsked, Health, LoggedEvent, OutputEvent, PlanAnswer, PlanAsked,
+    Readiness, RunPage, RunState, RunSubmission, RunView, Submitted, Watched,
 };
 use crate::gate::GateAnswer;
-use crate::names::{ChangesetId, ProfileName, RunId};
+use crate::names::{ChangesetId, ExecId, ProfileName, RunId};
 use crate::plan::ReportFormat;
 use crate::sql::{Judgement, Request};
 use crate::strict;
@@ -39,6 +39,10 @@ pub enum Operation {
     ReadPatch,
     /// A document of a run's evidence.
     ReadEvidence,
+    /// A command by itself.
+    Exec,
+    /// The end of such a command.
+    CancelExec,
     /// What would run.
     ResolvePlan,
     /// Whether a tree is verified.
@@ -146,6 +150,8 @@ pub enum Content {
     Text(&'static str),
     /// Server-sent events, each with JSON as its data.
     Events(SchemaOf),
+    /// Lines, each with a JSON value in it, as they come.
+    Lines(SchemaOf),
     /// Bytes as they were printed: text where they are UTF-8.
     Bytes,
     /// Nothing.
@@ -440,6 +446,33 @@ impl Outline {
             ],
             body: None,
             answers: &[Answer { status: 200, when: "The document.", content: Content::Json(any_object) }],
+        },
+        Self {
+            operation: Operation::Exec,
+            id: "exec",
+            method: Method::Post,
+            path: "/v1/exec",
+            summary: "Run one command as a step would be run",
+            description: "The answer comes in lines of JSON. What the command printed comes when it has ended, then its \
+                          record. Nothing of it is kept but the output. A client that disconnects ends the command.",
+            parameters: &[],
+            body: body::<ExecSubmission>(),
+            answers: &[Answer {
+                status: 200,
+                when: "`started`, `alive` now and then, `output`, and `finished` or `failed` at the end.",
+                content: Content::Lines(of::<ExecEvent>),
+            }],
+        },
+        Self {
+            operation: Operation::CancelExec,
+            id: "cancelExec",
+            method: Method::Delete,
+            path: "/v1/exec/{id}",
+            summary: "Ask a command to end",
+            description: "Answers at once; the answer to `exec` tells the end.",
+            parameters: &[path("id", of::<ExecId>, "The command, by the `id` of its `started` line.")],
+            body: None,
+            answers: &[Answer { status: 202, when: "It will end.", content: Content::Nothing }],
         },
         Self {
             operation: Operation::ResolvePlan,

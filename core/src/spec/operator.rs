@@ -11,7 +11,7 @@ use std::num::NonZeroU64;
 
 use schemars::JsonSchema;
 use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 pub use daemon::{DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
 pub use telemetry::{SecretHeaders, TelemetrySettings};
@@ -76,19 +76,26 @@ pub struct OperatorDefaults {
 }
 
 /// Limits of which some are set.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct LimitSettings {
     /// Memory, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Limit>,
     /// Processes and threads.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<Limit>,
     /// What a layer may hold, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<Limit>,
     /// What is kept of each output stream, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Limit>,
     /// CPU time, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<Limit>,
     /// Open files.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub open_files: Option<Limit>,
 }
 

@@ -22,7 +22,7 @@ use super::answer::{Answer, JSON, content, json};
 use super::asked::Asked;
 use super::query::{duration, invalid, number};
 use super::routes::App;
-use super::{MAX_SQL_BODY, events, output};
+use super::{MAX_SQL_BODY, events, exec, output};
 use crate::metrics::{Sampled, TextFormat};
 use crate::service::{MAX_PAGE, RunFilter, Seen, Shown};
 
@@ -51,6 +51,8 @@ pub(super) async fn answer(app: &App, operation: Operation, asked: &Asked, body:
         Operation::ReadReport => output::read(app, asked, output::report_of(asked)?).await,
         Operation::ReadPatch => patch(app, asked).await,
         Operation::ReadEvidence => evidence(app, asked).await,
+        Operation::Exec => exec::start(app, asked, body).await,
+        Operation::CancelExec => exec::cancel(app, asked),
         Operation::ResolvePlan => plan(app, asked, body).await,
         Operation::AskGate => gate(app, asked, body).await,
         Operation::VerifySql => sql(app, asked, body).await,

@@ -68,7 +68,7 @@ impl Service {
     }
 
     /// Counts a request that was not met, and logs it if the daemon is the reason.
-    fn report_refusal(&self, caller: Caller, problem: &Problem) {
+    pub(super) fn report_refusal(&self, caller: Caller, problem: &Problem) {
         self.metrics.not_submitted(problem);
         let is_ours = matches!(problem.kind, ProblemType::Unavailable | ProblemType::Internal);
         if is_ours && let Some(suppressed) = self.refusals.admit((caller.uid, problem.kind)) {

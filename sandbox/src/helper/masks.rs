@@ -4,7 +4,7 @@
 //! Most of it a step could not open anyway, since it is neither root nor has a capability. The masks
 //! hold where a kernel's check is missing, and for what everybody may read.
 
-mod sockets;
+pub(crate) mod sockets;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -21,6 +21,7 @@ pub(super) const CASES: &[Case] = &[
     case("access::only_listed_users_are_served", listed).needs(NEEDS_ROOT),
     case("access::a_daemon_of_root_runs_steps_as_the_owner", as_owner).needs(NEEDS_ACCOUNTS),
     case("access::nobody_verifies_the_repository_of_another", not_mine).needs(NEEDS_ACCOUNTS),
+    case("access::commands_of_two_users_share_no_sandbox", apart).needs(NEEDS_ACCOUNTS),
 ];
 
 const NEEDS_ROOT: &[Needs] = &[
@@ -196,7 +197,8 @@ fn not_mine(env: &TestEnvironment) {
     machine::give_to(repo.path(), owner);
     let daemon = env.daemon();
     let asked = json!({ "repo": repo.path(), "profile": "pr" }).to_string();
-    for (what, body) in [("runs", &asked), ("plans", &asked), ("gate", &asked)] {
+    let exec = json!({ "repo": repo.path(), "cmd": ["true"] }).to_string();
+    for (what, body) in [("runs", &asked), ("plans", &asked), ("gate", &asked), ("exec", &exec)] {
         let words = ["-o", "/dev/null", "-w", "%{http_code}", "-d", body, &format!("http://localhost/v1/{what}")];
         let answer = curl(&env.socket(), Some(stranger), &words).stdout;
         assert!(["403", "404", "422"].contains(&answer.as_str()), "{what}: {answer}");
@@ -210,5 +212,32 @@ fn not_mine(env: &TestEnvironment) {
     let list = curl(&env.socket(), Some(stranger), &["http://localhost/v1/runs"]).stdout;
     let list: Value = serde_json::from_str(&list).expect("JSON");
     assert_eq!(list["runs"], json!([]), "{list:#}");
+    daemon.end().exits(0);
+}
+
+/// Commands of two users in turns, each of whom may find a place that waits for them: each runs as the owner of its
+/// repository, sees nothing of the other, and cannot be ended by the other.
+fn apart(env: &TestEnvironment) {
+    let users = [OWNER, OTHER].map(uid_of);
+    env.configure(&format!("[daemon]\nallow_users = ['{OWNER}', '{OTHER}']\n"));
+    let repos = ["one", "two"].map(|name| env.repo_at(name, &Spec::of_script("true")));
+    repos.iter().zip(users).for_each(|(repo, uid)| machine::give_to(repo.path(), uid));
+    let daemon = env.daemon();
+    let script = "id -u; ls -A /var/tmp; touch /var/tmp/$(id -u)";
+    let ask = |at: usize, by: u32| {
+        let body = json!({ "repo": repos[at].path(), "cmd": ["sh", "-c", script] }).to_string();
+        curl(&env.socket(), Some(by), &["-d", &body, "http://localhost/v1/exec"]).stdout
+    };
+    for _ in 0..3 {
+        for (at, uid) in users.into_iter().enumerate() {
+            let answer = ask(at, uid);
+            let printed = json!({ "event": "output", "stream": "stdout", "text": format!("{uid}\n") });
+            let has = |wanted: &Value| {
+                answer.lines().any(|line| serde_json::from_str::<Value>(line).is_ok_and(|e| e == *wanted))
+            };
+            assert!(has(&printed) && answer.contains("\"verdict\":\"passed\""), "{answer}");
+        }
+        assert!(ask(0, users[1]).contains("there is no repository of yours"));
+    }
     daemon.end().exits(0);
 }

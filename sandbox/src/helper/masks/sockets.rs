@@ -24,7 +24,7 @@ const MAX: usize = 1024;
 ///
 /// # Errors
 /// The kernel's table cannot be read.
-pub(in crate::helper) fn bound_sockets(mut table: &File) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn bound_sockets(mut table: &File) -> io::Result<Vec<PathBuf>> {
     let mut text = Vec::new();
     table.read_to_end(&mut text)?;
     Ok(parse(&text))
@@ -73,15 +73,15 @@ fn row(line: &[u8]) -> Option<&[u8]> {
 
 /// The sockets of the host, and where a step could find them.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::helper) struct Sockets<'a> {
+pub(crate) struct Sockets<'a> {
     /// What [`bound_sockets`] found.
-    pub(in crate::helper) bound: &'a [PathBuf],
+    pub(crate) bound: &'a [PathBuf],
     /// Directories that are hidden, and the repository: through an overlay a socket of the layer
     /// below cannot be connected to.
-    pub(in crate::helper) skip: &'a [&'a Path],
+    pub(crate) skip: &'a [&'a Path],
     /// What of the host is shown at a place of its own, although its directory may be hidden: the
     /// host's path, and the step's.
-    pub(in crate::helper) shown: &'a [(&'a Path, &'a Path)],
+    pub(crate) shown: &'a [(&'a Path, &'a Path)],
 }
 
 impl Sockets<'_> {
@@ -97,7 +97,8 @@ impl Sockets<'_> {
         Ok(places.into_iter().filter_map(|place| open_socket(&place).transpose()))
     }
 
-    fn places(&self) -> BTreeSet<PathBuf> {
+    /// The places at which a step could find them.
+    pub(crate) fn places(&self) -> BTreeSet<PathBuf> {
         let own = self.bound.iter().filter(|path| !self.skip.iter().any(|skip| path.starts_with(skip))).cloned();
         let moved = self.bound.iter().flat_map(|path| {
             self.shown.iter().filter_map(|(from, to)| Some(joined(to, path.strip_prefix(from).ok()?)))

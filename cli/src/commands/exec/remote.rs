@@ -1,0 +1,107 @@
+//! A command that a daemon runs: its answer, as this process would have had it.
+
+use proctor_core::api::{ExecEvent, ExecSubmission, OutputStream, bytes_of_hex};
+use proctor_core::code::{Coded as _, CommandCode};
+use proctor_core::exec::ExecRecord;
+use proctor_core::names::ExecId;
+use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, Verdict};
+use proctor_daemon::client::{Client, ClientError, Execution};
+use tokio_util::sync::CancellationToken;
+
+use super::Ended;
+use crate::daemon::{client_error, problem_error};
+use crate::error::CliError;
+
+/// Has the daemon run the command, and follows it to its end. A cancel is handed on; where the caller leaves, the
+/// daemon ends the command.
+///
+/// # Errors
+/// The daemon does not run it, or its end cannot be known.
+pub(super) async fn run(
+    client: Client,
+    submission: ExecSubmission,
+    cancel: CancellationToken,
+) -> Result<Ended, CliError> {
+    let execution = tokio::select! {
+        biased;
+        execution = client.exec(&submission) => execution.map_err(client_error)?,
+        () = cancel.cancelled() => return Err(unheard()),
+    };
+    follow(&client, execution, &cancel).await
+}
+
+async fn follow(client: &Client, mut execution: Execution, cancel: &CancellationToken) -> Result<Ended, CliError> {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let mut ending: Option<ExecId> = None;
+    loop {
+        let event = tokio::select! {
+            event = execution.next() => event.map_err(lost)?,
+            asked = asked_to_end(client, ending.clone(), cancel), if ending.is_some() => {
+                asked.map_err(lost)?;
+                ending = None;
+                continue;
+            }
+        };
+        let mut print = |stream, piece: Vec<u8>| match stream {
+            OutputStream::Stdout => stdout.extend(piece),
+            OutputStream::Stderr => stderr.extend(piece),
+        };
+        match event {
+            Some(ExecEvent::Started { id }) => ending = Some(id),
+            Some(ExecEvent::Alive) => {}
+            Some(ExecEvent::Output { stream, text }) => print(stream, text.into_bytes()),
+            Some(ExecEvent::OutputBytes { stream, hex }) => print(stream, bytes_of_hex(&hex).ok_or_else(no_hex)?),
+            Some(ExecEvent::Finished { record }) => return ended(*record, stdout, stderr),
+            Some(ExecEvent::Failed { problem }) => return Err(problem_error(*problem)),
+            None => return Err(CliError::Internal("the answer of the daemon ended without a result".to_owned())),
+        }
+    }
+}
+
+/// Waits for a cancel, and hands it on. One that has ended meanwhile tells so itself.
+async fn asked_to_end(client: &Client, id: Option<ExecId>, cancel: &CancellationToken) -> Result<(), ClientError> {
+    let Some(id) = id else { return Ok(()) };
+    cancel.cancelled().await;
+    match client.cancel_exec(&id).await {
+        Err(ClientError::Problem(_)) | Ok(()) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A result that contradicts itself is none.
+fn ended(record: ExecRecord, stdout: Vec<u8>, stderr: Vec<u8>) -> Result<Ended, CliError> {
+    if (record.verdict == Verdict::Passed) != (record.exit_code == 0) {
+        let verdict = record.verdict.as_str();
+        return Err(CliError::Internal(format!(
+            "the command is said to be {verdict} with exit code {}",
+            record.exit_code
+        )));
+    }
+    Ok(Ended { record, stdout, stderr })
+}
+
+fn no_hex() -> CliError {
+    CliError::Internal("the output of the command came as what is not hexadecimal".to_owned())
+}
+
+fn lost(error: ClientError) -> CliError {
+    match error {
+        ClientError::Problem(problem) => problem_error(*problem),
+        error => CliError::Engine {
+            message: format!("the end of the command is not known, and it is no pass: {error}"),
+            hint: Some("run it again; `proctor daemon status` says whether a daemon answers".to_owned()),
+            exit_code: EXIT_INCONCLUSIVE,
+            code: CommandCode::Lost.code(),
+        },
+    }
+}
+
+/// It was to end before the daemon had answered.
+fn unheard() -> CliError {
+    CliError::Engine {
+        message: "the command was interrupted before the daemon had answered; the daemon ends it".to_owned(),
+        hint: Some("run it again".to_owned()),
+        exit_code: EXIT_INTERRUPTED,
+        code: CommandCode::Unheard.code(),
+    }
+}

@@ -1,0 +1,240 @@
+//! Commands by themselves, for callers. The same engine does them as in a process of the caller's own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proctor_core::api::{EXEC_PIECE, ExecEvent, ExecSubmission, OutputStream, Problem, ProblemType, StreamView};
+use proctor_core::exec::ExecRecord;
+use proctor_core::names::ExecId;
+use proctor_core::plan::{PlannedStep, ReadOnly};
+use proctor_runner::{Engine, ExecRequest};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio_util::sync::DropGuard;
+
+use super::{Service, apart};
+use crate::caller::{Caller, held_bytes};
+use crate::execs::{Admission, Place};
+use crate::queue::{Claim, Worktree};
+
+/// How long nothing is said at most: by this a client tells a long command from a daemon that is gone.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// How long the next sandbox waits for the answer to be sent: it takes processor time that the client needs.
+const ANSWERED: Duration = Duration::from_secs(1);
+
+/// A command that was taken on. Dropping it ends the command.
+pub(crate) struct Execution {
+    engine: Arc<Engine>,
+    progress: Progress,
+    heartbeat: Interval,
+    _cancel: DropGuard,
+    _answered: oneshot::Sender<()>,
+}
+
+/// What of it is told next.
+enum Progress {
+    Started {
+        id: ExecId,
+        ended: Ended,
+    },
+    Runs(Ended),
+    /// It has ended, and its output goes out first: what is left of it, and from where on.
+    Prints {
+        record: Box<ExecRecord>,
+        left: Vec<(OutputStream, StreamView)>,
+        offset: u64,
+    },
+    Over,
+}
+
+type Ended = oneshot::Receiver<Result<ExecRecord, Problem>>;
+
+impl Service {
+    /// Takes a command on.
+    ///
+    /// # Errors
+    /// The repository is not the caller's, the spec is not valid, the operator forbids it, too many commands wait, or
+    /// the daemon is ending.
+    pub(crate) async fn exec(&self, caller: Caller, submission: ExecSubmission) -> Result<Execution, Problem> {
+        let started = self.started(caller, submission).await;
+        started.inspect_err(|problem| self.report_refusal(caller, problem))
+    }
+
+    async fn started(&self, caller: Caller, mut submission: ExecSubmission) -> Result<Execution, Problem> {
+        let preparing = self.preparing.wait(caller).await;
+        let env = submission.env.take();
+        let held = env.as_ref().map_or(0, held_bytes) + asked_bytes(&submission);
+        let (engine, account, repo) = self.serving(caller, &submission.repo, env).await?;
+        drop(account);
+        // What is given to the command by name may be as secret as what the caller has.
+        let given = submission.set_env.iter().map(|(name, value)| (name.as_str().to_owned(), value.clone()));
+        let given = given.collect();
+        let sandbox = submission.sandbox;
+        let (engine, repo, step) = apart(move || {
+            let engine = Arc::into_inner(engine).map(|engine| Arc::new(engine.hiding(&given))).ok_or_else(broken)?;
+            let step = engine.adhoc_step(&repo, &submission.adhoc(), submission.no_spec);
+            step.map(|step| (engine, repo, step)).map_err(|error| error.problem())
+        })
+        .await??;
+        let id = exec_id()?;
+        let claim = claim_of(&step, &repo);
+        let place = self.execs.admit(Admission { id: id.clone(), caller, claim, held })?;
+        drop(preparing);
+        Ok(Execution::new(engine, id, place, ExecRequest { repo, step, sandbox }))
+    }
+
+    /// Asks a command to end. Its own answer tells the end.
+    ///
+    /// # Errors
+    /// There is none of this name that the caller may end.
+    pub(crate) fn cancel_exec(&self, caller: Caller, id: &ExecId) -> Result<(), Problem> {
+        let may_end = |of: Caller| of == caller || self.household.sees_all(caller);
+        if self.execs.cancel(id, may_end) {
+            return Ok(());
+        }
+        let detail = format!("no command `{id}` is under way");
+        Err(Problem::new(ProblemType::NotFound, detail).with_hint("its answer, where it has ended, has its result"))
+    }
+}
+
+/// How many bytes a request holds beside the environment of its caller.
+fn asked_bytes(submission: &ExecSubmission) -> usize {
+    let words: usize = submission.cmd.words().iter().map(String::len).sum();
+    let set: usize = submission.set_env.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    words + set
+}
+
+fn claim_of(step: &PlannedStep, repo: &std::path::Path) -> Claim {
+    let worktree = if step.read_only == ReadOnly::Off { Worktree::Changes } else { Worktree::Reads };
+    Claim { repo: Arc::from(repo.to_string_lossy()), changeset: None, worktree }
+}
+
+fn exec_id() -> Result<ExecId, Problem> {
+    let internal = |error: String| Problem::new(ProblemType::Internal, format!("a command gets no name: {error}"));
+    let mut random = [0; 16];
+    let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+    filled.map_err(|errno| internal(errno.to_string()))?;
+    ExecId::new(random.map(|byte| format!("{byte:02x}")).concat()).map_err(|bad| internal(bad.to_string()))
+}
+
+impl Execution {
+    fn new(engine: Arc<Engine>, id: ExecId, place: Place, request: ExecRequest) -> Self {
+        let cancel = place.cancel.clone().drop_guard();
+        let (reply, ended) = oneshot::channel();
+        let (answered, is_answered) = oneshot::channel();
+        tokio::spawn(execute(Arc::clone(&engine), place, request, reply, is_answered));
+        let mut heartbeat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { engine, progress: Progress::Started { id, ended }, heartbeat, _cancel: cancel, _answered: answered }
+    }
+
+    /// What is told next; `None` behind the last of it.
+    pub(crate) async fn next(&mut self) -> Option<ExecEvent> {
+        match std::mem::replace(&mut self.progress, Progress::Over) {
+            Progress::Started { id, ended } => {
+                self.progress = Progress::Runs(ended);
+                Some(ExecEvent::Started { id })
+            }
+            Progress::Runs(mut ended) => {
+                let result = tokio::select! {
+                    biased;
+                    result = &mut ended => result,
+                    _ = self.heartbeat.tick() => {
+                        self.progress = Progress::Runs(ended);
+                        return Some(ExecEvent::Alive);
+                    }
+                };
+                match result {
+                    Ok(Ok(record)) => self.print(Prints::of(record)).await,
+                    Ok(Err(problem)) => Some(failed(problem)),
+                    Err(_) => Some(failed(broken())),
+                }
+            }
+            Progress::Prints { record, left, offset } => self.print(Prints { record, left, offset }).await,
+            Progress::Over => None,
+        }
+    }
+
+    /// The next piece of its output, or its record behind the last.
+    async fn print(&mut self, prints: Prints) -> Option<ExecEvent> {
+        let Prints { record, mut left, mut offset } = prints;
+        while let Some((stream, view)) = left.first().cloned() {
+            let part = if view.kept_bytes == 0 { None } else { Some(self.part(view, offset).await) };
+            match part {
+                Some(Err(problem)) => return Some(failed(problem)),
+                Some(Ok((bytes, more))) if !bytes.is_empty() => {
+                    offset += bytes.len() as u64;
+                    if !more {
+                        left.remove(0);
+                        offset = 0;
+                    }
+                    self.progress = Progress::Prints { record, left, offset };
+                    return Some(ExecEvent::output(stream, bytes));
+                }
+                Some(Ok(_)) | None => {
+                    left.remove(0);
+                    offset = 0;
+                }
+            }
+        }
+        Some(ExecEvent::Finished { record })
+    }
+
+    async fn part(&self, view: StreamView, offset: u64) -> Result<(Vec<u8>, bool), Problem> {
+        let part = self.engine.output(view, offset, EXEC_PIECE).await.map_err(|error| error.problem())?;
+        let (part, _) =
+            part.ok_or_else(|| Problem::new(ProblemType::Gone, "the output of the command is kept no longer"))?;
+        Ok((part.bytes, part.more))
+    }
+}
+
+/// What of a command that has ended is still to be told.
+struct Prints {
+    record: Box<ExecRecord>,
+    left: Vec<(OutputStream, StreamView)>,
+    offset: u64,
+}
+
+impl Prints {
+    fn of(record: ExecRecord) -> Self {
+        let (stdout, stderr) = (StreamView::from(&record.step.stdout), StreamView::from(&record.step.stderr));
+        let left = vec![(OutputStream::Stdout, stdout), (OutputStream::Stderr, stderr)];
+        Self { record: Box::new(record), left, offset: 0 }
+    }
+}
+
+fn failed(problem: Problem) -> ExecEvent {
+    ExecEvent::Failed { problem: Box::new(problem) }
+}
+
+fn broken() -> Problem {
+    Problem::new(ProblemType::Internal, "a part of proctor broke while the command ran")
+        .with_hint("please report it; the daemon's log says what happened")
+}
+
+/// Runs the command when its turn comes, and has a sandbox wait for the next one when the answer is sent.
+async fn execute(
+    engine: Arc<Engine>,
+    mut place: Place,
+    request: ExecRequest,
+    reply: oneshot::Sender<Result<ExecRecord, Problem>>,
+    answered: oneshot::Receiver<()>,
+) {
+    if let Err(problem) = place.turn().await {
+        // Nobody may listen any more.
+        let _ = reply.send(Err(problem));
+        return;
+    }
+    let sandbox = request.sandbox;
+    let executed = match engine.execute(request, place.cancel.clone()).await {
+        Ok(executed) => executed,
+        Err(error) => {
+            let _ = reply.send(Err(error.problem()));
+            return;
+        }
+    };
+    drop(place);
+    let _ = reply.send(Ok(executed.report.clone().into_record(sandbox)));
+    let _ = tokio::time::timeout(ANSWERED, answered).await;
+    executed.settle().await;
+}

@@ -1,0 +1,138 @@
+//! Commands by themselves: sessions, and single commands with a place that waits for the next one.
+
+use std::path::Path;
+
+use proctor_core::enforcement::{SandboxMode, Tolerated};
+use proctor_core::names::StepName;
+use proctor_core::plan::{Limit, Network, PlannedStep};
+use proctor_core::spec::{self, Adhoc};
+use proctor_sandbox::Sandboxes;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::room::{Room, space_config};
+use super::warm::{Owner, WarmPlaces};
+use super::{Changes, Engine, Source};
+use crate::context::StepTrace;
+use crate::error::EngineError;
+use crate::request::{ExecReport, ExecRequest, StepReport};
+use crate::session::Session;
+
+/// What the step is called that a command becomes.
+const NAME: &str = "exec";
+
+/// A command that has ended, with its session.
+pub struct Executed {
+    /// What it came to.
+    pub report: StepReport,
+    session: Session,
+    step: PlannedStep,
+    /// Where its place is kept; `None` where it is not.
+    kept: Option<(WarmPlaces, Owner)>,
+}
+
+impl Engine {
+    /// Takes the snapshot of `repo` once, for any number of commands. `disk` bounds what all of
+    /// them that run at the same time write; `cancel` ends them all.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub async fn session(
+        &self,
+        repo: &Path,
+        disk: Limit,
+        sandbox: SandboxMode,
+        cancel: CancellationToken,
+    ) -> Result<Session, EngineError> {
+        let tolerated = self.tolerated(sandbox)?;
+        let source = Source::worktree(self.repository(repo)?);
+        self.session_in(source, Room { disk, sandboxes: Sandboxes::ForOne, space: None }, tolerated, cancel).await
+    }
+
+    async fn session_in(
+        &self,
+        source: Source,
+        room: Room,
+        tolerated: Tolerated,
+        cancel: CancellationToken,
+    ) -> Result<Session, EngineError> {
+        // Nobody listens: a command's report tells all that its events would.
+        let (events, _) = mpsc::channel(1);
+        let context = self.context(source, Changes::Applied, room, tolerated, events, cancel).await?;
+        context.continue_trace(StepTrace::from_env(&self.config.caller_env));
+        Ok(Session::new(context))
+    }
+
+    /// Plans one command exactly as a step of the repository's spec would be planned that sets the same; `no_spec`
+    /// takes nothing from there, as where there is none. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The spec is not valid, or the command asks for more than the operator allows.
+    pub fn adhoc_step(&self, repo: &Path, adhoc: &Adhoc, no_spec: bool) -> Result<PlannedStep, EngineError> {
+        let is_there = || repo.join(spec::PATH).symlink_metadata().is_ok();
+        let spec = if no_spec || !is_there() { None } else { Some(self.readings.of(&self.spec(repo)?)?) };
+        let name = StepName::new(NAME).map_err(|bad| EngineError::Internal(bad.to_string()))?;
+        let planned = spec::adhoc_step(adhoc, name, spec.as_ref().map(|read| &read.spec), &self.config.operator);
+        planned.map_err(|diagnostics| {
+            let refused: Vec<String> = diagnostics.into_iter().map(|diagnostic| diagnostic.message).collect();
+            EngineError::AboveCeiling(refused.join("; "))
+        })
+    }
+
+    /// Runs one command exactly as a step would be run: a session with one run.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub async fn exec(&self, request: ExecRequest, cancel: CancellationToken) -> Result<ExecReport, EngineError> {
+        let Executed { report: step, session, .. } = self.execute(request, cancel).await?;
+        let (stdout, stderr) = (session.kept(&step.evidence.stdout)?, session.kept(&step.evidence.stderr)?);
+        Ok(ExecReport { step, stdout, stderr })
+    }
+
+    /// The same, whose output stays where it is kept. Where this process stays, a command finds the place and the
+    /// sandbox that wait for it, if any do. One whose sandbox may lack controls, or sees the host's network, gets a
+    /// sandbox that is made for it alone.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub async fn execute(&self, request: ExecRequest, cancel: CancellationToken) -> Result<Executed, EngineError> {
+        let ExecRequest { repo, step, sandbox } = request;
+        let tolerated = self.tolerated(sandbox)?;
+        let source = Source::worktree(self.repository(&repo)?);
+        let disk = step.limits.disk;
+        let config = space_config(&Room { disk, sandboxes: Sandboxes::ForOne, space: None }, tolerated.clone());
+        let is_usual = sandbox == SandboxMode::Strict && step.network == Network::Deny;
+        let kept = (self.config.stays && is_usual).then(|| {
+            let owner = Owner { caller: self.owner, repo: source.repository.path().to_path_buf(), config };
+            (self.warm.clone(), owner)
+        });
+        let space = kept.as_ref().and_then(|(places, owner)| places.take(owner));
+        let room = Room { disk, sandboxes: Sandboxes::ForOne, space };
+        let session = self.session_in(source, room, tolerated, cancel).await?;
+        let report = session.run(&step).await?;
+        Ok(Executed { report, session, step, kept })
+    }
+}
+
+impl Executed {
+    /// Has the place of the command wait for the next one like it, with a new sandbox, where nothing of the command is
+    /// left. To be called when the command has been answered: it takes as long as a sandbox does.
+    pub async fn settle(self) {
+        let Self { report, session, step, kept } = self;
+        let kept = kept.filter(|_| report.doubts.is_empty());
+        session.freed().await;
+        let watched = kept.as_ref().map(|(places, _)| places.clone());
+        let work = tokio::task::spawn_blocking(move || {
+            let Some((places, owner)) = kept else { return };
+            match session.prepare_ahead(&step) {
+                Ok(Some(space)) => places.keep(owner, space),
+                Ok(None) => tracing::debug!("a command left something in its place, which is not used again"),
+                Err(error) => tracing::debug!(%error, "no sandbox waits for the next command"),
+            }
+        });
+        match work.await {
+            Ok(()) => watched.iter().for_each(WarmPlaces::watch),
+            Err(error) => tracing::error!(%error, "preparing a sandbox ended badly"),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What a prepared sandbox shows and hides of the host, so that one that has waited is used only
+//! where a new one would show and hide the same.
+//!
+//! Mounts pin what they were made of: a directory that was replaced meanwhile, a socket that was bound or
+//! a file system that was mounted would not be seen by a sandbox from before.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, CWD};
+use rustix::io::Errno;
+
+use crate::helper::masks::sockets;
+use crate::policy::Frame;
+use crate::setup::SetupOp;
+
+/// What of the host the operations of one sandbox rest on.
+#[derive(Debug)]
+pub(crate) struct HostView {
+    objects: Vec<Object>,
+    /// Places at which a step finds sockets of the host, all of which are masked.
+    sockets: BTreeSet<PathBuf>,
+    /// The table of mounts: the kernel tells through it whether the table has changed since it was opened.
+    mounts: File,
+}
+
+/// A file or directory by its path.
+#[derive(Debug, PartialEq, Eq)]
+struct Object {
+    path: PathBuf,
+    /// Device and inode; `None` where nothing is there.
+    found: Option<(u64, u64)>,
+}
+
+impl HostView {
+    /// Looks at what `ops` are going to show and hide. To be asked before they are carried out: what changes
+    /// in between makes the view differ, and never the other way round.
+    ///
+    /// # Errors
+    /// Something cannot be looked at.
+    pub(crate) fn before(ops: &[SetupOp], frame: &Frame) -> io::Result<Self> {
+        // First of all: a mount may change what stands at a path.
+        let mounts = File::open("/proc/self/mountinfo")?;
+        let objects = ops.iter().filter_map(SetupOp::host_object).map(Object::at).collect::<io::Result<_>>()?;
+        Ok(Self { objects, sockets: reachable_sockets(ops, frame)?, mounts })
+    }
+
+    /// Returns whether a sandbox that is made now would show and hide the same. What cannot be looked at differs.
+    pub(crate) fn still_holds(&self, ops: &[SetupOp], frame: &Frame) -> bool {
+        let objects = || self.objects.iter().all(|object| Object::at(&object.path).is_ok_and(|now| now == *object));
+        let sockets = || reachable_sockets(ops, frame).is_ok_and(|now| now.is_subset(&self.sockets));
+        // Last, for what the looks before it have rested on.
+        objects() && sockets() && self.mounts_are_the_same()
+    }
+
+    /// proc_pid_mountinfo(5): the file is pollable, and a change of the table since its opening is an exception.
+    fn mounts_are_the_same(&self) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(self.mounts.as_fd(), PollFlags::PRI)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let changed = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)));
+        changed.is_ok_and(|ready| ready == 0)
+    }
+}
+
+impl Object {
+    fn at(path: impl AsRef<Path>) -> io::Result<Self> {
+        let path = path.as_ref();
+        let found = match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some((stat.st_dev, stat.st_ino)),
+            Err(Errno::NOENT | Errno::NOTDIR) => None,
+            Err(errno) => return Err(errno.into()),
+        };
+        Ok(Self { path: path.to_owned(), found })
+    }
+}
+
+/// The places at which a step could connect to sockets of the host, were they not masked.
+fn reachable_sockets(ops: &[SetupOp], frame: &Frame) -> io::Result<BTreeSet<PathBuf>> {
+    let hidden = ops.iter().find_map(|op| match op {
+        SetupOp::MaskSockets { hidden } => Some(hidden),
+        _ => None,
+    });
+    let skip: Vec<&Path> = hidden.into_iter().flatten().map(PathBuf::as_path).collect();
+    let shown: Vec<_> = frame.tools.iter().map(|tool| (tool.source.as_path(), tool.at.as_path())).collect();
+    let bound = sockets::bound_sockets(&File::open("/proc/net/unix")?)?;
+    Ok(sockets::Sockets { bound: &bound, skip: &skip, shown: &shown }.places())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use proctor_core::enforcement::Tolerated;
+    use proctor_core::plan::{Limit, Limits, Network};
+
+    use super::*;
+    use crate::policy::GitDirs;
+    use crate::setup::{Absent, CloneKind, Cover};
+
+    fn frame() -> Frame {
+        let unlimited = Limit::Unlimited;
+        Frame {
+            repo: "/r".into(),
+            checkout: None,
+            git: GitDirs::default(),
+            network: Network::Deny,
+            home: "/h".into(),
+            hide: vec![],
+            tools: vec![],
+            caches: vec![],
+            tolerated: Tolerated::default(),
+            limits: Limits {
+                memory: unlimited,
+                pids: unlimited,
+                disk: unlimited,
+                output: unlimited,
+                cpu_seconds: unlimited,
+                open_files: unlimited,
+            },
+        }
+    }
+
+    fn shows(source: &Path) -> Vec<SetupOp> {
+        let clone =
+            SetupOp::Clone { source: source.to_owned(), at: source.to_owned(), kind: CloneKind::Git { mapped: false } };
+        vec![clone, SetupOp::MaskSockets { hidden: vec![] }]
+    }
+
+    fn holds_after(ops: &[SetupOp], change: impl FnOnce()) -> bool {
+        let view = HostView::before(ops, &frame()).expect("a look");
+        assert!(view.still_holds(ops, &frame()), "nothing has happened");
+        change();
+        view.still_holds(ops, &frame())
+    }
+
+    #[test]
+    fn notices_a_directory_that_was_replaced() {
+        let room = tempfile::tempdir().expect("a directory");
+        let git = room.path().join(".git");
+        std::fs::create_dir(&git).expect("made");
+        let replace = || {
+            std::fs::rename(&git, room.path().join("old")).expect("moved");
+            std::fs::create_dir(&git).expect("made");
+        };
+        assert!(!holds_after(&shows(&git), replace));
+        assert!(!holds_after(&shows(&git), || std::fs::remove_dir(&git).expect("removed")));
+        assert!(!holds_after(&shows(&git), || std::fs::create_dir(&git).expect("made")));
+        assert!(holds_after(&shows(&git), || std::fs::write(git.join("HEAD"), "x").expect("written")));
+    }
+
+    #[test]
+    fn notices_a_directory_that_is_to_be_hidden() {
+        let room = tempfile::tempdir().expect("a directory");
+        let at = room.path().join("home");
+        let cover = vec![SetupOp::Cover { at: at.clone(), kind: Cover::Hidden, absent: Absent::PassOver }];
+        assert!(!holds_after(&cover, || std::fs::create_dir(&at).expect("made")));
+    }
+
+    #[test]
+    fn notices_a_socket_that_is_not_masked() {
+        let room = tempfile::tempdir().expect("a directory");
+        let ops = shows(room.path());
+        let mut bound = None;
+        assert!(!holds_after(&ops, || bound = Some(UnixListener::bind(room.path().join("s")).expect("bound"))));
+        assert!(holds_after(&ops, || drop(bound)), "one that is gone needs no mask");
+        let hidden = [SetupOp::MaskSockets { hidden: vec![room.path().to_owned()] }];
+        assert!(holds_after(&hidden, || drop(UnixListener::bind(room.path().join("t")))));
+    }
+}
