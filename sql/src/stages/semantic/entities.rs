@@ -48,7 +48,12 @@ fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     // Columns that the question asks for, and that this table has.
     let top = shape.top();
     let is_asked = |item: &super::shape::Item| item.is_column && item.words.iter().any(said);
-    let is_of_its_own = !top.items.is_empty() && top.items.iter().any(is_asked);
+    let is_used = |column: &crate::catalog::Column| {
+        shape.names.contains(&column.name.to_lowercase())
+            && other.column(&column.name).is_none()
+            && parts(&column.name).iter().any(said)
+    };
+    let is_of_its_own = top.items.iter().any(is_asked) || read.columns.iter().any(is_used);
     // Elsewhere than at the head, a word may describe rows of another table: `prices for all events`.
     let lead = (0..question.words.len().min(4)).find(|at| LEADS.contains(&question.at(*at)));
     let is_head = lead.is_some_and(|lead| at > lead && (lead + 1..at).all(|at| BETWEEN.contains(&question.at(at))));
@@ -89,11 +94,15 @@ fn head(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let is_read =
         shape.tables.contains(&table.name.to_lowercase()) || shape.words.iter().any(|word| are_kin(word, stem));
     let of_view = |name: &String| sheet.catalog.table(name).is_none_or(|table| table.is_view);
-    let is_told_elsewhere =
-        shape.tables.iter().any(of_view)
-            || shape.tables.iter().filter_map(|name| sheet.catalog.table(name)).any(|read| {
-                read.columns.iter().any(|column| parts(&column.name).iter().any(|part| are_kin(part, stem)))
-            });
+    let read = || shape.tables.iter().filter_map(|name| sheet.catalog.table(name));
+    // `dept_name` that references `department` stands for it.
+    let is_referenced = read()
+        .flat_map(|read| &read.foreign_keys)
+        .any(|key| key.table.eq_ignore_ascii_case(&table.name) && shape.names.contains(&key.column.to_lowercase()));
+    let is_told_elsewhere = shape.tables.iter().any(of_view)
+        || is_referenced
+        || read()
+            .any(|read| read.columns.iter().any(|column| parts(&column.name).iter().any(|part| are_kin(part, stem))));
     // A column of another name may hold it after all; one that both have, or a count of rows, is of what is read.
     let is_of_others = shape.top().items.iter().all(|item| match item.bare.as_slice() {
         [name] => item.is_column && table.column(&name.column).is_some(),
