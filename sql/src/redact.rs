@@ -86,9 +86,23 @@ impl Hidden {
         let mut shown = names_of(&visible(catalog, allow));
         shown.extend(listed(&allow.tables));
         shown.extend(listed(&allow.columns));
-        let names: BTreeSet<String> = names_of(catalog).difference(&shown).cloned().collect();
-        let said: BTreeSet<String> = text::names(sql, dialect).into_iter().collect();
-        let unsaid = names.difference(&said).cloned().collect();
+        let said = text::names(sql, dialect);
+        let mut names: BTreeSet<String> = names_of(catalog).difference(&shown).cloned().collect();
+        let mut unsaid: BTreeSet<String> = names.difference(&said).cloned().collect();
+        // A name that another table shows is hidden together with its own table.
+        for table in &catalog.tables {
+            let is_off = |column: &str| {
+                !lists::allow_table(allow, &table.name) || !lists::allow_column(allow, &table.name, column)
+            };
+            for column in table.columns.iter().filter(|column| is_off(&column.name)) {
+                let column = column.name.to_ascii_lowercase();
+                let pair = format!("{}.{column}", bare(&table.name));
+                if !said.contains(&column) {
+                    unsaid.insert(pair.clone());
+                }
+                names.insert(pair);
+            }
+        }
         Some(Self { names, unsaid })
     }
 

@@ -17,7 +17,7 @@ pub(crate) fn all() -> Vec<(&'static str, Test)> {
         ("allows_what_is_on_the_lists", allows_on_lists),
         ("refuses_rewriting_without_bounds", refuses_rewriting),
         ("findings_do_not_describe_what_is_off_the_lists", findings_keep_silent),
-        ("refuses_the_plan_of_a_text", refuses_plan_of_text),
+        ("refuses_functions_that_bind_a_text", refuses_binding_of_text),
         ("judges_parameters_of_unknown_type", judges_parameters),
         ("no_statement_of_a_corpus_slips_past_the_lists", corpus_slips_nothing),
     ]
@@ -117,8 +117,6 @@ const OFF_LISTS: &[Case] = &[
     ("ALTER TABLE orders RENAME TO elsewhere", Policy::Migrate, "orders", ""),
     ("ALTER TABLE customers RENAME TO people", Policy::Migrate, "", "customers.id"),
     ("COMMENT ON TABLE secret IS 'x'", Policy::Migrate, "orders", ""),
-    ("FROM query_table('secret')", Policy::Read, "orders", ""),
-    ("FROM query('SELECT pin FROM ' || 'secret')", Policy::Read, "orders", ""),
     ("SELECT o.id FROM orders o POSITIONAL JOIN secret", Policy::Read, "orders", ""),
     ("SELECT o.id FROM orders o ASOF JOIN secret s ON o.id >= s.id", Policy::Read, "orders", ""),
     ("SELECT o.id FROM orders o, LATERAL (SELECT s.pin FROM secret s WHERE s.id = o.id)", Policy::Read, "orders", ""),
@@ -179,11 +177,17 @@ fn findings_keep_silent() -> Result<(), Failed> {
     none_of(wrong)
 }
 
-/// The plan of a text shows the columns of any table.
-fn refuses_plan_of_text() -> Result<(), Failed> {
-    let sql = "SELECT json_serialize_plan('SELECT * FROM secret')";
-    let judgement = judged(&[request(sql, Policy::Read, "orders", "")])?.remove(0);
-    if judgement.verdict == Verdict::Reject { Ok(()) } else { Err(format!("{judgement:#?}").into()) }
+/// A function that binds a text would show or read any table.
+fn refuses_binding_of_text() -> Result<(), Failed> {
+    let requests = [
+        "SELECT json_serialize_plan('SELECT * FROM secret')",
+        "FROM query_table('secret')",
+        "FROM query('SELECT pin FROM ' || 'secret')",
+    ]
+    .map(|sql| request(sql, Policy::Read, "orders", ""));
+    none_of(judged(&requests)?.into_iter().zip(&requests).filter_map(|(judgement, request)| {
+        (judgement.verdict != Verdict::Reject).then(|| format!("{}: {judgement:#?}", request.sql))
+    }))
 }
 
 fn none_of(wrong: impl Iterator<Item = String>) -> Result<(), Failed> {
