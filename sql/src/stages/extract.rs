@@ -162,7 +162,9 @@ fn fenced(text: &str) -> Option<Range<usize>> {
     let open = if text.trim_start().starts_with("```") {
         text.find("```")?
     } else {
-        let at = text.find("```")?;
+        // Words may stand on the line of the fence; a comment is none of them.
+        let is_wordy = text.trim_start().starts_with(char::is_alphabetic);
+        let at = if is_wordy { text.find("```")? } else { text.find("\n```")? + 1 };
         // Within a string or a comment it is no fence.
         let first = text[..at].split_whitespace().next()?.to_ascii_lowercase();
         if is_start(&first) {

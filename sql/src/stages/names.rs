@@ -9,6 +9,7 @@ use proctor_core::sql::{Applicability, Diagnostic, Dialect, Fix, SqlCode, StageN
 
 use crate::catalog::{Catalog, Table};
 use crate::engine::Refusal;
+use crate::lists;
 use crate::nearest::nearest;
 use crate::stage::{Case, on};
 use crate::stages::edited::Edited;
@@ -428,6 +429,11 @@ fn completed(case: &Case<'_>, mut found: Diagnostic, refusal: &Refusal, text: &s
                 .collect(),
             _ => Vec::new(),
         };
+    }
+    if refusal.code == SqlCode::UnknownColumn && lists::are_given(&case.request.allow) {
+        // An engine proposes columns of any table in scope.
+        let named = named_tables(case, catalog, text);
+        found.candidates.retain(|name| named.iter().any(|table| table.column(parts(name).1).is_some()));
     }
     if let Some(own) = advice(case.request.dialect, catalog, refusal.code, subject, &found.candidates) {
         found.advice = Some(own);
