@@ -10,6 +10,7 @@ use proctor_core::sql::{
 };
 
 use crate::engine::Engine;
+use crate::redact::Hidden;
 use crate::stage::{Case, LESS, Stage, Statement};
 use crate::stages;
 
@@ -154,8 +155,13 @@ fn not_now(stage: StageName, case: &mut Case<'_>, records: &[StageRecord]) -> Op
 }
 
 fn said(request: &Request, engine: String, mut case: Case<'_>, stages: Vec<StageRecord>, timing: Timing) -> Judgement {
-    let statements = case.statements.iter().take(MOST_STATEMENTS).map(|statement| view(&case, statement)).collect();
+    let shown = case.statements.iter().take(MOST_STATEMENTS);
+    let mut statements: Vec<StatementView> = shown.map(|statement| view(&case, statement)).collect();
     let mut diagnostics = std::mem::take(&mut case.diagnostics);
+    if let Some(hidden) = Hidden::new(case.engine.catalog(), &request.allow, &request.sql, request.dialect) {
+        diagnostics.iter_mut().for_each(|found| hidden.redact(found));
+        statements.iter_mut().for_each(|view| hidden.redact_view(view));
+    }
     diagnostics.sort_by(|one, other| {
         let place = |found: &Diagnostic| (found.stage, found.span.map_or(0, |span| span.start));
         place(one).cmp(&place(other)).then(other.severity.cmp(&one.severity)).then(one.message.cmp(&other.message))

@@ -21,6 +21,7 @@ mod lists;
 mod literals;
 pub mod nearest;
 pub mod pool;
+mod redact;
 pub mod scratch;
 pub mod sqlite;
 pub mod stage;

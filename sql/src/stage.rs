@@ -1,5 +1,6 @@
 //! One stage of the chain, and what is known so far of the text that goes through it.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -7,7 +8,9 @@ use proctor_core::sql::{Diagnostic, Execution, Lines, Request, Severity, Span, S
 use sqlparser::ast;
 
 use crate::advice::advise;
+use crate::catalog::Catalog;
 use crate::engine::{Bound, Engine, Refusal, RunOn};
+use crate::{lists, redact};
 
 /// One statement of the text.
 #[derive(Debug, Clone)]
@@ -104,6 +107,15 @@ impl Case<'_> {
             self.found(Diagnostic::error(stage, SqlCode::TimeLimit, message).advice(LESS));
         }
         is_late
+    }
+
+    /// The catalog as far as the lists of the request allow to describe it.
+    pub(crate) fn visible(&self) -> Cow<'_, Catalog> {
+        let catalog = self.engine.catalog();
+        match lists::are_given(&self.request.allow) {
+            true => Cow::Owned(redact::visible(catalog, &self.request.allow)),
+            false => Cow::Borrowed(catalog),
+        }
     }
 
     /// The bounds that hold.

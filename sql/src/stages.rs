@@ -1,5 +1,6 @@
 //! The stages, a file each.
 
+mod answers;
 mod asked;
 mod bind;
 pub(crate) mod dialects;

@@ -113,6 +113,67 @@ fn refuses_metadata_off_the_lists() {
 }
 
 #[test]
+fn findings_do_not_describe_what_is_off_the_lists() {
+    const CASES: &[(&str, &str, &str)] = &[
+        ("SELECT * FROM nosuch", "orders", ""),
+        ("SELECT id FROM orders INDEXED BY nosuch", "orders", ""),
+        ("SELECT * FROM secre", "orders", ""),
+        ("SELECT pni FROM secre", "orders", ""),
+        ("SELECT * FROM seecret s WHERE s.pni = 1", "orders", ""),
+        ("SELECT pin FROM orders", "orders", ""),
+        ("SELECT ssn FROM orders", "orders", ""),
+        ("SELECT o.pin FROM orders o", "orders", ""),
+        ("SELECT pni /* pin */ FROM secret", "orders", ""),
+        ("SELECT snn FROM customers", "", "customers.id"),
+        ("SELECT c.maskd FROM customers c", "", "customers.id"),
+        ("UPDATE customers SET snn = 1 WHERE id = 1", "", "customers.id"),
+        ("INSERT INTO customers (id, snn) VALUES (1, 2)", "", "customers.id"),
+        ("SELECT id FROM w", "w", ""),
+        ("SELECT * FROM customers", "", "customers.id"),
+        ("SELECT * FROM orders NATURAL JOIN w", "orders,w", ""),
+        ("SELECT o.id FROM orders o JOIN customers c ON c.id = o.id", "orders", ""),
+        ("SELECT 1 FROM (SELECT 's' AS ssn) NATURAL JOIN customers", "", "customers.id"),
+        ("DELETE FROM orders WHERE id = 1", "orders", ""),
+        ("INSERT INTO copies (id) VALUES (1)", "copies", ""),
+    ];
+    let question = Some("How many secret customers with a pin, an ssn and a mask are there?".to_owned());
+    for (sql, tables, columns) in CASES {
+        let request = Request {
+            policy: Policy::Write,
+            allow: allow(tables, columns),
+            schema: vec![SCHEMA.to_owned()],
+            question: question.clone(),
+            ..Request::new(Dialect::Sqlite, *sql)
+        };
+        let mut engine = Sqlite::open(&request).expect("opens");
+        let judgement = proctor_sql::judge(&request, &mut engine);
+        assert_eq!(judgement.verdict, Verdict::Reject, "{sql}");
+        let hidden = ["secret", "pin", "ssn", "masked", "spare", "log", "mirror", "notes"].into_iter();
+        let is_hidden =
+            |name: &&str| if tables.is_empty() { ["ssn", "masked"].contains(name) } else { !tables.contains(name) };
+        for name in hidden.filter(is_hidden) {
+            for found in &judgement.diagnostics {
+                let suggested = format!("{:?} {:?} {:?}", found.candidates, found.advice, found.fix);
+                assert!(!suggested.contains(name), "{sql}: {name}: {found:#?}");
+                let told = format!("{} {:?} {:?}", found.message, found.engine_code, found.subject);
+                assert!(sql.contains(name) || !told.contains(name), "{sql}: {name}: {found:#?}");
+            }
+            assert!(sql.contains(name) || !judgement.feedback.contains(name), "{sql}: {}", judgement.feedback);
+            let reached = &judgement.statements[0].tables;
+            assert!(sql.contains(name) || !reached.iter().any(|table| table == name), "{sql}: {reached:?}");
+        }
+    }
+}
+
+#[test]
+fn a_hidden_column_is_not_named_though_another_table_shows_its_name() {
+    let judgement = judged("SELECT * FROM orders", Policy::Read, allow("", "orders.id"));
+    assert!(!judgement.feedback.contains("total"), "{}", judgement.feedback);
+    let judgement = judged("SELECT total FROM orders", Policy::Read, allow("", "orders.id"));
+    assert!(judgement.feedback.contains("orders.total"), "{}", judgement.feedback);
+}
+
+#[test]
 fn allows_what_is_on_the_lists() {
     accepts(
         &[

@@ -271,6 +271,14 @@ fn fences_and_words_around_a_statement_are_told_with_a_fix() {
         (format!("Select all names like this:\n{select}"), SqlCode::ProseAroundSql),
         (format!("With this query you get the names:\n\n{select}\n\nI hope this helps!"), SqlCode::ProseAroundSql),
         (format!("Sure! Here is the query:\n{select}"), SqlCode::ProseAroundSql),
+        (format!("Here is the query:\n\n{select}\n\nThis returns all names."), SqlCode::ProseAroundSql),
+        ("Sure! ```sql\nSELECT name FROM authors\n``` Hope this helps".to_owned(), SqlCode::FencedText),
+        ("sqlite> SELECT name FROM authors;".to_owned(), SqlCode::ProseAroundSql),
+        (r#"{"sql": "SELECT name FROM authors"}"#.to_owned(), SqlCode::ProseAroundSql),
+        ("```json\n{\"query\": \"SELECT name\\nFROM authors\"}\n```".to_owned(), SqlCode::ProseAroundSql),
+        (r#"["SELECT name FROM authors"]"#.to_owned(), SqlCode::ProseAroundSql),
+        ("sql: |\n  SELECT name\n  FROM authors\nexplanation: all of them".to_owned(), SqlCode::ProseAroundSql),
+        ("sql: \"SELECT name FROM authors\"".to_owned(), SqlCode::ProseAroundSql),
     ];
     for (sql, code) in cases {
         let judgement = judged(&sql, Policy::Read);

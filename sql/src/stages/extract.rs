@@ -10,7 +10,7 @@ use std::time::Instant;
 use proctor_core::sql::{Applicability, Diagnostic, Fix, SqlCode, StageName};
 
 use crate::stage::{Case, Stage};
-use crate::stages::slips;
+use crate::stages::{answers, slips};
 use crate::text::{self, Piece};
 
 /// The longest text in which words around a statement are looked for, in bytes.
@@ -39,11 +39,13 @@ impl Stage for Extract {
             case.found(found.advice("Give one statement."));
             return Ok(());
         }
-        if let Some(inner) = fenced(text) {
+        if let Some(found) = in_answer(case) {
+            case.found(found);
+        } else if let Some(inner) = fenced(case.text()) {
             let found = around(case, SqlCode::FencedText, "the statement stands in a Markdown fence", inner);
             case.found(found);
-        } else if let Some(inner) = behind_prose(case) {
-            let found = around(case, SqlCode::ProseAroundSql, "words stand before the statement", inner);
+        } else if let Some((message, inner)) = behind_prose(case) {
+            let found = around(case, SqlCode::ProseAroundSql, message, inner);
             case.found(found);
         } else if let Some((code, message, inner)) = between(case) {
             let found = around(case, code, message, inner);
@@ -51,6 +53,22 @@ impl Stage for Extract {
         }
         Ok(())
     }
+}
+
+/// The finding where a text is JSON or YAML with a statement in it, also within a fence.
+fn in_answer(case: &mut Case<'_>) -> Option<Diagnostic> {
+    let text = case.text().to_owned();
+    let inner = fenced(&text).unwrap_or(0..text.len());
+    let wrapped = answers::wrapped(&text[inner])?;
+    let is_statement = is_start(&first_word(&wrapped.sql)) && slips::refused_form(case, &wrapped.sql).is_none();
+    if !is_statement || slips::refused_form(case, &text).is_none() {
+        return None;
+    }
+    let message = format!("the text is {}, and the statement is a value in it", wrapped.form);
+    let fix = Fix { start: 0, end: text.len(), replacement: wrapped.sql, applicability: Applicability::Likely };
+    let found = Diagnostic::error(StageName::Extract, SqlCode::ProseAroundSql, message);
+    let found = found.at(Some(case.span(0..text.len()))).fix(Some(fix));
+    Some(found.advice(format!("Answer with the statement alone, without {} around it.", wrapped.form)))
 }
 
 /// The statement of a text that has a fence or words behind it, or words before it that begin like a statement.
@@ -144,7 +162,9 @@ fn fenced(text: &str) -> Option<Range<usize>> {
     let open = if text.trim_start().starts_with("```") {
         text.find("```")?
     } else {
-        let at = text.find("\n```")? + 1;
+        // Words may stand on the line of the fence; a comment is none of them.
+        let is_wordy = text.trim_start().starts_with(char::is_alphabetic);
+        let at = if is_wordy { text.find("```")? } else { text.find("\n```")? + 1 };
         // Within a string or a comment it is no fence.
         let first = text[..at].split_whitespace().next()?.to_ascii_lowercase();
         if is_start(&first) {
@@ -157,8 +177,27 @@ fn fenced(text: &str) -> Option<Range<usize>> {
     Some(begin..end).map(|range| trimmed(text, range))
 }
 
-/// The statement behind some words, where the text begins with none that begins a statement.
-fn behind_prose(case: &Case<'_>) -> Option<Range<usize>> {
+/// The statement behind some words, where the text begins with none that begins a statement, and what stands around it.
+fn behind_prose(case: &mut Case<'_>) -> Option<(&'static str, Range<usize>)> {
+    let inner = after_words(case)?;
+    let text = case.text().to_owned();
+    // Words may stand behind it as well.
+    let is_taken = |case: &mut Case<'_>, range: &Range<usize>| {
+        Instant::now() < case.deadline && slips::refused_form(case, &text[range.clone()]).is_none()
+    };
+    if text.len() > MOST_BYTES || is_taken(case, &inner) {
+        return Some(("words stand before the statement", inner));
+    }
+    let ends = ends(&text[inner.clone()]).into_iter().map(|end| trimmed(&text, inner.start..inner.start + end));
+    let mut shorter = ends.filter(|range| !range.is_empty() && *range != inner);
+    match shorter.find(|range| is_taken(case, range)) {
+        Some(range) => Some(("words stand around the statement", range)),
+        None => Some(("words stand before the statement", inner)),
+    }
+}
+
+/// The text from the first statement on, where words stand before it.
+fn after_words(case: &Case<'_>) -> Option<Range<usize>> {
     let text = case.text();
     let pieces = text::pieces(text, case.request.dialect);
     let mut solid = pieces.iter().filter(|(piece, _)| !matches!(piece, Piece::Space | Piece::Comment));
@@ -174,9 +213,10 @@ fn behind_prose(case: &Case<'_>) -> Option<Range<usize>> {
                 .iter()
                 .any(|word| text[range.clone()].eq_ignore_ascii_case(word))
     })?;
-    // `SELEC name … (SELECT …)` is a slip, and not prose: prose ends in a colon, a stop or a line.
+    // `SELEC name … (SELECT …)` is a slip, and not prose: prose ends in a colon, a stop or a line, and a
+    // prompt in `>`.
     let before = text[..begin.1.start].trim_end_matches([' ', '\t']);
-    (is_wordy && before.ends_with([':', '.', '!', '\n'])).then(|| trimmed(text, begin.1.start..text.len()))
+    (is_wordy && before.ends_with([':', '.', '!', '\n', '>'])).then(|| trimmed(text, begin.1.start..text.len()))
 }
 
 fn trimmed(text: &str, range: Range<usize>) -> Range<usize> {

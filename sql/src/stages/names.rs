@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use proctor_core::sql::{Applicability, Diagnostic, Dialect, Fix, SqlCode, StageName};
 
+use crate::catalog::{Catalog, Table};
 use crate::engine::Refusal;
+use crate::lists;
 use crate::nearest::nearest;
 use crate::stage::{Case, on};
 use crate::stages::edited::Edited;
@@ -404,14 +406,14 @@ fn last_name(sql: &str, whole: &Range<usize>, dialect: Dialect) -> Range<usize> 
 fn completed(case: &Case<'_>, mut found: Diagnostic, refusal: &Refusal, text: &str) -> Diagnostic {
     let Some(subject) = refusal.subject.as_deref() else { return found };
     let (qualifier, name) = subject.rsplit_once('.').map_or((None, subject), |(table, name)| (Some(table), name));
-    let catalog = case.engine.catalog();
+    let catalog = &*case.visible();
     if found.candidates.is_empty() {
         found.candidates = match refusal.code {
             SqlCode::UnknownTable => nearest(name, catalog.tables.iter().map(|table| table.name.as_str())),
             SqlCode::UnknownColumn => {
-                let in_scope = match qualifier.and_then(|qualifier| qualified_table(case, text, qualifier)) {
+                let in_scope = match qualifier.and_then(|qualifier| qualified_table(case, catalog, text, qualifier)) {
                     Some(table) => vec![table],
-                    None => named_tables(case, text),
+                    None => named_tables(case, catalog, text),
                 };
                 let of: Vec<&str> =
                     in_scope.iter().flat_map(|table| table.columns.iter().map(|column| column.name.as_str())).collect();
@@ -422,26 +424,25 @@ fn completed(case: &Case<'_>, mut found: Diagnostic, refusal: &Refusal, text: &s
                 .unwrap_or_else(|| nearest(name, case.engine.functions().iter().map(String::as_str))),
             SqlCode::AmbiguousColumn => catalog
                 .tables_with(name)
-                .filter(|table| named_tables(case, text).iter().any(|named| named.name == table.name))
+                .filter(|table| named_tables(case, catalog, text).iter().any(|named| named.name == table.name))
                 .map(|table| format!("{}.{name}", table.name))
                 .collect(),
             _ => Vec::new(),
         };
     }
-    if let Some(own) = advice(case, refusal.code, name, qualifier, &found.candidates) {
+    if refusal.code == SqlCode::UnknownColumn && lists::are_given(&case.request.allow) {
+        // An engine proposes columns of any table in scope.
+        let named = named_tables(case, catalog, text);
+        found.candidates.retain(|name| named.iter().any(|table| table.column(parts(name).1).is_some()));
+    }
+    if let Some(own) = advice(case.request.dialect, catalog, refusal.code, subject, &found.candidates) {
         found.advice = Some(own);
     }
     found
 }
 
-fn advice(
-    case: &Case<'_>,
-    code: SqlCode,
-    name: &str,
-    qualifier: Option<&str>,
-    candidates: &[String],
-) -> Option<String> {
-    let catalog = case.engine.catalog();
+fn advice(dialect: Dialect, catalog: &Catalog, code: SqlCode, subject: &str, candidates: &[String]) -> Option<String> {
+    let (qualifier, name) = parts(subject);
     match code {
         SqlCode::UnknownColumn => {
             let has: Vec<String> = catalog.tables_with(name).take(4).map(|table| format!("`{}`", table.name)).collect();
@@ -454,34 +455,34 @@ fn advice(
                 (true, true) => Some(format!("No table has a column `{name}`; look at the schema.")),
             }
         }
+        SqlCode::UnknownTable if candidates.is_empty() && catalog.tables.is_empty() => None,
         SqlCode::UnknownTable if candidates.is_empty() => {
             let names: Vec<&str> = catalog.tables.iter().take(12).map(|table| table.name.as_str()).collect();
             Some(format!("The tables are: {}.", names.join(", ")))
         }
         SqlCode::UnknownTable => Some("Use the name as the schema has it.".to_owned()),
         SqlCode::AmbiguousColumn => Some("Write the table or its alias before the column.".to_owned()),
-        SqlCode::UnknownFunction => Some(format!("Use a function of {}.", case.request.dialect.title())),
+        SqlCode::UnknownFunction => Some(format!("Use a function of {}.", dialect.title())),
         SqlCode::MisspeltIdentifier => Some("Write the column's name; a text belongs into single quotes.".to_owned()),
         _ => None,
     }
 }
 
 /// Returns the table of the schema that a qualifier stands for.
-fn qualified_table<'a>(case: &'a Case<'_>, text: &str, qualifier: &str) -> Option<&'a crate::catalog::Table> {
+fn qualified_table<'c>(case: &Case<'_>, catalog: &'c Catalog, text: &str, qualifier: &str) -> Option<&'c Table> {
     let all = relations(text, case.request.dialect);
     let mut of = all.iter().filter(|relation| relation.exposed().eq_ignore_ascii_case(qualifier));
     let relation = of.next().filter(|_| of.next().is_none())?;
-    case.engine.catalog().table(&relation.name)
+    catalog.table(&relation.name)
 }
 
 /// The tables that a text names.
-fn named_tables<'a>(case: &'a Case<'_>, text: &str) -> Vec<&'a crate::catalog::Table> {
+fn named_tables<'c>(case: &Case<'_>, catalog: &'c Catalog, text: &str) -> Vec<&'c Table> {
     let dialect: Dialect = case.request.dialect;
     let words: std::collections::BTreeSet<String> = text::pieces(text, dialect)
         .into_iter()
         .filter(|(piece, _)| matches!(piece, text::Piece::Word | text::Piece::Quoted))
         .map(|(_, range)| text::unquoted(&text[range]).to_ascii_lowercase())
         .collect();
-    let catalog = case.engine.catalog();
     catalog.tables.iter().filter(|table| words.contains(&table.name.to_ascii_lowercase())).collect()
 }

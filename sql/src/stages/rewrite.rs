@@ -2,9 +2,12 @@
 //! `MERGE`. Each row that it takes rewrites one that is there already, so the query that it takes them from is judged
 //! like the filter of an UPDATE.
 
+use std::ops::ControlFlow;
+
 use sqlparser::ast::{
-    Expr, GroupByExpr, Insert, LimitClause, Merge, MergeAction, OnConflictAction, OnInsert, Query, Select, SelectItem,
-    SetExpr, SqliteOnConflict, Statement, TableFactor, TableObject, Value,
+    BinaryOperator, ConflictTarget, Cte, Expr, GroupByExpr, Insert, LimitClause, Merge, MergeAction, MergeClauseKind,
+    ObjectName, OnConflict, OnConflictAction, OnInsert, Query, Select, SelectItem, SetExpr, SqliteOnConflict,
+    Statement, TableFactor, TableObject, Value, ValueWithSpan, Visit as _, Visitor,
 };
 
 use crate::engine::{Action, Bound};
@@ -20,6 +23,9 @@ pub(super) enum Extent {
     /// Rows of a table without a filter.
     Unbounded,
 }
+
+/// The greatest number of rows that still bounds a rewriting statement.
+const MOST_ROWS: u64 = 10_000;
 
 /// Table functions whose rows are values of the statement.
 const VALUES: &[&str] = &["json_each", "json_tree", "jsonb_each", "jsonb_tree", "unnest"];
@@ -67,7 +73,7 @@ fn conflict(insert: &Insert, bound: Option<&Bound>) -> Option<Extent> {
     match &insert.on {
         Some(OnInsert::OnConflict(on)) => match &on.action {
             OnConflictAction::DoUpdate(update) => Some(match &update.selection {
-                Some(expr) if !filter::is_always_true(expr) => Extent::Bounded,
+                Some(expr) if !filter::is_always_true(expr) && !repeats_conflict(expr, on) => Extent::Bounded,
                 _ => Extent::Unbounded,
             }),
             OnConflictAction::DoNothing => None,
@@ -78,6 +84,43 @@ fn conflict(insert: &Insert, bound: Option<&Bound>) -> Option<Extent> {
             let is_reported = bound.is_some_and(|bound| bound.actions.iter().any(replaces));
             (is_said || is_reported).then_some(Extent::Unbounded)
         }
+    }
+}
+
+/// Reports whether a filter of `DO UPDATE` only repeats the conflict: `ON CONFLICT (id) … WHERE t.id = excluded.id`.
+fn repeats_conflict(filter: &Expr, on: &OnConflict) -> bool {
+    let column = |expr: &Expr| match expr {
+        Expr::Identifier(name) => Some((false, name.value.to_lowercase())),
+        Expr::CompoundIdentifier(parts) => {
+            let qualifier = parts.iter().rev().nth(1);
+            let is_new = qualifier.is_some_and(|qualifier| qualifier.value.eq_ignore_ascii_case("excluded"));
+            parts.last().map(|name| (is_new, name.value.to_lowercase()))
+        }
+        _ => None,
+    };
+    let is_of_conflict = |name: &String| match &on.conflict_target {
+        Some(ConflictTarget::Columns(columns)) => columns.iter().any(|column| column.value.eq_ignore_ascii_case(name)),
+        // Any key may be in conflict.
+        _ => true,
+    };
+    match filter {
+        Expr::Nested(inner) => repeats_conflict(inner, on),
+        Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
+            let is_met = |side: &Expr| repeats_conflict(side, on) || filter::is_always_true(side);
+            is_met(left) && is_met(right)
+        }
+        Expr::BinaryOp { left, op: BinaryOperator::Or, right } => {
+            repeats_conflict(left, on) || repeats_conflict(right, on)
+        }
+        Expr::BinaryOp { left, op: BinaryOperator::Eq, right } | Expr::IsNotDistinctFrom(left, right) => {
+            match (column(left), column(right)) {
+                (Some((one_is_new, one)), Some((other_is_new, other))) => {
+                    one_is_new != other_is_new && one == other && is_of_conflict(&one)
+                }
+                _ => false,
+            }
+        }
+        _ => false,
     }
 }
 
@@ -92,8 +135,16 @@ fn of_merge(merge: &Merge) -> Option<(String, Extent)> {
     };
     let is_same =
         matches!(&merge.source, TableFactor::Table { name, .. } if name.to_string().eq_ignore_ascii_case(&table));
+    // Rows that the source does not have are all others of the table.
+    let takes_others = merge.clauses.iter().any(|clause| {
+        clause.clause_kind == MergeClauseKind::NotMatchedBySource
+            && rewrites(&clause.action)
+            && clause.predicate.as_ref().is_none_or(filter::is_always_true)
+    });
     let extent = if filter::is_always_true(&merge.on) {
         Extent::AlwaysTrue
+    } else if takes_others {
+        Extent::Unbounded
     } else if is_same {
         // Each row of a table matches itself.
         Extent::Unbounded
@@ -107,7 +158,7 @@ fn of_merge(merge: &Merge) -> Option<(String, Extent)> {
 }
 
 /// The parts of a query that it names by WITH.
-type Parts<'a> = Vec<&'a sqlparser::ast::Cte>;
+type Parts<'a> = Vec<&'a Cte>;
 
 fn of_query(query: &Query, outer: &Parts<'_>) -> Extent {
     if is_limited(query) {
@@ -151,8 +202,11 @@ fn of_factor(factor: &TableFactor, parts: &Parts<'_>) -> Extent {
         TableFactor::Table { name, args: None, .. } => {
             let name = name.to_string();
             let at = parts.iter().position(|part| part.alias.name.value.eq_ignore_ascii_case(name.trim_matches('"')));
-            // A part stands on those before it only; what recurs is not followed.
+            // A part uses only the parts before it; recursion is not followed.
             at.map_or(Extent::Unbounded, |at| {
+                if counts_far(parts[at]) {
+                    return Extent::Unbounded;
+                }
                 let rest: Parts<'_> =
                     parts.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, part)| *part).collect();
                 of_query(&parts[at].query, &rest)
@@ -170,11 +224,38 @@ fn of_factor(factor: &TableFactor, parts: &Parts<'_>) -> Extent {
     }
 }
 
+/// Reports whether a recursive part may count beyond [`MOST_ROWS`]: it compares with a greater number.
+fn counts_far(part: &Cte) -> bool {
+    struct Numbers<'a> {
+        name: &'a str,
+        recurs: bool,
+        has_large: bool,
+    }
+    impl Visitor for Numbers<'_> {
+        type Break = ();
+
+        fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<()> {
+            let last = relation.0.last().and_then(|part| part.as_ident());
+            self.recurs |= last.is_some_and(|ident| ident.value.eq_ignore_ascii_case(self.name));
+            ControlFlow::Continue(())
+        }
+
+        fn pre_visit_value(&mut self, value: &ValueWithSpan) -> ControlFlow<()> {
+            self.has_large |= matches!(&value.value, Value::Number(text, _)
+                if text.parse::<f64>().is_ok_and(|number| number > 10_000.0));
+            ControlFlow::Continue(())
+        }
+    }
+    let mut numbers = Numbers { name: &part.alias.name.value, recurs: false, has_large: false };
+    let _ = part.query.visit(&mut numbers);
+    numbers.recurs && numbers.has_large
+}
+
 fn of_function(name: &str) -> Extent {
     if VALUES.contains(&name.to_ascii_lowercase().as_str()) { Extent::Bounded } else { Extent::Unbounded }
 }
 
-/// Reports whether a query has a LIMIT that bounds it: a number that is not negative, or a parameter.
+/// Reports whether a query has a LIMIT that bounds it: a number up to [`MOST_ROWS`], or a parameter.
 fn is_limited(query: &Query) -> bool {
     let limit = match &query.limit_clause {
         Some(LimitClause::LimitOffset { limit: Some(limit), .. } | LimitClause::OffsetCommaLimit { limit, .. }) => {
@@ -182,7 +263,14 @@ fn is_limited(query: &Query) -> bool {
         }
         _ => return query.fetch.is_some(),
     };
-    matches!(limit, Expr::Value(value) if matches!(value.value, Value::Number(..) | Value::Placeholder(_)))
+    match limit {
+        Expr::Value(value) => match &value.value {
+            Value::Number(text, _) => text.parse::<u64>().is_ok_and(|rows| rows <= MOST_ROWS),
+            Value::Placeholder(_) => true,
+            _ => false,
+        },
+        _ => false,
+    }
 }
 
 /// Reports whether a query gives one row: it has aggregates only, and no groups.
@@ -229,9 +317,42 @@ mod tests {
                 "INSERT INTO t SELECT * FROM u WHERE true ON CONFLICT (id) DO UPDATE SET a = 1 WHERE 1 = 1",
                 Some(Extent::AlwaysTrue),
             ),
+            (
+                "INSERT INTO t SELECT * FROM u WHERE true ON CONFLICT (id) DO UPDATE SET a = 1 WHERE t.id = excluded.id",
+                Some(Extent::AlwaysTrue),
+            ),
+            (
+                "INSERT INTO t SELECT * FROM u ON CONFLICT (id) DO UPDATE SET a = 1 WHERE (excluded.id = id) AND 1 = 1",
+                Some(Extent::Unbounded),
+            ),
+            (
+                "INSERT INTO t SELECT * FROM u WHERE true ON CONFLICT (id) DO UPDATE SET a = 1 WHERE t.b = excluded.b",
+                Some(Extent::Bounded),
+            ),
+            ("REPLACE INTO t SELECT * FROM u LIMIT 100000000", Some(Extent::Unbounded)),
+            (
+                "REPLACE INTO t WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 1000000) SELECT i, 0 FROM n",
+                Some(Extent::Unbounded),
+            ),
+            (
+                "REPLACE INTO t WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) SELECT i, 0 FROM n",
+                Some(Extent::Unbounded),
+            ),
+            (
+                "REPLACE INTO t WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10) SELECT i, 0 FROM n",
+                Some(Extent::Bounded),
+            ),
             ("MERGE INTO t USING u ON true WHEN MATCHED THEN DELETE", Some(Extent::AlwaysTrue)),
             ("MERGE INTO t USING t AS o ON t.id = o.id WHEN MATCHED THEN UPDATE SET a = 1", Some(Extent::Unbounded)),
             ("MERGE INTO t USING u ON t.id = u.id WHEN MATCHED THEN DELETE", Some(Extent::Bounded)),
+            (
+                "MERGE INTO t USING (SELECT 1 AS x) u ON t.id = u.x WHEN NOT MATCHED BY SOURCE THEN DELETE",
+                Some(Extent::Unbounded),
+            ),
+            (
+                "MERGE INTO t USING (SELECT 1 AS x) u ON t.id = u.x WHEN NOT MATCHED BY SOURCE AND t.a = 3 THEN DELETE",
+                Some(Extent::Bounded),
+            ),
             ("REPLACE INTO t VALUES (1, 2), (3, 4)", Some(Extent::Bounded)),
             ("REPLACE INTO t SELECT 1, 2", Some(Extent::Bounded)),
             ("REPLACE INTO t SELECT max(id), 1 FROM u", Some(Extent::Bounded)),

@@ -46,14 +46,16 @@ impl Stage for Semantic {
 
     fn run(&self, case: &mut Case<'_>) -> Result<(), String> {
         let question = case.request.question.as_deref().map(Question::of);
+        let catalog = case.visible();
         let mut found = Vec::new();
         for statement in &case.statements {
             let Some(tree) = &statement.tree else { continue };
-            let findings = findings(tree, case.text_of(statement), question.as_ref(), case.engine.catalog());
+            let findings = findings(tree, case.text_of(statement), question.as_ref(), &catalog);
             let begin = statement.range.start;
             let place = |place: &Range<usize>| case.span(begin + place.start..begin + place.end);
             found.extend(findings.iter().map(|finding| finding.diagnostic(finding.place.as_ref().map(place))));
         }
+        drop(catalog);
         found.into_iter().for_each(|found| case.found(found));
         Ok(())
     }

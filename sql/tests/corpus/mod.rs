@@ -1,5 +1,7 @@
 //! Statements made by a grammar, and lists to judge them by. The same seed gives the same statements.
 
+mod shapes;
+
 use std::collections::BTreeMap;
 
 use proctor_core::sql::{Allow, Dialect, Judgement};
@@ -224,7 +226,8 @@ impl Grammar {
     /// One statement.
     pub(crate) fn statement(&mut self) -> String {
         self.aliases = 0;
-        match self.numbers.below(20) {
+        match self.numbers.below(26) {
+            20..=25 => self.special(),
             0..=9 => self.query(3),
             10 | 11 => {
                 let (inner, outer) = (self.query(1), self.query(2));
@@ -236,6 +239,21 @@ impl Grammar {
             18 => self.delete(),
             _ => self.copy(),
         }
+    }
+
+    /// Fills in one of the [`shapes`].
+    fn special(&mut self) -> String {
+        let own = if self.dialect == Dialect::Sqlite { shapes::OF_SQLITE } else { shapes::OF_DUCKDB };
+        let shapes = if self.numbers.one_in(2) { own } else { shapes::BOTH };
+        let shape = self.numbers.pick(shapes);
+        let (table, columns) = OBJECTS[self.numbers.below(OBJECTS.len())];
+        let (other, _) = OBJECTS[self.numbers.below(OBJECTS.len())];
+        let column = columns[self.numbers.below(columns.len())];
+        let factor = self.factor(1);
+        let of_factor = factor.columns[self.numbers.below(factor.columns.len())].clone();
+        let parts = [("%f", factor.text.as_str()), ("%a", &factor.alias), ("%d", &of_factor)];
+        let parts = parts.into_iter().chain([("%t", table), ("%c", column), ("%o", other)]);
+        parts.fold(shape.to_owned(), |text, (mark, part)| text.replace(mark, part))
     }
 
     fn query(&mut self, depth: usize) -> String {

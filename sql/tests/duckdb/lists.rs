@@ -16,6 +16,8 @@ pub(crate) fn all() -> Vec<(&'static str, Test)> {
         ("refuses_what_is_off_the_lists", refuses_off_lists),
         ("allows_what_is_on_the_lists", allows_on_lists),
         ("refuses_rewriting_without_bounds", refuses_rewriting),
+        ("findings_do_not_describe_what_is_off_the_lists", findings_keep_silent),
+        ("refuses_functions_that_bind_a_text", refuses_binding_of_text),
         ("judges_parameters_of_unknown_type", judges_parameters),
         ("no_statement_of_a_corpus_slips_past_the_lists", corpus_slips_nothing),
     ]
@@ -115,6 +117,14 @@ const OFF_LISTS: &[Case] = &[
     ("ALTER TABLE orders RENAME TO elsewhere", Policy::Migrate, "orders", ""),
     ("ALTER TABLE customers RENAME TO people", Policy::Migrate, "", "customers.id"),
     ("COMMENT ON TABLE secret IS 'x'", Policy::Migrate, "orders", ""),
+    ("SELECT o.id FROM orders o POSITIONAL JOIN secret", Policy::Read, "orders", ""),
+    ("SELECT o.id FROM orders o ASOF JOIN secret s ON o.id >= s.id", Policy::Read, "orders", ""),
+    ("SELECT o.id FROM orders o, LATERAL (SELECT s.pin FROM secret s WHERE s.id = o.id)", Policy::Read, "orders", ""),
+    ("UNPIVOT secret ON total INTO NAME n VALUE v", Policy::Read, "orders", ""),
+    ("SELECT unnest(c, recursive := true) FROM customers c", Policy::Read, "", "customers.id"),
+    ("SELECT * RENAME (ssn AS z) FROM customers", Policy::Read, "", "customers.id"),
+    ("SELECT DISTINCT ON (ssn) id FROM customers", Policy::Read, "", "customers.id"),
+    ("SELECT id, x FROM customers, LATERAL (SELECT ssn AS x)", Policy::Read, "", "customers.id"),
 ];
 
 fn refuses_off_lists() -> Result<(), Failed> {
@@ -128,6 +138,55 @@ fn refuses_off_lists() -> Result<(), Failed> {
         (!is_it).then(|| format!("{}: {:?} {:?}", request.sql, judgement.verdict, judgement.diagnostics))
     });
     none_of(wrong)
+}
+
+/// Checks that no finding names what is off the lists, unless the statement does.
+fn findings_keep_silent() -> Result<(), Failed> {
+    const CASES: &[Case] = &[
+        ("SELECT * FROM nosuch", Policy::Read, "orders", ""),
+        ("SELECT * FROM secre", Policy::Read, "orders", ""),
+        ("SELECT pni FROM secre", Policy::Read, "orders", ""),
+        ("SELECT pin FROM orders", Policy::Read, "orders", ""),
+        ("SELECT o.ssn FROM orders o", Policy::Read, "orders", ""),
+        ("SELECT snn FROM customers", Policy::Read, "", "customers.id"),
+        ("SELECT snn /* ssn */ FROM customers", Policy::Read, "", "customers.id"),
+        ("SELECT c.snn FROM customers c", Policy::Read, "", "customers.id"),
+        ("SELECT * FROM customers", Policy::Read, "", "customers.id"),
+        ("SELECT COLUMNS('s.*') FROM customers", Policy::Read, "", "customers.id"),
+        ("SELECT * FROM w", Policy::Read, "w", ""),
+        ("SELECT first_hint()", Policy::Read, "orders", ""),
+        ("SELECT * FROM all_hints()", Policy::Read, "orders", ""),
+        ("DELETE FROM customers WHERE id = 1 RETURNING *", Policy::Write, "", "customers.id"),
+    ];
+    let requests: Vec<Request> =
+        CASES.iter().map(|(sql, policy, tables, columns)| request(sql, *policy, tables, columns)).collect();
+    let wrong = judged(&requests)?.into_iter().zip(&requests).filter_map(|(judgement, request)| {
+        let (sql, columns) = (&request.sql, !request.allow.columns.is_empty());
+        let hidden: &[&str] = if columns { &["ssn"] } else { &["secret", "pin", "ssn", "people", "masked", "guests"] };
+        let named = hidden.iter().find(|name| {
+            judgement.diagnostics.iter().any(|found| {
+                let suggested = format!("{:?} {:?} {:?}", found.candidates, found.advice, found.fix);
+                let told = format!("{} {:?} {:?}", found.message, found.engine_code, found.subject);
+                suggested.contains(*name) || (!sql.contains(*name) && told.contains(*name))
+            }) || (!sql.contains(*name) && judgement.feedback.contains(*name))
+        });
+        let is_right = named.is_none() && judgement.verdict == Verdict::Reject;
+        (!is_right).then(|| format!("{sql}: {named:?} {:#?}", judgement.diagnostics))
+    });
+    none_of(wrong)
+}
+
+/// A function that binds a text would show or read any table.
+fn refuses_binding_of_text() -> Result<(), Failed> {
+    let requests = [
+        "SELECT json_serialize_plan('SELECT * FROM secret')",
+        "FROM query_table('secret')",
+        "FROM query('SELECT pin FROM ' || 'secret')",
+    ]
+    .map(|sql| request(sql, Policy::Read, "orders", ""));
+    none_of(judged(&requests)?.into_iter().zip(&requests).filter_map(|(judgement, request)| {
+        (judgement.verdict != Verdict::Reject).then(|| format!("{}: {judgement:#?}", request.sql))
+    }))
 }
 
 fn none_of(wrong: impl Iterator<Item = String>) -> Result<(), Failed> {
@@ -158,6 +217,7 @@ fn allows_on_lists() -> Result<(), Failed> {
         ("SELECT unnest([1, 2]), id FROM orders", Policy::Read, "orders", "orders.id"),
         ("SELECT total FROM v", Policy::Read, "orders,v", ""),
         ("SELECT o.id FROM orders o JOIN customers USING (id)", Policy::Read, "", "customers.id"),
+        ("SELECT * EXCLUDE (name, ssn) FROM customers", Policy::Read, "", "customers.id"),
         ("DESCRIBE orders", Policy::Read, "orders", ""),
         ("SUMMARIZE orders", Policy::Read, "orders", ""),
         ("PRAGMA table_info('orders')", Policy::Read, "orders", ""),
@@ -249,7 +309,7 @@ fn database(library: &Library, changes: &[String]) -> Result<Connection, Failed>
 /// The result of a statement, and the listed contents behind it; undone.
 fn effect(connection: &Connection, sql: &str, allow: &Allow) -> Result<Vec<String>, ()> {
     let _ = run(connection, "BEGIN TRANSACTION");
-    let is_write = ["INSERT", "UPDATE", "DELETE"].iter().any(|word| sql.starts_with(word));
+    let is_write = ["INSERT", "UPDATE", "DELETE", "MERGE"].iter().any(|word| sql.starts_with(word));
     let wrapped = format!("SELECT CAST(q AS VARCHAR) FROM ({sql}) AS q");
     let mut outcome = if is_write {
         run(connection, sql)

@@ -206,7 +206,8 @@ fn no_average(shape: &Shape, question: &Question, at: usize, is_total: bool) -> 
     }
     let is_verb = match question.at(at) {
         "mean" => at > 0 && !matches!(question.at(at - 1), "the" | "a" | "and" | "or" | "arithmetic" | "overall"),
-        word => word == "expected",
+        // `papers that are typically cited` need no average.
+        word => matches!(word, "expected" | "typically"),
     };
     let is_counted = question.says(&["how many", "number of"])
         && (shape.has(Figure::Count) || shape.has(Figure::Sum))
@@ -313,11 +314,13 @@ fn sum(shape: &Shape, question: &Question) -> Option<Finding> {
     if let Some(found) = not_added(shape, question, at) {
         return Some(found);
     }
-    if shape.aggregates().next().is_some() || shape.has_division || question.has(&SHARE) {
+    if shape.aggregates().next().is_some() || shape.has_division || shape.has_addition || question.has(&SHARE) {
         return None;
     }
     let is_stored = ["total", "sum", "count", "num"].iter().any(|word| shape.words.contains(*word));
-    if is_stored {
+    // `the sum that was paid` is an amount.
+    let is_amount = question.at(at) == "sum" && matches!(question.at(at + 1), "that" | "which");
+    if is_stored || is_amount || is_abbreviated(shape, question, at) {
         return None;
     }
     let words = question.quote(at, at + 3);
@@ -328,6 +331,16 @@ fn sum(shape: &Shape, question: &Question) -> Option<Finding> {
             .at(&shape.top().place)
             .advice("Use SUM or COUNT."),
     )
+}
+
+/// Reports whether a column has the words from `at` on as a short form: `T-CHO` for `total cholesterol`.
+fn is_abbreviated(shape: &Shape, question: &Question, at: usize) -> bool {
+    let stands_for = |name: &String| {
+        let parts = parts(name);
+        parts.len() > 1
+            && parts.iter().enumerate().all(|(behind, part)| question.at(at + behind).starts_with(part.as_str()))
+    };
+    shape.names.iter().any(stands_for)
 }
 
 /// Another figure than a sum of what is to be added up.
@@ -373,7 +386,7 @@ fn count(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         if gives_number(sheet, question, at) || is_column_of_that_name(shape, question, at) {
             return None;
         }
-        let is_list = question.says(&["list them", "show them", "name them", "list their", "show their"]);
+        let is_list = is_followed_by_list(question);
         let confidence = if is_list {
             60
         } else if many.is_some_and(|at| at == 0 || question.words[at].is_after_pause) {
@@ -385,7 +398,8 @@ fn count(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         } else {
             64
         };
-        let confidence = if many == Some(0) && is_list_of_names(shape, question) { 96 } else { confidence };
+        let is_certain = many == Some(0) && is_list_of_names(shape, question) && is_of_schema(sheet, question, at + 2);
+        let confidence = if is_certain { 96 } else { confidence };
         let message = format!("the question asks for \"{words}\", and the query counts nothing");
         return Some(Finding::new(SqlCode::AggregateExpected, confidence, message).at(&top.place).advice("Use COUNT."));
     };
@@ -428,6 +442,28 @@ fn count(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         column.column
     );
     Some(other(confidence, message, first, Figure::Count))
+}
+
+/// Reports whether a second clause asks for the rows themselves: `How many cards are black? List their names.`
+fn is_followed_by_list(question: &Question) -> bool {
+    const LISTS: [&str; 11] =
+        ["list", "show", "name", "give", "indicate", "state", "provide", "display", "mention", "specify", "write"];
+    let begins = |at: usize| {
+        let word = &question.words[at];
+        let is_polite = question.at(at.wrapping_sub(1)) == "please";
+        word.is_first || word.is_after_pause || is_polite || question.at(at.wrapping_sub(1)) == "and"
+    };
+    let is_imperative = |at: usize| LISTS.contains(&question.at(at)) && begins(at);
+    (1..question.words.len()).any(is_imperative)
+        || question.says(&["list them", "show them", "name them", "list their", "show their"])
+}
+
+/// Reports whether a word of the question stands in the name of a table or column.
+fn is_of_schema(sheet: &Sheet<'_>, question: &Question, at: usize) -> bool {
+    let Some(word) = question.words.get(at) else { return false };
+    let is_in = |name: &String| parts(name).iter().any(|part| are_kin(part, &word.stem));
+    let tables = &sheet.catalog.tables;
+    tables.iter().any(|table| is_in(&table.name) || table.columns.iter().any(|column| is_in(&column.name)))
 }
 
 /// Whether a column has the very name of what is counted: `how many kids stay` asks for `kids`.

@@ -77,7 +77,17 @@ impl Visitor for Reader<'_> {
             {
                 self.null_comparison(expr, op);
             }
-            Expr::InSubquery { expr: tested, subquery, .. } => self.correlation(tested, subquery),
+            Expr::InList { list, negated: true, .. } if list.iter().any(is_null) => {
+                let message = "`NOT IN` with NULL in its list holds for no row";
+                let found = Finding::new(SqlCode::NullComparison, 97, message).at(&self.place(expr));
+                self.found.push(found.advice("Leave NULL out of the list, and test it by IS NOT NULL."));
+            }
+            Expr::InSubquery { expr: tested, subquery, negated } => {
+                self.correlation(tested, subquery);
+                if *negated {
+                    self.excludes_itself(expr, tested, subquery);
+                }
+            }
             _ => {}
         }
         ControlFlow::Continue(())
@@ -169,6 +179,33 @@ impl<'a> Reader<'a> {
         );
         let found = Finding::new(SqlCode::AccidentalCorrelation, 96, message).at(&self.place(returned));
         self.found.push(found.advice(format!("Return a column of `{table}`.")).about(column.value.clone()));
+    }
+
+    /// `id NOT IN (SELECT id FROM t)` over the rows of `t`: no row is left.
+    fn excludes_itself(&mut self, whole: &Expr, tested: &Expr, subquery: &Query) {
+        let SetExpr::Select(select) = &*subquery.body else { return };
+        let [SelectItem::UnnamedExpr(returned)] = select.projection.as_slice() else { return };
+        let last = |expr: &Expr| match bare(expr) {
+            Expr::Identifier(ident) => Some(ident.value.to_lowercase()),
+            Expr::CompoundIdentifier(parts) => parts.last().map(|part| part.value.to_lowercase()),
+            _ => None,
+        };
+        let is_same_column = last(tested).is_some_and(|column| last(returned).as_ref() == Some(&column));
+        let is_whole = select.selection.is_none()
+            && select.having.is_none()
+            && subquery.limit_clause.is_none()
+            && subquery.with.is_none();
+        let inner = self.relations(select);
+        let ([Relation { table: Some(inner), .. }], Some([Relation { table: Some(outer), .. }])) =
+            (inner.as_slice(), self.scopes.last().map(Vec::as_slice))
+        else {
+            return;
+        };
+        if is_same_column && is_whole && inner.name.eq_ignore_ascii_case(&outer.name) {
+            let message = format!("the rows of `{}` are all in the subquery: `NOT IN` leaves none", outer.name);
+            let found = Finding::new(SqlCode::ContradictoryFilter, 96, message).at(&self.place(whole));
+            self.found.push(found.advice("Take the rows to be left out from the table that has them."));
+        }
     }
 
     /// Two conditions of one filter that exclude each other.

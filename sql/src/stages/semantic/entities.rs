@@ -13,7 +13,63 @@ const BETWEEN: [&str; 9] = ["all", "the", "of", "our", "every", "me", "different
 const LEADS: [&str; 9] = ["many", "list", "show", "display", "which", "names", "count", "number", "give"];
 
 pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
-    head(sheet, question).into_iter().chain(unnamed(sheet, question)).collect()
+    let found = [head(sheet, question), unnamed(sheet, question), total(sheet, question)];
+    found.into_iter().flatten().collect()
+}
+
+/// Words around a thing in a question for the number of all such things: `how many customers are there in total`.
+const FILLERS: [&str; 22] = [
+    "are",
+    "is",
+    "there",
+    "do",
+    "does",
+    "we",
+    "you",
+    "have",
+    "exist",
+    "in",
+    "total",
+    "the",
+    "our",
+    "this",
+    "database",
+    "altogether",
+    "overall",
+    "currently",
+    "now",
+    "of",
+    "all",
+    "records",
+];
+
+/// Rows of another table, where the question asks for the number of all rows of one table.
+fn total(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
+    let [block] = sheet.shape.blocks.as_slice() else { return None };
+    let [item] = block.items.as_slice() else { return None };
+    let count = item.aggregates.first().filter(|_| item.is_aggregate && item.aggregates.len() == 1)?;
+    let counts_rows = count.figure == super::shape::Figure::Count && count.column.is_none() && !count.is_distinct;
+    if !counts_rows || block.has_filter || block.groups > 0 || block.tables != 1 {
+        return None;
+    }
+    let name = sheet.shape.tables.iter().next()?;
+    let read = sheet.catalog.table(name).filter(|table| !table.is_view)?;
+    let lead = question.phrase("how many").or_else(|| question.phrase("number of"))? + 1;
+    let at = (lead + 1..question.words.len()).find(|at| !BETWEEN.contains(&question.at(*at)))?;
+    let stem = &question.words[at].stem;
+    let is_all = (at + 1..question.words.len()).all(|at| FILLERS.contains(&question.at(at)));
+    let mut tables = sheet.catalog.tables.iter().filter(|table| parts(&table.name) == [stem.clone()]);
+    let table = tables.next().filter(|_| tables.next().is_none())?;
+    if !is_all || table.name.eq_ignore_ascii_case(&read.name) {
+        return None;
+    }
+    let message = format!(
+        "the question asks for the number of \"{}\", and the query counts rows of `{}`",
+        question.at(at),
+        read.name
+    );
+    let found = Finding::new(SqlCode::EntityExpected, 90, message).at(&count.place);
+    Some(found.advice(format!("Count the rows of `{}`.", table.name)).about(table.name.clone()))
 }
 
 /// A query of one table that the question does not speak of, where it names another table in full.
@@ -48,7 +104,12 @@ fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     // Columns that the question asks for, and that this table has.
     let top = shape.top();
     let is_asked = |item: &super::shape::Item| item.is_column && item.words.iter().any(said);
-    let is_of_its_own = !top.items.is_empty() && top.items.iter().any(is_asked);
+    let is_used = |column: &crate::catalog::Column| {
+        shape.names.contains(&column.name.to_lowercase())
+            && other.column(&column.name).is_none()
+            && parts(&column.name).iter().any(said)
+    };
+    let is_of_its_own = top.items.iter().any(is_asked) || read.columns.iter().any(is_used);
     // Elsewhere than at the head, a word may describe rows of another table: `prices for all events`.
     let lead = (0..question.words.len().min(4)).find(|at| LEADS.contains(&question.at(*at)));
     let is_head = lead.is_some_and(|lead| at > lead && (lead + 1..at).all(|at| BETWEEN.contains(&question.at(at))));
@@ -58,7 +119,15 @@ fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         matches!(question.at(at.wrapping_sub(back)), "for" | "in" | "with" | "at" | "have" | "has" | "by" | "through")
     });
     let counts_column = top.items.iter().any(|item| item.aggregates.iter().any(|figure| figure.column.is_some()));
+    // The figure is of a column that the question does not name, and the other table has one that it names.
+    let figures = || top.items.iter().flat_map(|item| &item.aggregates).filter_map(|figure| figure.column.as_ref());
+    let is_of_other = figures().all(|name| !parts(&name.column).iter().any(said))
+        && !is_of_its_own
+        && other.columns.iter().any(|column| {
+            read.column(&column.name).is_none() && parts(&column.name).iter().any(said) && column.key == 0
+        });
     let confidence = match (is_pointed_at || is_told_elsewhere, is_of_its_own) {
+        (false, _) if counts_column && is_of_other && is_plural => 78,
         _ if counts_column || !is_head && (!is_plural || is_attached) => 62,
         (false, false) => 82,
         (false, true) => 68,
@@ -89,11 +158,15 @@ fn head(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let is_read =
         shape.tables.contains(&table.name.to_lowercase()) || shape.words.iter().any(|word| are_kin(word, stem));
     let of_view = |name: &String| sheet.catalog.table(name).is_none_or(|table| table.is_view);
-    let is_told_elsewhere =
-        shape.tables.iter().any(of_view)
-            || shape.tables.iter().filter_map(|name| sheet.catalog.table(name)).any(|read| {
-                read.columns.iter().any(|column| parts(&column.name).iter().any(|part| are_kin(part, stem)))
-            });
+    let read = || shape.tables.iter().filter_map(|name| sheet.catalog.table(name));
+    // `dept_name` that references `department` stands for it.
+    let is_referenced = read()
+        .flat_map(|read| &read.foreign_keys)
+        .any(|key| key.table.eq_ignore_ascii_case(&table.name) && shape.names.contains(&key.column.to_lowercase()));
+    let is_told_elsewhere = shape.tables.iter().any(of_view)
+        || is_referenced
+        || read()
+            .any(|read| read.columns.iter().any(|column| parts(&column.name).iter().any(|part| are_kin(part, stem))));
     // A column of another name may hold it after all; one that both have, or a count of rows, is of what is read.
     let is_of_others = shape.top().items.iter().all(|item| match item.bare.as_slice() {
         [name] => item.is_column && table.column(&name.column).is_some(),

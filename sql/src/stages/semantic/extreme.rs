@@ -97,6 +97,15 @@ impl<'a> Extreme<'a> {
         }
     }
 
+    /// Returns the end that a superlative asks for in its question: `the lowest speed` is the longest time.
+    fn asked_in(&self, question: &Question, cue: &Cue) -> Option<Way> {
+        let is_of_speed = (1..=3).any(|behind| matches!(question.at(cue.at + behind), "speed" | "pace" | "velocity"));
+        match (cue.scale, self.topic) {
+            (Scale::Amount, Topic::Duration) if is_of_speed => Some(cue.way.turned()),
+            _ => self.asked(cue),
+        }
+    }
+
     /// Whether a superlative of time meets an age, which runs the other way.
     pub(super) fn is_of_other_scale(&self, cue: &Cue) -> bool {
         matches!(cue.scale, Scale::Time | Scale::Age) && matches!(self.topic, Topic::Age | Topic::Duration)
@@ -171,7 +180,7 @@ impl<'a> Extreme<'a> {
     /// The superlative that speaks of this scale, where the question says which, and the end that it asks for.
     pub(super) fn meant<'q>(&self, question: &'q Question) -> Option<(&'q Cue, Way, bool)> {
         let fitting: Vec<(&Cue, Way)> =
-            question.cues.iter().filter_map(|cue| self.asked(cue).map(|way| (cue, way))).collect();
+            question.cues.iter().filter_map(|cue| self.asked_in(question, cue).map(|way| (cue, way))).collect();
         // `the max temperature` may be the name of a column, where another superlative asks for an end of it.
         let is_name = |cue: &Cue| self.words.iter().any(|word| word == question.at(cue.at));
         let asked: Vec<(&Cue, Way)> = fitting.iter().filter(|(cue, _)| !is_name(cue)).copied().collect();

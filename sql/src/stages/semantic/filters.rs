@@ -31,7 +31,7 @@ pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
     let named = named(question, &schema);
     found.extend(year(sheet.shape, question, &named));
     found.extend(only(sheet, question, &schema));
-    found.extend(unfiltered(sheet.shape, question, &named));
+    found.extend(unfiltered(sheet, question, &named));
     found.extend(placed(sheet.shape, question, &schema));
     found
 }
@@ -73,7 +73,11 @@ fn named(question: &Question, schema: &BTreeSet<String>) -> Vec<Named> {
             continue;
         } else if text.starts_with(|c: char| c.is_ascii_digit()) {
             Kind::Date
-        } else if is_name(question, at) && !is_of_schema(&word.stem, schema) && !is_calendar_or_compass(&text, schema) {
+        } else if is_name(question, at)
+            && !is_of_schema(&word.stem, schema)
+            && !is_calendar_or_compass(&text, schema)
+            && !is_spelt_out(question, at, schema)
+        {
             Kind::Name
         } else {
             continue;
@@ -267,7 +271,8 @@ const OFTEN: [&str; 27] = [
 ];
 
 /// A query without any condition, where the question names values.
-fn unfiltered(shape: &Shape, question: &Question, named: &[Named]) -> Option<Finding> {
+fn unfiltered(sheet: &Sheet<'_>, question: &Question, named: &[Named]) -> Option<Finding> {
+    let shape = sheet.shape;
     if shape.has_condition || shape.blocks.iter().any(|block| block.has_filter) {
         return None;
     }
@@ -299,6 +304,8 @@ fn unfiltered(shape: &Shape, question: &Question, named: &[Named]) -> Option<Fin
             _ => false,
         };
     let confidence = match (first.kind, missing.len()) {
+        // A column such as `A13` may hold the figures of one year.
+        (Kind::Year, 1) if has_opaque_column(sheet) => 66,
         _ if is_plain => 96,
         (Kind::Year | Kind::Date | Kind::Quoted, _) => 85,
         // `all 50 states` are all states.
@@ -314,6 +321,31 @@ fn unfiltered(shape: &Shape, question: &Question, named: &[Named]) -> Option<Fin
     let message = format!("the question names \"{}\", and the query looks for no value at all", first.text);
     let found = Finding::new(SqlCode::FilterExpected, confidence, message).at(&shape.top().place);
     Some(found.advice("Add the WHERE that the question asks for.").about(first.text.clone()))
+}
+
+/// Reports whether the query uses a column whose name does not tell what it holds: a letter with digits.
+fn has_opaque_column(sheet: &Sheet<'_>) -> bool {
+    let is_opaque = |name: &&String| {
+        let mut signs = name.chars();
+        signs.next().is_some_and(char::is_alphabetic) && name.len() > 1 && signs.all(|sign| sign.is_ascii_digit())
+    };
+    sheet.shape.names.iter().filter(is_opaque).any(|name| sheet.catalog.tables_with(name).next().is_some())
+}
+
+/// Reports whether a short form of the question that names a column stands for a word:
+/// `Online Mendelian Inheritance in Man (OMIM)`.
+fn is_spelt_out(question: &Question, at: usize, schema: &BTreeSet<String>) -> bool {
+    let initial = question.words[at].lower.chars().next();
+    let is_short_form = |other: usize| {
+        let word = &question.words[other];
+        let letters = word.text.chars().count();
+        letters > 2
+            && other.abs_diff(at) <= 2 * letters
+            && word.text.chars().all(char::is_uppercase)
+            && schema.contains(&word.lower)
+            && initial.is_some_and(|initial| word.lower.contains(initial))
+    };
+    (0..question.words.len()).any(|other| other != at && is_short_form(other))
 }
 
 fn is_plural(question: &Question, at: usize) -> bool {

@@ -62,6 +62,8 @@ fn ungrouped(block: &Block, question: &Question) -> Option<Finding> {
                 && block.limit == Limit::All;
             let confidence = match is_each || later.is_some() || figures.len() > 1 {
                 _ if is_plain => 96,
+                // Equalities such as that of a first and a last name may leave one row.
+                _ if block.pinned.len() > 1 => 66,
                 true => 88,
                 // An equality may leave one value of the column.
                 false if !block.pinned.is_empty() => 66,

@@ -32,6 +32,14 @@ fn some(shape: &Shape, question: &Question, cue: &Cue, number: u64) -> Option<Fi
     }
     let words = question.quote(cue.at.saturating_sub(1), cue.at + 3);
     let top = shape.top();
+    // `rank < 11` and `BETWEEN 'TR000' AND 'TR099'` bound the rows as well.
+    let is_bounded = |value: &String| {
+        let digits = value.rsplit(|sign: char| !sign.is_ascii_digit()).next().unwrap_or_default();
+        digits.parse::<u64>().is_ok_and(|bound| bound.abs_diff(number) <= 1)
+    };
+    if limits.is_empty() && number > 1 && shape.compared.iter().any(is_bounded) {
+        return None;
+    }
     match (limits.as_slice(), &top.limit) {
         ([(limit, place)], Limit::Rows { .. }) => {
             let confidence = if number > 1 { 96 } else { 80 };
@@ -78,8 +86,15 @@ fn one(shape: &Shape, question: &Question) -> Option<Finding> {
         format!("the question asks for \"{words}\", and the query sorts all rows and keeps them: it has no LIMIT");
     // `the newest customers` may be any number of them.
     let is_many = question.words.get(cue.at + 1).is_some_and(|next| next.lower != next.stem);
+    // A query that returns the figure by which it sorts is a ranking: its first rows answer the question.
+    let figures = || block.items.iter().flat_map(|item| &item.aggregates);
+    let is_returned = |own: &super::shape::Aggregate| {
+        figures().any(|figure| figure.figure == own.figure && figure.columns == own.columns)
+    };
+    let is_ranking = !key.item.aggregates.is_empty() && key.item.aggregates.iter().all(is_returned);
     let confidence = match (meant.is_some(), cue.is_of_one) {
         _ if cue.scale == Scale::Turn => 60,
+        _ if is_ranking => 66,
         // `top customers` may be all of them, the best first.
         (true, false) if cue.scale == Scale::Worth => 62,
         (true, true) if shape.extremes() == 0 => 85,

@@ -6,6 +6,7 @@ use proctor_core::sql::SqlCode;
 
 use super::extreme::Extreme;
 use super::question::{Question, Scale, Way};
+use super::requested::is_stored_end;
 use super::shape::{Block, Key, Limit, Name, Shape};
 use super::words::{are_kin, parts};
 use super::{Finding, Sheet};
@@ -80,7 +81,12 @@ fn other_direction(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let is_of_key = is_kin_to(question, sorting.at..sorting.at + 6, &first.item.words)
         || Extreme::of_key(first).is_meant_first(question)
         || is_of_text(sheet, question, first);
+    // `in descending order, the fastest lap`: the superlative asks for the rows that the query takes.
+    let extreme = Extreme::of_key(first);
+    let is_taken =
+        sheet.shape.top().limit != Limit::All && extreme.meant(question).is_some_and(|(_, way, _)| way == extreme.way);
     let confidence = match keys.len() {
+        _ if is_taken => 60,
         1 if is_of_key && question.words.len() <= 14 => 96,
         1 if is_short(question) && question.cues[0].is_of_order && !first.item.aggregates.is_empty() => 96,
         1 => 85,
@@ -160,7 +166,7 @@ fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let words = question.quote(cue.at, cue.at + 3);
     let is_taken = shape.extremes() > 0;
     let is_left = shape.extremes() < question.cues.iter().filter(|cue| !cue.is_of_order).count();
-    let is_stored = shape.words.contains(question.at(cue.at));
+    let is_stored = shape.words.contains(question.at(cue.at)) || is_stored_end(shape, cue.way);
     let limited = shape.blocks.iter().find(|block| block.limit != Limit::All && block.order.is_empty());
     let (confidence, block, message) = match limited {
         Some(block) if is_left && block.order.is_empty() && !is_stored => (

@@ -111,6 +111,9 @@ impl Visitor for Reader<'_> {
             | Expr::IsTrue(_)
             | Expr::IsNotFalse(_) => self.shape.has_condition = true,
             Expr::BinaryOp { op: BinaryOperator::Divide, .. } => self.shape.has_division = true,
+            Expr::BinaryOp { left, op: BinaryOperator::Plus, right } => {
+                self.shape.has_addition |= self.column(left).is_some() && self.column(right).is_some();
+            }
             Expr::BinaryOp { left, op, right } if is_comparison(op) => {
                 let is_value = |expr: &Expr| self.column(expr).is_none();
                 self.shape.has_condition |= is_value(left) || is_value(right);

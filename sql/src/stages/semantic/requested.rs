@@ -149,10 +149,36 @@ const ENDS: [&str; 46] = [
 ];
 
 /// Words that compare two things by a scale without a bound: `which is cheaper, a or b`.
-const COMPARATIVES: [&str; 24] = [
-    "higher", "lower", "greater", "larger", "smaller", "bigger", "longer", "shorter", "older", "younger", "cheaper",
-    "easier", "easy", "easily", "harder", "simpler", "simple", "faster", "slower", "better", "worse", "heavier",
-    "lighter", "taller",
+const COMPARATIVES: [&str; 29] = [
+    "higher",
+    "lower",
+    "greater",
+    "larger",
+    "smaller",
+    "bigger",
+    "longer",
+    "shorter",
+    "older",
+    "younger",
+    "cheaper",
+    "easier",
+    "easy",
+    "easily",
+    "harder",
+    "simpler",
+    "simple",
+    "faster",
+    "slower",
+    "better",
+    "worse",
+    "heavier",
+    "lighter",
+    "taller",
+    "less",
+    "cheap",
+    "inexpensive",
+    "soon",
+    "fewer",
 ];
 /// Names of columns whose usual figure is an average.
 const RATINGS: [&str; 9] = ["rating", "score", "star", "grade", "velocity", "speed", "temperature", "humidity", "gpa"];
@@ -433,7 +459,7 @@ fn missing_end(shape: &Shape, question: &Question) -> Option<Finding> {
 }
 
 /// Whether a column of the query stores an end of a scale.
-fn is_stored_end(shape: &Shape, way: Way) -> bool {
+pub(super) fn is_stored_end(shape: &Shape, way: Way) -> bool {
     let names: &[&str] = match way {
         Way::High => &["max", "maximum", "highest", "peak", "high"],
         Way::Low => &["min", "minimum", "lowest", "low"],
@@ -479,7 +505,11 @@ fn missing_count(sheet: &Sheet<'_>, question: &Question, uses: &[Use<'_>]) -> Op
     let noun = question.words.get(at + 2).map_or("", |word| word.stem.as_str());
     let is_of_noun = parts(&column.column).iter().any(|part| are_kin(part, noun));
     let is_average = first.aggregate.figure == Figure::Average && question.has(&AVERAGE);
-    if counts(column) || is_average || question.at(at.wrapping_sub(1)) == "average" {
+    // `the number of cylinders` may be a column, and `number of 0613360` names a value.
+    let is_stored =
+        sheet.shape.top().items.iter().flat_map(|item| &item.bare).any(|name| parts(&name.column) == [noun]);
+    let is_value = question.at(at + 2).starts_with(|first: char| first.is_ascii_digit());
+    if counts(column) || is_average || is_stored || is_value || question.at(at.wrapping_sub(1)) == "average" {
         return None;
     }
     let before = question.at(at.wrapping_sub(1));

@@ -197,6 +197,8 @@ pub(super) struct Shape {
     pub has_condition: bool,
     pub has_set_operation: bool,
     pub has_division: bool,
+    /// Whether columns are added to each other: `checking.balance + savings.balance`.
+    pub has_addition: bool,
     /// Inner queries that something is compared with as one value, and that give a column of every row of a table.
     pub loose: Vec<Range<usize>>,
 }

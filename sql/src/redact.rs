@@ -1,0 +1,201 @@
+//! Removes the names that are off the lists of a request from its judgement, so that findings and suggestions do not
+//! describe the rest of the schema.
+//!
+//! Suggestions (candidates, advice, fixes) never contain such a name. A message may repeat a name that the text itself
+//! contains; any other is replaced by [`MASK`].
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use proctor_core::sql::{Allow, Diagnostic, Dialect, StatementView};
+
+use crate::catalog::Catalog;
+use crate::lists;
+use crate::text;
+
+/// Replaces a name that is off the lists.
+const MASK: &str = "…";
+/// Signs that mark the word beside them as a name.
+const MARKS: [char; 4] = ['`', '"', '\'', '.'];
+/// Words that messages contain whatever the schema is.
+const ORDINARY: [&str; 30] = [
+    "name",
+    "names",
+    "column",
+    "columns",
+    "table",
+    "tables",
+    "type",
+    "types",
+    "function",
+    "index",
+    "value",
+    "values",
+    "key",
+    "view",
+    "row",
+    "rows",
+    "error",
+    "text",
+    "number",
+    "order",
+    "group",
+    "date",
+    "statement",
+    "query",
+    "line",
+    "position",
+    "list",
+    "schema",
+    "reference",
+    "code",
+];
+
+/// Returns the part of a catalog that lists allow: their tables and views, each with its columns that are on the list.
+pub(crate) fn visible(catalog: &Catalog, allow: &Allow) -> Catalog {
+    let tables = catalog.tables.iter().filter(|table| lists::allow_table(allow, &table.name));
+    let with_columns = tables.map(|table| {
+        let mut table = table.clone();
+        let name = table.name.clone();
+        table.columns.retain(|column| lists::allow_column(allow, &name, &column.name));
+        table.foreign_keys.retain(|key| {
+            lists::allow_table(allow, &key.table)
+                && lists::allow_column(allow, &name, &key.column)
+                && key.to.as_ref().is_none_or(|to| lists::allow_column(allow, &key.table, to))
+        });
+        table
+    });
+    Catalog { tables: with_columns.collect() }
+}
+
+/// The names of tables and columns that a request may not learn.
+pub(crate) struct Hidden {
+    /// Every such name, in lower case.
+    names: BTreeSet<String>,
+    /// The names among them that the text does not contain.
+    unsaid: BTreeSet<String>,
+}
+
+impl Hidden {
+    /// Returns the names that lists hide; `None` where there are no lists.
+    pub(crate) fn new(catalog: &Catalog, allow: &Allow, sql: &str, dialect: Dialect) -> Option<Self> {
+        if !lists::are_given(allow) {
+            return None;
+        }
+        let listed = |names: &[String]| names.iter().map(|name| bare(name)).collect::<BTreeSet<_>>();
+        let mut shown = names_of(&visible(catalog, allow));
+        shown.extend(listed(&allow.tables));
+        shown.extend(listed(&allow.columns));
+        let said = text::names(sql, dialect);
+        let mut names: BTreeSet<String> = names_of(catalog).difference(&shown).cloned().collect();
+        let mut unsaid: BTreeSet<String> = names.difference(&said).cloned().collect();
+        // A name that another table shows is hidden together with its own table.
+        for table in &catalog.tables {
+            let is_off = |column: &str| {
+                !lists::allow_table(allow, &table.name) || !lists::allow_column(allow, &table.name, column)
+            };
+            for column in table.columns.iter().filter(|column| is_off(&column.name)) {
+                let column = column.name.to_ascii_lowercase();
+                let pair = format!("{}.{column}", bare(&table.name));
+                if !said.contains(&column) {
+                    unsaid.insert(pair.clone());
+                }
+                names.insert(pair);
+            }
+        }
+        Some(Self { names, unsaid })
+    }
+
+    /// Removes hidden names from a finding.
+    pub(crate) fn redact(&self, found: &mut Diagnostic) {
+        found.candidates.retain(|candidate| !has(&self.names, candidate));
+        found.advice = found.advice.take().filter(|advice| !has(&self.names, advice));
+        found.fix = found.fix.take().filter(|fix| !has(&self.names, &fix.replacement));
+        found.subject = found.subject.take().filter(|subject| !has(&self.unsaid, subject));
+        found.engine_code = found.engine_code.take().map(|code| self.masked(&code));
+        found.message = self.masked(&found.message);
+    }
+
+    /// Removes the tables that a statement reaches without naming them, such as those behind a view.
+    pub(crate) fn redact_view(&self, view: &mut StatementView) {
+        view.tables.retain(|table| !has(&self.unsaid, table));
+    }
+
+    fn masked(&self, text: &str) -> String {
+        let mut masked = text.to_owned();
+        for place in mentions(&self.unsaid, text).into_iter().rev() {
+            masked.replace_range(place, MASK);
+        }
+        masked
+    }
+}
+
+/// The names of a catalog in lower case, without their schemas.
+fn names_of(catalog: &Catalog) -> BTreeSet<String> {
+    let names = catalog.tables.iter().flat_map(|table| {
+        std::iter::once(bare(&table.name)).chain(table.columns.iter().map(|column| column.name.to_ascii_lowercase()))
+    });
+    names.collect()
+}
+
+fn bare(name: &str) -> String {
+    name.rsplit_once('.').map_or(name, |(_, bare)| bare).to_ascii_lowercase()
+}
+
+/// Reports whether a text mentions one of some names.
+fn has(names: &BTreeSet<String>, text: &str) -> bool {
+    !mentions(names, text).is_empty()
+}
+
+/// Returns where a text mentions one of some names, in order. A name that is an ordinary word of messages counts only
+/// where it is marked as a name.
+fn mentions(names: &BTreeSet<String>, text: &str) -> Vec<Range<usize>> {
+    let lower = text.to_ascii_lowercase();
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for name in names {
+        for (at, _) in lower.match_indices(name.as_str()) {
+            let place = at..at + name.len();
+            let (before, behind) = (&text[..place.start], &text[place.end..]);
+            let is_whole = !before.ends_with(is_of_word) && !behind.starts_with(is_of_word);
+            let is_marked = before.ends_with(MARKS) || behind.starts_with(MARKS) || before.ends_with(": ");
+            if is_whole && (is_marked || !ORDINARY.contains(&name.as_str())) {
+                found.push(place);
+            }
+        }
+    }
+    found.sort_by_key(|place| (place.start, std::cmp::Reverse(place.end)));
+    let mut end = 0;
+    found.retain(|place| {
+        let is_free = place.start >= end;
+        end = end.max(place.end);
+        is_free
+    });
+    found
+}
+
+fn is_of_word(sign: char) -> bool {
+    sign.is_alphanumeric() || matches!(sign, '_' | '$')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mentions_are_whole_names() {
+        let names: BTreeSet<String> = ["pin", "name", "credit card"].into_iter().map(str::to_owned).collect();
+        let cases: [(&str, &[&str]); 7] = [
+            ("no such column: pin", &["pin"]),
+            ("Did you mean \"PIN\" or pins?", &["PIN"]),
+            ("a name in quotes has no end", &[]),
+            ("the column `t.name` and 'name'", &["name", "name"]),
+            ("no such column: name", &["name"]),
+            ("use credit card.pin", &["credit card", "pin"]),
+            ("spinning", &[]),
+        ];
+        for (text, expected) in cases {
+            let found: Vec<&str> = mentions(&names, text).into_iter().map(|place| &text[place]).collect();
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+}

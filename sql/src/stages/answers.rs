@@ -1,0 +1,131 @@
+//! Finds the statement of an answer that wraps it in JSON or YAML: `{"sql": "SELECT 1"}`, `sql: |`.
+
+use serde_json::Value;
+
+/// Keys under which answers have a statement, the likely ones first.
+const KEYS: [&str; 8] = ["sql", "query", "sql_query", "sqlquery", "statement", "answer", "code", "result"];
+/// The number of levels of a JSON value that are searched.
+const MOST_LEVELS: usize = 4;
+/// The longest answer that is read, in bytes.
+const MOST_BYTES: usize = 256 << 10;
+
+/// A statement that an answer wraps.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wrapped {
+    /// The name of the form.
+    pub(super) form: &'static str,
+    /// The statement, without escapes and indentation of the form.
+    pub(super) sql: String,
+}
+
+/// Returns the statement that an answer wraps.
+pub(super) fn wrapped(text: &str) -> Option<Wrapped> {
+    let text = text.trim();
+    if text.len() > MOST_BYTES {
+        return None;
+    }
+    let found = match text.chars().next()? {
+        '{' | '[' | '"' => of_json(text).map(|sql| Wrapped { form: "JSON", sql }),
+        _ => None,
+    };
+    found.or_else(|| of_yaml(text).map(|sql| Wrapped { form: "YAML", sql })).filter(|found| !found.sql.is_empty())
+}
+
+fn of_json(text: &str) -> Option<String> {
+    let value = serde_json::Deserializer::from_str(text).into_iter::<Value>().next()?.ok()?;
+    within(&value, 0).map(|sql| sql.trim().to_owned())
+}
+
+/// The statement in a value: the value itself, an entry of a list, or what an object has under one of [`KEYS`].
+fn within(value: &Value, level: usize) -> Option<&str> {
+    match value {
+        _ if level > MOST_LEVELS => None,
+        Value::String(text) => Some(text),
+        Value::Array(list) => list.iter().find_map(|value| within(value, level + 1)),
+        Value::Object(object) => {
+            let of_key = |key: &str| object.iter().find(|(name, _)| name.eq_ignore_ascii_case(key));
+            let named = KEYS.iter().find_map(|key| of_key(key)).and_then(|(_, value)| within(value, level + 1));
+            let inner = || object.values().filter(|value| value.is_object() || value.is_array());
+            named.or_else(|| inner().find_map(|value| within(value, level + 1)))
+        }
+        _ => None,
+    }
+}
+
+fn of_yaml(text: &str) -> Option<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let (at, value) = lines.iter().enumerate().find_map(|(at, line)| Some((at, of_key(line)?)))?;
+    // An answer consists of keys: what stands before the statement has that form too.
+    if !lines[..at].iter().all(|line| line.trim().is_empty() || line.starts_with([' ', '-', '#']) || is_entry(line)) {
+        return None;
+    }
+    let scalar = value.trim();
+    if let Some(style) = scalar.chars().next().filter(|first| matches!(first, '|' | '>')) {
+        return Some(block(&lines[at + 1..], indentation(lines[at]), style));
+    }
+    match scalar.chars().next()? {
+        '"' => serde_json::from_str(scalar).ok(),
+        '\'' => Some(scalar.strip_prefix('\'')?.strip_suffix('\'')?.replace("''", "'")),
+        // A plain value that goes on behind its line is not told from words behind the statement.
+        _ if lines[at + 1..].iter().all(|line| line.trim().is_empty() || is_entry(line)) => Some(scalar.to_owned()),
+        _ => None,
+    }
+}
+
+/// The value of a line that has one of [`KEYS`].
+fn of_key(line: &str) -> Option<&str> {
+    let line = line.trim_start().trim_start_matches("- ").trim_start();
+    let (key, value) = line.split_once(':')?;
+    let key = key.trim().trim_matches(['"', '\'']);
+    KEYS.iter().any(|known| key.eq_ignore_ascii_case(known)).then_some(value)
+}
+
+/// Reports whether a line is an entry of a mapping: `explanation: …`.
+fn is_entry(line: &str) -> bool {
+    line.split_once(':').is_some_and(|(key, _)| {
+        !key.is_empty() && key.chars().all(|sign| sign.is_alphanumeric() || matches!(sign, '_' | '-'))
+    })
+}
+
+fn indentation(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// The lines of a block that are indented deeper than its key, without the indentation.
+fn block(lines: &[&str], key: usize, style: char) -> String {
+    let is_inside = |line: &&&str| line.trim().is_empty() || indentation(line) > key;
+    let inside: Vec<&str> = lines.iter().take_while(is_inside).copied().collect();
+    let common = inside.iter().filter(|line| !line.trim().is_empty()).map(|line| indentation(line)).min().unwrap_or(0);
+    let cut = inside.iter().map(|line| line.get(common..).unwrap_or_default());
+    let joint = if style == '>' { " " } else { "\n" };
+    cut.collect::<Vec<_>>().join(joint).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_statements_in_json_and_yaml() {
+        let cases = [
+            (r#"{"sql": "SELECT 1"}"#, Some(("JSON", "SELECT 1"))),
+            (r#"{"explanation": "x", "Query": "SELECT \"a\"\nFROM t"}"#, Some(("JSON", "SELECT \"a\"\nFROM t"))),
+            (r#"{"data": {"sql": "SELECT 1"}}"#, Some(("JSON", "SELECT 1"))),
+            (r#"["SELECT 1"]"#, Some(("JSON", "SELECT 1"))),
+            (r#""SELECT 1""#, Some(("JSON", "SELECT 1"))),
+            ("sql: SELECT 1", Some(("YAML", "SELECT 1"))),
+            ("sql: |\n  SELECT 1\n    FROM t\nexplanation: all", Some(("YAML", "SELECT 1\n  FROM t"))),
+            ("thought: x\nsql: >-\n  SELECT 1\n  FROM t", Some(("YAML", "SELECT 1 FROM t"))),
+            ("- query: 'SELECT ''a'''", Some(("YAML", "SELECT 'a'"))),
+            ("sql: \"SELECT 1\"\n", Some(("YAML", "SELECT 1"))),
+            ("sql: SELECT 1\nand more words", None),
+            ("SELECT 1", None),
+            ("{\"a\": 1}", None),
+            ("{broken", None),
+        ];
+        for (text, expected) in cases {
+            let expected = expected.map(|(form, sql)| Wrapped { form, sql: sql.to_owned() });
+            assert_eq!(wrapped(text), expected, "{text}");
+        }
+    }
+}
