@@ -51,7 +51,8 @@ fn passes_on(env: &TestEnvironment) {
     assert!(run.everything().contains("out\n") && run.everything().contains("err\n"), "{run}");
     repo.proctor(&["exec", "sh", "-c", "exit 0"]).exits(0);
     for option in ["--no-such-option", "-z"] {
-        repo.proctor(&["exec", option, "--", "true"]).exits(2).complains(&["unexpected argument", option]);
+        let run = repo.proctor(&["exec", option, "--", "true"]).exits(2).complains(&["unexpected argument", option]);
+        assert!(!run.stderr.contains("use '-- "), "a tip that makes the option a program: {run}");
     }
     let run = repo.proctor(&["exec", "--", "no-such-program-anywhere"]).exits(5);
     assert!(run.stderr.contains("no-such-program-anywhere"), "{run}");
