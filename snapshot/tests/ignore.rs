@@ -14,7 +14,7 @@ use proctor_core::drift::display_path;
 use proctor_snapshot::Snapshot;
 
 use crate::oracle::covered_by_git;
-use crate::repository::{Repo, git_output, put};
+use crate::repository::{Repo, git_output, put, run_program};
 use crate::{Case, Need};
 use generator::{Generated, generate};
 
@@ -30,7 +30,9 @@ pub(crate) const CASES: &[Case] = &[
     ("ignore: a file takes back what info/exclude ignores", Need::Nothing, taken_back_from_info),
     ("ignore: blanks at the end of a pattern are part of it, but spaces", Need::Nothing, blanks_at_the_end),
     ("ignore: links in a virtual environment that ignores itself", Need::Nothing, virtual_environment),
+    ("ignore: a virtual environment that python makes", Need::Python, environment_by_python),
     ("ignore: rules that only the index has", Need::Nothing, rules_in_the_index),
+    ("ignore: a line that libgit2 does not get past", Need::Nothing, form_feed),
     ("ignore: a pattern with too many wildcards is refused", Need::Nothing, too_many_wildcards),
     ("ignore: rules outside of the tree are told by their content", Need::Nothing, external_rules),
 ];
@@ -46,7 +48,7 @@ fn generated(case: u64) {
 /// Compares what is covered, and what is said of paths that need not be there, with git and libgit2.
 #[track_caller]
 fn compare(generated: &Generated) {
-    let Generated { repo, log, asked, readings_differ } = generated;
+    let Generated { repo, log, asked, libgit2_is_comparable } = generated;
     let told = || format!("in {}\n{}", repo.top.display(), log.join("\n"));
     let snapshot = repo.take().unwrap_or_else(|error| panic!("{error}\n{}", told()));
     let covered: BTreeSet<Vec<u8>> = snapshot.entries.paths().collect();
@@ -54,27 +56,34 @@ fn compare(generated: &Generated) {
     let shown = |paths: &[&Vec<u8>]| paths.iter().map(|path| display_path(path)).collect::<Vec<_>>();
     let hidden: Vec<_> = by_git.difference(&covered).collect();
     assert!(hidden.is_empty(), "git would add {:?}\n{}", shown(&hidden), told());
-    let more = covered.difference(&by_git).filter(|path| libgit2_ignores(&repo.top, path));
-    let more: Vec<_> = more.filter(|_| !readings_differ).collect();
+    let more = covered.difference(&by_git).filter(|_| *libgit2_is_comparable);
+    let more: Vec<_> = more.filter(|path| libgit2_ignores(&repo.top, path)).collect();
     assert!(more.is_empty(), "git and libgit2 ignore {:?}\n{}", shown(&more), told());
     compare_answers(repo, asked, &told);
 }
 
 /// Compares what is said of paths of the outermost repository, whether or not something is there.
 fn compare_answers(repo: &Repo, asked: &BTreeSet<Vec<u8>>, told: &dyn Fn() -> String) {
+    let tracked = git_output(&repo.top, &["ls-files", "-z"]);
+    let tracked: Vec<&[u8]> = tracked.split(|byte| *byte == 0).collect();
     let is_plain = |path: &&[u8]| {
-        let above =
-            repo.at(path).ancestors().take_while(|above| *above != repo.top).map(Path::to_owned).collect::<Vec<_>>();
+        let bare = path.strip_suffix(b"/").unwrap_or(path);
+        // Git takes what it is asked about for a pattern of what it knows.
+        let is_pattern = tracked.len() > 1 && path.iter().any(|byte| b"*?[\\".contains(byte));
+        let is_tracked = tracked.iter().any(|file| *file == bare || file.starts_with(&[bare, b"/"].concat()));
+        let place = repo.at(bare);
         let is_other = |place: &Path| place.is_symlink() || place.join(".git").exists();
         // Git looks at what is there, and we are told what is to be there.
-        let is_there = repo.at(path).symlink_metadata().map(|found| found.is_dir());
-        !above.iter().any(|place| is_other(place)) && is_there.is_ok_and(|is_dir| is_dir == path.ends_with(b"/"))
-            || !above.iter().any(|place| is_other(place)) && repo.at(path).symlink_metadata().is_err()
+        let is_there = place.symlink_metadata().is_ok_and(|found| found.is_dir() != path.ends_with(b"/"));
+        !is_pattern
+            && !is_tracked
+            && !is_there
+            && !place.ancestors().take_while(|above| *above != repo.top).any(is_other)
     };
     let asked: Vec<&[u8]> = asked.iter().map(Vec::as_slice).filter(is_plain).collect();
     let input = repo.room.path().join("asked");
     put(&input, &asked.iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect::<Vec<_>>());
-    let script = format!("alias.ask=!git check-ignore --no-index -z --stdin < '{}' || test $? = 1", input.display());
+    let script = format!("alias.ask=!git check-ignore -z --stdin < '{}' || test $? = 1", input.display());
     let printed = git_output(&repo.top, &["-c", &script, "ask"]);
     let by_git: BTreeSet<&[u8]> = printed.split(|byte| *byte == 0).collect();
     let ours = repo.rules().ignored(&asked).unwrap_or_else(|error| panic!("{error}\n{}", told()));
@@ -145,6 +154,17 @@ fn virtual_environment() {
     assert!(covers(&repo.snapshot(), "lib64"));
 }
 
+fn environment_by_python() {
+    let repo = Repo::small();
+    let made = run_program(&repo.top, "python3", &["-m", "venv", "--without-pip", ".venv"]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    repo.write(".venv/.gitignore", "*\n");
+    assert!(repo.at(".venv/bin/python3").is_symlink());
+    let snapshot = repo.snapshot();
+    assert_eq!(snapshot.git.dirty, Some(false));
+    assert!(!snapshot.entries.paths().any(|path| path.starts_with(b".venv")));
+}
+
 fn rules_in_the_index() {
     let repo = Repo::small();
     repo.write("d/.gitignore", "!k.log\n").write("d/k.log", "x");
@@ -155,6 +175,18 @@ fn rules_in_the_index() {
     assert!(covers(&snapshot, "d/k.log"));
     let rules = repo.rules().knowing(&snapshot);
     assert_eq!(rules.ignored(&[b"d/k.log", b"e/k.log"]).expect("answers"), [false, true]);
+}
+
+/// Some editors take a form feed for the border of a page.
+fn form_feed() {
+    let repo = Repo::small();
+    repo.write(".gitignore", "target/\n*.log\n\u{c}\n").write("a.log", "x").write("target/x", "x").write("new", "x");
+    repo.write("build/.gitignore", "!\u{b}\n").write("build/x", "x").write(".git/info/exclude", "build/\n");
+    let snapshot = repo.snapshot();
+    assert!(!covers(&snapshot, "a.log") && !covers(&snapshot, "target/x") && covers(&snapshot, "new"));
+    assert!(!covers(&snapshot, "build/x"));
+    repo.write(".gitignore", "target/\n*.log\n");
+    assert!(!covers(&repo.snapshot(), "build/x"));
 }
 
 fn too_many_wildcards() {

@@ -31,6 +31,8 @@ struct World {
     /// Made from the documents where it is none.
     run: LastRun,
     snapshot: SnapshotId,
+    /// The ignore rules outside of the tree.
+    ignores: Option<BTreeMap<String, IgnoreFile>>,
     now_ms: u64,
 }
 

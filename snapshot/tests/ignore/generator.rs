@@ -87,8 +87,8 @@ pub(super) struct Generated {
     pub(super) log: Vec<String>,
     /// Paths to ask about, whether or not something is there; a directory ends in a slash.
     pub(super) asked: BTreeSet<Vec<u8>>,
-    /// Whether git releases differ on a rule.
-    pub(super) readings_differ: bool,
+    /// Whether git releases agree on every rule, and libgit2 ends reading them.
+    pub(super) libgit2_is_comparable: bool,
 }
 
 /// Makes the repository of a seed.
@@ -96,8 +96,13 @@ pub(super) fn generate(seed: u64) -> Generated {
     let repo = Repo::empty();
     let mut generator = Generator {
         choose: Choices::new(seed),
-        made: Generated { repo, log: vec![format!("seed {seed}")], asked: BTreeSet::new(), readings_differ: false },
-        paths: Vec::new(),
+        made: Generated {
+            repo,
+            log: vec![format!("seed {seed}")],
+            asked: BTreeSet::new(),
+            libgit2_is_comparable: true,
+        },
+        paths: vec![b"a".to_vec()],
         directories: BTreeSet::from([Vec::new()]),
     };
     generator.fill();
@@ -253,9 +258,11 @@ impl Generator {
         if self.choose.one_in(4) {
             text.truncate(text.len() - end.len());
         }
-        let stars =
-            |window: &[u8]| window[0] != b'/' && window[0] != b'\n' && window[0] != b'!' && window[1..] == *b"**";
-        self.made.readings_differ |= text.windows(3).any(stars);
+        let stars = |window: &[u8]| !b"/\n!".contains(&window[0]) && window[1..] == *b"**";
+        let begins = |line: &[u8]| line.iter().find(|byte| !b"!/ \t\r\xef\xbb\xbf".contains(byte)).copied();
+        let stalls = |line: &[u8]| matches!(begins(line), Some(b'\x0b' | b'\x0c'));
+        self.made.libgit2_is_comparable &=
+            !text.windows(3).any(stars) && !text.split(|byte| *byte == b'\n').any(stalls);
         text
     }
 
@@ -296,9 +303,10 @@ impl Generator {
     fn skip(&mut self, file: &[u8]) {
         let Ok(name) = String::from_utf8(file.to_vec()) else { return };
         if self.made.repo.git_tries(&["--literal-pathspecs", "add", "-f", "--", &name]) {
-            self.made.repo.git(&["update-index", "--skip-worktree", "--", &name]);
-            fs::remove_file(self.at(file)).expect("removes");
-            self.note("which is in the index alone");
+            if self.made.repo.git_tries(&["update-index", "--skip-worktree", "--", &name]) {
+                fs::remove_file(self.at(file)).expect("removes");
+                self.note("which is in the index alone");
+            }
         }
     }
 

@@ -110,8 +110,8 @@ fn digest_of_rules(text: &[u8]) -> Option<Sha256Hex> {
     (!rules.is_empty()).then(|| Sha256Hex::of(&rules))
 }
 
-/// The text of a regular file, where links lead; `None` where there is none that git could read.
-fn read_rules(path: &Path) -> Result<Option<Vec<u8>>, GitError> {
+/// Returns the text of a regular file, where links lead; `None` where there is none that git could read.
+pub(super) fn read_rules(path: &Path) -> Result<Option<Vec<u8>>, GitError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let Ok(fd) = open(path, flags, Mode::empty()) else { return Ok(None) };
     let stat = fstat(&fd).map_err(|errno| io(path, &errno.into()))?;

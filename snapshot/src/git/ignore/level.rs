@@ -11,7 +11,7 @@ use git2::Oid;
 use rustix::fs::FileType;
 
 use super::external::{self, ExternalRules};
-use super::pattern::{Patterns, Reading, Subject};
+use super::pattern::{Patterns, Reading, Subject, stalls_libgit2};
 use super::wildmatch::MAX_STARS;
 use super::{Verdict, libgit2_ignores, on_disk};
 use crate::git::GitError;
@@ -38,6 +38,8 @@ struct Level {
     base: usize,
     /// Whether git releases differ on a rule of this file or of an outer one.
     readings_differ: bool,
+    /// Whether libgit2 would never end reading one of these files.
+    stalls_libgit2: bool,
 }
 
 /// Files of rules that are not in the work tree because the index skips them. Git reads them from the index.
@@ -113,14 +115,18 @@ impl RepositoryRules {
         skipped: SkippedRules<'_>,
     ) -> Result<Directory, GitError> {
         let file = paths::join(path, b".gitignore");
+        let place = on_disk(opened, &file);
         let text = match kind {
             Some(FileType::RegularFile) => Some(text_of(opened, &file)?),
             None | Some(FileType::Symlink) => skipped.text(opened, &file)?,
             Some(FileType::Directory) => None,
-            Some(_) => return Err(not_regular(&on_disk(opened, &file))),
+            Some(_) => return Err(not_regular(&place)),
         };
-        let Some(text) = text else { return Ok(here) };
-        let patterns = parsed(&on_disk(opened, &file), &text)?;
+        let mut patterns = parsed(&place, &text.unwrap_or_default())?;
+        if kind == Some(FileType::Symlink) {
+            // Libgit2 follows it.
+            patterns.stalls_libgit2 |= external::read_rules(&place)?.is_some_and(|text| stalls_libgit2(&text));
+        }
         let base = if path.is_empty() { 0 } else { path.len() + 1 };
         Ok(Directory { level: add(here.level, base, patterns), above: here.above })
     }
@@ -144,7 +150,9 @@ impl RepositoryRules {
         verdict.early |= first;
         verdict.late |= if level.is_some_and(|level| level.readings_differ) { by(Reading::Late) } else { first };
         if verdict.early && verdict.late && !verdict.libgit2 {
-            verdict.libgit2 = libgit2_ignores(opened, path, is_directory)?;
+            // Where libgit2 has no answer, git's stands.
+            verdict.libgit2 =
+                level.is_some_and(|level| level.stalls_libgit2) || libgit2_ignores(opened, path, is_directory)?;
         }
         Ok(verdict)
     }
@@ -207,5 +215,6 @@ fn add(outer: Option<Rc<Level>>, base: usize, patterns: Patterns) -> Option<Rc<L
         return outer;
     }
     let readings_differ = patterns.readings_differ || outer.as_ref().is_some_and(|outer| outer.readings_differ);
-    Some(Rc::new(Level { outer, patterns, base, readings_differ }))
+    let stalls_libgit2 = patterns.stalls_libgit2 || outer.as_ref().is_some_and(|outer| outer.stalls_libgit2);
+    Some(Rc::new(Level { outer, patterns, base, readings_differ, stalls_libgit2 }))
 }

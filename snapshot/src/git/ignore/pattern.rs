@@ -18,6 +18,8 @@ pub(super) struct Patterns {
     list: Vec<Pattern>,
     /// Whether git releases differ on a rule.
     pub(super) readings_differ: bool,
+    /// Whether libgit2 would never end reading the file.
+    pub(super) stalls_libgit2: bool,
 }
 
 /// One rule.
@@ -71,6 +73,18 @@ pub(super) fn rule_lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     lines.filter(|(_, line)| !line.is_empty())
 }
 
+/// Returns whether libgit2 (1.9) would never end reading a file of rules: it does not get past a line whose pattern
+/// begins with a form feed or a vertical tab.
+pub(super) fn stalls_libgit2(text: &[u8]) -> bool {
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    text.split(|byte| *byte == b'\n').any(|line| {
+        let line = line.strip_prefix(b"!").unwrap_or(line);
+        let line = line.strip_prefix(b"/").unwrap_or(line);
+        let first = line.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\r'));
+        matches!(first, Some(b'\x0b' | b'\x0c'))
+    })
+}
+
 /// Cuts the spaces at the end of a line, unless a backslash escapes the first of them. No other blank is cut.
 fn without_trailing_spaces(line: &[u8]) -> &[u8] {
     let (mut end, mut at) = (0, 0);
@@ -98,7 +112,7 @@ impl Patterns {
     /// # Errors
     /// A line has more wildcards than are matched; its number.
     pub(super) fn parse(text: &[u8]) -> Result<Self, usize> {
-        let mut patterns = Self::default();
+        let mut patterns = Self { stalls_libgit2: stalls_libgit2(text), ..Self::default() };
         for (number, line) in rule_lines(text) {
             if wildmatch::stars(line) > MAX_STARS {
                 return Err(number);
@@ -109,8 +123,9 @@ impl Patterns {
         Ok(patterns)
     }
 
+    /// Returns whether the file has no say.
     pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.list.is_empty() && !self.stalls_libgit2
     }
 
     /// Returns whether the last rule that matches ignores the path; `None` where no rule matches. The first `base`
@@ -225,6 +240,16 @@ mod tests {
         assert_eq!(decides_as("a**/b", "ax/b", Reading::Late), Some(true));
         assert!(Patterns::parse(b"a**/b").expect("parses").readings_differ);
         assert!(!Patterns::parse(b"a/**/b\n**/b\na**\n").expect("parses").readings_differ);
+    }
+
+    #[test]
+    fn knows_what_libgit2_does_not_get_past() {
+        for text in ["\u{c}\n", "a\n!\u{b}b", "/\u{c}", " \t\u{c}x", "\r\u{b}", "\u{feff}\u{c}"] {
+            assert!(stalls_libgit2(text.as_bytes()), "{text:?}");
+        }
+        for text in ["", "a\u{c}\n", "#\u{c}\n", "\\\u{c}"] {
+            assert!(!stalls_libgit2(text.as_bytes()), "{text:?}");
+        }
     }
 
     #[test]
