@@ -156,7 +156,7 @@ pub(super) fn on_disk(opened: &Opened, path: &[u8]) -> PathBuf {
     opened.worktree.join(OsStr::from_bytes(path))
 }
 
-/// Returns whether libgit2 ignores a path or a directory that it is in; `true` where it would never answer.
+/// Returns whether libgit2 ignores a path or a directory that it is in; `true` where it has no answer.
 fn libgit2_ignores(opened: &Opened, path: &[u8], is_directory: bool) -> Result<bool, GitError> {
     let ask = |path: &[u8]| {
         let path = Path::new(OsStr::from_bytes(path));
@@ -166,7 +166,7 @@ fn libgit2_ignores(opened: &Opened, path: &[u8], is_directory: bool) -> Result<b
     // libgit2 takes whatever it is asked about for a directory, and would wait for the writer of a fifo.
     let own_file = on_disk(opened, path).join(".gitignore");
     check_regular(&own_file)?;
-    if external::read_rules(&own_file)?.is_some_and(|text| pattern::stalls_libgit2(&text)) {
+    if external::read_rules(&own_file)?.is_some_and(|text| pattern::breaks_libgit2(&text)) {
         return Ok(true);
     }
     if if is_directory { ask(&as_directory(path))? } else { ask(path)? } {

@@ -259,10 +259,13 @@ impl Generator {
             text.truncate(text.len() - end.len());
         }
         let stars = |window: &[u8]| !b"/\n!".contains(&window[0]) && window[1..] == *b"**";
-        let begins = |line: &[u8]| line.iter().find(|byte| !b"!/ \t\r\xef\xbb\xbf".contains(byte)).copied();
-        let stalls = |line: &[u8]| matches!(begins(line), Some(b'\x0b' | b'\x0c'));
+        // Libgit2 never ends reading some lines, and crashes over others.
+        let is_read = |line: &[u8]| {
+            let first = line.iter().find(|byte| !b"!/ \t\r\\\xef\xbb\xbf".contains(byte)).copied();
+            first.map_or(!line.starts_with(b"!"), |byte| byte != b'\x0b' && byte != b'\x0c')
+        };
         self.made.libgit2_is_comparable &=
-            !text.windows(3).any(stars) && !text.split(|byte| *byte == b'\n').any(stalls);
+            !text.windows(3).any(stars) && text.split(|byte| b"\n\0".contains(byte)).all(is_read);
         text
     }
 

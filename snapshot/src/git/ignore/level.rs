@@ -11,7 +11,7 @@ use git2::Oid;
 use rustix::fs::FileType;
 
 use super::external::{self, ExternalRules};
-use super::pattern::{Patterns, Reading, Subject, stalls_libgit2};
+use super::pattern::{Patterns, Reading, Subject, breaks_libgit2};
 use super::wildmatch::MAX_STARS;
 use super::{Verdict, libgit2_ignores, on_disk};
 use crate::git::GitError;
@@ -38,8 +38,8 @@ struct Level {
     base: usize,
     /// Whether git releases differ on a rule of this file or of an outer one.
     readings_differ: bool,
-    /// Whether libgit2 would never end reading one of these files.
-    stalls_libgit2: bool,
+    /// Whether libgit2 would crash over one of these files, or never end reading it.
+    breaks_libgit2: bool,
 }
 
 /// Files of rules that are not in the work tree because the index skips them. Git reads them from the index.
@@ -125,7 +125,7 @@ impl RepositoryRules {
         let mut patterns = parsed(&place, &text.unwrap_or_default())?;
         if kind == Some(FileType::Symlink) {
             // Libgit2 follows it.
-            patterns.stalls_libgit2 |= external::read_rules(&place)?.is_some_and(|text| stalls_libgit2(&text));
+            patterns.breaks_libgit2 |= external::read_rules(&place)?.is_some_and(|text| breaks_libgit2(&text));
         }
         let base = if path.is_empty() { 0 } else { path.len() + 1 };
         Ok(Directory { level: add(here.level, base, patterns), above: here.above })
@@ -152,7 +152,7 @@ impl RepositoryRules {
         if verdict.early && verdict.late && !verdict.libgit2 {
             // Where libgit2 has no answer, git's stands.
             verdict.libgit2 =
-                level.is_some_and(|level| level.stalls_libgit2) || libgit2_ignores(opened, path, is_directory)?;
+                level.is_some_and(|level| level.breaks_libgit2) || libgit2_ignores(opened, path, is_directory)?;
         }
         Ok(verdict)
     }
@@ -215,6 +215,6 @@ fn add(outer: Option<Rc<Level>>, base: usize, patterns: Patterns) -> Option<Rc<L
         return outer;
     }
     let readings_differ = patterns.readings_differ || outer.as_ref().is_some_and(|outer| outer.readings_differ);
-    let stalls_libgit2 = patterns.stalls_libgit2 || outer.as_ref().is_some_and(|outer| outer.stalls_libgit2);
-    Some(Rc::new(Level { outer, patterns, base, readings_differ, stalls_libgit2 }))
+    let breaks_libgit2 = patterns.breaks_libgit2 || outer.as_ref().is_some_and(|outer| outer.breaks_libgit2);
+    Some(Rc::new(Level { outer, patterns, base, readings_differ, breaks_libgit2 }))
 }

@@ -18,8 +18,8 @@ pub(super) struct Patterns {
     list: Vec<Pattern>,
     /// Whether git releases differ on a rule.
     pub(super) readings_differ: bool,
-    /// Whether libgit2 would never end reading the file.
-    pub(super) stalls_libgit2: bool,
+    /// Whether libgit2 would crash over the file, or never end reading it.
+    pub(super) breaks_libgit2: bool,
 }
 
 /// One rule.
@@ -73,15 +73,17 @@ pub(super) fn rule_lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     lines.filter(|(_, line)| !line.is_empty())
 }
 
-/// Returns whether libgit2 (1.9) would never end reading a file of rules: it does not get past a line whose pattern
-/// begins with a form feed or a vertical tab.
-pub(super) fn stalls_libgit2(text: &[u8]) -> bool {
+/// Returns whether libgit2 (1.9) could crash over a file of rules or never end reading it: it does not get past a line
+/// whose pattern begins with a form feed or a vertical tab, and crashes over `!` before an empty pattern such as `//`.
+pub(super) fn breaks_libgit2(text: &[u8]) -> bool {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    // It reads up to the first NUL.
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     text.split(|byte| *byte == b'\n').any(|line| {
-        let line = line.strip_prefix(b"!").unwrap_or(line);
-        let line = line.strip_prefix(b"/").unwrap_or(line);
-        let first = line.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\r'));
-        matches!(first, Some(b'\x0b' | b'\x0c'))
+        let pattern = line.strip_prefix(b"!").unwrap_or(line);
+        let takes_back = pattern.len() < line.len();
+        let first = pattern.iter().find(|byte| !matches!(byte, b'/' | b' ' | b'\t' | b'\r' | b'\\'));
+        first.map_or(takes_back && !pattern.is_empty(), |byte| matches!(byte, b'\x0b' | b'\x0c'))
     })
 }
 
@@ -112,7 +114,7 @@ impl Patterns {
     /// # Errors
     /// A line has more wildcards than are matched; its number.
     pub(super) fn parse(text: &[u8]) -> Result<Self, usize> {
-        let mut patterns = Self { stalls_libgit2: stalls_libgit2(text), ..Self::default() };
+        let mut patterns = Self { breaks_libgit2: breaks_libgit2(text), ..Self::default() };
         for (number, line) in rule_lines(text) {
             if wildmatch::stars(line) > MAX_STARS {
                 return Err(number);
@@ -125,7 +127,7 @@ impl Patterns {
 
     /// Returns whether the file has no say.
     pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty() && !self.stalls_libgit2
+        self.list.is_empty() && !self.breaks_libgit2
     }
 
     /// Returns whether the last rule that matches ignores the path; `None` where no rule matches. The first `base`
@@ -243,12 +245,23 @@ mod tests {
     }
 
     #[test]
-    fn knows_what_libgit2_does_not_get_past() {
-        for text in ["\u{c}\n", "a\n!\u{b}b", "/\u{c}", " \t\u{c}x", "\r\u{b}", "\u{feff}\u{c}"] {
-            assert!(stalls_libgit2(text.as_bytes()), "{text:?}");
+    fn knows_what_libgit2_cannot_read() {
+        for text in [
+            "\u{c}\n",
+            "a\n!\u{b}b",
+            "/\u{c}",
+            " \t\u{c}x",
+            "\r\u{b}",
+            "!//",
+            "!\\\0a",
+            "*a\n!// \t\n",
+            "!\\",
+            "\u{feff}\u{c}",
+        ] {
+            assert!(breaks_libgit2(text.as_bytes()), "{text:?}");
         }
-        for text in ["", "a\u{c}\n", "#\u{c}\n", "\\\u{c}"] {
-            assert!(!stalls_libgit2(text.as_bytes()), "{text:?}");
+        for text in ["", "a\u{c}\n", "#\u{c}\n", "!", "!\n", "//", "!/a"] {
+            assert!(!breaks_libgit2(text.as_bytes()), "{text:?}");
         }
     }
 
