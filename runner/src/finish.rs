@@ -155,7 +155,8 @@ pub(crate) async fn look_again(context: &Arc<Context>, snapshots: &Arc<SnapshotS
 /// judged by either.
 fn rules_changed(tree: &Tree, now: &Snapshot) -> Option<String> {
     let (then, now) = (&tree.snapshot.git.external_rules, &now.git.external_rules);
-    let differing = then.iter().filter(|rules| !now.contains(rules)).chain(now.iter().filter(|rules| !then.contains(rules)));
+    let differing =
+        then.iter().filter(|rules| !now.contains(rules)).chain(now.iter().filter(|rules| !then.contains(rules)));
     let changed: BTreeSet<&Path> = differing.map(|rules| rules.file.as_path()).collect();
     let named: Vec<String> = changed.iter().take(NAMED_PATHS).map(|path| format!("`{}`", path.display())).collect();
     let message = || format!("ignore rules were changed while the run was under way: {}; run again", named.join(", "));

@@ -34,6 +34,7 @@ pub(crate) const CASES: &[Case] = &[
     ("ignore: rules that only the index has", Need::Nothing, rules_in_the_index),
     ("ignore: a line that libgit2 does not get past", Need::Nothing, form_feed),
     ("ignore: a negation of nothing, over which libgit2 crashes", Need::Nothing, empty_negation),
+    ("ignore: an index that libgit2 reads in the order of another case", Need::Nothing, index_in_another_order),
     ("ignore: a pattern with too many wildcards is refused", Need::Nothing, too_many_wildcards),
     ("ignore: rules outside of the tree are told by their content", Need::Nothing, external_rules),
 ];
@@ -199,6 +200,23 @@ fn empty_negation() {
     repo.write(".gitignore", "target/\n*.log\n!//\n").write("a.log", "x").write("target/x", "x").write("new", "x");
     let snapshot = repo.snapshot();
     assert!(!covers(&snapshot, "a.log") && !covers(&snapshot, "target/x") && covers(&snapshot, "new"));
+}
+
+/// What an index tracks is found in it, however libgit2 sorts its entries.
+fn index_in_another_order() {
+    let repo = Repo::empty();
+    repo.git(&["config", "core.ignoreCase", "true"]);
+    for path in ["K.LOG", "a b/\\b/.gitignore", "a b/\\b/x", "a b/y", "Bc/d", "b/e"] {
+        repo.write(path, "");
+    }
+    repo.commit();
+    // Only libgit2 reads an index with a path of this kind.
+    repo.git(&["update-index", "--skip-worktree", "a b/\\b/.gitignore"]);
+    repo.git(&["add", "--intent-to-add", "--force", "K.LOG"]);
+    fs::remove_file(repo.at("a b/\\b/.gitignore")).expect("removes");
+    let snapshot = repo.snapshot();
+    assert_eq!(snapshot.git.dirty, Some(false));
+    assert_eq!(snapshot.entries.paths().collect::<BTreeSet<_>>(), covered_by_git(&repo.top, b""));
 }
 
 fn too_many_wildcards() {

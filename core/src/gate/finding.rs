@@ -261,8 +261,12 @@ impl Findings {
 
     /// `files` are the places of the rules.
     pub(super) fn ignores_changed(&mut self, files: Vec<String>) {
-        let message = format!("ignore rules outside of the tree were changed since it was verified{}", said(&quoted(&files)));
-        let hint = format!("undo the change, or check that the rules hide no file that belongs to the tree and {}", self.again);
+        let message =
+            format!("ignore rules outside of the tree were changed since it was verified{}", said(&quoted(&files)));
+        let hint = format!(
+            "undo the change, or check that the rules hide no file that belongs to the tree and {}",
+            self.again
+        );
         self.about_files(GateCode::IgnoresChanged, message, hint, files);
     }
 
