@@ -305,11 +305,12 @@ impl Generator {
     /// Leaves a file of rules to the index alone, as a sparse checkout does.
     fn skip(&mut self, file: &[u8]) {
         let Ok(name) = String::from_utf8(file.to_vec()) else { return };
-        if self.made.repo.git_tries(&["--literal-pathspecs", "add", "-f", "--", &name]) {
-            if self.made.repo.git_tries(&["update-index", "--skip-worktree", "--", &name]) {
-                fs::remove_file(self.at(file)).expect("removes");
-                self.note("which is in the index alone");
-            }
+        let repo = &self.made.repo;
+        if repo.git_tries(&["--literal-pathspecs", "add", "-f", "--", &name])
+            && repo.git_tries(&["update-index", "--skip-worktree", "--", &name])
+        {
+            fs::remove_file(self.at(file)).expect("removes");
+            self.note("which is in the index alone");
         }
     }
 
