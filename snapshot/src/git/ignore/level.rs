@@ -181,7 +181,9 @@ impl SkippedRules<'_> {
             Self::InIndex => {
                 let path = Path::new(OsStr::from_bytes(file));
                 let entry = opened.index()?.get_path(path, 0);
-                entry.filter(|entry| entry.flags_extended & SKIP_WORKTREE != 0).map(|entry| entry.id)
+                // Where case is ignored, libgit2 finds the file of another directory too.
+                let is_it = |entry: &git2::IndexEntry| entry.path == file && entry.flags_extended & SKIP_WORKTREE != 0;
+                entry.filter(is_it).map(|entry| entry.id)
             }
         };
         let Some(id) = id else { return Ok(None) };
