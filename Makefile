@@ -28,10 +28,12 @@ test: ## run every test; the last line counts them
 	@scripts/clients
 	@$(CARGO) xtask test
 
-test-long: ## run the longer campaigns: lists of tables and columns over 3 x 6,000 statements for each engine
-	@scripts/need cargo cc
+test-long: ## run the longer campaigns: lists of tables and columns over 3 x 6,000 statements for each engine, ignore rules over 8,000 trees
+	@scripts/need cargo cc git
 	@scripts/need --try npm
 	@scripts/clients
+	PROCTOR_IGNORE_ROUNDS=2000 PROCTOR_IGNORE_SEED=100000 \
+		$(CARGO) test -p proctor-snapshot --test trees -- 'ignore: generated'
 	for seed in 18 101 202; do \
 		PROCTOR_LISTS_CORPUS=6000 PROCTOR_LISTS_SEED=$$seed \
 			$(CARGO) test -p proctor-sql --test lists --test duckdb -- corpus --nocapture || exit 1; \

@@ -94,6 +94,7 @@ fn last_run_of(view: &RunView) -> Result<LastRun, CliError> {
         source: view.source.clone().unwrap_or_default(),
         spec_sha256,
         evidence: view.evidence.clone(),
+        external_ignores: None,
         rerun: view.rerun.clone().filter(Rerun::is_partial),
     })
 }

@@ -8,7 +8,7 @@ mod finding;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -98,6 +98,9 @@ pub struct Facts<'a> {
     pub repository: String,
     /// The tree as it is.
     pub snapshot: SnapshotId,
+    /// The ignore rules outside of the tree that decide what belongs to it, by the names that a run records; `None`
+    /// where no such rule has a say, as for a commit.
+    pub ignores: Option<BTreeMap<String, IgnoreFile>>,
     /// What differs from the tree that was verified, where that can be told.
     pub changed: ChangedPaths,
     /// The plan as it resolves today, from the spec as it is.
@@ -108,6 +111,15 @@ pub struct Facts<'a> {
     pub found: Found,
     /// Our own record of the newest run on the tree that the status file names, as bytes.
     pub attestation: Option<Vec<u8>>,
+}
+
+/// A file with ignore rules outside of the tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IgnoreFile {
+    /// Where it is, for people.
+    pub path: String,
+    /// The sha256 of its rules.
+    pub rules_sha256: Sha256Hex,
 }
 
 /// Paths that differ from the tree that was verified, for people; empty where they cannot be told.
@@ -259,6 +271,7 @@ fn judge_run(run: &LastRun, demands: &Demands, facts: &Facts<'_>, findings: &mut
         findings.other_spec(spec::PATH);
     }
     judge_tree(run, facts, findings);
+    judge_ignores(run, facts, findings);
     if let Some(rerun) = &run.rerun {
         findings.run_partial(&run.run_id, &rerun.left_out);
     }
@@ -279,6 +292,25 @@ fn judge_tree(run: &LastRun, facts: &Facts<'_>, findings: &mut Findings) {
         findings.not_one_tree(facts.plan, &facts.changed);
     } else if run.snapshot != facts.snapshot {
         findings.tree_changed(&run.snapshot, &facts.snapshot, &facts.changed);
+    }
+}
+
+/// The rules outside of the tree must be those of the run: others could hide a file that was not there.
+fn judge_ignores(run: &LastRun, facts: &Facts<'_>, findings: &mut Findings) {
+    let Some(now) = &facts.ignores else { return };
+    let Some(then) = &run.external_ignores else {
+        if !now.is_empty() {
+            findings.ignores_unrecorded(now.values().map(|file| file.path.clone()).collect());
+        }
+        return;
+    };
+    let names: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
+    let differs = |name: &&&String| then.get(**name) != now.get(**name).map(|file| &file.rules_sha256);
+    // Of a place without rules, nothing but the name is known.
+    let path = |name: &String| now.get(name).map_or_else(|| name.clone(), |file| file.path.clone());
+    let changed: Vec<String> = names.iter().filter(differs).map(|name| path(name)).collect();
+    if !changed.is_empty() {
+        findings.ignores_changed(changed);
     }
 }
 

@@ -51,10 +51,18 @@ pub struct LastRun {
     pub spec_sha256: Sha256Hex,
     /// File below the changeset → sha256 of its bytes.
     pub evidence: EvidenceIndex,
+    /// The ignore rules outside of the tree that decided what belongs to it: `info/exclude`, `core.excludesFile` and
+    /// `core.ignoreCase`, those of a repository inside behind its path and a colon, each with the sha256 of its rules.
+    /// A place without rules is not listed. Absent where the run does not record them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_ignores: Option<ExternalIgnores>,
     /// What the run left out, where it was a partial one; absent where it was whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rerun: Option<Rerun>,
 }
+
+/// Places of ignore rules outside of a tree → sha256 of the rules: each line that holds one, and a line feed.
+pub type ExternalIgnores = BTreeMap<String, Sha256Hex>;
 
 fn first_version() -> u32 {
     1
@@ -205,6 +213,7 @@ mod tests {
             source: TreeSource::Worktree,
             spec_sha256: Sha256Hex::of(b"spec"),
             evidence: EvidenceIndex::new(),
+            external_ignores: None,
             rerun: None,
         }
     }

@@ -15,7 +15,7 @@ use proctor_core::plan::{Argv, Plan, PlannedSkill, PlannedStep, RelPath};
 use proctor_core::redact::Redactor;
 use proctor_core::telemetry::{RunTrace, TraceContext, is_trace_variable, take_context};
 use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, Reader, RunSpace, StepUser, ToolMount, is_hidden};
-use proctor_snapshot::{IgnoreQuery, IgnoredContent, RulesAside, Snapshot};
+use proctor_snapshot::{IgnoreQuery, IgnoredContent, Snapshot};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -117,8 +117,6 @@ pub(crate) struct Tree {
     pub(crate) checkout: Option<Checkout>,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) ignored: IgnoreQuery,
-    /// What else they rest on than the tree.
-    pub(crate) rules_aside: RulesAside,
 }
 
 /// Where the tree is, on the host and for a step.

@@ -29,7 +29,7 @@ use proctor_core::rerun::Rerun;
 use proctor_core::spec::{Resolved, Spec};
 use proctor_core::verdict::Doubt;
 use proctor_sandbox::{Host, HostConfig, Launcher, Reader, RunSpace, RunSpaceConfig, StepUser};
-use proctor_snapshot::{GitHelper, IgnoreQuery, RulesAside, Snapshot, SnapshotStore};
+use proctor_snapshot::{GitHelper, IgnoreQuery, Snapshot, SnapshotStore};
 use proctor_sql::pool::{Workers, WorkersConfig};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -454,7 +454,6 @@ impl Engine {
             sight,
             tree: Tree {
                 ignored: IgnoreQuery::new(helper, path).knowing(&snapshot),
-                rules_aside: RulesAside::read(&snapshot)?,
                 repository,
                 seen_at,
                 source: recorded,

@@ -1,8 +1,9 @@
 //! The end of a run: the tree is looked at once more, then evidence, then status, then the
 //! run's last event; in this order, each write atomic.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use proctor_core::digest::{Sha256Hex, SnapshotId};
@@ -13,10 +14,10 @@ use proctor_core::names::{SkillName, TOOLCHAIN_ARTIFACT};
 use proctor_core::outcome::Outcome;
 use proctor_core::plan::Plan;
 use proctor_core::rerun::Rerun;
-use proctor_core::status::{self, LastRun};
+use proctor_core::status::{self, ExternalIgnores, LastRun};
 use proctor_core::tier::{self, Tier};
 use proctor_core::verdict::{self, Doubt, Facts, Verdict};
-use proctor_snapshot::{FileContent, GitFacts, LayerEntry, RulesAside, Snapshot, SnapshotStore};
+use proctor_snapshot::{FileContent, GitFacts, LayerEntry, Snapshot, SnapshotStore};
 use tokio::sync::oneshot;
 
 use crate::context::{Context, Tree};
@@ -135,7 +136,7 @@ pub(crate) async fn look_again(context: &Arc<Context>, snapshots: &Arc<SnapshotS
             let expected = applied.get(path);
             expected.is_none_or(|expected| now.entries.get(path).map(|entry| entry.sha256) != *expected)
         });
-        let moved = head_moved(&context.tree, &now).or(rules_changed(&context.tree, &RulesAside::read(&now)?));
+        let moved = head_moved(&context.tree, &now).or(rules_changed(&context.tree, &now));
         Ok::<_, EngineError>((paths, moved, Some(now.id.clone())))
     });
     let unseen = |message: String| Looked { doubt: Some((Doubt::Internal, message)), tree: None };
@@ -152,8 +153,11 @@ pub(crate) async fn look_again(context: &Arc<Context>, snapshots: &Arc<SnapshotS
 
 /// What to say where ignore rules changed that are no part of the tree: what a step made may have been
 /// judged by either.
-fn rules_changed(tree: &Tree, now: &RulesAside) -> Option<String> {
-    let changed = tree.rules_aside.difference(now);
+fn rules_changed(tree: &Tree, now: &Snapshot) -> Option<String> {
+    let (then, now) = (&tree.snapshot.git.external_rules, &now.git.external_rules);
+    let differing =
+        then.iter().filter(|rules| !now.contains(rules)).chain(now.iter().filter(|rules| !then.contains(rules)));
+    let changed: BTreeSet<&Path> = differing.map(|rules| rules.file.as_path()).collect();
     let named: Vec<String> = changed.iter().take(NAMED_PATHS).map(|path| format!("`{}`", path.display())).collect();
     let message = || format!("ignore rules were changed while the run was under way: {}; run again", named.join(", "));
     (!changed.is_empty()).then(message)
@@ -239,6 +243,7 @@ pub(crate) async fn write(
         source: context.tree.source.clone(),
         spec_sha256: plan.spec_sha256.clone(),
         evidence,
+        external_ignores: Some(external_ignores(&context.tree.snapshot)),
         rerun: rerun.clone(),
     };
     let nothing = last_run(Verdict::Inconclusive, EvidenceIndex::new());
@@ -274,6 +279,12 @@ pub(crate) async fn write(
         }
     }
     Some(failed(error))
+}
+
+/// The ignore rules outside of the tree, for the record.
+fn external_ignores(snapshot: &Snapshot) -> ExternalIgnores {
+    let rules = snapshot.git.external_rules.iter();
+    rules.map(|rules| (rules.name.clone(), rules.rules_sha256.clone())).collect()
 }
 
 /// All that is to be on record, while the status cites nothing that it overwrites.
@@ -313,6 +324,7 @@ pub(crate) fn withdraw_earlier_pass(
         source: context.tree.source.clone(),
         spec_sha256: plan.spec_sha256.clone(),
         evidence: EvidenceIndex::new(),
+        external_ignores: Some(external_ignores(&context.tree.snapshot)),
         rerun: facts.rerun.clone().filter(Rerun::is_partial),
     })
 }

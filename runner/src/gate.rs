@@ -4,13 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use proctor_core::attestation::{Attestation, Subject};
 use proctor_core::digest::SnapshotId;
 use proctor_core::drift::display_path;
-use proctor_core::gate::{self, ChangedPaths, Demands, Facts, Found, GateAnswer, Piece};
+use proctor_core::gate::{self, ChangedPaths, Demands, Facts, Found, GateAnswer, IgnoreFile, Piece};
 use proctor_core::names::{ChangesetId, ProfileName};
 use proctor_core::plan::Plan;
 use proctor_core::spec::Operator;
@@ -83,12 +84,13 @@ impl Gate {
         let plan = file.resolve(&file.parse()?.spec, &demands.profile, &self.operator)?.plan;
         let Peek { last, now } = self.snapshots.peek(repository.path())?;
         guards::same_spec(&now, &file)?;
-        let history = last.map(|last| (last, Arc::clone(&now)));
-        Ok(self.of_tree(&repository, demands, &plan, &now.id, history)?.0)
+        let tree = now.id.clone();
+        Ok(self.of_tree(&repository, demands, &plan, &tree, Some(Worktree { last, now }))?.0)
     }
 
     /// Answers whether a tree is verified whose identity and plan are known, with our own record of the run that
-    /// was looked at. Where it is the worktree, what stood there before and now tells what differs.
+    /// was looked at. Where it is the worktree, what stood there before and now tells what differs, and the ignore rules
+    /// outside of the tree have a say.
     ///
     /// # Errors
     /// What is on record cannot be read.
@@ -98,15 +100,18 @@ impl Gate {
         demands: &Demands,
         plan: &Plan,
         tree: &SnapshotId,
-        history: Option<(Arc<Snapshot>, Arc<Snapshot>)>,
+        worktree: Option<Worktree>,
     ) -> Result<(GateAnswer, Option<Attestation>), EngineError> {
         let records = Records { repository, state: self.state(repository)?, demands };
         let Look { found, attestation, verified } = records.look(tree)?;
-        let known = history.filter(|(last, _)| verified.as_ref() == Some(&last.id));
+        let ignores = worktree.as_ref().map(|worktree| ignores(&worktree.now));
+        let known = worktree.and_then(|Worktree { last, now }| Some((last?, now)));
+        let known = known.filter(|(last, _)| verified.as_ref() == Some(&last.id));
         let facts = Facts {
             now_ms: self.clock.now_ms(),
             repository: repository.name(),
             snapshot: tree.clone(),
+            ignores,
             changed: known.map(|(last, now)| changed(&last, &now)).unwrap_or_default(),
             plan,
             operator: &self.operator,
@@ -126,6 +131,14 @@ impl Gate {
             false => Ok(there(Directory::open(&path))?),
         }
     }
+}
+
+/// A worktree whose gate is asked.
+pub(crate) struct Worktree {
+    /// As it was when its snapshot was kept last; `None` where none was kept.
+    last: Option<Arc<Snapshot>>,
+    /// As it is.
+    now: Arc<Snapshot>,
 }
 
 /// Where runs of what is asked for are on record.
@@ -201,6 +214,15 @@ impl Records<'_> {
         let changeset_id = self.demands.changeset.clone();
         Subject { repository: self.repository.name(), changeset_id, profile: profile.clone() }
     }
+}
+
+/// The ignore rules outside of a worktree that decide what belongs to it.
+fn ignores(now: &Snapshot) -> BTreeMap<String, IgnoreFile> {
+    let rules = now.git.external_rules.iter().map(|rules| {
+        let path = display_path(rules.file.as_os_str().as_bytes());
+        (rules.name.clone(), IgnoreFile { path, rules_sha256: rules.rules_sha256.clone() })
+    });
+    rules.collect()
 }
 
 /// What differs between the tree that was verified and the one that stands.

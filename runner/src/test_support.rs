@@ -83,6 +83,7 @@ pub(crate) fn last_run() -> LastRun {
         source: TreeSource::default(),
         spec_sha256: Sha256Hex::of(b"spec"),
         evidence: EvidenceIndex::new(),
+        external_ignores: None,
         rerun: None,
     }
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) mod aside;
 mod attributes;
 mod blob;
 pub(crate) mod bulk;
@@ -18,7 +17,7 @@ mod contents;
 mod frames;
 pub(crate) mod helper;
 mod history;
-mod ignore;
+pub(crate) mod ignore;
 mod includes;
 mod index;
 mod listing;
@@ -32,7 +31,6 @@ mod revision;
 pub(crate) mod sources;
 mod staged;
 pub(crate) mod state;
-mod suspects;
 mod told;
 mod tracked;
 mod tree_id;

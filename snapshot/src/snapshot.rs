@@ -12,6 +12,7 @@ use crate::beneath;
 use crate::entries::{Difference, Entries};
 use crate::git::GitError;
 use crate::git::helper::GitHelper;
+use crate::git::ignore::ExternalRules;
 use crate::git::object::ObjectFormat;
 use crate::git::protocol::Listing;
 use crate::git::state::TreeState;
@@ -87,6 +88,8 @@ pub struct GitFacts {
     pub dirty: Option<bool>,
     /// How the object ids above were made.
     pub object_format: ObjectFormat,
+    /// The ignore rules outside of the tree that decided what is covered, sorted by name.
+    pub external_rules: Vec<ExternalRules>,
 }
 
 /// Why no snapshot could be taken.
@@ -220,6 +223,7 @@ fn facts(listing: Listing, state: TreeState) -> GitFacts {
         branch: listing.branch,
         tree: state.tree.map(|id| id.to_string()),
         dirty: state.dirty,
+        external_rules: listing.external_rules,
     }
 }
 

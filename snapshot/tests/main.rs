@@ -8,6 +8,7 @@ mod apply;
 mod checkout;
 mod drift;
 mod git_program;
+mod ignore;
 mod includes;
 mod layer;
 mod oracle;
@@ -52,6 +53,7 @@ fn main() {
         patch::CASES,
         report::CASES,
         oracle::CASES,
+        ignore::CASES,
     ]
     .concat();
     let trials = cases.into_iter().map(trial).collect();

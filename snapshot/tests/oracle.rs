@@ -1,7 +1,7 @@
 //! Generated repositories, with git as the oracle: the tree id is the one that `git add -u` and `git
 //! write-tree` make, and what is covered is what `git ls-files` lists.
 
-mod generator;
+pub(crate) mod generator;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -142,7 +142,7 @@ fn is_dirty_by_git(top: &Path) -> Option<bool> {
 }
 
 /// What git lists of the repository at `at`, and of the repositories inside it, as far as it is there.
-fn covered_by_git(top: &Path, at: &[u8]) -> BTreeSet<Vec<u8>> {
+pub(crate) fn covered_by_git(top: &Path, at: &[u8]) -> BTreeSet<Vec<u8>> {
     let here = top.join(OsStr::from_bytes(at));
     let list = |args: &[&str]| -> Vec<Vec<u8>> {
         let output = git_output(&here, args);

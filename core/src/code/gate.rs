@@ -154,4 +154,14 @@ codes! { GateCode;
         "What was left out passed on another tree, or another day.",
         "Run the whole profile.",
         "$ proctor run";
+    IgnoresChanged, 331, "gate::ignores_changed",
+        "Ignore rules outside of the tree (`info/exclude`, `core.excludesFile`, `core.ignoreCase`) are not those of the run.",
+        "The rules decide which new files belong to the tree, so other rules can hide a file that was never verified.",
+        "Undo the change, or check the rules and run the profile again.",
+        "$ cat .git/info/exclude && proctor run";
+    IgnoresUnrecorded, 332, "gate::ignores_unrecorded",
+        "There are ignore rules outside of the tree, and the run does not record which there were.",
+        "An older Proctor did not record them, so it cannot be told whether they hide a file that was never verified.",
+        "Run the profile again.",
+        "$ proctor run";
 }

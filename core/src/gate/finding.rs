@@ -18,6 +18,8 @@ use crate::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE, Verdict};
 pub const MAX_FINDINGS: usize = 50;
 /// How many steps that did not pass a message names.
 const NAMED_STEPS: usize = 5;
+/// How many files of ignore rules a finding lists.
+const MAX_FILES: usize = 100;
 /// The exit code where what was recorded does not speak for this tree.
 const EXIT_NOT_VERIFIED: u8 = 1;
 
@@ -47,6 +49,10 @@ pub enum GateCode {
     TreeChanged,
     /// A step of the run changed the tree while it was verified.
     ChangedByRun,
+    /// Ignore rules outside of the tree are not those of the run.
+    IgnoresChanged,
+    /// There are ignore rules outside of the tree, and the run does not record any.
+    IgnoresUnrecorded,
     /// The run failed.
     RunFailed,
     /// The run has no honest answer.
@@ -253,6 +259,33 @@ impl Findings {
         self.with_paths(GateCode::TreeChanged, message.to_owned(), changed);
     }
 
+    /// `files` are the places of the rules.
+    pub(super) fn ignores_changed(&mut self, files: Vec<String>) {
+        let message =
+            format!("ignore rules outside of the tree were changed since it was verified{}", said(&quoted(&files)));
+        let hint = format!(
+            "undo the change, or check that the rules hide no file that belongs to the tree and {}",
+            self.again
+        );
+        self.about_files(GateCode::IgnoresChanged, message, hint, files);
+    }
+
+    /// `files` are the places of the rules.
+    pub(super) fn ignores_unrecorded(&mut self, files: Vec<String>) {
+        let message = format!(
+            "the run does not record which ignore rules outside of the tree there were, and there are some now{}",
+            said(&quoted(&files))
+        );
+        let hint = self.again.clone();
+        self.about_files(GateCode::IgnoresUnrecorded, message, hint, files);
+    }
+
+    fn about_files(&mut self, code: GateCode, message: String, hint: String, mut paths: Vec<String>) {
+        let omitted = paths.len().saturating_sub(MAX_FILES) as u64;
+        paths.truncate(MAX_FILES);
+        self.push(GateFinding { paths, omitted, ..GateFinding::new(code, message, hint) });
+    }
+
     fn with_paths(&mut self, code: GateCode, message: String, changed: &ChangedPaths) {
         let hint = self.again.clone();
         let ChangedPaths { paths, omitted } = changed.clone();
@@ -365,7 +398,11 @@ impl Findings {
     }
 }
 
-/// Steps that did not pass, or skills, for a message.
+fn quoted(files: &[String]) -> Vec<String> {
+    files.iter().map(|file| format!("`{file}`")).collect()
+}
+
+/// Steps that did not pass, skills or files, for a message.
 fn said(steps: &[String]) -> String {
     let named = steps.iter().take(NAMED_STEPS).cloned().collect::<Vec<_>>().join(", ");
     match steps.len().saturating_sub(NAMED_STEPS) {

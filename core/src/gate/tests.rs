@@ -1,5 +1,6 @@
 //! A passed run that fits in every respect, and every respect in which one may not.
 
+mod ignores;
 mod partial;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +32,8 @@ struct World {
     /// Made from the documents where it is none.
     run: LastRun,
     snapshot: SnapshotId,
+    /// The ignore rules outside of the tree.
+    ignores: Option<BTreeMap<String, IgnoreFile>>,
     now_ms: u64,
 }
 
@@ -157,6 +160,7 @@ impl World {
             source: Default::default(),
             spec_sha256: plan.spec_sha256.clone(),
             evidence: BTreeMap::new(),
+            external_ignores: Some(BTreeMap::new()),
             rerun: None,
         };
         let demands = Demands {
@@ -167,7 +171,17 @@ impl World {
             unattested: Unattested::Refuse,
         };
         let now_ms = ENDED_MS + 10_000;
-        Self { plan, operator, demands, skills, toolchain, run, snapshot: tree("t"), now_ms }
+        Self {
+            plan,
+            operator,
+            demands,
+            skills,
+            toolchain,
+            run,
+            snapshot: tree("t"),
+            ignores: Some(BTreeMap::new()),
+            now_ms,
+        }
     }
 
     /// The same with a change of what was recorded, by an honest run.
@@ -227,7 +241,7 @@ impl Laid<'_> {
     }
 
     fn answer(&self) -> GateAnswer {
-        let World { plan, operator, demands, snapshot, now_ms, .. } = self.world;
+        let World { plan, operator, demands, snapshot, ignores, now_ms, .. } = self.world;
         let files = self.files.iter().map(|(file, bytes)| (file.clone(), Piece::Bytes(bytes.clone())));
         let found = Found { status: Piece::Bytes(self.status.clone()), files: files.collect(), writer: self.writer };
         self.decide(
@@ -236,6 +250,7 @@ impl Laid<'_> {
                 now_ms: *now_ms,
                 repository: "/r".into(),
                 snapshot: snapshot.clone(),
+                ignores: ignores.clone(),
                 changed: ChangedPaths::default(),
                 plan,
                 operator,
@@ -379,6 +394,7 @@ fn facts_with(world: &World, found: Found, attestation: Option<Vec<u8>>) -> Fact
         now_ms: world.now_ms,
         repository: "/r".into(),
         snapshot: world.snapshot.clone(),
+        ignores: None,
         changed: ChangedPaths { paths: vec!["a".into()], omitted: 2 },
         plan: &world.plan,
         operator: &world.operator,

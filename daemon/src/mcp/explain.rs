@@ -260,6 +260,8 @@ fn gate_fact(code: GateCode) -> &'static str {
         GateCode::OtherPlan => "the same spec resolves to another plan today",
         GateCode::TreeChanged => "the tree is not the one that was verified",
         GateCode::ChangedByRun => "a step of the last run changed the tree while it was verified",
+        GateCode::IgnoresChanged => "ignore rules outside of the tree were changed since it was verified",
+        GateCode::IgnoresUnrecorded => "the last run does not record the ignore rules outside of the tree",
         GateCode::RunFailed => "the last run failed",
         GateCode::RunInconclusive => "the last run is inconclusive",
         GateCode::RunPartial => "the last run left skills of the profile out",

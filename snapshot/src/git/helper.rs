@@ -468,7 +468,7 @@ impl IgnoreQuery {
     /// looked up in the index, so that an answer costs the same however large that is.
     #[must_use]
     pub fn knowing(self, snapshot: &Snapshot) -> Self {
-        let submodules = snapshot.basis.as_ref().map(|basis| basis.submodules.clone());
+        let submodules = snapshot.basis.as_ref().and_then(|basis| basis.known_submodules()).map(<[RepoPath]>::to_vec);
         Self { submodules, ..self }
     }
 

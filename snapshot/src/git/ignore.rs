@@ -1,5 +1,8 @@
-//! Which paths the rules on disk ignore, as git decides it: from the top down, so that nothing
-//! inside an ignored directory can be taken back, and by the rules of the innermost repository.
+//! Decides which paths the ignore rules on disk ignore: those that git and libgit2 both ignore.
+//!
+//! The two differ on some rules, and a path that one of them shows belongs to the tree. Git's part is decided here, by
+//! the rules of `gitignore(5)`; libgit2 is asked about what git ignores. Both go from the top down, so that nothing
+//! inside an ignored directory can be taken back, and use the rules of the innermost repository.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -12,38 +15,67 @@ use super::protocol::RepoPath;
 use super::reader::{Opened, holds_repository, is_real_directory, unreadable};
 use crate::paths;
 
+pub(super) mod external;
+mod level;
+mod pattern;
+mod wildmatch;
+
+pub use external::ExternalRules;
+pub(super) use level::{Directory, RepositoryRules, SkippedRules};
+
+/// Which readers of the rules ignore a path. It is ignored where all do.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Verdict {
+    /// Git, in each reading of its releases.
+    early: bool,
+    late: bool,
+    libgit2: bool,
+}
+
+impl Verdict {
+    pub(super) fn is_ignored(self) -> bool {
+        self.early && self.late && self.libgit2
+    }
+}
+
 /// The rules of one work tree and of the repositories inside it.
 pub(super) struct Rules {
-    opened: Vec<Opened>,
+    repositories: Vec<(Opened, RepositoryRules)>,
     directories: HashMap<Vec<u8>, State>,
     /// Where submodules are, where that is known without the index.
     submodules: Option<HashSet<Vec<u8>>>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum State {
     Ignored,
-    /// The repository whose rules hold inside, and how many bytes of a path name its place.
+    /// The repository whose rules hold inside, how many bytes of a path name its place, and the rules.
     Ruled {
         by: usize,
         prefix: usize,
+        rules: Directory,
     },
 }
 
 impl Rules {
-    /// The rules that hold at the top of `opened`.
-    pub(super) fn new(opened: Opened, submodules: Option<&[RepoPath]>) -> Self {
-        let top = (Vec::new(), State::Ruled { by: 0, prefix: 0 });
+    /// Returns the rules that hold at the top of `opened`.
+    ///
+    /// # Errors
+    /// A file of rules is refused or cannot be read.
+    pub(super) fn new(opened: Opened, submodules: Option<&[RepoPath]>) -> Result<Self, GitError> {
         let submodules = submodules.map(|paths| paths.iter().map(|path| path.0.clone()).collect());
-        Self { opened: vec![opened], directories: HashMap::from([top]), submodules }
+        let mut rules = Self { repositories: Vec::new(), directories: HashMap::new(), submodules };
+        let top = rules.add_repository(opened, 0)?;
+        rules.directories.insert(Vec::new(), top);
+        Ok(rules)
     }
 
-    /// Whether `path` is ignored. What lies in a `.git` is ignored exactly where the directory that
+    /// Returns whether `path` is ignored. What lies in a `.git` is ignored exactly where the directory that
     /// holds it is.
     pub(super) fn ignores(&mut self, path: &[u8], is_directory: bool) -> Result<bool, GitError> {
-        let mut here = State::Ruled { by: 0, prefix: 0 };
+        let mut here = self.directories[&b""[..]].clone();
         let above = paths::ancestors(path).chain(is_directory.then_some(path));
-        for directory in above {
+        for directory in above.filter(|directory| !directory.is_empty()) {
             if paths::name(directory) == b".git" {
                 return Ok(matches!(here, State::Ignored));
             }
@@ -51,8 +83,9 @@ impl Rules {
         }
         match here {
             State::Ignored => Ok(true),
-            State::Ruled { by, prefix } if !is_directory && paths::name(path) != b".git" => {
-                leaf_is_ignored(&self.opened[by], &path[prefix..])
+            State::Ruled { by, prefix, rules } if !is_directory && paths::name(path) != b".git" => {
+                let (opened, own) = &self.repositories[by];
+                Ok(own.judge(opened, &rules, &path[prefix..], false)?.is_ignored())
             }
             State::Ruled { .. } => Ok(false),
         }
@@ -60,42 +93,61 @@ impl Rules {
 
     fn state_of(&mut self, directory: &[u8], parent: State) -> Result<State, GitError> {
         if let Some(state) = self.directories.get(directory) {
-            return Ok(*state);
+            return Ok(state.clone());
         }
         let state = self.find_state(directory, parent)?;
-        self.directories.insert(directory.to_vec(), state);
+        self.directories.insert(directory.to_vec(), state.clone());
         Ok(state)
     }
 
     fn find_state(&mut self, directory: &[u8], parent: State) -> Result<State, GitError> {
-        let State::Ruled { by, prefix } = parent else {
-            return if self.is_known_submodule(directory) { self.ruled_inside(directory, parent) } else { Ok(parent) };
+        let State::Ruled { by, prefix, rules } = parent else {
+            let inside = if self.is_known_submodule(directory) { self.repository_at(directory)? } else { None };
+            return Ok(inside.unwrap_or(State::Ignored));
         };
-        let outer = &self.opened[by];
+        let (opened, own) = &self.repositories[by];
         let inside = &directory[prefix..];
+        let mut verdict = own.judge(opened, &rules, inside, true)?;
         let is_submodule = || match &self.submodules {
             Some(known) => Ok(known.contains(directory)),
-            None => outer.has_gitlink(inside),
+            None => opened.has_gitlink(inside),
         };
-        if directory_is_ignored(outer, inside)? && !is_submodule()? {
-            return Ok(State::Ignored);
+        if verdict.is_ignored() {
+            if !is_submodule()? {
+                return Ok(State::Ignored);
+            }
+            verdict = Verdict::default();
         }
-        self.ruled_inside(directory, parent)
+        if let Some(repository) = self.repository_at(directory)? {
+            return Ok(repository);
+        }
+        let (opened, own) = &self.repositories[by];
+        // The index is read only where it is not known to skip no file of rules.
+        let skipped = if self.submodules.is_some() { SkippedRules::None } else { SkippedRules::InIndex };
+        let rules = own.read_directory(opened, &rules, inside, verdict, skipped)?;
+        Ok(State::Ruled { by, prefix, rules })
     }
 
     fn is_known_submodule(&self, directory: &[u8]) -> bool {
         self.submodules.as_ref().is_some_and(|known| known.contains(directory))
     }
 
-    /// What holds inside a directory: the rules of the repository that it is, or else what holds
-    /// around it.
-    fn ruled_inside(&mut self, directory: &[u8], parent: State) -> Result<State, GitError> {
-        let place = on_disk(&self.opened[0], directory);
-        if !is_real_directory(&self.opened[0], directory)? || !holds_repository(&place)? {
-            return Ok(parent);
+    /// Opens the repository at `directory`; `None` where there is none.
+    fn repository_at(&mut self, directory: &[u8]) -> Result<Option<State>, GitError> {
+        let top = &self.repositories[0].0;
+        let place = on_disk(top, directory);
+        if !is_real_directory(top, directory)? || !holds_repository(&place)? {
+            return Ok(None);
         }
-        self.opened.push(Opened::open(&place)?);
-        Ok(State::Ruled { by: self.opened.len() - 1, prefix: directory.len() + 1 })
+        self.add_repository(Opened::open(&place)?, directory.len() + 1).map(Some)
+    }
+
+    fn add_repository(&mut self, opened: Opened, prefix: usize) -> Result<State, GitError> {
+        let own = RepositoryRules::read(&opened)?;
+        let skipped = if self.submodules.is_some() { SkippedRules::None } else { SkippedRules::InIndex };
+        let rules = own.read_directory(&opened, &own.outermost(), b"", Verdict::default(), skipped)?;
+        self.repositories.push((opened, own));
+        Ok(State::Ruled { by: self.repositories.len() - 1, prefix, rules })
     }
 }
 
@@ -104,26 +156,27 @@ pub(super) fn on_disk(opened: &Opened, path: &[u8]) -> PathBuf {
     opened.worktree.join(OsStr::from_bytes(path))
 }
 
-/// Whether a directory is ignored, given that none above it is.
-pub(super) fn directory_is_ignored(opened: &Opened, path: &[u8]) -> Result<bool, GitError> {
-    let with_slash = [path, b"/"].concat();
-    ask(opened, &with_slash)
-}
-
-/// Whether something that is no directory is ignored, given that no directory above it is.
-///
-/// libgit2 asks the disk whether the path is a directory and follows links for that, so that a
-/// rule `x/` would wrongly ignore a link to a directory. Where the disk would mislead it, the
-/// path counts as not ignored: rather one path too many in a snapshot than one too few.
-pub(super) fn leaf_is_ignored(opened: &Opened, path: &[u8]) -> Result<bool, GitError> {
-    Ok(ask(opened, path)? && !on_disk(opened, path).is_dir())
-}
-
-fn ask(opened: &Opened, path: &[u8]) -> Result<bool, GitError> {
+/// Returns whether libgit2 ignores a path or a directory that it is in; `true` where it has no answer.
+fn libgit2_ignores(opened: &Opened, path: &[u8], is_directory: bool) -> Result<bool, GitError> {
+    let ask = |path: &[u8]| {
+        let path = Path::new(OsStr::from_bytes(path));
+        opened.repository.is_path_ignored(path).map_err(|error| unreadable(&opened.worktree, &error))
+    };
+    let as_directory = |path: &[u8]| [path, b"/"].concat();
     // libgit2 takes whatever it is asked about for a directory, and would wait for the writer of a fifo.
-    check_regular(&on_disk(opened, path).join(".gitignore"))?;
-    opened
-        .repository
-        .is_path_ignored(Path::new(OsStr::from_bytes(path)))
-        .map_err(|error| unreadable(&opened.worktree, &error))
+    let own_file = on_disk(opened, path).join(".gitignore");
+    check_regular(&own_file)?;
+    if external::read_rules(&own_file)?.is_some_and(|text| pattern::breaks_libgit2(&text)) {
+        return Ok(true);
+    }
+    if if is_directory { ask(&as_directory(path))? } else { ask(path)? } {
+        return Ok(true);
+    }
+    // It takes back what lies in an ignored directory when it is asked about one path.
+    for above in paths::ancestors(path).filter(|above| !above.is_empty()) {
+        if ask(&as_directory(above))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

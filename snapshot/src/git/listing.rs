@@ -1,14 +1,14 @@
 //! Lists what a work tree consists of: tracked paths, untracked ones, and repositories inside it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use git2::{ObjectType, Oid, Tree};
 
 use super::GitError;
-use super::ignore::on_disk;
-use super::index::{GITLINK, Index, from_libgit2};
+use super::ignore::{ExternalRules, on_disk};
+use super::index::{GITLINK, Index, IndexEntry, from_libgit2};
 use super::object::ObjectId;
 use super::protocol::{Listing, Nested, RepoPath, Source, WalkedDirectory};
 use super::reader::{Opened, holds_repository, is_real_directory, unreadable};
@@ -43,6 +43,8 @@ pub(super) fn list(top: &Opened, ahead: TellAhead<'_>) -> Result<Listing, GitErr
         indexes: found.indexes,
         rules: as_paths(found.rules),
         directories: found.directories,
+        external_rules: ExternalRules::sorted(found.external_rules, &top.worktree),
+        skips_rules: found.skips_rules,
         sources: found.sources,
         told_ahead: found.told_ahead,
     })
@@ -56,6 +58,8 @@ struct Collected {
     directories: Vec<WalkedDirectory>,
     nested: Vec<Nested>,
     indexes: Vec<Arc<Index>>,
+    external_rules: Vec<ExternalRules>,
+    skips_rules: bool,
     sources: Option<Vec<Source>>,
     told_ahead: bool,
 }
@@ -72,6 +76,7 @@ impl Collected {
     fn add(&mut self, opened: &Opened, prefix: &[u8], walked: Walked) -> Result<(), GitError> {
         self.untracked.extend(whole_paths(opened, prefix, walked.untracked)?);
         self.rules.extend(whole_paths(opened, prefix, walked.rules)?);
+        self.external_rules.extend(walked.external_rules.into_iter().map(|rules| rules.at(prefix)));
         self.directories.extend(walked.directories.into_iter().map(|(path, stamp)| WalkedDirectory {
             path: RepoPath(if path.is_empty() { prefix.to_vec() } else { paths::join(prefix, &path) }),
             stamp,
@@ -122,7 +127,9 @@ fn collect(
         tracked.sort_unstable();
     }
     let gitlinks = gitlinks(&index);
-    let mut walked = walk(opened, &tracked, &gitlinks)?;
+    let skipped = skipped_rules(&index);
+    found.skips_rules |= !skipped.is_empty();
+    let mut walked = walk(opened, &tracked, &gitlinks, &skipped)?;
     found.indexes.push(Arc::new(if found.told_ahead && prefix.is_empty() { index.without_entries() } else { index }));
     walked.heads_to_come.extend(unseen_submodules(opened, &gitlinks, &walked)?);
     let repositories = walked.repositories.clone();
@@ -136,6 +143,14 @@ fn collect(
         nest(opened, prefix, &path, None, depth, found)?;
     }
     Ok(head)
+}
+
+/// The files of rules that an index skips, which need not be in the work tree, by their paths.
+fn skipped_rules(index: &Index) -> HashMap<Vec<u8>, Oid> {
+    let is_skipped =
+        |entry: &&IndexEntry| entry.skip_worktree && entry.stage == 0 && paths::name(&entry.path.0) == b".gitignore";
+    let skipped = index.entries.iter().filter(is_skipped);
+    skipped.filter_map(|entry| Some((entry.path.0.clone(), Oid::from_bytes(entry.id.as_bytes()).ok()?))).collect()
 }
 
 /// The submodules of an index, and the commits that are recorded for them.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::GitError;
 pub use super::frames::Ahead;
+use super::ignore::ExternalRules;
 pub use super::index::{FileRules, Index, IndexEntry, IndexStat, Moment};
 pub use super::object::{ObjectFormat, ObjectId};
 pub use super::program::Places;
@@ -302,6 +303,10 @@ pub struct Listing {
     /// The directories that are not ignored and were looked into.
     #[serde(skip)]
     pub directories: Vec<WalkedDirectory>,
+    /// The ignore rules outside of the tree that decided, in the repository and in those inside it.
+    pub external_rules: Vec<ExternalRules>,
+    /// Whether an index skips a file of rules, which then need not be in the work tree.
+    pub skips_rules: bool,
     /// The files of git that all this was read from: while none of them changes, git has nothing
     /// else to say. `null` where that cannot be told by looking at files.
     pub sources: Option<Vec<Source>>,

@@ -62,7 +62,7 @@ fn answer(request: &Request, told: Option<&[u8]>, ahead: TellAhead<'_>) -> Resul
         Request::Ignored { repo, submodules, directories, paths } => {
             let top = Opened::open(repo)?;
             let places = top.places();
-            let mut rules = Rules::new(top, submodules.as_deref());
+            let mut rules = Rules::new(top, submodules.as_deref())?;
             let of_directories = directories.iter().map(|path| (path, true));
             let asked = of_directories.chain(paths.iter().map(|path| (path, false)));
             let ignored = asked.map(|(path, is_directory)| rules.ignores(&path.0, is_directory));

@@ -1,20 +1,20 @@
 //! Goes through the work tree of one repository for what is neither tracked nor ignored, and for the
 //! repositories inside. What becomes of them is decided elsewhere.
 
+use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::rc::Rc;
 
+use git2::Oid;
 use rustix::fs::{AtFlags, FileType, OFlags, RawDir, fstat, statat};
 use rustix::io::Errno;
 
 use super::GitError;
-use super::config::{check_regular, io, not_regular};
-use super::ignore::{directory_is_ignored, leaf_is_ignored, on_disk};
+use super::config::io;
+use super::ignore::{Directory, ExternalRules, RepositoryRules, SkippedRules, Verdict, on_disk};
 use super::listing::MAX_PATHS;
 use super::object::ObjectId;
 use super::reader::{Opened, holds_repository};
-use super::suspects::Suspects;
 use crate::beneath;
 use crate::paths;
 use crate::stamp::Stamp;
@@ -22,8 +22,6 @@ use proctor_core::drift::display_path;
 
 /// How many bytes of names are asked for at a time.
 const NAMES: usize = 32 << 10;
-/// The largest file of rules that is searched for what it may match.
-const RULES_BYTES: u64 = 1 << 20;
 
 /// What a walk found, by paths relative to its repository.
 #[derive(Default)]
@@ -34,15 +32,25 @@ pub(super) struct Walked {
     pub(super) rules: Vec<Vec<u8>>,
     /// What was looked into, and what it was like before.
     pub(super) directories: Vec<(Vec<u8>, Stamp)>,
+    /// The rules outside of the tree that decided.
+    pub(super) external_rules: Vec<ExternalRules>,
     /// Directories, there or not, that become repositories as soon as their `.git` has a HEAD.
     pub(super) heads_to_come: Vec<Vec<u8>>,
 }
 
-/// What is on disk and neither tracked nor ignored. `tracked` is sorted.
-pub(super) fn walk(opened: &Opened, tracked: &[&[u8]], gitlinks: &[(Vec<u8>, ObjectId)]) -> Result<Walked, GitError> {
-    let mut walk =
-        Walk { opened, tracked, gitlinks, walked: Walked::default(), names: vec![MaybeUninit::uninit(); NAMES] };
-    let mut to_come = vec![Place { path: Vec::new(), suspects: everywhere(opened)?, tracked }];
+/// What is on disk and neither tracked nor ignored. `tracked` is sorted; `skipped` are the files of rules that the index
+/// skips.
+pub(super) fn walk(
+    opened: &Opened,
+    tracked: &[&[u8]],
+    gitlinks: &[(Vec<u8>, ObjectId)],
+    skipped: &HashMap<Vec<u8>, Oid>,
+) -> Result<Walked, GitError> {
+    let own = RepositoryRules::read(opened)?;
+    let mut to_come = vec![Place { path: Vec::new(), rules: own.outermost(), tracked }];
+    let names = vec![MaybeUninit::uninit(); NAMES];
+    let walked = Walked { external_rules: own.external.clone(), ..Walked::default() };
+    let mut walk = Walk { opened, own, tracked, gitlinks, skipped: SkippedRules::Known(skipped), walked, names };
     while let Some(place) = to_come.pop() {
         walk.enter(place, &mut to_come)?;
         if walk.walked.untracked.len() + walk.walked.directories.len() + to_come.len() > MAX_PATHS {
@@ -52,21 +60,10 @@ pub(super) fn walk(opened: &Opened, tracked: &[&[u8]], gitlinks: &[(Vec<u8>, Obj
     Ok(walk.walked)
 }
 
-/// What the rules may match that hold in the whole repository.
-fn everywhere(opened: &Opened) -> Result<Rc<Suspects>, GitError> {
-    let config = opened.repository.config().and_then(|mut config| config.snapshot());
-    let config = config.map_err(|error| super::reader::unreadable(&opened.worktree, &error))?;
-    // Its own rule, whatever a name is like.
-    let built_in = Suspects::new(Some(b".git"), None);
-    let exclude = super::config::read_attributes(&opened.common_dir.join("info/exclude"));
-    let elsewhere = config.get_entry("core.excludesfile").is_ok();
-    Ok(Suspects::new(exclude.as_deref().filter(|_| !elsewhere), Some(built_in)))
-}
-
-/// A directory that is not ignored, what rules may match in it, and what is tracked there.
+/// A directory that is not ignored, the rules that hold around it, and what is tracked there.
 struct Place<'a> {
     path: Vec<u8>,
-    suspects: Rc<Suspects>,
+    rules: Directory,
     /// Sorted, and more than that for a directory that was not entered yet: it is looked for among what is tracked in
     /// the directory that it is in, which are few.
     tracked: &'a [&'a [u8]],
@@ -74,8 +71,10 @@ struct Place<'a> {
 
 struct Walk<'a> {
     opened: &'a Opened,
+    own: RepositoryRules,
     tracked: &'a [&'a [u8]],
     gitlinks: &'a [(Vec<u8>, ObjectId)],
+    skipped: SkippedRules<'a>,
     walked: Walked,
     names: Vec<MaybeUninit<u8>>,
 }
@@ -93,17 +92,18 @@ impl<'a> Walk<'a> {
         if has_git && self.is_repository(&place.path)? {
             return Ok(());
         }
-        let suspects = match names.iter().find(|(name, _)| name == b".gitignore") {
-            Some((_, kind)) => self.suspects(&place, *kind)?,
-            None => place.suspects,
-        };
         let path = place.path;
+        let own_file = names.iter().find(|(name, _)| name == b".gitignore").map(|(_, kind)| *kind);
+        if own_file == Some(FileType::Symlink) {
+            self.check_link(&paths::join(&path, b".gitignore"))?;
+        }
+        let rules = self.own.with_file(self.opened, place.rules, &path, own_file, self.skipped)?;
         for (name, kind) in names.into_iter().filter(|(name, _)| name != b".git") {
             let inner = paths::join(&path, &name);
             if kind != FileType::Directory {
-                self.leaf(inner, &name, &suspects)?;
-            } else if let Some(suspects) = self.directory(&inner, &name, &suspects)? {
-                to_come.push(Place { path: inner, suspects, tracked });
+                self.leaf(inner, &name, &rules)?;
+            } else if let Some(rules) = self.directory(&inner, &rules)? {
+                to_come.push(Place { path: inner, rules, tracked });
             }
         }
         self.walked.directories.push((path, stamp));
@@ -178,25 +178,6 @@ impl<'a> Walk<'a> {
         Ok(names)
     }
 
-    /// What rules may match in a directory that has a `.gitignore`.
-    fn suspects(&self, place: &Place<'_>, kind: FileType) -> Result<Rc<Suspects>, GitError> {
-        let path = paths::join(&place.path, b".gitignore");
-        let text = match kind {
-            FileType::RegularFile => {
-                check_regular(&on_disk(self.opened, &path))?;
-                let text = beneath::content(self.opened.top.as_fd(), &path, RULES_BYTES);
-                text.map_err(|error| io(&on_disk(self.opened, &path), &error))?
-            }
-            FileType::Symlink => {
-                self.check_link(&path)?;
-                None
-            }
-            FileType::Directory => None,
-            _ => return Err(not_regular(&on_disk(self.opened, &path))),
-        };
-        Ok(Suspects::new(text.as_deref(), Some(Rc::clone(&place.suspects))))
-    }
-
     /// Git ignores no file by a `.gitignore` that is a link; libgit2 follows it, and would hide
     /// paths that git shows.
     fn check_link(&self, path: &[u8]) -> Result<(), GitError> {
@@ -210,11 +191,11 @@ impl<'a> Walk<'a> {
         })
     }
 
-    fn leaf(&mut self, path: Vec<u8>, name: &[u8], suspects: &Suspects) -> Result<(), GitError> {
+    fn leaf(&mut self, path: Vec<u8>, name: &[u8], rules: &Directory) -> Result<(), GitError> {
         if self.tracked.binary_search(&path.as_slice()).is_ok() {
             return Ok(());
         }
-        if !suspects.hold(name) || !leaf_is_ignored(self.opened, &path)? {
+        if !self.own.judge(self.opened, rules, &path, false)?.is_ignored() {
             self.walked.untracked.push(path);
         } else if matches!(name, b".gitignore" | b".gitattributes") {
             self.walked.rules.push(path);
@@ -222,14 +203,14 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// What rules may match in a directory, where the walk goes into it.
-    fn directory(&self, path: &[u8], name: &[u8], suspects: &Rc<Suspects>) -> Result<Option<Rc<Suspects>>, GitError> {
+    /// The rules around what is in a directory, where the walk goes into it.
+    fn directory(&self, path: &[u8], rules: &Directory) -> Result<Option<Directory>, GitError> {
         // A submodule is none of the rules' concern, but what is in one that is not checked out is.
         if self.is_submodule(path) {
-            return Ok(Some(Suspects::new(None, Some(Rc::clone(suspects)))));
+            return Ok(Some(rules.clone().within(Verdict::default())));
         }
-        let is_ignored = suspects.hold(name) && directory_is_ignored(self.opened, path)?;
-        Ok((!is_ignored).then(|| Rc::clone(suspects)))
+        let verdict = self.own.judge(self.opened, rules, path, true)?;
+        Ok((!verdict.is_ignored()).then(|| rules.clone().within(verdict)))
     }
 }
 

@@ -114,7 +114,7 @@ impl Again<'_> {
         }
         let directories: Vec<&[u8]> = new.directories.iter().map(Vec::as_slice).collect();
         let leaves: Vec<&[u8]> = new.leaves.iter().map(Vec::as_slice).collect();
-        let (worktree, submodules) = (&self.basis.worktree, Some(self.basis.submodules.as_slice()));
+        let (worktree, submodules) = (&self.basis.worktree, self.basis.known_submodules());
         let ignored = self.helper.ignored_among(worktree, submodules, &directories, &leaves);
         let ignored = ignored.map_err(SnapshotError::from)?;
         let (of_directories, of_leaves) = ignored.split_at(directories.len());

@@ -29,6 +29,8 @@ pub(crate) struct Basis {
     pub(crate) repositories: Vec<RepoPath>,
     /// Where there are or were submodules.
     pub(crate) submodules: Vec<RepoPath>,
+    /// Whether an index skips a file of ignore rules.
+    pub(crate) skips_rules: bool,
     /// The listing without its paths.
     pub(crate) listing: Told,
 }
@@ -61,8 +63,14 @@ impl Basis {
             owners,
             repositories: inside.filter(|at| !at.0.is_empty()).collect(),
             submodules: listing.submodules(),
+            skips_rules: listing.skips_rules,
             listing: Told::Here(Arc::new(writer.into_bytes())),
         })
+    }
+
+    /// Where there are or were submodules, where the index need not be read to know what is ignored.
+    pub(crate) fn known_submodules(&self) -> Option<&[RepoPath]> {
+        (!self.skips_rules).then_some(&self.submodules)
     }
 
     /// Whether git has nothing else to say than it said.

@@ -14,7 +14,7 @@ use crate::look::Counts;
 use crate::snapshot::{Basis, GitFacts, Snapshot, SnapshotMethod, SnapshotStats, Told};
 
 /// What each file begins with. The number is that of the version: another one is another format.
-const MAGIC: &[u8; 16] = b"proctor-snap-v1\n";
+const MAGIC: &[u8; 16] = b"proctor-snap-v2\n";
 /// Magic, length of the rest, its CRC-32.
 const HEAD: usize = 16 + 8 + 4;
 
@@ -27,6 +27,7 @@ struct Small {
     at: (i64, u32),
     sources: Option<Vec<Source>>,
     owners: Vec<u32>,
+    skips_rules: bool,
     /// Of what git said, which lies in a file beside this one.
     listing: Seal,
 }
@@ -41,6 +42,7 @@ pub(super) fn encode(snapshot: &Snapshot) -> Option<Vec<u8>> {
         at: basis.at,
         sources: basis.sources.clone(),
         owners: basis.owners.clone(),
+        skips_rules: basis.skips_rules,
         listing: match &basis.listing {
             Told::Here(bytes) => Seal::of(bytes),
             Told::There(sidecar) => sidecar.seal,
@@ -84,9 +86,9 @@ fn read(reader: &mut Reader<'_>, sidecar: impl FnOnce(Seal) -> Sidecar) -> Optio
     let small: Small = serde_json::from_slice(reader.bytes()?).ok()?;
     let (repositories, submodules): (Vec<RepoPath>, Vec<RepoPath>) = (read_paths(reader)?, read_paths(reader)?);
     let entries = Entries::read(reader)?;
-    let Small { facts, worktree, top, at, sources, owners, listing } = small;
+    let Small { facts, worktree, top, at, sources, owners, skips_rules, listing } = small;
     let listing = Told::There(sidecar(listing));
-    let basis = Basis { worktree, top, at, sources, owners, repositories, submodules, listing };
+    let basis = Basis { worktree, top, at, sources, owners, repositories, submodules, skips_rules, listing };
     Some(Snapshot {
         id: entries.id(),
         entries: Arc::new(entries),
@@ -117,6 +119,7 @@ mod tests {
             tree: Err("why".into()),
             dirty: Some(true),
             object_format: ObjectFormat::Sha1,
+            external_rules: Vec::new(),
         };
         let basis = Basis {
             worktree: "/w".into(),
@@ -126,6 +129,7 @@ mod tests {
             owners: vec![0, 7],
             repositories: vec![RepoPath(b"a/c".to_vec())],
             submodules: Vec::new(),
+            skips_rules: true,
             listing: Told::Here(Arc::new(b"any".to_vec())),
         };
         Snapshot {

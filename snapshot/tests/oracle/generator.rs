@@ -11,9 +11,18 @@ use proctor_core::drift::display_path;
 use crate::repository::{Repo, chmod, fifo, git_can};
 
 /// A stream of choices that is the same for the same seed (xorshift64*, Vigna 2016).
-struct Choices(u64);
+pub(crate) struct Choices(u64);
 
 impl Choices {
+    /// The stream of a seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut choose = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        (0..8).for_each(|_| {
+            choose.next();
+        });
+        choose
+    }
+
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -21,15 +30,15 @@ impl Choices {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.next()).expect("31 bits") % bound
     }
 
-    fn one_in(&mut self, count: usize) -> bool {
+    pub(crate) fn one_in(&mut self, count: usize) -> bool {
         self.below(count) == 0
     }
 
-    fn of<T: Copy>(&mut self, from: &[T]) -> T {
+    pub(crate) fn of<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 }
@@ -159,10 +168,7 @@ struct Generator {
 
 impl Generator {
     fn new(seed: u64) -> Self {
-        let mut choose = Choices(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        (0..8).for_each(|_| {
-            choose.next();
-        });
+        let mut choose = Choices::new(seed);
         let options: Vec<&str> = ["--object-format=sha256", "--ref-format=reftable"]
             .into_iter()
             .filter(|option| choose.one_in(5) && git_can(&["init", "-q", option, "."]))

@@ -38,6 +38,7 @@ pub(super) const CASES: &[Case] = &[
     case("gate::a_commit_that_was_verified_serves_the_worktree_that_is_equal_to_it", of_a_commit).needs(NEEDS_GIT),
     case("gate::a_state_directory_in_the_tree_vouches_for_nothing", state_in_the_tree),
     case("gate::a_repository_that_only_git_reads", only_git_reads_it).needs(NEEDS_GIT),
+    case("gate::ignore_rules_outside_of_the_tree_are_those_of_the_run", ignore_rules).needs(NEEDS_GIT),
     case("gate::what_was_changed_is_named_each_time", paths_are_named),
     dry_case("gate::nothing_on_record_is_no_pass", nothing_recorded),
 ];
@@ -450,6 +451,50 @@ fn only_git_reads_it(env: &TestEnvironment) {
     passes(&repo, &[]);
     repo.write("src/new.rs", "");
     refuses(&repo, &[], 1, &["tree_changed"]);
+}
+
+/// Rules that nobody commits hide a new file from the tree, and from nobody who runs it.
+fn ignore_rules(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
+    let exclude = repo.file(".git/info/exclude");
+    machine::write(&exclude, "# mine\n*.tmp\n");
+    repo.write("a.tmp", "x");
+    repo.run().exits(0);
+    let recorded = repo.last_run()["external_ignores"].clone();
+    assert_eq!(recorded, serde_json::json!({ "info/exclude": Sha256Hex::of(b"*.tmp\n") }));
+    passes(&repo, &[]);
+    machine::write(&exclude, "*.tmp\n# a comment is no rule\n");
+    passes(&repo, &[]);
+    repo.write("evil.py", "x");
+    refuses(&repo, &[], 1, &["tree_changed"]);
+    machine::write(&exclude, "*.tmp\nevil.py\n");
+    let answer = refuses(&repo, &[], 1, &["ignores_changed"]);
+    let place = exclude.canonicalize().expect("there").display().to_string();
+    assert_eq!(answer.json["findings"][0]["paths"], serde_json::json!([place]));
+    repo.proctor(&["gate", "--changeset", CHANGESET]).exits(1).says(&[&place, "hide no file"]);
+    repo.run().exits(0);
+    passes(&repo, &[]);
+    // Another file of rules, and no file of rules.
+    let rules = repo.file(".git/rules");
+    machine::write(&rules, "*.other\n");
+    repo.git(&["config", "core.excludesFile", rules.to_str().expect("UTF-8")]);
+    refuses(&repo, &[], 1, &["ignores_changed"]);
+    repo.git(&["config", "--unset", "core.excludesFile"]);
+    passes(&repo, &[]);
+    repo.git(&["config", "core.ignoreCase", "true"]);
+    refuses(&repo, &[], 1, &["ignores_changed"]);
+    repo.git(&["config", "--unset", "core.ignoreCase"]);
+    std::fs::remove_file(repo.file("evil.py")).expect("removed");
+    std::fs::remove_file(&exclude).expect("removed");
+    refuses(&repo, &[], 1, &["tree_changed", "ignores_changed"]);
+    // A run of a commit has none, whatever the worktree has.
+    std::fs::remove_file(repo.file("a.tmp")).expect("removed");
+    machine::write(&exclude, "*.tmp\n");
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
+    assert_eq!(repo.last_run()["external_ignores"], serde_json::json!({}));
+    refuses(&repo, &[], 1, &["ignores_changed"]);
+    machine::write(&exclude, "");
+    passes(&repo, &[]);
 }
 
 fn paths_are_named(env: &TestEnvironment) {

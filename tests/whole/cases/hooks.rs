@@ -300,6 +300,10 @@ fn answered_here(env: &TestEnvironment) {
     repo.write("src/tool", "#!/bin/sh\n");
     machine::make_executable(&repo.file("src/tool"));
     repo.link("src/link", Path::new("lib.rs"));
+    // An environment of Python ignores itself, its link to a directory too.
+    repo.write(".venv/.gitignore", "*\n");
+    repo.write(".venv/lib/site.py", "");
+    repo.link(".venv/lib64", Path::new("lib"));
     env.finish(hooked(env, &repo, &["run", "--no-daemon"], "")).exits(0);
     repo.commit();
     let ran = runs(env);

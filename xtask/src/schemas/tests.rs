@@ -356,6 +356,7 @@ fn last_run() -> LastRun {
         source: Default::default(),
         spec_sha256: Sha256Hex::of(b"spec"),
         evidence: BTreeMap::from([("verify/a.json".to_owned(), Sha256Hex::of(b"a"))]),
+        external_ignores: None,
         rerun: None,
     }
 }

@@ -49,6 +49,8 @@ pub(in crate::git) fn read(
         Some(entries) => index.entries = entries,
         None => {
             index.entries = opened.index()?.iter().filter_map(entry).collect();
+            // Where case is ignored, libgit2 has them in another order.
+            index.entries.sort_by(|one, other| (&one.path, one.stage).cmp(&(&other.path, other.stage)));
             is_told = false;
         }
     }

@@ -2,7 +2,7 @@
 //! covers what the other reader covers: docs/snapshot.md says where git itself decides otherwise.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use proctor_core::drift::display_path;
 use rustix::fs::FileType;
@@ -12,6 +12,8 @@ use std::sync::Arc;
 use super::parts::Parts;
 use super::{GitProgram, GitTask, Places, ask, staged};
 use crate::git::GitError;
+use crate::git::ignore::ExternalRules;
+use crate::git::ignore::external::{EXCLUDES_FILE, FOLDS_CASE, IGNORE_CASE, INFO_EXCLUDE, external};
 use crate::git::index::{FileRules, GITLINK, Index, IndexEntry, IndexStat, Moment};
 use crate::git::listing::{MAX_DEPTH, MAX_PATHS};
 use crate::git::object::ObjectId;
@@ -34,6 +36,14 @@ attributes() {
   file=$(git rev-parse --git-path info/attributes)
   if [ -e "$file" ]; then cat "$file"; fi
 }
+exclude() {
+  file=$(git rev-parse --git-path info/exclude)
+  if [ -f "$file" ]; then cat "$file"; fi
+}
+excludes() {
+  file=$(git config --type=path --default= core.excludesFile)
+  if [ -f "$file" ]; then cat "$file"; fi
+}
 written() {
   file=$(git rev-parse --git-path index)
   if [ -e "$file" ]; then stat -c %Y "$file"; fi
@@ -51,6 +61,11 @@ part symlinks git config --type=bool --default=true core.symlinks
 part autocrlf git config --default=false core.autocrlf
 part foreign git config --get-regexp '^(core\.attributesfile|attr\.tree)$'
 part attributes attributes
+part exclude exclude
+part excludeplace git rev-parse --git-path info/exclude
+part excludes excludes
+part excludesplace git config --type=path --default= core.excludesFile
+part ignorecase git config --type=bool --default=false core.ignoreCase
 "#;
 
 /// How many repositories inside a work tree are asked about, each in a sandbox of its own.
@@ -65,7 +80,7 @@ pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing,
     let mut reader = Reader { program, places, top: top.as_fd(), tracked: PathSet::new(), untracked: PathSet::new() };
     let (mut nested, mut indexes) = (Vec::new(), Vec::new());
     let own = reader.repository(b"")?;
-    let mut pending = own.inside;
+    let (mut pending, mut external_rules) = (own.inside, own.external_rules);
     let (head_commit, branch) = (own.head, own.branch);
     indexes.push(Arc::new(own.index));
     while let Some((path, recorded)) = pending.pop() {
@@ -80,6 +95,7 @@ pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing,
         if reader.holds_repository(&path)? {
             let inner = reader.repository(&path)?;
             commit = inner.head;
+            external_rules.extend(inner.external_rules);
             pending.extend(inner.inside);
             indexes.push(Arc::new(inner.index));
         }
@@ -92,6 +108,8 @@ pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing,
     // Which directories were looked into, and which files decided, only git knows.
     let (rules, directories, sources) = (Vec::new(), Vec::new(), None);
     Ok(Listing {
+        external_rules: ExternalRules::sorted(external_rules, &worktree),
+        skips_rules: false,
         worktree,
         git_dir,
         common_dir,
@@ -115,6 +133,8 @@ struct Told {
     index: Index,
     /// The places of repositories inside it, and the commits that are recorded for them.
     inside: Vec<(Vec<u8>, Option<ObjectId>)>,
+    /// The ignore rules outside of the tree that decided.
+    external_rules: Vec<ExternalRules>,
 }
 
 struct Reader<'a> {
@@ -163,7 +183,8 @@ impl Reader<'_> {
             }
         }
         self.check()?;
-        Ok(Told { head: parts.text("head"), branch: parts.branch(), index, inside })
+        let external_rules = parts.external_rules(&self.place(at)).into_iter().map(|rules| rules.at(at)).collect();
+        Ok(Told { head: parts.text("head"), branch: parts.branch(), index, inside, external_rules })
     }
 
     /// What lies in the directory of a submodule that is not checked out.
@@ -222,7 +243,7 @@ fn too_many(places: &Places, limit: usize, what: &str) -> GitError {
     GitError::TooMany { path: places.worktree.clone(), limit, what: what.to_owned() }
 }
 
-fn io(path: &std::path::Path, error: &std::io::Error) -> GitError {
+fn io(path: &Path, error: &std::io::Error) -> GitError {
     GitError::Io { path: path.to_owned(), problem: error.to_string() }
 }
 
@@ -233,6 +254,18 @@ impl<'a> Parts<'a> {
 
     fn untracked(&self) -> Option<Vec<&'a [u8]>> {
         Some(self.of("untracked")?.split(|b| *b == 0).filter(|path| !path.is_empty()).collect())
+    }
+
+    /// The ignore rules outside of the tree of the repository at `place`, as git read them.
+    fn external_rules(&self, place: &Path) -> Vec<ExternalRules> {
+        let file = |part| place.join(self.text(part).unwrap_or_default());
+        let folds_case = self.text("ignorecase").is_some_and(|text| text == "true");
+        let found = [
+            (INFO_EXCLUDE, file("excludeplace"), self.of("exclude")),
+            (EXCLUDES_FILE, file("excludesplace"), self.of("excludes")),
+            (IGNORE_CASE, place.join(".git/config"), folds_case.then_some(FOLDS_CASE)),
+        ];
+        found.into_iter().filter_map(|(name, file, text)| external(name, &file, text?)).collect()
     }
 
     /// The paths of HEAD, submodules aside; none of them before the first commit.

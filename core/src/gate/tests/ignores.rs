@@ -1,0 +1,28 @@
+//! Ignore rules outside of the tree are those of the run.
+
+use super::{GateCode, IgnoreFile, Sha256Hex, World};
+
+#[test]
+fn refuses_a_run_with_other_ignore_rules_outside_of_the_tree() {
+    let rules = |text: &str| IgnoreFile { path: format!("/r/{text}"), rules_sha256: Sha256Hex::of(text.as_bytes()) };
+    let now = |names: &[&str]| Some(names.iter().map(|name| ((*name).to_owned(), rules(name))).collect());
+    let then = |names: &[&str]| Some(names.iter().map(|name| ((*name).to_owned(), rules(name).rules_sha256)).collect());
+    let answered = |recorded, ignores| {
+        let world = World::new().with(|world| {
+            world.run.external_ignores = recorded;
+            world.ignores = ignores;
+        });
+        let found = world.laid_out().answer().findings;
+        found.into_iter().map(|finding| (finding.name, finding.paths)).collect::<Vec<_>>()
+    };
+    let some = |code, path: &str| vec![(code, vec![path.to_owned()])];
+    assert_eq!(answered(then(&["a"]), now(&["a"])), []);
+    assert_eq!(answered(then(&[]), now(&["a"])), some(GateCode::IgnoresChanged, "/r/a"));
+    assert_eq!(answered(then(&["a"]), now(&[])), some(GateCode::IgnoresChanged, "a"));
+    assert_eq!(answered(then(&["a", "b"]), now(&["a", "c"])).first().map(|(_, paths)| paths.len()), Some(2));
+    // An older run does not record them.
+    assert_eq!(answered(None, now(&[])), []);
+    assert_eq!(answered(None, now(&["a"])), some(GateCode::IgnoresUnrecorded, "/r/a"));
+    // They have no say in the tree of a commit.
+    assert_eq!((answered(then(&["a"]), None), answered(None, None)), (vec![], vec![]));
+}

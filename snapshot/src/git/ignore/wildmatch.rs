@@ -1,0 +1,269 @@
+//! Matches names and paths against the glob patterns of `gitignore(5)`, byte by byte as git does.
+
+use std::collections::HashMap;
+
+/// How a pattern is matched.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mode {
+    /// Whether `*`, `?` and bracket expressions stop at a slash.
+    pub(super) is_path: bool,
+    /// Whether ASCII letters match in either case (`core.ignoreCase`).
+    pub(super) folds_case: bool,
+}
+
+/// The most runs of `*` in a pattern. Each run is one level of recursion.
+pub(super) const MAX_STARS: usize = 512;
+/// The number of runs of `*` from which on failed attempts are remembered. Below it they cost less than the memory.
+const REMEMBERED_FROM: usize = 3;
+/// The most failed attempts that are remembered for one match.
+const MAX_REMEMBERED: usize = 1 << 20;
+
+/// Returns the number of runs of `*` in `pattern`.
+pub(super) fn stars(pattern: &[u8]) -> usize {
+    let starts = |at: usize| pattern[at] == b'*' && (at == 0 || pattern[at - 1] != b'*');
+    (0..pattern.len()).filter(|at| starts(*at)).count()
+}
+
+/// Returns whether a byte has a special meaning in a pattern.
+pub(super) fn is_special(byte: u8) -> bool {
+    matches!(byte, b'*' | b'?' | b'[' | b'\\')
+}
+
+/// Returns whether the whole of `text` matches `pattern`, which has at most [`MAX_STARS`] runs of `*`.
+pub(super) fn matches(pattern: &[u8], text: &[u8], mode: Mode) -> bool {
+    let remembers = stars(pattern) >= REMEMBERED_FROM;
+    let mut matcher = Matcher { pattern, text, mode, failed: remembers.then(HashMap::new) };
+    matcher.rest(0, 0).is_ok()
+}
+
+/// Why the rest of a pattern does not match the rest of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mismatch {
+    /// It does not match here.
+    Here,
+    /// It does not match further to the right either, unless a `**` moves past a slash.
+    BeforeSlash,
+    /// It does not match further to the right.
+    Anywhere,
+}
+
+type Matched = Result<(), Mismatch>;
+
+struct Matcher<'a> {
+    pattern: &'a [u8],
+    text: &'a [u8],
+    mode: Mode,
+    /// The pairs of positions from which on there is no match.
+    failed: Option<HashMap<(usize, usize), Mismatch>>,
+}
+
+impl Matcher<'_> {
+    /// Matches the pattern from `p` on against the text from `t` on, and remembers a failure.
+    fn rest(&mut self, p: usize, t: usize) -> Matched {
+        if let Some(mismatch) = self.failed.as_ref().and_then(|failed| failed.get(&(p, t))) {
+            return Err(*mismatch);
+        }
+        let matched = self.walk(p, t);
+        if let (Err(mismatch), Some(failed)) = (matched, &mut self.failed)
+            && failed.len() < MAX_REMEMBERED
+        {
+            failed.insert((p, t), mismatch);
+        }
+        matched
+    }
+
+    fn walk(&mut self, mut p: usize, mut t: usize) -> Matched {
+        while let Some(byte) = self.pattern.get(p).copied() {
+            let Some(here) = self.text_at(t) else {
+                return if byte == b'*' { self.star(p, t) } else { Err(Mismatch::Anywhere) };
+            };
+            p = match byte {
+                b'*' if self.skips_one_part(p) => match self.slash_from(t) {
+                    Some(slash) => {
+                        t = slash;
+                        p + 2
+                    }
+                    None => return Err(Mismatch::Anywhere),
+                },
+                b'*' => return self.star(p, t),
+                b'?' if self.mode.is_path && here == b'/' => return Err(Mismatch::Here),
+                b'?' => p + 1,
+                b'[' => self.bracket(p, here)?,
+                b'\\' if self.pattern.get(p + 1) == Some(&here) => p + 2,
+                b'\\' => return Err(Mismatch::Here),
+                literal if self.fold(literal) == here => p + 1,
+                _ => return Err(Mismatch::Here),
+            };
+            t += 1;
+        }
+        if t < self.text.len() { Err(Mismatch::Here) } else { Ok(()) }
+    }
+
+    fn fold(&self, byte: u8) -> u8 {
+        if self.mode.folds_case { byte.to_ascii_lowercase() } else { byte }
+    }
+
+    fn text_at(&self, t: usize) -> Option<u8> {
+        self.text.get(t).map(|byte| self.fold(*byte))
+    }
+
+    fn slash_from(&self, t: usize) -> Option<usize> {
+        self.text[t..].iter().position(|byte| *byte == b'/').map(|at| t + at)
+    }
+
+    /// Returns the position behind the run of `*` at `p`, and whether the run matches slashes too.
+    fn star_run(&self, p: usize) -> (usize, bool) {
+        let next = p + self.pattern[p..].iter().take_while(|byte| **byte == b'*').count();
+        if !self.mode.is_path {
+            return (next, true);
+        }
+        let is_whole_part = (p == 0 || self.pattern[p - 1] == b'/')
+            && matches!(&self.pattern[next..], [] | [b'/', ..] | [b'\\', b'/', ..]);
+        (next, next > p + 1 && is_whole_part)
+    }
+
+    /// Returns whether the run of `*` at `p` is the single `*` of a path that a slash follows.
+    fn skips_one_part(&self, p: usize) -> bool {
+        let (next, crosses) = self.star_run(p);
+        !crosses && next == p + 1 && self.pattern.get(next) == Some(&b'/')
+    }
+
+    /// Matches from a run of `*` on.
+    fn star(&mut self, p: usize, t: usize) -> Matched {
+        let (next, crosses) = self.star_run(p);
+        // `**/` also matches no directory at all.
+        let is_directories = self.mode.is_path && crosses && self.pattern.get(next) == Some(&b'/');
+        if is_directories && self.rest(next + 1, t).is_ok() {
+            return Ok(());
+        }
+        let Some(byte) = self.pattern.get(next).copied() else {
+            return if crosses || self.slash_from(t).is_none() { Ok(()) } else { Err(Mismatch::BeforeSlash) };
+        };
+        if !crosses && byte == b'/' {
+            // More than one `*` that is no part of its own, such as `a**/b`.
+            let slash = self.slash_from(t).ok_or(Mismatch::Anywhere)?;
+            return self.rest(next + 1, slash + 1);
+        }
+        self.try_each(next, t, crosses)
+    }
+
+    /// Tries the pattern from `next` on at each position that a `*` before it can reach from `t`.
+    fn try_each(&mut self, next: usize, mut t: usize, crosses: bool) -> Matched {
+        let literal = Some(self.pattern[next]).filter(|byte| !is_special(*byte)).map(|byte| self.fold(byte));
+        let stopped = if crosses { Mismatch::Anywhere } else { Mismatch::BeforeSlash };
+        while let Some(mut here) = self.text_at(t) {
+            if let Some(literal) = literal {
+                let ends = |byte: u8| byte == literal || (!crosses && byte == b'/');
+                while !ends(here) {
+                    t += 1;
+                    here = self.text_at(t).ok_or(stopped)?;
+                }
+                if here != literal {
+                    return Err(stopped);
+                }
+            }
+            match self.rest(next, t) {
+                Ok(()) => return Ok(()),
+                Err(Mismatch::Here) if !crosses && here == b'/' => return Err(Mismatch::BeforeSlash),
+                Err(Mismatch::BeforeSlash) if crosses => {}
+                Err(Mismatch::Here) => {}
+                Err(mismatch) => return Err(mismatch),
+            }
+            t += 1;
+        }
+        Err(Mismatch::Anywhere)
+    }
+
+    /// Matches one byte against the bracket expression at `p`; returns the position behind it.
+    fn bracket(&self, p: usize, here: u8) -> Result<usize, Mismatch> {
+        let is_negated = matches!(self.pattern.get(p + 1), Some(b'!' | b'^'));
+        let mut set = Set { pattern: self.pattern, at: p + 1 + usize::from(is_negated), here, mode: self.mode };
+        let found = set.holds().ok_or(Mismatch::Anywhere)?;
+        if found == is_negated || (self.mode.is_path && here == b'/') {
+            return Err(Mismatch::Here);
+        }
+        Ok(set.at)
+    }
+}
+
+/// A bracket expression that is being read.
+struct Set<'a> {
+    pattern: &'a [u8],
+    at: usize,
+    here: u8,
+    mode: Mode,
+}
+
+impl Set<'_> {
+    /// Reads up to the closing bracket and returns whether the byte is in the set; `None` where the set is malformed.
+    fn holds(&mut self) -> Option<bool> {
+        let (mut found, mut before) = (false, None);
+        // The first byte is never the closing bracket.
+        loop {
+            match (*self.pattern.get(self.at)?, before) {
+                (b'\\', _) => {
+                    let byte = *self.pattern.get(self.at + 1)?;
+                    found |= self.here == byte;
+                    self.at += 2;
+                    before = Some(byte);
+                }
+                (b'-', Some(low)) if self.pattern.get(self.at + 1).is_some_and(|byte| *byte != b']') => {
+                    found |= self.in_range(low)?;
+                    before = None;
+                }
+                (b'[', _) if self.pattern.get(self.at + 1) == Some(&b':') => {
+                    let (holds, last) = self.class()?;
+                    found |= holds;
+                    before = last;
+                }
+                (byte, _) => {
+                    found |= self.here == byte;
+                    self.at += 1;
+                    before = Some(byte);
+                }
+            }
+            if *self.pattern.get(self.at)? == b']' {
+                self.at += 1;
+                return Some(found);
+            }
+        }
+    }
+
+    fn in_range(&mut self, low: u8) -> Option<bool> {
+        let is_escaped = self.pattern.get(self.at + 1) == Some(&b'\\');
+        let at = self.at + 1 + usize::from(is_escaped);
+        let range = low..=*self.pattern.get(at)?;
+        self.at = at + 1;
+        Some(range.contains(&self.here) || (self.mode.folds_case && range.contains(&self.here.to_ascii_uppercase())))
+    }
+
+    /// Reads a class such as `[:alpha:]`; returns whether the byte is in it, and the byte that a range can begin with.
+    fn class(&mut self) -> Option<(bool, Option<u8>)> {
+        let inner = &self.pattern[self.at + 2..];
+        let end = inner.iter().position(|byte| *byte == b']')?;
+        let Some(name) = inner[..end].strip_suffix(b":") else {
+            // It is no class: the bracket stands for itself.
+            self.at += 1;
+            return Some((self.here == b'[', Some(b'[')));
+        };
+        self.at += 2 + end + 1;
+        let byte = self.here;
+        let holds = match name {
+            b"alnum" => byte.is_ascii_alphanumeric(),
+            b"alpha" => byte.is_ascii_alphabetic(),
+            b"blank" => matches!(byte, b' ' | b'\t'),
+            b"cntrl" => byte.is_ascii_control(),
+            b"digit" => byte.is_ascii_digit(),
+            b"graph" => byte.is_ascii_graphic(),
+            b"lower" => byte.is_ascii_lowercase(),
+            b"print" => byte.is_ascii_graphic() || byte == b' ',
+            b"punct" => byte.is_ascii_punctuation(),
+            // Git knows no form feed and no vertical tab as white space.
+            b"space" => matches!(byte, b' ' | b'\t' | b'\n' | b'\r'),
+            b"upper" => byte.is_ascii_uppercase() || (self.mode.folds_case && byte.is_ascii_lowercase()),
+            b"xdigit" => byte.is_ascii_hexdigit(),
+            _ => return None,
+        };
+        Some((holds, None))
+    }
+}

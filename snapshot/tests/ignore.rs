@@ -1,0 +1,253 @@
+//! Ignore rules, with git as the oracle and libgit2 as the other reader: what git would add is covered, and nothing is
+//! covered that both ignore.
+
+mod generator;
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use proctor_core::drift::display_path;
+use proctor_snapshot::Snapshot;
+
+use crate::oracle::covered_by_git;
+use crate::repository::{Repo, git_output, put, run_program};
+use crate::{Case, Need};
+use generator::{Generated, generate};
+
+/// The number of repositories of each generated case, unless `PROCTOR_IGNORE_ROUNDS` says another.
+const ROUNDS: u64 = 16;
+
+pub(crate) const CASES: &[Case] = &[
+    ("ignore: generated rules 1", Need::Nothing, || generated(1)),
+    ("ignore: generated rules 2", Need::Nothing, || generated(2)),
+    ("ignore: generated rules 3", Need::Nothing, || generated(3)),
+    ("ignore: generated rules 4", Need::Nothing, || generated(4)),
+    ("ignore: a lower file takes back what an upper one ignores", Need::Nothing, taken_back_below),
+    ("ignore: a file takes back what info/exclude ignores", Need::Nothing, taken_back_from_info),
+    ("ignore: blanks at the end of a pattern are part of it, but spaces", Need::Nothing, blanks_at_the_end),
+    ("ignore: links in a virtual environment that ignores itself", Need::Nothing, virtual_environment),
+    ("ignore: a virtual environment that python makes", Need::Python, environment_by_python),
+    ("ignore: rules that only the index has", Need::Nothing, rules_in_the_index),
+    ("ignore: a line that libgit2 does not get past", Need::Nothing, form_feed),
+    ("ignore: a negation of nothing, over which libgit2 crashes", Need::Nothing, empty_negation),
+    ("ignore: an index that libgit2 reads in the order of another case", Need::Nothing, index_in_another_order),
+    ("ignore: a pattern with too many wildcards is refused", Need::Nothing, too_many_wildcards),
+    ("ignore: rules outside of the tree are told by their content", Need::Nothing, external_rules),
+];
+
+fn generated(case: u64) {
+    #[expect(clippy::disallowed_methods, reason = "whoever runs the test says how long it may take")]
+    let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
+    let (rounds, seed) = (number("PROCTOR_IGNORE_ROUNDS", ROUNDS), number("PROCTOR_IGNORE_SEED", 0));
+    for round in 0..rounds {
+        compare(&generate(seed + case * 1_000_000 + round));
+    }
+}
+
+/// Compares what is covered, and what is said of paths that need not be there, with git and libgit2.
+#[track_caller]
+fn compare(generated: &Generated) {
+    let Generated { repo, log, asked, libgit2_is_comparable } = generated;
+    let told = || format!("in {}\n{}", repo.top.display(), log.join("\n"));
+    let snapshot = repo.take().unwrap_or_else(|error| panic!("{error}\n{}", told()));
+    let covered: BTreeSet<Vec<u8>> = snapshot.entries.paths().collect();
+    let by_git = covered_by_git(&repo.top, b"");
+    let shown = |paths: &[&Vec<u8>]| paths.iter().map(|path| display_path(path)).collect::<Vec<_>>();
+    let hidden: Vec<_> = by_git.difference(&covered).collect();
+    assert!(hidden.is_empty(), "git would add {:?}\n{}", shown(&hidden), told());
+    let more = covered.difference(&by_git).filter(|_| *libgit2_is_comparable);
+    // Git lists nothing that is tracked in another case, where it ignores case.
+    let tracked = git_output(&repo.top, &["ls-files", "-z"]);
+    let is_known = |path: &[u8]| tracked.split(|byte| *byte == 0).any(|file| file.eq_ignore_ascii_case(path));
+    // Where only libgit2 shows a repository, git tells nothing of what is in it.
+    let is_unseen = |path: &[u8]| {
+        let above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at]);
+        above.into_iter().any(|above| repo.at(above).join(".git").exists() && !by_git.contains(above))
+    };
+    let more = more.filter(|path| !is_known(path) && !is_unseen(path));
+    let more: Vec<_> = more.filter(|path| libgit2_ignores(&repo.top, path)).collect();
+    assert!(more.is_empty(), "git and libgit2 ignore {:?}\n{}", shown(&more), told());
+    compare_answers(repo, asked, &told);
+}
+
+/// Compares what is said of paths of the outermost repository, whether or not something is there.
+fn compare_answers(repo: &Repo, asked: &BTreeSet<Vec<u8>>, told: &dyn Fn() -> String) {
+    let tracked = git_output(&repo.top, &["ls-files", "-z"]);
+    let tracked: Vec<&[u8]> = tracked.split(|byte| *byte == 0).collect();
+    let is_plain = |path: &&[u8]| {
+        let bare = path.strip_suffix(b"/").unwrap_or(path);
+        // Git takes what it is asked about for a pattern of what it knows.
+        let is_pattern = tracked.len() > 1 && path.iter().any(|byte| b"*?[\\".contains(byte));
+        let is_tracked = tracked.iter().any(|file| *file == bare || file.starts_with(&[bare, b"/"].concat()));
+        let place = repo.at(bare);
+        let is_other = |place: &Path| place.is_symlink() || place.join(".git").exists();
+        // Git looks at what is there, and we are told what is to be there.
+        let is_there = place.symlink_metadata().is_ok_and(|found| found.is_dir() != path.ends_with(b"/"));
+        !is_pattern
+            && !is_tracked
+            && !is_there
+            && !place.ancestors().take_while(|above| *above != repo.top).any(is_other)
+    };
+    let asked: Vec<&[u8]> = asked.iter().map(Vec::as_slice).filter(is_plain).collect();
+    let input = repo.room.path().join("asked");
+    put(&input, &asked.iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect::<Vec<_>>());
+    let script = format!("alias.ask=!git check-ignore -z --stdin < '{}' || test $? = 1", input.display());
+    let printed = git_output(&repo.top, &["-c", &script, "ask"]);
+    let by_git: BTreeSet<&[u8]> = printed.split(|byte| *byte == 0).collect();
+    let ours = repo.rules().ignored(&asked).unwrap_or_else(|error| panic!("{error}\n{}", told()));
+    for (path, ours) in asked.iter().zip(ours) {
+        assert!(by_git.contains(path) || !ours, "git does not ignore {}\n{}", display_path(path), told());
+    }
+}
+
+/// Whether libgit2 ignores a path or a directory that it is in, by the rules of the innermost repository.
+fn libgit2_ignores(top: &Path, path: &[u8]) -> bool {
+    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+    let ends: Vec<usize> = slashes.chain([path.len()]).collect();
+    let inner = ends.iter().rev().skip(1).find(|end| top.join(OsStr::from_bytes(&path[..**end])).join(".git").exists());
+    let from = inner.map_or(0, |end| end + 1);
+    let place = top.join(OsStr::from_bytes(&path[..from]));
+    let repository = git2::Repository::open(&place).expect("opens");
+    repository.set_config(&git2::Config::open(&place.join(".git/config")).expect("a config")).expect("sets");
+    ends.iter().filter(|end| **end > from).any(|end| {
+        let mut part = path[from..*end].to_vec();
+        part.extend_from_slice(if *end < path.len() { b"/" } else { b"" });
+        repository.is_path_ignored(OsStr::from_bytes(&part)).expect("answers")
+    })
+}
+
+fn covers(snapshot: &Snapshot, path: &str) -> bool {
+    snapshot.entries.contains(path.as_bytes())
+}
+
+fn taken_back_below() {
+    let repo = Repo::empty();
+    repo.write(".gitignore", "*.log\na/**\n").write("d/.gitignore", "!k.log\n").write("d/k.log", "x");
+    repo.write("d/l.log", "x").write("a/.gitignore", "!keep\n").write("a/keep", "x");
+    let snapshot = repo.snapshot();
+    assert!(covers(&snapshot, "d/k.log") && covers(&snapshot, "a/keep") && !covers(&snapshot, "d/l.log"));
+    let asked: [&[u8]; 4] = [b"d/k.log", b"d/new.log", b"a/keep", b"a/new"];
+    assert_eq!(repo.rules().ignored(&asked).expect("answers"), [false, true, false, true]);
+}
+
+fn taken_back_from_info() {
+    let repo = Repo::empty();
+    repo.write(".git/info/exclude", "*.py\n").write(".gitignore", "!k.py\n").write("k.py", "x").write("l.py", "x");
+    let snapshot = repo.snapshot();
+    assert!(covers(&snapshot, "k.py") && !covers(&snapshot, "l.py"));
+}
+
+fn blanks_at_the_end() {
+    for (blank, is_cut) in
+        [("\t", false), ("\u{b}", false), ("\u{c}", false), (" ", true), ("\r", true), ("\r\r", false)]
+    {
+        let repo = Repo::empty();
+        repo.write(".gitignore", format!("a{blank}\n")).write("a", "x");
+        assert_eq!(covers(&repo.snapshot(), "a"), !is_cut, "{blank:?}");
+    }
+}
+
+fn virtual_environment() {
+    let repo = Repo::small();
+    fs::create_dir_all(repo.at(".venv/lib/python3.12/site-packages")).expect("makes");
+    symlink("lib", repo.at(".venv/lib64")).expect("links");
+    symlink("/usr/bin/env", repo.at(".venv/python3")).expect("links");
+    repo.write(".venv/.gitignore", "*\n").write(".venv/pyvenv.cfg", "x").write(".venv/lib/python3.12/x.py", "x");
+    let snapshot = repo.snapshot();
+    assert_eq!((snapshot.git.dirty, repo.git(&["status", "--porcelain"]).as_str()), (Some(false), ""));
+    assert!(!snapshot.entries.paths().any(|path| path.starts_with(b".venv")));
+    // A rule for directories does not ignore a link to one.
+    repo.write(".gitignore", "target/\nlib64/\n");
+    symlink("src", repo.at("lib64")).expect("links");
+    assert!(covers(&repo.snapshot(), "lib64"));
+}
+
+fn environment_by_python() {
+    let repo = Repo::small();
+    let made = run_program(&repo.top, "python3", &["-m", "venv", "--without-pip", ".venv"]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    repo.write(".venv/.gitignore", "*\n");
+    assert!(repo.at(".venv/bin/python3").is_symlink());
+    let snapshot = repo.snapshot();
+    assert_eq!(snapshot.git.dirty, Some(false));
+    assert!(!snapshot.entries.paths().any(|path| path.starts_with(b".venv")));
+}
+
+fn rules_in_the_index() {
+    let repo = Repo::small();
+    repo.write("d/.gitignore", "!k.log\n").write("d/k.log", "x");
+    repo.git(&["add", "d/.gitignore"]);
+    repo.git(&["update-index", "--skip-worktree", "d/.gitignore"]);
+    fs::remove_file(repo.at("d/.gitignore")).expect("removes");
+    let snapshot = repo.snapshot();
+    assert!(covers(&snapshot, "d/k.log"));
+    let rules = repo.rules().knowing(&snapshot);
+    assert_eq!(rules.ignored(&[b"d/k.log", b"e/k.log"]).expect("answers"), [false, true]);
+}
+
+/// Some editors take a form feed for the border of a page.
+fn form_feed() {
+    let repo = Repo::small();
+    repo.write(".gitignore", "target/\n*.log\n\u{c}\n").write("a.log", "x").write("target/x", "x").write("new", "x");
+    repo.write("build/.gitignore", "!\u{b}\n").write("build/x", "x").write(".git/info/exclude", "build/\n");
+    let snapshot = repo.snapshot();
+    assert!(!covers(&snapshot, "a.log") && !covers(&snapshot, "target/x") && covers(&snapshot, "new"));
+    assert!(!covers(&snapshot, "build/x"));
+    repo.write(".gitignore", "target/\n*.log\n");
+    assert!(!covers(&repo.snapshot(), "build/x"));
+}
+
+/// Libgit2 reads through a null pointer there.
+fn empty_negation() {
+    let repo = Repo::small();
+    repo.write(".gitignore", "target/\n*.log\n!//\n").write("a.log", "x").write("target/x", "x").write("new", "x");
+    let snapshot = repo.snapshot();
+    assert!(!covers(&snapshot, "a.log") && !covers(&snapshot, "target/x") && covers(&snapshot, "new"));
+}
+
+/// What an index tracks is found in it, however libgit2 sorts its entries.
+fn index_in_another_order() {
+    let repo = Repo::empty();
+    repo.git(&["config", "core.ignoreCase", "true"]);
+    for path in ["K.LOG", "a b/\\b/.gitignore", "a b/\\b/x", "a b/y", "Bc/d", "b/e"] {
+        repo.write(path, "");
+    }
+    repo.commit();
+    // Only libgit2 reads an index with a path of this kind.
+    repo.git(&["update-index", "--skip-worktree", "a b/\\b/.gitignore"]);
+    repo.git(&["add", "--intent-to-add", "--force", "K.LOG"]);
+    fs::remove_file(repo.at("a b/\\b/.gitignore")).expect("removes");
+    let snapshot = repo.snapshot();
+    assert_eq!(snapshot.git.dirty, Some(false));
+    assert_eq!(snapshot.entries.paths().collect::<BTreeSet<_>>(), covered_by_git(&repo.top, b""));
+}
+
+fn too_many_wildcards() {
+    let repo = Repo::small();
+    repo.write("src/.gitignore", format!("x\n{}\n", "*a".repeat(513)));
+    let refusal = repo.refusal();
+    assert!(refusal.contains("src/.gitignore") && refusal.contains("line 2 has more than 512 wildcards"), "{refusal}");
+}
+
+fn external_rules() {
+    let repo = Repo::small();
+    let named = |repo: &Repo| -> Vec<String> {
+        repo.snapshot().git.external_rules.iter().map(|rules| rules.name.clone()).collect()
+    };
+    assert_eq!(named(&repo), [""; 0]);
+    repo.write(".git/info/exclude", "# nothing\n*.tmp\n");
+    repo.git(&["init", "-q", "vendored"]);
+    repo.write("vendored/.git/info/exclude", "x\n");
+    let place = repo.room.path().join("excludes");
+    put(&place, b"y\n");
+    repo.git(&["config", "core.excludesFile", &place.display().to_string()]);
+    repo.git(&["config", "core.ignoreCase", "true"]);
+    assert_eq!(named(&repo), ["core.excludesFile", "core.ignoreCase", "info/exclude", "vendored: info/exclude"]);
+    let rules = repo.snapshot().git.external_rules;
+    assert_eq!(rules[0].file, place);
+    assert_eq!(rules[2].rules_sha256, proctor_core::digest::Sha256Hex::of(b"*.tmp\n"));
+}

@@ -1,0 +1,334 @@
+//! Repositories with files of ignore rules, made from a seed: trees of names that the rules speak of, and lines that
+//! are rules, nearly rules, or whatever a shuffled handful of pieces gives.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use proctor_core::drift::display_path;
+
+use crate::oracle::generator::Choices;
+use crate::repository::{Repo, put};
+
+/// Parts of paths.
+const PARTS: &[&[u8]] = &[
+    b"a", b"b", b"ab", b"A", b"k.log", b"K.LOG", b"x.py", b"keep", b"build", b".venv", b"a.b", b" lead", b"trail ",
+    b"tab\t", b"ff\x0c", b"vt\x0b", b"cr\r", b"#h", b"!n", b"\\b", b"[x]", b"*", b"caf\xe9", b"\xff", b"a b", b"-",
+    b"$d", b"\t", b"x\\",
+];
+
+/// Pieces of lines.
+const PIECES: &[&[u8]] = &[
+    b"a",
+    b"b",
+    b"k",
+    b"log",
+    b".",
+    b".log",
+    b"keep",
+    b"build",
+    b"*",
+    b"*",
+    b"**",
+    b"/",
+    b"/",
+    b"**/",
+    b"/**",
+    b"?",
+    b"[ab]",
+    b"[!a]",
+    b"[^a]",
+    b"[a-c]",
+    b"[A-C]",
+    b"[]a]",
+    b"[a",
+    b"]",
+    b"[[:alpha:]]",
+    b"[[:space:]]",
+    b"[[:upper:]]",
+    b"[[:punct:]x]",
+    b"[[:none:]]",
+    b"[a\\]b]",
+    b"[\\a-c]",
+    b"[a/b]",
+    b"[!-~]",
+    b"\\",
+    b"\\*",
+    b"\\a",
+    b"\\A",
+    b"\\ ",
+    b" ",
+    b"  ",
+    b"\t",
+    b"\x0b",
+    b"\x0c",
+    b"\r",
+    b"!",
+    b"#",
+    b"$",
+    b"\xe9",
+    b"\xff",
+    b"\xef\xbb\xbf",
+    b"A",
+    b"K",
+    b"-",
+    b"\0",
+];
+
+/// Blanks at the end of a line.
+const ENDS: &[&[u8]] =
+    &[b"", b"", b"", b"", b"", b"", b" ", b"  ", b"\\ ", b"\t", b" \t", b"\t ", b"\x0b", b"\x0c", b"\r", b"\\"];
+
+/// A repository that was made from a seed.
+pub(super) struct Generated {
+    pub(super) repo: Repo,
+    /// What was done to it, for people.
+    pub(super) log: Vec<String>,
+    /// Paths to ask about, whether or not something is there; a directory ends in a slash.
+    pub(super) asked: BTreeSet<Vec<u8>>,
+    /// Whether git releases agree on every rule, and libgit2 ends reading them.
+    pub(super) libgit2_is_comparable: bool,
+}
+
+/// Makes the repository of a seed.
+pub(super) fn generate(seed: u64) -> Generated {
+    let repo = Repo::empty();
+    let mut generator = Generator {
+        choose: Choices::new(seed),
+        made: Generated {
+            repo,
+            log: vec![format!("seed {seed}")],
+            asked: BTreeSet::new(),
+            libgit2_is_comparable: true,
+        },
+        paths: vec![b"a".to_vec()],
+        directories: BTreeSet::from([Vec::new()]),
+    };
+    generator.fill();
+    generator.configure();
+    generator.write_rules();
+    generator.edit();
+    generator.made
+}
+
+struct Generator {
+    choose: Choices,
+    made: Generated,
+    paths: Vec<Vec<u8>>,
+    directories: BTreeSet<Vec<u8>>,
+}
+
+impl Generator {
+    fn note(&mut self, what: impl Into<String>) {
+        self.made.log.push(what.into());
+    }
+
+    fn at(&self, path: &[u8]) -> PathBuf {
+        self.made.repo.at(path)
+    }
+
+    /// A new path below a directory that is there or is made.
+    fn path(&mut self) -> Vec<u8> {
+        let depth = 1 + self.choose.below(4);
+        (0..depth).map(|_| self.choose.of(PARTS)).collect::<Vec<_>>().join(&b"/"[..])
+    }
+
+    /// Makes files, links and repositories, some of them tracked.
+    fn fill(&mut self) {
+        for _ in 0..8 + self.choose.below(12) {
+            let path = self.path();
+            self.made.asked.insert(path.clone());
+            let parent = self.at(&path).parent().expect("below the top").to_owned();
+            if fs::create_dir_all(&parent).is_err() || self.at(&path).symlink_metadata().is_ok() {
+                continue;
+            }
+            let above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| path[..at].to_vec());
+            self.directories.extend(above);
+            match self.choose.below(10) {
+                0 => symlink("..", self.at(&path)).expect("links"),
+                1 => symlink("/dev/null", self.at(&path)).expect("links"),
+                2 => symlink("nowhere", self.at(&path)).expect("links"),
+                3 if self.choose.one_in(2) => self.nest(&path),
+                _ => put(&self.at(&path), b"x"),
+            }
+            self.note(display_path(&path));
+            self.paths.push(path);
+        }
+        if self.choose.one_in(2) {
+            let tracked = self.choose.of(&self.paths.clone().iter().map(Vec::as_slice).collect::<Vec<_>>()).to_vec();
+            let shown = String::from_utf8(tracked).ok();
+            if let Some(shown) =
+                shown.filter(|path| self.made.repo.git_tries(&["--literal-pathspecs", "add", "-f", "--", path]))
+            {
+                self.note(format!("tracked {shown:?}"));
+            }
+        }
+    }
+
+    fn nest(&mut self, path: &[u8]) {
+        let place = self.at(path);
+        fs::create_dir(&place).expect("makes");
+        self.made.repo.git(&["init", "-q", &place.display().to_string().replace('\u{fffd}', "?")]);
+        if !place.join(".git").exists() {
+            // Its name is no text.
+            return;
+        }
+        put(&place.join("k.log"), b"x");
+        put(&place.join("a"), b"x");
+        self.note(format!("a repository at {}", display_path(path)));
+        if self.choose.one_in(2) {
+            let rules = self.rules();
+            put(&place.join(".git/info/exclude"), &rules);
+        }
+        self.directories.insert(path.to_vec());
+    }
+
+    fn configure(&mut self) {
+        if self.choose.one_in(4) {
+            self.made.repo.git(&["config", "core.ignoreCase", "true"]);
+            self.note("core.ignoreCase");
+        }
+    }
+
+    /// One line, without its end.
+    fn line(&mut self) -> Vec<u8> {
+        let mut line = Vec::new();
+        if self.choose.one_in(3) {
+            line.push(b'!');
+        }
+        match self.choose.below(3) {
+            0 => (0..1 + self.choose.below(5)).for_each(|_| line.extend_from_slice(self.choose.of(PIECES))),
+            1 => {
+                let path = self.choose.of(&self.paths.iter().map(Vec::as_slice).collect::<Vec<_>>()).to_vec();
+                let cut = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+                let (above, name) = path.split_at(cut);
+                let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
+                let dot = name.iter().rposition(|byte| *byte == b'.').unwrap_or(0);
+                line.extend(match self.choose.below(12) {
+                    0 => name.to_vec(),
+                    1 => path.clone(),
+                    2 => [b"/", path.as_slice()].concat(),
+                    3 => [path.as_slice(), b"/"].concat(),
+                    4 => [first, b"/"].concat(),
+                    5 => [first, b"/**"].concat(),
+                    6 => [b"**/", name].concat(),
+                    7 => [above, b"*"].concat(),
+                    8 => [b"*", &name[dot..]].concat(),
+                    9 => [&name[..name.len().min(1)], b"**/", name].concat(),
+                    10 => [first, b"/**/", name].concat(),
+                    _ => first.to_vec(),
+                });
+            }
+            _ => line.extend_from_slice(self.choose.of(&[
+                &b"*"[..],
+                b"*.log",
+                b"/*",
+                b"*/",
+                b"**",
+                b"k.log",
+                b"K.log",
+                b"keep",
+                b"*.py",
+                b"a/**",
+                b"a/*",
+                b"/a",
+                b"a",
+                b"**/a/",
+            ])),
+        }
+        line.extend_from_slice(self.choose.of(ENDS));
+        line
+    }
+
+    /// The text of a file of rules.
+    fn rules(&mut self) -> Vec<u8> {
+        let mut text = Vec::new();
+        if self.choose.one_in(10) {
+            text.extend_from_slice(b"\xef\xbb\xbf");
+        }
+        let end: &[u8] = if self.choose.one_in(6) { b"\r\n" } else { b"\n" };
+        for _ in 0..1 + self.choose.below(5) {
+            if self.choose.one_in(10) {
+                text.extend_from_slice(b"# a comment\n\n");
+            }
+            text.extend(self.line());
+            text.extend_from_slice(end);
+        }
+        if self.choose.one_in(4) {
+            text.truncate(text.len() - end.len());
+        }
+        let stars = |window: &[u8]| !b"/\n!".contains(&window[0]) && window[1..] == *b"**";
+        // Libgit2 never ends reading some lines, and crashes over others.
+        let is_read = |line: &[u8]| {
+            let first = line.iter().find(|byte| !b"!/ \t\r\\\xef\xbb\xbf".contains(byte)).copied();
+            first.map_or(!line.starts_with(b"!"), |byte| byte != b'\x0b' && byte != b'\x0c')
+        };
+        self.made.libgit2_is_comparable &=
+            !text.windows(3).any(stars) && text.split(|byte| b"\n\0".contains(byte)).all(is_read);
+        text
+    }
+
+    fn write_rules(&mut self) {
+        let directories: Vec<Vec<u8>> = self.directories.iter().cloned().collect();
+        for directory in directories {
+            if !directory.is_empty() && !self.choose.one_in(3) {
+                continue;
+            }
+            let file = match directory.as_slice() {
+                b"" => b".gitignore".to_vec(),
+                _ => [directory.as_slice(), b"/.gitignore"].concat(),
+            };
+            let text = self.rules();
+            if self.at(&file).parent().is_some_and(|parent| parent.symlink_metadata().is_ok_and(|found| found.is_dir()))
+            {
+                put(&self.at(&file), &text);
+                self.note(format!("{}: {}", display_path(&file), display_path(&text)));
+                if self.choose.one_in(12) {
+                    self.skip(&file);
+                }
+            }
+        }
+        if self.choose.one_in(3) {
+            let text = self.rules();
+            put(&self.at(b".git/info/exclude"), &text);
+            self.note(format!("info/exclude: {}", display_path(&text)));
+        }
+        if self.choose.one_in(3) {
+            let (text, place) = (self.rules(), self.made.repo.room.path().join("excludes"));
+            put(&place, &text);
+            self.made.repo.git(&["config", "core.excludesFile", &place.display().to_string()]);
+            self.note(format!("core.excludesFile: {}", display_path(&text)));
+        }
+    }
+
+    /// Leaves a file of rules to the index alone, as a sparse checkout does.
+    fn skip(&mut self, file: &[u8]) {
+        let Ok(name) = String::from_utf8(file.to_vec()) else { return };
+        let repo = &self.made.repo;
+        if repo.git_tries(&["--literal-pathspecs", "add", "-f", "--", &name])
+            && repo.git_tries(&["update-index", "--skip-worktree", "--", &name])
+        {
+            fs::remove_file(self.at(file)).expect("removes");
+            self.note("which is in the index alone");
+        }
+    }
+
+    /// Paths that may be asked about and are not there.
+    fn edit(&mut self) {
+        for _ in 0..12 {
+            let mut path = self.path();
+            if self.choose.one_in(3) {
+                let below =
+                    self.directories.iter().filter(|path| !path.is_empty()).map(Vec::as_slice).collect::<Vec<_>>();
+                if !below.is_empty() {
+                    path = [self.choose.of(&below), b"/", path.as_slice()].concat();
+                }
+            }
+            if self.choose.one_in(4) {
+                path.push(b'/');
+            }
+            self.made.asked.insert(path);
+        }
+    }
+}
