@@ -440,8 +440,7 @@ impl Engine {
             RunSource::Worktree if self.config.operator.private_tree => RunSource::Private,
             asked => asked.clone(),
         };
-        let (state, state_path, snapshots) =
-            (self.state.clone(), self.state_path.clone(), Arc::clone(&self.snapshots));
+        let (state, state_path, snapshots) = (self.state.clone(), self.state_path.clone(), Arc::clone(&self.snapshots));
         let work = tokio::task::spawn_blocking(move || {
             let key = repo_key(repository.path());
             let keeping =

@@ -45,6 +45,7 @@ mod packaging;
 mod pages;
 mod patches;
 mod places;
+mod private_tree;
 mod refusal;
 mod reports;
 mod repositories;
@@ -120,6 +121,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         packaging::CASES,
         patches::CASES,
         places::CASES,
+        private_tree::CASES,
         refusal::CASES,
         reports::CASES,
         repositories::CASES,

@@ -300,14 +300,8 @@ fn used_now(lock: &OwnedFd) -> Result<(), Errno> {
 /// Identifies the tree of a copy and the content of its git directory.
 fn state_of(snapshot: &Snapshot, history: &GitHistory) -> Sha256Hex {
     let git = &snapshot.git;
-    let parts = (
-        snapshot.id.as_str(),
-        &git.head_commit,
-        &git.branch,
-        git.tree.as_ref().ok(),
-        snapshot.index_stamp(),
-        history,
-    );
+    let parts =
+        (snapshot.id.as_str(), &git.head_commit, &git.branch, git.tree.as_ref().ok(), snapshot.index_stamp(), history);
     // Plain data of ours is always written.
     Sha256Hex::of(&serde_json::to_vec(&parts).unwrap_or_default())
 }

@@ -19,8 +19,8 @@ use super::GitError;
 use super::frames::{self, Ahead, Frame};
 use super::program::{self, CheckoutOf, GitProgram, OverCheckout, Places};
 use super::protocol::{
-    Answer, CheckedOut, CommitContent, CommitRef, CommittedFile, GitHistory, Listing, NamedCommit, Push, Pushed, RepoPath, Request,
-    StagedIndex,
+    Answer, CheckedOut, CommitContent, CommitRef, CommittedFile, GitHistory, Listing, NamedCommit, Push, Pushed,
+    RepoPath, Request, StagedIndex,
 };
 use crate::snapshot::Snapshot;
 

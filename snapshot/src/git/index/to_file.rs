@@ -63,8 +63,7 @@ pub(crate) fn bytes(format: ObjectFormat, entries: &[Entry]) -> Vec<u8> {
 
 fn write(entry: &Entry, file: &mut Vec<u8>) {
     let begin = file.len();
-    let FileStat { stamp, uid, gid } =
-        entry.stat.unwrap_or(FileStat { stamp: Stamp::default(), uid: 0, gid: 0 });
+    let FileStat { stamp, uid, gid } = entry.stat.unwrap_or(FileStat { stamp: Stamp::default(), uid: 0, gid: 0 });
     for (seconds, nanoseconds) in [stamp.ctime, stamp.mtime] {
         file.extend_from_slice(&low(seconds.cast_unsigned()));
         file.extend_from_slice(&nanoseconds.to_be_bytes());
