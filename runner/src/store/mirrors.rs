@@ -112,7 +112,11 @@ impl<'a> Mirrors<'a> {
                 return Err(unstable(b"."));
             }
             let history = self.helper.history(self.repository.path())?;
-            match self.prepare(&snapshot, &history)? {
+            let prepared = match is_one_moment(&snapshot, &history) {
+                true => self.prepare(&snapshot, &history)?,
+                false => Prepared::Changed(b".git/HEAD".to_vec()),
+            };
+            match prepared {
                 Prepared::Ready(held, tree) => {
                     drop(lock);
                     return Ok((self.in_use(held, tree, &history), snapshot));
@@ -295,6 +299,13 @@ impl Generation {
 fn used_now(lock: &OwnedFd) -> Result<(), Errno> {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     futimens(lock, &Timestamps { last_access: now, last_modification: now })
+}
+
+/// Returns whether the refs say of HEAD's branch what the snapshot says: a commit may have come in between.
+fn is_one_moment(snapshot: &Snapshot, history: &GitHistory) -> bool {
+    let (Some(commit), Some(branch)) = (&snapshot.git.head_commit, &snapshot.git.branch) else { return true };
+    let line = format!("{commit} refs/heads/{branch}");
+    history.refs.0.split(|byte| *byte == b'\n').any(|found| found == line.as_bytes())
 }
 
 /// Identifies the tree of a copy and the content of its git directory.
