@@ -109,6 +109,9 @@ pub enum TreeSource {
     /// The worktree as it is, with what is not committed.
     #[default]
     Worktree,
+    /// A private copy of the worktree as it was at one moment, with what is not committed and without what git ignores:
+    /// edits during the run reach no step.
+    Private,
     /// The tree of a commit, checked out apart from the worktree: its blobs as they are, without
     /// filters and conversions.
     Rev {

@@ -29,10 +29,9 @@ use crate::output::Outputs;
 use crate::record::TreeFacts;
 use crate::repository::Repository;
 use crate::request::{EngineConfig, Tracing};
-use crate::source;
+use crate::source::{self, Apart};
 use crate::stack::Stack;
 use crate::store::StoreError;
-use crate::store::checkouts::Checkout;
 use crate::store::directory::Directory;
 use crate::store::durations::Durations;
 use crate::surroundings::{Look, Toolchains, neighbourhood};
@@ -107,14 +106,16 @@ pub(crate) enum Changes {
 
 /// The tree that is verified.
 pub(crate) struct Tree {
-    /// The directory that holds it: the worktree, or a checkout of ours.
+    /// The directory that holds it: the worktree, or a directory of ours.
     pub(crate) repository: Repository,
+    /// The worktree.
+    pub(crate) worktree: Repository,
     /// Where steps see it: at the path of the worktree.
     pub(crate) seen_at: PathBuf,
     /// Which tree it is.
     pub(crate) source: TreeSource,
-    /// Held until the run ends, where it is a commit's.
-    pub(crate) checkout: Option<Checkout>,
+    /// Held until the run ends, where the tree lies in a directory of ours.
+    pub(crate) apart: Option<Apart>,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) ignored: IgnoreQuery,
 }
@@ -230,11 +231,11 @@ impl Tree {
     /// Where the tree is for a step.
     fn place(&self) -> Place {
         let repo = self.seen_at.clone();
-        match &self.checkout {
+        match &self.apart {
             None => Place { repo, checkout: None, git: source::git_dirs(&self.snapshot.git) },
-            Some(checkout) => {
-                let git = source::git_dirs_of_checkout(&repo, &checkout.objects);
-                Place { repo, checkout: Some(checkout.tree.clone()), git }
+            Some(apart) => {
+                let git = source::git_dirs_of_checkout(&repo, apart.objects());
+                Place { repo, checkout: Some(apart.tree().to_path_buf()), git }
             }
         }
     }

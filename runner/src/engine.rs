@@ -46,13 +46,14 @@ use crate::record::{self, RunFacts, Span};
 use crate::repository::Repository;
 use crate::request::{ChangesWanted, EngineConfig, Patch, RunReport, RunRequest, RunSource, Serving};
 use crate::skill::SkillRun;
-use crate::source::{Keeping, Source};
+use crate::source::{Apart, Keeping, Source};
 use crate::spec_file::SpecFile;
 use crate::store::SNAPSHOTS;
-use crate::store::checkouts::{CACHES, CHECKOUTS, Checkout, eviction};
+use crate::store::checkouts::{CACHES, CHECKOUTS, eviction};
 use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
 use crate::store::durations::Durations;
+use crate::store::mirrors::{self, MIRRORS};
 use crate::store::objects::Objects;
 use crate::store::retention;
 use crate::surroundings::secrets_of;
@@ -278,7 +279,7 @@ impl Engine {
         let (mut observed, facts, doubt) = written(&context, documents, observed, facts, plan, passed).await?;
         observed.doubts.extend(emitted(&context, doubt).await);
         self.keep_durations(&context, &observed, &profile);
-        self.tidy(context.tree.checkout.is_some().then(|| self.clock.system_time())).await;
+        self.tidy(context.tree.apart.is_some().then(|| self.clock.system_time())).await;
         observed.doubts.iter_mut().for_each(|(_, message)| self.redactor.clean(message));
         let report = report(&observed, &facts, evidence_dir);
         context.emit(finished(&report, began.elapsed())).await;
@@ -322,6 +323,7 @@ impl Engine {
         let work = tokio::task::spawn_blocking(move || {
             if let Some(now) = now {
                 eviction::evict(&state.join(CHECKOUTS), now, eviction::Bounds::default())?;
+                mirrors::evict(&state.join(MIRRORS), now)?;
             }
             if is_due { retention::tidy(&state, bounds, clock.system_time()) } else { Ok(()) }
         });
@@ -353,8 +355,7 @@ impl Engine {
         } else {
             dispatch::run_none(context, plan, "a toolchain check failed").await
         };
-        let snapshots = context.tree.checkout.as_ref().map_or(&self.snapshots, |checkout| &checkout.snapshots);
-        let looked = finish::look_again(context, snapshots, finish::applied(&runs)).await;
+        let looked = finish::look_again(context, &self.snapshots, finish::applied(&runs)).await;
         if looked.doubt.is_some() {
             runs.iter_mut().for_each(SkillRun::take_back);
         }
@@ -404,11 +405,16 @@ impl Engine {
 
     /// The tree that is verified; a commit's is checked out where that is to be done.
     async fn source(&self, repository: &Repository, asked: &RunSource) -> Result<Source, EngineError> {
-        let (repository, asked, helper) = (repository.clone(), asked.clone(), self.helper.clone());
-        let (state, state_path) = (self.state.clone(), self.state_path.clone());
+        let (repository, helper) = (repository.clone(), self.helper.clone());
+        let asked = match asked {
+            RunSource::Worktree if self.config.operator.private_tree => RunSource::Private,
+            asked => asked.clone(),
+        };
+        let (state, state_path, snapshots) = (self.state.clone(), self.state_path.clone(), Arc::clone(&self.snapshots));
         let work = tokio::task::spawn_blocking(move || {
             let key = repo_key(repository.path());
-            let keeping = Keeping { helper: &helper, state: &state, state_path: &state_path, key };
+            let keeping =
+                Keeping { helper: &helper, snapshots: &snapshots, state: &state, state_path: &state_path, key };
             Source::open(&repository, &asked, &keeping)
         });
         work.await.map_err(|error| EngineError::Internal(format!("the checkout ended badly: {error}")))?
@@ -424,7 +430,7 @@ impl Engine {
         events: mpsc::Sender<RunEvent>,
         cancel: CancellationToken,
     ) -> Result<Arc<Context>, EngineError> {
-        let Source { repository, seen_at, recorded, checkout } = source;
+        let Source { repository, worktree, seen_at, recorded, apart } = source;
         let path = repository.path().to_path_buf();
         if self.state_path.starts_with(&seen_at) {
             return Err(EngineError::StateInRepository(self.state_path.clone()));
@@ -432,32 +438,38 @@ impl Engine {
         let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
         let space = self.space(room, tolerated.clone());
         // Neither needs the other.
-        let (checkout, snapshot, space) = match checkout {
-            Some((checkout, snapshot)) => (Some(checkout), Ok(Arc::new(snapshot)), space.await),
+        let (apart, snapshot, space) = match apart {
+            Some((apart, snapshot)) => (Some(apart), Ok(snapshot), space.await),
             None => {
                 let (snapshot, space) = tokio::join!(self.snapshot(&path), space);
                 (None, snapshot, space)
             }
         };
         let snapshot = snapshot?;
-        guards::readable_by_steps(&snapshot, user)?;
+        // A copy of ours can be read by every step: the files that it was made of must be readable by their owner.
+        let rights = match &apart {
+            Some(Apart::Mirror(_)) => StepUser::choose(self.launcher.host(), &worktree.facts)?,
+            _ => user,
+        };
+        guards::readable_by_steps(&snapshot, rights)?;
         let sight = self.sight(&seen_at, user, tolerated)?;
-        let borrowed = checkout.as_ref().and_then(|checkout| checkout.objects.parent());
+        let borrowed = apart.as_ref().and_then(|apart| apart.objects().parent());
         let common = borrowed.unwrap_or(&snapshot.git.common_dir);
         guards::borrows_nothing_hidden(common, &path, self.launcher.host(), &sight)?;
-        let helper = checkout.as_ref().map_or(&self.helper, |checkout| &checkout.helper).clone();
+        let helper = apart.as_ref().map_or(&self.helper, Apart::helper).clone();
         Ok(Arc::new(Context {
             launcher: Arc::clone(&self.launcher),
             space: space?,
             outputs: Outputs { objects: Objects::open(&self.state)?, redactor: self.redactor.clone() },
-            caches: self.caches(&seen_at, checkout.as_ref(), user)?,
+            caches: self.caches(&seen_at, apart.as_ref(), user)?,
             sight,
             tree: Tree {
                 ignored: IgnoreQuery::new(helper, path).knowing(&snapshot),
                 repository,
+                worktree,
                 seen_at,
                 source: recorded,
-                checkout,
+                apart,
                 snapshot,
             },
             clock: self.clock,
@@ -475,19 +487,20 @@ impl Engine {
     /// Where the caches of the steps are. Those of a commit's tree lie with it and serve no other:
     /// its files may be older than what another tree's build has left there, and tools that go by
     /// times would take that for theirs.
-    fn caches(&self, repo: &Path, checkout: Option<&Checkout>, user: StepUser) -> Result<Caches, EngineError> {
+    fn caches(&self, repo: &Path, apart: Option<&Apart>, user: StepUser) -> Result<Caches, EngineError> {
         // Nobody but us walks in: what a step makes of its caches, set-uid programs too, is
         // reached by its mounts alone.
-        Ok(match checkout {
-            Some(checkout) => {
+        let key = match apart {
+            Some(Apart::Checkout(checkout)) => {
                 let directory = checkout.directory.ensure(CACHES, 0o700)?;
-                Caches { directory, path: checkout.caches_path(), user }
+                return Ok(Caches { directory, path: checkout.caches_path(), user });
             }
-            None => {
-                let directory = self.state.ensure("caches", 0o700)?.ensure(&repo_key(repo), 0o700)?;
-                Caches { directory, path: self.caches_path(repo), user }
-            }
-        })
+            // Under root they belong to another user than those of the worktree.
+            Some(Apart::Mirror(_)) => format!("{}.private", repo_key(repo)),
+            None => repo_key(repo),
+        };
+        let directory = self.state.ensure("caches", 0o700)?.ensure(&key, 0o700)?;
+        Ok(Caches { directory, path: self.state_path.join("caches").join(&key), user })
     }
 
     async fn snapshot(&self, repo: &Path) -> Result<Arc<Snapshot>, EngineError> {
@@ -529,7 +542,7 @@ impl Engine {
 /// A commit's tree is never changed, and who wants a patch wants nothing else.
 fn changes_of(request: &RunRequest) -> Changes {
     match (&request.source, request.changes) {
-        (RunSource::Worktree, ChangesWanted::Applied) => Changes::Applied,
+        (RunSource::Worktree | RunSource::Private, ChangesWanted::Applied) => Changes::Applied,
         _ => Changes::KeptApart,
     }
 }

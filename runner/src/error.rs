@@ -12,7 +12,7 @@ use proctor_core::names::{ChangesetId, ProfileName};
 use proctor_core::spec::Diagnostic;
 use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
 use proctor_sandbox::SandboxError;
-use proctor_snapshot::{GitError, SnapshotError};
+use proctor_snapshot::{GitError, MirrorError, SnapshotError};
 use rustix::io::Errno;
 
 use crate::store::{self, StoreError};
@@ -103,6 +103,9 @@ pub enum EngineError {
     /// The tree cannot be read.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// The private copy of the tree cannot be made.
+    #[error(transparent)]
+    Mirror(#[from] MirrorError),
     /// The repository cannot be read.
     #[error(transparent)]
     Git(#[from] GitError),
@@ -234,7 +237,7 @@ impl EngineError {
             Self::CacheHidesTree { .. } => EngineCode::CacheHidesTree,
             Self::HiddenAlternate(_) => EngineCode::HiddenAlternate,
             Self::UnreadableAlternates { .. } => EngineCode::UnreadableAlternates,
-            Self::Snapshot(_) => EngineCode::Snapshot,
+            Self::Snapshot(_) | Self::Mirror(_) => EngineCode::Snapshot,
             Self::Git(_) => EngineCode::Git,
             Self::Store(_) => EngineCode::Store,
             Self::Sandbox(_) => EngineCode::Sandbox,
@@ -337,6 +340,7 @@ impl EngineError {
             | Self::HiddenAlternate(_)
             | Self::UnreadableAlternates { .. }
             | Self::Snapshot(_)
+            | Self::Mirror(_)
             | Self::Git(_)
             | Self::Store(_)
             | Self::Sandbox(_)

@@ -25,6 +25,7 @@ use crate::error::{EngineError, one_line};
 use crate::record::{self, RunFacts, TreeFacts};
 use crate::request::Patch;
 use crate::skill::SkillRun;
+use crate::source::Apart;
 use crate::store::StoreError;
 use crate::store::documents::{Documents, StagedRun};
 
@@ -123,8 +124,14 @@ pub(crate) struct Looked {
 
 /// Looks at the tree once more: someone may have edited it while the run was under way, and a
 /// step may then have seen a mixture.
-pub(crate) async fn look_again(context: &Arc<Context>, snapshots: &Arc<SnapshotStore>, applied: Applied) -> Looked {
-    let (context, snapshots) = (Arc::clone(context), Arc::clone(snapshots));
+pub(crate) async fn look_again(context: &Arc<Context>, worktrees: &Arc<SnapshotStore>, applied: Applied) -> Looked {
+    let snapshots = match &context.tree.apart {
+        // Nothing changes a copy of ours while a run holds it.
+        Some(Apart::Mirror(_)) => return look_at_applied(context, worktrees, &applied).await,
+        Some(Apart::Checkout(checkout)) => Arc::clone(&checkout.snapshots),
+        None => Arc::clone(worktrees),
+    };
+    let context = Arc::clone(context);
     let work = tokio::task::spawn_blocking(move || {
         let repository = &context.tree.repository;
         if !repository.is_in_its_place()? {
@@ -149,6 +156,23 @@ pub(crate) async fn look_again(context: &Arc<Context>, snapshots: &Arc<SnapshotS
         Ok(Err(error)) => unseen(format!("the tree could not be looked at once more: {}", one_line(&error))),
         Err(error) => unseen(format!("looking at the tree once more ended badly: {error}")),
     }
+}
+
+/// Finds the tree that a run over a private copy has left: that of the copy, or the worktree's where changes of a step
+/// were applied to it.
+async fn look_at_applied(context: &Arc<Context>, snapshots: &Arc<SnapshotStore>, applied: &Applied) -> Looked {
+    if applied.is_empty() {
+        return Looked { doubt: None, tree: Some(context.tree.snapshot.id.clone()) };
+    }
+    let (snapshots, worktree) = (Arc::clone(snapshots), context.tree.worktree.path().to_path_buf());
+    let taken = tokio::task::spawn_blocking(move || snapshots.take(&worktree)).await;
+    let message = match taken {
+        Ok(Ok(now)) => return Looked { doubt: None, tree: Some(now.id.clone()) },
+        Ok(Err(error)) => one_line(&EngineError::from(error)),
+        Err(error) => error.to_string(),
+    };
+    let message = format!("the worktree cannot be read after changes were applied to it: {message}");
+    Looked { doubt: Some((Doubt::Internal, message)), tree: None }
 }
 
 /// What to say where ignore rules changed that are no part of the tree: what a step made may have been

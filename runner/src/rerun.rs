@@ -55,7 +55,7 @@ pub(crate) fn part_of(
     let newest = newest(&records, &subject)?;
     let newest = newest.ok_or_else(|| EngineError::NoEarlierRun(plan.profile.clone()))?;
     let of_worktree = match newest.source {
-        TreeSource::Worktree => None,
+        TreeSource::Worktree | TreeSource::Private => None,
         // A hook may have verified a commit meanwhile, as of another branch: what it passed there is not mended here.
         TreeSource::Rev { .. } => newest_of_worktree(&records, &subject)?,
     };

@@ -354,7 +354,7 @@ async fn apply(
     let work = tokio::task::spawn_blocking(move || {
         let upper: BorrowedFd<'_> = layer.layer.upper();
         apply_back(ApplyInput {
-            repo: context.tree.repository.as_fd(),
+            repo: context.tree.worktree.as_fd(),
             view: stack.view(),
             scan: &layer.scan,
             upper,

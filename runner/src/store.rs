@@ -10,6 +10,7 @@ pub(crate) mod documents;
 pub(crate) mod durations;
 #[cfg(test)]
 mod limits;
+pub(crate) mod mirrors;
 pub(crate) mod objects;
 pub(crate) mod retention;
 

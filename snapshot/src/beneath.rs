@@ -266,6 +266,12 @@ pub(crate) fn leaves(root: BorrowedFd<'_>, path: &[u8], limit: usize) -> io::Res
     Ok(Some(found))
 }
 
+/// Returns whether a directory stands at `path`.
+pub(crate) fn is_directory(root: BorrowedFd<'_>, path: &[u8]) -> bool {
+    let found = look(root, path).ok().flatten();
+    found.is_some_and(|(_, stat)| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
+
 /// The kind of an entry of an open directory, without following it.
 pub(crate) fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Stat> {
     Ok(rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?)

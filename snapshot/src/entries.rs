@@ -21,6 +21,7 @@ use crate::paths;
 use crate::stamp::Stamp;
 
 pub(crate) use compare::Difference;
+pub(crate) use encoding::KINDS;
 pub(crate) use fill::{Blank, Blanks, Filled, PIECE};
 pub(crate) use overlay::Overlay;
 
@@ -269,6 +270,21 @@ impl Entries {
     pub(crate) fn leaves_of(&self, directory: usize) -> Range<usize> {
         let Span { at, len } = self.directories[directory].leaves;
         at..at + len
+    }
+
+    /// Returns the number of leaves, covered or not.
+    pub(crate) fn leaves(&self) -> usize {
+        self.leaves.len()
+    }
+
+    /// Returns the directory that a leaf stands in.
+    pub(crate) fn directory_of(&self, leaf: usize) -> usize {
+        self.directories.partition_point(|directory| directory.leaves.at + directory.leaves.len <= leaf)
+    }
+
+    /// Returns the newest modification time of a leaf.
+    pub(crate) fn newest_mtime(&self) -> crate::stamp::Moment {
+        self.leaves.iter().map(|leaf| leaf.found.stamp.mtime).max().unwrap_or_default()
     }
 
     /// One leaf.

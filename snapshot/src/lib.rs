@@ -16,6 +16,7 @@ mod git;
 mod layer;
 mod look;
 mod merkle;
+mod mirror;
 mod patch;
 mod paths;
 mod readable;
@@ -38,6 +39,7 @@ pub use git::{GitError, reader};
 pub use layer::{
     FileContent, IgnoredContent, LayerEntry, LayerScan, ScanBounds, ScanError, Spare, scan_layer, scan_layer_sparing,
 };
+pub use mirror::{Mirror, MirrorError, Owner as MirrorOwner, TREE as MIRROR_TREE, Update as MirrorUpdate};
 pub use patch::{PatchError, PatchInput, patch};
 pub use readable::StepRights;
 pub use report::{InLayer, Mark};

@@ -17,7 +17,7 @@ use crate::git::object::ObjectFormat;
 use crate::git::protocol::Listing;
 use crate::git::state::TreeState;
 use crate::look::Counts;
-use crate::stamp::{self, Moment, Settling};
+use crate::stamp::{self, Moment, Settling, Stamp};
 
 mod again;
 mod basis;
@@ -155,6 +155,13 @@ impl Snapshot {
             "snapshot taken"
         );
         Ok(taken)
+    }
+
+    /// Returns the stat data of the index file that the snapshot was taken with, if it was read from one.
+    pub fn index_stamp(&self) -> Option<Stamp> {
+        let sources = self.basis.as_ref()?.sources.as_ref()?;
+        let index = sources.iter().find(|source| source.place == self.git.git_dir && source.path.0 == b"index");
+        index?.stamp
     }
 
     /// The first covered path that lies at or below `directory`. A cache that is mounted there

@@ -46,6 +46,7 @@ mod packaging;
 mod pages;
 mod patches;
 mod places;
+mod private_tree;
 mod refusal;
 mod reports;
 mod repositories;
@@ -123,6 +124,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         packaging::CASES,
         patches::CASES,
         places::CASES,
+        private_tree::CASES,
         refusal::CASES,
         reports::CASES,
         repositories::CASES,

@@ -147,6 +147,7 @@ fn facts(record: &RunRecord) -> String {
         }
         facts.push(match &started.source {
             TreeSource::Worktree => "the worktree".to_owned(),
+            TreeSource::Private => "a private copy of the worktree".to_owned(),
             TreeSource::Rev { commit, .. } => format!("commit {}", code(short(commit))),
         });
         let digest = started.snapshot.as_str();

@@ -58,6 +58,8 @@ pub struct Operator {
     pub may_miss: Tolerated,
     /// Whether a caller may ask for whatever the machine can enforce, however little.
     pub allow_best_effort: bool,
+    /// Whether runs of a worktree verify a private copy of it, which no process outside of the run can change.
+    pub private_tree: bool,
     /// How the daemon listens, how much it takes on, and what it keeps.
     pub daemon: DaemonSettings,
     /// Where the spans of runs are sent.
@@ -134,6 +136,7 @@ impl Default for Operator {
             tool_masks: Vec::new(),
             may_miss: Tolerated::default(),
             allow_best_effort: true,
+            private_tree: false,
             daemon: DaemonSettings::default(),
             telemetry: TelemetrySettings::default(),
         }
@@ -171,6 +174,9 @@ struct OperatorFile {
     may_miss: Option<Vec<Control>>,
     /// Whether a caller may say `--sandbox=best-effort`. Default: true.
     allow_best_effort: Option<bool>,
+    /// Whether runs of a worktree verify a private copy of it: edits during a run reach no step, and neither does what
+    /// git ignores. Default: false.
+    private_tree: Option<bool>,
     /// How the daemon listens, how much it takes on, and what it keeps.
     daemon: Option<DaemonFile>,
     /// Where the spans of runs are sent, as OpenTelemetry defines them.
@@ -296,6 +302,7 @@ impl Operator {
             tool_masks: file.tool_masks.clone().unwrap_or_default(),
             may_miss: file.may_miss.as_ref().map(|list| list.iter().copied().collect()).unwrap_or_default(),
             allow_best_effort: file.allow_best_effort.unwrap_or(true),
+            private_tree: file.private_tree.unwrap_or(false),
             daemon: file.daemon.as_ref().map(DaemonSettings::from_file).unwrap_or_default(),
             telemetry: file.telemetry.as_ref().map(TelemetrySettings::from_file).unwrap_or_default(),
         }

@@ -308,12 +308,13 @@ impl Attributes {
         self.text("proctor.snapshot", started.snapshot.as_str());
         let source = match &started.source {
             TreeSource::Worktree => "worktree",
+            TreeSource::Private => "private",
             TreeSource::Rev { .. } => "rev",
         };
         self.text("proctor.source", source);
         let head = started.git.as_ref().and_then(|git| git.head_commit.as_deref());
         let commit = match &started.source {
-            TreeSource::Worktree => head,
+            TreeSource::Worktree | TreeSource::Private => head,
             TreeSource::Rev { commit, .. } => Some(commit.as_str()),
         };
         self.maybe_text("vcs.ref.head.revision", commit);

@@ -299,7 +299,7 @@ fn moved(mut snapshot: Snapshot, tree: &Path) -> Snapshot {
 
 /// The owner's helper comes to its own directory below the state directory, and sees nothing of what
 /// is beside it: all of that is closed by its own modes.
-fn let_through(state: &Directory) -> Result<(), StoreError> {
+pub(crate) fn let_through(state: &Directory) -> Result<(), StoreError> {
     let stat = fs::fstat(state).map_err(StoreError::io("stat", state.name()))?;
     fs::fchmod(state, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o011))
         .map_err(StoreError::io("let the repository's owner through", state.name()))

@@ -4,7 +4,8 @@ use super::{Directory, DirectoryLook, Entries, Found, Kind, Leaf, Span, State};
 use crate::codec::{Reader, Writer};
 use crate::git::bulk::{read_stamp, write_stamp};
 
-const KINDS: [Kind; 7] =
+/// The kinds in the order of their numbers in files.
+pub(crate) const KINDS: [Kind; 7] =
     [Kind::File, Kind::Executable, Kind::Symlink, Kind::Gitlink, Kind::Special, Kind::Missing, Kind::Rules];
 const STATES: [State; 3] = [State::Unasked, State::Walked, State::Ignored];
 

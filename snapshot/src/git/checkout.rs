@@ -25,7 +25,7 @@ use super::staged;
 use crate::beneath;
 
 pub(super) mod content;
-mod git_dir;
+pub(crate) mod git_dir;
 mod names;
 mod plan;
 mod submodules;
@@ -94,7 +94,11 @@ pub(super) fn refresh(history: &History<'_>, commit: &str, checkout: &Path) -> R
 /// What the git directory of a checkout says.
 fn git_dir(history: &History<'_>, head: ObjectId, objects: &Path) -> Result<GitDir, GitError> {
     Ok(GitDir {
-        head,
+        format: head.format(),
+        head: head.to_string(),
+        exclude: None,
+        ignore_case: false,
+        owner: None,
         objects: git_dir::Objects::Borrowed(objects.to_owned()),
         refs: git_dir::packed_refs(history)?,
         shallow: git_dir::shallow(&history.places.common_dir)?,

@@ -26,7 +26,7 @@ pub(crate) const RULES_BYTES: u64 = 16 << 20;
 const TABLE_BYTES: u64 = 1 << 30;
 
 /// Reads a regular file of at most `limit` bytes; `None` where there is none.
-pub(super) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, GitError> {
+pub(in crate::git) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, GitError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = match open(path, flags, Mode::empty()) {
         Ok(fd) => fd,

@@ -19,8 +19,8 @@ use super::GitError;
 use super::frames::{self, Ahead, Frame};
 use super::program::{self, CheckoutOf, GitProgram, OverCheckout, Places};
 use super::protocol::{
-    Answer, CheckedOut, CommitContent, CommitRef, CommittedFile, Listing, NamedCommit, Push, Pushed, RepoPath, Request,
-    StagedIndex,
+    Answer, CheckedOut, CommitContent, CommitRef, CommittedFile, GitHistory, Listing, NamedCommit, Push, Pushed,
+    RepoPath, Request, StagedIndex,
 };
 use crate::snapshot::Snapshot;
 
@@ -246,6 +246,17 @@ impl GitHelper {
         let request = Request::Refresh { repo: repo_path, commit: commit.to_owned(), checkout };
         match self.ask_of_commits(repo, &request)? {
             Answer::Refreshed { objects } => Ok(objects),
+            _ => Err(self.failed("it answered another question".into())),
+        }
+    }
+
+    /// Returns the refs of `repo`, and the ignore rules in its git directory.
+    ///
+    /// # Errors
+    /// As [`GitHelper::list`].
+    pub fn history(&self, repo: &Path) -> Result<GitHistory, GitError> {
+        match self.ask_of_commits(repo, &Request::History { repo: repo.to_owned() })? {
+            Answer::History(history) => Ok(history),
             _ => Err(self.failed("it answered another question".into())),
         }
     }

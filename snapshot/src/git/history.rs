@@ -6,9 +6,12 @@ use std::path::Path;
 use git2::{Odb, Repository};
 
 use super::GitError;
+use super::checkout::git_dir;
+use super::config::{RULES_BYTES, read_bounded};
 use super::object::{ObjectFormat, ObjectId};
 use super::objects::Objects;
 use super::program::Places;
+use super::protocol::{GitHistory, RepoPath};
 use super::reader::{Checked, Opened, unreadable};
 use super::told::Told;
 
@@ -94,6 +97,35 @@ impl<'t> History<'t> {
     pub(super) fn unreadable(&self, problem: impl Into<String>) -> GitError {
         GitError::Unreadable { path: self.places.worktree.clone(), problem: problem.into() }
     }
+}
+
+/// Returns the refs of a repository, and the ignore rules in its git directory.
+pub(super) fn state(history: &History<'_>) -> Result<GitHistory, GitError> {
+    history.told()?;
+    let common_dir = &history.places.common_dir;
+    let (format, config) = match &history.source {
+        Source::Opened(opened) => {
+            let config = opened.repository.config().map_err(|error| history.unreadable(error.message()))?;
+            (ObjectFormat::Sha1, Some(config))
+        }
+        Source::Objects(..) => (ObjectFormat::Sha1, None),
+        Source::Told(_) => (ObjectFormat::Sha256, None),
+    };
+    let setting = config.as_ref().and_then(|config| config.get_path("core.excludesfile").ok());
+    // Of two rules that match, the later one counts: those of the setting come first.
+    let mut exclude = Vec::new();
+    for file in setting.into_iter().chain([common_dir.join("info/exclude")]) {
+        exclude.extend(read_bounded(&file, RULES_BYTES)?.unwrap_or_default());
+        exclude.push(b'\n');
+    }
+    Ok(GitHistory {
+        format,
+        objects: common_dir.join("objects"),
+        refs: RepoPath(git_dir::packed_refs(history)?),
+        shallow: git_dir::shallow(common_dir)?.map(RepoPath),
+        exclude: RepoPath(exclude),
+        ignore_case: config.is_some_and(|config| config.get_bool("core.ignorecase").unwrap_or(false)),
+    })
 }
 
 /// A repository of which libgit2 reads the objects, and nothing else.

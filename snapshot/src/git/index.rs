@@ -8,7 +8,7 @@ use super::tree_id::{TreeFile, tree_id};
 
 pub(super) mod from_file;
 pub(super) mod from_libgit2;
-pub(super) mod to_file;
+pub(crate) mod to_file;
 
 /// The index of one repository, and what of its config decides how files become blobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

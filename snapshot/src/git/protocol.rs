@@ -89,6 +89,11 @@ pub enum Request {
         /// Whether submodules are checked out too.
         submodules: bool,
     },
+    /// What the git directory of a private tree says: refs, and the rules that lie in the repository's git directory.
+    History {
+        /// The top of the work tree.
+        repo: PathBuf,
+    },
     /// Bring the git directory of a checkout up to date with the repository's refs.
     Refresh {
         /// The top of the work tree.
@@ -134,11 +139,30 @@ pub enum Answer {
         /// The directory of the repository's objects, which the checkout borrows.
         objects: PathBuf,
     },
+    /// To [`Request::History`].
+    History(GitHistory),
     /// It could not be answered.
     Refused {
         /// Why.
         why: GitError,
     },
+}
+
+/// The state of a repository beside its work tree, HEAD and index.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitHistory {
+    /// The format of its object ids.
+    pub format: ObjectFormat,
+    /// The directory of its objects.
+    pub objects: PathBuf,
+    /// Its refs, in the form of `packed-refs`.
+    pub refs: RepoPath,
+    /// The edges of a shallow clone; `null` for a whole one.
+    pub shallow: Option<RepoPath>,
+    /// The ignore rules of `core.excludesFile` and `info/exclude`, in the order of their precedence.
+    pub exclude: RepoPath,
+    /// Whether `core.ignoreCase` is set.
+    pub ignore_case: bool,
 }
 
 /// A commit that a revision or a range names.

@@ -21,7 +21,7 @@ use super::config::{
     gitfile_target, io,
 };
 use super::frames;
-use super::history::History;
+use super::history::{self, History};
 use super::ignore::Rules;
 use super::includes::Conditions;
 use super::listing::{self, TellAhead};
@@ -85,6 +85,7 @@ fn answer(request: &Request, told: Option<&[u8]>, ahead: TellAhead<'_>) -> Resul
             let order = checkout::Order { commit, into, submodules: *submodules };
             checkout::check_out(&admitted(repo, commit, told)?, &order).map(Answer::CheckedOut)
         }
+        Request::History { repo } => history::state(&History::open(repo, told)?).map(Answer::History),
         Request::Refresh { repo, commit, checkout } => {
             let objects = checkout::refresh(&History::open(repo, told)?, commit, checkout)?;
             Ok(Answer::Refreshed { objects })

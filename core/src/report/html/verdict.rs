@@ -135,6 +135,7 @@ fn fact(html: &mut Html, name: &str, value: impl FnOnce(&mut Html)) {
 fn tree(html: &mut Html, started: &Started) {
     match &started.source {
         TreeSource::Worktree => html.text("the worktree as it was, "),
+        TreeSource::Private => html.text("a private copy of the worktree, "),
         TreeSource::Rev { commit, submodules, lfs_pointers } => {
             html.text("commit ");
             html.leaf("code", "hash", &words::name(commit));
@@ -145,7 +146,7 @@ fn tree(html: &mut Html, started: &Started) {
         }
     }
     html.leaf("code", "hash", short_snapshot(started.snapshot.as_str()));
-    if let (TreeSource::Worktree, Some(git)) = (&started.source, &started.git) {
+    if let (TreeSource::Worktree | TreeSource::Private, Some(git)) = (&started.source, &started.git) {
         html.class("span", "because", |html| head(html, git));
     }
 }

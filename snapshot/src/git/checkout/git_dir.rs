@@ -12,65 +12,78 @@ use std::path::{Path, PathBuf};
 use super::super::GitError;
 use super::super::history::{History, Source};
 use super::super::index::to_file;
-use super::super::object::{ObjectFormat, ObjectId};
+use super::super::object::ObjectFormat;
 use super::super::reader::{Opened, unreadable};
 
 /// How many refs are told to git in a step.
 const MAX_REFS: usize = 1_000_000;
 /// The largest list of a shallow clone's edges, in bytes.
 const MAX_SHALLOW: u64 = 16 << 20;
-const SETTINGS: &str = "\tfilemode = true\n\tbare = false\n\tlogallrefupdates = false\n";
+const SETTINGS: &str = "\tfilemode = true\n\tbare = false\n\tlogallrefupdates = false\n\ttrustctime = false\n";
 
 /// Where the objects of a checkout are.
-pub(super) enum Objects {
+pub(crate) enum Objects {
     /// In another directory of objects.
     Borrowed(PathBuf),
     /// In its own directory: written there already, or about to be.
     Own,
 }
 
-/// What a git directory says.
-pub(super) struct GitDir {
-    pub(super) head: ObjectId,
-    pub(super) objects: Objects,
-    /// As `packed-refs` has them.
-    pub(super) refs: Vec<u8>,
+/// The content of a git directory.
+pub(crate) struct GitDir {
+    pub(crate) format: ObjectFormat,
+    /// The line in `HEAD`.
+    pub(crate) head: String,
+    pub(crate) objects: Objects,
+    /// The refs in the form of `packed-refs`.
+    pub(crate) refs: Vec<u8>,
     /// The edges of a shallow clone.
-    pub(super) shallow: Option<Vec<u8>>,
+    pub(crate) shallow: Option<Vec<u8>>,
+    /// The ignore rules in `info/exclude`, if there is to be such a file.
+    pub(crate) exclude: Option<Vec<u8>>,
+    /// Whether ignore rules take upper case for lower case.
+    pub(crate) ignore_case: bool,
+    /// The user and group that get the files, if not we ourselves.
+    pub(crate) owner: Option<(u32, u32)>,
 }
 
 impl GitDir {
     /// Makes the git directory of the tree at `place`, or brings it up to date; each file is put
     /// in place whole, since git in a step may be reading it.
-    pub(super) fn make(&self, place: &Path, index: Option<&[to_file::Entry]>) -> Result<(), GitError> {
+    pub(in crate::git) fn make(&self, place: &Path, index: Option<&[to_file::Entry]>) -> Result<(), GitError> {
         let git = place.join(".git");
-        let index = index.map(|entries| to_file::bytes(self.head.format(), entries));
+        let index = index.map(|entries| to_file::bytes(self.format, entries));
         self.write(&git, index.as_deref()).map_err(|error| failed(&git, &error))
     }
 
-    fn write(&self, git: &Path, index: Option<&[u8]>) -> io::Result<()> {
+    /// Writes the files of the git directory at `git`; without `index` the index stays as it is.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub(crate) fn write(&self, git: &Path, index: Option<&[u8]>) -> io::Result<()> {
         for dir in ["", "objects", "objects/info", "objects/pack", "refs", "info"] {
-            ensure(&git.join(dir))?;
+            ensure(&git.join(dir), self.owner)?;
         }
-        put(&git.join("config"), config(self.head.format()).as_bytes())?;
+        let put = |name: &str, bytes: &[u8]| put(&git.join(name), bytes, self.owner);
+        put("config", config(self.format, self.ignore_case).as_bytes())?;
         if let Objects::Borrowed(objects) = &self.objects {
-            put(&git.join("objects/info/alternates"), &alternates(objects)?)?;
+            put("objects/info/alternates", &alternates(objects)?)?;
         }
-        if let Some(edges) = &self.shallow {
-            put(&git.join("shallow"), edges)?;
-        }
-        put(&git.join("packed-refs"), &self.refs)?;
-        index.map_or(Ok(()), |index| put(&git.join("index"), index))?;
-        put(&git.join("HEAD"), format!("{}\n", self.head).as_bytes())
+        self.shallow.as_ref().map_or(Ok(()), |edges| put("shallow", edges))?;
+        self.exclude.as_ref().map_or(Ok(()), |rules| put("info/exclude", rules))?;
+        put("packed-refs", &self.refs)?;
+        index.map_or(Ok(()), |index| put("index", index))?;
+        put("HEAD", format!("{}\n", self.head).as_bytes())
     }
 }
 
-fn config(format: ObjectFormat) -> String {
+fn config(format: ObjectFormat, ignore_case: bool) -> String {
+    let ignore_case = if ignore_case { "\tignorecase = true\n" } else { "" };
     let (version, extensions) = match format {
         ObjectFormat::Sha1 => (0, ""),
         ObjectFormat::Sha256 => (1, "[extensions]\n\tobjectFormat = sha256\n"),
     };
-    format!("[core]\n\trepositoryformatversion = {version}\n{SETTINGS}{extensions}")
+    format!("[core]\n\trepositoryformatversion = {version}\n{SETTINGS}{ignore_case}{extensions}")
 }
 
 fn alternates(objects: &Path) -> io::Result<Vec<u8>> {
@@ -81,20 +94,26 @@ fn alternates(objects: &Path) -> io::Result<Vec<u8>> {
     Ok([bytes, b"\n"].concat())
 }
 
-fn ensure(dir: &Path) -> io::Result<()> {
+fn ensure(dir: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(dir) {
+        Ok(()) => give(dir, owner),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        other => other,
+        Err(error) => Err(error),
     }
 }
 
+fn give(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
+    owner.map_or(Ok(()), |(uid, gid)| std::os::unix::fs::lchown(path, Some(uid), Some(gid)))
+}
+
 /// Puts a file in place of another by a rename.
-fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn put(path: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> io::Result<()> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let beside = path.with_extension(format!("{}.new", random.map(|byte| format!("{byte:02x}")).concat()));
     let mut file = File::options().write(true).create_new(true).mode(0o644).open(&beside)?;
-    let written = file.write_all(bytes).and_then(|()| std::fs::rename(&beside, path));
+    let written =
+        file.write_all(bytes).and_then(|()| give(&beside, owner)).and_then(|()| std::fs::rename(&beside, path));
     if written.is_err() {
         // The first error is the one to report.
         let _ = std::fs::remove_file(&beside);
@@ -104,7 +123,7 @@ fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// All refs of a repository as `packed-refs` has them (gitrepository-layout(5)); one that names another
 /// by the commit that it leads to. One that leads nowhere is left out.
-pub(super) fn packed_refs(history: &History<'_>) -> Result<Vec<u8>, GitError> {
+pub(in crate::git) fn packed_refs(history: &History<'_>) -> Result<Vec<u8>, GitError> {
     match (&history.source, history.told()?) {
         (_, Some(told)) => told.refs().map_err(|problem| history.unreadable(problem)),
         (Source::Opened(opened), None) => refs_of(opened),
@@ -133,7 +152,7 @@ fn refs_of(top: &Opened) -> Result<Vec<u8>, GitError> {
 }
 
 /// Where the history of a shallow clone ends.
-pub(super) fn shallow(common_dir: &Path) -> Result<Option<Vec<u8>>, GitError> {
+pub(in crate::git) fn shallow(common_dir: &Path) -> Result<Option<Vec<u8>>, GitError> {
     let path = common_dir.join("shallow");
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
     let custom = i32::try_from(flags.bits()).unwrap_or_default();

@@ -107,7 +107,9 @@ impl Whole<'_> {
         let name = crate::paths::name(&link.path);
         let (plan, written) = source.write(std::os::fd::AsFd::as_fd(&above), name, &place, bounds)?;
         let shallow = source.commit.has_parents.then(|| format!("{}\n", link.id).into_bytes());
-        let git = GitDir { head: link.id, objects: git_dir::Objects::Own, refs: Vec::new(), shallow };
+        let (format, head) = (link.id.format(), link.id.to_string());
+        let (objects, refs) = (git_dir::Objects::Own, Vec::new());
+        let git = GitDir { format, head, objects, refs, shallow, exclude: None, ignore_case: false, owner: None };
         git.make(&place, Some(&written.index))?;
         pack(&module.repository, link.id, &place.join(".git/objects/pack")).map_err(failed)?;
         checked_out.files += plan.leaves.len() as u64;

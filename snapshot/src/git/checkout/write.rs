@@ -15,6 +15,7 @@ use super::plan::{Leaf, LeafKind, Plan};
 use crate::git::GitError;
 use crate::git::index::{EXECUTABLE, FILE, GITLINK, SYMLINK, to_file};
 use crate::paths;
+use crate::stamp::Stamp;
 
 /// How a pointer of git-lfs begins, which stands in place of a content that lies elsewhere.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\n";
@@ -154,5 +155,8 @@ fn index_entry(leaf: &Leaf, stat: Stat) -> to_file::Entry {
         LeafKind::Symlink => SYMLINK,
         LeafKind::Gitlink => GITLINK,
     };
-    to_file::Entry { path: leaf.path.clone(), mode, id: leaf.id, size: leaf.size, stat }
+    let stamp = Stamp { size: leaf.size, ..Stamp::of(&stat) };
+    let stat = Some(to_file::FileStat { stamp, uid: stat.st_uid, gid: stat.st_gid });
+    let (intent_to_add, skip_worktree) = (false, false);
+    to_file::Entry { path: leaf.path.clone(), mode, id: leaf.id, stage: 0, intent_to_add, skip_worktree, stat }
 }

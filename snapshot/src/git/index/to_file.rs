@@ -1,29 +1,55 @@
-//! The bytes of an index file, as gitformat-index(5) has them: version 2, in both formats of ids, without extensions.
+//! Writes an index file, as gitformat-index(5) describes it: version 2 or 3, in both formats of ids, without extensions.
 
-use rustix::fs::Stat;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
 use crate::git::object::{ObjectFormat, ObjectId};
+use crate::stamp::Stamp;
 
 /// The length of a path as far as the flags tell it.
 const NAME: usize = 0xfff;
 /// An entry ends in one to eight NUL bytes, so that the next begins at a multiple.
 const ALIGNMENT: usize = 8;
 
-/// An entry that is written: a file, a link or a submodule, and what stands at its path.
-pub(in crate::git) struct Entry {
-    pub(in crate::git) path: Vec<u8>,
-    pub(in crate::git) mode: u32,
-    pub(in crate::git) id: ObjectId,
-    /// In bytes.
-    pub(in crate::git) size: u64,
-    pub(in crate::git) stat: Stat,
+/// The bits of the flags that say that more flags follow, and what these are.
+const EXTENDED: u16 = 0x4000;
+const SKIP_WORKTREE: u16 = 0x4000;
+const INTENT_TO_ADD: u16 = 0x2000;
+
+/// An entry to be written: a file, a link or a submodule, and the file at its path.
+pub(crate) struct Entry {
+    pub(crate) path: Vec<u8>,
+    pub(crate) mode: u32,
+    pub(crate) id: ObjectId,
+    /// 0, or the side of a conflict.
+    pub(crate) stage: u8,
+    pub(crate) intent_to_add: bool,
+    pub(crate) skip_worktree: bool,
+    /// The stat data of a file that has the content of `id`; `None` has git compare the contents.
+    pub(crate) stat: Option<FileStat>,
 }
 
-/// The file that has these entries, which are sorted by path.
-pub(in crate::git) fn bytes(format: ObjectFormat, entries: &[Entry]) -> Vec<u8> {
-    let mut file = Vec::from(*b"DIRC\0\0\0\x02");
+/// The stat data that an index keeps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileStat {
+    pub(crate) stamp: Stamp,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+impl Entry {
+    /// Returns the flags that only version 3 has.
+    fn extended(&self) -> u16 {
+        let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
+        flag(self.skip_worktree, SKIP_WORKTREE) | flag(self.intent_to_add, INTENT_TO_ADD)
+    }
+}
+
+/// Returns the file that has these entries, which are sorted by path, then by stage.
+pub(crate) fn bytes(format: ObjectFormat, entries: &[Entry]) -> Vec<u8> {
+    let version = if entries.iter().any(|entry| entry.extended() != 0) { 3 } else { 2 };
+    let mut file = Vec::from(*b"DIRC");
+    file.extend_from_slice(&low(version));
     file.extend_from_slice(&low(entries.len() as u64));
     for entry in entries {
         write(entry, &mut file);
@@ -36,15 +62,22 @@ pub(in crate::git) fn bytes(format: ObjectFormat, entries: &[Entry]) -> Vec<u8> 
 }
 
 fn write(entry: &Entry, file: &mut Vec<u8>) {
-    let (begin, stat) = (file.len(), &entry.stat);
-    let times = [stat.st_ctime.cast_unsigned(), stat.st_ctime_nsec, stat.st_mtime.cast_unsigned(), stat.st_mtime_nsec];
-    let others = [stat.st_dev, stat.st_ino, entry.mode.into(), stat.st_uid.into(), stat.st_gid.into(), entry.size];
-    for number in times.into_iter().chain(others) {
+    let begin = file.len();
+    let FileStat { stamp, uid, gid } = entry.stat.unwrap_or(FileStat { stamp: Stamp::default(), uid: 0, gid: 0 });
+    for (seconds, nanoseconds) in [stamp.ctime, stamp.mtime] {
+        file.extend_from_slice(&low(seconds.cast_unsigned()));
+        file.extend_from_slice(&nanoseconds.to_be_bytes());
+    }
+    for number in [stamp.dev, stamp.ino, entry.mode.into(), uid.into(), gid.into(), stamp.size] {
         file.extend_from_slice(&low(number));
     }
     file.extend_from_slice(entry.id.as_bytes());
-    let length = u16::try_from(entry.path.len().min(NAME)).unwrap_or_default();
-    file.extend_from_slice(&length.to_be_bytes());
+    let (length, extended) = (u16::try_from(entry.path.len().min(NAME)).unwrap_or_default(), entry.extended());
+    let flags = length | u16::from(entry.stage & 3) << 12 | if extended == 0 { 0 } else { EXTENDED };
+    file.extend_from_slice(&flags.to_be_bytes());
+    if extended != 0 {
+        file.extend_from_slice(&extended.to_be_bytes());
+    }
     file.extend_from_slice(&entry.path);
     let end = file.len() - begin;
     file.resize(begin + end + ALIGNMENT - end % ALIGNMENT, 0);
@@ -63,8 +96,10 @@ mod tests {
 
     fn entry(path: &[u8], format: ObjectFormat) -> Entry {
         let id = ObjectId::from_raw(&vec![7; format.width()]).expect("an id");
-        let stat = rustix::fs::stat("/").expect("it is there");
-        Entry { path: path.to_vec(), mode: 0o100_755, id, size: (1 << 32) + 5, stat }
+        let stamp = Stamp { size: (1 << 32) + 5, ..Stamp::of(&rustix::fs::stat("/").expect("it is there")) };
+        let stat = Some(FileStat { stamp, uid: 1, gid: 2 });
+        let (intent_to_add, skip_worktree) = (false, false);
+        Entry { path: path.to_vec(), mode: 0o100_755, id, stage: 0, intent_to_add, skip_worktree, stat }
     }
 
     #[test]
@@ -76,7 +111,8 @@ mod tests {
         assert_eq!(read.iter().map(|entry| entry.path.0.as_slice()).collect::<Vec<_>>(), paths);
         let stat = read[0].stat.expect("stat data");
         assert_eq!((read[0].mode, read[0].id, stat.size), (0o100_755, entries[0].id, 5));
-        assert_eq!(u64::from(stat.ino), entries[0].stat.st_ino & u64::from(u32::MAX));
+        let written = entries[0].stat.expect("stat data").stamp;
+        assert_eq!(u64::from(stat.ino), written.ino & u64::from(u32::MAX));
     }
 
     #[test]
@@ -86,5 +122,19 @@ mod tests {
         assert_eq!(of(ObjectFormat::Sha1, b"a"), 12 + 64 + 20);
         assert_eq!(of(ObjectFormat::Sha256, b"a"), 12 + 80 + 32);
         assert_eq!(of(ObjectFormat::Sha256, b"abcdef"), 12 + 88 + 32);
+    }
+
+    #[test]
+    fn keeps_conflicts_and_extended_flags() {
+        let format = ObjectFormat::Sha1;
+        let staged = |stage| Entry { stage, ..entry(b"c", format) };
+        let plain = [entry(b"a", format), staged(1), staged(2), staged(3)];
+        let read = from_file::read(&bytes(format, &plain)).expect("reads");
+        assert_eq!(read.iter().map(|entry| entry.stage).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        let added = Entry { intent_to_add: true, stat: None, ..entry(b"n", format) };
+        let skipped = Entry { skip_worktree: true, ..entry(b"s", format) };
+        let read = from_file::read(&bytes(format, &[added, skipped])).expect("reads");
+        assert_eq!((read[0].intent_to_add, read[0].skip_worktree), (true, false));
+        assert_eq!((read[1].intent_to_add, read[1].skip_worktree), (false, true));
     }
 }

@@ -118,6 +118,7 @@ fn input(request: &Request) -> BTreeMap<&'static str, Vec<u8>> {
             BTreeMap::from([("commit", lines([&commit.id])), ("tree", Vec::new()), ("refs", Vec::new())])
         }
         Request::Refresh { commit, .. } => BTreeMap::from([("commit", lines([commit])), ("refs", Vec::new())]),
+        Request::History { .. } => BTreeMap::from([("refs", Vec::new())]),
         Request::List { .. } | Request::Ignored { .. } | Request::Staged { .. } => BTreeMap::new(),
     }
 }

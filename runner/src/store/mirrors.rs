@@ -1,0 +1,375 @@
+//! Private copies of work trees: below `mirrors/<repository>/` of the state directory, which only we can enter.
+//!
+//! ```text
+//! lock                     held while a copy is prepared
+//! <sequence>/              a copy; the one with the highest number is the newest
+//!   own/                   the step user's, with mode 0700
+//!     tree/ record journal as proctor-snapshot keeps them
+//!     state                identifies what the git directory of the tree was made from
+//! ```
+//!
+//! A run holds a shared lock on its copy, and nothing changes a copy that is held. The newest copy is brought up to
+//! date where no run holds it. Where one does, a run of the same tree joins it, and a run of another tree gets a new
+//! copy, made of hard links. Older copies are removed when no run holds them: a tree that comes back later gets new
+//! modification times, so that a cache that another tree's build has left is not taken for current.
+
+use std::fs;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use proctor_core::digest::Sha256Hex;
+use proctor_core::drift::display_path;
+use proctor_snapshot::protocol::GitHistory;
+use proctor_snapshot::{
+    CheckoutOf, GitHelper, MIRROR_TREE, Mirror, MirrorError, MirrorOwner, MirrorUpdate, Snapshot, SnapshotError,
+    SnapshotStore,
+};
+use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, Uid, fchown, flock, futimens};
+use rustix::io::Errno;
+
+use super::StoreError;
+use super::directory::{Directory, random_u64};
+use crate::error::EngineError;
+use crate::repository::Repository;
+
+/// The directory of all private copies, in the state directory.
+pub(crate) const MIRRORS: &str = "mirrors";
+const LOCK: &str = "lock";
+const OWN: &str = "own";
+const STATE: &str = "state";
+/// The time that a run waits for another one that prepares a copy of the same repository.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The pause between two attempts to take the lock.
+const PAUSE: Duration = Duration::from_millis(5);
+/// The number of times that a tree is read which is edited meanwhile.
+const ATTEMPTS: usize = 5;
+/// The number of files of a copy that are hashed again before each run.
+const SAMPLE: usize = 8;
+/// The number of repositories whose copies are kept, and the time that an unused one is kept.
+const MAX_REPOSITORIES: usize = 32;
+const MAX_UNUSED: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+/// The first user id of those that belong to nobody and own the copies of a root daemon, and how many there are.
+const FIRST_OWNER: u32 = 1_879_113_728;
+const OWNERS: u32 = (1 << 31) - FIRST_OWNER;
+
+/// A private copy in use. Nothing changes it until this is dropped.
+#[derive(Debug)]
+pub(crate) struct PrivateTree {
+    /// The directory that holds the files.
+    pub(crate) tree: PathBuf,
+    /// The objects of the repository, which the git directory of the copy borrows.
+    pub(crate) objects: PathBuf,
+    /// Reads the git directory of the copy.
+    pub(crate) helper: GitHelper,
+    /// Holds the shared lock.
+    _held: Directory,
+}
+
+/// The private copies of one repository.
+pub(crate) struct Mirrors<'a> {
+    repository: &'a Repository,
+    helper: &'a GitHelper,
+    snapshots: &'a SnapshotStore,
+    root: Directory,
+    path: PathBuf,
+    owner: Option<MirrorOwner>,
+}
+
+impl<'a> Mirrors<'a> {
+    /// Opens the copies of `repository`, in the directory `key`.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub(crate) fn open(
+        repository: &'a Repository,
+        helper: &'a GitHelper,
+        snapshots: &'a SnapshotStore,
+        state: &Directory,
+        (state_path, key): (&Path, &str),
+    ) -> Result<Self, StoreError> {
+        let is_root = rustix::process::geteuid().is_root();
+        let owner = is_root.then(|| owner_for(key));
+        // Under root the reader of git runs as the owner of the copy and has to come through.
+        let mode = if is_root { 0o711 } else { 0o700 };
+        if is_root {
+            super::checkouts::let_through(state)?;
+        }
+        let root = state.ensure(MIRRORS, mode)?.ensure(key, mode)?;
+        Ok(Self { repository, helper, snapshots, root, path: state_path.join(MIRRORS).join(key), owner })
+    }
+
+    /// Takes a snapshot of the work tree and brings a private copy to it.
+    ///
+    /// # Errors
+    /// The tree cannot be read or copied, or is edited all the time.
+    pub(crate) fn get(&self) -> Result<(PrivateTree, Arc<Snapshot>), EngineError> {
+        let lock = self.lock()?;
+        for attempt in 1.. {
+            let snapshot = self.snapshots.take(self.repository.path())?;
+            if !self.repository.is_in_its_place()? {
+                return Err(unstable(b"."));
+            }
+            let history = self.helper.history(self.repository.path())?;
+            let prepared = match is_one_moment(&snapshot, &history) {
+                true => self.prepare(&snapshot, &history)?,
+                false => Prepared::Changed(b".git/HEAD".to_vec()),
+            };
+            match prepared {
+                Prepared::Ready(held, tree) => {
+                    drop(lock);
+                    return Ok((self.in_use(held, tree, &history), snapshot));
+                }
+                Prepared::Changed(path) if attempt >= ATTEMPTS => return Err(unstable(&path)),
+                Prepared::Changed(_) => {}
+            }
+        }
+        Err(unstable(b"."))
+    }
+
+    fn in_use(&self, held: Directory, tree: PathBuf, history: &GitHistory) -> PrivateTree {
+        let of = CheckoutOf { seen_at: self.repository.path().to_path_buf(), objects: history.objects.clone() };
+        let helper = self.helper.clone().over_checkouts(of);
+        PrivateTree { tree, objects: history.objects.clone(), helper, _held: held }
+    }
+
+    /// Takes the lock of the repository, which ends with what is returned.
+    fn lock(&self) -> Result<OwnedFd, StoreError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let failed = |errno: Errno| StoreError::io("lock", self.path.join(LOCK).display().to_string())(errno);
+        let file = rustix::fs::openat(&self.root, LOCK, flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {
+                    used_now(&file).map_err(failed)?;
+                    return Ok(file);
+                }
+                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(StoreError::Busy { path: self.path.display().to_string() });
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+    }
+
+    /// Brings the newest copy, or a new one, to a snapshot. The caller holds the lock.
+    fn prepare(&self, snapshot: &Snapshot, history: &GitHistory) -> Result<Prepared, EngineError> {
+        let mut generations = self.generations()?;
+        let newest = generations.pop();
+        generations.iter().for_each(|old| self.remove_unused(*old));
+        let state = state_of(snapshot, history);
+        let Some(newest) = newest else { return self.fill(&self.make(1)?, snapshot, history, &state) };
+        let generation = self.enter(newest)?;
+        if generation.is_free()? {
+            return match self.fill(&generation, snapshot, history, &state) {
+                Err(EngineError::Mirror(MirrorError::Damaged { path, problem })) => {
+                    tracing::warn!(path, problem, "a private copy is damaged and is made anew");
+                    drop(generation);
+                    self.remove_unused(newest);
+                    self.fill(&self.make(newest + 1)?, snapshot, history, &state)
+                }
+                other => other,
+            };
+        }
+        if generation.state()? == Some(state.clone()) {
+            return generation.join();
+        }
+        let next = self.make(newest + 1)?;
+        let copy = Mirror::open(generation.own.as_fd().try_clone_to_owned().map_err(internal)?, self.owner)?;
+        copy.link_into(next.own.as_fd().try_clone_to_owned().map_err(internal)?)?;
+        self.fill(&next, snapshot, history, &state)
+    }
+
+    /// Brings a copy that no other run holds to a snapshot, and holds it.
+    fn fill(
+        &self,
+        generation: &Generation,
+        snapshot: &Snapshot,
+        history: &GitHistory,
+        state: &Sha256Hex,
+    ) -> Result<Prepared, EngineError> {
+        let is_current = generation.state()?.as_ref() == Some(state);
+        let own = generation.own.as_fd().try_clone_to_owned().map_err(internal)?;
+        let mut mirror = Mirror::open(own, self.owner)?;
+        mirror.verify_sample(SAMPLE, random_u64()?)?;
+        match mirror.update(self.repository.path(), snapshot)? {
+            MirrorUpdate::Changed(paths) => {
+                return Ok(Prepared::Changed(paths.into_iter().next().unwrap_or_default()));
+            }
+            MirrorUpdate::Equal { copied, bytes } => {
+                tracing::debug!(repo = %self.repository.path().display(), copied, bytes, "private copy prepared");
+            }
+        }
+        if mirror.id() != snapshot.id {
+            let what = format!("the private copy has the tree {}, not {}", mirror.id(), snapshot.id);
+            return Err(EngineError::Internal(what));
+        }
+        if !is_current {
+            generation.forget_state()?;
+            mirror.write_git(&generation.path.join(OWN).join(MIRROR_TREE), snapshot, history)?;
+            generation.remember_state(state)?;
+        }
+        generation.join()
+    }
+
+    /// Returns the numbers of the copies, in their order.
+    fn generations(&self) -> Result<Vec<u64>, StoreError> {
+        let mut numbers: Vec<u64> = self.root.names()?.iter().filter_map(|name| name.parse().ok()).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn make(&self, number: u64) -> Result<Generation, EngineError> {
+        let mode = if self.owner.is_some() { 0o711 } else { 0o700 };
+        let directory = self.root.ensure(&number.to_string(), mode)?;
+        let own = directory.ensure(OWN, 0o700)?;
+        if let Some(MirrorOwner { uid, gid }) = self.owner {
+            fchown(&own, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+                .map_err(StoreError::io("give to the step's user", own.name()))?;
+        }
+        Ok(Generation { directory, own, path: self.path.join(number.to_string()) })
+    }
+
+    fn enter(&self, number: u64) -> Result<Generation, EngineError> {
+        self.make(number)
+    }
+
+    /// Removes a copy that no run holds; one that cannot be removed is left to the next time.
+    fn remove_unused(&self, number: u64) {
+        let Ok(generation) = self.enter(number) else { return };
+        if generation.is_free().unwrap_or(false) {
+            super::checkouts::remove(&generation.path);
+        }
+    }
+}
+
+/// A copy, or why there is none.
+enum Prepared {
+    Ready(Directory, PathBuf),
+    /// This path was edited meanwhile.
+    Changed(Vec<u8>),
+}
+
+/// The directory of one copy.
+struct Generation {
+    directory: Directory,
+    own: Directory,
+    path: PathBuf,
+}
+
+impl Generation {
+    /// Returns whether no run holds the copy. Then this one holds it against all others.
+    fn is_free(&self) -> Result<bool, StoreError> {
+        match flock(&self.directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(errno) => Err(StoreError::io("lock", self.directory.name())(errno)),
+        }
+    }
+
+    /// Holds the copy together with other runs of the same tree.
+    fn join(&self) -> Result<Prepared, EngineError> {
+        flock(&self.directory, FlockOperation::NonBlockingLockShared)
+            .map_err(StoreError::io("lock", self.directory.name()))?;
+        Ok(Prepared::Ready(self.directory.clone(), self.path.join(OWN).join(MIRROR_TREE)))
+    }
+
+    fn state(&self) -> Result<Option<Sha256Hex>, StoreError> {
+        let bytes = self.directory.read(STATE, 256)?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+
+    fn forget_state(&self) -> Result<(), StoreError> {
+        self.directory.remove(STATE)
+    }
+
+    fn remember_state(&self, state: &Sha256Hex) -> Result<(), EngineError> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.directory, STATE, flags, Mode::from_raw_mode(0o600))
+            .map_err(StoreError::io("write", self.directory.name()))?;
+        serde_json::to_writer(fs::File::from(file), state).map_err(|error| internal(error.into()))
+    }
+}
+
+/// Notes that the copies of a repository were used.
+fn used_now(lock: &OwnedFd) -> Result<(), Errno> {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    futimens(lock, &Timestamps { last_access: now, last_modification: now })
+}
+
+/// Returns whether the refs say of HEAD's branch what the snapshot says: a commit may have come in between.
+fn is_one_moment(snapshot: &Snapshot, history: &GitHistory) -> bool {
+    let (Some(commit), Some(branch)) = (&snapshot.git.head_commit, &snapshot.git.branch) else { return true };
+    let line = format!("{commit} refs/heads/{branch}");
+    history.refs.0.split(|byte| *byte == b'\n').any(|found| found == line.as_bytes())
+}
+
+/// Identifies the tree of a copy and the content of its git directory.
+fn state_of(snapshot: &Snapshot, history: &GitHistory) -> Sha256Hex {
+    let git = &snapshot.git;
+    let parts =
+        (snapshot.id.as_str(), &git.head_commit, &git.branch, git.tree.as_ref().ok(), snapshot.index_stamp(), history);
+    // Plain data of ours is always written.
+    Sha256Hex::of(&serde_json::to_vec(&parts).unwrap_or_default())
+}
+
+/// Picks the user that owns the copies of a repository under a root daemon: an id that belongs to nobody, so that no
+/// process outside of sandboxes can change the copy or a step.
+fn owner_for(key: &str) -> MirrorOwner {
+    let digest = Sha256Hex::of(key.as_bytes()).to_raw();
+    let number = u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]]);
+    let id = FIRST_OWNER + number % OWNERS;
+    MirrorOwner { uid: id, gid: id }
+}
+
+fn unstable(path: &[u8]) -> EngineError {
+    EngineError::Snapshot(SnapshotError::Unstable { path: display_path(path) })
+}
+
+fn internal(error: std::io::Error) -> EngineError {
+    EngineError::Internal(error.to_string())
+}
+
+/// Removes the copies of repositories that were not verified for long, and the least recently used ones beyond a
+/// number. A copy that a run holds stays.
+///
+/// # Errors
+/// A directory of ours cannot be listed.
+pub(crate) fn evict(mirrors: &Path, now: SystemTime) -> std::io::Result<()> {
+    let entries = match fs::read_dir(mirrors) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mut kept = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let used = fs::metadata(path.join(LOCK)).and_then(|found| found.modified());
+        kept.push((used.unwrap_or(SystemTime::UNIX_EPOCH), path));
+    }
+    kept.sort();
+    let excess = kept.len().saturating_sub(MAX_REPOSITORIES);
+    for (number, (used, path)) in kept.into_iter().enumerate() {
+        if number < excess || now.duration_since(used).unwrap_or_default() > MAX_UNUSED {
+            remove_repository(&path);
+        }
+    }
+    Ok(())
+}
+
+fn remove_repository(path: &Path) {
+    let Ok(lock) = fs::File::options().write(true).open(path.join(LOCK)) else { return };
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return;
+    }
+    for generation in fs::read_dir(path).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
+        let held = fs::File::open(generation.path());
+        if held.is_ok_and(|held| flock(&held, FlockOperation::NonBlockingLockExclusive).is_ok()) {
+            super::checkouts::remove(&generation.path());
+        }
+    }
+}

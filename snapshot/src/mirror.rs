@@ -1,0 +1,295 @@
+//! Keeps a private copy of a tree equal to its snapshot.
+//!
+//! A mirror is a directory that only this program can reach. [`Mirror::update`] copies each file whose content the
+//! mirror lacks and hashes the bytes that it writes, so the mirror never holds other content than the snapshot names:
+//! a writer that races the copy can only cause a mismatch, which the caller answers with a new snapshot.
+//!
+//! ```text
+//! tree/     the files
+//! record    what `tree` holds, as of the last time that the journal was folded into it
+//! journal   the updates since then: the paths that an update is going to change, then what it left there
+//! ```
+
+use std::fs::File;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use proctor_core::digest::SnapshotId;
+use proctor_core::drift::display_path;
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::io::Errno;
+
+use crate::beneath;
+use crate::entries::{Difference, Entries, Found};
+use crate::look::{Before, Look};
+use crate::snapshot::{Snapshot, SnapshotError};
+use crate::stamp::{self, Moment, Settling};
+
+mod copy;
+mod git;
+mod record;
+mod remove;
+
+use copy::Copier;
+use record::Record;
+
+/// The directory of the files, in the directory of a mirror.
+pub const TREE: &str = "tree";
+/// The directory of git in the tree: the caller writes it, and no snapshot covers it.
+const GIT: &[u8] = b".git";
+/// The number of files that a mirror may hold, those of git included.
+const MAX_FILES: usize = 4_000_000;
+
+/// The user and group that own a mirror's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// The user id.
+    pub uid: u32,
+    /// The group id.
+    pub gid: u32,
+}
+
+/// A private copy of a tree.
+#[derive(Debug)]
+pub struct Mirror {
+    directory: OwnedFd,
+    tree: OwnedFd,
+    owner: Option<Owner>,
+    record: Record,
+}
+
+/// The result of an update.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Update {
+    /// The mirror holds the tree of the snapshot.
+    Equal {
+        /// The number of files and links that were copied.
+        copied: usize,
+        /// The number of bytes that were copied.
+        bytes: u64,
+    },
+    /// The tree was edited meanwhile: these paths hold other content than the snapshot names. The mirror lacks them.
+    Changed(Vec<Vec<u8>>),
+}
+
+/// Why a mirror cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MirrorError {
+    /// A file of the mirror or of the tree could not be read or written.
+    #[error(
+        "cannot copy `{path}` into the private tree: {source}\nhint: check the permissions of the file, and free space below the state directory"
+    )]
+    Io {
+        /// The path, escaped for people.
+        path: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The mirror holds something that its record does not name.
+    #[error("the private tree is damaged: `{path}` {problem}\nhint: run again; the private tree is made anew")]
+    Damaged {
+        /// The path, escaped for people.
+        path: String,
+        /// The problem, as a predicate.
+        problem: &'static str,
+    },
+    /// The tree of the mirror could not be examined.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+}
+
+impl MirrorError {
+    fn io(path: &[u8], source: impl Into<std::io::Error>) -> Self {
+        let path = display_path(if path.is_empty() { b"." } else { path });
+        Self::Io { path, source: source.into() }
+    }
+}
+
+impl Mirror {
+    /// Opens the mirror in `directory`, which only this program can reach; makes it where there is none. Files get
+    /// `owner`, else our own. After an unclean end, each file of the mirror is hashed again.
+    ///
+    /// # Errors
+    /// The directory cannot be read or written.
+    pub fn open(directory: OwnedFd, owner: Option<Owner>) -> Result<Self, MirrorError> {
+        let tree = open_tree(directory.as_fd(), owner).map_err(|errno| MirrorError::io(TREE.as_bytes(), errno))?;
+        let record = match Record::load(directory.as_fd()) {
+            Some(record) => record,
+            None => {
+                let held = survey(tree.as_fd())?;
+                Record::create(directory.as_fd(), held)?
+            }
+        };
+        let mut mirror = Self { directory, tree, owner, record };
+        mirror.examine_unfinished()?;
+        Ok(mirror)
+    }
+
+    /// Returns the identity of the tree that the mirror holds.
+    pub fn id(&self) -> SnapshotId {
+        self.record.held().id()
+    }
+
+    /// Returns the directory that holds the files.
+    pub fn tree(&self) -> BorrowedFd<'_> {
+        self.tree.as_fd()
+    }
+
+    /// Makes the mirror hold the tree of `snapshot`, which was taken of the work tree at `worktree`.
+    ///
+    /// A file whose content changes gets a modification time that is newer than each time that the mirror gave out
+    /// before, by a whole second at least. Other files keep theirs.
+    ///
+    /// # Errors
+    /// A file cannot be read or written. The mirror can be updated again.
+    pub fn update(&mut self, worktree: &Path, snapshot: &Snapshot) -> Result<Update, MirrorError> {
+        let source = beneath::open_real(worktree).map_err(|error| MirrorError::io(b"", error))?;
+        self.update_from(source.as_fd(), &snapshot.entries)
+    }
+
+    fn update_from(&mut self, source: BorrowedFd<'_>, wanted: &Entries) -> Result<Update, MirrorError> {
+        self.examine_unfinished()?;
+        let paths = self.record.held().difference(wanted, Difference::Identity);
+        if paths.is_empty() {
+            return Ok(Update::Equal { copied: 0, bytes: 0 });
+        }
+        self.record.begin(&paths)?;
+        remove::outdated(self.tree.as_fd(), self.record.held(), &paths)?;
+        let mtime = self.record.next_mtime(stamp::now());
+        let copier = Copier { source, tree: self.tree.as_fd(), owner: self.owner, mtime };
+        let copied = copier.copy(wanted, &paths)?;
+        self.record.finish(mtime, copied.found)?;
+        Ok(match copied.changed.is_empty() {
+            true => Update::Equal { copied: copied.files, bytes: copied.bytes },
+            false => Update::Changed(copied.changed),
+        })
+    }
+
+    /// Hashes `count` files of the mirror, chosen by `seed`, and compares them with the record.
+    ///
+    /// # Errors
+    /// [`MirrorError::Damaged`] where one differs; the mirror must be made anew.
+    pub fn verify_sample(&self, count: usize, seed: u64) -> Result<(), MirrorError> {
+        let held = self.record.held();
+        let leaves = held.leaves();
+        let mut state = seed;
+        for _ in 0..count.min(leaves) {
+            // Weyl sequence with the odd constant of SplitMix64: it spreads over all leaves.
+            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let at = usize::try_from(state % leaves as u64).unwrap_or_default();
+            self.verify_leaf(held, at)?;
+        }
+        Ok(())
+    }
+
+    fn verify_leaf(&self, held: &Entries, leaf: usize) -> Result<(), MirrorError> {
+        let path = held.path_of(held.directory_of(leaf), leaf);
+        let Some(expected) = held.get(&path) else { return Ok(()) };
+        let is_same = match beneath::read(self.tree.as_fd(), &path, u64::MAX) {
+            Ok(beneath::Found::Entry(entry)) => entry == expected,
+            Ok(beneath::Found::Directory) => expected.kind == proctor_core::drift::EntryKind::Gitlink,
+            Ok(_) | Err(_) => false,
+        };
+        if is_same { Ok(()) } else { Err(MirrorError::Damaged { path: display_path(&path), problem: "has changed" }) }
+    }
+
+    /// Hashes each file of the mirror and compares all of it with the record.
+    ///
+    /// # Errors
+    /// [`MirrorError::Damaged`] where something differs; the mirror must be made anew.
+    pub fn verify_all(&self) -> Result<(), MirrorError> {
+        let found = survey(self.tree.as_fd())?;
+        let held = self.record.held();
+        let differs = |path: &Vec<u8>| {
+            let is_link = held.get(path).is_some_and(|entry| entry.kind == proctor_core::drift::EntryKind::Gitlink);
+            // A survey sees the directory of a repository, and not its commit.
+            !(is_link && beneath::is_directory(self.tree.as_fd(), path))
+        };
+        match held.difference(&found, Difference::Identity).into_iter().find(differs) {
+            Some(path) => Err(MirrorError::Damaged { path: display_path(&path), problem: "is not what was copied" }),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes another mirror with the same tree in the empty directory `into`, by hard links.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn link_into(&self, into: OwnedFd) -> Result<Self, MirrorError> {
+        let tree = open_tree(into.as_fd(), self.owner).map_err(|errno| MirrorError::io(TREE.as_bytes(), errno))?;
+        let held = self.record.held();
+        copy::link_all(self.tree.as_fd(), tree.as_fd(), held, self.owner)?;
+        let mut record = Record::create(into.as_fd(), Entries::clone(held))?;
+        record.newest = self.record.newest;
+        Ok(Self { directory: into, tree, owner: self.owner, record })
+    }
+
+    /// Returns what stands at a path of the mirror, with its stat data.
+    pub(crate) fn found(&self, path: &[u8]) -> Option<Found> {
+        Some(self.record.held().leaf(path)?.found)
+    }
+
+    /// Returns the directory of the mirror.
+    pub fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// Looks again at the paths that an update was changing when it was interrupted.
+    fn examine_unfinished(&mut self) -> Result<(), MirrorError> {
+        let Some(paths) = self.record.unfinished().cloned() else { return Ok(()) };
+        let names = Entries::of_leaves(paths.iter().map(|path| (path.clone(), false, Found::MISSING)));
+        let found = fill(self.tree.as_fd(), names)?;
+        let found = paths.into_iter().map(|path| {
+            let found = found.leaf(&path).map_or(Found::MISSING, |leaf| leaf.found);
+            (path, found)
+        });
+        let newest = self.record.newest;
+        self.record.finish(newest, found.collect())
+    }
+}
+
+/// Opens the directory of the files, and makes it where there is none.
+fn open_tree(directory: BorrowedFd<'_>, owner: Option<Owner>) -> Result<OwnedFd, Errno> {
+    match mkdirat(directory, TREE, Mode::from_raw_mode(0o700)) {
+        Ok(()) => {
+            let made = openat(directory, TREE, DIRECTORY, Mode::empty())?;
+            copy::give_directory(made.as_fd(), owner)?;
+            Ok(made)
+        }
+        Err(Errno::EXIST) => openat(directory, TREE, DIRECTORY, Mode::empty()),
+        Err(errno) => Err(errno),
+    }
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Hashes everything in a tree but git's directory at its top.
+fn survey(tree: BorrowedFd<'_>) -> Result<Entries, MirrorError> {
+    let leaves = beneath::leaves(tree, b"", MAX_FILES).map_err(|error| MirrorError::io(b"", error))?;
+    let leaves = leaves.ok_or(MirrorError::Damaged { path: ".".to_owned(), problem: "holds too many files" })?;
+    let covered = leaves.into_iter().filter(|path| path.split(|byte| *byte == b'/').next() != Some(GIT));
+    fill(tree, Entries::of_leaves(covered.map(|path| (path, false, Found::MISSING))))
+}
+
+/// Finds out what stands at each path of `names`.
+fn fill(tree: BorrowedFd<'_>, mut names: Entries) -> Result<Entries, MirrorError> {
+    let stop = AtomicBool::new(false);
+    let device = beneath::trusted_device(tree).map_err(|error| MirrorError::io(b"", error))?;
+    let at: Moment = stamp::now();
+    names.fill(|known, blanks| {
+        let settling = Settling(std::time::Duration::ZERO);
+        let look = Look { top: tree, device, at, settling, known, before: Before::Other(None), stop: &stop };
+        Ok::<_, MirrorError>(look.fill(blanks)?.0)
+    })?;
+    Ok(names)
+}
+
+/// Opens a file of a mirror's directory for reading; `None` where there is none.
+fn open_file(directory: BorrowedFd<'_>, name: &str) -> Option<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(directory, name, flags, Mode::empty()).ok().map(File::from)
+}
+
+#[cfg(test)]
+mod tests;

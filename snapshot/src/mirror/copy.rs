@@ -1,0 +1,383 @@
+//! Copies files into a mirror and hashes the bytes that it writes.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
+use rustix::fs::{chownat, fchmod, fchown, fstat, futimens, linkat, mkdirat, mknodat, openat, readlinkat, statat};
+use rustix::fs::{symlinkat, unlinkat, utimensat};
+use rustix::io::{Errno, pread, write};
+use sha2::{Digest as _, Sha256};
+
+use super::{DIRECTORY, MirrorError, Owner};
+use crate::beneath;
+use crate::entries::{Entries, Found, Kind};
+use crate::paths;
+use crate::stamp::{Moment, Stamp};
+
+/// The number of threads that copy.
+const COPIERS: usize = 2;
+/// The number of paths that a thread takes at a time.
+const BATCH: usize = 64;
+/// The number of bytes that are copied at a time.
+const BUFFER: usize = 128 << 10;
+/// Smaller files are not cloned: the system call costs more than it spares.
+const CLONED_FROM: u64 = 64 << 10;
+
+/// Copies from a work tree into a mirror.
+#[derive(Clone, Copy)]
+pub(super) struct Copier<'a> {
+    pub(super) source: BorrowedFd<'a>,
+    pub(super) tree: BorrowedFd<'a>,
+    pub(super) owner: Option<Owner>,
+    /// The modification time of each file that is copied.
+    pub(super) mtime: Moment,
+}
+
+/// The result of copying some paths.
+#[derive(Debug, Default)]
+pub(super) struct Copied {
+    /// What the mirror holds at each path now.
+    pub(super) found: Vec<(Vec<u8>, Found)>,
+    /// The paths whose content is not the wanted one.
+    pub(super) changed: Vec<Vec<u8>>,
+    pub(super) files: usize,
+    pub(super) bytes: u64,
+}
+
+impl Copied {
+    fn add(&mut self, other: Self) {
+        self.found.extend(other.found);
+        self.changed.extend(other.changed);
+        self.files += other.files;
+        self.bytes += other.bytes;
+    }
+}
+
+/// The last directory that a thread worked in, in both trees.
+struct Directories<'p> {
+    path: &'p [u8],
+    /// `None` where the work tree has no such directory.
+    source: Option<OwnedFd>,
+    target: OwnedFd,
+}
+
+impl Copier<'_> {
+    /// Brings each of `paths`, at which the mirror holds nothing any more, to what `wanted` names.
+    pub(super) fn copy(&self, wanted: &Entries, paths: &[Vec<u8>]) -> Result<Copied, MirrorError> {
+        self.make_directories(wanted, paths)?;
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let (mut copied, mut buffer, mut here) = (Copied::default(), vec![0; BUFFER], None);
+            loop {
+                let from = next.fetch_add(BATCH, Ordering::Relaxed);
+                let Some(batch) = paths.get(from..paths.len().min(from + BATCH)).filter(|batch| !batch.is_empty())
+                else {
+                    return Ok(copied);
+                };
+                for path in batch {
+                    if let Err(error) = self.copy_path(wanted, path, &mut here, &mut buffer, &mut copied) {
+                        next.store(paths.len(), Ordering::Relaxed);
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let copiers = COPIERS.min(paths.len().div_ceil(BATCH));
+            let others: Vec<_> = (1..copiers).map(|_| scope.spawn(work)).collect();
+            let mut all: Result<Copied, MirrorError> = work();
+            for other in others {
+                let part = other.join().unwrap_or_else(|panic| resume_unwind(panic));
+                match (&mut all, part) {
+                    (Ok(all), Ok(part)) => all.add(part),
+                    (Ok(_), Err(error)) => all = Err(error),
+                    (Err(_), _) => {}
+                }
+            }
+            all
+        })
+    }
+
+    /// Makes the directories that `paths` are going to lie in.
+    fn make_directories(&self, wanted: &Entries, paths: &[Vec<u8>]) -> Result<(), MirrorError> {
+        let mut last: &[u8] = b"";
+        for path in paths.iter().filter(|path| wanted.contains(path)) {
+            let (directory, _) = paths::split(path);
+            if directory == last {
+                continue;
+            }
+            for above in paths::ancestors(path) {
+                if !(paths::is_below(last, above) || last == above) {
+                    make_directory(self.tree, above, self.owner)?;
+                }
+            }
+            last = directory;
+        }
+        Ok(())
+    }
+
+    fn copy_path<'p>(
+        &self,
+        wanted: &Entries,
+        path: &'p [u8],
+        here: &mut Option<Directories<'p>>,
+        buffer: &mut [u8],
+        copied: &mut Copied,
+    ) -> Result<(), MirrorError> {
+        let failed = |error: std::io::Error| MirrorError::io(path, error);
+        let expected = wanted.leaf(path).map_or(Found::MISSING, |leaf| leaf.found);
+        if matches!(expected.kind, Kind::Missing | Kind::Rules) {
+            copied.found.push((path.to_vec(), Found::MISSING));
+            return Ok(());
+        }
+        let (directory, name) = paths::split(path);
+        if here.as_ref().is_none_or(|here| here.path != directory) {
+            *here = Some(self.enter(directory).map_err(failed)?);
+        }
+        let Some(here) = here else { return Ok(()) };
+        let target = here.target.as_fd();
+        let made = match (expected.kind, &here.source) {
+            (Kind::Gitlink, _) => self.make_gitlink(target, name, expected).map(Some),
+            (_, None) => Ok(None),
+            (Kind::Symlink, Some(source)) => self.copy_link(source.as_fd(), target, name, expected),
+            (Kind::Special, Some(_)) => self.make_special(target, name, expected).map(Some),
+            (_, Some(source)) => self.copy_file(source.as_fd(), target, name, expected, buffer),
+        };
+        match made.map_err(|errno| failed(errno.into()))? {
+            Some(found) => {
+                copied.files += 1;
+                copied.bytes += found.stamp.size;
+                copied.found.push((path.to_vec(), found));
+            }
+            None => {
+                copied.changed.push(path.to_vec());
+                copied.found.push((path.to_vec(), Found::MISSING));
+            }
+        }
+        Ok(())
+    }
+
+    fn enter<'p>(&self, path: &'p [u8]) -> std::io::Result<Directories<'p>> {
+        let source = match beneath::open(self.source, path, OFlags::PATH | OFlags::DIRECTORY) {
+            Ok(source) => Some(source),
+            Err(error) if beneath::is_nothing(&error) => None,
+            Err(error) => return Err(error),
+        };
+        let target = beneath::open(self.tree, path, OFlags::PATH | OFlags::DIRECTORY)?;
+        Ok(Directories { path, source, target })
+    }
+
+    /// Copies a regular file; `None` where its content is not the expected one.
+    fn copy_file(
+        &self,
+        source: BorrowedFd<'_>,
+        target: BorrowedFd<'_>,
+        name: &[u8],
+        expected: Found,
+        buffer: &mut [u8],
+    ) -> Result<Option<Found>, Errno> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let from = match openat(source, name, flags, Mode::empty()) {
+            Ok(from) => from,
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::NOTDIR) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        if FileType::from_raw_mode(fstat(&from)?.st_mode) != FileType::RegularFile {
+            return Ok(None);
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let to = openat(target, name, flags, Mode::from_raw_mode(0o600))?;
+        let size = expected.stamp.size;
+        let is_cloned = size >= CLONED_FROM && rustix::fs::ioctl_ficlone(&to, &from).is_ok();
+        let sha256 = if is_cloned {
+            // The clone is private: what is hashed cannot change any more.
+            hash(to.as_fd(), size, buffer)?
+        } else {
+            copy_hashing(from.as_fd(), to.as_fd(), size, buffer)?
+        };
+        if sha256 != Some(expected.sha256) {
+            unlinkat(target, name, AtFlags::empty())?;
+            return Ok(None);
+        }
+        give(to.as_fd(), self.owner)?;
+        let is_executable = expected.kind == Kind::Executable;
+        fchmod(&to, Mode::from_raw_mode(if is_executable { 0o755 } else { 0o644 }))?;
+        futimens(&to, &times(self.mtime))?;
+        Ok(Some(Found { racy: false, stamp: Stamp::of(&fstat(&to)?), ..expected }))
+    }
+
+    /// Copies a symbolic link; `None` where its target is not the expected one.
+    fn copy_link(
+        &self,
+        source: BorrowedFd<'_>,
+        target: BorrowedFd<'_>,
+        name: &[u8],
+        expected: Found,
+    ) -> Result<Option<Found>, Errno> {
+        let link = match readlinkat(source, name, Vec::new()) {
+            Ok(link) => link,
+            Err(Errno::NOENT | Errno::INVAL | Errno::NOTDIR) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        if <[u8; 32]>::from(Sha256::digest(link.as_bytes())) != expected.sha256 {
+            return Ok(None);
+        }
+        symlinkat(link.as_c_str(), target, name)?;
+        self.finish_entry(target, name, expected).map(Some)
+    }
+
+    /// Makes a FIFO in place of a socket, FIFO or device: no step opens it, and the identity names no content.
+    fn make_special(&self, target: BorrowedFd<'_>, name: &[u8], expected: Found) -> Result<Found, Errno> {
+        mknodat(target, name, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
+        self.finish_entry(target, name, expected)
+    }
+
+    /// Makes the directory of a repository inside the tree.
+    fn make_gitlink(&self, target: BorrowedFd<'_>, name: &[u8], expected: Found) -> Result<Found, Errno> {
+        match mkdirat(target, name, Mode::from_raw_mode(0o700)) {
+            Ok(()) => give_directory(openat(target, name, DIRECTORY, Mode::empty())?.as_fd(), self.owner)?,
+            // Files in it were copied already.
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        Ok(Found { stamp: Stamp::default(), ..expected })
+    }
+
+    fn finish_entry(&self, target: BorrowedFd<'_>, name: &[u8], expected: Found) -> Result<Found, Errno> {
+        if let Some(Owner { uid, gid }) = self.owner {
+            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            chownat(target, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        utimensat(target, name, &times(self.mtime), AtFlags::SYMLINK_NOFOLLOW)?;
+        let stat = statat(target, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(Found { racy: false, stamp: Stamp::of(&stat), ..expected })
+    }
+}
+
+/// Copies `size` bytes and returns their sha256; `None` where the file is longer or shorter.
+fn copy_hashing(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    size: u64,
+    buffer: &mut [u8],
+) -> Result<Option<[u8; 32]>, Errno> {
+    let mut hasher = Sha256::new();
+    let mut at = 0;
+    // One byte more than the size is read too, so that a file that grows is noticed.
+    while at <= size {
+        let count = match pread(from, &mut *buffer, at) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(Errno::INTR) => continue,
+            // A directory took its place.
+            Err(Errno::ISDIR) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        at += count as u64;
+        if at > size {
+            return Ok(None);
+        }
+        hasher.update(&buffer[..count]);
+        write_all(to, &buffer[..count])?;
+        if at == size && count < buffer.len() {
+            break;
+        }
+    }
+    Ok((at == size).then(|| hasher.finalize().into()))
+}
+
+fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match write(to, bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Returns the sha256 of a file of ours; `None` where it does not have `size` bytes.
+fn hash(file: BorrowedFd<'_>, size: u64, buffer: &mut [u8]) -> Result<Option<[u8; 32]>, Errno> {
+    if beneath::size_of(&fstat(file)?) != size {
+        return Ok(None);
+    }
+    let (mut hasher, mut at) = (Sha256::new(), 0);
+    loop {
+        match pread(file, &mut *buffer, at) {
+            Ok(0) => return Ok((at == size).then(|| hasher.finalize().into())),
+            Ok(count) => {
+                hasher.update(&buffer[..count]);
+                at += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+fn times((tv_sec, nanoseconds): Moment) -> Timestamps {
+    let moment = Timespec { tv_sec, tv_nsec: nanoseconds.into() };
+    Timestamps { last_access: moment, last_modification: moment }
+}
+
+fn give(file: BorrowedFd<'_>, owner: Option<Owner>) -> Result<(), Errno> {
+    owner.map_or(Ok(()), |Owner { uid, gid }| fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))))
+}
+
+/// Gives a directory its owner and mode, whatever our umask is.
+pub(super) fn give_directory(directory: BorrowedFd<'_>, owner: Option<Owner>) -> Result<(), Errno> {
+    give(directory, owner)?;
+    fchmod(directory, Mode::from_raw_mode(0o755))
+}
+
+fn make_directory(tree: BorrowedFd<'_>, path: &[u8], owner: Option<Owner>) -> Result<(), MirrorError> {
+    let failed = |errno: Errno| MirrorError::io(path, errno);
+    let (above, name) = paths::split(path);
+    let above = beneath::open(tree, above, OFlags::PATH | OFlags::DIRECTORY);
+    let above = above.map_err(|error| MirrorError::io(path, error))?;
+    match mkdirat(above.as_fd(), name, Mode::from_raw_mode(0o700)) {
+        Ok(()) => {
+            let made = openat(above.as_fd(), name, DIRECTORY, Mode::empty()).map_err(failed)?;
+            give_directory(made.as_fd(), owner).map_err(failed)
+        }
+        Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(failed(errno)),
+    }
+}
+
+/// Makes all that `held` names in another tree: directories, and hard links to the files.
+pub(super) fn link_all(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    held: &Entries,
+    owner: Option<Owner>,
+) -> Result<(), MirrorError> {
+    for directory in 0..held.directories() {
+        let path = held.directory_path(directory);
+        let covered = |leaf: &usize| !matches!(held.leaf_at(*leaf).found.kind, Kind::Missing | Kind::Rules);
+        let leaves: Vec<usize> = held.leaves_of(directory).filter(covered).collect();
+        if leaves.is_empty() {
+            continue;
+        }
+        paths::ancestors(path)
+            .chain([path])
+            .filter(|path| !path.is_empty())
+            .try_for_each(|above| make_directory(to, above, owner))?;
+        let failed = |error: std::io::Error| MirrorError::io(path, error);
+        let source = beneath::open(from, path, OFlags::PATH | OFlags::DIRECTORY).map_err(failed)?;
+        let target = beneath::open(to, path, OFlags::PATH | OFlags::DIRECTORY).map_err(failed)?;
+        for leaf in leaves {
+            let name = held.name_of(leaf);
+            if held.leaf_at(leaf).found.kind == Kind::Gitlink {
+                make_directory(to, &paths::join(path, name), owner)?;
+            } else {
+                let linked = linkat(source.as_fd(), name, target.as_fd(), name, AtFlags::empty());
+                linked.map_err(|errno| MirrorError::io(&paths::join(path, name), errno))?;
+            }
+        }
+    }
+    Ok(())
+}

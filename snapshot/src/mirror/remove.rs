@@ -1,0 +1,59 @@
+//! Removes from a mirror what the wanted tree does not hold there.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use rustix::fs::{AtFlags, OFlags, unlinkat};
+use rustix::io::Errno;
+
+use super::MirrorError;
+use crate::beneath;
+use crate::entries::{Entries, Kind};
+use crate::paths;
+
+/// Removes what the mirror holds at `paths`, and the directories that this leaves empty. `paths` are sorted.
+pub(super) fn outdated(tree: BorrowedFd<'_>, held: &Entries, paths: &[Vec<u8>]) -> Result<(), MirrorError> {
+    // Deeper paths first, so that a directory is empty when its turn comes.
+    for path in paths.iter().rev() {
+        let Some(leaf) = held.leaf(path) else { continue };
+        match leaf.found.kind {
+            Kind::Missing | Kind::Rules => {}
+            Kind::Gitlink => remove_empty(tree, path)?,
+            Kind::File | Kind::Executable | Kind::Symlink | Kind::Special => remove_file(tree, path)?,
+        }
+    }
+    Ok(())
+}
+
+fn remove_file(tree: BorrowedFd<'_>, path: &[u8]) -> Result<(), MirrorError> {
+    let (directory, name) = paths::split(path);
+    let parent = match beneath::open(tree, directory, OFlags::PATH | OFlags::DIRECTORY) {
+        Ok(parent) => parent,
+        Err(error) if beneath::is_nothing(&error) => return Ok(()),
+        Err(error) => return Err(MirrorError::io(directory, error)),
+    };
+    match unlinkat(parent.as_fd(), name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => {}
+        Err(errno) => return Err(MirrorError::io(path, errno)),
+    }
+    if directory.is_empty() { Ok(()) } else { remove_empty(tree, directory) }
+}
+
+/// Removes a directory that is empty, and those above it that this leaves empty.
+fn remove_empty(tree: BorrowedFd<'_>, path: &[u8]) -> Result<(), MirrorError> {
+    let mut path = path;
+    while !path.is_empty() {
+        let (directory, name) = paths::split(path);
+        let parent = match beneath::open(tree, directory, OFlags::PATH | OFlags::DIRECTORY) {
+            Ok(parent) => parent,
+            Err(error) if beneath::is_nothing(&error) => return Ok(()),
+            Err(error) => return Err(MirrorError::io(directory, error)),
+        };
+        match unlinkat(parent.as_fd(), name, AtFlags::REMOVEDIR) {
+            Ok(()) => path = directory,
+            Err(Errno::NOENT) => path = directory,
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => return Ok(()),
+            Err(errno) => return Err(MirrorError::io(path, errno)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,352 @@
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+
+/// A work tree, and a directory for its mirror.
+struct Ground {
+    source: TempDir,
+    state: TempDir,
+}
+
+impl Ground {
+    fn new() -> Self {
+        Self { source: TempDir::new().expect("a directory"), state: TempDir::new().expect("a directory") }
+    }
+
+    fn write(&self, path: &str, content: &str) {
+        let path = self.source.path().join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("makes the directory");
+        fs::write(path, content).expect("writes");
+    }
+
+    fn remove(&self, path: &str) {
+        fs::remove_file(self.source.path().join(path)).expect("removes");
+    }
+
+    fn source(&self) -> OwnedFd {
+        open(self.source.path())
+    }
+
+    fn wanted(&self) -> Entries {
+        survey(self.source().as_fd()).expect("reads the source")
+    }
+
+    fn open(&self) -> Mirror {
+        Mirror::open(open(self.state.path()), None).expect("opens")
+    }
+
+    fn update(&self, mirror: &mut Mirror) -> Update {
+        mirror.update_from(self.source().as_fd(), &self.wanted()).expect("updates")
+    }
+
+    fn mirrored(&self, path: &str) -> PathBuf {
+        self.state.path().join(TREE).join(path)
+    }
+
+    fn mtime(&self, path: &str) -> (i64, i64) {
+        let found = self.mirrored(path).symlink_metadata().expect("it is there");
+        (found.mtime(), found.mtime_nsec())
+    }
+}
+
+fn open(path: &Path) -> OwnedFd {
+    rustix::fs::open(path, DIRECTORY, Mode::empty()).expect("opens the directory")
+}
+
+#[test]
+fn copies_content_kind_and_exec_bit() {
+    let ground = Ground::new();
+    ground.write("a/b/file", "one");
+    ground.write("run.sh", "#!/bin/sh\n");
+    fs::set_permissions(ground.source.path().join("run.sh"), fs::Permissions::from_mode(0o700)).expect("sets the mode");
+    symlink("a/b", ground.source.path().join("link")).expect("links");
+    let mut mirror = ground.open();
+    assert_eq!(ground.update(&mut mirror), Update::Equal { copied: 3, bytes: 16 });
+    assert_eq!(mirror.id(), ground.wanted().id());
+    assert_eq!(fs::read_to_string(ground.mirrored("a/b/file")).expect("reads"), "one");
+    assert_eq!(fs::read_link(ground.mirrored("link")).expect("reads"), Path::new("a/b"));
+    // Modes depend on the identity alone.
+    let mode = |path| ground.mirrored(path).symlink_metadata().expect("it is there").mode() & 0o7777;
+    assert_eq!((mode("run.sh"), mode("a/b/file"), mode("a")), (0o755, 0o644, 0o755));
+}
+
+#[test]
+fn leaves_unchanged_files_alone_and_dates_changed_ones_later() {
+    let ground = Ground::new();
+    ground.write("same", "1");
+    ground.write("other", "1");
+    let mut mirror = ground.open();
+    ground.update(&mut mirror);
+    let (same, other) = (ground.mtime("same"), ground.mtime("other"));
+    ground.write("other", "2");
+    // An edit that keeps its time is an edit.
+    let kept = std::time::SystemTime::UNIX_EPOCH;
+    fs::File::options()
+        .write(true)
+        .open(ground.source.path().join("other"))
+        .expect("opens")
+        .set_modified(kept)
+        .expect("dates");
+    assert_eq!(ground.update(&mut mirror), Update::Equal { copied: 1, bytes: 1 });
+    assert_eq!(ground.mtime("same"), same);
+    assert!(ground.mtime("other").0 > other.0, "{:?} is not a second after {other:?}", ground.mtime("other"));
+    // The old content again is an edit too.
+    let second = ground.mtime("other");
+    ground.write("other", "1");
+    ground.update(&mut mirror);
+    assert!(ground.mtime("other").0 > second.0);
+}
+
+#[test]
+fn replaces_files_by_directories_and_back() {
+    let ground = Ground::new();
+    ground.write("x", "file");
+    let mut mirror = ground.open();
+    ground.update(&mut mirror);
+    ground.remove("x");
+    ground.write("x/y/z", "below");
+    ground.update(&mut mirror);
+    assert_eq!(fs::read_to_string(ground.mirrored("x/y/z")).expect("reads"), "below");
+    fs::remove_dir_all(ground.source.path().join("x")).expect("removes");
+    ground.write("x", "file");
+    ground.update(&mut mirror);
+    assert_eq!(fs::read_to_string(ground.mirrored("x")).expect("reads"), "file");
+    mirror.verify_all().expect("holds what it says");
+}
+
+#[test]
+fn reports_paths_that_changed_after_the_snapshot() {
+    let ground = Ground::new();
+    for path in ["grown", "shorter", "same-size", "gone", "link", "fine"] {
+        ground.write(path, "12345");
+    }
+    let wanted = ground.wanted();
+    ground.write("grown", "123456");
+    ground.write("shorter", "1");
+    ground.write("same-size", "54321");
+    ground.remove("gone");
+    ground.remove("link");
+    symlink("12345", ground.source.path().join("link")).expect("links");
+    let mut mirror = ground.open();
+    let update = mirror.update_from(ground.source().as_fd(), &wanted).expect("updates");
+    let changed = ["gone", "grown", "link", "same-size", "shorter"].map(|path| path.as_bytes().to_vec());
+    assert_eq!(update, Update::Changed(changed.to_vec()));
+    assert_ne!(mirror.id(), wanted.id());
+    for path in ["grown", "same-size", "link"] {
+        assert!(ground.mirrored(path).symlink_metadata().is_err(), "{path} is there");
+    }
+    assert!(matches!(ground.update(&mut mirror), Update::Equal { copied: 4, .. }));
+    assert_eq!(mirror.id(), ground.wanted().id());
+}
+
+#[test]
+fn follows_no_link_that_takes_the_place_of_a_directory() {
+    let ground = Ground::new();
+    ground.write("dir/secret", "mine");
+    let wanted = ground.wanted();
+    let outside = TempDir::new().expect("a directory");
+    fs::write(outside.path().join("secret"), "mine").expect("writes");
+    fs::remove_dir_all(ground.source.path().join("dir")).expect("removes");
+    symlink(outside.path(), ground.source.path().join("dir")).expect("links");
+    let mut mirror = ground.open();
+    let update = mirror.update_from(ground.source().as_fd(), &wanted).expect("updates");
+    assert_eq!(update, Update::Changed(vec![b"dir/secret".to_vec()]));
+}
+
+#[test]
+fn remembers_what_it_holds_when_it_is_opened_again() {
+    let ground = Ground::new();
+    ground.write("a", "1");
+    ground.write("b/c", "2");
+    ground.update(&mut ground.open());
+    let mut mirror = ground.open();
+    assert_eq!(mirror.id(), ground.wanted().id());
+    assert_eq!(ground.update(&mut mirror), Update::Equal { copied: 0, bytes: 0 });
+    ground.write("a", "3");
+    ground.update(&mut mirror);
+    drop(mirror);
+    assert_eq!(ground.open().id(), ground.wanted().id());
+}
+
+#[test]
+fn examines_the_paths_of_an_update_that_was_interrupted() {
+    let ground = Ground::new();
+    ground.write("a", "1");
+    ground.write("b", "1");
+    let mut mirror = ground.open();
+    ground.update(&mut mirror);
+    mirror.record.begin(&[b"a".to_vec(), b"b".to_vec(), b"c".to_vec()]).expect("notes");
+    drop(mirror);
+    fs::remove_file(ground.mirrored("a")).expect("removes");
+    fs::write(ground.mirrored("c"), "half").expect("writes");
+    let mut mirror = ground.open();
+    assert_ne!(mirror.id(), ground.wanted().id());
+    ground.update(&mut mirror);
+    assert_eq!(mirror.id(), ground.wanted().id());
+    mirror.verify_all().expect("holds what it says");
+    assert!(!ground.mirrored("c").exists());
+}
+
+#[test]
+fn does_not_believe_a_damaged_record() {
+    let ground = Ground::new();
+    ground.write("a", "1");
+    ground.update(&mut ground.open());
+    fs::write(ground.mirrored("a"), "2").expect("writes");
+    for file in ["record", "journal"] {
+        let path = ground.state.path().join(file);
+        let mut bytes = fs::read(&path).expect("reads");
+        let at = bytes.len() / 2;
+        bytes.get_mut(at).map(|byte| *byte ^= 1).unwrap_or_else(|| bytes.extend([0xff; 40]));
+        fs::write(&path, bytes).expect("writes");
+        let mut mirror = ground.open();
+        ground.update(&mut mirror);
+        assert_eq!(fs::read_to_string(ground.mirrored("a")).expect("reads"), "1", "{file}");
+        fs::write(ground.mirrored("a"), "2").expect("writes");
+    }
+}
+
+#[test]
+fn a_torn_journal_does_not_hide_later_updates() {
+    let ground = Ground::new();
+    ground.write("a", "1");
+    let mut mirror = ground.open();
+    ground.update(&mut mirror);
+    drop(mirror);
+    let journal = ground.state.path().join("journal");
+    let mut bytes = fs::read(&journal).expect("reads");
+    bytes.extend([200, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
+    fs::write(&journal, bytes).expect("writes");
+    let mut mirror = ground.open();
+    ground.write("a", "2");
+    ground.update(&mut mirror);
+    drop(mirror);
+    assert_eq!(ground.open().id(), ground.wanted().id());
+}
+
+#[test]
+fn finds_damage() {
+    let ground = Ground::new();
+    ground.write("a", "1");
+    let mut mirror = ground.open();
+    ground.update(&mut mirror);
+    mirror.verify_sample(8, 5).expect("holds what it says");
+    fs::write(ground.mirrored("stray"), "x").expect("writes");
+    assert!(matches!(mirror.verify_all(), Err(MirrorError::Damaged { .. })));
+    fs::remove_file(ground.mirrored("stray")).expect("removes");
+    mirror.verify_all().expect("holds what it says");
+    fs::write(ground.mirrored("a"), "2").expect("writes");
+    assert!(matches!(mirror.verify_sample(8, 5), Err(MirrorError::Damaged { .. })));
+}
+
+#[test]
+fn a_linked_mirror_changes_by_itself() {
+    let ground = Ground::new();
+    ground.write("a", "1");
+    ground.write("b/c", "1");
+    let mut first = ground.open();
+    ground.update(&mut first);
+    let other = TempDir::new().expect("a directory");
+    let mut second = first.link_into(open(other.path())).expect("links");
+    assert_eq!(second.id(), first.id());
+    let inode = |path: &Path| path.symlink_metadata().expect("it is there").ino();
+    assert_eq!(inode(&ground.mirrored("b/c")), inode(&other.path().join("tree/b/c")));
+    ground.write("b/c", "2");
+    ground.update(&mut second);
+    assert_eq!(fs::read_to_string(ground.mirrored("b/c")).expect("reads"), "1");
+    assert_eq!(fs::read_to_string(other.path().join("tree/b/c")).expect("reads"), "2");
+    first.verify_all().expect("holds what it says");
+}
+
+/// One edit of a work tree.
+#[derive(Debug, Clone)]
+enum Edit {
+    Write(usize, u8),
+    Link(usize, u8),
+    Executable(usize),
+    Remove(usize),
+}
+
+const PATHS: [&str; 8] = ["a", "b", "d/a", "d/b", "d/e/a", "d/e", "f/g/h", "f"];
+
+fn edit(source: &Path, edit: &Edit) {
+    let at = |index: usize| source.join(PATHS[index]);
+    let clear = |path: &Path| {
+        let _ = fs::remove_file(path);
+        let _ = fs::remove_dir_all(path);
+        for above in path.ancestors().skip(1).take_while(|above| *above != source) {
+            if above.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
+                let _ = fs::remove_file(above);
+            }
+        }
+        fs::create_dir_all(path.parent().expect("a parent")).expect("makes the directory");
+    };
+    match edit {
+        Edit::Write(index, byte) => {
+            clear(&at(*index));
+            fs::write(at(*index), [*byte; 3]).expect("writes");
+        }
+        Edit::Link(index, byte) => {
+            clear(&at(*index));
+            symlink(format!("to-{byte}"), at(*index)).expect("links");
+        }
+        Edit::Executable(index) => {
+            if at(*index).symlink_metadata().is_ok_and(|found| found.is_file()) {
+                fs::set_permissions(at(*index), fs::Permissions::from_mode(0o755)).expect("sets the mode");
+            }
+        }
+        Edit::Remove(index) => {
+            let _ = fs::remove_file(at(*index));
+            let _ = fs::remove_dir_all(at(*index));
+        }
+    }
+}
+
+fn edits() -> impl Strategy<Value = Vec<Vec<Edit>>> {
+    let index = 0..PATHS.len();
+    let one = prop_oneof![
+        (index.clone(), 0..3_u8).prop_map(|(index, byte)| Edit::Write(index, byte)),
+        (index.clone(), 0..3_u8).prop_map(|(index, byte)| Edit::Link(index, byte)),
+        index.clone().prop_map(Edit::Executable),
+        index.prop_map(Edit::Remove),
+    ];
+    prop::collection::vec(prop::collection::vec(one, 0..6), 1..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn an_updated_mirror_is_the_tree(rounds in edits(), reopened in any::<bool>()) {
+        let ground = Ground::new();
+        let mut mirror = ground.open();
+        for round in &rounds {
+            let before = ground.wanted();
+            round.iter().for_each(|one| edit(ground.source.path(), one));
+            let wanted = ground.wanted();
+            let dates: Vec<_> = wanted.paths().map(|path| {
+                let path = String::from_utf8(path).expect("plain");
+                let is_same = before.get(path.as_bytes()) == wanted.get(path.as_bytes());
+                let date = is_same.then(|| ground.mtime(&path));
+                (path, date)
+            }).collect();
+            if reopened {
+                mirror = ground.open();
+            }
+            let is_equal = matches!(ground.update(&mut mirror), Update::Equal { .. });
+            prop_assert!(is_equal);
+            prop_assert_eq!(mirror.id(), wanted.id());
+            mirror.verify_all().expect("holds what it says");
+            for (path, date) in dates {
+                if let Some(date) = date {
+                    prop_assert_eq!(ground.mtime(&path), date);
+                }
+            }
+        }
+    }
+}

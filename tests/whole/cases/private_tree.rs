@@ -1,0 +1,201 @@
+//! Runs over a private copy of the worktree: a process that works in the worktree meanwhile changes nothing of what the
+//! steps see, and the record names the tree that they saw.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use crate::environment::{CHANGESET, Repo, TestEnvironment, release, wait_for_step};
+use crate::machine;
+use crate::needs::{Case, Needs, case};
+use crate::process::Finished;
+use crate::spec::{Skill, Spec, Step};
+
+pub(super) const CASES: &[Case] = &[
+    case("private_tree::an_edit_during_the_run_reaches_no_step", edited).needs(NEEDS),
+    case("", edited).needs(NEEDS).unprivileged("private_tree::an_edit_during_the_run_reaches_no_step_of_a_user"),
+    case("private_tree::an_exchanged_directory_reaches_no_step", exchanged).needs(NEEDS),
+    case("", exchanged).needs(NEEDS).unprivileged("private_tree::an_exchanged_directory_reaches_no_step_of_a_user"),
+    case("private_tree::a_file_that_exists_for_a_moment_reaches_no_step", momentary).needs(NEEDS),
+    case("private_tree::a_switched_branch_reaches_no_step", switched).needs(NEEDS),
+    case("private_tree::attributes_of_overlays_are_not_copied", attributes).needs(NEEDS),
+    case("private_tree::evidence_and_ignored_files_are_hidden", hidden).needs(NEEDS),
+    case("private_tree::an_edit_that_keeps_its_time_is_rebuilt", kept_time).needs(NEEDS),
+    case("private_tree::changes_of_a_step_are_applied_to_the_worktree", applied).needs(NEEDS),
+    case("", applied)
+        .needs(NEEDS)
+        .unprivileged("private_tree::changes_of_a_step_are_applied_to_the_worktree_of_a_user"),
+    case("private_tree::two_trees_run_at_once", two_at_once).needs(NEEDS),
+    case("private_tree::git_sees_what_it_sees_in_the_worktree", git_state).needs(NEEDS),
+    case("", git_state).needs(NEEDS).unprivileged("private_tree::git_sees_what_it_sees_in_the_worktree_of_a_user"),
+];
+
+const NEEDS: &[Needs] = &[Needs::Sandbox, Needs::Program("python3"), Needs::Program("git")];
+
+/// Writes the operator's config that has runs verify a private copy, and returns its path.
+fn config(env: &TestEnvironment) -> String {
+    let path = env.root().join("private.toml");
+    machine::write(&path, "private_tree = true\n");
+    machine::open_file_to_all(&path);
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+/// A step that waits until it is released, and then runs `check`.
+fn waits_then(env: &TestEnvironment, check: &str) -> Spec {
+    let marker = env.marker();
+    let script = format!("trap : USR1; sh -c 'sleep 300; :' {marker}-ready & wait; {check}");
+    Spec::of_steps([Step::argv("it", &["sh", "-c", &script, &format!("{marker}-main")])])
+}
+
+/// Runs a step over a private copy, does `act` to the worktree while it waits, and then has it run `check`.
+fn meanwhile<'e>(
+    env: &'e TestEnvironment,
+    check: &str,
+    prepare: impl FnOnce(&Repo<'_>),
+    act: impl FnOnce(&Repo<'_>),
+) -> (Repo<'e>, Finished) {
+    let repo = env.repo(&waits_then(env, check));
+    prepare(&repo);
+    let config = config(env);
+    let mut running = repo.start(&["--config", &config]);
+    let step = wait_for_step(env, &mut running);
+    act(&repo);
+    release(&step);
+    let run = env.finish(running);
+    (repo, run)
+}
+
+fn edited(env: &TestEnvironment) {
+    let act = |repo: &Repo<'_>| repo.write("src/lib.rs", "broken\n");
+    let (repo, run) = meanwhile(env, "! grep broken src/lib.rs", |_| {}, act);
+    run.exits(0);
+    assert_eq!(repo.evidence("verify.it")["source"]["kind"], "private");
+    // What passed is not the tree that is there now.
+    let gate = repo.proctor(&["gate", "--changeset", CHANGESET]);
+    assert_eq!(gate.code, Some(1), "{gate}");
+}
+
+fn exchanged(env: &TestEnvironment) {
+    let prepare = |repo: &Repo<'_>| repo.write("beside/lib.rs", "good\n");
+    let act = |repo: &Repo<'_>| {
+        // And back again at the end, with all times as they were.
+        let (src, beside, aside) = (repo.file("src"), repo.file("beside"), repo.file("aside"));
+        fs::rename(&src, &aside).expect("renamed");
+        fs::rename(&beside, &src).expect("renamed");
+    };
+    let (_, run) = meanwhile(env, "grep good src/lib.rs", prepare, act);
+    run.exits(1);
+}
+
+fn momentary(env: &TestEnvironment) {
+    let act = |repo: &Repo<'_>| repo.write("conftest.py", "skip everything\n");
+    let (_, run) = meanwhile(env, "test -e conftest.py", |_| {}, act);
+    run.exits(1);
+}
+
+fn switched(env: &TestEnvironment) {
+    let act = |repo: &Repo<'_>| {
+        repo.git(&["checkout", "--quiet", "-b", "other"]);
+        repo.git(&["commit", "--quiet", "--allow-empty", "--message=other"]);
+    };
+    let check = "git symbolic-ref HEAD; git log --format=%s; git symbolic-ref HEAD | grep -v other && ! git log --format=%s | grep other";
+    let (_, run) = meanwhile(env, check, |_| {}, act);
+    run.exits(0);
+}
+
+/// The step's overlay would obey them: files that git tracks would vanish for it.
+fn attributes(env: &TestEnvironment) {
+    let prepare = |repo: &Repo<'_>| {
+        let program = "import os; os.setxattr('src', 'user.overlay.opaque', b'y'); os.setxattr('README.md', 'user.overlay.whiteout', b'y'); \
+            os.setxattr('src', 'user.overlay.opaque', b'x')";
+        let set = env.program_of_actor("python3").args(["-c", program]).current_dir(repo.path()).status();
+        assert!(set.expect("python3 starts").success());
+    };
+    let (_, run) = meanwhile(env, "test -e README.md && test -e src/lib.rs", prepare, |_| {});
+    run.exits(0);
+}
+
+fn hidden(env: &TestEnvironment) {
+    let step = Step::sh("it", &format!("test ! -e changes/{CHANGESET}/verify && test ! -e a.log && test ! -e target"));
+    let repo = env.repo(&Spec::of_steps([step]));
+    repo.write(".gitignore", "target/\n*.log\n");
+    repo.write("a.log", "noise\n");
+    repo.write("target/out", "built\n");
+    let config = config(env);
+    repo.run_with(&["--config", &config]).exits(0);
+    // By now there is evidence.
+    repo.run_with(&["--config", &config]).exits(0);
+}
+
+/// A build that goes by times, over a cache that is kept.
+fn kept_time(env: &TestEnvironment) {
+    let build = "if [ ! -e target/out ] || [ src/lib.rs -nt target/out ]; then cp src/lib.rs target/out; fi; grep good target/out";
+    let skill = Skill::new("verify.tests", [Step::sh("it", build)]).with("caches: [target]");
+    let repo = env.repo(&Spec::new([skill]));
+    let config = config(env);
+    repo.write(".gitignore", "target/\n");
+    repo.write("src/lib.rs", "good\n");
+    repo.run_with(&["--config", &config]).exits(0);
+    repo.write("src/lib.rs", "evil\n");
+    let before = SystemTime::now() - Duration::from_secs(3600);
+    fs::File::options()
+        .write(true)
+        .open(repo.file("src/lib.rs"))
+        .and_then(|file| file.set_modified(before))
+        .expect("dated");
+    repo.run_with(&["--config", &config]).exits(1);
+    // And back: the cache was built from another tree meanwhile, or not at all.
+    repo.write("src/lib.rs", "good\n");
+    fs::File::options()
+        .write(true)
+        .open(repo.file("src/lib.rs"))
+        .and_then(|file| file.set_modified(before))
+        .expect("dated");
+    repo.run_with(&["--config", &config]).exits(0);
+}
+
+fn applied(env: &TestEnvironment) {
+    let step = Step::sh("it", "echo formatted > src/lib.rs; echo new > new.txt").with("read_only: off");
+    let next = Step::sh("next", "grep formatted src/lib.rs && test -e new.txt");
+    let repo = env.repo(&Spec::of_steps([step, next]));
+    repo.run_with(&["--config", &config(env)]).exits(0);
+    assert_eq!((repo.read("src/lib.rs").as_str(), repo.read("new.txt").as_str()), ("formatted\n", "new\n"));
+    let owner = |path: &Path| std::os::unix::fs::MetadataExt::uid(&fs::metadata(path).expect("it is there"));
+    assert_eq!(owner(&repo.file("new.txt")), owner(&repo.file("README.md")));
+}
+
+/// A run of another tree starts while one is under way: each has its own files.
+fn two_at_once(env: &TestEnvironment) {
+    let repo = env.repo(&waits_then(env, "grep first src/lib.rs"));
+    repo.write("src/lib.rs", "first\n");
+    let config = config(env);
+    let mut running = repo.start(&["--config", &config]);
+    let step = wait_for_step(env, &mut running);
+    repo.write("src/lib.rs", "second\n");
+    let spec = Spec::of_steps([Step::sh("it", "grep second src/lib.rs")]);
+    repo.write("spec/verification.yaml", spec.text(env.marker()));
+    // The first run goes on, so what is left of this one is not looked for.
+    repo.start_other(&["run", "--config", &config]).wait().exits(0);
+    release(&step);
+    env.finish(running).exits(0);
+}
+
+fn git_state(env: &TestEnvironment) {
+    let commands = "git status --short --branch; git diff --stat; git diff --cached --stat; git log --format=%s; git tag; git ls-files -s";
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", commands)]));
+    repo.git(&["tag", "v1"]);
+    repo.write("README.md", "modified\n");
+    repo.write("staged.txt", "staged\n");
+    repo.git(&["add", "staged.txt"]);
+    repo.write("staged.txt", "and modified\n");
+    repo.write("new.txt", "untracked\n");
+    repo.write("excluded.tmp", "ignored\n");
+    machine::write(&repo.file(".git/info/exclude"), "*.tmp\n");
+    env.hand_over(&repo.file(".git/info/exclude"));
+    repo.run_with(&["--config", &config(env)]).exits(0);
+    let seen = repo.step("it")["stdout_preview"].as_str().map(str::to_owned).unwrap_or_default();
+    for line in [" M README.md", "AM staged.txt", "?? new.txt", "v1"] {
+        assert!(seen.contains(line), "{line}\n{seen}");
+    }
+    assert!(!seen.contains("excluded.tmp"), "{seen}");
+}
