@@ -119,9 +119,9 @@ impl Record {
         self.newest = newest.max(self.newest);
         self.take(found);
         if is_long {
-            self.fold()?
+            self.fold()?;
         } else {
-            self.append(&bytes)?
+            self.append(&bytes)?;
         }
         self.unfinished = None;
         Ok(())
