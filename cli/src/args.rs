@@ -210,6 +210,9 @@ pub(crate) struct RunArgs {
     /// that is none. Such a run stands for no whole one: no gate takes it
     #[arg(long)]
     pub last_failed: bool,
+    /// Begin each skill with empty caches, and throw away what it leaves in them
+    #[arg(long)]
+    pub no_caches: bool,
     #[command(flatten)]
     pub reports: ReportsArgs,
     /// Say only what did not pass and the verdict, and nothing while it runs
@@ -336,6 +339,10 @@ pub(crate) struct GateArgs {
     /// Vouch for a run that the state directory does not know, such as one of another machine
     #[arg(long)]
     pub accept_unattested: bool,
+    /// From how wide a scope content of caches may come: `none`, `branch` (the run's own branch or commit), or
+    /// `default` (the default branch too)
+    #[arg(long, value_name = "SCOPE", default_value = "default")]
+    pub max_cache_trust: CacheTrust,
     /// How the answer is written to standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,

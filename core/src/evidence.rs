@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cache::CacheEvidence;
 use crate::canonical::{self, Json};
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::drift::{DriftMethod, StepDrift};
@@ -347,6 +348,9 @@ pub struct Measured {
     pub started_at: String,
     /// When it ended.
     pub finished_at: String,
+    /// The caches of the skill, in the plan's order; absent where it has none, or no step of it ran.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<CacheEvidence>,
 }
 
 /// `verify/_toolchain.json`: the checks that gate every skill.

@@ -2,6 +2,7 @@
 //! things and no detail of them.
 
 mod answered;
+mod caches;
 mod ending;
 mod questions;
 mod room;
@@ -33,7 +34,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::context::{Caches, Changes, Context, Sight, StepTrace, Tree};
+use crate::context::{Changes, Context, Sight, StepTrace, Tree};
 use crate::error::EngineError;
 use crate::finish::{self, Observed, Pass};
 use crate::git_program::SandboxedGit;
@@ -42,14 +43,15 @@ use crate::readings::Readings;
 use crate::record::{self, RunFacts, Span};
 use crate::repository::Repository;
 use crate::request::{
-    ChangesWanted, EngineConfig, ExecReport, ExecRequest, Patch, RunReport, RunRequest, RunSource, Serving, StepReport,
+    CachesWanted, ChangesWanted, EngineConfig, ExecReport, ExecRequest, Patch, RunReport, RunRequest, RunSource, Serving, StepReport,
 };
 use crate::session::Session;
 use crate::skill::SkillRun;
+use crate::skill_caches::TrustScopes;
 use crate::source::{Keeping, Source};
 use crate::spec_file::SpecFile;
-use crate::store::SNAPSHOTS;
-use crate::store::checkouts::{CACHES, CHECKOUTS, Checkout, eviction};
+use crate::store::{self, SNAPSHOTS};
+use crate::store::checkouts::{CHECKOUTS, eviction};
 use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
 use crate::store::durations::Durations;
@@ -79,6 +81,15 @@ pub struct Engine {
     runs: Arc<AtomicUsize>,
     /// A place for the layers of the next run.
     spare: Arc<Spare>,
+}
+
+/// What a run does beside looking.
+#[derive(Debug, Clone, Copy)]
+struct Parts {
+    /// What becomes of the changes of its steps.
+    changes: Changes,
+    /// What the caches of its skills begin with.
+    caches: CachesWanted,
 }
 
 /// After how many runs the state directory is looked through again: it takes longer the more is kept.
@@ -245,9 +256,10 @@ impl Engine {
         let facts = self.facts(&plan, rerun, &request)?;
         let documents = self.documents(&repository, &facts)?;
         let changes = changes_of(&request);
-        let room = Room { disk: disk_of(&plan), sandboxes: sandboxes_of(&plan, changes) };
-        let space = space_config(room, tolerated.clone());
-        let context = self.context(source, changes, room, tolerated, events, cancel).await?;
+        let room = Room { disk: disk_of(&plan), sandboxes: sandboxes_of(&plan, changes), caches: self.caches_of(&plan)? };
+        let space = space_config(room.clone(), tolerated.clone());
+        let parts = Parts { changes, caches: request.caches };
+        let context = self.context(source, parts, room, tolerated, events, cancel).await?;
         context.continue_trace(StepTrace::new(&request.trace, &facts.run_id));
         guards::same_spec(&context.tree.snapshot, &file)?;
         guards::caches_hide_nothing(&context.tree.snapshot, &plan)?;
@@ -273,7 +285,8 @@ impl Engine {
         let (mut observed, facts, doubt) = written(&context, documents, observed, facts, plan, passed).await?;
         observed.doubts.extend(emitted(&context, doubt).await);
         self.keep_durations(&context, &observed, &profile);
-        self.tidy(context.tree.checkout.is_some().then(|| self.clock.system_time())).await;
+        let has_grown = context.tree.checkout.is_some() || context.caches.have_grown();
+        self.tidy(has_grown.then(|| self.clock.system_time())).await;
         observed.doubts.iter_mut().for_each(|(_, message)| self.redactor.clean(message));
         let report = report(&observed, &facts, evidence_dir);
         context.emit(finished(&report, began.elapsed())).await;
@@ -306,19 +319,26 @@ impl Engine {
     }
 
     /// Keeps the state directory bounded, after the first run and every [`RUNS_UNTIDIED`]. A run does
-    /// not depend on it. Checkouts are looked through after a run that used one, as of `now`.
+    /// not depend on it. Checkouts and caches are looked through after a run that used or filled some, as of `now`.
     async fn tidy(&self, now: Option<SystemTime>) {
         let is_due = self.runs.fetch_add(1, Ordering::Relaxed).is_multiple_of(RUNS_UNTIDIED);
         if !is_due && now.is_none() {
             return;
         }
         let (state, clock) = (self.state_path.clone(), self.clock);
-        let bounds = retention::Bounds::from(&self.config.operator.daemon.retention);
+        let retention = &self.config.operator.daemon.retention;
+        let (bounds, caches) = (retention::Bounds::from(retention), retention.caches);
         let work = tokio::task::spawn_blocking(move || {
             if let Some(now) = now {
                 eviction::evict(&state.join(CHECKOUTS), now, eviction::Bounds::default())?;
+                store::caches::eviction::evict(&state, &caches, now).map_err(std::io::Error::other)?;
             }
-            if is_due { retention::tidy(&state, bounds, clock.system_time()) } else { Ok(()) }
+            if !is_due {
+                return Ok(());
+            }
+            let now = clock.system_time();
+            store::caches::eviction::evict(&state, &caches, now).map_err(std::io::Error::other)?;
+            retention::tidy(&state, bounds, now)
         });
         match work.await {
             Ok(Ok(())) => {}
@@ -353,6 +373,7 @@ impl Engine {
         if looked.doubt.is_some() {
             runs.iter_mut().for_each(SkillRun::take_back);
         }
+        runs = self.conclude_caches(context, plan, runs, looked.doubt.is_some()).await;
         let wanted = request.changes == ChangesWanted::AsPatch;
         let patch = if wanted { Some(patch::made(context, plan, &runs).await) } else { None };
         if let Some(Patch::Refused(reason)) = &patch {
@@ -387,8 +408,9 @@ impl Engine {
         // Nobody listens: a command's report tells all that its events would.
         let (events, _) = mpsc::channel(1);
         let source = Source::worktree(repository);
-        let room = Room { disk, sandboxes: Sandboxes::ForOne };
-        let context = self.context(source, Changes::Applied, room, tolerated, events, cancel).await?;
+        let room = Room { disk, sandboxes: Sandboxes::ForOne, caches: None };
+        let parts = Parts { changes: Changes::Applied, caches: CachesWanted::Empty };
+        let context = self.context(source, parts, room, tolerated, events, cancel).await?;
         context.continue_trace(StepTrace::from_env(&self.config.caller_env));
         Ok(Session::new(context))
     }
@@ -448,7 +470,7 @@ impl Engine {
     async fn context(
         &self,
         source: Source,
-        changes: Changes,
+        parts: Parts,
         room: Room,
         tolerated: Tolerated,
         events: mpsc::Sender<RunEvent>,
@@ -476,11 +498,14 @@ impl Engine {
         let common = borrowed.unwrap_or(&snapshot.git.common_dir);
         guards::borrows_nothing_hidden(common, &path, self.launcher.host(), &sight)?;
         let helper = checkout.as_ref().map_or(&self.helper, |checkout| &checkout.helper).clone();
+        let space = space?;
+        let trust = TrustScopes::new(&recorded, &snapshot.git);
+        let caches = self.caches(&space, &repository, (&seen_at, trust), parts.caches)?;
         Ok(Arc::new(Context {
             launcher: Arc::clone(&self.launcher),
-            space: space?,
+            space,
             outputs: Outputs { objects: Objects::open(&self.state)?, redactor: self.redactor.clone() },
-            caches: self.caches(&seen_at, checkout.as_ref(), user)?,
+            caches,
             sight,
             tree: Tree {
                 ignored: IgnoreQuery::new(helper, path).knowing(&snapshot),
@@ -498,27 +523,9 @@ impl Engine {
             live: OnceLock::new(),
             events,
             cancel,
-            changes,
+            changes: parts.changes,
             trace: OnceLock::new(),
         }))
-    }
-
-    /// Where the caches of the steps are. Those of a commit's tree lie with it and serve no other:
-    /// its files may be older than what another tree's build has left there, and tools that go by
-    /// times would take that for theirs.
-    fn caches(&self, repo: &Path, checkout: Option<&Checkout>, user: StepUser) -> Result<Caches, EngineError> {
-        // Nobody but us walks in: what a step makes of its caches, set-uid programs too, is
-        // reached by its mounts alone.
-        Ok(match checkout {
-            Some(checkout) => {
-                let directory = checkout.directory.ensure(CACHES, 0o700)?;
-                Caches { directory, path: checkout.caches_path(), user }
-            }
-            None => {
-                let directory = self.state.ensure("caches", 0o700)?.ensure(&repo_key(repo), 0o700)?;
-                Caches { directory, path: self.caches_path(repo), user }
-            }
-        })
     }
 
     async fn snapshot(&self, repo: &Path) -> Result<Arc<Snapshot>, EngineError> {
@@ -541,10 +548,6 @@ impl Engine {
         Ok(made?)
     }
 
-    fn caches_path(&self, repo: &Path) -> PathBuf {
-        self.state_path.join("caches").join(repo_key(repo))
-    }
-
     /// What a step of `user` over `repo` sees beside the tree. Whom we serve reaches no more than
     /// they could without us.
     fn sight(&self, repo: &Path, user: StepUser, tolerated: Tolerated) -> Result<Sight, EngineError> {
@@ -565,7 +568,7 @@ fn changes_of(request: &RunRequest) -> Changes {
     }
 }
 
-/// The name of a repository's directory of caches, and of checkouts.
+/// The name of a repository's directory of checkouts.
 fn repo_key(repo: &Path) -> String {
     use std::os::unix::ffi::OsStrExt as _;
     Sha256Hex::of(repo.as_os_str().as_bytes()).as_str()[..32].to_owned()

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::context::Context;
-use crate::error::EngineError;
+use crate::error::{EngineError, one_line};
 use crate::request::StepReport;
 use crate::stack::{Stack, Stacked};
 use crate::{record, step};
@@ -91,7 +91,10 @@ impl Session {
     /// # Errors
     /// No sandbox can be had.
     pub async fn warm(&self, step: &PlannedStep, wanted: usize) -> Result<(), EngineError> {
-        let (policy, _) = self.context.policy(&skill_of(step)?, step)?;
+        let (policy, _) = self
+            .context
+            .policy(&skill_of(step)?, step)
+            .map_err(|fault| EngineError::Internal(one_line(&fault)))?;
         let (context, stack) = (Arc::clone(&self.context), self.stack.clone());
         let work = tokio::task::spawn_blocking(move || {
             let facts = &context.tree.repository.facts;

@@ -25,7 +25,9 @@ use nix::mount::MsFlags;
 use proctor_core::enforcement::{Control, ControlState};
 use proctor_core::outcome::{LimitKind, StartFault};
 use proctor_core::plan::{Limit, Network, RelPath};
-use proctor_sandbox::{CacheMount, GitDirs, Policy, Report, Rights, StepUser, ToolKind, ToolMount, WaitStatus, doctor};
+use proctor_sandbox::{
+    CacheMount, CacheSource, GitDirs, Policy, Report, Rights, StepUser, ToolKind, ToolMount, WaitStatus, doctor,
+};
 
 /// Each check, and the controls on which it rests: it is run in every role that claims those.
 macro_rules! checks {
@@ -459,7 +461,7 @@ pub(crate) fn cache(bench: &Bench, at: &str) -> Result<CacheMount, Failed> {
     if bench.role.is_foreign() {
         std::os::unix::fs::chown(&source, Some(bench.facts.uid), Some(bench.facts.gid))?;
     }
-    Ok(CacheMount { source, at: RelPath::new(at)? })
+    Ok(CacheMount { source: CacheSource::Directory(source), at: RelPath::new(at)? })
 }
 
 fn caches_outlive_the_step(bench: &Bench) -> Result<(), Failed> {

@@ -154,4 +154,9 @@ codes! { GateCode;
         "What was left out passed on another tree, or another day.",
         "Run the whole profile.",
         "$ proctor run";
+    CacheTooWide, 331, "gate::cache_too_wide",
+        "A skill began with a cache whose content comes from a wider scope than is accepted.",
+        "A step takes what it finds in a cache for its own work, so that whoever filled the cache has a part in its result.",
+        "Run the profile without caches, or accept that scope.",
+        "$ proctor run --no-caches";
 }

@@ -165,6 +165,7 @@ impl World {
             max_tier: Tier::TWO,
             max_age: MaxAge::Within(Duration::from_secs(60)),
             unattested: Unattested::Refuse,
+            max_cache_trust: CacheTrust::Default,
         };
         let now_ms = ENDED_MS + 10_000;
         Self { plan, operator, demands, skills, toolchain, run, snapshot: tree("t"), now_ms }

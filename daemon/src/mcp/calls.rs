@@ -188,6 +188,7 @@ impl<B: Backend> Call<'_, B> {
                     max_tier: Tier::TWO,
                     max_age: None,
                     accept_unattested: false,
+                    max_cache_trust: CacheTrust::Default,
                 };
                 Ok(explain::plan(&repo, &plan, &self.backend.gate(gate).await?))
             }
@@ -219,7 +220,12 @@ fn read<T: input::Arguments>(arguments: Option<JsonObject>) -> Result<T, Refusal
 
 fn submission(asked: &input::Verify) -> RunSubmission {
     let least = RunSubmission::new(asked.repo_root.clone().unwrap_or_default(), asked.profile.clone());
-    RunSubmission { changeset_id: asked.changeset_id.clone(), skills: asked.skills, ..least }
+    RunSubmission {
+        changeset_id: asked.changeset_id.clone(),
+        skills: asked.skills,
+        no_caches: asked.no_caches,
+        ..least
+    }
 }
 
 /// The step or check whose output is wanted: the one that was named, or the first that did not pass,

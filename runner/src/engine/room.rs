@@ -1,5 +1,7 @@
 //! What a plan needs of the place in which its commands run: pure, of the plan alone.
 
+use std::path::PathBuf;
+
 use proctor_core::enforcement::Tolerated;
 use proctor_core::plan::{Limit, Network, Plan, ReadOnly, files_of};
 use proctor_sandbox::{RunSpaceConfig, Sandboxes};
@@ -22,12 +24,14 @@ pub(super) fn commands_of(plan: &Plan) -> usize {
 }
 
 /// The place for the layers of a run, and for its sandboxes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Room {
     /// How many bytes all layers hold.
     pub(super) disk: Limit,
     /// How many commands one sandbox serves.
     pub(super) sandboxes: Sandboxes,
+    /// Where caches are stored, where the plan has any.
+    pub(super) caches: Option<PathBuf>,
 }
 
 /// How many commands one sandbox serves. A tree that changes under an overlay may be seen in either state: where a
@@ -47,7 +51,8 @@ pub(super) fn disk_of(plan: &Plan) -> Limit {
 /// What a place for layers is made by.
 pub(super) fn space_config(room: Room, tolerated: Tolerated) -> RunSpaceConfig {
     let disk_bytes = room.disk.get_or_max().min(UNBOUNDED_DISK);
-    RunSpaceConfig { disk_bytes, inodes: files_of(disk_bytes), tolerated, sandboxes: room.sandboxes }
+    let Room { sandboxes, caches, .. } = room;
+    RunSpaceConfig { disk_bytes, inodes: files_of(disk_bytes), tolerated, sandboxes, caches }
 }
 
 #[cfg(test)]
