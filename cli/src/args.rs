@@ -12,6 +12,7 @@ mod sql;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use proctor_core::cache::CacheTrust;
 use proctor_core::enforcement::SandboxMode;
 use proctor_core::gate::MaxAge;
 use proctor_core::names::{BadName, ChangesetId, ProfileName, RunId, VarName};

@@ -43,20 +43,21 @@ use crate::readings::Readings;
 use crate::record::{self, RunFacts, Span};
 use crate::repository::Repository;
 use crate::request::{
-    CachesWanted, ChangesWanted, EngineConfig, ExecReport, ExecRequest, Patch, RunReport, RunRequest, RunSource, Serving, StepReport,
+    CachesWanted, ChangesWanted, EngineConfig, ExecReport, ExecRequest, Patch, RunReport, RunRequest, RunSource,
+    Serving, StepReport,
 };
 use crate::session::Session;
 use crate::skill::SkillRun;
 use crate::skill_caches::TrustScopes;
 use crate::source::{Keeping, Source};
 use crate::spec_file::SpecFile;
-use crate::store::{self, SNAPSHOTS};
 use crate::store::checkouts::{CHECKOUTS, eviction};
 use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
 use crate::store::durations::Durations;
 use crate::store::objects::Objects;
 use crate::store::retention;
+use crate::store::{self, SNAPSHOTS};
 use crate::surroundings::secrets_of;
 use crate::{checks, dispatch, guards, patch};
 use ending::{emitted, finished, report, superseding, written};
@@ -256,7 +257,8 @@ impl Engine {
         let facts = self.facts(&plan, rerun, &request)?;
         let documents = self.documents(&repository, &facts)?;
         let changes = changes_of(&request);
-        let room = Room { disk: disk_of(&plan), sandboxes: sandboxes_of(&plan, changes), caches: self.caches_of(&plan)? };
+        let room =
+            Room { disk: disk_of(&plan), sandboxes: sandboxes_of(&plan, changes), caches: self.caches_of(&plan)? };
         let space = space_config(room.clone(), tolerated.clone());
         let parts = Parts { changes, caches: request.caches };
         let context = self.context(source, parts, room, tolerated, events, cancel).await?;

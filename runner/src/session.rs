@@ -91,10 +91,8 @@ impl Session {
     /// # Errors
     /// No sandbox can be had.
     pub async fn warm(&self, step: &PlannedStep, wanted: usize) -> Result<(), EngineError> {
-        let (policy, _) = self
-            .context
-            .policy(&skill_of(step)?, step)
-            .map_err(|fault| EngineError::Internal(one_line(&fault)))?;
+        let (policy, _) =
+            self.context.policy(&skill_of(step)?, step).map_err(|fault| EngineError::Internal(one_line(&fault)))?;
         let (context, stack) = (Arc::clone(&self.context), self.stack.clone());
         let work = tokio::task::spawn_blocking(move || {
             let facts = &context.tree.repository.facts;

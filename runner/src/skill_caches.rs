@@ -208,7 +208,8 @@ impl Caches {
     /// below; `None` where it lies in no cache of the skill.
     pub(crate) fn holding(&self, skill: &SkillName, path: &RelPath) -> Option<(Directory, RelPath, Vec<PathBuf>)> {
         let open = self.skills().get(skill).cloned()?;
-        let below = |cache: &OpenCache| Some(path.as_str().strip_prefix(cache.at.as_str())?.strip_prefix('/')?.to_owned());
+        let below =
+            |cache: &OpenCache| Some(path.as_str().strip_prefix(cache.at.as_str())?.strip_prefix('/')?.to_owned());
         // Of one in another the inner one is mounted over the outer.
         let holds = open.iter().filter_map(|cache| Some((cache, below(cache)?)));
         let (cache, below) = holds.max_by_key(|(cache, _)| cache.at.as_str().len())?;
@@ -266,7 +267,11 @@ impl Caches {
             Ok(Committed::Stale) => (CacheEnd::Stale, Some("another run of the same scope committed first".to_owned())),
             Err(fault) => {
                 let reason = one_line(&fault);
-                tracing::warn!(skill = cache.scope.skill, cache = cache.scope.path, "a cache was not committed: {reason}");
+                tracing::warn!(
+                    skill = cache.scope.skill,
+                    cache = cache.scope.path,
+                    "a cache was not committed: {reason}"
+                );
                 (CacheEnd::Refused, Some(reason))
             }
         }

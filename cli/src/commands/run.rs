@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use proctor_core::api::{Reuse, StreamView};
+use proctor_core::cache::CacheTrust;
 use proctor_core::event::RunEvent;
 use proctor_core::gate::{Demands, MaxAge, Unattested};
 use proctor_core::names::RunId;
@@ -18,8 +19,8 @@ use proctor_core::spec::Operator;
 use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, Verdict};
 use proctor_daemon::service::{OutputOf, Unit};
 use proctor_runner::{
-    ChangesWanted, Clock, CommitAsked, CommitRef, Engine, NamedCommit, Patch, RunReport, RunRequest, RunSource,
-    SkillsWanted, StagedIndex, demand_whole, takes_env,
+    CachesWanted, ChangesWanted, Clock, CommitAsked, CommitRef, Engine, NamedCommit, Patch, RunReport, RunRequest,
+    RunSource, SkillsWanted, StagedIndex, demand_whole, takes_env,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;

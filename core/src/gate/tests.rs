@@ -84,7 +84,7 @@ fn summary() -> Summary {
 
 fn measured() -> Measured {
     let at = "2026-01-02T03:04:05.000Z".to_owned();
-    Measured { run_id: run_id("r2"), started_at: at.clone(), finished_at: at }
+    Measured { run_id: run_id("r2"), started_at: at.clone(), finished_at: at, caches: vec![] }
 }
 
 fn git() -> GitIdentity {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use proctor_core::api::{GateAsked, How, PlanAsked, Problem, ProblemType, RunSubmission, RunView, StepView};
+use proctor_core::cache::CacheTrust;
 use proctor_core::names::RunId;
 use proctor_core::tier::Tier;
 use proctor_core::verdict::Verdict;

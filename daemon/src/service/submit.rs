@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proctor_core::api::{ChangesAsked, How, Problem, ProblemType, Reuse, RunSubmission, SkillsAsked, Submitted};
+use proctor_core::cache::CacheTrust;
 use proctor_core::canonical;
 use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::display_path;
@@ -18,8 +19,8 @@ use proctor_core::plan::{Network, Plan, ReadOnly};
 use proctor_core::telemetry::{TraceContext, take_context};
 use proctor_core::tier::Tier;
 use proctor_runner::{
-    ChangesWanted, CommitAsked, CommitRef, Earlier, Engine, EngineError, GateRequest, RunRequest, RunSource, Serving,
-    SkillsWanted, TOOL_VARIABLES, Tracing, commands, demand_whole, is_reusable, takes_env,
+    CachesWanted, ChangesWanted, CommitAsked, CommitRef, Earlier, Engine, EngineError, GateRequest, RunRequest,
+    RunSource, Serving, SkillsWanted, TOOL_VARIABLES, Tracing, commands, demand_whole, is_reusable, takes_env,
 };
 
 use super::{Service, apart};

@@ -273,7 +273,7 @@ impl CacheStore {
         }
         self.touch(scope);
         let paths = manifest.layers.iter().map(|layer| self.layer_path(&layer.id)).collect();
-        let manifest = Manifest { trust: manifest.trust.max(trust), ..manifest };
+        let manifest = Manifest::new(manifest.layers, manifest.trust.max(trust));
         Ok(Base { manifest, id, scope: scope.trust_scope.clone(), layers, paths })
     }
 
@@ -281,9 +281,10 @@ impl CacheStore {
     fn touch(&self, scope: &Scope) {
         let now = fs::Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW };
         let times = fs::Timestamps { last_access: now, last_modification: now };
-        let noted = self.scopes.descend(&scope.key()).map(|directory| {
-            fs::utimensat(&directory, SCOPE, &times, fs::AtFlags::SYMLINK_NOFOLLOW)
-        });
+        let noted = self
+            .scopes
+            .descend(&scope.key())
+            .map(|directory| fs::utimensat(&directory, SCOPE, &times, fs::AtFlags::SYMLINK_NOFOLLOW));
         if let Err(error) = noted {
             tracing::debug!(%error, "it could not be noted that a cache was used");
         }
@@ -310,12 +311,7 @@ impl CacheStore {
     ///
     /// # Errors
     /// There is no room, or something cannot be copied.
-    pub(crate) fn copy_base(
-        &self,
-        base: &Base,
-        room: &Path,
-        owner: Option<(u32, u32)>,
-    ) -> Result<(), CacheFault> {
+    pub(crate) fn copy_base(&self, base: &Base, room: &Path, owner: Option<(u32, u32)>) -> Result<(), CacheFault> {
         let to = Directory::open(&room.join(CACHE_UPPER))?;
         merge(&base.layers, to.as_fd(), How::Copy { owner })
     }
@@ -345,7 +341,8 @@ impl CacheStore {
         let below = if is_full { &[][..] } else { below };
         let trust = commit.found.base.as_ref().map_or(CacheTrust::Branch, Base::trust).max(CacheTrust::Branch);
         let name = if is_full { MERGED } else { CACHE_UPPER };
-        let published = self.publish(commit, (&room, name, &new), LayerRef::new(random_name()?, survey), below, trust)?;
+        let published =
+            self.publish(commit, (&room, name, &new), LayerRef::new(random_name()?, survey), below, trust)?;
         Ok(if published { Committed::New { left_out } } else { Committed::Stale })
     }
 
@@ -393,11 +390,7 @@ fn candidates(scope: &Scope, fallbacks: &[String]) -> impl Iterator<Item = (Scop
 }
 
 /// All layers of a base and the writes above it as one new layer, which shares their files.
-fn merged(
-    room: &Directory,
-    upper: &Directory,
-    base: &Base,
-) -> Result<(Directory, layer::Survey), CacheFault> {
+fn merged(room: &Directory, upper: &Directory, base: &Base) -> Result<(Directory, layer::Survey), CacheFault> {
     let made = room.ensure(MERGED, 0o700)?;
     let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
     let layers = std::iter::once(own(upper.as_fd())).chain(base.layers.iter().map(|layer| own(layer.as_fd())));

@@ -83,8 +83,8 @@ pub(crate) struct Checkout {
     pub(crate) tree: PathBuf,
     /// The objects of the repository, which its git directory borrows.
     pub(crate) objects: PathBuf,
-    /// Ours, and locked.
-    pub(crate) directory: Directory,
+    /// Ours, and locked for as long as this is open.
+    _lock: Directory,
     /// What was read of its tree, for the next look; kept nowhere else.
     pub(crate) snapshots: Arc<SnapshotStore>,
     /// Who says what git makes of its tree.
@@ -189,7 +189,7 @@ impl<'a> Checkouts<'a> {
             return Err(format!("`{}` was put into it", display_path(&stray)));
         }
         used_now(&directory).map_err(|error| told(&error))?;
-        Ok((Checkout { manifest, tree: own.join(TREE), objects, directory, snapshots, helper }, snapshot))
+        Ok((Checkout { manifest, tree: own.join(TREE), objects, _lock: directory, snapshots, helper }, snapshot))
     }
 
     /// Makes a checkout under another name, and puts it in its place when it is whole. `None` where
@@ -220,7 +220,7 @@ impl<'a> Checkouts<'a> {
         let helper = self.over(&objects);
         let snapshots = Arc::new(SnapshotStore::new(helper.clone(), None));
         let tree = path.join(OWN).join(TREE);
-        Ok(Some((Checkout { manifest, tree, objects, directory, snapshots, helper }, snapshot)))
+        Ok(Some((Checkout { manifest, tree, objects, _lock: directory, snapshots, helper }, snapshot)))
     }
 
     fn fill(

@@ -66,10 +66,7 @@ fn merge_into(
 }
 
 /// Each name in these directories with where it stands, newest first.
-fn entries(
-    dirs: &[BorrowedFd<'_>],
-    path: &[u8],
-) -> Result<BTreeMap<CString, Vec<(usize, Stat)>>, CacheFault> {
+fn entries(dirs: &[BorrowedFd<'_>], path: &[u8]) -> Result<BTreeMap<CString, Vec<(usize, Stat)>>, CacheFault> {
     let mut found: BTreeMap<CString, Vec<(usize, Stat)>> = BTreeMap::new();
     let fault = |errno: Errno| CacheFault::Entry {
         action: "list",
