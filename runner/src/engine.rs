@@ -7,6 +7,7 @@ mod ending;
 mod questions;
 mod room;
 mod spare;
+mod tidying;
 
 pub use answered::{CommitAsked, Earlier, commands, is_reusable, takes_env};
 
@@ -15,7 +16,6 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::{SandboxMode, Tolerated};
@@ -51,13 +51,11 @@ use crate::skill::SkillRun;
 use crate::skill_caches::TrustScopes;
 use crate::source::{Keeping, Source};
 use crate::spec_file::SpecFile;
-use crate::store::checkouts::{CHECKOUTS, eviction};
+use crate::store::SNAPSHOTS;
 use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
 use crate::store::durations::Durations;
 use crate::store::objects::Objects;
-use crate::store::retention;
-use crate::store::{self, SNAPSHOTS};
 use crate::surroundings::secrets_of;
 use crate::{checks, dispatch, guards, patch};
 use ending::{emitted, finished, report, superseding, written};
@@ -92,9 +90,6 @@ struct Parts {
     /// What the caches of its skills begin with.
     caches: CachesWanted,
 }
-
-/// After how many runs the state directory is looked through again: it takes longer the more is kept.
-const RUNS_UNTIDIED: usize = 32;
 
 /// How many commits one range may hold: each is a run.
 pub const MAX_RANGE: usize = 256;
@@ -317,35 +312,6 @@ impl Engine {
         }
         if let Err(error) = durations.write(&self.state, &context.tree.seen_at, profile) {
             tracing::warn!(%error, "how long the steps took could not be kept");
-        }
-    }
-
-    /// Keeps the state directory bounded, after the first run and every [`RUNS_UNTIDIED`]. A run does
-    /// not depend on it. Checkouts and caches are looked through after a run that used or filled some, as of `now`.
-    async fn tidy(&self, now: Option<SystemTime>) {
-        let is_due = self.runs.fetch_add(1, Ordering::Relaxed).is_multiple_of(RUNS_UNTIDIED);
-        if !is_due && now.is_none() {
-            return;
-        }
-        let (state, clock) = (self.state_path.clone(), self.clock);
-        let retention = &self.config.operator.daemon.retention;
-        let (bounds, caches) = (retention::Bounds::from(retention), retention.caches);
-        let work = tokio::task::spawn_blocking(move || {
-            if let Some(now) = now {
-                eviction::evict(&state.join(CHECKOUTS), now, eviction::Bounds::default())?;
-                store::caches::eviction::evict(&state, &caches, now).map_err(std::io::Error::other)?;
-            }
-            if !is_due {
-                return Ok(());
-            }
-            let now = clock.system_time();
-            store::caches::eviction::evict(&state, &caches, now).map_err(std::io::Error::other)?;
-            retention::tidy(&state, bounds, now)
-        });
-        match work.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "the state directory could not be tidied"),
-            Err(error) => tracing::error!(%error, "tidying ended badly"),
         }
     }
 

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use proctor_core::cache::{CacheEnd, CacheEvidence, CacheShown, CacheTrust};
-use proctor_core::evidence::TreeSource;
+use proctor_core::drift::display_path;
+use proctor_core::evidence::{StepEvidence, TreeSource};
 use proctor_core::names::SkillName;
 use proctor_core::outcome::Outcome;
 use proctor_core::plan::{PlannedSkill, RelPath};
@@ -109,7 +110,7 @@ const ORIGIN_HEAD: &str = "refs/remotes/origin/HEAD";
 const MAX_REF: u64 = 4096;
 
 fn of_branch(name: &str) -> String {
-    format!("branch:{name}")
+    format!("branch:{}", display_path(name.as_bytes()))
 }
 
 /// The default branch of `origin`, or else the names that such a branch usually has.
@@ -226,7 +227,11 @@ impl Caches {
         for (planned, run) in plan.iter().zip(runs) {
             let Some(open) = self.skills().remove(&planned.name) else { continue };
             let passed = run.outcome() == Outcome::Passed && run.doubts.is_empty() && !in_doubt;
-            run.caches = open.iter().map(|cache| self.conclude_one(space, cache, passed)).collect();
+            let caches = open.iter().map(|cache| self.conclude_one(space, cache, passed)).collect();
+            // One whose turn did not come may have been opened for a sandbox that was prepared.
+            if run.steps.iter().any(StepEvidence::was_started) {
+                run.caches = caches;
+            }
         }
     }
 
@@ -258,22 +263,10 @@ impl Caches {
         }
         match self.commit(cache) {
             Ok(Committed::New { left_out }) if left_out.is_empty() => (CacheEnd::Committed, None),
-            Ok(Committed::New { left_out }) => {
-                let reason = left_out_reason(&left_out);
-                tracing::warn!(skill = cache.scope.skill, cache = cache.scope.path, "{reason}");
-                (CacheEnd::Committed, Some(reason))
-            }
+            Ok(Committed::New { left_out }) => (CacheEnd::Committed, Some(left_out_reason(&left_out))),
             Ok(Committed::Unchanged) => (CacheEnd::Unchanged, None),
             Ok(Committed::Stale) => (CacheEnd::Stale, Some("another run of the same scope committed first".to_owned())),
-            Err(fault) => {
-                let reason = one_line(&fault);
-                tracing::warn!(
-                    skill = cache.scope.skill,
-                    cache = cache.scope.path,
-                    "a cache was not committed: {reason}"
-                );
-                (CacheEnd::Refused, Some(reason))
-            }
+            Err(fault) => (CacheEnd::Refused, Some(one_line(&fault))),
         }
     }
 
@@ -307,4 +300,44 @@ fn left_out_reason(left_out: &[String]) -> String {
         more => format!(" and {more} more"),
     };
     format!("sockets, fifos and devices were left out: {}{more}", named.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A git directory of which `origin` has this default branch.
+    fn git_dir(head: Option<&str>) -> tempfile::TempDir {
+        let temp = tempfile::tempdir().expect("temp");
+        if let Some(head) = head {
+            let git = Directory::open(temp.path()).expect("opens");
+            let remotes = ["refs", "remotes", "origin"].into_iter();
+            let origin = remotes.fold(git, |dir, name| dir.ensure(name, 0o755).expect("makes"));
+            origin.write("HEAD", head.as_bytes()).expect("writes");
+        }
+        temp
+    }
+
+    #[test]
+    fn reads_the_default_branch_of_origin_or_takes_the_usual_names() {
+        let of = |head| default_branches(git_dir(head).path());
+        assert_eq!(of(Some("ref: refs/remotes/origin/trunk\n")), ["trunk"]);
+        assert_eq!(of(None), ["main", "master"]);
+        assert_eq!(of(Some("0123456789\n")), ["main", "master"]);
+    }
+
+    #[test]
+    fn a_link_in_the_git_directory_is_not_followed() {
+        let temp = git_dir(None);
+        let elsewhere = git_dir(Some("ref: refs/remotes/origin/trunk\n"));
+        std::os::unix::fs::symlink(elsewhere.path().join("refs"), temp.path().join("refs")).expect("links");
+        assert_eq!(default_branches(temp.path()), ["main", "master"]);
+    }
+
+    #[test]
+    fn names_some_of_what_was_left_out() {
+        let many: Vec<String> = (0..7).map(|number| number.to_string()).collect();
+        assert!(left_out_reason(&many).ends_with("`4` and 2 more"));
+        assert!(left_out_reason(&many[..1]).ends_with("`0`"));
+    }
 }

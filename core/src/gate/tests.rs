@@ -1,5 +1,6 @@
 //! A passed run that fits in every respect, and every respect in which one may not.
 
+mod caches;
 mod partial;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -321,7 +321,7 @@ fn what_is_too_much_is_forgotten() {
         max_age,
         max_runs,
         max_output_bytes: 1,
-        caches: DaemonSettings::default().retention.caches,
+        caches: proctor_core::spec::DaemonSettings::default().retention.caches,
     };
     assert_eq!(history.retain(&keep(None, 4)).expect("tidies"), Retained { forgotten: 0, runs: 5, more: false });
     let before = listed(&history);
@@ -359,7 +359,7 @@ fn thousands_are_forgotten_in_batches() {
         max_age: None,
         max_runs: 10,
         max_output_bytes: 1,
-        caches: DaemonSettings::default().retention.caches,
+        caches: proctor_core::spec::DaemonSettings::default().retention.caches,
     };
     let calls: Vec<Retained> = std::iter::from_fn(|| Some(history.retain(&keep).expect("tidies")))
         .scan(true, |more, retained| std::mem::replace(more, retained.more).then_some(retained))

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use proctor_core::cache::{CacheEnd, CacheEvidence};
 use proctor_core::drift::display_path;
 use proctor_core::plan::{Plan, PlannedSkill, RelPath};
 use proctor_sandbox::{CacheMount, CacheSource, RepoFacts, RunSpace, StepUser};
@@ -72,9 +73,22 @@ impl Engine {
             context.caches.conclude(&context.space, &skills, &mut runs, in_doubt);
             runs
         });
-        match work.await {
+        let mut runs = match work.await {
             Ok(runs) => runs,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
+        };
+        for (skill, run) in plan.skills.iter().zip(&mut runs) {
+            run.caches.iter_mut().for_each(|cache| self.tell_of_cache(skill, cache));
+        }
+        runs
+    }
+
+    /// Takes the caller's secrets out of what is said of a cache, which names paths that steps have made.
+    fn tell_of_cache(&self, skill: &PlannedSkill, cache: &mut CacheEvidence) {
+        let Some(reason) = &mut cache.reason else { return };
+        self.redactor.clean(reason);
+        if matches!(cache.end, CacheEnd::Committed | CacheEnd::Refused) {
+            tracing::warn!(skill = %skill.name, cache = %cache.path, end = ?cache.end, "{reason}");
         }
     }
 

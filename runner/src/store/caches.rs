@@ -201,7 +201,6 @@ impl CacheStore {
                 Ok(None) => {}
                 Err(fault) => {
                     let reason = format!("the base of `{}` was not used: {fault}", scope.trust_scope);
-                    tracing::warn!(skill = scope.skill, cache = scope.path, "{reason}");
                     found.reason.get_or_insert(reason);
                 }
             }
