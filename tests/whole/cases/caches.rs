@@ -8,9 +8,10 @@ use proctor_core::names::ProfileName;
 use proctor_core::tier::Tier;
 use serde_json::{Value, json};
 
+use super::degrading::lacking;
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
-use crate::needs::{Case, Needs, case};
+use crate::needs::{Case, NEEDS_PYTHON, Needs, case};
 use crate::serving::{Served, asks_for_changeset};
 use crate::spec::{Skill, Spec, Step};
 
@@ -33,6 +34,9 @@ pub(super) const CASES: &[Case] = &[
     case("caches::a_run_without_caches_reads_none_and_keeps_none", without),
     case("caches::a_daemon_takes_both_options", served_options),
     case("caches::more_than_may_be_written_is_not_kept", too_large),
+    case("caches::a_copy_serves_without_overlays", without_overlays).needs(NEEDS_PYTHON),
+    case("", without_overlays).needs(NEEDS_PYTHON).unprivileged("caches::a_copy_serves_without_overlays_as_a_user"),
+    case("", without_namespaces).needs(NEEDS_PYTHON).unprivileged("caches::a_copy_serves_a_user_without_namespaces"),
     case("caches::a_copy_serves_where_the_kernel_makes_no_overlay", copied).needs(ON_OVERLAY),
     case("caches::one_that_would_hide_part_of_the_tree_is_refused", hides_tree),
     case("caches::one_that_leads_through_a_link_is_refused", through_link),
@@ -268,6 +272,33 @@ fn too_large(env: &TestEnvironment) {
         let cache = cache(&repo, "verify.it");
         assert_eq!((printed(&repo).as_str(), &cache["end"]), ("", &json!("refused")));
         assert!(cache["reason"].as_str().is_some_and(|why| why.contains("65536 are kept")), "{cache:#}");
+    }
+}
+
+fn without_overlays(env: &TestEnvironment) {
+    copies(env, "fsconfig:1@0=EINVAL");
+}
+
+fn without_namespaces(env: &TestEnvironment) {
+    copies(env, "unshare=EPERM");
+}
+
+/// Each skill has a copy of its own, and what a failing one writes is thrown away.
+fn copies(env: &TestEnvironment, lack: &str) {
+    let first =
+        Skill::new("verify.first", [Step::sh("it", "ls target; echo 1 > target/first")]).with("caches: [target]");
+    let second = Skill::new("verify.it", [Step::sh("it", TRUSTING)]).with("caches: [target]");
+    let repo = env.repo(&Spec::new([first, second]));
+    let run = |code: i32| {
+        let words = ["run", "--profile", "pr", "--changeset", CHANGESET, "--sandbox=best-effort"];
+        env.finish(env.start_through(repo.path(), &lacking(&[lack]), &words)).exits(code);
+        printed(&repo)
+    };
+    assert_eq!([run(1), run(1)], ["", ""]);
+    repo.write("README.md", "good\n");
+    assert_eq!([run(0), run(0)], ["", "good\n"]);
+    for skill in ["verify.first", "verify.it"] {
+        assert_eq!((&cache(&repo, skill)["form"], &cache(&repo, skill)["trust"]), (&json!("copy"), &json!("branch")));
     }
 }
 
