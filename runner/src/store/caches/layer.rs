@@ -233,12 +233,12 @@ fn overlay_attributes(entry: &Entry<'_>) -> Result<Vec<Vec<u8>>, CacheFault> {
 fn demand_plain(entry: &Entry<'_>) -> Result<(), CacheFault> {
     for name in overlay_attributes(entry)? {
         let short = &name[OVERLAY.len()..];
-        let is_opaque = || {
-            let dir = open_dir(entry.parent, entry.name).map_err(entry.fault("open"))?;
-            is_opaque(dir.as_fd()).map_err(entry.fault("read the attributes of"))
-        };
-        let is_known = BOOKKEEPING.contains(&short) || short.starts_with(b"overlay.");
-        if !is_known && !(name == OPAQUE.as_bytes() && is_opaque()?) {
+        if BOOKKEEPING.contains(&short) || short.starts_with(b"overlay.") {
+            continue;
+        }
+        let dir = open_dir(entry.parent, entry.name).map_err(entry.fault("open"))?;
+        let hides = is_opaque(dir.as_fd()).map_err(entry.fault("read the attributes of"))?;
+        if name != OPAQUE.as_bytes() || !hides {
             return Err(CacheFault::Attribute { path: display_path(entry.path), name: display_path(&name) });
         }
     }

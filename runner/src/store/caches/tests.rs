@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
+use crate::clock::Clock;
 
 const LARGE: u64 = 1 << 40;
 
@@ -76,6 +77,10 @@ fn scope() -> Scope {
         path: "target".into(),
         trust_scope: "branch:main".into(),
     }
+}
+
+fn now() -> SystemTime {
+    Clock::system().system_time()
 }
 
 fn retention() -> CacheRetention {
@@ -300,7 +305,7 @@ fn a_stack_that_is_full_becomes_one_layer_that_shows_the_same() {
     assert_eq!(has(&shown, "last"), Some(MAX_LAYERS.to_string()));
     assert_eq!(shown.expect("shown").len(), 3, "one file of `dir` is left");
     drop(base);
-    state.evict(&retention(), SystemTime::now());
+    state.evict(&retention(), now());
     assert_eq!(state.layers().len(), 1, "the others are removed");
     assert_eq!(has(&state.shown(&scope), "last"), Some(MAX_LAYERS.to_string()), "the links do not need them");
 }
@@ -310,7 +315,7 @@ fn layers_in_use_stay_until_their_run_has_ended() {
     let (state, scope) = (State::new(), scope());
     state.run(&scope, |upper| put(upper, "a", "1"));
     let used = state.find(&scope);
-    let far = SystemTime::now() + retention().max_unused * 2;
+    let far = now() + retention().max_unused * 2;
     state.evict(&retention(), far);
     assert!(state.find(&scope).base.is_none(), "the base is forgotten");
     assert_eq!(state.layers().len(), 1, "its layer is in use");
@@ -328,7 +333,7 @@ fn what_a_killed_run_left_goes_and_a_run_that_is_under_way_stays() {
     put(&killed.make(0).expect("makes").join(CACHE_UPPER), "a", "1");
     // As a kill leaves it: the lock is gone, and the files stay.
     rustix::fs::flock(&killed.directory, FlockOperation::Unlock).expect("unlocks");
-    state.evict(&retention(), SystemTime::now());
+    state.evict(&retention(), now());
     assert!(held.path.exists() && !path.exists());
 }
 
@@ -360,7 +365,7 @@ fn a_crash_at_any_point_of_a_commit_leaves_the_old_base_or_the_new_one() {
         }
         let expected = if point == "whole" { "new" } else { "old" };
         assert_eq!(has(&state.shown(&scope), "a").as_deref(), Some(expected), "{point}");
-        state.evict(&retention(), SystemTime::now());
+        state.evict(&retention(), now());
         assert_eq!(has(&state.shown(&scope), "a").as_deref(), Some(expected), "{point}, tidied");
         assert_eq!(state.layers().len(), if point == "whole" { 2 } else { 1 }, "{point}");
         assert!(!root.join("runs/killed").exists(), "{point}");
@@ -501,7 +506,7 @@ fn a_layer_that_is_used_again_is_looked_at_again() {
         let others: Vec<_> = (0..4).map(|_| threads.spawn(|| state.find(&scope).base.is_some())).collect();
         assert!(others.into_iter().all(|other| other.join().expect("no panic")), "locks are shared");
     });
-    let old = SystemTime::now() - Duration::from_secs(60);
+    let old = now() - Duration::from_secs(60);
     let file = fs::File::options().write(true).open(state.layers()[0].join("a")).expect("opens");
     file.set_modified(old).expect("dates");
     assert!(state.find(&scope).base.is_none());
