@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use proctor_core::cache::CacheTrust;
 use proctor_core::gate::{Demands, MaxAge, Unattested};
 use proctor_core::names::ProfileName;
 use proctor_core::spec::Operator;
@@ -150,6 +151,7 @@ impl Verified {
             max_tier: Tier::TWO,
             max_age: MaxAge::default(),
             unattested: Unattested::Refuse,
+            max_cache_trust: CacheTrust::Default,
         };
         let answer = gate.ask(&GateRequest { repo: self.repository(), demands });
         let answer = answer.map_err(|error| anyhow::anyhow!("{}", error.message()))?;

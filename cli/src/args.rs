@@ -12,6 +12,7 @@ mod sql;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use proctor_core::cache::CacheTrust;
 use proctor_core::enforcement::SandboxMode;
 use proctor_core::gate::MaxAge;
 use proctor_core::names::{BadName, ChangesetId, ProfileName, RunId, VarName};
@@ -241,6 +242,9 @@ pub(crate) struct RunArgs {
     /// that is none. Such a run stands for no whole one: no gate takes it
     #[arg(long)]
     pub last_failed: bool,
+    /// Begin each skill with empty caches, and throw away what it leaves in them
+    #[arg(long)]
+    pub no_caches: bool,
     #[command(flatten)]
     pub reports: ReportsArgs,
     /// Say only what did not pass and the verdict, and nothing while it runs
@@ -367,6 +371,10 @@ pub(crate) struct GateArgs {
     /// Vouch for a run that the state directory does not know, such as one of another machine
     #[arg(long)]
     pub accept_unattested: bool,
+    /// From how wide a scope content of caches may come: `none`, `branch` (the run's own branch or commit), or
+    /// `default` (the default branch too)
+    #[arg(long, value_name = "SCOPE", default_value = "default")]
+    pub max_cache_trust: CacheTrust,
     /// How the answer is written to standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,

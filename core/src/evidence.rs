@@ -4,6 +4,7 @@
 //! measured part: durations, times, resource use, the run's id. The document's `sha256` is
 //! that of its stable part as canonical JSON; [`stable_part`] says which fields those are.
 
+mod measured;
 mod reports;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use crate::outcome::{LimitKind, Outcome, Termination};
 use crate::plan::{Determinism, Network, PlannedStep, ReadOnly, VersionDemand};
 use crate::tier::{Tier, TierReason};
 
+pub use measured::Measured;
 pub use reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
 
 /// The version of the documents' format.
@@ -339,17 +341,6 @@ pub struct Summary {
     pub overall_exit_code: u8,
     /// The sum of the steps' durations, in milliseconds.
     pub duration_ms: u64,
-}
-
-/// What the same inputs need not reproduce.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Measured {
-    /// The run.
-    pub run_id: RunId,
-    /// When the skill began, RFC 3339 in UTC with milliseconds.
-    pub started_at: String,
-    /// When it ended.
-    pub finished_at: String,
 }
 
 /// `verify/_toolchain.json`: the checks that gate every skill.

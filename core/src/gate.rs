@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use finding::{GateCode, GateFinding, MAX_FINDINGS};
 
 use crate::attestation::{Attestation, Subject};
+use crate::cache::CacheTrust;
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::names::{ChangesetId, ProfileName, RunId};
 use crate::plan::Plan;
@@ -46,6 +47,8 @@ pub struct Demands {
     pub max_age: MaxAge,
     /// What is done where our own state does not know the run.
     pub unattested: Unattested,
+    /// From how wide a scope content of caches may come.
+    pub max_cache_trust: CacheTrust,
 }
 
 /// How old a run may be.

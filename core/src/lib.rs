@@ -7,6 +7,7 @@
 
 pub mod api;
 pub mod attestation;
+pub mod cache;
 pub mod canonical;
 pub mod code;
 pub mod compare;

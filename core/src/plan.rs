@@ -91,7 +91,7 @@ pub struct PlannedSkill {
     pub declared_tier: Tier,
     /// The skills whose layers it sees, in the order of the plan.
     pub needs: Vec<SkillName>,
-    /// Directories below the repository that outlive a run.
+    /// Directories below the repository that the skill keeps from its last pass to the next run.
     pub caches: Vec<RelPath>,
     /// Where it runs, for remote execution: properties by name.
     pub platform: BTreeMap<String, String>,

@@ -23,8 +23,8 @@ pub use command::{BadCommand, Command};
 pub use diagnostic::{Code, Diagnostic, Label, Severity, nearest, quoted};
 pub use layer::Adhoc;
 pub use operator::{
-    DaemonSettings, LimitSettings, LogFormat, LogSettings, Operator, OperatorDefaults, Retention, SecretHeaders,
-    TelemetrySettings, UserRef,
+    CacheRetention, DaemonSettings, LimitSettings, LogFormat, LogSettings, Operator, OperatorDefaults, Retention,
+    SecretHeaders, TelemetrySettings, UserRef,
 };
 pub use provenance::{Origin, Provenance, Sourced};
 pub use resolve::{Resolved, adhoc_step, resolve};

@@ -104,6 +104,7 @@ fn measured() -> Measured {
         run_id: "r1".parse().expect("a run id"),
         started_at: "2026-01-02T03:04:05.678Z".to_owned(),
         finished_at: "2026-01-02T03:04:06.678Z".to_owned(),
+        caches: vec![],
     }
 }
 

@@ -11,10 +11,10 @@ use proctor_core::enforcement::Tolerated;
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::{GitIdentity, TreeSource};
 use proctor_core::names::RunId;
-use proctor_core::plan::{Argv, Plan, PlannedSkill, PlannedStep, RelPath};
+use proctor_core::plan::{Argv, Plan, PlannedSkill, PlannedStep};
 use proctor_core::redact::Redactor;
 use proctor_core::telemetry::{RunTrace, TraceContext, is_trace_variable, take_context};
-use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, Reader, RunSpace, StepUser, ToolMount, is_hidden};
+use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, Reader, RunSpace, ToolMount, is_hidden};
 use proctor_snapshot::{IgnoreQuery, IgnoredContent, Snapshot};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -29,9 +29,10 @@ use crate::output::Outputs;
 use crate::record::TreeFacts;
 use crate::repository::Repository;
 use crate::request::{EngineConfig, Tracing};
+use crate::skill_caches::Caches;
 use crate::source::{self, Apart};
 use crate::stack::Stack;
-use crate::store::StoreError;
+use crate::store::caches::CacheFault;
 use crate::store::directory::Directory;
 use crate::store::durations::Durations;
 use crate::surroundings::{Look, Toolchains, neighbourhood};
@@ -144,7 +145,7 @@ pub(crate) struct Sight {
 }
 
 /// An empty directory of ours, shown in place of directories that hold credentials.
-const EMPTY_DIR: &str = "empty";
+pub(crate) const EMPTY_DIR: &str = "empty";
 /// How long a command runs before a sandbox is prepared for the next one.
 const SHORT: Duration = Duration::from_millis(20);
 /// The name of the user that a step sees itself as.
@@ -257,8 +258,9 @@ impl Context {
     pub(crate) fn prepare_for_the_next(self: &Arc<Self>, stack: &Stack, policy: &Policy) -> impl Future<Output = ()> {
         let fewer = |left: usize| left.checked_sub(1);
         let left = self.to_come.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).unwrap_or(0);
-        // The one that has just begun is among them.
-        let is_last = left < 2;
+        // The one that has just begun is among them. One more sandbox with the same caches would have a second overlay
+        // over the directory that takes the writes of this command.
+        let is_last = left < 2 || !policy.caches.is_empty();
         async move {
             if is_last {
                 return;
@@ -275,13 +277,13 @@ impl Context {
     /// Has a sandbox wait for the first command of `plan`: it is prepared while the run is announced. To be
     /// waited for: a command that comes before it is started would get another one.
     pub(crate) fn prepare_for_the_first(self: &Arc<Self>, plan: &Plan) -> JoinHandle<()> {
-        let check = plan.toolchain.first().map(|check| (Vec::new(), check.run.clone()));
-        let step = || plan.skills.first().and_then(|skill| Some((skill.caches.clone(), skill.steps.first()?.clone())));
+        let check = plan.toolchain.first().map(|check| (None, check.run.clone()));
+        let step = || plan.skills.first().and_then(|skill| Some((Some(skill.clone()), skill.steps.first()?.clone())));
         let (context, first) = (Arc::clone(self), check.or_else(step));
         tokio::task::spawn_blocking(move || {
             let stack = Stack::new(Arc::clone(&context.tree.snapshot));
             // What keeps it from having a policy is told when it is its turn.
-            let policy = first.map(|(caches, step)| context.policy_with(&caches, &step));
+            let policy = first.map(|(skill, step)| context.policy_with(skill.as_ref(), &step));
             if let Some(Ok((policy, _))) = policy {
                 context.warm(&stack, &policy);
             }
@@ -318,9 +320,9 @@ impl Context {
     /// The policy of one step of `skill`.
     ///
     /// # Errors
-    /// A cache directory cannot be made.
-    pub(crate) fn policy(&self, skill: &PlannedSkill, step: &PlannedStep) -> Result<(Policy, Environment), StoreError> {
-        let (mut policy, mut environment) = self.policy_with(&skill.caches, step)?;
+    /// A cache cannot be opened.
+    pub(crate) fn policy(&self, skill: &PlannedSkill, step: &PlannedStep) -> Result<(Policy, Environment), CacheFault> {
+        let (mut policy, mut environment) = self.policy_with(Some(skill), step)?;
         if let Some(trace) = self.trace.get() {
             environment::add_trace(&mut environment, step, &trace.step_context(skill, step));
             policy.env = environment.iter().map(|(name, (value, _))| (name.clone(), value.clone())).collect();
@@ -328,52 +330,13 @@ impl Context {
         Ok((policy, environment))
     }
 
-    fn policy_with(&self, caches: &[RelPath], step: &PlannedStep) -> Result<(Policy, Environment), StoreError> {
-        let caches = self.caches.mounts(caches)?;
+    fn policy_with(
+        &self,
+        skill: Option<&PlannedSkill>,
+        step: &PlannedStep,
+    ) -> Result<(Policy, Environment), CacheFault> {
+        let caches = skill.map(|skill| self.caches.mounts(&skill.name, &skill.caches)).transpose()?;
+        let caches = caches.unwrap_or_default();
         Ok(self.sight.policy(self.tree.place(), step, caches))
     }
-}
-
-/// The cache directories of one repository, in the state directory.
-pub(crate) struct Caches {
-    pub(crate) directory: Directory,
-    pub(crate) path: PathBuf,
-    pub(crate) user: StepUser,
-}
-
-impl Caches {
-    fn mounts(&self, wanted: &[RelPath]) -> Result<Vec<CacheMount>, StoreError> {
-        wanted.iter().map(|at| Ok(CacheMount { source: self.make(at)?, at: at.clone() })).collect()
-    }
-
-    /// The directory of the cache in which `path` lies, of these, and its path below that; `None` where
-    /// it lies in none, or nothing was ever kept there.
-    pub(crate) fn holding(&self, caches: &[RelPath], path: &RelPath) -> Option<(Directory, RelPath)> {
-        let below = |cache: &RelPath| path.as_str().strip_prefix(cache.as_str())?.strip_prefix('/');
-        // Of one in another the inner one is mounted over the outer.
-        let cache = caches.iter().filter(|cache| below(cache).is_some()).max_by_key(|cache| cache.as_str().len())?;
-        let below = RelPath::new(below(cache)?).ok()?;
-        Some((self.directory.descend(&cache_name(cache)).ok()?, below))
-    }
-
-    /// The directory of one cache, owned by whoever the steps are.
-    fn make(&self, at: &RelPath) -> Result<PathBuf, StoreError> {
-        let made = self.directory.ensure(&cache_name(at), 0o700)?;
-        if self.user.steps_down() {
-            let (uid, gid) = (rustix::fs::Uid::from_raw(self.user.uid()), rustix::fs::Gid::from_raw(self.user.gid()));
-            rustix::fs::fchown(&made, Some(uid), Some(gid))
-                .map_err(StoreError::io("give to the step's user", made.name()))?;
-        }
-        Ok(cache_source(&self.path, at))
-    }
-}
-
-/// Where the cache `at` lies below a repository's directory of caches.
-pub(crate) fn cache_source(caches: &Path, at: &RelPath) -> PathBuf {
-    caches.join(cache_name(at))
-}
-
-/// `%` is escaped first, so that no two paths share a name.
-fn cache_name(at: &RelPath) -> String {
-    at.as_str().replace('%', "%25").replace('/', "%2F")
 }

@@ -2,11 +2,13 @@
 //! things and no detail of them.
 
 mod answered;
+mod caches;
 mod ending;
 mod exec;
 mod questions;
 mod room;
 mod spare;
+mod tidying;
 mod warm;
 
 pub use answered::{CommitAsked, Earlier, commands, is_reusable, takes_env};
@@ -17,7 +19,6 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::{SandboxMode, Tolerated};
@@ -36,7 +37,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::context::{Caches, Changes, Context, Sight, StepTrace, Tree};
+use crate::context::{Changes, Context, Sight, StepTrace, Tree};
 use crate::error::EngineError;
 use crate::finish::{self, Observed, Pass};
 use crate::git_program::SandboxedGit;
@@ -44,18 +45,16 @@ use crate::output::Outputs;
 use crate::readings::Readings;
 use crate::record::{self, RunFacts, Span};
 use crate::repository::Repository;
-use crate::request::{ChangesWanted, EngineConfig, Patch, RunReport, RunRequest, RunSource, Serving};
+use crate::request::{CachesWanted, ChangesWanted, EngineConfig, Patch, RunReport, RunRequest, RunSource, Serving};
 use crate::skill::SkillRun;
+use crate::skill_caches::TrustScopes;
 use crate::source::{Apart, Keeping, Source};
 use crate::spec_file::SpecFile;
 use crate::store::SNAPSHOTS;
-use crate::store::checkouts::{CACHES, CHECKOUTS, eviction};
 use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::Documents;
 use crate::store::durations::Durations;
-use crate::store::mirrors::{self, MIRRORS};
 use crate::store::objects::Objects;
-use crate::store::retention;
 use crate::surroundings::secrets_of;
 use crate::{checks, dispatch, guards, patch};
 use ending::{emitted, finished, report, superseding, written};
@@ -85,8 +84,14 @@ pub struct Engine {
     warm: WarmPlaces,
 }
 
-/// After how many runs the state directory is looked through again: it takes longer the more is kept.
-const RUNS_UNTIDIED: usize = 32;
+/// What a run does beside looking.
+#[derive(Debug, Clone, Copy)]
+struct Parts {
+    /// What becomes of the changes of its steps.
+    changes: Changes,
+    /// What the caches of its skills begin with.
+    caches: CachesWanted,
+}
 
 /// How many commits one range may hold: each is a run.
 pub const MAX_RANGE: usize = 256;
@@ -251,9 +256,11 @@ impl Engine {
         let facts = self.facts(&plan, rerun, &request)?;
         let documents = self.documents(&repository, &facts)?;
         let changes = changes_of(&request);
-        let room = Room { disk: disk_of(&plan), sandboxes: sandboxes_of(&plan, changes), space: None };
+        let (disk, sandboxes) = (disk_of(&plan), sandboxes_of(&plan, changes));
+        let room = Room { disk, sandboxes, caches: self.caches_of(&plan)?, space: None };
         let space = space_config(&room, tolerated.clone());
-        let context = self.context(source, changes, room, tolerated, events, cancel).await?;
+        let parts = Parts { changes, caches: request.caches };
+        let context = self.context(source, parts, room, tolerated, events, cancel).await?;
         context.continue_trace(StepTrace::new(&request.trace, &facts.run_id));
         guards::same_spec(&context.tree.snapshot, &file)?;
         guards::caches_hide_nothing(&context.tree.snapshot, &plan)?;
@@ -279,7 +286,8 @@ impl Engine {
         let (mut observed, facts, doubt) = written(&context, documents, observed, facts, plan, passed).await?;
         observed.doubts.extend(emitted(&context, doubt).await);
         self.keep_durations(&context, &observed, &profile);
-        self.tidy(context.tree.apart.is_some().then(|| self.clock.system_time())).await;
+        let has_grown = context.tree.apart.is_some() || context.caches.have_grown();
+        self.tidy(has_grown.then(|| self.clock.system_time())).await;
         observed.doubts.iter_mut().for_each(|(_, message)| self.redactor.clean(message));
         let report = report(&observed, &facts, evidence_dir);
         context.emit(finished(&report, began.elapsed())).await;
@@ -311,29 +319,6 @@ impl Engine {
         }
     }
 
-    /// Keeps the state directory bounded, after the first run and every [`RUNS_UNTIDIED`]. A run does
-    /// not depend on it. Checkouts are looked through after a run that used one, as of `now`.
-    async fn tidy(&self, now: Option<SystemTime>) {
-        let is_due = self.runs.fetch_add(1, Ordering::Relaxed).is_multiple_of(RUNS_UNTIDIED);
-        if !is_due && now.is_none() {
-            return;
-        }
-        let (state, clock) = (self.state_path.clone(), self.clock);
-        let bounds = retention::Bounds::from(&self.config.operator.daemon.retention);
-        let work = tokio::task::spawn_blocking(move || {
-            if let Some(now) = now {
-                eviction::evict(&state.join(CHECKOUTS), now, eviction::Bounds::default())?;
-                mirrors::evict(&state.join(MIRRORS), now)?;
-            }
-            if is_due { retention::tidy(&state, bounds, clock.system_time()) } else { Ok(()) }
-        });
-        match work.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "the state directory could not be tidied"),
-            Err(error) => tracing::error!(%error, "tidying ended badly"),
-        }
-    }
-
     /// Checks, then skills, then one more look at the tree.
     async fn observe(&self, context: &Arc<Context>, plan: &Plan, facts: &RunFacts, request: &RunRequest) -> Observed {
         let began = self.clock.now_text();
@@ -359,6 +344,7 @@ impl Engine {
         if looked.doubt.is_some() {
             runs.iter_mut().for_each(SkillRun::take_back);
         }
+        runs = self.conclude_caches(context, plan, runs, looked.doubt.is_some()).await;
         let wanted = request.changes == ChangesWanted::AsPatch;
         let patch = if wanted { Some(patch::made(context, plan, &runs).await) } else { None };
         if let Some(Patch::Refused(reason)) = &patch {
@@ -424,7 +410,7 @@ impl Engine {
     async fn context(
         &self,
         source: Source,
-        changes: Changes,
+        parts: Parts,
         room: Room,
         tolerated: Tolerated,
         events: mpsc::Sender<RunEvent>,
@@ -457,11 +443,14 @@ impl Engine {
         let common = borrowed.unwrap_or(&snapshot.git.common_dir);
         guards::borrows_nothing_hidden(common, &path, self.launcher.host(), &sight)?;
         let helper = apart.as_ref().map_or(&self.helper, Apart::helper).clone();
+        let space = space?;
+        let trust = TrustScopes::new(&recorded, &snapshot.git);
+        let caches = self.caches(&space, &repository, (&seen_at, trust), parts.caches)?;
         Ok(Arc::new(Context {
             launcher: Arc::clone(&self.launcher),
-            space: space?,
+            space,
             outputs: Outputs { objects: Objects::open(&self.state)?, redactor: self.redactor.clone() },
-            caches: self.caches(&seen_at, apart.as_ref(), user)?,
+            caches,
             sight,
             tree: Tree {
                 ignored: IgnoreQuery::new(helper, path).knowing(&snapshot),
@@ -479,28 +468,9 @@ impl Engine {
             live: OnceLock::new(),
             events,
             cancel,
-            changes,
+            changes: parts.changes,
             trace: OnceLock::new(),
         }))
-    }
-
-    /// Where the caches of the steps are. Those of a commit's tree lie with it and serve no other:
-    /// its files may be older than what another tree's build has left there, and tools that go by
-    /// times would take that for theirs.
-    fn caches(&self, repo: &Path, apart: Option<&Apart>, user: StepUser) -> Result<Caches, EngineError> {
-        // Nobody but us walks in: what a step makes of its caches, set-uid programs too, is
-        // reached by its mounts alone.
-        let key = match apart {
-            Some(Apart::Checkout(checkout)) => {
-                let directory = checkout.directory.ensure(CACHES, 0o700)?;
-                return Ok(Caches { directory, path: checkout.caches_path(), user });
-            }
-            // Under root they belong to another user than those of the worktree.
-            Some(Apart::Mirror(_)) => format!("{}.private", repo_key(repo)),
-            None => repo_key(repo),
-        };
-        let directory = self.state.ensure("caches", 0o700)?.ensure(&key, 0o700)?;
-        Ok(Caches { directory, path: self.state_path.join("caches").join(&key), user })
     }
 
     async fn snapshot(&self, repo: &Path) -> Result<Arc<Snapshot>, EngineError> {
@@ -523,10 +493,6 @@ impl Engine {
         Ok(made?)
     }
 
-    fn caches_path(&self, repo: &Path) -> PathBuf {
-        self.state_path.join("caches").join(repo_key(repo))
-    }
-
     /// What a step of `user` over `repo` sees beside the tree. Whom we serve reaches no more than
     /// they could without us.
     fn sight(&self, repo: &Path, user: StepUser, tolerated: Tolerated) -> Result<Sight, EngineError> {
@@ -547,7 +513,7 @@ fn changes_of(request: &RunRequest) -> Changes {
     }
 }
 
-/// The name of a repository's directory of caches, and of checkouts.
+/// The name of a repository's directory of checkouts.
 fn repo_key(repo: &Path) -> String {
     use std::os::unix::ffi::OsStrExt as _;
     Sha256Hex::of(repo.as_os_str().as_bytes()).as_str()[..32].to_owned()

@@ -56,7 +56,10 @@ impl Observed {
         let mut skills = Vec::new();
         for (planned, run) in plan.skills.iter().zip(runs) {
             doubts.extend(run.doubts);
-            skills.push(record::skill(facts, tree, plan, planned, run.steps, run.snapshots, run.span));
+            let mut evidence = record::skill(facts, tree, plan, planned, run.steps, run.snapshots, run.span);
+            // No part of what the seal covers.
+            evidence.measured.caches = run.caches;
+            skills.push(evidence);
         }
         Self { toolchain, skills, doubts, patch: None, left: None }
     }

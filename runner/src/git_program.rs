@@ -67,6 +67,7 @@ impl GitProgram for SandboxedGit {
             inodes: files_of(DISK_BYTES),
             tolerated: policy.tolerated.clone(),
             sandboxes: Sandboxes::ForOne,
+            caches: None,
         };
         let space = RunSpace::create(&self.launcher, config).map_err(|error| one_line(&error))?;
         let spawned = self.launcher.spawn(&space, &[], &facts, &policy);

@@ -32,6 +32,7 @@ mod rerun;
 mod schedule;
 mod session;
 mod skill;
+mod skill_caches;
 mod source;
 mod spec_file;
 mod stack;
@@ -55,8 +56,8 @@ pub use proctor_snapshot::protocol::{CommitRef, NamedCommit, Push, Pushed, Pushe
 pub use proctor_sql::pool::Workers;
 pub use pushed::pushed;
 pub use request::{
-    ChangesWanted, EngineConfig, ExecReport, ExecRequest, Helpers, Patch, Preview, RunReport, RunRequest, RunSource,
-    Serving, SkillsWanted, StepReport, Tracing,
+    CachesWanted, ChangesWanted, EngineConfig, ExecReport, ExecRequest, Helpers, Patch, Preview, RunReport, RunRequest,
+    RunSource, Serving, SkillsWanted, StepReport, Tracing,
 };
 pub use rerun::demand_whole;
 pub use session::Session;

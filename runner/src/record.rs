@@ -129,7 +129,7 @@ pub(crate) fn skill(
         cached_from: None,
         summary: summary(&steps),
         steps,
-        measured: Measured { run_id: run.run_id.clone(), started_at: span.started_at, finished_at: span.finished_at },
+        measured: measured(run, span),
         sha256: Sha256Hex::of(b""),
     })
 }
@@ -165,9 +165,14 @@ pub(crate) fn toolchain(
         source: tree.source.clone(),
         checks,
         summary: folded,
-        measured: Measured { run_id: run.run_id.clone(), started_at: span.started_at, finished_at: span.finished_at },
+        measured: measured(run, span),
         sha256: Sha256Hex::of(b""),
     })
+}
+
+fn measured(run: &RunFacts, span: Span) -> Measured {
+    let Span { started_at, finished_at } = span;
+    Measured { run_id: run.run_id.clone(), started_at, finished_at, caches: vec![] }
 }
 
 fn tracked_drift(skill: &PlannedSkill, steps: &[StepEvidence]) -> TrackedDrift {

@@ -3,6 +3,7 @@
 //! What they say is not looked at here.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use proctor_core::evidence::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
@@ -22,17 +23,17 @@ pub(crate) struct Expected(Vec<(ReportFile, Place)>);
 enum Place {
     /// In the layer of the attempt.
     Layer,
-    /// In a directory of ours that outlives runs; and what stood there before.
-    Cache { directory: Directory, below: RelPath, before: Mark },
+    /// In the directory that takes the writes to a cache, over these layers; and what stood there before.
+    Cache { directory: Directory, below: RelPath, before: Mark, lowers: Vec<PathBuf> },
 }
 
 impl Expected {
     /// Notes what stands at their places before the attempt.
     pub(crate) fn before(context: &Context, skill: &PlannedSkill, step: &PlannedStep) -> Self {
-        let place = |path: &RelPath| match context.caches.holding(&skill.caches, path) {
-            Some((directory, below)) => {
+        let place = |path: &RelPath| match context.caches.holding(&skill.name, path) {
+            Some((directory, below, lowers)) => {
                 let before = Mark::of(directory.as_fd(), &below);
-                Place::Cache { directory, below, before }
+                Place::Cache { directory, below, before, lowers }
             }
             None => Place::Layer,
         };
@@ -69,7 +70,16 @@ impl Place {
     fn read(&self, layer: &InLayer<'_>, path: &RelPath) -> Result<Option<Vec<u8>>, ReportFault> {
         match self {
             Self::Layer => layer.read(path, MAX_REPORT_BYTES),
-            Self::Cache { directory, below, before } => before.read_since(directory.as_fd(), below, MAX_REPORT_BYTES),
+            Self::Cache { directory, below, before, lowers } => {
+                // One of an earlier run that the step has merely touched is none of its own.
+                let lowers: Vec<Directory> = lowers.iter().filter_map(|path| Directory::open(path).ok()).collect();
+                let lowers: Vec<BorrowedFd<'_>> = lowers.iter().map(Directory::as_fd).collect();
+                let written = InLayer { upper: directory.as_fd(), below: &lowers }.read(below, MAX_REPORT_BYTES)?;
+                match written {
+                    Some(_) => before.read_since(directory.as_fd(), below, MAX_REPORT_BYTES),
+                    None => Ok(None),
+                }
+            }
         }
     }
 }

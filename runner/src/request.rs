@@ -94,6 +94,8 @@ pub struct RunRequest {
     pub changes: ChangesWanted,
     /// Which skills of the profile run.
     pub skills: SkillsWanted,
+    /// What the caches of skills begin with.
+    pub caches: CachesWanted,
     /// Where readers see what steps print while they run; `None` where there are no readers.
     pub live: Option<LiveOutputs>,
     /// Whether the run is traced.
@@ -137,6 +139,15 @@ pub enum SkillsWanted {
     /// Those that did not pass when they last ran without a changeset, and what they need; all of them where that is
     /// none.
     NotPassed,
+}
+
+/// What the caches of the skills of a run begin with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CachesWanted {
+    /// What earlier passes have left; what a skill leaves is kept where it passes.
+    Kept,
+    /// Nothing; and what a skill leaves is thrown away.
+    Empty,
 }
 
 /// Which tree a run verifies.

@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::context::Context;
-use crate::error::EngineError;
+use crate::error::{EngineError, one_line};
 use crate::request::StepReport;
 use crate::stack::{Stack, Stacked};
 use crate::{record, step};
@@ -92,7 +92,8 @@ impl Session {
     /// # Errors
     /// No sandbox can be had.
     pub async fn warm(&self, step: &PlannedStep, wanted: usize) -> Result<(), EngineError> {
-        let (policy, _) = self.context.policy(&skill_of(step)?, step)?;
+        let (policy, _) =
+            self.context.policy(&skill_of(step)?, step).map_err(|fault| EngineError::Internal(one_line(&fault)))?;
         let (context, stack) = (Arc::clone(&self.context), self.stack.clone());
         let work = tokio::task::spawn_blocking(move || {
             let facts = &context.tree.repository.facts;
@@ -118,7 +119,8 @@ impl Session {
         if !context.space.is_in_memory() || !context.space.is_unused() {
             return Ok(None);
         }
-        let (policy, _) = context.policy(&skill_of(step)?, step)?;
+        let policy = context.policy(&skill_of(step)?, step);
+        let (policy, _) = policy.map_err(|fault| EngineError::Internal(fault.to_string()))?;
         context.launcher.prepare_ahead(&context.space, &context.tree.repository.facts, &policy)?;
         Ok(Some(context.space.clone()))
     }

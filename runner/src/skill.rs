@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use proctor_core::cache::CacheEvidence;
 use proctor_core::event::RunEvent;
 use proctor_core::evidence::StepEvidence;
 use proctor_core::outcome::Outcome;
@@ -28,11 +29,14 @@ pub(crate) struct SkillRun {
     pub(crate) doubts: Vec<(Doubt, String)>,
     /// Why it did not run as planned; empty where it did.
     pub(crate) reason: String,
+    /// What became of its caches, once the run is judged.
+    pub(crate) caches: Vec<CacheEvidence>,
 }
 
 /// Runs the steps of `skill` on top of `stack`.
 pub(crate) async fn run(context: &Arc<Context>, mut stack: Stack, skill: &PlannedSkill) -> SkillRun {
     context.emit(RunEvent::SkillStarted { skill: skill.name.clone() }).await;
+    open_caches(context, skill).await;
     let before = stack.view().id();
     let mut run = SkillRun::new(context, before);
     for planned in &skill.steps {
@@ -50,6 +54,14 @@ pub(crate) async fn run(context: &Arc<Context>, mut stack: Stack, skill: &Planne
     run.snapshots.after = stack.view().id();
     run.span.finished_at = context.clock.now_text();
     run
+}
+
+/// Opens the caches off the runtime's workers: they may be large. What is in the way is reported by the first step.
+async fn open_caches(context: &Arc<Context>, skill: &PlannedSkill) {
+    if !skill.caches.is_empty() {
+        let (context, skill) = (Arc::clone(context), skill.clone());
+        let _ = tokio::task::spawn_blocking(move || context.caches.open(&skill.name, &skill.caches)).await;
+    }
 }
 
 /// A skill of which no step ran.
@@ -83,6 +95,7 @@ impl SkillRun {
             span: Span { started_at: now.clone(), finished_at: now },
             doubts: vec![],
             reason: String::new(),
+            caches: vec![],
         }
     }
 

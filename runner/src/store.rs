@@ -4,6 +4,7 @@
 //! that nobody can lead a write of ours elsewhere.
 
 pub(crate) mod attestations;
+pub(crate) mod caches;
 pub(crate) mod checkouts;
 pub(crate) mod directory;
 pub(crate) mod documents;

@@ -109,6 +109,7 @@ fn trial(
         inodes: 4096,
         tolerated: tolerated.clone(),
         sandboxes: Sandboxes::ForOne,
+        caches: None,
     };
     let space = RunSpace::create(launcher, config)?;
     let policy = trial_policy(launcher, &facts, tolerated)?;

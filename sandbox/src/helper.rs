@@ -15,6 +15,7 @@ mod memory_sources;
 mod mounts;
 mod outer;
 mod outside;
+mod overlay;
 mod plain;
 mod renewal;
 #[doc(hidden)]

@@ -263,7 +263,7 @@ impl StepUser {
 
     /// Returns the user and group ids that the step sees itself as, and that own its caches on disk. They do not
     /// differ from run to run.
-    pub(crate) fn seen_as(self) -> (u32, u32) {
+    pub fn seen_as(self) -> (u32, u32) {
         match self {
             Self::Mapped { .. } => (MAPPED_BASE, MAPPED_BASE),
             other => (other.uid(), other.gid()),

@@ -38,7 +38,7 @@ pub struct Policy {
     pub hide: Vec<PathBuf>,
     /// What of the host's hidden directories it needs.
     pub tools: Vec<ToolMount>,
-    /// Directories of the repository that outlive the run.
+    /// Directories of the repository that are stored outside of it.
     pub caches: Vec<CacheMount>,
     /// Which controls may be missing without a refusal.
     pub tolerated: Tolerated,
@@ -159,12 +159,50 @@ pub enum ToolKind {
     Masked,
 }
 
-/// A directory of the repository that is kept outside of it, writable for the step.
+/// A cache: a directory of the repository that is stored outside of it and that the step can write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheMount {
-    /// The directory on the host. A root daemon gives it to the step's user when it is made;
-    /// see [`StepUser`](crate::StepUser).
-    pub source: PathBuf,
     /// Where it appears in the repository.
     pub at: RelPath,
+    /// What appears there. No two commands that run at the same time may have the same source.
+    pub source: CacheSource,
+}
+
+/// What a step sees as a cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheSource {
+    /// One directory of the host, which takes the writes.
+    Directory(PathBuf),
+    /// An overlay of layers that stay as they are and one directory that takes the writes.
+    Layers {
+        /// The directory that holds [`CACHE_UPPER`], which takes the writes. The helper makes the directories that
+        /// overlayfs needs beside it.
+        room: PathBuf,
+        /// The layers below, newest first; at least one.
+        lowers: Vec<PathBuf>,
+    },
+}
+
+/// The directory that takes the writes to a cache, below its room.
+pub const CACHE_UPPER: &str = "upper";
+
+impl CacheSource {
+    /// Returns the directory that takes the writes. A root daemon makes it as root; the helper gives it to the step's
+    /// user, see [`StepUser`](crate::StepUser).
+    pub fn upper(&self) -> PathBuf {
+        match self {
+            Self::Directory(path) => path.clone(),
+            Self::Layers { room, .. } => room.join(CACHE_UPPER),
+        }
+    }
+
+    /// Returns every path of the host that it consists of.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        let (first, lowers) = match self {
+            Self::Directory(path) => (path, &[][..]),
+            Self::Layers { room, lowers } => (room, lowers.as_slice()),
+        };
+        [first].into_iter().chain(lowers).map(PathBuf::as_path)
+    }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::host::StepUser;
 use crate::host_view::HostView;
-use crate::policy::Frame;
+use crate::policy::{CacheSource, Frame};
 use crate::running::Running;
 use crate::setup::SetupOp;
 use crate::space::Slot;
@@ -112,6 +112,13 @@ impl Pool {
         // Their ends are waited for, and nobody else's: the lock goes first.
         let idle: Vec<Waiting> = self.waiting().extract_if(.., |one| one.since.elapsed() >= patience).collect();
         idle.into_iter().for_each(|one| one.prepared.let_go());
+    }
+
+    /// Ends those that hold a cache with this source.
+    pub(crate) fn release_cache(&self, source: &CacheSource) {
+        let holds = |one: &mut Waiting| one.frame.caches.iter().any(|cache| cache.source == *source);
+        let held: Vec<Waiting> = self.waiting().extract_if(.., holds).collect();
+        held.into_iter().for_each(|one| one.prepared.let_go());
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
 use crate::host::{Host, StepUser};
-use crate::policy::{Frame, Policy, Rights, ToolKind};
+use crate::policy::{CacheSource, Frame, Policy, Rights, ToolKind};
 
 /// One thing that is done to make a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +55,15 @@ pub enum SetupOp {
         at: PathBuf,
         /// In which way.
         kind: CloneKind,
+    },
+    /// Make the overlay of a cache, while its layers can be seen and the directory that takes the writes is writable.
+    StackCache {
+        /// The directory that holds the one that takes the writes.
+        room: PathBuf,
+        /// The layers below, newest first.
+        lowers: Vec<PathBuf>,
+        /// Where it is going to appear.
+        at: PathBuf,
     },
     /// Take the repository and the place for layers, for the overlay to come.
     HoldTree {
@@ -386,7 +395,13 @@ fn clones(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let ours = CloneKind::Tool { rights: Rights::Ours };
     ops.extend(resolver(frame, host).map(|path| clone(path, path.to_owned(), ours)));
     for cache in &frame.caches {
-        ops.push(clone(&cache.source, frame.repo.join(cache.at.as_str()), CloneKind::Cache));
+        let at = frame.repo.join(cache.at.as_str());
+        ops.push(match &cache.source {
+            CacheSource::Directory(path) => clone(path, at, CloneKind::Cache),
+            CacheSource::Layers { room, lowers } => {
+                SetupOp::StackCache { room: room.clone(), lowers: lowers.clone(), at }
+            }
+        });
     }
     ops
 }
@@ -586,7 +601,7 @@ fn check_inside_repo(policy: &Policy) -> Result<(), SandboxError> {
 
 fn absolute_paths(policy: &Policy) -> impl Iterator<Item = &Path> {
     let tools = policy.tools.iter().map(|tool| tool.at.as_path());
-    let caches = policy.caches.iter().map(|cache| cache.source.as_path());
+    let caches = policy.caches.iter().flat_map(|cache| cache.source.paths());
     let hide = policy.hide.iter().map(PathBuf::as_path);
     let git = [&policy.git.worktree_git, &policy.git.common].into_iter().flatten().map(PathBuf::as_path);
     [policy.repo.as_path(), &policy.home]
@@ -634,6 +649,7 @@ impl SetupOp {
             Self::RefuseSubmounts { .. }
             | Self::CloneDevices
             | Self::Clone { .. }
+            | Self::StackCache { .. }
             | Self::HoldTree { .. }
             | Self::ReadOnlyRoot
             | Self::Scratch
@@ -710,6 +726,10 @@ impl fmt::Display for SetupOp {
             Self::RefuseSubmounts { repo } => write!(f, "refuse file systems mounted below {}", repo.display()),
             Self::CloneDevices => write!(f, "take {} of /dev", DEVICES.join(", ")),
             Self::Clone { source, at, kind } => write!(f, "take {} for {} ({kind})", source.display(), at.display()),
+            Self::StackCache { room, lowers, at } => {
+                let count = lowers.len();
+                write!(f, "make the overlay of {} for {} over {count} layers", room.display(), at.display())
+            }
             Self::HoldTree { repo, mapped } => {
                 let mapped = if *mapped { ", root's files as the step's" } else { "" };
                 write!(f, "take {} and the place for layers{mapped}", repo.display())

@@ -4,6 +4,7 @@
 use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,6 +19,7 @@ use crate::error::{SandboxError, or_with_less};
 use crate::host::{RepoFacts, StepUser};
 use crate::launcher::Launcher;
 use crate::plain::{self, PlainSpace};
+use crate::policy::CacheSource;
 use crate::pool::Pool;
 use crate::wait;
 use crate::wire::{self, Beforehand, Message, Request, SpaceRequest};
@@ -60,6 +62,25 @@ pub struct RunSpaceConfig {
     pub tolerated: Tolerated,
     /// How many commands one sandbox serves.
     pub sandboxes: Sandboxes,
+    /// The directory in which caches are stored, where some command of the run has any.
+    pub caches: Option<PathBuf>,
+}
+
+/// How caches can be shown to the steps of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CacheForm {
+    /// As overlays: layers that stay as they are, and a directory that takes the writes.
+    Layers,
+    /// As one directory, which has to hold a copy of the layers.
+    Copy {
+        /// Why the kernel makes no overlay.
+        reason: String,
+    },
+    /// Not at all: each attempt gets an empty directory.
+    Empty {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// How many commands one sandbox serves.
@@ -82,6 +103,7 @@ struct Inner {
     next: AtomicU32,
     pool: Arc<Pool>,
     sandboxes: Sandboxes,
+    caches: CacheForm,
 }
 
 /// Where the layers lie.
@@ -144,13 +166,14 @@ impl RunSpace {
     /// tolerated.
     pub fn create(launcher: &Launcher, config: RunSpaceConfig) -> Result<Self, SandboxError> {
         let host = launcher.host().clone();
-        let RunSpaceConfig { disk_bytes, inodes, tolerated, sandboxes } = config;
+        let RunSpaceConfig { disk_bytes, inodes, tolerated, sandboxes, caches } = config;
         let request = Request::Space(SpaceRequest {
             at: host.space_dir(),
             bytes: disk_bytes,
             inodes,
             user: (!host.is_root()).then_some((host.euid, host.egid)),
             beforehand: if plain::is_tolerated(&tolerated) { Beforehand::Namespaces } else { Beforehand::Nothing },
+            caches,
         });
         let (mut helper, control) = launcher.start_helper(&request, &[], Stdio::null(), Stdio::null())?;
         let answer = wait::readable(control.as_fd(), PATIENCE).and_then(|()| wire::recv(control.as_fd()));
@@ -160,7 +183,10 @@ impl RunSpace {
         let answer =
             answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
         match answer {
-            Some((Message::Space { own_id }, fds)) => Self::from_fds(fds, own_id, launcher.add_pool(), sandboxes),
+            Some((Message::Space { own_id, no_cache_overlay }, fds)) => {
+                let caches = no_cache_overlay.map_or(CacheForm::Layers, |reason| CacheForm::Copy { reason });
+                Self::from_fds(fds, own_id, launcher.add_pool(), sandboxes, caches)
+            }
             Some((Message::Refused { message, hint, .. }, _)) if plain::is_tolerated(&tolerated) => {
                 Self::plain(&host, message, hint, launcher.add_pool())
             }
@@ -181,13 +207,14 @@ impl RunSpace {
         own_id: Option<u32>,
         pool: Arc<Pool>,
         sandboxes: Sandboxes,
+        caches: CacheForm,
     ) -> Result<Self, SandboxError> {
-        let caches = fds.pop_if(|_| own_id.is_some());
-        let own = own_id.zip(caches).map(|(id, caches)| OwnUser { id, caches });
+        let cache_owners = fds.pop_if(|_| own_id.is_some());
+        let own = own_id.zip(cache_owners).map(|(id, caches)| OwnUser { id, caches });
         let [dir, mounts, users] = <[OwnedFd; 3]>::try_from(fds)
             .map_err(|fds| SandboxError::Protocol(format!("{} descriptors instead of 3", fds.len())))?;
         let kind = Kind::Namespaces { mounts, users, own };
-        Ok(Self(Arc::new(Inner { dir: Arc::new(dir), kind, next: AtomicU32::new(0), pool, sandboxes })))
+        Ok(Self(Arc::new(Inner { dir: Arc::new(dir), kind, next: AtomicU32::new(0), pool, sandboxes, caches })))
     }
 
     fn plain(host: &crate::host::Host, refusal: String, hint: String, pool: Arc<Pool>) -> Result<Self, SandboxError> {
@@ -195,7 +222,12 @@ impl RunSpace {
         let (dir, kind) = (Arc::new(dir), Kind::Plain(space));
         // A copy of the tree is made for one command.
         let sandboxes = Sandboxes::ForOne;
-        Ok(Self(Arc::new(Inner { dir, kind, next: AtomicU32::new(0), pool, sandboxes })))
+        let caches = match host.is_root() {
+            // A step is somebody else there, who cannot reach root's state directory.
+            true => CacheForm::Empty { reason: "the step's user cannot reach root's state directory".to_owned() },
+            false => CacheForm::Copy { reason: "there are no namespaces".to_owned() },
+        };
+        Ok(Self(Arc::new(Inner { dir, kind, next: AtomicU32::new(0), pool, sandboxes, caches })))
     }
 
     /// Makes an empty layer for a step of `user` over this repository.
@@ -255,6 +287,17 @@ impl RunSpace {
         self.0.sandboxes == Sandboxes::ForSeveral
     }
 
+    /// Returns how caches can be shown to the steps of this run.
+    pub fn cache_form(&self) -> &CacheForm {
+        &self.0.caches
+    }
+
+    /// Ends the prepared sandboxes that hold a cache with this source, and returns when they have ended. Afterwards
+    /// nothing of this run has it mounted.
+    pub fn release_cache(&self, source: &CacheSource) {
+        self.0.pool.release_cache(source);
+    }
+
     pub(crate) fn pool(&self) -> &Pool {
         &self.0.pool
     }
@@ -282,7 +325,10 @@ impl RunSpace {
     }
 
     /// Returns who a step over this repository is in this run.
-    pub(crate) fn user(&self, host: &crate::host::Host, repo: &RepoFacts) -> Result<StepUser, SandboxError> {
+    ///
+    /// # Errors
+    /// The repository is somebody else's, and we are not root.
+    pub fn user(&self, host: &crate::host::Host, repo: &RepoFacts) -> Result<StepUser, SandboxError> {
         Ok(StepUser::choose(host, repo)?.with_own_id(self.own_id()))
     }
 
@@ -385,7 +431,10 @@ impl Layer<Sealed> {
 ///
 /// How deep it is was the step's choice: neither the stack nor the descriptors may grow with
 /// that. So what is found one level down is moved up beside `name`, and waits there.
-pub(crate) fn remove_dir(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()> {
+///
+/// # Errors
+/// Something cannot be removed.
+pub fn remove_dir(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()> {
     let mut moved = 0_u64;
     let mut waiting = vec![name.to_owned()];
     while let Some(next) = waiting.pop() {

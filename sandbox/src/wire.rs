@@ -72,6 +72,9 @@ pub(crate) struct SpaceRequest {
     pub(crate) user: Option<(u32, u32)>,
     /// What else is tried first.
     pub(crate) beforehand: Beforehand,
+    /// The directory in which overlays of caches are going to be, where it is to be tried whether the kernel makes
+    /// them there.
+    pub(crate) caches: Option<std::path::PathBuf>,
 }
 
 /// What is tried before the place for layers is made.
@@ -214,6 +217,8 @@ pub(crate) enum Message {
         /// The user id of the host that steps over root's repository have in this run alone. The user namespace that
         /// maps the owner of caches to it is the last descriptor.
         own_id: Option<u32>,
+        /// Why the kernel makes no overlay of caches; `None` where it does, or was not asked.
+        no_cache_overlay: Option<String>,
     },
     /// PID 1 of the step exists; its pidfd. It waits until the helper has sent this.
     Init,

@@ -231,6 +231,7 @@ impl Workers {
             inodes: 256,
             tolerated: self.config.tolerated.clone(),
             sandboxes: Sandboxes::ForOne,
+            caches: None,
         };
         let space = RunSpace::create(&self.launcher, config).map_err(say)?;
         let policy = self.policy(key)?;

@@ -53,6 +53,7 @@ fn no_sandbox() -> Option<String> {
         inodes: 1 << 10,
         tolerated: Tolerated::default(),
         sandboxes: Sandboxes::ForOne,
+        caches: None,
     };
     RunSpace::create(&launcher(state.path()), config).err().map(|error| error.to_string())
 }

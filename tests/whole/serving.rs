@@ -16,7 +16,8 @@ use proctor_daemon::caller::Caller;
 use proctor_daemon::metrics::Metrics;
 use proctor_daemon::service::{MAX_WAIT, Service, ServiceConfig, StartError};
 use proctor_runner::{
-    CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, Pass, RunRequest, RunSource, SkillsWanted, Tracing,
+    CachesWanted, CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, Pass, RunRequest, RunSource,
+    SkillsWanted, Tracing,
 };
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
@@ -49,6 +50,7 @@ pub(crate) fn asks(repo: &Repo<'_>) -> RunSubmission {
         changes: proctor_core::api::ChangesAsked::Applied,
         reuse: proctor_core::api::Reuse::Never,
         skills: proctor_core::api::SkillsAsked::All,
+        no_caches: false,
         env: None,
     }
 }
@@ -166,6 +168,7 @@ pub(crate) fn passed_and_broke(env: &TestEnvironment, repo: &Repo<'_>) -> Pass {
         fail_fast,
         changes: ChangesWanted::Applied,
         skills: SkillsWanted::All,
+        caches: CachesWanted::Kept,
         live: None,
         trace: Tracing::default(),
     };

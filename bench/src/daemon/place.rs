@@ -15,7 +15,8 @@ use proctor_core::spec::Operator;
 use proctor_core::tier::Tier;
 use proctor_core::verdict::Verdict;
 use proctor_runner::{
-    CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, RunRequest, RunSource, SkillsWanted, Tracing,
+    CachesWanted, CancellationToken, ChangesWanted, Engine, EngineConfig, Helpers, RunRequest, RunSource, SkillsWanted,
+    Tracing,
 };
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
@@ -146,6 +147,7 @@ impl InProcess {
             fail_fast: false,
             changes: ChangesWanted::Applied,
             skills: SkillsWanted::All,
+            caches: CachesWanted::Kept,
             live: None,
             trace: Tracing::default(),
         };

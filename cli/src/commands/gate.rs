@@ -51,6 +51,7 @@ fn asked_here(args: &GateArgs, operator: Operator, repo: PathBuf, caller: &Calle
         max_tier: args.max_tier,
         max_age: args.max_age,
         unattested: if args.accept_unattested { Unattested::Accept } else { Unattested::Refuse },
+        max_cache_trust: args.max_cache_trust,
     };
     gate.ask(&GateRequest { repo, demands }).map_err(engine_error)
 }
@@ -63,6 +64,7 @@ async fn asked_of(daemon: &Daemon, args: &GateArgs, repo: &Path) -> Result<GateA
         max_tier: args.max_tier,
         max_age: Some(age_text(args.max_age)),
         accept_unattested: args.accept_unattested,
+        max_cache_trust: args.max_cache_trust,
     };
     let answer = daemon.client.gate(&asked).await.map_err(client_error)?;
     if answer.pass != (answer.exit_code == 0) {

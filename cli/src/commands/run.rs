@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use proctor_core::api::{Reuse, StreamView};
+use proctor_core::cache::CacheTrust;
 use proctor_core::event::RunEvent;
 use proctor_core::gate::{Demands, MaxAge, Unattested};
 use proctor_core::names::RunId;
@@ -20,8 +21,8 @@ use proctor_core::spec::Operator;
 use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, Verdict};
 use proctor_daemon::service::{OutputOf, Unit};
 use proctor_runner::{
-    ChangesWanted, Clock, CommitAsked, CommitRef, Engine, NamedCommit, Patch, RunReport, RunRequest, RunSource,
-    SkillsWanted, StagedIndex, demand_whole, takes_env,
+    CachesWanted, ChangesWanted, Clock, CommitAsked, CommitRef, Engine, NamedCommit, Patch, RunReport, RunRequest,
+    RunSource, SkillsWanted, StagedIndex, demand_whole, takes_env,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -282,7 +283,9 @@ impl<'a> Runs<'a> {
     /// The earlier run that answers for a tree, where this process would do the run. A daemon is asked with the
     /// request itself.
     async fn known(&self, tree: &Tree) -> Option<Known> {
-        let (Way::Here(engine), Reuse::Verified) = (&self.way, self.reuse) else { return None };
+        let (Way::Here(engine), Reuse::Verified, false) = (&self.way, self.reuse, self.args.no_caches) else {
+            return None;
+        };
         let commit = match tree {
             Tree::Worktree => return None,
             Tree::Commit(id) => CommitRef::from(id),
@@ -294,6 +297,7 @@ impl<'a> Runs<'a> {
             max_tier: self.args.max_tier,
             max_age: MaxAge::default(),
             unattested: Unattested::Refuse,
+            max_cache_trust: CacheTrust::Default,
         };
         let (engine, asked) = (Arc::clone(engine), CommitAsked { repo: self.repo.clone(), commit, demands });
         // Whatever keeps it from being found is no reason not to run.
@@ -344,6 +348,7 @@ impl Runs<'_> {
             fail_fast: self.args.fail_fast,
             changes: if self.target.is_some() { ChangesWanted::AsPatch } else { ChangesWanted::Applied },
             skills: skills_wanted(self.args),
+            caches: if self.args.no_caches { CachesWanted::Empty } else { CachesWanted::Kept },
             live: None,
             trace: self.exports.tracing(),
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cache::CacheTrust;
 use crate::enforcement::SandboxMode;
 use crate::names::{ChangesetId, ProfileName};
 use crate::tier::Tier;
@@ -45,6 +46,10 @@ pub struct RunSubmission {
     /// Which skills of the profile run.
     #[serde(default, skip_serializing_if = "SkillsAsked::is_all")]
     pub skills: SkillsAsked,
+    /// Whether each skill begins with empty caches and what it leaves in them is thrown away. No earlier result is
+    /// the answer then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_caches: bool,
     /// What `env_allowlist` of the spec takes variables from. Where it is absent, the daemon's own
     /// environment stands in for it, or, where the daemon serves several users, nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,6 +125,9 @@ pub struct Asked {
     /// Which skills of the profile run; where it is absent, all of them.
     #[serde(default, skip_serializing_if = "SkillsAsked::is_all")]
     pub skills: SkillsAsked,
+    /// Whether each skill begins with empty caches; where it is absent, it does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_caches: bool,
 }
 
 /// The body of `POST /v1/plans`.
@@ -155,6 +163,9 @@ pub struct GateAsked {
     /// Whether a run that our own state does not know is accepted.
     #[serde(default)]
     pub accept_unattested: bool,
+    /// From how wide a scope content of caches may come. Default: `default`, which is any.
+    #[serde(default)]
+    pub max_cache_trust: CacheTrust,
 }
 
 impl RunSubmission {
@@ -172,6 +183,7 @@ impl RunSubmission {
             changes: ChangesAsked::default(),
             reuse: Reuse::default(),
             skills: SkillsAsked::default(),
+            no_caches: false,
             env: None,
         }
     }
@@ -189,6 +201,7 @@ impl RunSubmission {
             fail_fast: self.fail_fast,
             changes: self.changes,
             skills: self.skills,
+            no_caches: self.no_caches,
         }
     }
 }

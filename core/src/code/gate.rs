@@ -164,4 +164,9 @@ codes! { GateCode;
         "An older Proctor did not record them, so it cannot be told whether they hide a file that was never verified.",
         "Run the profile again.",
         "$ proctor run";
+    CacheTooWide, 333, "gate::cache_too_wide",
+        "A skill began with a cache whose content comes from a wider scope than is accepted.",
+        "A step takes what it finds in a cache for its own work, so that whoever filled the cache has a part in its result.",
+        "Run the profile without caches, or accept that scope.",
+        "$ proctor run --no-caches";
 }

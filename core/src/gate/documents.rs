@@ -58,6 +58,7 @@ pub(super) fn judge(documents: &Documents<'_>, findings: &mut Findings) {
     let cited = documents.cited(findings);
     documents.judge_outcome(&cited, findings);
     documents.judge_tier(&cited, findings);
+    documents.judge_caches(&cited, findings);
     for (file, evidence) in &cited {
         documents.judge_origin(file, &evidence.common(), findings);
     }
@@ -110,6 +111,17 @@ impl Documents<'_> {
         let tier = cited.iter().map(|(_, evidence)| evidence.tier()).fold(self.run.tier, Tier::max);
         if tier > most {
             findings.tier_too_high(tier, most);
+        }
+    }
+
+    /// A step takes what it finds in a cache for its own work.
+    fn judge_caches(&self, cited: &[(String, Evidence)], findings: &mut Findings) {
+        let most = self.demands.max_cache_trust;
+        for (file, evidence) in cited {
+            let Evidence::Skill(skill) = evidence else { continue };
+            for cache in skill.measured.caches.iter().filter(|cache| cache.trust > most) {
+                findings.cache_too_wide(file, cache, most);
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ChangedPaths, Demands, Unattested};
+use crate::cache::{CacheEvidence, CacheTrust};
 use crate::code::{Code, Coded as _};
 use crate::digest::SnapshotId;
 use crate::names::{ProfileName, RunId, SkillName};
@@ -61,6 +62,8 @@ pub enum GateCode {
     RunPartial,
     /// The run's effective tier is above what is accepted.
     TierTooHigh,
+    /// A cache began with content of a wider scope than is accepted.
+    CacheTooWide,
     /// A control that the operator demands today was not enforced.
     ControlMissing,
     /// The run is older than is accepted.
@@ -312,6 +315,16 @@ impl Findings {
         let hint =
             format!("see `tier_reasons` in its evidence; `--max-tier {tier}` accepts it where the operator does");
         self.add(GateCode::TierTooHigh, message, hint);
+    }
+
+    pub(super) fn cache_too_wide(&mut self, file: &str, cache: &CacheEvidence, most: CacheTrust) {
+        let base = cache.base.as_ref().map_or_else(String::new, |base| format!(", from `{}`", base.scope));
+        let message = format!(
+            "the cache `{}` began with content of the trust `{}`{base}, and up to `{most}` is accepted (`{file}`)",
+            cache.path, cache.trust
+        );
+        let hint = format!("{} with `--no-caches`, or accept it with `--max-cache-trust {}`", self.again, cache.trust);
+        self.add(GateCode::CacheTooWide, message, hint);
     }
 
     pub(super) fn control_missing(&mut self, file: &str, step: &str, control: &str) {

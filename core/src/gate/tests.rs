@@ -1,5 +1,6 @@
 //! A passed run that fits in every respect, and every respect in which one may not.
 
+mod caches;
 mod ignores;
 mod partial;
 
@@ -87,7 +88,7 @@ fn summary() -> Summary {
 
 fn measured() -> Measured {
     let at = "2026-01-02T03:04:05.000Z".to_owned();
-    Measured { run_id: run_id("r2"), started_at: at.clone(), finished_at: at }
+    Measured { run_id: run_id("r2"), started_at: at.clone(), finished_at: at, caches: vec![] }
 }
 
 fn git() -> GitIdentity {
@@ -169,6 +170,7 @@ impl World {
             max_tier: Tier::TWO,
             max_age: MaxAge::Within(Duration::from_secs(60)),
             unattested: Unattested::Refuse,
+            max_cache_trust: CacheTrust::Default,
         };
         let now_ms = ENDED_MS + 10_000;
         Self {

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use daemon::{DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
+pub use daemon::{CacheRetention, DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
 pub use telemetry::{SecretHeaders, TelemetrySettings};
 
 use daemon::DaemonFile;

@@ -106,7 +106,7 @@ pub struct Skill {
     /// The skills whose changes this one sees. Where no skill of the spec has this key, each
     /// sees those of all skills before it.
     pub needs: Option<Spanned<Vec<Spanned<SkillName>>>>,
-    /// Directories below the repository that outlive a run, such as `target`.
+    /// Directories below the repository that the skill keeps from its last pass to the next run, such as `target`.
     pub caches: Option<Vec<Spanned<RelPath>>>,
     /// The container image in which it runs, for remote execution.
     pub container: Option<Spanned<Text>>,

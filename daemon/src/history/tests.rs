@@ -325,7 +325,12 @@ fn what_is_too_much_is_forgotten() {
         complete(&history, NewRun { key: Some(key(name, "request")), ..run(name) });
         history.store_patch(&id(name), b"patch").expect("keeps");
     }
-    let keep = |max_age, max_runs| Retention { max_age, max_runs, max_output_bytes: 1 };
+    let keep = |max_age, max_runs| Retention {
+        max_age,
+        max_runs,
+        max_output_bytes: 1,
+        caches: proctor_core::spec::DaemonSettings::default().retention.caches,
+    };
     assert_eq!(history.retain(&keep(None, 4)).expect("tidies"), Retained { forgotten: 0, runs: 5, more: false });
     let before = listed(&history);
     assert_eq!(history.retain(&keep(None, 2)).expect("tidies"), Retained { forgotten: 2, runs: 3, more: false });
@@ -358,7 +363,12 @@ fn thousands_are_forgotten_in_batches() {
     for n in 0..600 {
         drop(history.begin(run(&format!("r{n:03}"))).expect("begins"));
     }
-    let keep = Retention { max_age: None, max_runs: 10, max_output_bytes: 1 };
+    let keep = Retention {
+        max_age: None,
+        max_runs: 10,
+        max_output_bytes: 1,
+        caches: proctor_core::spec::DaemonSettings::default().retention.caches,
+    };
     let calls: Vec<Retained> = std::iter::from_fn(|| Some(history.retain(&keep).expect("tidies")))
         .scan(true, |more, retained| std::mem::replace(more, retained.more).then_some(retained))
         .collect();

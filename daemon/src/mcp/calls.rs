@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use proctor_core::api::{GateAsked, How, PlanAsked, Problem, ProblemType, RunSubmission, RunView, StepView};
+use proctor_core::cache::CacheTrust;
 use proctor_core::names::RunId;
 use proctor_core::telemetry::TraceContext;
 use proctor_core::tier::Tier;
@@ -195,6 +196,7 @@ impl<B: Backend> Call<'_, B> {
                     max_tier: Tier::TWO,
                     max_age: None,
                     accept_unattested: false,
+                    max_cache_trust: CacheTrust::Default,
                 };
                 Ok(explain::plan(&repo, &plan, &self.backend.gate(gate).await?))
             }
@@ -226,7 +228,12 @@ fn read<T: input::Arguments>(arguments: Option<JsonObject>) -> Result<T, Refusal
 
 fn submission(asked: &input::Verify) -> RunSubmission {
     let least = RunSubmission::new(asked.repo_root.clone().unwrap_or_default(), asked.profile.clone());
-    RunSubmission { changeset_id: asked.changeset_id.clone(), skills: asked.skills, ..least }
+    RunSubmission {
+        changeset_id: asked.changeset_id.clone(),
+        skills: asked.skills,
+        no_caches: asked.no_caches,
+        ..least
+    }
 }
 
 /// The step or check whose output is wanted: the one that was named, or the first that did not pass,

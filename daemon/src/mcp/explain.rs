@@ -266,6 +266,7 @@ fn gate_fact(code: GateCode) -> &'static str {
         GateCode::RunInconclusive => "the last run is inconclusive",
         GateCode::RunPartial => "the last run left skills of the profile out",
         GateCode::TierTooHigh => "the last run's tier is above what is accepted",
+        GateCode::CacheTooWide => "a cache began with content of a wider scope than is accepted",
         GateCode::ControlMissing => "a control of the sandbox that is demanded today was not enforced",
         GateCode::Stale => "the last run is older than is accepted",
         GateCode::FromTheFuture => "the last run ended in the future",

@@ -40,6 +40,9 @@ pub(super) struct Verify {
     /// a whole.
     #[serde(default)]
     pub(super) skills: SkillsAsked,
+    /// Whether each skill begins with empty caches and leaves nothing in them: a build from nothing, which takes longer.
+    #[serde(default)]
+    pub(super) no_caches: bool,
     /// How long the answer may take, in seconds. A run that has not ended by then goes on; ask
     /// `antigravity_verify_status` for it.
     #[serde(default = "long")]

@@ -31,6 +31,8 @@ pub struct RunKey {
     pub changes: ChangesAsked,
     /// Which skills of the profile run.
     pub skills: SkillsAsked,
+    /// Whether each skill begins with empty caches.
+    pub no_caches: bool,
     /// The sha256 of the variables that the run can take from the caller, secrets among them: it
     /// goes on no record.
     pub env: Sha256Hex,
@@ -91,6 +93,7 @@ mod tests {
             fail_fast: asked.fail_fast,
             changes: asked.changes,
             skills: asked.skills,
+            no_caches: asked.no_caches,
             env: Sha256Hex::of(b"all"),
             toolchain_env: toolchain_env.clone(),
         }

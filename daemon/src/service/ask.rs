@@ -120,6 +120,7 @@ impl Service {
             max_tier: asked.max_tier,
             max_age,
             unattested: if asked.accept_unattested { Unattested::Accept } else { Unattested::Refuse },
+            max_cache_trust: asked.max_cache_trust,
         };
         engine.gate(GateRequest { repo, demands }).await.map_err(|error| error.problem())
     }

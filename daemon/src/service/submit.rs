@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proctor_core::api::{ChangesAsked, How, Problem, ProblemType, Reuse, RunSubmission, SkillsAsked, Submitted};
+use proctor_core::cache::CacheTrust;
 use proctor_core::canonical;
 use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::display_path;
@@ -18,8 +19,8 @@ use proctor_core::plan::{Network, Plan, ReadOnly};
 use proctor_core::telemetry::{TraceContext, take_context};
 use proctor_core::tier::Tier;
 use proctor_runner::{
-    ChangesWanted, CommitAsked, CommitRef, Earlier, Engine, EngineError, GateRequest, RunRequest, RunSource, Serving,
-    SkillsWanted, TOOL_VARIABLES, Tracing, commands, demand_whole, is_reusable, takes_env,
+    CachesWanted, ChangesWanted, CommitAsked, CommitRef, Earlier, Engine, EngineError, GateRequest, RunRequest,
+    RunSource, Serving, SkillsWanted, TOOL_VARIABLES, Tracing, commands, demand_whole, is_reusable, takes_env,
 };
 
 use super::{Service, apart};
@@ -327,7 +328,7 @@ impl Look {
     fn with(self, tree: KeyTree, plan: Option<&Plan>, worktree: Worktree) -> Result<Wanted, Problem> {
         let max_tier = if self.approve { self.approved(plan)? } else { self.submission.max_tier };
         let whole = self.submission.changes == ChangesAsked::Applied && self.submission.skills.is_all();
-        let reuse = self.submission.reuse == Reuse::Verified && whole;
+        let reuse = self.submission.reuse == Reuse::Verified && whole && !self.submission.no_caches;
         let tools = plan.and_then(|plan| self.tools(plan));
         Ok(Wanted {
             reusable: reuse && tools.is_some() && plan.is_some_and(is_reusable),
@@ -377,6 +378,7 @@ impl Look {
             fail_fast: self.submission.fail_fast,
             changes: self.submission.changes,
             skills: self.submission.skills,
+            no_caches: self.submission.no_caches,
             env: Sha256Hex::of(&canonical::to_vec(&taken(plan, &self.account))),
             toolchain_env: toolchain_env(&self.account, tools),
         }
@@ -413,6 +415,7 @@ impl Wanted {
             max_tier: self.key.max_tier,
             max_age: MaxAge::default(),
             unattested: Unattested::Refuse,
+            max_cache_trust: CacheTrust::Default,
         }
     }
 
@@ -465,6 +468,7 @@ impl Wanted {
                 fail_fast: submission.fail_fast,
                 changes,
                 skills: skills_wanted(submission.skills),
+                caches: if submission.no_caches { CachesWanted::Empty } else { CachesWanted::Kept },
                 live: None,
                 trace,
             },

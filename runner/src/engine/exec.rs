@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::room::{Room, space_config};
 use super::warm::{Owner, WarmPlaces};
-use super::{Changes, Engine, Source};
+use super::{Changes, Engine, Parts, Source};
 use crate::context::StepTrace;
 use crate::error::EngineError;
-use crate::request::{ExecReport, ExecRequest, StepReport};
+use crate::request::{CachesWanted, ExecReport, ExecRequest, StepReport};
 use crate::session::Session;
 
 /// What the step is called that a command becomes.
@@ -46,7 +46,13 @@ impl Engine {
     ) -> Result<Session, EngineError> {
         let tolerated = self.tolerated(sandbox)?;
         let source = Source::worktree(self.repository(repo)?);
-        self.session_in(source, Room { disk, sandboxes: Sandboxes::ForOne, space: None }, tolerated, cancel).await
+        self.session_in(
+            source,
+            Room { disk, sandboxes: Sandboxes::ForOne, caches: None, space: None },
+            tolerated,
+            cancel,
+        )
+        .await
     }
 
     async fn session_in(
@@ -58,7 +64,8 @@ impl Engine {
     ) -> Result<Session, EngineError> {
         // Nobody listens: a command's report tells all that its events would.
         let (events, _) = mpsc::channel(1);
-        let context = self.context(source, Changes::Applied, room, tolerated, events, cancel).await?;
+        let parts = Parts { changes: Changes::Applied, caches: CachesWanted::Empty };
+        let context = self.context(source, parts, room, tolerated, events, cancel).await?;
         context.continue_trace(StepTrace::from_env(&self.config.caller_env));
         Ok(Session::new(context))
     }
@@ -100,14 +107,15 @@ impl Engine {
         let tolerated = self.tolerated(sandbox)?;
         let source = Source::worktree(self.repository(&repo)?);
         let disk = step.limits.disk;
-        let config = space_config(&Room { disk, sandboxes: Sandboxes::ForOne, space: None }, tolerated.clone());
+        let config =
+            space_config(&Room { disk, sandboxes: Sandboxes::ForOne, caches: None, space: None }, tolerated.clone());
         let is_usual = sandbox == SandboxMode::Strict && step.network == Network::Deny;
         let kept = (self.config.stays && is_usual).then(|| {
             let owner = Owner { caller: self.owner, repo: source.repository.path().to_path_buf(), config };
             (self.warm.clone(), owner)
         });
         let space = kept.as_ref().and_then(|(places, owner)| places.take(owner));
-        let room = Room { disk, sandboxes: Sandboxes::ForOne, space };
+        let room = Room { disk, sandboxes: Sandboxes::ForOne, caches: None, space };
         let session = self.session_in(source, room, tolerated, cancel).await?;
         let report = session.run(&step).await?;
         Ok(Executed { report, session, step, kept })

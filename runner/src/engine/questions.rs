@@ -7,22 +7,23 @@ use std::sync::Arc;
 use proctor_core::api::StreamView;
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::enforcement::Tolerated;
-use proctor_core::evidence::{MAX_REPORT_BYTES, ReportEvidence};
+use proctor_core::evidence::{MAX_REPORT_BYTES, ReportEvidence, TreeSource};
 use proctor_core::gate::GateAnswer;
 use proctor_core::names::ChangesetId;
 use proctor_core::plan::{Plan, PlannedSkill, PlannedStep};
 use proctor_core::rerun::Rerun;
-use proctor_sandbox::{CacheMount, DoctorReport, RepoFacts, StepUser, setup_ops};
+use proctor_sandbox::{DoctorReport, RepoFacts, StepUser, setup_ops};
 use proctor_snapshot::protocol::{NamedCommit, StagedIndex};
 
 use super::answered::unsearchable;
 use super::{Engine, MAX_RANGE};
-use crate::context::{Place, cache_source};
+use crate::context::Place;
 use crate::error::{EngineError, Missing};
 use crate::gate::GateRequest;
 use crate::probe::{Circumstances, Probe};
 use crate::repository::Repository;
 use crate::request::{Preview, RunRequest, SkillsWanted};
+use crate::skill_caches::TrustScopes;
 use crate::source::git_dirs;
 use crate::spec_file::SpecFile;
 use crate::store::documents;
@@ -181,11 +182,11 @@ impl Engine {
         let facts = RepoFacts::read(repo)?;
         let user = StepUser::choose(self.launcher.host(), &facts)?;
         let snapshot = self.snapshots.take(&facts.path)?;
-        let source = self.caches_path(&facts.path);
-        let caches = skill.caches.iter().map(|at| CacheMount { source: cache_source(&source, at), at: at.clone() });
+        let trust = TrustScopes::new(&TreeSource::Worktree, &snapshot.git);
+        let caches = self.preview_caches(&facts, skill, user, trust)?;
         let sight = self.sight(&facts.path, user, self.config.operator.may_miss.clone())?;
         let place = Place { repo: facts.path, checkout: None, git: git_dirs(&snapshot.git) };
-        let (policy, environment) = sight.policy(place, step, caches.collect());
+        let (policy, environment) = sight.policy(place, step, caches);
         let ops = setup_ops(&policy, self.launcher.host(), user);
         Ok(Preview { environment, policy, ops })
     }

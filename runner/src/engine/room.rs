@@ -1,5 +1,7 @@
 //! What a plan needs of the place in which its commands run: pure, of the plan alone.
 
+use std::path::PathBuf;
+
 use proctor_core::enforcement::Tolerated;
 use proctor_core::plan::{Limit, Network, Plan, ReadOnly, files_of};
 use proctor_sandbox::{RunSpace, RunSpaceConfig, Sandboxes};
@@ -30,6 +32,8 @@ pub(super) struct Room {
     pub(super) sandboxes: Sandboxes,
     /// One that was made by these bounds before, if there is any.
     pub(super) space: Option<RunSpace>,
+    /// Where caches are stored, where the plan has any.
+    pub(super) caches: Option<PathBuf>,
 }
 
 /// How many commands one sandbox serves. A tree that changes under an overlay may be seen in either state: where a
@@ -49,7 +53,8 @@ pub(super) fn disk_of(plan: &Plan) -> Limit {
 /// What a place for layers is made by.
 pub(super) fn space_config(room: &Room, tolerated: Tolerated) -> RunSpaceConfig {
     let disk_bytes = room.disk.get_or_max().min(UNBOUNDED_DISK);
-    RunSpaceConfig { disk_bytes, inodes: files_of(disk_bytes), tolerated, sandboxes: room.sandboxes }
+    let (sandboxes, caches) = (room.sandboxes, room.caches.clone());
+    RunSpaceConfig { disk_bytes, inodes: files_of(disk_bytes), tolerated, sandboxes, caches }
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 //!   checkout.json            what it held when it was made; its time says when it was last used
 //!   own/                     the repository's owner's alone
 //!     tree/                  the tree, with a git directory of its own
-//!   caches/                  the caches of the steps that ran on this very tree
 //! ```
 //!
 //! Who uses one holds a shared lock on its directory, and who removes one an exclusive one. A tree
@@ -40,8 +39,6 @@ pub(crate) const UNFINISHED: &str = "new-";
 pub(crate) const DISCARDED: &str = "old-";
 /// What a checkout held when it was made.
 pub(crate) const MANIFEST: &str = "checkout.json";
-/// The caches of one checkout.
-pub(crate) const CACHES: &str = "caches";
 const OWN: &str = "own";
 const TREE: &str = "tree";
 /// The largest manifest that is read, in bytes.
@@ -86,20 +83,12 @@ pub(crate) struct Checkout {
     pub(crate) tree: PathBuf,
     /// The objects of the repository, which its git directory borrows.
     pub(crate) objects: PathBuf,
-    /// Ours, and locked.
-    pub(crate) directory: Directory,
+    /// Ours, and locked for as long as this is open.
+    _lock: Directory,
     /// What was read of its tree, for the next look; kept nowhere else.
     pub(crate) snapshots: Arc<SnapshotStore>,
     /// Who says what git makes of its tree.
     pub(crate) helper: GitHelper,
-    path: PathBuf,
-}
-
-impl Checkout {
-    /// Where the caches of its steps lie.
-    pub(crate) fn caches_path(&self) -> PathBuf {
-        self.path.join(CACHES)
-    }
 }
 
 /// The checkouts of one repository.
@@ -200,7 +189,7 @@ impl<'a> Checkouts<'a> {
             return Err(format!("`{}` was put into it", display_path(&stray)));
         }
         used_now(&directory).map_err(|error| told(&error))?;
-        Ok((Checkout { manifest, tree: own.join(TREE), objects, directory, snapshots, helper, path }, snapshot))
+        Ok((Checkout { manifest, tree: own.join(TREE), objects, _lock: directory, snapshots, helper }, snapshot))
     }
 
     /// Makes a checkout under another name, and puts it in its place when it is whole. `None` where
@@ -231,7 +220,7 @@ impl<'a> Checkouts<'a> {
         let helper = self.over(&objects);
         let snapshots = Arc::new(SnapshotStore::new(helper.clone(), None));
         let tree = path.join(OWN).join(TREE);
-        Ok(Some((Checkout { manifest, tree, objects, directory, snapshots, helper, path }, snapshot)))
+        Ok(Some((Checkout { manifest, tree, objects, _lock: directory, snapshots, helper }, snapshot)))
     }
 
     fn fill(
@@ -241,7 +230,6 @@ impl<'a> Checkouts<'a> {
         directory: &Directory,
     ) -> Result<(Manifest, PathBuf, Snapshot), EngineError> {
         let own = directory.ensure(OWN, 0o700)?;
-        directory.ensure(CACHES, 0o700)?;
         let facts = &self.repository.facts;
         fs::fchown(&own, Some(Uid::from_raw(facts.uid)), Some(Gid::from_raw(facts.gid)))
             .map_err(StoreError::io("give to the repository's owner", own.name()))?;

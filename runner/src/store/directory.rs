@@ -116,7 +116,6 @@ impl Directory {
     ///
     /// # Errors
     /// `name` is a symlink, or the system refuses.
-    #[cfg(test)]
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         self.stage(name, bytes)?.settle()?.publish()?;
         self.sync()

@@ -1,6 +1,6 @@
 //! What bounds the state directory: the oldest runs, outputs and records of runs go.
 //!
-//! Caches are the repository's own (`caches:`) and are not touched here.
+//! Caches of skills are bounded by `caches/eviction.rs`.
 
 use std::fs;
 use std::io;
@@ -17,6 +17,9 @@ use crate::git_program::INPUTS;
 
 /// How old a temporary file is when its writer must be gone.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Where an earlier version kept caches, which the skills of a repository shared.
+const OLD_CACHES: &str = "caches";
 
 /// How many subjects' records of runs are kept; each keeps a bounded number by itself.
 const SUBJECTS: usize = 1_000;
@@ -58,6 +61,7 @@ pub(crate) fn tidy(state: &Path, bounds: Bounds, now: SystemTime) -> io::Result<
     for input in abandoned(&state.join(INPUTS))? {
         gone(fs::remove_dir_all(input))?;
     }
+    gone(fs::remove_dir_all(state.join(OLD_CACHES)))?;
     let oldest = bounds.age.and_then(|age| now.checked_sub(age));
     for run in outdated(runs(&state.join(RUNS))?, bounds.runs, oldest) {
         if !is_under_way(&run) {
@@ -287,6 +291,14 @@ mod tests {
         fs::File::open(&inputs[0]).and_then(|file| file.set_modified(long_ago)).expect("sets");
         tidy(state.path(), bounds(), now()).expect("tidies");
         assert_eq!(inputs.map(|input| input.exists()), [false, true]);
+    }
+
+    #[test]
+    fn removes_the_caches_of_an_earlier_version() {
+        let state = tempfile::tempdir().expect("temp");
+        fs::create_dir_all(state.path().join("caches/0123/target")).expect("makes");
+        tidy(state.path(), bounds(), now()).expect("tidies");
+        assert!(!state.path().join("caches").exists());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The set-up operations of the helper itself: namespaces, what is taken of the host, the
 //! overlay, what is hidden, and what appears where.
 
+mod cache;
 mod early;
 mod fallback;
 mod shown;
@@ -8,7 +9,7 @@ mod shown;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -16,13 +17,14 @@ use nix::sched::CloneFlags;
 use proctor_core::enforcement::{Control, Enforcement};
 use proctor_core::plan::{Limit, RelPath};
 use rustix::fs::{Gid, Mode, StatVfsMountFlags, Uid};
-use rustix::mount::{FsOpenFlags, MountAttrFlags, fsconfig_set_fd, fsconfig_set_flag, fsconfig_set_string};
+use rustix::mount::MountAttrFlags;
 
 use super::attempt::tolerate;
 use super::copied::Copied;
 use super::failure::{Failure, internal, refuse, refused};
 use super::masks::{self, Sockets, SysView};
 use super::mounts::{self, NODEV, NOSUID, Opt, Owner, Point, RDONLY, Size};
+use super::overlay::overlay;
 use super::space::map_self;
 use super::traces::Traces;
 use crate::setup::{Absent, CloneKind, Cover, DEVICES, Inside, SetupOp, Stage};
@@ -235,6 +237,7 @@ impl<'a> Outer<'a> {
             SetupOp::RefuseSubmounts { repo } => self.refuse_submounts(repo),
             SetupOp::CloneDevices => self.clone_devices(),
             SetupOp::Clone { source, at, kind } => self.clone(source, at, *kind),
+            SetupOp::StackCache { room, lowers, at } => self.stack_cache(room, lowers, at),
             SetupOp::HoldTree { repo, mapped } => self.hold_tree(repo, *mapped),
             SetupOp::ReadOnlyRoot => self.read_only_root(),
             SetupOp::Scratch => self.make_scratch(),
@@ -436,24 +439,6 @@ impl<'a> Outer<'a> {
                 other => other,
             }
         })
-    }
-
-    /// A root daemon made the directory, as root; the step writes it. On disk the owner is the same for all runs.
-    fn clone_cache(&self, source: &Path) -> Result<OwnedFd, Failure> {
-        let take = || {
-            let dir = mounts::open_readable_dir(source)?;
-            if self.request.user.steps_down() && rustix::fs::fstat(&dir)?.st_uid == 0 {
-                let (uid, gid) = self.request.user.seen_as();
-                rustix::fs::fchown(&dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
-            }
-            let clone = mounts::clone(source)?;
-            if let Some(owners) = self.cache_owners.as_ref().filter(|_| self.request.user.is_mapped()) {
-                mounts::map_owners(clone.as_fd(), owners.as_fd())?;
-            }
-            mounts::set(clone.as_fd(), NOSUID | NODEV)?;
-            Ok::<_, io::Error>(clone)
-        };
-        take().map_err(internal(format_args!("take the cache directory `{}`", source.display())))
     }
 
     /// By descriptor: all of it gets covered, and whoever owns a directory above the repository
@@ -818,63 +803,6 @@ fn unescape(field: &[u8]) -> PathBuf {
         }
     }
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
-}
-
-/// Kernels that take no descriptors take their names, relative to the directory of `descriptors`.
-fn overlay(descriptors: &OwnedFd, layers: &[BorrowedFd<'_>], upper: &OwnedFd, work: &OwnedFd) -> io::Result<OwnedFd> {
-    rustix::process::fchdir(descriptors)?;
-    let overlay = overlay_by_any_means(layers, upper, work);
-    rustix::process::chdir("/")?;
-    overlay
-}
-
-fn overlay_by_any_means(layers: &[BorrowedFd<'_>], upper: &OwnedFd, work: &OwnedFd) -> io::Result<OwnedFd> {
-    overlay_over(layers, upper, work, set_each_lower)
-        // Kernels before 6.8 know one list only, and those before 6.5 say so no sooner than at the
-        // end. Where that fails too, the first answer is the one that tells.
-        .or_else(|first| overlay_over(layers, upper, work, set_lowers_in_one).map_err(|_| first))
-}
-
-fn overlay_over(
-    layers: &[BorrowedFd<'_>],
-    upper: &OwnedFd,
-    work: &OwnedFd,
-    set_lowers: fn(&OwnedFd, &[BorrowedFd<'_>]) -> io::Result<()>,
-) -> io::Result<OwnedFd> {
-    let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    // Without privilege overlay cannot use its own attributes, and the layers of root must read
-    // the same way as anybody's.
-    fsconfig_set_flag(&fs, "userxattr").map_err(|errno| mounts::explained(&fs, errno))?;
-    set_lowers(&fs, layers)?;
-    set_layer(&fs, "upperdir", upper.as_fd())?;
-    set_layer(&fs, "workdir", work.as_fd())?;
-    // A look at the tree leaves no time of access behind.
-    let attributes =
-        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
-    mounts::create(&fs, attributes)
-}
-
-fn set_each_lower(fs: &OwnedFd, layers: &[BorrowedFd<'_>]) -> io::Result<()> {
-    layers.iter().try_for_each(|layer| set_layer(fs, "lowerdir+", *layer))
-}
-
-/// The kernel takes no value longer than 255 bytes: some 14 layers.
-fn set_lowers_in_one(fs: &OwnedFd, layers: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let paths: Vec<String> = layers.iter().map(|layer| path_of(*layer)).collect();
-    fsconfig_set_string(fs, "lowerdir", paths.join(":")).map_err(|errno| mounts::explained(fs, errno))
-}
-
-fn path_of(dir: BorrowedFd<'_>) -> String {
-    dir.as_raw_fd().to_string()
-}
-
-/// By descriptor; by its name in /proc where the kernel (before 6.13) knows only paths. Neither
-/// needs escaping.
-fn set_layer(fs: &OwnedFd, key: &'static str, dir: BorrowedFd<'_>) -> io::Result<()> {
-    if fsconfig_set_fd(fs, key, dir).is_ok() {
-        return Ok(());
-    }
-    fsconfig_set_string(fs, key, path_of(dir)).map_err(|errno| mounts::explained(fs, errno))
 }
 
 /// The directory of the step's own terminals.

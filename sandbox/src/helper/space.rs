@@ -1,19 +1,22 @@
 //! The place for the layers of a run: a mount namespace with a tmpfs, handed out as descriptors
 //! before this process ends. No process is needed to keep it.
 
+use std::ffi::CString;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use nix::sched::CloneFlags;
 use proctor_core::enforcement::Control;
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, StatVfsMountFlags};
 use rustix::mount::MountAttrFlags;
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::failure::{Failure, internal, refuse};
 use super::mounts::{self, Opt};
+use super::overlay::overlay;
 use crate::host::{MAPPED_BASE, MAPPED_COUNT, pick_own_id};
+use crate::space::{UPPER, WORK, remove_dir};
 use crate::sys::{self, Fork};
 use crate::wire::{self, Beforehand, Message, SpaceRequest};
 
@@ -41,7 +44,10 @@ pub(super) fn serve(control: BorrowedFd<'_>, request: &SpaceRequest) -> Result<(
     let mut fds = vec![dir.as_fd(), mount_ns.as_fd(), users.as_fd()];
     fds.extend(own.as_ref().map(|own| own.caches.as_fd()));
     let own_id = own.as_ref().map(|own| own.id);
-    wire::send(control, &Message::Space { own_id }, &fds).map_err(internal("hand out the place for the layers"))
+    let no_cache_overlay = request.caches.as_deref().and_then(|dir| try_cache_overlay(dir).err());
+    let no_cache_overlay = no_cache_overlay.map(|error| error.to_string());
+    wire::send(control, &Message::Space { own_id, no_cache_overlay }, &fds)
+        .map_err(internal("hand out the place for the layers"))
 }
 
 /// The user of the host that steps over root's repository have in one run.
@@ -124,6 +130,27 @@ fn mount_layers(request: &SpaceRequest) -> io::Result<OwnedFd> {
     let layers = mounts::new_fs("tmpfs", &options, attributes)?;
     mounts::attach_at(layers.as_fd(), &request.at)?;
     mounts::open_readable_dir(&request.at)
+}
+
+/// Makes an overlay in `dir` as a cache has it, and removes it again.
+fn try_cache_overlay(dir: &Path) -> io::Result<()> {
+    let dir = mounts::open_readable_dir(dir)?;
+    let name = format!("trial-{}", std::process::id());
+    let made = overlay_in(&dir, &name);
+    // A process of the same number may have left it; else it goes with the next one.
+    let _ = remove_dir(dir.as_fd(), &CString::new(name)?);
+    made
+}
+
+fn overlay_in(dir: &OwnedFd, name: &str) -> io::Result<()> {
+    let trial = mounts::dir_in(dir.as_fd(), name, 0o700, None)?;
+    let [lower, upper, work] = ["lower", UPPER, WORK].map(|part| mounts::dir_in(trial.as_fd(), part, 0o700, None));
+    let descriptors = mounts::open_dir(Path::new("/proc/self/fd"))?;
+    let overlay = overlay(&descriptors, &[lower?.as_fd()], &upper?, &work?)?;
+    match rustix::fs::fstatvfs(&overlay)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        true => Err(io::Error::other("the kernel makes it read-only")),
+        false => Ok(()),
+    }
 }
 
 /// Maps one user and one group to themselves. `setgroups` must be given up before an

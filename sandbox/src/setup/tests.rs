@@ -46,7 +46,10 @@ fn policy() -> Policy {
         home: "/home/u".into(),
         hide: vec!["/home/u/work".into(), "/srv/x".into(), "/".into()],
         tools: vec![tool("/home/u/.cargo/registry")],
-        caches: vec![CacheMount { source: "/home/u/.state/c".into(), at: RelPath::new("target").expect("a path") }],
+        caches: vec![CacheMount {
+            source: CacheSource::Directory("/home/u/.state/c".into()),
+            at: RelPath::new("target").expect("a path"),
+        }],
         tolerated: proctor_core::enforcement::Tolerated::default(),
     }
 }
@@ -168,7 +171,8 @@ fn the_home_of_the_steps_user_is_hidden_wherever_it_lies() {
 
 #[test]
 fn a_cache_in_a_cache_is_mounted_after_it() {
-    let cache = |at: &str| CacheMount { source: "/c".into(), at: RelPath::new(at).expect("a path") };
+    let cache =
+        |at: &str| CacheMount { source: CacheSource::Directory("/c".into()), at: RelPath::new(at).expect("a path") };
     let policy = Policy { caches: vec![cache("a/b"), cache("a"), cache("a.b")], ..policy() };
     let ops = setup_ops(&policy, &host(), USER);
     let at = |wanted: &str| {

@@ -587,5 +587,6 @@ fn space_config(role: Role) -> RunSpaceConfig {
         inodes: 10_000,
         tolerated: role.tolerated(),
         sandboxes: Sandboxes::ForSeveral,
+        caches: None,
     }
 }

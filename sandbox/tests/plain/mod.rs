@@ -276,6 +276,7 @@ pub(crate) fn nobody_gets_a_sandbox_with_less_unasked(bench: &Bench) -> Result<(
         inodes: 100,
         tolerated: Tolerated::default(),
         sandboxes: Sandboxes::ForOne,
+        caches: None,
     };
     let refused = RunSpace::create(&bench.launcher, config).err().ok_or("a space without namespaces")?;
     assert!(refused.to_string().contains("namespace"), "{refused}");

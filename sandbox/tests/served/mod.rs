@@ -218,6 +218,7 @@ pub(crate) fn where_each_command_has_its_own_none_serves_on(bench: &Bench) -> Re
         inodes: 100,
         tolerated: Tolerated::default(),
         sandboxes: Sandboxes::ForOne,
+        caches: None,
     };
     let space = RunSpace::create(&bench.launcher, bounds)?;
     let policy = bench.policy(&Step::sh("true"))?;

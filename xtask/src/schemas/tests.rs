@@ -171,7 +171,7 @@ fn summary() -> Summary {
 
 fn measured() -> Measured {
     let at = "2026-01-02T03:04:05.678Z".to_owned();
-    Measured { run_id: RunId::new("r-1").expect("name"), started_at: at.clone(), finished_at: at }
+    Measured { run_id: RunId::new("r-1").expect("name"), started_at: at.clone(), finished_at: at, caches: vec![] }
 }
 
 fn git() -> evidence::GitIdentity {

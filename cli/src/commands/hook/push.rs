@@ -129,6 +129,7 @@ pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
         submodules: false,
         patch: None,
         last_failed: false,
+        no_caches: false,
         fail_fast: false,
         quiet: false,
         verbose: false,

@@ -152,6 +152,7 @@ impl Runs<'_> {
             changes: if self.target.is_some() { ChangesAsked::Patch } else { ChangesAsked::Applied },
             reuse: self.reuse,
             skills: if self.args.last_failed { SkillsAsked::NotPassed } else { SkillsAsked::All },
+            no_caches: self.args.no_caches,
             env: Some(self.caller.env.clone()),
         })
     }

@@ -81,6 +81,21 @@ pub struct Retention {
     pub max_runs: u64,
     /// How many bytes of outputs are kept, as they are stored.
     pub max_output_bytes: u64,
+    /// What is kept of caches of skills.
+    pub caches: CacheRetention,
+}
+
+/// What is kept of caches of skills. The least recently used go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheRetention {
+    /// How many bytes in all.
+    pub max_bytes: u64,
+    /// How many bytes of them are one repository's.
+    pub max_bytes_per_repository: u64,
+    /// How many bytes one skill may write to one cache in one run; more is not kept.
+    pub max_bytes_per_run: u64,
+    /// For how long one is kept that no run uses.
+    pub max_unused: Duration,
 }
 
 /// No file: one user's daemon on one machine.
@@ -98,6 +113,10 @@ const DRAIN_MS: u64 = 30_000;
 const LEVEL: &str = "info";
 const MAX_RUNS_KEPT: u64 = 10_000;
 const MAX_OUTPUT_BYTES: u64 = 4 << 30;
+const MAX_CACHE_BYTES: u64 = 64 << 30;
+const MAX_CACHE_BYTES_PER_REPOSITORY: u64 = 32 << 30;
+const MAX_CACHE_BYTES_PER_RUN: u64 = 16 << 30;
+const MAX_CACHE_UNUSED_DAYS: u64 = 30;
 
 /// The table as it is written.
 #[derive(Default, Deserialize, JsonSchema)]
@@ -157,9 +176,32 @@ struct RetentionFile {
     max_runs: Option<NonZeroU64>,
     /// How many bytes of outputs are kept, as they are stored. Default: 4 GiB.
     max_output_bytes: Option<NonZeroU64>,
+    /// How many bytes of caches are kept; the least recently used go first. Default: 64 GiB.
+    max_cache_bytes: Option<NonZeroU64>,
+    /// How many bytes of them are one repository's. Default: 32 GiB.
+    max_cache_bytes_per_repository: Option<NonZeroU64>,
+    /// How many bytes one skill may write to one cache in one run; more is not kept. Default: 16 GiB.
+    max_cache_bytes_per_run: Option<NonZeroU64>,
+    /// For how many days a cache is kept that no run uses. Default: 30.
+    max_cache_unused_days: Option<NonZeroU64>,
 }
 
 const SECONDS_OF_A_DAY: u64 = 24 * 60 * 60;
+
+impl CacheRetention {
+    fn from_file(file: Option<&RetentionFile>) -> Self {
+        let or = |value: fn(&RetentionFile) -> Option<NonZeroU64>, default: u64| {
+            file.and_then(value).map_or(default, NonZeroU64::get)
+        };
+        let days = or(|file| file.max_cache_unused_days, MAX_CACHE_UNUSED_DAYS);
+        Self {
+            max_bytes: or(|file| file.max_cache_bytes, MAX_CACHE_BYTES),
+            max_bytes_per_repository: or(|file| file.max_cache_bytes_per_repository, MAX_CACHE_BYTES_PER_REPOSITORY),
+            max_bytes_per_run: or(|file| file.max_cache_bytes_per_run, MAX_CACHE_BYTES_PER_RUN),
+            max_unused: Duration::from_secs(days.saturating_mul(SECONDS_OF_A_DAY)),
+        }
+    }
+}
 
 impl DaemonSettings {
     pub(super) fn from_file(file: &DaemonFile) -> Self {
@@ -188,6 +230,7 @@ impl DaemonSettings {
                     .map(|days| Duration::from_secs(days.get().saturating_mul(SECONDS_OF_A_DAY))),
                 max_runs: kept.and_then(|kept| kept.max_runs).map_or(MAX_RUNS_KEPT, NonZeroU64::get),
                 max_output_bytes: kept.and_then(|kept| kept.max_output_bytes).map_or(MAX_OUTPUT_BYTES, NonZeroU64::get),
+                caches: CacheRetention::from_file(kept),
             },
         }
     }
@@ -215,12 +258,14 @@ mod tests {
     #[test]
     fn the_table_is_read() {
         let text = "[daemon]\nsocket = '/run/x.sock'\nallow_users = ['ci', 1001]\nmax_runs = 4\nidle_exit_ms = 500\n\
-            [daemon.log]\nformat = 'json'\n[daemon.retention]\nmax_age_days = 2\n";
+            [daemon.log]\nformat = 'json'\n[daemon.retention]\nmax_age_days = 2\nmax_cache_bytes = 7\n";
         let daemon = Operator::parse(text).expect("reads").daemon;
         assert_eq!(daemon.allow_users, [UserRef::Name("ci".into()), UserRef::Uid(1001)]);
         assert_eq!((daemon.max_runs, daemon.idle_exit), (Some(4), Some(Duration::from_millis(500))));
         assert_eq!((daemon.log.format, daemon.log.level.as_str()), (LogFormat::Json, "info"));
         assert_eq!(daemon.retention.max_age, Some(Duration::from_secs(2 * SECONDS_OF_A_DAY)));
+        let caches = daemon.retention.caches;
+        assert_eq!((caches.max_bytes, caches.max_bytes_per_run), (7, MAX_CACHE_BYTES_PER_RUN));
     }
 
     #[test]

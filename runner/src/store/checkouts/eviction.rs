@@ -6,14 +6,14 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::{CACHES, DISCARDED, MANIFEST, MAX_MANIFEST, Manifest, UNFINISHED, hold_to_remove, remove};
+use super::{DISCARDED, MANIFEST, MAX_MANIFEST, Manifest, UNFINISHED, hold_to_remove, remove};
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// How many checkouts, of all repositories.
     pub(crate) checkouts: usize,
-    /// How many bytes they have, with their caches.
+    /// How many bytes they have.
     pub(crate) bytes: u64,
     /// For how long one is kept that is not used.
     pub(crate) unused: Duration,
@@ -25,10 +25,6 @@ impl Default for Bounds {
         Self { checkouts: 64, bytes: 16 << 30, unused: Duration::from_secs(14 * 24 * 60 * 60) }
     }
 }
-
-/// How many entries of the caches of a checkout are measured; one that has more counts as it was measured so far, and
-/// the number of checkouts bounds the rest.
-const MAX_MEASURED: usize = 1_000_000;
 
 struct Kept {
     path: PathBuf,
@@ -81,35 +77,18 @@ fn remove_unused(path: &Path) {
     }
 }
 
-/// When a checkout was last used, and how large it is with its caches. One without a manifest was never
+/// Where an earlier version kept the caches of a checkout.
+const OLD_CACHES: &str = "caches";
+
+/// When a checkout was last used, and how large it is. One without a manifest was never
 /// used.
 fn measured(path: PathBuf) -> Kept {
     let manifest = File::open(path.join(MANIFEST));
     let used = manifest.as_ref().ok().and_then(|file| file.metadata().ok()?.modified().ok());
     let read = manifest.ok().and_then(|file| serde_json::from_reader(file.take(MAX_MANIFEST)).ok());
-    let bytes = read.map_or(0, |manifest: Manifest| manifest.bytes).saturating_add(size(&path.join(CACHES)));
+    let bytes = read.map_or(0, |manifest: Manifest| manifest.bytes);
+    remove(&path.join(OLD_CACHES));
     Kept { path, used: used.unwrap_or(SystemTime::UNIX_EPOCH), bytes }
-}
-
-/// How many bytes lie below a directory; what cannot be read counts as nothing.
-fn size(dir: &Path) -> u64 {
-    let mut left = MAX_MEASURED;
-    let mut pending = vec![dir.to_owned()];
-    let mut bytes = 0u64;
-    while let Some(dir) = pending.pop() {
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-            if left == 0 {
-                return bytes;
-            }
-            left -= 1;
-            match entry.metadata() {
-                Ok(found) if found.is_dir() => pending.push(entry.path()),
-                Ok(found) => bytes = bytes.saturating_add(found.len()),
-                Err(_) => {}
-            }
-        }
-    }
-    bytes
 }
 
 /// A directory that is not there holds nothing.
@@ -134,9 +113,8 @@ mod tests {
             let path = self.0.path().join("repository").join(name);
             fs::create_dir_all(path.join("caches/target")).expect("makes");
             let open = |path: &Path| Directory::open(path).expect("opens");
-            open(&path.join("caches/target")).write("file", b"12345").expect("writes");
             let snapshot = SnapshotId::from_root(&Sha256Hex::of(b""));
-            let manifest = Manifest { snapshot, tree: String::new(), bytes: bytes - 5, lfs_pointers: 0 };
+            let manifest = Manifest { snapshot, tree: String::new(), bytes, lfs_pointers: 0 };
             open(&path).write(MANIFEST, &serde_json::to_vec(&manifest).expect("json")).expect("writes");
             let manifest = fs::File::options().write(true).open(path.join(MANIFEST)).expect("opens");
             manifest.set_modified(Self::now() - Duration::from_secs(age)).expect("sets");
@@ -162,6 +140,7 @@ mod tests {
         let (old, new, newest) = (room.checkout("a", 30, 10), room.checkout("b", 20, 10), room.checkout("c", 10, 10));
         room.evict(Bounds { checkouts: 2, ..Bounds::default() });
         assert!(!old.exists() && new.exists() && newest.exists());
+        assert!(!new.join("caches").exists(), "an earlier version kept caches there");
         room.evict(Bounds { bytes: 15, ..Bounds::default() });
         assert!(!new.exists() && newest.exists());
         room.evict(Bounds { unused: Duration::from_secs(5), ..Bounds::default() });

@@ -52,7 +52,7 @@ impl Paths {
         // A step of root's is somebody else, who cannot reach root's state directory.
         let kept = !request.sandbox.user.steps_down();
         let caches = request.sandbox.frame.caches.iter().enumerate().map(|(index, cache)| {
-            let source = if kept { cache.source.clone() } else { dir.join(format!("cache{index}")) };
+            let source = if kept { cache.source.upper() } else { dir.join(format!("cache{index}")) };
             (PathBuf::from(cache.at.as_str()), source)
         });
         Self { tree: below(TREE), git: below(GIT), home: below(HOME), tmp: below(TMP), caches: caches.collect() }

@@ -1,0 +1,118 @@
+//! The caches of a run, as the engine opens and concludes them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use proctor_core::cache::{CacheEnd, CacheEvidence};
+use proctor_core::drift::display_path;
+use proctor_core::plan::{Plan, PlannedSkill, RelPath};
+use proctor_sandbox::{CacheMount, CacheSource, RepoFacts, RunSpace, StepUser};
+
+use super::Engine;
+use crate::context::{Context, EMPTY_DIR};
+use crate::error::EngineError;
+use crate::repository::Repository;
+use crate::request::CachesWanted;
+use crate::skill::SkillRun;
+use crate::skill_caches::{CacheScopes, Caches, TrustScopes};
+use crate::store::StoreError;
+use crate::store::caches::{CacheStore, SKILL_CACHES, Scope};
+
+impl Engine {
+    /// Returns where caches are stored, where the plan has any; makes that directory.
+    pub(super) fn caches_of(&self, plan: &Plan) -> Result<Option<PathBuf>, StoreError> {
+        if plan.skills.iter().all(|skill| skill.caches.is_empty()) {
+            return Ok(None);
+        }
+        self.state.ensure(SKILL_CACHES, 0o700)?;
+        Ok(Some(self.state_path.join(SKILL_CACHES)))
+    }
+
+    /// Returns the caches of a run over `repository`, whose steps see it at `seen_at`. None is opened yet.
+    pub(super) fn caches(
+        &self,
+        space: &RunSpace,
+        repository: &Repository,
+        (seen_at, trust): (&Path, TrustScopes),
+        wanted: CachesWanted,
+    ) -> Result<Caches, EngineError> {
+        let user = space.user(self.launcher.host(), &repository.facts)?;
+        Ok(Caches {
+            scopes: self.cache_scopes(seen_at, user, trust),
+            wanted,
+            form: space.cache_form().clone(),
+            most: self.config.operator.daemon.retention.caches.max_bytes_per_run,
+            user,
+            state: self.state.clone(),
+            state_path: self.state_path.clone(),
+            empty: self.state_path.join(EMPTY_DIR),
+            rooms: Default::default(),
+        })
+    }
+
+    fn cache_scopes(&self, seen_at: &Path, user: StepUser, trust: TrustScopes) -> CacheScopes {
+        let caller = self.owner.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+        let repository = display_path(seen_at.as_os_str().as_encoded_bytes());
+        CacheScopes { caller, owner: user.seen_as().0, repository, trust }
+    }
+
+    /// Has the writes of the skills that passed become the bases of their caches; a run that was interrupted keeps none.
+    pub(super) async fn conclude_caches(
+        &self,
+        context: &Arc<Context>,
+        plan: &Plan,
+        mut runs: Vec<SkillRun>,
+        in_doubt: bool,
+    ) -> Vec<SkillRun> {
+        if plan.skills.iter().all(|skill| skill.caches.is_empty()) {
+            return runs;
+        }
+        let (context, skills) = (Arc::clone(context), plan.skills.clone());
+        let in_doubt = in_doubt || context.cancel.is_cancelled();
+        let work = tokio::task::spawn_blocking(move || {
+            context.caches.conclude(&context.space, &skills, &mut runs, in_doubt);
+            runs
+        });
+        let mut runs = match work.await {
+            Ok(runs) => runs,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        };
+        for (skill, run) in plan.skills.iter().zip(&mut runs) {
+            run.caches.iter_mut().for_each(|cache| self.tell_of_cache(skill, cache));
+        }
+        runs
+    }
+
+    /// Takes the caller's secrets out of what is said of a cache, which names paths that steps have made.
+    fn tell_of_cache(&self, skill: &PlannedSkill, cache: &mut CacheEvidence) {
+        let Some(reason) = &mut cache.reason else { return };
+        self.redactor.clean(reason);
+        if matches!(cache.end, CacheEnd::Committed | CacheEnd::Refused) {
+            tracing::warn!(skill = %skill.name, cache = %cache.path, end = ?cache.end, "{reason}");
+        }
+    }
+
+    /// Returns the caches as a run of the worktree would show them, for `explain`. Nothing is made.
+    pub(super) fn preview_caches(
+        &self,
+        facts: &RepoFacts,
+        skill: &PlannedSkill,
+        user: StepUser,
+        trust: TrustScopes,
+    ) -> Result<Vec<CacheMount>, EngineError> {
+        if skill.caches.is_empty() {
+            return Ok(vec![]);
+        }
+        let store = CacheStore::open(&self.state, &self.state_path)?;
+        let CacheScopes { caller, owner, repository, trust } = self.cache_scopes(&facts.path, user, trust);
+        let mount = |(number, at): (usize, &RelPath)| {
+            let (skill, path, trust_scope) = (skill.name.to_string(), at.to_string(), trust.own.clone());
+            let scope = Scope { caller, owner, repository: repository.clone(), skill, path, trust_scope };
+            let lowers = store.peek(&scope, &trust.fallbacks);
+            let lowers = if lowers.is_empty() { vec![self.state_path.join(EMPTY_DIR)] } else { lowers };
+            let room = self.state_path.join(SKILL_CACHES).join("runs/RUN").join(number.to_string());
+            CacheMount { at: at.clone(), source: CacheSource::Layers { room, lowers } }
+        };
+        Ok(skill.caches.iter().enumerate().map(mount).collect())
+    }
+}

@@ -1,0 +1,343 @@
+//! The caches of the skills of one run: what each begins with, where its steps write, and whether that becomes the new
+//! base when the run is judged. No two skills ever share a directory that one of them can write.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use proctor_core::cache::{CacheEnd, CacheEvidence, CacheShown, CacheTrust};
+use proctor_core::drift::display_path;
+use proctor_core::evidence::{StepEvidence, TreeSource};
+use proctor_core::names::SkillName;
+use proctor_core::outcome::Outcome;
+use proctor_core::plan::{PlannedSkill, RelPath};
+use proctor_sandbox::{CACHE_UPPER, CacheForm, CacheMount, CacheSource, RunSpace, StepUser};
+use proctor_snapshot::GitFacts;
+
+use crate::error::one_line;
+use crate::request::CachesWanted;
+use crate::skill::SkillRun;
+use crate::store::StoreError;
+use crate::store::caches::{CacheFault, CacheStore, Commit, Committed, Found, RunRoom, Scope};
+use crate::store::directory::Directory;
+
+/// How many paths a reason names.
+const NAMED_PATHS: usize = 5;
+
+/// Who has caches of its own, and which of them a run reads.
+#[derive(Debug, Clone)]
+pub(crate) struct CacheScopes {
+    /// The user who asks for the run.
+    pub(crate) caller: u32,
+    /// Whose the files of caches are on the disk.
+    pub(crate) owner: u32,
+    /// The repository's path, as text.
+    pub(crate) repository: String,
+    /// What the run writes to.
+    pub(crate) trust: TrustScopes,
+}
+
+/// The trust scopes of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TrustScopes {
+    /// The one that it writes to, and reads first.
+    pub(crate) own: String,
+    /// Those that it reads where its own has nothing, in this order.
+    pub(crate) fallbacks: Vec<String>,
+}
+
+/// The caches of one run.
+pub(crate) struct Caches {
+    pub(crate) scopes: CacheScopes,
+    pub(crate) wanted: CachesWanted,
+    pub(crate) form: CacheForm,
+    /// The largest number of bytes that one skill may add to a cache in one run.
+    pub(crate) most: u64,
+    /// The user of the steps, as the host has it in this run.
+    pub(crate) user: StepUser,
+    pub(crate) state: Directory,
+    pub(crate) state_path: PathBuf,
+    /// An empty directory of ours.
+    pub(crate) empty: PathBuf,
+    pub(crate) rooms: Rooms,
+}
+
+/// What is open of them.
+#[derive(Default)]
+pub(crate) struct Rooms {
+    store: OnceLock<(CacheStore, RunRoom)>,
+    made: AtomicUsize,
+    skills: Mutex<BTreeMap<SkillName, Arc<Vec<OpenCache>>>>,
+    committed: AtomicBool,
+}
+
+/// One cache of one skill.
+struct OpenCache {
+    at: RelPath,
+    scope: Scope,
+    found: Found,
+    room: PathBuf,
+    source: CacheSource,
+    shown: CacheShown,
+}
+
+impl TrustScopes {
+    /// Returns those of a run of this tree. A commit that is checked out has a scope of its own and reads no other: its
+    /// files may be older than what another tree's build has left, and tools that go by times would take that for
+    /// theirs.
+    pub(crate) fn new(source: &TreeSource, git: &GitFacts) -> Self {
+        match source {
+            TreeSource::Rev { commit, submodules, .. } => {
+                let with = if *submodules { "+submodules" } else { "" };
+                Self { own: format!("commit:{commit}{with}"), fallbacks: Vec::new() }
+            }
+            TreeSource::Worktree | TreeSource::Private => {
+                let own = git.branch.as_deref().map_or_else(|| DETACHED.to_owned(), of_branch);
+                let defaults = default_branches(&git.common_dir);
+                let fallbacks = defaults.iter().map(|name| of_branch(name)).filter(|scope| *scope != own).collect();
+                Self { own, fallbacks }
+            }
+        }
+    }
+}
+
+/// The scope of a worktree whose HEAD names a commit.
+const DETACHED: &str = "detached";
+/// Where git keeps which branch of the remote `origin` is its default.
+const ORIGIN_HEAD: &str = "refs/remotes/origin/HEAD";
+/// The largest such file that is read, in bytes.
+const MAX_REF: u64 = 4096;
+
+fn of_branch(name: &str) -> String {
+    format!("branch:{}", display_path(name.as_bytes()))
+}
+
+/// The default branch of `origin`, or else the names that such a branch usually has.
+fn default_branches(common_dir: &Path) -> Vec<String> {
+    let read = Directory::open(common_dir).and_then(|git| {
+        let (parent, name) = ORIGIN_HEAD.rsplit_once('/').unwrap_or(("", ORIGIN_HEAD));
+        git.descend(parent)?.read(name, MAX_REF)
+    });
+    let text = read.ok().flatten().and_then(|bytes| String::from_utf8(bytes).ok());
+    let named = text.as_deref().and_then(|text| text.trim().strip_prefix("ref: refs/remotes/origin/"));
+    match named {
+        Some(name) => vec![name.to_owned()],
+        None => ["main", "master"].map(str::to_owned).to_vec(),
+    }
+}
+
+impl Caches {
+    /// Opens the caches of a skill, where that was not done yet: finds what they begin with, and makes the places for
+    /// writes. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub(crate) fn open(&self, skill: &SkillName, wanted: &[RelPath]) -> Result<(), CacheFault> {
+        if wanted.is_empty() || self.skills().contains_key(skill) {
+            return Ok(());
+        }
+        let open: Result<Vec<_>, _> = wanted.iter().map(|at| self.open_one(skill, at)).collect();
+        // One task runs a skill.
+        self.skills().insert(skill.clone(), Arc::new(open?));
+        Ok(())
+    }
+
+    fn store(&self) -> Result<&(CacheStore, RunRoom), StoreError> {
+        if let Some(open) = self.rooms.store.get() {
+            return Ok(open);
+        }
+        let store = CacheStore::open(&self.state, &self.state_path)?;
+        let room = store.run_room()?;
+        // Where another skill was faster, its place serves and this one is removed.
+        Ok(self.rooms.store.get_or_init(|| (store, room)))
+    }
+
+    fn scope(&self, skill: &SkillName, at: &RelPath) -> Scope {
+        let CacheScopes { caller, owner, repository, trust } = &self.scopes;
+        Scope {
+            caller: *caller,
+            owner: *owner,
+            repository: repository.clone(),
+            skill: skill.to_string(),
+            path: at.to_string(),
+            trust_scope: trust.own.clone(),
+        }
+    }
+
+    fn open_one(&self, skill: &SkillName, at: &RelPath) -> Result<OpenCache, CacheFault> {
+        let (store, run) = self.store()?;
+        let scope = self.scope(skill, at);
+        let mut found = Found::default();
+        if self.wanted == CachesWanted::Kept && !matches!(self.form, CacheForm::Empty { .. }) {
+            found = store.find(&scope, &self.scopes.trust.fallbacks)?;
+        }
+        let room = run.make(self.rooms.made.fetch_add(1, Ordering::Relaxed))?;
+        let (source, shown) = match &self.form {
+            CacheForm::Layers => {
+                let lowers = found.base.as_ref().map(|base| base.lowers().to_vec());
+                let lowers = lowers.unwrap_or_else(|| vec![self.empty.clone()]);
+                (CacheSource::Layers { room: room.clone(), lowers }, CacheShown::Layers)
+            }
+            CacheForm::Copy { .. } => {
+                if let Some(base) = &found.base {
+                    store.copy_base(base, &room, self.copies_owner())?;
+                }
+                (CacheSource::Directory(room.join(CACHE_UPPER)), CacheShown::Copy)
+            }
+            CacheForm::Empty { .. } => (CacheSource::Directory(room.join(CACHE_UPPER)), CacheShown::Empty),
+        };
+        Ok(OpenCache { at: at.clone(), scope, found, room, source, shown })
+    }
+
+    /// A directory that is mounted by itself belongs on the disk to the user that all runs have.
+    fn copies_owner(&self) -> Option<(u32, u32)> {
+        self.user.steps_down().then(|| self.user.seen_as())
+    }
+
+    /// What the steps of a skill see as its caches.
+    ///
+    /// # Errors
+    /// As [`Caches::open`].
+    pub(crate) fn mounts(&self, skill: &SkillName, wanted: &[RelPath]) -> Result<Vec<CacheMount>, CacheFault> {
+        self.open(skill, wanted)?;
+        let open = self.skills().get(skill).cloned().unwrap_or_default();
+        Ok(open.iter().map(|cache| CacheMount { at: cache.at.clone(), source: cache.source.clone() }).collect())
+    }
+
+    /// The directory that takes the writes to the cache in which `path` lies, with its path below that and the layers
+    /// below; `None` where it lies in no cache of the skill.
+    pub(crate) fn holding(&self, skill: &SkillName, path: &RelPath) -> Option<(Directory, RelPath, Vec<PathBuf>)> {
+        let open = self.skills().get(skill).cloned()?;
+        let below =
+            |cache: &OpenCache| Some(path.as_str().strip_prefix(cache.at.as_str())?.strip_prefix('/')?.to_owned());
+        // Of one in another the inner one is mounted over the outer.
+        let holds = open.iter().filter_map(|cache| Some((cache, below(cache)?)));
+        let (cache, below) = holds.max_by_key(|(cache, _)| cache.at.as_str().len())?;
+        let lowers = match &cache.source {
+            CacheSource::Directory(_) => Vec::new(),
+            CacheSource::Layers { lowers, .. } => lowers.clone(),
+        };
+        Some((Directory::open(&cache.source.upper()).ok()?, RelPath::new(below).ok()?, lowers))
+    }
+
+    /// Decides about the writes of all skills, once the run is judged: those of a skill that passed are committed, where
+    /// nothing is in doubt. The evidence of each skill's caches is put into its run. Blocks on the disk.
+    pub(crate) fn conclude(&self, space: &RunSpace, plan: &[PlannedSkill], runs: &mut [SkillRun], in_doubt: bool) {
+        for (planned, run) in plan.iter().zip(runs) {
+            let Some(open) = self.skills().remove(&planned.name) else { continue };
+            let passed = run.outcome() == Outcome::Passed && run.doubts.is_empty() && !in_doubt;
+            let caches = open.iter().map(|cache| self.conclude_one(space, cache, passed)).collect();
+            // One whose turn did not come may have been opened for a sandbox that was prepared.
+            if run.steps.iter().any(StepEvidence::was_started) {
+                run.caches = caches;
+            }
+        }
+    }
+
+    fn conclude_one(&self, space: &RunSpace, cache: &OpenCache, passed: bool) -> CacheEvidence {
+        // A prepared sandbox would still have it mounted.
+        space.release_cache(&cache.source);
+        let (end, why) = self.end(cache, passed);
+        if end == CacheEnd::Committed {
+            self.rooms.committed.store(true, Ordering::Relaxed);
+        }
+        let base = cache.found.base.as_ref();
+        CacheEvidence {
+            path: cache.at.clone(),
+            scope: cache.scope.trust_scope.clone(),
+            trust: base.map_or(CacheTrust::None, |base| base.trust()),
+            base: base.map(|base| base.record()),
+            form: cache.shown,
+            end,
+            reason: why.or_else(|| cache.found.reason.clone()),
+        }
+    }
+
+    fn end(&self, cache: &OpenCache, passed: bool) -> (CacheEnd, Option<String>) {
+        match (&self.form, self.wanted, passed) {
+            (CacheForm::Empty { reason }, ..) => return (CacheEnd::Discarded, Some(reason.clone())),
+            (_, CachesWanted::Empty, _) => return (CacheEnd::Discarded, Some("no caches were wanted".to_owned())),
+            (_, _, false) => return (CacheEnd::Discarded, None),
+            (_, _, true) => {}
+        }
+        match self.commit(cache) {
+            Ok(Committed::New { left_out }) if left_out.is_empty() => (CacheEnd::Committed, None),
+            Ok(Committed::New { left_out }) => (CacheEnd::Committed, Some(left_out_reason(&left_out))),
+            Ok(Committed::Unchanged) => (CacheEnd::Unchanged, None),
+            Ok(Committed::Stale) => (CacheEnd::Stale, Some("another run of the same scope committed first".to_owned())),
+            Err(fault) => (CacheEnd::Refused, Some(one_line(&fault))),
+        }
+    }
+
+    fn commit(&self, cache: &OpenCache) -> Result<Committed, CacheFault> {
+        let (store, _) = self.store()?;
+        let owner = self.user.seen_as();
+        store.commit(&Commit {
+            scope: &cache.scope,
+            found: &cache.found,
+            room: &cache.room,
+            is_overlay: cache.shown == CacheShown::Layers,
+            owner: (self.user.is_mapped() && owner.0 != self.user.uid()).then_some(owner),
+            most: self.most,
+        })
+    }
+
+    /// Whether a cache of this run was committed.
+    pub(crate) fn have_grown(&self) -> bool {
+        self.rooms.committed.load(Ordering::Relaxed)
+    }
+
+    fn skills(&self) -> MutexGuard<'_, BTreeMap<SkillName, Arc<Vec<OpenCache>>>> {
+        self.rooms.skills.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn left_out_reason(left_out: &[String]) -> String {
+    let named: Vec<String> = left_out.iter().take(NAMED_PATHS).map(|path| format!("`{path}`")).collect();
+    let more = match left_out.len().saturating_sub(NAMED_PATHS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("sockets, fifos and devices were left out: {}{more}", named.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A git directory of which `origin` has this default branch.
+    fn git_dir(head: Option<&str>) -> tempfile::TempDir {
+        let temp = tempfile::tempdir().expect("temp");
+        if let Some(head) = head {
+            let git = Directory::open(temp.path()).expect("opens");
+            let remotes = ["refs", "remotes", "origin"].into_iter();
+            let origin = remotes.fold(git, |dir, name| dir.ensure(name, 0o755).expect("makes"));
+            origin.write("HEAD", head.as_bytes()).expect("writes");
+        }
+        temp
+    }
+
+    #[test]
+    fn reads_the_default_branch_of_origin_or_takes_the_usual_names() {
+        let of = |head| default_branches(git_dir(head).path());
+        assert_eq!(of(Some("ref: refs/remotes/origin/trunk\n")), ["trunk"]);
+        assert_eq!(of(None), ["main", "master"]);
+        assert_eq!(of(Some("0123456789\n")), ["main", "master"]);
+    }
+
+    #[test]
+    fn a_link_in_the_git_directory_is_not_followed() {
+        let temp = git_dir(None);
+        let elsewhere = git_dir(Some("ref: refs/remotes/origin/trunk\n"));
+        std::os::unix::fs::symlink(elsewhere.path().join("refs"), temp.path().join("refs")).expect("links");
+        assert_eq!(default_branches(temp.path()), ["main", "master"]);
+    }
+
+    #[test]
+    fn names_some_of_what_was_left_out() {
+        let many: Vec<String> = (0..7).map(|number| number.to_string()).collect();
+        assert!(left_out_reason(&many).ends_with("`4` and 2 more"));
+        assert!(left_out_reason(&many[..1]).ends_with("`0`"));
+    }
+}

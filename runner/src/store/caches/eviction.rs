@@ -1,0 +1,184 @@
+//! What bounds the caches: those that no run has used for long are removed, then the least recently used ones beyond a
+//! size. Layers that no base names any more are removed once no run uses them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use proctor_core::spec::CacheRetention;
+use rustix::fs::{self, FlockOperation};
+
+use super::manifest::Manifest;
+use super::{BASE, CacheStore, MAX_FILE, SCOPE, SKILL_CACHES, Scope, layer, remove};
+use crate::store::StoreError;
+use crate::store::directory::Directory;
+
+/// One stored cache.
+#[derive(Clone)]
+struct Kept {
+    key: String,
+    repository: String,
+    used: SystemTime,
+    /// Its layers, with their bytes.
+    layers: BTreeMap<String, u64>,
+}
+
+/// Removes what is too old or too much, as of `now`, and what killed runs have left. What a run uses stays.
+///
+/// # Errors
+/// A directory of ours cannot be listed.
+pub(crate) fn evict(state: &Path, bounds: &CacheRetention, now: SystemTime) -> Result<(), StoreError> {
+    let state_directory = Directory::open(state)?;
+    match state_directory.descend(SKILL_CACHES) {
+        Ok(_) => {}
+        Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    let store = CacheStore::open(&state_directory, state)?;
+    abandoned_runs(&store)?;
+    for key in excess(kept(&store)?, bounds, now) {
+        forget(&store, &key);
+    }
+    unnamed_layers(&store)
+}
+
+/// The run that holds one is gone: the kernel lets go of its lock.
+fn abandoned_runs(store: &CacheStore) -> Result<(), StoreError> {
+    for name in store.runs.names()? {
+        if store.runs.descend(&name).and_then(|run| run.try_lock()).unwrap_or(false) {
+            remove(&store.runs, &name);
+        }
+    }
+    Ok(())
+}
+
+fn kept(store: &CacheStore) -> Result<Vec<Kept>, StoreError> {
+    let keys = store.scopes.names()?;
+    Ok(keys.into_iter().filter_map(|key| look(store, key).ok()).collect())
+}
+
+/// What cannot be read is as old as can be, and of no use.
+fn look(store: &CacheStore, key: String) -> Result<Kept, StoreError> {
+    let directory = store.scopes.descend(&key)?;
+    let scope = directory.read(SCOPE, MAX_FILE).ok().flatten();
+    let scope: Option<Scope> = scope.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let base = directory.read(BASE, MAX_FILE).ok().flatten().and_then(|bytes| Manifest::parse(&bytes));
+    let layers = base.map(|base| base.layers).unwrap_or_default();
+    let written = directory.written(SCOPE)?.and_then(|(seconds, _)| u64::try_from(seconds).ok()).unwrap_or(0);
+    Ok(Kept {
+        key,
+        repository: scope.map(|scope| scope.repository).unwrap_or_default(),
+        used: SystemTime::UNIX_EPOCH + Duration::from_secs(written),
+        layers: layers.into_iter().map(|layer| (layer.id, layer.bytes)).collect(),
+    })
+}
+
+/// The keys of those that go. A layer that several caches share counts once, for the one that was used last.
+fn excess(mut kept: Vec<Kept>, bounds: &CacheRetention, now: SystemTime) -> Vec<String> {
+    kept.sort_by(|a, b| (b.used, &a.key).cmp(&(a.used, &b.key)));
+    let (mut counted, mut all) = (BTreeSet::new(), 0u64);
+    let mut of_repository: BTreeMap<String, u64> = BTreeMap::new();
+    let mut goes = Vec::new();
+    for one in kept {
+        let new = one.layers.iter().filter(|(id, _)| counted.insert((*id).clone()));
+        let bytes: u64 = new.map(|(_, bytes)| bytes).sum();
+        let own = of_repository.entry(one.repository).or_default();
+        all = all.saturating_add(bytes);
+        *own = own.saturating_add(bytes);
+        let is_old = now.duration_since(one.used).unwrap_or_default() > bounds.max_unused;
+        if is_old || all > bounds.max_bytes || *own > bounds.max_bytes_per_repository {
+            goes.push(one.key);
+        }
+    }
+    goes
+}
+
+/// Removes the base of a scope. A run that commits to it at this moment keeps it.
+fn forget(store: &CacheStore, key: &str) {
+    let Ok(directory) = store.scopes.descend(key) else { return };
+    if directory.try_lock().unwrap_or(false) {
+        // First, so that no run finds a base whose scope is half gone.
+        let removed = directory.remove(BASE);
+        match removed {
+            Ok(()) => remove(&store.scopes, key),
+            Err(error) => tracing::debug!(%error, key, "a cache stays"),
+        }
+    }
+}
+
+/// A run locks the layers of a base before it relies on them, and one that it commits before it has a name. So a layer
+/// that is held here and that no manifest names afterwards is nobody's.
+fn unnamed_layers(store: &CacheStore) -> Result<(), StoreError> {
+    let named = named(store)?;
+    let unnamed = store.layers.names()?.into_iter().filter(|id| !named.contains(id));
+    let held: Vec<(String, OwnedFd)> = unnamed.filter_map(|id| Some((id.clone(), hold(store, &id)?))).collect();
+    if held.is_empty() {
+        return Ok(());
+    }
+    let named = self::named(store)?;
+    for (id, _lock) in held.iter().filter(|(id, _)| !named.contains(id)) {
+        remove(&store.layers, id);
+    }
+    Ok(())
+}
+
+fn named(store: &CacheStore) -> Result<BTreeSet<String>, StoreError> {
+    Ok(kept(store)?.into_iter().flat_map(|one| one.layers.into_keys()).collect())
+}
+
+fn hold(store: &CacheStore, id: &str) -> Option<OwnedFd> {
+    let name = CString::new(id).ok()?;
+    let layer = layer::open_dir(store.layers.as_fd(), &name).ok()?;
+    fs::flock(&layer, FlockOperation::NonBlockingLockExclusive).ok()?;
+    Some(layer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bounds() -> CacheRetention {
+        CacheRetention {
+            max_bytes: 100,
+            max_bytes_per_repository: 50,
+            max_bytes_per_run: 10,
+            max_unused: Duration::from_secs(1_000),
+        }
+    }
+
+    fn one(key: &str, repository: &str, used: u64, layers: &[(&str, u64)]) -> Kept {
+        Kept {
+            key: key.to_owned(),
+            repository: repository.to_owned(),
+            used: SystemTime::UNIX_EPOCH + Duration::from_secs(used),
+            layers: layers.iter().map(|(id, bytes)| ((*id).to_owned(), *bytes)).collect(),
+        }
+    }
+
+    fn goes(kept: Vec<Kept>) -> Vec<String> {
+        let mut keys = excess(kept, &bounds(), SystemTime::UNIX_EPOCH + Duration::from_secs(2_000));
+        keys.sort();
+        keys
+    }
+
+    #[test]
+    fn removes_what_was_used_longest_ago_beyond_each_bound() {
+        let fits = || vec![one("a", "r", 1_900, &[("1", 30)]), one("b", "s", 1_800, &[("2", 40)])];
+        assert_eq!(goes(fits()), Vec::<String>::new());
+        let unused = [fits(), vec![one("c", "t", 999, &[("3", 1)])]].concat();
+        assert_eq!(goes(unused), ["c"]);
+        let same = [fits(), vec![one("c", "r", 1_700, &[("3", 25)])]].concat();
+        assert_eq!(goes(same), ["c"], "more than one repository may have");
+        let much = [fits(), vec![one("c", "t", 1_850, &[("3", 35)])]].concat();
+        assert_eq!(goes(much), ["b"], "more than all may have");
+    }
+
+    #[test]
+    fn counts_a_shared_layer_once() {
+        let shared = vec![one("a", "r", 1_900, &[("1", 45)]), one("b", "r", 1_800, &[("1", 45), ("2", 5)])];
+        assert_eq!(goes(shared), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,137 @@
+//! The small files of a cache: which scope it is of, and of which layers its base consists.
+
+use proctor_core::cache::CacheTrust;
+use proctor_core::digest::Sha256Hex;
+use serde::{Deserialize, Serialize};
+
+use super::layer::Survey;
+
+/// The format of both files.
+const VERSION: u32 = 1;
+
+/// What has a cache of its own. Nothing of it is shared with any other scope.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Scope {
+    /// The user who asked for the runs.
+    pub(crate) caller: u32,
+    /// The user that owns the files: the repository's, or the one that stands for root.
+    pub(crate) owner: u32,
+    /// The path of the repository; bytes that are no text as `\xNN`.
+    pub(crate) repository: String,
+    pub(crate) skill: String,
+    /// Where the cache appears in the repository.
+    pub(crate) path: String,
+    /// `branch:NAME`, `detached` or `commit:ID`.
+    pub(crate) trust_scope: String,
+}
+
+impl Scope {
+    /// The name of its directory.
+    pub(super) fn key(&self) -> String {
+        Sha256Hex::of(&serde_json::to_vec(self).unwrap_or_default()).as_str()[..32].to_owned()
+    }
+
+    /// The same cache in another trust scope.
+    pub(super) fn of(&self, trust_scope: &str) -> Self {
+        Self { trust_scope: trust_scope.to_owned(), ..self.clone() }
+    }
+}
+
+/// The base of a cache: layers that are never written again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Manifest {
+    version: u32,
+    /// Newest first.
+    pub(super) layers: Vec<LayerRef>,
+    /// The widest scope that one of them comes from.
+    pub(super) trust: CacheTrust,
+}
+
+/// A layer as a manifest names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LayerRef {
+    /// The name of its directory.
+    pub(super) id: String,
+    /// What tells whether it is as it was.
+    pub(super) seal: Sha256Hex,
+    pub(super) bytes: u64,
+    pub(super) entries: u64,
+}
+
+impl LayerRef {
+    pub(super) fn new(id: String, survey: Survey) -> Self {
+        Self { id, seal: survey.seal, bytes: survey.bytes, entries: survey.entries }
+    }
+}
+
+impl Manifest {
+    pub(super) fn new(layers: Vec<LayerRef>, trust: CacheTrust) -> Self {
+        Self { version: VERSION, layers, trust }
+    }
+
+    /// Reads one; `None` where the bytes are none of this format.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        let read: Self = serde_json::from_slice(bytes).ok()?;
+        let is_name = |id: &str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_ours = read.version == VERSION && !read.layers.is_empty();
+        (is_ours && read.layers.iter().all(|layer| is_name(&layer.id))).then_some(read)
+    }
+
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// What a base is known by.
+    pub(super) fn id_of(bytes: &[u8]) -> Sha256Hex {
+        Sha256Hex::of(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(id: &str) -> Manifest {
+        let survey = Survey { seal: Sha256Hex::of(b"x"), bytes: 1, entries: 2 };
+        Manifest::new(vec![LayerRef::new(id.to_owned(), survey)], CacheTrust::Branch)
+    }
+
+    #[test]
+    fn reads_what_it_writes_and_nothing_else() {
+        let whole = manifest(&"0a".repeat(16));
+        assert_eq!(Manifest::parse(&whole.to_bytes()), Some(whole.clone()));
+        for bad in ["../../etc", "", "0a"] {
+            assert_eq!(Manifest::parse(&manifest(bad).to_bytes()), None, "{bad}");
+        }
+        assert_eq!(Manifest::parse(&Manifest { layers: vec![], ..whole.clone() }.to_bytes()), None);
+        assert_eq!(Manifest::parse(&Manifest { version: 2, ..whole.clone() }.to_bytes()), None);
+        assert_eq!(Manifest::parse(&whole.to_bytes()[1..]), None);
+    }
+
+    #[test]
+    fn each_part_of_a_scope_makes_another_one() {
+        let scope = Scope {
+            caller: 1,
+            owner: 1,
+            repository: "/r".into(),
+            skill: "s".into(),
+            path: "target".into(),
+            trust_scope: "branch:main".into(),
+        };
+        let others = [
+            Scope { caller: 2, ..scope.clone() },
+            Scope { owner: 2, ..scope.clone() },
+            Scope { repository: "/s".into(), ..scope.clone() },
+            Scope { skill: "t".into(), ..scope.clone() },
+            Scope { path: "t".into(), ..scope.clone() },
+            scope.of("detached"),
+        ];
+        let mut keys: Vec<String> = others.iter().chain([&scope]).map(Scope::key).collect();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), others.len() + 1);
+    }
+}

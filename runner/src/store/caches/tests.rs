@@ -1,0 +1,513 @@
+//! What a cache keeps, of whom, and what of it survives a crash at each point.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use proctor_core::spec::{CacheRetention, DaemonSettings};
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+use crate::clock::Clock;
+
+const LARGE: u64 = 1 << 40;
+
+/// A state directory with a store.
+struct State {
+    temp: TempDir,
+    store: CacheStore,
+}
+
+impl State {
+    fn new() -> Self {
+        let temp = tempfile::tempdir().expect("temp");
+        let store = open(temp.path());
+        Self { temp, store }
+    }
+
+    fn find(&self, scope: &Scope) -> Found {
+        self.store.find(scope, &[]).expect("reads")
+    }
+
+    /// What a run of `scope` that writes by `write` commits.
+    fn run(&self, scope: &Scope, write: impl FnOnce(&Path)) -> Committed {
+        let (found, run) = (self.find(scope), self.store.run_room().expect("makes"));
+        let room = run.make(0).expect("makes");
+        write(&room.join(CACHE_UPPER));
+        self.commit(scope, &found, &room).expect("commits")
+    }
+
+    fn commit(&self, scope: &Scope, found: &Found, room: &Path) -> Result<Committed, CacheFault> {
+        self.store.commit(&Commit { scope, found, room, is_overlay: true, owner: None, most: LARGE })
+    }
+
+    /// What a step would see of the base of `scope`.
+    fn shown(&self, scope: &Scope) -> Option<Tree> {
+        let base = self.find(scope).base?;
+        let to = tempfile::tempdir().expect("temp");
+        let directory = Directory::open(to.path()).expect("opens");
+        merge(&base.layers, directory.as_fd(), How::Copy { owner: None }).expect("copies");
+        Some(tree(to.path()))
+    }
+
+    fn layers(&self) -> Vec<PathBuf> {
+        let listed = fs::read_dir(self.temp.path().join("skill-caches/layers")).expect("lists");
+        listed.map(|entry| entry.expect("lists").path()).collect()
+    }
+
+    fn evict(&self, bounds: &CacheRetention, now: SystemTime) {
+        eviction::evict(self.temp.path(), bounds, now).expect("evicts");
+    }
+}
+
+fn open(state: &Path) -> CacheStore {
+    CacheStore::open(&Directory::open(state).expect("opens"), state).expect("opens")
+}
+
+fn scope() -> Scope {
+    Scope {
+        caller: 1,
+        owner: 1,
+        repository: "/r".into(),
+        skill: "verify.it".into(),
+        path: "target".into(),
+        trust_scope: "branch:main".into(),
+    }
+}
+
+fn now() -> SystemTime {
+    Clock::system().system_time()
+}
+
+fn retention() -> CacheRetention {
+    DaemonSettings::default().retention.caches
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test's own files need not survive a crash")]
+fn put(dir: &Path, name: &str, content: &str) {
+    let path = dir.join(name);
+    fs::create_dir_all(path.parent().expect("a parent")).expect("makes");
+    fs::write(path, content).expect("writes");
+}
+
+fn whiteout(path: &Path) {
+    let made =
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::CharacterDevice, rustix::fs::Mode::empty(), 0);
+    made.expect("marks");
+}
+
+fn make_opaque(dir: &Path) {
+    rustix::fs::setxattr(dir, "user.overlay.opaque", b"y", rustix::fs::XattrFlags::empty()).expect("marks");
+}
+
+/// Paths with contents; a directory has none, and a link its target.
+type Tree = BTreeMap<PathBuf, Option<String>>;
+
+fn tree(root: &Path) -> Tree {
+    let (mut tree, mut pending) = (Tree::new(), vec![root.to_owned()]);
+    while let Some(dir) = pending.pop() {
+        for entry in fs::read_dir(dir).expect("lists") {
+            let path = entry.expect("lists").path();
+            let meta = fs::symlink_metadata(&path).expect("there");
+            let content = match (meta.is_dir(), meta.is_symlink()) {
+                (true, _) => {
+                    pending.push(path.clone());
+                    None
+                }
+                (_, true) => Some(format!("-> {}", fs::read_link(&path).expect("reads").display())),
+                _ => Some(fs::read_to_string(&path).expect("reads")),
+            };
+            tree.insert(path.strip_prefix(root).expect("below").to_owned(), content);
+        }
+    }
+    tree
+}
+
+fn has(tree: &Option<Tree>, name: &str) -> Option<String> {
+    tree.as_ref()?.get(Path::new(name)).cloned().flatten()
+}
+
+#[test]
+fn keeps_what_a_pass_commits_and_nothing_of_a_run_that_commits_nothing() {
+    let (state, scope) = (State::new(), scope());
+    assert!(state.shown(&scope).is_none());
+    assert_eq!(state.run(&scope, |upper| put(upper, "a/b", "1")), Committed::New { left_out: vec![] });
+    assert_eq!(has(&state.shown(&scope), "a/b").as_deref(), Some("1"));
+    let run = state.store.run_room().expect("makes");
+    put(&run.make(0).expect("makes").join(CACHE_UPPER), "a/b", "poison");
+    drop(run);
+    assert_eq!(has(&state.shown(&scope), "a/b").as_deref(), Some("1"));
+    assert_eq!(fs::read_dir(state.temp.path().join("skill-caches/runs")).expect("lists").count(), 0);
+    assert_eq!(state.run(&scope, |_| {}), Committed::Unchanged);
+}
+
+#[test]
+fn every_part_of_a_scope_has_a_cache_of_its_own() {
+    let (state, own) = (State::new(), scope());
+    state.run(&own, |upper| put(upper, "a", "1"));
+    let others = [
+        Scope { caller: 2, ..scope() },
+        Scope { owner: 2, ..scope() },
+        Scope { repository: "/s".into(), ..scope() },
+        Scope { skill: "verify.other".into(), ..scope() },
+        Scope { path: "other".into(), ..scope() },
+        own.of("branch:feature"),
+    ];
+    for other in others {
+        assert!(state.find(&other).base.is_none(), "{other:?}");
+    }
+}
+
+#[test]
+fn a_branch_reads_the_default_branch_and_writes_its_own() {
+    let (state, main) = (State::new(), scope());
+    let feature = main.of("branch:feature");
+    state.run(&main, |upper| put(upper, "a", "main"));
+    let fallbacks = ["branch:main".to_owned()];
+    let found = state.store.find(&feature, &fallbacks).expect("reads");
+    let base = found.base.as_ref().expect("the default branch's");
+    assert_eq!((base.trust(), base.record().scope.as_str()), (CacheTrust::Default, "branch:main"));
+    let run = state.store.run_room().expect("makes");
+    let room = run.make(0).expect("makes");
+    put(&room.join(CACHE_UPPER), "a", "feature");
+    assert!(matches!(state.commit(&feature, &found, &room), Ok(Committed::New { .. })));
+    assert_eq!(has(&state.shown(&main), "a").as_deref(), Some("main"));
+    let own = state.store.find(&feature, &fallbacks).expect("reads").base.expect("its own");
+    assert_eq!((own.record().scope.as_str(), own.trust()), ("branch:feature", CacheTrust::Default), "content of both");
+}
+
+#[test]
+fn the_later_of_two_commits_at_once_is_dropped_as_stale() {
+    let (state, scope) = (State::new(), scope());
+    state.run(&scope, |upper| put(upper, "a", "0"));
+    let (found, run) = (state.find(&scope), state.store.run_room().expect("makes"));
+    let room = run.make(0).expect("makes");
+    put(&room.join(CACHE_UPPER), "late", "1");
+    state.run(&scope, |upper| put(upper, "early", "1"));
+    assert_eq!(state.commit(&scope, &found, &room).expect("asks"), Committed::Stale);
+    let shown = state.shown(&scope);
+    assert_eq!((has(&shown, "early").as_deref(), has(&shown, "late")), (Some("1"), None));
+}
+
+#[test]
+fn a_base_that_was_edited_by_hand_is_not_used() {
+    type Edit = fn(&Path);
+    let edits: [Edit; 5] = [
+        |layer| put(layer, "a", "2"),
+        |layer| put(layer, "new", "1"),
+        |layer| fs::remove_file(layer.join("a")).expect("removes"),
+        |layer| fs::set_permissions(layer.join("a"), fs::Permissions::from_mode(0o755)).expect("sets"),
+        |layer| {
+            let old = fs::metadata(layer.join("a")).expect("there").modified().expect("a time");
+            put(layer, "b", "2");
+            fs::rename(layer.join("b"), layer.join("a")).expect("moves");
+            let file = fs::File::options().write(true).open(layer.join("a")).expect("opens");
+            file.set_modified(old).expect("dates");
+        },
+    ];
+    for (number, edit) in edits.into_iter().enumerate() {
+        let (state, scope) = (State::new(), scope());
+        state.run(&scope, |upper| put(upper, "a", "1"));
+        edit(&state.layers()[0]);
+        let found = state.find(&scope);
+        assert!(found.base.is_none() && found.reason.is_some_and(|why| why.contains("branch:main")), "{number}");
+        // The next pass begins anew.
+        state.run(&scope, |upper| put(upper, "c", "3"));
+        assert_eq!(state.shown(&scope), Some([(PathBuf::from("c"), Some("3".to_owned()))].into()), "{number}");
+    }
+}
+
+#[test]
+fn a_manifest_that_is_not_as_we_write_it_is_not_used() {
+    let (state, scope) = (State::new(), scope());
+    state.run(&scope, |upper| put(upper, "a", "1"));
+    let base = state.temp.path().join("skill-caches/scopes").join(scope.key()).join(BASE);
+    put(base.parent().expect("a parent"), BASE, "{}");
+    assert!(state.find(&scope).base.is_none());
+    fs::remove_file(&base).expect("removes");
+    assert!(state.find(&scope).base.is_none());
+}
+
+#[test]
+fn sockets_and_fifos_are_left_out_and_do_not_uncover_what_was_below() {
+    let (state, scope) = (State::new(), scope());
+    state.run(&scope, |upper| put(upper, "fifo", "a file"));
+    let committed = state.run(&scope, |upper| {
+        let made = rustix::fs::mknodat(
+            rustix::fs::CWD,
+            upper.join("fifo"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o644),
+            0,
+        );
+        made.expect("makes");
+        drop(UnixListener::bind(upper.join("socket")).expect("binds"));
+        put(upper, "kept", "1");
+    });
+    assert_eq!(committed, Committed::New { left_out: vec!["fifo".into(), "socket".into()] });
+    assert_eq!(state.shown(&scope), Some([(PathBuf::from("kept"), Some("1".to_owned()))].into()));
+}
+
+#[test]
+fn set_id_bits_go_and_attributes_of_overlayfs_are_refused() {
+    let (state, scope) = (State::new(), scope());
+    state.run(&scope, |upper| {
+        put(upper, "program", "x");
+        fs::set_permissions(upper.join("program"), fs::Permissions::from_mode(0o6755)).expect("sets");
+    });
+    let mode = fs::metadata(state.layers()[0].join("program")).expect("there").mode();
+    assert_eq!(mode & 0o7777, 0o755);
+    for (name, value) in
+        [("user.overlay.redirect", "/etc"), ("user.overlay.opaque", "x"), ("user.overlay.metacopy", "")]
+    {
+        let (found, run) = (state.find(&scope), state.store.run_room().expect("makes"));
+        let room = run.make(0).expect("makes");
+        put(&room.join(CACHE_UPPER), "dir/a", "1");
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(room.join(CACHE_UPPER).join("dir"), name, value.as_bytes(), flags).expect("sets");
+        let fault = state.commit(&scope, &found, &room).expect_err(name);
+        assert!(matches!(fault, CacheFault::Attribute { .. }), "{fault}");
+    }
+}
+
+#[test]
+fn more_than_may_be_written_is_refused_and_the_old_base_stays() {
+    let (state, scope) = (State::new(), scope());
+    state.run(&scope, |upper| put(upper, "a", "1"));
+    let (found, run) = (state.find(&scope), state.store.run_room().expect("makes"));
+    let room = run.make(0).expect("makes");
+    put(&room.join(CACHE_UPPER), "big", &"x".repeat(64 << 10));
+    let commit = Commit { scope: &scope, found: &found, room: &room, is_overlay: true, owner: None, most: 4096 };
+    let fault = state.store.commit(&commit).expect_err("too large");
+    assert!(matches!(fault, CacheFault::TooLarge { most: 4096, .. }), "{fault}");
+    assert_eq!(has(&state.shown(&scope), "a").as_deref(), Some("1"));
+}
+
+#[test]
+fn a_stack_that_is_full_becomes_one_layer_that_shows_the_same() {
+    let (state, scope) = (State::new(), scope());
+    for number in 0..=MAX_LAYERS {
+        state.run(&scope, |upper| {
+            put(upper, &format!("dir/{number}"), "1");
+            put(upper, "last", &number.to_string());
+            if number > 0 {
+                whiteout(&upper.join("dir").join((number - 1).to_string()));
+            }
+        });
+    }
+    let base = state.find(&scope).base.expect("a base");
+    assert_eq!(base.lowers().len(), 1);
+    let shown = state.shown(&scope);
+    assert_eq!(has(&shown, "last"), Some(MAX_LAYERS.to_string()));
+    assert_eq!(shown.expect("shown").len(), 3, "one file of `dir` is left");
+    drop(base);
+    state.evict(&retention(), now());
+    assert_eq!(state.layers().len(), 1, "the others are removed");
+    assert_eq!(has(&state.shown(&scope), "last"), Some(MAX_LAYERS.to_string()), "the links do not need them");
+}
+
+#[test]
+fn layers_in_use_stay_until_their_run_has_ended() {
+    let (state, scope) = (State::new(), scope());
+    state.run(&scope, |upper| put(upper, "a", "1"));
+    let used = state.find(&scope);
+    let far = now() + retention().max_unused * 2;
+    state.evict(&retention(), far);
+    assert!(state.find(&scope).base.is_none(), "the base is forgotten");
+    assert_eq!(state.layers().len(), 1, "its layer is in use");
+    drop(used);
+    state.evict(&retention(), far);
+    assert_eq!(state.layers().len(), 0);
+}
+
+#[test]
+fn what_a_killed_run_left_goes_and_a_run_that_is_under_way_stays() {
+    let state = State::new();
+    let (held, killed) = (state.store.run_room().expect("makes"), state.store.run_room().expect("makes"));
+    put(&held.make(0).expect("makes").join(CACHE_UPPER), "a", "1");
+    let path = killed.path.clone();
+    put(&killed.make(0).expect("makes").join(CACHE_UPPER), "a", "1");
+    // As a kill leaves it: the lock is gone, and the files stay.
+    rustix::fs::flock(&killed.directory, FlockOperation::Unlock).expect("unlocks");
+    state.evict(&retention(), now());
+    assert!(held.path.exists() && !path.exists());
+}
+
+#[test]
+fn a_crash_at_any_point_of_a_commit_leaves_the_old_base_or_the_new_one() {
+    // What is on the disk when the process dies: before the layer has its name, before the manifest names it (also with
+    // half of the manifest beside), and after.
+    for point in ["written", "named", "half", "whole"] {
+        let (state, scope) = (State::new(), scope());
+        state.run(&scope, |upper| put(upper, "a", "old"));
+        let root = state.temp.path().join("skill-caches");
+        let dir = root.join("scopes").join(scope.key());
+        let old = fs::read(dir.join(BASE)).expect("reads");
+        state.run(&scope, |upper| put(upper, "a", "new"));
+        match point {
+            "written" => {
+                let manifest = Manifest::parse(&fs::read(dir.join(BASE)).expect("reads")).expect("a manifest");
+                fs::create_dir_all(root.join("runs/killed/0")).expect("makes");
+                let (from, to) = (root.join("layers").join(&manifest.layers[0].id), root.join("runs/killed/0/upper"));
+                fs::rename(from, to).expect("moves");
+                put(&dir, BASE, std::str::from_utf8(&old).expect("text"));
+            }
+            "named" => put(&dir, BASE, std::str::from_utf8(&old).expect("text")),
+            "half" => {
+                put(&dir, BASE, std::str::from_utf8(&old).expect("text"));
+                put(&dir, ".base.json.0123456789abcdef.tmp", "{\"version\":1,\"lay");
+            }
+            _ => {}
+        }
+        let expected = if point == "whole" { "new" } else { "old" };
+        assert_eq!(has(&state.shown(&scope), "a").as_deref(), Some(expected), "{point}");
+        state.evict(&retention(), now());
+        assert_eq!(has(&state.shown(&scope), "a").as_deref(), Some(expected), "{point}, tidied");
+        assert_eq!(state.layers().len(), if point == "whole" { 2 } else { 1 }, "{point}");
+        assert!(!root.join("runs/killed").exists(), "{point}");
+        // And the next run commits as ever.
+        state.run(&scope, |upper| put(upper, "b", "1"));
+        assert_eq!(has(&state.shown(&scope), "b").as_deref(), Some("1"), "{point}");
+    }
+}
+
+#[test]
+fn a_copy_holds_everything_and_what_it_lacks_was_deleted() {
+    let (state, scope) = (State::new(), scope());
+    state.run(&scope, |upper| {
+        put(upper, "dir/a", "1");
+        put(upper, "b", "1");
+        symlink("b", upper.join("link")).expect("links");
+    });
+    let (found, run) = (state.find(&scope), state.store.run_room().expect("makes"));
+    let room = run.make(0).expect("makes");
+    state.store.copy_base(found.base.as_ref().expect("a base"), &room, None).expect("copies");
+    let upper = room.join(CACHE_UPPER);
+    assert_eq!(Some(tree(&upper)), state.shown(&scope));
+    put(&upper, "b", "2");
+    fs::remove_dir_all(upper.join("dir")).expect("removes");
+    let commit = Commit { scope: &scope, found: &found, room: &room, is_overlay: false, owner: None, most: LARGE };
+    assert!(matches!(state.store.commit(&commit), Ok(Committed::New { .. })));
+    let shown = state.shown(&scope);
+    assert_eq!((has(&shown, "b").as_deref(), has(&shown, "dir/a")), (Some("2"), None));
+    assert_eq!(state.find(&scope).base.expect("a base").lowers().len(), 1);
+}
+
+/// What a step can do to a tree, as overlayfs puts it into a layer.
+#[derive(Debug, Clone)]
+enum Act {
+    Write(usize, usize, String),
+    Remove(usize, usize),
+    RemoveDir(usize),
+    ReplaceDir(usize, usize, String),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Vec<Act>>> {
+    let act = prop_oneof![
+        (0..3usize, 0..3usize, "[a-c]{1,3}").prop_map(|(dir, file, text)| Act::Write(dir, file, text)),
+        (0..3usize, 0..3usize).prop_map(|(dir, file)| Act::Remove(dir, file)),
+        (0..3usize).prop_map(Act::RemoveDir),
+        (0..3usize, 0..3usize, "[a-c]{1,3}").prop_map(|(dir, file, text)| Act::ReplaceDir(dir, file, text)),
+    ];
+    prop::collection::vec(prop::collection::vec(act, 0..6), 1..10)
+}
+
+/// Does the same to a model and to the upper directory over it.
+fn act(model: &mut Tree, upper: &Path, act: &Act) {
+    let dir_at = |dir: &usize| upper.join(format!("d{dir}"));
+    let is_marked = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_dir() && !meta.is_file());
+    let clear = |path: &Path| {
+        if is_marked(path) || path.is_file() {
+            fs::remove_file(path).expect("removes");
+        } else if path.is_dir() {
+            fs::remove_dir_all(path).expect("removes");
+        }
+    };
+    match act {
+        Act::Write(dir, file, text) => {
+            let dir_path = dir_at(dir);
+            let was_removed = is_marked(&dir_path);
+            if was_removed {
+                clear(&dir_path);
+            }
+            clear(&dir_path.join(format!("f{file}")));
+            put(upper, &format!("d{dir}/f{file}"), text);
+            if was_removed {
+                make_opaque(&dir_path);
+            }
+            model.insert(format!("d{dir}").into(), None);
+            model.insert(format!("d{dir}/f{file}").into(), Some(text.clone()));
+        }
+        Act::Remove(dir, file) => {
+            let path = PathBuf::from(format!("d{dir}/f{file}"));
+            if model.remove(&path).is_some() {
+                fs::create_dir_all(dir_at(dir)).expect("makes");
+                clear(&upper.join(&path));
+                whiteout(&upper.join(&path));
+            }
+        }
+        Act::RemoveDir(dir) => {
+            let root = PathBuf::from(format!("d{dir}"));
+            if model.contains_key(&root) {
+                model.retain(|path, _| !path.starts_with(&root));
+                clear(&dir_at(dir));
+                whiteout(&dir_at(dir));
+            }
+        }
+        Act::ReplaceDir(dir, file, text) => {
+            let root = PathBuf::from(format!("d{dir}"));
+            model.retain(|path, _| !path.starts_with(&root));
+            clear(&dir_at(dir));
+            put(upper, &format!("d{dir}/f{file}"), text);
+            make_opaque(&dir_at(dir));
+            model.insert(root.clone(), None);
+            model.insert(root.join(format!("f{file}")), Some(text.clone()));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_stack_of_layers_as_one_shows_what_the_steps_left(runs in acts()) {
+        let temp = tempfile::tempdir().expect("temp");
+        let (mut model, mut layers) = (Tree::new(), Vec::new());
+        for (number, run) in runs.iter().enumerate() {
+            let upper = temp.path().join(number.to_string());
+            fs::create_dir(&upper).expect("makes");
+            run.iter().for_each(|one| act(&mut model, &upper, one));
+            layers.insert(0, Directory::open(&upper).expect("opens"));
+        }
+        let stack = || -> Vec<OwnedFd> {
+            layers.iter().map(|layer| layer.as_fd().try_clone_to_owned().expect("a descriptor")).collect()
+        };
+        for (name, how) in [("copy", How::Copy { owner: None }), ("link", How::Link)] {
+            let made = temp.path().join(name);
+            fs::create_dir(&made).expect("makes");
+            let to = Directory::open(&made).expect("opens");
+            merge(&stack(), to.as_fd(), how).expect("merges");
+            prop_assert_eq!(tree(&made), model.clone(), "{}", name);
+        }
+    }
+}
+
+#[test]
+fn a_layer_that_is_used_again_is_looked_at_again() {
+    let (state, scope) = (State::new(), scope());
+    state.run(&scope, |upper| put(upper, "a", "1"));
+    let first = state.find(&scope);
+    assert!(first.base.is_some());
+    std::thread::scope(|threads| {
+        let others: Vec<_> = (0..4).map(|_| threads.spawn(|| state.find(&scope).base.is_some())).collect();
+        assert!(others.into_iter().all(|other| other.join().expect("no panic")), "locks are shared");
+    });
+    let old = now() - Duration::from_secs(60);
+    let file = fs::File::options().write(true).open(state.layers()[0].join("a")).expect("opens");
+    file.set_modified(old).expect("dates");
+    assert!(state.find(&scope).base.is_none());
+}

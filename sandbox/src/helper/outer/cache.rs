@@ -1,0 +1,87 @@
+//! Caches: a directory that takes the writes, alone or as the top of an overlay.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Gid, StatVfsMountFlags, Uid};
+
+use super::Outer;
+use crate::helper::failure::{Failure, internal};
+use crate::helper::mounts::{self, NODEV, NOSUID};
+use crate::helper::overlay::overlay;
+use crate::policy::CACHE_UPPER;
+use crate::space::WORK;
+
+impl Outer<'_> {
+    /// Takes one directory as a cache. A root daemon made it, as root; the step writes it. On disk the owner is the
+    /// same for all runs.
+    pub(super) fn clone_cache(&self, source: &Path) -> Result<OwnedFd, Failure> {
+        let take = || {
+            let dir = mounts::open_readable_dir(source)?;
+            self.give(&dir, self.request.user.seen_as())?;
+            let clone = mounts::clone(source)?;
+            self.map_cache_owner(&clone)?;
+            mounts::set(clone.as_fd(), NOSUID | NODEV)?;
+            Ok::<_, io::Error>(clone)
+        };
+        take().map_err(internal(format_args!("take the cache directory `{}`", source.display())))
+    }
+
+    /// Makes the overlay of a cache. It is made before the root gets read-only, because the kernel takes no read-only
+    /// directory for writes, and keeps a mount of its own.
+    pub(super) fn stack_cache(&mut self, room: &Path, lowers: &[PathBuf], at: &Path) -> Result<(), Failure> {
+        let made = self.cache_overlay(room, lowers);
+        let made = made.map_err(internal(format_args!("make the overlay of the cache `{}`", at.display())))?;
+        self.clones.insert(at.to_owned(), made);
+        Ok(())
+    }
+
+    fn cache_overlay(&self, room: &Path, lowers: &[PathBuf]) -> io::Result<OwnedFd> {
+        let room = mounts::open_readable_dir(room)?;
+        let upper = mounts::open_beneath(room.as_fd(), Path::new(CACHE_UPPER))?;
+        // Overlayfs maps no owner of the directory that takes the writes: it belongs to the run's own user.
+        self.give(&upper, (self.request.user.uid(), self.request.user.gid()))?;
+        // One for each sandbox: overlayfs empties it first, and another one's mount may not be gone yet.
+        let work = format!("{WORK}.{}", self.request.layers.upper);
+        let work = mounts::dir_in(room.as_fd(), &work, 0o700, None)?;
+        let lowers: Vec<OwnedFd> = lowers.iter().map(|lower| self.cache_layer(lower)).collect::<io::Result<_>>()?;
+        let layers: Vec<BorrowedFd<'_>> = lowers.iter().map(AsFd::as_fd).collect();
+        let held = self.held.as_ref().ok_or_else(|| io::Error::other("nothing of /proc was held"))?;
+        let overlay = overlay(&held.descriptors, &layers, &upper, &work)?;
+        // Overlayfs turns read-only in silence where it cannot use its work directory.
+        match rustix::fs::fstatvfs(&overlay)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
+            true => Err(io::Error::other("the kernel made it read-only; its log (`dmesg`) says why")),
+            false => Ok(overlay),
+        }
+    }
+
+    /// Opens a layer with the owner that the step has. The mapped mount is put over the layer itself, in this mount
+    /// namespace alone: kernels before 6.15 take no detached mount as a layer.
+    fn cache_layer(&self, path: &Path) -> io::Result<OwnedFd> {
+        let plain = mounts::open_plain(path)?;
+        if self.cache_owners.is_none() || !self.request.user.is_mapped() {
+            return Ok(plain);
+        }
+        let clone = mounts::clone(path)?;
+        self.map_cache_owner(&clone)?;
+        mounts::attach(clone.as_fd(), plain.as_fd())?;
+        mounts::open_plain(path)
+    }
+
+    /// Gives a directory of root's to the step's user.
+    fn give(&self, dir: &OwnedFd, (uid, gid): (u32, u32)) -> io::Result<()> {
+        if self.request.user.steps_down() && rustix::fs::fstat(dir)?.st_uid == 0 {
+            let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+            rustix::fs::chownat(dir, "", owner.0, owner.1, AtFlags::EMPTY_PATH)?;
+        }
+        Ok(())
+    }
+
+    fn map_cache_owner(&self, clone: &OwnedFd) -> io::Result<()> {
+        match self.cache_owners.as_ref().filter(|_| self.request.user.is_mapped()) {
+            Some(owners) => mounts::map_owners(clone.as_fd(), owners.as_fd()),
+            None => Ok(()),
+        }
+    }
+}
