@@ -292,4 +292,5 @@ fn open_file(directory: BorrowedFd<'_>, name: &str) -> Option<File> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "work trees of a test are written as people write them")]
 mod tests;

@@ -1,10 +1,44 @@
 //! What can be said of `proctor exec`.
 
-use clap::Args;
+use clap::{Args, Parser, Subcommand};
 use proctor_core::names::VarName;
 use proctor_core::plan::{Leaks, Limit, Network, ReadOnly, RelPath};
 
-use super::{Format, RepoArgs, SandboxArgs, WayArgs, assignment, count, leaks, network, read_only, rel_path};
+use super::{
+    Cli, ColorWhen, Command, Format, RepoArgs, SandboxArgs, WayArgs, assignment, count, leaks, network, read_only,
+    rel_path,
+};
+
+/// The same command line with one command: [`Cli`] takes longer to build than such a command to be asked for.
+#[derive(Debug, Parser)]
+#[command(name = "proctor", disable_help_flag = true, disable_help_subcommand = true)]
+struct CliOfExec {
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    color: ColorWhen,
+    #[command(subcommand)]
+    command: CommandOfExec,
+}
+
+#[derive(Debug, Subcommand)]
+enum CommandOfExec {
+    Exec(ExecArgs),
+}
+
+impl Cli {
+    /// Reads the words of `proctor exec …`; `None` where they are others, or have to be refused or explained: that is
+    /// the whole command line's.
+    pub(crate) fn of_exec() -> Option<Self> {
+        let words: Vec<std::ffi::OsString> = std::env::args_os().collect();
+        Self::of_exec_in(words)
+    }
+
+    fn of_exec_in(words: Vec<std::ffi::OsString>) -> Option<Self> {
+        let is_exec = words.get(1).is_some_and(|word| word == "exec");
+        let CliOfExec { color, command: CommandOfExec::Exec(args) } =
+            is_exec.then(|| CliOfExec::try_parse_from(words).ok()).flatten()?;
+        Some(Self { color, command: Command::Exec(args) })
+    }
+}
 
 /// `proctor exec`. What is not said here comes from the `defaults` of the spec, as for a step.
 #[derive(Debug, Args)]

@@ -5,8 +5,9 @@ mod patch;
 pub(super) mod range;
 mod remote;
 mod watch;
+mod way;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -21,8 +22,8 @@ use proctor_core::spec::Operator;
 use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, Verdict};
 use proctor_daemon::service::{OutputOf, Unit};
 use proctor_runner::{
-    CachesWanted, ChangesWanted, Clock, CommitAsked, CommitRef, Engine, NamedCommit, Patch, RunReport, RunRequest,
-    RunSource, SkillsWanted, StagedIndex, demand_whole, takes_env,
+    CachesWanted, ChangesWanted, Clock, CommitAsked, CommitRef, NamedCommit, Patch, RunReport, RunRequest, RunSource,
+    SkillsWanted, StagedIndex, demand_whole, takes_env,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -31,7 +32,6 @@ use tokio_util::sync::CancellationToken;
 use crate::args::{RunArgs, RunFormat};
 use crate::caller::Caller;
 use crate::commands::logs;
-use crate::daemon::{self, Daemon, Wanted};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation;
@@ -39,11 +39,12 @@ use crate::interrupt::{self, Asked, Interrupts};
 use crate::progress::last_lines::{self, LinesSender};
 use crate::report::outputs::{Fetched, MAX_BYTES, Outputs, WantedStream};
 use crate::report::{self, Detail, View};
-use crate::reports::{Keeper, Reports, Told, refusal};
+use crate::reports::{Reports, Told, refusal};
 use crate::screen::{self, Room, Screen};
 use export::Exports;
 use remote::Remote;
 use watch::Watch;
+use way::Way;
 
 pub(crate) use range::{CommitRecord, RangeRecord};
 
@@ -76,50 +77,6 @@ async fn verify(args: &RunArgs, caller: &Caller, reports: &mut Reports, screen: 
     let done = runs.all(operator, screen).await;
     runs.exported(screen).await;
     done
-}
-
-/// Who does the runs.
-enum Way {
-    /// This process.
-    Here(Arc<Engine>),
-    /// A daemon.
-    Daemon(Daemon),
-}
-
-impl Way {
-    /// A daemon where one is to be had, else this process.
-    async fn choose(
-        args: &RunArgs,
-        operator: Operator,
-        repo: &Path,
-        caller: &Caller,
-        screen: &mut Screen,
-    ) -> Result<Self, CliError> {
-        let wanted = Wanted { way: &args.way, operator: &operator, repo };
-        match daemon::who_does_it_with_env(wanted, caller, screen).await? {
-            Some(daemon) => Ok(Self::Daemon(daemon)),
-            None => Ok(Self::Here(Arc::new(engine::open(&args.way.state, operator, caller, screen)?))),
-        }
-    }
-
-    /// Who has what the steps of its runs left.
-    fn keeper(&self) -> Keeper<'_> {
-        match self {
-            Self::Here(engine) => Keeper::Engine(engine),
-            Self::Daemon(daemon) => Keeper::Daemon(&daemon.client),
-        }
-    }
-
-    /// An engine of this process, to look commits up with.
-    fn engine(&self, args: &RunArgs, operator: Operator, caller: &Caller) -> Result<Arc<Engine>, CliError> {
-        match self {
-            Self::Here(engine) => Ok(Arc::clone(engine)),
-            Self::Daemon(_) => {
-                let config = engine::config(&args.way.state, operator, caller)?;
-                Ok(Arc::new(Engine::open(config).map_err(engine_error)?))
-            }
-        }
-    }
 }
 
 /// Which tree is verified.
@@ -361,7 +318,7 @@ impl Runs<'_> {
         }
         let (sender, events) = mpsc::channel(EVENTS);
         let shows_lines = screen.live && self.args.detail() != Detail::Quiet;
-        let (lines, printed) = shows_lines.then(|| last_lines::channel()).unzip();
+        let (lines, printed) = shows_lines.then(last_lines::channel).unzip();
         let (work, began_ms) = (self.work(tree, sender, lines)?, Clock::system().now_ms());
         let mut watch = Watch::new(self.reports, self.args.detail(), &mut self.interrupts, screen).showing(printed);
         let result = watch.follow(work, events).await;

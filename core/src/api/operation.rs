@@ -1,12 +1,14 @@
 //! What can be asked for over HTTP: the one table of operations, of which the daemon makes its
 //! routes and [`super::openapi`] the document. How each is answered is the daemon's.
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+mod schemas;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 
 use super::{
-    DoctorAnswer, ExecEvent, ExecSubmission, GateAsked, Health, LoggedEvent, OutputEvent, PlanAnswer, PlanAsked,
-    Readiness, RunPage, RunState, RunSubmission, RunView, Submitted, Watched,
+    DoctorAnswer, ExecEvent, ExecSubmission, GateAsked, Health, PlanAnswer, PlanAsked, Readiness, RunPage, RunState,
+    RunSubmission, RunView, Submitted, Watched,
 };
 use crate::gate::GateAnswer;
 use crate::names::{ChangesetId, ExecId, ProfileName, RunId};
@@ -14,6 +16,10 @@ use crate::plan::ReportFormat;
 use crate::sql::{Judgement, Request};
 use crate::strict;
 use crate::verdict::Verdict;
+use schemas::{
+    absolute_path, any_object, boolean, event_data, file_name, idempotency_key, number, page_size, part_size,
+    step_number, stream, text, unit, wait,
+};
 
 /// How a part of the document says what its values look like.
 pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
@@ -168,64 +174,6 @@ const fn body<T: JsonSchema + DeserializeOwned>() -> Option<Body> {
 
 fn check<T: DeserializeOwned>(bytes: &[u8]) -> Result<(), serde_json::Error> {
     strict::from_json::<T>(bytes).map(drop)
-}
-
-/// The data of events. Those of the type `output` have a schema of their own.
-fn event_data(generator: &mut SchemaGenerator) -> Schema {
-    generator.subschema_for::<OutputEvent>();
-    generator.subschema_for::<LoggedEvent>()
-}
-
-fn any_object(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "object" })
-}
-
-fn number(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "integer", "format": "uint64", "minimum": 0 })
-}
-
-fn step_number(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "integer", "format": "uint32", "minimum": 0, "maximum": u32::MAX })
-}
-
-fn page_size(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "integer", "minimum": 1, "maximum": super::MAX_PAGE })
-}
-
-fn part_size(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "integer", "format": "uint64", "minimum": 1 })
-}
-
-fn boolean(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "boolean" })
-}
-
-fn file_name(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "pattern": "^(verify/)?[A-Za-z0-9_-][A-Za-z0-9._-]*$" })
-}
-
-fn text(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string" })
-}
-
-fn absolute_path(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "pattern": "^/" })
-}
-
-fn wait(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "pattern": "^[0-9]{1,9}(ms|s|m)?$", "examples": ["45s", "500ms"] })
-}
-
-fn idempotency_key(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "pattern": "^[!-~]{1,255}$" })
-}
-
-fn unit(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "enum": ["steps", "checks"] })
-}
-
-fn stream(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "enum": ["stdout", "stderr"] })
 }
 
 const fn path(name: &'static str, schema: SchemaOf, description: &'static str) -> Parameter {

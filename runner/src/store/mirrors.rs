@@ -135,6 +135,7 @@ impl<'a> Mirrors<'a> {
     }
 
     /// Takes the lock of the repository, which ends with what is returned.
+    #[expect(clippy::disallowed_methods, reason = "flock(2) has no deadline, and no event tells that a lock is free")]
     fn lock(&self) -> Result<OwnedFd, StoreError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let failed = |errno: Errno| StoreError::io("lock", self.path.join(LOCK).display().to_string())(errno);
@@ -291,7 +292,7 @@ impl Generation {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.directory, STATE, flags, Mode::from_raw_mode(0o600))
             .map_err(StoreError::io("write", self.directory.name()))?;
-        serde_json::to_writer(fs::File::from(file), state).map_err(|error| internal(error.into()))
+        serde_json::to_writer(fs::File::from(file), state).map_err(internal)
     }
 }
 
@@ -330,7 +331,7 @@ fn unstable(path: &[u8]) -> EngineError {
     EngineError::Snapshot(SnapshotError::Unstable { path: display_path(path) })
 }
 
-fn internal(error: std::io::Error) -> EngineError {
+fn internal(error: impl std::fmt::Display) -> EngineError {
     EngineError::Internal(error.to_string())
 }
 

@@ -1,3 +1,5 @@
+//! A mirror holds the tree of the last update, whatever happened to the work tree and to its own files.
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::PathBuf;

@@ -137,7 +137,7 @@ fn kept_time(env: &TestEnvironment) {
     repo.write("src/lib.rs", "good\n");
     repo.run_with(&["--config", &config]).exits(0);
     repo.write("src/lib.rs", "evil\n");
-    let before = SystemTime::now() - Duration::from_secs(3600);
+    let before = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     fs::File::options()
         .write(true)
         .open(repo.file("src/lib.rs"))

@@ -3,13 +3,16 @@
 //! Two rules apply in both directions: an aggregate needs a word of the question that asks for it, and a figure that the
 //! question asks for needs an aggregate of that kind (or rows that are sorted and cut off).
 
+mod names;
+
 use proctor_core::sql::SqlCode;
 
 use super::extreme::Extreme;
 use super::question::{Cue, Question, Scale, Way};
-use super::shape::{Aggregate, Figure, Item, Limit, Name, Shape};
+use super::shape::{Aggregate, Figure, Item, Limit, Shape};
 use super::words::{Word, are_kin, parts};
 use super::{Finding, Sheet};
+use names::{counts, holds_numbers, is_key, is_named, is_superlative, is_telling};
 
 /// The clause in which an aggregate stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -531,96 +534,4 @@ fn missing_count(sheet: &Sheet<'_>, question: &Question, uses: &[Use<'_>]) -> Op
         column.column
     );
     Some(Finding::new(SqlCode::OtherAggregate, confidence, message).at(&first.aggregate.place).advice("Use COUNT."))
-}
-
-/// Whether a word has the form of a superlative.
-fn is_superlative(word: &str) -> bool {
-    const NONE: [&str; 22] = [
-        "request",
-        "interest",
-        "test",
-        "west",
-        "forest",
-        "guest",
-        "contest",
-        "rest",
-        "latest",
-        "invest",
-        "suggest",
-        "harvest",
-        "midwest",
-        "northwest",
-        "southwest",
-        "protest",
-        "arrest",
-        "quest",
-        "interest",
-        "priest",
-        "honest",
-        "est",
-    ];
-    word.len() > 5 && word.ends_with("est") && !NONE.contains(&word)
-}
-
-/// Whether a part of a name tells what it holds.
-fn is_telling(part: &str) -> bool {
-    part.len() > 2 && !matches!(part, "id" | "name" | "code" | "number" | "num" | "key" | "type" | "the")
-}
-
-/// Whether the question names a column.
-fn is_named(question: &Question, column: &Name) -> bool {
-    let parts = parts(&column.column);
-    let is_said =
-        |part: &String| question.words.iter().any(|word| are_kin(part, &word.stem) || are_kin(part, &word.lower));
-    // `lat` is a latitude, and `temp` a temperature.
-    let is_cut = |part: &String| question.words.iter().any(|word| word.lower.starts_with(part.as_str()));
-    parts.iter().filter(|part| is_telling(part)).any(|part| is_said(part) || is_cut(part))
-}
-
-/// Whether a column stores a number of things.
-fn counts(column: &Name) -> bool {
-    const COUNTS: [&str; 14] = [
-        "count",
-        "num",
-        "number",
-        "total",
-        "quantity",
-        "qty",
-        "stock",
-        "no",
-        "unit",
-        "amount",
-        "n",
-        "sum",
-        "times",
-        "population",
-    ];
-    parts(&column.column).iter().any(|part| COUNTS.contains(&part.as_str()))
-}
-
-/// Whether a column is a key of a table that the query reads.
-fn is_key(sheet: &Sheet<'_>, name: &Name) -> bool {
-    let is_named_so = parts(&name.column).last().is_some_and(|last| {
-        matches!(last.as_str(), "id" | "uuid" | "key" | "code") || (last.ends_with("id") && last.len() > 3)
-    });
-    let mut tables = sheet
-        .catalog
-        .tables_with(&name.column)
-        .filter(|table| sheet.shape.tables.contains(&table.name.to_lowercase()))
-        .peekable();
-    let is_there = tables.peek().is_some();
-    let is_declared = is_there
-        && tables.all(|table| {
-            let is_primary = table.column(&name.column).is_some_and(|column| column.key > 0);
-            is_primary || table.foreign_keys.iter().any(|key| key.column.eq_ignore_ascii_case(&name.column))
-        });
-    is_named_so || is_declared
-}
-
-/// Whether a column is declared to hold numbers.
-fn holds_numbers(sheet: &Sheet<'_>, name: &Name) -> bool {
-    let columns = sheet.catalog.tables_with(&name.column).filter_map(|table| table.column(&name.column));
-    columns.map(|column| column.kind.to_ascii_uppercase()).any(|kind| {
-        ["INT", "REAL", "NUM", "DOUB", "FLOA", "DEC"].iter().any(|part| kind.contains(part)) || kind.is_empty()
-    })
 }

@@ -1,0 +1,98 @@
+//! What words and names of columns tell by their form.
+
+use crate::stages::semantic::Sheet;
+use crate::stages::semantic::question::Question;
+use crate::stages::semantic::shape::Name;
+use crate::stages::semantic::words::{are_kin, parts};
+
+/// Whether a word has the form of a superlative.
+pub(super) fn is_superlative(word: &str) -> bool {
+    const NONE: [&str; 22] = [
+        "request",
+        "interest",
+        "test",
+        "west",
+        "forest",
+        "guest",
+        "contest",
+        "rest",
+        "latest",
+        "invest",
+        "suggest",
+        "harvest",
+        "midwest",
+        "northwest",
+        "southwest",
+        "protest",
+        "arrest",
+        "quest",
+        "interest",
+        "priest",
+        "honest",
+        "est",
+    ];
+    word.len() > 5 && word.ends_with("est") && !NONE.contains(&word)
+}
+
+/// Whether a part of a name tells what it holds.
+pub(super) fn is_telling(part: &str) -> bool {
+    part.len() > 2 && !matches!(part, "id" | "name" | "code" | "number" | "num" | "key" | "type" | "the")
+}
+
+/// Whether the question names a column.
+pub(super) fn is_named(question: &Question, column: &Name) -> bool {
+    let parts = parts(&column.column);
+    let is_said =
+        |part: &String| question.words.iter().any(|word| are_kin(part, &word.stem) || are_kin(part, &word.lower));
+    // `lat` is a latitude, and `temp` a temperature.
+    let is_cut = |part: &String| question.words.iter().any(|word| word.lower.starts_with(part.as_str()));
+    parts.iter().filter(|part| is_telling(part)).any(|part| is_said(part) || is_cut(part))
+}
+
+/// Whether a column stores a number of things.
+pub(super) fn counts(column: &Name) -> bool {
+    const COUNTS: [&str; 14] = [
+        "count",
+        "num",
+        "number",
+        "total",
+        "quantity",
+        "qty",
+        "stock",
+        "no",
+        "unit",
+        "amount",
+        "n",
+        "sum",
+        "times",
+        "population",
+    ];
+    parts(&column.column).iter().any(|part| COUNTS.contains(&part.as_str()))
+}
+
+/// Whether a column is a key of a table that the query reads.
+pub(super) fn is_key(sheet: &Sheet<'_>, name: &Name) -> bool {
+    let is_named_so = parts(&name.column).last().is_some_and(|last| {
+        matches!(last.as_str(), "id" | "uuid" | "key" | "code") || (last.ends_with("id") && last.len() > 3)
+    });
+    let mut tables = sheet
+        .catalog
+        .tables_with(&name.column)
+        .filter(|table| sheet.shape.tables.contains(&table.name.to_lowercase()))
+        .peekable();
+    let is_there = tables.peek().is_some();
+    let is_declared = is_there
+        && tables.all(|table| {
+            let is_primary = table.column(&name.column).is_some_and(|column| column.key > 0);
+            is_primary || table.foreign_keys.iter().any(|key| key.column.eq_ignore_ascii_case(&name.column))
+        });
+    is_named_so || is_declared
+}
+
+/// Whether a column is declared to hold numbers.
+pub(super) fn holds_numbers(sheet: &Sheet<'_>, name: &Name) -> bool {
+    let columns = sheet.catalog.tables_with(&name.column).filter_map(|table| table.column(&name.column));
+    columns.map(|column| column.kind.to_ascii_uppercase()).any(|kind| {
+        ["INT", "REAL", "NUM", "DOUB", "FLOA", "DEC"].iter().any(|part| kind.contains(part)) || kind.is_empty()
+    })
+}
