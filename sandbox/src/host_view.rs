@@ -138,6 +138,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a file of a test")]
     fn notices_a_directory_that_was_replaced() {
         let room = tempfile::tempdir().expect("a directory");
         let git = room.path().join(".git");
