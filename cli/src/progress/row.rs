@@ -206,7 +206,7 @@ mod tests {
         let row = |printed, room| of_step(Step { printed, ..step(None) }, Duration::from_secs(12), room);
         assert_eq!(row("running 3 tests", WIDE), "12 s, at most 10 min  verify.test/cargo_test | running 3 tests");
         let long = "test tests::a_test_with_a_rather_long_name ... ok";
-        assert_eq!(row(long, WIDE), "12 s, at most 10 min  verify.test/cargo_test | test tests::a_test_with_a_r…");
+        assert_eq!(row(long, WIDE), "12 s, at most 10 min  verify.test/cargo_test | test tests::a_test_with_a_rath…");
         assert_eq!(row(long, NARROW), "12 s, at most 10 min  …test/cargo_test", "too little room");
         let ascii = Room { glyphs: Glyphs::Ascii, ..WIDE };
         assert_eq!(row("naïve ✓", ascii), "12 s, at most 10 min  verify.test/cargo_test | na?ve ?");
