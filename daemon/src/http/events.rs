@@ -52,7 +52,8 @@ pub(super) async fn stream(app: &App, asked: &Asked) -> Answer {
         events,
         output,
         held: None,
-        was_output: false,
+        // Events that are there already come first.
+        was_output: true,
         heartbeat: heartbeat(),
         stop: app.stop.clone(),
         has_ended: false,
