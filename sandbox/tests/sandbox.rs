@@ -6,6 +6,7 @@
 #![expect(clippy::disallowed_methods, reason = "trials build their world with plain files")]
 
 mod bench;
+mod caches;
 mod leaks;
 mod memory;
 mod plain;
@@ -16,20 +17,17 @@ mod shown;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
 use bench::{Bench, Listed, Role, Step, line, until_closed};
+use caches::cache;
 use libtest_mimic::{Arguments, Failed};
 use nix::mount::MsFlags;
 use proctor_core::enforcement::{Control, ControlState};
 use proctor_core::outcome::{LimitKind, StartFault};
-use proctor_core::plan::{Limit, Network, RelPath};
-use proctor_sandbox::{
-    CACHE_UPPER, CacheMount, CacheSource, GitDirs, Policy, Report, Rights, StepUser, ToolKind, ToolMount, WaitStatus,
-    doctor,
-};
+use proctor_core::plan::{Limit, Network};
+use proctor_sandbox::{GitDirs, Policy, Report, Rights, StepUser, ToolKind, ToolMount, WaitStatus, doctor};
 
 /// Each check, and the controls on which it rests: it is run in every role that claims those.
 macro_rules! checks {
@@ -65,9 +63,9 @@ const CHECKS: &[Listed] = checks![
     shown::a_tool_behind_a_closed_directory_is_passed_over: MountNamespace;
     shown::a_link_that_was_planted_on_the_way_to_a_tool_is_not_followed: MountNamespace;
     shown::a_mask_is_not_turned_aside_by_a_link: MountNamespace;
-    caches_outlive_the_step;
-    a_cache_is_never_mounted_through_a_link;
-    writes_to_a_cache_of_layers_leave_the_layers_as_they_are: MountNamespace;
+    caches::caches_outlive_the_step;
+    caches::a_cache_is_never_mounted_through_a_link;
+    caches::writes_to_a_cache_of_layers_leave_the_layers_as_they_are: MountNamespace;
     limits_hold: PidsLimit;
     memory::bounds_buffers_of_sockets: NetworkNamespace, MemoryLimit;
     memory::bounds_memory_where_the_plan_does_not: MemoryLimit;
@@ -455,88 +453,6 @@ fn tools_are_shown_and_credentials_masked(bench: &Bench) -> Result<(), Failed> {
     let lines: Vec<&str> = ran.printed().lines().collect();
     assert!(lines.len() == 3 && lines[1].contains("Read-only file system"), "{ran:?}");
     assert_eq!((lines[0], lines[2]), ("tool", "credentials"));
-    Ok(())
-}
-
-pub(crate) fn cache(bench: &Bench, at: &str) -> Result<CacheMount, Failed> {
-    let source = bench.root.join("cache");
-    fs::create_dir_all(&source)?;
-    if bench.role.is_foreign() {
-        std::os::unix::fs::chown(&source, Some(bench.facts.uid), Some(bench.facts.gid))?;
-    }
-    Ok(CacheMount { source: CacheSource::Directory(source), at: RelPath::new(at)? })
-}
-
-fn caches_outlive_the_step(bench: &Bench) -> Result<(), Failed> {
-    if bench.role.is_plain() && bench.role.steps_down() {
-        // A step of root's cannot walk into root's state directory, and its record says so.
-        return Ok(());
-    }
-    let mut step = Step::sh("mkdir -p build/target/x && echo kept > build/target/x/y");
-    step.caches = vec![cache(bench, "build/target")?];
-    let first = bench.run(&step)?;
-    assert_eq!(first.printed(), "");
-    assert_eq!(bench::names(first.layer.upper())?, [""; 0], "the mount point is no write of the step's");
-    step.argv = Step::sh("cat build/target/x/y").argv;
-    assert_eq!(bench.run(&step)?.printed(), "kept");
-    // Another run may be another user of the host.
-    let space = bench.another_space()?;
-    step.argv = Step::sh("echo more >> build/target/x/y && rm -r build/target/x && ls -A build/target | wc -l").argv;
-    let (running, _layer) = bench.launcher.spawn(&space, &[], &bench.facts, &bench.policy(&step)?)?;
-    assert_eq!(line(&running.stdout)?, "0");
-    until_closed(&running)?;
-    Ok(())
-}
-
-fn a_cache_is_never_mounted_through_a_link(bench: &Bench) -> Result<(), Failed> {
-    let mut step = Step::sh("true");
-    for at in ["link", "link/target", "tracked.txt"] {
-        step.caches = vec![cache(bench, at)?];
-        let ran = bench.run(&step)?;
-        assert!(matches!(ran.reports.as_slice(), [Report::Refused { .. }]), "{at}: {ran:?}");
-    }
-    // A link that an earlier step planted.
-    step.caches = Vec::new();
-    step.argv = Step::sh("rm -rf src && ln -s /usr src").argv;
-    let planted = bench.run(&step)?;
-    step.caches = vec![cache(bench, "src/share")?];
-    let ran = bench.run_over(&step, &[&planted.layer])?;
-    assert!(matches!(ran.reports.as_slice(), [Report::Refused { .. }]), "{ran:?}");
-    Ok(())
-}
-
-/// On the disk, layers belong to the user that all runs have, and what a run writes to its own.
-fn writes_to_a_cache_of_layers_leave_the_layers_as_they_are(bench: &Bench) -> Result<(), Failed> {
-    let [room, low] = ["room", "low"].map(|name| bench.root.join(name));
-    fs::create_dir_all(low.join("d"))?;
-    fs::create_dir_all(room.join(CACHE_UPPER))?;
-    for file in ["kept", "d/f"] {
-        fs::write(low.join(file), "old\n")?;
-    }
-    let user = StepUser::choose(bench.launcher.host(), &bench.facts)?;
-    if user.steps_down() {
-        let (uid, gid) = user.seen_as();
-        for path in ["", "kept", "d", "d/f"] {
-            std::os::unix::fs::chown(low.join(path), Some(uid), Some(gid))?;
-        }
-    }
-    let script = "cat c/kept && echo new > c/kept && rm -r c/d && mkdir c/own && mv c/own c/moved && stat -c %u c/kept c && id -u";
-    let mut step = Step::sh(script);
-    let source = CacheSource::Layers { room: room.clone(), lowers: vec![low.clone()] };
-    step.caches = vec![CacheMount { source: source.clone(), at: RelPath::new("c")? }];
-    let ran = bench.run(&step)?;
-    let lines: Vec<&str> = ran.printed().lines().collect();
-    assert_eq!((lines[0], lines.len()), ("old", 4), "{ran:?}");
-    assert!(lines[1..].iter().all(|uid| *uid == lines[3]), "its files are its own: {ran:?}");
-    assert_eq!((fs::read_to_string(low.join("kept"))?.as_str(), low.join("d/f").exists()), ("old\n", true));
-    let upper = room.join(CACHE_UPPER);
-    assert_eq!(fs::read_to_string(upper.join("kept"))?, "new\n");
-    assert!(upper.join("moved").is_dir() && fs::symlink_metadata(upper.join("d"))?.file_type().is_char_device());
-    // The next command of the same cache sees it.
-    step.argv = Step::sh("cat c/kept && ls c").argv;
-    assert_eq!(bench.run(&step)?.printed(), "new\nkept\nmoved");
-    bench.space.release_cache(&source);
-    assert_eq!(bench.space.ready(), 0);
     Ok(())
 }
 

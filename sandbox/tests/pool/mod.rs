@@ -10,7 +10,7 @@ use proctor_core::plan::Limit;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::bench::{self, Bench, Step, children, line, readable, until_closed};
-use crate::cache;
+use crate::caches::cache;
 
 /// How many wait at most.
 const MOST: usize = 8;

@@ -8,7 +8,7 @@ use proctor_sandbox::{Layer, Report, RunSpace, RunSpaceConfig, Sandboxes, Sealed
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::bench::{Bench, Step, children, line, readable, until_closed};
-use crate::cache;
+use crate::caches::cache;
 
 /// What a command has done, and whether its sandbox waits for another one.
 struct Served {
