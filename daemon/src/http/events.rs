@@ -37,12 +37,12 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) async fn stream(app: &App, asked: &Asked) -> Answer {
     let id = asked.run()?;
     let after = after(asked)?;
+    let wants_output = asked.query.read("output", "`true` or `false`", |text| text.parse::<bool>().ok())?;
     let run = app.service.run(asked.caller, &id).await?;
     if run.view.state == RunState::Finished && after >= run.view.seq {
         // By this a browser knows not to ask again (HTML standard, section 9.2.1).
         return Ok(answer::nothing_more());
     }
-    let wants_output = asked.query.read("output", "`true` or `false`", |text| text.parse::<bool>().ok())?;
     let output = match wants_output {
         Some(true) => app.service.output_feed(asked.caller, &id).await?,
         _ => None,
