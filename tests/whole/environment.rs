@@ -123,11 +123,15 @@ impl TestEnvironment {
     pub(crate) fn start_through(&self, dir: &Path, wrapper: &[&str], arguments: &[&str]) -> Running {
         let asks = |command: &&str| matches!(*command, "run" | "doctor" | "gate" | "exec");
         let asks = arguments.first().is_some_and(asks);
-        let is_served = self.served.is_some() && asks;
+        // A command with an operator's config of its own is not one for the daemon, which has another.
+        let is_own = arguments.first() == Some(&"exec") && arguments.contains(&"--config");
+        let is_served = self.served.is_some() && asks && !is_own;
         let mut command = self.command_through(dir, if is_served { &[] } else { wrapper });
         command.args(arguments.iter().take(1));
-        if asks {
-            command.args(self.way(wrapper));
+        match (asks, is_own) {
+            (true, true) => drop(command.arg("--state-dir").arg(self.state())),
+            (true, false) => drop(command.args(self.way(wrapper))),
+            (false, _) => {}
         }
         command.args(arguments.iter().skip(1));
         Running::start(command)
