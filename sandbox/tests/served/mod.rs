@@ -172,7 +172,13 @@ pub(crate) fn whatever_is_left_ends_the_sandbox(bench: &Bench) -> Result<(), Fai
         // In a sandbox that has served before as in a new one.
         for turn in ["first", "second"] {
             if turn == "second" {
-                let clean = serve(bench, &Step::sh("true"))?;
+                // Packets of the kernel's own, such as the first of a new network, may count as left now and then.
+                let mut clean = serve(bench, &Step::sh("true"))?;
+                for _ in 0..2 {
+                    if !clean.serves_on {
+                        clean = serve(bench, &Step::sh("true"))?;
+                    }
+                }
                 assert!(clean.serves_on, "before {what}: {:?}", clean.reports.last());
             }
             let served = serve(bench, &Step::sh(script))?;
