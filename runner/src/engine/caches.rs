@@ -1,5 +1,6 @@
 //! The caches of a run, as the engine opens and concludes them.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,8 +16,10 @@ use crate::repository::Repository;
 use crate::request::CachesWanted;
 use crate::skill::SkillRun;
 use crate::skill_caches::{CacheScopes, Caches, TrustScopes};
+use crate::source::Apart;
 use crate::store::StoreError;
 use crate::store::caches::{CacheStore, SKILL_CACHES, Scope};
+use crate::store::mirrors::PrivateTree;
 
 impl Engine {
     /// Returns where caches are stored, where the plan has any; makes that directory.
@@ -70,6 +73,11 @@ impl Engine {
         let (context, skills) = (Arc::clone(context), plan.skills.clone());
         let in_doubt = in_doubt || context.cancel.is_cancelled();
         let work = tokio::task::spawn_blocking(move || {
+            // Held until the caches are committed.
+            let (_newest, in_doubt) = match &context.tree.apart {
+                Some(Apart::Mirror(tree)) => newest_or_in_doubt(tree, in_doubt),
+                _ => (None, in_doubt),
+            };
             context.caches.conclude(&context.space, &skills, &mut runs, in_doubt);
             runs
         });
@@ -114,5 +122,18 @@ impl Engine {
             CacheMount { at: at.clone(), source: CacheSource::Layers { room, lowers } }
         };
         Ok(skill.caches.iter().enumerate().map(mount).collect())
+    }
+}
+
+/// Returns the lock of the copies of a repository, and whether caches of a run over `tree` must not be committed: where a
+/// newer copy has dated files meanwhile, they would look newer than a change that they do not contain.
+fn newest_or_in_doubt(tree: &PrivateTree, in_doubt: bool) -> (Option<OwnedFd>, bool) {
+    match tree.lock_if_newest() {
+        Ok(Some(lock)) => (Some(lock), in_doubt),
+        Ok(None) => (None, true),
+        Err(error) => {
+            tracing::warn!(%error, "the caches of a run are not committed");
+            (None, true)
+        }
     }
 }

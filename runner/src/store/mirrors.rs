@@ -65,75 +65,30 @@ pub(crate) struct PrivateTree {
     pub(crate) helper: GitHelper,
     /// Holds the shared lock.
     _held: Directory,
+    copies: Copies,
+    number: u64,
 }
 
-/// The private copies of one repository.
-pub(crate) struct Mirrors<'a> {
-    repository: &'a Repository,
-    helper: &'a GitHelper,
-    snapshots: &'a SnapshotStore,
+impl PrivateTree {
+    /// Returns the lock of the repository's copies if this copy is the newest one; `None` if there is a newer one. While
+    /// the lock is held, no newer copy is made.
+    ///
+    /// # Errors
+    /// The state directory cannot be read, or another run holds the lock for too long.
+    pub(crate) fn lock_if_newest(&self) -> Result<Option<OwnedFd>, StoreError> {
+        let lock = self.copies.lock()?;
+        Ok((self.copies.numbers()?.last() == Some(&self.number)).then_some(lock))
+    }
+}
+
+/// The directory of the copies of one repository.
+#[derive(Debug, Clone)]
+struct Copies {
     root: Directory,
     path: PathBuf,
-    owner: Option<MirrorOwner>,
 }
 
-impl<'a> Mirrors<'a> {
-    /// Opens the copies of `repository`, in the directory `key`.
-    ///
-    /// # Errors
-    /// The state directory cannot be written.
-    pub(crate) fn open(
-        repository: &'a Repository,
-        helper: &'a GitHelper,
-        snapshots: &'a SnapshotStore,
-        state: &Directory,
-        (state_path, key): (&Path, &str),
-    ) -> Result<Self, StoreError> {
-        let is_root = rustix::process::geteuid().is_root();
-        let owner = is_root.then(|| owner_for(key));
-        // Under root the reader of git runs as the owner of the copy and has to come through.
-        let mode = if is_root { 0o711 } else { 0o700 };
-        if is_root {
-            super::checkouts::let_through(state)?;
-        }
-        let root = state.ensure(MIRRORS, mode)?.ensure(key, mode)?;
-        Ok(Self { repository, helper, snapshots, root, path: state_path.join(MIRRORS).join(key), owner })
-    }
-
-    /// Takes a snapshot of the work tree and brings a private copy to it.
-    ///
-    /// # Errors
-    /// The tree cannot be read or copied, or is edited all the time.
-    pub(crate) fn get(&self) -> Result<(PrivateTree, Arc<Snapshot>), EngineError> {
-        let lock = self.lock()?;
-        for attempt in 1.. {
-            let snapshot = self.snapshots.take(self.repository.path())?;
-            if !self.repository.is_in_its_place()? {
-                return Err(unstable(b"."));
-            }
-            let history = self.helper.history(self.repository.path())?;
-            let prepared = match is_one_moment(&snapshot, &history) {
-                true => self.prepare(&snapshot, &history)?,
-                false => Prepared::Changed(b".git/HEAD".to_vec()),
-            };
-            match prepared {
-                Prepared::Ready(held, tree) => {
-                    drop(lock);
-                    return Ok((self.in_use(held, tree, &history), snapshot));
-                }
-                Prepared::Changed(path) if attempt >= ATTEMPTS => return Err(unstable(&path)),
-                Prepared::Changed(_) => {}
-            }
-        }
-        Err(unstable(b"."))
-    }
-
-    fn in_use(&self, held: Directory, tree: PathBuf, history: &GitHistory) -> PrivateTree {
-        let of = CheckoutOf { seen_at: self.repository.path().to_path_buf(), objects: history.objects.clone() };
-        let helper = self.helper.clone().over_checkouts(of);
-        PrivateTree { tree, objects: history.objects.clone(), helper, _held: held }
-    }
-
+impl Copies {
     /// Takes the lock of the repository, which ends with what is returned.
     #[expect(clippy::disallowed_methods, reason = "flock(2) has no deadline, and no event tells that a lock is free")]
     fn lock(&self) -> Result<OwnedFd, StoreError> {
@@ -157,9 +112,85 @@ impl<'a> Mirrors<'a> {
         }
     }
 
+    /// Returns the numbers of the copies, in their order.
+    fn numbers(&self) -> Result<Vec<u64>, StoreError> {
+        let mut numbers: Vec<u64> = self.root.names()?.iter().filter_map(|name| name.parse().ok()).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+}
+
+/// The private copies of one repository.
+pub(crate) struct Mirrors<'a> {
+    repository: &'a Repository,
+    helper: &'a GitHelper,
+    snapshots: &'a SnapshotStore,
+    copies: Copies,
+    owner: Option<MirrorOwner>,
+}
+
+impl<'a> Mirrors<'a> {
+    /// Opens the copies of `repository`, in the directory `key`.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub(crate) fn open(
+        repository: &'a Repository,
+        helper: &'a GitHelper,
+        snapshots: &'a SnapshotStore,
+        state: &Directory,
+        (state_path, key): (&Path, &str),
+    ) -> Result<Self, StoreError> {
+        let is_root = rustix::process::geteuid().is_root();
+        let owner = is_root.then(|| owner_for(key));
+        // Under root the reader of git runs as the owner of the copy and has to come through.
+        let mode = if is_root { 0o711 } else { 0o700 };
+        if is_root {
+            super::checkouts::let_through(state)?;
+        }
+        let root = state.ensure(MIRRORS, mode)?.ensure(key, mode)?;
+        let copies = Copies { root, path: state_path.join(MIRRORS).join(key) };
+        Ok(Self { repository, helper, snapshots, copies, owner })
+    }
+
+    /// Takes a snapshot of the work tree and brings a private copy to it.
+    ///
+    /// # Errors
+    /// The tree cannot be read or copied, or is edited all the time.
+    pub(crate) fn get(&self) -> Result<(PrivateTree, Arc<Snapshot>), EngineError> {
+        let lock = self.copies.lock()?;
+        for attempt in 1.. {
+            let snapshot = self.snapshots.take(self.repository.path())?;
+            if !self.repository.is_in_its_place()? {
+                return Err(unstable(b"."));
+            }
+            let history = self.helper.history(self.repository.path())?;
+            let prepared = match is_one_moment(&snapshot, &history) {
+                true => self.prepare(&snapshot, &history)?,
+                false => Prepared::Changed(b".git/HEAD".to_vec()),
+            };
+            match prepared {
+                Prepared::Ready(held, generation) => {
+                    drop(lock);
+                    return Ok((self.in_use(held, generation, &history), snapshot));
+                }
+                Prepared::Changed(path) if attempt >= ATTEMPTS => return Err(unstable(&path)),
+                Prepared::Changed(_) => {}
+            }
+        }
+        Err(unstable(b"."))
+    }
+
+    fn in_use(&self, held: Directory, number: u64, history: &GitHistory) -> PrivateTree {
+        let of = CheckoutOf { seen_at: self.repository.path().to_path_buf(), objects: history.objects.clone() };
+        let helper = self.helper.clone().over_checkouts(of);
+        let tree = self.copies.path.join(number.to_string()).join(OWN).join(MIRROR_TREE);
+        PrivateTree { tree, objects: history.objects.clone(), helper, _held: held, copies: self.copies.clone(), number }
+    }
+
     /// Brings the newest copy, or a new one, to a snapshot. The caller holds the lock.
     fn prepare(&self, snapshot: &Snapshot, history: &GitHistory) -> Result<Prepared, EngineError> {
-        let mut generations = self.generations()?;
+        let mut generations = self.copies.numbers()?;
         let newest = generations.pop();
         generations.iter().for_each(|old| self.remove_unused(*old));
         let state = state_of(snapshot, history);
@@ -194,6 +225,10 @@ impl<'a> Mirrors<'a> {
         state: &Sha256Hex,
     ) -> Result<Prepared, EngineError> {
         let is_current = generation.state()?.as_ref() == Some(state);
+        if !is_current {
+            // The tree changes before the git directory does.
+            generation.forget_state()?;
+        }
         let own = generation.own.as_fd().try_clone_to_owned().map_err(internal)?;
         let mut mirror = Mirror::open(own, self.owner)?;
         mirror.verify_sample(SAMPLE, random_u64()?)?;
@@ -210,29 +245,21 @@ impl<'a> Mirrors<'a> {
             return Err(EngineError::Internal(what));
         }
         if !is_current {
-            generation.forget_state()?;
             mirror.write_git(&generation.path.join(OWN).join(MIRROR_TREE), snapshot, history)?;
             generation.remember_state(state)?;
         }
         generation.join()
     }
 
-    /// Returns the numbers of the copies, in their order.
-    fn generations(&self) -> Result<Vec<u64>, StoreError> {
-        let mut numbers: Vec<u64> = self.root.names()?.iter().filter_map(|name| name.parse().ok()).collect();
-        numbers.sort_unstable();
-        Ok(numbers)
-    }
-
     fn make(&self, number: u64) -> Result<Generation, EngineError> {
         let mode = if self.owner.is_some() { 0o711 } else { 0o700 };
-        let directory = self.root.ensure(&number.to_string(), mode)?;
+        let directory = self.copies.root.ensure(&number.to_string(), mode)?;
         let own = directory.ensure(OWN, 0o700)?;
         if let Some(MirrorOwner { uid, gid }) = self.owner {
             fchown(&own, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
                 .map_err(StoreError::io("give to the step's user", own.name()))?;
         }
-        Ok(Generation { directory, own, path: self.path.join(number.to_string()) })
+        Ok(Generation { directory, own, path: self.copies.path.join(number.to_string()), number })
     }
 
     fn enter(&self, number: u64) -> Result<Generation, EngineError> {
@@ -250,7 +277,8 @@ impl<'a> Mirrors<'a> {
 
 /// A copy, or why there is none.
 enum Prepared {
-    Ready(Directory, PathBuf),
+    /// The copy of this number, held.
+    Ready(Directory, u64),
     /// This path was edited meanwhile.
     Changed(Vec<u8>),
 }
@@ -260,6 +288,7 @@ struct Generation {
     directory: Directory,
     own: Directory,
     path: PathBuf,
+    number: u64,
 }
 
 impl Generation {
@@ -276,7 +305,7 @@ impl Generation {
     fn join(&self) -> Result<Prepared, EngineError> {
         flock(&self.directory, FlockOperation::NonBlockingLockShared)
             .map_err(StoreError::io("lock", self.directory.name()))?;
-        Ok(Prepared::Ready(self.directory.clone(), self.path.join(OWN).join(MIRROR_TREE)))
+        Ok(Prepared::Ready(self.directory.clone(), self.number))
     }
 
     fn state(&self) -> Result<Option<Sha256Hex>, StoreError> {

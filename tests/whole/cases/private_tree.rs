@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use crate::environment::{CHANGESET, Repo, TestEnvironment, release, wait_for_step};
+use crate::environment::{CHANGESET, Repo, TestEnvironment, release, wait_for_step, waiting_step};
 use crate::machine;
 use crate::needs::{Case, Needs, case};
 use crate::process::Finished;
@@ -26,6 +26,7 @@ pub(super) const CASES: &[Case] = &[
         .needs(NEEDS)
         .unprivileged("private_tree::changes_of_a_step_are_applied_to_the_worktree_of_a_user"),
     case("private_tree::two_trees_run_at_once", two_at_once).needs(NEEDS),
+    case("private_tree::caches_of_an_older_copy_are_not_committed", older_caches).needs(NEEDS),
     case("private_tree::git_sees_what_it_sees_in_the_worktree", git_state).needs(NEEDS),
     case("", git_state).needs(NEEDS).unprivileged("private_tree::git_sees_what_it_sees_in_the_worktree_of_a_user"),
 ];
@@ -178,6 +179,23 @@ fn two_at_once(env: &TestEnvironment) {
     repo.start_other(&["run", "--config", &config]).wait().exits(0);
     release(&step);
     env.finish(running).exits(0);
+}
+
+/// What a run over an older copy builds can look newer than a change that the newer copy has dated meanwhile.
+fn older_caches(env: &TestEnvironment) {
+    let waiting = waiting_step(env, "it");
+    let repo = env.repo(&Spec::new([Skill::new("verify.it", [waiting]).with("caches: [target]")]));
+    repo.write(".gitignore", "target/\n");
+    let config = config(env);
+    let mut running = repo.start(&["--config", &config]);
+    let step = wait_for_step(env, &mut running);
+    repo.write("src/lib.rs", "second\n");
+    let spec = Spec::of_steps([Step::sh("it", "grep second src/lib.rs")]);
+    repo.write("spec/verification.yaml", spec.text(env.marker()));
+    repo.start_other(&["run", "--config", &config]).wait().exits(0);
+    release(&step);
+    env.finish(running).exits(0);
+    assert_eq!(repo.evidence("verify.it")["measured"]["caches"][0]["end"], "discarded");
 }
 
 fn git_state(env: &TestEnvironment) {
