@@ -116,6 +116,8 @@ pub(crate) enum Kind {
     Symlink,
     Gitlink,
     Special,
+    /// An empty directory, which only ignored files count.
+    EmptyDirectory,
     /// Nothing of the tree.
     Missing,
     /// A `.gitignore` that the tree does not cover, but that has a say in what it covers.
@@ -131,6 +133,7 @@ impl Kind {
             Self::Symlink => Some(b'l'),
             Self::Gitlink => Some(b'g'),
             Self::Special => Some(b's'),
+            Self::EmptyDirectory => Some(b'd'),
             Self::Missing | Self::Rules => None,
         }
     }
@@ -141,6 +144,7 @@ impl Kind {
             Self::Symlink => Some(EntryKind::Symlink),
             Self::Gitlink => Some(EntryKind::Gitlink),
             Self::Special => Some(EntryKind::Special),
+            Self::EmptyDirectory => Some(EntryKind::Directory),
             Self::Missing | Self::Rules => None,
         }
     }
@@ -270,6 +274,15 @@ impl Entries {
     pub(crate) fn leaves_of(&self, directory: usize) -> Range<usize> {
         let Span { at, len } = self.directories[directory].leaves;
         at..at + len
+    }
+
+    /// Returns the number of covered leaves below a directory, their length in bytes, and its digest.
+    pub(crate) fn sum_of(&self, directory: usize) -> (u64, u64, Option<Sha256Hex>) {
+        let end = self.directories[directory].end;
+        let leaves = (directory..end).flat_map(|at| self.leaves_of(at)).map(|at| &self.leaves[at]);
+        let covered = leaves.filter(|leaf| leaf.merkle().is_some());
+        let (files, bytes) = covered.fold((0, 0_u64), |(files, bytes), leaf| (files + 1, bytes + leaf.found.stamp.size));
+        (files, bytes, self.directories[directory].digest.map(Sha256Hex::from_raw))
     }
 
     /// Returns the number of leaves, covered or not.

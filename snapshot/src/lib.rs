@@ -39,7 +39,10 @@ pub use git::{GitError, reader};
 pub use layer::{
     FileContent, IgnoredContent, LayerEntry, LayerScan, ScanBounds, ScanError, Spare, scan_layer, scan_layer_sparing,
 };
-pub use mirror::{Mirror, MirrorError, Owner as MirrorOwner, TREE as MIRROR_TREE, Update as MirrorUpdate};
+pub use mirror::{
+    IgnoredInput, IgnoredWanted, InputKind, Mirror, MirrorError, Owner as MirrorOwner, TREE as MIRROR_TREE, TooLarge,
+    Update as MirrorUpdate,
+};
 pub use patch::{PatchError, PatchInput, patch};
 pub use readable::StepRights;
 pub use report::{InLayer, Mark};

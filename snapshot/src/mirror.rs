@@ -9,6 +9,8 @@
 //! record    what `tree` holds, as of the last time that the journal was folded into it
 //! journal   the updates since then: the paths that an update is going to change, then what it left there
 //! ```
+//!
+//! Beside the covered files a mirror can hold copies of ignored ones, with a record and a journal of their own.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -28,11 +30,14 @@ use crate::stamp::{self, Moment, Settling};
 
 mod copy;
 mod git;
+mod ignored;
 mod record;
 mod remove;
 
 use copy::Copier;
-use record::Record;
+pub use ignored::{IgnoredInput, IgnoredWanted, InputKind, TooLarge};
+use ignored::{Survey, Tree};
+use record::{COVERED, IGNORED, Record};
 
 /// The directory of the files, in the directory of a mirror.
 pub const TREE: &str = "tree";
@@ -57,6 +62,7 @@ pub struct Mirror {
     tree: OwnedFd,
     owner: Option<Owner>,
     record: Record,
+    ignored: Record,
 }
 
 /// The result of an update.
@@ -64,13 +70,17 @@ pub struct Mirror {
 pub enum Update {
     /// The mirror holds the tree of the snapshot.
     Equal {
-        /// The number of files and links that were copied.
+        /// The number of covered files and links that were copied.
         copied: usize,
-        /// The number of bytes that were copied.
+        /// The number of their bytes.
         bytes: u64,
+        /// The ignored files that the mirror shows.
+        ignored: Vec<IgnoredInput>,
     },
     /// The tree was edited meanwhile: these paths hold other content than the snapshot names. The mirror lacks them.
     Changed(Vec<Vec<u8>>),
+    /// The ignored files exceed a bound. The mirror is as it was.
+    TooLarge(TooLarge),
 }
 
 /// Why a mirror cannot be used.
@@ -114,14 +124,17 @@ impl Mirror {
     /// The directory cannot be read or written.
     pub fn open(directory: OwnedFd, owner: Option<Owner>) -> Result<Self, MirrorError> {
         let tree = open_tree(directory.as_fd(), owner).map_err(|errno| MirrorError::io(TREE.as_bytes(), errno))?;
-        let record = match Record::load(directory.as_fd()) {
-            Some(record) => record,
+        let records = Record::load(directory.as_fd(), COVERED).zip(Record::load(directory.as_fd(), IGNORED));
+        let (record, ignored) = match records {
+            Some(records) => records,
             None => {
+                // Ignored files are then taken for covered ones, and go with the next update.
                 let held = survey(tree.as_fd())?;
-                Record::create(directory.as_fd(), held)?
+                let ignored = Record::create(directory.as_fd(), IGNORED, Entries::of_leaves([]))?;
+                (Record::create(directory.as_fd(), COVERED, held)?, ignored)
             }
         };
-        let mut mirror = Self { directory, tree, owner, record };
+        let mut mirror = Self { directory, tree, owner, record, ignored };
         mirror.examine_unfinished()?;
         Ok(mirror)
     }
@@ -136,23 +149,67 @@ impl Mirror {
         self.tree.as_fd()
     }
 
-    /// Makes the mirror hold the tree of `snapshot`, which was taken of the work tree at `worktree`.
+    /// Makes the mirror hold the tree of `snapshot`, which was taken of the work tree at `worktree`, and the `wanted`
+    /// ignored files.
     ///
     /// A file whose content changes gets a modification time that is newer than each time that the mirror gave out
     /// before, by a whole second at least. Other files keep theirs.
     ///
     /// # Errors
     /// A file cannot be read or written. The mirror can be updated again.
-    pub fn update(&mut self, worktree: &Path, snapshot: &Snapshot) -> Result<Update, MirrorError> {
+    pub fn update(
+        &mut self,
+        worktree: &Path,
+        snapshot: &Snapshot,
+        wanted: Option<&IgnoredWanted<'_>>,
+    ) -> Result<Update, MirrorError> {
         let source = beneath::open_real(worktree).map_err(|error| MirrorError::io(b"", error))?;
-        self.update_from(source.as_fd(), &snapshot.entries)
+        self.update_from(source.as_fd(), (&snapshot.entries, &snapshot.ignored), wanted)
     }
 
-    fn update_from(&mut self, source: BorrowedFd<'_>, wanted: &Entries) -> Result<Update, MirrorError> {
+    fn update_from(
+        &mut self,
+        source: BorrowedFd<'_>,
+        tree: Tree<'_>,
+        wanted: Option<&IgnoredWanted<'_>>,
+    ) -> Result<Update, MirrorError> {
         self.examine_unfinished()?;
+        let survey = match wanted {
+            Some(wanted) => match Survey::take(source, tree, wanted, self.ignored.held())? {
+                Ok(survey) => survey,
+                Err(bound) => return Ok(Update::TooLarge(bound)),
+            },
+            None => Survey::of_none(self.ignored.held()),
+        };
+        // Something else may stand at these paths in the new tree.
+        self.remove_ignored(&survey)?;
+        let (copied, bytes) = match self.update_covered(source, tree.0) {
+            Ok(Ok(copied)) => copied,
+            Ok(Err(changed)) => {
+                self.leave_ignored(survey)?;
+                return Ok(Update::Changed(changed));
+            }
+            Err(error) => return Err(error),
+        };
+        let ignored = match wanted {
+            Some(wanted) => self.copy_ignored(source, survey, wanted)?,
+            None => {
+                self.leave_ignored(survey)?;
+                Vec::new()
+            }
+        };
+        Ok(Update::Equal { copied, bytes, ignored })
+    }
+
+    /// Returns the number of files that were copied and of their bytes, or the paths that were edited meanwhile.
+    fn update_covered(
+        &mut self,
+        source: BorrowedFd<'_>,
+        wanted: &Entries,
+    ) -> Result<Result<(usize, u64), Vec<Vec<u8>>>, MirrorError> {
         let paths = self.record.held().difference(wanted, Difference::Identity);
         if paths.is_empty() {
-            return Ok(Update::Equal { copied: 0, bytes: 0 });
+            return Ok(Ok((0, 0)));
         }
         self.record.begin(&paths)?;
         remove::outdated(self.tree.as_fd(), self.record.held(), &paths)?;
@@ -161,8 +218,8 @@ impl Mirror {
         let copied = copier.copy(wanted, &paths)?;
         self.record.finish(mtime, copied.found)?;
         Ok(match copied.changed.is_empty() {
-            true => Update::Equal { copied: copied.files, bytes: copied.bytes },
-            false => Update::Changed(copied.changed),
+            true => Ok((copied.files, copied.bytes)),
+            false => Err(copied.changed),
         })
     }
 
@@ -200,11 +257,11 @@ impl Mirror {
     /// [`MirrorError::Damaged`] where something differs; the mirror must be made anew.
     pub fn verify_all(&self) -> Result<(), MirrorError> {
         let found = survey(self.tree.as_fd())?;
-        let held = self.record.held();
+        let (held, ignored) = (self.record.held(), self.ignored.held());
         let differs = |path: &Vec<u8>| {
             let is_link = held.get(path).is_some_and(|entry| entry.kind == proctor_core::drift::EntryKind::Gitlink);
             // A survey sees the directory of a repository, and not its commit.
-            !(is_link && beneath::is_directory(self.tree.as_fd(), path))
+            !(is_link && beneath::is_directory(self.tree.as_fd(), path) || !held.contains(path) && ignored.contains(path))
         };
         match held.difference(&found, Difference::Identity).into_iter().find(differs) {
             Some(path) => Err(MirrorError::Damaged { path: display_path(&path), problem: "is not what was copied" }),
@@ -220,9 +277,12 @@ impl Mirror {
         let tree = open_tree(into.as_fd(), self.owner).map_err(|errno| MirrorError::io(TREE.as_bytes(), errno))?;
         let held = self.record.held();
         copy::link_all(self.tree.as_fd(), tree.as_fd(), held, self.owner)?;
-        let mut record = Record::create(into.as_fd(), Entries::clone(held))?;
+        let mut record = Record::create(into.as_fd(), COVERED, Entries::clone(held))?;
         record.newest = self.record.newest;
-        Ok(Self { directory: into, tree, owner: self.owner, record })
+        let ignored = self.ignored.held();
+        copy::link_all(self.tree.as_fd(), tree.as_fd(), ignored, self.owner)?;
+        let ignored = Record::create(into.as_fd(), IGNORED, Entries::clone(ignored))?;
+        Ok(Self { directory: into, tree, owner: self.owner, record, ignored })
     }
 
     /// Returns what stands at a path of the mirror, with its stat data.
@@ -237,6 +297,7 @@ impl Mirror {
 
     /// Looks again at the paths that an update was changing when it was interrupted.
     fn examine_unfinished(&mut self) -> Result<(), MirrorError> {
+        self.remove_unfinished_ignored()?;
         let Some(paths) = self.record.unfinished().cloned() else { return Ok(()) };
         let names = Entries::of_leaves(paths.iter().map(|path| (path.clone(), false, Found::MISSING)));
         let found = fill(self.tree.as_fd(), names)?;

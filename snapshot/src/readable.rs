@@ -26,6 +26,16 @@ const FILE_BITS: u32 = 0o444;
 const DIRECTORY_BITS: u32 = 0o555;
 
 impl StepRights {
+    /// Returns whether the permission bits let the user read a file.
+    pub(crate) fn can_read(self, stat: &Stat) -> bool {
+        self.hold(stat, FILE_BITS)
+    }
+
+    /// Returns whether the permission bits let the user list and search a directory.
+    pub(crate) fn can_list(self, stat: &Stat) -> bool {
+        self.hold(stat, DIRECTORY_BITS)
+    }
+
     /// Whether the permission bits that apply to the user hold all of `wanted`.
     fn hold(self, stat: &Stat, wanted: u32) -> bool {
         let mode = stat.st_mode;

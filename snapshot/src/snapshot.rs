@@ -36,6 +36,9 @@ pub struct Snapshot {
     pub git: GitFacts,
     /// How it was taken, and what that cost.
     pub stats: SnapshotStats,
+    /// The ignored files and directories that lie in directories which are not ignored; sorted. The identity does not
+    /// cover them.
+    pub(crate) ignored: Arc<Vec<Vec<u8>>>,
     /// When its taking began.
     pub(crate) at: Moment,
     /// What the next one can begin with; nothing where stat data do not tell of changes.

@@ -5,8 +5,16 @@ use crate::codec::{Reader, Writer};
 use crate::git::bulk::{read_stamp, write_stamp};
 
 /// The kinds in the order of their numbers in files.
-pub(crate) const KINDS: [Kind; 7] =
-    [Kind::File, Kind::Executable, Kind::Symlink, Kind::Gitlink, Kind::Special, Kind::Missing, Kind::Rules];
+pub(crate) const KINDS: [Kind; 8] = [
+    Kind::File,
+    Kind::Executable,
+    Kind::Symlink,
+    Kind::Gitlink,
+    Kind::Special,
+    Kind::Missing,
+    Kind::Rules,
+    Kind::EmptyDirectory,
+];
 const STATES: [State; 3] = [State::Unasked, State::Walked, State::Ignored];
 
 const RACY: u8 = 1;

@@ -60,7 +60,7 @@ impl Listing {
 
     /// Writes what JSON leaves out.
     pub(crate) fn write_bulk(&self, writer: &mut Writer) {
-        for paths in [&self.tracked, &self.untracked, &self.rules] {
+        for paths in [&self.tracked, &self.untracked, &self.rules, &self.ignored] {
             write_paths(writer, paths.iter().map(|path| path.0.as_slice()));
         }
         writer.count(self.directories.len());
@@ -76,6 +76,7 @@ impl Listing {
         self.tracked = read_paths(reader)?;
         self.untracked = read_paths(reader)?;
         self.rules = read_paths(reader)?;
+        self.ignored = read_paths(reader)?;
         let count = reader.count(STAMP)?;
         let directory = |reader: &mut Reader<'_>| {
             Some(WalkedDirectory { path: RepoPath(reader.short()?.to_vec()), stamp: read_stamp(reader)? })

@@ -31,6 +31,7 @@ pub(super) fn list(top: &Opened, ahead: TellAhead<'_>) -> Result<Listing, GitErr
     let head = collect(top, b"", 0, &mut found, Some(ahead))?;
     let as_paths = |paths: Vec<Vec<u8>>| paths.into_iter().map(RepoPath).collect();
     found.untracked.sort_unstable();
+    found.ignored.sort_unstable();
     Ok(Listing {
         worktree: top.worktree.clone(),
         git_dir: top.git_dir.clone(),
@@ -42,6 +43,7 @@ pub(super) fn list(top: &Opened, ahead: TellAhead<'_>) -> Result<Listing, GitErr
         nested: found.nested,
         indexes: found.indexes,
         rules: as_paths(found.rules),
+        ignored: as_paths(found.ignored),
         directories: found.directories,
         external_rules: ExternalRules::sorted(found.external_rules, &top.worktree),
         skips_rules: found.skips_rules,
@@ -55,6 +57,7 @@ struct Collected {
     tracked: Vec<Vec<u8>>,
     untracked: Vec<Vec<u8>>,
     rules: Vec<Vec<u8>>,
+    ignored: Vec<Vec<u8>>,
     directories: Vec<WalkedDirectory>,
     nested: Vec<Nested>,
     indexes: Vec<Arc<Index>>,
@@ -66,7 +69,7 @@ struct Collected {
 
 impl Collected {
     fn check(&self, top: &Path) -> Result<(), GitError> {
-        if self.tracked.len() + self.untracked.len() + self.nested.len() <= MAX_PATHS {
+        if self.tracked.len() + self.untracked.len() + self.ignored.len() + self.nested.len() <= MAX_PATHS {
             return Ok(());
         }
         Err(GitError::TooMany { path: top.to_owned(), limit: MAX_PATHS, what: "paths".into() })
@@ -76,6 +79,7 @@ impl Collected {
     fn add(&mut self, opened: &Opened, prefix: &[u8], walked: Walked) -> Result<(), GitError> {
         self.untracked.extend(whole_paths(opened, prefix, walked.untracked)?);
         self.rules.extend(whole_paths(opened, prefix, walked.rules)?);
+        self.ignored.extend(whole_paths(opened, prefix, walked.ignored)?);
         self.external_rules.extend(walked.external_rules.into_iter().map(|rules| rules.at(prefix)));
         self.directories.extend(walked.directories.into_iter().map(|(path, stamp)| WalkedDirectory {
             path: RepoPath(if path.is_empty() { prefix.to_vec() } else { paths::join(prefix, &path) }),

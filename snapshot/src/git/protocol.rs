@@ -324,6 +324,10 @@ pub struct Listing {
     /// `.gitattributes`.
     #[serde(skip)]
     pub rules: Vec<RepoPath>,
+    /// The ignored files and directories that lie in directories which are not ignored; sorted. A directory may hold
+    /// tracked files all the same.
+    #[serde(skip)]
+    pub ignored: Vec<RepoPath>,
     /// The directories that are not ignored and were looked into.
     #[serde(skip)]
     pub directories: Vec<WalkedDirectory>,

@@ -164,7 +164,7 @@ impl Eye<'_> {
             Kind::File => mode_of(&self.index.rules, entry, false),
             Kind::Executable => mode_of(&self.index.rules, entry, true),
             Kind::Symlink => SYMLINK,
-            Kind::Gitlink | Kind::Special | Kind::Missing | Kind::Rules => return false,
+            Kind::Gitlink | Kind::Special | Kind::EmptyDirectory | Kind::Missing | Kind::Rules => return false,
         };
         entry.mode == mode && entry.is_of(&found.stamp.in_index(), self.index.written)
     }

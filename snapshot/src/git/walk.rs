@@ -30,12 +30,21 @@ pub(super) struct Walked {
     pub(super) repositories: Vec<Vec<u8>>,
     /// Files that are ignored and have a say in what the tree is.
     pub(super) rules: Vec<Vec<u8>>,
+    /// The ignored files and directories that lie in directories which are not ignored.
+    pub(super) ignored: Vec<Vec<u8>>,
     /// What was looked into, and what it was like before.
     pub(super) directories: Vec<(Vec<u8>, Stamp)>,
     /// The rules outside of the tree that decided.
     pub(super) external_rules: Vec<ExternalRules>,
     /// Directories, there or not, that become repositories as soon as their `.git` has a HEAD.
     pub(super) heads_to_come: Vec<Vec<u8>>,
+}
+
+impl Walked {
+    /// Returns the number of paths that were found.
+    fn found(&self) -> usize {
+        self.untracked.len() + self.ignored.len() + self.directories.len()
+    }
 }
 
 /// What is on disk and neither tracked nor ignored. `tracked` is sorted; `skipped` are the files of rules that the index
@@ -53,7 +62,7 @@ pub(super) fn walk(
     let mut walk = Walk { opened, own, tracked, gitlinks, skipped: SkippedRules::Known(skipped), walked, names };
     while let Some(place) = to_come.pop() {
         walk.enter(place, &mut to_come)?;
-        if walk.walked.untracked.len() + walk.walked.directories.len() + to_come.len() > MAX_PATHS {
+        if walk.walked.found() + to_come.len() > MAX_PATHS {
             return Err(too_many(opened));
         }
     }
@@ -104,6 +113,8 @@ impl<'a> Walk<'a> {
                 self.leaf(inner, &name, &rules)?;
             } else if let Some(rules) = self.directory(&inner, &rules)? {
                 to_come.push(Place { path: inner, rules, tracked });
+            } else {
+                self.walked.ignored.push(inner);
             }
         }
         self.walked.directories.push((path, stamp));
@@ -197,9 +208,12 @@ impl<'a> Walk<'a> {
         }
         if !self.own.judge(self.opened, rules, &path, false)?.is_ignored() {
             self.walked.untracked.push(path);
-        } else if matches!(name, b".gitignore" | b".gitattributes") {
-            self.walked.rules.push(path);
+            return Ok(());
         }
+        if matches!(name, b".gitignore" | b".gitattributes") {
+            self.walked.rules.push(path.clone());
+        }
+        self.walked.ignored.push(path);
         Ok(())
     }
 

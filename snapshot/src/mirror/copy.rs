@@ -10,6 +10,7 @@ use rustix::fs::{symlinkat, unlinkat, utimensat};
 use rustix::io::{Errno, pread, write};
 use sha2::{Digest as _, Sha256};
 
+use super::ignored::IgnoredWanted;
 use super::{DIRECTORY, MirrorError, Owner};
 use crate::beneath;
 use crate::entries::{Entries, Found, Kind};
@@ -55,6 +56,17 @@ impl Copied {
     }
 }
 
+const READ: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+const CREATE: OFlags =
+    OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// What a thread works with.
+struct Workplace<'p> {
+    here: Option<Directories<'p>>,
+    buffer: Vec<u8>,
+}
+
 /// The last directory that a thread worked in, in both trees.
 struct Directories<'p> {
     path: &'p [u8],
@@ -66,10 +78,37 @@ struct Directories<'p> {
 impl Copier<'_> {
     /// Brings each of `paths`, at which the mirror holds nothing any more, to what `wanted` names.
     pub(super) fn copy(&self, wanted: &Entries, paths: &[Vec<u8>]) -> Result<Copied, MirrorError> {
+        self.in_parallel(wanted, paths, |path, place, copied| self.copy_path(wanted, path, place, copied))
+    }
+
+    /// Copies each of the ignored files `paths`, at which the mirror holds nothing any more, as it stands now. One that
+    /// is gone or cannot be read is left out.
+    pub(super) fn copy_ignored(
+        &self,
+        now: &Entries,
+        paths: &[Vec<u8>],
+        wanted: &IgnoredWanted<'_>,
+    ) -> Result<Copied, MirrorError> {
+        self.in_parallel(now, paths, |path, place, copied| {
+            let expected = now.leaf(path).map_or(Found::MISSING, |leaf| leaf.found);
+            let found = self.copy_as_it_is(path, expected, place, wanted)?.unwrap_or(Found::MISSING);
+            copied.files += 1;
+            copied.found.push((path.to_vec(), found));
+            Ok(())
+        })
+    }
+
+    /// Has several threads do `each` for some paths, whose directories in `wanted` are made first.
+    fn in_parallel<'p>(
+        &self,
+        wanted: &Entries,
+        paths: &'p [Vec<u8>],
+        each: impl Fn(&'p [u8], &mut Workplace<'p>, &mut Copied) -> Result<(), MirrorError> + Sync,
+    ) -> Result<Copied, MirrorError> {
         self.make_directories(wanted, paths)?;
         let next = AtomicUsize::new(0);
         let work = || {
-            let (mut copied, mut buffer, mut here) = (Copied::default(), vec![0; BUFFER], None);
+            let (mut copied, mut place) = (Copied::default(), Workplace { here: None, buffer: vec![0; BUFFER] });
             loop {
                 let from = next.fetch_add(BATCH, Ordering::Relaxed);
                 let Some(batch) = paths.get(from..paths.len().min(from + BATCH)).filter(|batch| !batch.is_empty())
@@ -77,7 +116,7 @@ impl Copier<'_> {
                     return Ok(copied);
                 };
                 for path in batch {
-                    if let Err(error) = self.copy_path(wanted, path, &mut here, &mut buffer, &mut copied) {
+                    if let Err(error) = each(path, &mut place, &mut copied) {
                         next.store(paths.len(), Ordering::Relaxed);
                         return Err(error);
                     }
@@ -86,7 +125,7 @@ impl Copier<'_> {
         };
         std::thread::scope(|scope| {
             let copiers = COPIERS.min(paths.len().div_ceil(BATCH));
-            let others: Vec<_> = (1..copiers).map(|_| scope.spawn(work)).collect();
+            let others: Vec<_> = (1..copiers).map(|_| scope.spawn(&work)).collect();
             let mut all: Result<Copied, MirrorError> = work();
             for other in others {
                 let part = other.join().unwrap_or_else(|panic| resume_unwind(panic));
@@ -122,8 +161,7 @@ impl Copier<'_> {
         &self,
         wanted: &Entries,
         path: &'p [u8],
-        here: &mut Option<Directories<'p>>,
-        buffer: &mut [u8],
+        place: &mut Workplace<'p>,
         copied: &mut Copied,
     ) -> Result<(), MirrorError> {
         let failed = |error: std::io::Error| MirrorError::io(path, error);
@@ -132,11 +170,8 @@ impl Copier<'_> {
             copied.found.push((path.to_vec(), Found::MISSING));
             return Ok(());
         }
-        let (directory, name) = paths::split(path);
-        if here.as_ref().is_none_or(|here| here.path != directory) {
-            *here = Some(self.enter(directory).map_err(failed)?);
-        }
-        let Some(here) = here else { return Ok(()) };
+        let name = paths::name(path);
+        let (here, buffer) = self.enter(path, place).map_err(failed)?;
         let target = here.target.as_fd();
         let made = match (expected.kind, &here.source) {
             (Kind::Gitlink, _) => self.make_gitlink(target, name, expected).map(Some),
@@ -159,7 +194,99 @@ impl Copier<'_> {
         Ok(())
     }
 
-    fn enter<'p>(&self, path: &'p [u8]) -> std::io::Result<Directories<'p>> {
+    /// Copies what stands at an ignored path; `None` where nothing does, or it cannot be read.
+    fn copy_as_it_is<'p>(
+        &self,
+        path: &'p [u8],
+        expected: Found,
+        place: &mut Workplace<'p>,
+        wanted: &IgnoredWanted<'_>,
+    ) -> Result<Option<Found>, MirrorError> {
+        let failed = |error: std::io::Error| MirrorError::io(path, error);
+        let name = paths::name(path);
+        let (here, buffer) = self.enter(path, place).map_err(failed)?;
+        let (target, source) = (here.target.as_fd(), here.source.as_ref());
+        let made = match (expected.kind, source) {
+            (Kind::EmptyDirectory, _) => self.make_gitlink(target, name, expected).map(Some),
+            (_, None) => Ok(None),
+            (Kind::Symlink, Some(source)) => self.copy_link_as_it_is(source.as_fd(), target, name, expected),
+            (_, Some(source)) => self.copy_file_as_it_is(source.as_fd(), target, name, expected, (wanted, buffer)),
+        };
+        made.map_err(|errno| failed(errno.into()))
+    }
+
+    fn copy_link_as_it_is(
+        &self,
+        source: BorrowedFd<'_>,
+        target: BorrowedFd<'_>,
+        name: &[u8],
+        expected: Found,
+    ) -> Result<Option<Found>, Errno> {
+        let link = match readlinkat(source, name, Vec::new()) {
+            Ok(link) => link,
+            Err(Errno::NOENT | Errno::INVAL | Errno::NOTDIR) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        symlinkat(link.as_c_str(), target, name)?;
+        self.date_entry(target, name, expected.stamp.mtime)?;
+        Ok(Some(Found { sha256: Sha256::digest(link.as_bytes()).into(), ..expected }))
+    }
+
+    /// Copies a regular file with its permission bits and its modification time. What changes meanwhile is copied in
+    /// the state in which it was read, and again by the next update.
+    fn copy_file_as_it_is(
+        &self,
+        source: BorrowedFd<'_>,
+        target: BorrowedFd<'_>,
+        name: &[u8],
+        expected: Found,
+        (wanted, buffer): (&IgnoredWanted<'_>, &mut [u8]),
+    ) -> Result<Option<Found>, Errno> {
+        let from = match openat(source, name, READ, Mode::empty()) {
+            Ok(from) => from,
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::NOTDIR | Errno::ACCESS) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let stat = fstat(&from)?;
+        let is_readable = wanted.rights.is_none_or(|rights| rights.can_read(&stat));
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_readable {
+            return Ok(None);
+        }
+        let to = openat(target, name, CREATE, Mode::from_raw_mode(0o600))?;
+        let stamp = Stamp::of(&stat);
+        let is_cloned = stamp.size >= CLONED_FROM && rustix::fs::ioctl_ficlone(&to, &from).is_ok();
+        let sha256 = if is_cloned {
+            hash(to.as_fd(), beneath::size_of(&fstat(&to)?), buffer)?
+        } else {
+            copy_hashing_all(from.as_fd(), to.as_fd(), wanted.max_bytes, buffer)?
+        };
+        let Some(sha256) = sha256 else {
+            unlinkat(target, name, AtFlags::empty())?;
+            return Ok(None);
+        };
+        give(to.as_fd(), self.owner)?;
+        fchmod(&to, Mode::from_raw_mode(stat.st_mode & 0o777 | 0o400))?;
+        futimens(&to, &times(stamp.mtime))?;
+        let kind = if beneath::is_executable(&stat) { Kind::Executable } else { Kind::File };
+        let racy = expected.racy || stamp != expected.stamp || Stamp::of(&fstat(&from)?) != stamp;
+        Ok(Some(Found { kind, racy, sha256, stamp }))
+    }
+
+    /// Opens the directories of a path in both trees, unless the last path had the same.
+    fn enter<'p, 'w>(
+        &self,
+        path: &'p [u8],
+        place: &'w mut Workplace<'p>,
+    ) -> std::io::Result<(&'w Directories<'p>, &'w mut [u8])> {
+        let (directory, _) = paths::split(path);
+        let here = match place.here.take().filter(|here| here.path == directory) {
+            Some(here) => here,
+            None => self.open(directory)?,
+        };
+        Ok((place.here.insert(here), &mut place.buffer))
+    }
+
+    fn open<'p>(&self, path: &'p [u8]) -> std::io::Result<Directories<'p>> {
         let source = match beneath::open(self.source, path, OFlags::PATH | OFlags::DIRECTORY) {
             Ok(source) => Some(source),
             Err(error) if beneath::is_nothing(&error) => None,
@@ -178,8 +305,7 @@ impl Copier<'_> {
         expected: Found,
         buffer: &mut [u8],
     ) -> Result<Option<Found>, Errno> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let from = match openat(source, name, flags, Mode::empty()) {
+        let from = match openat(source, name, READ, Mode::empty()) {
             Ok(from) => from,
             Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::NOTDIR) => return Ok(None),
             Err(errno) => return Err(errno),
@@ -187,8 +313,7 @@ impl Copier<'_> {
         if FileType::from_raw_mode(fstat(&from)?.st_mode) != FileType::RegularFile {
             return Ok(None);
         }
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let to = openat(target, name, flags, Mode::from_raw_mode(0o600))?;
+        let to = openat(target, name, CREATE, Mode::from_raw_mode(0o600))?;
         let size = expected.stamp.size;
         let is_cloned = size >= CLONED_FROM && rustix::fs::ioctl_ficlone(&to, &from).is_ok();
         let sha256 = if is_cloned {
@@ -246,14 +371,42 @@ impl Copier<'_> {
     }
 
     fn finish_entry(&self, target: BorrowedFd<'_>, name: &[u8], expected: Found) -> Result<Found, Errno> {
+        self.date_entry(target, name, self.mtime)?;
+        let stat = statat(target, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(Found { racy: false, stamp: Stamp::of(&stat), ..expected })
+    }
+
+    /// Gives what stands at a name its owner and modification time.
+    fn date_entry(&self, target: BorrowedFd<'_>, name: &[u8], mtime: Moment) -> Result<(), Errno> {
         if let Some(Owner { uid, gid }) = self.owner {
             let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
             chownat(target, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
         }
-        utimensat(target, name, &times(self.mtime), AtFlags::SYMLINK_NOFOLLOW)?;
-        let stat = statat(target, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(Found { racy: false, stamp: Stamp::of(&stat), ..expected })
+        utimensat(target, name, &times(mtime), AtFlags::SYMLINK_NOFOLLOW)
     }
+}
+
+/// Copies a file to its end and returns the sha256 of what was copied; `None` where it has more than `most` bytes.
+fn copy_hashing_all(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    most: u64,
+    buffer: &mut [u8],
+) -> Result<Option<[u8; 32]>, Errno> {
+    let (mut hasher, mut at) = (Sha256::new(), 0);
+    while at <= most {
+        match pread(from, &mut *buffer, at) {
+            Ok(0) => return Ok(Some(hasher.finalize().into())),
+            Ok(count) => {
+                hasher.update(&buffer[..count]);
+                write_all(to, &buffer[..count])?;
+                at += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(None)
 }
 
 /// Copies `size` bytes and returns their sha256; `None` where the file is longer or shorter.
@@ -371,7 +524,7 @@ pub(super) fn link_all(
         let target = beneath::open(to, path, OFlags::PATH | OFlags::DIRECTORY).map_err(failed)?;
         for leaf in leaves {
             let name = held.name_of(leaf);
-            if held.leaf_at(leaf).found.kind == Kind::Gitlink {
+            if matches!(held.leaf_at(leaf).found.kind, Kind::Gitlink | Kind::EmptyDirectory) {
                 make_directory(to, &paths::join(path, name), owner)?;
             } else {
                 let linked = linkat(source.as_fd(), name, target.as_fd(), name, AtFlags::empty());

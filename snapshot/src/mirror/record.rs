@@ -16,8 +16,20 @@ use crate::entries::{Entries, Found, KINDS};
 use crate::git::bulk::{read_paths, read_stamp, write_paths, write_stamp};
 use crate::stamp::Moment;
 
-const RECORD: &str = "record";
-const JOURNAL: &str = "journal";
+/// The names of the files of a record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Names {
+    record: &'static str,
+    journal: &'static str,
+    /// The record while it is written.
+    unfinished: &'static str,
+}
+
+/// The record of the covered files.
+pub(super) const COVERED: Names = Names { record: "record", journal: "journal", unfinished: "record.new" };
+/// The record of the ignored files. The stat data in it are those of the work tree.
+pub(super) const IGNORED: Names =
+    Names { record: "ignored-record", journal: "ignored-journal", unfinished: "ignored-record.new" };
 /// The first bytes of both files. The number is that of the version.
 const MAGIC: &[u8; 16] = b"proctor-mirror1\n";
 /// A journal that is longer than this number of bytes is folded into the record.
@@ -32,6 +44,7 @@ const FINISHED: u8 = 2;
 #[derive(Debug)]
 pub(super) struct Record {
     directory: OwnedFd,
+    names: Names,
     journal: File,
     /// The length of the journal in bytes.
     length: u64,
@@ -44,18 +57,18 @@ pub(super) struct Record {
 
 impl Record {
     /// Reads the record in `directory`; `None` where there is none, or none that can be believed.
-    pub(super) fn load(directory: BorrowedFd<'_>) -> Option<Self> {
-        let bytes = read(open_file(directory, RECORD)?)?;
+    pub(super) fn load(directory: BorrowedFd<'_>, names: Names) -> Option<Self> {
+        let bytes = read(open_file(directory, names.record)?)?;
         let mut reader = Reader::new(checked(&bytes)?);
         if reader.array() != Some(*MAGIC) || reader.bytes()? != boot()?.as_slice() {
             return None;
         }
         let newest = (reader.i64()?, reader.u32()?);
         let held = Entries::read(&mut reader).filter(|_| reader.is_at_end())?;
-        let journal = read(open_file(directory, JOURNAL)?)?;
-        let (file, directory) = (open_journal(directory).ok()?, directory.try_clone_to_owned().ok()?);
+        let journal = read(open_file(directory, names.journal)?)?;
+        let (file, directory) = (open_journal(directory, names).ok()?, directory.try_clone_to_owned().ok()?);
         let mut record =
-            Self { directory, journal: file, length: journal.len() as u64, held, newest, unfinished: None };
+            Self { directory, names, journal: file, length: journal.len() as u64, held, newest, unfinished: None };
         if record.replay(&journal)? == Tail::Torn {
             // What is appended behind a torn frame could not be read again.
             record.fold().ok()?;
@@ -64,12 +77,12 @@ impl Record {
     }
 
     /// Writes the record of a mirror that holds `held`.
-    pub(super) fn create(directory: BorrowedFd<'_>, held: Entries) -> Result<Self, MirrorError> {
-        let failed = |error: std::io::Error| MirrorError::io(RECORD.as_bytes(), error);
+    pub(super) fn create(directory: BorrowedFd<'_>, names: Names, held: Entries) -> Result<Self, MirrorError> {
+        let failed = |error: std::io::Error| MirrorError::io(names.record.as_bytes(), error);
         let newest = held.newest_mtime();
-        let journal = open_journal(directory).map_err(failed)?;
+        let journal = open_journal(directory, names).map_err(failed)?;
         let directory = directory.try_clone_to_owned().map_err(failed)?;
-        let mut record = Self { directory, journal, length: 0, held, newest, unfinished: None };
+        let mut record = Self { directory, names, journal, length: 0, held, newest, unfinished: None };
         record.fold()?;
         Ok(record)
     }
@@ -134,7 +147,8 @@ impl Record {
 
     /// Writes the record anew and empties the journal.
     fn fold(&mut self) -> Result<(), MirrorError> {
-        let failed = |error: std::io::Error| MirrorError::io(RECORD.as_bytes(), error);
+        let names = self.names;
+        let failed = |error: std::io::Error| MirrorError::io(names.record.as_bytes(), error);
         let boot = boot().ok_or_else(|| failed(std::io::Error::other("the boot of the machine has no id")))?;
         let mut writer = Writer::default();
         writer.raw(MAGIC);
@@ -145,10 +159,9 @@ impl Record {
         let bytes = sealed(&writer.into_bytes());
         let written = || {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let beside = "record.new";
-            File::from(openat(&self.directory, beside, flags, Mode::from_raw_mode(0o600))?).write_all(&bytes)?;
+            File::from(openat(&self.directory, names.unfinished, flags, Mode::from_raw_mode(0o600))?).write_all(&bytes)?;
             // A journal that is replayed over the new record leaves the same: its last word on each path counts.
-            renameat(&self.directory, beside, &self.directory, RECORD)?;
+            renameat(&self.directory, names.unfinished, &self.directory, names.record)?;
             self.journal.set_len(0)
         };
         written().map_err(failed)?;
@@ -164,9 +177,9 @@ impl Record {
         if let Err(error) = self.journal.write_all(&bytes) {
             // A part of a frame must not stay before the next one. Without a record the mirror is hashed anew.
             if self.journal.set_len(self.length).is_err() {
-                let _ = unlinkat(&self.directory, RECORD, AtFlags::empty());
+                let _ = unlinkat(&self.directory, self.names.record, AtFlags::empty());
             }
-            return Err(MirrorError::io(JOURNAL.as_bytes(), error));
+            return Err(MirrorError::io(self.names.journal.as_bytes(), error));
         }
         self.length += bytes.len() as u64;
         Ok(())
@@ -229,9 +242,9 @@ fn checked(bytes: &[u8]) -> Option<&[u8]> {
     (u32::from_le_bytes(*sum) == crc32fast::hash(rest)).then_some(rest)
 }
 
-fn open_journal(directory: BorrowedFd<'_>) -> std::io::Result<File> {
+fn open_journal(directory: BorrowedFd<'_>, names: Names) -> std::io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(openat(directory, JOURNAL, flags, Mode::from_raw_mode(0o600))?.into())
+    Ok(openat(directory, names.journal, flags, Mode::from_raw_mode(0o600))?.into())
 }
 
 fn read(file: File) -> Option<Vec<u8>> {

@@ -17,8 +17,20 @@ pub(super) fn outdated(tree: BorrowedFd<'_>, held: &Entries, paths: &[Vec<u8>]) 
         let Some(leaf) = held.leaf(path) else { continue };
         match leaf.found.kind {
             Kind::Missing | Kind::Rules => {}
-            Kind::Gitlink => remove_empty(tree, path)?,
+            Kind::Gitlink | Kind::EmptyDirectory => remove_empty(tree, path)?,
             Kind::File | Kind::Executable | Kind::Symlink | Kind::Special => remove_file(tree, path)?,
+        }
+    }
+    Ok(())
+}
+
+/// Removes the file or the empty directory at each of `paths`, and the directories that this leaves empty. `paths` are
+/// sorted.
+pub(super) fn anything(tree: BorrowedFd<'_>, paths: &[Vec<u8>]) -> Result<(), MirrorError> {
+    for path in paths.iter().rev() {
+        match beneath::is_directory(tree, path) {
+            true => remove_empty(tree, path)?,
+            false => remove_file(tree, path)?,
         }
     }
     Ok(())

@@ -43,7 +43,7 @@ impl Ground {
     }
 
     fn update(&self, mirror: &mut Mirror) -> Update {
-        mirror.update_from(self.source().as_fd(), &self.wanted()).expect("updates")
+        mirror.update_from(self.source().as_fd(), (&self.wanted(), &[]), None).expect("updates")
     }
 
     fn mirrored(&self, path: &str) -> PathBuf {
@@ -60,6 +60,10 @@ fn open(path: &Path) -> OwnedFd {
     rustix::fs::open(path, DIRECTORY, Mode::empty()).expect("opens the directory")
 }
 
+fn equal(copied: usize, bytes: u64) -> Update {
+    Update::Equal { copied, bytes, ignored: Vec::new() }
+}
+
 #[test]
 fn copies_content_kind_and_exec_bit() {
     let ground = Ground::new();
@@ -68,7 +72,7 @@ fn copies_content_kind_and_exec_bit() {
     fs::set_permissions(ground.source.path().join("run.sh"), fs::Permissions::from_mode(0o700)).expect("sets the mode");
     symlink("a/b", ground.source.path().join("link")).expect("links");
     let mut mirror = ground.open();
-    assert_eq!(ground.update(&mut mirror), Update::Equal { copied: 3, bytes: 16 });
+    assert_eq!(ground.update(&mut mirror), equal(3, 16));
     assert_eq!(mirror.id(), ground.wanted().id());
     assert_eq!(fs::read_to_string(ground.mirrored("a/b/file")).expect("reads"), "one");
     assert_eq!(fs::read_link(ground.mirrored("link")).expect("reads"), Path::new("a/b"));
@@ -94,7 +98,7 @@ fn leaves_unchanged_files_alone_and_dates_changed_ones_later() {
         .expect("opens")
         .set_modified(kept)
         .expect("dates");
-    assert_eq!(ground.update(&mut mirror), Update::Equal { copied: 1, bytes: 1 });
+    assert_eq!(ground.update(&mut mirror), equal(1, 1));
     assert_eq!(ground.mtime("same"), same);
     assert!(ground.mtime("other").0 > other.0, "{:?} is not a second after {other:?}", ground.mtime("other"));
     // The old content again is an edit too.
@@ -135,7 +139,7 @@ fn reports_paths_that_changed_after_the_snapshot() {
     ground.remove("link");
     symlink("12345", ground.source.path().join("link")).expect("links");
     let mut mirror = ground.open();
-    let update = mirror.update_from(ground.source().as_fd(), &wanted).expect("updates");
+    let update = mirror.update_from(ground.source().as_fd(), (&wanted, &[]), None).expect("updates");
     let changed = ["gone", "grown", "link", "same-size", "shorter"].map(|path| path.as_bytes().to_vec());
     assert_eq!(update, Update::Changed(changed.to_vec()));
     assert_ne!(mirror.id(), wanted.id());
@@ -156,7 +160,7 @@ fn follows_no_link_that_takes_the_place_of_a_directory() {
     fs::remove_dir_all(ground.source.path().join("dir")).expect("removes");
     symlink(outside.path(), ground.source.path().join("dir")).expect("links");
     let mut mirror = ground.open();
-    let update = mirror.update_from(ground.source().as_fd(), &wanted).expect("updates");
+    let update = mirror.update_from(ground.source().as_fd(), (&wanted, &[]), None).expect("updates");
     assert_eq!(update, Update::Changed(vec![b"dir/secret".to_vec()]));
 }
 
@@ -168,7 +172,7 @@ fn remembers_what_it_holds_when_it_is_opened_again() {
     ground.update(&mut ground.open());
     let mut mirror = ground.open();
     assert_eq!(mirror.id(), ground.wanted().id());
-    assert_eq!(ground.update(&mut mirror), Update::Equal { copied: 0, bytes: 0 });
+    assert_eq!(ground.update(&mut mirror), equal(0, 0));
     ground.write("a", "3");
     ground.update(&mut mirror);
     drop(mirror);

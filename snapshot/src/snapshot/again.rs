@@ -1,7 +1,7 @@
 //! A snapshot for which git need not be asked: its files are as they were, and so are the rules of what
 //! is ignored. What is new in the tree is asked about.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rustix::fs::{FileType, fstat};
 
 use super::{Basis, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, facts};
 use crate::beneath;
-use crate::entries::{Entries, Found, State};
+use crate::entries::{DirectoryLook, Entries, Found, Kind, State};
 use crate::git::helper::GitHelper;
 use crate::git::protocol::RepoPath;
 use crate::git::state::tree_state;
@@ -35,7 +35,7 @@ pub(super) fn take(
     let again = Again { before, basis, top, at, settling, helper, stop: AtomicBool::new(false) };
     let findings = again.look(&before.entries, Before::Known).everywhere()?;
     match again.entries(&findings) {
-        Ok(found) => again.finish(&findings, found),
+        Ok(now) => again.finish(&findings, now),
         Err(Stopped::Failed(error)) => Err(error),
         Err(Stopped::Upset(why)) => {
             tracing::debug!(repo = %basis.worktree.display(), why, "git has to be asked what the tree covers");
@@ -84,15 +84,15 @@ impl Again<'_> {
         Look { top: self.top.as_fd(), device, at: self.at, settling: self.settling, known, before, stop: &self.stop }
     }
 
-    /// The entries as they are now, and what that cost.
-    fn entries(&self, found: &Findings) -> Result<(Arc<Entries>, Counts), Stopped> {
+    /// The tree as it is now.
+    fn entries(&self, found: &Findings) -> Result<Now, Stopped> {
         let known = &self.before.entries;
         if let Some(why) = found.upset {
             return Err(Stopped::Upset(why));
         }
-        let new = self.new_paths(found)?;
+        let (new, ignored) = self.new_paths(found)?;
         if found.leaves.is_empty() && found.directories.is_empty() {
-            return Ok((Arc::clone(known), found.counts));
+            return Ok(Now { entries: Arc::clone(known), ignored, counts: found.counts });
         }
         let (mut entries, mut counts) = (Entries::clone(known), found.counts);
         entries.take_over(&found.leaves, &found.directories);
@@ -103,11 +103,11 @@ impl Again<'_> {
             entries.take_over(&looked.leaves, &[]);
             counts.add(looked.counts);
         }
-        Ok((Arc::new(entries), counts))
+        Ok(Now { entries: Arc::new(entries), ignored, counts })
     }
 
-    /// The paths that are covered now and of which nothing was known.
-    fn new_paths(&self, found: &Findings) -> Result<Vec<Vec<u8>>, Stopped> {
+    /// Returns the paths that are covered now and of which nothing was known, and all ignored ones.
+    fn new_paths(&self, found: &Findings) -> Result<(Vec<Vec<u8>>, Arc<Vec<Vec<u8>>>), Stopped> {
         let mut new = Unknown::default();
         for (directory, names) in &found.names {
             self.sort_out(*directory, names, &mut new)?;
@@ -122,7 +122,39 @@ impl Again<'_> {
             return Err(Stopped::Upset("a new directory is not ignored"));
         }
         let covered = leaves.iter().zip(of_leaves).filter(|(_, ignored)| !**ignored);
-        Ok(covered.map(|(path, _)| path.to_vec()).collect())
+        let covered = covered.map(|(path, _)| path.to_vec()).collect();
+        let ignored = leaves.iter().zip(of_leaves).filter(|(_, ignored)| **ignored).map(|(path, _)| path.to_vec());
+        Ok((covered, self.ignored(found, new.directories.iter().cloned().chain(ignored))))
+    }
+
+    /// Returns the ignored paths: in directories that changed, those among their names; in the others the known ones.
+    fn ignored(&self, found: &Findings, new: impl Iterator<Item = Vec<u8>>) -> Arc<Vec<Vec<u8>>> {
+        let before = &self.before.ignored;
+        if found.names.is_empty() && found.directories.is_empty() {
+            return Arc::clone(before);
+        }
+        let known = &self.before.entries;
+        let path_of = |at: usize| known.directory_path(at);
+        let gone = found.directories.iter().filter(|(_, look)| *look == DirectoryLook::default());
+        let changed: HashSet<&[u8]> =
+            found.names.iter().map(|(at, _)| *at).chain(gone.map(|(at, _)| *at)).map(path_of).collect();
+        let is_elsewhere = |path: &&Vec<u8>| !changed.contains(paths::split(path).0);
+        let mut ignored: Vec<Vec<u8>> = before.iter().filter(is_elsewhere).cloned().chain(new).collect();
+        for (directory, names) in &found.names {
+            let is_known = |name: &[u8], kind: FileType| match kind {
+                FileType::Directory => known
+                    .find(&paths::join(path_of(*directory), name))
+                    .is_some_and(|at| known.directory(at).look.state == State::Ignored),
+                _ => known
+                    .leaf_in(*directory, name)
+                    .is_some_and(|leaf| known.leaf_at(leaf).found.kind == Kind::Rules),
+            };
+            let known = names.iter().filter(|(name, kind)| is_known(name, *kind));
+            ignored.extend(known.map(|(name, _)| paths::join(path_of(*directory), name)));
+        }
+        ignored.sort_unstable();
+        ignored.dedup();
+        Arc::new(ignored)
     }
 
     /// Finds the names in a directory of which nothing is known.
@@ -193,8 +225,9 @@ impl Again<'_> {
     fn finish(
         self,
         found: &Findings,
-        (entries, counts): (Arc<Entries>, Counts),
+        now: Now,
     ) -> Result<Option<Snapshot>, SnapshotError> {
+        let Now { entries, ignored, counts } = now;
         let id = entries.id();
         let git = if id == self.before.id && !self.is_touched(found) {
             self.before.git.clone()
@@ -206,8 +239,15 @@ impl Again<'_> {
             facts(listing, state.map_err(failed)?)
         };
         let (stats, basis) = (SnapshotStats::of(SnapshotMethod::Stat, counts, false), Some(Arc::clone(self.basis)));
-        Ok(Some(Snapshot { id, entries, git, stats, at: self.at, basis }))
+        Ok(Some(Snapshot { id, entries, git, stats, ignored, at: self.at, basis }))
     }
+}
+
+/// The tree as it is now.
+struct Now {
+    entries: Arc<Entries>,
+    ignored: Arc<Vec<Vec<u8>>>,
+    counts: Counts,
 }
 
 /// Paths of which nothing is known.

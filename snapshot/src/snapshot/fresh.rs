@@ -164,10 +164,12 @@ impl Tree {
             (Some(_), true) => SnapshotMethod::Stat,
             (Some(_), false) => SnapshotMethod::First,
         };
+        let ignored = listing.ignored.iter().map(|path| path.0.clone()).filter(|path| !is_our_artifact(path)).collect();
         Ok(Snapshot {
             id: self.entries.id(),
             entries: Arc::new(self.entries),
             git: facts(listing, state),
+            ignored: Arc::new(ignored),
             stats: SnapshotStats::of(method, self.counts, true),
             at: reading.at,
             basis: basis.map(Arc::new),

@@ -14,7 +14,7 @@ use crate::look::Counts;
 use crate::snapshot::{Basis, GitFacts, Snapshot, SnapshotMethod, SnapshotStats, Told};
 
 /// What each file begins with. The number is that of the version: another one is another format.
-const MAGIC: &[u8; 16] = b"proctor-snap-v2\n";
+const MAGIC: &[u8; 16] = b"proctor-snap-v3\n";
 /// Magic, length of the rest, its CRC-32.
 const HEAD: usize = 16 + 8 + 4;
 
@@ -54,6 +54,7 @@ pub(super) fn encode(snapshot: &Snapshot) -> Option<Vec<u8>> {
     for paths in [&basis.repositories, &basis.submodules] {
         write_paths(&mut writer, paths.iter().map(|path| path.0.as_slice()));
     }
+    write_paths(&mut writer, snapshot.ignored.iter().map(Vec::as_slice));
     snapshot.entries.write(&mut writer);
     let mut bytes = writer.into_bytes();
     let (length, sum) = ((bytes.len() - HEAD) as u64, crc32fast::hash(&bytes[HEAD..]));
@@ -85,6 +86,7 @@ pub(super) fn decode(bytes: &[u8], sidecar: impl FnOnce(Seal) -> Sidecar) -> Res
 fn read(reader: &mut Reader<'_>, sidecar: impl FnOnce(Seal) -> Sidecar) -> Option<Snapshot> {
     let small: Small = serde_json::from_slice(reader.bytes()?).ok()?;
     let (repositories, submodules): (Vec<RepoPath>, Vec<RepoPath>) = (read_paths(reader)?, read_paths(reader)?);
+    let ignored = read_paths(reader)?.into_iter().map(|path| path.0).collect();
     let entries = Entries::read(reader)?;
     let Small { facts, worktree, top, at, sources, owners, skips_rules, listing } = small;
     let listing = Told::There(sidecar(listing));
@@ -94,6 +96,7 @@ fn read(reader: &mut Reader<'_>, sidecar: impl FnOnce(Seal) -> Sidecar) -> Optio
         entries: Arc::new(entries),
         git: facts,
         stats: SnapshotStats::of(SnapshotMethod::Stat, Counts::default(), false),
+        ignored: Arc::new(ignored),
         at,
         basis: Some(Arc::new(basis)),
     })
@@ -137,6 +140,7 @@ mod tests {
             entries: Arc::new(entries),
             git: facts,
             stats: SnapshotStats::of(SnapshotMethod::Stat, Counts::default(), false),
+            ignored: Arc::new(vec![b"target".to_vec()]),
             at: basis.at,
             basis: Some(Arc::new(basis)),
         }
@@ -152,6 +156,7 @@ mod tests {
         let (before, after) = (snapshot(), decoded(&encode(&snapshot()).expect("encodes")).expect("decodes"));
         assert_eq!((&before.git, before.basis.as_ref().map(|basis| &basis.owners)), (&after.git, Some(&vec![0, 7])));
         assert!(before.entries.iter().eq(after.entries.iter()) && before.id == after.id);
+        assert_eq!(before.ignored, after.ignored);
     }
 
     #[test]

@@ -56,6 +56,7 @@ part written written
 part index git ls-files --stage --debug -z
 part committed git ls-tree -r -z --full-tree HEAD
 part untracked git ls-files --others --exclude-standard -z
+part ignored git ls-files --others --ignored --exclude-standard --directory -z
 part filemode git config --type=bool --default=true core.fileMode
 part symlinks git config --type=bool --default=true core.symlinks
 part autocrlf git config --default=false core.autocrlf
@@ -77,7 +78,7 @@ const MOST_NESTED: usize = 256;
 /// Git would not say, or says more than the bounds allow.
 pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing, GitError> {
     let top = beneath::open_real(&places.worktree).map_err(|error| io(&places.worktree, &error))?;
-    let mut reader = Reader { program, places, top: top.as_fd(), tracked: PathSet::new(), untracked: PathSet::new() };
+    let mut reader = Reader { program, places, top: top.as_fd(), tracked: PathSet::new(), untracked: PathSet::new(), ignored: PathSet::new() };
     let (mut nested, mut indexes) = (Vec::new(), Vec::new());
     let own = reader.repository(b"")?;
     let (mut pending, mut external_rules) = (own.inside, own.external_rules);
@@ -105,6 +106,7 @@ pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing,
     let as_paths = |set: PathSet| set.into_iter().map(RepoPath).collect();
     let Places { worktree, git_dir, common_dir, .. } = places.clone();
     let (tracked, untracked) = (as_paths(reader.tracked), as_paths(reader.untracked));
+    let ignored = as_paths(reader.ignored);
     // Which directories were looked into, and which files decided, only git knows.
     let (rules, directories, sources) = (Vec::new(), Vec::new(), None);
     Ok(Listing {
@@ -118,6 +120,7 @@ pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing,
         tracked,
         untracked,
         rules,
+        ignored,
         directories,
         sources,
         told_ahead: false,
@@ -143,6 +146,7 @@ struct Reader<'a> {
     top: BorrowedFd<'a>,
     tracked: PathSet,
     untracked: PathSet,
+    ignored: PathSet,
 }
 
 impl Reader<'_> {
@@ -154,8 +158,9 @@ impl Reader<'_> {
         let printed = ask(self.program, self.places, &task).map_err(failed)?;
         let parts = Parts::read(&printed).ok_or_else(|| failed(NOT_UNDERSTOOD.to_owned()))?;
         let index = parts.index(at).ok_or_else(|| failed(NOT_UNDERSTOOD.to_owned()))?;
-        let untracked = parts.untracked().ok_or_else(|| failed("git cannot tell what is untracked".to_owned()))?;
+        let untracked = parts.paths("untracked").ok_or_else(|| failed("git cannot tell what is untracked".to_owned()))?;
         let committed = parts.committed().ok_or_else(|| failed("git cannot read the tree of HEAD".to_owned()))?;
+        let ignored = parts.paths("ignored").ok_or_else(|| failed("git cannot tell what is ignored".to_owned()))?;
         let mut inside = Vec::new();
         for entry in &index.entries {
             let path = paths::join(at, &entry.path.0);
@@ -176,6 +181,7 @@ impl Reader<'_> {
         for (path, _) in &inside {
             self.add_files_of_unborn(path)?;
         }
+        self.ignored.extend(ignored.into_iter().map(|path| paths::join(at, path.strip_suffix(b"/").unwrap_or(path))));
         for path in untracked {
             match path.strip_suffix(b"/") {
                 Some(repository) => inside.push((paths::join(at, repository), None)),
@@ -199,7 +205,7 @@ impl Reader<'_> {
     }
 
     fn check(&self) -> Result<(), GitError> {
-        if self.tracked.len() + self.untracked.len() > MAX_PATHS {
+        if self.tracked.len() + self.untracked.len() + self.ignored.len() > MAX_PATHS {
             return Err(too_many(self.places, MAX_PATHS, "paths"));
         }
         let deep = |path: &Vec<u8>| paths::ancestors(path).count() > MAX_DEPTH;
@@ -252,8 +258,8 @@ impl<'a> Parts<'a> {
         self.of("branch")?.trim_ascii_end().strip_prefix(b"refs/heads/").map(display_path)
     }
 
-    fn untracked(&self) -> Option<Vec<&'a [u8]>> {
-        Some(self.of("untracked")?.split(|b| *b == 0).filter(|path| !path.is_empty()).collect())
+    fn paths(&self, part: &str) -> Option<Vec<&'a [u8]>> {
+        Some(self.of(part)?.split(|b| *b == 0).filter(|path| !path.is_empty()).collect())
     }
 
     /// The ignore rules outside of the tree of the repository at `place`, as git read them.

@@ -1,0 +1,403 @@
+//! Copies the ignored files of a work tree beside the covered ones.
+//!
+//! Steps may need `node_modules`, `.venv` or `.env`, which no snapshot covers. A copy of such a file is taken as it is
+//! when it is read: its digest is that of the bytes that steps see, and nothing says that they are the right ones.
+//! Unlike covered files, ignored ones keep their modification times. What was built from a covered file is thus older
+//! than the copy of that file, and tools that go by times build it again.
+
+use std::collections::HashSet;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use proctor_core::digest::Sha256Hex;
+use proctor_core::drift::is_our_artifact;
+use proctor_core::plan::RelPath;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, statat};
+use rustix::io::Errno;
+use sha2::{Digest as _, Sha256};
+
+use super::copy::Copier;
+use super::{DIRECTORY, Mirror, MirrorError, remove};
+use crate::beneath;
+use crate::entries::{Entries, Found, Kind, Place};
+use crate::paths;
+use crate::readable::StepRights;
+use crate::stamp::{self, Moment, Stamp};
+
+/// The number of levels of directories that are copied.
+const MAX_DEPTH: usize = 256;
+
+/// The ignored files that a mirror is to show.
+#[derive(Debug, Clone)]
+pub struct IgnoredWanted<'a> {
+    /// Nothing at or below these paths is copied: something else stands there for each step.
+    pub except: &'a [RelPath],
+    /// By whose permission bits the files are read; `None` where our own rights are those of the steps.
+    pub rights: Option<StepRights>,
+    /// The number of files and directories that are copied at most.
+    pub max_entries: usize,
+    /// The number of bytes that are copied at most.
+    pub max_bytes: u64,
+}
+
+/// An ignored file or directory that a mirror shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IgnoredInput {
+    /// Its path.
+    pub path: Vec<u8>,
+    /// What stands there.
+    pub kind: InputKind,
+    /// The number of files, links and empty directories in it.
+    pub files: u64,
+    /// Their length in bytes.
+    pub bytes: u64,
+    /// The digest of the copied content; `None` where nothing was copied.
+    pub sha256: Option<Sha256Hex>,
+    /// The number of files in it that were not copied, and why the first one was not.
+    pub left_out: Option<(u64, &'static str)>,
+}
+
+/// What stands at the path of an ignored input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InputKind {
+    /// A regular file.
+    File,
+    /// A symbolic link.
+    Symlink,
+    /// A directory.
+    Directory,
+    /// Something that is not copied: a socket, a FIFO or a device.
+    Special,
+}
+
+/// The bound of [`IgnoredWanted`] that the ignored files exceed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TooLarge {
+    /// There are more files than this number.
+    Entries(usize),
+    /// They have more than this number of bytes.
+    Bytes(u64),
+}
+
+/// What a snapshot covers, and the ignored paths beside it.
+pub(super) type Tree<'a> = (&'a Entries, &'a [Vec<u8>]);
+
+/// The ignored files as they stand in the work tree.
+pub(super) struct Survey {
+    /// Each file, link and empty directory. What has to be copied is named without its content.
+    now: Entries,
+    /// What the mirror lacks, or holds in another state.
+    changed: Vec<Vec<u8>>,
+    /// What the mirror holds and must not show any more.
+    gone: Vec<Vec<u8>>,
+    /// The inputs, without the digests.
+    inputs: Vec<IgnoredInput>,
+}
+
+impl Survey {
+    /// Looks at the ignored files of the work tree at `source`.
+    pub(super) fn take(
+        source: BorrowedFd<'_>,
+        (covered, ignored): Tree<'_>,
+        wanted: &IgnoredWanted<'_>,
+        held: &Entries,
+    ) -> Result<Result<Self, TooLarge>, MirrorError> {
+        let device = beneath::trusted_device(source).map_err(|error| MirrorError::io(b"", error))?;
+        let mut walk = Walk {
+            covered,
+            wanted,
+            held,
+            device,
+            at: stamp::now(),
+            place: Place::default(),
+            leaves: Vec::new(),
+            changed: Vec::new(),
+            entries: 0,
+            bytes: 0,
+            input: None,
+        };
+        let mut inputs = Vec::new();
+        for path in ignored {
+            if walk.is_excepted(path) {
+                continue;
+            }
+            match walk.input(source, path) {
+                Ok(input) => inputs.extend(input),
+                Err(Stopped::TooLarge(bound)) => return Ok(Err(bound)),
+                Err(Stopped::Failed(error)) => return Err(error),
+            }
+        }
+        let Walk { leaves, changed, .. } = walk;
+        let gone = if changed.is_empty() && leaves.len() == held.leaves() {
+            Vec::new()
+        } else {
+            let here: HashSet<&[u8]> = leaves.iter().map(|(path, _)| path.as_slice()).collect();
+            held.paths().filter(|path| !here.contains(path.as_slice())).collect()
+        };
+        let now = if changed.is_empty() && gone.is_empty() {
+            held.clone()
+        } else {
+            Entries::of_leaves(leaves.into_iter().map(|(path, found)| (path, false, found)))
+        };
+        Ok(Ok(Self { now, changed, gone, inputs }))
+    }
+
+    /// Returns the survey of a mirror that shows no ignored file.
+    pub(super) fn of_none(held: &Entries) -> Self {
+        let now = Entries::of_leaves([]);
+        Self { now, changed: Vec::new(), gone: held.paths().collect(), inputs: Vec::new() }
+    }
+}
+
+impl Mirror {
+    /// Removes the ignored files that are not as they stand in the work tree.
+    pub(super) fn remove_ignored(&mut self, survey: &Survey) -> Result<(), MirrorError> {
+        if survey.changed.is_empty() && survey.gone.is_empty() {
+            return Ok(());
+        }
+        let mut paths: Vec<Vec<u8>> = survey.changed.iter().chain(&survey.gone).cloned().collect();
+        paths.sort_unstable();
+        self.ignored.begin(&paths)?;
+        remove::anything(self.tree.as_fd(), &paths)
+    }
+
+    /// Copies the ignored files that [`Mirror::remove_ignored`] has removed, and returns all inputs.
+    pub(super) fn copy_ignored(
+        &mut self,
+        source: BorrowedFd<'_>,
+        survey: Survey,
+        wanted: &IgnoredWanted<'_>,
+    ) -> Result<Vec<IgnoredInput>, MirrorError> {
+        let Survey { now, changed, gone, inputs } = survey;
+        if !changed.is_empty() || !gone.is_empty() {
+            let copier = Copier { source, tree: self.tree.as_fd(), owner: self.owner, mtime: self.ignored.newest };
+            let copied = copier.copy_ignored(&now, &changed, wanted)?;
+            let gone = gone.into_iter().map(|path| (path, Found::MISSING));
+            self.ignored.finish(self.ignored.newest, copied.found.into_iter().chain(gone).collect())?;
+        }
+        Ok(inputs.into_iter().map(|input| digested(self.ignored.held(), input)).collect())
+    }
+
+    /// Notes that no ignored file was copied after [`Mirror::remove_ignored`].
+    pub(super) fn leave_ignored(&mut self, survey: Survey) -> Result<(), MirrorError> {
+        let paths = survey.changed.into_iter().chain(survey.gone);
+        let found: Vec<_> = paths.map(|path| (path, Found::MISSING)).collect();
+        if found.is_empty() { Ok(()) } else { self.ignored.finish(self.ignored.newest, found) }
+    }
+
+    /// Removes what an interrupted update may have left of ignored files.
+    pub(super) fn remove_unfinished_ignored(&mut self) -> Result<(), MirrorError> {
+        let Some(mut paths) = self.ignored.unfinished().cloned() else { return Ok(()) };
+        paths.sort_unstable();
+        remove::anything(self.tree.as_fd(), &paths)?;
+        self.ignored.finish(self.ignored.newest, paths.into_iter().map(|path| (path, Found::MISSING)).collect())
+    }
+}
+
+/// Adds what is known of the copies.
+fn digested(held: &Entries, input: IgnoredInput) -> IgnoredInput {
+    let (files, bytes, sha256) = match held.find(&input.path) {
+        Some(directory) => held.sum_of(directory),
+        None => match held.leaf(&input.path).map(|leaf| leaf.found).filter(|found| found.kind != Kind::Missing) {
+            Some(found) => (1, found.stamp.size, Some(Sha256Hex::from_raw(found.sha256))),
+            None => (0, 0, None),
+        },
+    };
+    IgnoredInput { files, bytes, sha256, ..input }
+}
+
+enum Stopped {
+    TooLarge(TooLarge),
+    Failed(MirrorError),
+}
+
+/// A walk through the ignored files.
+struct Walk<'a> {
+    covered: &'a Entries,
+    wanted: &'a IgnoredWanted<'a>,
+    held: &'a Entries,
+    device: Option<u64>,
+    at: Moment,
+    place: Place,
+    leaves: Vec<(Vec<u8>, Found)>,
+    changed: Vec<Vec<u8>>,
+    entries: usize,
+    bytes: u64,
+    /// What was left out of the present input.
+    input: Option<(u64, &'static str)>,
+}
+
+impl Walk<'_> {
+    fn is_excepted(&self, path: &[u8]) -> bool {
+        let is_at_or_below = |except: &RelPath| {
+            let except = except.as_str().as_bytes();
+            path == except || paths::is_below(path, except)
+        };
+        is_our_artifact(path) || self.wanted.except.iter().any(is_at_or_below)
+    }
+
+    /// Looks at one ignored path; `None` where nothing stands there any more.
+    fn input(&mut self, source: BorrowedFd<'_>, path: &[u8]) -> Result<Option<IgnoredInput>, Stopped> {
+        let (directory, name) = paths::split(path);
+        let failed = |error| Stopped::Failed(MirrorError::io(path, error));
+        let parent = match beneath::open(source, directory, OFlags::PATH | OFlags::DIRECTORY) {
+            Ok(parent) => parent,
+            Err(error) if beneath::is_nothing(&error) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let stat = match statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(errno) => return Err(failed(errno.into())),
+        };
+        self.input = None;
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => InputKind::Directory,
+            FileType::RegularFile => InputKind::File,
+            FileType::Symlink => InputKind::Symlink,
+            _ => InputKind::Special,
+        };
+        self.entry(parent.as_fd(), name, path.to_vec(), &stat, 0)?;
+        let left_out = self.input.take();
+        Ok(Some(IgnoredInput { path: path.to_vec(), kind, files: 0, bytes: 0, sha256: None, left_out }))
+    }
+
+    fn entry(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        path: Vec<u8>,
+        stat: &Stat,
+        depth: usize,
+    ) -> Result<(), Stopped> {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => self.directory(parent, name, &path, stat, depth),
+            FileType::RegularFile | FileType::Symlink => self.leaf(path, stat),
+            _ => {
+                self.leave_out("it is a socket, a FIFO or a device");
+                Ok(())
+            }
+        }
+    }
+
+    fn directory(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        path: &[u8],
+        stat: &Stat,
+        depth: usize,
+    ) -> Result<(), Stopped> {
+        if self.covered.leaf(path).is_some_and(|leaf| leaf.found.kind == Kind::Gitlink) {
+            // What is in a repository inside was decided by its own rules.
+            return Ok(());
+        }
+        if depth >= MAX_DEPTH {
+            self.leave_out("it lies too deep");
+            return Ok(());
+        }
+        if self.wanted.rights.is_some_and(|rights| !rights.can_list(stat)) {
+            self.leave_out(DENIED);
+            return Ok(());
+        }
+        let opened = match openat(parent, name, DIRECTORY, Mode::empty()) {
+            Ok(opened) => opened,
+            Err(Errno::ACCESS) => {
+                self.leave_out(DENIED);
+                return Ok(());
+            }
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            Err(errno) => return Err(Stopped::Failed(MirrorError::io(path, errno))),
+        };
+        self.count(0)?;
+        let is_empty = self.children(&opened, path, depth)?;
+        let is_covered = || self.covered.find(path).is_some();
+        if is_empty && !is_covered() {
+            self.take_leaf(path.to_vec(), Found { kind: Kind::EmptyDirectory, sha256: *EMPTY, ..Found::MISSING });
+        }
+        Ok(())
+    }
+
+    /// Looks at what is in a directory; returns whether there is nothing.
+    fn children(&mut self, opened: &OwnedFd, path: &[u8], depth: usize) -> Result<bool, Stopped> {
+        let failed = |error| Stopped::Failed(MirrorError::io(path, error));
+        let names = beneath::names_of(opened.as_fd()).map_err(failed)?;
+        for name in &names {
+            let inner = paths::join(path, name);
+            if self.is_excepted(&inner) || self.covered.would_cover(&inner) && !self.is_directory(opened, name) {
+                continue;
+            }
+            match statat(opened, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => self.entry(opened.as_fd(), name, inner, &stat, depth + 1)?,
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(failed(errno.into())),
+            }
+        }
+        Ok(names.is_empty())
+    }
+
+    fn is_directory(&self, parent: &OwnedFd, name: &[u8]) -> bool {
+        statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+    }
+
+    fn leaf(&mut self, path: Vec<u8>, stat: &Stat) -> Result<(), Stopped> {
+        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        if !is_link && self.wanted.rights.is_some_and(|rights| !rights.can_read(stat)) {
+            self.leave_out(DENIED);
+            return Ok(());
+        }
+        let stamp = Stamp::of(stat);
+        self.count(if is_link { 0 } else { stamp.size })?;
+        let kind = match is_link {
+            true => Kind::Symlink,
+            false if beneath::is_executable(stat) => Kind::Executable,
+            false => Kind::File,
+        };
+        self.take_leaf(path, Found { kind, racy: false, sha256: [0; 32], stamp });
+        Ok(())
+    }
+
+    /// Notes a file; it is copied unless the mirror holds it as it is.
+    fn take_leaf(&mut self, path: Vec<u8>, found: Found) {
+        let held = self.held.leaf_behind(&mut self.place, &path).map(|leaf| leaf.found);
+        let is_same = |held: &Found| {
+            held.kind == found.kind
+                && !held.racy
+                && held.stamp == found.stamp
+                && (found.kind == Kind::EmptyDirectory || self.device == Some(found.stamp.dev))
+        };
+        match held.filter(is_same) {
+            Some(held) => self.leaves.push((path, held)),
+            None => {
+                self.changed.push(path.clone());
+                let racy = self.device != Some(found.stamp.dev) || found.stamp.is_racy(self.at);
+                self.leaves.push((path, Found { racy, ..found }));
+            }
+        }
+    }
+
+    fn leave_out(&mut self, reason: &'static str) {
+        self.input.get_or_insert((0, reason)).0 += 1;
+    }
+
+    fn count(&mut self, bytes: u64) -> Result<(), Stopped> {
+        self.entries += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.entries > self.wanted.max_entries {
+            return Err(Stopped::TooLarge(TooLarge::Entries(self.wanted.max_entries)));
+        }
+        if self.bytes > self.wanted.max_bytes {
+            return Err(Stopped::TooLarge(TooLarge::Bytes(self.wanted.max_bytes)));
+        }
+        Ok(())
+    }
+}
+
+const DENIED: &str = "steps may not read it";
+
+/// The sha256 of nothing.
+static EMPTY: std::sync::LazyLock<[u8; 32]> = std::sync::LazyLock::new(|| Sha256::digest(b"").into());
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "work trees of a test are written as people write them")]
+mod tests;

@@ -1,0 +1,237 @@
+//! A mirror shows the ignored files of the last update beside the covered ones.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use tempfile::TempDir;
+
+use super::super::{TREE, Update, survey};
+use super::*;
+
+/// A work tree with covered and ignored files, and a directory for its mirror.
+struct Ground {
+    source: TempDir,
+    state: TempDir,
+    ignored: Vec<Vec<u8>>,
+}
+
+fn open(path: &Path) -> OwnedFd {
+    rustix::fs::open(path, DIRECTORY, Mode::empty()).expect("opens the directory")
+}
+
+fn all() -> IgnoredWanted<'static> {
+    IgnoredWanted { except: &[], rights: None, max_entries: 1_000, max_bytes: 1 << 20 }
+}
+
+impl Ground {
+    fn new(ignored: &[&str]) -> Self {
+        let ignored = ignored.iter().map(|path| path.as_bytes().to_vec()).collect();
+        Self { source: TempDir::new().expect("a directory"), state: TempDir::new().expect("a directory"), ignored }
+    }
+
+    fn write(&self, path: &str, content: &str) {
+        let path = self.source.path().join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("makes the directory");
+        fs::write(&path, content).expect("writes");
+        // Old enough for its stat data to be believed.
+        let file = fs::File::options().write(true).open(&path).expect("opens");
+        file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000)).expect("dates");
+    }
+
+    /// The files that are not ignored.
+    fn covered(&self) -> Entries {
+        let everything = survey(open(self.source.path()).as_fd()).expect("reads the source");
+        let is_ignored =
+            |path: &[u8]| self.ignored.iter().any(|ignored| path == *ignored || paths::is_below(path, ignored));
+        let tracked = |path: &[u8]| path.ends_with(b".tracked");
+        let kept = everything.paths().filter(|path| tracked(path) || !is_ignored(path));
+        let leaf = |path: Vec<u8>| everything.leaf(&path).map(|leaf| leaf.found).map(|found| (path, true, found));
+        Entries::of_leaves(kept.filter_map(leaf))
+    }
+
+    fn mirror(&self) -> Mirror {
+        Mirror::open(open(self.state.path()), None).expect("opens")
+    }
+
+    fn try_update(&self, mirror: &mut Mirror, wanted: Option<&IgnoredWanted<'_>>) -> Update {
+        let source = open(self.source.path());
+        mirror.update_from(source.as_fd(), (&self.covered(), &self.ignored), wanted).expect("updates")
+    }
+
+    fn update(&self, mirror: &mut Mirror) -> Vec<IgnoredInput> {
+        match self.try_update(mirror, Some(&all())) {
+            Update::Equal { ignored, .. } => ignored,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn shown(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.state.path().join(TREE).join(path)).ok()
+    }
+}
+
+#[test]
+fn shows_ignored_files_with_their_modes_and_times() {
+    let ground = Ground::new(&[".env", "node_modules"]);
+    ground.write("src/a.js", "covered");
+    ground.write(".env", "KEY=1");
+    ground.write("node_modules/b/run", "#!/bin/sh");
+    let mode = |mode| fs::Permissions::from_mode(mode);
+    fs::set_permissions(ground.source.path().join(".env"), mode(0o600)).expect("sets the mode");
+    fs::set_permissions(ground.source.path().join("node_modules/b/run"), mode(0o755)).expect("sets the mode");
+    symlink("b/run", ground.source.path().join("node_modules/link")).expect("links");
+    fs::create_dir(ground.source.path().join("node_modules/empty")).expect("makes");
+    let mut mirror = ground.mirror();
+    let inputs = ground.update(&mut mirror);
+    assert_eq!(ground.shown(".env").as_deref(), Some("KEY=1"));
+    assert_eq!(ground.shown("node_modules/link").as_deref(), Some("#!/bin/sh"));
+    let found = |path: &str| ground.state.path().join(TREE).join(path).symlink_metadata().expect("it is there");
+    assert_eq!((found(".env").mode() & 0o777, found("node_modules/b/run").mode() & 0o777), (0o600, 0o755));
+    assert_eq!((found(".env").mtime(), found("node_modules/empty").is_dir()), (1_000, true));
+    // The identity is that of the covered files alone.
+    assert_eq!(mirror.id(), ground.covered().id());
+    mirror.verify_all().expect("the ignored files are no damage");
+    let summary: Vec<_> = inputs.iter().map(|input| (input.path.as_slice(), input.kind, input.files)).collect();
+    assert_eq!(summary, [(&b".env"[..], InputKind::File, 1), (b"node_modules", InputKind::Directory, 3)]);
+    assert_eq!(inputs[0].sha256, Some(Sha256Hex::of(b"KEY=1")));
+    assert_eq!(inputs[0].bytes, 5);
+}
+
+#[test]
+fn follows_what_is_changed_added_and_removed() {
+    let ground = Ground::new(&["out"]);
+    ground.write("a", "covered");
+    ground.write("out/one", "1");
+    ground.write("out/two", "2");
+    let mut mirror = ground.mirror();
+    let first = ground.update(&mut mirror);
+    assert_eq!(ground.update(&mut mirror), first);
+    ground.write("out/one", "other");
+    ground.write("out/three/deep", "3");
+    fs::remove_file(ground.source.path().join("out/two")).expect("removes");
+    // Read from its files, as another process would.
+    let second = ground.update(&mut ground.mirror());
+    assert_ne!(second[0].sha256, first[0].sha256);
+    assert_eq!(ground.shown("out/one").as_deref(), Some("other"));
+    assert_eq!((ground.shown("out/two"), ground.shown("out/three/deep").as_deref()), (None, Some("3")));
+    // A file in place of a directory, and the other way round.
+    fs::remove_dir_all(ground.source.path().join("out")).expect("removes");
+    ground.write("out", "a file");
+    let mut mirror = ground.mirror();
+    ground.update(&mut mirror);
+    assert_eq!(ground.shown("out").as_deref(), Some("a file"));
+    fs::remove_file(ground.source.path().join("out")).expect("removes");
+    fs::create_dir(ground.source.path().join("out")).expect("makes");
+    ground.update(&mut mirror);
+    ground.write("out/in", "4");
+    ground.update(&mut mirror);
+    assert_eq!(ground.shown("out/in").as_deref(), Some("4"));
+    mirror.verify_all().expect("whole");
+}
+
+#[test]
+fn a_file_that_gets_covered_is_hashed_and_one_that_gets_ignored_is_an_input() {
+    let mut ground = Ground::new(&["x"]);
+    ground.write("x", "text");
+    let mut mirror = ground.mirror();
+    ground.update(&mut mirror);
+    ground.ignored.clear();
+    assert!(ground.update(&mut mirror).is_empty());
+    assert_eq!((mirror.id(), ground.shown("x").as_deref()), (ground.covered().id(), Some("text")));
+    ground.ignored.push(b"x".to_vec());
+    assert_eq!(ground.update(&mut mirror).len(), 1);
+    assert_eq!((mirror.id(), ground.shown("x").as_deref()), (ground.covered().id(), Some("text")));
+    mirror.verify_all().expect("whole");
+}
+
+#[test]
+fn hidden_and_excepted_files_are_not_shown() {
+    let ground = Ground::new(&["out", "target"]);
+    ground.write("a", "covered");
+    ground.write("out/kept.tracked", "covered too");
+    ground.write("out/x", "1");
+    ground.write("target/y", "2");
+    let mut mirror = ground.mirror();
+    let except = [RelPath::new("target").expect("a path")];
+    let wanted = IgnoredWanted { except: &except, ..all() };
+    assert!(matches!(ground.try_update(&mut mirror, Some(&wanted)), Update::Equal { ignored, .. } if ignored.len() == 1));
+    assert_eq!((ground.shown("out/x").as_deref(), ground.shown("target/y")), (Some("1"), None));
+    assert!(matches!(ground.try_update(&mut mirror, None), Update::Equal { ignored, .. } if ignored.is_empty()));
+    assert_eq!((ground.shown("out/x"), ground.shown("out/kept.tracked").as_deref()), (None, Some("covered too")));
+    mirror.verify_all().expect("whole");
+}
+
+#[test]
+fn a_bound_leaves_the_mirror_as_it_was() {
+    let ground = Ground::new(&["out"]);
+    ground.write("a", "covered");
+    (0..10).for_each(|number| ground.write(&format!("out/{number}"), "0123456789"));
+    let mut mirror = ground.mirror();
+    let wanted = IgnoredWanted { max_entries: 10, ..all() };
+    assert_eq!(ground.try_update(&mut mirror, Some(&wanted)), Update::TooLarge(TooLarge::Entries(10)));
+    let wanted = IgnoredWanted { max_bytes: 99, ..all() };
+    assert_eq!(ground.try_update(&mut mirror, Some(&wanted)), Update::TooLarge(TooLarge::Bytes(99)));
+    assert_eq!(ground.shown("out/1"), None);
+    let wanted = IgnoredWanted { max_entries: 11, max_bytes: 100, ..all() };
+    assert!(matches!(ground.try_update(&mut mirror, Some(&wanted)), Update::Equal { .. }));
+}
+
+#[test]
+fn what_steps_may_not_read_is_left_out() {
+    let ground = Ground::new(&["out"]);
+    ground.write("a", "covered");
+    ground.write("out/open", "1");
+    ground.write("out/closed", "2");
+    fs::set_permissions(ground.source.path().join("out/closed"), fs::Permissions::from_mode(0o000)).expect("closes");
+    rustix::fs::mknodat(
+        open(&ground.source.path().join("out")),
+        "fifo",
+        FileType::Fifo,
+        Mode::from_raw_mode(0o600),
+        0,
+    )
+    .expect("makes a fifo");
+    let found = ground.source.path().metadata().expect("it is there");
+    let rights = Some(StepRights { uid: found.uid(), gid: found.gid() });
+    let wanted = IgnoredWanted { rights, ..all() };
+    let mut mirror = ground.mirror();
+    let Update::Equal { ignored, .. } = ground.try_update(&mut mirror, Some(&wanted)) else { panic!("not equal") };
+    assert_eq!(ignored[0].left_out.map(|(count, _)| count), Some(2));
+    assert_eq!((ground.shown("out/open").as_deref(), ground.shown("out/closed")), (Some("1"), None));
+}
+
+#[test]
+fn an_interrupted_update_leaves_nothing_behind() {
+    let ground = Ground::new(&["out"]);
+    ground.write("a", "covered");
+    ground.write("out/x", "1");
+    let mut mirror = ground.mirror();
+    ground.update(&mut mirror);
+    // As if the process had ended between the copy and its record.
+    mirror.ignored.begin(&[b"out/stray".to_vec(), b"out/x".to_vec()]).expect("notes");
+    fs::write(ground.state.path().join(TREE).join("out/stray"), "half").expect("writes");
+    drop(mirror);
+    let mut mirror = ground.mirror();
+    assert_eq!(ground.shown("out/stray"), None);
+    ground.update(&mut mirror);
+    assert_eq!(ground.shown("out/x").as_deref(), Some("1"));
+    mirror.verify_all().expect("whole");
+}
+
+#[test]
+fn a_mirror_of_hard_links_shows_the_same() {
+    let ground = Ground::new(&["out"]);
+    ground.write("a", "covered");
+    ground.write("out/x", "1");
+    let mut first = ground.mirror();
+    ground.update(&mut first);
+    let other = TempDir::new().expect("a directory");
+    let mut second = first.link_into(open(other.path())).expect("links");
+    assert_eq!(fs::read_to_string(other.path().join(TREE).join("out/x")).expect("reads"), "1");
+    ground.write("out/x", "2");
+    ground.update(&mut second);
+    assert_eq!(ground.shown("out/x").as_deref(), Some("1"), "the first one is held by a run");
+    assert_eq!(fs::read_to_string(other.path().join(TREE).join("out/x")).expect("reads"), "2");
+}
