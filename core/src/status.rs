@@ -210,7 +210,7 @@ mod tests {
             tier: Tier::ONE,
             snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
             snapshot_after: None,
-            source: TreeSource::Worktree,
+            source: TreeSource::SHARED,
             spec_sha256: Sha256Hex::of(b"spec"),
             evidence: EvidenceIndex::new(),
             external_ignores: None,

@@ -194,8 +194,8 @@ fn rules_changed(tree: &Tree, now: &Snapshot) -> Option<String> {
 /// asked git may have been told of either.
 fn head_moved(tree: &Tree, now: &Snapshot) -> Option<String> {
     let (then, now) = (&tree.snapshot.git, &now.git);
-    let is_worktree = tree.source == TreeSource::Worktree;
-    if !is_worktree || (&then.head_commit, &then.branch) == (&now.head_commit, &now.branch) {
+    let is_shared = tree.source == TreeSource::SHARED;
+    if !is_shared || (&then.head_commit, &then.branch) == (&now.head_commit, &now.branch) {
         return None;
     }
     let name = |git: &GitFacts| {
