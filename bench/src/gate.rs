@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use proctor_core::cache::CacheTrust;
-use proctor_core::gate::{Demands, MaxAge, Unattested};
+use proctor_core::gate::{Demands, MaxAge, RequiredInputs, Unattested};
 use proctor_core::names::ProfileName;
 use proctor_core::spec::Operator;
 use proctor_core::tier::Tier;
@@ -152,6 +152,7 @@ impl Verified {
             max_age: MaxAge::default(),
             unattested: Unattested::Refuse,
             max_cache_trust: CacheTrust::Default,
+            inputs: RequiredInputs::Any,
         };
         let answer = gate.ask(&GateRequest { repo: self.repository(), demands });
         let answer = answer.map_err(|error| anyhow::anyhow!("{}", error.message()))?;

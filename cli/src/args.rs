@@ -344,6 +344,9 @@ pub(crate) struct GateArgs {
     /// `default` (the default branch too)
     #[arg(long, value_name = "SCOPE", default_value = "default")]
     pub max_cache_trust: CacheTrust,
+    /// Refuse a run whose steps could see files that its snapshot does not cover: ignored files, or the worktree itself
+    #[arg(long)]
+    pub strict_inputs: bool,
     /// How the answer is written to standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,

@@ -119,7 +119,7 @@ pub(crate) fn started(skills: &[(&str, &[&str])]) -> RunEvent {
         spec_sha256: Sha256Hex::of(b"spec"),
         plan_sha256: Sha256Hex::of(b"plan"),
         snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
-        source: proctor_core::evidence::TreeSource::Worktree,
+        source: proctor_core::evidence::TreeSource::SHARED,
         git: None,
         sandbox: SandboxMode::Strict,
         checks: 1,

@@ -95,6 +95,7 @@ fn last_run_of(view: &RunView) -> Result<LastRun, CliError> {
         spec_sha256,
         evidence: view.evidence.clone(),
         external_ignores: None,
+        unverified_inputs: None,
         rerun: view.rerun.clone().filter(Rerun::is_partial),
     })
 }

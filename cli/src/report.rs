@@ -280,7 +280,7 @@ fn tree_word(started: &Started) -> String {
     let short = |hex: &str| hex.chars().take(SHORT).collect::<String>();
     match &started.source {
         TreeSource::Rev { commit, .. } => format!("commit {}", shown_line(&short(commit))),
-        TreeSource::Worktree | TreeSource::Private => {
+        TreeSource::Worktree { .. } => {
             format!("tree {}", short(started.snapshot.as_str().trim_start_matches("sha256:")))
         }
     }

@@ -6,6 +6,7 @@
 
 mod measured;
 mod reports;
+mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,6 +25,7 @@ use crate::tier::{Tier, TierReason};
 
 pub use measured::Measured;
 pub use reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
+pub use source::{TreeKind, TreeSource};
 
 /// The version of the documents' format.
 pub const VERSION: u32 = 1;
@@ -102,28 +104,6 @@ pub struct GitIdentity {
     /// something untracked; `null` where that cannot be told.
     #[serde(default)]
     pub dirty: Option<bool>,
-}
-
-/// Which tree a run verifies.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum TreeSource {
-    /// The worktree as it is, with what is not committed.
-    #[default]
-    Worktree,
-    /// A private copy of the worktree as it was at one moment, with what is not committed and without what git ignores:
-    /// edits during the run reach no step.
-    Private,
-    /// The tree of a commit, checked out apart from the worktree: its blobs as they are, without
-    /// filters and conversions.
-    Rev {
-        /// The commit, in full.
-        commit: String,
-        /// Whether submodules were checked out too; else their directories are empty.
-        submodules: bool,
-        /// How many files are pointers of git-lfs: what they point to was not there.
-        lfs_pointers: u64,
-    },
 }
 
 /// The v1 format's summary of drift.

@@ -49,6 +49,24 @@ pub struct Demands {
     pub unattested: Unattested,
     /// From how wide a scope content of caches may come.
     pub max_cache_trust: CacheTrust,
+    /// Which inputs the run may have had.
+    pub inputs: RequiredInputs,
+}
+
+/// Which inputs of a run are accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequiredInputs {
+    /// Any: ignored files too, which the identity of the tree does not cover.
+    Any,
+    /// Verified ones alone: a commit, or a private copy of the worktree without ignored files.
+    Verified,
+}
+
+impl RequiredInputs {
+    /// Returns what a caller with `strict_inputs` demands.
+    pub fn from_strict(is_strict: bool) -> Self {
+        if is_strict { Self::Verified } else { Self::Any }
+    }
 }
 
 /// How old a run may be.

@@ -37,5 +37,6 @@ pub mod status;
 pub mod strict;
 pub mod telemetry;
 pub mod tier;
+pub mod unverified;
 pub mod verdict;
 pub mod words;

@@ -15,6 +15,7 @@ use crate::names::{ProfileName, RunId};
 use crate::rerun::Rerun;
 use crate::strict;
 use crate::tier::Tier;
+use crate::unverified::UnverifiedInputs;
 use crate::verdict::Verdict;
 
 /// The version of [`LastRun`]'s format.
@@ -56,6 +57,10 @@ pub struct LastRun {
     /// A place without rules is not listed. Absent where the run does not record them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_ignores: Option<ExternalIgnores>,
+    /// The ignored files of the worktree, where the run was to show them to its steps. Absent where it showed none, as
+    /// where they are hidden or the tree is a commit's; where `source` is the worktree itself, they are not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unverified_inputs: Option<UnverifiedInputs>,
     /// What the run left out, where it was a partial one; absent where it was whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rerun: Option<Rerun>,
@@ -210,10 +215,11 @@ mod tests {
             tier: Tier::ONE,
             snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
             snapshot_after: None,
-            source: TreeSource::Worktree,
+            source: TreeSource::SHARED,
             spec_sha256: Sha256Hex::of(b"spec"),
             evidence: EvidenceIndex::new(),
             external_ignores: None,
+            unverified_inputs: None,
             rerun: None,
         }
     }

@@ -194,8 +194,8 @@ fn rules_changed(tree: &Tree, now: &Snapshot) -> Option<String> {
 /// asked git may have been told of either.
 fn head_moved(tree: &Tree, now: &Snapshot) -> Option<String> {
     let (then, now) = (&tree.snapshot.git, &now.git);
-    let is_worktree = tree.source == TreeSource::Worktree;
-    if !is_worktree || (&then.head_commit, &then.branch) == (&now.head_commit, &now.branch) {
+    let is_shared = tree.source == TreeSource::SHARED;
+    if !is_shared || (&then.head_commit, &then.branch) == (&now.head_commit, &now.branch) {
         return None;
     }
     let name = |git: &GitFacts| {
@@ -271,6 +271,7 @@ pub(crate) async fn write(
         spec_sha256: plan.spec_sha256.clone(),
         evidence,
         external_ignores: Some(external_ignores(&context.tree.snapshot)),
+        unverified_inputs: None,
         rerun: rerun.clone(),
     };
     let nothing = last_run(Verdict::Inconclusive, EvidenceIndex::new());
@@ -352,6 +353,7 @@ pub(crate) fn withdraw_earlier_pass(
         spec_sha256: plan.spec_sha256.clone(),
         evidence: EvidenceIndex::new(),
         external_ignores: Some(external_ignores(&context.tree.snapshot)),
+        unverified_inputs: None,
         rerun: facts.rerun.clone().filter(Rerun::is_partial),
     })
 }

@@ -55,7 +55,7 @@ pub(crate) fn part_of(
     let newest = newest(&records, &subject)?;
     let newest = newest.ok_or_else(|| EngineError::NoEarlierRun(plan.profile.clone()))?;
     let of_worktree = match newest.source {
-        TreeSource::Worktree | TreeSource::Private => None,
+        TreeSource::Worktree { .. } => None,
         // A hook may have verified a commit meanwhile, as of another branch: what it passed there is not mended here.
         TreeSource::Rev { .. } => newest_of_worktree(&records, &subject)?,
     };
@@ -76,7 +76,7 @@ pub(crate) fn newest(records: &Attestations, subject: &Subject) -> Result<Option
 
 /// The same of the runs of the worktree.
 fn newest_of_worktree(records: &Attestations, subject: &Subject) -> Result<Option<LastRun>, StoreError> {
-    let is_wanted = |bytes: &[u8]| parsed(bytes, subject).is_some_and(|run| run.source == TreeSource::Worktree);
+    let is_wanted = |bytes: &[u8]| parsed(bytes, subject).is_some_and(|run| run.source.is_worktree());
     Ok(records.newest_which(subject, is_wanted)?.and_then(|bytes| parsed(&bytes, subject)))
 }
 

@@ -92,7 +92,7 @@ impl TrustScopes {
                 let with = if *submodules { "+submodules" } else { "" };
                 Self { own: format!("commit:{commit}{with}"), fallbacks: Vec::new() }
             }
-            TreeSource::Worktree | TreeSource::Private => {
+            TreeSource::Worktree { .. } => {
                 let own = git.branch.as_deref().map_or_else(|| DETACHED.to_owned(), of_branch);
                 let defaults = default_branches(&git.common_dir);
                 let fallbacks = defaults.iter().map(|name| of_branch(name)).filter(|scope| *scope != own).collect();

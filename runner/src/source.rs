@@ -79,7 +79,7 @@ impl Source {
     /// The worktree.
     pub(crate) fn worktree(repository: Repository) -> Self {
         let seen_at = repository.path().to_path_buf();
-        Self { worktree: repository.clone(), repository, seen_at, recorded: TreeSource::Worktree, apart: None }
+        Self { worktree: repository.clone(), repository, seen_at, recorded: TreeSource::SHARED, apart: None }
     }
 
     /// The tree that was asked for. Checks a commit out where no earlier run did.
@@ -112,7 +112,7 @@ impl Source {
         let repository = opened(&mirror.tree)?;
         let apart = Some((Apart::Mirror(mirror), snapshot));
         let (worktree, seen_at) = (real.clone(), real.path().to_path_buf());
-        Ok(Self { repository, worktree, seen_at, recorded: TreeSource::Private, apart })
+        Ok(Self { repository, worktree, seen_at, recorded: TreeSource::PRIVATE, apart })
     }
 }
 

@@ -63,7 +63,7 @@ impl SpecFile {
     /// The same file, under the name that git has for it where the tree is a commit's.
     pub(crate) fn called_as_in(self, source: &Source) -> Self {
         match &source.recorded {
-            TreeSource::Worktree | TreeSource::Private => self,
+            TreeSource::Worktree { .. } => self,
             TreeSource::Rev { commit, .. } => Self { path: format!("{commit}:{}", spec::PATH).into(), ..self },
         }
     }

@@ -84,6 +84,7 @@ pub(crate) fn last_run() -> LastRun {
         spec_sha256: Sha256Hex::of(b"spec"),
         evidence: EvidenceIndex::new(),
         external_ignores: None,
+        unverified_inputs: None,
         rerun: None,
     }
 }

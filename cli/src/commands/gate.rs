@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use proctor_core::api::GateAsked;
-use proctor_core::gate::{Demands, GateAnswer, GateFinding, GateRun, MaxAge, Unattested};
+use proctor_core::gate::{Demands, GateAnswer, GateFinding, GateRun, MaxAge, RequiredInputs, Unattested};
 use proctor_core::spec::Operator;
 use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
 use proctor_runner::{Clock, Gate, GateRequest};
@@ -52,6 +52,7 @@ fn asked_here(args: &GateArgs, operator: Operator, repo: PathBuf, caller: &Calle
         max_age: args.max_age,
         unattested: if args.accept_unattested { Unattested::Accept } else { Unattested::Refuse },
         max_cache_trust: args.max_cache_trust,
+        inputs: RequiredInputs::from_strict(args.strict_inputs),
     };
     gate.ask(&GateRequest { repo, demands }).map_err(engine_error)
 }
@@ -65,6 +66,7 @@ async fn asked_of(daemon: &Daemon, args: &GateArgs, repo: &Path) -> Result<GateA
         max_age: Some(age_text(args.max_age)),
         accept_unattested: args.accept_unattested,
         max_cache_trust: args.max_cache_trust,
+        strict_inputs: args.strict_inputs,
     };
     let answer = daemon.client.gate(&asked).await.map_err(client_error)?;
     if answer.pass != (answer.exit_code == 0) {

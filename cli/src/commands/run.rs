@@ -14,7 +14,7 @@ use std::sync::Arc;
 use proctor_core::api::{Reuse, StreamView};
 use proctor_core::cache::CacheTrust;
 use proctor_core::event::RunEvent;
-use proctor_core::gate::{Demands, MaxAge, Unattested};
+use proctor_core::gate::{Demands, MaxAge, RequiredInputs, Unattested};
 use proctor_core::names::RunId;
 use proctor_core::record::RunRecord;
 use proctor_core::report::{ReportedCommit, ReportedRun};
@@ -255,6 +255,7 @@ impl<'a> Runs<'a> {
             max_age: MaxAge::default(),
             unattested: Unattested::Refuse,
             max_cache_trust: CacheTrust::Default,
+            inputs: RequiredInputs::Any,
         };
         let (engine, asked) = (Arc::clone(engine), CommitAsked { repo: self.repo.clone(), commit, demands });
         // Whatever keeps it from being found is no reason not to run.

@@ -166,6 +166,10 @@ pub struct GateAsked {
     /// From how wide a scope content of caches may come. Default: `default`, which is any.
     #[serde(default)]
     pub max_cache_trust: CacheTrust,
+    /// Whether a run is refused whose steps could see files that its snapshot does not cover: ignored files, or the
+    /// worktree itself.
+    #[serde(default)]
+    pub strict_inputs: bool,
 }
 
 impl RunSubmission {

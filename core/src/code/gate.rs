@@ -169,4 +169,9 @@ codes! { GateCode;
         "A step takes what it finds in a cache for its own work, so that whoever filled the cache has a part in its result.",
         "Run the profile without caches, or accept that scope.",
         "$ proctor run --no-caches";
+    InputsUnverified, 334, "gate::inputs_unverified",
+        "The steps of the run could see files that its snapshot does not cover, and the caller accepts none (`--strict-inputs`).",
+        "Ignored files are not part of the tree's identity, so the result can depend on content that no record verifies.",
+        "Hide ignored files from steps with `ignored: hidden` in the spec and run over a private copy, or verify the commit.",
+        "$ proctor run --rev HEAD && proctor gate --strict-inputs";
 }

@@ -6,10 +6,10 @@ use std::cmp::Ordering;
 use serde::de::DeserializeOwned;
 
 use super::finding::Findings;
-use super::{ChangedPaths, Demands, Facts, Piece};
+use super::{ChangedPaths, Demands, Facts, Piece, RequiredInputs};
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::enforcement::SandboxMode;
-use crate::evidence::{self, Document, SkillEvidence, StepEvidence, ToolchainEvidence, VERSION, step_path};
+use crate::evidence::{self, Document, SkillEvidence, StepEvidence, ToolchainEvidence, TreeSource, VERSION, step_path};
 use crate::names::{ChangesetId, ProfileName, RunId, SkillName, TOOLCHAIN_ARTIFACT};
 use crate::outcome::Outcome;
 use crate::plan::{Plan, PlannedSkill};
@@ -42,6 +42,7 @@ struct Common<'a> {
     spec_sha256: &'a Sha256Hex,
     plan_sha256: &'a Sha256Hex,
     sandbox: SandboxMode,
+    source: &'a TreeSource,
     outcome: Outcome,
     steps: Vec<&'a StepEvidence>,
 }
@@ -59,6 +60,7 @@ pub(super) fn judge(documents: &Documents<'_>, findings: &mut Findings) {
     documents.judge_outcome(&cited, findings);
     documents.judge_tier(&cited, findings);
     documents.judge_caches(&cited, findings);
+    documents.judge_inputs(&cited, findings);
     for (file, evidence) in &cited {
         documents.judge_origin(file, &evidence.common(), findings);
     }
@@ -122,6 +124,20 @@ impl Documents<'_> {
             for cache in skill.measured.caches.iter().filter(|cache| cache.trust > most) {
                 findings.cache_too_wide(file, cache, most);
             }
+        }
+    }
+
+    /// A step can take anything that it sees for its work, covered by the snapshot or not.
+    fn judge_inputs(&self, cited: &[(String, Evidence)], findings: &mut Findings) {
+        if self.demands.inputs == RequiredInputs::Any {
+            return;
+        }
+        let sources = cited.iter().map(|(_, evidence)| evidence.common().source).chain([&self.run.source]);
+        if sources.into_iter().any(|source| *source == TreeSource::SHARED) {
+            return findings.worktree_shared(&self.run.run_id);
+        }
+        if let Some(inputs) = &self.run.unverified_inputs {
+            findings.inputs_unverified(&self.run.run_id, inputs);
         }
     }
 
@@ -251,6 +267,7 @@ impl Evidence {
                 spec_sha256: &skill.spec_sha256,
                 plan_sha256: &skill.plan_sha256,
                 sandbox: skill.sandbox,
+                source: &skill.source,
                 outcome: skill.summary.outcome,
                 steps: skill.steps.iter().collect(),
             },
@@ -261,6 +278,7 @@ impl Evidence {
                 spec_sha256: &checks.spec_sha256,
                 plan_sha256: &checks.plan_sha256,
                 sandbox: checks.sandbox,
+                source: &checks.source,
                 outcome: checks.summary.outcome,
                 steps: checks.checks.iter().map(|check| &check.step).collect(),
             },

@@ -11,8 +11,10 @@ use crate::code::{Code, Coded as _};
 use crate::digest::SnapshotId;
 use crate::names::{ProfileName, RunId, SkillName};
 use crate::plan::{Plan, ReadOnly};
+use crate::spec;
 use crate::status::LastRun;
 use crate::tier::Tier;
+use crate::unverified::UnverifiedInputs;
 use crate::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE, Verdict};
 
 /// How many findings an answer holds; what is beyond is counted.
@@ -64,6 +66,8 @@ pub enum GateCode {
     TierTooHigh,
     /// A cache began with content of a wider scope than is accepted.
     CacheTooWide,
+    /// The steps of the run could see files that no snapshot covers.
+    InputsUnverified,
     /// A control that the operator demands today was not enforced.
     ControlMissing,
     /// The run is older than is accepted.
@@ -327,6 +331,44 @@ impl Findings {
         self.add(GateCode::CacheTooWide, message, hint);
     }
 
+    /// The steps saw the worktree itself.
+    pub(super) fn worktree_shared(&mut self, run: &RunId) {
+        let message = format!(
+            "the steps of the last run, {run}, saw the worktree itself, with ignored files and edits that the run does not record"
+        );
+        let hint = format!(
+            "have the operator set `mode = \"private\"` in `[tree]` of `proctord.toml`, set `ignored: hidden` in `{}` and {}; or {}",
+            spec::PATH,
+            self.again,
+            self.of_commit()
+        );
+        self.add(GateCode::InputsUnverified, message, hint);
+    }
+
+    /// The steps saw copies of ignored files, where there were any.
+    pub(super) fn inputs_unverified(&mut self, run: &RunId, inputs: &UnverifiedInputs) {
+        let mut paths: Vec<String> = inputs.copied().map(|input| input.path.clone()).collect();
+        let beyond = inputs.copied_beyond();
+        let count = paths.len() as u64 + beyond;
+        if count == 0 {
+            return;
+        }
+        let noun = if count == 1 { "ignored path" } else { "ignored paths" };
+        let message = format!(
+            "the steps of the last run, {run}, saw {count} {noun}, which the snapshot does not cover{}",
+            listed(&quoted(&paths), beyond)
+        );
+        let hint = format!("set `ignored: hidden` in `{}` and {}; or {}", spec::PATH, self.again, self.of_commit());
+        let omitted = paths.len().saturating_sub(MAX_FILES) as u64 + beyond;
+        paths.truncate(MAX_FILES);
+        self.push(GateFinding { paths, omitted, ..GateFinding::new(GateCode::InputsUnverified, message, hint) });
+    }
+
+    /// Verifies the commit instead of the worktree.
+    fn of_commit(&self) -> String {
+        format!("{} with `--rev HEAD`", self.again)
+    }
+
     pub(super) fn control_missing(&mut self, file: &str, step: &str, control: &str) {
         let message = format!("`{step}` ran without the control `{control}`, which the operator demands (`{file}`)");
         let hint = format!("{}; `proctor doctor` shows what this machine enforces", self.again);
@@ -417,8 +459,13 @@ fn quoted(files: &[String]) -> Vec<String> {
 
 /// Steps that did not pass, skills or files, for a message.
 fn said(steps: &[String]) -> String {
+    listed(steps, 0)
+}
+
+/// Names the first of a list that has `beyond` more than are given.
+fn listed(steps: &[String], beyond: u64) -> String {
     let named = steps.iter().take(NAMED_STEPS).cloned().collect::<Vec<_>>().join(", ");
-    match steps.len().saturating_sub(NAMED_STEPS) {
+    match steps.len().saturating_sub(NAMED_STEPS) as u64 + beyond {
         _ if steps.is_empty() => String::new(),
         0 => format!(": {named}"),
         more => format!(": {named} and {more} more"),

@@ -3,6 +3,7 @@
 mod bits;
 mod caches;
 mod ignores;
+mod inputs;
 mod partial;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -161,6 +162,7 @@ impl World {
             spec_sha256: plan.spec_sha256.clone(),
             evidence: BTreeMap::new(),
             external_ignores: Some(BTreeMap::new()),
+            unverified_inputs: None,
             rerun: None,
         };
         let demands = Demands {
@@ -170,6 +172,7 @@ impl World {
             max_age: MaxAge::Within(Duration::from_secs(60)),
             unattested: Unattested::Refuse,
             max_cache_trust: CacheTrust::Default,
+            inputs: RequiredInputs::Any,
         };
         let now_ms = ENDED_MS + 10_000;
         Self {

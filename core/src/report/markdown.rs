@@ -5,7 +5,7 @@
 use super::text::{cut, last_part, leak_warning, line, lines, outcome, short, stream, why};
 use super::{CameTo, Content, Refusal, ReportInput, ReportedRun, is_problem, tool};
 use crate::drift::{Change, Diff};
-use crate::evidence::{CheckEvidence, StepEvidence, TreeSource, escape_output};
+use crate::evidence::{CheckEvidence, StepEvidence, TreeKind, TreeSource, escape_output};
 use crate::outcome::Outcome;
 use crate::plan::ReportFormat;
 use crate::record::{RunRecord, SkillRecord};
@@ -146,8 +146,8 @@ fn facts(record: &RunRecord) -> String {
             facts.push(format!("changeset {}", code(changeset.as_str())));
         }
         facts.push(match &started.source {
-            TreeSource::Worktree => "the worktree".to_owned(),
-            TreeSource::Private => "a private copy of the worktree".to_owned(),
+            TreeSource::Worktree { tree: TreeKind::Shared } => "the worktree as it was".to_owned(),
+            TreeSource::Worktree { tree: TreeKind::Private } => "a private copy of the worktree".to_owned(),
             TreeSource::Rev { commit, .. } => format!("commit {}", code(short(commit))),
         });
         let digest = started.snapshot.as_str();

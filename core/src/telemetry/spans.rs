@@ -306,17 +306,13 @@ impl Attributes {
         self.text("proctor.spec.sha256", started.spec_sha256.as_str());
         self.text("proctor.plan.sha256", started.plan_sha256.as_str());
         self.text("proctor.snapshot", started.snapshot.as_str());
-        let source = match &started.source {
-            TreeSource::Worktree => "worktree",
-            TreeSource::Private => "private",
-            TreeSource::Rev { .. } => "rev",
+        let head = started.git.as_ref().and_then(|git| git.head_commit.as_deref());
+        let (source, tree, commit) = match &started.source {
+            TreeSource::Worktree { tree } => ("worktree", Some(tree.as_str()), head),
+            TreeSource::Rev { commit, .. } => ("rev", None, Some(commit.as_str())),
         };
         self.text("proctor.source", source);
-        let head = started.git.as_ref().and_then(|git| git.head_commit.as_deref());
-        let commit = match &started.source {
-            TreeSource::Worktree | TreeSource::Private => head,
-            TreeSource::Rev { commit, .. } => Some(commit.as_str()),
-        };
+        self.maybe_text("proctor.source.tree", tree);
         self.maybe_text("vcs.ref.head.revision", commit);
         self.flag("proctor.run.partial", started.rerun.as_ref().is_some_and(|rerun| rerun.is_partial()));
     }

@@ -197,6 +197,7 @@ impl<B: Backend> Call<'_, B> {
                     max_age: None,
                     accept_unattested: false,
                     max_cache_trust: CacheTrust::Default,
+                    strict_inputs: false,
                 };
                 Ok(explain::plan(&repo, &plan, &self.backend.gate(gate).await?))
             }

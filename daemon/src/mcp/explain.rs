@@ -267,6 +267,7 @@ fn gate_fact(code: GateCode) -> &'static str {
         GateCode::RunPartial => "the last run left skills of the profile out",
         GateCode::TierTooHigh => "the last run's tier is above what is accepted",
         GateCode::CacheTooWide => "a cache began with content of a wider scope than is accepted",
+        GateCode::InputsUnverified => "steps of the last run could see files that its snapshot does not cover",
         GateCode::ControlMissing => "a control of the sandbox that is demanded today was not enforced",
         GateCode::Stale => "the last run is older than is accepted",
         GateCode::FromTheFuture => "the last run ended in the future",

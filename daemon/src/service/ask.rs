@@ -5,7 +5,7 @@ use proctor_core::api::{
     ChangesAsked, DoctorAnswer, GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, RunView, StepView, StreamView,
 };
 use proctor_core::evidence::ReportEvidence;
-use proctor_core::gate::{Demands, GateAnswer, MaxAge, Unattested};
+use proctor_core::gate::{Demands, GateAnswer, MaxAge, RequiredInputs, Unattested};
 use proctor_core::names::RunId;
 use proctor_runner::{GateRequest, Part};
 
@@ -121,6 +121,7 @@ impl Service {
             max_age,
             unattested: if asked.accept_unattested { Unattested::Accept } else { Unattested::Refuse },
             max_cache_trust: asked.max_cache_trust,
+            inputs: RequiredInputs::from_strict(asked.strict_inputs),
         };
         engine.gate(GateRequest { repo, demands }).await.map_err(|error| error.problem())
     }

@@ -13,7 +13,7 @@ use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::display_path;
 use proctor_core::enforcement::SandboxMode;
 use proctor_core::event::RunEvent;
-use proctor_core::gate::{Demands, MaxAge, Unattested};
+use proctor_core::gate::{Demands, MaxAge, RequiredInputs, Unattested};
 use proctor_core::names::{ChangesetId, RunId};
 use proctor_core::plan::{Network, Plan, ReadOnly};
 use proctor_core::telemetry::{TraceContext, take_context};
@@ -416,6 +416,7 @@ impl Wanted {
             max_age: MaxAge::default(),
             unattested: Unattested::Refuse,
             max_cache_trust: CacheTrust::Default,
+            inputs: RequiredInputs::Any,
         }
     }
 

@@ -250,6 +250,7 @@ fn served_options(env: &TestEnvironment) {
             max_age: None,
             accept_unattested: false,
             max_cache_trust,
+            strict_inputs: false,
         };
         served.wait(served.service.gate(served.caller, asked)).expect("an answer").pass
     };

@@ -70,7 +70,7 @@ fn edited(env: &TestEnvironment) {
     let act = |repo: &Repo<'_>| repo.write("src/lib.rs", "broken\n");
     let (repo, run) = meanwhile(env, "! grep broken src/lib.rs", |_| {}, act);
     run.exits(0);
-    assert_eq!(repo.evidence("verify.it")["source"]["kind"], "private");
+    assert_eq!(repo.evidence("verify.it")["source"], serde_json::json!({ "kind": "worktree", "tree": "private" }));
     // What passed is not the tree that is there now.
     let gate = repo.proctor(&["gate", "--changeset", CHANGESET]);
     assert_eq!(gate.code, Some(1), "{gate}");

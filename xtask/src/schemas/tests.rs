@@ -357,6 +357,7 @@ fn last_run() -> LastRun {
         spec_sha256: Sha256Hex::of(b"spec"),
         evidence: BTreeMap::from([("verify/a.json".to_owned(), Sha256Hex::of(b"a"))]),
         external_ignores: None,
+        unverified_inputs: None,
         rerun: None,
     }
 }

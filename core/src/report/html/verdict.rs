@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::evidence::{GitIdentity, TreeSource};
+use crate::evidence::{GitIdentity, TreeKind, TreeSource};
 use crate::outcome::Outcome;
 use crate::record::{Finished, RunRecord, Started};
 use crate::report::html::markup::Html;
@@ -134,8 +134,8 @@ fn fact(html: &mut Html, name: &str, value: impl FnOnce(&mut Html)) {
 
 fn tree(html: &mut Html, started: &Started) {
     match &started.source {
-        TreeSource::Worktree => html.text("the worktree as it was, "),
-        TreeSource::Private => html.text("a private copy of the worktree, "),
+        TreeSource::Worktree { tree: TreeKind::Shared } => html.text("the worktree as it was, "),
+        TreeSource::Worktree { tree: TreeKind::Private } => html.text("a private copy of the worktree, "),
         TreeSource::Rev { commit, submodules, lfs_pointers } => {
             html.text("commit ");
             html.leaf("code", "hash", &words::name(commit));
@@ -146,7 +146,7 @@ fn tree(html: &mut Html, started: &Started) {
         }
     }
     html.leaf("code", "hash", short_snapshot(started.snapshot.as_str()));
-    if let (TreeSource::Worktree | TreeSource::Private, Some(git)) = (&started.source, &started.git) {
+    if let (TreeSource::Worktree { .. }, Some(git)) = (&started.source, &started.git) {
         html.class("span", "because", |html| head(html, git));
     }
 }

@@ -1,0 +1,134 @@
+//! Which tree a run verifies.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Which tree a run verifies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum TreeSource {
+    /// The worktree, with what is not committed.
+    Worktree {
+        /// Which directory the steps see; where it is absent, `shared`.
+        #[serde(default)]
+        tree: TreeKind,
+    },
+    /// The tree of a commit, checked out apart from the worktree: its blobs as they are, without
+    /// filters and conversions.
+    Rev {
+        /// The commit, in full.
+        commit: String,
+        /// Whether submodules were checked out too; else their directories are empty.
+        submodules: bool,
+        /// How many files are pointers of git-lfs: what they point to was not there.
+        lfs_pointers: u64,
+    },
+}
+
+/// Which directory the steps of a run of a worktree see.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TreeKind {
+    /// The worktree itself: an edit during the run can reach a step.
+    #[default]
+    Shared,
+    /// A private copy of the worktree as it was at one moment: edits during the run reach no step.
+    Private,
+}
+
+impl TreeKind {
+    /// Returns the word of the documents and of the operator's config.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Private => "private",
+        }
+    }
+}
+
+impl TreeSource {
+    /// The worktree itself.
+    pub const SHARED: Self = Self::Worktree { tree: TreeKind::Shared };
+    /// A private copy of the worktree.
+    pub const PRIVATE: Self = Self::Worktree { tree: TreeKind::Private };
+
+    /// Returns whether the run verifies the worktree, itself or a copy of it, and no commit.
+    pub fn is_worktree(&self) -> bool {
+        matches!(self, Self::Worktree { .. })
+    }
+}
+
+/// Records of the first version have no source, and their steps saw the worktree itself.
+impl Default for TreeSource {
+    fn default() -> Self {
+        Self::SHARED
+    }
+}
+
+/// A source as records of all versions have it.
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Recorded {
+    Worktree {
+        #[serde(default)]
+        tree: TreeKind,
+    },
+    /// A private copy of the worktree, in records of an earlier version.
+    Private,
+    Rev {
+        commit: String,
+        submodules: bool,
+        lfs_pointers: u64,
+    },
+}
+
+impl<'de> Deserialize<'de> for TreeSource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Recorded::deserialize(deserializer)? {
+            Recorded::Worktree { tree } => Self::Worktree { tree },
+            Recorded::Private => Self::PRIVATE,
+            Recorded::Rev { commit, submodules, lfs_pointers } => Self::Rev { commit, submodules, lfs_pointers },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn writes_which_directory_the_steps_see() {
+        let written = |source: &TreeSource| serde_json::to_value(source).expect("writes");
+        assert_eq!(written(&TreeSource::SHARED), json!({ "kind": "worktree", "tree": "shared" }));
+        assert_eq!(written(&TreeSource::PRIVATE), json!({ "kind": "worktree", "tree": "private" }));
+        for source in [
+            TreeSource::SHARED,
+            TreeSource::PRIVATE,
+            TreeSource::Rev { commit: "c".into(), submodules: true, lfs_pointers: 3 },
+        ] {
+            assert_eq!(serde_json::from_value::<TreeSource>(written(&source)).expect("reads"), source);
+        }
+    }
+
+    #[test]
+    fn reads_records_of_earlier_versions() {
+        let read = |text: &str| serde_json::from_str::<TreeSource>(text).ok();
+        assert_eq!(read(r#"{"kind":"worktree"}"#), Some(TreeSource::SHARED));
+        assert_eq!(read(r#"{"kind":"private"}"#), Some(TreeSource::PRIVATE));
+        assert_eq!(TreeSource::default(), TreeSource::SHARED);
+    }
+
+    #[test]
+    fn refuses_a_source_that_no_version_writes() {
+        for text in [
+            r#"{"kind":"worktree","tree":"copy"}"#,
+            r#"{"kind":"worktree","tree":null}"#,
+            r#"{"kind":"copy"}"#,
+            r#"{"kind":"rev","commit":"c"}"#,
+            r#"{"tree":"private"}"#,
+        ] {
+            assert!(serde_json::from_str::<TreeSource>(text).is_err(), "{text}");
+        }
+    }
+}

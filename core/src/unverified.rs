@@ -1,0 +1,152 @@
+//! Unverified inputs: files that git ignores, which no snapshot covers and the steps of a run can see.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::canonical;
+use crate::digest::Sha256Hex;
+
+/// How many inputs a record lists; the rest are counted.
+pub const MAX_ENTRIES: usize = 200;
+
+/// The ignored files of a worktree at the start of a run. Made by [`UnverifiedInputs::new`] alone, so that a list that
+/// is cut names those that were copied first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct UnverifiedInputs {
+    /// The first 200: those that were copied, then those that were left out, each sorted by path.
+    pub entries: Vec<UnverifiedInput>,
+    /// How many more there are.
+    pub omitted: u64,
+    /// The sha256 of the list of all of them, as canonical JSON.
+    pub sha256: Sha256Hex,
+}
+
+/// An ignored file, or a directory of which everything is ignored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnverifiedInput {
+    /// Its path below the repository; bytes that are no text as `\xNN`, a directory without a slash at its end.
+    pub path: String,
+    /// What it is.
+    pub kind: InputKind,
+    /// How many files it holds: 1 for a file or a symbolic link.
+    pub files: u64,
+    /// The sum of their sizes.
+    pub bytes: u64,
+    /// The digest of its content; `null` where it was not read.
+    pub sha256: Option<Sha256Hex>,
+    /// What became of it.
+    pub shown: InputShown,
+    /// Why it was left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// What an unverified input is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum InputKind {
+    /// A regular file.
+    File,
+    /// A symbolic link.
+    Symlink,
+    /// A directory of which everything is ignored.
+    Directory,
+}
+
+/// Whether the steps of a run see an unverified input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum InputShown {
+    /// It was copied beside the tree, and the steps see the copy.
+    Copied,
+    /// The steps do not see it.
+    LeftOut,
+}
+
+impl UnverifiedInputs {
+    /// Sorts the inputs, hashes the whole list, and keeps the first [`MAX_ENTRIES`].
+    pub fn new(mut entries: Vec<UnverifiedInput>) -> Self {
+        entries.sort_by(|a, b| (a.shown, &a.path).cmp(&(b.shown, &b.path)));
+        let sha256 = Sha256Hex::of(&canonical::to_vec(&entries));
+        let omitted = entries.len().saturating_sub(MAX_ENTRIES) as u64;
+        entries.truncate(MAX_ENTRIES);
+        Self { entries, omitted, sha256 }
+    }
+
+    /// Returns the listed inputs that the steps could see.
+    pub fn copied(&self) -> impl Iterator<Item = &UnverifiedInput> {
+        self.entries.iter().filter(|entry| entry.shown == InputShown::Copied)
+    }
+
+    /// Returns how many inputs beyond those listed the steps may have seen.
+    pub fn copied_beyond(&self) -> u64 {
+        // The list begins with those that were copied: where its last entry was left out, so was the rest.
+        let ends_copied = self.entries.last().is_none_or(|entry| entry.shown == InputShown::Copied);
+        if ends_copied { self.omitted } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn input(path: &str, shown: InputShown) -> UnverifiedInput {
+        UnverifiedInput {
+            path: path.into(),
+            kind: InputKind::Directory,
+            files: 2,
+            bytes: 7,
+            sha256: (shown == InputShown::Copied).then(|| Sha256Hex::of(b"content")),
+            shown,
+            reason: (shown == InputShown::LeftOut).then(|| "too large".into()),
+        }
+    }
+
+    fn paths(inputs: &UnverifiedInputs) -> Vec<&str> {
+        inputs.entries.iter().map(|entry| entry.path.as_str()).collect()
+    }
+
+    #[test]
+    fn lists_copied_inputs_first_and_in_order() {
+        let (copied, left_out) = (InputShown::Copied, InputShown::LeftOut);
+        let all = vec![input("a", left_out), input("node_modules", copied), input(".env", copied)];
+        let inputs = UnverifiedInputs::new(all.clone());
+        assert_eq!(paths(&inputs), [".env", "node_modules", "a"]);
+        assert_eq!((inputs.copied().count(), inputs.omitted, inputs.copied_beyond()), (2, 0, 0));
+        let reversed = UnverifiedInputs::new(all.into_iter().rev().collect());
+        assert_eq!(reversed, inputs);
+    }
+
+    #[test]
+    fn bounds_the_list_and_hashes_all_of_it() {
+        let many = |shown, count: usize| (0..count).map(move |number| input(&format!("f{number:03}"), shown));
+        let all = |last: &str| {
+            let others = many(InputShown::Copied, MAX_ENTRIES + 2);
+            UnverifiedInputs::new(others.chain([input(last, InputShown::LeftOut)]).collect())
+        };
+        let inputs = all("x");
+        assert_eq!((inputs.entries.len(), inputs.omitted, inputs.copied_beyond()), (MAX_ENTRIES, 3, 3));
+        assert_eq!(all("y").entries, inputs.entries);
+        assert_ne!(all("y").sha256, inputs.sha256, "an omitted input counts too");
+        let mixed = many(InputShown::LeftOut, MAX_ENTRIES).chain([input("z", InputShown::Copied)]);
+        let mixed = UnverifiedInputs::new(mixed.collect());
+        assert_eq!((mixed.copied().count(), mixed.omitted, mixed.copied_beyond()), (1, 1, 0));
+    }
+
+    #[test]
+    fn hashes_the_entries_as_canonical_json() {
+        let inputs = UnverifiedInputs::new(vec![input("a", InputShown::Copied)]);
+        let json = serde_json::to_value(&inputs).expect("writes");
+        let entry = json!({
+            "path": "a", "kind": "directory", "files": 2, "bytes": 7, "sha256": Sha256Hex::of(b"content"),
+            "shown": "copied",
+        });
+        assert_eq!(json["entries"], json!([entry]));
+        assert_eq!(inputs.sha256, Sha256Hex::of(&canonical::to_vec(&json["entries"])));
+        assert_eq!(serde_json::from_value::<UnverifiedInputs>(json).expect("reads"), inputs);
+    }
+}
