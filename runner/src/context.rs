@@ -13,6 +13,7 @@ use proctor_core::evidence::{GitIdentity, TreeSource};
 use proctor_core::names::RunId;
 use proctor_core::plan::{Argv, Plan, PlannedSkill, PlannedStep};
 use proctor_core::redact::Redactor;
+use proctor_core::unverified::UnverifiedInputs;
 use proctor_core::telemetry::{RunTrace, TraceContext, is_trace_variable, take_context};
 use proctor_sandbox::{CacheMount, GitDirs, Launcher, Policy, Reader, RunSpace, ToolMount, is_hidden};
 use proctor_snapshot::{IgnoreQuery, IgnoredContent, Snapshot};
@@ -117,6 +118,8 @@ pub(crate) struct Tree {
     pub(crate) source: TreeSource,
     /// Held until the run ends, where the tree lies in a directory of ours.
     pub(crate) apart: Option<Apart>,
+    /// The ignored files that steps see beside a private copy; `None` where they see none, or none is known.
+    pub(crate) unverified: Option<UnverifiedInputs>,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) ignored: IgnoreQuery,
 }

@@ -7,6 +7,7 @@ mod ending;
 mod exec;
 mod questions;
 mod room;
+mod sources;
 mod spare;
 mod tidying;
 mod warm;
@@ -241,18 +242,8 @@ impl Engine {
         request.demand_whole()?;
         let tolerated = self.tolerated(request.sandbox)?;
         let repository = self.repository(&request.repo)?;
-        // A checkout can take long, and nobody has to wait for it.
-        let source = tokio::select! {
-            source = self.source(&repository, &request.source) => source?,
-            () = cancel.cancelled() => return Err(EngineError::Interrupted),
-        };
-        let file = SpecFile::within(&source.repository)?.called_as_in(&source);
-        let plan = self.planned(&file, &request.profile)?.plan;
-        guards::expected(&plan, &request, &file)?;
+        let (source, file, plan) = self.source_and_plan(&repository, &request, &tolerated, &cancel).await?;
         let (plan, rerun) = self.chosen(plan, &repository, &request)?;
-        if isolates(&plan) {
-            self.admit(&repository, &tolerated).await?;
-        }
         let facts = self.facts(&plan, rerun, &request)?;
         let documents = self.documents(&repository, &facts)?;
         let changes = changes_of(&request);
@@ -389,23 +380,6 @@ impl Engine {
         })
     }
 
-    /// The tree that is verified; a commit's is checked out where that is to be done.
-    async fn source(&self, repository: &Repository, asked: &RunSource) -> Result<Source, EngineError> {
-        let (repository, helper) = (repository.clone(), self.helper.clone());
-        let asked = match asked {
-            RunSource::Worktree if self.config.operator.private_tree => RunSource::Private,
-            asked => asked.clone(),
-        };
-        let (state, state_path, snapshots) = (self.state.clone(), self.state_path.clone(), Arc::clone(&self.snapshots));
-        let work = tokio::task::spawn_blocking(move || {
-            let key = repo_key(repository.path());
-            let keeping =
-                Keeping { helper: &helper, snapshots: &snapshots, state: &state, state_path: &state_path, key };
-            Source::open(&repository, &asked, &keeping)
-        });
-        work.await.map_err(|error| EngineError::Internal(format!("the checkout ended badly: {error}")))?
-    }
-
     /// The tree, the place for layers, and what steps see.
     async fn context(
         &self,
@@ -416,7 +390,7 @@ impl Engine {
         events: mpsc::Sender<RunEvent>,
         cancel: CancellationToken,
     ) -> Result<Arc<Context>, EngineError> {
-        let Source { repository, worktree, seen_at, recorded, apart } = source;
+        let Source { repository, worktree, seen_at, recorded, apart, unverified } = source;
         let path = repository.path().to_path_buf();
         if self.state_path.starts_with(&seen_at) {
             return Err(EngineError::StateInRepository(self.state_path.clone()));
@@ -459,6 +433,7 @@ impl Engine {
                 seen_at,
                 source: recorded,
                 apart,
+                unverified,
                 snapshot,
             },
             clock: self.clock,
@@ -508,15 +483,9 @@ impl Engine {
 /// A commit's tree is never changed, and who wants a patch wants nothing else.
 fn changes_of(request: &RunRequest) -> Changes {
     match (&request.source, request.changes) {
-        (RunSource::Worktree | RunSource::Private, ChangesWanted::Applied) => Changes::Applied,
+        (RunSource::Worktree, ChangesWanted::Applied) => Changes::Applied,
         _ => Changes::KeptApart,
     }
-}
-
-/// The name of a repository's directory of checkouts.
-fn repo_key(repo: &Path) -> String {
-    use std::os::unix::ffi::OsStrExt as _;
-    Sha256Hex::of(repo.as_os_str().as_bytes()).as_str()[..32].to_owned()
 }
 
 fn started(context: &Context, at: String, plan: &Plan, facts: &RunFacts) -> RunEvent {

@@ -271,7 +271,7 @@ pub(crate) async fn write(
         spec_sha256: plan.spec_sha256.clone(),
         evidence,
         external_ignores: Some(external_ignores(&context.tree.snapshot)),
-        unverified_inputs: None,
+        unverified_inputs: context.tree.unverified.clone(),
         rerun: rerun.clone(),
     };
     let nothing = last_run(Verdict::Inconclusive, EvidenceIndex::new());
@@ -353,7 +353,7 @@ pub(crate) fn withdraw_earlier_pass(
         spec_sha256: plan.spec_sha256.clone(),
         evidence: EvidenceIndex::new(),
         external_ignores: Some(external_ignores(&context.tree.snapshot)),
-        unverified_inputs: None,
+        unverified_inputs: context.tree.unverified.clone(),
         rerun: facts.rerun.clone().filter(Rerun::is_partial),
     })
 }

@@ -22,6 +22,11 @@ pub(crate) fn same_spec(snapshot: &Snapshot, file: &SpecFile) -> Result<(), Engi
     same_bytes(snapshot.entries.get(spec::PATH.as_bytes()).as_ref(), file)
 }
 
+/// Refuses a private copy whose spec is not the one that the run was planned by.
+pub(crate) fn same_spec_in(tree: &Repository, file: &SpecFile) -> Result<(), EngineError> {
+    if SpecFile::within(tree)?.sha256 == file.sha256 { Ok(()) } else { Err(EngineError::SpecChanged(file.path.clone())) }
+}
+
 fn same_bytes(covered: Option<&Entry>, file: &SpecFile) -> Result<(), EngineError> {
     match covered {
         Some(entry) if entry.kind == EntryKind::File && entry.sha256 != file.sha256 => {
@@ -31,16 +36,20 @@ fn same_bytes(covered: Option<&Entry>, file: &SpecFile) -> Result<(), EngineErro
     }
 }
 
+/// Returns the rights by which the steps of a user read the files of a repository; `None` where they are our own.
+pub(crate) fn rights_of(user: StepUser) -> Option<StepRights> {
+    match user {
+        StepUser::Own { .. } => None,
+        StepUser::Owner { uid, gid } => Some(StepRights { uid, gid }),
+        // The files of root appear as the step's own.
+        StepUser::Mapped { .. } => Some(StepRights { uid: 0, gid: 0 }),
+    }
+}
+
 /// Refuses a tree of which root has hashed what a step cannot read. An ordinary user could not have taken the
 /// snapshot, and a check that skips unreadable files would pass.
 pub(crate) fn readable_by_steps(snapshot: &Snapshot, user: StepUser) -> Result<(), EngineError> {
-    let rights = match user {
-        // Its own rights took the snapshot.
-        StepUser::Own { .. } => return Ok(()),
-        StepUser::Owner { uid, gid } => StepRights { uid, gid },
-        // The files of root appear as the step's own.
-        StepUser::Mapped { .. } => StepRights { uid: 0, gid: 0 },
-    };
+    let Some(rights) = rights_of(user) else { return Ok(()) };
     let unreadable = |path: String, source: std::io::Error| EngineError::Snapshot(SnapshotError::Io { path, source });
     match snapshot.first_unreadable(rights) {
         Ok(None) => Ok(()),

@@ -124,7 +124,7 @@ impl RunRequest {
     /// Refuses a request for a part of the profile where the whole is wanted.
     pub(crate) fn demand_whole(&self) -> Result<(), EngineError> {
         let commit = match &self.source {
-            RunSource::Worktree | RunSource::Private => None,
+            RunSource::Worktree => None,
             RunSource::Commit { id, .. } | RunSource::Staged { id, .. } => Some(id.as_str()),
         };
         rerun::demand_whole(self.skills, self.changeset.as_ref(), commit)
@@ -155,8 +155,6 @@ pub enum CachesWanted {
 pub enum RunSource {
     /// The worktree as it is.
     Worktree,
-    /// A private copy of the worktree: steps see it as it was when the run began, without what git ignores.
-    Private,
     /// The tree of a commit, apart from the worktree.
     Commit {
         /// Its id, in full, as [`Engine::resolve_revision`](crate::Engine::resolve_revision) gives it.

@@ -4,17 +4,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use proctor_core::drift::display_path;
 use proctor_core::evidence::TreeSource;
 use proctor_sandbox::GitDirs;
 use proctor_snapshot::protocol::CommitRef;
-use proctor_snapshot::{GitFacts, GitHelper, Snapshot, SnapshotStore};
+use proctor_core::unverified::{self, InputShown, UnverifiedInput, UnverifiedInputs};
+use proctor_snapshot::{GitFacts, GitHelper, IgnoredInput, InputKind, Snapshot, SnapshotStore, TooLarge};
 
 use crate::error::EngineError;
 use crate::repository::Repository;
 use crate::request::RunSource;
 use crate::store::checkouts::{Checkout, Checkouts, Wanted};
 use crate::store::directory::Directory;
-use crate::store::mirrors::{Mirrors, PrivateTree};
+use crate::store::mirrors::{Copied, Mirrors, PrivateTree, Ready, Show};
 
 /// The tree of a run.
 pub(crate) struct Source {
@@ -28,6 +30,8 @@ pub(crate) struct Source {
     pub(crate) recorded: TreeSource,
     /// The directory of ours that holds it, with its snapshot; `None` for the worktree.
     pub(crate) apart: Option<(Apart, Arc<Snapshot>)>,
+    /// The ignored files that steps see beside a private copy; `None` where they see none, or none is known.
+    pub(crate) unverified: Option<UnverifiedInputs>,
 }
 
 /// A directory of ours that holds the tree of a run, held until the run ends.
@@ -73,13 +77,15 @@ pub(crate) struct Keeping<'a> {
     pub(crate) state_path: &'a Path,
     /// The name of the repository's directory among them.
     pub(crate) key: String,
+    /// What a private copy of a worktree shows; `None` where steps see the worktree itself.
+    pub(crate) show: Option<Show<'a>>,
 }
 
 impl Source {
     /// The worktree.
     pub(crate) fn worktree(repository: Repository) -> Self {
         let seen_at = repository.path().to_path_buf();
-        Self { worktree: repository.clone(), repository, seen_at, recorded: TreeSource::SHARED, apart: None }
+        Self { worktree: repository.clone(), repository, seen_at, recorded: TreeSource::SHARED, apart: None, unverified: None }
     }
 
     /// The tree that was asked for. Checks a commit out where no earlier run did.
@@ -88,8 +94,7 @@ impl Source {
     /// The commit's tree is refused, or cannot be written.
     pub(crate) fn open(real: &Repository, asked: &RunSource, keeping: &Keeping<'_>) -> Result<Self, EngineError> {
         let (commit, submodules) = match asked {
-            RunSource::Worktree => return Ok(Self::worktree(real.clone())),
-            RunSource::Private => return Self::private(real, keeping),
+            RunSource::Worktree => return Self::of_worktree(real, keeping),
             RunSource::Commit { id, submodules } => (CommitRef::from(id), *submodules),
             RunSource::Staged { id, index } => (CommitRef { id: id.clone(), staged: Some(index.clone()) }, false),
         };
@@ -102,18 +107,60 @@ impl Source {
         let snapshot = Arc::new(as_committed(snapshot, &checkout));
         let apart = Some((Apart::Checkout(Box::new(checkout)), snapshot));
         let (worktree, seen_at) = (real.clone(), real.path().to_path_buf());
-        Ok(Self { repository, worktree, seen_at, recorded, apart })
+        Ok(Self { repository, worktree, seen_at, recorded, apart, unverified: None })
     }
 
-    fn private(real: &Repository, keeping: &Keeping<'_>) -> Result<Self, EngineError> {
+    /// A private copy of the worktree, or the worktree itself where the operator wants that or the tree is too large.
+    fn of_worktree(real: &Repository, keeping: &Keeping<'_>) -> Result<Self, EngineError> {
+        let Some(show) = keeping.show else { return Ok(Self::worktree(real.clone())) };
         let place = (keeping.state_path, keeping.key.as_str());
-        let mirrors = Mirrors::open(real, keeping.helper, keeping.snapshots, keeping.state, place)?;
-        let (mirror, snapshot) = mirrors.get()?;
+        let mirrors = Mirrors::open(real, keeping.helper, keeping.snapshots, keeping.state, place, show)?;
+        let Ready { tree: mirror, snapshot, inputs } = match mirrors.get()? {
+            Copied::Ready(ready) => *ready,
+            Copied::TooLarge(bound) => {
+                tracing::warn!(repo = %real.path().display(), "{}", too_large(bound));
+                return Ok(Self::worktree(real.clone()));
+            }
+        };
         let repository = opened(&mirror.tree)?;
+        let unverified = inputs.map(|inputs| UnverifiedInputs::new(inputs.into_iter().map(recorded).collect()));
         let apart = Some((Apart::Mirror(mirror), snapshot));
         let (worktree, seen_at) = (real.clone(), real.path().to_path_buf());
-        Ok(Self { repository, worktree, seen_at, recorded: TreeSource::PRIVATE, apart })
+        Ok(Self { repository, worktree, seen_at, recorded: TreeSource::PRIVATE, apart, unverified })
     }
+}
+
+/// Returns the record of an ignored input.
+fn recorded(input: IgnoredInput) -> UnverifiedInput {
+    let kind = match input.kind {
+        InputKind::File | InputKind::Special => unverified::InputKind::File,
+        InputKind::Symlink => unverified::InputKind::Symlink,
+        InputKind::Directory => unverified::InputKind::Directory,
+    };
+    let reason = input.left_out.map(|(count, reason)| match input.kind {
+        InputKind::Directory => format!("{count} files were left out; of the first, {reason}"),
+        _ => reason.to_owned(),
+    });
+    UnverifiedInput {
+        path: display_path(&input.path),
+        kind,
+        files: input.files,
+        bytes: input.bytes,
+        shown: if input.sha256.is_some() { InputShown::Copied } else { InputShown::LeftOut },
+        sha256: input.sha256,
+        reason,
+    }
+}
+
+fn too_large(bound: TooLarge) -> String {
+    let bound = match bound {
+        TooLarge::Entries(entries) => format!("more than {entries} files"),
+        TooLarge::Bytes(bytes) => format!("more than {bytes} bytes"),
+    };
+    format!(
+        "the worktree has {bound}, ignored ones included, and is not copied: steps see the worktree itself; raise \
+         `tree.max_entries` or `tree.max_bytes` in proctord.toml, or set `ignored: hidden` in the spec"
+    )
 }
 
 /// Opens a directory of ours.

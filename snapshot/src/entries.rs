@@ -276,6 +276,11 @@ impl Entries {
         at..at + len
     }
 
+    /// Returns the number of covered paths, and the length of their files in bytes.
+    pub fn size(&self) -> (usize, u64) {
+        (self.covered, self.sum_of(0).1)
+    }
+
     /// Returns the number of covered leaves below a directory, their length in bytes, and its digest.
     pub(crate) fn sum_of(&self, directory: usize) -> (u64, u64, Option<Sha256Hex>) {
         let end = self.directories[directory].end;

@@ -167,6 +167,24 @@ impl Mirror {
         self.update_from(source.as_fd(), (&snapshot.entries, &snapshot.ignored), wanted)
     }
 
+    /// Returns the ignored files that the mirror shows, if they are the `wanted` ones as they stand in the work tree;
+    /// nothing is changed.
+    ///
+    /// # Errors
+    /// The work tree cannot be read.
+    pub fn shown(
+        &self,
+        worktree: &Path,
+        snapshot: &Snapshot,
+        wanted: Option<&IgnoredWanted<'_>>,
+    ) -> Result<Option<Vec<IgnoredInput>>, MirrorError> {
+        let Some(wanted) = wanted else { return Ok(self.ignored.held().is_empty().then(Vec::new)) };
+        let source = beneath::open_real(worktree).map_err(|error| MirrorError::io(b"", error))?;
+        let tree = (&*snapshot.entries, snapshot.ignored.as_slice());
+        let survey = Survey::take(source.as_fd(), tree, wanted, self.ignored.held())?;
+        Ok(survey.ok().filter(Survey::is_held).map(|survey| survey.inputs(self.ignored.held())))
+    }
+
     fn update_from(
         &mut self,
         source: BorrowedFd<'_>,

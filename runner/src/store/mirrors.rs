@@ -21,10 +21,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::display_path;
+use proctor_core::plan::RelPath;
 use proctor_snapshot::protocol::GitHistory;
 use proctor_snapshot::{
-    CheckoutOf, GitHelper, MIRROR_TREE, Mirror, MirrorError, MirrorOwner, MirrorUpdate, Snapshot, SnapshotError,
-    SnapshotStore,
+    CheckoutOf, GitHelper, IgnoredInput, IgnoredWanted, MIRROR_TREE, Mirror, MirrorError, MirrorOwner, MirrorUpdate,
+    Snapshot, SnapshotError, SnapshotStore, StepRights, TooLarge,
 };
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, Uid, fchown, flock, futimens};
 use rustix::io::Errno;
@@ -127,6 +128,36 @@ pub(crate) struct Mirrors<'a> {
     snapshots: &'a SnapshotStore,
     copies: Copies,
     owner: Option<MirrorOwner>,
+    show: Show<'a>,
+}
+
+/// What a private copy is to show beside the covered files, and how large it may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Show<'a> {
+    /// The ignored files; `None` where they are hidden.
+    pub(crate) ignored: Option<&'a [RelPath]>,
+    /// By whose permission bits they are read; `None` where our own rights are those of the steps.
+    pub(crate) rights: Option<StepRights>,
+    /// The number of covered and ignored files together.
+    pub(crate) max_entries: usize,
+    /// The number of their bytes.
+    pub(crate) max_bytes: u64,
+}
+
+/// A private copy, or why there is none.
+pub(crate) enum Copied {
+    /// The copy.
+    Ready(Box<Ready>),
+    /// The tree exceeds this bound.
+    TooLarge(TooLarge),
+}
+
+/// A private copy of a tree.
+pub(crate) struct Ready {
+    pub(crate) tree: PrivateTree,
+    pub(crate) snapshot: Arc<Snapshot>,
+    /// The ignored files that it shows; `None` where they are hidden.
+    pub(crate) inputs: Option<Vec<IgnoredInput>>,
 }
 
 impl<'a> Mirrors<'a> {
@@ -140,6 +171,7 @@ impl<'a> Mirrors<'a> {
         snapshots: &'a SnapshotStore,
         state: &Directory,
         (state_path, key): (&Path, &str),
+        show: Show<'a>,
     ) -> Result<Self, StoreError> {
         let is_root = rustix::process::geteuid().is_root();
         let owner = is_root.then(|| owner_for(key));
@@ -150,35 +182,51 @@ impl<'a> Mirrors<'a> {
         }
         let root = state.ensure(MIRRORS, mode)?.ensure(key, mode)?;
         let copies = Copies { root, path: state_path.join(MIRRORS).join(key) };
-        Ok(Self { repository, helper, snapshots, copies, owner })
+        Ok(Self { repository, helper, snapshots, copies, owner, show })
     }
 
     /// Takes a snapshot of the work tree and brings a private copy to it.
     ///
     /// # Errors
     /// The tree cannot be read or copied, or is edited all the time.
-    pub(crate) fn get(&self) -> Result<(PrivateTree, Arc<Snapshot>), EngineError> {
+    pub(crate) fn get(&self) -> Result<Copied, EngineError> {
         let lock = self.copies.lock()?;
         for attempt in 1.. {
             let snapshot = self.snapshots.take(self.repository.path())?;
             if !self.repository.is_in_its_place()? {
                 return Err(unstable(b"."));
             }
+            let wanted = match self.wanted(&snapshot) {
+                Ok(wanted) => wanted,
+                Err(bound) => return Ok(Copied::TooLarge(bound)),
+            };
             let history = self.helper.history(self.repository.path())?;
             let prepared = match is_one_moment(&snapshot, &history) {
-                true => self.prepare(&snapshot, &history)?,
+                true => self.prepare(Moment { snapshot: &snapshot, history: &history, wanted: wanted.as_ref() })?,
                 false => Prepared::Changed(b".git/HEAD".to_vec()),
             };
             match prepared {
-                Prepared::Ready(held, generation) => {
+                Prepared::Ready { held, number, inputs } => {
                     drop(lock);
-                    return Ok((self.in_use(held, generation, &history), snapshot));
+                    let inputs = wanted.is_some().then_some(inputs);
+                    let tree = self.in_use(held, number, &history);
+                    return Ok(Copied::Ready(Box::new(Ready { tree, snapshot, inputs })));
                 }
+                Prepared::TooLarge(bound) => return Ok(Copied::TooLarge(bound)),
                 Prepared::Changed(path) if attempt >= ATTEMPTS => return Err(unstable(&path)),
                 Prepared::Changed(_) => {}
             }
         }
         Err(unstable(b"."))
+    }
+
+    /// Returns what is left of the bounds for ignored files.
+    fn wanted(&self, snapshot: &Snapshot) -> Result<Option<IgnoredWanted<'a>>, TooLarge> {
+        let Show { ignored, rights, max_entries, max_bytes } = self.show;
+        let (entries, bytes) = snapshot.entries.size();
+        let entries = max_entries.checked_sub(entries).ok_or(TooLarge::Entries(max_entries))?;
+        let bytes = max_bytes.checked_sub(bytes).ok_or(TooLarge::Bytes(max_bytes))?;
+        Ok(ignored.map(|except| IgnoredWanted { except, rights, max_entries: entries, max_bytes: bytes }))
     }
 
     fn in_use(&self, held: Directory, number: u64, history: &GitHistory) -> PrivateTree {
@@ -189,41 +237,39 @@ impl<'a> Mirrors<'a> {
     }
 
     /// Brings the newest copy, or a new one, to a snapshot. The caller holds the lock.
-    fn prepare(&self, snapshot: &Snapshot, history: &GitHistory) -> Result<Prepared, EngineError> {
+    fn prepare(&self, moment: Moment<'_>) -> Result<Prepared, EngineError> {
         let mut generations = self.copies.numbers()?;
         let newest = generations.pop();
         generations.iter().for_each(|old| self.remove_unused(*old));
-        let state = state_of(snapshot, history);
-        let Some(newest) = newest else { return self.fill(&self.make(1)?, snapshot, history, &state) };
+        let state = state_of(moment.snapshot, moment.history);
+        let Some(newest) = newest else { return self.fill(&self.make(1)?, moment, &state) };
         let generation = self.enter(newest)?;
         if generation.is_free()? {
-            return match self.fill(&generation, snapshot, history, &state) {
+            return match self.fill(&generation, moment, &state) {
                 Err(EngineError::Mirror(MirrorError::Damaged { path, problem })) => {
                     tracing::warn!(path, problem, "a private copy is damaged and is made anew");
                     drop(generation);
                     self.remove_unused(newest);
-                    self.fill(&self.make(newest + 1)?, snapshot, history, &state)
+                    self.fill(&self.make(newest + 1)?, moment, &state)
                 }
                 other => other,
             };
         }
-        if generation.state()? == Some(state.clone()) {
-            return generation.join();
+        let copy = Mirror::open(generation.own.as_fd().try_clone_to_owned().map_err(internal)?, self.owner)?;
+        if generation.state()?.as_ref() == Some(&state) {
+            let shown = copy.shown(self.repository.path(), moment.snapshot, moment.wanted)?;
+            if let Some(inputs) = shown {
+                return generation.join(inputs);
+            }
         }
         let next = self.make(newest + 1)?;
-        let copy = Mirror::open(generation.own.as_fd().try_clone_to_owned().map_err(internal)?, self.owner)?;
         copy.link_into(next.own.as_fd().try_clone_to_owned().map_err(internal)?)?;
-        self.fill(&next, snapshot, history, &state)
+        self.fill(&next, moment, &state)
     }
 
     /// Brings a copy that no other run holds to a snapshot, and holds it.
-    fn fill(
-        &self,
-        generation: &Generation,
-        snapshot: &Snapshot,
-        history: &GitHistory,
-        state: &Sha256Hex,
-    ) -> Result<Prepared, EngineError> {
+    fn fill(&self, generation: &Generation, moment: Moment<'_>, state: &Sha256Hex) -> Result<Prepared, EngineError> {
+        let Moment { snapshot, history, wanted } = moment;
         let is_current = generation.state()?.as_ref() == Some(state);
         if !is_current {
             // The tree changes before the git directory does.
@@ -232,14 +278,16 @@ impl<'a> Mirrors<'a> {
         let own = generation.own.as_fd().try_clone_to_owned().map_err(internal)?;
         let mut mirror = Mirror::open(own, self.owner)?;
         mirror.verify_sample(SAMPLE, random_u64()?)?;
-        match mirror.update(self.repository.path(), snapshot)? {
+        let inputs = match mirror.update(self.repository.path(), snapshot, wanted)? {
             MirrorUpdate::Changed(paths) => {
                 return Ok(Prepared::Changed(paths.into_iter().next().unwrap_or_default()));
             }
-            MirrorUpdate::Equal { copied, bytes } => {
+            MirrorUpdate::TooLarge(bound) => return Ok(Prepared::TooLarge(bound)),
+            MirrorUpdate::Equal { copied, bytes, ignored } => {
                 tracing::debug!(repo = %self.repository.path().display(), copied, bytes, "private copy prepared");
+                ignored
             }
-        }
+        };
         if mirror.id() != snapshot.id {
             let what = format!("the private copy has the tree {}, not {}", mirror.id(), snapshot.id);
             return Err(EngineError::Internal(what));
@@ -248,7 +296,7 @@ impl<'a> Mirrors<'a> {
             mirror.write_git(&generation.path.join(OWN).join(MIRROR_TREE), snapshot, history)?;
             generation.remember_state(state)?;
         }
-        generation.join()
+        generation.join(inputs)
     }
 
     fn make(&self, number: u64) -> Result<Generation, EngineError> {
@@ -275,10 +323,20 @@ impl<'a> Mirrors<'a> {
     }
 }
 
+/// What a copy is to be.
+#[derive(Clone, Copy)]
+struct Moment<'a> {
+    snapshot: &'a Snapshot,
+    history: &'a GitHistory,
+    wanted: Option<&'a IgnoredWanted<'a>>,
+}
+
 /// A copy, or why there is none.
 enum Prepared {
-    /// The copy of this number, held.
-    Ready(Directory, u64),
+    /// The copy of this number, held, and the ignored files that it shows.
+    Ready { held: Directory, number: u64, inputs: Vec<IgnoredInput> },
+    /// The tree exceeds this bound.
+    TooLarge(TooLarge),
     /// This path was edited meanwhile.
     Changed(Vec<u8>),
 }
@@ -302,10 +360,10 @@ impl Generation {
     }
 
     /// Holds the copy together with other runs of the same tree.
-    fn join(&self) -> Result<Prepared, EngineError> {
+    fn join(&self, inputs: Vec<IgnoredInput>) -> Result<Prepared, EngineError> {
         flock(&self.directory, FlockOperation::NonBlockingLockShared)
             .map_err(StoreError::io("lock", self.directory.name()))?;
-        Ok(Prepared::Ready(self.directory.clone(), self.number))
+        Ok(Prepared::Ready { held: self.directory.clone(), number: self.number, inputs })
     }
 
     fn state(&self) -> Result<Option<Sha256Hex>, StoreError> {

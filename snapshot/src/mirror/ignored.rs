@@ -141,6 +141,16 @@ impl Survey {
         Ok(Ok(Self { now, changed, gone, inputs }))
     }
 
+    /// Returns whether the mirror holds the ignored files as they stand.
+    pub(super) fn is_held(&self) -> bool {
+        self.changed.is_empty() && self.gone.is_empty()
+    }
+
+    /// Returns the inputs, all of which the mirror holds.
+    pub(super) fn inputs(self, held: &Entries) -> Vec<IgnoredInput> {
+        digested(held, self.inputs)
+    }
+
     /// Returns the survey of a mirror that shows no ignored file.
     pub(super) fn of_none(held: &Entries) -> Self {
         let now = Entries::of_leaves([]);
@@ -151,7 +161,7 @@ impl Survey {
 impl Mirror {
     /// Removes the ignored files that are not as they stand in the work tree.
     pub(super) fn remove_ignored(&mut self, survey: &Survey) -> Result<(), MirrorError> {
-        if survey.changed.is_empty() && survey.gone.is_empty() {
+        if survey.is_held() {
             return Ok(());
         }
         let mut paths: Vec<Vec<u8>> = survey.changed.iter().chain(&survey.gone).cloned().collect();
@@ -174,7 +184,7 @@ impl Mirror {
             let gone = gone.into_iter().map(|path| (path, Found::MISSING));
             self.ignored.finish(self.ignored.newest, copied.found.into_iter().chain(gone).collect())?;
         }
-        Ok(inputs.into_iter().map(|input| digested(self.ignored.held(), input)).collect())
+        Ok(digested(self.ignored.held(), inputs))
     }
 
     /// Notes that no ignored file was copied after [`Mirror::remove_ignored`].
@@ -194,7 +204,11 @@ impl Mirror {
 }
 
 /// Adds what is known of the copies.
-fn digested(held: &Entries, input: IgnoredInput) -> IgnoredInput {
+fn digested(held: &Entries, inputs: Vec<IgnoredInput>) -> Vec<IgnoredInput> {
+    inputs.into_iter().map(|input| digested_one(held, input)).collect()
+}
+
+fn digested_one(held: &Entries, input: IgnoredInput) -> IgnoredInput {
     let (files, bytes, sha256) = match held.find(&input.path) {
         Some(directory) => held.sum_of(directory),
         None => match held.leaf(&input.path).map(|leaf| leaf.found).filter(|found| found.kind != Kind::Missing) {
