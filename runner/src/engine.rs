@@ -23,6 +23,7 @@ use std::sync::{Arc, OnceLock};
 use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::{SandboxMode, Tolerated};
 use proctor_core::event::{PlannedOutline, RunEvent};
+use proctor_core::evidence::TreeKind;
 use proctor_core::names::{ProfileName, RunId, StepName};
 use proctor_core::plan::{Plan, PlannedSkill};
 use proctor_core::redact::Redactor;
@@ -393,7 +394,7 @@ impl Engine {
     async fn source(&self, repository: &Repository, asked: &RunSource) -> Result<Source, EngineError> {
         let (repository, helper) = (repository.clone(), self.helper.clone());
         let asked = match asked {
-            RunSource::Worktree if self.config.operator.private_tree => RunSource::Private,
+            RunSource::Worktree if self.config.operator.tree.mode == TreeKind::Private => RunSource::Private,
             asked => asked.clone(),
         };
         let (state, state_path, snapshots) = (self.state.clone(), self.state_path.clone(), Arc::clone(&self.snapshots));
