@@ -34,9 +34,39 @@ pub struct Plan {
     pub toolchain: Vec<PlannedCheck>,
     /// The skills, in the order of `include`.
     pub skills: Vec<PlannedSkill>,
+    /// What steps see of the files that git ignores; absent where that is `worktree`.
+    #[serde(default, skip_serializing_if = "Ignored::is_default")]
+    pub ignored: Ignored,
     /// The skills of the profile that are left out, since only what had not passed is to run; absent from a whole plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<SkillName>,
+}
+
+/// What the steps of a run of a worktree see of the files that git ignores.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Ignored {
+    /// Those of the worktree.
+    #[default]
+    Worktree,
+    /// None.
+    Hidden,
+}
+
+impl Ignored {
+    /// Returns the word that specs and screens use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Worktree => "worktree",
+            Self::Hidden => "hidden",
+        }
+    }
+
+    /// Returns whether this is what holds for a spec that says nothing. Plans leave it out, so that they keep their hash.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde demands this signature")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How the skills of a plan see each other.

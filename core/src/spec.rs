@@ -24,7 +24,7 @@ pub use diagnostic::{Code, Diagnostic, Label, Severity, nearest, quoted};
 pub use layer::Adhoc;
 pub use operator::{
     CacheRetention, DaemonSettings, LimitSettings, LogFormat, LogSettings, Operator, OperatorDefaults, Retention,
-    SecretHeaders, TelemetrySettings, UserRef,
+    SecretHeaders, TelemetrySettings, TreeSettings, UserRef,
 };
 pub use provenance::{Origin, Provenance, Sourced};
 pub use resolve::{Resolved, adhoc_step, resolve};

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use proctor_core::plan::{Limit, RelPath};
-use proctor_core::spec::{self, Code, DaemonSettings, Operator, Size, built_in};
+use proctor_core::spec::{self, Code, DaemonSettings, Operator, Size, TreeSettings, built_in};
 
 fn manual() -> String {
     read("spec.md")
@@ -31,7 +31,7 @@ fn blocks(manual: &str, language: &str) -> Vec<String> {
 fn its_examples_are_read() {
     let manual = manual();
     let specs = blocks(&manual, "yaml");
-    assert_eq!(specs.len(), 5);
+    assert_eq!(specs.len(), 6);
     for text in specs {
         let reading = spec::read(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
         assert!(reading.warnings.is_empty(), "{:?}", reading.warnings);
@@ -91,6 +91,7 @@ fn its_defaults_are_those_that_hold() {
     ends("workdir", RelPath::repository().to_string());
     ends("network", built_in::NETWORK.as_str().to_owned());
     ends("read_only", built_in::READ_ONLY.as_str().to_owned());
+    ends("ignored", built_in::IGNORED.as_str().to_owned());
     ends("leaks", built_in::LEAKS.as_str().to_owned());
     ends("grace_ms", built_in::GRACE_MS.to_string());
     ends("retries", built_in::RETRIES.to_string());
@@ -100,6 +101,22 @@ fn its_defaults_are_those_that_hold() {
     ends("disk", Size(built_in::LIMITS.disk.get_or_max()).to_string());
     ends("output", Size(built_in::LIMITS.output.get_or_max()).to_string());
     ends("open_files", built_in::LIMITS.open_files.get_or_max().to_string());
+}
+
+#[test]
+fn the_defaults_of_the_tree_are_those_that_hold() {
+    let manual = manual();
+    let line = |key: &str| {
+        let of_key = |line: &&str| line.starts_with(&format!("{key} = "));
+        manual.lines().find(of_key).unwrap_or_else(|| panic!("no line of {key}")).to_owned()
+    };
+    let tree = TreeSettings::default();
+    assert!(line("mode").ends_with(&format!("; default {}", tree.mode.as_str())), "{}", line("mode"));
+    assert!(line("max_entries").starts_with(&format!("max_entries = {} ", tree.max_entries.get_or_max())));
+    assert!(line("max_bytes").starts_with(&format!("max_bytes = \"{}\" ", Size(tree.max_bytes.get_or_max()))));
+    let schema = spec::operator_schema();
+    let described = schema["$defs"]["TreeFile"]["properties"]["mode"]["description"].as_str().expect("a description");
+    assert!(described.ends_with(&format!("Default: `{}`.", tree.mode.as_str())), "{described}");
 }
 
 #[test]

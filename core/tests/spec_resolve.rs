@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::names::{ProfileName, StepName};
-use proctor_core::plan::{Argv, Leaks, Limit, Limits, Network, Plan, PlannedStep, ReadOnly, SkillOrder};
+use proctor_core::plan::{Argv, Ignored, Leaks, Limit, Limits, Network, Plan, PlannedStep, ReadOnly, SkillOrder};
 use proctor_core::spec::{self, Adhoc, Code, Diagnostic, LimitSettings, Operator, Resolved, Spec, built_in};
 
 fn spec_of(text: &str) -> Spec {
@@ -63,6 +63,41 @@ fn the_nearest_setting_wins() {
     assert_eq!(env, [("X", "d"), ("Y", "k"), ("Z", "s")], "a map is merged by name");
     assert_eq!(only_step(&one_step(defaults, skill, "")).timeout_ms, 2);
     assert_eq!(only_step(&one_step(defaults, "", "")).timeout_ms, 1);
+}
+
+#[test]
+fn ignored_is_in_the_plan_only_where_files_are_hidden() {
+    let text = |line: &str| {
+        format!(
+            "version: 1\n{line}profiles: {{ p: {{ include: [s] }} }}\nskills: {{ s: {{ steps: [{{ name: a, cmd: make }}] }} }}\n"
+        )
+    };
+    for line in ["", "ignored:\n", "ignored: worktree\n"] {
+        let plan = plan(&text(line));
+        assert_eq!(plan.ignored, Ignored::Worktree, "{line}");
+        assert_eq!(serde_json::to_value(&plan).expect("JSON").get("ignored"), None, "{line}");
+    }
+    let hidden = plan(&text("ignored: hidden\n"));
+    assert_eq!(hidden.ignored, Ignored::Hidden);
+    let shown = Plan { ignored: Ignored::Worktree, ..hidden.clone() };
+    assert_ne!(hidden.digest(), shown.digest());
+    let read: Plan = serde_json::from_value(serde_json::to_value(&hidden).expect("JSON")).expect("reads");
+    assert_eq!(read, hidden);
+    let told = |line: &str| {
+        let of_run = resolve(&text(line), "").expect("resolves").provenance.of_run().to_vec();
+        of_run.into_iter().map(|field| format!("{} {} {}", field.field, field.origin, field.value)).collect::<Vec<_>>()
+    };
+    assert_eq!(told("ignored: hidden\n"), ["ignored spec at 2:10 hidden"]);
+    assert_eq!(told(""), ["ignored built in worktree"]);
+}
+
+#[test]
+fn refuses_an_unknown_value_of_ignored() {
+    let text = "version: 1\nignored: hiden\nprofiles: { p: { include: [s] } }\nskills: { s: { steps: [{ name: a, cmd: make }] } }\n";
+    let problems = spec::read(text.as_bytes()).expect_err("no such value");
+    assert_eq!((problems.len(), problems[0].code), (1, Code::BadValue));
+    let told = format!("{:?}", problems[0]);
+    assert!(told.contains("is none of `worktree` or `hidden`") && told.contains("did you mean `hidden`?"), "{told}");
 }
 
 #[test]

@@ -21,7 +21,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::{SandboxMode, Tolerated};
 use proctor_core::event::{PlannedOutline, RunEvent};
 use proctor_core::names::{ProfileName, RunId, StepName};
@@ -49,7 +48,7 @@ use crate::repository::Repository;
 use crate::request::{CachesWanted, ChangesWanted, EngineConfig, Patch, RunReport, RunRequest, RunSource, Serving};
 use crate::skill::SkillRun;
 use crate::skill_caches::TrustScopes;
-use crate::source::{Apart, Keeping, Source};
+use crate::source::{Apart, Source};
 use crate::spec_file::SpecFile;
 use crate::store::SNAPSHOTS;
 use crate::store::directory::{Directory, random_u64};
@@ -59,7 +58,7 @@ use crate::store::objects::Objects;
 use crate::surroundings::secrets_of;
 use crate::{checks, dispatch, guards, patch};
 use ending::{emitted, finished, report, superseding, written};
-use room::{Room, commands_of, disk_of, isolates, sandboxes_of, space_config};
+use room::{Room, commands_of, disk_of, sandboxes_of, space_config};
 use spare::Spare;
 use warm::WarmPlaces;
 

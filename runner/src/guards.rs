@@ -24,7 +24,11 @@ pub(crate) fn same_spec(snapshot: &Snapshot, file: &SpecFile) -> Result<(), Engi
 
 /// Refuses a private copy whose spec is not the one that the run was planned by.
 pub(crate) fn same_spec_in(tree: &Repository, file: &SpecFile) -> Result<(), EngineError> {
-    if SpecFile::within(tree)?.sha256 == file.sha256 { Ok(()) } else { Err(EngineError::SpecChanged(file.path.clone())) }
+    if SpecFile::within(tree)?.sha256 == file.sha256 {
+        Ok(())
+    } else {
+        Err(EngineError::SpecChanged(file.path.clone()))
+    }
 }
 
 fn same_bytes(covered: Option<&Entry>, file: &SpecFile) -> Result<(), EngineError> {

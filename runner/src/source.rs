@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use proctor_core::drift::display_path;
 use proctor_core::evidence::TreeSource;
+use proctor_core::unverified::{self, InputShown, UnverifiedInput, UnverifiedInputs};
 use proctor_sandbox::GitDirs;
 use proctor_snapshot::protocol::CommitRef;
-use proctor_core::unverified::{self, InputShown, UnverifiedInput, UnverifiedInputs};
 use proctor_snapshot::{GitFacts, GitHelper, IgnoredInput, InputKind, Snapshot, SnapshotStore, TooLarge};
 
 use crate::error::EngineError;
@@ -85,7 +85,14 @@ impl Source {
     /// The worktree.
     pub(crate) fn worktree(repository: Repository) -> Self {
         let seen_at = repository.path().to_path_buf();
-        Self { worktree: repository.clone(), repository, seen_at, recorded: TreeSource::SHARED, apart: None, unverified: None }
+        Self {
+            worktree: repository.clone(),
+            repository,
+            seen_at,
+            recorded: TreeSource::SHARED,
+            apart: None,
+            unverified: None,
+        }
     }
 
     /// The tree that was asked for. Checks a commit out where no earlier run did.

@@ -6,8 +6,8 @@ use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::evidence::{EvidenceIndex, TreeSource};
 use proctor_core::names::{ProfileName, RunId, SkillName, StepName};
 use proctor_core::plan::{
-    Argv, Determinism, Inputs, Leaks, Limit, Limits, Network, Plan, PlannedSkill, PlannedStep, ReadOnly, RelPath,
-    SkillOrder,
+    Argv, Determinism, Ignored, Inputs, Leaks, Limit, Limits, Network, Plan, PlannedSkill, PlannedStep, ReadOnly,
+    RelPath, SkillOrder,
 };
 use proctor_core::status::{self, LastRun};
 use proctor_core::tier::Tier;
@@ -63,6 +63,7 @@ pub(crate) fn plan(skills: &[(&str, &[&str])]) -> Plan {
         profile: ProfileName::new("pr").expect("a name"),
         spec_sha256: Sha256Hex::of(b"spec"),
         order: if graph { SkillOrder::Graph { parallel: 2 } } else { SkillOrder::Sequence },
+        ignored: Ignored::Worktree,
         toolchain: vec![],
         skills: skills.iter().map(planned).collect(),
         left_out: vec![],

@@ -286,7 +286,8 @@ impl Entries {
         let end = self.directories[directory].end;
         let leaves = (directory..end).flat_map(|at| self.leaves_of(at)).map(|at| &self.leaves[at]);
         let covered = leaves.filter(|leaf| leaf.merkle().is_some());
-        let (files, bytes) = covered.fold((0, 0_u64), |(files, bytes), leaf| (files + 1, bytes + leaf.found.stamp.size));
+        let (files, bytes) =
+            covered.fold((0, 0_u64), |(files, bytes), leaf| (files + 1, bytes + leaf.found.stamp.size));
         (files, bytes, self.directories[directory].digest.map(Sha256Hex::from_raw))
     }
 

@@ -279,7 +279,8 @@ impl Mirror {
         let differs = |path: &Vec<u8>| {
             let is_link = held.get(path).is_some_and(|entry| entry.kind == proctor_core::drift::EntryKind::Gitlink);
             // A survey sees the directory of a repository, and not its commit.
-            !(is_link && beneath::is_directory(self.tree.as_fd(), path) || !held.contains(path) && ignored.contains(path))
+            !(is_link && beneath::is_directory(self.tree.as_fd(), path)
+                || !held.contains(path) && ignored.contains(path))
         };
         match held.difference(&found, Difference::Identity).into_iter().find(differs) {
             Some(path) => Err(MirrorError::Damaged { path: display_path(&path), problem: "is not what was copied" }),

@@ -167,6 +167,12 @@ impl Snapshot {
         index?.stamp
     }
 
+    /// Returns the ignored files and directories that lie in directories which are not ignored, sorted. A directory may
+    /// hold covered files all the same.
+    pub fn ignored(&self) -> &[Vec<u8>] {
+        &self.ignored
+    }
+
     /// The first covered path that lies at or below `directory`. A cache that is mounted there
     /// would hide it, and a step would verify other bytes than those of the tree.
     pub fn first_in(&self, directory: &RelPath) -> Option<Vec<u8>> {

@@ -112,6 +112,7 @@ fn same(taken: &Snapshot, fresh: &Snapshot, what: &str) {
     };
     assert_eq!(names(taken), names(fresh), "{what}");
     assert_eq!((&taken.id, &taken.git), (&fresh.id, &fresh.git), "{what}");
+    assert_eq!(taken.ignored(), fresh.ignored(), "{what}");
     assert_eq!(fresh.touched(taken), Vec::<Vec<u8>>::new(), "{what}");
 }
 

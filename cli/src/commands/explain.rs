@@ -59,6 +59,9 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
     let chosen = choose(&subjects, wanted).map_err(|error| elsewhere(&spec.spec, wanted).unwrap_or(error))?;
     let engine = engine::open(&args.state, operator, caller, screen)?;
     let previews = previews(&engine, &repo, &chosen)?;
+    if alone.is_none() {
+        screen.out(&format!("{}\n{}", paint(STRONG, "the run"), sourced(resolved.provenance.of_run())));
+    }
     for (path, subject, preview) in &previews {
         if alone.is_none() {
             screen.out(&values(path, &resolved));
@@ -203,10 +206,14 @@ fn elsewhere(spec: &Spec, wanted: Option<&str>) -> Option<CliError> {
 fn values(path: &str, resolved: &Resolved) -> String {
     let mut text = format!("{}\n", paint(STRONG, shown_line(path)));
     let fields: &[Sourced] = resolved.provenance.get(path).unwrap_or_default();
+    text.push_str(&sourced(fields));
+    text
+}
+
+fn sourced(fields: &[Sourced]) -> String {
     let rows: Vec<[String; 3]> =
         fields.iter().map(|field| [field.field.clone(), field.origin.to_string(), shown_line(&field.value)]).collect();
-    text.push_str(&table(&rows));
-    text
+    table(&rows)
 }
 
 /// Rows of a name, an origin and a value; values can be long and stand last.

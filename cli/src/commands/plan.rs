@@ -1,7 +1,7 @@
 //! `proctor plan`: what would run, with what. Nothing runs.
 
 use proctor_core::plan::{
-    Inputs, Leaks, Limit, Plan, PlannedCheck, PlannedSkill, PlannedStep, SkillOrder, VersionDemand,
+    Ignored, Inputs, Leaks, Limit, Plan, PlannedCheck, PlannedSkill, PlannedStep, SkillOrder, VersionDemand,
 };
 
 use crate::args::{Format, PlanArgs};
@@ -56,6 +56,9 @@ pub(crate) fn render(plan: &Plan) -> String {
         paint(DIM, format!("plan sha256 {}", plan.digest())),
         paint(DIM, format!("spec sha256 {}", plan.spec_sha256)),
     );
+    if plan.ignored == Ignored::Hidden {
+        text.push_str(&format!("{} {}\n", paint(DIM, "ignored files:"), plan.ignored.as_str()));
+    }
     if !plan.left_out.is_empty() {
         let left_out: Vec<&str> = plan.left_out.iter().map(|name| name.as_str()).collect();
         text.push_str(&format!("{} {}\n", paint(DIM, "left out:"), shown_line(&left_out.join(", "))));
@@ -207,6 +210,7 @@ mod tests {
             profile: ProfileName::new("pr").expect("a profile"),
             spec_sha256: Sha256Hex::of(b"spec"),
             order: SkillOrder::Graph { parallel: 2 },
+            ignored: Ignored::Hidden,
             toolchain: vec![check("rust.1", ">=1.80"), check("rust.2", "*")],
             skills: vec![skill],
             left_out: vec![name("verify.lint")],

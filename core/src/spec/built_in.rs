@@ -1,6 +1,6 @@
 //! The values that hold where neither the spec nor the operator says anything.
 
-use crate::plan::{Determinism, Leaks, Limit, Limits, Network, ReadOnly};
+use crate::plan::{Determinism, Ignored, Leaks, Limit, Limits, Network, ReadOnly};
 use crate::tier::Tier;
 
 /// The timeout, in milliseconds.
@@ -11,6 +11,8 @@ pub const GRACE_MS: u64 = 5_000;
 pub const NETWORK: Network = Network::Deny;
 /// The protection of the tree.
 pub const READ_ONLY: ReadOnly = ReadOnly::Tracked;
+/// What steps see of the files that git ignores.
+pub const IGNORED: Ignored = Ignored::Worktree;
 /// What processes mean that a step leaves behind.
 pub const LEAKS: Leaks = Leaks::Warn;
 /// How often a failed attempt is repeated.

@@ -18,7 +18,7 @@ use super::written::{
 };
 use super::yaml::{self, Key, Node, Value};
 use crate::names::{BadName, EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
-use crate::plan::{Determinism, Leaks, Network, ReadOnly, RelPath};
+use crate::plan::{Determinism, Ignored, Leaks, Network, ReadOnly, RelPath};
 use crate::sql::{Dialect, Policy};
 use crate::tier::Tier;
 
@@ -259,6 +259,7 @@ words!(ReadOnly, "`off`, `tracked` or `strict`",
     ["off" => Self::Off, "tracked" => Self::Tracked, "strict" => Self::Strict]);
 words!(Leaks, "`ignore`, `warn` or `fail`",
     ["ignore" => Self::Ignore, "warn" => Self::Warn, "fail" => Self::Fail]);
+words!(Ignored, "`worktree` or `hidden`", ["worktree" => Self::Worktree, "hidden" => Self::Hidden]);
 words!(Dialect, "`sqlite` or `duckdb`", ["sqlite" => Self::Sqlite, "duckdb" => Self::Duckdb]);
 words!(Policy, "`read`, `write` or `migrate`",
     ["read" => Self::Read, "write" => Self::Write, "migrate" => Self::Migrate]);
@@ -479,7 +480,7 @@ macro_rules! record {
     };
 }
 
-record!(Spec, "a spec", required [], kept [version, profiles, skills], optional [toolchains, defaults]);
+record!(Spec, "a spec", required [], kept [version, profiles, skills], optional [toolchains, ignored, defaults]);
 record!(Toolchain, "a toolchain", required [], kept [], optional [required]);
 record!(ToolCheck, "a toolchain check", required [cmd], kept [], optional [version]);
 record!(Defaults, "`defaults`", required [], kept [],

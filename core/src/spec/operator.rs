@@ -5,6 +5,7 @@
 
 mod daemon;
 mod telemetry;
+mod tree;
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -15,9 +16,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use daemon::{CacheRetention, DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
 pub use telemetry::{SecretHeaders, TelemetrySettings};
+pub use tree::TreeSettings;
 
 use daemon::DaemonFile;
 use telemetry::TelemetryFile;
+use tree::TreeFile;
 
 use super::diagnostic::{Code, Diagnostic};
 use super::span::Span;
@@ -58,8 +61,8 @@ pub struct Operator {
     pub may_miss: Tolerated,
     /// Whether a caller may ask for whatever the machine can enforce, however little.
     pub allow_best_effort: bool,
-    /// Whether runs of a worktree verify a private copy of it, which no process outside of the run can change.
-    pub private_tree: bool,
+    /// Which directory the steps of a run of a worktree see.
+    pub tree: TreeSettings,
     /// How the daemon listens, how much it takes on, and what it keeps.
     pub daemon: DaemonSettings,
     /// Where the spans of runs are sent.
@@ -136,7 +139,7 @@ impl Default for Operator {
             tool_masks: Vec::new(),
             may_miss: Tolerated::default(),
             allow_best_effort: true,
-            private_tree: false,
+            tree: TreeSettings::default(),
             daemon: DaemonSettings::default(),
             telemetry: TelemetrySettings::default(),
         }
@@ -174,9 +177,8 @@ struct OperatorFile {
     may_miss: Option<Vec<Control>>,
     /// Whether a caller may say `--sandbox=best-effort`. Default: true.
     allow_best_effort: Option<bool>,
-    /// Whether runs of a worktree verify a private copy of it: edits during a run reach no step, and neither does what
-    /// git ignores. Default: false.
-    private_tree: Option<bool>,
+    /// Which directory the steps of a run of a worktree see.
+    tree: Option<TreeFile>,
     /// How the daemon listens, how much it takes on, and what it keeps.
     daemon: Option<DaemonFile>,
     /// Where the spans of runs are sent, as OpenTelemetry defines them.
@@ -302,7 +304,7 @@ impl Operator {
             tool_masks: file.tool_masks.clone().unwrap_or_default(),
             may_miss: file.may_miss.as_ref().map(|list| list.iter().copied().collect()).unwrap_or_default(),
             allow_best_effort: file.allow_best_effort.unwrap_or(true),
-            private_tree: file.private_tree.unwrap_or(false),
+            tree: file.tree.as_ref().map(TreeSettings::from_file).unwrap_or_default(),
             daemon: file.daemon.as_ref().map(DaemonSettings::from_file).unwrap_or_default(),
             telemetry: file.telemetry.as_ref().map(TelemetrySettings::from_file).unwrap_or_default(),
         }

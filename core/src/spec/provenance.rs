@@ -5,23 +5,32 @@ use std::fmt;
 
 use super::span::Span;
 
-/// Where the values of a plan came from: for each step and each toolchain check, by its path.
+/// Where the values of a plan came from: those of the whole run, and those of each step and each toolchain check, by its
+/// path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Provenance(pub(super) BTreeMap<String, Vec<Sourced>>);
+pub struct Provenance {
+    pub(super) of_run: Vec<Sourced>,
+    pub(super) of_steps: BTreeMap<String, Vec<Sourced>>,
+}
 
 impl Provenance {
+    /// The fields that hold for the whole run.
+    pub fn of_run(&self) -> &[Sourced] {
+        &self.of_run
+    }
+
     /// The fields of `skill/step`, or of `toolchain/check` for a check; in a fixed order.
     pub fn get(&self, path: &str) -> Option<&[Sourced]> {
-        self.0.get(path).map(Vec::as_slice)
+        self.of_steps.get(path).map(Vec::as_slice)
     }
 
     /// Every path that [`Self::get`] knows, sorted.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        self.of_steps.keys().map(String::as_str)
     }
 }
 
-/// One value of a planned step.
+/// One value of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sourced {
     /// The field, such as `timeout_ms`, `limits.memory` or `env.CI`.
@@ -37,6 +46,8 @@ pub struct Sourced {
 pub enum Origin {
     /// The caller's command line.
     CommandLine,
+    /// The top level of the spec.
+    Spec(Span),
     /// The step, or the toolchain check.
     Step(Span),
     /// The step's skill.
@@ -53,7 +64,7 @@ impl Origin {
     /// Where it is written in the spec, where it is.
     pub fn span(self) -> Option<Span> {
         match self {
-            Self::Step(span) | Self::Skill(span) | Self::Defaults(span) => Some(span),
+            Self::Spec(span) | Self::Step(span) | Self::Skill(span) | Self::Defaults(span) => Some(span),
             Self::CommandLine | Self::Operator | Self::BuiltIn => None,
         }
     }
@@ -64,6 +75,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CommandLine => f.write_str("command line"),
+            Self::Spec(span) => write!(f, "spec at {span}"),
             Self::Step(span) => write!(f, "step at {span}"),
             Self::Skill(span) => write!(f, "skill at {span}"),
             Self::Defaults(span) => write!(f, "defaults at {span}"),

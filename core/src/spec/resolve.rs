@@ -19,8 +19,8 @@ use crate::digest::Sha256Hex;
 use crate::evidence::step_path;
 use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::plan::{
-    Argv, Determinism, Inputs, Leaks, Limit, Limits, Network, Plan, PlannedCheck, PlannedSkill, PlannedStep, ReadOnly,
-    RelPath, ReportFile, ReportFormat, SkillOrder, VersionDemand,
+    Argv, Determinism, Ignored, Inputs, Leaks, Limit, Limits, Network, Plan, PlannedCheck, PlannedSkill, PlannedStep,
+    ReadOnly, RelPath, ReportFile, ReportFormat, SkillOrder, VersionDemand,
 };
 use crate::tier::Tier;
 
@@ -50,12 +50,21 @@ pub fn resolve(
         return Err(vec![unknown_profile(spec, profile)]);
     };
     let mut resolver = Resolver::new(operator);
+    let ignored = resolver.ignored(spec);
     let toolchain = resolver.checks(spec);
     let skills = resolver.skills(spec, written);
     let order = resolver.order(spec, written, cpus);
     let provenance = resolver.finish()?;
-    let plan =
-        Plan { version: 1, profile: profile.clone(), spec_sha256, order, toolchain, skills, left_out: Vec::new() };
+    let plan = Plan {
+        version: 1,
+        profile: profile.clone(),
+        spec_sha256,
+        order,
+        ignored,
+        toolchain,
+        skills,
+        left_out: Vec::new(),
+    };
     Ok(Resolved { plan, provenance })
 }
 
@@ -151,6 +160,16 @@ impl<'a> Resolver<'a> {
             .hint("ask for less, or have the operator raise the ceiling in `proctord.toml`");
         problem.span = origin.span();
         self.problems.push(problem);
+    }
+
+    fn ignored(&mut self, spec: &Spec) -> Ignored {
+        let chosen = match spec.ignored {
+            Some(ignored) => Chosen { value: ignored.value, origin: Origin::Spec(ignored.span) },
+            None => by_default(built_in::IGNORED),
+        };
+        let ignored = self.take("ignored", chosen, |ignored| ignored.as_str().to_owned());
+        self.provenance.of_run = std::mem::take(&mut self.fields);
+        ignored
     }
 
     fn checks(&mut self, spec: &Spec) -> Vec<PlannedCheck> {
@@ -284,7 +303,7 @@ impl<'a> Resolver<'a> {
             inputs: self.inputs(own),
             reports: self.reports(own),
         };
-        self.provenance.0.insert(key.to_owned(), std::mem::take(&mut self.fields));
+        self.provenance.of_steps.insert(key.to_owned(), std::mem::take(&mut self.fields));
         step
     }
 

@@ -15,7 +15,7 @@ use super::command::Command;
 use super::size::Size;
 use super::span::Spanned;
 use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
-use crate::plan::{Determinism, Leaks, Network, ReadOnly, RelPath};
+use crate::plan::{Determinism, Ignored, Leaks, Network, ReadOnly, RelPath};
 use crate::sql::{Allow, Check, Dialect, Limits, Policy};
 use crate::tier::Tier;
 
@@ -28,6 +28,9 @@ pub struct Spec {
     pub version: Spanned<u64>,
     /// The tools that must be there before any skill runs, by name.
     pub toolchains: Option<Table<ToolchainName, Toolchain>>,
+    /// What the steps of a run of a worktree see of the files that git ignores, such as `node_modules`, `.venv` and
+    /// `.env`: `worktree` (the default) those of the worktree, `hidden` none.
+    pub ignored: Option<Spanned<Ignored>>,
     /// Settings for every step that does not have its own.
     pub defaults: Option<Defaults>,
     /// Named lists of skills; `proctor run --profile NAME` runs one of them.

@@ -159,7 +159,8 @@ impl Record {
         let bytes = sealed(&writer.into_bytes());
         let written = || {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            File::from(openat(&self.directory, names.unfinished, flags, Mode::from_raw_mode(0o600))?).write_all(&bytes)?;
+            File::from(openat(&self.directory, names.unfinished, flags, Mode::from_raw_mode(0o600))?)
+                .write_all(&bytes)?;
             // A journal that is replayed over the new record leaves the same: its last word on each path counts.
             renameat(&self.directory, names.unfinished, &self.directory, names.record)?;
             self.journal.set_len(0)

@@ -145,9 +145,7 @@ impl Again<'_> {
                 FileType::Directory => known
                     .find(&paths::join(path_of(*directory), name))
                     .is_some_and(|at| known.directory(at).look.state == State::Ignored),
-                _ => known
-                    .leaf_in(*directory, name)
-                    .is_some_and(|leaf| known.leaf_at(leaf).found.kind == Kind::Rules),
+                _ => known.leaf_in(*directory, name).is_some_and(|leaf| known.leaf_at(leaf).found.kind == Kind::Rules),
             };
             let known = names.iter().filter(|(name, kind)| is_known(name, *kind));
             ignored.extend(known.map(|(name, _)| paths::join(path_of(*directory), name)));
@@ -222,11 +220,7 @@ impl Again<'_> {
     }
 
     /// Nothing where what git said is lost, and it matters.
-    fn finish(
-        self,
-        found: &Findings,
-        now: Now,
-    ) -> Result<Option<Snapshot>, SnapshotError> {
+    fn finish(self, found: &Findings, now: Now) -> Result<Option<Snapshot>, SnapshotError> {
         let Now { entries, ignored, counts } = now;
         let id = entries.id();
         let git = if id == self.before.id && !self.is_touched(found) {

@@ -36,7 +36,7 @@ const NEEDS: &[Needs] = &[Needs::Sandbox, Needs::Program("python3"), Needs::Prog
 /// Writes the operator's config that has runs verify a private copy, and returns its path.
 fn config(env: &TestEnvironment) -> String {
     let path = env.root().join("private.toml");
-    machine::write(&path, "private_tree = true\n");
+    machine::write(&path, "[tree]\nmode = \"private\"\n");
     machine::open_file_to_all(&path);
     path.to_str().expect("UTF-8").to_owned()
 }

@@ -15,8 +15,8 @@ use proctor_core::leak::{LeakedProcess, LeakedProcesses};
 use proctor_core::names::{ChangesetId, EnvName, ProfileName, RunId, SkillName, StepName, ToolchainName, VarName};
 use proctor_core::outcome::{Outcome, StartFault, Termination};
 use proctor_core::plan::{
-    Argv, Determinism, Inputs, Leaks, Limit, Limits, Network, PlannedCheck, PlannedSkill, PlannedStep, ReadOnly,
-    RelPath, ReportFormat, SkillOrder, VersionDemand,
+    Argv, Determinism, Ignored, Inputs, Leaks, Limit, Limits, Network, PlannedCheck, PlannedSkill, PlannedStep,
+    ReadOnly, RelPath, ReportFormat, SkillOrder, VersionDemand,
 };
 use proctor_core::tier::{Tier, TierReason};
 use proctor_core::verdict::{Doubt, Verdict};
@@ -343,6 +343,14 @@ fn toolchain_evidence_fits() {
     assert_refused("toolchain-evidence", &value, "/checks/0/demand/kind", &json!("some"));
 }
 
+fn input(path: &str, kind: InputKind, shown: InputShown) -> UnverifiedInput {
+    let (sha256, reason) = match shown {
+        InputShown::Copied => (Some(Sha256Hex::of(b"content")), None),
+        InputShown::LeftOut => (None, Some("it is too large".to_owned())),
+    };
+    UnverifiedInput { path: path.to_owned(), kind, files: 1, bytes: 7, sha256, shown, reason }
+}
+
 fn last_run() -> LastRun {
     LastRun {
         version: proctor_core::status::VERSION,
@@ -357,7 +365,11 @@ fn last_run() -> LastRun {
         spec_sha256: Sha256Hex::of(b"spec"),
         evidence: BTreeMap::from([("verify/a.json".to_owned(), Sha256Hex::of(b"a"))]),
         external_ignores: None,
-        unverified_inputs: None,
+        unverified_inputs: Some(UnverifiedInputs::new(vec![
+            input(".env", InputKind::File, InputShown::Copied),
+            input("data", InputKind::Directory, InputShown::LeftOut),
+            input("link", InputKind::Symlink, InputShown::Copied),
+        ])),
         rerun: None,
     }
 }
@@ -401,6 +413,7 @@ fn a_plan_fits_and_has_no_room_for_more() {
         profile: ProfileName::new("pr").expect("name"),
         spec_sha256: Sha256Hex::of(b"spec"),
         order: SkillOrder::Graph { parallel: 2 },
+        ignored: Ignored::Hidden,
         toolchain: vec![check],
         skills: vec![skill],
         left_out: vec![SkillName::new("c").expect("name")],

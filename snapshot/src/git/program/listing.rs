@@ -78,7 +78,14 @@ const MOST_NESTED: usize = 256;
 /// Git would not say, or says more than the bounds allow.
 pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing, GitError> {
     let top = beneath::open_real(&places.worktree).map_err(|error| io(&places.worktree, &error))?;
-    let mut reader = Reader { program, places, top: top.as_fd(), tracked: PathSet::new(), untracked: PathSet::new(), ignored: PathSet::new() };
+    let mut reader = Reader {
+        program,
+        places,
+        top: top.as_fd(),
+        tracked: PathSet::new(),
+        untracked: PathSet::new(),
+        ignored: PathSet::new(),
+    };
     let (mut nested, mut indexes) = (Vec::new(), Vec::new());
     let own = reader.repository(b"")?;
     let (mut pending, mut external_rules) = (own.inside, own.external_rules);
@@ -158,7 +165,8 @@ impl Reader<'_> {
         let printed = ask(self.program, self.places, &task).map_err(failed)?;
         let parts = Parts::read(&printed).ok_or_else(|| failed(NOT_UNDERSTOOD.to_owned()))?;
         let index = parts.index(at).ok_or_else(|| failed(NOT_UNDERSTOOD.to_owned()))?;
-        let untracked = parts.paths("untracked").ok_or_else(|| failed("git cannot tell what is untracked".to_owned()))?;
+        let untracked =
+            parts.paths("untracked").ok_or_else(|| failed("git cannot tell what is untracked".to_owned()))?;
         let committed = parts.committed().ok_or_else(|| failed("git cannot read the tree of HEAD".to_owned()))?;
         let ignored = parts.paths("ignored").ok_or_else(|| failed("git cannot tell what is ignored".to_owned()))?;
         let mut inside = Vec::new();

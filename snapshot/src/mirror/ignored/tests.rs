@@ -156,7 +156,9 @@ fn hidden_and_excepted_files_are_not_shown() {
     let mut mirror = ground.mirror();
     let except = [RelPath::new("target").expect("a path")];
     let wanted = IgnoredWanted { except: &except, ..all() };
-    assert!(matches!(ground.try_update(&mut mirror, Some(&wanted)), Update::Equal { ignored, .. } if ignored.len() == 1));
+    assert!(
+        matches!(ground.try_update(&mut mirror, Some(&wanted)), Update::Equal { ignored, .. } if ignored.len() == 1)
+    );
     assert_eq!((ground.shown("out/x").as_deref(), ground.shown("target/y")), (Some("1"), None));
     assert!(matches!(ground.try_update(&mut mirror, None), Update::Equal { ignored, .. } if ignored.is_empty()));
     assert_eq!((ground.shown("out/x"), ground.shown("out/kept.tracked").as_deref()), (None, Some("covered too")));
@@ -185,14 +187,8 @@ fn what_steps_may_not_read_is_left_out() {
     ground.write("out/open", "1");
     ground.write("out/closed", "2");
     fs::set_permissions(ground.source.path().join("out/closed"), fs::Permissions::from_mode(0o000)).expect("closes");
-    rustix::fs::mknodat(
-        open(&ground.source.path().join("out")),
-        "fifo",
-        FileType::Fifo,
-        Mode::from_raw_mode(0o600),
-        0,
-    )
-    .expect("makes a fifo");
+    rustix::fs::mknodat(open(&ground.source.path().join("out")), "fifo", FileType::Fifo, Mode::from_raw_mode(0o600), 0)
+        .expect("makes a fifo");
     let found = ground.source.path().metadata().expect("it is there");
     let rights = Some(StepRights { uid: found.uid(), gid: found.gid() });
     let wanted = IgnoredWanted { rights, ..all() };
