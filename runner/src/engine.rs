@@ -475,7 +475,7 @@ impl Engine {
     }
 
     fn reader(&self, user: StepUser) -> Option<Reader> {
-        self.owner.map(|uid| Reader { uid, gid: user.gid() })
+        self.owner.map(|uid| Reader { uid, gid: user.seen_as().1 })
     }
 }
 

@@ -97,7 +97,7 @@ impl SandboxedGit {
         let Self { launcher, state, state_path, config } = self;
         // Root's home is none of the owner's: their filters run in there.
         let reader = match StepUser::choose(launcher.host(), facts).map_err(|error| one_line(&error))? {
-            StepUser::Owner { uid, gid } => Some(Reader { uid, gid }),
+            StepUser::Owner { uid, gid } | StepUser::Copy { uid, gid, .. } => Some(Reader { uid, gid }),
             StepUser::Own { .. } | StepUser::Mapped { .. } => None,
         };
         let tolerated = config.operator.may_miss.clone();

@@ -44,7 +44,7 @@ fn same_bytes(covered: Option<&Entry>, file: &SpecFile) -> Result<(), EngineErro
 pub(crate) fn rights_of(user: StepUser) -> Option<StepRights> {
     match user {
         StepUser::Own { .. } => None,
-        StepUser::Owner { uid, gid } => Some(StepRights { uid, gid }),
+        StepUser::Owner { uid, gid } | StepUser::Copy { uid, gid, .. } => Some(StepRights { uid, gid }),
         // The files of root appear as the step's own.
         StepUser::Mapped { .. } => Some(StepRights { uid: 0, gid: 0 }),
     }

@@ -192,7 +192,7 @@ impl Caches {
 
     /// A directory that is mounted by itself belongs on the disk to the user that all runs have.
     fn copies_owner(&self) -> Option<(u32, u32)> {
-        self.user.steps_down().then(|| self.user.seen_as())
+        self.user.steps_down().then(|| self.user.on_disk())
     }
 
     /// What the steps of a skill see as its caches.
@@ -272,7 +272,7 @@ impl Caches {
 
     fn commit(&self, cache: &OpenCache) -> Result<Committed, CacheFault> {
         let (store, _) = self.store()?;
-        let owner = self.user.seen_as();
+        let owner = self.user.on_disk();
         store.commit(&Commit {
             scope: &cache.scope,
             found: &cache.found,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proctor_core::drift::display_path;
 use proctor_core::evidence::TreeSource;
 use proctor_core::unverified::{self, InputShown, UnverifiedInput, UnverifiedInputs};
-use proctor_sandbox::GitDirs;
+use proctor_sandbox::{GitDirs, Host};
 use proctor_snapshot::protocol::CommitRef;
 use proctor_snapshot::{GitFacts, GitHelper, IgnoredInput, InputKind, Snapshot, SnapshotStore, TooLarge};
 
@@ -77,6 +77,7 @@ pub(crate) struct Keeping<'a> {
     pub(crate) state_path: &'a Path,
     /// The name of the repository's directory among them.
     pub(crate) key: String,
+    pub(crate) host: &'a Host,
     /// What a private copy of a worktree shows; `None` where steps see the worktree itself.
     pub(crate) show: Option<Show<'a>>,
 }
@@ -120,8 +121,7 @@ impl Source {
     /// A private copy of the worktree, or the worktree itself where the operator wants that or the tree is too large.
     fn of_worktree(real: &Repository, keeping: &Keeping<'_>) -> Result<Self, EngineError> {
         let Some(show) = keeping.show else { return Ok(Self::worktree(real.clone())) };
-        let place = (keeping.state_path, keeping.key.as_str());
-        let mirrors = Mirrors::open(real, keeping.helper, keeping.snapshots, keeping.state, place, show)?;
+        let mirrors = Mirrors::open(real, keeping, show)?;
         let Ready { tree: mirror, snapshot, inputs } = match mirrors.get()? {
             Copied::Ready(ready) => *ready,
             Copied::TooLarge(bound) => {
@@ -129,7 +129,8 @@ impl Source {
                 return Ok(Self::worktree(real.clone()));
             }
         };
-        let repository = opened(&mirror.tree)?;
+        let mut repository = opened(&mirror.tree)?;
+        repository.facts = repository.facts.as_copy_of(&real.facts, keeping.host)?;
         let unverified = inputs.map(|inputs| UnverifiedInputs::new(inputs.into_iter().map(recorded).collect()));
         let apart = Some((Apart::Mirror(mirror), snapshot));
         let (worktree, seen_at) = (real.clone(), real.path().to_path_buf());

@@ -148,6 +148,9 @@ pub struct RepoFacts {
     /// The permission bits of its root directory; a layer must have them too, since an overlay
     /// shows those of the upper directory.
     pub mode: u32,
+    /// The user and group that a step over the repository sees itself as, where these are not the owner's: the
+    /// repository is a copy of ours, and they are those of the original.
+    pub seen_as: Option<(u32, u32)>,
 }
 
 impl RepoFacts {
@@ -164,7 +167,16 @@ impl RepoFacts {
                 "name the directory that holds the repository's files",
             ));
         }
-        Ok(Self { path, uid: meta.uid(), gid: meta.gid(), mode: meta.mode() & 0o7777 })
+        Ok(Self { path, uid: meta.uid(), gid: meta.gid(), mode: meta.mode() & 0o7777, seen_as: None })
+    }
+
+    /// Returns the facts of a copy of ours, over which steps see themselves as they would over `original`.
+    ///
+    /// # Errors
+    /// As [`StepUser::choose`].
+    pub fn as_copy_of(self, original: &Self, host: &Host) -> Result<Self, SandboxError> {
+        let seen_as = StepUser::choose(host, original)?.seen_as();
+        Ok(Self { seen_as: host.is_root().then_some(seen_as), ..self })
     }
 
     /// Opens the directory that was looked at. Whoever owns a directory above it may have put
@@ -232,6 +244,16 @@ pub enum StepUser {
         /// Its group id on the host.
         gid: u32,
     },
+    /// We are root, and the repository is a copy of ours: the step is nobody else's user, owns the copy, and sees
+    /// itself as it would over the original.
+    Copy {
+        /// Its user id on the host.
+        uid: u32,
+        /// Its group id on the host.
+        gid: u32,
+        /// The user and group ids that it sees.
+        seen_as: (u32, u32),
+    },
 }
 
 impl StepUser {
@@ -243,8 +265,11 @@ impl StepUser {
     pub fn choose(host: &Host, repo: &RepoFacts) -> Result<Self, SandboxError> {
         match (host.euid, repo.uid) {
             (0, 0) => Ok(Self::Mapped { uid: MAPPED_BASE, gid: MAPPED_BASE }),
-            // The group of root's is never given away with a repository.
-            (0, uid) => Ok(Self::Owner { uid, gid: if repo.gid == 0 { MAPPED_BASE } else { repo.gid } }),
+            (0, uid) => Ok(match repo.seen_as {
+                Some(seen_as) => Self::Copy { uid, gid: repo.gid, seen_as },
+                // The group of root's is never given away with a repository.
+                None => Self::Owner { uid, gid: if repo.gid == 0 { MAPPED_BASE } else { repo.gid } },
+            }),
             (own, owner) if own == owner => Ok(Self::Own { uid: host.euid, gid: host.egid }),
             (own, owner) => Err(SandboxError::policy(
                 format!("the repository `{}` belongs to user {owner}, and we are user {own}", repo.path.display()),
@@ -261,9 +286,16 @@ impl StepUser {
         }
     }
 
-    /// Returns the user and group ids that the step sees itself as, and that own its caches on disk. They do not
-    /// differ from run to run.
+    /// Returns the user and group ids that the step sees itself as. They do not differ from run to run.
     pub fn seen_as(self) -> (u32, u32) {
+        match self {
+            Self::Copy { seen_as, .. } => seen_as,
+            other => other.on_disk(),
+        }
+    }
+
+    /// Returns the user and group ids that own its caches on disk. They do not differ from run to run.
+    pub fn on_disk(self) -> (u32, u32) {
         match self {
             Self::Mapped { .. } => (MAPPED_BASE, MAPPED_BASE),
             other => (other.uid(), other.gid()),
@@ -273,14 +305,14 @@ impl StepUser {
     /// Its user id on the host.
     pub fn uid(self) -> u32 {
         match self {
-            Self::Own { uid, .. } | Self::Owner { uid, .. } | Self::Mapped { uid, .. } => uid,
+            Self::Own { uid, .. } | Self::Owner { uid, .. } | Self::Mapped { uid, .. } | Self::Copy { uid, .. } => uid,
         }
     }
 
     /// Its group id on the host.
     pub fn gid(self) -> u32 {
         match self {
-            Self::Own { gid, .. } | Self::Owner { gid, .. } | Self::Mapped { gid, .. } => gid,
+            Self::Own { gid, .. } | Self::Owner { gid, .. } | Self::Mapped { gid, .. } | Self::Copy { gid, .. } => gid,
         }
     }
 
@@ -310,7 +342,7 @@ mod tests {
     }
 
     fn repo(uid: u32, gid: u32) -> RepoFacts {
-        RepoFacts { path: "/r".into(), uid, gid, mode: 0o755 }
+        RepoFacts { path: "/r".into(), uid, gid, mode: 0o755, seen_as: None }
     }
 
     #[test]
@@ -340,6 +372,18 @@ mod tests {
         }
         let owner = StepUser::Owner { uid: 1001, gid: 1002 };
         assert_eq!(owner.with_own_id(Some(7)), owner);
+    }
+
+    #[test]
+    fn a_step_over_a_copy_sees_itself_as_over_the_original() {
+        let copy = |original| repo(MAPPED_BASE + 9, MAPPED_BASE + 9).as_copy_of(&original, &host(0)).expect("facts");
+        let over = |original| StepUser::choose(&host(0), &copy(original)).expect("root may verify anybody's");
+        let of_user = over(repo(1001, 1002));
+        assert_eq!((of_user.seen_as(), of_user.uid(), of_user.is_mapped()), ((1001, 1002), MAPPED_BASE + 9, false));
+        let of_root = over(repo(0, 0));
+        assert_eq!((of_root.seen_as(), of_root.on_disk().0), ((MAPPED_BASE, MAPPED_BASE), MAPPED_BASE + 9));
+        let own = repo(1001, 1001).as_copy_of(&repo(1001, 1001), &host(1001)).expect("facts");
+        assert_eq!(StepUser::choose(&host(1001), &own).expect("own"), StepUser::Own { uid: 1001, gid: 1001 });
     }
 
     #[test]

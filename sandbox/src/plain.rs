@@ -94,7 +94,8 @@ impl PlainSpace {
         entry: Entry,
         layers: Layers,
     ) -> PlainRequest {
-        let own = [host.home.clone(), host.state_dir.clone()].into_iter().chain(host.homes.get(&user.uid()).cloned());
+        let own =
+            [host.home.clone(), host.state_dir.clone()].into_iter().chain(host.homes.get(&user.seen_as().0).cloned());
         let masked = frame.tools.iter().filter(|tool| tool.kind == ToolKind::Masked).map(|tool| tool.source.clone());
         let hidden = HIDDEN.map(PathBuf::from).into_iter().chain(own).chain(frame.hide.clone()).chain(masked);
         let hidden = hidden.filter(|path| path.parent().is_some()).collect();

@@ -423,7 +423,7 @@ pub fn is_hidden(path: &Path, host: &Host, hide: &[PathBuf]) -> bool {
 /// directory below another that is hidden needs none of its own.
 fn covers(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let fixed = HIDDEN.map(PathBuf::from);
-    let own = [host.home.clone(), host.state_dir.clone()].into_iter().chain(host.homes.get(&user.uid()).cloned());
+    let own = [host.home.clone(), host.state_dir.clone()].into_iter().chain(host.homes.get(&user.seen_as().0).cloned());
     let hidden = fixed.into_iter().chain(own).chain(frame.hide.clone());
     let mut wanted: BTreeMap<PathBuf, Cover> =
         hidden.filter(|path| path.parent().is_some()).map(|path| (path, Cover::Hidden)).collect();

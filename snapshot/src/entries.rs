@@ -265,6 +265,12 @@ impl Entries {
         &self.directories[at]
     }
 
+    /// Returns whether a directory stands there that was looked into and in which nothing is covered.
+    pub(crate) fn is_bare(&self, at: usize) -> bool {
+        let Directory { digest, look, .. } = &self.directories[at];
+        digest.is_none() && look.state == State::Walked && look.stamp != Stamp::default()
+    }
+
     /// The path of a directory.
     pub(crate) fn directory_path(&self, at: usize) -> &[u8] {
         self.text(self.directories[at].path)

@@ -4,7 +4,7 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use proctor_core::digest::SnapshotId;
+use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::plan::RelPath;
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,8 @@ pub struct Snapshot {
     /// The ignored files and directories that lie in directories which are not ignored; sorted. The identity does not
     /// cover them.
     pub(crate) ignored: Arc<Vec<Vec<u8>>>,
+    /// What git said of the tree.
+    pub(crate) listing: Told,
     /// When its taking began.
     pub(crate) at: Moment,
     /// What the next one can begin with; nothing where stat data do not tell of changes.
@@ -161,10 +163,19 @@ impl Snapshot {
     }
 
     /// Returns the stat data of the index file that the snapshot was taken with, if it was read from one.
-    pub fn index_stamp(&self) -> Option<Stamp> {
+    fn index_stamp(&self) -> Option<Stamp> {
         let sources = self.basis.as_ref()?.sources.as_ref()?;
         let index = sources.iter().find(|source| source.place == self.git.git_dir && source.path.0 == b"index");
         index?.stamp
+    }
+
+    /// Returns what differs between two indexes: the stat data of the file where these tell of changes, else the sha256
+    /// of what git says of it.
+    pub fn index_identity(&self) -> (Option<Stamp>, Option<Sha256Hex>) {
+        match self.index_stamp() {
+            Some(stamp) => (Some(stamp), None),
+            None => (None, self.listing.sha256()),
+        }
     }
 
     /// Returns the ignored files and directories that lie in directories which are not ignored, sorted. A directory may

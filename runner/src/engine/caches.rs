@@ -56,7 +56,7 @@ impl Engine {
     fn cache_scopes(&self, seen_at: &Path, user: StepUser, trust: TrustScopes) -> CacheScopes {
         let caller = self.owner.unwrap_or_else(|| rustix::process::geteuid().as_raw());
         let repository = display_path(seen_at.as_os_str().as_encoded_bytes());
-        CacheScopes { caller, owner: user.seen_as().0, repository, trust }
+        CacheScopes { caller, owner: user.on_disk().0, repository, trust }
     }
 
     /// Has the writes of the skills that passed become the bases of their caches; a run that was interrupted keeps none.

@@ -73,6 +73,7 @@ impl Engine {
         let except = plan.map(caches_of_all_skills).unwrap_or_default();
         let hides = plan.is_some_and(|plan| plan.ignored == Ignored::Hidden);
         let rights = guards::rights_of(StepUser::choose(self.launcher.host(), &repository.facts)?);
+        let launcher = Arc::clone(&self.launcher);
         let (state, state_path, snapshots) = (self.state.clone(), self.state_path.clone(), Arc::clone(&self.snapshots));
         let work = tokio::task::spawn_blocking(move || {
             let key = repo_key(repository.path());
@@ -83,8 +84,15 @@ impl Engine {
                 max_bytes: bound_of(settings.max_bytes),
             };
             let show = (settings.mode == TreeKind::Private).then_some(show);
-            let keeping =
-                Keeping { helper: &helper, snapshots: &snapshots, state: &state, state_path: &state_path, key, show };
+            let keeping = Keeping {
+                helper: &helper,
+                snapshots: &snapshots,
+                state: &state,
+                state_path: &state_path,
+                key,
+                host: launcher.host(),
+                show,
+            };
             Source::open(&repository, &asked, &keeping)
         });
         work.await.map_err(|error| EngineError::Internal(format!("the checkout ended badly: {error}")))?

@@ -76,6 +76,21 @@ impl Directory {
         Ok(directory)
     }
 
+    /// Opens the directory `name` as [`Directory::ensure`] does; one that is made has all bits of `mode`, whatever our
+    /// umask is.
+    ///
+    /// # Errors
+    /// As [`Directory::ensure`].
+    pub(crate) fn ensure_with_mode(&self, name: &str, mode: u32) -> Result<Self, StoreError> {
+        let (directory, made) = self.ensure_unsynced(name, mode)?;
+        if made {
+            let mode = Mode::from_raw_mode(mode);
+            fs::fchmod(&directory, mode).map_err(StoreError::io("set the mode of", directory.name()))?;
+            self.sync()?;
+        }
+        Ok(directory)
+    }
+
     /// The same; whether it was made now, so that this one has to be synced before anybody may
     /// rely on that.
     ///

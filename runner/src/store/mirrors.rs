@@ -22,6 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::display_path;
 use proctor_core::plan::RelPath;
+use proctor_sandbox::StepUser;
 use proctor_snapshot::protocol::GitHistory;
 use proctor_snapshot::{
     CheckoutOf, GitHelper, IgnoredInput, IgnoredWanted, MIRROR_TREE, Mirror, MirrorError, MirrorOwner, MirrorUpdate,
@@ -34,6 +35,7 @@ use super::StoreError;
 use super::directory::{Directory, random_u64};
 use crate::error::EngineError;
 use crate::repository::Repository;
+use crate::source::Keeping;
 
 /// The directory of all private copies, in the state directory.
 pub(crate) const MIRRORS: &str = "mirrors";
@@ -128,6 +130,8 @@ pub(crate) struct Mirrors<'a> {
     snapshots: &'a SnapshotStore,
     copies: Copies,
     owner: Option<MirrorOwner>,
+    /// The user and group as which steps see the owner; `None` where they are our own.
+    seen_as: Option<(u32, u32)>,
     show: Show<'a>,
 }
 
@@ -161,28 +165,24 @@ pub(crate) struct Ready {
 }
 
 impl<'a> Mirrors<'a> {
-    /// Opens the copies of `repository`, in the directory `key`.
+    /// Opens the copies of `repository`.
     ///
     /// # Errors
     /// The state directory cannot be written.
-    pub(crate) fn open(
-        repository: &'a Repository,
-        helper: &'a GitHelper,
-        snapshots: &'a SnapshotStore,
-        state: &Directory,
-        (state_path, key): (&Path, &str),
-        show: Show<'a>,
-    ) -> Result<Self, StoreError> {
-        let is_root = rustix::process::geteuid().is_root();
-        let owner = is_root.then(|| owner_for(key));
+    pub(crate) fn open(repository: &'a Repository, keeping: &Keeping<'a>, show: Show<'a>) -> Result<Self, EngineError> {
+        let Keeping { helper, snapshots, state, state_path, host, .. } = *keeping;
+        let is_root = host.is_root();
+        let key = key_of(repository);
+        let owner = is_root.then(|| owner_for(&key));
         // Under root the reader of git runs as the owner of the copy and has to come through.
         let mode = if is_root { 0o711 } else { 0o700 };
         if is_root {
             super::checkouts::let_through(state)?;
         }
-        let root = state.ensure(MIRRORS, mode)?.ensure(key, mode)?;
+        let root = state.ensure_with_mode(MIRRORS, mode)?.ensure_with_mode(&key, mode)?;
         let copies = Copies { root, path: state_path.join(MIRRORS).join(key) };
-        Ok(Self { repository, helper, snapshots, copies, owner, show })
+        let seen_as = is_root.then(|| StepUser::choose(host, &repository.facts)).transpose()?.map(StepUser::seen_as);
+        Ok(Self { repository, helper, snapshots, copies, owner, seen_as, show })
     }
 
     /// Takes a snapshot of the work tree and brings a private copy to it.
@@ -293,7 +293,7 @@ impl<'a> Mirrors<'a> {
             return Err(EngineError::Internal(what));
         }
         if !is_current {
-            mirror.write_git(&generation.path.join(OWN).join(MIRROR_TREE), snapshot, history)?;
+            mirror.write_git(&generation.path.join(OWN).join(MIRROR_TREE), self.seen_as, snapshot, history)?;
             generation.remember_state(state)?;
         }
         generation.join(inputs)
@@ -301,8 +301,8 @@ impl<'a> Mirrors<'a> {
 
     fn make(&self, number: u64) -> Result<Generation, EngineError> {
         let mode = if self.owner.is_some() { 0o711 } else { 0o700 };
-        let directory = self.copies.root.ensure(&number.to_string(), mode)?;
-        let own = directory.ensure(OWN, 0o700)?;
+        let directory = self.copies.root.ensure_with_mode(&number.to_string(), mode)?;
+        let own = directory.ensure_with_mode(OWN, 0o700)?;
         if let Some(MirrorOwner { uid, gid }) = self.owner {
             fchown(&own, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
                 .map_err(StoreError::io("give to the step's user", own.name()))?;
@@ -399,10 +399,16 @@ fn is_one_moment(snapshot: &Snapshot, history: &GitHistory) -> bool {
 /// Identifies the tree of a copy and the content of its git directory.
 fn state_of(snapshot: &Snapshot, history: &GitHistory) -> Sha256Hex {
     let git = &snapshot.git;
-    let parts =
-        (snapshot.id.as_str(), &git.head_commit, &git.branch, git.tree.as_ref().ok(), snapshot.index_stamp(), history);
+    let index = snapshot.index_identity();
+    let parts = (snapshot.id.as_str(), &git.head_commit, &git.branch, git.tree.as_ref().ok(), index, history);
     // Plain data of ours is always written.
     Sha256Hex::of(&serde_json::to_vec(&parts).unwrap_or_default())
+}
+
+/// Returns the name of the directory of a repository's copies, which belong to another user where the repository does.
+fn key_of(repository: &Repository) -> String {
+    let path = repository.path().as_os_str().as_encoded_bytes();
+    Sha256Hex::of(&[path, b"\0", &repository.facts.uid.to_le_bytes()].concat()).as_str()[..32].to_owned()
 }
 
 /// Picks the user that owns the copies of a repository under a root daemon: an id that belongs to nobody, so that no

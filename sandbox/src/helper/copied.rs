@@ -12,7 +12,7 @@ use super::copy::{self, Copier};
 use super::failure::internal;
 use super::mounts::{self, Owner};
 use super::seal::Baseline;
-use crate::host::StepUser;
+use crate::host::{MAPPED_BASE, StepUser};
 use crate::policy::{Frame, Rights};
 use crate::reader::Reader;
 use crate::wire::Message;
@@ -132,7 +132,7 @@ pub(super) fn beneath(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
 /// that one what the one may not.
 pub(super) fn as_reader<T>(user: StepUser, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     match user {
-        StepUser::Owner { uid, gid } => Reader { uid, gid }.look_here(work),
+        StepUser::Owner { uid, gid } | StepUser::Copy { uid, gid, .. } => Reader { uid, gid }.look_here(work),
         StepUser::Own { .. } | StepUser::Mapped { .. } => work(),
     }
 }
@@ -141,7 +141,12 @@ pub(super) fn as_reader<T>(user: StepUser, work: impl FnOnce() -> io::Result<T>)
 /// link; ELOOP where there is one.
 pub(super) fn reached(path: &Path, rights: Rights, user: StepUser) -> io::Result<OwnedFd> {
     match rights {
-        Rights::Steps => as_reader(user, || mounts::open_plain(path)),
+        Rights::Steps => match user {
+            // The tools are those of the owner of the original; where that is root, nobody's rights bound ours.
+            StepUser::Copy { seen_as: (MAPPED_BASE, _), .. } => mounts::open_plain(path),
+            StepUser::Copy { seen_as: (uid, gid), .. } => Reader { uid, gid }.look_here(|| mounts::open_plain(path)),
+            _ => as_reader(user, || mounts::open_plain(path)),
+        },
         Rights::Ours => mounts::open_plain(path),
     }
 }

@@ -11,16 +11,23 @@ use crate::git::protocol::GitHistory;
 use crate::snapshot::Snapshot;
 
 impl Mirror {
-    /// Writes the git directory of the tree, which lies at `tree`. The mirror holds the tree of `snapshot`.
+    /// Writes the git directory of the tree, which lies at `tree`. The mirror holds the tree of `snapshot`. Its index
+    /// names `seen_as` as the owner of the files, else our own user and group.
     ///
     /// # Errors
     /// The directory cannot be written, or the snapshot does not know the index.
-    pub fn write_git(&self, tree: &Path, snapshot: &Snapshot, history: &GitHistory) -> Result<(), MirrorError> {
+    pub fn write_git(
+        &self,
+        tree: &Path,
+        seen_as: Option<(u32, u32)>,
+        snapshot: &Snapshot,
+        history: &GitHistory,
+    ) -> Result<(), MirrorError> {
         let failed = |error: std::io::Error| MirrorError::io(GIT, error);
-        let listing = snapshot.basis.as_ref().and_then(|basis| basis.listing());
+        let listing = snapshot.listing.read();
         let listing = listing.ok_or_else(|| failed(std::io::Error::other("the index is not known any more")))?;
         let index = listing.indexes.iter().find(|index| index.at.0.is_empty());
-        let entries = index.map(|index| self.index_entries(index, snapshot)).unwrap_or_default();
+        let entries = index.map(|index| self.index_entries(index, seen_as, snapshot)).unwrap_or_default();
         let git = &snapshot.git;
         let on_branch = git.branch.as_ref().map(|branch| format!("ref: refs/heads/{branch}"));
         let head = on_branch.or_else(|| git.head_commit.clone());
@@ -37,7 +44,7 @@ impl Mirror {
         git_dir.write(&tree.join(".git"), Some(&to_file::bytes(history.format, &entries))).map_err(failed)
     }
 
-    fn index_entries(&self, index: &Index, snapshot: &Snapshot) -> Vec<Entry> {
+    fn index_entries(&self, index: &Index, seen_as: Option<(u32, u32)>, snapshot: &Snapshot) -> Vec<Entry> {
         let entry = |entry: &IndexEntry| Entry {
             path: entry.path.0.clone(),
             mode: entry.mode,
@@ -45,14 +52,14 @@ impl Mirror {
             stage: entry.stage,
             intent_to_add: entry.intent_to_add,
             skip_worktree: entry.skip_worktree,
-            stat: is_clean(index, entry, snapshot).then(|| self.file_stat(&entry.path.0)).flatten(),
+            stat: is_clean(index, entry, snapshot).then(|| self.file_stat(&entry.path.0, seen_as)).flatten(),
         };
         index.entries.iter().map(entry).collect()
     }
 
-    fn file_stat(&self, path: &[u8]) -> Option<FileStat> {
+    fn file_stat(&self, path: &[u8], seen_as: Option<(u32, u32)>) -> Option<FileStat> {
         let own = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let (uid, gid) = self.owner.map_or_else(own, |owner| (owner.uid, owner.gid));
+        let (uid, gid) = seen_as.unwrap_or_else(own);
         Some(FileStat { stamp: self.found(path)?.stamp, uid, gid })
     }
 }

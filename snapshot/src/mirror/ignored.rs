@@ -126,6 +126,8 @@ impl Survey {
                 Err(Stopped::Failed(error)) => return Err(error),
             }
         }
+        let bare = (1..covered.directories()).filter(|at| covered.is_bare(*at));
+        bare.for_each(|at| walk.empty_directory(covered.directory_path(at).to_vec()));
         let Walk { leaves, changed, .. } = walk;
         let gone = if changed.is_empty() && leaves.len() == held.leaves() {
             Vec::new()
@@ -326,7 +328,7 @@ impl Walk<'_> {
         let is_empty = self.children(&opened, path, depth)?;
         let is_covered = || self.covered.find(path).is_some();
         if is_empty && !is_covered() {
-            self.take_leaf(path.to_vec(), Found { kind: Kind::EmptyDirectory, sha256: *EMPTY, ..Found::MISSING });
+            self.empty_directory(path.to_vec());
         }
         Ok(())
     }
@@ -369,6 +371,10 @@ impl Walk<'_> {
         };
         self.take_leaf(path, Found { kind, racy: false, sha256: [0; 32], stamp });
         Ok(())
+    }
+
+    fn empty_directory(&mut self, path: Vec<u8>) {
+        self.take_leaf(path, Found { kind: Kind::EmptyDirectory, sha256: *EMPTY, ..Found::MISSING });
     }
 
     /// Notes a file; it is copied unless the mirror holds it as it is.

@@ -226,14 +226,15 @@ impl Again<'_> {
         let git = if id == self.before.id && !self.is_touched(found) {
             self.before.git.clone()
         } else {
-            let Some(mut listing) = self.basis.listing() else { return Ok(None) };
+            let Some(mut listing) = self.basis.listing.read() else { return Ok(None) };
             listing.untracked = entries.untracked().map(RepoPath).collect();
             let state = tree_state(&listing, self.top.as_fd(), &entries, self.helper.program());
             let failed = |error| io_error(self.basis.worktree.as_os_str().as_bytes(), error);
             facts(listing, state.map_err(failed)?)
         };
         let (stats, basis) = (SnapshotStats::of(SnapshotMethod::Stat, counts, false), Some(Arc::clone(self.basis)));
-        Ok(Some(Snapshot { id, entries, git, stats, ignored, at: self.at, basis }))
+        let listing = self.basis.listing.clone();
+        Ok(Some(Snapshot { id, entries, git, stats, ignored, listing, at: self.at, basis }))
     }
 }
 

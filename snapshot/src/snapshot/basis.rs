@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use proctor_core::digest::Sha256Hex;
 use rustix::fs::fstat;
 
 use crate::beneath;
@@ -47,13 +48,10 @@ pub(crate) enum Told {
 
 impl Basis {
     /// That of a listing, of the directory that is the top of its work tree now.
-    pub(crate) fn new(listing: &Listing, at: Moment) -> Option<Self> {
+    pub(crate) fn new(listing: &Listing, told: &Told, at: Moment) -> Option<Self> {
         let stat = fstat(beneath::open_real(&listing.worktree).ok()?).ok()?;
         let sources = listing.sources.clone();
         let owners = sources::owners(&listing.worktree, sources.as_deref().unwrap_or_default())?;
-        let mut writer = Writer::default();
-        writer.bytes(&serde_json::to_vec(listing).ok()?);
-        listing.write_indexes(&mut writer);
         let inside = listing.indexes.iter().map(|index| index.at.clone());
         Some(Self {
             worktree: listing.worktree.clone(),
@@ -64,7 +62,7 @@ impl Basis {
             repositories: inside.filter(|at| !at.0.is_empty()).collect(),
             submodules: listing.submodules(),
             skips_rules: listing.skips_rules,
-            listing: Told::Here(Arc::new(writer.into_bytes())),
+            listing: told.clone(),
         })
     }
 
@@ -79,12 +77,31 @@ impl Basis {
         sources::are_unchanged(sources, self.at)
             && sources::owners(&self.worktree, sources).is_some_and(|owners| owners == self.owners)
     }
+}
+
+impl Told {
+    /// Keeps what a listing says.
+    pub(crate) fn of(listing: &Listing) -> Self {
+        let mut writer = Writer::default();
+        // Plain data of ours is always written.
+        writer.bytes(&serde_json::to_vec(listing).unwrap_or_default());
+        listing.write_indexes(&mut writer);
+        Self::Here(Arc::new(writer.into_bytes()))
+    }
+
+    /// Returns the sha256 of the bytes; nothing where they are lost.
+    pub(crate) fn sha256(&self) -> Option<Sha256Hex> {
+        match self {
+            Self::Here(bytes) => Some(Sha256Hex::of(bytes)),
+            Self::There(sidecar) => sidecar.read().map(|bytes| Sha256Hex::of(&bytes)),
+        }
+    }
 
     /// What git said, without the paths; nothing where that is lost.
-    pub(crate) fn listing(&self) -> Option<Listing> {
-        let bytes: Arc<Vec<u8>> = match &self.listing {
-            Told::Here(bytes) => Arc::clone(bytes),
-            Told::There(sidecar) => Arc::new(sidecar.read()?),
+    pub(crate) fn read(&self) -> Option<Listing> {
+        let bytes: Arc<Vec<u8>> = match self {
+            Self::Here(bytes) => Arc::clone(bytes),
+            Self::There(sidecar) => Arc::new(sidecar.read()?),
         };
         let mut reader = Reader::new(&bytes);
         let mut listing: Listing = serde_json::from_slice(reader.bytes()?).ok()?;

@@ -11,7 +11,7 @@ use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::is_our_artifact;
 use rustix::fs::{FileType, fstat};
 
-use super::{Basis, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, facts};
+use super::{Basis, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, Told, facts};
 use crate::beneath;
 use crate::entries::{DirectoryLook, Entries, Found, Kind, State};
 use crate::git::helper::GitHelper;
@@ -29,22 +29,27 @@ pub(super) fn take(
 ) -> Result<Snapshot, SnapshotError> {
     let stop = AtomicBool::new(false);
     let reading = Reading { before, at, settling, stop: &stop };
-    let (mut tree, listing, basis) = std::thread::scope(|scope| {
+    let (mut tree, listing, (told, basis)) = std::thread::scope(|scope| {
         let mut under_way = None;
         let listing = helper.list(repo, &mut |ahead| {
             under_way.get_or_insert_with(|| scope.spawn(move || reading.tracked(&ahead.worktree, Some(&ahead.index))));
         });
         stop.store(listing.is_err(), Ordering::Relaxed);
         // Files are still being read.
-        let basis = listing.as_ref().ok().and_then(|listing| Basis::new(listing, at));
-        let told = under_way.map(|work| work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        let basis = listing.as_ref().ok().map(|listing| {
+            let told = Told::of(listing);
+            let basis = Basis::new(listing, &told, at);
+            (told, basis)
+        });
+        let read = under_way.map(|work| work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         // Why git could not be read comes first: it may be why a file could not be.
         let listing = listing?;
-        let tree = told.filter(|_| listing.told_ahead).unwrap_or_else(|| reading.tracked(&listing.worktree, None))?;
-        Ok::<_, SnapshotError>((tree, listing, basis))
+        let tree = read.filter(|_| listing.told_ahead).unwrap_or_else(|| reading.tracked(&listing.worktree, None))?;
+        let (told, basis) = basis.unwrap_or_else(|| (Told::of(&listing), None));
+        Ok::<_, SnapshotError>((tree, listing, (told, basis)))
     })?;
     tree.add(&reading, &listing)?;
-    tree.finish(&reading, listing, basis, helper)
+    tree.finish(&reading, listing, (told, basis), helper)
 }
 
 /// How a tree is read.
@@ -153,7 +158,7 @@ impl Tree {
         self,
         reading: &Reading<'_>,
         listing: Listing,
-        basis: Option<Basis>,
+        (told, basis): (Told, Option<Basis>),
         helper: &GitHelper,
     ) -> Result<Snapshot, SnapshotError> {
         let state = tree_state(&listing, self.top.as_fd(), &self.entries, helper.program())
@@ -170,6 +175,7 @@ impl Tree {
             entries: Arc::new(self.entries),
             git: facts(listing, state),
             ignored: Arc::new(ignored),
+            listing: told,
             stats: SnapshotStats::of(method, self.counts, true),
             at: reading.at,
             basis: basis.map(Arc::new),

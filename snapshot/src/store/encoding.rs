@@ -97,6 +97,7 @@ fn read(reader: &mut Reader<'_>, sidecar: impl FnOnce(Seal) -> Sidecar) -> Optio
         git: facts,
         stats: SnapshotStats::of(SnapshotMethod::Stat, Counts::default(), false),
         ignored: Arc::new(ignored),
+        listing: basis.listing.clone(),
         at,
         basis: Some(Arc::new(basis)),
     })
@@ -141,6 +142,7 @@ mod tests {
             git: facts,
             stats: SnapshotStats::of(SnapshotMethod::Stat, Counts::default(), false),
             ignored: Arc::new(vec![b"target".to_vec()]),
+            listing: basis.listing.clone(),
             at: basis.at,
             basis: Some(Arc::new(basis)),
         }

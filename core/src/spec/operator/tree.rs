@@ -8,7 +8,7 @@ use crate::evidence::TreeKind;
 use crate::plan::Limit;
 
 /// The mode where the operator sets none. `docs/spec.md`, `docs/snapshot.md` and the description of `mode` below name it.
-const DEFAULT_MODE: TreeKind = TreeKind::Shared;
+const DEFAULT_MODE: TreeKind = TreeKind::Private;
 /// The bound on entries where the operator sets none.
 const MAX_ENTRIES: Limit = Limit::Max(400_000);
 /// The bound on bytes where the operator sets none.
@@ -35,7 +35,7 @@ impl Default for TreeSettings {
 #[serde(deny_unknown_fields)]
 pub(super) struct TreeFile {
     /// `private`: steps see a private copy of the worktree, and edits during a run reach none of them. `shared`: they see
-    /// the worktree itself. Default: `shared`.
+    /// the worktree itself. Default: `private`.
     mode: Option<TreeKind>,
     /// The most entries of a worktree, covered and ignored ones together, that are copied: a run of a larger one is over
     /// the worktree itself. Default: 400000.

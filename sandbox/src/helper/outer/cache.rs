@@ -19,7 +19,7 @@ impl Outer<'_> {
     pub(super) fn clone_cache(&self, source: &Path) -> Result<OwnedFd, Failure> {
         let take = || {
             let dir = mounts::open_readable_dir(source)?;
-            self.give(&dir, self.request.user.seen_as())?;
+            self.give(&dir, self.request.user.on_disk())?;
             let clone = mounts::clone(source)?;
             self.map_cache_owner(&clone)?;
             mounts::set(clone.as_fd(), NOSUID | NODEV)?;
