@@ -187,7 +187,7 @@ pub(crate) fn served() -> Vec<&'static Case> {
 }
 
 /// What is told of a `proctor` that does the work itself.
-const OF_THIS_PROCESS: [&str; 19] = [
+const OF_THIS_PROCESS: [&str; 20] = [
     // A daemon keeps a history.
     "changesets::ids_that_climb_or_hide_are_refused",
     "gate::nothing_on_record_is_no_pass",
@@ -201,6 +201,7 @@ const OF_THIS_PROCESS: [&str; 19] = [
     "degrading::what_is_missing_with_another_is_demanded_too",
     "gate::another_spec_profile_or_plan_is_not_what_ran",
     "gate::the_tier_and_the_age_are_bounded",
+    "gate::strict_inputs_refuse_a_run_over_the_worktree_itself",
     "refusal::the_operator_is_the_ceiling",
     "refusal::the_state_may_not_lie_in_the_repository",
     // What a daemon runs does not end with who asked for it.

@@ -39,7 +39,8 @@ pub(super) const CASES: &[Case] = &[
     case("gate::a_state_directory_in_the_tree_vouches_for_nothing", state_in_the_tree),
     case("gate::a_repository_that_only_git_reads", only_git_reads_it).needs(NEEDS_GIT),
     case("gate::ignore_rules_outside_of_the_tree_are_those_of_the_run", ignore_rules).needs(NEEDS_GIT),
-    case("gate::strict_inputs_refuse_a_run_over_the_worktree_itself", strict_inputs).needs(NEEDS_GIT),
+    case("gate::strict_inputs_accept_a_commit_and_no_ignored_files", strict_inputs).needs(NEEDS_GIT),
+    case("gate::strict_inputs_refuse_a_run_over_the_worktree_itself", strict_inputs_of_a_shared_tree),
     case("gate::what_was_changed_is_named_each_time", paths_are_named),
     dry_case("gate::nothing_on_record_is_no_pass", nothing_recorded),
 ];
@@ -500,17 +501,24 @@ fn ignore_rules(env: &TestEnvironment) {
 
 fn strict_inputs(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
+    repo.write("target/out", "ignored");
+    repo.run().exits(0);
+    passes(&repo, &[]);
+    let answer = refuses(&repo, &["--strict-inputs"], 1, &["inputs_unverified"]);
+    assert_eq!(answer.json["findings"][0]["code"], "P0334");
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
+    passes(&repo, &["--strict-inputs"]);
+}
+
+fn strict_inputs_of_a_shared_tree(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("true"));
     let config = env.root().join("shared.toml");
     machine::write(&config, "[tree]\nmode = \"shared\"\n");
     machine::open_file_to_all(&config);
     repo.run_with(&["--config", config.to_str().expect("UTF-8")]).exits(0);
     passes(&repo, &[]);
-    let answer = refuses(&repo, &["--strict-inputs"], 1, &["inputs_unverified"]);
-    assert_eq!(answer.json["findings"][0]["code"], "P0334");
     let gate = repo.proctor(&["gate", "--changeset", CHANGESET, "--strict-inputs"]);
     gate.exits(1).says(&["saw the worktree itself", "`ignored: hidden`", "--rev HEAD"]);
-    repo.run_with(&["--rev", "HEAD"]).exits(0);
-    passes(&repo, &["--strict-inputs"]);
 }
 
 fn paths_are_named(env: &TestEnvironment) {

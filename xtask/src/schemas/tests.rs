@@ -19,6 +19,7 @@ use proctor_core::plan::{
     ReadOnly, RelPath, ReportFormat, SkillOrder, VersionDemand,
 };
 use proctor_core::tier::{Tier, TierReason};
+use proctor_core::unverified::{InputKind, InputShown, UnverifiedInput, UnverifiedInputs};
 use proctor_core::verdict::{Doubt, Verdict};
 use serde_json::Value;
 
