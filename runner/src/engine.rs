@@ -389,22 +389,21 @@ impl Engine {
         events: mpsc::Sender<RunEvent>,
         cancel: CancellationToken,
     ) -> Result<Arc<Context>, EngineError> {
-        let Source { repository, worktree, seen_at, recorded, apart, unverified } = source;
-        let path = repository.path().to_path_buf();
-        if self.state_path.starts_with(&seen_at) {
+        if self.state_path.starts_with(&source.seen_at) {
             return Err(EngineError::StateInRepository(self.state_path.clone()));
         }
-        let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
         let space = self.space(room, tolerated.clone());
         // Neither needs the other.
-        let (apart, snapshot, space) = match apart {
-            Some((apart, snapshot)) => (Some(apart), Ok(snapshot), space.await),
-            None => {
-                let (snapshot, space) = tokio::join!(self.snapshot(&path), space);
-                (None, snapshot, space)
-            }
+        let (snapshot, space) = match &source.apart {
+            Some((_, snapshot)) => (Ok(Arc::clone(snapshot)), space.await),
+            None => tokio::join!(self.snapshot(source.repository.path()), space),
         };
         let snapshot = snapshot?;
+        let has_namespaces = space.as_ref().map_or(true, RunSpace::is_in_memory);
+        let source = if has_namespaces { source } else { source.without_copy() };
+        let Source { repository, worktree, seen_at, recorded, apart, unverified } = source;
+        let (path, apart) = (repository.path().to_path_buf(), apart.map(|(apart, _)| apart));
+        let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
         // A copy of ours can be read by every step: the files that it was made of must be readable by their owner.
         let rights = match &apart {
             Some(Apart::Mirror(_)) => StepUser::choose(self.launcher.host(), &worktree.facts)?,

@@ -96,6 +96,15 @@ impl Source {
         }
     }
 
+    /// The worktree itself in place of a private copy: without namespaces a step could change modes and times of the
+    /// copy.
+    pub(crate) fn without_copy(self) -> Self {
+        match &self.apart {
+            Some((Apart::Mirror(_), _)) => Self::worktree(self.worktree),
+            _ => self,
+        }
+    }
+
     /// The tree that was asked for. Checks a commit out where no earlier run did.
     ///
     /// # Errors
@@ -121,7 +130,10 @@ impl Source {
     /// A private copy of the worktree, or the worktree itself where the operator wants that or the tree is too large.
     fn of_worktree(real: &Repository, keeping: &Keeping<'_>) -> Result<Self, EngineError> {
         let Some(show) = keeping.show else { return Ok(Self::worktree(real.clone())) };
-        let mirrors = Mirrors::open(real, keeping, show)?;
+        let Some(mirrors) = Mirrors::open(real, keeping, show)? else {
+            tracing::info!(repo = %real.path().display(), "{NO_OWNER}");
+            return Ok(Self::worktree(real.clone()));
+        };
         let Ready { tree: mirror, snapshot, inputs } = match mirrors.get()? {
             Copied::Ready(ready) => *ready,
             Copied::TooLarge(bound) => {
@@ -159,6 +171,9 @@ fn recorded(input: IgnoredInput) -> UnverifiedInput {
         reason,
     }
 }
+
+const NO_OWNER: &str = "the worktree is not copied, and steps see the worktree itself: this user namespace maps no user \
+                        id for the copy";
 
 fn too_large(bound: TooLarge) -> String {
     let bound = match bound {

@@ -70,6 +70,11 @@ impl TestEnvironment {
         command
     }
 
+    /// Has runs see the worktree itself in place of a private copy.
+    pub(crate) fn share_worktrees(&self) {
+        self.configure("[tree]\nmode = \"shared\"\n");
+    }
+
     /// Writes the operator's config, which the daemon finds by itself.
     pub(crate) fn configure(&self, text: &str) {
         machine::write(&self.root().join("config/proctor/proctord.toml"), text);

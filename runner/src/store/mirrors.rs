@@ -165,15 +165,22 @@ pub(crate) struct Ready {
 }
 
 impl<'a> Mirrors<'a> {
-    /// Opens the copies of `repository`.
+    /// Opens the copies of `repository`; `None` where they cannot be given to a user of their own.
     ///
     /// # Errors
     /// The state directory cannot be written.
-    pub(crate) fn open(repository: &'a Repository, keeping: &Keeping<'a>, show: Show<'a>) -> Result<Self, EngineError> {
+    pub(crate) fn open(
+        repository: &'a Repository,
+        keeping: &Keeping<'a>,
+        show: Show<'a>,
+    ) -> Result<Option<Self>, EngineError> {
         let Keeping { helper, snapshots, state, state_path, host, .. } = *keeping;
         let is_root = host.is_root();
         let key = key_of(repository);
         let owner = is_root.then(|| owner_for(&key));
+        if !owner.is_none_or(is_mapped) {
+            return Ok(None);
+        }
         // Under root the reader of git runs as the owner of the copy and has to come through.
         let mode = if is_root { 0o711 } else { 0o700 };
         if is_root {
@@ -182,7 +189,7 @@ impl<'a> Mirrors<'a> {
         let root = state.ensure_with_mode(MIRRORS, mode)?.ensure_with_mode(&key, mode)?;
         let copies = Copies { root, path: state_path.join(MIRRORS).join(key) };
         let seen_as = is_root.then(|| StepUser::choose(host, &repository.facts)).transpose()?.map(StepUser::seen_as);
-        Ok(Self { repository, helper, snapshots, copies, owner, seen_as, show })
+        Ok(Some(Self { repository, helper, snapshots, copies, owner, seen_as, show }))
     }
 
     /// Takes a snapshot of the work tree and brings a private copy to it.
@@ -420,6 +427,23 @@ fn owner_for(key: &str) -> MirrorOwner {
     MirrorOwner { uid: id, gid: id }
 }
 
+/// Returns whether our user namespace has the ids of an owner: in a container it may have few.
+fn is_mapped(owner: MirrorOwner) -> bool {
+    let maps = |file: &str, id: u32| fs::read_to_string(file).is_ok_and(|map| has_id(&map, id));
+    maps("/proc/self/uid_map", owner.uid) && maps("/proc/self/gid_map", owner.gid)
+}
+
+/// Returns whether a map of ids as user_namespaces(7) describes it has `id`.
+fn has_id(map: &str, id: u32) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(first)), _, Some(Ok(count))) = (numbers.next(), numbers.next(), numbers.next()) else {
+            return false;
+        };
+        (first..first.saturating_add(count)).contains(&u64::from(id))
+    })
+}
+
 fn unstable(path: &[u8]) -> EngineError {
     EngineError::Snapshot(SnapshotError::Unstable { path: display_path(path) })
 }
@@ -465,5 +489,18 @@ fn remove_repository(path: &Path) {
         if held.is_ok_and(|held| flock(&held, FlockOperation::NonBlockingLockExclusive).is_ok()) {
             super::checkouts::remove(&generation.path());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_which_ids_a_user_namespace_has() {
+        let host = "         0          0 4294967295\n";
+        assert!(has_id(host, FIRST_OWNER));
+        assert!(!has_id("0 1000 1\n1 100000 65536\n", FIRST_OWNER) && has_id("0 1000 1\n1 100000 65536\n", 65_536));
+        assert!(!has_id("", 0) && !has_id("no map", 0));
     }
 }

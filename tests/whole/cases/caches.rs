@@ -345,8 +345,11 @@ fn through_link(env: &TestEnvironment) {
 }
 
 fn is_link(env: &TestEnvironment) {
+    // A private copy does not have what stands at the path of a cache.
     let repo = env.repo(&spec("a.log"));
     repo.link("a.log", env.home().as_path());
+    repo.run().exits(0);
+    env.share_worktrees();
     demand_refused(env, &repo);
 }
 

@@ -169,6 +169,7 @@ fn during_check(env: &TestEnvironment) {
 
 /// Runs the waiting repository and does `act` to it while its step waits.
 fn overtaken<'e>(env: &'e TestEnvironment, act: impl FnOnce(&Repo<'_>)) -> (Repo<'e>, crate::process::Finished) {
+    env.share_worktrees();
     let repo = waiting_repo(env);
     let mut running = repo.start(&[]);
     let step = wait_for_step(env, &mut running);

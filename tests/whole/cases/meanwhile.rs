@@ -1,4 +1,4 @@
-//! Somebody works in the real tree while a run is under way: no pass for what was not verified.
+//! Somebody works in the worktree while a run over the worktree itself is under way: no pass for what was not verified.
 
 use std::path::Path;
 
@@ -22,6 +22,7 @@ pub(super) const CASES: &[Case] = &[
 
 /// Runs a step that passes, and does `act` to the worktree while it runs.
 fn meanwhile<'e>(env: &'e TestEnvironment, act: impl FnOnce(&Repo<'_>)) -> (Repo<'e>, Finished) {
+    env.share_worktrees();
     let repo = env.repo(&Spec::of_steps([waiting_step(env, "it")]));
     let mut running = repo.start(&[]);
     let step = wait_for_step(env, &mut running);

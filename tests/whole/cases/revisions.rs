@@ -108,7 +108,7 @@ fn recorded(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
     repo.run().exits(0);
     let of_worktree = repo.evidence("verify.it");
-    assert_eq!(of_worktree["source"], serde_json::json!({ "kind": "worktree", "tree": "shared" }));
+    assert_eq!(of_worktree["source"], serde_json::json!({ "kind": "worktree", "tree": "private" }));
     let commit = repo.git(&["rev-parse", "HEAD"]).trim().to_owned();
     repo.write("src/lib.rs", "edited\n");
     repo.run_with(&["--rev", &commit[..10]]).exits(0);
