@@ -20,8 +20,11 @@ use crate::arena::{git_commit, write};
 use crate::figures::{Bars, Sample, heading, ratio, row};
 use crate::program;
 
+mod copy;
 mod ignored;
 mod peers;
+
+use copy::Copies;
 
 /// How many tracked files the trees have, where `SIZES` does not say.
 const SIZES: &str = "1000,10000,100000";
@@ -42,6 +45,9 @@ const LARGE: usize = 100_000;
 /// What a snapshot of a tree that did not change may cost of `git status`, and the first one.
 const WARM: f64 = 0.45;
 const FIRST: f64 = 2.0;
+/// What a private copy may cost of `git status`, the snapshot included: the first one, and one after a few edits.
+const FIRST_COPY: f64 = 6.0;
+const EDITED_COPY: f64 = WARM + 0.02;
 /// What the drift check of the step may cost of `git status`.
 const DRIFT: f64 = 0.001;
 /// What it may cost of itself on the smallest tree.
@@ -61,6 +67,7 @@ struct Samples {
     drift: Sample,
     layer: Sample,
     update: Sample,
+    copies: Copies,
 }
 
 /// Measures, prints, and holds the medians to their bars. RUNS is how many rounds (15), SIZES the trees,
@@ -101,6 +108,9 @@ impl Samples {
             ("drift of 3 files", &self.drift),
             ("layer on top, and its id", &self.layer),
             ("id after 3 changes", &self.update),
+            ("private copy, first", &self.copies.first),
+            ("private copy, unchanged", &self.copies.unchanged),
+            ("private copy, 3 edits", &self.copies.edited),
         ];
         for (name, sample) in rows.iter().filter(|(_, sample)| sample.median() > Duration::ZERO) {
             let times = ratio(sample.median(), self.status.median());
@@ -115,6 +125,9 @@ impl Samples {
             ("snapshot in the next process", &self.next, WARM),
             ("snapshot in the same process", &self.warm, WARM),
             ("drift check", &self.drift, DRIFT),
+            ("first private copy", &self.copies.first, FIRST_COPY),
+            ("unchanged private copy", &self.copies.unchanged, WARM),
+            ("private copy after 3 edits", &self.copies.edited, EDITED_COPY),
         ] {
             bars.at_most(&format!("{what} / git status, {files} files"), ratio(sample.median(), status), most);
         }
@@ -175,6 +188,7 @@ impl Ground {
                 samples = Samples::default();
             }
             self.round(&store, &snapshot, &mut samples)?;
+            self.copies(&snapshot, round, &mut samples.copies)?;
         }
         Ok(samples)
     }

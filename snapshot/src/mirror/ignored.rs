@@ -127,7 +127,9 @@ impl Survey {
             }
         }
         let bare = (1..covered.directories()).filter(|at| covered.is_bare(*at));
-        bare.for_each(|at| walk.empty_directory(covered.directory_path(at).to_vec()));
+        for path in bare.map(|at| covered.directory_path(at)).filter(|path| !is_of_evidence(path)) {
+            walk.empty_directory(path.to_vec());
+        }
         let Walk { leaves, changed, .. } = walk;
         let gone = if changed.is_empty() && leaves.len() == held.leaves() {
             Vec::new()
@@ -219,6 +221,11 @@ fn digested_one(held: &Entries, input: IgnoredInput) -> IgnoredInput {
         },
     };
     IgnoredInput { files, bytes, sha256, ..input }
+}
+
+/// Returns whether a directory is one in which only evidence of ours can lie.
+fn is_of_evidence(directory: &[u8]) -> bool {
+    is_our_artifact(&paths::join(directory, b"x"))
 }
 
 enum Stopped {

@@ -88,6 +88,7 @@ fn excluded(env: &TestEnvironment) {
 }
 
 fn hidden_by(env: &TestEnvironment, place: &str, act: impl FnOnce(&Repo<'_>)) {
+    env.share_worktrees();
     let marker = env.marker();
     let script = format!("trap 'echo x > hidden; exit 0' USR1; sh -c 'sleep 300; :' {marker}-ready & wait");
     let step = Step::argv("it", &["sh", "-c", &script, &format!("{marker}-main")]);

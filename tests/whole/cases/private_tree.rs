@@ -19,7 +19,14 @@ pub(super) const CASES: &[Case] = &[
     case("private_tree::a_file_that_exists_for_a_moment_reaches_no_step", momentary).needs(NEEDS),
     case("private_tree::a_switched_branch_reaches_no_step", switched).needs(NEEDS),
     case("private_tree::attributes_of_overlays_are_not_copied", attributes).needs(NEEDS),
-    case("private_tree::evidence_and_ignored_files_are_hidden", hidden).needs(NEEDS),
+    case("private_tree::evidence_is_hidden", evidence_hidden).needs(NEEDS),
+    case("private_tree::ignored_files_are_shown_and_recorded", ignored_shown).needs(NEEDS),
+    case("", ignored_shown).needs(NEEDS).unprivileged("private_tree::ignored_files_are_shown_and_recorded_for_a_user"),
+    case("private_tree::ignored_files_can_be_hidden", ignored_hidden).needs(NEEDS),
+    case("private_tree::an_edit_of_an_ignored_file_reaches_no_step", ignored_edited).needs(NEEDS),
+    case("private_tree::steps_change_and_remove_ignored_files_for_themselves", ignored_changed).needs(NEEDS),
+    case("private_tree::a_strict_step_may_not_change_an_ignored_file", ignored_strict).needs(NEEDS),
+    case("private_tree::a_tree_beyond_a_bound_is_not_copied", too_large).needs(NEEDS),
     case("private_tree::an_edit_that_keeps_its_time_is_rebuilt", kept_time).needs(NEEDS),
     case("private_tree::changes_of_a_step_are_applied_to_the_worktree", applied).needs(NEEDS),
     case("", applied)
@@ -116,16 +123,96 @@ fn attributes(env: &TestEnvironment) {
     run.exits(0);
 }
 
-fn hidden(env: &TestEnvironment) {
-    let step = Step::sh("it", &format!("test ! -e changes/{CHANGESET}/verify && test ! -e a.log && test ! -e target"));
+fn evidence_hidden(env: &TestEnvironment) {
+    let step = Step::sh("it", &format!("test ! -e changes/{CHANGESET}/verify"));
     let repo = env.repo(&Spec::of_steps([step]));
-    repo.write(".gitignore", "target/\n*.log\n");
-    repo.write("a.log", "noise\n");
-    repo.write("target/out", "built\n");
-    let config = config(env);
-    repo.run_with(&["--config", &config]).exits(0);
+    repo.run().exits(0);
     // By now there is evidence.
-    repo.run_with(&["--config", &config]).exits(0);
+    repo.run().exits(0);
+}
+
+/// A repository with ignored files, whose step runs `check`.
+fn with_ignored<'e>(env: &'e TestEnvironment, spec: &Spec) -> Repo<'e> {
+    let repo = env.repo(spec);
+    repo.write(".gitignore", "/target/\n*.log\n.env\n");
+    repo.write("src/run.log", "noise\n");
+    repo.write("target/deep/out", "built\n");
+    fs::create_dir(repo.file("target/empty")).expect("makes");
+    repo.write(".env", "KEY=1\n");
+    fs::set_permissions(repo.file(".env"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("sets the mode");
+    repo
+}
+
+fn ignored_shown(env: &TestEnvironment) {
+    let check =
+        "grep KEY .env && grep built target/deep/out && grep noise src/run.log && [ -d target/empty ] && [ -O .env ]";
+    let repo = with_ignored(env, &Spec::of_script(check));
+    repo.run().exits(0);
+    let inputs = repo.last_run()["unverified_inputs"].clone();
+    let entries = inputs["entries"].as_array().expect("inputs");
+    let named: Vec<_> =
+        entries.iter().map(|entry| (entry["path"].as_str().expect("text"), entry["kind"].clone())).collect();
+    let kinds = [(".env", "file"), ("src/run.log", "file"), ("target", "directory")];
+    assert_eq!(named, kinds.map(|(path, kind)| (path, kind.into())), "{inputs:#}");
+    assert_eq!((&entries[2]["files"], &entries[2]["bytes"]), (&2.into(), &6.into()), "{inputs:#}");
+    repo.proctor(&["gate", "--changeset", CHANGESET]).exits(0);
+    let strict = repo.proctor(&["gate", "--changeset", CHANGESET, "--strict-inputs"]).exits(1);
+    strict.says(&[".env", "target", "`ignored: hidden`"]);
+    // The next run shows them as they are by then.
+    repo.write("target/deep/out", "broken\n");
+    repo.run().exits(1);
+    assert_ne!(repo.last_run()["unverified_inputs"]["sha256"], inputs["sha256"]);
+}
+
+fn ignored_hidden(env: &TestEnvironment) {
+    let repo = with_ignored(env, &Spec::of_script("! ls .env src/run.log target").top("ignored: hidden"));
+    repo.run().exits(0);
+    assert!(repo.last_run()["unverified_inputs"].is_null());
+    repo.proctor(&["gate", "--changeset", CHANGESET, "--strict-inputs"]).exits(0);
+}
+
+fn ignored_edited(env: &TestEnvironment) {
+    let check = "grep KEY .env && [ ! -e target/new ] && [ ! -e new.log ]";
+    let act = |repo: &Repo<'_>| {
+        repo.write(".env", "OTHER\n");
+        repo.write("target/new", "new\n");
+        repo.write("new.log", "new\n");
+    };
+    let prepare = |repo: &Repo<'_>| {
+        repo.write(".gitignore", "/target/\n*.log\n.env\n");
+        repo.write(".env", "KEY=1\n");
+        repo.write("target/old", "old\n");
+    };
+    let (_, run) = meanwhile(env, check, prepare, act);
+    run.exits(0);
+}
+
+fn ignored_changed(env: &TestEnvironment) {
+    let steps = [
+        Step::sh("build", "rm -rf target && mkdir target && echo mine > target/out && echo more >> .env"),
+        Step::sh("test", "grep mine target/out && [ ! -e target/deep ] && grep more .env"),
+    ];
+    let repo = with_ignored(env, &Spec::of_steps(steps));
+    for _ in 0..2 {
+        repo.run().exits(0);
+        assert_eq!((repo.read("target/deep/out").as_str(), repo.read(".env").as_str()), ("built\n", "KEY=1\n"));
+    }
+}
+
+fn ignored_strict(env: &TestEnvironment) {
+    let repo =
+        with_ignored(env, &Spec::of_script("echo x > .env; rm target/deep/out").with_default("read_only: strict"));
+    let run = repo.run().exits(3);
+    run.says(&["modified .env", "deleted target/deep/out"]);
+}
+
+fn too_large(env: &TestEnvironment) {
+    env.configure("[tree]\nmax_bytes = 1000\n");
+    let repo = with_ignored(env, &Spec::of_script("grep built target/deep/out"));
+    repo.write("target/large", "x".repeat(1000));
+    repo.run().exits(0);
+    assert_eq!(repo.last_run()["source"], serde_json::json!({ "kind": "worktree", "tree": "shared" }));
+    repo.proctor(&["gate", "--changeset", CHANGESET, "--strict-inputs"]).exits(1);
 }
 
 /// A build that goes by times, over a cache that is kept.
