@@ -115,13 +115,18 @@ impl Survey {
             bytes: 0,
             input: None,
         };
-        let mut inputs = Vec::new();
+        let mut inputs: Vec<IgnoredInput> = Vec::new();
+        let mut walked: HashSet<&[u8]> = HashSet::new();
         for path in ignored {
-            if walk.is_excepted(path) {
+            // Git can name a directory and what is in it.
+            if walk.is_excepted(path) || paths::ancestors(path).any(|above| walked.contains(above)) {
                 continue;
             }
             match walk.input(source, path) {
-                Ok(input) => inputs.extend(input),
+                Ok(input) => {
+                    inputs.extend(input);
+                    walked.insert(path);
+                }
                 Err(Stopped::TooLarge(bound)) => return Ok(Err(bound)),
                 Err(Stopped::Failed(error)) => return Err(error),
             }

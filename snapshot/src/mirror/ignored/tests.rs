@@ -147,6 +147,17 @@ fn a_file_that_gets_covered_is_hashed_and_one_that_gets_ignored_is_an_input() {
 }
 
 #[test]
+fn a_directory_and_what_is_in_it_are_one_input() {
+    let ground = Ground::new(&[".venv", ".venv/.gitignore", ".venv-x"]);
+    ground.write("a", "covered");
+    ground.write(".venv/.gitignore", "*");
+    ground.write(".venv-x", "another");
+    let inputs = ground.update(&mut ground.mirror());
+    assert_eq!(inputs.iter().map(|input| input.path.as_slice()).collect::<Vec<_>>(), [&b".venv"[..], b".venv-x"]);
+    assert_eq!(ground.shown(".venv/.gitignore").as_deref(), Some("*"));
+}
+
+#[test]
 fn hidden_and_excepted_files_are_not_shown() {
     let ground = Ground::new(&["out", "target"]);
     ground.write("a", "covered");
