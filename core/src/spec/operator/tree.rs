@@ -12,7 +12,7 @@ const DEFAULT_MODE: TreeKind = TreeKind::Private;
 /// The bound on entries where the operator sets none.
 const MAX_ENTRIES: Limit = Limit::Max(400_000);
 /// The bound on bytes where the operator sets none.
-const MAX_BYTES: Limit = Limit::Max(8 << 30);
+const MAX_BYTES: Limit = Limit::Max(4 << 30);
 
 /// Which directory the steps of a run of a worktree see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) struct TreeFile {
     /// the worktree itself. Default: 400000.
     max_entries: Option<Bound>,
     /// The most bytes of a worktree, of covered and ignored files together, that are copied: a run of a larger one is
-    /// over the worktree itself. Default: 8GiB.
+    /// over the worktree itself. Default: 4GiB.
     max_bytes: Option<Bound>,
 }
 
