@@ -24,7 +24,7 @@ screens: ## make the pictures of docs/screens from real runs
 
 test: ## run every test; the last line counts them
 	@scripts/need cargo cc git setpriv python3
-	@scripts/need --try make node npm venv pytest go sqlite3 gdb strace jq zstd script chromium systemd-nspawn faketime prometheus-client curl groff zsh fish xmllint shellcheck
+	@scripts/need --try make node npm venv pytest go sqlite3 gdb strace jq zstd script chromium systemd-nspawn faketime prometheus-client curl groff zsh fish xmllint shellcheck mkfs.btrfs mkfs.xfs filefrag
 	@scripts/clients
 	@$(CARGO) xtask test
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::environment::{Repo, TestEnvironment};
 use crate::machine;
-use crate::needs::{Case, NEEDS_GIT, case};
+use crate::needs::{Case, NEEDS_GIT, Needs, case};
 use crate::spec::Spec;
 
 pub(super) const CASES: &[Case] = &[
@@ -15,6 +15,13 @@ pub(super) const CASES: &[Case] = &[
     case("places::as_a_clone_that_borrows_objects", shared_clone).needs(NEEDS_GIT),
     case("places::as_a_shallow_clone", shallow_clone).needs(NEEDS_GIT),
     case("places::on_a_tmpfs", on_tmpfs),
+    case("places::on_btrfs", on_btrfs).needs(&[
+        Needs::Root,
+        Needs::Sandbox,
+        loop_mount("btrfs"),
+        Needs::Program("filefrag"),
+    ]),
+    case("places::on_xfs", on_xfs).needs(&[Needs::Root, Needs::Sandbox, loop_mount("xfs"), Needs::Program("filefrag")]),
     case("places::with_files_that_only_their_owner_may_read", private_files),
     case("", private_files).unprivileged("places::with_files_that_only_their_owner_may_read_as_a_user"),
     case("places::beside_another_repository", beside_another),
@@ -87,6 +94,77 @@ fn on_tmpfs(env: &TestEnvironment) {
     command.args([Path::new("-a"), made.path(), &path]);
     assert_eq!(crate::process::Running::start(command).wait().code, Some(0));
     Repo::at(env, path).run().exits(3).says(&["README.md"]);
+}
+
+/// Needs a file system of this kind in a file.
+const fn loop_mount(kind: &'static str) -> Needs {
+    match kind.as_bytes() {
+        b"btrfs" => {
+            Needs::Works(&["sh", "-c", "command -v mkfs.btrfs && grep -q btrfs /proc/filesystems && losetup -f"])
+        }
+        _ => Needs::Works(&["sh", "-c", "command -v mkfs.xfs && grep -q xfs /proc/filesystems && losetup -f"]),
+    }
+}
+
+/// A file system in a file, mounted until it is dropped.
+struct Mounted(std::path::PathBuf);
+
+impl Mounted {
+    fn make(env: &TestEnvironment, make: &[&str]) -> Self {
+        let (disk, at) = (env.root().join("disk"), env.root().join("mounted"));
+        let file = std::fs::File::create(&disk).expect("a file of the test");
+        file.set_len(512 << 20).expect("a sparse file");
+        std::fs::create_dir(&at).expect("a directory of the test");
+        run(make, &[&disk]);
+        run(&["mount", "-o", "loop"], &[&disk, &at]);
+        Self(at)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        run(&["umount"], &[&self.0]);
+    }
+}
+
+fn run(words: &[&str], paths: &[&Path]) -> String {
+    let mut command = machine::command(words[0]);
+    command.args(&words[1..]).args(paths);
+    crate::process::Running::start(command).wait().exits(0).stdout
+}
+
+fn on_btrfs(env: &TestEnvironment) {
+    shares_blocks(env, &["mkfs.btrfs", "--quiet"]);
+}
+
+fn on_xfs(env: &TestEnvironment) {
+    shares_blocks(env, &["mkfs.xfs", "-q", "-m", "reflink=1"]);
+}
+
+/// Where worktree and state directory lie on one file system that can clone files, a private copy takes no room for their
+/// blocks, and an edit of the original is none of the copy.
+fn shares_blocks(env: &TestEnvironment, make: &[&str]) {
+    let mounted = Mounted::make(env, make);
+    let made = env.repo(&Spec::of_script("grep -c first large"));
+    let (path, state) = (mounted.0.join("repo"), mounted.0.join("state"));
+    run(&["cp", "-a"], &[made.path(), &path]);
+    let repo = Repo::at(env, path);
+    let large = |word: &str| format!("{word}\n{}", "x".repeat(1 << 20));
+    repo.write("large", large("first"));
+    let verify = || {
+        let mut command = env.command(repo.path());
+        command.args(["run", "--state-dir"]).arg(&state);
+        crate::process::Running::start(command).wait()
+    };
+    verify().exits(0);
+    let copy = run(&["find"], &[&state.join("mirrors")]);
+    let copy = copy.lines().find(|line| line.ends_with("/tree/large")).expect("a private copy").to_owned();
+    let extents = run(&["filefrag", "-v"], &[Path::new(&copy)]);
+    assert!(extents.contains("shared"), "{extents}");
+    repo.write("large", large("second"));
+    verify().exits(1);
+    repo.write("large", large("first"));
+    verify().exits(0);
 }
 
 fn private_files(env: &TestEnvironment) {
