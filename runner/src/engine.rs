@@ -12,7 +12,7 @@ mod tidying;
 mod warm;
 
 pub use answered::{CommitAsked, Earlier, commands, is_reusable, takes_env};
-pub use exec::Executed;
+pub use exec::{Executed, Looked};
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
@@ -416,17 +416,15 @@ impl Engine {
         events: mpsc::Sender<RunEvent>,
         cancel: CancellationToken,
     ) -> Result<Arc<Context>, EngineError> {
-        let Source { repository, worktree, seen_at, recorded, apart } = source;
+        let Source { repository, worktree, seen_at, recorded, apart, taken } = source;
         let path = repository.path().to_path_buf();
-        if self.state_path.starts_with(&seen_at) {
-            return Err(EngineError::StateInRepository(self.state_path.clone()));
-        }
-        let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
+        let user = self.step_user(&repository, &seen_at)?;
         let space = self.space(room, tolerated.clone());
         // Neither needs the other.
-        let (apart, snapshot, space) = match apart {
-            Some((apart, snapshot)) => (Some(apart), Ok(snapshot), space.await),
-            None => {
+        let (apart, snapshot, space) = match (apart, taken) {
+            (Some((apart, snapshot)), _) => (Some(apart), Ok(snapshot), space.await),
+            (None, Some(snapshot)) => (None, Ok(snapshot), space.await),
+            (None, None) => {
                 let (snapshot, space) = tokio::join!(self.snapshot(&path), space);
                 (None, snapshot, space)
             }
@@ -471,6 +469,17 @@ impl Engine {
             changes: parts.changes,
             trace: OnceLock::new(),
         }))
+    }
+
+    /// The user of steps over a tree that they see at this path.
+    ///
+    /// # Errors
+    /// They would see the state directory, or have no user.
+    fn step_user(&self, repository: &Repository, seen_at: &Path) -> Result<StepUser, EngineError> {
+        if self.state_path.starts_with(seen_at) {
+            return Err(EngineError::StateInRepository(self.state_path.clone()));
+        }
+        Ok(StepUser::choose(self.launcher.host(), &repository.facts)?)
     }
 
     async fn snapshot(&self, repo: &Path) -> Result<Arc<Snapshot>, EngineError> {

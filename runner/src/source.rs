@@ -28,6 +28,8 @@ pub(crate) struct Source {
     pub(crate) recorded: TreeSource,
     /// The directory of ours that holds it, with its snapshot; `None` for the worktree.
     pub(crate) apart: Option<(Apart, Arc<Snapshot>)>,
+    /// The snapshot of the worktree, where it was taken ahead.
+    pub(crate) taken: Option<Arc<Snapshot>>,
 }
 
 /// A directory of ours that holds the tree of a run, held until the run ends.
@@ -79,7 +81,8 @@ impl Source {
     /// The worktree.
     pub(crate) fn worktree(repository: Repository) -> Self {
         let seen_at = repository.path().to_path_buf();
-        Self { worktree: repository.clone(), repository, seen_at, recorded: TreeSource::Worktree, apart: None }
+        let (worktree, recorded) = (repository.clone(), TreeSource::Worktree);
+        Self { worktree, repository, seen_at, recorded, apart: None, taken: None }
     }
 
     /// The tree that was asked for. Checks a commit out where no earlier run did.
@@ -102,7 +105,7 @@ impl Source {
         let snapshot = Arc::new(as_committed(snapshot, &checkout));
         let apart = Some((Apart::Checkout(Box::new(checkout)), snapshot));
         let (worktree, seen_at) = (real.clone(), real.path().to_path_buf());
-        Ok(Self { repository, worktree, seen_at, recorded, apart })
+        Ok(Self { repository, worktree, seen_at, recorded, apart, taken: None })
     }
 
     fn private(real: &Repository, keeping: &Keeping<'_>) -> Result<Self, EngineError> {
@@ -112,7 +115,7 @@ impl Source {
         let repository = opened(&mirror.tree)?;
         let apart = Some((Apart::Mirror(mirror), snapshot));
         let (worktree, seen_at) = (real.clone(), real.path().to_path_buf());
-        Ok(Self { repository, worktree, seen_at, recorded: TreeSource::Private, apart })
+        Ok(Self { repository, worktree, seen_at, recorded: TreeSource::Private, apart, taken: None })
     }
 }
 

@@ -21,6 +21,9 @@ use crate::session::Session;
 /// What the step is called that a command becomes.
 const NAME: &str = "exec";
 
+/// The tree of a command as it is, looked at before the command is run.
+pub struct Looked(Source);
+
 /// A command that has ended, with its session.
 pub struct Executed {
     /// What it came to.
@@ -91,21 +94,42 @@ impl Engine {
     /// # Errors
     /// As [`Engine::run`].
     pub async fn exec(&self, request: ExecRequest, cancel: CancellationToken) -> Result<ExecReport, EngineError> {
-        let Executed { report: step, session, .. } = self.execute(request, cancel).await?;
+        let Executed { report: step, session, .. } = self.execute(request, None, cancel).await?;
         let (stdout, stderr) = (session.kept(&step.evidence.stdout)?, session.kept(&step.evidence.stderr)?);
         Ok(ExecReport { step, stdout, stderr })
     }
 
-    /// The same, whose output stays where it is kept. Where this process stays, a command finds the place and the
+    /// Looks at the tree of a command that is run next. Blocks on the disk, for as long as that takes: who has a thread
+    /// for such work saves [`execute`](Self::execute) the way to one.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub fn look(&self, request: &ExecRequest) -> Result<Looked, EngineError> {
+        let repository = self.repository(&request.repo)?;
+        self.step_user(&repository, repository.path())?;
+        let snapshot = self.snapshots.take(repository.path())?;
+        Ok(Looked(Source { taken: Some(snapshot), ..Source::worktree(repository) }))
+    }
+
+    /// The same as [`exec`](Self::exec), whose output stays where it is kept. The tree is looked at here unless it was
+    /// `looked` at since the command's turn came. Where this process stays, a command finds the place and the
     /// sandbox that wait for it, if any do. One whose sandbox may lack controls, or sees the host's network, gets a
     /// sandbox that is made for it alone.
     ///
     /// # Errors
     /// As [`Engine::run`].
-    pub async fn execute(&self, request: ExecRequest, cancel: CancellationToken) -> Result<Executed, EngineError> {
+    pub async fn execute(
+        &self,
+        request: ExecRequest,
+        looked: Option<Looked>,
+        cancel: CancellationToken,
+    ) -> Result<Executed, EngineError> {
         let ExecRequest { repo, step, sandbox } = request;
         let tolerated = self.tolerated(sandbox)?;
-        let source = Source::worktree(self.repository(&repo)?);
+        let source = match looked {
+            Some(Looked(source)) => source,
+            None => Source::worktree(self.repository(&repo)?),
+        };
         let disk = step.limits.disk;
         let config =
             space_config(&Room { disk, sandboxes: Sandboxes::ForOne, caches: None, space: None }, tolerated.clone());
