@@ -17,7 +17,7 @@ use proctor_runner::{ExecReport, ExecRequest, HeldSignals};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{block_on, block_on_one_thread};
+use crate::app::{block_on, block_on_one_thread, start_log};
 use crate::args::{ExecArgs, Format, LimitArgs};
 use crate::caller::Caller;
 use crate::daemon::{self, Daemon, Greeted, Wanted, client_error};
@@ -54,15 +54,24 @@ pub(crate) fn exec(args: &ExecArgs, caller: &Caller, screen: &mut Screen) -> Res
     // The daemon answers while the request is written.
     let greeted = daemon::greet(Wanted { way: &args.way, operator: &operator, repo: &repo }, caller);
     let submission = submission(args, &repo)?;
-    let asked = match at_once(args, greeted, &submission, (caller, screen))? {
-        Some(ended) => Some(ended),
-        None => block_on_one_thread(by_daemon(args, &operator, (&repo, &submission), caller, screen))?,
-    };
-    let ended = match asked {
-        Some(ended) => ended,
-        None => block_on(here(args, operator, &submission, repo, (caller, screen)))?,
-    };
+    let asked = at_once(args, greeted, &submission, (caller, screen))?;
+    let ended = asked.map_or_else(|| at_length(args, operator, (repo, &submission), caller, screen), Ok)?;
     tell(ended, args, screen)
+}
+
+/// Has a daemon run it that is looked for in full, or runs it here.
+fn at_length(
+    args: &ExecArgs,
+    operator: Operator,
+    (repo, submission): (PathBuf, &ExecSubmission),
+    caller: &Caller,
+    screen: &mut Screen,
+) -> Result<Ended, CliError> {
+    start_log(caller);
+    match block_on_one_thread(by_daemon(args, &operator, (&repo, submission), caller, screen))? {
+        Some(ended) => Ok(ended),
+        None => block_on(here(args, operator, submission, repo, (caller, screen))),
+    }
 }
 
 /// Has a daemon run it that is there and as usual, without a runtime if it is short; `None` where nothing was asked for.
@@ -87,6 +96,7 @@ fn at_once(
             .unwrap_or_else(|| Err(CliError::Internal("the answer is not whole".to_owned())))
             .map(Some);
     }
+    start_log(caller);
     block_on_one_thread(follow(work, (program(args), submission.timeout_ms), (cancel, Some(held)), screen)).map(Some)
 }
 

@@ -1,6 +1,7 @@
 //! Commands by themselves, for callers. The same engine does them as in a process of the caller's own.
 
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -22,6 +23,8 @@ use crate::shares::Turn;
 
 /// How long nothing is said at most: by this a client tells a long command from a daemon that is gone.
 const HEARTBEAT: Duration = Duration::from_secs(15);
+/// How long the answer to a command waits for its end: one that comes in one piece wakes the client once.
+const SHORT: Duration = Duration::from_millis(20);
 /// How long the next sandbox waits for the answer to be sent: it takes processor time that the client needs.
 const ANSWERED: Duration = Duration::from_secs(1);
 
@@ -39,8 +42,11 @@ enum Progress {
     Started {
         id: ExecId,
         ended: Ended,
+        /// Its end, where that came first.
+        came: Option<End>,
     },
     Runs(Ended),
+    Ends(End),
     /// It has ended, and its output goes out first: what is left of it, and from where on.
     Prints {
         record: Box<ExecRecord>,
@@ -51,6 +57,7 @@ enum Progress {
 }
 
 type Ended = oneshot::Receiver<Result<ExecRecord, Problem>>;
+type End = Result<Result<ExecRecord, Problem>, oneshot::error::RecvError>;
 
 impl Service {
     /// Takes a command on.
@@ -118,7 +125,7 @@ impl Preparing {
         let _ = reply.send(Ok(execution));
         let turn = place.turn().now_or_never();
         let looked = matches!(turn, Some(Ok(()))).then(|| engine.look(&request)).transpose();
-        tokio::spawn(async move {
+        let mut run = Box::pin(async move {
             let looked = match (turn, looked) {
                 (Some(Err(problem)), _) => Err(problem),
                 (Some(Ok(())), looked) => looked.map_err(|error| error.problem()),
@@ -129,6 +136,10 @@ impl Preparing {
                 Err(problem) => drop(ending.reply(Err(problem))),
             }
         });
+        // It gets as far as it does without waiting on this thread. The runtime polls it anew, which wakes it from then on.
+        if run.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            tokio::spawn(run);
+        }
     }
 
     fn admitted(&self, mut submission: ExecSubmission) -> Result<Admitted, Problem> {
@@ -176,15 +187,15 @@ impl Execution {
         let (answered, is_answered) = oneshot::channel();
         let mut heartbeat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let progress = Progress::Started { id, ended };
+        let progress = Progress::Started { id, ended, came: None };
         (Self { engine, progress, heartbeat, _cancel: cancel, _answered: answered }, Ending { reply, is_answered })
     }
 
     /// What is told next; `None` behind the last of it.
     pub(crate) async fn next(&mut self) -> Option<ExecEvent> {
         match std::mem::replace(&mut self.progress, Progress::Over) {
-            Progress::Started { id, ended } => {
-                self.progress = Progress::Runs(ended);
+            Progress::Started { id, ended, came } => {
+                self.progress = came.map_or(Progress::Runs(ended), Progress::Ends);
                 Some(ExecEvent::Started { id })
             }
             Progress::Runs(mut ended) => {
@@ -196,14 +207,26 @@ impl Execution {
                         return Some(ExecEvent::Alive);
                     }
                 };
-                match result {
-                    Ok(Ok(record)) => self.print(Prints::of(record)).await,
-                    Ok(Err(problem)) => Some(failed(problem)),
-                    Err(_) => Some(failed(broken())),
-                }
+                self.end(result).await
             }
+            Progress::Ends(end) => self.end(end).await,
             Progress::Prints { record, left, offset } => self.print(Prints { record, left, offset }).await,
             Progress::Over => None,
+        }
+    }
+
+    /// Waits for the end of a short command, so that all of its answer can be sent at once.
+    pub(crate) async fn wait_briefly(&mut self) {
+        if let Progress::Started { ended, came, .. } = &mut self.progress {
+            *came = tokio::time::timeout(SHORT, ended).await.ok();
+        }
+    }
+
+    async fn end(&mut self, end: End) -> Option<ExecEvent> {
+        match end {
+            Ok(Ok(record)) => self.print(Prints::of(record)).await,
+            Ok(Err(problem)) => Some(failed(problem)),
+            Err(_) => Some(failed(broken())),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Commands by themselves: sessions, and single commands with a place that waits for the next one.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use proctor_core::enforcement::{SandboxMode, Tolerated};
 use proctor_core::names::StepName;
@@ -17,6 +18,8 @@ use crate::context::StepTrace;
 use crate::error::EngineError;
 use crate::request::{CachesWanted, ExecReport, ExecRequest, StepReport};
 use crate::session::Session;
+use crate::stack::Stacked;
+use crate::step;
 
 /// What the step is called that a command becomes.
 const NAME: &str = "exec";
@@ -29,6 +32,8 @@ pub struct Executed {
     /// What it came to.
     pub report: StepReport,
     session: Session,
+    /// What the command wrote.
+    layer: Option<Arc<Stacked>>,
     step: PlannedStep,
     /// Where its place is kept; `None` where it is not.
     kept: Option<(WarmPlaces, Owner)>,
@@ -141,8 +146,8 @@ impl Engine {
         let space = kept.as_ref().and_then(|(places, owner)| places.take(owner));
         let room = Room { disk, sandboxes: Sandboxes::ForOne, caches: None, space };
         let session = self.session_in(source, room, tolerated, cancel).await?;
-        let report = session.run(&step).await?;
-        Ok(Executed { report, session, step, kept })
+        let (report, layer) = session.run_keeping(&step).await?;
+        Ok(Executed { report, session, layer, step, kept })
     }
 }
 
@@ -150,9 +155,9 @@ impl Executed {
     /// Has the place of the command wait for the next one like it, with a new sandbox, where nothing of the command is
     /// left. To be called when the command has been answered: it takes as long as a sandbox does.
     pub async fn settle(self) {
-        let Self { report, session, step, kept } = self;
+        let Self { report, session, layer, step, kept } = self;
         let kept = kept.filter(|_| report.doubts.is_empty());
-        session.freed().await;
+        step::discard(layer).await;
         let watched = kept.as_ref().map(|(places, _)| places.clone());
         let work = tokio::task::spawn_blocking(move || {
             let Some((places, owner)) = kept else { return };
