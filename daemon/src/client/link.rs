@@ -148,3 +148,162 @@ fn connected(place: &Place) -> io::Result<UnixStream> {
     rustix::net::connect(&socket, &SocketAddrUnix::new(&place.socket)?)?;
     Ok(socket.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixListener;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread::JoinHandle;
+
+    use futures_util::FutureExt as _;
+    use proctor_core::api::{ExecEvent, HealthStatus, Problem, ProblemType, RunCounts};
+    use proctor_core::names::ExecId;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::client::Trust;
+
+    /// A daemon of a test, which sends the next of its answers whenever it is told to go on; then it closes.
+    struct Played {
+        dir: TempDir,
+        thread: JoinHandle<()>,
+    }
+
+    impl Played {
+        fn start(answers: Vec<String>, go_on: Receiver<()>) -> Self {
+            let dir = tempfile::tempdir().expect("a directory");
+            let listener = UnixListener::bind(dir.path().join("s")).expect("a socket");
+            let thread = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                for answer in answers {
+                    go_on.recv().expect("the test goes on");
+                    stream.write_all(answer.as_bytes()).expect("it is read");
+                }
+                // What it was asked must not be lost with the connection: that would reset it.
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let _ = stream.read_to_end(&mut Vec::new());
+            });
+            Self { dir, thread }
+        }
+
+        fn link(&self) -> Link {
+            Link::open(&Place { socket: self.dir.path().join("s"), trust: Trust::Named }).expect("it listens")
+        }
+
+        fn end(self, execution: Execution) {
+            drop(execution);
+            self.thread.join().expect("it has ended");
+        }
+    }
+
+    fn sized(status: u16, body: &str) -> String {
+        format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    }
+
+    fn chunk(event: &ExecEvent) -> String {
+        let line = serde_json::to_string(event).expect("JSON") + "\n";
+        format!("{:x}\r\n{line}\r\n", line.len())
+    }
+
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+
+    fn started() -> ExecEvent {
+        ExecEvent::Started { id: ExecId::new("0123456789abcdef0123456789abcdef").expect("an id") }
+    }
+
+    fn failed() -> ExecEvent {
+        ExecEvent::Failed { problem: Box::new(Problem::new(ProblemType::Internal, "no")) }
+    }
+
+    fn submission() -> ExecSubmission {
+        serde_json::from_value(serde_json::json!({ "repo": "/r", "cmd": ["ls"] })).expect("a submission")
+    }
+
+    #[test]
+    fn a_short_command_is_told_without_a_runtime() {
+        let (go_on, wait) = channel();
+        let health = Health {
+            status: HealthStatus::Ok,
+            version: "1.2.3".to_owned(),
+            pid: 1,
+            uid: 2,
+            uptime_ms: 3,
+            runs: RunCounts::default(),
+        };
+        let health = sized(200, &serde_json::to_string(&health).expect("JSON"));
+        let daemon = Played::start(vec![health, [HEAD, &chunk(&started()), &chunk(&failed())].concat()], wait);
+        let mut link = daemon.link();
+        link.ask_health().expect("sent");
+        go_on.send(()).expect("it waits");
+        assert_eq!(link.health().expect("healthy").version, "1.2.3");
+        let mut execution = link.exec(&submission()).expect("sent");
+        go_on.send(()).expect("it waits");
+        assert!(execution.wait(AT_ONCE));
+        execution.head().now_or_never().expect("at once").expect("taken on");
+        for event in [Some(started()), Some(failed()), None] {
+            assert_eq!(execution.next().now_or_never().expect("at once").expect("heard"), event);
+        }
+        daemon.end(execution);
+    }
+
+    #[tokio::test]
+    async fn a_runtime_takes_over_where_the_command_takes_its_time() {
+        let (go_on, wait) = channel();
+        let daemon = Played::start(vec![[HEAD, &chunk(&started())].concat(), chunk(&failed())], wait);
+        let mut execution = daemon.link().exec(&submission()).expect("sent");
+        assert!(!execution.wait(Duration::ZERO), "nothing was sent");
+        go_on.send(()).expect("it waits");
+        execution.head().await.expect("taken on");
+        assert_eq!(execution.next().await.expect("heard"), Some(started()));
+        assert!(execution.next().now_or_never().is_none(), "nothing more was sent");
+        go_on.send(()).expect("it waits");
+        assert_eq!(execution.next().await.expect("heard"), Some(failed()));
+        assert_eq!(execution.next().await.expect("over"), None);
+        daemon.end(execution);
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_its_last_line_is_no_end() {
+        for last in ["", "0\r\n\r\n"] {
+            let (go_on, wait) = channel();
+            let daemon = Played::start(vec![[HEAD, &chunk(&started()), last].concat()], wait);
+            let mut execution = daemon.link().exec(&submission()).expect("sent");
+            go_on.send(()).expect("it waits");
+            execution.wait(AT_ONCE);
+            let first = execution.next().await;
+            let error = match first {
+                Err(error) => error,
+                Ok(event) => {
+                    assert_eq!(event, Some(started()));
+                    execution.next().await.expect_err("no end")
+                }
+            };
+            assert!(matches!(error, ClientError::Broken { .. }), "{error}");
+            daemon.end(execution);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_the_daemons_problem() {
+        let problem = serde_json::to_string(&Problem::new(ProblemType::Forbidden, "not yours")).expect("JSON");
+        let cases = [(sized(403, &problem), "not yours"), (sized(500, "oh"), "cannot be understood")];
+        for (answer, says) in cases {
+            let (go_on, wait) = channel();
+            let daemon = Played::start(vec![answer], wait);
+            let mut execution = daemon.link().exec(&submission()).expect("sent");
+            go_on.send(()).expect("it waits");
+            execution.wait(AT_ONCE);
+            let error = execution.head().await.expect_err("refused");
+            assert!(error.to_string().contains(says), "{error}");
+            daemon.end(execution);
+        }
+    }
+
+    #[test]
+    fn nothing_is_asked_where_nothing_listens() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = Place { socket: dir.path().join("s"), trust: Trust::Named };
+        assert!(matches!(Link::open(&place), Err(ClientError::NotThere { .. })));
+    }
+}

@@ -15,7 +15,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::DropGuard;
 
 use super::Service;
-use super::submit::EngineFactory;
+use super::engines::EngineFactory;
 use crate::caller::{Caller, held_bytes};
 use crate::execs::{Admission, Execs, Place};
 use crate::queue::{Claim, Worktree};

@@ -16,16 +16,15 @@ use proctor_core::event::RunEvent;
 use proctor_core::gate::{Demands, MaxAge, Unattested};
 use proctor_core::names::{ChangesetId, RunId};
 use proctor_core::plan::{Network, Plan, ReadOnly};
-use proctor_core::spec::Operator;
 use proctor_core::telemetry::{TraceContext, take_context};
 use proctor_core::tier::Tier;
 use proctor_runner::{
     CachesWanted, ChangesWanted, CommitAsked, CommitRef, Earlier, Engine, EngineError, GateRequest, RunRequest,
-    RunSource, Serving, SkillsWanted, TOOL_VARIABLES, Tracing, commands, demand_whole, is_reusable, takes_env,
+    RunSource, SkillsWanted, TOOL_VARIABLES, Tracing, commands, demand_whole, is_reusable, takes_env,
 };
 
 use super::{Service, apart};
-use crate::caller::{Account, Caller, Household, held_bytes};
+use crate::caller::{Account, Caller, held_bytes};
 use crate::history::{Key, NewRun};
 use crate::queue::{Claim, Worktree};
 use crate::runs::{Admission, Job, KeyTree, Last, Refused, RunKey, key_conflict};
@@ -35,34 +34,6 @@ const MAX_KEY: usize = 255;
 /// How long a request waits until it is known which tree a run under way verifies; it gets a run of
 /// its own then.
 const MAX_LOOK: Duration = Duration::from_secs(10);
-
-/// Makes the engines that serve callers, on a thread that may block.
-pub(super) struct EngineFactory {
-    household: Household,
-    engine: Arc<Engine>,
-    operator: Arc<Operator>,
-}
-
-impl EngineFactory {
-    /// Returns the engine as it serves a caller, whose account, and the canonical path of the repository. Blocks on the
-    /// disk.
-    ///
-    /// # Errors
-    /// The repository is not the caller's, or the caller has no account.
-    pub(super) fn serve(
-        &self,
-        caller: Caller,
-        repo: &str,
-        env: Option<BTreeMap<String, String>>,
-    ) -> Result<(Engine, Account, PathBuf), Problem> {
-        let path = self.household.repository(caller, repo)?;
-        let account = self.household.account(caller, env)?;
-        let Account { home, env } = account.clone();
-        let owner = self.household.owner_for(caller);
-        let serving = Serving { home, env, operator: (*self.operator).clone(), owner };
-        Ok((self.engine.serving(serving), account, path))
-    }
-}
 
 impl Service {
     /// Takes a run on, or answers with one that does as well. `key` is the request's
@@ -172,27 +143,6 @@ impl Service {
         };
         let look = Look { caller, submission, account, repo, engine, approve };
         apart(move || look.wanted(commit)).await?
-    }
-
-    /// The engine as it serves a caller, whose account, and the canonical path of the repository.
-    pub(super) async fn serving(
-        &self,
-        caller: Caller,
-        repo: &str,
-        env: Option<BTreeMap<String, String>>,
-    ) -> Result<(Arc<Engine>, Account, PathBuf), Problem> {
-        let (engines, repo) = (self.engines(), repo.to_owned());
-        apart(move || {
-            let (engine, account, path) = engines.serve(caller, &repo, env)?;
-            Ok((Arc::new(engine), account, path))
-        })
-        .await?
-    }
-
-    /// Returns what makes the engines for callers, by the operator's config as it is now.
-    pub(super) fn engines(&self) -> EngineFactory {
-        let (household, engine) = (self.household.clone(), Arc::clone(&self.engine));
-        EngineFactory { household, engine, operator: self.operator() }
     }
 
     /// The earlier run of this very tree, spec and plan whose evidence still stands, where it may be
