@@ -31,7 +31,10 @@ pub(crate) fn main() -> ExitCode {
         Ok(caller) => caller,
         Err(error) => return unreadable_caller(&error),
     };
-    start_log(&caller);
+    // `exec` begins with what logs nothing, and starts the log behind that.
+    if !matches!(cli.command, Command::Exec(_)) {
+        start_log(&caller);
+    }
     let mut screen = Screen::new(cli.color, &caller);
     let code = match dispatch(&cli.command, &caller, &mut screen) {
         Ok(code) => code,
@@ -59,7 +62,7 @@ fn leave_with(mut refused: clap::Error) -> ! {
 
 /// What our own parts have to say about themselves, on standard error: warnings, or what
 /// `PROCTOR_LOG` asks for in the syntax of `tracing-subscriber`'s filters.
-fn start_log(caller: &Caller) {
+pub(crate) fn start_log(caller: &Caller) {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
     let filter = filter.parse_lossy(caller.var("PROCTOR_LOG").unwrap_or_default());
     // What the protocol's library says of calls that were called off is no news to anybody.

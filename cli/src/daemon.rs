@@ -16,7 +16,9 @@ use crate::caller::Caller;
 use crate::error::CliError;
 use crate::installation;
 
-pub(crate) use find::{Purpose, Wanted, demanded, lock_holder, places, running, who_does_it, who_does_it_with_env};
+pub(crate) use find::{
+    Greeted, Purpose, Wanted, demanded, greet, lock_holder, places, running, who_does_it, who_does_it_with_env,
+};
 
 /// What to do where no daemon answers.
 const START_ONE: &str = "start one with `proctor daemon start`";

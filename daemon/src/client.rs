@@ -2,10 +2,12 @@
 //! another process. A connection a request; every wait has a deadline, every answer a bound. What
 //! an answer means is the caller's to say.
 
+mod answer;
 mod connection;
 mod error;
 mod events;
 mod exec;
+mod link;
 mod live_output;
 mod place;
 #[cfg(test)]
@@ -32,6 +34,7 @@ use connection::{Asked, Body, ask};
 pub use error::ClientError;
 pub use events::{Events, LiveText};
 pub use exec::Execution;
+pub use link::Link;
 pub use live_output::FollowedOutput;
 pub use place::{Compatibility, Place, Trust, compatibility};
 

@@ -2,6 +2,7 @@
 //! every refusal a [`Problem`]; who may ask for what is decided here.
 
 mod ask;
+mod engines;
 mod exec;
 mod follow;
 mod output;

@@ -13,7 +13,7 @@ mod tidying;
 mod warm;
 
 pub use answered::{CommitAsked, Earlier, commands, is_reusable, takes_env};
-pub use exec::Executed;
+pub use exec::{Executed, Looked};
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
@@ -389,21 +389,19 @@ impl Engine {
         events: mpsc::Sender<RunEvent>,
         cancel: CancellationToken,
     ) -> Result<Arc<Context>, EngineError> {
-        if self.state_path.starts_with(&source.seen_at) {
-            return Err(EngineError::StateInRepository(self.state_path.clone()));
-        }
         let space = self.space(room, tolerated.clone());
         // Neither needs the other.
-        let (snapshot, space) = match &source.apart {
-            Some((_, snapshot)) => (Ok(Arc::clone(snapshot)), space.await),
+        let known = source.apart.as_ref().map(|(_, snapshot)| snapshot).or(source.taken.as_ref());
+        let (snapshot, space) = match known {
+            Some(snapshot) => (Ok(Arc::clone(snapshot)), space.await),
             None => tokio::join!(self.snapshot(source.repository.path()), space),
         };
         let snapshot = snapshot?;
         let has_namespaces = space.as_ref().map_or(true, RunSpace::is_in_memory);
         let source = if has_namespaces { source } else { source.without_copy() };
-        let Source { repository, worktree, seen_at, recorded, apart, unverified } = source;
+        let Source { repository, worktree, seen_at, recorded, apart, unverified, taken: _ } = source;
         let (path, apart) = (repository.path().to_path_buf(), apart.map(|(apart, _)| apart));
-        let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
+        let user = self.step_user(&repository, &seen_at)?;
         // A copy of ours can be read by every step: the files that it was made of must be readable by their owner.
         let rights = match &apart {
             Some(Apart::Mirror(_)) => StepUser::choose(self.launcher.host(), &worktree.facts)?,
@@ -444,6 +442,17 @@ impl Engine {
             changes: parts.changes,
             trace: OnceLock::new(),
         }))
+    }
+
+    /// The user of steps over a tree that they see at this path.
+    ///
+    /// # Errors
+    /// They would see the state directory, or have no user.
+    fn step_user(&self, repository: &Repository, seen_at: &Path) -> Result<StepUser, EngineError> {
+        if self.state_path.starts_with(seen_at) {
+            return Err(EngineError::StateInRepository(self.state_path.clone()));
+        }
+        Ok(StepUser::choose(self.launcher.host(), &repository.facts)?)
     }
 
     async fn snapshot(&self, repo: &Path) -> Result<Arc<Snapshot>, EngineError> {

@@ -46,12 +46,14 @@ mod toolchain;
 mod tools;
 
 pub use clock::Clock;
-pub use engine::{CommitAsked, Earlier, Engine, Executed, MAX_RANGE, commands, is_reusable, takes_env};
+pub use engine::{CommitAsked, Earlier, Engine, Executed, Looked, MAX_RANGE, commands, is_reusable, takes_env};
 pub use error::{EngineError, SpecProblems};
 pub use finish::Pass;
 pub use gate::{Gate, GateRequest};
 pub use live_output::{Extent, LiveOutputs, LiveStep, LiveStream, StreamState, last_line};
-pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp, claim_signals, close_inherited, give_back_memory};
+pub use proctor_sandbox::{
+    DoctorReport, Finding, HeldSignals, Policy, SetupOp, claim_signals, close_inherited, give_back_memory, hold_signals,
+};
 pub use proctor_snapshot::protocol::{CommitRef, NamedCommit, Push, Pushed, PushedTip, StagedIndex};
 pub use proctor_sql::pool::Workers;
 pub use pushed::pushed;

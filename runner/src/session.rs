@@ -49,6 +49,17 @@ impl Session {
     /// # Errors
     /// An earlier command (`read_only: off`) changed the tree.
     pub async fn run(&self, step: &PlannedStep) -> Result<StepReport, EngineError> {
+        let (report, layer) = self.run_keeping(step).await?;
+        self.free(layer).await;
+        Ok(report)
+    }
+
+    /// The same, whose layer is the caller's to free by [`discard`](step::discard): that takes processor time which an
+    /// answer may need.
+    pub(crate) async fn run_keeping(
+        &self,
+        step: &PlannedStep,
+    ) -> Result<(StepReport, Option<Arc<Stacked>>), EngineError> {
         if self.spent.load(Ordering::Acquire) {
             return Err(EngineError::SessionSpent(self.context.tree.repository.path().to_path_buf()));
         }
@@ -61,7 +72,6 @@ impl Session {
         if self.context.cancel.is_cancelled() {
             doubts.push((Doubt::Interrupted, "the command was interrupted".to_owned()));
         }
-        self.free(run.layer).await;
         let facts = verdict::Facts {
             outcomes: vec![run.evidence.outcome],
             doubts: doubts.iter().map(|(doubt, _)| *doubt).collect(),
@@ -72,7 +82,7 @@ impl Session {
         doubts.iter_mut().for_each(|(_, message)| self.context.redactor().clean(message));
         let tier_reasons = record::tier_reasons([&evidence]);
         let tier = tier::effective(skill.declared_tier, &tier_reasons);
-        Ok(StepReport { evidence, verdict, exit_code, tier, tier_reasons, doubts })
+        Ok((StepReport { evidence, verdict, exit_code, tier, tier_reasons, doubts }, run.layer))
     }
 
     /// Frees a layer without waiting for it, unless too many wait already.
@@ -101,12 +111,6 @@ impl Session {
         });
         let warmed = work.await.map_err(|error| EngineError::Internal(format!("warming ended badly: {error}")))?;
         Ok(warmed?)
-    }
-
-    /// Waits until the layers of all commands are freed.
-    pub(crate) async fn freed(&self) {
-        let mut freeing = self.freeing.lock().await;
-        while freeing.join_next().await.is_some() {}
     }
 
     /// Has a new sandbox wait in the place of this session for one command like `step`, and answers the place; `None`

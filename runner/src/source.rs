@@ -32,6 +32,8 @@ pub(crate) struct Source {
     pub(crate) apart: Option<(Apart, Arc<Snapshot>)>,
     /// The ignored files that steps see beside a private copy; `None` where they see none, or none is known.
     pub(crate) unverified: Option<UnverifiedInputs>,
+    /// The snapshot of the worktree, where it was taken ahead.
+    pub(crate) taken: Option<Arc<Snapshot>>,
 }
 
 /// A directory of ours that holds the tree of a run, held until the run ends.
@@ -93,6 +95,7 @@ impl Source {
             recorded: TreeSource::SHARED,
             apart: None,
             unverified: None,
+            taken: None,
         }
     }
 
@@ -124,7 +127,7 @@ impl Source {
         let snapshot = Arc::new(as_committed(snapshot, &checkout));
         let apart = Some((Apart::Checkout(Box::new(checkout)), snapshot));
         let (worktree, seen_at) = (real.clone(), real.path().to_path_buf());
-        Ok(Self { repository, worktree, seen_at, recorded, apart, unverified: None })
+        Ok(Self { repository, worktree, seen_at, recorded, apart, unverified: None, taken: None })
     }
 
     /// A private copy of the worktree, or the worktree itself where the operator wants that or the tree is too large.
@@ -146,7 +149,7 @@ impl Source {
         let unverified = inputs.map(|inputs| UnverifiedInputs::new(inputs.into_iter().map(recorded).collect()));
         let apart = Some((Apart::Mirror(mirror), snapshot));
         let (worktree, seen_at) = (real.clone(), real.path().to_path_buf());
-        Ok(Self { repository, worktree, seen_at, recorded: TreeSource::PRIVATE, apart, unverified })
+        Ok(Self { repository, worktree, seen_at, recorded: TreeSource::PRIVATE, apart, unverified, taken: None })
     }
 }
 

@@ -213,7 +213,7 @@ impl<'a> Shown<'a> {
 
     /// Where a path leads; `None` where nothing is there, or only what is ours.
     fn reached(&self, source: &Path) -> Option<PathBuf> {
-        let real = fs::canonicalize(source).ok()?;
+        let real = resolved(source)?;
         let [_, state] = self.look.kept;
         (!real.starts_with(state)).then_some(real)
     }
@@ -261,6 +261,12 @@ impl<'a> Shown<'a> {
         });
         places
     }
+}
+
+/// Returns the path of what stands at `path`, without links; `None` where nothing can be reached there. Most of the
+/// paths that are looked for are not there, and one look says so; resolving a path takes one for each of its parts.
+fn resolved(path: &Path) -> Option<PathBuf> {
+    path.exists().then(|| fs::canonicalize(path).ok()).flatten()
 }
 
 /// Where `dir` lies on the host, if it is what `place` shows or lies in that.

@@ -42,4 +42,4 @@ pub use reader::Reader;
 pub use running::{Received, Report, Running, WaitStatus};
 pub use setup::{SetupOp, Stage, is_hidden, setup_ops};
 pub use space::{CacheForm, Layer, Open, RunSpace, RunSpaceConfig, Sandboxes, Sealed, Spent, remove_dir};
-pub use sys::{claim_signals, close_inherited, give_back_memory};
+pub use sys::{HeldSignals, claim_signals, close_inherited, give_back_memory, hold_signals};

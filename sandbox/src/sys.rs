@@ -267,6 +267,28 @@ pub fn claim_signals() -> io::Result<()> {
     Ok(())
 }
 
+/// SIGINT, SIGTERM and SIGHUP wait for as long as this lives, and come when it goes.
+#[derive(Debug)]
+pub struct HeldSignals(nix::sys::signal::SigSet);
+
+/// Holds the signals back that ask a program to end, for a short time in which nothing listens for them. For a program
+/// with one thread.
+///
+/// # Errors
+/// The system refuses.
+pub fn hold_signals() -> io::Result<HeldSignals> {
+    use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+    let held: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+    Ok(HeldSignals(held.thread_swap_mask(SigmaskHow::SIG_BLOCK)?))
+}
+
+impl Drop for HeldSignals {
+    fn drop(&mut self) {
+        // The mask was this thread's own: the system has no reason to refuse it.
+        let _ = self.0.thread_set_mask();
+    }
+}
+
 /// How many signals Linux has, on all machines but MIPS.
 const SIGNALS: usize = 64;
 

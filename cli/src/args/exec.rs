@@ -1,12 +1,16 @@
 //! What can be said of `proctor exec`.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand};
+use proctor_core::enforcement::SandboxMode;
 use proctor_core::names::VarName;
 use proctor_core::plan::{Leaks, Limit, Network, ReadOnly, RelPath};
 
 use super::{
-    Cli, ColorWhen, Command, Format, RepoArgs, SandboxArgs, WayArgs, assignment, count, leaks, network, read_only,
-    rel_path,
+    Cli, ColorWhen, Command, DaemonArgs, Format, OperatorArgs, RepoArgs, SandboxArgs, StateArgs, WayArgs, assignment,
+    count, leaks, network, read_only, rel_path,
 };
 
 /// The same command line with one command: [`Cli`] takes longer to build than such a command to be asked for.
@@ -28,16 +32,94 @@ impl Cli {
     /// Reads the words of `proctor exec …`; `None` where they are others, or have to be refused or explained: that is
     /// the whole command line's.
     pub(crate) fn of_exec() -> Option<Self> {
-        let words: Vec<std::ffi::OsString> = std::env::args_os().collect();
+        let words: Vec<OsString> = std::env::args_os().collect();
         Self::of_exec_in(words)
     }
 
-    fn of_exec_in(words: Vec<std::ffi::OsString>) -> Option<Self> {
-        let is_exec = words.get(1).is_some_and(|word| word == "exec");
-        let CliOfExec { color, command: CommandOfExec::Exec(args) } =
-            is_exec.then(|| CliOfExec::try_parse_from(words).ok()).flatten()?;
+    fn of_exec_in(words: Vec<OsString>) -> Option<Self> {
+        if words.get(1).is_none_or(|word| word != "exec") {
+            return None;
+        }
+        let plain = Plain::read(&words).map(|plain| (ColorWhen::Auto, plain.into_args()));
+        let (color, args) = plain.or_else(|| {
+            let CliOfExec { color, command: CommandOfExec::Exec(args) } = CliOfExec::try_parse_from(words).ok()?;
+            Some((color, args))
+        })?;
         Some(Self { color, command: Command::Exec(args) })
     }
+}
+
+/// The words of most commands: where they run, and the command behind `--`. They are read here in a tenth of the time
+/// that the reader of all options takes, and mean the same to it.
+#[derive(Debug, Default)]
+struct Plain {
+    repo: Option<PathBuf>,
+    socket: Option<PathBuf>,
+    state_dir: Option<PathBuf>,
+    daemon: bool,
+    no_daemon: bool,
+    no_spec: bool,
+    cmd: Vec<String>,
+}
+
+impl Plain {
+    /// Returns `None` for everything but the plainest words: the reader of all options knows what others mean, and
+    /// what is wrong with them.
+    fn read(words: &[OsString]) -> Option<Self> {
+        let mut plain = Self::default();
+        let mut words = words.get(2..)?.iter().map(|word| word.to_str());
+        loop {
+            match words.next()?? {
+                "--repo" => set(&mut plain.repo, words.next()??)?,
+                "--socket" => set(&mut plain.socket, words.next()??)?,
+                "--state-dir" => set(&mut plain.state_dir, words.next()??)?,
+                "--daemon" => plain.daemon = (!plain.daemon).then_some(true)?,
+                "--no-daemon" => plain.no_daemon = (!plain.no_daemon).then_some(true)?,
+                "--no-spec" => plain.no_spec = (!plain.no_spec).then_some(true)?,
+                "--" => break,
+                _ => return None,
+            }
+        }
+        plain.cmd = words.map(|word| word.map(str::to_owned)).collect::<Option<_>>()?;
+        let is_command = !plain.cmd.is_empty() && !plain.cmd.iter().any(|word| word == "--");
+        (is_command && !plain.contradicts_itself()).then_some(plain)
+    }
+
+    fn contradicts_itself(&self) -> bool {
+        self.no_daemon && (self.daemon || self.socket.is_some())
+            || self.state_dir.is_some() && (self.daemon || self.socket.is_some())
+    }
+
+    fn into_args(self) -> ExecArgs {
+        let Self { repo, socket, state_dir, daemon, no_daemon, no_spec, cmd } = self;
+        ExecArgs {
+            read_only: None,
+            leaks: None,
+            network: None,
+            timeout_ms: None,
+            grace_ms: None,
+            workdir: None,
+            env: Vec::new(),
+            limits: LimitArgs::default(),
+            no_spec,
+            format: Format::Human,
+            raw: false,
+            sandbox: SandboxArgs { sandbox: SandboxMode::Strict },
+            repo: RepoArgs { repo },
+            way: WayArgs {
+                state: StateArgs { state_dir },
+                operator: OperatorArgs { config: None },
+                daemon: DaemonArgs { no_daemon, daemon, socket },
+            },
+            cmd,
+        }
+    }
+}
+
+/// Takes the value of an option that was not there before; one that could be another option is not plain.
+fn set(option: &mut Option<PathBuf>, value: &str) -> Option<()> {
+    let is_plain = option.is_none() && !value.is_empty() && !value.starts_with('-');
+    is_plain.then(|| *option = Some(value.into()))
 }
 
 /// `proctor exec`. What is not said here comes from the `defaults` of the spec, as for a step.
@@ -87,7 +169,7 @@ pub(crate) struct ExecArgs {
 }
 
 /// What a command may use: a number, a size such as `512MiB`, or `unlimited`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct LimitArgs {
     /// Memory, or `unlimited`
     #[arg(long, value_name = "SIZE")]
@@ -107,4 +189,69 @@ pub(crate) struct LimitArgs {
     /// Open files, or `unlimited`
     #[arg(long, value_name = "N", value_parser = count)]
     pub open_files: Option<Limit>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every way to put up to four of these behind `exec`, before a command and without one.
+    fn sentences() -> Vec<Vec<OsString>> {
+        let parts: [&[&str]; 14] = [
+            &["--repo", "/r"],
+            &["--repo=/r"],
+            &["--socket", "s"],
+            &["--socket", "-s"],
+            &["--state-dir", ""],
+            &["--state-dir", "/s"],
+            &["--daemon"],
+            &["--no-daemon"],
+            &["--no-spec"],
+            &["--format", "json"],
+            &["--color", "never"],
+            &["ls"],
+            &["--", "ls", "-l"],
+            &["--", "-x", "--", "--repo"],
+        ];
+        let mut all: Vec<Vec<OsString>> = vec![["proctor", "exec"].map(Into::into).into()];
+        let mut last = all.clone();
+        for _ in 0..4 {
+            last = last.iter().flat_map(|words| parts.iter().map(|part| said(words, part))).collect();
+            all.extend(last.clone());
+        }
+        all
+    }
+
+    fn said(words: &[OsString], more: &[&str]) -> Vec<OsString> {
+        words.iter().cloned().chain(more.iter().map(Into::into)).collect()
+    }
+
+    #[test]
+    fn plain_words_mean_what_the_reader_of_all_options_says() {
+        let mut plain = 0;
+        for words in sentences() {
+            let Some(read) = Plain::read(&words) else { continue };
+            let all = CliOfExec::try_parse_from(&words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+            let CliOfExec { color: ColorWhen::Auto, command: CommandOfExec::Exec(args) } = all else {
+                panic!("{words:?}: coloured")
+            };
+            assert_eq!(format!("{:?}", read.into_args()), format!("{args:?}"), "{words:?}");
+            plain += 1;
+        }
+        assert!(plain > 50, "{plain} sentences are plain");
+    }
+
+    #[test]
+    fn common_commands_are_plain_and_others_are_not() {
+        let is_plain = |words: &[&str]| Plain::read(&said(&["proctor", "exec"].map(OsString::from), words)).is_some();
+        for words in
+            [&["--", "ls", "-l", ""][..], &["--socket", "s", "--repo", "r", "--", "ls"], &["--no-daemon", "--", "x"]]
+        {
+            assert!(is_plain(words), "{words:?}");
+        }
+        let others = [&["ls"][..], &["--"], &[], &["--help"], &["-x", "--", "ls"], &["--raw", "--", "ls"], &["--repo"]];
+        for words in others {
+            assert!(!is_plain(words), "{words:?}");
+        }
+    }
 }

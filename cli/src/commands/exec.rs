@@ -12,14 +12,15 @@ use proctor_core::exec::{DoubtRecord, ExecRecord};
 use proctor_core::outcome::Outcome;
 use proctor_core::plan::Argv;
 use proctor_core::spec::{LimitSettings, Operator};
-use proctor_runner::{ExecReport, ExecRequest};
+use proctor_daemon::client::Client;
+use proctor_runner::{ExecReport, ExecRequest, HeldSignals};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{block_on, block_on_one_thread};
+use crate::app::{block_on, block_on_one_thread, start_log};
 use crate::args::{ExecArgs, Format, LimitArgs};
 use crate::caller::Caller;
-use crate::daemon::{self, Daemon, Wanted};
+use crate::daemon::{self, Daemon, Greeted, Wanted, client_error};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation;
@@ -31,6 +32,10 @@ use crate::report::{
 use crate::screen::{Room, Screen};
 use crate::style::{self, paint};
 use crate::text::{shown, shown_line, size};
+
+/// How long a command of a daemon's is waited for before a runtime is started, which takes longer than a short one.
+/// Signals are held back for so long.
+const SHORT: Duration = Duration::from_millis(100);
 
 /// What a command came to, whoever ran it.
 struct Ended {
@@ -46,13 +51,62 @@ struct Ended {
 pub(crate) fn exec(args: &ExecArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
     let operator = installation::operator(&args.way.operator, caller)?;
+    // The daemon answers while the request is written.
+    let greeted = daemon::greet(Wanted { way: &args.way, operator: &operator, repo: &repo }, caller);
     let submission = submission(args, &repo)?;
-    let asked = block_on_one_thread(by_daemon(args, &operator, (&repo, &submission), caller, screen))?;
-    let ended = match asked {
-        Some(ended) => ended,
-        None => block_on(here(args, operator, &submission, repo, (caller, screen)))?,
-    };
+    let asked = at_once(args, greeted, &submission, (caller, screen))?;
+    let ended = asked.map_or_else(|| at_length(args, operator, (repo, &submission), caller, screen), Ok)?;
     tell(ended, args, screen)
+}
+
+/// Has a daemon run it that is looked for in full, or runs it here.
+fn at_length(
+    args: &ExecArgs,
+    operator: Operator,
+    (repo, submission): (PathBuf, &ExecSubmission),
+    caller: &Caller,
+    screen: &mut Screen,
+) -> Result<Ended, CliError> {
+    start_log(caller);
+    match block_on_one_thread(by_daemon(args, &operator, (&repo, submission), caller, screen))? {
+        Some(ended) => Ok(ended),
+        None => block_on(here(args, operator, submission, repo, (caller, screen))),
+    }
+}
+
+/// Has a daemon run it that is there and as usual, without a runtime if it is short; `None` where nothing was asked for.
+fn at_once(
+    args: &ExecArgs,
+    greeted: Option<Greeted>,
+    submission: &ExecSubmission,
+    (caller, screen): (&Caller, &mut Screen),
+) -> Result<Option<Ended>, CliError> {
+    let Some(link) = greeted.and_then(Greeted::link) else { return Ok(None) };
+    engine::warn_of_unreadable(caller, screen);
+    let client = Client::new(link.place().clone());
+    let submission = ExecSubmission { env: Some(caller.env.clone()), ..submission.clone() };
+    let held = proctor_runner::hold_signals().map_err(|error| CliError::Internal(error.to_string()))?;
+    let mut execution = link.exec(&submission).map_err(client_error)?;
+    let is_over = execution.wait(SHORT);
+    let cancel = CancellationToken::new();
+    let asking = async move { execution.head().await.map(|()| execution) };
+    let work = remote::run(client, asking, cancel.clone());
+    if is_over {
+        return without_waiting(work)
+            .unwrap_or_else(|| Err(CliError::Internal("the answer is not whole".to_owned())))
+            .map(Some);
+    }
+    start_log(caller);
+    block_on_one_thread(follow(work, (program(args), submission.timeout_ms), (cancel, Some(held)), screen)).map(Some)
+}
+
+/// Does work that has nothing to wait for; `None` where it would.
+fn without_waiting<T>(work: impl Future<Output = T>) -> Option<T> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(work).poll(&mut context) {
+        std::task::Poll::Ready(done) => Some(done),
+        std::task::Poll::Pending => None,
+    }
 }
 
 /// Has a daemon run it; `None` where this process does.
@@ -70,8 +124,10 @@ async fn by_daemon(
     let (repo, env) = (daemon::repo_text(repo)?, Some(caller.env.clone()));
     let submission = ExecSubmission { repo, env, ..submission.clone() };
     let (cancel, timeout_ms) = (CancellationToken::new(), submission.timeout_ms);
-    let work = remote::run(client, submission, cancel.clone());
-    follow(work, (program(args), timeout_ms), cancel, screen).await.map(Some)
+    let asked = client.clone();
+    let asking = async move { asked.exec(&submission).await };
+    let work = remote::run(client, asking, cancel.clone());
+    follow(work, (program(args), timeout_ms), (cancel, None), screen).await.map(Some)
 }
 
 async fn here(
@@ -94,7 +150,7 @@ async fn here(
         let ExecReport { step, stdout, stderr } = engine.exec(request, cancelled).await.map_err(engine_error)?;
         Ok(Ended { record: step.into_record(sandbox), stdout, stderr })
     };
-    follow(work, (program(args), timeout_ms), cancel, screen).await
+    follow(work, (program(args), timeout_ms), (cancel, None), screen).await
 }
 
 fn program(args: &ExecArgs) -> &str {
@@ -159,10 +215,12 @@ fn limits(args: &LimitArgs) -> LimitSettings {
 async fn follow(
     work: impl Future<Output = Result<Ended, CliError>> + Send + 'static,
     (program, timeout_ms): (&str, Option<u64>),
-    cancel: CancellationToken,
+    (cancel, held): (CancellationToken, Option<HeldSignals>),
     screen: &mut Screen,
 ) -> Result<Ended, CliError> {
     let mut interrupts = Interrupts::listen(cancel).map_err(|error| CliError::Internal(error.to_string()))?;
+    // What came meanwhile is heard now.
+    drop(held);
     let mut progress = Progress::on(screen);
     let start = Instant::now();
     progress.begin(program, timeout_ms, Duration::ZERO);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use proctor_core::api::{Health, HealthStatus, Problem, ProblemType};
 use proctor_core::spec::Operator;
-use proctor_daemon::client::{Client, ClientError, Compatibility, Place, Trust, compatibility};
+use proctor_daemon::client::{Client, ClientError, Compatibility, Link, Place, Trust, compatibility};
 use proctor_daemon::installation::{SYSTEM_SOCKET, show, sockets};
 
 use super::{BE_ADMITTED, Daemon, not_allowed, repo_text, unreachable};
@@ -55,6 +55,23 @@ pub(crate) struct Wanted<'a> {
     pub repo: &'a Path,
 }
 
+impl Wanted<'_> {
+    /// Where the daemon may be that does the work.
+    fn candidates(&self, caller: &Caller) -> Vec<Candidate> {
+        let WayArgs { state, operator: config, daemon } = self.way;
+        let mut candidates = places(daemon.socket.as_deref(), self.operator, caller);
+        // A daemon has its own state directory and its own config, and must not be asked where the caller
+        // names another; but the daemon that a config speaks of has read that config.
+        if state.state_dir.is_some() {
+            candidates.clear();
+        }
+        if config.config.is_some() {
+            candidates.retain(|candidate| candidate.place.trust == Trust::Named);
+        }
+        candidates
+    }
+}
+
 /// What a daemon is wanted for, and so what is asked of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -75,21 +92,13 @@ pub(crate) async fn who_does_it(
     caller: &Caller,
     screen: &mut Screen,
 ) -> Result<Option<Daemon>, CliError> {
-    let Wanted { way: WayArgs { state, operator: config, daemon }, operator, repo } = wanted;
+    let Wanted { way: WayArgs { daemon, .. }, repo, .. } = wanted;
     let sayable = repo_text(repo);
     if daemon.no_daemon || sayable.is_err() && !daemon.daemon {
         return Ok(None);
     }
     sayable?;
-    let mut candidates = places(daemon.socket.as_deref(), operator, caller);
-    // A daemon has its own state directory and its own config, and must not be asked where the caller
-    // names another; but the daemon that a config speaks of has read that config.
-    if state.state_dir.is_some() {
-        candidates.clear();
-    }
-    if config.config.is_some() {
-        candidates.retain(|candidate| candidate.place.trust == Trust::Named);
-    }
+    let candidates = wanted.candidates(caller);
     if daemon.daemon {
         let daemon = demanded(&candidates, Purpose::Work).await?;
         warn_of_version(&daemon, screen);
@@ -109,6 +118,43 @@ pub(crate) async fn who_does_it(
         }
     }
     Ok(None)
+}
+
+/// A daemon that was asked how it is, on a connection that has room for one more request.
+pub(crate) struct Greeted(Link);
+
+/// Asks the daemon how it is that would do work with the caller's environment; [`Greeted::link`] takes the answer.
+/// `None` where there is more to it, which [`who_does_it_with_env`] sees to.
+pub(crate) fn greet(wanted: Wanted<'_>, caller: &Caller) -> Option<Greeted> {
+    if wanted.way.daemon.no_daemon || repo_text(wanted.repo).is_err() || !is_small(&caller.env) {
+        return None;
+    }
+    for candidate in wanted.candidates(caller) {
+        match Link::open(&candidate.place).map_err(Refusal::Client) {
+            Ok(mut link) => return link.ask_health().ok().map(|()| Greeted(link)),
+            // Nothing would be said of it either.
+            Err(refusal) if candidate.is_expected(&refusal) && candidate.is_without(&refusal) => {}
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+impl Greeted {
+    /// Returns the connection to a daemon of our own version that takes work on.
+    pub(crate) fn link(self) -> Option<Link> {
+        let Self(mut link) = self;
+        let health = link.health().ok()?;
+        let is_usual =
+            health.status == HealthStatus::Ok && compatibility(VERSION, &health.version) == Compatibility::Same;
+        is_usual.then_some(link)
+    }
+}
+
+/// Whether an environment can be sent, by no more than a look: each byte of it may become six of JSON, and each variable
+/// has six around it.
+fn is_small(env: &BTreeMap<String, String>) -> bool {
+    env.iter().map(|(name, value)| (name.len() + value.len() + 1) * 6).sum::<usize>() < MAX_ENV
 }
 
 /// The same for work that needs the caller's environment, which a daemon is sent.

@@ -56,22 +56,26 @@ fn broken(place: &Place, error: &hyper::Error) -> ClientError {
 }
 
 /// Connects, and looks whose daemon it is before a word is said.
-async fn connect(place: &Place) -> Result<UnixStream, ClientError> {
+pub(super) async fn connect(place: &Place) -> Result<UnixStream, ClientError> {
     let began = Instant::now();
     loop {
         match UnixStream::connect(&place.socket).await {
             Ok(stream) => return believed(stream, place),
             // unix(7) and connect(2): the queue of the socket is full at this moment.
             Err(error) if error.kind() == ErrorKind::WouldBlock && began.elapsed() < CONNECT => sleep(FULL).await,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(silent(place, error.to_string())),
-            // unix(7): for want of leave to write to the socket, or to search a directory on the way.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                return Err(ClientError::NotAllowed { socket: place.socket.clone(), reason: error.to_string() });
-            }
-            Err(error) => {
-                return Err(ClientError::NotThere { socket: place.socket.clone(), reason: error.to_string() });
-            }
+            Err(error) => return Err(not_there(place, &error)),
         }
+    }
+}
+
+/// Why nobody can be asked at a socket.
+pub(super) fn not_there(place: &Place, error: &std::io::Error) -> ClientError {
+    let (socket, reason) = (place.socket.clone(), error.to_string());
+    match error.kind() {
+        ErrorKind::WouldBlock => silent(place, reason),
+        // unix(7): for want of leave to write to the socket, or to search a directory on the way.
+        ErrorKind::PermissionDenied => ClientError::NotAllowed { socket, reason },
+        _ => ClientError::NotThere { socket, reason },
     }
 }
 

@@ -1,18 +1,22 @@
 //! A command that a daemon runs by itself: its answer, line by line.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream as StdStream;
+use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use http::Method;
-use hyper::body::Incoming;
 use proctor_core::api::{ExecEvent, ExecSubmission};
 use proctor_core::names::ExecId;
+use rustix::event::PollFlags;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
 
-use super::connection::{Body, ask, next_part};
+use super::answer::Piece;
+use super::connection::{connect, silent};
 use super::error::ClientError;
-use super::place::Place;
-use super::{AT_ONCE, Client, MAX_JSON, WORK, empty, post};
+use super::link::{Link, ready};
+use super::{AT_ONCE, Client, MAX_JSON, WORK, empty};
 
 /// How long a daemon may be silent: it says every fifteen seconds that it is there.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -21,11 +25,18 @@ const MAX_LINE: usize = 32 << 20;
 
 /// A command under way. Dropping it ends the command.
 pub struct Execution {
-    place: Place,
-    body: Incoming,
+    link: Link,
+    /// The same connection, where a runtime waits for it.
+    stream: Option<UnixStream>,
+    /// The status of the answer, when its head has come.
+    status: Option<u16>,
     line: Vec<u8>,
     ready: VecDeque<ExecEvent>,
-    ended: bool,
+    /// What was wrong with the answer when nobody could be told.
+    failed: Option<ClientError>,
+    /// Whether the last line has come.
+    is_told: bool,
+    is_over: bool,
 }
 
 impl Client {
@@ -34,16 +45,12 @@ impl Client {
     /// # Errors
     /// As [`Client::submit`].
     pub async fn exec(&self, submission: &ExecSubmission) -> Result<Execution, ClientError> {
-        let (head, body) = ask(&self.place, post("/v1/exec", submission)?, WORK).await?.into_parts();
-        if head.status.is_success() {
-            let (place, line, ready) = (self.place.clone(), Vec::new(), VecDeque::new());
-            return Ok(Execution { place, body, line, ready, ended: false });
-        }
-        let bytes = Body::new(body, &self.place).all(MAX_JSON).await?;
-        Err(match serde_json::from_slice(&bytes) {
-            Ok(problem) => ClientError::Problem(Box::new(problem)),
-            Err(_) => self.cannot(&format!("it has the status {} and no problem in it", head.status)),
-        })
+        let stream = connect(&self.place).await?;
+        let stream = stream.into_std().map_err(|error| silent(&self.place, error.to_string()))?;
+        let link = Link { place: self.place.clone(), stream, answer: Default::default() };
+        let mut execution = link.exec(submission)?;
+        execution.head().await?;
+        Ok(execution)
     }
 
     /// Asks such a command to end. Its own answer tells the end.
@@ -55,7 +62,56 @@ impl Client {
     }
 }
 
+/// Returns the request for a command, as it is sent.
+///
+/// # Errors
+/// It cannot be written, which would be our bug.
+pub(super) fn body_of(submission: &ExecSubmission) -> Result<Vec<u8>, ClientError> {
+    let body = serde_json::to_vec(submission).map_err(|error| ClientError::Unsayable(error.to_string()))?;
+    let fields = "host: localhost\r\ncontent-type: application/json\r\nconnection: close";
+    let mut request =
+        format!("POST /v1/exec HTTP/1.1\r\n{fields}\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
+    request.extend(body);
+    Ok(request)
+}
+
 impl Execution {
+    pub(super) fn new(link: Link) -> Self {
+        let (line, ready) = (Vec::new(), VecDeque::new());
+        Self { link, stream: None, status: None, line, ready, failed: None, is_told: false, is_over: false }
+    }
+
+    /// Waits without a runtime until all of the answer is there, for so long at most, and returns whether it is: then
+    /// neither [`head`](Self::head) nor [`next`](Self::next) waits. They tell what is wrong with the answer.
+    pub fn wait(&mut self, most: Duration) -> bool {
+        let until = Instant::now() + most;
+        loop {
+            match self.sort() {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(error) => {
+                    self.failed = Some(error);
+                    return true;
+                }
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if !ready(&self.link.stream, PollFlags::IN, left).unwrap_or_default() || self.link.read(until).is_err() {
+                return false;
+            }
+        }
+    }
+
+    /// Waits until the daemon has taken the command on.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn head(&mut self) -> Result<(), ClientError> {
+        while !self.sort()? && self.status.is_none_or(|status| !is_success(status)) {
+            self.more(WORK).await?;
+        }
+        Ok(())
+    }
+
     /// What happens next; `None` behind `finished` or `failed`. Can be dropped and called again without losing
     /// anything.
     ///
@@ -64,39 +120,107 @@ impl Execution {
     pub async fn next(&mut self) -> Result<Option<ExecEvent>, ClientError> {
         loop {
             if let Some(event) = self.ready.pop_front() {
-                self.ended = matches!(event, ExecEvent::Finished { .. } | ExecEvent::Failed { .. });
+                self.is_over = is_last(&event);
                 return Ok(Some(event));
             }
-            if self.ended {
+            if self.is_over {
                 return Ok(None);
             }
-            match next_part(&mut self.body, &self.place, SILENCE).await? {
-                Some(bytes) => self.take(&bytes)?,
-                None => {
-                    let reason = "the answer ended before the command did".to_owned();
-                    return Err(ClientError::Broken { socket: self.place.socket.clone(), reason });
-                }
+            self.sort()?;
+            if self.ready.is_empty() {
+                self.more(SILENCE).await?;
             }
         }
     }
 
-    fn take(&mut self, bytes: &Bytes) -> Result<(), ClientError> {
-        let mut rest = &bytes[..];
-        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+    /// Makes events of what has come, and returns whether the last of them is among it.
+    fn sort(&mut self) -> Result<bool, ClientError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        while !self.is_told {
+            let piece = self.link.answer.next().map_err(|why| self.link.not_understood(why.to_owned()))?;
+            match piece {
+                None => break,
+                Some(Piece::Head(status)) => self.status = Some(status),
+                Some(Piece::Body(bytes)) => self.take(&bytes)?,
+                Some(Piece::End) => return Err(self.ended_early()),
+            }
+        }
+        Ok(self.is_told)
+    }
+
+    /// What an answer means that ends without a last line: a refusal, which is a document, or nothing that is whole.
+    fn ended_early(&self) -> ClientError {
+        match self.status {
+            Some(status) if !is_success(status) => match serde_json::from_slice(&self.line) {
+                Ok(problem) => ClientError::Problem(Box::new(problem)),
+                Err(_) => self.link.not_understood(format!("it has the status {status} and no problem in it")),
+            },
+            _ => {
+                let reason = "the answer ended before the command did".to_owned();
+                ClientError::Broken { socket: self.link.place.socket.clone(), reason }
+            }
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
+        let mut rest = bytes;
+        let is_lines = self.status.is_some_and(is_success);
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n').filter(|_| is_lines) {
             self.line.extend_from_slice(&rest[..end]);
             rest = &rest[end + 1..];
-            let event = serde_json::from_slice(&self.line).map_err(|error| self.not_understood(error.to_string()))?;
+            let event: ExecEvent =
+                serde_json::from_slice(&self.line).map_err(|error| self.link.not_understood(error.to_string()))?;
             self.line.clear();
+            self.is_told |= is_last(&event);
             self.ready.push_back(event);
         }
         if self.line.len() + rest.len() > MAX_LINE {
-            return Err(self.not_understood(format!("a line has more than {MAX_LINE} bytes")));
+            return Err(self.link.not_understood(format!("a line has more than {MAX_LINE} bytes")));
         }
         self.line.extend_from_slice(rest);
         Ok(())
     }
 
-    fn not_understood(&self, reason: String) -> ClientError {
-        ClientError::NotUnderstood { socket: self.place.socket.clone(), reason }
+    /// Waits for more of the answer by the runtime, for so long at most.
+    async fn more(&mut self, most: Duration) -> Result<(), ClientError> {
+        let mut part = [0; 16 << 10];
+        let count = loop {
+            let stream = self.stream()?;
+            let is_ready = timeout(most, stream.readable()).await;
+            let read = match is_ready {
+                Ok(is_ready) => is_ready.and_then(|()| stream.try_read(&mut part)),
+                Err(_) => return Err(silent(&self.link.place, format!("nothing came within {} s", most.as_secs()))),
+            };
+            match read {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                read => break read,
+            }
+        };
+        match count {
+            Ok(0) => Err(self.ended_early()),
+            Ok(count) => {
+                self.link.answer.take(&part[..count]);
+                Ok(())
+            }
+            Err(error) => Err(self.link.broken(&error)),
+        }
     }
+
+    fn stream(&mut self) -> Result<&UnixStream, ClientError> {
+        if self.stream.is_none() {
+            let stream = self.link.stream.try_clone().and_then(|stream: StdStream| UnixStream::from_std(stream));
+            self.stream = Some(stream.map_err(|error| self.link.broken(&error))?);
+        }
+        self.stream.as_ref().ok_or_else(|| self.link.broken(&ErrorKind::NotConnected.into()))
+    }
+}
+
+fn is_success(status: u16) -> bool {
+    (200..300).contains(&status)
+}
+
+fn is_last(event: &ExecEvent) -> bool {
+    matches!(event, ExecEvent::Finished { .. } | ExecEvent::Failed { .. })
 }

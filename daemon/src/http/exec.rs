@@ -28,7 +28,8 @@ const LINES: HeaderValue = HeaderValue::from_static("text/x-ndjson");
 /// It is not taken on.
 pub(super) async fn start(app: &App, asked: &Asked, body: Body) -> Answer {
     let submission = asked.json(body).await?;
-    let execution = app.service.exec(asked.caller, submission).await?;
+    let mut execution = app.service.exec(asked.caller, submission).await?;
+    execution.wait_briefly().await;
     let following = Following { execution, stop: app.stop.clone() };
     let lines = stream::unfold(following, async |mut following| following.line().await.map(|line| (line, following)));
     let mut response = Response::new(Body::from_stream(lines.map(Ok::<_, Infallible>)));

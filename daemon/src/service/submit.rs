@@ -20,7 +20,7 @@ use proctor_core::telemetry::{TraceContext, take_context};
 use proctor_core::tier::Tier;
 use proctor_runner::{
     CachesWanted, ChangesWanted, CommitAsked, CommitRef, Earlier, Engine, EngineError, GateRequest, RunRequest,
-    RunSource, Serving, SkillsWanted, TOOL_VARIABLES, Tracing, commands, demand_whole, is_reusable, takes_env,
+    RunSource, SkillsWanted, TOOL_VARIABLES, Tracing, commands, demand_whole, is_reusable, takes_env,
 };
 
 use super::{Service, apart};
@@ -143,26 +143,6 @@ impl Service {
         };
         let look = Look { caller, submission, account, repo, engine, approve };
         apart(move || look.wanted(commit)).await?
-    }
-
-    /// The engine as it serves a caller, whose account, and the canonical path of the repository.
-    pub(super) async fn serving(
-        &self,
-        caller: Caller,
-        repo: &str,
-        env: Option<BTreeMap<String, String>>,
-    ) -> Result<(Arc<Engine>, Account, PathBuf), Problem> {
-        let (household, engine, repo) = (self.household.clone(), Arc::clone(&self.engine), repo.to_owned());
-        let operator = self.operator();
-        apart(move || {
-            let path = household.repository(caller, &repo)?;
-            let account = household.account(caller, env)?;
-            let Account { home, env } = account.clone();
-            let owner = household.owner_for(caller);
-            let serving = Serving { home, env, operator: (*operator).clone(), owner };
-            Ok((Arc::new(engine.serving(serving)), account, path))
-        })
-        .await?
     }
 
     /// The earlier run of this very tree, spec and plan whose evidence still stands, where it may be

@@ -1,6 +1,7 @@
 //! Commands by themselves: sessions, and single commands with a place that waits for the next one.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use proctor_core::enforcement::{SandboxMode, Tolerated};
 use proctor_core::names::StepName;
@@ -17,15 +18,22 @@ use crate::context::StepTrace;
 use crate::error::EngineError;
 use crate::request::{CachesWanted, ExecReport, ExecRequest, StepReport};
 use crate::session::Session;
+use crate::stack::Stacked;
+use crate::step;
 
 /// What the step is called that a command becomes.
 const NAME: &str = "exec";
+
+/// The tree of a command as it is, looked at before the command is run.
+pub struct Looked(Source);
 
 /// A command that has ended, with its session.
 pub struct Executed {
     /// What it came to.
     pub report: StepReport,
     session: Session,
+    /// What the command wrote.
+    layer: Option<Arc<Stacked>>,
     step: PlannedStep,
     /// Where its place is kept; `None` where it is not.
     kept: Option<(WarmPlaces, Owner)>,
@@ -91,21 +99,42 @@ impl Engine {
     /// # Errors
     /// As [`Engine::run`].
     pub async fn exec(&self, request: ExecRequest, cancel: CancellationToken) -> Result<ExecReport, EngineError> {
-        let Executed { report: step, session, .. } = self.execute(request, cancel).await?;
+        let Executed { report: step, session, .. } = self.execute(request, None, cancel).await?;
         let (stdout, stderr) = (session.kept(&step.evidence.stdout)?, session.kept(&step.evidence.stderr)?);
         Ok(ExecReport { step, stdout, stderr })
     }
 
-    /// The same, whose output stays where it is kept. Where this process stays, a command finds the place and the
+    /// Looks at the tree of a command that is run next. Blocks on the disk, for as long as that takes: who has a thread
+    /// for such work saves [`execute`](Self::execute) the way to one.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub fn look(&self, request: &ExecRequest) -> Result<Looked, EngineError> {
+        let repository = self.repository(&request.repo)?;
+        self.step_user(&repository, repository.path())?;
+        let snapshot = self.snapshots.take(repository.path())?;
+        Ok(Looked(Source { taken: Some(snapshot), ..Source::worktree(repository) }))
+    }
+
+    /// The same as [`exec`](Self::exec), whose output stays where it is kept. The tree is looked at here unless it was
+    /// `looked` at since the command's turn came. Where this process stays, a command finds the place and the
     /// sandbox that wait for it, if any do. One whose sandbox may lack controls, or sees the host's network, gets a
     /// sandbox that is made for it alone.
     ///
     /// # Errors
     /// As [`Engine::run`].
-    pub async fn execute(&self, request: ExecRequest, cancel: CancellationToken) -> Result<Executed, EngineError> {
+    pub async fn execute(
+        &self,
+        request: ExecRequest,
+        looked: Option<Looked>,
+        cancel: CancellationToken,
+    ) -> Result<Executed, EngineError> {
         let ExecRequest { repo, step, sandbox } = request;
         let tolerated = self.tolerated(sandbox)?;
-        let source = Source::worktree(self.repository(&repo)?);
+        let source = match looked {
+            Some(Looked(source)) => source,
+            None => Source::worktree(self.repository(&repo)?),
+        };
         let disk = step.limits.disk;
         let config =
             space_config(&Room { disk, sandboxes: Sandboxes::ForOne, caches: None, space: None }, tolerated.clone());
@@ -117,8 +146,8 @@ impl Engine {
         let space = kept.as_ref().and_then(|(places, owner)| places.take(owner));
         let room = Room { disk, sandboxes: Sandboxes::ForOne, caches: None, space };
         let session = self.session_in(source, room, tolerated, cancel).await?;
-        let report = session.run(&step).await?;
-        Ok(Executed { report, session, step, kept })
+        let (report, layer) = session.run_keeping(&step).await?;
+        Ok(Executed { report, session, layer, step, kept })
     }
 }
 
@@ -126,9 +155,9 @@ impl Executed {
     /// Has the place of the command wait for the next one like it, with a new sandbox, where nothing of the command is
     /// left. To be called when the command has been answered: it takes as long as a sandbox does.
     pub async fn settle(self) {
-        let Self { report, session, step, kept } = self;
+        let Self { report, session, layer, step, kept } = self;
         let kept = kept.filter(|_| report.doubts.is_empty());
-        session.freed().await;
+        step::discard(layer).await;
         let watched = kept.as_ref().map(|(places, _)| places.clone());
         let work = tokio::task::spawn_blocking(move || {
             let Some((places, owner)) = kept else { return };

@@ -29,6 +29,7 @@ impl Engine {
         tolerated: &Tolerated,
         cancel: &CancellationToken,
     ) -> Result<(Source, SpecFile, Plan), EngineError> {
+        self.step_user(repository, repository.path())?;
         let of_worktree = match &request.source {
             RunSource::Worktree => Some(self.planned_for(SpecFile::within(repository)?, request).await?),
             RunSource::Commit { .. } | RunSource::Staged { .. } => None,

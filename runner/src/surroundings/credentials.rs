@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use proctor_sandbox::{Rights, ToolKind, ToolMount};
 
-use super::{Look, Place, Places, expand};
+use super::{Look, Place, Places, expand, resolved};
 use crate::store::directory::Directory;
 
 /// Files and directories below a home that are there to hold credentials, or hold what somebody
@@ -117,16 +117,23 @@ impl Credentials<'_> {
     /// It cannot be looked with the rights of the reader.
     pub(super) fn masks(&self) -> io::Result<Vec<ToolMount>> {
         let mut files = self.look.as_reader(|| self.found(self.look.rights()))?;
+        if self.look.rights() == Rights::Ours {
+            return Ok(self.masks_of(&files));
+        }
         let by_us: Vec<&Place> = self.places.values().filter(|place| place.rights == Rights::Ours).collect();
         let is_ours = |file: &Path| by_us.iter().any(|place| file.starts_with(&place.source));
         files.extend(self.found(Rights::Ours).into_iter().filter(|(file, _)| is_ours(file)));
+        Ok(self.masks_of(&files))
+    }
+
+    fn masks_of(&self, files: &BTreeMap<PathBuf, Found>) -> Vec<ToolMount> {
         let seen = files.iter().flat_map(|(file, found)| self.seen_at(file).map(move |at| (at, file, *found)));
-        Ok(seen.map(|(at, file, found)| self.mask(at, file, found)).collect())
+        seen.map(|(at, file, found)| self.mask(at, file, found)).collect()
     }
 
     /// What holds credentials, by its path without links.
     fn found(&self, rights: Rights) -> BTreeMap<PathBuf, Found> {
-        let files = self.secrets().filter_map(|path| fs::canonicalize(path).ok());
+        let files = self.secrets().filter_map(|path| resolved(&path));
         files.map(|file| (file.clone(), Found { is_dir: file.is_dir(), rights })).collect()
     }
 

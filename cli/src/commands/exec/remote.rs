@@ -1,6 +1,6 @@
 //! A command that a daemon runs: its answer, as this process would have had it.
 
-use proctor_core::api::{ExecEvent, ExecSubmission, OutputStream, bytes_of_hex};
+use proctor_core::api::{ExecEvent, OutputStream, bytes_of_hex};
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::exec::ExecRecord;
 use proctor_core::names::ExecId;
@@ -12,19 +12,19 @@ use super::Ended;
 use crate::daemon::{client_error, problem_error};
 use crate::error::CliError;
 
-/// Has the daemon run the command, and follows it to its end. A cancel is handed on; where the caller leaves, the
+/// Follows a command that the daemon is being asked for, to its end. A cancel is handed on; where the caller leaves, the
 /// daemon ends the command.
 ///
 /// # Errors
 /// The daemon does not run it, or its end cannot be known.
 pub(super) async fn run(
     client: Client,
-    submission: ExecSubmission,
+    asking: impl Future<Output = Result<Execution, ClientError>>,
     cancel: CancellationToken,
 ) -> Result<Ended, CliError> {
     let execution = tokio::select! {
         biased;
-        execution = client.exec(&submission) => execution.map_err(client_error)?,
+        execution = asking => execution.map_err(client_error)?,
         () = cancel.cancelled() => return Err(unheard()),
     };
     follow(&client, execution, &cancel).await

@@ -1,0 +1,218 @@
+//! Reads one answer after the other of HTTP/1.1 without a runtime: the caller hands in the bytes as they come. It takes
+//! the two forms in which the daemon sends a body, by length and in chunks, and refuses everything else.
+
+/// How many bytes a head, or the line before a chunk, has at most.
+const MAX_HEAD: usize = 64 << 10;
+const MAX_LINE: usize = 1 << 10;
+
+/// An answer that is being read.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    held: Vec<u8>,
+    state: State,
+}
+
+/// What is expected next.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Head,
+    /// So many bytes of a body with a length.
+    Sized(usize),
+    ChunkSize,
+    /// So many bytes of a chunk.
+    Chunk(usize),
+    ChunkEnd,
+    Trailers,
+    Ended,
+}
+
+/// A piece of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// Its head, with the status.
+    Head(u16),
+    /// Bytes of its body.
+    Body(Vec<u8>),
+    /// Its end. The next answer may follow.
+    End,
+}
+
+impl Answer {
+    /// Takes bytes in as they came.
+    pub(super) fn take(&mut self, bytes: &[u8]) {
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// Returns the next piece; `None` where more bytes are needed.
+    ///
+    /// # Errors
+    /// Says in which way it is no answer that the daemon gives.
+    pub(super) fn next(&mut self) -> Result<Option<Piece>, &'static str> {
+        loop {
+            self.state = match self.state {
+                State::Head => {
+                    let Some(head) = self.until(b"\r\n\r\n", MAX_HEAD)? else { return Ok(None) };
+                    let (status, state) = head_of(&head)?;
+                    self.state = state;
+                    return Ok(Some(Piece::Head(status)));
+                }
+                State::Sized(0) | State::Ended => {
+                    self.state = State::Head;
+                    return Ok(Some(Piece::End));
+                }
+                State::Chunk(0) => State::ChunkEnd,
+                State::Sized(left) => return Ok(self.body(left, State::Sized)),
+                State::Chunk(left) => return Ok(self.body(left, State::Chunk)),
+                State::ChunkSize => {
+                    let Some(line) = self.until(b"\r\n", MAX_LINE)? else { return Ok(None) };
+                    match size_of(&line)? {
+                        0 => State::Trailers,
+                        size => State::Chunk(size),
+                    }
+                }
+                State::ChunkEnd => match self.until(b"\r\n", 0)? {
+                    Some(_) => State::ChunkSize,
+                    None => return Ok(None),
+                },
+                State::Trailers => match self.until(b"\r\n", MAX_HEAD)? {
+                    Some(line) if line.is_empty() => State::Ended,
+                    Some(_) => State::Trailers,
+                    None => return Ok(None),
+                },
+            };
+        }
+    }
+
+    /// Takes out what comes before `end`, which goes with it; `None` where it is not there yet.
+    fn until(&mut self, end: &[u8], most: usize) -> Result<Option<Vec<u8>>, &'static str> {
+        match self.held.windows(end.len()).take(most + 1).position(|window| window == end) {
+            Some(at) => {
+                let mut taken: Vec<u8> = self.held.drain(..at + end.len()).collect();
+                taken.truncate(at);
+                Ok(Some(taken))
+            }
+            None if self.held.len() >= most + end.len() => Err("a line of it is too long, or its parts do not fit"),
+            None => Ok(None),
+        }
+    }
+
+    fn body(&mut self, left: usize, state: impl FnOnce(usize) -> State) -> Option<Piece> {
+        let count = left.min(self.held.len());
+        self.state = state(left - count);
+        (count > 0).then(|| Piece::Body(self.held.drain(..count).collect()))
+    }
+}
+
+/// Returns the status of a head, and what follows it.
+fn head_of(head: &[u8]) -> Result<(u16, State), &'static str> {
+    let head = std::str::from_utf8(head).map_err(|_| "its head is no text")?;
+    let mut lines = head.split("\r\n");
+    let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 "));
+    let status = status.and_then(|rest| rest.get(..3)).and_then(|digits| digits.parse().ok());
+    let status = status.filter(|status| (200..600).contains(status)).ok_or("it has no status")?;
+    let (mut length, mut is_chunked) = (None, false);
+    for line in lines {
+        let (name, value) = line.split_once(':').ok_or("a field of its head has no name")?;
+        let value = value.trim_matches([' ', '\t']);
+        if name.eq_ignore_ascii_case("content-length") {
+            let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+            let number = value.parse().ok().filter(|_| is_number && length.is_none());
+            length = Some(number.ok_or("its length is no number")?);
+        } else if name.eq_ignore_ascii_case("transfer-encoding") {
+            is_chunked = value.eq_ignore_ascii_case("chunked") && !is_chunked;
+            if !is_chunked {
+                return Err("its body is encoded in a way that was not asked for");
+            }
+        }
+    }
+    match (length, is_chunked) {
+        (Some(length), false) => Ok((status, State::Sized(length))),
+        (None, true) => Ok((status, State::ChunkSize)),
+        (None, false) if status == 204 => Ok((status, State::Ended)),
+        _ => Err("its head does not say where its body ends"),
+    }
+}
+
+/// Returns the size of a chunk, which extensions may follow.
+fn size_of(line: &[u8]) -> Result<usize, &'static str> {
+    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let is_hex = !digits.is_empty() && digits.iter().all(u8::is_ascii_hexdigit);
+    let text = std::str::from_utf8(digits).ok().filter(|_| is_hex);
+    text.and_then(|text| usize::from_str_radix(text, 16).ok()).ok_or("a chunk of it has no size")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All pieces of what comes in parts of this size.
+    fn read(text: &str, part: usize) -> Result<Vec<Piece>, &'static str> {
+        let (mut answer, mut pieces) = (Answer::default(), Vec::new());
+        for bytes in text.as_bytes().chunks(part) {
+            answer.take(bytes);
+            while let Some(piece) = answer.next()? {
+                match (pieces.last_mut(), piece) {
+                    (Some(Piece::Body(before)), Piece::Body(more)) => before.extend(more),
+                    (_, piece) => pieces.push(piece),
+                }
+            }
+        }
+        Ok(pieces)
+    }
+
+    #[test]
+    fn reads_bodies_by_length_and_in_chunks_however_they_come() {
+        let text = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc\
+            HTTP/1.1 503 No\r\ntransfer-encoding: chunked\r\nx: y:z\r\n\r\n2\r\nde\r\nA;x=1\r\nfghijklmno\r\n0\r\na: b\r\n\r\n\
+            HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        let body = |text: &str| Piece::Body(text.into());
+        let first = [Piece::Head(200), body("abc"), Piece::End];
+        let second = [Piece::Head(503), body("defghijklmno"), Piece::End];
+        let last = [Piece::Head(204), Piece::End, Piece::Head(200), Piece::End];
+        let expected: Vec<Piece> = first.into_iter().chain(second).chain(last).collect();
+        for part in 1..=text.len() {
+            assert_eq!(read(text, part), Ok(expected.clone()), "in parts of {part}");
+        }
+    }
+
+    #[test]
+    fn says_no_end_before_it_is_there() {
+        let texts = [
+            "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nab",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n",
+        ];
+        for text in texts {
+            assert_eq!(read(text, 7), Ok(vec![Piece::Head(200), Piece::Body(b"ab".into())]), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_answer_of_the_daemon() {
+        let heads = [
+            "SSH-2.0-x",
+            "HTTP/1.0 200 OK\r\ncontent-length: 0",
+            "HTTP/1.1 2x0 OK\r\ncontent-length: 0",
+            "HTTP/1.1 100 Continue",
+            "HTTP/1.1 200 OK",
+            "HTTP/1.1 200 OK\r\ncontent-length: -1",
+            "HTTP/1.1 200 OK\r\ncontent-length: +1",
+            "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 1",
+            "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ntransfer-encoding: chunked",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip",
+            "HTTP/1.1 200 OK\r\nno field",
+        ];
+        for head in heads {
+            assert!(read(&format!("{head}\r\n\r\n"), 9).is_err(), "{head}");
+        }
+        let chunks = ["x\r\n", "\r\n", "-1\r\n", "1\r\nabc", "fffffffffffffffff\r\n"];
+        for chunk in chunks {
+            assert!(
+                read(&format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{chunk}"), 64).is_err(),
+                "{chunk}"
+            );
+        }
+        assert!(read(&"x".repeat(MAX_HEAD + 4), 4096).is_err(), "a head without an end");
+    }
+}
