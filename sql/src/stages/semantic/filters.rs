@@ -313,6 +313,8 @@ fn unfiltered(sheet: &Sheet<'_>, question: &Question, named: &[Named]) -> Option
         (Kind::Number, _) => 78,
         // `which Adviser` is a thing, and no name.
         (Kind::Name, 1) if matches!(before(1), "which" | "what" | "each" | "every" | "many" | "all") => 66,
+        // A noun may have a capital for no reason: `the name and State of the airway`.
+        (Kind::Name, 1) if is_listed(question, at) => 66,
         (Kind::Name, 2..) => 78,
         // What is written in capitals throughout may be a format or a short form.
         (Kind::Name, _) if question.words[at].text.chars().skip(1).all(char::is_lowercase) => 74,
@@ -321,6 +323,13 @@ fn unfiltered(sheet: &Sheet<'_>, question: &Question, named: &[Named]) -> Option
     let message = format!("the question names \"{}\", and the query looks for no value at all", first.text);
     let found = Finding::new(SqlCode::FilterExpected, confidence, message).at(&shape.top().place);
     Some(found.advice("Add the WHERE that the question asks for.").about(first.text.clone()))
+}
+
+/// Reports whether a word belongs to a list of what is asked for, and names no value.
+fn is_listed(question: &Question, at: usize) -> bool {
+    const BEFORE: [&str; 14] =
+        ["and", "or", "the", "a", "an", "their", "its", "his", "her", "show", "list", "give", "find", "name"];
+    BEFORE.contains(&question.at(at.wrapping_sub(1))) || question.words[at].is_after_pause
 }
 
 /// Reports whether the query uses a column whose name does not tell what it holds: a letter with digits.
