@@ -101,9 +101,8 @@ fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         parts(&other.name).iter().all(|part| own.iter().any(|word| are_kin(word, part)))
     };
     // A row of one stands for a row of the other.
-    let points_at = |from: &Table, to: &Table| {
-        from.foreign_keys.iter().any(|key| key.table.eq_ignore_ascii_case(&to.name))
-    };
+    let points_at =
+        |from: &Table, to: &Table| from.foreign_keys.iter().any(|key| key.table.eq_ignore_ascii_case(&to.name));
     // The question may speak of songs, and the query needs the length that only their files have.
     let needs_own_column = read
         .columns

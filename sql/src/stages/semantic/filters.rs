@@ -329,8 +329,59 @@ fn unfiltered(sheet: &Sheet<'_>, question: &Question, named: &[Named]) -> Option
 fn is_listed(question: &Question, at: usize) -> bool {
     const BEFORE: [&str; 14] =
         ["and", "or", "the", "a", "an", "their", "its", "his", "her", "show", "list", "give", "find", "name"];
-    BEFORE.contains(&question.at(at.wrapping_sub(1))) || question.words[at].is_after_pause
+    let word = &question.words[at];
+    BEFORE.contains(&question.at(at.wrapping_sub(1))) || word.is_after_pause || ATTRIBUTES.contains(&word.stem.as_str())
 }
+
+/// Nouns for what every kind of thing has; a question may write them with a capital, and no value is one of them.
+const ATTRIBUTES: [&str; 46] = [
+    "address",
+    "age",
+    "amount",
+    "area",
+    "birthday",
+    "category",
+    "city",
+    "class",
+    "code",
+    "color",
+    "colour",
+    "cost",
+    "country",
+    "county",
+    "date",
+    "description",
+    "district",
+    "duration",
+    "email",
+    "gender",
+    "height",
+    "language",
+    "length",
+    "level",
+    "location",
+    "name",
+    "nation",
+    "nationality",
+    "number",
+    "phone",
+    "place",
+    "position",
+    "price",
+    "province",
+    "rank",
+    "rating",
+    "region",
+    "salary",
+    "sex",
+    "size",
+    "state",
+    "status",
+    "title",
+    "town",
+    "type",
+    "weight",
+];
 
 /// Reports whether the query uses a column whose name does not tell what it holds: a letter with digits.
 fn has_opaque_column(sheet: &Sheet<'_>) -> bool {

@@ -14,9 +14,9 @@ const ENGLISH: &[&str] = &[
     "did", "has", "have", "had", "with", "and", "by", "for", "from", "to", "that", "than", "all", "each", "every",
     "per", "list", "show", "find", "give", "get", "return", "tell", "display", "many", "much", "more", "less", "not",
     "only", "there", "their", "its", "our", "between", "above", "below", "over", "under", "without", "any", "top",
-    "total", "number", "count", "sum", "average", "mean", "sorted", "ordered", "order", "first", "last", "new",
-    "same", "other", "who's", "what's", "is", "or", "it", "be", "been", "can", "do", "i", "my", "me", "we", "you",
-    "your", "this", "these", "those", "at", "on", "as", "name", "names", "if",
+    "total", "number", "count", "sum", "average", "mean", "sorted", "ordered", "order", "first", "last", "new", "same",
+    "other", "who's", "what's", "is", "or", "it", "be", "been", "can", "do", "i", "my", "me", "we", "you", "your",
+    "this", "these", "those", "at", "on", "as", "name", "names", "if",
 ];
 
 /// Common words of other languages, without those that are common in English too.
@@ -25,16 +25,14 @@ const FOREIGN: &[&str] = &[
     "el", "los", "las", "del", "que", "qué", "cuál", "cual", "cuáles", "cuántos", "cuántas", "cuantos", "cuantas",
     "cuánto", "cómo", "quién", "por", "para", "una", "uno", "más", "mas", "menos", "todos", "todas", "cada", "dame",
     "muestra", "lista", "tiene", "tienen", "están", "nombres", "qual", "quais", "quantos", "quantas", "quanto", "dos",
-    "das", "pelo", "pela", "mais", "são", "foram", "liste", "mostre", "cujo",
-    // French and Italian
+    "das", "pelo", "pela", "mais", "são", "foram", "liste", "mostre", "cujo", // French and Italian
     "le", "les", "des", "du", "une", "est", "sont", "quel", "quelle", "quels", "quelles", "combien", "avec", "dans",
     "pour", "qui", "sur", "chaque", "plus", "moins", "donne", "moi", "affiche", "gli", "che", "sono", "quanti",
     "quante", "della", "delle", "dei", "degli", "nel", "ogni", "quale", "quali", "più", "hanno",
     // German and Dutch
     "der", "das", "und", "ist", "sind", "wie", "viele", "welche", "welcher", "welches", "von", "mit", "für", "aus",
     "alle", "jede", "jeder", "jeden", "zeige", "gib", "nach", "haben", "eine", "einen", "het", "een", "zijn",
-    "hoeveel", "welke", "geef", "toon", "heeft",
-    // Hindi in Latin letters
+    "hoeveel", "welke", "geef", "toon", "heeft", // Hindi in Latin letters
     "hai", "hain", "kaun", "kis", "kin", "kya", "kitne", "kitani", "mein", "ka", "ke", "ki", "kee", "ko", "kahaan",
     "sabase", "sabse", "vaala", "vaale",
 ];
@@ -50,10 +48,11 @@ pub(super) fn is_english(question: &Question) -> bool {
         return false;
     }
     let count = |list: &[&str]| words().filter(|word| list.contains(&word.lower.as_str())).count();
-    let (english, foreign) = (count(&ENGLISH), count(&FOREIGN));
+    let (english, foreign) = (count(ENGLISH), count(FOREIGN));
     let reads_nothing = english == 0 && question.cues.is_empty() && question.sorting.is_none();
     let has_only_others = reads_nothing && words().count() >= LEAST_WORDS;
-    !has_only_others && !(foreign >= LEAST_FOREIGN && foreign > english)
+    let is_outweighed = foreign >= LEAST_FOREIGN && foreign > english;
+    !has_only_others && !is_outweighed
 }
 
 #[cfg(test)]
