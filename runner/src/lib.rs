@@ -54,6 +54,7 @@ pub use live_output::{Extent, LiveOutputs, LiveStep, LiveStream, StreamState, la
 pub use proctor_sandbox::{DoctorReport, Finding, Policy, SetupOp, claim_signals, close_inherited, give_back_memory};
 pub use proctor_snapshot::protocol::{CommitRef, NamedCommit, Push, Pushed, PushedTip, StagedIndex};
 pub use proctor_sql::pool::Workers;
+pub use proctor_sql::stream::QuietStream;
 pub use pushed::pushed;
 pub use request::{
     CachesWanted, ChangesWanted, EngineConfig, ExecReport, ExecRequest, Helpers, Patch, Preview, RunReport, RunRequest,
