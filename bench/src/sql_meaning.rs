@@ -1,10 +1,11 @@
 //! Measures how well the semantic stage tells right queries from queries with another meaning.
 //!
 //! ```text
-//! proctor-bench sql-meaning [--half 0|1] [--from PERCENT] [--seed N] [--every N] [--list KIND] QUESTIONS TABLES …
+//! proctor-bench sql-meaning [--half 0|1] [--from PERCENT] [--seed N] [--every N] [--list KIND] [--published] QUESTIONS TABLES …
 //! ```
 //!
 //! QUESTIONS and TABLES are JSON files in the form of Spider: questions with queries, and the tables of their databases.
+//! `--published` measures the published queries alone.
 //! A mutant counts only where SQLite accepts it and its result differs from the right query's on one of three databases
 //! with random rows. The halves divide the databases, so that a rule that was tuned on one half is measured on
 //! databases that it has not seen.
@@ -59,6 +60,7 @@ struct Settings<'a> {
     seed: u64,
     every: usize,
     list: Option<&'a str>,
+    has_mutants: bool,
 }
 
 /// Measures every set that the arguments name.
@@ -76,8 +78,9 @@ pub(crate) fn measure(arguments: &[String], bars: &mut Bars) -> Result<()> {
         seed: u64::from(number("--seed")?.unwrap_or(7)),
         every: number("--every")?.map_or(Ok(1), usize::try_from)?.max(1),
         list: value("--list").map(String::as_str),
+        has_mutants: !arguments.iter().any(|own| own == "--published"),
     };
-    let is_option = |at: usize| at > 0 && arguments[at - 1].starts_with("--");
+    let is_option = |at: usize| at > 0 && arguments[at - 1].starts_with("--") && arguments[at - 1] != "--published";
     let paths: Vec<&Path> = (0..arguments.len())
         .filter(|at| !arguments[*at].starts_with("--") && !is_option(*at))
         .map(|at| Path::new(&arguments[at]))
@@ -158,7 +161,7 @@ impl<'a> Arena<'a> {
             return;
         }
         self.count("gold", &pair.query, &pair.question, settings, tallies);
-        let Some(tree) = parsed(&pair.query) else { return };
+        let Some(tree) = parsed(&pair.query).filter(|_| settings.has_mutants) else { return };
         let is_sorted = matches!(&tree, Statement::Query(query) if query.order_by.is_some());
         let right = results(self, &pair.query, is_sorted);
         for mutant in mutants::mutants(&tree, self.database, &mut self.random) {

@@ -56,6 +56,7 @@ pub use proctor_sandbox::{
 };
 pub use proctor_snapshot::protocol::{CommitRef, NamedCommit, Push, Pushed, PushedTip, StagedIndex};
 pub use proctor_sql::pool::Workers;
+pub use proctor_sql::stream::QuietStream;
 pub use pushed::pushed;
 pub use request::{
     CachesWanted, ChangesWanted, EngineConfig, ExecReport, ExecRequest, Helpers, Patch, Preview, RunReport, RunRequest,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use proctor_core::sql::{Judgement, Request, SqlCode};
 use tokio::io::AsyncWriteExt as _;
 
+use crate::stream::QuietStream;
 use crate::{chain, wire};
 
 /// How long a worker may take to be there.
@@ -19,7 +20,7 @@ const GRACE: Duration = Duration::from_millis(500);
 pub(crate) struct Line(UnixStream);
 
 /// The same end for asynchronous callers, which do not block a thread while the worker judges.
-pub(crate) struct AsyncLine(tokio::net::UnixStream);
+pub(crate) struct AsyncLine(QuietStream);
 
 /// Why there is no answer.
 pub(crate) enum Silence {
@@ -77,8 +78,7 @@ impl AsyncLine {
     /// The socket cannot be registered with the runtime.
     pub(crate) fn of(line: Line) -> io::Result<Self> {
         line.0.set_read_timeout(None)?;
-        line.0.set_nonblocking(true)?;
-        Ok(Self(tokio::net::UnixStream::from_std(line.0)?))
+        Ok(Self(QuietStream::new(line.0)?))
     }
 
     /// Sends a request and waits for its answer, within the time limit of the request.

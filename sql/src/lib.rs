@@ -26,6 +26,7 @@ pub mod scratch;
 pub mod sqlite;
 pub mod stage;
 pub mod stages;
+pub mod stream;
 mod text;
 pub mod wire;
 pub mod worker;

@@ -331,6 +331,11 @@ codes! { SqlCode;
         "Names, columns, indexes and definitions of what is off the lists are not to be seen either.",
         "Use the tables and columns that are on the lists, or describe one table whose columns are all on them.",
         "$ echo 'PRAGMA table_info(secret)' | proctor sql verify --db shop.db --tables orders";
+    QuestionUnread, 665, "sql::question_unread",
+        "The question is not in English.",
+        "The stage `semantic` reads English only, so it compared nothing of the question with the query.",
+        "Ask in English, or have a person compare the query with the question.",
+        "$ proctor sql verify --question 'Combien de clients sont dans la base ?' query.sql";
     NullComparison, 670, "sql::null_comparison",
         "A condition compares a value with NULL.",
         "Such a comparison is never true, not even for NULL itself.",

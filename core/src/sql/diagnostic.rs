@@ -75,6 +75,7 @@ pub enum SqlCode {
     EngineFailed,
     SafetyUnchecked,
     MetadataRefused,
+    QuestionUnread,
     NullComparison,
     StringAsCondition,
     ContradictoryFilter,

@@ -95,6 +95,9 @@ fn unexpected(error: &serde_json::Error) -> Problem {
     invalid(format!("the body is not what is expected here: {shown}{ellipsis}"))
 }
 
+/// Number of keys of one object that are compared with each other before further keys are hashed.
+const FEW_KEYS: usize = 16;
+
 /// JSON in which no object has a key twice. It keeps nothing; its depth is bounded by the reader.
 struct Unambiguous;
 
@@ -131,12 +134,18 @@ impl<'de> Visitor<'de> for Unambiguous {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self, A::Error> {
-        let mut keys = HashSet::new();
+        // Most objects have a few keys, which are compared faster than hashed.
+        let mut few: Vec<String> = Vec::new();
+        let mut many: HashSet<String> = HashSet::new();
         while let Some(key) = members.next_key::<String>()? {
-            if keys.contains(&key) {
+            if few.contains(&key) || many.contains(&key) {
                 return Err(A::Error::custom(format_args!("the key {} is there twice", quoted(&key))));
             }
-            keys.insert(key);
+            if few.len() < FEW_KEYS {
+                few.push(key);
+            } else {
+                many.insert(key);
+            }
             members.next_value::<Self>()?;
         }
         Ok(self)

@@ -18,11 +18,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use proctor_core::api::{Problem, ProblemType};
+use proctor_runner::QuietStream;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::metered::Metered;
 use super::room::Rooms;
@@ -47,6 +48,13 @@ pub(super) struct Serving {
 /// Serves one connection to its end.
 pub(super) async fn serve(serving: Serving, stream: UnixStream, seat: Arc<Seat>, connected: Connected) {
     let (patience, stop) = (serving.patience, serving.stop.clone());
+    let stream = match stream.into_std().and_then(QuietStream::new) {
+        Ok(stream) => stream,
+        Err(error) => {
+            warn!(uid = seat.uid(), "a connection cannot be registered, and ends: {error}");
+            return;
+        }
+    };
     let wire = TokioIo::new(Wire::new(stream, Arc::clone(&seat), patience));
     let answering = service_fn({
         let seat = Arc::clone(&seat);

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use proctor_core::api::{Problem, ProblemType};
+use proctor_runner::QuietStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
 use tokio::time::{Sleep, sleep};
 
 use super::answer::last_words;
@@ -19,7 +19,7 @@ use super::{LINGER, MAX_BODY, MAX_DISCARDED, MAX_FIELDS, MAX_HEAD};
 
 /// One connection.
 pub(super) struct Wire {
-    stream: UnixStream,
+    stream: QuietStream,
     seat: Arc<Seat>,
     patience: Duration,
     /// Runs while the other side has not taken all that it was given.
@@ -41,7 +41,7 @@ struct HeadRead {
 }
 
 impl Wire {
-    pub(super) fn new(stream: UnixStream, seat: Arc<Seat>, patience: Duration) -> Self {
+    pub(super) fn new(stream: QuietStream, seat: Arc<Seat>, patience: Duration) -> Self {
         Self {
             stream,
             seat,

@@ -13,6 +13,7 @@ mod filters;
 mod grouping;
 mod joins;
 mod keys;
+mod language;
 mod limit;
 mod negation;
 mod order;
@@ -30,6 +31,7 @@ use sqlparser::ast;
 
 use crate::catalog::Catalog;
 use crate::stage::{Case, Stage};
+use language::is_english;
 use question::Question;
 use shape::Shape;
 
@@ -56,6 +58,10 @@ impl Stage for Semantic {
             found.extend(findings.iter().map(|finding| finding.diagnostic(finding.place.as_ref().map(place))));
         }
         drop(catalog);
+        if question.as_ref().is_some_and(|question| !is_english(question)) {
+            let message = "the question is not in English: only what needs no question was looked at";
+            found.push(Diagnostic::note(StageName::Semantic, SqlCode::QuestionUnread, message));
+        }
         found.into_iter().for_each(|found| case.found(found));
         Ok(())
     }
@@ -117,7 +123,7 @@ fn findings(tree: &ast::Statement, text: &str, question: Option<&Question>, cata
     let Some(shape) = reader::read(tree, text, catalog) else { return found };
     let sheet = Sheet { shape: &shape, catalog };
     found.extend(keys::check(&sheet));
-    if let Some(question) = question.filter(|question| !question.words.is_empty()) {
+    if let Some(question) = question.filter(|question| !question.words.is_empty() && is_english(question)) {
         const CHECKS: [fn(&Sheet<'_>, &Question) -> Vec<Finding>; 8] = [
             aggregates::check,
             requested::check,

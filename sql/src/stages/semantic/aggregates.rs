@@ -7,7 +7,7 @@ use proctor_core::sql::SqlCode;
 use super::extreme::Extreme;
 use super::question::{Question, Way};
 use super::shape::{Aggregate, Figure, Item, Limit, Name, Shape};
-use super::words::{are_kin, parts};
+use super::words::{are_kin, parts, stem};
 use super::{Finding, Sheet};
 use alone::{against_its_name, mixed, twice};
 
@@ -324,7 +324,7 @@ fn count(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
             return None;
         }
         let is_list = is_followed_by_list(question);
-        let confidence = if is_list {
+        let confidence = if is_list || is_time_since(shape, question, at) {
             60
         } else if many.is_some_and(|at| at == 0 || question.words[at].is_after_pause) {
             85
@@ -395,6 +395,15 @@ fn is_followed_by_list(question: &Question) -> bool {
         || question.says(&["list them", "show them", "name them", "list their", "show their"])
 }
 
+/// Reports whether a number of years or the like is asked for, and the query gives the date from which they are counted.
+fn is_time_since(shape: &Shape, question: &Question, at: usize) -> bool {
+    const UNITS: [&str; 7] = ["year", "month", "week", "day", "hour", "semester", "term"];
+    let is_unit = question.words.get(at + 2).is_some_and(|word| UNITS.contains(&word.stem.as_str()));
+    let is_date = |part: &String| matches!(part.as_str(), "year" | "date" | "month" | "day" | "time" | "since");
+    let mut names = shape.top().items.iter().flat_map(|item| &item.bare);
+    is_unit && names.any(|name| parts(&name.column).iter().any(is_date))
+}
+
 /// Reports whether a word of the question stands in the name of a table or column.
 fn is_of_schema(sheet: &Sheet<'_>, question: &Question, at: usize) -> bool {
     let Some(word) = question.words.get(at) else { return false };
@@ -403,10 +412,30 @@ fn is_of_schema(sheet: &Sheet<'_>, question: &Question, at: usize) -> bool {
     tables.iter().any(|table| is_in(&table.name) || table.columns.iter().any(|column| is_in(&column.name)))
 }
 
+/// Reports whether two words are used for the same things, of which a table may store a number.
+fn are_synonyms(one: &str, other: &str) -> bool {
+    const SYNONYMS: [&[&str]; 7] = [
+        &["child", "children", "kid"],
+        &["person", "people", "guest", "visitor", "attendee", "attendance", "spectator", "audience"],
+        &["employee", "staff", "worker", "personnel"],
+        &["student", "pupil", "enrollment"],
+        &["floor", "storey", "story"],
+        &["win", "victory"],
+        &["resident", "inhabitant", "citizen", "population"],
+    ];
+    one != other && SYNONYMS.iter().any(|group| group.contains(&one) && group.contains(&other))
+}
+
 /// Whether a column has the very name of what is counted: `how many kids stay` asks for `kids`.
 fn is_column_of_that_name(shape: &Shape, question: &Question, at: usize) -> bool {
-    let noun = question.words.get(at + 2).filter(|noun| noun.lower != noun.stem);
-    let is_it = |name: &Name| noun.is_some_and(|noun| name.column.eq_ignore_ascii_case(&noun.lower));
+    // `how many total credits`
+    let is_adjective = matches!(question.at(at + 2), "total" | "more" | "different");
+    let Some(noun) = question.words.get(at + 2 + usize::from(is_adjective)) else { return false };
+    let is_plural = noun.lower != noun.stem;
+    let is_it = |name: &Name| {
+        let column = name.column.to_lowercase();
+        is_plural && column == noun.lower || are_synonyms(&stem(&column), &noun.stem)
+    };
     shape.top().items.iter().flat_map(|item| &item.bare).any(is_it)
 }
 

@@ -6,6 +6,7 @@ use proctor_core::sql::SqlCode;
 use super::question::Question;
 use super::words::{are_kin, parts};
 use super::{Finding, Sheet};
+use crate::catalog::Table;
 
 /// Words between what leads to a thing and the thing.
 const BETWEEN: [&str; 9] = ["all", "the", "of", "our", "every", "me", "different", "distinct", "unique"];
@@ -99,7 +100,15 @@ fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         let own = parts(&column.name);
         parts(&other.name).iter().all(|part| own.iter().any(|word| are_kin(word, part)))
     };
-    let is_pointed_at = read.foreign_keys.iter().any(|key| key.table.eq_ignore_ascii_case(&other.name));
+    // A row of one stands for a row of the other.
+    let points_at =
+        |from: &Table, to: &Table| from.foreign_keys.iter().any(|key| key.table.eq_ignore_ascii_case(&to.name));
+    // The question may speak of songs, and the query needs the length that only their files have.
+    let needs_own_column = read
+        .columns
+        .iter()
+        .any(|column| shape.names.contains(&column.name.to_lowercase()) && other.column(&column.name).is_none());
+    let is_pointed_at = points_at(read, other) || points_at(other, read) && needs_own_column;
     let is_told_elsewhere = read.columns.iter().any(stands_for);
     // Columns that the question asks for, and that this table has.
     let top = shape.top();
@@ -115,9 +124,17 @@ fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let is_head = lead.is_some_and(|lead| at > lead && (lead + 1..at).all(|at| BETWEEN.contains(&question.at(at))));
     let last = at + parts(&other.name).len() - 1;
     let is_plural = question.words.get(last).is_some_and(|word| word.lower != word.stem);
+    // `how many student records`
+    let is_modifier = !is_plural && lead.is_some_and(|lead| matches!(question.at(lead), "many" | "number" | "count"));
     let is_attached = (1..=3).any(|back| {
-        matches!(question.at(at.wrapping_sub(back)), "for" | "in" | "with" | "at" | "have" | "has" | "by" | "through")
+        matches!(
+            question.at(at.wrapping_sub(back)),
+            "for" | "in" | "with" | "at" | "have" | "has" | "by" | "through" | "as" | "being"
+        )
     });
+    // `staff that are professors` speaks of a kind of staff.
+    let is_predicate = matches!(question.at(at.wrapping_sub(1)), "are" | "is" | "were" | "was")
+        && matches!(question.at(at.wrapping_sub(2)), "that" | "who" | "which");
     let counts_column = top.items.iter().any(|item| item.aggregates.iter().any(|figure| figure.column.is_some()));
     // The figure is of a column that the question does not name, and the other table has one that it names.
     let figures = || top.items.iter().flat_map(|item| &item.aggregates).filter_map(|figure| figure.column.as_ref());
@@ -128,7 +145,7 @@ fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         });
     let confidence = match (is_pointed_at || is_told_elsewhere, is_of_its_own) {
         (false, _) if counts_column && is_of_other && is_plural => 78,
-        _ if counts_column || !is_head && (!is_plural || is_attached) => 62,
+        _ if is_predicate || is_modifier || counts_column || !is_head && (!is_plural || is_attached) => 62,
         (false, false) => 82,
         (false, true) => 68,
         (true, false) => 60,
@@ -149,9 +166,16 @@ fn head(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     // `train stations` are stations.
     let next = question.words.get(at + 1).filter(|next| !next.is_after_pause).map(|next| next.stem.as_str());
     let is_read_name = |name: &str| parts(name).last().is_some_and(|last| Some(last.as_str()) == next);
-    if sheet.shape.tables.iter().any(|name| is_read_name(name)) {
+    if shape.tables.iter().any(|name| is_read_name(name)) {
         return None;
     }
+    // The last of two nouns is the thing: `student records` are records.
+    let is_of_many = question.at(lead) == "many" || matches!(question.at(lead), "number" | "count");
+    let is_compound = question.words.get(at + 1).is_some_and(|next| {
+        let is_noun = next.lower != next.stem && !FILLERS.contains(&next.lower.as_str());
+        let is_first_of_two = is_of_many && question.at(at) == *stem && !FILLERS[..10].contains(&next.lower.as_str());
+        !next.is_after_pause && (is_noun || is_first_of_two)
+    });
     // One table of that very name, and no column anywhere that speaks of it beside its keys.
     let mut tables = sheet.catalog.tables.iter().filter(|table| parts(&table.name) == [stem.clone()]);
     let table = tables.next().filter(|_| tables.next().is_none())?;
@@ -178,6 +202,7 @@ fn head(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     // Rows that are chosen may be those of the thing, in a table of what was done with it.
     let is_all = shape.blocks.iter().all(|block| !block.has_filter) && !is_told_elsewhere;
     let confidence = match is_all {
+        _ if is_compound => 55,
         true if question.words.len() <= 6 && shape.blocks.len() == 1 => 96,
         true => 80,
         false => 55,

@@ -313,6 +313,8 @@ fn unfiltered(sheet: &Sheet<'_>, question: &Question, named: &[Named]) -> Option
         (Kind::Number, _) => 78,
         // `which Adviser` is a thing, and no name.
         (Kind::Name, 1) if matches!(before(1), "which" | "what" | "each" | "every" | "many" | "all") => 66,
+        // A noun may have a capital for no reason: `the name and State of the airway`.
+        (Kind::Name, 1) if is_listed(question, at) => 66,
         (Kind::Name, 2..) => 78,
         // What is written in capitals throughout may be a format or a short form.
         (Kind::Name, _) if question.words[at].text.chars().skip(1).all(char::is_lowercase) => 74,
@@ -322,6 +324,64 @@ fn unfiltered(sheet: &Sheet<'_>, question: &Question, named: &[Named]) -> Option
     let found = Finding::new(SqlCode::FilterExpected, confidence, message).at(&shape.top().place);
     Some(found.advice("Add the WHERE that the question asks for.").about(first.text.clone()))
 }
+
+/// Reports whether a word belongs to a list of what is asked for, and names no value.
+fn is_listed(question: &Question, at: usize) -> bool {
+    const BEFORE: [&str; 14] =
+        ["and", "or", "the", "a", "an", "their", "its", "his", "her", "show", "list", "give", "find", "name"];
+    let word = &question.words[at];
+    BEFORE.contains(&question.at(at.wrapping_sub(1))) || word.is_after_pause || ATTRIBUTES.contains(&word.stem.as_str())
+}
+
+/// Nouns for what every kind of thing has; a question may write them with a capital, and no value is one of them.
+const ATTRIBUTES: [&str; 46] = [
+    "address",
+    "age",
+    "amount",
+    "area",
+    "birthday",
+    "category",
+    "city",
+    "class",
+    "code",
+    "color",
+    "colour",
+    "cost",
+    "country",
+    "county",
+    "date",
+    "description",
+    "district",
+    "duration",
+    "email",
+    "gender",
+    "height",
+    "language",
+    "length",
+    "level",
+    "location",
+    "name",
+    "nation",
+    "nationality",
+    "number",
+    "phone",
+    "place",
+    "position",
+    "price",
+    "province",
+    "rank",
+    "rating",
+    "region",
+    "salary",
+    "sex",
+    "size",
+    "state",
+    "status",
+    "title",
+    "town",
+    "type",
+    "weight",
+];
 
 /// Reports whether the query uses a column whose name does not tell what it holds: a letter with digits.
 fn has_opaque_column(sheet: &Sheet<'_>) -> bool {

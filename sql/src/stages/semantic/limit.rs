@@ -86,6 +86,11 @@ fn one(shape: &Shape, question: &Question) -> Option<Finding> {
         format!("the question asks for \"{words}\", and the query sorts all rows and keeps them: it has no LIMIT");
     // `the newest customers` may be any number of them.
     let is_many = question.words.get(cue.at + 1).is_some_and(|next| next.lower != next.stem);
+    // `which courses are the least difficult`
+    let is_of_all = question.at(cue.at.wrapping_sub(1)) == "the"
+        && matches!(question.at(cue.at.wrapping_sub(2)), "are" | "were")
+        && question.words.get(cue.at + 1).is_some_and(|next| next.lower == next.stem)
+        && !matches!(question.at(cue.at.wrapping_sub(3)), "what" | "which" | "who");
     // A query that returns the figure by which it sorts is a ranking: its first rows answer the question.
     let figures = || block.items.iter().flat_map(|item| &item.aggregates);
     let is_returned = |own: &super::shape::Aggregate| {
@@ -95,8 +100,9 @@ fn one(shape: &Shape, question: &Question) -> Option<Finding> {
     let confidence = match (meant.is_some(), cue.is_of_one) {
         _ if cue.scale == Scale::Turn => 60,
         _ if is_ranking => 66,
-        // `top customers` may be all of them, the best first.
+        // `top customers` and `the latest papers` may be all of them, the best or latest first.
         (true, false) if cue.scale == Scale::Worth => 62,
+        (true, true) if cue.scale == Scale::Time && is_many || is_of_all => 66,
         (true, true) if shape.extremes() == 0 => 85,
         (true, false) if is_many => 62,
         (true, _) => 68,

@@ -510,6 +510,10 @@ fn adjective(word: &str, adjective: &str) -> Option<(Way, Scale)> {
         "affordable" | "inexpensive" | "rare" | "unpopular" | "uncommon" | "economical" => {
             Some((way.turned(), Scale::Worth))
         }
+        // Difficulty, work and effort grow the other way.
+        "easy" | "simple" | "straightforward" | "effortless" | "convenient" | "lenient" | "relaxed" => {
+            Some((way.turned(), Scale::Worth))
+        }
         "poorly" | "badly" | "poor" => Some((way.turned(), Scale::Worth)),
         "successful" | "accurate" | "skilled" | "efficient" | "valuable" | "important" => Some((way, Scale::Worth)),
         "southern" | "northern" | "western" | "eastern" => Some((way, Scale::Worth)),

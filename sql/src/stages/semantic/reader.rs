@@ -170,6 +170,7 @@ impl Reader<'_> {
             Expr::BinaryOp { left, op, right } if is_comparison(op) => vec![left, right],
             Expr::InList { list, .. } => list.iter().collect(),
             Expr::Like { pattern, .. } | Expr::ILike { pattern, .. } => vec![pattern],
+            Expr::Between { low, high, .. } => vec![low, high],
             _ => return,
         };
         let value = |expr: &Expr| match bare(expr) {

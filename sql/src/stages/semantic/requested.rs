@@ -321,6 +321,8 @@ fn unasked_end(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Opti
         (true, false) if !is_meant && !has_time && !extreme.is_of_date() => Some(80),
         (true, false) if !is_named && !extreme.is_of_date() => Some(68),
         (true, true) => Some(if question.cues.iter().any(is_of_time) { 60 } else { 78 }),
+        // `the maximum and minimum codes` asks for both ends in so many words.
+        (false, true) if is_end_of_that_name(question, extreme.way) => Some(60),
         (false, true) if !has_time && !is_named => Some(if is_spent { 85 } else { 76 }),
         (false, true) if !has_time && is_number_asked => Some(76),
         _ if is_other_way => Some(if is_named { 84 } else { 68 }),
@@ -328,6 +330,14 @@ fn unasked_end(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Opti
         (false, false) if is_spent && figure.is_top => Some(66),
         _ => None,
     }
+}
+
+/// Reports whether the question has the word `maximum` for the high end, or `minimum` for the low one.
+fn is_end_of_that_name(question: &Question, way: Way) -> bool {
+    question.has(match way {
+        Way::High => &["maximum", "max"],
+        Way::Low => &["minimum", "min"],
+    })
 }
 
 fn is_of_amount(cue: &Cue) -> bool {
