@@ -4,6 +4,7 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
+use proctor_snapshot::Settling;
 use tokio::runtime::Runtime;
 
 use super::place::{Daemon, Place, beside};
@@ -39,6 +40,7 @@ pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     let mut asking = proctor(&place, &["exec", "--socket", &socket])?;
     let mut working = proctor(&place, &["exec", "--no-daemon", "--state-dir", &state])?;
     let mut starting = proctor(&place, &["--version"])?;
+    settle();
     let [mut bwrap, mut asked, mut worked, mut started] = [const { Sample::new() }; 4];
     for round in 0..WARM_UP + runs {
         let took = [
@@ -65,6 +67,12 @@ pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     bars.at_most("exec by a daemon to bubblewrap", ratio(asked.median(), bwrap.median()), BY_DAEMON);
     bars.at_most("exec without a daemon to bubblewrap", ratio(worked.median(), bwrap.median()), HERE);
     Ok(())
+}
+
+/// Waits until no file is so young that every snapshot reads it again: of a tree that somebody works on, a few are.
+#[expect(clippy::disallowed_methods, reason = "what is waited for is that time passes")]
+fn settle() {
+    std::thread::sleep(Settling::default().0);
 }
 
 /// A command line of ours in the repository; one that runs a command runs [`COMMAND`].

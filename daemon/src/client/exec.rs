@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
-use std::os::unix::net::UnixStream as StdStream;
 use std::time::{Duration, Instant};
 
 use http::Method;
@@ -210,7 +209,7 @@ impl Execution {
 
     fn stream(&mut self) -> Result<&UnixStream, ClientError> {
         if self.stream.is_none() {
-            let stream = self.link.stream.try_clone().and_then(|stream: StdStream| UnixStream::from_std(stream));
+            let stream = self.link.stream.try_clone().and_then(UnixStream::from_std);
             self.stream = Some(stream.map_err(|error| self.link.broken(&error))?);
         }
         self.stream.as_ref().ok_or_else(|| self.link.broken(&ErrorKind::NotConnected.into()))
