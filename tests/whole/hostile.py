@@ -15,6 +15,7 @@ import random
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -287,8 +288,12 @@ def good_file():
     """Exchanges a covered file for another one of the same size and times."""
     os.makedirs("target", exist_ok=True)
     write("src/lib.rs", "bad \n")
-    shutil.copy2("src/lib.rs", "target/thing")
-    yield from swapping(lambda path: keep_times(path, lambda: write(path, GOOD)))
+
+    def make(path):
+        shutil.copy2("src/lib.rs", path)
+        keep_times(path, lambda: write(path, GOOD))
+
+    yield from swapping(make)
 
 
 def directory_link():
@@ -424,21 +429,27 @@ def process_routes(pid, state, files):
 
 
 def routes():
-    """Tries to edit the copy, and every way to the state directory and to the processes."""
+    """Tries every way to the state directory and to the processes."""
     asked = yield
-    edited = 0
-    # First of all: to open a file for writing below `/proc/PID/root` copies it to the layer of the step.
-    for path in asked["files"]:
-        if path.endswith("/tree/src/lib.rs"):
-            try:
-                write(path, GOOD)
-                edited += 1
-            except OSError:
-                pass
-    found = {"copies_edited": edited, "state": sorted(state_routes(asked["state"], asked["files"]))}
+    found = {"state": sorted(state_routes(asked["state"], asked["files"]))}
     for role, pid in asked["processes"].items():
         found[role] = sorted(process_routes(pid, asked["state"], asked["files"]))
     yield found
+    yield
+
+
+def edited_copy():
+    """Edits the private copy, and keeps the times of its files; the number of files that were edited."""
+    asked = yield
+    edited = 0
+    for path in asked["files"]:
+        if path.endswith("/tree/src/lib.rs"):
+            try:
+                keep_times(path, lambda: write(path, GOOD))
+                edited += 1
+            except OSError:
+                pass
+    yield edited
     yield
 
 
@@ -449,6 +460,7 @@ class Writer:
     """Works in `src` and in `churn` in bursts: between two of them the tree is the same for a moment."""
 
     NAMES = [f"churn/{directory}/{name}" for directory in "abc" for name in ("x", "y", "z.py", "w.log", "d/x", "d/y")]
+    TEXTS = [bytes([65 + number]) * (37 * number**2 + 1) for number in range(20)]
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -456,8 +468,6 @@ class Writer:
         self.maps = []
         self.bursts = 0
         self.started = time.monotonic()
-        for name in self.NAMES:
-            write(name, name)
         self.over = threading.Event()
         self.thread = threading.Thread(target=self.work, daemon=True)
         self.thread.start()
@@ -465,21 +475,29 @@ class Writer:
     def path(self):
         return self.random.choice(self.NAMES)
 
+    def put(self, path, flags, text):
+        # Links are not followed: they lead out of the directory.
+        file = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | flags, 0o644)
+        try:
+            os.write(file, text)
+        finally:
+            os.close(file)
+
     def directory(self):
         return "churn/" + self.random.choice(["a", "b", "c", "a/d", "b/d", "c/d"])
 
     def save(self):
-        path = self.path()
-        with open(path, "w") as file:
-            file.write(str(self.random.random()) * self.random.randrange(1, 200))
+        self.put(self.path(), os.O_CREAT | os.O_TRUNC, self.random.choice(self.TEXTS))
 
     def save_in_place(self):
         path = self.path()
-        keep_times(path, lambda: write(path, str(self.random.randrange(10)), "r+"))
+        times = os.lstat(path)
+        self.put(path, 0, b"%d" % self.random.randrange(10))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns), follow_symlinks=False)
 
     def save_by_rename(self):
         path = self.path()
-        write(path + "~", str(self.random.random()))
+        self.put(path + "~", os.O_CREAT | os.O_TRUNC, self.random.choice(self.TEXTS))
         os.rename(path + "~", path)
 
     def rename(self):
@@ -500,12 +518,12 @@ class Writer:
     def symlink(self):
         path = self.path()
         os.unlink(path)
-        os.symlink(self.random.choice(["x", "../b", "/etc/passwd", "nothing"]), path)
+        os.symlink(self.random.choice(["x", "../b", "../../README.md", "/dev/null", "nothing"]), path)
 
     def swap_directory(self):
         path = self.directory()
         os.rename(path, "churn/aside")
-        os.symlink("/etc", path)
+        os.symlink("../src", path)
         os.unlink(path)
         os.rename("churn/aside", path)
 
@@ -513,7 +531,10 @@ class Writer:
         os.unlink(self.path())
 
     def change_mode(self):
-        os.chmod(self.path(), self.random.choice([0o644, 0o755, 0o600, 0o700]))
+        path = self.path()
+        # A directory or a link to one may stand there by now, and would be closed to its owner.
+        if stat.S_ISREG(os.lstat(path).st_mode):
+            os.chmod(path, self.random.choice([0o644, 0o755, 0o600, 0o700]))
 
     def special(self):
         path = self.path()
@@ -539,12 +560,17 @@ class Writer:
             if page.size():
                 page[0] = self.random.randrange(48, 58)
 
+    def make_directories(self):
+        for name in self.NAMES:
+            write(name, name)
+
     def work(self):
+        self.make_directories()
         acts = [self.save, self.save_in_place, self.save_by_rename, self.rename, self.exchange]
         acts += [self.exchange_directories, self.link, self.symlink, self.swap_directory, self.remove]
         acts += [self.change_mode, self.special, self.map, self.write_map, self.write_map]
         while not self.over.is_set():
-            until = time.monotonic() + self.random.uniform(0, 0.4)
+            until = time.monotonic() + self.random.uniform(0, 0.5)
             while time.monotonic() < until:
                 try:
                     self.random.choice(acts)()
@@ -555,7 +581,8 @@ class Writer:
             if self.bursts % 50 == 0:
                 # Exchanges nest directories ever deeper.
                 shutil.rmtree("churn", ignore_errors=True)
-            self.over.wait(self.random.uniform(0, 0.4))
+                self.make_directories()
+            self.over.wait(self.random.uniform(0, 0.6))
 
 
 def writer():
@@ -599,7 +626,7 @@ ATTACKS = {
     for attack in [
         above_exchanged, above_linked, inside_exchanged, inside_linked, momentary_file, momentary_directory,
         renamed_to_ignored, switched_head, mapped_page, overlay_attributes, evidence_with_code, hard_link,
-        ignored_edit, over_the_bound, fifo, unix_socket, device_link, good_file, directory_link, routes, writer, editor,
+        ignored_edit, over_the_bound, fifo, unix_socket, device_link, good_file, directory_link, routes, edited_copy, writer, editor,
     ]
 }
 ATTACKS["growing_file"] = lambda: growing("src/lib.rs")
@@ -607,6 +634,8 @@ ATTACKS["growing_ignored_file"] = lambda: growing("grows.log")
 
 
 def main():
+    if os.geteuid() == 0:
+        sys.exit("hostile.py attacks as a user: do not run it as root")
     signal.alarm(LIFETIME)
     os.chdir(sys.argv[2])
     attack = ATTACKS[sys.argv[1]]()
