@@ -26,7 +26,7 @@ EXCHANGE = 2  # renameat2(2): RENAME_EXCHANGE
 AT_FDCWD = -100
 PIDFD_GETFD = 438
 PTRACE_SEIZE = 0x4206
-LARGEST = 256 << 20  # bytes that a growing file may have
+LARGEST = 64 << 20  # bytes that a growing file may have
 GOOD, BAD = "good\n", "bad\n"
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -315,12 +315,11 @@ def directory_link():
 def growing(path):
     """Appends to a file for as long as the run lasts."""
     write(path, BAD)
-    block = b"good" * 16
 
     def append():
         with open(path, "ab") as file:
             if file.tell() < LARGEST:
-                file.write(block)
+                file.write(b"g")
 
     repeat = Repeat(append)
     yield
