@@ -28,8 +28,8 @@ test: ## run every test; the last line counts them
 	@scripts/clients
 	@$(CARGO) xtask test
 
-test-long: ## run the longer campaigns: lists of tables and columns over 3 x 6,000 statements for each engine, ignore rules over 8,000 trees
-	@scripts/need cargo cc git
+test-long: ## run the longer campaigns: lists of tables and columns over 3 x 6,000 statements for each engine, ignore rules over 8,000 trees, 500 runs beside a hostile writer
+	@scripts/need cargo cc git setpriv python3
 	@scripts/need --try npm
 	@scripts/clients
 	PROCTOR_IGNORE_ROUNDS=2000 PROCTOR_IGNORE_SEED=100000 \
@@ -38,6 +38,8 @@ test-long: ## run the longer campaigns: lists of tables and columns over 3 x 6,0
 		PROCTOR_LISTS_CORPUS=6000 PROCTOR_LISTS_SEED=$$seed \
 			$(CARGO) test -p proctor-sql --test lists --test duckdb -- corpus --nocapture || exit 1; \
 	done
+	$(CARGO) build --workspace --bins
+	PROCTOR_HOSTILE_RUNS=500 $(CARGO) test -p proctor-tests --test whole -- stress:: --nocapture
 
 check: ## format, lints, dependencies, schemas, rules of the house, documentation
 	@scripts/need cargo cc git

@@ -26,6 +26,7 @@ mod generated;
 mod harness;
 mod hiding;
 mod hooks;
+mod hostile;
 mod http;
 mod import;
 mod init;
@@ -59,6 +60,7 @@ mod screen;
 mod screens;
 mod spec;
 mod sql;
+mod stress;
 mod swaps;
 mod systemd;
 mod telemetry;
@@ -104,6 +106,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         harness::CASES,
         hiding::CASES,
         hooks::CASES,
+        hostile::CASES,
         http::CASES,
         import::CASES,
         init::CASES,
@@ -138,6 +141,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         screens::CASES,
         spec::CASES,
         sql::CASES,
+        stress::CASES,
         swaps::CASES,
         systemd::CASES,
         telemetry::CASES,

@@ -49,7 +49,7 @@ fn config(env: &TestEnvironment) -> String {
 }
 
 /// A step that waits until it is released, and then runs `check`.
-fn waits_then(env: &TestEnvironment, check: &str) -> Spec {
+pub(super) fn waits_then(env: &TestEnvironment, check: &str) -> Spec {
     let marker = env.marker();
     let script = format!("trap : USR1; sh -c 'sleep 300; :' {marker}-ready & wait; {check}");
     Spec::of_steps([Step::argv("it", &["sh", "-c", &script, &format!("{marker}-main")])])
