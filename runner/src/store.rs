@@ -9,6 +9,8 @@ pub(crate) mod checkouts;
 pub(crate) mod directory;
 pub(crate) mod documents;
 pub(crate) mod durations;
+pub(crate) mod freed;
+pub(crate) mod garbage;
 #[cfg(test)]
 mod limits;
 pub(crate) mod mirrors;
@@ -17,6 +19,7 @@ pub(crate) mod retention;
 
 pub use directory::{Directory, Temporary};
 pub use documents::recorded_document;
+pub use garbage::{Extent as GcExtent, collect as collect_garbage};
 pub use objects::Part;
 
 use std::io;
