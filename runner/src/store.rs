@@ -66,6 +66,12 @@ pub enum StoreError {
         /// The path below the repository.
         path: String,
     },
+    /// The directory holds no state of ours.
+    #[error("`{path}` is no state directory: no run has used it")]
+    NotState {
+        /// The path.
+        path: String,
+    },
     /// A file is larger than what we read.
     #[error("`{path}` is larger than {limit} bytes")]
     TooLarge {
@@ -87,6 +93,7 @@ impl StoreError {
             Self::Status { path, .. } => Some(format!("mend `{path}` by hand; nothing was written to it")),
             Self::Busy { .. } => Some("wait for it to end, then run again".to_owned()),
             Self::Io { path, source, .. } => Some(remedy(path, source)),
+            Self::NotState { .. } => Some("name the state directory of your runs with `--state-dir`".to_owned()),
             Self::TooLarge { .. } => None,
         }
     }

@@ -31,8 +31,7 @@ pub enum Extent {
 /// It is no state directory, or a directory in it cannot be read or written.
 pub fn collect(state: &Path, keep: &Retention, extent: Extent) -> Result<Collected, StoreError> {
     if !state.join(SNAPSHOTS).is_dir() {
-        let source = io::Error::new(io::ErrorKind::InvalidInput, "no run has used it as its state directory");
-        return Err(failed(state, source));
+        return Err(StoreError::NotState { path: state.display().to_string() });
     }
     let now = Clock::system().system_time();
     let mut collected = Collected::default();
@@ -63,4 +62,25 @@ pub(crate) fn copies(
 
 fn failed(state: &Path, source: io::Error) -> StoreError {
     StoreError::Io { action: "clean up", path: state.display().to_string(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use proctor_core::spec::DaemonSettings;
+
+    use super::*;
+
+    #[test]
+    fn removes_nothing_from_a_directory_that_no_run_has_used() {
+        let directory = tempfile::tempdir().expect("temp");
+        let file = directory.path().join("caches/mine");
+        std::fs::create_dir_all(&file).expect("makes");
+        let keep = DaemonSettings::default().retention;
+        let refused = collect(directory.path(), &keep, Extent::All);
+        assert!(matches!(refused, Err(StoreError::NotState { .. })), "{refused:?}");
+        assert!(file.exists());
+        std::fs::create_dir(directory.path().join(SNAPSHOTS)).expect("makes");
+        let collected = collect(directory.path(), &keep, Extent::All).expect("collects");
+        assert_eq!(collected.other.number, 1);
+    }
 }
