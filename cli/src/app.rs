@@ -12,8 +12,8 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::args::{Cli, Command, DaemonCommand, Format};
 use crate::caller::Caller;
 use crate::commands::{
-    cancel, codes, compare, daemon, doctor, exec, explain, gate, hook, import, init, logs, man, mcp, plan, report, run,
-    sql, status, tools, validate, watch,
+    cancel, codes, compare, daemon, doctor, exec, explain, gate, gc, hook, import, init, logs, man, mcp, plan, report,
+    run, sql, status, tools, validate, watch,
 };
 use crate::error::CliError;
 use crate::interrupt;
@@ -76,6 +76,7 @@ fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u
         Command::Run(args) => block_on(run::run(args, caller, screen)),
         Command::Exec(args) => exec::exec(args, caller, screen),
         Command::Doctor(args) => block_on(doctor::doctor(args, caller, screen)),
+        Command::Gc(args) => gc::gc(args, caller, screen),
         Command::Import(args) => import::import(args, caller, screen),
         Command::Init(args) => init::init(args, caller, screen),
         Command::Validate(args) => validate::validate(args, caller, screen),
@@ -140,6 +141,7 @@ fn wants_json(command: &Command) -> bool {
         Command::Import(args) => args.format == Format::Json,
         Command::Plan(args) => args.format == Format::Json,
         Command::Doctor(args) => args.format == Format::Json,
+        Command::Gc(args) => args.format == Format::Json,
         Command::Exec(args) => args.format == Format::Json,
         Command::Gate(args) => args.format == Format::Json,
         Command::Status(args) => args.format == Format::Json,

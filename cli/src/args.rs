@@ -4,6 +4,7 @@
 mod compare;
 mod daemon;
 mod exec;
+mod gc;
 mod hook;
 mod import;
 mod init;
@@ -28,6 +29,7 @@ pub(crate) use daemon::{
     StopArgs, WatchArgs,
 };
 pub(crate) use exec::{ExecArgs, LimitArgs};
+pub(crate) use gc::GcArgs;
 pub(crate) use hook::{
     HookCommand, HookCommandArgs, HookInstallArgs, HookName, HookOptions, HookRunArgs, HookUninstallArgs,
 };
@@ -84,6 +86,8 @@ pub(crate) enum Command {
     Sql(SqlArgs),
     /// Show what this machine can enforce, found by doing it
     Doctor(DoctorArgs),
+    /// Remove from the state directory what is beyond its bounds, or all that can be made anew
+    Gc(GcArgs),
     /// Show the runs that the daemon knows, or one of them
     Status(StatusArgs),
     /// Show what the steps of a run printed
@@ -356,8 +360,17 @@ pub(crate) struct GateArgs {
     pub way: WayArgs,
 }
 
+const DOCTOR_EXIT_CODES: &str = "\
+Exit codes:
+  0  a step can run
+  1  a step can run; `--deep` has found a damaged private copy
+  2  usage error
+  5  no step can run, or `--deep` could not verify a private copy
+  6  a daemon was demanded, and none answers";
+
 /// `proctor doctor`.
 #[derive(Debug, Args)]
+#[command(after_help = DOCTOR_EXIT_CODES)]
 pub(crate) struct DoctorArgs {
     /// Print the AppArmor profile that lets our helper make user namespaces, and try nothing
     #[arg(long, conflicts_with = "format")]
@@ -366,6 +379,10 @@ pub(crate) struct DoctorArgs {
     /// is executed
     #[arg(long, conflicts_with = "apparmor_profile")]
     pub fix: bool,
+    /// Hash every private copy of the repository that no run holds, and remove damaged ones; the next run makes them
+    /// anew
+    #[arg(long, conflicts_with_all = ["apparmor_profile", "fix"])]
+    pub deep: bool,
     /// How the findings are written to standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,

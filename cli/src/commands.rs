@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod gate;
+pub(crate) mod gc;
 pub(crate) mod hook;
 pub(crate) mod import;
 pub(crate) mod init;

@@ -7,6 +7,7 @@ use schemars::{JsonSchema, schema_for};
 
 use crate::commands::daemon::DaemonRecord;
 use crate::commands::doctor::DoctorRecord;
+use crate::commands::gc::GcRecord;
 use crate::commands::import::ImportRecord;
 use crate::commands::run::RangeRecord;
 use crate::diagnostics::DiagnosticRecord;
@@ -52,6 +53,8 @@ pub(crate) enum SchemaName {
     Import,
     /// `proctor doctor --format json`.
     Doctor,
+    /// `proctor gc --format json`.
+    Gc,
     /// `proctor status RUN --format json`.
     RunView,
     /// `proctor status --format json`.
@@ -84,6 +87,7 @@ impl SchemaName {
             Self::Diagnostics => "diagnostics",
             Self::Import => "import",
             Self::Doctor => "doctor",
+            Self::Gc => "gc",
             Self::RunView => "run-view",
             Self::RunList => "run-list",
             Self::Daemon => "daemon",
@@ -112,6 +116,7 @@ impl SchemaName {
             Self::Diagnostics => "what `validate --format json` prints",
             Self::Import => "what `import --format json` prints",
             Self::Doctor => "what `doctor --format json` prints",
+            Self::Gc => "what `gc --format json` prints",
             Self::RunView => "what `status RUN --format json` prints",
             Self::RunList => "what `status --format json` prints",
             Self::Daemon => "what `daemon status --format json` prints",
@@ -144,6 +149,7 @@ pub(crate) fn text(name: SchemaName) -> Result<String, serde_json::Error> {
         SchemaName::Diagnostics => generated::<Vec<DiagnosticRecord>>()?,
         SchemaName::Import => generated::<ImportRecord>()?,
         SchemaName::Doctor => generated::<DoctorRecord>()?,
+        SchemaName::Gc => generated::<GcRecord>()?,
         SchemaName::RunView => generated::<RunView>()?,
         SchemaName::RunList => generated::<RunPage>()?,
         SchemaName::Daemon => generated::<DaemonRecord>()?,

@@ -11,7 +11,7 @@ mod problem;
 mod request;
 mod view;
 
-pub use doctor::{DoctorAnswer, DoctorFinding, StepAccount};
+pub use doctor::{CopyReport, CopyState, DoctorAnswer, DoctorFinding, DoctorScope, StepAccount};
 pub use exec::{EXEC_PIECE, ExecEvent, ExecSubmission, OutputStream, bytes_of_hex};
 pub use problem::{Problem, ProblemType, SpecProblem};
 pub use request::{Asked, ChangesAsked, GateAsked, PlanAsked, Reuse, RunSubmission, SkillsAsked};

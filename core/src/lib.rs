@@ -19,6 +19,7 @@ pub mod evidence;
 pub mod exec;
 pub mod first_error;
 pub mod gate;
+pub mod gc;
 pub mod import;
 pub mod init;
 pub mod leak;

@@ -19,8 +19,8 @@ use bytes::Bytes;
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RANGE};
 use http::{HeaderMap, Method, Request, Response};
 use proctor_core::api::{
-    DoctorAnswer, GateAsked, Health, PlanAnswer, PlanAsked, ProblemType, RunPage, RunState, RunSubmission, RunView,
-    Submitted, Watched,
+    DoctorAnswer, DoctorScope, GateAsked, Health, PlanAnswer, PlanAsked, ProblemType, RunPage, RunState, RunSubmission,
+    RunView, Submitted, Watched,
 };
 use proctor_core::gate::GateAnswer;
 use proctor_core::names::RunId;
@@ -247,8 +247,12 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::submit`].
-    pub async fn doctor(&self, repo: &str) -> Result<DoctorAnswer, ClientError> {
-        self.get(&format!("/v1/doctor{}", query(&[("repo", repo.to_owned())])), WORK).await
+    pub async fn doctor(&self, repo: &str, scope: DoctorScope) -> Result<DoctorAnswer, ClientError> {
+        let mut pairs = vec![("repo", repo.to_owned())];
+        if scope == DoctorScope::MachineAndCopies {
+            pairs.push(("deep", true.to_string()));
+        }
+        self.get(&format!("/v1/doctor{}", query(&pairs)), WORK).await
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str, within: Duration) -> Result<T, ClientError> {

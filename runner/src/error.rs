@@ -331,9 +331,12 @@ impl EngineError {
             | Self::Snapshot(SnapshotError::Git(GitError::NotARepository { .. } | GitError::BelowTop { .. })) => {
                 EXIT_USAGE
             }
-            Self::Store(StoreError::NoChangeset { .. } | StoreError::Symlink { .. } | StoreError::Status { .. }) => {
-                EXIT_USAGE
-            }
+            Self::Store(
+                StoreError::NoChangeset { .. }
+                | StoreError::Symlink { .. }
+                | StoreError::Status { .. }
+                | StoreError::NotState { .. },
+            ) => EXIT_USAGE,
             Self::Interrupted => EXIT_INTERRUPTED,
             Self::SpecChanged(_)
             | Self::PlanChanged(_)

@@ -65,6 +65,6 @@ pub use request::{
 pub use rerun::demand_whole;
 pub use session::Session;
 pub use spec_file::SpecFile;
-pub use store::{Directory, Part, StoreError, Temporary, recorded_document};
+pub use store::{Directory, GcExtent, Part, StoreError, Temporary, collect_garbage, recorded_document};
 pub use tokio_util::sync::CancellationToken;
 pub use tools::{TOOL_VARIABLES, toolchain_env};

@@ -9,6 +9,8 @@ pub(crate) mod checkouts;
 pub(crate) mod directory;
 pub(crate) mod documents;
 pub(crate) mod durations;
+pub(crate) mod freed;
+pub(crate) mod garbage;
 #[cfg(test)]
 mod limits;
 pub(crate) mod mirrors;
@@ -17,6 +19,7 @@ pub(crate) mod retention;
 
 pub use directory::{Directory, Temporary};
 pub use documents::recorded_document;
+pub use garbage::{Extent as GcExtent, collect as collect_garbage};
 pub use objects::Part;
 
 use std::io;
@@ -63,6 +66,12 @@ pub enum StoreError {
         /// The path below the repository.
         path: String,
     },
+    /// The directory holds no state of ours.
+    #[error("`{path}` is no state directory: no run has used it")]
+    NotState {
+        /// The path.
+        path: String,
+    },
     /// A file is larger than what we read.
     #[error("`{path}` is larger than {limit} bytes")]
     TooLarge {
@@ -84,6 +93,7 @@ impl StoreError {
             Self::Status { path, .. } => Some(format!("mend `{path}` by hand; nothing was written to it")),
             Self::Busy { .. } => Some("wait for it to end, then run again".to_owned()),
             Self::Io { path, source, .. } => Some(remedy(path, source)),
+            Self::NotState { .. } => Some("name the state directory of your runs with `--state-dir`".to_owned()),
             Self::TooLarge { .. } => None,
         }
     }

@@ -59,6 +59,7 @@ impl DoctorReport {
             state_dir: display_path(state_dir.as_os_str().as_encoded_bytes()),
             may_miss: operator.may_miss.controls().collect(),
             allows_best_effort: operator.allow_best_effort,
+            copies: None,
         }
     }
 }

@@ -23,7 +23,8 @@ use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 
 use crate::beneath;
-use crate::entries::{Difference, Entries, Found};
+use crate::entries::{Difference, Entries, Found, Kind};
+use crate::git::checkout::git_dir::GIT_FILES;
 use crate::look::{Before, Look};
 use crate::snapshot::{Snapshot, SnapshotError};
 use crate::stamp::{self, Moment, Settling};
@@ -269,7 +270,8 @@ impl Mirror {
         if is_same { Ok(()) } else { Err(MirrorError::Damaged { path: display_path(&path), problem: "has changed" }) }
     }
 
-    /// Hashes each file of the mirror and compares all of it with the record.
+    /// Hashes each file of the mirror, the ignored ones included, and compares all of it with the records. In the git
+    /// directory only the names are compared: a caller who must be sure of it writes it again.
     ///
     /// # Errors
     /// [`MirrorError::Damaged`] where something differs; the mirror must be made anew.
@@ -282,10 +284,27 @@ impl Mirror {
             !(is_link && beneath::is_directory(self.tree.as_fd(), path)
                 || !held.contains(path) && ignored.contains(path))
         };
-        match held.difference(&found, Difference::Identity).into_iter().find(differs) {
+        let covered = held.difference(&found, Difference::Identity).into_iter().find(differs);
+        let damaged = covered.or_else(|| self.damaged_ignored(&found));
+        let stray = || strays_of_git(self.tree.as_fd());
+        match damaged.map_or_else(stray, |path| Ok(Some(path)))? {
             Some(path) => Err(MirrorError::Damaged { path: display_path(&path), problem: "is not what was copied" }),
             None => Ok(()),
         }
+    }
+
+    /// Returns the first ignored file that is not as it was copied.
+    fn damaged_ignored(&self, found: &Entries) -> Option<Vec<u8>> {
+        let ignored = self.ignored.held();
+        let is_as_copied = |path: &Vec<u8>| {
+            let Some(copied) = ignored.leaf(path).map(|leaf| leaf.found) else { return true };
+            match copied.kind {
+                Kind::Missing => true,
+                Kind::EmptyDirectory => beneath::is_directory(self.tree.as_fd(), path),
+                kind => found.leaf(path).is_some_and(|now| now.found.kind == kind && now.found.sha256 == copied.sha256),
+            }
+        };
+        ignored.paths().find(|path| !is_as_copied(path))
     }
 
     /// Makes another mirror with the same tree in the empty directory `into`, by hard links.
@@ -350,6 +369,20 @@ fn survey(tree: BorrowedFd<'_>) -> Result<Entries, MirrorError> {
     let leaves = leaves.ok_or(MirrorError::Damaged { path: ".".to_owned(), problem: "holds too many files" })?;
     let covered = leaves.into_iter().filter(|path| path.split(|byte| *byte == b'/').next() != Some(GIT));
     fill(tree, Entries::of_leaves(covered.map(|path| (path, false, Found::MISSING))))
+}
+
+/// Returns the first path in git's directory at the top that [`Mirror::write_git`] does not write.
+fn strays_of_git(tree: BorrowedFd<'_>) -> Result<Option<Vec<u8>>, MirrorError> {
+    if !beneath::is_directory(tree, GIT) {
+        let names = beneath::names_of(tree).map_err(|error| MirrorError::io(b"", error))?;
+        return Ok(names.into_iter().find(|name| name == GIT));
+    }
+    let leaves = beneath::leaves(tree, GIT, MAX_FILES).map_err(|error| MirrorError::io(GIT, error))?;
+    let is_stray = |path: &Vec<u8>| {
+        let below = path.strip_prefix(GIT).and_then(|rest| rest.strip_prefix(b"/")).unwrap_or(path);
+        !GIT_FILES.iter().any(|name| name.as_bytes() == below)
+    };
+    Ok(leaves.unwrap_or_default().into_iter().find(is_stray))
 }
 
 /// Finds out what stands at each path of `names`.

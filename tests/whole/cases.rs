@@ -71,6 +71,7 @@ mod toolchain;
 mod tools;
 mod tutorial;
 mod unprivileged;
+mod upkeep;
 mod verdict;
 mod visibility;
 
@@ -152,6 +153,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         tools::CASES,
         tutorial::CASES,
         unprivileged::CASES,
+        upkeep::CASES,
         verdict::CASES,
         visibility::CASES,
     ];
@@ -185,6 +187,7 @@ pub(crate) fn served() -> Vec<&'static Case> {
         revisions::CASES,
         timeout::CASES,
         toolchain::CASES,
+        upkeep::SERVED,
         verdict::CASES,
     ];
     groups.into_iter().flatten().filter(|case| !OF_THIS_PROCESS.contains(&case.name)).collect()

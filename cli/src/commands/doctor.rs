@@ -7,11 +7,11 @@ mod machine;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use proctor_core::api::{DoctorAnswer, DoctorFinding, StepAccount};
+use proctor_core::api::{CopyReport, CopyState, DoctorAnswer, DoctorFinding, DoctorScope, StepAccount};
 use proctor_core::code::{Coded as _, EngineCode};
 use proctor_core::enforcement::{Control, ControlState, Enforcement, SandboxMode, Tolerated};
 use proctor_core::spec::Operator;
-use proctor_core::verdict::EXIT_INCONCLUSIVE;
+use proctor_core::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
 use proctor_runner::EngineError;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -55,6 +55,9 @@ pub(crate) struct DoctorRecord {
     pub findings: Vec<FindingRecord>,
     /// What has to be done on this machine so that it is not missing, each cause once, in order.
     pub fixes: Vec<FixRecord>,
+    /// The private copies of the repository, each compared with its record; `null` without `--deep`. Damaged ones are
+    /// among the findings.
+    pub copies: Option<Vec<CopyReport>>,
 }
 
 /// How much of the sandbox a machine reaches.
@@ -118,7 +121,8 @@ pub(crate) struct FindingRecord {
     pub refuses: bool,
 }
 
-/// Sets a sandbox up once, and says what came of it: code 0 where a step can run, 5 where not.
+/// Sets a sandbox up once, and says what came of it: code 0 where a step can run, 5 where not, 1 where a private copy is
+/// damaged.
 ///
 /// # Errors
 /// Not even the trial could be made.
@@ -144,22 +148,56 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     };
     let operator = installation::operator(&args.way.operator, caller)?;
     let wanted = Wanted { way: &args.way, operator: &operator, repo: &repo };
+    let scope = DoctorScope::from_deep(args.deep);
     // A daemon looks at repositories of its callers, and at no other directory.
     let asks = is_found || args.way.daemon.daemon;
     let answer = match if asks { daemon::who_does_it(wanted, caller, screen).await? } else { None } {
-        Some(daemon) => daemon.client.doctor(&daemon::repo_text(&repo)?).await.map_err(client_error)?,
+        Some(daemon) => daemon.client.doctor(&daemon::repo_text(&repo)?, scope).await.map_err(client_error)?,
         None => tried_here(args, operator, &repo, caller, screen).await?,
     };
     let mode = args.sandbox.sandbox;
     let tolerated = answer.tolerated(mode).ok_or_else(|| engine_error(EngineError::BestEffortForbidden))?;
     let mut record = record(answer, &Demand { mode, tolerated }, &repo);
     record.fixes = fix::fixes(&record.findings, &Machine::read(caller), &places(&repo, caller));
+    // Nothing has to be done about a copy.
+    record.findings.extend(record.copies.iter().flatten().filter_map(copy_finding));
     match args.format {
         Format::Human if args.fix => screen.out(&fix::render(&record.fixes)),
         Format::Human => screen.out(&render(&record)),
         Format::Json => screen.out_json(&record)?,
     }
-    Ok(if record.ready { 0 } else { EXIT_INCONCLUSIVE })
+    Ok(exit_code(&record))
+}
+
+/// Returns the exit code: what keeps steps from running stands before what was found of the copies.
+fn exit_code(record: &DoctorRecord) -> u8 {
+    let has = |state| record.copies.iter().flatten().any(|copy| copy.state == state);
+    match record.ready {
+        true if has(CopyState::Damaged) => EXIT_FAILED,
+        true if !has(CopyState::Unverified) => 0,
+        _ => EXIT_INCONCLUSIVE,
+    }
+}
+
+/// Returns the finding of a private copy that is damaged or could not be verified. No step is refused because of it.
+fn copy_finding(report: &CopyReport) -> Option<FindingRecord> {
+    let problem = report.problem.as_deref().unwrap_or_default();
+    let (message, hint) = match (report.state, report.removed) {
+        (CopyState::Sound | CopyState::Held, _) => return None,
+        (CopyState::Damaged, true) => (
+            format!("the private copy `{}` was damaged and is removed: {problem}", report.copy),
+            "the next run makes the copy anew; find out what writes to the state directory, and run again what passed since",
+        ),
+        (CopyState::Damaged, false) => (
+            format!("the private copy `{}` is damaged and could not be removed: {problem}", report.copy),
+            "end the runs of the repository, then run `proctor gc --all`",
+        ),
+        (CopyState::Unverified, _) => (
+            format!("the private copy `{}` could not be verified: {problem}", report.copy),
+            "try again, or run `proctor gc --all`, so that the next run makes the copy anew",
+        ),
+    };
+    Some(FindingRecord { control: None, message, hint: hint.to_owned(), refuses: false })
 }
 
 /// Whether a trial can be made over a directory that is no repository: it must be ours, and neither the
@@ -193,7 +231,11 @@ async fn tried_here(
     let state_dir = installation::state_dir(&args.way.state, caller)?;
     let engine = engine::open(&args.way.state, operator.clone(), caller, screen)?;
     let report = engine.doctor(repo).await.map_err(engine_error)?;
-    Ok(report.answer(&operator, &state_dir))
+    let copies = match DoctorScope::from_deep(args.deep) {
+        DoctorScope::Machine => None,
+        DoctorScope::MachineAndCopies => Some(engine.verify_copies(repo).await.map_err(engine_error)?),
+    };
+    Ok(DoctorAnswer { copies, ..report.answer(&operator, &state_dir) })
 }
 
 /// What must hold for a step.
@@ -217,6 +259,7 @@ fn record(answer: DoctorAnswer, demand: &Demand, repo: &Path) -> DoctorRecord {
         enforcement: answer.enforcement,
         findings: answer.findings.into_iter().map(finding).chain(missing).collect(),
         fixes: Vec::new(),
+        copies: answer.copies,
     }
 }
 
@@ -250,6 +293,7 @@ fn render(record: &DoctorRecord) -> String {
     for (control, state) in &record.enforcement.0 {
         text.push_str(&control_line(*control, state));
     }
+    record.copies.iter().flatten().for_each(|copy| text.push_str(&copy_line(copy)));
     for finding in &record.findings {
         let control = finding.control.map(|control| format!("{}: ", control.as_str())).unwrap_or_default();
         let hints: Vec<String> = Some(shown(&finding.hint)).filter(|hint| !hint.is_empty()).into_iter().collect();
@@ -282,6 +326,18 @@ fn control_line(control: Control, state: &ControlState) -> String {
         ControlState::NotRequested { reason } => (DIM, "not asked", reason),
     };
     format!("{}  {:<18}  {}\n", paint(style, format!("{word:<9}")), control.as_str(), paint(DIM, shown(why)))
+}
+
+fn copy_line(report: &CopyReport) -> String {
+    let (style, word) = match report.state {
+        CopyState::Sound => (GOOD, "sound"),
+        CopyState::Held => (DIM, "held"),
+        CopyState::Damaged => (BAD, "damaged"),
+        CopyState::Unverified => (BAD, "unknown"),
+    };
+    let why = if report.state == CopyState::Held { "; a run holds it, so it was not verified" } else { "" };
+    let shown = paint(DIM, format!("{}{why}", shown_line(&report.copy)));
+    format!("{}  {:<18}  {shown}\n", paint(style, format!("{word:<9}")), "private copy")
 }
 
 fn facts(record: &DoctorRecord) -> String {
@@ -338,6 +394,31 @@ mod tests {
             assert!(least.ready, "{missing:?}");
         }
         assert!(!judged(report(&[Control::Cgroup]), SandboxMode::Strict, Tolerated::from_iter([])).ready);
+    }
+
+    fn copy(state: CopyState, removed: bool) -> CopyReport {
+        let problem = Some("`a` is not what was copied".to_owned());
+        CopyReport { copy: "mirrors/0/1".to_owned(), state, problem, removed }
+    }
+
+    #[test]
+    fn a_damaged_copy_changes_the_exit_code_and_refuses_no_step() {
+        let code = |copies: Vec<CopyReport>, missing: &[Control]| {
+            let mut record = judged(report(missing), SandboxMode::Strict, Tolerated::default());
+            record.copies = Some(copies);
+            exit_code(&record)
+        };
+        use CopyState::{Damaged, Held, Sound, Unverified};
+        assert_eq!(code(vec![copy(Sound, false), copy(Held, false)], &[]), 0);
+        assert_eq!(code(vec![copy(Unverified, false), copy(Damaged, true)], &[]), EXIT_FAILED);
+        assert_eq!(code(vec![copy(Unverified, false)], &[]), EXIT_INCONCLUSIVE);
+        assert_eq!(code(vec![copy(Damaged, true)], &[Control::Cgroup, Control::Landlock]), EXIT_INCONCLUSIVE);
+        assert!([Sound, Held].iter().all(|state| copy_finding(&copy(*state, false)).is_none()));
+        for (state, removed) in [(Damaged, true), (Damaged, false), (Unverified, false)] {
+            let finding = copy_finding(&copy(state, removed)).expect("a finding");
+            assert!(!finding.refuses && finding.message.contains("mirrors/0/1"), "{finding:?}");
+            assert_eq!(finding.hint.contains("gc --all"), !removed, "{finding:?}");
+        }
     }
 
     #[test]

@@ -28,6 +28,52 @@ pub struct DoctorAnswer {
     pub may_miss: BTreeSet<Control>,
     /// Whether its operator allows `sandbox: best_effort`.
     pub allows_best_effort: bool,
+    /// The private copies of the repository, each compared with its record; `null` where `deep` was not asked for.
+    #[serde(default)]
+    pub copies: Option<Vec<CopyReport>>,
+}
+
+/// What a look at the machine includes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DoctorScope {
+    /// What the machine can enforce.
+    Machine,
+    /// The private copies of the repository too. Damaged ones are removed.
+    MachineAndCopies,
+}
+
+impl DoctorScope {
+    /// Returns the scope for the option `deep`.
+    pub fn from_deep(deep: bool) -> Self {
+        if deep { Self::MachineAndCopies } else { Self::Machine }
+    }
+}
+
+/// A private copy of a worktree, compared with its record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CopyReport {
+    /// The copy's directory below the state directory.
+    pub copy: String,
+    /// What was found.
+    pub state: CopyState,
+    /// The damaged path and what is wrong with it, or why the copy could not be compared; `null` where it is sound or held.
+    pub problem: Option<String>,
+    /// Whether the copy was removed, so that the next run makes it anew.
+    pub removed: bool,
+}
+
+/// The state of a private copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CopyState {
+    /// Each file is as it was copied.
+    Sound,
+    /// A run holds the copy, so it was not compared.
+    Held,
+    /// A file is not as it was copied.
+    Damaged,
+    /// The copy could not be compared.
+    Unverified,
 }
 
 /// Who a step is.
@@ -75,6 +121,7 @@ mod tests {
             state_dir: "/s".into(),
             may_miss: [Control::Cgroup].into(),
             allows_best_effort: true,
+            copies: None,
         };
         assert_eq!(answer.tolerated(SandboxMode::Strict), Some(Tolerated::default()));
         assert_eq!(answer.tolerated(SandboxMode::BestEffort), Some(Tolerated::everything()));

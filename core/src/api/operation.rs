@@ -464,10 +464,14 @@ impl Outline {
             path: "/v1/doctor",
             summary: "See what a sandbox over a repository is made to enforce",
             description: "The whole set-up is done once, with `/bin/true` as the command.",
-            parameters: &[Parameter {
-                required: true,
-                ..query("repo", absolute_path, "The repository, as an absolute path.")
-            }],
+            parameters: &[
+                Parameter { required: true, ..query("repo", absolute_path, "The repository, as an absolute path.") },
+                query(
+                    "deep",
+                    boolean,
+                    "Hashes the private copies of the repository that no run holds, too. Damaged ones are removed, and the next run makes them anew. Default: false.",
+                ),
+            ],
             body: None,
             answers: &[json::<DoctorAnswer>(200, "What was found.")],
         },

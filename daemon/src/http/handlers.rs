@@ -12,7 +12,7 @@ use http::StatusCode;
 use http::header::{ACCEPT, HeaderName, HeaderValue, LOCATION};
 use proctor_core::api::openapi;
 use proctor_core::api::operation::Operation;
-use proctor_core::api::{How, Problem, ProblemType, RunState};
+use proctor_core::api::{DoctorScope, How, Problem, ProblemType, RunState};
 use proctor_core::spec::quoted;
 use proctor_core::telemetry::TraceContext;
 use serde::de::DeserializeOwned;
@@ -209,7 +209,9 @@ async fn sql(app: &App, asked: &Asked, body: Body) -> Answer {
 async fn doctor(app: &App, asked: &Asked) -> Answer {
     let missing = || invalid("`repo` is missing".to_owned()).with_hint("`GET /v1/doctor?repo=/path/to/repository`");
     let repo = asked.query.text("repo").ok_or_else(missing)?;
-    json(StatusCode::OK, &app.service.doctor(asked.caller, repo).await?)
+    let deep = asked.query.read("deep", "`true` or `false`", |text| text.parse::<bool>().ok())?;
+    let scope = DoctorScope::from_deep(deep.unwrap_or(false));
+    json(StatusCode::OK, &app.service.doctor(asked.caller, repo, scope).await?)
 }
 
 async fn metrics(app: &App, asked: &Asked) -> Response {

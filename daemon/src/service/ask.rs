@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use proctor_core::api::{
-    ChangesAsked, DoctorAnswer, GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, RunView, StepView, StreamView,
+    ChangesAsked, DoctorAnswer, DoctorScope, GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, RunView, StepView,
+    StreamView,
 };
 use proctor_core::evidence::ReportEvidence;
 use proctor_core::gate::{Demands, GateAnswer, MaxAge, RequiredInputs, Unattested};
@@ -126,15 +127,20 @@ impl Service {
         engine.gate(GateRequest { repo, demands }).await.map_err(|error| error.problem())
     }
 
-    /// Does the whole set-up of a sandbox over a repository once.
+    /// Does the whole set-up of a sandbox over a repository once, and verifies its private copies where that is asked for.
     ///
     /// # Errors
-    /// The repository is not the caller's.
-    pub async fn doctor(&self, caller: Caller, repo: &str) -> Result<DoctorAnswer, Problem> {
+    /// The repository is not the caller's, or its private copies cannot be reached.
+    pub async fn doctor(&self, caller: Caller, repo: &str, scope: DoctorScope) -> Result<DoctorAnswer, Problem> {
         let _part = self.preparing.wait(caller).await;
         let (engine, _, repo) = self.serving(caller, repo, None).await?;
         let report = engine.doctor(&repo).await.map_err(|error| error.problem())?;
-        Ok(report.answer(&self.operator(), engine.state_dir()))
+        let answer = report.answer(&self.operator(), engine.state_dir());
+        let copies = match scope {
+            DoctorScope::Machine => None,
+            DoctorScope::MachineAndCopies => Some(engine.verify_copies(&repo).await.map_err(|error| error.problem())?),
+        };
+        Ok(DoctorAnswer { copies, ..answer })
     }
 }
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use proctor_core::api::StreamView;
+use proctor_core::api::{CopyReport, StreamView};
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::enforcement::Tolerated;
 use proctor_core::evidence::{MAX_REPORT_BYTES, ReportEvidence, TreeSource};
@@ -27,6 +27,7 @@ use crate::skill_caches::TrustScopes;
 use crate::source::git_dirs;
 use crate::spec_file::SpecFile;
 use crate::store::documents;
+use crate::store::mirrors::upkeep;
 use crate::store::objects::{Objects, Part};
 use crate::tools::ToolSearch;
 use crate::{output, rerun};
@@ -140,6 +141,19 @@ impl Engine {
             kept.unwrap_or_else(|error| tracing::warn!(%error, "what was found out about this machine is not kept"));
         }
         Ok(report)
+    }
+
+    /// Compares each private copy of `repo` with its record, and removes the damaged ones; where `repo` is no repository
+    /// of the caller, there is none.
+    ///
+    /// # Errors
+    /// The state directory cannot be read, or a run holds the lock of the copies for too long.
+    pub async fn verify_copies(&self, repo: &Path) -> Result<Vec<CopyReport>, EngineError> {
+        let Ok(repository) = self.repository(repo) else { return Ok(Vec::new()) };
+        let (launcher, state) = (Arc::clone(&self.launcher), self.state_path.clone());
+        let work = tokio::task::spawn_blocking(move || upkeep::verify(&state, &repository, launcher.host()));
+        let verified = work.await.map_err(|error| EngineError::Internal(format!("verifying copies: {error}")))?;
+        Ok(verified?)
     }
 
     /// Refuses a run at once where the machine lacks more than may be missing. What only the

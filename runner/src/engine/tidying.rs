@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
+use proctor_core::gc::Collected;
+
 use super::Engine;
-use crate::store::caches;
-use crate::store::checkouts::{CHECKOUTS, eviction};
-use crate::store::mirrors::{self, MIRRORS};
-use crate::store::retention;
+use crate::store::garbage::{self, Extent};
+use crate::store::{caches, retention};
 
 /// After how many runs the state directory is looked through again: it takes longer the more is kept.
 const RUNS_UNTIDIED: usize = 32;
@@ -24,17 +24,16 @@ impl Engine {
         let retention = &self.config.operator.daemon.retention;
         let (bounds, kept) = (retention::Bounds::from(retention), retention.caches);
         let work = tokio::task::spawn_blocking(move || {
+            let mut collected = Collected::default();
             if let Some(now) = now {
-                eviction::evict(&state.join(CHECKOUTS), now, eviction::Bounds::default())?;
-                mirrors::evict(&state.join(MIRRORS), now)?;
-                caches::eviction::evict(&state, &kept, now).map_err(std::io::Error::other)?;
+                garbage::copies(&state, &kept, Extent::Excess, now, &mut collected)?;
             }
             if !is_due {
                 return Ok(());
             }
-            let now = clock.system_time();
-            caches::eviction::evict(&state, &kept, now).map_err(std::io::Error::other)?;
-            retention::tidy(&state, bounds, now)
+            let (now, keep) = (clock.system_time(), (&kept, Extent::Excess));
+            caches::eviction::evict(&state, keep, now, &mut collected.caches).map_err(std::io::Error::other)?;
+            retention::tidy(&state, bounds, now, &mut collected)
         });
         match work.await {
             Ok(Ok(())) => {}

@@ -1,7 +1,8 @@
 //! Private copies of work trees: below `mirrors/<repository>/` of the state directory, which only we can enter.
 //!
 //! ```text
-//! lock                     held while a copy is prepared
+//! lock                     held while a copy is prepared, verified or taken away
+//! old-<sequence>-<random>/ a copy that is being removed
 //! <sequence>/              a copy; the one with the highest number is the newest
 //!   own/                   the step user's, with mode 0700
 //!     tree/ record journal as proctor-snapshot keeps them
@@ -17,10 +18,11 @@ use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::display_path;
+use proctor_core::gc::Freed;
 use proctor_core::plan::RelPath;
 use proctor_sandbox::StepUser;
 use proctor_snapshot::protocol::GitHistory;
@@ -37,6 +39,8 @@ use crate::error::EngineError;
 use crate::repository::Repository;
 use crate::source::Keeping;
 
+pub(crate) mod upkeep;
+
 /// The directory of all private copies, in the state directory.
 pub(crate) const MIRRORS: &str = "mirrors";
 const LOCK: &str = "lock";
@@ -50,9 +54,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 const ATTEMPTS: usize = 5;
 /// The number of files of a copy that are hashed again before each run.
 const SAMPLE: usize = 8;
-/// The number of repositories whose copies are kept, and the time that an unused one is kept.
-const MAX_REPOSITORIES: usize = 32;
-const MAX_UNUSED: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 /// The first user id of those that belong to nobody and own the copies of a root daemon, and how many there are.
 const FIRST_OWNER: u32 = 1_879_113_728;
 const OWNERS: u32 = (1 << 31) - FIRST_OWNER;
@@ -92,27 +93,40 @@ struct Copies {
 }
 
 impl Copies {
-    /// Takes the lock of the repository, which ends with what is returned.
-    #[expect(clippy::disallowed_methods, reason = "flock(2) has no deadline, and no event tells that a lock is free")]
+    /// Takes the lock of the repository, which ends with what is returned, and notes that the copies are used.
     fn lock(&self) -> Result<OwnedFd, StoreError> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let failed = |errno: Errno| StoreError::io("lock", self.path.join(LOCK).display().to_string())(errno);
-        let file = rustix::fs::openat(&self.root, LOCK, flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
+        let lock = self.lock_unused()?;
+        used_now(&lock).map_err(|errno| self.lock_failed(errno))?;
+        Ok(lock)
+    }
+
+    /// Takes the lock of the repository and leaves the time of the last use as it is.
+    #[expect(clippy::disallowed_methods, reason = "flock(2) has no deadline, and no event tells that a lock is free")]
+    fn lock_unused(&self) -> Result<OwnedFd, StoreError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {
-                    used_now(&file).map_err(failed)?;
-                    return Ok(file);
-                }
-                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(PAUSE),
-                Err(Errno::WOULDBLOCK) => {
-                    return Err(StoreError::Busy { path: self.path.display().to_string() });
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(failed(errno)),
+            match self.try_lock()? {
+                Some(lock) => return Ok(lock),
+                None if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                None => return Err(StoreError::Busy { path: self.path.display().to_string() }),
             }
         }
+    }
+
+    /// Takes the lock of the repository; `None` where a run or another process holds it.
+    fn try_lock(&self) -> Result<Option<OwnedFd>, StoreError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.root, LOCK, flags, Mode::from_raw_mode(0o600));
+        let file = file.map_err(|errno| self.lock_failed(errno))?;
+        match rustix::io::retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(self.lock_failed(errno)),
+        }
+    }
+
+    fn lock_failed(&self, errno: Errno) -> StoreError {
+        StoreError::io("lock", self.path.join(LOCK).display().to_string())(errno)
     }
 
     /// Returns the numbers of the copies, in their order.
@@ -248,6 +262,7 @@ impl<'a> Mirrors<'a> {
         let mut generations = self.copies.numbers()?;
         let newest = generations.pop();
         generations.iter().for_each(|old| self.remove_unused(*old));
+        self.copies.remove_discarded(&mut Freed::default());
         let state = state_of(moment.snapshot, moment.history);
         let Some(newest) = newest else { return self.fill(&self.make(1)?, moment, &state) };
         let generation = self.enter(newest)?;
@@ -323,9 +338,10 @@ impl<'a> Mirrors<'a> {
 
     /// Removes a copy that no run holds; one that cannot be removed is left to the next time.
     fn remove_unused(&self, number: u64) {
-        let Ok(generation) = self.enter(number) else { return };
-        if generation.is_free().unwrap_or(false) {
-            super::checkouts::remove(&generation.path);
+        match self.copies.discard(number) {
+            Ok(Some(copy)) => copy.remove(&mut Freed::default()),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, number, "a private copy stays"),
         }
     }
 }
@@ -359,11 +375,7 @@ struct Generation {
 impl Generation {
     /// Returns whether no run holds the copy. Then this one holds it against all others.
     fn is_free(&self) -> Result<bool, StoreError> {
-        match flock(&self.directory, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(true),
-            Err(Errno::WOULDBLOCK) => Ok(false),
-            Err(errno) => Err(StoreError::io("lock", self.directory.name())(errno)),
-        }
+        is_free(&self.directory)
     }
 
     /// Holds the copy together with other runs of the same tree.
@@ -387,6 +399,15 @@ impl Generation {
         let file = rustix::fs::openat(&self.directory, STATE, flags, Mode::from_raw_mode(0o600))
             .map_err(StoreError::io("write", self.directory.name()))?;
         serde_json::to_writer(fs::File::from(file), state).map_err(internal)
+    }
+}
+
+/// Returns whether no other process holds a copy. Then this one holds it until `directory` is closed.
+fn is_free(directory: &Directory) -> Result<bool, StoreError> {
+    match flock(directory, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(StoreError::io("lock", directory.name())(errno)),
     }
 }
 
@@ -450,46 +471,6 @@ fn unstable(path: &[u8]) -> EngineError {
 
 fn internal(error: impl std::fmt::Display) -> EngineError {
     EngineError::Internal(error.to_string())
-}
-
-/// Removes the copies of repositories that were not verified for long, and the least recently used ones beyond a
-/// number. A copy that a run holds stays.
-///
-/// # Errors
-/// A directory of ours cannot be listed.
-pub(crate) fn evict(mirrors: &Path, now: SystemTime) -> std::io::Result<()> {
-    let entries = match fs::read_dir(mirrors) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    let mut kept = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        let used = fs::metadata(path.join(LOCK)).and_then(|found| found.modified());
-        kept.push((used.unwrap_or(SystemTime::UNIX_EPOCH), path));
-    }
-    kept.sort();
-    let excess = kept.len().saturating_sub(MAX_REPOSITORIES);
-    for (number, (used, path)) in kept.into_iter().enumerate() {
-        if number < excess || now.duration_since(used).unwrap_or_default() > MAX_UNUSED {
-            remove_repository(&path);
-        }
-    }
-    Ok(())
-}
-
-fn remove_repository(path: &Path) {
-    let Ok(lock) = fs::File::options().write(true).open(path.join(LOCK)) else { return };
-    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return;
-    }
-    for generation in fs::read_dir(path).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
-        let held = fs::File::open(generation.path());
-        if held.is_ok_and(|held| flock(&held, FlockOperation::NonBlockingLockExclusive).is_ok()) {
-            super::checkouts::remove(&generation.path());
-        }
-    }
 }
 
 #[cfg(test)]

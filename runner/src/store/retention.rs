@@ -7,12 +7,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use proctor_core::gc::{Collected, Freed};
 use proctor_core::spec::Retention;
 
 use super::attestations::ATTESTATIONS;
 use super::directory::{Directory, is_temporary};
 use super::documents::RUNS;
 use super::durations::DURATIONS;
+use super::freed::counted;
 use crate::git_program::INPUTS;
 
 /// How old a temporary file is when its writer must be gone.
@@ -53,26 +55,28 @@ impl From<&Retention> for Bounds {
 /// that is under way stays; another process may tidy at the same time.
 ///
 /// # Errors
-/// The system refuses; what is removed by then stays removed.
-pub(crate) fn tidy(state: &Path, bounds: Bounds, now: SystemTime) -> io::Result<()> {
+/// The system refuses; what is removed by then stays removed, and is counted.
+pub(crate) fn tidy(state: &Path, bounds: Bounds, now: SystemTime, collected: &mut Collected) -> io::Result<()> {
+    let other = &mut collected.other;
     for temporary in abandoned(&state.join("objects"))?.into_iter().chain(abandoned(&state.join(DURATIONS))?) {
-        gone(fs::remove_file(temporary))?;
+        remove_file(&temporary, other)?;
     }
     for input in abandoned(&state.join(INPUTS))? {
-        gone(fs::remove_dir_all(input))?;
+        remove_directory(&input, other)?;
     }
-    gone(fs::remove_dir_all(state.join(OLD_CACHES)))?;
-    let oldest = bounds.age.and_then(|age| now.checked_sub(age));
-    for run in outdated(runs(&state.join(RUNS))?, bounds.runs, oldest) {
-        if !is_under_way(&run) {
-            gone(fs::remove_dir_all(run))?;
-        }
-    }
+    remove_directory(&state.join(OLD_CACHES), other)?;
     for subject in beyond(by_age(&state.join(ATTESTATIONS))?, bounds.subjects) {
-        gone(fs::remove_dir_all(subject))?;
+        remove_directory(&subject, other)?;
     }
     for subject in beyond(by_age(&state.join(DURATIONS))?, bounds.subjects) {
-        gone(fs::remove_file(subject))?;
+        remove_file(&subject, other)?;
+    }
+    let oldest = bounds.age.and_then(|age| now.checked_sub(age));
+    for run in outdated(runs(&state.join(RUNS))?, bounds.runs, oldest) {
+        match is_under_way(&run) {
+            true => collected.runs.in_use += 1,
+            false => remove_directory(&run, &mut collected.runs)?,
+        }
     }
     let objects = objects(&state.join("objects"))?;
     let mut excess = objects.iter().map(|object| object.bytes).sum::<u64>().saturating_sub(bounds.object_bytes);
@@ -80,10 +84,18 @@ pub(crate) fn tidy(state: &Path, bounds: Bounds, now: SystemTime) -> io::Result<
         if excess == 0 && oldest.is_none_or(|oldest| object.written >= oldest) {
             break;
         }
-        gone(fs::remove_file(&object.path))?;
+        remove_file(&object.path, &mut collected.outputs)?;
         excess = excess.saturating_sub(object.bytes);
     }
     Ok(())
+}
+
+fn remove_file(path: &Path, freed: &mut Freed) -> io::Result<()> {
+    counted(freed, path, || gone(fs::remove_file(path)))
+}
+
+fn remove_directory(path: &Path, freed: &mut Freed) -> io::Result<()> {
+    counted(freed, path, || gone(fs::remove_dir_all(path)))
 }
 
 /// What another one removed meanwhile is removed.
@@ -191,6 +203,11 @@ mod tests {
         Bounds::from(&DaemonSettings::default().retention)
     }
 
+    fn tidy(state: &Path, bounds: Bounds, now: SystemTime) -> io::Result<Collected> {
+        let mut collected = Collected::default();
+        super::tidy(state, bounds, now, &mut collected).map(|()| collected)
+    }
+
     fn now() -> SystemTime {
         Clock::system().system_time()
     }
@@ -217,7 +234,8 @@ mod tests {
         }
         let under_way = Directory::open(&runs[0]).expect("opens");
         assert!(under_way.try_lock().expect("locks"));
-        tidy(state.path(), Bounds { age: Some(hour * 2), ..bounds() }, now()).expect("tidies");
+        let tidied = tidy(state.path(), Bounds { age: Some(hour * 2), ..bounds() }, now()).expect("tidies");
+        assert_eq!((tidied.runs.number, tidied.runs.in_use, tidied.outputs.number), (1, 1, 1));
         assert_eq!(runs.each_ref().map(|run| run.exists()), [true, false, true]);
         assert_eq!(["old.zst", "new.zst"].map(|object| shard.join(object).exists()), [false, true]);
         tidy(state.path(), Bounds { runs: 0, ..bounds() }, now()).expect("tidies");

@@ -251,6 +251,24 @@ fn finds_damage() {
 }
 
 #[test]
+fn finds_files_that_do_not_belong_into_the_git_directory() {
+    let ground = Ground::new();
+    ground.write("a", "1");
+    let mut mirror = ground.open();
+    ground.update(&mut mirror);
+    fs::create_dir_all(ground.mirrored(".git/hooks")).expect("makes");
+    fs::write(ground.mirrored(".git/HEAD"), "ref: refs/heads/main\n").expect("writes");
+    mirror.verify_all().expect("holds what it says");
+    fs::write(ground.mirrored(".git/hooks/post-checkout"), "#!/bin/sh\n").expect("writes");
+    assert!(
+        matches!(mirror.verify_all(), Err(MirrorError::Damaged { path, .. }) if path == ".git/hooks/post-checkout")
+    );
+    fs::remove_dir_all(ground.mirrored(".git")).expect("removes");
+    std::os::unix::fs::symlink("/", ground.mirrored(".git")).expect("links");
+    assert!(matches!(mirror.verify_all(), Err(MirrorError::Damaged { path, .. }) if path == ".git"));
+}
+
+#[test]
 fn a_linked_mirror_changes_by_itself() {
     let ground = Ground::new();
     ground.write("a", "1");

@@ -8,13 +8,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use proctor_core::gc::Freed;
 use proctor_core::spec::CacheRetention;
 use rustix::fs::{self, FlockOperation};
 
 use super::manifest::Manifest;
-use super::{BASE, CacheStore, MAX_FILE, SCOPE, SKILL_CACHES, Scope, layer, remove};
+use super::{BASE, CacheStore, LAYERS, MAX_FILE, RUNS, SCOPE, SCOPES, SKILL_CACHES, Scope, layer, remove};
 use crate::store::StoreError;
 use crate::store::directory::Directory;
+use crate::store::freed::counted;
+use crate::store::garbage::Extent;
 
 /// One stored cache.
 #[derive(Clone)]
@@ -26,11 +29,17 @@ struct Kept {
     layers: BTreeMap<String, u64>,
 }
 
-/// Removes what is too old or too much, as of `now`, and what killed runs have left. What a run uses stays.
+/// Removes what is too old or too much, as of `now`, or everything, and what killed runs have left. What a run uses
+/// stays.
 ///
 /// # Errors
 /// A directory of ours cannot be listed.
-pub(crate) fn evict(state: &Path, bounds: &CacheRetention, now: SystemTime) -> Result<(), StoreError> {
+pub(crate) fn evict(
+    state: &Path,
+    (bounds, extent): (&CacheRetention, Extent),
+    now: SystemTime,
+    freed: &mut Freed,
+) -> Result<(), StoreError> {
     let state_directory = Directory::open(state)?;
     match state_directory.descend(SKILL_CACHES) {
         Ok(_) => {}
@@ -38,18 +47,43 @@ pub(crate) fn evict(state: &Path, bounds: &CacheRetention, now: SystemTime) -> R
         Err(error) => return Err(error),
     }
     let store = CacheStore::open(&state_directory, state)?;
-    abandoned_runs(&store)?;
-    for key in excess(kept(&store)?, bounds, now) {
-        forget(&store, &key);
+    abandoned_runs(&store, freed)?;
+    let kept = kept(&store)?;
+    let goes = match extent {
+        Extent::Excess => excess(kept, bounds, now),
+        Extent::All => {
+            let (used, unused): (Vec<_>, Vec<_>) = kept.into_iter().partition(|cache| is_used(&store, cache));
+            freed.in_use += used.len() as u64;
+            unused.into_iter().map(|cache| cache.key).collect()
+        }
+    };
+    for key in goes {
+        forget(&store, &key, freed);
     }
-    unnamed_layers(&store)
+    unnamed_layers(&store, freed)
+}
+
+/// Returns whether a run holds a layer of a cache.
+fn is_used(store: &CacheStore, cache: &Kept) -> bool {
+    cache.layers.keys().any(|id| is_there(store, id) && hold(store, id).is_none())
+}
+
+fn is_there(store: &CacheStore, id: &str) -> bool {
+    store.layer_path(id).symlink_metadata().is_ok()
+}
+
+/// Removes a directory of the store, and counts its bytes.
+fn remove_measured(parent: (&Directory, &Path), name: &str, freed: &mut Freed) {
+    let mut removed = Freed::default();
+    counted(&mut removed, &parent.1.join(name), || remove(parent.0, name));
+    freed.add_bytes(removed.bytes);
 }
 
 /// The run that holds one is gone: the kernel lets go of its lock.
-fn abandoned_runs(store: &CacheStore) -> Result<(), StoreError> {
+fn abandoned_runs(store: &CacheStore, freed: &mut Freed) -> Result<(), StoreError> {
     for name in store.runs.names()? {
         if store.runs.descend(&name).and_then(|run| run.try_lock()).unwrap_or(false) {
-            remove(&store.runs, &name);
+            remove_measured((&store.runs, &store.path.join(RUNS)), &name, freed);
         }
     }
     Ok(())
@@ -97,21 +131,26 @@ fn excess(mut kept: Vec<Kept>, bounds: &CacheRetention, now: SystemTime) -> Vec<
 }
 
 /// Removes the base of a scope. A run that commits to it at this moment keeps it.
-fn forget(store: &CacheStore, key: &str) {
+fn forget(store: &CacheStore, key: &str, freed: &mut Freed) {
     let Ok(directory) = store.scopes.descend(key) else { return };
-    if directory.try_lock().unwrap_or(false) {
-        // First, so that no run finds a base whose scope is half gone.
-        let removed = directory.remove(BASE);
-        match removed {
-            Ok(()) => remove(&store.scopes, key),
-            Err(error) => tracing::debug!(%error, key, "a cache stays"),
+    if !directory.try_lock().unwrap_or(false) {
+        freed.in_use += 1;
+        return;
+    }
+    // First, so that no run finds a base whose scope is half gone.
+    let removed = directory.remove(BASE);
+    match removed {
+        Ok(()) => {
+            freed.number += 1;
+            remove_measured((&store.scopes, &store.path.join(SCOPES)), key, freed);
         }
+        Err(error) => tracing::debug!(%error, key, "a cache stays"),
     }
 }
 
 /// A run locks the layers of a base before it relies on them, and one that it commits before it has a name. So a layer
 /// that is held here and that no manifest names afterwards is nobody's.
-fn unnamed_layers(store: &CacheStore) -> Result<(), StoreError> {
+fn unnamed_layers(store: &CacheStore, freed: &mut Freed) -> Result<(), StoreError> {
     let named = named(store)?;
     let unnamed = store.layers.names()?.into_iter().filter(|id| !named.contains(id));
     let held: Vec<(String, OwnedFd)> = unnamed.filter_map(|id| Some((id.clone(), hold(store, &id)?))).collect();
@@ -120,7 +159,7 @@ fn unnamed_layers(store: &CacheStore) -> Result<(), StoreError> {
     }
     let named = self::named(store)?;
     for (id, _lock) in held.iter().filter(|(id, _)| !named.contains(id)) {
-        remove(&store.layers, id);
+        remove_measured((&store.layers, &store.path.join(LAYERS)), id, freed);
     }
     Ok(())
 }

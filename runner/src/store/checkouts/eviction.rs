@@ -6,7 +6,10 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use proctor_core::gc::Freed;
+
 use super::{DISCARDED, MANIFEST, MAX_MANIFEST, Manifest, UNFINISHED, hold_to_remove, remove};
+use crate::store::freed::remove_counted;
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy)]
@@ -17,6 +20,11 @@ pub(crate) struct Bounds {
     pub(crate) bytes: u64,
     /// For how long one is kept that is not used.
     pub(crate) unused: Duration,
+}
+
+impl Bounds {
+    /// Nothing is kept but what is in use.
+    pub(crate) const NONE: Self = Self { checkouts: 0, bytes: 0, unused: Duration::ZERO };
 }
 
 /// Enough for the branches that a few people work on.
@@ -36,12 +44,12 @@ struct Kept {
 ///
 /// # Errors
 /// A directory of ours cannot be listed.
-pub(crate) fn evict(checkouts: &Path, now: SystemTime, bounds: Bounds) -> io::Result<()> {
+pub(crate) fn evict(checkouts: &Path, now: SystemTime, bounds: Bounds, freed: &mut Freed) -> io::Result<()> {
     let mut kept = Vec::new();
     for repository in entries(checkouts)? {
         for entry in entries(&repository.path())? {
             match left_over(&entry) {
-                true => remove_unused(&entry.path()),
+                true => remove_unused(&entry.path(), freed),
                 false => kept.push(measured(entry.path())),
             }
         }
@@ -52,7 +60,7 @@ pub(crate) fn evict(checkouts: &Path, now: SystemTime, bounds: Bounds) -> io::Re
         bytes = bytes.saturating_add(one.bytes);
         let age = now.duration_since(one.used).unwrap_or_default();
         if number >= bounds.checkouts || bytes > bounds.bytes || age > bounds.unused {
-            remove_unused(&one.path);
+            remove_unused(&one.path, freed);
         }
     }
     Ok(())
@@ -65,16 +73,18 @@ fn left_over(entry: &DirEntry) -> bool {
     name.starts_with(UNFINISHED) || name.starts_with(DISCARDED)
 }
 
-fn remove_unused(path: &Path) {
-    if let Some(held) = hold_to_remove(path) {
-        // Under a name by which no run finds it, or a run could begin with what is half gone.
-        let aside = path.with_file_name(format!("{DISCARDED}{}", path.file_name().unwrap_or_default().display()));
-        match fs::rename(path, &aside) {
-            Ok(()) => remove(&aside),
-            Err(error) => tracing::debug!(%error, path = %path.display(), "a checkout stays"),
-        }
-        drop(held);
+fn remove_unused(path: &Path, freed: &mut Freed) {
+    let Some(held) = hold_to_remove(path) else {
+        freed.in_use += 1;
+        return;
+    };
+    // Under a name by which no run finds it, or a run could begin with what is half gone.
+    let aside = path.with_file_name(format!("{DISCARDED}{}", path.file_name().unwrap_or_default().display()));
+    match fs::rename(path, &aside) {
+        Ok(()) => remove_counted(freed, &aside),
+        Err(error) => tracing::debug!(%error, path = %path.display(), "a checkout stays"),
     }
+    drop(held);
 }
 
 /// Where an earlier version kept the caches of a checkout.
@@ -125,8 +135,10 @@ mod tests {
             SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
         }
 
-        fn evict(&self, bounds: Bounds) {
-            evict(self.0.path(), Self::now(), bounds).expect("evicts");
+        fn evict(&self, bounds: Bounds) -> Freed {
+            let mut freed = Freed::default();
+            evict(self.0.path(), Self::now(), bounds, &mut freed).expect("evicts");
+            freed
         }
     }
 
@@ -154,10 +166,11 @@ mod tests {
         let (used, left, made) =
             (room.checkout("a", 30, 9), room.checkout("new-1", 0, 9), room.checkout("new-2", 0, 9));
         let held: Vec<_> = [&used, &made].map(|path| hold_to_remove(path).expect("held")).into();
-        room.evict(Bounds { checkouts: 0, ..Bounds::default() });
+        let freed = room.evict(Bounds { checkouts: 0, ..Bounds::default() });
         assert!(used.exists() && made.exists() && !left.exists());
+        assert_eq!((freed.number, freed.in_use), (1, 2));
         drop(held);
-        room.evict(Bounds { checkouts: 0, ..Bounds::default() });
+        assert_eq!(room.evict(Bounds::NONE).number, 2);
         assert!(!used.exists() && !made.exists());
     }
 }

@@ -15,6 +15,9 @@ use super::super::index::to_file;
 use super::super::object::ObjectFormat;
 use super::super::reader::{Opened, unreadable};
 
+/// The names of all files that [`GitDir::write`] writes.
+pub(crate) const GIT_FILES: [&str; 7] =
+    ["config", "objects/info/alternates", "shallow", "info/exclude", "packed-refs", "index", "HEAD"];
 /// How many refs are told to git in a step.
 const MAX_REFS: usize = 1_000_000;
 /// The largest list of a shallow clone's edges, in bytes.

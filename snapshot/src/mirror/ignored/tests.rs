@@ -132,6 +132,28 @@ fn follows_what_is_changed_added_and_removed() {
 }
 
 #[test]
+fn finds_damage_of_ignored_files() {
+    let ground = Ground::new(&["out"]);
+    ground.write("out/one", "1");
+    fs::create_dir_all(ground.source.path().join("out/empty")).expect("makes");
+    let mut mirror = ground.mirror();
+    ground.update(&mut mirror);
+    mirror.verify_all().expect("whole");
+    let shown = |path: &str| ground.state.path().join(TREE).join(path);
+    let damaged = |mirror: &Mirror| match mirror.verify_all() {
+        Err(MirrorError::Damaged { path, .. }) => path,
+        other => panic!("{other:?}"),
+    };
+    fs::write(shown("out/one"), "2").expect("writes");
+    assert_eq!(damaged(&mirror), "out/one");
+    fs::remove_file(shown("out/one")).expect("removes");
+    assert_eq!(damaged(&mirror), "out/one");
+    fs::write(shown("out/one"), "1").expect("writes");
+    fs::remove_dir(shown("out/empty")).expect("removes");
+    assert_eq!(damaged(&mirror), "out/empty");
+}
+
+#[test]
 fn a_file_that_gets_covered_is_hashed_and_one_that_gets_ignored_is_an_input() {
     let mut ground = Ground::new(&["x"]);
     ground.write("x", "text");

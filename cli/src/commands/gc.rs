@@ -1,0 +1,86 @@
+//! `proctor gc`: removes from the state directory what is beyond the bounds, or what can be made anew.
+
+use proctor_core::gc::{Collected, Freed};
+use proctor_core::words::size;
+use proctor_runner::{EngineError, GcExtent, collect_garbage};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::args::{Format, GcArgs};
+use crate::caller::Caller;
+use crate::engine::engine_error;
+use crate::error::CliError;
+use crate::installation::{self, show};
+use crate::screen::Screen;
+use crate::style::{DIM, paint};
+use crate::text::shown_line;
+
+/// What `proctor gc --format json` prints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct GcRecord {
+    /// Whether all copies, checkouts and caches were removed, instead of those beyond the bounds.
+    pub all: bool,
+    /// The state directory.
+    pub state_dir: String,
+    /// What was removed of each kind.
+    pub freed: Collected,
+    /// The bytes that were freed together.
+    pub bytes: u64,
+}
+
+/// Cleans the state directory of the caller.
+///
+/// # Errors
+/// The directory is another user's or no state directory, or cannot be written.
+pub(crate) fn gc(args: &GcArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    let operator = installation::operator(&args.operator, caller)?;
+    let state_dir = installation::state_dir(&args.state, caller)?;
+    proctor_daemon::installation::secure_state_dir(&state_dir)?;
+    let extent = if args.all { GcExtent::All } else { GcExtent::Excess };
+    let freed = match state_dir.symlink_metadata() {
+        // No run was made yet.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Collected::default(),
+        _ => collect_garbage(&state_dir, &operator.daemon.retention, extent)
+            .map_err(|error| engine_error(EngineError::Store(error)))?,
+    };
+    let record = GcRecord { all: args.all, state_dir: show(&state_dir), freed, bytes: freed.bytes() };
+    match args.format {
+        Format::Human => screen.out(&render(&record)),
+        Format::Json => screen.out_json(&record)?,
+    }
+    Ok(0)
+}
+
+fn render(record: &GcRecord) -> String {
+    let kinds = record.freed.kinds();
+    let mut text: String = kinds.iter().map(|(kind, freed)| line(kind, *freed)).collect();
+    text.push_str(&format!("freed {} in {}\n", size(record.bytes), shown_line(&record.state_dir)));
+    text
+}
+
+fn line(kind: &str, freed: Freed) -> String {
+    let in_use = match freed.in_use {
+        0 => String::new(),
+        held => paint(DIM, format!(" ({held} in use)")),
+    };
+    format!("{} {:>6} removed, {}{in_use}\n", paint(DIM, format!("{kind:<15}")), freed.number, size(freed.bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_each_kind_and_the_sum() {
+        let mut freed = Collected::default();
+        freed.copies.add(3 << 20);
+        freed.copies.in_use = 2;
+        freed.caches.add_bytes(1 << 20);
+        let record = GcRecord { all: true, state_dir: "/s".to_owned(), bytes: freed.bytes(), freed };
+        let text = crate::text::plain(&render(&record));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "private copies       1 removed, 3 MiB (2 in use)");
+        assert_eq!(lines[2], "caches               0 removed, 1 MiB");
+        assert_eq!(lines[6..], ["freed 4 MiB in /s"]);
+    }
+}

@@ -1,0 +1,82 @@
+//! Describes what `proctor gc` removes from the state directory.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// What was removed of one kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Freed {
+    /// The number that was removed.
+    pub number: u64,
+    /// The bytes on the disk that this freed. A file counts when its last link is removed.
+    pub bytes: u64,
+    /// The number that was to be removed and stays because a run holds it.
+    pub in_use: u64,
+}
+
+impl Freed {
+    /// Counts one more that is removed, and the bytes that it took.
+    pub fn add(&mut self, bytes: u64) {
+        self.number += 1;
+        self.add_bytes(bytes);
+    }
+
+    /// Counts bytes of what was left of something that is counted already, or never was complete.
+    pub fn add_bytes(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+/// What was removed from a state directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Collected {
+    /// Private copies of worktrees.
+    pub copies: Freed,
+    /// Trees of commits.
+    pub checkouts: Freed,
+    /// Caches of skills.
+    pub caches: Freed,
+    /// Documents of runs without a changeset.
+    pub runs: Freed,
+    /// Outputs of steps.
+    pub outputs: Freed,
+    /// Records of earlier runs, and files that killed processes have left.
+    pub other: Freed,
+}
+
+impl Collected {
+    /// Returns each kind with its name, in the order in which they are shown.
+    pub fn kinds(&self) -> [(&'static str, Freed); 6] {
+        let Self { copies, checkouts, caches, runs, outputs, other } = *self;
+        [
+            ("private copies", copies),
+            ("checkouts", checkouts),
+            ("caches", caches),
+            ("runs", runs),
+            ("outputs", outputs),
+            ("other", other),
+        ]
+    }
+
+    /// Returns the bytes of all kinds together.
+    pub fn bytes(&self) -> u64 {
+        self.kinds().iter().fold(0, |bytes, (_, freed)| bytes.saturating_add(freed.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_the_bytes_of_all_kinds() {
+        let mut collected = Collected::default();
+        collected.copies.add(3);
+        collected.outputs.add(4);
+        collected.other.add_bytes(5);
+        assert_eq!(collected.bytes(), 12);
+        assert_eq!(collected.kinds().map(|(_, freed)| freed.number), [1, 0, 0, 0, 1, 0]);
+        collected.caches.add(u64::MAX);
+        assert_eq!(collected.bytes(), u64::MAX);
+    }
+}

@@ -1,0 +1,134 @@
+//! Counts what a removal frees on the disk.
+//!
+//! Some of the removed trees were written by steps, so no link in them is followed. Directories below [`MAX_DEPTH`]
+//! levels are removed and not counted.
+
+use std::collections::HashMap;
+use std::fs::Metadata;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use proctor_core::gc::Freed;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, openat, statat};
+
+/// The number of levels of directories whose bytes are counted: each takes a file descriptor meanwhile.
+const MAX_DEPTH: usize = 128;
+/// The size of the blocks in which `stat(2)` counts.
+const BLOCK: u64 = 512;
+
+/// Removes what stands at `path` by `remove`, and counts it. Where something is left, only the bytes are counted.
+pub(crate) fn counted<R>(freed: &mut Freed, path: &Path, remove: impl FnOnce() -> R) -> R {
+    let Some(before) = bytes_at(path) else { return remove() };
+    let removed = remove();
+    match bytes_at(path) {
+        Some(left) => freed.add_bytes(before.saturating_sub(left)),
+        None => freed.add(before),
+    }
+    removed
+}
+
+/// Removes a directory by [`super::checkouts::remove`], which leaves what it cannot remove, and counts it.
+pub(crate) fn remove_counted(freed: &mut Freed, path: &Path) {
+    counted(freed, path, || super::checkouts::remove(path));
+}
+
+/// Returns the bytes on the disk that the removal of a path would free; `None` where nothing stands there.
+fn bytes_at(path: &Path) -> Option<u64> {
+    let found: Metadata = path.symlink_metadata().ok()?;
+    let own = found.blocks() * BLOCK;
+    if !found.is_dir() {
+        return Some(if found.nlink() > 1 { 0 } else { own });
+    }
+    let mut count = Count::default();
+    if let Ok(directory) = rustix::fs::open(path, DIRECTORY, Mode::empty()) {
+        count.below(directory.as_fd(), 0);
+    }
+    Some(own.saturating_add(count.bytes))
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+#[derive(Default)]
+struct Count {
+    bytes: u64,
+    /// The number of links of each file that were not met yet.
+    links: HashMap<(u64, u64), u64>,
+}
+
+impl Count {
+    /// Counts what is in a directory. What cannot be read counts as nothing.
+    fn below(&mut self, directory: BorrowedFd<'_>, depth: usize) {
+        let Ok(entries) = Dir::read_from(directory) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let Ok(stat) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+                self.file(&stat);
+                continue;
+            }
+            self.add(&stat);
+            let inner: Option<OwnedFd> = openat(directory, name, DIRECTORY, Mode::empty()).ok();
+            if let Some(inner) = inner.filter(|_| depth < MAX_DEPTH) {
+                self.below(inner.as_fd(), depth + 1);
+            }
+        }
+    }
+
+    /// Counts a file with its last link: one that is linked from elsewhere too stays on the disk.
+    fn file(&mut self, stat: &Stat) {
+        let links = self.links.entry((stat.st_dev, stat.st_ino)).or_insert(u64::from(stat.st_nlink));
+        *links = links.saturating_sub(1);
+        if *links == 0 {
+            self.add(stat);
+        }
+    }
+
+    fn add(&mut self, stat: &Stat) {
+        let blocks = u64::try_from(stat.st_blocks).unwrap_or_default();
+        self.bytes = self.bytes.saturating_add(blocks.saturating_mul(BLOCK));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const SIZE: usize = 64 << 10;
+
+    #[test]
+    fn counts_each_file_with_its_last_link() {
+        let state = tempfile::tempdir().expect("temp");
+        let (first, second) = (state.path().join("1"), state.path().join("2"));
+        fs::create_dir_all(first.join("deep")).expect("makes");
+        fs::create_dir(&second).expect("makes");
+        fs::write(first.join("deep/own"), vec![1; SIZE]).expect("writes");
+        fs::write(first.join("shared"), vec![1; SIZE]).expect("writes");
+        fs::hard_link(first.join("shared"), second.join("shared")).expect("links");
+        fs::hard_link(first.join("deep/own"), first.join("again")).expect("links");
+        std::os::unix::fs::symlink("/", first.join("link")).expect("links");
+        let (mut of_first, mut of_second) = (Freed::default(), Freed::default());
+        remove_counted(&mut of_first, &first);
+        remove_counted(&mut of_second, &second);
+        let is_one_file = |freed: Freed| (SIZE..2 * SIZE).contains(&usize::try_from(freed.bytes).expect("small"));
+        assert!(is_one_file(of_first) && is_one_file(of_second), "{of_first:?} {of_second:?}");
+        assert_eq!((of_first.number, of_second.number), (1, 1));
+        remove_counted(&mut of_first, &first);
+        assert_eq!(of_first.number, 1, "nothing stands there any more");
+    }
+
+    #[test]
+    fn counts_no_directory_that_stays() {
+        let state = tempfile::tempdir().expect("temp");
+        fs::write(state.path().join("one"), vec![1; SIZE]).expect("writes");
+        let mut freed = Freed::default();
+        let removed = counted(&mut freed, state.path(), || fs::remove_dir(state.path()));
+        assert!(removed.is_err());
+        assert_eq!(freed, Freed::default());
+    }
+}

@@ -1,0 +1,284 @@
+//! Bounds and verifies the private copies beside the runs that use them.
+
+use std::fs::File;
+use std::io;
+use std::time::SystemTime;
+
+use proctor_core::api::{CopyReport, CopyState};
+use proctor_sandbox::Host;
+use rustix::fs::{RenameFlags, renameat_with};
+
+use super::*;
+use crate::store::checkouts::{DISCARDED, hold_to_remove};
+use crate::store::freed::remove_counted;
+use crate::store::garbage::Extent;
+
+/// The number of repositories whose copies are kept, and the time that an unused one is kept.
+const MAX_REPOSITORIES: usize = 32;
+const MAX_UNUSED: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+/// The problem of a copy whose files are not there.
+const INCOMPLETE: &str = "the copy is incomplete";
+
+/// A copy under a name by which no run finds it, held until it is removed.
+pub(super) struct Discarded {
+    path: PathBuf,
+    _held: File,
+}
+
+impl Discarded {
+    /// Removes the copy; what cannot be removed is left to the next time.
+    pub(super) fn remove(self, freed: &mut Freed) {
+        remove_counted(freed, &self.path);
+    }
+}
+
+impl Copies {
+    /// Takes a copy away from all later runs; `None` where a run holds it. The caller holds the lock of the repository.
+    ///
+    /// The rename comes first: a run must not find the half of a copy that was left by an interrupted removal, since the
+    /// record still names all of it.
+    pub(super) fn discard(&self, number: u64) -> Result<Option<Discarded>, StoreError> {
+        let name = number.to_string();
+        let Some(held) = hold_to_remove(&self.path.join(&name)) else { return Ok(None) };
+        let aside = format!("{DISCARDED}{name}-{:016x}", random_u64()?);
+        renameat_with(&self.root, &name, &self.root, &aside, RenameFlags::NOREPLACE)
+            .map_err(StoreError::io("put aside", self.path.join(&name).display().to_string()))?;
+        Ok(Some(Discarded { path: self.path.join(aside), _held: held }))
+    }
+
+    /// Removes discarded copies whose removal was interrupted.
+    pub(super) fn remove_discarded(&self, freed: &mut Freed) {
+        let names = self.root.names().unwrap_or_default();
+        for name in names.iter().filter(|name| name.starts_with(DISCARDED)) {
+            let path = self.path.join(name);
+            if let Some(held) = hold_to_remove(&path) {
+                Discarded { path, _held: held }.remove(freed);
+            }
+        }
+    }
+
+    /// Removes the copies that `keep` does not name and no run holds.
+    fn sweep(&self, keep: Keep, freed: &mut Freed) -> Result<(), StoreError> {
+        self.remove_discarded(freed);
+        if keep.excess(self.numbers()?).is_empty() {
+            return Ok(());
+        }
+        let Some(lock) = self.try_lock()? else {
+            freed.in_use += keep.excess(self.numbers()?).len() as u64;
+            return Ok(());
+        };
+        let mut discarded = Vec::new();
+        for number in keep.excess(self.numbers()?) {
+            match self.discard(number)? {
+                Some(copy) => discarded.push(copy),
+                None => freed.in_use += 1,
+            }
+        }
+        // No run waits for the removal.
+        drop(lock);
+        discarded.into_iter().for_each(|copy| copy.remove(freed));
+        Ok(())
+    }
+
+    /// Compares a copy with its record, and removes it if it is damaged; `None` where there is no such copy any more.
+    fn verify(&self, number: u64, owner: Option<MirrorOwner>) -> Result<Option<CopyReport>, StoreError> {
+        // Runs of the repository wait meanwhile.
+        let lock = self.lock_unused()?;
+        if !self.numbers()?.contains(&number) {
+            return Ok(None);
+        }
+        let found = |state, problem| {
+            let copy = format!("{MIRRORS}/{}/{number}", self.path.file_name().unwrap_or_default().display());
+            Ok(Some(CopyReport { copy, state, problem, removed: false }))
+        };
+        let directory = self.root.descend(&number.to_string())?;
+        if !is_free(&directory)? {
+            return found(CopyState::Held, None);
+        }
+        let problem = match compared(&directory, owner) {
+            Ok(()) => {
+                // The git directory has no record: the next run writes it again.
+                directory.remove(STATE)?;
+                return found(CopyState::Sound, None);
+            }
+            Err(MirrorError::Damaged { path, problem }) if path.is_empty() => problem.to_owned(),
+            Err(MirrorError::Damaged { path, problem }) => format!("`{path}` {problem}"),
+            Err(error) => return found(CopyState::Unverified, Some(first_line(&error.to_string()))),
+        };
+        drop(directory);
+        let discarded = self.discard(number)?;
+        drop(lock);
+        let removed = discarded.is_some();
+        discarded.into_iter().for_each(|copy| copy.remove(&mut Freed::default()));
+        let report = found(CopyState::Damaged, Some(problem))?;
+        Ok(report.map(|report| CopyReport { removed, ..report }))
+    }
+}
+
+/// Compares all files of a copy that no run holds with its record.
+fn compared(directory: &Directory, owner: Option<MirrorOwner>) -> Result<(), MirrorError> {
+    let incomplete = || MirrorError::Damaged { path: String::new(), problem: INCOMPLETE };
+    let own = directory.descend(OWN).map_err(|_| incomplete())?;
+    let own = own.as_fd().try_clone_to_owned().map_err(|source| MirrorError::Io { path: OWN.to_owned(), source })?;
+    Mirror::open(own, owner)?.verify_all()
+}
+
+/// Returns a message without its hint.
+fn first_line(message: &str) -> String {
+    message.lines().next().unwrap_or_default().to_owned()
+}
+
+/// Which copies of a repository stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    /// The newest one.
+    Newest,
+    /// None.
+    Nothing,
+}
+
+impl Keep {
+    /// Returns the numbers, which are sorted, of the copies that are removed.
+    fn excess(self, mut numbers: Vec<u64>) -> Vec<u64> {
+        match self {
+            Self::Newest => numbers.truncate(numbers.len().saturating_sub(1)),
+            Self::Nothing => {}
+        }
+        numbers
+    }
+}
+
+/// Compares each copy of `repository` with its record, and removes the damaged ones. A copy that a run holds is left.
+///
+/// # Errors
+/// The state directory cannot be read, or a run holds the lock of the copies for too long.
+pub(crate) fn verify(state_path: &Path, repository: &Repository, host: &Host) -> Result<Vec<CopyReport>, StoreError> {
+    let key = key_of(repository);
+    let path = state_path.join(MIRRORS).join(&key);
+    if !path.is_dir() {
+        return Ok(Vec::new());
+    }
+    let copies = Copies { root: Directory::open(&path)?, path };
+    let owner = host.is_root().then(|| owner_for(&key));
+    let verified = copies.numbers()?.into_iter().map(|number| copies.verify(number, owner));
+    verified.filter_map(Result::transpose).collect()
+}
+
+/// Removes the copies of repositories that were not verified for long, the least recently used ones beyond a number, and
+/// copies that a newer one has replaced; or all copies. A copy that a run holds stays.
+///
+/// # Errors
+/// A directory of ours cannot be listed.
+pub(crate) fn evict(mirrors: &Path, now: SystemTime, extent: Extent, freed: &mut Freed) -> io::Result<()> {
+    let entries = match fs::read_dir(mirrors) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mut kept = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let used = fs::metadata(path.join(LOCK)).and_then(|found| found.modified());
+        kept.push((used.unwrap_or(SystemTime::UNIX_EPOCH), path));
+    }
+    kept.sort();
+    let excess = kept.len().saturating_sub(MAX_REPOSITORIES);
+    for (number, (used, path)) in kept.into_iter().enumerate() {
+        let is_old = number < excess || now.duration_since(used).unwrap_or_default() > MAX_UNUSED;
+        let keep = if is_old || extent == Extent::All { Keep::Nothing } else { Keep::Newest };
+        let swept = Directory::open(&path).and_then(|root| Copies { root, path: path.clone() }.sweep(keep, freed));
+        if let Err(error) = swept {
+            tracing::debug!(%error, path = %path.display(), "a private copy stays");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Ground(tempfile::TempDir);
+
+    impl Ground {
+        fn new() -> Self {
+            Self(tempfile::tempdir().expect("temp"))
+        }
+
+        /// Makes copies of one repository.
+        fn copies(&self, repository: &str, numbers: &[u64]) -> Copies {
+            let path = self.0.path().join(repository);
+            for number in numbers {
+                fs::create_dir_all(path.join(number.to_string()).join(OWN)).expect("makes");
+            }
+            let copies = Copies { root: Directory::open(&path).expect("opens"), path };
+            drop(copies.lock().expect("locks"));
+            copies
+        }
+
+        fn evict(&self, now: SystemTime, extent: Extent) -> Freed {
+            let mut freed = Freed::default();
+            evict(self.0.path(), now, extent, &mut freed).expect("evicts");
+            freed
+        }
+    }
+
+    fn now() -> SystemTime {
+        crate::clock::Clock::system().system_time()
+    }
+
+    #[test]
+    fn removes_replaced_copies_and_keeps_the_newest() {
+        let ground = Ground::new();
+        let copies = ground.copies("a", &[1, 2, 10]);
+        assert_eq!(ground.evict(now(), Extent::Excess).number, 2);
+        assert_eq!(copies.numbers().expect("lists"), [10]);
+        assert_eq!(ground.evict(now(), Extent::Excess), Freed::default());
+        assert_eq!(ground.evict(now() + MAX_UNUSED * 2, Extent::Excess).number, 1);
+        assert_eq!(copies.root.names().expect("lists"), [LOCK]);
+    }
+
+    #[test]
+    fn leaves_copies_that_are_held_or_being_prepared() {
+        let ground = Ground::new();
+        let copies = ground.copies("a", &[1, 2]);
+        let held = copies.root.descend("1").expect("opens");
+        flock(&held, FlockOperation::NonBlockingLockShared).expect("locks");
+        let freed = ground.evict(now(), Extent::All);
+        assert_eq!((freed.number, freed.in_use), (1, 1));
+        assert_eq!(copies.numbers().expect("lists"), [1]);
+        drop(held);
+        let lock = copies.lock().expect("locks");
+        assert_eq!(ground.evict(now(), Extent::All), Freed { in_use: 1, ..Freed::default() });
+        drop(lock);
+        assert_eq!(ground.evict(now(), Extent::All).number, 1);
+    }
+
+    #[test]
+    fn removes_what_an_interrupted_removal_left() {
+        let ground = Ground::new();
+        let copies = ground.copies("a", &[3]);
+        let discarded = copies.discard(3).expect("renames").expect("not held");
+        // As if the process had been killed here.
+        let path = discarded.path.clone();
+        assert_eq!((copies.numbers().expect("lists"), path.exists()), (Vec::<u64>::new(), true));
+        ground.evict(now(), Extent::Excess);
+        assert!(path.exists(), "it is being removed by another process");
+        drop(discarded);
+        ground.evict(now(), Extent::Excess);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn reports_a_copy_without_files_as_damaged() {
+        let ground = Ground::new();
+        let copies = ground.copies("a", &[1]);
+        fs::remove_dir(copies.path.join("1").join(OWN)).expect("removes");
+        let report = copies.verify(1, None).expect("verifies").expect("a copy");
+        assert_eq!(
+            (report.state, report.problem.as_deref(), report.removed),
+            (CopyState::Damaged, Some(INCOMPLETE), true)
+        );
+        assert_eq!(copies.verify(1, None).expect("verifies"), None);
+    }
+}
