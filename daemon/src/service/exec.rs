@@ -308,8 +308,9 @@ async fn execute(engine: Arc<Engine>, place: Place, request: ExecRequest, looked
         Ok(executed) => executed,
         Err(error) => return drop(ending.reply(Err(error.problem()))),
     };
-    drop(place);
     let answered = ending.reply(Ok(executed.report.clone().into_record(sandbox)));
     let _ = tokio::time::timeout(ANSWERED, answered).await;
+    // Not before: a daemon that ends waits for the commands that have a place, and this one has no answer until then.
+    drop(place);
     executed.settle().await;
 }
