@@ -447,8 +447,7 @@ fn step_down(prepared: &mut Prepared<'_>, uid: u32, gid: u32) -> Done {
     let how = if seen == (uid, gid) {
         format!("user {uid} and group {gid} of the host, who alone are mapped")
     } else {
-        let whose = if prepared.request.user.is_mapped() { "no other run has" } else { "is nobody else's" };
-        format!("a user of the host that {whose}, mapped alone, as user {} and group {}", seen.0, seen.1)
+        format!("a user of the host that is nobody else's, mapped alone, as user {} and group {}", seen.0, seen.1)
     };
     prepared.enforcement.enforced(control, how);
     Ok(())
