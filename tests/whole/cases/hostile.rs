@@ -287,7 +287,6 @@ fn races(env: &TestEnvironment) {
     let stage = Stage::new(env);
     for attack in &RACING {
         let repo = stage.repo(attack.name, &waits_then(env, attack.check));
-        let mut codes = Vec::new();
         for _ in 0..RACES {
             let mut attacker = stage.attacker(attack.name, &repo);
             attacker.next(&Value::Null);
@@ -296,9 +295,7 @@ fn races(env: &TestEnvironment) {
             let count = attacker.next(&Value::Null);
             assert!(count.as_u64().is_some_and(|count| count > 0), "{}: nothing was changed", attack.name);
             judge(&stage, &repo, attack, &run);
-            codes.push(run.code);
         }
-        eprintln!("{}: {codes:?}", attack.name);
     }
     stage.daemon.end().exits(0);
 }
