@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -125,6 +126,11 @@ impl<'e> Stage<'e> {
         let user = is_of_the_system.then(|| machine::uid_of(ACCOUNT));
         user.iter().for_each(|user| env.configure(&format!("[daemon]\nallow_users = [{user}]\n")));
         Self { env, daemon: env.daemon(), user }
+    }
+
+    /// Gives the daemon so much more time to run.
+    pub(super) fn patient(self, more: Duration) -> Self {
+        Self { daemon: Daemon::of(self.env, self.daemon.running.patient(more)), ..self }
     }
 
     /// A repository of the user's, in a directory of its own.
@@ -287,7 +293,6 @@ fn races(env: &TestEnvironment) {
     let stage = Stage::new(env);
     for attack in &RACING {
         let repo = stage.repo(attack.name, &waits_then(env, attack.check));
-        let mut codes = Vec::new();
         for _ in 0..RACES {
             let mut attacker = stage.attacker(attack.name, &repo);
             attacker.next(&Value::Null);
@@ -296,9 +301,7 @@ fn races(env: &TestEnvironment) {
             let count = attacker.next(&Value::Null);
             assert!(count.as_u64().is_some_and(|count| count > 0), "{}: nothing was changed", attack.name);
             judge(&stage, &repo, attack, &run);
-            codes.push(run.code);
         }
-        eprintln!("{}: {codes:?}", attack.name);
     }
     stage.daemon.end().exits(0);
 }
@@ -345,7 +348,7 @@ fn rules(env: &TestEnvironment) {
             };
             let run = stage.run_while(&repo, |_| {
                 if is_during {
-                    hide()
+                    hide();
                 }
             });
             if !is_during {

@@ -4,6 +4,8 @@
 //!
 //! `PROCTOR_HOSTILE_RUNS` sets the number of runs, and `PROCTOR_HOSTILE_SEED` the order of the writer's operations.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::hostile::{NEEDS, SYSTEM, Stage};
@@ -18,6 +20,8 @@ pub(super) const CASES: &[Case] = &[
 
 /// The number of runs where the environment does not set it.
 const RUNS: u64 = 10;
+/// No run takes longer on a machine that is merely busy.
+const LONGEST: Duration = Duration::from_secs(20);
 
 /// The number of runs by their end.
 #[derive(Debug, Default)]
@@ -29,6 +33,7 @@ struct Count {
     recorded: u64,
 }
 
+#[expect(clippy::disallowed_methods, reason = "the campaign is as long as its caller wants it")]
 fn number(variable: &str, default: u64) -> u64 {
     let asked = std::env::var(variable).ok();
     asked.map_or(default, |asked| asked.parse().unwrap_or_else(|error| panic!("{variable}: {error}")))
@@ -36,7 +41,7 @@ fn number(variable: &str, default: u64) -> u64 {
 
 fn records(env: &TestEnvironment) {
     let (runs, seed) = (number("PROCTOR_HOSTILE_RUNS", RUNS), number("PROCTOR_HOSTILE_SEED", 1));
-    let stage = Stage::new(env);
+    let stage = Stage::new(env).patient(LONGEST * u32::try_from(runs).expect("a number of runs"));
     let repo = stage.repo("stress", &Spec::of_script("exec python3 identity.py"));
     repo.write("identity.py", include_str!("../identity.py"));
     repo.write("churn/a/x", "tracked\n");
