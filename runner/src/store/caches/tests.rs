@@ -7,12 +7,14 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use proctor_core::gc::Freed;
 use proctor_core::spec::{CacheRetention, DaemonSettings};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
 use crate::clock::Clock;
+use crate::store::garbage::Extent;
 
 const LARGE: u64 = 1 << 40;
 
@@ -60,7 +62,15 @@ impl State {
     }
 
     fn evict(&self, bounds: &CacheRetention, now: SystemTime) {
-        eviction::evict(self.temp.path(), bounds, now).expect("evicts");
+        let (kept, mut freed) = ((bounds, Extent::Excess), Freed::default());
+        eviction::evict(self.temp.path(), kept, now, &mut freed).expect("evicts");
+    }
+
+    /// Removes all that no run uses.
+    fn evict_all(&self) -> Freed {
+        let mut freed = Freed::default();
+        eviction::evict(self.temp.path(), (&retention(), Extent::All), now(), &mut freed).expect("evicts");
+        freed
     }
 }
 
@@ -510,4 +520,22 @@ fn a_layer_that_is_used_again_is_looked_at_again() {
     let file = fs::File::options().write(true).open(state.layers()[0].join("a")).expect("opens");
     file.set_modified(old).expect("dates");
     assert!(state.find(&scope).base.is_none());
+}
+
+#[test]
+fn a_cache_that_a_run_uses_is_left_when_all_others_are_removed() {
+    let state = State::new();
+    let other = Scope { path: "other".into(), ..scope() };
+    for scope in [&scope(), &other] {
+        state.run(scope, |upper| put(upper, "a", "1"));
+    }
+    let used = state.find(&scope());
+    let freed = state.evict_all();
+    assert_eq!((freed.number, freed.in_use, freed.bytes > 0), (1, 1, true));
+    assert_eq!((state.layers().len(), state.shown(&other)), (1, None));
+    assert!(state.shown(&scope()).is_some());
+    drop(used);
+    assert_eq!(state.evict_all().number, 1);
+    assert_eq!(state.layers(), [] as [PathBuf; 0]);
+    assert_eq!(state.evict_all(), Freed::default());
 }
