@@ -9,14 +9,14 @@ use proctor_core::evidence::TreeSource;
 use proctor_core::unverified::{self, InputShown, UnverifiedInput, UnverifiedInputs};
 use proctor_sandbox::{GitDirs, Host};
 use proctor_snapshot::protocol::CommitRef;
-use proctor_snapshot::{GitFacts, GitHelper, IgnoredInput, InputKind, Snapshot, SnapshotStore, TooLarge};
+use proctor_snapshot::{GitFacts, GitHelper, IgnoredInput, InputKind, Snapshot, SnapshotStore};
 
 use crate::error::EngineError;
 use crate::repository::Repository;
 use crate::request::RunSource;
 use crate::store::checkouts::{Checkout, Checkouts, Wanted};
 use crate::store::directory::Directory;
-use crate::store::mirrors::{Copied, Mirrors, PrivateTree, Ready, Show};
+use crate::store::mirrors::{Copied, Mirrors, PrivateTree, Ready, Show, TooLarge};
 
 /// The tree of a run.
 pub(crate) struct Source {
@@ -161,7 +161,7 @@ fn recorded(input: IgnoredInput) -> UnverifiedInput {
         InputKind::Directory => unverified::InputKind::Directory,
     };
     let reason = input.left_out.map(|(count, reason)| match input.kind {
-        InputKind::Directory => format!("{count} files were left out; of the first, {reason}"),
+        InputKind::Directory if count > 0 => format!("{count} files were left out; of the first, {reason}"),
         _ => reason.to_owned(),
     });
     UnverifiedInput {
@@ -184,8 +184,8 @@ fn too_large(bound: TooLarge) -> String {
         TooLarge::Bytes(bytes) => format!("more than {bytes} bytes"),
     };
     format!(
-        "the worktree has {bound}, ignored ones included, and is not copied: steps see the worktree itself; raise \
-         `tree.max_entries` or `tree.max_bytes` in proctord.toml, or set `ignored: hidden` in the spec"
+        "the worktree has {bound}, which git does not ignore, and is not copied: steps see the worktree itself; raise \
+         `tree.max_entries` or `tree.max_bytes` in proctord.toml"
     )
 }
 

@@ -40,7 +40,7 @@ pub use layer::{
     FileContent, IgnoredContent, LayerEntry, LayerScan, ScanBounds, ScanError, Spare, scan_layer, scan_layer_sparing,
 };
 pub use mirror::{
-    IgnoredInput, IgnoredWanted, InputKind, Mirror, MirrorError, Owner as MirrorOwner, TREE as MIRROR_TREE, TooLarge,
+    IgnoredInput, IgnoredWanted, InputKind, Mirror, MirrorError, Owner as MirrorOwner, TREE as MIRROR_TREE,
     Update as MirrorUpdate,
 };
 pub use patch::{PatchError, PatchInput, patch};

@@ -36,7 +36,7 @@ mod record;
 mod remove;
 
 use copy::Copier;
-pub use ignored::{IgnoredInput, IgnoredWanted, InputKind, TooLarge};
+pub use ignored::{IgnoredInput, IgnoredWanted, InputKind};
 use ignored::{Survey, Tree};
 use record::{COVERED, IGNORED, Record};
 
@@ -80,8 +80,6 @@ pub enum Update {
     },
     /// The tree was edited meanwhile: these paths hold other content than the snapshot names. The mirror lacks them.
     Changed(Vec<Vec<u8>>),
-    /// The ignored files exceed a bound. The mirror is as it was.
-    TooLarge(TooLarge),
 }
 
 /// Why a mirror cannot be used.
@@ -183,7 +181,7 @@ impl Mirror {
         let source = beneath::open_real(worktree).map_err(|error| MirrorError::io(b"", error))?;
         let tree = (&*snapshot.entries, snapshot.ignored.as_slice());
         let survey = Survey::take(source.as_fd(), tree, wanted, self.ignored.held())?;
-        Ok(survey.ok().filter(Survey::is_held).map(|survey| survey.inputs(self.ignored.held())))
+        Ok(survey.is_held().then(|| survey.inputs(self.ignored.held())))
     }
 
     fn update_from(
@@ -194,10 +192,7 @@ impl Mirror {
     ) -> Result<Update, MirrorError> {
         self.examine_unfinished()?;
         let survey = match wanted {
-            Some(wanted) => match Survey::take(source, tree, wanted, self.ignored.held())? {
-                Ok(survey) => survey,
-                Err(bound) => return Ok(Update::TooLarge(bound)),
-            },
+            Some(wanted) => Survey::take(source, tree, wanted, self.ignored.held())?,
             None => Survey::of_none(self.ignored.held()),
         };
         // Something else may stand at these paths in the new tree.

@@ -28,7 +28,7 @@ use proctor_sandbox::StepUser;
 use proctor_snapshot::protocol::GitHistory;
 use proctor_snapshot::{
     CheckoutOf, GitHelper, IgnoredInput, IgnoredWanted, MIRROR_TREE, Mirror, MirrorError, MirrorOwner, MirrorUpdate,
-    Snapshot, SnapshotError, SnapshotStore, StepRights, TooLarge,
+    Snapshot, SnapshotError, SnapshotStore, StepRights,
 };
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, Uid, fchown, flock, futimens};
 use rustix::io::Errno;
@@ -166,8 +166,17 @@ pub(crate) struct Show<'a> {
 pub(crate) enum Copied {
     /// The copy.
     Ready(Box<Ready>),
-    /// The tree exceeds this bound.
+    /// The covered files exceed this bound.
     TooLarge(TooLarge),
+}
+
+/// A bound that covered files exceed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TooLarge {
+    /// There are more than this number.
+    Entries(usize),
+    /// They have more than this number of bytes.
+    Bytes(u64),
 }
 
 /// A private copy of a tree.
@@ -233,7 +242,6 @@ impl<'a> Mirrors<'a> {
                     let tree = self.in_use(held, number, &history);
                     return Ok(Copied::Ready(Box::new(Ready { tree, snapshot, inputs })));
                 }
-                Prepared::TooLarge(bound) => return Ok(Copied::TooLarge(bound)),
                 Prepared::Changed(path) if attempt >= ATTEMPTS => return Err(unstable(&path)),
                 Prepared::Changed(_) => {}
             }
@@ -304,7 +312,6 @@ impl<'a> Mirrors<'a> {
             MirrorUpdate::Changed(paths) => {
                 return Ok(Prepared::Changed(paths.into_iter().next().unwrap_or_default()));
             }
-            MirrorUpdate::TooLarge(bound) => return Ok(Prepared::TooLarge(bound)),
             MirrorUpdate::Equal { copied, bytes, ignored } => {
                 tracing::debug!(repo = %self.repository.path().display(), copied, bytes, "private copy prepared");
                 ignored
@@ -358,8 +365,6 @@ struct Moment<'a> {
 enum Prepared {
     /// The copy of this number, held, and the ignored files that it shows.
     Ready { held: Directory, number: u64, inputs: Vec<IgnoredInput> },
-    /// The tree exceeds this bound.
-    TooLarge(TooLarge),
     /// This path was edited meanwhile.
     Changed(Vec<u8>),
 }

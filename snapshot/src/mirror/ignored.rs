@@ -33,9 +33,10 @@ pub struct IgnoredWanted<'a> {
     pub except: &'a [RelPath],
     /// By whose permission bits the files are read; `None` where our own rights are those of the steps.
     pub rights: Option<StepRights>,
-    /// The number of files and directories that are copied at most.
+    /// The number of files and directories that are copied at most. An ignored path with which there would be more is
+    /// left out.
     pub max_entries: usize,
-    /// The number of bytes that are copied at most.
+    /// The number of bytes that are copied at most. An ignored path with which there would be more is left out.
     pub max_bytes: u64,
 }
 
@@ -52,7 +53,7 @@ pub struct IgnoredInput {
     pub bytes: u64,
     /// The digest of the copied content; `None` where nothing was copied.
     pub sha256: Option<Sha256Hex>,
-    /// The number of files in it that were not copied, and why the first one was not.
+    /// The number of files in it that were not copied, and why the first one was not; 0 where all of it was left out.
     pub left_out: Option<(u64, &'static str)>,
 }
 
@@ -67,15 +68,6 @@ pub enum InputKind {
     Directory,
     /// Something that is not copied: a socket, a FIFO or a device.
     Special,
-}
-
-/// The bound of [`IgnoredWanted`] that the ignored files exceed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TooLarge {
-    /// There are more files than this number.
-    Entries(usize),
-    /// They have more than this number of bytes.
-    Bytes(u64),
 }
 
 /// What a snapshot covers, and the ignored paths beside it.
@@ -100,7 +92,7 @@ impl Survey {
         (covered, ignored): Tree<'_>,
         wanted: &IgnoredWanted<'_>,
         held: &Entries,
-    ) -> Result<Result<Self, TooLarge>, MirrorError> {
+    ) -> Result<Self, MirrorError> {
         let device = beneath::trusted_device(source).map_err(|error| MirrorError::io(b"", error))?;
         let mut walk = Walk {
             covered,
@@ -122,14 +114,8 @@ impl Survey {
             if walk.is_excepted(path) || paths::ancestors(path).any(|above| walked.contains(above)) {
                 continue;
             }
-            match walk.input(source, path) {
-                Ok(input) => {
-                    inputs.extend(input);
-                    walked.insert(path);
-                }
-                Err(Stopped::TooLarge(bound)) => return Ok(Err(bound)),
-                Err(Stopped::Failed(error)) => return Err(error),
-            }
+            inputs.extend(walk.input(source, path)?);
+            walked.insert(path);
         }
         let bare = (1..covered.directories()).filter(|at| covered.is_bare(*at));
         for path in bare.map(|at| covered.directory_path(at)).filter(|path| !is_of_evidence(path)) {
@@ -147,7 +133,7 @@ impl Survey {
         } else {
             Entries::of_leaves(leaves.into_iter().map(|(path, found)| (path, false, found)))
         };
-        Ok(Ok(Self { now, changed, gone, inputs }))
+        Ok(Self { now, changed, gone, inputs })
     }
 
     /// Returns whether the mirror holds the ignored files as they stand.
@@ -234,7 +220,8 @@ fn is_of_evidence(directory: &[u8]) -> bool {
 }
 
 enum Stopped {
-    TooLarge(TooLarge),
+    /// A bound would be exceeded: why the input is left out.
+    TooLarge(&'static str),
     Failed(MirrorError),
 }
 
@@ -264,9 +251,9 @@ impl Walk<'_> {
     }
 
     /// Looks at one ignored path; `None` where nothing stands there any more.
-    fn input(&mut self, source: BorrowedFd<'_>, path: &[u8]) -> Result<Option<IgnoredInput>, Stopped> {
+    fn input(&mut self, source: BorrowedFd<'_>, path: &[u8]) -> Result<Option<IgnoredInput>, MirrorError> {
         let (directory, name) = paths::split(path);
-        let failed = |error| Stopped::Failed(MirrorError::io(path, error));
+        let failed = |error| MirrorError::io(path, error);
         let parent = match beneath::open(source, directory, OFlags::PATH | OFlags::DIRECTORY) {
             Ok(parent) => parent,
             Err(error) if beneath::is_nothing(&error) => return Ok(None),
@@ -284,8 +271,17 @@ impl Walk<'_> {
             FileType::Symlink => InputKind::Symlink,
             _ => InputKind::Special,
         };
-        self.entry(parent.as_fd(), name, path.to_vec(), &stat, 0)?;
-        let left_out = self.input.take();
+        let before = (self.leaves.len(), self.changed.len(), self.entries, self.bytes);
+        let left_out = match self.entry(parent.as_fd(), name, path.to_vec(), &stat, 0) {
+            Ok(()) => self.input.take(),
+            Err(Stopped::TooLarge(reason)) => {
+                self.leaves.truncate(before.0);
+                self.changed.truncate(before.1);
+                (self.entries, self.bytes) = (before.2, before.3);
+                Some((0, reason))
+            }
+            Err(Stopped::Failed(error)) => return Err(error),
+        };
         Ok(Some(IgnoredInput { path: path.to_vec(), kind, files: 0, bytes: 0, sha256: None, left_out }))
     }
 
@@ -416,10 +412,12 @@ impl Walk<'_> {
         self.entries += 1;
         self.bytes = self.bytes.saturating_add(bytes);
         if self.entries > self.wanted.max_entries {
-            return Err(Stopped::TooLarge(TooLarge::Entries(self.wanted.max_entries)));
+            return Err(Stopped::TooLarge(
+                "with it, there would be more files than `tree.max_entries` in proctord.toml",
+            ));
         }
         if self.bytes > self.wanted.max_bytes {
-            return Err(Stopped::TooLarge(TooLarge::Bytes(self.wanted.max_bytes)));
+            return Err(Stopped::TooLarge("with it, there would be more bytes than `tree.max_bytes` in proctord.toml"));
         }
         Ok(())
     }

@@ -36,10 +36,10 @@ pub(super) const CASES: &[Case] = &[
         .unprivileged("hostile::strict_inputs_refuse_an_ignored_file_that_was_edited_for_a_user"),
     case("hostile::a_user_reaches_neither_state_nor_processes_of_the_system", unreachable).needs(SYSTEM),
     case("", reachable).needs(NEEDS).unprivileged("hostile::a_user_reaches_the_state_of_a_daemon_of_the_users_own"),
-    case("hostile::a_tree_beyond_the_bound_is_recorded_as_shared_by_the_system", over_the_bound).needs(SYSTEM),
+    case("hostile::an_ignored_file_beyond_the_bound_is_left_out_by_the_system", over_the_bound).needs(SYSTEM),
     case("", over_the_bound)
         .needs(NEEDS)
-        .unprivileged("hostile::a_tree_beyond_the_bound_is_recorded_as_shared_for_a_user"),
+        .unprivileged("hostile::an_ignored_file_beyond_the_bound_is_left_out_for_a_user"),
     case("hostile::an_editor_that_saves_during_a_run_of_the_system_changes_no_verdict", editor).needs(SYSTEM),
     case("", editor).needs(NEEDS).unprivileged("hostile::an_editor_that_saves_during_a_run_changes_no_verdict"),
 ];
@@ -445,26 +445,24 @@ const DAEMON_OF_THE_USER: [&str; 10] = [
     "signal",
 ];
 
-/// The bounds of a private copy are a way around it: the step sees a file that exists for a moment, and the run passes.
-/// The record names the shared tree, which strict inputs refuse.
+/// An ignored file that is too large for the copy does not make steps see the worktree itself.
 fn over_the_bound(env: &TestEnvironment) {
     let stage = Stage::new(env);
-    let again = format!("{}-again", env.marker());
-    let check = format!("test -e conftest.py || exit 1; sh -c 'sleep 300; :' {again} & wait; true");
-    let repo = stage.repo("bound", &waits_then(env, &check));
+    let repo = stage.repo("bound", &waits_then(env, "test -e conftest.py"));
     let mut attacker = stage.attacker("over_the_bound", &repo);
     attacker.next(&Value::Null);
     let mut running = stage.run(&repo);
     let step = wait_for_step(env, &mut running);
     attacker.next(&Value::Null);
     release(&step);
-    running.wait_until(|| machine::process_called(&again, 0).is_some());
+    env.finish(running).exits(1);
     attacker.next(&Value::Null);
-    machine::signal_if_there(step.process, Signal::USR1);
-    env.finish(running).exits(0);
-    assert_eq!(repo.evidence("verify.it")["source"], json!({ "kind": "worktree", "tree": "shared" }));
-    assert_eq!(stage.gate(&repo, &[]), (0, Vec::new()));
-    assert_eq!(stage.gate(&repo, &["--strict-inputs"]), (1, vec!["inputs_unverified".to_owned()]));
+    assert_eq!(repo.evidence("verify.it")["source"], json!({ "kind": "worktree", "tree": "private" }));
+    let inputs = repo.last_run()["unverified_inputs"]["entries"].clone();
+    let is_named = |input: &Value| {
+        input["shown"] == "left_out" && input["reason"].as_str().is_some_and(|reason| reason.contains("max_bytes"))
+    };
+    assert!(inputs.as_array().is_some_and(|inputs| inputs.iter().any(is_named)), "{inputs:#}");
     stage.daemon.end().exits(0);
 }
 

@@ -26,6 +26,7 @@ pub(super) const CASES: &[Case] = &[
     case("private_tree::an_edit_of_an_ignored_file_reaches_no_step", ignored_edited).needs(NEEDS),
     case("private_tree::steps_change_and_remove_ignored_files_for_themselves", ignored_changed).needs(NEEDS),
     case("private_tree::a_strict_step_may_not_change_an_ignored_file", ignored_strict).needs(NEEDS),
+    case("private_tree::ignored_files_beyond_a_bound_are_left_out", too_large_ignored).needs(NEEDS),
     case("private_tree::a_tree_beyond_a_bound_is_not_copied", too_large).needs(NEEDS),
     case("private_tree::an_edit_that_keeps_its_time_is_rebuilt", kept_time).needs(NEEDS),
     case("private_tree::changes_of_a_step_are_applied_to_the_worktree", applied).needs(NEEDS),
@@ -206,10 +207,20 @@ fn ignored_strict(env: &TestEnvironment) {
     run.says(&["modified .env", "deleted target/deep/out"]);
 }
 
+fn too_large_ignored(env: &TestEnvironment) {
+    env.configure("[tree]\nmax_bytes = 2000\n");
+    let repo = with_ignored(env, &Spec::of_script("grep KEY .env && [ ! -e target ]"));
+    repo.write("target/large", "x".repeat(2000));
+    repo.run().exits(0);
+    let inputs = repo.last_run()["unverified_inputs"].clone();
+    assert_eq!((&inputs["entries"][2]["path"], &inputs["entries"][2]["shown"]), (&"target".into(), &"left_out".into()));
+    assert_eq!(repo.last_run()["source"]["tree"], "private");
+}
+
 fn too_large(env: &TestEnvironment) {
-    env.configure("[tree]\nmax_bytes = 1000\n");
+    env.configure("[tree]\nmax_bytes = 2000\n");
     let repo = with_ignored(env, &Spec::of_script("grep built target/deep/out"));
-    repo.write("target/large", "x".repeat(1000));
+    repo.write("large", "x".repeat(2000));
     repo.run().exits(0);
     assert_eq!(repo.last_run()["source"], serde_json::json!({ "kind": "worktree", "tree": "shared" }));
     repo.proctor(&["gate", "--changeset", CHANGESET, "--strict-inputs"]).exits(1);

@@ -37,11 +37,11 @@ pub(super) struct TreeFile {
     /// `private`: steps see a private copy of the worktree, and edits during a run reach none of them. `shared`: they see
     /// the worktree itself. Default: `private`.
     mode: Option<TreeKind>,
-    /// The most entries of a worktree, covered and ignored ones together, that are copied: a run of a larger one is over
-    /// the worktree itself. Default: 400000.
+    /// The most entries of a worktree that are copied, covered and ignored ones together. Ignored ones beyond it are left
+    /// out; a run of a worktree with more covered ones is over the worktree itself. Default: 400000.
     max_entries: Option<Bound>,
-    /// The most bytes of a worktree, of covered and ignored files together, that are copied: a run of a larger one is
-    /// over the worktree itself. Default: 4GiB.
+    /// The most bytes of a worktree that are copied, of covered and ignored files together. Ignored files beyond it are
+    /// left out; a run of a worktree with more in covered ones is over the worktree itself. Default: 4GiB.
     max_bytes: Option<Bound>,
 }
 

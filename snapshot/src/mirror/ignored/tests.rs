@@ -199,18 +199,24 @@ fn hidden_and_excepted_files_are_not_shown() {
 }
 
 #[test]
-fn a_bound_leaves_the_mirror_as_it_was() {
-    let ground = Ground::new(&["out"]);
+fn what_exceeds_a_bound_is_left_out() {
+    let ground = Ground::new(&["out", "small", "zero"]);
     ground.write("a", "covered");
     (0..10).for_each(|number| ground.write(&format!("out/{number}"), "0123456789"));
+    ground.write("small", "1");
+    ground.write("zero", "");
     let mut mirror = ground.mirror();
-    let wanted = IgnoredWanted { max_entries: 10, ..all() };
-    assert_eq!(ground.try_update(&mut mirror, Some(&wanted)), Update::TooLarge(TooLarge::Entries(10)));
-    let wanted = IgnoredWanted { max_bytes: 99, ..all() };
-    assert_eq!(ground.try_update(&mut mirror, Some(&wanted)), Update::TooLarge(TooLarge::Bytes(99)));
-    assert_eq!(ground.shown("out/1"), None);
-    let wanted = IgnoredWanted { max_entries: 11, max_bytes: 100, ..all() };
-    assert!(matches!(ground.try_update(&mut mirror, Some(&wanted)), Update::Equal { .. }));
+    for wanted in [IgnoredWanted { max_entries: 10, ..all() }, IgnoredWanted { max_bytes: 99, ..all() }] {
+        let update = ground.try_update(&mut mirror, Some(&wanted));
+        let Update::Equal { ignored, .. } = update else { panic!("{update:?}") };
+        assert!(ignored[0].left_out.is_some_and(|(count, _)| count == 0) && ignored[0].sha256.is_none(), "{ignored:?}");
+        assert_eq!((ground.shown("out/1"), ground.shown("small").as_deref()), (None, Some("1")));
+    }
+    let wanted = IgnoredWanted { max_entries: 13, max_bytes: 101, ..all() };
+    assert!(
+        matches!(ground.try_update(&mut mirror, Some(&wanted)), Update::Equal { ignored, .. } if ignored[0].files == 10)
+    );
+    assert_eq!(ground.shown("out/1").as_deref(), Some("0123456789"));
 }
 
 #[test]
