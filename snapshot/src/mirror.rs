@@ -66,6 +66,9 @@ pub struct Mirror {
     ignored: Record,
 }
 
+/// The paths that hold other content than a snapshot names.
+type ChangedPaths = Vec<Vec<u8>>;
+
 /// The result of an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Update {
@@ -79,7 +82,7 @@ pub enum Update {
         ignored: Vec<IgnoredInput>,
     },
     /// The tree was edited meanwhile: these paths hold other content than the snapshot names. The mirror lacks them.
-    Changed(Vec<Vec<u8>>),
+    Changed(ChangedPaths),
 }
 
 /// Why a mirror cannot be used.
@@ -220,7 +223,7 @@ impl Mirror {
         &mut self,
         source: BorrowedFd<'_>,
         wanted: &Entries,
-    ) -> Result<Result<(usize, u64), Vec<Vec<u8>>>, MirrorError> {
+    ) -> Result<Result<(usize, u64), ChangedPaths>, MirrorError> {
         let paths = self.record.held().difference(wanted, Difference::Identity);
         if paths.is_empty() {
             return Ok(Ok((0, 0)));

@@ -125,7 +125,7 @@ impl Copier<'_> {
         };
         std::thread::scope(|scope| {
             let copiers = COPIERS.min(paths.len().div_ceil(BATCH));
-            let others: Vec<_> = (1..copiers).map(|_| scope.spawn(&work)).collect();
+            let others: Vec<_> = (1..copiers).map(|_| scope.spawn(work)).collect();
             let mut all: Result<Copied, MirrorError> = work();
             for other in others {
                 let part = other.join().unwrap_or_else(|panic| resume_unwind(panic));

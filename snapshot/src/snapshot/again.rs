@@ -107,7 +107,7 @@ impl Again<'_> {
     }
 
     /// Returns the paths that are covered now and of which nothing was known, and all ignored ones.
-    fn new_paths(&self, found: &Findings) -> Result<(Vec<Vec<u8>>, Arc<Vec<Vec<u8>>>), Stopped> {
+    fn new_paths(&self, found: &Findings) -> Result<(Paths, Arc<Paths>), Stopped> {
         let mut new = Unknown::default();
         for (directory, names) in &found.names {
             self.sort_out(*directory, names, &mut new)?;
@@ -128,7 +128,7 @@ impl Again<'_> {
     }
 
     /// Returns the ignored paths: in directories that changed, those among their names; in the others the known ones.
-    fn ignored(&self, found: &Findings, new: impl Iterator<Item = Vec<u8>>) -> Arc<Vec<Vec<u8>>> {
+    fn ignored(&self, found: &Findings, new: impl Iterator<Item = Vec<u8>>) -> Arc<Paths> {
         let before = &self.before.ignored;
         if found.names.is_empty() && found.directories.is_empty() {
             return Arc::clone(before);
@@ -237,6 +237,8 @@ impl Again<'_> {
         Ok(Some(Snapshot { id, entries, git, stats, ignored, listing, at: self.at, basis }))
     }
 }
+
+type Paths = Vec<Vec<u8>>;
 
 /// The tree as it is now.
 struct Now {

@@ -112,8 +112,7 @@ struct Mounted(std::path::PathBuf);
 impl Mounted {
     fn make(env: &TestEnvironment, make: &[&str]) -> Self {
         let (disk, at) = (env.root().join("disk"), env.root().join("mounted"));
-        let file = std::fs::File::create(&disk).expect("a file of the test");
-        file.set_len(512 << 20).expect("a sparse file");
+        run(&["truncate", "--size=512M"], &[&disk]);
         std::fs::create_dir(&at).expect("a directory of the test");
         run(make, &[&disk]);
         run(&["mount", "-o", "loop"], &[&disk, &at]);
