@@ -4,9 +4,9 @@
 //! lock                     held while a copy is prepared, verified or taken away
 //! old-<sequence>-<random>/ a copy that is being removed
 //! <sequence>/              a copy; the one with the highest number is the newest
+//!   state                  identifies what the git directory of the tree was made from
 //!   own/                   the step user's, with mode 0700
 //!     tree/ record journal as proctor-snapshot keeps them
-//!     state                identifies what the git directory of the tree was made from
 //! ```
 //!
 //! A run holds a shared lock on its copy, and nothing changes a copy that is held. The newest copy is brought up to

@@ -193,7 +193,13 @@ impl Mirror {
     pub(super) fn remove_unfinished_ignored(&mut self) -> Result<(), MirrorError> {
         let Some(mut paths) = self.ignored.unfinished().cloned() else { return Ok(()) };
         paths.sort_unstable();
-        remove::anything(self.tree.as_fd(), &paths)?;
+        // The interrupted update may have got as far as copying a file that is covered now.
+        let is_copied = |path: &Vec<u8>| {
+            let is_unfinished = self.record.unfinished().is_some_and(|unfinished| unfinished.contains(path));
+            self.record.held().contains(path) && !is_unfinished
+        };
+        let left: Vec<Vec<u8>> = paths.iter().filter(|path| !is_copied(path)).cloned().collect();
+        remove::anything(self.tree.as_fd(), &left)?;
         self.ignored.finish(self.ignored.newest, paths.into_iter().map(|path| (path, Found::MISSING)).collect())
     }
 }

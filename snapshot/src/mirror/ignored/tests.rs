@@ -256,6 +256,22 @@ fn an_interrupted_update_leaves_nothing_behind() {
 }
 
 #[test]
+fn an_interrupted_update_keeps_a_file_that_it_has_covered() {
+    let mut ground = Ground::new(&["x"]);
+    ground.write("x", "text");
+    let mut mirror = ground.mirror();
+    ground.update(&mut mirror);
+    ground.ignored.clear();
+    ground.update(&mut mirror);
+    // As if the process had ended when the covered file was copied and the ignored one not yet forgotten.
+    mirror.ignored.begin(&[b"x".to_vec()]).expect("notes");
+    drop(mirror);
+    let mirror = ground.mirror();
+    assert_eq!((mirror.id(), ground.shown("x").as_deref()), (ground.covered().id(), Some("text")));
+    mirror.verify_all().expect("whole");
+}
+
+#[test]
 fn a_mirror_of_hard_links_shows_the_same() {
     let ground = Ground::new(&["out"]);
     ground.write("a", "covered");
