@@ -30,10 +30,8 @@ impl Freed {
 /// What was removed from a state directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Collected {
-    /// Private copies of worktrees.
+    /// Private copies of worktrees and commits.
     pub copies: Freed,
-    /// Trees of commits.
-    pub checkouts: Freed,
     /// Caches of skills.
     pub caches: Freed,
     /// Documents of runs without a changeset.
@@ -46,16 +44,9 @@ pub struct Collected {
 
 impl Collected {
     /// Returns each kind with its name, in the order in which they are shown.
-    pub fn kinds(&self) -> [(&'static str, Freed); 6] {
-        let Self { copies, checkouts, caches, runs, outputs, other } = *self;
-        [
-            ("private copies", copies),
-            ("checkouts", checkouts),
-            ("caches", caches),
-            ("runs", runs),
-            ("outputs", outputs),
-            ("other", other),
-        ]
+    pub fn kinds(&self) -> [(&'static str, Freed); 5] {
+        let Self { copies, caches, runs, outputs, other } = *self;
+        [("private copies", copies), ("caches", caches), ("runs", runs), ("outputs", outputs), ("other", other)]
     }
 
     /// Returns the bytes of all kinds together.

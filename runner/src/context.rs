@@ -31,11 +31,12 @@ use crate::record::TreeFacts;
 use crate::repository::Repository;
 use crate::request::{EngineConfig, Tracing};
 use crate::skill_caches::Caches;
-use crate::source::{self, Apart};
+use crate::source;
 use crate::stack::Stack;
 use crate::store::caches::CacheFault;
 use crate::store::directory::Directory;
 use crate::store::durations::Durations;
+use crate::store::mirrors::PrivateTree;
 use crate::surroundings::{Look, Toolchains, neighbourhood};
 
 /// The parts that one run shares.
@@ -117,7 +118,7 @@ pub(crate) struct Tree {
     /// Which tree it is.
     pub(crate) source: TreeSource,
     /// Held until the run ends, where the tree lies in a directory of ours.
-    pub(crate) apart: Option<Apart>,
+    pub(crate) apart: Option<PrivateTree>,
     /// The ignored files that steps see beside a private copy; `None` where they see none, or none is known.
     pub(crate) unverified: Option<UnverifiedInputs>,
     pub(crate) snapshot: Arc<Snapshot>,
@@ -238,8 +239,8 @@ impl Tree {
         match &self.apart {
             None => Place { repo, checkout: None, git: source::git_dirs(&self.snapshot.git) },
             Some(apart) => {
-                let git = source::git_dirs_of_checkout(&repo, apart.objects());
-                Place { repo, checkout: Some(apart.tree().to_path_buf()), git }
+                let git = source::git_dirs_of_copy(&repo, &apart.objects, apart.nested.clone());
+                Place { repo, checkout: Some(apart.tree.clone()), git }
             }
         }
     }

@@ -48,7 +48,7 @@ use crate::repository::Repository;
 use crate::request::{CachesWanted, ChangesWanted, EngineConfig, Patch, RunReport, RunRequest, RunSource, Serving};
 use crate::skill::SkillRun;
 use crate::skill_caches::TrustScopes;
-use crate::source::{Apart, Source};
+use crate::source::Source;
 use crate::spec_file::SpecFile;
 use crate::store::SNAPSHOTS;
 use crate::store::directory::{Directory, random_u64};
@@ -404,17 +404,17 @@ impl Engine {
         let user = self.step_user(&repository, &seen_at)?;
         // A copy of ours can be read by every step: the files that it was made of must be readable by their owner.
         let rights = match &apart {
-            Some(Apart::Mirror(_)) => StepUser::choose(self.launcher.host(), &worktree.facts)?,
-            _ => user,
+            Some(_) => StepUser::choose(self.launcher.host(), &worktree.facts)?,
+            None => user,
         };
         guards::readable_by_steps(&snapshot, rights)?;
         let sight = self.sight(&seen_at, user, tolerated)?;
-        let borrowed = apart.as_ref().and_then(|apart| apart.objects().parent());
+        let borrowed = apart.as_ref().and_then(|apart| apart.objects.parent());
         let common = borrowed.unwrap_or(&snapshot.git.common_dir);
         guards::borrows_nothing_hidden(common, &path, self.launcher.host(), &sight)?;
-        let helper = apart.as_ref().map_or(&self.helper, Apart::helper).clone();
+        let helper = apart.as_ref().map_or(&self.helper, |apart| &apart.helper).clone();
         let space = space?;
-        let trust = TrustScopes::new(&recorded, &snapshot.git);
+        let trust = TrustScopes::new(&recorded, &snapshot.git, common);
         let caches = self.caches(&space, &repository, (&seen_at, trust), parts.caches)?;
         Ok(Arc::new(Context {
             launcher: Arc::clone(&self.launcher),

@@ -25,7 +25,6 @@ use crate::error::{EngineError, one_line};
 use crate::record::{self, RunFacts, TreeFacts};
 use crate::request::Patch;
 use crate::skill::SkillRun;
-use crate::source::Apart;
 use crate::store::StoreError;
 use crate::store::documents::{Documents, StagedRun};
 
@@ -130,8 +129,12 @@ pub(crate) struct Looked {
 pub(crate) async fn look_again(context: &Arc<Context>, worktrees: &Arc<SnapshotStore>, applied: Applied) -> Looked {
     let snapshots = match &context.tree.apart {
         // Nothing changes a copy of ours while a run holds it.
-        Some(Apart::Mirror(_)) => return look_at_applied(context, worktrees, &applied).await,
-        Some(Apart::Checkout(checkout)) => Arc::clone(&checkout.snapshots),
+        Some(_) if context.space.is_in_memory() => return look_at_applied(context, worktrees, &applied).await,
+        // Without namespaces a step of the same user could: every byte is read once more, by this run and by the next.
+        Some(copy) => {
+            copy.distrust();
+            Arc::new(SnapshotStore::new(copy.helper.clone(), None))
+        }
         None => Arc::clone(worktrees),
     };
     let context = Arc::clone(context);
@@ -141,7 +144,9 @@ pub(crate) async fn look_again(context: &Arc<Context>, worktrees: &Arc<SnapshotS
             return Ok((vec![b".".to_vec()], None, None));
         }
         let now = snapshots.take(repository.path())?;
-        let mut paths = context.tree.snapshot.touched(&now);
+        let then = &context.tree.snapshot;
+        // Copies share files, and each link that is made of one changes its stat data.
+        let mut paths = if context.tree.apart.is_some() { then.difference(&now) } else { then.touched(&now) };
         paths.retain(|path| {
             let expected = applied.get(path);
             expected.is_none_or(|expected| now.entries.get(path).map(|entry| entry.sha256) != *expected)

@@ -104,11 +104,15 @@ impl SandboxedGit {
         let (repo, checkout, git) = match &places.checkout_of {
             // As the steps of a run see it.
             Some(CheckoutOf { seen_at, objects }) => {
-                (seen_at, Some(places.worktree.clone()), source::git_dirs_of_checkout(seen_at, objects))
+                (seen_at, Some(places.worktree.clone()), source::git_dirs_of_copy(seen_at, objects, Vec::new()))
             }
             None => {
                 let common = places.common_elsewhere().map(Path::to_owned);
-                (&places.worktree, None, GitDirs { worktree_git: Some(places.worktree.join(".git")), common })
+                (
+                    &places.worktree,
+                    None,
+                    GitDirs { worktree_git: Some(places.worktree.join(".git")), common, nested: Vec::new() },
+                )
             }
         };
         let sight = Sight::of(config, launcher, state, state_path, repo, reader, tolerated)

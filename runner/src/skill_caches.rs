@@ -83,23 +83,48 @@ struct OpenCache {
 }
 
 impl TrustScopes {
-    /// Returns those of a run of this tree. A commit that is checked out has a scope of its own and reads no other: its
-    /// files may be older than what another tree's build has left, and tools that go by times would take that for
-    /// theirs.
-    pub(crate) fn new(source: &TreeSource, git: &GitFacts) -> Self {
-        match source {
+    /// Returns those of a run of this tree, of a repository whose git directory is `common_dir`.
+    ///
+    /// Commits and worktrees never share a scope. Tools that go by times find what has changed among the trees that one
+    /// private copy held in turn, and these two have copies of their own.
+    pub(crate) fn new(source: &TreeSource, git: &GitFacts, common_dir: &Path) -> Self {
+        let defaults = default_branches(common_dir);
+        let (own, scope_of): (String, &dyn Fn(&str) -> String) = match source {
             TreeSource::Rev { commit, submodules, .. } => {
                 let with = if *submodules { "+submodules" } else { "" };
-                Self { own: format!("commit:{commit}{with}"), fallbacks: Vec::new() }
+                let own = match branch_of_commit(commit, git, &defaults) {
+                    Some(branch) => format!("{COMMITS}{}{with}", of_branch(&branch)),
+                    None => format!("commit:{commit}{with}"),
+                };
+                (own, &move |name| format!("{COMMITS}{}{with}", of_branch(name)))
             }
             TreeSource::Worktree { .. } => {
-                let own = git.branch.as_deref().map_or_else(|| DETACHED.to_owned(), of_branch);
-                let defaults = default_branches(&git.common_dir);
-                let fallbacks = defaults.iter().map(|name| of_branch(name)).filter(|scope| *scope != own).collect();
-                Self { own, fallbacks }
+                (git.branch.as_deref().map_or_else(|| DETACHED.to_owned(), of_branch), &of_branch)
             }
-        }
+        };
+        let fallbacks = defaults.iter().map(|name| scope_of(name)).filter(|scope| *scope != own).collect();
+        Self { own, fallbacks }
     }
+}
+
+/// How the scopes of commits of a branch begin.
+const COMMITS: &str = "commits-of-";
+/// The largest list of refs that is read, in bytes.
+const MAX_REFS: u64 = 64 << 20;
+
+/// Finds the branch that a commit stands for: the branch that HEAD names for a commit that is only staged, else one that
+/// the commit is the newest of. Of several, a default branch comes first. `git` is that of the commit's private copy.
+fn branch_of_commit(commit: &str, git: &GitFacts, defaults: &[String]) -> Option<String> {
+    let directory = Directory::open(&git.git_dir).ok()?;
+    let head = directory.read("HEAD", MAX_REF).ok().flatten()?;
+    if let Some(name) = head.strip_prefix(b"ref: refs/heads/") {
+        return Some(String::from_utf8_lossy(name).trim().to_owned());
+    }
+    let refs = directory.read("packed-refs", MAX_REFS).ok().flatten()?;
+    let wanted = format!("{commit} refs/heads/");
+    let names = refs.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(wanted.as_bytes()));
+    let names: Vec<String> = names.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+    names.iter().find(|name| defaults.contains(name)).or(names.iter().min()).cloned()
 }
 
 /// The scope of a worktree whose HEAD names a commit.

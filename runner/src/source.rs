@@ -1,5 +1,5 @@
-//! Finds the tree of a run: the worktree as it is, a private copy of it, or a commit that is checked out apart from it.
-//! Steps see each of them at the repository's own path.
+//! Finds the tree of a run: a private copy of the worktree or of a commit, or the worktree as it is. Steps see each of
+//! them at the repository's own path.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,9 +14,8 @@ use proctor_snapshot::{GitFacts, GitHelper, IgnoredInput, InputKind, Snapshot, S
 use crate::error::EngineError;
 use crate::repository::Repository;
 use crate::request::RunSource;
-use crate::store::checkouts::{Checkout, Checkouts, Wanted};
 use crate::store::directory::Directory;
-use crate::store::mirrors::{Copied, Mirrors, PrivateTree, Ready, Show, TooLarge};
+use crate::store::mirrors::{Copied, Line, Mirrors, PrivateTree, Ready, Show, TooLarge, WantedCommit};
 
 /// The tree of a run.
 pub(crate) struct Source {
@@ -28,47 +27,12 @@ pub(crate) struct Source {
     pub(crate) seen_at: PathBuf,
     /// For the record.
     pub(crate) recorded: TreeSource,
-    /// The directory of ours that holds it, with its snapshot; `None` for the worktree.
-    pub(crate) apart: Option<(Apart, Arc<Snapshot>)>,
+    /// The private copy that holds it, with its snapshot; `None` for the worktree.
+    pub(crate) apart: Option<(PrivateTree, Arc<Snapshot>)>,
     /// The ignored files that steps see beside a private copy; `None` where they see none, or none is known.
     pub(crate) unverified: Option<UnverifiedInputs>,
     /// The snapshot of the worktree, where it was taken ahead.
     pub(crate) taken: Option<Arc<Snapshot>>,
-}
-
-/// A directory of ours that holds the tree of a run, held until the run ends.
-#[derive(Debug)]
-pub(crate) enum Apart {
-    /// A commit's tree.
-    Checkout(Box<Checkout>),
-    /// A copy of the worktree.
-    Mirror(PrivateTree),
-}
-
-impl Apart {
-    /// Returns the directory of the tree.
-    pub(crate) fn tree(&self) -> &Path {
-        match self {
-            Self::Checkout(checkout) => &checkout.tree,
-            Self::Mirror(mirror) => &mirror.tree,
-        }
-    }
-
-    /// Returns the directory of the repository's objects, which the git directory of the tree borrows.
-    pub(crate) fn objects(&self) -> &Path {
-        match self {
-            Self::Checkout(checkout) => &checkout.objects,
-            Self::Mirror(mirror) => &mirror.objects,
-        }
-    }
-
-    /// Returns the helper that reads the git directory of the tree.
-    pub(crate) fn helper(&self) -> &GitHelper {
-        match self {
-            Self::Checkout(checkout) => &checkout.helper,
-            Self::Mirror(mirror) => &mirror.helper,
-        }
-    }
 }
 
 /// The directories that trees are kept in.
@@ -77,8 +41,6 @@ pub(crate) struct Keeping<'a> {
     pub(crate) snapshots: &'a SnapshotStore,
     pub(crate) state: &'a Directory,
     pub(crate) state_path: &'a Path,
-    /// The name of the repository's directory among them.
-    pub(crate) key: String,
     pub(crate) host: &'a Host,
     /// What a private copy of a worktree shows; `None` where steps see the worktree itself.
     pub(crate) show: Option<Show<'a>>,
@@ -99,57 +61,56 @@ impl Source {
         }
     }
 
-    /// The worktree itself in place of a private copy: without namespaces a step could change modes and times of the
+    /// The worktree itself in place of a private copy of it: without namespaces a step could change modes and times of the
     /// copy.
     pub(crate) fn without_copy(self) -> Self {
-        match &self.apart {
-            Some((Apart::Mirror(_), _)) => Self::worktree(self.worktree),
+        match (&self.apart, &self.recorded) {
+            (Some(_), TreeSource::Worktree { .. }) => Self::worktree(self.worktree),
             _ => self,
         }
     }
 
-    /// The tree that was asked for. Checks a commit out where no earlier run did.
+    /// Brings a private copy to the tree that was asked for, or finds the worktree.
     ///
     /// # Errors
-    /// The commit's tree is refused, or cannot be written.
+    /// The commit's tree is refused, the tree cannot be read, or the copy cannot be written.
     pub(crate) fn open(real: &Repository, asked: &RunSource, keeping: &Keeping<'_>) -> Result<Self, EngineError> {
         let (commit, submodules) = match asked {
             RunSource::Worktree => return Self::of_worktree(real, keeping),
             RunSource::Commit { id, submodules } => (CommitRef::from(id), *submodules),
             RunSource::Staged { id, index } => (CommitRef { id: id.clone(), staged: Some(index.clone()) }, false),
         };
-        let checkouts = Checkouts::of(real, keeping.helper, keeping.state, (keeping.state_path, &keeping.key))?;
-        let wanted = Wanted { commit, submodules };
-        let (checkout, snapshot) = checkouts.get(&wanted)?;
-        let repository = opened(&checkout.tree)?;
-        let recorded =
-            TreeSource::Rev { commit: wanted.commit.id, submodules, lfs_pointers: checkout.manifest.lfs_pointers };
-        let snapshot = Arc::new(as_committed(snapshot, &checkout));
-        let apart = Some((Apart::Checkout(Box::new(checkout)), snapshot));
-        let (worktree, seen_at) = (real.clone(), real.path().to_path_buf());
-        Ok(Self { repository, worktree, seen_at, recorded, apart, unverified: None, taken: None })
+        let mirrors = Mirrors::open(real, keeping, Line::Commits)?;
+        let mirrors = mirrors.ok_or_else(|| EngineError::Internal("a commit has no private copy".to_owned()))?;
+        let wanted = WantedCommit { commit, submodules };
+        let ready = mirrors.commit(&wanted)?;
+        let recorded = TreeSource::Rev { commit: wanted.commit.id, submodules, lfs_pointers: ready.lfs_pointers };
+        Self::of_copy(real, ready, recorded, keeping.host)
     }
 
     /// A private copy of the worktree, or the worktree itself where the operator wants that or the tree is too large.
     fn of_worktree(real: &Repository, keeping: &Keeping<'_>) -> Result<Self, EngineError> {
         let Some(show) = keeping.show else { return Ok(Self::worktree(real.clone())) };
-        let Some(mirrors) = Mirrors::open(real, keeping, show)? else {
+        let Some(mirrors) = Mirrors::open(real, keeping, Line::Worktree)? else {
             tracing::info!(repo = %real.path().display(), "{NO_OWNER}");
             return Ok(Self::worktree(real.clone()));
         };
-        let Ready { tree: mirror, snapshot, inputs } = match mirrors.get()? {
-            Copied::Ready(ready) => *ready,
+        match mirrors.worktree(show)? {
+            Copied::Ready(ready) => Self::of_copy(real, *ready, TreeSource::PRIVATE, keeping.host),
             Copied::TooLarge(bound) => {
                 tracing::warn!(repo = %real.path().display(), "{}", too_large(bound));
-                return Ok(Self::worktree(real.clone()));
+                Ok(Self::worktree(real.clone()))
             }
-        };
-        let mut repository = opened(&mirror.tree)?;
-        repository.facts = repository.facts.as_copy_of(&real.facts, keeping.host)?;
-        let unverified = inputs.map(|inputs| UnverifiedInputs::new(inputs.into_iter().map(recorded).collect()));
-        let apart = Some((Apart::Mirror(mirror), snapshot));
+        }
+    }
+
+    fn of_copy(real: &Repository, ready: Ready, recorded: TreeSource, host: &Host) -> Result<Self, EngineError> {
+        let Ready { tree, snapshot, inputs, lfs_pointers: _ } = ready;
+        let mut repository = opened(&tree.tree)?;
+        repository.facts = repository.facts.as_copy_of(&real.facts, host)?;
+        let unverified = inputs.map(|inputs| UnverifiedInputs::new(inputs.into_iter().map(self::recorded).collect()));
         let (worktree, seen_at) = (real.clone(), real.path().to_path_buf());
-        Ok(Self { repository, worktree, seen_at, recorded: TreeSource::PRIVATE, apart, unverified, taken: None })
+        Ok(Self { repository, worktree, seen_at, recorded, apart: Some((tree, snapshot)), unverified, taken: None })
     }
 }
 
@@ -198,23 +159,15 @@ fn opened(tree: &Path) -> Result<Repository, EngineError> {
     Err(EngineError::Internal(format!("`{}` is no directory of ours any more", tree.display())))
 }
 
-/// What git says of a checkout is what the commit says: git's own reading of a file can differ from
-/// its blob, such as where a blob has line ends that `.gitattributes` would convert.
-fn as_committed(mut snapshot: Snapshot, checkout: &Checkout) -> Snapshot {
-    snapshot.git.tree = Ok(checkout.manifest.tree.clone());
-    snapshot.git.dirty = Some(false);
-    snapshot
-}
-
 /// Where git's data of a worktree lies, for the sandbox.
 pub(crate) fn git_dirs(facts: &GitFacts) -> GitDirs {
     let worktree_git = facts.worktree.join(".git");
     let common = (facts.common_dir != worktree_git).then(|| facts.common_dir.clone());
-    GitDirs { worktree_git: Some(worktree_git), common }
+    GitDirs { worktree_git: Some(worktree_git), common, nested: Vec::new() }
 }
 
-/// Where it lies for a checkout: its own git directory in place of the repository's, and the objects
-/// of the repository, of which nothing else is shown.
-pub(crate) fn git_dirs_of_checkout(seen_at: &Path, objects: &Path) -> GitDirs {
-    GitDirs { worktree_git: Some(seen_at.join(".git")), common: Some(objects.to_owned()) }
+/// Where it lies for a private copy: its own git directory in place of the repository's, the objects of the repository, of
+/// which nothing else is shown, and those of the repositories inside the tree.
+pub(crate) fn git_dirs_of_copy(seen_at: &Path, objects: &Path, nested: Vec<PathBuf>) -> GitDirs {
+    GitDirs { worktree_git: Some(seen_at.join(".git")), common: Some(objects.to_owned()), nested }
 }

@@ -5,7 +5,6 @@
 
 pub(crate) mod attestations;
 pub(crate) mod caches;
-pub(crate) mod checkouts;
 pub(crate) mod directory;
 pub(crate) mod documents;
 pub(crate) mod durations;

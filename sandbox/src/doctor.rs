@@ -125,7 +125,7 @@ fn trial_policy(launcher: &Launcher, facts: &RepoFacts, tolerated: Tolerated) ->
     Ok(Policy {
         repo: facts.path.clone(),
         checkout: None,
-        git: GitDirs { worktree_git: git.exists().then_some(git), common: None },
+        git: GitDirs { worktree_git: git.exists().then_some(git), ..GitDirs::default() },
         workdir: RelPath::new(".").map_err(|error| internal(&error))?,
         argv: Argv::new(vec!["/bin/true".to_owned()]).map_err(|error| internal(&error))?,
         env: BTreeMap::new(),

@@ -121,6 +121,16 @@ pub struct GitDirs {
     pub worktree_git: Option<PathBuf>,
     /// The common directory of a linked worktree; `None` where `.git` is all there is.
     pub common: Option<PathBuf>,
+    /// The directories of objects that repositories inside the tree borrow.
+    pub nested: Vec<PathBuf>,
+}
+
+impl GitDirs {
+    /// Returns all of them, each before those that may lie in it.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        let own = [&self.worktree_git, &self.common].into_iter().flatten();
+        own.chain(&self.nested).map(PathBuf::as_path)
+    }
 }
 
 /// Something of the host that a step may see although its directory is hidden.

@@ -347,7 +347,7 @@ pub(crate) fn attach_ops(frame: &Frame) -> Vec<SetupOp> {
         ops.push(SetupOp::Attach { at: frame.repo.join(cache.at.as_str()), inside });
     }
     // Last, so that no cache can lie above it.
-    for (git, path) in git_dirs(frame).filter_map(|git| Some((git, below(git, &frame.repo)?))) {
+    for (git, path) in frame.git.paths().filter_map(|git| Some((git, below(git, &frame.repo)?))) {
         let inside = Inside::Repo { repo: frame.repo.clone(), path };
         ops.push(SetupOp::Attach { at: git.to_owned(), inside });
     }
@@ -382,7 +382,7 @@ fn namespaces(user: StepUser) -> Vec<SetupOp> {
 fn clones(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let clone = |source: &Path, at: PathBuf, kind| SetupOp::Clone { source: source.to_owned(), at, kind };
     let mut ops = vec![SetupOp::CloneDevices];
-    for git in git_dirs(frame) {
+    for git in frame.git.paths() {
         ops.push(clone(&frame.git_source(git), git.to_owned(), CloneKind::Git { mapped: user.is_mapped() }));
     }
     for tool in &frame.tools {
@@ -453,7 +453,7 @@ fn attachments(frame: &Frame, host: &Host) -> Vec<SetupOp> {
     ops.extend(frame.tools.iter().map(|tool| in_root(tool.at.clone())));
     ops.extend(resolver(frame, host).map(|path| in_root(path.to_owned())));
     // Last, so that no tool can lie above it.
-    ops.extend(git_dirs(frame).filter(|git| below(git, &frame.repo).is_none()).map(|git| in_root(git.to_owned())));
+    ops.extend(frame.git.paths().filter(|git| below(git, &frame.repo).is_none()).map(|git| in_root(git.to_owned())));
     ops
 }
 
@@ -542,10 +542,6 @@ fn init(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
     ops
 }
 
-fn git_dirs(frame: &Frame) -> impl Iterator<Item = &Path> {
-    [&frame.git.worktree_git, &frame.git.common].into_iter().flatten().map(PathBuf::as_path)
-}
-
 /// Refuses arrangements of paths in which the policy could not hold.
 pub(crate) fn check(policy: &Policy, host: &Host) -> Result<(), SandboxError> {
     for path in absolute_paths(policy) {
@@ -603,7 +599,7 @@ fn absolute_paths(policy: &Policy) -> impl Iterator<Item = &Path> {
     let tools = policy.tools.iter().map(|tool| tool.at.as_path());
     let caches = policy.caches.iter().flat_map(|cache| cache.source.paths());
     let hide = policy.hide.iter().map(PathBuf::as_path);
-    let git = [&policy.git.worktree_git, &policy.git.common].into_iter().flatten().map(PathBuf::as_path);
+    let git = policy.git.paths();
     [policy.repo.as_path(), &policy.home]
         .into_iter()
         .chain(policy.checkout.as_deref())

@@ -216,7 +216,8 @@ fn a_linked_worktree_keeps_its_common_directory(bench: &Bench) -> Result<(), Fai
     let common_path = common.display();
     let script = format!("cat .git {common_path}/config; echo x >> .git; echo x >> {common_path}/config; ls ../main");
     let mut policy = bench.policy(&Step::sh(&script))?;
-    policy.git = GitDirs { worktree_git: Some(bench.repo.join(".git")), common: Some(common.clone()) };
+    policy.git =
+        GitDirs { worktree_git: Some(bench.repo.join(".git")), common: Some(common.clone()), nested: Vec::new() };
     let ran = bench.run_policy(&policy, &[])?;
     assert_eq!(ran.printed(), format!("gitdir: {common_path}\ncommon"), "{ran:?}");
     // A file of root's in somebody else's repository is denied before it is read-only.

@@ -24,24 +24,30 @@ use rustix::io::Errno;
 
 use crate::beneath;
 use crate::entries::{Difference, Entries, Found, Kind};
-use crate::git::checkout::git_dir::GIT_FILES;
+use crate::git::git_dir::GIT_FILES;
 use crate::look::{Before, Look};
 use crate::snapshot::{Snapshot, SnapshotError};
 use crate::stamp::{self, Moment, Settling};
 
+mod blobs;
+mod commit;
 mod copy;
 mod git;
 mod ignored;
 mod record;
 mod remove;
 
+pub use commit::{CommitSource, CommitUpdate};
 use copy::Copier;
+pub use git::TreePlace;
 pub use ignored::{IgnoredInput, IgnoredWanted, InputKind};
 use ignored::{Survey, Tree};
 use record::{COVERED, IGNORED, Record};
 
 /// The directory of the files, in the directory of a mirror.
 pub const TREE: &str = "tree";
+/// The file that says what `tree` holds; without it, each file is hashed again.
+pub const RECORD: &str = "record";
 /// The directory of git in the tree: the caller writes it, and no snapshot covers it.
 const GIT: &[u8] = b".git";
 /// The number of files that a mirror may hold, those of git included.
@@ -106,6 +112,16 @@ pub enum MirrorError {
         /// The problem, as a predicate.
         problem: &'static str,
     },
+    /// A file of a commit has another content than its id names.
+    #[error(
+        "cannot copy `{path}` of the commit: what was read is not the blob {id}\nhint: `git fsck` finds objects that are damaged; fetch them again"
+    )]
+    OtherBlob {
+        /// The path, escaped for people.
+        path: String,
+        /// The id of the blob.
+        id: String,
+    },
     /// The tree of the mirror could not be examined.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
@@ -130,6 +146,7 @@ impl Mirror {
         let (record, ignored) = match records {
             Some(records) => records,
             None => {
+                remove::nested_git_dirs(tree.as_fd())?;
                 // Ignored files are then taken for covered ones, and go with the next update.
                 let held = survey(tree.as_fd())?;
                 let ignored = Record::create(directory.as_fd(), IGNORED, Entries::of_leaves([]))?;
@@ -229,7 +246,7 @@ impl Mirror {
             return Ok(Ok((0, 0)));
         }
         self.record.begin(&paths)?;
-        remove::outdated(self.tree.as_fd(), self.record.held(), &paths)?;
+        self.remove_outdated(&paths)?;
         let mtime = self.record.next_mtime(stamp::now());
         let copier = Copier { source, tree: self.tree.as_fd(), owner: self.owner, mtime };
         let copied = copier.copy(wanted, &paths)?;
@@ -238,6 +255,14 @@ impl Mirror {
             true => Ok((copied.files, copied.bytes)),
             false => Err(copied.changed),
         })
+    }
+
+    /// Removes what the mirror holds at `paths`, the git directories of repositories included. `paths` are sorted.
+    fn remove_outdated(&self, paths: &[Vec<u8>]) -> Result<(), MirrorError> {
+        let (tree, held) = (self.tree.as_fd(), self.record.held());
+        let is_repository = |path: &&Vec<u8>| held.leaf(path).is_some_and(|leaf| leaf.found.kind == Kind::Gitlink);
+        paths.iter().filter(is_repository).try_for_each(|path| remove::git_dir(tree, path))?;
+        remove::outdated(tree, held, paths)
     }
 
     /// Hashes `count` files of the mirror, chosen by `seed`, and compares them with the record.
@@ -280,7 +305,8 @@ impl Mirror {
             let is_link = held.get(path).is_some_and(|entry| entry.kind == proctor_core::drift::EntryKind::Gitlink);
             // A survey sees the directory of a repository, and not its commit.
             !(is_link && beneath::is_directory(self.tree.as_fd(), path)
-                || !held.contains(path) && ignored.contains(path))
+                || !held.contains(path) && ignored.contains(path)
+                || is_git_of_repository(held, path))
         };
         let covered = held.difference(&found, Difference::Identity).into_iter().find(differs);
         let damaged = covered.or_else(|| self.damaged_ignored(&found));
@@ -337,6 +363,8 @@ impl Mirror {
         let Some(paths) = self.record.unfinished().cloned() else { return Ok(()) };
         let names = Entries::of_leaves(paths.iter().map(|path| (path.clone(), false, Found::MISSING)));
         let found = fill(self.tree.as_fd(), names)?;
+        // The git directory of a repository is no part of any record.
+        paths.iter().try_for_each(|path| remove::git_dir(self.tree.as_fd(), path))?;
         let found = paths.into_iter().map(|path| {
             let found = found.leaf(&path).map_or(Found::MISSING, |leaf| leaf.found);
             (path, found)
@@ -367,6 +395,14 @@ fn survey(tree: BorrowedFd<'_>) -> Result<Entries, MirrorError> {
     let leaves = leaves.ok_or(MirrorError::Damaged { path: ".".to_owned(), problem: "holds too many files" })?;
     let covered = leaves.into_iter().filter(|path| path.split(|byte| *byte == b'/').next() != Some(GIT));
     fill(tree, Entries::of_leaves(covered.map(|path| (path, false, Found::MISSING))))
+}
+
+/// Returns whether a path lies in the git directory of a repository inside the tree.
+fn is_git_of_repository(held: &Entries, path: &[u8]) -> bool {
+    crate::paths::ancestors(path).any(|git| {
+        let (repository, name) = crate::paths::split(git);
+        name == GIT && held.leaf(repository).is_some_and(|leaf| leaf.found.kind == Kind::Gitlink)
+    })
 }
 
 /// Returns the first path in git's directory at the top that [`Mirror::write_git`] does not write.

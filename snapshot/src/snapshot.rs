@@ -1,6 +1,5 @@
 //! The content identity of a work tree.
 
-use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,13 +7,12 @@ use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::plan::RelPath;
 use serde::{Deserialize, Serialize};
 
-use crate::beneath;
 use crate::entries::{Difference, Entries};
 use crate::git::GitError;
 use crate::git::helper::GitHelper;
 use crate::git::ignore::ExternalRules;
 use crate::git::object::ObjectFormat;
-use crate::git::protocol::Listing;
+use crate::git::protocol::{Listing, RepoPath};
 use crate::git::state::TreeState;
 use crate::look::Counts;
 use crate::stamp::{self, Moment, Settling, Stamp};
@@ -178,6 +176,22 @@ impl Snapshot {
         }
     }
 
+    /// Returns the sha256 of what git said of the tree; `None` where that is lost.
+    pub fn listing_identity(&self) -> Option<Sha256Hex> {
+        self.listing.sha256()
+    }
+
+    /// Returns the directories of the repositories inside the tree.
+    pub fn repositories_inside(&self) -> Vec<RepoPath> {
+        match &self.basis {
+            Some(basis) => basis.repositories.clone(),
+            None => {
+                let inside = self.listing.read().map(|listing| listing.indexes).unwrap_or_default();
+                inside.iter().map(|index| index.at.clone()).filter(|at| !at.0.is_empty()).collect()
+            }
+        }
+    }
+
     /// Returns the ignored files and directories that lie in directories which are not ignored, sorted. A directory may
     /// hold covered files all the same.
     pub fn ignored(&self) -> &[Vec<u8>] {
@@ -195,15 +209,19 @@ impl Snapshot {
         own.or_else(|| self.entries.below(directory).next().map(|(path, _)| path))
     }
 
-    /// The first thing that stands in the work tree of a checkout of ours and was not put there: neither covered nor
-    /// one of the files that its git directories begin with. A step would see it, and no identity tells of it.
-    ///
-    /// # Errors
-    /// The tree cannot be listed.
-    pub fn first_stray(&self) -> std::io::Result<Option<Vec<u8>>> {
-        let top = beneath::open_real(&self.git.worktree)?;
-        let Some(leaves) = beneath::leaves(top.as_fd(), b"", MAX_CHECKED_OUT)? else { return Ok(Some(Vec::new())) };
-        Ok(leaves.into_iter().find(|path| !self.entries.contains(path) && !is_of_checkout(path)))
+    /// The snapshot of a commit's tree: nothing of it is left to git.
+    pub(crate) fn of_commit(entries: Entries, git: GitFacts) -> Self {
+        let counts = Counts { looked: entries.len(), ..Counts::default() };
+        Self {
+            id: entries.id(),
+            entries: Arc::new(entries),
+            git,
+            stats: SnapshotStats::of(SnapshotMethod::Stat, counts, true),
+            ignored: Arc::default(),
+            listing: Told::Here(Arc::default()),
+            at: stamp::now(),
+            basis: None,
+        }
     }
 
     /// The paths at which the two differ, sorted.
@@ -217,27 +235,6 @@ impl Snapshot {
     pub fn touched(&self, later: &Self) -> Vec<Vec<u8>> {
         self.entries.difference(&later.entries, Difference::Change)
     }
-}
-
-/// How many files a checkout may have, those of git included.
-const MAX_CHECKED_OUT: usize = 4_000_000;
-
-/// Whether a path is one of the files of git that a checkout is made with.
-fn is_of_checkout(path: &[u8]) -> bool {
-    let mut parts = path.split(|byte| *byte == b'/').skip_while(|part| *part != b".git").skip(1);
-    match parts.next().map(put_in_place_as) {
-        Some(b"HEAD" | b"config" | b"index" | b"packed-refs" | b"shallow") => parts.next().is_none(),
-        // Named by their content; the alternates are written anew each time.
-        Some(b"objects") => true,
-        _ => false,
-    }
-}
-
-/// What a file of git is going to be called: another run may be putting one in place, under a name that git
-/// does not read.
-fn put_in_place_as(name: &[u8]) -> &[u8] {
-    let stem = |unfinished: &'_ [u8]| unfinished.iter().position(|byte| *byte == b'.').unwrap_or(unfinished.len());
-    name.strip_suffix(b".new").map_or(name, |unfinished| &unfinished[..stem(unfinished)])
 }
 
 fn facts(listing: Listing, state: TreeState) -> GitFacts {
@@ -258,22 +255,5 @@ impl SnapshotStats {
     pub(crate) fn of(method: SnapshotMethod, counts: Counts, git_was_read: bool) -> Self {
         let Counts { looked, hashed, listed } = counts;
         Self { method, hashed, reused: looked - hashed, listed, git_was_read }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_of_a_checkout() {
-        for own in [".git/HEAD", "sub/.git/index", ".git/packed-refs.00ff.new", ".git/objects/info/alternates"] {
-            assert!(is_of_checkout(own.as_bytes()), "{own}");
-        }
-        for other in
-            ["HEAD", ".git", ".git/info/exclude", ".git/hooks/x", ".git/HEAD/x", ".git/config.worktree", "a.new"]
-        {
-            assert!(!is_of_checkout(other.as_bytes()), "{other}");
-        }
     }
 }

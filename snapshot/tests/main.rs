@@ -5,7 +5,7 @@
 
 mod again;
 mod apply;
-mod checkout;
+mod commit;
 mod drift;
 mod git_program;
 mod ignore;
@@ -49,7 +49,7 @@ fn main() {
         again::CASES,
         again::mapped::CASES,
         again::stored::CASES,
-        checkout::CASES,
+        commit::CASES,
         patch::CASES,
         report::CASES,
         oracle::CASES,

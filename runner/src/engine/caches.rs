@@ -16,7 +16,6 @@ use crate::repository::Repository;
 use crate::request::CachesWanted;
 use crate::skill::SkillRun;
 use crate::skill_caches::{CacheScopes, Caches, TrustScopes};
-use crate::source::Apart;
 use crate::store::StoreError;
 use crate::store::caches::{CacheStore, SKILL_CACHES, Scope};
 use crate::store::mirrors::PrivateTree;
@@ -75,8 +74,8 @@ impl Engine {
         let work = tokio::task::spawn_blocking(move || {
             // Held until the caches are committed.
             let (_newest, in_doubt) = match &context.tree.apart {
-                Some(Apart::Mirror(tree)) => newest_or_in_doubt(tree, in_doubt),
-                _ => (None, in_doubt),
+                Some(tree) => newest_or_in_doubt(tree, in_doubt),
+                None => (None, in_doubt),
             };
             context.caches.conclude(&context.space, &skills, &mut runs, in_doubt);
             runs

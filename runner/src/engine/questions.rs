@@ -196,7 +196,7 @@ impl Engine {
         let facts = RepoFacts::read(repo)?;
         let user = StepUser::choose(self.launcher.host(), &facts)?;
         let snapshot = self.snapshots.take(&facts.path)?;
-        let trust = TrustScopes::new(&TreeSource::SHARED, &snapshot.git);
+        let trust = TrustScopes::new(&TreeSource::SHARED, &snapshot.git, &snapshot.git.common_dir);
         let caches = self.preview_caches(&facts, skill, user, trust)?;
         let sight = self.sight(&facts.path, user, self.config.operator.may_miss.clone())?;
         let place = Place { repo: facts.path, checkout: None, git: git_dirs(&snapshot.git) };

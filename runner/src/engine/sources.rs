@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::Tolerated;
 use proctor_core::evidence::TreeKind;
 use proctor_core::plan::{Ignored, Limit, Plan, RelPath};
@@ -37,7 +36,7 @@ impl Engine {
         if let Some((_, plan)) = &of_worktree {
             self.admit_plan(repository, plan, tolerated).await?;
         }
-        // A checkout can take long, and nobody has to wait for it.
+        // A copy can take long, and nobody has to wait for it.
         let source = tokio::select! {
             source = self.source(repository, &request.source, of_worktree.as_ref().map(|(_, plan)| plan)) => source?,
             () = cancel.cancelled() => return Err(EngineError::Interrupted),
@@ -62,7 +61,7 @@ impl Engine {
         if isolates(plan) { self.admit(repo, tolerated).await } else { Ok(()) }
     }
 
-    /// The tree that is verified; a commit's is checked out where that is to be done.
+    /// Prepares the tree that is verified.
     async fn source(
         &self,
         repository: &Repository,
@@ -77,7 +76,6 @@ impl Engine {
         let launcher = Arc::clone(&self.launcher);
         let (state, state_path, snapshots) = (self.state.clone(), self.state_path.clone(), Arc::clone(&self.snapshots));
         let work = tokio::task::spawn_blocking(move || {
-            let key = repo_key(repository.path());
             let show = Show {
                 ignored: (!hides).then_some(&except),
                 rights,
@@ -90,13 +88,12 @@ impl Engine {
                 snapshots: &snapshots,
                 state: &state,
                 state_path: &state_path,
-                key,
                 host: launcher.host(),
                 show,
             };
             Source::open(&repository, &asked, &keeping)
         });
-        work.await.map_err(|error| EngineError::Internal(format!("the checkout ended badly: {error}")))?
+        work.await.map_err(|error| EngineError::Internal(format!("preparing the tree ended badly: {error}")))?
     }
 }
 
@@ -112,10 +109,4 @@ fn bound_of(limit: Limit) -> u64 {
         Limit::Max(most) => most,
         Limit::Unlimited => u64::MAX,
     }
-}
-
-/// The name of a repository's directory of checkouts.
-fn repo_key(repo: &std::path::Path) -> String {
-    use std::os::unix::ffi::OsStrExt as _;
-    Sha256Hex::of(repo.as_os_str().as_bytes()).as_str()[..32].to_owned()
 }

@@ -28,9 +28,13 @@ pub(crate) fn counted<R>(freed: &mut Freed, path: &Path, remove: impl FnOnce() -
     removed
 }
 
-/// Removes a directory by [`super::checkouts::remove`], which leaves what it cannot remove, and counts it.
+/// Removes a directory of ours and counts it. What cannot be removed is left to the next time.
 pub(crate) fn remove_counted(freed: &mut Freed, path: &Path) {
-    counted(freed, path, || super::checkouts::remove(path));
+    counted(freed, path, || {
+        if let Err(error) = std::fs::remove_dir_all(path) {
+            tracing::debug!(%error, path = %path.display(), "a directory stays");
+        }
+    });
 }
 
 /// Returns the bytes on the disk that the removal of a path would free; `None` where nothing stands there.

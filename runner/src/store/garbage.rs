@@ -1,7 +1,7 @@
 //! Keeps the state directory bounded, or empties it of what can be made anew.
 //!
 //! Each kind of file has its own locks: what a run holds stays, and a run that starts meanwhile finds a whole copy,
-//! checkout or cache, or none.
+//! or cache, or none.
 
 use std::io;
 use std::path::Path;
@@ -10,12 +10,15 @@ use std::time::SystemTime;
 use proctor_core::gc::Collected;
 use proctor_core::spec::{CacheRetention, Retention};
 
-use super::checkouts::{self, CHECKOUTS};
+use super::freed::remove_counted;
 use super::mirrors::{self, MIRRORS};
 use super::{SNAPSHOTS, StoreError, caches, retention};
 use crate::clock::Clock;
 
-/// Which copies, checkouts and caches are removed.
+/// Where an earlier version kept the trees of commits.
+const OLD_CHECKOUTS: &str = "checkouts";
+
+/// Which copies and caches are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// Those beyond the bounds.
@@ -24,7 +27,7 @@ pub enum Extent {
     All,
 }
 
-/// Removes what a run would remove from the state directory, or also each private copy, checkout and cache that no run
+/// Removes what a run would remove from the state directory, or also each private copy and cache that no run
 /// holds.
 ///
 /// # Errors
@@ -40,7 +43,7 @@ pub fn collect(state: &Path, keep: &Retention, extent: Extent) -> Result<Collect
     Ok(collected)
 }
 
-/// Removes checkouts, private copies and caches.
+/// Removes private copies and caches.
 ///
 /// # Errors
 /// A directory of ours cannot be read.
@@ -51,11 +54,7 @@ pub(crate) fn copies(
     now: SystemTime,
     collected: &mut Collected,
 ) -> io::Result<()> {
-    let bounds = match extent {
-        Extent::Excess => checkouts::eviction::Bounds::default(),
-        Extent::All => checkouts::eviction::Bounds::NONE,
-    };
-    checkouts::eviction::evict(&state.join(CHECKOUTS), now, bounds, &mut collected.checkouts)?;
+    remove_counted(&mut collected.other, &state.join(OLD_CHECKOUTS));
     mirrors::upkeep::evict(&state.join(MIRRORS), now, extent, &mut collected.copies)?;
     caches::eviction::evict(state, (keep, extent), now, &mut collected.caches).map_err(io::Error::other)
 }

@@ -29,7 +29,11 @@ fn policy() -> Policy {
     Policy {
         repo: "/home/u/src/r".into(),
         checkout: None,
-        git: GitDirs { worktree_git: Some("/home/u/src/r/.git".into()), common: Some("/home/u/main/.git".into()) },
+        git: GitDirs {
+            worktree_git: Some("/home/u/src/r/.git".into()),
+            common: Some("/home/u/main/.git".into()),
+            nested: Vec::new(),
+        },
         workdir: RelPath::new("sub").expect("a path"),
         argv: Argv::new(vec!["true".into()]).expect("a command"),
         env: BTreeMap::new(),
@@ -128,13 +132,16 @@ execute the command";
 #[test]
 fn a_checkout_appears_in_place_of_the_repository() {
     let objects = Some(PathBuf::from("/home/u/src/r/.git/objects"));
-    let git = GitDirs { common: objects, ..policy().git };
+    let nested = vec![PathBuf::from("/home/u/src/r/.git/modules/m/objects")];
+    let git = GitDirs { common: objects, nested, ..policy().git };
     let policy = Policy { checkout: Some("/home/u/.state/x/tree".into()), git, ..policy() };
     let list: Vec<String> = setup_ops(&policy, &host(), USER).iter().map(ToString::to_string).collect();
     for wanted in [
         "take /home/u/.state/x/tree and the place for layers",
         "take /home/u/.state/x/tree/.git for /home/u/src/r/.git (git, read-only)",
         "take /home/u/src/r/.git/objects for /home/u/src/r/.git/objects (git, read-only)",
+        "take /home/u/src/r/.git/modules/m/objects for /home/u/src/r/.git/modules/m/objects (git, read-only)",
+        "mount what was taken at /home/u/src/r/.git/modules/m/objects",
         "refuse file systems mounted below /home/u/.state/x/tree",
     ] {
         assert!(list.iter().any(|line| line == wanted), "{wanted}: {list:#?}");

@@ -390,7 +390,7 @@ impl Bench {
         Ok(Policy {
             checkout: None,
             repo: self.repo.clone(),
-            git: GitDirs { worktree_git: git, common: None },
+            git: GitDirs { worktree_git: git, ..GitDirs::default() },
             workdir: RelPath::new(step.workdir)?,
             argv: Argv::new(step.argv.clone())?,
             env: step.env.clone(),

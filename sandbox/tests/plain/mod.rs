@@ -140,7 +140,8 @@ pub(crate) fn a_linked_worktree_reads_its_common_directory(bench: &Bench) -> Res
     let path = common.display();
     let script = format!("cat .git {path}/config; echo x >> {path}/config; cat {path}/../neighbour");
     let mut policy = bench.policy(&Step::sh(&format!("{script}; true")))?;
-    policy.git = GitDirs { worktree_git: Some(bench.repo.join(".git")), common: Some(common.clone()) };
+    policy.git =
+        GitDirs { worktree_git: Some(bench.repo.join(".git")), common: Some(common.clone()), nested: Vec::new() };
     let ran = bench.run_policy(&policy, &[])?;
     assert_eq!(ran.printed(), format!("gitdir: {path}\ncommon"), "{ran:?}");
     assert_eq!(fs::read_to_string(common.join("config"))?, "common\n");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::index::{GITLINK, Index, IndexEntry, IndexStat};
 use super::object::ObjectId;
-use super::protocol::{Listing, RepoPath, WalkedDirectory};
+use super::protocol::{CommitTree, CommittedLeaf, Listing, RepoPath, WalkedDirectory};
 use crate::codec::{Reader, Writer};
 use crate::paths;
 use crate::stamp::Stamp;
@@ -99,6 +99,46 @@ impl Listing {
     }
 }
 
+impl CommitTree {
+    /// Writes what JSON leaves out.
+    pub(crate) fn write_bulk(&self, writer: &mut Writer) {
+        writer.count(self.leaves.len());
+        for leaf in &self.leaves {
+            writer.short(&leaf.path);
+            writer.u32(leaf.mode);
+            writer.u64(leaf.size);
+            write_id(writer, leaf.id);
+        }
+    }
+
+    /// Reads what JSON left out.
+    pub(crate) fn read_bulk(&mut self, reader: &mut Reader<'_>) -> Option<()> {
+        let leaf = |reader: &mut Reader<'_>| {
+            let (path, mode, size) = (reader.short()?.to_vec(), reader.u32()?, reader.u64()?);
+            Some(CommittedLeaf { path, mode, id: read_id(reader)?, size })
+        };
+        let count = reader.count(LEAF)?;
+        self.leaves = (0..count).map(|_| leaf(reader)).collect::<Option<_>>()?;
+        Some(())
+    }
+}
+
+/// How few bytes a leaf of a commit's tree takes.
+const LEAF: usize = 4 + 4 + 8 + 1 + 20;
+
+/// Writes an object id.
+pub(crate) fn write_id(writer: &mut Writer, id: ObjectId) {
+    let id = id.as_bytes();
+    writer.u8(if id.len() == 32 { 32 } else { 20 });
+    writer.raw(id);
+}
+
+/// Reads an object id.
+pub(crate) fn read_id(reader: &mut Reader<'_>) -> Option<ObjectId> {
+    let width = reader.u8()?;
+    ObjectId::from_raw(reader.raw(usize::from(width))?)
+}
+
 /// How few bytes an entry takes.
 const ENTRY: usize = 4 + 4 + 3 + 20;
 /// The bits of the flags of an entry; the two lowest are its stage.
@@ -114,9 +154,7 @@ fn write_entry(writer: &mut Writer, entry: &IndexEntry) {
         | flag(entry.intent_to_add, INTENT_TO_ADD)
         | flag(entry.skip_worktree, SKIP_WORKTREE)
         | flag(entry.stat.is_some(), HAS_STAT));
-    let id = entry.id.as_bytes();
-    writer.u8(if id.len() == 32 { 32 } else { 20 });
-    writer.raw(id);
+    write_id(writer, entry.id);
     if let Some(stat) = &entry.stat {
         let fields = [stat.mtime.0, stat.mtime.1, stat.ctime.0, stat.ctime.1, stat.ino, stat.size];
         fields.into_iter().for_each(|field| writer.u32(field));
@@ -131,8 +169,8 @@ fn read_entries(reader: &mut Reader<'_>, index: &mut Index) -> Option<()> {
 
 fn read_entry(reader: &mut Reader<'_>) -> Option<IndexEntry> {
     let path = RepoPath(reader.short()?.to_vec());
-    let (mode, flags, width) = (reader.u32()?, reader.u8()?, reader.u8()?);
-    let id = ObjectId::from_raw(reader.raw(usize::from(width))?)?;
+    let (mode, flags) = (reader.u32()?, reader.u8()?);
+    let id = read_id(reader)?;
     let stat = if flags & HAS_STAT != 0 { Some(read_stat(reader)?) } else { None };
     let has = |flag: u8| flags & flag != 0;
     Some(IndexEntry {

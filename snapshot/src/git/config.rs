@@ -171,25 +171,12 @@ fn config_bytes(path: &Path) -> Result<Option<Vec<u8>>, GitError> {
     Ok(bytes)
 }
 
-/// Reads a file in the syntax of a config, and refuses one that includes other files. `false` where there is none.
-pub(super) fn check_config(path: &Path) -> Result<bool, GitError> {
-    let Some(bytes) = config_bytes(path)? else { return Ok(false) };
-    match include_line(&bytes) {
-        None => Ok(true),
-        Some(line) => Err(refused(
-            path,
-            format!("line {line} includes another file"),
-            "remove the section `include` or `includeIf`; git reads no other file from here",
-        )),
-    }
-}
-
 /// The number of the first line that may open an `include` or `includeIf` section.
 ///
 /// Both parsers, git's and libgit2's, accept a section header after another on one line, so
 /// the whole line is searched. A line that begins as a comment is one to both of them, or part
 /// of a value that was continued.
-fn include_line(config: &[u8]) -> Option<usize> {
+pub(super) fn include_line(config: &[u8]) -> Option<usize> {
     config.split(|b| *b == b'\n').position(may_include).map(|at| at + 1)
 }
 

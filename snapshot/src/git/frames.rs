@@ -19,14 +19,86 @@ pub struct Ahead {
     pub index: Arc<Index>,
 }
 
+/// Pieces of blobs, each with the number of its leaf. The pieces of a blob follow each other; a blob that is empty has
+/// one, which is empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlobPieces(Vec<u8>);
+
+impl BlobPieces {
+    /// Returns the pieces; an item is `None` where the bytes are no pieces.
+    pub fn iter(&self) -> impl Iterator<Item = Option<(u32, &[u8])>> {
+        let mut reader = Reader::new(&self.0);
+        std::iter::from_fn(move || {
+            if reader.is_at_end() {
+                return None;
+            }
+            let piece = reader.u32().and_then(|number| Some((number, reader.bytes()?)));
+            if piece.is_none() {
+                reader = Reader::new(&[]);
+            }
+            Some(piece)
+        })
+    }
+}
+
+/// Sends blobs, several small ones together.
+pub(super) struct BlobWriter<'a> {
+    out: &'a mut dyn Write,
+    pieces: Writer,
+    length: usize,
+}
+
+impl<'a> BlobWriter<'a> {
+    pub(super) fn new(out: &'a mut dyn Write) -> Self {
+        Self { out, pieces: Writer::default(), length: 0 }
+    }
+
+    /// Sends the blob of a leaf.
+    pub(super) fn write(&mut self, number: u32, blob: &[u8]) -> io::Result<()> {
+        let empty = blob.is_empty().then_some(&[][..]);
+        for piece in empty.into_iter().chain(blob.chunks(BLOB_PIECE)) {
+            self.pieces.u32(number);
+            self.pieces.bytes(piece);
+            self.length += piece.len() + BLOB_HEAD;
+            if self.length >= BLOB_PIECE {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what is left.
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        if self.length == 0 { Ok(()) } else { self.flush() }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.length = 0;
+        write_frame(self.out, BLOBS, &[&std::mem::take(&mut self.pieces).into_bytes()])
+    }
+}
+
 /// A frame of an answer.
 pub(super) enum Frame {
     /// None where the file is not what is read here: the answer then has it all.
     Ahead(Option<Ahead>),
+    Blobs(BlobPieces),
     Answer(Box<Answer>),
 }
 
+/// What is sent before an answer.
+pub(super) enum Early {
+    Index(Ahead),
+    Blobs(BlobPieces),
+}
+
+/// How many bytes of blobs are sent together.
+const BLOB_PIECE: usize = 256 << 10;
+/// How many bytes stand before a piece.
+const BLOB_HEAD: usize = 12;
+
 const AHEAD: u8 = b'T';
+const BLOBS: u8 = b'B';
 const ANSWER: u8 = b'A';
 /// The tag of a frame, and the length of what follows.
 const HEAD: usize = 9;
@@ -44,8 +116,10 @@ pub(super) fn write_ahead(out: &mut dyn Write, worktree: &Path, index: &Index, f
 pub(super) fn write_answer(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
     let mut writer = Writer::default();
     writer.bytes(&serde_json::to_vec(answer)?);
-    if let Answer::List(listing) = answer {
-        listing.write_bulk(&mut writer);
+    match answer {
+        Answer::List(listing) => listing.write_bulk(&mut writer),
+        Answer::Tree(tree) => tree.write_bulk(&mut writer),
+        _ => {}
     }
     write_frame(out, ANSWER, &[&writer.into_bytes()])
 }
@@ -68,6 +142,7 @@ pub(super) fn take(received: &mut Vec<u8>) -> Result<Option<Frame>, String> {
     let Some(bytes) = length.and_then(|length| rest.get(..length)) else { return Ok(None) };
     let frame = match head[0] {
         AHEAD => Frame::Ahead(read_ahead(bytes).ok_or_else(garbled)?),
+        BLOBS => Frame::Blobs(BlobPieces(bytes.to_vec())),
         ANSWER => Frame::Answer(Box::new(read_answer(bytes)?)),
         _ => return Err(garbled()),
     };
@@ -91,8 +166,10 @@ fn read_answer(bytes: &[u8]) -> Result<Answer, String> {
     let mut reader = Reader::new(bytes);
     let json = reader.bytes().ok_or_else(garbled)?;
     let mut answer: Answer = serde_json::from_slice(json).map_err(|error| error.to_string())?;
-    if let Answer::List(listing) = &mut answer {
-        listing.read_bulk(&mut reader).ok_or_else(garbled)?;
+    match &mut answer {
+        Answer::List(listing) => listing.read_bulk(&mut reader).ok_or_else(garbled)?,
+        Answer::Tree(tree) => tree.read_bulk(&mut reader).ok_or_else(garbled)?,
+        _ => {}
     }
     if reader.is_at_end() { Ok(answer) } else { Err(garbled()) }
 }
@@ -116,6 +193,25 @@ mod tests {
         };
         let (at, format) = (RepoPath(Vec::new()), ObjectFormat::Sha1);
         Index { at, format, head_tree: None, written: (1, 2), entries: Vec::new(), rules }
+    }
+
+    #[test]
+    fn blobs_arrive_in_pieces_as_they_were_sent() {
+        let blobs = [(0, Vec::new()), (3, b"small".to_vec()), (4, vec![7; 2 * BLOB_PIECE + 1]), (9, b"last".to_vec())];
+        let mut sent = Vec::new();
+        let mut writer = BlobWriter::new(&mut sent);
+        blobs.iter().for_each(|(number, blob)| writer.write(*number, blob).expect("writes"));
+        writer.finish().expect("writes");
+        let mut received = std::collections::BTreeMap::<u32, Vec<u8>>::new();
+        while let Some(frame) = take(&mut sent).expect("frames") {
+            let Frame::Blobs(pieces) = frame else { panic!("other frames") };
+            for piece in pieces.iter() {
+                let (number, bytes) = piece.expect("a piece");
+                received.entry(number).or_default().extend_from_slice(bytes);
+            }
+        }
+        assert!(sent.is_empty() && received.into_iter().eq(blobs));
+        assert_eq!(BlobPieces(b"too short".to_vec()).iter().collect::<Vec<_>>(), [None]);
     }
 
     #[test]

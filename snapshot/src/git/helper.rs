@@ -16,18 +16,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::GitError;
-use super::frames::{self, Ahead, Frame};
+use super::frames::{self, Ahead, BlobPieces, Early, Frame};
 use super::program::{self, CheckoutOf, GitProgram, OverCheckout, Places};
 use super::protocol::{
-    Answer, CheckedOut, CommitContent, CommitRef, CommittedFile, GitHistory, Listing, NamedCommit, Push, Pushed,
+    Answer, CommitContent, CommitRef, CommitTree, CommittedFile, GitHistory, Listing, NamedCommit, Push, Pushed,
     RepoPath, Request, StagedIndex,
 };
 use crate::snapshot::Snapshot;
 
 /// How long one answer of the helper may take by default.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// How long a checkout may take.
-const CHECK_OUT_DEADLINE: Duration = Duration::from_secs(600);
+/// How long it may take to read the tree of a commit.
+const TREE_DEADLINE: Duration = Duration::from_secs(600);
 /// How many bytes an answer may have.
 const ANSWER_BYTES: usize = 512 << 20;
 /// How many bytes of an answer may wait in the pipe, and how many are taken at least at a time where they are there.
@@ -35,6 +35,9 @@ const PIPE_BYTES: usize = 1 << 20;
 const PIECE_BYTES: usize = 64 << 10;
 /// How many bytes of the helper's complaint are kept.
 const COMPLAINT_BYTES: usize = 4 << 10;
+
+/// Takes what is sent before an answer; an error ends the conversation.
+type Take<'a> = &'a mut dyn FnMut(Early) -> Result<(), String>;
 
 /// The program that reads repositories for us.
 #[derive(Debug, Clone)]
@@ -80,9 +83,11 @@ impl GitHelper {
     pub fn list(&self, repo: &Path, ahead: &mut dyn FnMut(Ahead)) -> Result<Listing, GitError> {
         let mut told = None;
         let question = self.question(&Request::List { repo: repo.to_owned() })?;
-        let answer = self.ask_with(repo, question, &mut |said| {
+        let answer = self.ask_with(repo, question, &mut |early| {
+            let Early::Index(said) = early else { return Err("it answered another question".to_owned()) };
             told = Some(Arc::clone(&said.index));
             ahead(said);
+            Ok(())
         })?;
         match answer {
             Answer::List(mut listing) => {
@@ -189,7 +194,7 @@ impl GitHelper {
     /// What a checkout of a commit would be.
     ///
     /// # Errors
-    /// As [`GitHelper::check_out`].
+    /// As [`GitHelper::tree`].
     pub fn content(&self, repo: &Path, commit: &CommitRef) -> Result<CommitContent, GitError> {
         match self.ask_of_commits(repo, &Request::Content { repo: repo.to_owned(), commit: commit.clone() })? {
             Answer::Content(content) => Ok(content),
@@ -200,7 +205,7 @@ impl GitHelper {
     /// What single files of a commit's tree are.
     ///
     /// # Errors
-    /// As [`GitHelper::check_out`].
+    /// As [`GitHelper::tree`].
     pub fn files_of(
         &self,
         repo: &Path,
@@ -214,65 +219,75 @@ impl GitHelper {
         }
     }
 
-    /// Writes the tree of a commit as `tree` in the directory `into`, which is empty and belongs to the
-    /// owner of `repo`. Half a tree stays there where it fails.
+    /// Returns what stands at each path of a commit's tree.
     ///
     /// # Errors
-    /// [`GitError::Tree`] where the commit's tree is refused, [`GitError::CheckOut`] where it cannot be
-    /// written; else as [`GitHelper::list`].
-    pub fn check_out(
+    /// [`GitError::Tree`] where the commit's tree is refused, [`GitError::Missing`] where objects are not here; else as
+    /// [`GitHelper::list`].
+    pub fn tree(&self, repo: &Path, commit: &CommitRef, submodules: bool) -> Result<CommitTree, GitError> {
+        let request = Request::Tree { repo: repo.to_owned(), commit: commit.clone(), submodules };
+        match self.patient().ask_of_commits(repo, &request)? {
+            Answer::Tree(tree) => Ok(tree),
+            _ => Err(self.failed("it answered another question".into())),
+        }
+    }
+
+    /// Has the contents of the `wanted` files and links of a commit's tree sent to `take`, in the order of their
+    /// numbers. Ends early where `take` fails.
+    ///
+    /// # Errors
+    /// As [`GitHelper::tree`]; [`GitError::Helper`] with what `take` says.
+    pub fn blobs(
         &self,
         repo: &Path,
-        commit: impl Into<CommitRef>,
-        into: &Path,
-        submodules: bool,
-    ) -> Result<CheckedOut, GitError> {
-        let (repo_path, commit) = (repo.to_owned(), commit.into());
-        let request = Request::CheckOut { repo: repo_path, commit, into: into.to_owned(), submodules };
-        // Its time goes by the size of the tree.
-        let patient = Self { deadline: self.deadline.max(CHECK_OUT_DEADLINE), ..self.clone() };
-        match patient.ask_of_commits(repo, &request)? {
-            Answer::CheckedOut(checked_out) => Ok(checked_out),
+        (commit, submodules): (&CommitRef, bool),
+        wanted: Vec<u32>,
+        take: &mut dyn FnMut(&BlobPieces) -> Result<(), String>,
+    ) -> Result<(), GitError> {
+        let request = Request::Blobs { repo: repo.to_owned(), commit: commit.clone(), submodules, wanted };
+        let mut early = |early| match early {
+            Early::Blobs(pieces) => take(&pieces),
+            Early::Index(_) => Err("it answered another question".to_owned()),
+        };
+        match self.patient().ask_of_commits_with(repo, &request, &mut early)? {
+            Answer::Blobs => Ok(()),
             _ => Err(self.failed("it answered another question".into())),
         }
     }
 
-    /// Brings the refs of a checkout up to date; the directory of the objects that it borrows.
-    ///
-    /// # Errors
-    /// As [`GitHelper::check_out`].
-    pub fn refresh(&self, repo: &Path, commit: &str, checkout: &Path) -> Result<PathBuf, GitError> {
-        let (repo_path, checkout) = (repo.to_owned(), checkout.to_owned());
-        let request = Request::Refresh { repo: repo_path, commit: commit.to_owned(), checkout };
-        match self.ask_of_commits(repo, &request)? {
-            Answer::Refreshed { objects } => Ok(objects),
-            _ => Err(self.failed("it answered another question".into())),
-        }
+    /// The same helper for answers whose time goes by the size of the tree.
+    fn patient(&self) -> Self {
+        Self { deadline: self.deadline.max(TREE_DEADLINE), ..self.clone() }
     }
 
-    /// Returns the refs of `repo`, and the ignore rules in its git directory.
+    /// Returns the refs of `repo` and of the repositories inside it that are `nested`, and the ignore rules in their git
+    /// directories.
     ///
     /// # Errors
     /// As [`GitHelper::list`].
-    pub fn history(&self, repo: &Path) -> Result<GitHistory, GitError> {
-        match self.ask_of_commits(repo, &Request::History { repo: repo.to_owned() })? {
+    pub fn history(&self, repo: &Path, nested: &[RepoPath]) -> Result<GitHistory, GitError> {
+        match self.ask_of_commits(repo, &Request::History { repo: repo.to_owned(), nested: nested.to_vec() })? {
             Answer::History(history) => Ok(history),
             _ => Err(self.failed("it answered another question".into())),
         }
     }
 
     fn ask(&self, repo: &Path, request: &Request) -> Result<Answer, GitError> {
-        self.ask_with(repo, self.question(request)?, &mut |_| {})
+        self.ask_with(repo, self.question(request)?, &mut |_| Ok(()))
     }
 
     /// Asks about commits. Where libgit2 cannot read the format, the `git` program is asked first, and what it told
     /// goes with the question. No answer is a refusal.
     fn ask_of_commits(&self, repo: &Path, request: &Request) -> Result<Answer, GitError> {
-        let answer = match (self.ask(repo, request)?, self.program()) {
+        self.ask_of_commits_with(repo, request, &mut |_| Ok(()))
+    }
+
+    fn ask_of_commits_with(&self, repo: &Path, request: &Request, early: Take<'_>) -> Result<Answer, GitError> {
+        let answer = match (self.ask_with(repo, self.question(request)?, early)?, self.program()) {
             (Answer::Refused { why: GitError::Format { places, objects, .. } }, Some(program)) => {
                 let told = program::history::told(program, &places, request, objects)?;
                 let question = [self.question(request)?, b"\n".to_vec(), told].concat();
-                self.ask_with(repo, question, &mut |_| {})?
+                self.ask_with(repo, question, early)?
             }
             (answer, _) => answer,
         };
@@ -286,11 +301,11 @@ impl GitHelper {
         serde_json::to_vec(request).map_err(|error| self.failed(error.to_string()))
     }
 
-    fn ask_with(&self, repo: &Path, question: Vec<u8>, ahead: &mut dyn FnMut(Ahead)) -> Result<Answer, GitError> {
+    fn ask_with(&self, repo: &Path, question: Vec<u8>, early: Take<'_>) -> Result<Answer, GitError> {
         let failed = |problem: String| self.failed(problem);
         let mut child = self.spawn(repo)?;
         let talked =
-            Conversation::new(&mut child, question).and_then(|talk| talk.until(Instant::now() + self.deadline, ahead));
+            Conversation::new(&mut child, question).and_then(|talk| talk.until(Instant::now() + self.deadline, early));
         if !matches!(talked, Ok(Talked::Whole { .. })) {
             // An error here means that it has ended by itself.
             let _ = child.kill();
@@ -385,7 +400,7 @@ impl Conversation {
     }
 
     /// Writes and reads until both outputs end, the deadline passes or a bound is met.
-    fn until(mut self, deadline: Instant, ahead: &mut dyn FnMut(Ahead)) -> io::Result<Talked> {
+    fn until(mut self, deadline: Instant, early: Take<'_>) -> io::Result<Talked> {
         while self.stdout.is_some() || self.stderr.is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -399,7 +414,7 @@ impl Conversation {
             if self.received.len() > ANSWER_BYTES {
                 return Ok(Talked::TooMuch);
             }
-            if let Err(problem) = self.take_frames(ahead) {
+            if let Err(problem) = self.take_frames(early) {
                 return Ok(Talked::Garbled(problem));
             }
         }
@@ -407,11 +422,12 @@ impl Conversation {
     }
 
     /// Takes what has come as a whole.
-    fn take_frames(&mut self, ahead: &mut dyn FnMut(Ahead)) -> Result<(), String> {
+    fn take_frames(&mut self, early: Take<'_>) -> Result<(), String> {
         while let Some(frame) = frames::take(&mut self.received)? {
             match frame {
                 _ if self.answer.is_some() => return Err("it says more than its answer".to_owned()),
-                Frame::Ahead(told) => told.into_iter().for_each(&mut *ahead),
+                Frame::Ahead(told) => told.map_or(Ok(()), |told| early(Early::Index(told)))?,
+                Frame::Blobs(pieces) => early(Early::Blobs(pieces))?,
                 Frame::Answer(answer) => self.answer = Some(answer),
             }
         }

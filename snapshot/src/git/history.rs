@@ -1,13 +1,15 @@
 //! A repository whose commits are read, in whatever format it is: what libgit2 reads of it, and what the `git` program
 //! has to tell. Sha1 objects are read here even where refs are not.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use git2::{Odb, Repository};
 
 use super::GitError;
-use super::checkout::git_dir;
 use super::config::{RULES_BYTES, read_bounded};
+use super::git_dir;
 use super::object::{ObjectFormat, ObjectId};
 use super::objects::Objects;
 use super::program::Places;
@@ -99,8 +101,13 @@ impl<'t> History<'t> {
     }
 }
 
-/// Returns the refs of a repository, and the ignore rules in its git directory.
-pub(super) fn state(history: &History<'_>) -> Result<GitHistory, GitError> {
+/// Returns the refs of a repository and of those inside it, and the ignore rules in their git directories.
+pub(super) fn state(history: &History<'_>, nested: &[RepoPath]) -> Result<GitHistory, GitError> {
+    let of_nested = |path: &RepoPath| {
+        let inside = History::open(&history.worktree().join(OsStr::from_bytes(&path.0)), None).ok()?;
+        let state = state(&inside, &[]).ok()?;
+        Some((path.clone(), state))
+    };
     history.told()?;
     let common_dir = &history.places.common_dir;
     let (format, config) = match &history.source {
@@ -118,14 +125,28 @@ pub(super) fn state(history: &History<'_>) -> Result<GitHistory, GitError> {
         exclude.extend(read_bounded(&file, RULES_BYTES)?.unwrap_or_default());
         exclude.push(b'\n');
     }
+    let head = read_bounded(&history.places.git_dir.join("HEAD"), MAX_HEAD).ok().flatten();
     Ok(GitHistory {
         format,
+        head: head.and_then(|bytes| head_line(&bytes)),
         objects: common_dir.join("objects"),
         refs: RepoPath(git_dir::packed_refs(history)?),
         shallow: git_dir::shallow(common_dir)?.map(RepoPath),
         exclude: RepoPath(exclude),
         ignore_case: config.is_some_and(|config| config.get_bool("core.ignorecase").unwrap_or(false)),
+        nested: nested.iter().filter_map(of_nested).collect(),
     })
+}
+
+/// The largest HEAD that is read, in bytes.
+const MAX_HEAD: u64 = 4096;
+
+/// Returns the line of a HEAD file that names a branch or a commit.
+fn head_line(bytes: &[u8]) -> Option<String> {
+    let line = std::str::from_utf8(bytes).ok()?.trim_end();
+    let is_ref = |name: &str| name.starts_with("refs/heads/") && !name.contains(|c: char| c <= ' ' || c == '\u{7f}');
+    let is_line = line.strip_prefix("ref: ").is_some_and(is_ref) || ObjectId::from_hex(line.as_bytes()).is_some();
+    is_line.then(|| line.to_owned())
 }
 
 /// A repository of which libgit2 reads the objects, and nothing else.

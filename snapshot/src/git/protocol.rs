@@ -10,7 +10,7 @@ use proctor_core::digest::{Sha256Hex, SnapshotId};
 use serde::{Deserialize, Serialize};
 
 use super::GitError;
-pub use super::frames::Ahead;
+pub use super::frames::{Ahead, BlobPieces};
 use super::ignore::ExternalRules;
 pub use super::index::{FileRules, Index, IndexEntry, IndexStat, Moment};
 pub use super::object::{ObjectFormat, ObjectId};
@@ -78,30 +78,32 @@ pub enum Request {
         /// The files.
         paths: Vec<RepoPath>,
     },
-    /// Write the tree of a commit, with a git directory of its own, as `tree` in a directory.
-    CheckOut {
+    /// What stands at each path of a commit's tree.
+    Tree {
         /// The top of the work tree.
         repo: PathBuf,
         /// The commit.
         commit: CommitRef,
-        /// An empty directory of the repository's owner.
-        into: PathBuf,
-        /// Whether submodules are checked out too.
+        /// Whether the trees of submodules belong to it.
         submodules: bool,
+    },
+    /// The contents of files and links of a commit's tree.
+    Blobs {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The commit.
+        commit: CommitRef,
+        /// Whether the trees of submodules belong to it.
+        submodules: bool,
+        /// Which leaves, by their numbers in [`CommitTree::leaves`]; sorted.
+        wanted: Vec<u32>,
     },
     /// What the git directory of a private tree says: refs, and the rules that lie in the repository's git directory.
     History {
         /// The top of the work tree.
         repo: PathBuf,
-    },
-    /// Bring the git directory of a checkout up to date with the repository's refs.
-    Refresh {
-        /// The top of the work tree.
-        repo: PathBuf,
-        /// The commit, in full.
-        commit: String,
-        /// The directory that [`Request::CheckOut`] wrote into.
-        checkout: PathBuf,
+        /// The directories of repositories inside it.
+        nested: Vec<RepoPath>,
     },
 }
 
@@ -132,13 +134,10 @@ pub enum Answer {
         /// What each is; `null` where it is no regular file, or a larger one than is read.
         files: Vec<Option<CommittedFile>>,
     },
-    /// To [`Request::CheckOut`].
-    CheckedOut(CheckedOut),
-    /// To [`Request::Refresh`].
-    Refreshed {
-        /// The directory of the repository's objects, which the checkout borrows.
-        objects: PathBuf,
-    },
+    /// To [`Request::Tree`].
+    Tree(CommitTree),
+    /// To [`Request::Blobs`]: all that were wanted were sent before it.
+    Blobs,
     /// To [`Request::History`].
     History(GitHistory),
     /// It could not be answered.
@@ -155,6 +154,8 @@ pub struct GitHistory {
     pub format: ObjectFormat,
     /// The directory of its objects.
     pub objects: PathBuf,
+    /// The line in its HEAD: `ref: ` and the name of a branch, or an id; `null` where that cannot be read.
+    pub head: Option<String>,
     /// Its refs, in the form of `packed-refs`.
     pub refs: RepoPath,
     /// The edges of a shallow clone; `null` for a whole one.
@@ -163,6 +164,17 @@ pub struct GitHistory {
     pub exclude: RepoPath,
     /// Whether `core.ignoreCase` is set.
     pub ignore_case: bool,
+    /// The repositories inside the work tree, by their directories. Those that libgit2 does not read are left out.
+    pub nested: Vec<(RepoPath, GitHistory)>,
+}
+
+impl GitHistory {
+    /// Returns the id that a ref has, as text.
+    pub fn target(&self, name: &str) -> Option<String> {
+        let lines = self.refs.0.split(|byte| *byte == b'\n');
+        let mut refs = lines.filter_map(|line| std::str::from_utf8(line).ok()?.split_once(' '));
+        refs.find(|(_, found)| *found == name).map(|(id, _)| id.to_owned())
+    }
 }
 
 /// A commit that a revision or a range names.
@@ -285,19 +297,46 @@ pub enum PushedTip {
     },
 }
 
-/// What a checkout holds.
+/// What stands at each path of a commit's tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CheckedOut {
-    /// The id of the commit's tree.
-    pub tree: String,
-    /// The directory of the repository's objects, which the checkout borrows.
+pub struct CommitTree {
+    /// The bytes of the commit object.
+    pub object: RepoPath,
+    /// The format of the repository's object ids.
+    pub format: ObjectFormat,
+    /// The directories that are not in the form in which git writes them, with the bytes of their objects.
+    pub odd: Vec<(RepoPath, RepoPath)>,
+    /// The submodules that belong to the tree, each before those that lie in it.
+    pub submodules: Vec<CommitModule>,
+    /// The files, links and submodules: those of the top, sorted by path, then those of each submodule.
+    #[serde(skip)]
+    pub leaves: Vec<CommittedLeaf>,
+}
+
+/// A submodule of a commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitModule {
+    /// Its directory, relative to the top of the outermost tree.
+    pub path: RepoPath,
+    /// Its commit.
+    pub commit: ObjectId,
+    /// The bytes of the commit object.
+    pub object: RepoPath,
+    /// The directory of its objects.
     pub objects: PathBuf,
-    /// How many files, links and submodules there are.
-    pub files: u64,
-    /// How many bytes its files have.
-    pub bytes: u64,
-    /// How many of its files are pointers of git-lfs, in place of what they point to.
-    pub lfs_pointers: u64,
+}
+
+/// A file, link or submodule of a commit's tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommittedLeaf {
+    /// Relative to the top of the outermost tree.
+    pub path: Vec<u8>,
+    /// As the tree has it.
+    pub mode: u32,
+    /// The id of the blob, or of a submodule's commit.
+    pub id: ObjectId,
+    /// The size of the blob in bytes.
+    pub size: u64,
 }
 
 /// What git knows of a work tree.
@@ -388,7 +427,7 @@ pub struct Nested {
 }
 
 /// A path relative to the top of the work tree, `/` between its parts.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RepoPath(pub Vec<u8>);
 

@@ -15,7 +15,7 @@ use git2::{Config, ConfigLevel, ErrorCode, Index, Repository, RepositoryOpenFlag
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::GitError;
-use super::checkout;
+use super::commit;
 use super::config::{
     ConfigFile, Foreign, back_link, check_files, check_regular, check_worktree, common_dir, foreign_format,
     gitfile_target, io,
@@ -24,7 +24,7 @@ use super::frames;
 use super::history::{self, History};
 use super::ignore::Rules;
 use super::includes::Conditions;
-use super::listing::{self, TellAhead};
+use super::listing;
 use super::object::ObjectFormat;
 use super::program::Places;
 use super::protocol::{Answer, CommitRef, Request};
@@ -41,11 +41,7 @@ pub use super::watchdog::watch;
 /// # Errors
 /// They cannot be written.
 pub fn serve(request: &Request, told: Option<&[u8]>, out: &mut dyn Write) -> std_io::Result<()> {
-    let mut ahead = Ok(());
-    let answered = answer(request, told, &mut |worktree, index, file| {
-        ahead = frames::write_ahead(out, worktree, index, file);
-    });
-    ahead?;
+    let answered = answer(request, told, out);
     let answer = answered.unwrap_or_else(|why| Answer::Refused { why });
     let written = frames::write_answer(out, &answer);
     // Nothing follows but the end of the process, which frees it at once.
@@ -53,11 +49,16 @@ pub fn serve(request: &Request, told: Option<&[u8]>, out: &mut dyn Write) -> std
     written
 }
 
-fn answer(request: &Request, told: Option<&[u8]>, ahead: TellAhead<'_>) -> Result<Answer, GitError> {
+fn answer(request: &Request, told: Option<&[u8]>, out: &mut dyn Write) -> Result<Answer, GitError> {
     match request {
         Request::List { repo } => {
             let top = Opened::open(repo)?;
-            of_top(top.places(), listing::list(&top, ahead)).map(Answer::List)
+            let mut ahead = Ok(());
+            let listing = listing::list(&top, &mut |worktree, index, file| {
+                ahead = frames::write_ahead(out, worktree, index, file);
+            });
+            ahead.map_err(|error| io(repo, &error))?;
+            of_top(top.places(), listing).map(Answer::List)
         }
         Request::Ignored { repo, submodules, directories, paths } => {
             let top = Opened::open(repo)?;
@@ -75,21 +76,20 @@ fn answer(request: &Request, told: Option<&[u8]>, ahead: TellAhead<'_>) -> Resul
         Request::Pushed { repo, push } => pushed::pushed(&History::open(repo, told)?, push).map(Answer::Pushed),
         Request::Staged { repo, index } => staged::staged(&Opened::open(repo)?, index).map(Answer::Staged),
         Request::Content { repo, commit } => {
-            checkout::content::content(&admitted(repo, commit, told)?, &commit.id).map(Answer::Content)
+            commit::content::content(&admitted(repo, commit, told)?, &commit.id).map(Answer::Content)
         }
         Request::Files { repo, commit, paths } => {
-            let files = checkout::content::files(&admitted(repo, commit, told)?, &commit.id, paths)?;
+            let files = commit::content::files(&admitted(repo, commit, told)?, &commit.id, paths)?;
             Ok(Answer::Files { files })
         }
-        Request::CheckOut { repo, commit, into, submodules } => {
-            let order = checkout::Order { commit, into, submodules: *submodules };
-            checkout::check_out(&admitted(repo, commit, told)?, &order).map(Answer::CheckedOut)
+        Request::Tree { repo, commit, submodules } => {
+            commit::tree(&admitted(repo, commit, told)?, commit, *submodules).map(Answer::Tree)
         }
-        Request::History { repo } => history::state(&History::open(repo, told)?).map(Answer::History),
-        Request::Refresh { repo, commit, checkout } => {
-            let objects = checkout::refresh(&History::open(repo, told)?, commit, checkout)?;
-            Ok(Answer::Refreshed { objects })
+        Request::Blobs { repo, commit, submodules, wanted } => {
+            let history = admitted(repo, commit, told)?;
+            commit::blobs(&history, commit, *submodules, wanted, out).map(|()| Answer::Blobs)
         }
+        Request::History { repo, nested } => history::state(&History::open(repo, told)?, nested).map(Answer::History),
     }
 }
 

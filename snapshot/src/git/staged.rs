@@ -1,10 +1,10 @@
-//! The commit that an index would make, without making it: trees and commit are kept in memory, or written into a
-//! checkout of ours, and never into the repository. The same staged content on the same HEAD is the same commit.
+//! The commit that an index would make, without making it: trees and commit are kept in memory, and never written into the
+//! repository. The same staged content on the same HEAD is the same commit.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use git2::{Index, IndexEntryExtendedFlag, Oid, Repository, Signature, Time};
+use git2::{Index, IndexEntryExtendedFlag, Oid, Signature, Time};
 use proctor_core::drift::display_path;
 
 use super::GitError;
@@ -23,7 +23,7 @@ const MESSAGE: &str = "what is staged";
 /// The commit, of which nothing is written anywhere.
 pub(super) fn staged(top: &Opened, wanted: &StagedIndex) -> Result<NamedCommit, GitError> {
     in_memory(top)?;
-    let id = commit(&top.repository, top, wanted)?;
+    let id = commit(top, wanted)?;
     Ok(NamedCommit { id: id.to_string(), subject: MESSAGE.to_owned() })
 }
 
@@ -36,16 +36,6 @@ pub(super) fn admit(top: &Opened, wanted: &CommitRef) -> Result<(), GitError> {
     }
 }
 
-/// Writes the objects of a staged commit that nobody else has into the git directory of its checkout.
-pub(super) fn keep(top: &Opened, wanted: &CommitRef, checkout: &Path) -> Result<(), GitError> {
-    let Some(index) = &wanted.staged else { return Ok(()) };
-    let kept = Repository::open(checkout).map_err(|error| unreadable(checkout, &error))?;
-    match commit(&kept, top, index)?.to_string() == wanted.id {
-        true => Ok(()),
-        false => Err(refused(top, "something else is staged by now", "commit again")),
-    }
-}
-
 fn in_memory(top: &Opened) -> Result<(), GitError> {
     let failed = |error: git2::Error| unreadable(&top.worktree, &error);
     let objects = top.repository.odb().map_err(failed)?;
@@ -53,8 +43,9 @@ fn in_memory(top: &Opened) -> Result<(), GitError> {
     objects.add_new_mempack_backend(FIRST).map(drop).map_err(failed)
 }
 
-/// Writes trees and commit to where `into` keeps objects.
-fn commit(into: &Repository, top: &Opened, wanted: &StagedIndex) -> Result<Oid, GitError> {
+/// Adds trees and commit to the objects of the repository, of which the newest are kept in memory.
+fn commit(top: &Opened, wanted: &StagedIndex) -> Result<Oid, GitError> {
+    let into = &top.repository;
     let failed = |error: git2::Error| unreadable(&top.worktree, &error);
     let mut index = index(top, wanted)?;
     let tree = index.write_tree_to(into).and_then(|id| into.find_tree(id)).map_err(failed)?;

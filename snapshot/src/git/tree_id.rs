@@ -1,5 +1,8 @@
 //! The id of a tree of git over a list of files, without writing an object.
 
+use std::collections::HashMap;
+
+use super::contents::{self, TreeEntry};
 use super::object::{ObjectFormat, ObjectId, ObjectKind, object_id};
 
 const TREE_MODE: u32 = 0o40000;
@@ -16,11 +19,31 @@ pub(crate) struct TreeFile<'a> {
 /// The id of the tree of `files`, which are sorted by the bytes of their paths. That is git's order
 /// inside each tree too, where a directory sorts as if its name ended in `/`.
 pub(crate) fn tree_id(format: ObjectFormat, files: &[TreeFile<'_>]) -> ObjectId {
-    level(format, files, 0)
+    tree_id_with(format, files, &HashMap::new()).unwrap_or_else(|| object_id(format, ObjectKind::Tree, b""))
 }
 
-fn level(format: ObjectFormat, files: &[TreeFile<'_>], depth: usize) -> ObjectId {
-    let mut object = Vec::new();
+/// The id of the tree of `files` where some directories, by their paths, have objects in another form than git writes;
+/// `None` where such an object has other entries than the files make.
+pub(crate) fn tree_id_with(
+    format: ObjectFormat,
+    files: &[TreeFile<'_>],
+    odd: &HashMap<&[u8], &[u8]>,
+) -> Option<ObjectId> {
+    level(format, files, b"", odd)
+}
+
+/// Returns whether the entries of a tree, written as git writes them, are its bytes.
+pub(crate) fn is_canonical(entries: &[TreeEntry<'_>], bytes: &[u8]) -> bool {
+    let mut written = Vec::with_capacity(bytes.len());
+    entries.iter().for_each(|entry| write_entry(entry, &mut written));
+    // As if the name of a directory ended in `/`.
+    let key = |entry: &TreeEntry<'_>| [entry.name, if entry.mode == TREE_MODE { b"/" } else { b"" }].concat();
+    written == bytes && entries.is_sorted_by_key(key)
+}
+
+fn level(format: ObjectFormat, files: &[TreeFile<'_>], prefix: &[u8], odd: &HashMap<&[u8], &[u8]>) -> Option<ObjectId> {
+    let depth = if prefix.is_empty() { 0 } else { prefix.len() + 1 };
+    let mut entries = Vec::new();
     let mut rest = files;
     while let Some(file) = rest.first() {
         let tail = &file.path[depth..];
@@ -29,17 +52,31 @@ fn level(format: ObjectFormat, files: &[TreeFile<'_>], depth: usize) -> ObjectId
             Some(end) => {
                 let prefix = &file.path[..=depth + end];
                 let count = rest.iter().take_while(|file| file.path.starts_with(prefix)).count();
-                (TREE_MODE, &tail[..end], level(format, &rest[..count], prefix.len()), count)
+                let id = level(format, &rest[..count], &file.path[..depth + end], odd)?;
+                (TREE_MODE, &tail[..end], id, count)
             }
         };
-        write_mode(mode, &mut object);
-        object.push(b' ');
-        object.extend_from_slice(name);
-        object.push(0);
-        object.extend_from_slice(id.as_bytes());
+        entries.push(TreeEntry { mode, name, id });
         rest = &rest[count..];
     }
-    object_id(format, ObjectKind::Tree, &object)
+    if let Some(object) = odd.get(prefix) {
+        let mut found = contents::tree(format, object)?;
+        let by_name = |a: &TreeEntry<'_>, b: &TreeEntry<'_>| a.name.cmp(b.name);
+        found.sort_by(by_name);
+        entries.sort_by(by_name);
+        return (found == entries).then(|| object_id(format, ObjectKind::Tree, object));
+    }
+    let mut object = Vec::new();
+    entries.iter().for_each(|entry| write_entry(entry, &mut object));
+    Some(object_id(format, ObjectKind::Tree, &object))
+}
+
+fn write_entry(entry: &TreeEntry<'_>, object: &mut Vec<u8>) {
+    write_mode(entry.mode, object);
+    object.push(b' ');
+    object.extend_from_slice(entry.name);
+    object.push(0);
+    object.extend_from_slice(entry.id.as_bytes());
 }
 
 /// A mode in octal, without zeros before it.
@@ -60,6 +97,30 @@ mod tests {
             write_mode(mode, &mut written);
             assert_eq!(String::from_utf8(written).expect("digits"), format!("{mode:o}"));
         }
+    }
+
+    #[test]
+    fn trees_in_another_form_keep_their_id() {
+        let format = ObjectFormat::Sha1;
+        let id = object_id(format, ObjectKind::Blob, b"x");
+        let files = [(&b"a/b"[..], 0o100_664), (b"a/c", 0o100_755), (b"d", 0o120_000)];
+        let files = files.map(|(path, mode)| TreeFile { path, mode, id });
+        let entry = |mode: &str, name: &str| [mode.as_bytes(), b" ", name.as_bytes(), b"\0", id.as_bytes()].concat();
+        // Not sorted, and with a zero before a mode.
+        let odd = [entry("0100755", "c"), entry("100664", "b")].concat();
+        assert!(!is_canonical(&contents::tree(format, &odd).expect("a tree"), &odd));
+        let canonical = [entry("100664", "b"), entry("100755", "c")].concat();
+        assert!(is_canonical(&contents::tree(format, &canonical).expect("a tree"), &canonical));
+        let with = |object: &[u8]| tree_id_with(format, &files, &HashMap::from([(&b"a"[..], object)]));
+        assert_eq!(with(&canonical), Some(tree_id(format, &files)));
+        let top = |below: &[u8]| {
+            let below = object_id(format, ObjectKind::Tree, below);
+            let directory = [b"40000 a\0", below.as_bytes()].concat();
+            object_id(format, ObjectKind::Tree, &[directory, entry("120000", "d")].concat())
+        };
+        assert_eq!(with(&odd), Some(top(&odd)));
+        assert_eq!(with(&entry("100664", "b")), None, "it lacks a file");
+        assert_eq!(with(b"no tree"), None);
     }
 
     #[test]

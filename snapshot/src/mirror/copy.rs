@@ -4,7 +4,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
 use rustix::fs::{chownat, fchmod, fchown, fstat, futimens, linkat, mkdirat, mknodat, openat, readlinkat, statat};
 use rustix::fs::{symlinkat, unlinkat, utimensat};
 use rustix::io::{Errno, pread, write};
@@ -58,7 +58,7 @@ impl Copied {
 
 const READ: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
-const CREATE: OFlags =
+pub(super) const CREATE: OFlags =
     OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// What a thread works with.
@@ -105,7 +105,8 @@ impl Copier<'_> {
         paths: &'p [Vec<u8>],
         each: impl Fn(&'p [u8], &mut Workplace<'p>, &mut Copied) -> Result<(), MirrorError> + Sync,
     ) -> Result<Copied, MirrorError> {
-        self.make_directories(wanted, paths)?;
+        let made = paths.iter().map(Vec::as_slice).filter(|path| wanted.contains(path));
+        make_directories_above(self.tree, self.owner, made)?;
         let next = AtomicUsize::new(0);
         let work = || {
             let (mut copied, mut place) = (Copied::default(), Workplace { here: None, buffer: vec![0; BUFFER] });
@@ -137,24 +138,6 @@ impl Copier<'_> {
             }
             all
         })
-    }
-
-    /// Makes the directories that `paths` are going to lie in.
-    fn make_directories(&self, wanted: &Entries, paths: &[Vec<u8>]) -> Result<(), MirrorError> {
-        let mut last: &[u8] = b"";
-        for path in paths.iter().filter(|path| wanted.contains(path)) {
-            let (directory, _) = paths::split(path);
-            if directory == last {
-                continue;
-            }
-            for above in paths::ancestors(path) {
-                if !(paths::is_below(last, above) || last == above) {
-                    make_directory(self.tree, above, self.owner)?;
-                }
-            }
-            last = directory;
-        }
-        Ok(())
     }
 
     fn copy_path<'p>(
@@ -228,7 +211,7 @@ impl Copier<'_> {
             Err(errno) => return Err(errno),
         };
         symlinkat(link.as_c_str(), target, name)?;
-        self.date_entry(target, name, expected.stamp.mtime)?;
+        date_entry(target, name, self.owner, expected.stamp.mtime)?;
         Ok(Some(Found { sha256: Sha256::digest(link.as_bytes()).into(), ..expected }))
     }
 
@@ -371,19 +354,24 @@ impl Copier<'_> {
     }
 
     fn finish_entry(&self, target: BorrowedFd<'_>, name: &[u8], expected: Found) -> Result<Found, Errno> {
-        self.date_entry(target, name, self.mtime)?;
-        let stat = statat(target, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let stat = date_entry(target, name, self.owner, self.mtime)?;
         Ok(Found { racy: false, stamp: Stamp::of(&stat), ..expected })
     }
+}
 
-    /// Gives what stands at a name its owner and modification time.
-    fn date_entry(&self, target: BorrowedFd<'_>, name: &[u8], mtime: Moment) -> Result<(), Errno> {
-        if let Some(Owner { uid, gid }) = self.owner {
-            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-            chownat(target, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
-        }
-        utimensat(target, name, &times(mtime), AtFlags::SYMLINK_NOFOLLOW)
+/// Gives what stands at a name its owner and modification time.
+pub(super) fn date_entry(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    owner: Option<Owner>,
+    mtime: Moment,
+) -> Result<Stat, Errno> {
+    if let Some(Owner { uid, gid }) = owner {
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        chownat(directory, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     }
+    utimensat(directory, name, &times(mtime), AtFlags::SYMLINK_NOFOLLOW)?;
+    statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
 /// Copies a file to its end and returns the sha256 of what was copied; `None` where it has more than `most` bytes.
@@ -441,7 +429,7 @@ fn copy_hashing(
     Ok((at == size).then(|| hasher.finalize().into()))
 }
 
-fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
+pub(super) fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match write(to, bytes) {
             Ok(count) => bytes = &bytes[count..],
@@ -471,12 +459,12 @@ fn hash(file: BorrowedFd<'_>, size: u64, buffer: &mut [u8]) -> Result<Option<[u8
     }
 }
 
-fn times((tv_sec, nanoseconds): Moment) -> Timestamps {
+pub(super) fn times((tv_sec, nanoseconds): Moment) -> Timestamps {
     let moment = Timespec { tv_sec, tv_nsec: nanoseconds.into() };
     Timestamps { last_access: moment, last_modification: moment }
 }
 
-fn give(file: BorrowedFd<'_>, owner: Option<Owner>) -> Result<(), Errno> {
+pub(super) fn give(file: BorrowedFd<'_>, owner: Option<Owner>) -> Result<(), Errno> {
     owner.map_or(Ok(()), |Owner { uid, gid }| fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))))
 }
 
@@ -486,7 +474,29 @@ pub(super) fn give_directory(directory: BorrowedFd<'_>, owner: Option<Owner>) ->
     fchmod(directory, Mode::from_raw_mode(0o755))
 }
 
-fn make_directory(tree: BorrowedFd<'_>, path: &[u8], owner: Option<Owner>) -> Result<(), MirrorError> {
+/// Makes the directories that `paths`, which are sorted, are going to lie in.
+pub(super) fn make_directories_above<'p>(
+    tree: BorrowedFd<'_>,
+    owner: Option<Owner>,
+    paths: impl IntoIterator<Item = &'p [u8]>,
+) -> Result<(), MirrorError> {
+    let mut last: &[u8] = b"";
+    for path in paths {
+        let (directory, _) = paths::split(path);
+        if directory == last {
+            continue;
+        }
+        for above in paths::ancestors(path) {
+            if !(paths::is_below(last, above) || last == above) {
+                make_directory(tree, above, owner)?;
+            }
+        }
+        last = directory;
+    }
+    Ok(())
+}
+
+pub(super) fn make_directory(tree: BorrowedFd<'_>, path: &[u8], owner: Option<Owner>) -> Result<(), MirrorError> {
     let failed = |errno: Errno| MirrorError::io(path, errno);
     let (above, name) = paths::split(path);
     let above = beneath::open(tree, above, OFlags::PATH | OFlags::DIRECTORY);

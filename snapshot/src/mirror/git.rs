@@ -1,72 +1,200 @@
-//! Gives a mirror a git directory of its own: HEAD, refs and index as the snapshot found them, over the repository's
-//! objects. Whatever happens to the repository's git directory afterwards, git in a step reads this one.
+//! Gives a mirror git directories of its own: HEAD, refs and index as the snapshot found them, over the objects of the
+//! repositories. Whatever happens to their git directories afterwards, git in a step reads these.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::fs::DirBuilder;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Component, Path, PathBuf};
 
-use super::{GIT, Mirror, MirrorError};
-use crate::git::checkout::git_dir::{GitDir, Objects};
+use proctor_core::drift::is_our_artifact;
+
+use super::{CommitSource, GIT, Mirror, MirrorError};
+use crate::beneath;
+use crate::git::git_dir::GitDir;
 use crate::git::index::to_file::{self, Entry, FileStat};
-use crate::git::index::{Index, IndexEntry};
-use crate::git::protocol::GitHistory;
+use crate::git::index::{EXECUTABLE, FILE, GITLINK, Index, IndexEntry, SYMLINK};
+use crate::git::protocol::{CommittedLeaf, GitHistory, Listing};
+use crate::paths;
 use crate::snapshot::Snapshot;
 
+/// Where the files of a mirror lie and are seen.
+#[derive(Debug, Clone, Copy)]
+pub struct TreePlace<'a> {
+    /// The directory of the files.
+    pub tree: &'a Path,
+    /// The path at which steps see it.
+    pub seen_at: &'a Path,
+    /// The user and group that steps see as the owner of the files; `None` where they are our own.
+    pub seen_as: Option<(u32, u32)>,
+}
+
+/// The git directory of one repository of a tree.
+struct Repository<'a> {
+    /// The path of its directory; empty for the top.
+    at: &'a [u8],
+    /// The line in `HEAD`.
+    head: String,
+    history: &'a GitHistory,
+    exclude: Option<Vec<u8>>,
+    index: Vec<Entry>,
+}
+
 impl Mirror {
-    /// Writes the git directory of the tree, which lies at `tree`. The mirror holds the tree of `snapshot`. Its index
-    /// names `seen_as` as the owner of the files, else our own user and group.
+    /// Writes the git directories of the tree, which is that of `snapshot`: the one at the top, and those of the
+    /// repositories inside it that `history` has. Returns the directories of objects that the latter borrow.
     ///
     /// # Errors
-    /// The directory cannot be written, or the snapshot does not know the index.
+    /// A directory cannot be written, or the snapshot does not know the index.
     pub fn write_git(
         &self,
-        tree: &Path,
-        seen_as: Option<(u32, u32)>,
+        place: TreePlace<'_>,
         snapshot: &Snapshot,
         history: &GitHistory,
-    ) -> Result<(), MirrorError> {
-        let failed = |error: std::io::Error| MirrorError::io(GIT, error);
+    ) -> Result<Vec<PathBuf>, MirrorError> {
         let listing = snapshot.listing.read();
-        let listing = listing.ok_or_else(|| failed(std::io::Error::other("the index is not known any more")))?;
-        let index = listing.indexes.iter().find(|index| index.at.0.is_empty());
-        let entries = index.map(|index| self.index_entries(index, seen_as, snapshot)).unwrap_or_default();
-        let git = &snapshot.git;
-        let on_branch = git.branch.as_ref().map(|branch| format!("ref: refs/heads/{branch}"));
-        let head = on_branch.or_else(|| git.head_commit.clone());
+        let listing = listing.ok_or_else(|| failed(b"", "the index is not known any more"))?;
+        let on_branch = snapshot.git.branch.as_ref().map(|branch| format!("ref: refs/heads/{branch}"));
+        let head = on_branch.or_else(|| snapshot.git.head_commit.clone());
+        let head = head.ok_or_else(|| failed(b"", "HEAD names neither a branch nor a commit"))?;
+        let index = self.index_of(&listing, b"", place, snapshot);
+        self.write_one(place, Repository { at: b"", head, history, exclude: Some(history.exclude.0.clone()), index })?;
+        let mut borrowed = Vec::new();
+        for (at, inside) in &history.nested {
+            let commit =
+                listing.nested.iter().find(|nested| nested.path == *at).and_then(|nested| nested.commit.clone());
+            let is_shown = beneath::is_directory(self.tree(), &at.0) && is_of(history, place, &inside.objects);
+            let Some(head) = commit.filter(|_| is_shown) else { continue };
+            let index = self.index_of(&listing, &at.0, place, snapshot);
+            let exclude = Some(inside.exclude.0.clone());
+            self.write_one(place, Repository { at: &at.0, head, history: inside, exclude, index })?;
+            borrowed.push(self.borrow(place, &inside.objects)?);
+        }
+        Ok(borrowed)
+    }
+
+    /// Writes the git directories of the tree of a commit, which the mirror holds, with `head` as the line in HEAD.
+    /// Returns the directories of objects that its submodules borrow.
+    ///
+    /// # Errors
+    /// A directory cannot be written.
+    pub fn write_git_of_commit(
+        &self,
+        place: TreePlace<'_>,
+        source: &CommitSource<'_>,
+        head: &str,
+        history: &GitHistory,
+    ) -> Result<Vec<PathBuf>, MirrorError> {
+        let head = head.to_owned();
+        let index = self.index_of_commit(source, b"", place);
+        // The ignore rules of a work tree are none of a commit's.
+        self.write_one(place, Repository { at: b"", head, history, exclude: None, index })?;
+        let mut borrowed = Vec::new();
+        let modules = source.tree.submodules.iter();
+        for module in modules.filter(|module| is_of(history, place, &module.objects)) {
+            let (format, objects) = (module.commit.format(), module.objects.clone());
+            let refs = Default::default();
+            let inside = GitHistory { format, objects, refs, shallow: None, ..history.clone() };
+            let (at, head) = (&module.path.0, module.commit.to_string());
+            let index = self.index_of_commit(source, at, place);
+            self.write_one(place, Repository { at, head, history: &inside, exclude: None, index })?;
+            borrowed.push(self.borrow(place, &module.objects)?);
+        }
+        Ok(borrowed)
+    }
+
+    fn write_one(&self, place: TreePlace<'_>, repository: Repository<'_>) -> Result<(), MirrorError> {
+        let Repository { at, head, history, exclude, index } = repository;
         let git_dir = GitDir {
             format: history.format,
-            head: head.ok_or_else(|| failed(std::io::Error::other("HEAD names neither a branch nor a commit")))?,
-            objects: Objects::Borrowed(history.objects.clone()),
+            head,
+            objects: history.objects.clone(),
             refs: history.refs.0.clone(),
             shallow: history.shallow.as_ref().map(|edges| edges.0.clone()),
-            exclude: Some(history.exclude.0.clone()),
+            exclude,
             ignore_case: history.ignore_case,
             owner: self.owner.map(|owner| (owner.uid, owner.gid)),
         };
-        git_dir.write(&tree.join(".git"), Some(&to_file::bytes(history.format, &entries))).map_err(failed)
+        let git = place.tree.join(OsStr::from_bytes(at)).join(OsStr::from_bytes(GIT));
+        let index = to_file::bytes(history.format, &index);
+        git_dir.write(&git, Some(&index)).map_err(|error| MirrorError::io(&paths::join(at, GIT), error))
     }
 
-    fn index_entries(&self, index: &Index, seen_as: Option<(u32, u32)>, snapshot: &Snapshot) -> Vec<Entry> {
-        let entry = |entry: &IndexEntry| Entry {
-            path: entry.path.0.clone(),
-            mode: entry.mode,
-            id: entry.id,
-            stage: entry.stage,
-            intent_to_add: entry.intent_to_add,
-            skip_worktree: entry.skip_worktree,
-            stat: is_clean(index, entry, snapshot).then(|| self.file_stat(&entry.path.0, seen_as)).flatten(),
+    /// Makes the directory at which steps see the objects of a repository inside the tree, where that lies in the git
+    /// directory of the top.
+    fn borrow(&self, place: TreePlace<'_>, objects: &Path) -> Result<PathBuf, MirrorError> {
+        let below = objects.strip_prefix(place.seen_at).ok().filter(|below| below.starts_with(OsStr::from_bytes(GIT)));
+        let is_plain = |below: &&Path| below.components().all(|part| matches!(part, Component::Normal(_)));
+        if let Some(below) = below.filter(is_plain) {
+            let made = DirBuilder::new().recursive(true).mode(0o755).create(place.tree.join(below));
+            made.map_err(|error| MirrorError::io(GIT, error))?;
+        }
+        Ok(objects.to_owned())
+    }
+
+    fn index_of(&self, listing: &Listing, at: &[u8], place: TreePlace<'_>, snapshot: &Snapshot) -> Vec<Entry> {
+        let Some(index) = listing.indexes.iter().find(|index| index.at.0 == at) else { return Vec::new() };
+        let entry = |entry: &IndexEntry| {
+            let path = paths::join(at, &entry.path.0);
+            let is_clean = is_clean(index, entry, &path, snapshot);
+            Entry {
+                path: entry.path.0.clone(),
+                mode: entry.mode,
+                id: entry.id,
+                stage: entry.stage,
+                intent_to_add: entry.intent_to_add,
+                skip_worktree: entry.skip_worktree,
+                stat: is_clean.then(|| self.file_stat(&path, place)).flatten(),
+            }
         };
         index.entries.iter().map(entry).collect()
     }
 
-    fn file_stat(&self, path: &[u8], seen_as: Option<(u32, u32)>) -> Option<FileStat> {
+    /// Returns the index of the repository at `at`: of the leaves that lie in it, and in none that lies in that.
+    fn index_of_commit(&self, source: &CommitSource<'_>, at: &[u8], place: TreePlace<'_>) -> Vec<Entry> {
+        let is_inside = |inner: &[u8], outer: &[u8]| outer.is_empty() || paths::is_below(inner, outer);
+        let modules = || source.tree.submodules.iter().map(|module| module.path.0.as_slice());
+        let inner: Vec<&[u8]> = modules().filter(|module| *module != at && is_inside(module, at)).collect();
+        let is_own = |leaf: &&CommittedLeaf| {
+            is_inside(&leaf.path, at) && !inner.iter().any(|module| paths::is_below(&leaf.path, module))
+        };
+        let depth = if at.is_empty() { 0 } else { at.len() + 1 };
+        let entry = |leaf: &CommittedLeaf| Entry {
+            path: leaf.path[depth..].to_vec(),
+            mode: match leaf.mode {
+                EXECUTABLE | SYMLINK | GITLINK => leaf.mode,
+                _ => FILE,
+            },
+            id: leaf.id,
+            stage: 0,
+            intent_to_add: false,
+            // Steps do not see evidence, and git need not miss it.
+            skip_worktree: is_our_artifact(&leaf.path),
+            stat: self.file_stat(&leaf.path, place).filter(|_| leaf.mode != GITLINK),
+        };
+        source.tree.leaves.iter().filter(is_own).map(entry).collect()
+    }
+
+    fn file_stat(&self, path: &[u8], place: TreePlace<'_>) -> Option<FileStat> {
         let own = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let (uid, gid) = seen_as.unwrap_or_else(own);
+        let (uid, gid) = place.seen_as.unwrap_or_else(own);
         Some(FileStat { stamp: self.found(path)?.stamp, uid, gid })
     }
 }
 
+/// Returns whether the objects of a repository inside the tree lie in the work tree or in the git directory of the top. A
+/// step sees no others: a file named `.git` can name any directory.
+fn is_of(history: &GitHistory, place: TreePlace<'_>, objects: &Path) -> bool {
+    objects.starts_with(place.seen_at) || history.objects.parent().is_some_and(|git| objects.starts_with(git))
+}
+
+fn failed(path: &[u8], problem: &str) -> MirrorError {
+    MirrorError::io(&paths::join(path, GIT), std::io::Error::other(problem.to_owned()))
+}
+
 /// Returns whether git would take the file of an entry for unchanged by its stat data alone.
-fn is_clean(index: &Index, entry: &IndexEntry, snapshot: &Snapshot) -> bool {
-    let Some(leaf) = snapshot.entries.leaf(&entry.path.0) else { return false };
+fn is_clean(index: &Index, entry: &IndexEntry, path: &[u8], snapshot: &Snapshot) -> bool {
+    let Some(leaf) = snapshot.entries.leaf(path) else { return false };
     entry.stage == 0
         && !entry.intent_to_add
         && entry.stat.is_some_and(|stat| stat == leaf.found.stamp.in_index() && stat.mtime < index.written)

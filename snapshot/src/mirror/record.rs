@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
@@ -26,7 +26,7 @@ pub(super) struct Names {
 }
 
 /// The record of the covered files.
-pub(super) const COVERED: Names = Names { record: "record", journal: "journal", unfinished: "record.new" };
+pub(super) const COVERED: Names = Names { record: super::RECORD, journal: "journal", unfinished: "record.new" };
 /// The record of the ignored files. The stat data in it are those of the work tree.
 pub(super) const IGNORED: Names =
     Names { record: "ignored-record", journal: "ignored-journal", unfinished: "ignored-record.new" };
@@ -158,9 +158,7 @@ impl Record {
         self.held.write(&mut writer);
         let bytes = sealed(&writer.into_bytes());
         let written = || {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            File::from(openat(&self.directory, names.unfinished, flags, Mode::from_raw_mode(0o600))?)
-                .write_all(&bytes)?;
+            create_file(self.directory.as_fd(), names.unfinished)?.write_all(&bytes)?;
             // A journal that is replayed over the new record leaves the same: its last word on each path counts.
             renameat(&self.directory, names.unfinished, &self.directory, names.record)?;
             self.journal.set_len(0)
@@ -233,14 +231,20 @@ fn read_found(frame: &mut Reader<'_>) -> Option<(Vec<u8>, Found)> {
 }
 
 /// Puts a checksum before some bytes.
-fn sealed(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn sealed(bytes: &[u8]) -> Vec<u8> {
     [&crc32fast::hash(bytes).to_le_bytes()[..], bytes].concat()
 }
 
 /// Returns the bytes behind their checksum; `None` where that is wrong.
-fn checked(bytes: &[u8]) -> Option<&[u8]> {
+pub(super) fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (sum, rest) = bytes.split_first_chunk::<4>()?;
     (u32::from_le_bytes(*sum) == crc32fast::hash(rest)).then_some(rest)
+}
+
+/// Opens a file for writing, and empties it.
+pub(super) fn create_file(directory: BorrowedFd<'_>, name: &str) -> std::io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(directory, name, flags, Mode::from_raw_mode(0o600))?.into())
 }
 
 fn open_journal(directory: BorrowedFd<'_>, names: Names) -> std::io::Result<File> {
@@ -248,7 +252,7 @@ fn open_journal(directory: BorrowedFd<'_>, names: Names) -> std::io::Result<File
     Ok(openat(directory, names.journal, flags, Mode::from_raw_mode(0o600))?.into())
 }
 
-fn read(file: File) -> Option<Vec<u8>> {
+pub(super) fn read(file: File) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
     Some(bytes)

@@ -1,11 +1,12 @@
 //! Removes from a mirror what the wanted tree does not hold there.
 
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 
 use rustix::fs::{AtFlags, OFlags, unlinkat};
 use rustix::io::Errno;
 
-use super::MirrorError;
+use super::{GIT, MAX_FILES, MirrorError};
 use crate::beneath;
 use crate::entries::{Entries, Kind};
 use crate::paths;
@@ -68,4 +69,31 @@ fn remove_empty(tree: BorrowedFd<'_>, path: &[u8]) -> Result<(), MirrorError> {
         }
     }
     Ok(())
+}
+
+/// Removes the git directory of the repository at `path`, which we have written there, if there is one.
+pub(super) fn git_dir(tree: BorrowedFd<'_>, path: &[u8]) -> Result<(), MirrorError> {
+    let directory = match beneath::open(tree, path, OFlags::PATH | OFlags::DIRECTORY) {
+        Ok(directory) => directory,
+        Err(error) if beneath::is_nothing(&error) => return Ok(()),
+        Err(error) => return Err(MirrorError::io(path, error)),
+    };
+    let git = format!("/proc/self/fd/{}/.git", directory.as_raw_fd());
+    match std::fs::remove_dir_all(git) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(MirrorError::io(path, error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes all git directories but that of the top, wherever they come from.
+pub(super) fn nested_git_dirs(tree: BorrowedFd<'_>) -> Result<(), MirrorError> {
+    let leaves = beneath::leaves(tree, b"", MAX_FILES).map_err(|error| MirrorError::io(b"", error))?;
+    let leaves = leaves.unwrap_or_default();
+    let repositories: BTreeSet<&[u8]> = leaves
+        .iter()
+        .flat_map(|path| paths::ancestors(path).map(paths::split))
+        .filter(|(repository, name)| *name == GIT && !repository.is_empty())
+        .map(|(repository, _)| repository)
+        .collect();
+    repositories.into_iter().try_for_each(|repository| git_dir(tree, repository))
 }

@@ -9,7 +9,6 @@ use proctor_sandbox::Host;
 use rustix::fs::{RenameFlags, renameat_with};
 
 use super::*;
-use crate::store::checkouts::{DISCARDED, hold_to_remove};
 use crate::store::freed::remove_counted;
 use crate::store::garbage::Extent;
 
@@ -18,6 +17,9 @@ const MAX_REPOSITORIES: usize = 32;
 const MAX_UNUSED: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 /// The problem of a copy whose files are not there.
 const INCOMPLETE: &str = "the copy is incomplete";
+
+/// The beginning of the name of a copy that was put aside to be removed.
+const DISCARDED: &str = "old-";
 
 /// A copy under a name by which no run finds it, held until it is removed.
 pub(super) struct Discarded {
@@ -153,15 +155,26 @@ impl Keep {
 /// # Errors
 /// The state directory cannot be read, or a run holds the lock of the copies for too long.
 pub(crate) fn verify(state_path: &Path, repository: &Repository, host: &Host) -> Result<Vec<CopyReport>, StoreError> {
-    let key = key_of(repository);
-    let path = state_path.join(MIRRORS).join(&key);
-    if !path.is_dir() {
-        return Ok(Vec::new());
+    let mut reports = Vec::new();
+    for line in Line::ALL {
+        let key = line.key(repository);
+        let path = state_path.join(MIRRORS).join(&key);
+        if path.is_dir() {
+            let copies = Copies { root: Directory::open(&path)?, path };
+            let owner = host.is_root().then(|| owner_for(&key));
+            for number in copies.numbers()? {
+                reports.extend(copies.verify(number, owner)?);
+            }
+        }
     }
-    let copies = Copies { root: Directory::open(&path)?, path };
-    let owner = host.is_root().then(|| owner_for(&key));
-    let verified = copies.numbers()?.into_iter().map(|number| copies.verify(number, owner));
-    verified.filter_map(Result::transpose).collect()
+    Ok(reports)
+}
+
+/// Holds a copy for its removal; `None` where somebody uses it.
+fn hold_to_remove(path: &Path) -> Option<File> {
+    let directory = File::open(path).ok()?;
+    flock(&directory, FlockOperation::NonBlockingLockExclusive).ok()?;
+    Some(directory)
 }
 
 /// Removes the copies of repositories that were not verified for long, the least recently used ones beyond a number, and

@@ -111,13 +111,10 @@ fn input(request: &Request) -> BTreeMap<&'static str, Vec<u8>> {
     match request {
         Request::Resolve { revision, limit, .. } => of_revision(revision, *limit),
         Request::Pushed { push, .. } => of_push(push),
-        Request::Content { commit, .. } | Request::Files { commit, .. } => {
-            BTreeMap::from([("commit", lines([&commit.id])), ("tree", Vec::new())])
-        }
-        Request::CheckOut { commit, .. } => {
-            BTreeMap::from([("commit", lines([&commit.id])), ("tree", Vec::new()), ("refs", Vec::new())])
-        }
-        Request::Refresh { commit, .. } => BTreeMap::from([("commit", lines([commit])), ("refs", Vec::new())]),
+        Request::Content { commit, .. }
+        | Request::Files { commit, .. }
+        | Request::Tree { commit, .. }
+        | Request::Blobs { commit, .. } => BTreeMap::from([("commit", lines([&commit.id])), ("tree", Vec::new())]),
         Request::History { .. } => BTreeMap::from([("refs", Vec::new())]),
         Request::List { .. } | Request::Ignored { .. } | Request::Staged { .. } => BTreeMap::new(),
     }

@@ -1,40 +1,31 @@
-//! Checks out the submodules of a commit from where their repositories lie on this machine.
-//!
-//! A submodule gets a git directory that is complete with the one commit: the objects of its own
-//! repository are not shown to steps.
+//! Finds the submodules of a commit where their repositories lie on this machine.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use git2::{Config, Repository, RepositoryOpenFlags};
 use proctor_core::drift::display_path;
+use rustix::fs::MemfdFlags;
 
 use super::super::GitError;
-use super::super::config::Foreign;
-use super::super::config::check_config;
+use super::super::config::{CONFIG_BYTES, Foreign, include_line};
 use super::super::history::without_refs;
-use super::super::object::{ObjectFormat, ObjectId};
-use super::super::objects::{Objects, oid};
+use super::super::object::ObjectFormat;
+use super::super::objects::Objects;
 use super::super::program::Places;
-use super::super::protocol::CheckedOut;
 use super::super::reader::{Checked, Opened, check_git_dir, holds_repository, unreadable};
-use super::git_dir::{self, GitDir};
-use super::plan::{Bounds, Leaf, Plan};
-use super::{Source, is_gitlink};
-use crate::beneath;
+use super::plan::{Bounds, Leaf, LeafKind, Plan};
+use super::{Part, Source, is_gitlink};
+use crate::paths;
 
 /// How deep submodules may lie in each other.
 const MAX_LEVELS: usize = 16;
-
-/// Where submodules come from and go to.
-pub(super) struct Modules<'a> {
-    /// The repository that has them.
-    pub(super) top: &'a Places,
-    /// Where its tree was written.
-    pub(super) place: &'a Path,
-}
+/// The file in which a tree says what its submodules are called.
+const GITMODULES: &[u8] = b".gitmodules";
 
 /// A repository of a submodule, and where the submodules in it have theirs.
 struct Module {
@@ -42,46 +33,42 @@ struct Module {
     git_dir: PathBuf,
 }
 
-impl Modules<'_> {
-    /// Checks out all of a plan's submodules, and theirs.
-    pub(super) fn check_out(
-        &self,
-        plan: &Plan,
-        bounds: &mut Bounds,
-        checked_out: &mut CheckedOut,
-    ) -> Result<(), GitError> {
-        let whole = Whole { common_dir: &self.top.common_dir, worktree: Some(&self.top.worktree), place: self.place };
-        whole.level(plan, 0, bounds, checked_out)
-    }
+/// Visits all submodules of the top's plan, and theirs, each before those that lie in it.
+pub(super) fn visit(
+    top: &Places,
+    part: &Part<'_>,
+    bounds: &mut Bounds,
+    each: &mut dyn FnMut(&Part<'_>) -> Result<(), GitError>,
+) -> Result<(), GitError> {
+    Level { common_dir: &top.common_dir, worktree: Some(&top.worktree), part }.visit(0, bounds, each)
 }
 
-/// One repository whose submodules are checked out.
-struct Whole<'a> {
+/// One repository whose submodules are visited.
+struct Level<'a> {
     common_dir: &'a Path,
     /// Its real work tree, where it has one.
     worktree: Option<&'a Path>,
-    place: &'a Path,
+    part: &'a Part<'a>,
 }
 
-impl Whole<'_> {
-    fn level(
+impl Level<'_> {
+    fn visit(
         &self,
-        plan: &Plan,
         depth: usize,
         bounds: &mut Bounds,
-        checked_out: &mut CheckedOut,
+        each: &mut dyn FnMut(&Part<'_>) -> Result<(), GitError>,
     ) -> Result<(), GitError> {
-        let links: Vec<&Leaf> = plan.leaves.iter().filter(|leaf| is_gitlink(leaf)).collect();
+        let links: Vec<&Leaf> = self.part.plan.leaves.iter().filter(|leaf| is_gitlink(leaf)).collect();
         if links.is_empty() {
             return Ok(());
         }
         if depth >= MAX_LEVELS {
             let what = "levels of submodules".into();
-            return Err(GitError::TooMany { path: self.place.to_owned(), limit: MAX_LEVELS, what });
+            return Err(GitError::TooMany { path: self.common_dir.to_owned(), limit: MAX_LEVELS, what });
         }
         let names = self.names()?;
         for link in links {
-            self.one(link, &names, depth, bounds, checked_out)?;
+            self.one(link, &names, depth, bounds, each)?;
         }
         Ok(())
     }
@@ -92,52 +79,38 @@ impl Whole<'_> {
         names: &BTreeMap<Vec<u8>, String>,
         depth: usize,
         bounds: &mut Bounds,
-        checked_out: &mut CheckedOut,
+        each: &mut dyn FnMut(&Part<'_>) -> Result<(), GitError>,
     ) -> Result<(), GitError> {
         let module = self.find(link, names)?;
-        let place = self.place.join(OsStr::from_bytes(&link.path));
         let worktree = self.worktree.map(|top| top.join(OsStr::from_bytes(&link.path)));
         let failed = |error: git2::Error| unreadable(&module.git_dir, &error);
         let objects = Objects::of(&module.repository).map_err(failed)?;
         let commit = objects.commit(link.id).map_err(|_| self.lacks(link))?;
         let source = Source { objects, commit };
-        let parent = place.parent().unwrap_or(self.place);
-        let above = beneath::open_real(parent)
-            .map_err(|error| GitError::CheckOut { path: parent.to_owned(), problem: error.to_string() })?;
-        let name = crate::paths::name(&link.path);
-        let (plan, written) = source.write(std::os::fd::AsFd::as_fd(&above), name, &place, bounds)?;
-        let shallow = source.commit.has_parents.then(|| format!("{}\n", link.id).into_bytes());
-        let (format, head) = (link.id.format(), link.id.to_string());
-        let (objects, refs) = (git_dir::Objects::Own, Vec::new());
-        let git = GitDir { format, head, objects, refs, shallow, exclude: None, ignore_case: false, owner: None };
-        git.make(&place, Some(&written.index))?;
-        pack(&module.repository, link.id, &place.join(".git/objects/pack")).map_err(failed)?;
-        checked_out.files += plan.leaves.len() as u64;
-        checked_out.bytes += plan.bytes;
-        checked_out.lfs_pointers += written.lfs_pointers;
-        let inner = Whole { common_dir: &module.git_dir, worktree: worktree.as_deref(), place: &place };
-        inner.level(&plan, depth + 1, bounds, checked_out)
+        let plan = Plan::of(&source, bounds)?;
+        let path = paths::join(self.part.path, &link.path);
+        let objects = module.git_dir.join("objects");
+        let part = Part { path: &path, source: &source, objects: &objects, plan: &plan };
+        each(&part)?;
+        Level { common_dir: &module.git_dir, worktree: worktree.as_deref(), part: &part }.visit(depth + 1, bounds, each)
     }
 
-    /// What `.gitmodules` of the commit calls the submodule at each path. It is content that
-    /// anyone may have written.
+    /// What `.gitmodules` of the commit calls the submodule at each path. It is content that anyone may have written.
     fn names(&self) -> Result<BTreeMap<Vec<u8>, String>, GitError> {
-        let file = self.place.join(".gitmodules");
-        if !file.symlink_metadata().is_ok_and(|found| found.is_file()) || !check_config(&file)? {
-            return Ok(BTreeMap::new());
-        }
-        let read = || {
-            let config = Config::open(&file)?;
-            let mut names = BTreeMap::new();
-            config.entries(Some("^submodule\\..*\\.path$"))?.for_each(|entry| {
-                let name = entry.name().ok().and_then(|name| name.strip_prefix("submodule.")?.strip_suffix(".path"));
-                if let Some(name) = name.filter(|name| is_plain(Path::new(name))) {
-                    names.insert(entry.value_bytes().to_vec(), name.to_owned());
-                }
-            })?;
-            Ok(names)
+        let Part { source, plan, .. } = self.part;
+        let is_file = |leaf: &&Leaf| {
+            leaf.path == GITMODULES && matches!(leaf.kind, LeafKind::File { .. }) && leaf.size <= CONFIG_BYTES
         };
-        read().map_err(|error: git2::Error| unreadable(&file, &error))
+        let Some(leaf) = plan.leaves.iter().find(is_file) else { return Ok(BTreeMap::new()) };
+        let bytes = source.blob(leaf)?;
+        let refused = |problem: String| source.refused(GITMODULES, problem);
+        if bytes.contains(&0) {
+            return Err(refused("holds a NUL byte".into()));
+        }
+        if let Some(line) = include_line(&bytes) {
+            return Err(refused(format!("includes another file in line {line}")));
+        }
+        parsed(&bytes).map_err(refused)
     }
 
     /// Opens the repository of a submodule: where git keeps it, or else in the real work tree.
@@ -197,9 +170,23 @@ fn is_plain(path: &Path) -> bool {
     path.components().next().is_some() && path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Writes one commit with all that its tree names as a pack.
-fn pack(repository: &Repository, commit: ObjectId, into: &Path) -> Result<(), git2::Error> {
-    let mut builder = repository.packbuilder()?;
-    builder.insert_commit(oid(commit).map_err(|problem| git2::Error::from_str(&problem))?)?;
-    builder.write(into, 0o444)
+/// Returns the names of submodules by their paths, from the bytes of a `.gitmodules`.
+fn parsed(bytes: &[u8]) -> Result<BTreeMap<Vec<u8>, String>, String> {
+    // Libgit2 reads a config from a file alone.
+    let file = rustix::fs::memfd_create("gitmodules", MemfdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
+    let mut file = std::fs::File::from(file);
+    file.write_all(bytes).map_err(|error| error.to_string())?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let read = || {
+        let config = Config::open(Path::new(&path))?;
+        let mut names = BTreeMap::new();
+        config.entries(Some("^submodule\\..*\\.path$"))?.for_each(|entry| {
+            let name = entry.name().ok().and_then(|name| name.strip_prefix("submodule.")?.strip_suffix(".path"));
+            if let Some(name) = name.filter(|name| is_plain(Path::new(name))) {
+                names.insert(entry.value_bytes().to_vec(), name.to_owned());
+            }
+        })?;
+        Ok(names)
+    };
+    read().map_err(|error: git2::Error| format!("cannot be read: {}", error.message()))
 }

@@ -1,40 +1,46 @@
-//! Revisions, and the trees of commits written apart from the work tree.
+//! Revisions, and private copies of the trees of commits.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use proctor_snapshot::protocol::{CheckedOut, RepoPath};
-use proctor_snapshot::{GitError, Snapshot};
+use proctor_snapshot::protocol::{CommitRef, CommitTree, CommittedLeaf, ObjectId, RepoPath, StagedIndex};
+use proctor_snapshot::{
+    CommitSource, CommitUpdate, GitError, MIRROR_TREE, Mirror, MirrorError, Snapshot, SnapshotError, TreePlace,
+};
 use tempfile::TempDir;
 
 use crate::repository::{Repo, helper, run_program};
 use crate::{Case, Need};
 
 pub(crate) const CASES: &[Case] = &[
-    ("checkout::a_revision_is_what_git_says_it_is", Need::Nothing, revisions),
-    ("checkout::what_is_no_commit_is_refused_by_name", Need::Nothing, no_commits),
-    ("checkout::a_name_of_two_things_is_ambiguous", Need::Nothing, ambiguous),
-    ("checkout::a_range_is_oldest_first_and_bounded", Need::Nothing, ranges),
-    ("checkout::a_checkout_is_the_commits_tree", Need::Nothing, same_tree),
-    ("checkout::git_works_in_a_checkout", Need::Nothing, git_works),
-    ("checkout::refs_are_brought_up_to_date", Need::Nothing, refreshed),
-    ("checkout::blobs_are_written_as_they_are", Need::Nothing, raw_blobs),
-    ("checkout::trees_that_lead_elsewhere_are_refused", Need::Nothing, hostile_names),
-    ("checkout::names_that_are_git_to_some_system_are_refused", Need::Nothing, git_names),
-    ("checkout::a_tree_bomb_is_refused", Need::Nothing, bomb),
-    ("checkout::a_hundred_thousand_levels_are_refused", Need::Python, deep),
-    ("checkout::a_huge_file_is_refused_before_it_is_read", Need::Python, huge),
-    ("checkout::a_name_that_stands_twice_is_refused", Need::Nothing, twice),
-    ("checkout::an_object_that_is_not_what_its_mode_says_is_refused", Need::Nothing, wrong_kind),
-    ("checkout::a_directory_that_is_not_empty_is_refused", Need::Nothing, not_empty),
-    ("checkout::a_commit_is_the_same_without_one", Need::Nothing, told_without_checkout),
-    ("checkout::submodules_are_empty_unless_asked_for", Need::Nothing, submodules),
-    ("checkout::a_submodule_that_is_not_here_is_named", Need::Nothing, missing_submodule),
-    ("checkout::a_linked_worktree_has_checkouts_too", Need::Nothing, linked_worktree),
+    ("commit::a_revision_is_what_git_says_it_is", Need::Nothing, revisions),
+    ("commit::what_is_no_commit_is_refused_by_name", Need::Nothing, no_commits),
+    ("commit::a_name_of_two_things_is_ambiguous", Need::Nothing, ambiguous),
+    ("commit::a_range_is_oldest_first_and_bounded", Need::Nothing, ranges),
+    ("commit::a_copy_is_the_commits_tree", Need::Nothing, same_tree),
+    ("commit::git_works_in_a_copy", Need::Nothing, git_works),
+    ("commit::refs_are_brought_up_to_date", Need::Nothing, refreshed),
+    ("commit::blobs_are_written_as_they_are", Need::Nothing, raw_blobs),
+    ("commit::trees_that_lead_elsewhere_are_refused", Need::Nothing, hostile_names),
+    ("commit::names_that_are_git_to_some_system_are_refused", Need::Nothing, git_names),
+    ("commit::a_tree_bomb_is_refused", Need::Nothing, bomb),
+    ("commit::a_hundred_thousand_levels_are_refused", Need::Python, deep),
+    ("commit::a_huge_file_is_refused_before_it_is_read", Need::Python, huge),
+    ("commit::a_name_that_stands_twice_is_refused", Need::Nothing, twice),
+    ("commit::an_object_that_is_not_what_its_mode_says_is_refused", Need::Nothing, wrong_kind),
+    ("commit::content_is_told_without_a_copy", Need::Nothing, told_without_copy),
+    ("commit::another_commit_rewrites_what_differs", Need::Nothing, switched),
+    ("commit::what_a_reader_makes_up_is_refused", Need::Nothing, made_up),
+    ("commit::trees_in_an_old_form_are_copied", Need::Nothing, old_form),
+    ("commit::what_is_staged_stands_on_its_branch", Need::Nothing, staged),
+    ("commit::submodules_are_empty_unless_asked_for", Need::Nothing, submodules),
+    ("commit::a_submodule_that_is_not_here_is_named", Need::Nothing, missing_submodule),
+    ("commit::a_linked_worktree_has_copies_too", Need::Nothing, linked_worktree),
 ];
 
-/// A directory for a checkout.
+/// A directory for a private copy.
 struct Place(TempDir);
 
 impl Place {
@@ -47,7 +53,7 @@ impl Place {
     }
 
     fn tree(&self) -> PathBuf {
-        self.dir().join("tree")
+        self.dir().join(MIRROR_TREE)
     }
 
     fn git(&self, args: &[&str]) -> String {
@@ -55,19 +61,46 @@ impl Place {
         assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
+
+    fn mirror(&self) -> Mirror {
+        let directory = fs::File::open(self.dir()).expect("opens");
+        Mirror::open(directory.into(), None).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Brings the copy to a commit.
+    fn update(&self, repo: &Path, commit: &CommitRef, submodules: bool) -> Result<Copied, MirrorError> {
+        let failed = |error: GitError| MirrorError::from(SnapshotError::from(error));
+        let tree = helper().tree(repo, commit, submodules).map_err(failed)?;
+        let history = helper().history(repo, &[]).map_err(failed)?;
+        let source = CommitSource { repo, helper: &helper(), commit, tree: &tree, submodules };
+        let mut mirror = self.mirror();
+        let update = mirror.update_to_commit(&source)?;
+        let place = TreePlace { tree: &self.tree(), seen_at: repo, seen_as: None };
+        mirror.write_git_of_commit(place, &source, &source.head(&history), &history)?;
+        mirror.verify_all()?;
+        let snapshot = mirror.snapshot_of_commit(&self.tree(), &source);
+        Ok(Copied { update, snapshot, objects: history.objects })
+    }
 }
 
-fn check_out(repo: &Repo, commit: &str) -> (Place, CheckedOut) {
+/// What a copy holds.
+struct Copied {
+    update: CommitUpdate,
+    snapshot: Snapshot,
+    objects: PathBuf,
+}
+
+fn copy(repo: &Repo, commit: &str) -> (Place, Copied) {
     let place = Place::new();
-    let checked_out = helper().check_out(&repo.top, commit, &place.dir(), false).unwrap_or_else(|e| panic!("{e}"));
-    (place, checked_out)
+    let copied = place.update(&repo.top, &commit.into(), false).unwrap_or_else(|error| panic!("{error}"));
+    (place, copied)
 }
 
 fn refusal(repo: &Repo, commit: &str) -> String {
     let place = Place::new();
-    let error = helper().check_out(&repo.top, commit, &place.dir(), false).expect_err("it is refused");
+    let refused = place.update(&repo.top, &commit.into(), false).err().expect("it is refused");
     assert!(!place.dir().join("../escaped").exists());
-    error.to_string()
+    refused.to_string()
 }
 
 fn resolve(repo: &Repo, revision: &str) -> Result<Vec<String>, GitError> {
@@ -161,26 +194,29 @@ fn same_tree() {
     // What is not committed is not in it.
     repo.write("README.md", "edited").write("new", "untracked").git(&["rm", "-q", "--cached", "run.sh"]);
     let before = fs::read(repo.at(".git/index")).expect("reads");
-    let (place, checked_out) = check_out(&repo, &commit);
-    assert_eq!(checked_out.tree, repo.git(&["rev-parse", "HEAD^{tree}"]));
+    let (place, copied) = copy(&repo, &commit);
+    assert_eq!(copied.snapshot.git.tree, Ok(repo.git(&["rev-parse", "HEAD^{tree}"])));
     let snapshot = Snapshot::take(&place.tree(), &helper()).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(snapshot.id, clean.id);
-    assert_eq!(snapshot.git.tree, Ok(checked_out.tree));
+    assert_eq!((&snapshot.id, &copied.snapshot.id), (&clean.id, &clean.id));
+    assert_eq!(snapshot.git.tree, copied.snapshot.git.tree);
     assert_eq!(snapshot.git.head_commit.as_deref(), Some(&*commit));
     assert_eq!(snapshot.git.branch, None);
     assert_eq!(fs::read(repo.at(".git/index")).expect("reads"), before);
     assert!(!repo.at(".git/worktrees").exists());
 }
 
-/// What a commit is said to be without a checkout is what its checkout is.
-fn told_without_checkout() {
+/// What a commit is said to be without a copy is what its copy is.
+fn told_without_copy() {
     let repo = odd_tree();
     repo.write("changes/1/verify/a.json", "{}").write("spec/verification.yaml", "version: 1\n");
     repo.git(&["add", "--all", "--force"]);
     repo.git(&["commit", "-q", "-m", "artifacts"]);
     let commit = repo.git(&["rev-parse", "HEAD"]);
-    let (place, _) = check_out(&repo, &commit);
+    let (place, copied) = copy(&repo, &commit);
+    assert!(!place.tree().join("changes").exists(), "evidence is hidden from steps");
+    assert_eq!(place.git(&["status", "--porcelain"]), "");
     let told = helper().content(&repo.top, &(&commit).into()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(told.snapshot.as_ref(), Some(&copied.snapshot.id));
     assert_eq!(told.snapshot, Some(Snapshot::take(&place.tree(), &helper()).expect("a tree").id));
     assert_eq!(told.spec.as_deref(), Some("version: 1\n"));
     let paths = ["README.md", "run.sh", "absent", "spec"].map(|path| RepoPath(path.as_bytes().to_vec()));
@@ -191,7 +227,7 @@ fn told_without_checkout() {
 
 fn git_works() {
     let repo = three_commits();
-    let (place, _) = check_out(&repo, &repo.git(&["rev-parse", "HEAD~1"]));
+    let (place, _) = copy(&repo, &repo.git(&["rev-parse", "HEAD~1"]));
     assert_eq!(place.git(&["status", "--porcelain"]), "");
     assert_eq!(place.git(&["diff", "HEAD"]), "");
     assert_eq!(place.git(&["write-tree"]), repo.git(&["rev-parse", "HEAD~1^{tree}"]));
@@ -205,10 +241,10 @@ fn git_works() {
 fn refreshed() {
     let repo = three_commits();
     let commit = repo.git(&["rev-parse", "HEAD"]);
-    let (place, _) = check_out(&repo, &commit);
+    let (place, _) = copy(&repo, &commit);
     repo.git(&["tag", "v9"]);
     assert!(!place.git(&["tag"]).contains("v9"));
-    helper().refresh(&repo.top, &commit, &place.dir()).unwrap_or_else(|error| panic!("{error}"));
+    place.update(&repo.top, &commit.as_str().into(), false).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(place.git(&["describe", "--tags"]), "v9");
     assert_eq!(place.git(&["status", "--porcelain"]), "");
 }
@@ -222,8 +258,10 @@ fn raw_blobs() {
     for what in ["smudge", "clean", "process"] {
         repo.git(&["config", &format!("filter.lfs.{what}"), &format!("touch {}", marker.display())]);
     }
-    let (place, checked_out) = check_out(&repo, &repo.git(&["rev-parse", "HEAD"]));
-    assert_eq!(checked_out.lfs_pointers, 1);
+    let (place, copied) = copy(&repo, &repo.git(&["rev-parse", "HEAD"]));
+    assert_eq!(copied.update.lfs_pointers, 1);
+    let again = place.update(&repo.top, &repo.git(&["rev-parse", "HEAD"]).as_str().into(), false);
+    assert_eq!(again.expect("updates").update, CommitUpdate { written: 0, bytes: 0, lfs_pointers: 1 });
     for (file, content) in [("a.bat", "x\ny\n"), ("a.id", "$Id$\n"), ("a.bin", pointer)] {
         assert_eq!(fs::read_to_string(place.tree().join(file)).expect("reads"), content, "{file}");
     }
@@ -366,16 +404,99 @@ fn wrong_kind() {
     }
 }
 
-fn not_empty() {
+/// Returns what tells whether a file was written anew: inode and modification time.
+fn file(place: &Place, path: &str) -> (u64, i64) {
+    let found = fs::symlink_metadata(place.tree().join(path)).expect("it is there");
+    (found.ino(), found.mtime())
+}
+
+fn switched() {
+    let repo = odd_tree();
+    let first = repo.git(&["rev-parse", "HEAD"]);
+    repo.write("README.md", "second").write("new/file", "1").git(&["rm", "-q", "run.sh", "dirlink"]);
+    repo.write("dirlink/now", "a directory").commit();
+    let second = repo.git(&["rev-parse", "HEAD"]);
+    let (place, copied) = copy(&repo, &first);
+    let (readme, kept) = (file(&place, "README.md"), file(&place, "src-a"));
+    let tree_of = |commit: &str| Ok(repo.git(&["rev-parse", &format!("{commit}^{{tree}}")]));
+    let mut last = readme;
+    for (commit, written) in [(&second, 3), (&first, 3), (&second, 3)] {
+        let update = place.update(&repo.top, &commit.as_str().into(), false).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!((update.update.written, &update.snapshot.git.tree), (written, &tree_of(commit)));
+        assert_eq!(Snapshot::take(&place.tree(), &helper()).expect("a tree").id, update.snapshot.id);
+        assert_eq!(place.git(&["status", "--porcelain"]), "");
+        assert_eq!(file(&place, "src-a"), kept);
+        let now = file(&place, "README.md");
+        assert!(now.1 > last.1, "a build that goes by times must find it newer than any before");
+        last = now;
+    }
+    assert_ne!(copied.snapshot.id, Snapshot::take(&place.tree(), &helper()).expect("a tree").id);
+}
+
+fn made_up() {
+    let (_, outer) = with_submodule();
+    let commit: CommitRef = outer.git(&["rev-parse", "HEAD"]).as_str().into();
+    let tree = helper().tree(&outer.top, &commit, true).unwrap_or_else(|error| panic!("{error}"));
+    let other = tree.leaves.iter().find(|leaf| leaf.path == b"README.md").expect("a file").id;
+    let changes: [fn(&mut CommitTree, ObjectId); 7] = [
+        |tree, other| {
+            tree.leaves.iter_mut().filter(|leaf| leaf.path == b"src/main.rs").for_each(|leaf| leaf.id = other)
+        },
+        |tree, _| tree.leaves.retain(|leaf| leaf.path != b"README.md"),
+        |tree, _| tree.leaves.retain(|leaf| leaf.path != b"sub/more"),
+        |tree, other| tree.leaves.push(CommittedLeaf { path: b"zzz".to_vec(), mode: 0o100_644, id: other, size: 1 }),
+        |tree, _| tree.object.0.extend_from_slice(b"more"),
+        |tree, other| tree.submodules[0].commit = other,
+        |tree, _| tree.submodules.clear(),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut tree = tree.clone();
+        change(&mut tree, other);
+        let source =
+            CommitSource { repo: &outer.top, helper: &helper(), commit: &commit, tree: &tree, submodules: true };
+        let refused = Place::new().mirror().update_to_commit(&source);
+        assert!(refused.is_err(), "change {number}");
+    }
+    // A size that is not that of the blob: no tree names it.
+    let mut wrong = tree.clone();
+    wrong.leaves[0].size += 1;
+    let source = CommitSource { repo: &outer.top, helper: &helper(), commit: &commit, tree: &wrong, submodules: true };
+    assert!(Place::new().mirror().update_to_commit(&source).is_err());
+}
+
+fn old_form() {
     let repo = Repo::small();
+    let blob = object(&repo, "blob", b"x");
+    let inner = tree(&repo, &[("0100644", b"padded", &blob), ("100664", b"writable", &blob)]);
+    let commit = commit_of(&repo, &tree(&repo, &[("040000", b"d", &inner), ("100644", b"e", &blob)]));
+    let (place, copied) = copy(&repo, &commit);
+    assert_eq!(copied.snapshot.git.tree, Ok(repo.git(&["rev-parse", &format!("{commit}^{{tree}}")])));
+    assert_eq!(copied.snapshot.entries.paths().collect::<Vec<_>>(), [&b"d/padded"[..], b"d/writable", b"e"]);
+    assert_eq!(place.git(&["ls-files"]), "d/padded\nd/writable\ne");
+}
+
+fn staged() {
+    let repo = three_commits();
+    repo.write("a", "staged").write("new", "1").git(&["add", "-A"]);
+    repo.write("a", "not staged");
+    let index = StagedIndex { file: None };
+    let commit = helper().staged(&repo.top, &index).unwrap_or_else(|error| panic!("{error}"));
+    let commit = CommitRef { id: commit.id, staged: Some(index) };
     let place = Place::new();
-    crate::repository::put(&place.dir().join("x"), b"");
-    let commit = repo.git(&["rev-parse", "HEAD"]);
-    let error = helper().check_out(&repo.top, &commit, &place.dir(), false).expect_err("refused").to_string();
-    assert!(error.contains("not empty"), "{error}");
-    let link = place.dir().join("link");
-    std::os::unix::fs::symlink(repo.room.path(), &link).expect("a link");
-    assert!(helper().check_out(&repo.top, &commit, &link, false).is_err());
+    let copied = place.update(&repo.top, &commit, false).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(copied.snapshot.git.head_commit.as_ref(), Some(&commit.id));
+    assert_eq!(fs::read_to_string(place.tree().join("a")).expect("reads"), "staged");
+    assert_eq!(place.git(&["symbolic-ref", "HEAD"]), "refs/heads/main");
+    assert_eq!(place.git(&["diff", "--cached", "--name-only"]), "a\nnew");
+    assert_eq!(place.git(&["diff", "--name-only"]), "");
+    assert_eq!(place.git(&["rev-parse", "HEAD"]), repo.git(&["rev-parse", "HEAD"]));
+    let unborn = Repo::empty();
+    unborn.write("a", "1").git(&["add", "a"]);
+    let commit = helper().staged(&unborn.top, &StagedIndex { file: None }).unwrap_or_else(|error| panic!("{error}"));
+    let commit = CommitRef { id: commit.id, staged: Some(StagedIndex { file: None }) };
+    let place = Place::new();
+    place.update(&unborn.top, &commit, false).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(place.git(&["status", "--porcelain"]), "A  a");
 }
 
 fn with_submodule() -> (Repo, Repo) {
@@ -389,18 +510,25 @@ fn with_submodule() -> (Repo, Repo) {
 fn submodules() {
     let (inner, outer) = with_submodule();
     let commit = outer.git(&["rev-parse", "HEAD"]);
-    let (place, _) = check_out(&outer, &commit);
+    let (place, _) = copy(&outer, &commit);
     assert_eq!(fs::read_dir(place.tree().join("sub")).expect("a directory").count(), 0);
     assert_eq!(place.git(&["status", "--porcelain"]), "");
     let place = Place::new();
-    let checked_out = helper().check_out(&outer.top, &commit, &place.dir(), true).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(checked_out.tree, outer.git(&["rev-parse", "HEAD^{tree}"]));
+    let wanted = CommitRef::from(commit.as_str());
+    let copied = place.update(&outer.top, &wanted, true).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(copied.snapshot.git.tree, Ok(outer.git(&["rev-parse", "HEAD^{tree}"])));
     assert_eq!(place.git(&["status", "--porcelain"]), "");
     assert_eq!(place.git(&["-C", "sub", "rev-parse", "HEAD"]), inner.git(&["rev-parse", "HEAD"]));
-    assert_eq!(place.git(&["-C", "sub", "log", "--format=%H"]).lines().count(), 1);
+    assert_eq!(place.git(&["-C", "sub", "log", "--format=%H"]), inner.git(&["log", "--format=%H"]));
     place.git(&["-C", "sub", "fsck", "--strict"]);
     let whole = Snapshot::take(&place.tree(), &helper()).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(whole.id, outer.snapshot().id);
+    assert_eq!((&whole.id, &copied.snapshot.id), (&outer.snapshot().id, &whole.id));
+    // Without them, and with them again.
+    place.update(&outer.top, &wanted, false).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(fs::read_dir(place.tree().join("sub")).expect("a directory").count(), 0);
+    assert_eq!(place.git(&["status", "--porcelain"]), "");
+    place.update(&outer.top, &wanted, true).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(place.git(&["-C", "sub", "status", "--porcelain"]), "");
 }
 
 fn missing_submodule() {
@@ -409,7 +537,8 @@ fn missing_submodule() {
     fs::remove_dir_all(outer.at(".git/modules")).expect("removes");
     fs::remove_dir_all(outer.at("sub")).expect("removes");
     let place = Place::new();
-    let error = helper().check_out(&outer.top, &commit, &place.dir(), true).expect_err("refused").to_string();
+    let refused = place.update(&outer.top, &commit.as_str().into(), true);
+    let error = refused.err().expect("refused").to_string();
     assert!(error.contains("submodule `sub`") && error.contains("git submodule update"), "{error}");
 }
 
@@ -419,8 +548,8 @@ fn linked_worktree() {
     repo.git(&["worktree", "add", "-q", linked.to_str().expect("text"), "other"]);
     let place = Place::new();
     let id = &helper().resolve(&linked, "HEAD", 1).unwrap_or_else(|e| panic!("{e}"))[0].id;
-    let checked_out = helper().check_out(&linked, id, &place.dir(), false).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(checked_out.objects, Path::new(&repo.top).join(".git/objects"));
+    let copied = place.update(&linked, &id.into(), false).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(copied.objects, Path::new(&repo.top).join(".git/objects"));
     assert_eq!(place.git(&["rev-parse", "HEAD"]), repo.git(&["rev-parse", "other"]));
     assert!(place.tree().as_os_str().as_bytes().ends_with(b"/tree"));
 }

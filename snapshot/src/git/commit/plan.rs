@@ -8,6 +8,7 @@ use super::{Source, names};
 use crate::git::GitError;
 use crate::git::contents::{self, TreeEntry};
 use crate::git::object::{ObjectId, ObjectKind};
+use crate::git::tree_id;
 use crate::paths;
 
 /// How many entries a tree may have, directories too. What a tree has many times counts as often.
@@ -62,6 +63,8 @@ pub(super) enum LeafKind {
 pub(super) struct Leaf {
     pub(super) path: Vec<u8>,
     pub(super) kind: LeafKind,
+    /// As the tree has it.
+    pub(super) mode: u32,
     pub(super) id: ObjectId,
     /// In bytes.
     pub(super) size: u64,
@@ -71,8 +74,9 @@ pub(super) struct Leaf {
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) leaves: Vec<Leaf>,
-    /// How many bytes its files have.
-    pub(super) bytes: u64,
+    /// The directories that are not in the form in which git writes them, with the bytes of their objects: a tree that is
+    /// written anew from its entries would have another id.
+    pub(super) odd: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Plan {
@@ -126,6 +130,9 @@ impl Planner<'_, '_> {
         let bytes = read.filter(|(kind, _)| *kind == ObjectKind::Tree).map(|(_, bytes)| bytes);
         let entries = bytes.as_deref().and_then(|bytes| contents::tree(id.format(), bytes));
         let entries = entries.ok_or_else(|| self.unreadable(prefix, "it is not in the form of a directory"))?;
+        if !bytes.as_deref().is_some_and(|bytes| tree_id::is_canonical(&entries, bytes)) {
+            self.plan.odd.push((prefix.to_vec(), bytes.as_deref().unwrap_or_default().to_vec()));
+        }
         self.entries(&entries, prefix, depth)
     }
 
@@ -144,10 +151,10 @@ impl Planner<'_, '_> {
             match entry.mode {
                 0o040_000 => self.tree(entry.id, &path, depth + 1)?,
                 // The second is what git wrote before 2005.
-                0o100_644 | 0o100_664 => self.leaf(path, LeafKind::File { executable: false }, entry.id)?,
-                0o100_755 => self.leaf(path, LeafKind::File { executable: true }, entry.id)?,
-                0o120_000 => self.leaf(path, LeafKind::Symlink, entry.id)?,
-                0o160_000 => self.leaf(path, LeafKind::Gitlink, entry.id)?,
+                0o100_644 | 0o100_664 => self.leaf(path, LeafKind::File { executable: false }, entry)?,
+                0o100_755 => self.leaf(path, LeafKind::File { executable: true }, entry)?,
+                0o120_000 => self.leaf(path, LeafKind::Symlink, entry)?,
+                0o160_000 => self.leaf(path, LeafKind::Gitlink, entry)?,
                 mode => return Err(self.source.refused(&path, format!("has the mode {mode:o}, which no file has"))),
             }
         }
@@ -169,7 +176,8 @@ impl Planner<'_, '_> {
         Ok(())
     }
 
-    fn leaf(&mut self, path: Vec<u8>, kind: LeafKind, id: ObjectId) -> Result<(), GitError> {
+    fn leaf(&mut self, path: Vec<u8>, kind: LeafKind, entry: &TreeEntry<'_>) -> Result<(), GitError> {
+        let (id, mode) = (entry.id, entry.mode);
         let size = if kind == LeafKind::Gitlink { Some(0) } else { self.size(id, ObjectKind::Blob, &path)? };
         let Some(size) = size else { return Ok(()) };
         if kind == LeafKind::Symlink && !(1..=MAX_TARGET).contains(&size) {
@@ -186,8 +194,7 @@ impl Planner<'_, '_> {
                 .refused(&path, format!("is too much: all files together may have {MAX_BYTES} bytes")));
         };
         self.bounds.bytes = left;
-        self.plan.bytes += size;
-        self.plan.leaves.push(Leaf { path, kind, id, size });
+        self.plan.leaves.push(Leaf { path, kind, mode, id, size });
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The git directory of a checkout: complete by itself, but for the objects, which are borrowed.
+//! The git directory of a private copy: complete by itself, but for the objects, which are borrowed.
 //!
 //! It holds nothing that the repository's config says, and no hook: git in a step reads history,
 //! refs and the index, and runs nothing.
@@ -9,11 +9,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::super::GitError;
-use super::super::history::{History, Source};
-use super::super::index::to_file;
-use super::super::object::ObjectFormat;
-use super::super::reader::{Opened, unreadable};
+use super::GitError;
+use super::history::{History, Source};
+use super::object::ObjectFormat;
+use super::reader::{Opened, unreadable};
 
 /// The names of all files that [`GitDir::write`] writes.
 pub(crate) const GIT_FILES: [&str; 7] =
@@ -24,20 +23,13 @@ const MAX_REFS: usize = 1_000_000;
 const MAX_SHALLOW: u64 = 16 << 20;
 const SETTINGS: &str = "\tfilemode = true\n\tbare = false\n\tlogallrefupdates = false\n\ttrustctime = false\n";
 
-/// Where the objects of a checkout are.
-pub(crate) enum Objects {
-    /// In another directory of objects.
-    Borrowed(PathBuf),
-    /// In its own directory: written there already, or about to be.
-    Own,
-}
-
 /// The content of a git directory.
 pub(crate) struct GitDir {
     pub(crate) format: ObjectFormat,
     /// The line in `HEAD`.
     pub(crate) head: String,
-    pub(crate) objects: Objects,
+    /// The directory of the objects.
+    pub(crate) objects: PathBuf,
     /// The refs in the form of `packed-refs`.
     pub(crate) refs: Vec<u8>,
     /// The edges of a shallow clone.
@@ -51,14 +43,6 @@ pub(crate) struct GitDir {
 }
 
 impl GitDir {
-    /// Makes the git directory of the tree at `place`, or brings it up to date; each file is put
-    /// in place whole, since git in a step may be reading it.
-    pub(in crate::git) fn make(&self, place: &Path, index: Option<&[to_file::Entry]>) -> Result<(), GitError> {
-        let git = place.join(".git");
-        let index = index.map(|entries| to_file::bytes(self.format, entries));
-        self.write(&git, index.as_deref()).map_err(|error| failed(&git, &error))
-    }
-
     /// Writes the files of the git directory at `git`; without `index` the index stays as it is.
     ///
     /// # Errors
@@ -69,9 +53,7 @@ impl GitDir {
         }
         let put = |name: &str, bytes: &[u8]| put(&git.join(name), bytes, self.owner);
         put("config", config(self.format, self.ignore_case).as_bytes())?;
-        if let Objects::Borrowed(objects) = &self.objects {
-            put("objects/info/alternates", &alternates(objects)?)?;
-        }
+        put("objects/info/alternates", &alternates(&self.objects)?)?;
         self.shallow.as_ref().map_or(Ok(()), |edges| put("shallow", edges))?;
         self.exclude.as_ref().map_or(Ok(()), |rules| put("info/exclude", rules))?;
         put("packed-refs", &self.refs)?;
@@ -126,7 +108,7 @@ fn put(path: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> io::Result<()> {
 
 /// All refs of a repository as `packed-refs` has them (gitrepository-layout(5)); one that names another
 /// by the commit that it leads to. One that leads nowhere is left out.
-pub(in crate::git) fn packed_refs(history: &History<'_>) -> Result<Vec<u8>, GitError> {
+pub(super) fn packed_refs(history: &History<'_>) -> Result<Vec<u8>, GitError> {
     match (&history.source, history.told()?) {
         (_, Some(told)) => told.refs().map_err(|problem| history.unreadable(problem)),
         (Source::Opened(opened), None) => refs_of(opened),
@@ -155,7 +137,7 @@ fn refs_of(top: &Opened) -> Result<Vec<u8>, GitError> {
 }
 
 /// Where the history of a shallow clone ends.
-pub(in crate::git) fn shallow(common_dir: &Path) -> Result<Option<Vec<u8>>, GitError> {
+pub(super) fn shallow(common_dir: &Path) -> Result<Option<Vec<u8>>, GitError> {
     let path = common_dir.join("shallow");
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
     let custom = i32::try_from(flags.bits()).unwrap_or_default();

@@ -1,0 +1,77 @@
+//! Checks that what was read of a commit is what its id names.
+
+use std::collections::HashMap;
+
+use super::contents;
+use super::object::{ObjectId, ObjectKind, object_id};
+use super::protocol::{CommitTree, CommittedLeaf};
+use super::tree_id::{TreeFile, tree_id_with};
+use crate::paths;
+
+/// Checks the ids of a commit, of its tree and of those of its submodules. The contents of blobs are none of these.
+///
+/// # Errors
+/// What differs.
+pub(crate) fn verify(tree: &CommitTree, commit: &str) -> Result<(), String> {
+    let id = ObjectId::from_hex(commit.as_bytes()).ok_or_else(|| format!("`{commit}` is no object id"))?;
+    let modules = tree.submodules.iter().map(|module| (module.path.0.as_slice(), module.commit, &module.object.0));
+    let mut rest = tree.leaves.as_slice();
+    for (path, id, object) in std::iter::once((&b""[..], id, &tree.object.0)).chain(modules) {
+        if !path.is_empty() && !tree.leaves.iter().any(|leaf| leaf.path == path && leaf.id == id) {
+            return Err(format!("its tree does not name the commit {id} of a submodule"));
+        }
+        let count = rest.iter().take_while(|leaf| is_of_part(tree, path, leaf)).count();
+        let (own, others) = rest.split_at(count);
+        rest = others;
+        verify_part(tree, path, (id, object), own)?;
+    }
+    if rest.is_empty() { Ok(()) } else { Err("it has files that belong to no repository of it".to_owned()) }
+}
+
+/// Returns the id of the tree that the commit names.
+pub(crate) fn tree_of(tree: &CommitTree) -> Option<ObjectId> {
+    let id = object_id(tree.format, ObjectKind::Commit, &tree.object.0);
+    Some(contents::commit(id, &tree.object.0)?.tree)
+}
+
+/// Returns the first parent of the commit.
+pub(crate) fn parent_of(tree: &CommitTree) -> Option<ObjectId> {
+    let mut lines = tree.object.0.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty());
+    lines.find_map(|line| ObjectId::from_hex(line.strip_prefix(b"parent ")?))
+}
+
+/// Returns whether a leaf lies in the repository at `path`, and in none that lies in that.
+fn is_of_part(tree: &CommitTree, path: &[u8], leaf: &CommittedLeaf) -> bool {
+    let is_inside = |outer: &[u8], inner: &[u8]| outer.is_empty() || paths::is_below(inner, outer);
+    is_inside(path, &leaf.path)
+        && !tree.submodules.iter().any(|other| {
+            other.path.0 != path && is_inside(path, &other.path.0) && paths::is_below(&leaf.path, &other.path.0)
+        })
+}
+
+fn verify_part(
+    tree: &CommitTree,
+    path: &[u8],
+    (id, object): (ObjectId, &Vec<u8>),
+    leaves: &[CommittedLeaf],
+) -> Result<(), String> {
+    if object_id(id.format(), ObjectKind::Commit, object) != id {
+        return Err(format!("what was read as the commit {id} is another object"));
+    }
+    let commit = contents::commit(id, object).ok_or_else(|| format!("the commit {id} is not in the form of one"))?;
+    let depth = if path.is_empty() { 0 } else { path.len() + 1 };
+    let files: Vec<_> =
+        leaves.iter().map(|leaf| TreeFile { path: &leaf.path[depth..], mode: leaf.mode, id: leaf.id }).collect();
+    let inside = |odd: &[u8]| {
+        odd.len() >= path.len()
+            && odd.starts_with(path)
+            && (depth == 0 || odd.len() == path.len() || odd[path.len()] == b'/')
+    };
+    let odd = tree.odd.iter().filter(|(at, _)| inside(&at.0));
+    let odd: HashMap<&[u8], &[u8]> =
+        odd.map(|(at, object)| (at.0.get(depth..).unwrap_or_default(), object.0.as_slice())).collect();
+    match tree_id_with(id.format(), &files, &odd) {
+        Some(found) if found == commit.tree => Ok(()),
+        _ => Err(format!("what was read as the tree of the commit {id} is another tree")),
+    }
+}

@@ -1,0 +1,92 @@
+//! The blobs that a mirror of commits has seen: which sha256 the content of each has. These are facts, whatever the
+//! mirror holds.
+
+use std::collections::{HashMap, HashSet};
+use std::io::Write as _;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::renameat;
+
+use super::{MirrorError, open_file, record};
+use crate::codec::{Reader, Writer};
+use crate::git::bulk::{read_id, write_id};
+use crate::git::object::ObjectId;
+use crate::git::protocol::CommittedLeaf;
+
+const FILE: &str = "blobs";
+const UNFINISHED: &str = "blobs.new";
+/// The first bytes of the file. The number is that of the version.
+const MAGIC: &[u8; 16] = b"proctor-blobs-1\n";
+/// How few bytes a fact takes.
+const FACT: usize = 1 + 20 + 32 + 1;
+
+/// What is known of a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BlobFact {
+    pub(super) sha256: [u8; 32],
+    /// Whether it is a pointer of git-lfs.
+    pub(super) is_lfs_pointer: bool,
+}
+
+/// Facts of blobs, by their ids.
+#[derive(Debug, Default)]
+pub(super) struct BlobTable(HashMap<ObjectId, BlobFact>);
+
+impl BlobTable {
+    /// Reads the table in `directory`; it is empty where there is none, or none that can be believed.
+    pub(super) fn load(directory: BorrowedFd<'_>) -> Self {
+        let bytes = open_file(directory, FILE).and_then(record::read);
+        Self(bytes.and_then(|bytes| parsed(record::checked(&bytes)?)).unwrap_or_default())
+    }
+
+    /// Writes the table into `directory`.
+    pub(super) fn store(&self, directory: BorrowedFd<'_>) -> Result<(), MirrorError> {
+        let mut writer = Writer::default();
+        writer.raw(MAGIC);
+        writer.count(self.0.len());
+        for (id, fact) in &self.0 {
+            write_id(&mut writer, *id);
+            writer.raw(&fact.sha256);
+            writer.u8(fact.is_lfs_pointer.into());
+        }
+        let bytes = record::sealed(&writer.into_bytes());
+        let written = || -> std::io::Result<()> {
+            record::create_file(directory, UNFINISHED)?.write_all(&bytes)?;
+            Ok(renameat(directory, UNFINISHED, directory, FILE)?)
+        };
+        written().map_err(|error| MirrorError::io(FILE.as_bytes(), error))
+    }
+
+    pub(super) fn get(&self, id: ObjectId) -> Option<BlobFact> {
+        self.0.get(&id).copied()
+    }
+
+    /// Returns how many of some files are pointers of git-lfs.
+    pub(super) fn lfs_pointers(&self, leaves: &[CommittedLeaf]) -> u64 {
+        leaves.iter().filter(|leaf| self.get(leaf.id).is_some_and(|fact| fact.is_lfs_pointer)).count() as u64
+    }
+
+    pub(super) fn extend(&mut self, facts: impl IntoIterator<Item = (ObjectId, BlobFact)>) {
+        self.0.extend(facts);
+    }
+
+    /// Forgets all but these.
+    pub(super) fn retain(&mut self, ids: impl Iterator<Item = ObjectId>) {
+        let ids: HashSet<ObjectId> = ids.collect();
+        self.0.retain(|id, _| ids.contains(id));
+    }
+}
+
+fn parsed(bytes: &[u8]) -> Option<HashMap<ObjectId, BlobFact>> {
+    let mut reader = Reader::new(bytes);
+    if reader.array() != Some(*MAGIC) {
+        return None;
+    }
+    let count = reader.count(FACT)?;
+    let fact = |reader: &mut Reader<'_>| {
+        let (id, sha256) = (read_id(reader)?, reader.array()?);
+        Some((id, BlobFact { sha256, is_lfs_pointer: reader.u8()? == 1 }))
+    };
+    let facts = (0..count).map(|_| fact(&mut reader)).collect::<Option<_>>()?;
+    reader.is_at_end().then_some(facts)
+}
