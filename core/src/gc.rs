@@ -66,7 +66,7 @@ mod tests {
         collected.outputs.add(4);
         collected.other.add_bytes(5);
         assert_eq!(collected.bytes(), 12);
-        assert_eq!(collected.kinds().map(|(_, freed)| freed.number), [1, 0, 0, 0, 1, 0]);
+        assert_eq!(collected.kinds().map(|(_, freed)| freed.number), [1, 0, 0, 1, 0]);
         collected.caches.add(u64::MAX);
         assert_eq!(collected.bytes(), u64::MAX);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proctor_core::drift::display_path;
 use proctor_core::evidence::TreeSource;
 use proctor_core::unverified::{self, InputShown, UnverifiedInput, UnverifiedInputs};
-use proctor_sandbox::{GitDirs, Host};
+use proctor_sandbox::{GitDirs, Host, NestedGit};
 use proctor_snapshot::protocol::CommitRef;
 use proctor_snapshot::{GitFacts, GitHelper, IgnoredInput, InputKind, Snapshot, SnapshotStore};
 
@@ -167,7 +167,7 @@ pub(crate) fn git_dirs(facts: &GitFacts) -> GitDirs {
 }
 
 /// Where it lies for a private copy: its own git directory in place of the repository's, the objects of the repository, of
-/// which nothing else is shown, and those of the repositories inside the tree.
-pub(crate) fn git_dirs_of_copy(seen_at: &Path, objects: &Path, nested: Vec<PathBuf>) -> GitDirs {
+/// which nothing else is shown, and the same of the repositories inside the tree.
+pub(crate) fn git_dirs_of_copy(seen_at: &Path, objects: &Path, nested: Vec<NestedGit>) -> GitDirs {
     GitDirs { worktree_git: Some(seen_at.join(".git")), common: Some(objects.to_owned()), nested }
 }

@@ -37,7 +37,7 @@ pub use doctor::{DoctorReport, Finding, doctor};
 pub use error::SandboxError;
 pub use host::{Host, HostConfig, RepoFacts, StepUser};
 pub use launcher::Launcher;
-pub use policy::{CACHE_UPPER, CacheMount, CacheSource, GitDirs, Policy, Rights, ToolKind, ToolMount};
+pub use policy::{CACHE_UPPER, CacheMount, CacheSource, GitDirs, NestedGit, Policy, Rights, ToolKind, ToolMount};
 pub use reader::Reader;
 pub use running::{Received, Report, Running, WaitStatus};
 pub use setup::{SetupOp, Stage, is_hidden, setup_ops};

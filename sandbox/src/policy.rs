@@ -97,8 +97,9 @@ impl Frame {
 
     /// Where on the host that lies which appears as the git directory `at`.
     pub(crate) fn git_source(&self, at: &Path) -> PathBuf {
-        match &self.checkout {
-            Some(checkout) if at == self.repo.join(".git") => checkout.join(".git"),
+        let is_of_tree = at == self.repo.join(".git") || self.git.nested.iter().any(|nested| nested.git == at);
+        match (&self.checkout, at.strip_prefix(&self.repo)) {
+            (Some(checkout), Ok(below)) if is_of_tree => checkout.join(below),
             _ => at.to_owned(),
         }
     }
@@ -121,15 +122,25 @@ pub struct GitDirs {
     pub worktree_git: Option<PathBuf>,
     /// The common directory of a linked worktree; `None` where `.git` is all there is.
     pub common: Option<PathBuf>,
-    /// The directories of objects that repositories inside the tree borrow.
-    pub nested: Vec<PathBuf>,
+    /// The repositories inside a tree that lies elsewhere.
+    pub nested: Vec<NestedGit>,
+}
+
+/// Where git keeps its data for a repository inside a tree that lies elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NestedGit {
+    /// Its git directory, where steps see it.
+    pub git: PathBuf,
+    /// The directory of the objects that it borrows.
+    pub objects: PathBuf,
 }
 
 impl GitDirs {
     /// Returns all of them, each before those that may lie in it.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         let own = [&self.worktree_git, &self.common].into_iter().flatten();
-        own.chain(&self.nested).map(PathBuf::as_path)
+        let nested = self.nested.iter().flat_map(|nested| [&nested.git, &nested.objects]);
+        own.chain(nested).map(PathBuf::as_path)
     }
 }
 

@@ -40,8 +40,8 @@ pub use layer::{
     FileContent, IgnoredContent, LayerEntry, LayerScan, ScanBounds, ScanError, Spare, scan_layer, scan_layer_sparing,
 };
 pub use mirror::{
-    CommitSource, CommitUpdate, IgnoredInput, IgnoredWanted, InputKind, Mirror, MirrorError, Owner as MirrorOwner,
-    RECORD as MIRROR_RECORD, TREE as MIRROR_TREE, TreePlace, Update as MirrorUpdate,
+    Borrowed, CommitSource, CommitUpdate, IgnoredInput, IgnoredWanted, InputKind, Mirror, MirrorError,
+    Owner as MirrorOwner, RECORD as MIRROR_RECORD, TREE as MIRROR_TREE, TreePlace, Update as MirrorUpdate,
 };
 pub use patch::{PatchError, PatchInput, patch};
 pub use readable::StepRights;

@@ -39,7 +39,7 @@ mod remove;
 
 pub use commit::{CommitSource, CommitUpdate};
 use copy::Copier;
-pub use git::TreePlace;
+pub use git::{Borrowed, TreePlace};
 pub use ignored::{IgnoredInput, IgnoredWanted, InputKind};
 use ignored::{Survey, Tree};
 use record::{COVERED, IGNORED, Record};

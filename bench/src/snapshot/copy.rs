@@ -50,7 +50,7 @@ impl Ground {
     }
 
     fn copy(&self, place: OwnedFd, snapshot: &Snapshot, expected: usize) -> Result<()> {
-        let history = self.helper.history(&self.repository())?;
+        let history = self.helper.history(&self.repository(), &[])?;
         ensure!(!history.refs.0.is_empty(), "the repository has no refs");
         let mut mirror = Mirror::open(place, None)?;
         mirror.verify_sample(SAMPLE, 1)?;

@@ -18,7 +18,7 @@ use crate::text::shown_line;
 /// What `proctor gc --format json` prints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct GcRecord {
-    /// Whether all copies, checkouts and caches were removed, instead of those beyond the bounds.
+    /// Whether all copies and caches were removed, instead of those beyond the bounds.
     pub all: bool,
     /// The state directory.
     pub state_dir: String,

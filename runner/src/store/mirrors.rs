@@ -28,11 +28,12 @@ use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::display_path;
 use proctor_core::gc::Freed;
 use proctor_core::plan::RelPath;
-use proctor_sandbox::StepUser;
+use proctor_sandbox::{NestedGit, StepUser};
 use proctor_snapshot::protocol::{CommitRef, GitHistory, RepoPath};
 use proctor_snapshot::{
-    CheckoutOf, CommitSource, CommitUpdate, GitHelper, IgnoredInput, IgnoredWanted, MIRROR_RECORD, MIRROR_TREE, Mirror,
-    MirrorError, MirrorOwner, MirrorUpdate, Snapshot, SnapshotError, SnapshotStore, StepRights, TreePlace,
+    Borrowed, CheckoutOf, CommitSource, CommitUpdate, GitHelper, IgnoredInput, IgnoredWanted, MIRROR_RECORD,
+    MIRROR_TREE, Mirror, MirrorError, MirrorOwner, MirrorUpdate, Snapshot, SnapshotError, SnapshotStore, StepRights,
+    TreePlace,
 };
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, Uid, fchown, flock, futimens};
 use rustix::io::Errno;
@@ -72,8 +73,8 @@ pub(crate) struct PrivateTree {
     pub(crate) tree: PathBuf,
     /// The objects of the repository, which the git directory of the copy borrows.
     pub(crate) objects: PathBuf,
-    /// The objects of repositories inside the tree, which their git directories borrow.
-    pub(crate) nested: Vec<PathBuf>,
+    /// The repositories inside the tree that have git directories.
+    pub(crate) nested: Vec<NestedGit>,
     /// Reads the git directory of the copy.
     pub(crate) helper: GitHelper,
     /// Holds the shared lock.
@@ -337,6 +338,12 @@ impl<'a> Mirrors<'a> {
         let helper = self.helper.clone().over_checkouts(of);
         let Held { directory, number, nested, .. } = ready;
         let (tree, objects) = (self.tree_of(number), history.objects.clone());
+        let path = |path: RepoPath| PathBuf::from(OsString::from_vec(path.0));
+        let nested = nested.into_iter().map(|(at, objects)| NestedGit {
+            git: self.repository.path().join(path(at)).join(".git"),
+            objects: path(objects),
+        });
+        let nested = nested.collect();
         PrivateTree { tree, objects, nested, helper, _held: directory, copies: self.copies.clone(), number }
     }
 
@@ -396,7 +403,8 @@ impl<'a> Mirrors<'a> {
                 let tree = self.tree_of(generation.number);
                 let place = TreePlace { tree: &tree, seen_at: self.repository.path(), seen_as: self.seen_as };
                 let nested = contents.write_git(&mirror, place)?;
-                let nested = nested.into_iter().map(|path| RepoPath(path.into_os_string().into_encoded_bytes()));
+                let bytes = |path: PathBuf| RepoPath(path.into_os_string().into_encoded_bytes());
+                let nested = nested.into_iter().map(|nested| (RepoPath(nested.at), bytes(nested.objects)));
                 let state = State { identity: identity.clone(), nested: nested.collect() };
                 generation.remember(&state)?;
                 state
@@ -518,7 +526,7 @@ impl Contents<'_> {
         Ok(Ok(shown))
     }
 
-    fn write_git(&self, mirror: &Mirror, place: TreePlace<'_>) -> Result<Vec<PathBuf>, EngineError> {
+    fn write_git(&self, mirror: &Mirror, place: TreePlace<'_>) -> Result<Vec<Borrowed>, EngineError> {
         Ok(match self {
             Self::Worktree(Moment { snapshot, history, .. }) => mirror.write_git(place, snapshot, history)?,
             Self::Commit { source, history, head } => mirror.write_git_of_commit(place, source, head, history)?,
@@ -540,14 +548,15 @@ struct Held {
     number: u64,
     inputs: Vec<IgnoredInput>,
     lfs_pointers: u64,
-    nested: Vec<PathBuf>,
+    nested: Vec<(RepoPath, RepoPath)>,
 }
 
 /// What the git directories of a copy were made from, and what they borrow.
 #[derive(Serialize, Deserialize)]
 struct State {
     identity: Sha256Hex,
-    nested: Vec<RepoPath>,
+    /// The directories of repositories inside the tree, and those of the objects that they borrow.
+    nested: Vec<(RepoPath, RepoPath)>,
 }
 
 /// The directory of one copy.
@@ -567,9 +576,8 @@ impl Generation {
     fn join(&self, mirror: Mirror, shown: Shown, state: State) -> Result<Prepared, EngineError> {
         flock(&self.directory, FlockOperation::NonBlockingLockShared)
             .map_err(StoreError::io("lock", self.directory.name()))?;
-        let nested = state.nested.into_iter().map(|path| OsString::from_vec(path.0).into()).collect();
         let Shown { inputs, lfs_pointers } = shown;
-        let (directory, number) = (self.directory.clone(), self.number);
+        let (directory, number, nested) = (self.directory.clone(), self.number, state.nested);
         Ok(Prepared::Ready(Held { directory, mirror, number, inputs, lfs_pointers, nested }))
     }
 

@@ -3,7 +3,7 @@
 use proctor_core::plan::{Argv, Leaks, Limits};
 
 use super::*;
-use crate::policy::{CacheMount, GitDirs, ToolMount};
+use crate::policy::{CacheMount, GitDirs, NestedGit, ToolMount};
 
 const USER: StepUser = StepUser::Own { uid: 1001, gid: 1001 };
 const ROOT: StepUser = StepUser::Mapped { uid: 7, gid: 7 };
@@ -132,7 +132,8 @@ execute the command";
 #[test]
 fn a_checkout_appears_in_place_of_the_repository() {
     let objects = Some(PathBuf::from("/home/u/src/r/.git/objects"));
-    let nested = vec![PathBuf::from("/home/u/src/r/.git/modules/m/objects")];
+    let nested =
+        vec![NestedGit { git: "/home/u/src/r/m/.git".into(), objects: "/home/u/src/r/.git/modules/m/objects".into() }];
     let git = GitDirs { common: objects, nested, ..policy().git };
     let policy = Policy { checkout: Some("/home/u/.state/x/tree".into()), git, ..policy() };
     let list: Vec<String> = setup_ops(&policy, &host(), USER).iter().map(ToString::to_string).collect();
@@ -141,6 +142,8 @@ fn a_checkout_appears_in_place_of_the_repository() {
         "take /home/u/.state/x/tree/.git for /home/u/src/r/.git (git, read-only)",
         "take /home/u/src/r/.git/objects for /home/u/src/r/.git/objects (git, read-only)",
         "take /home/u/src/r/.git/modules/m/objects for /home/u/src/r/.git/modules/m/objects (git, read-only)",
+        "take /home/u/.state/x/tree/m/.git for /home/u/src/r/m/.git (git, read-only)",
+        "mount what was taken at /home/u/src/r/m/.git",
         "mount what was taken at /home/u/src/r/.git/modules/m/objects",
         "refuse file systems mounted below /home/u/.state/x/tree",
     ] {

@@ -9,10 +9,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+
 use super::GitError;
 use super::history::{History, Source};
 use super::object::ObjectFormat;
 use super::reader::{Opened, unreadable};
+use crate::stamp::Moment;
 
 /// The names of all files that [`GitDir::write`] writes.
 pub(crate) const GIT_FILES: [&str; 7] =
@@ -43,11 +46,11 @@ pub(crate) struct GitDir {
 }
 
 impl GitDir {
-    /// Writes the files of the git directory at `git`; without `index` the index stays as it is.
+    /// Writes the files of the git directory at `git`, with an `index` that was last written at the time `written`.
     ///
     /// # Errors
     /// The directory cannot be written.
-    pub(crate) fn write(&self, git: &Path, index: Option<&[u8]>) -> io::Result<()> {
+    pub(crate) fn write(&self, git: &Path, index: &[u8], written: Moment) -> io::Result<()> {
         for dir in ["", "objects", "objects/info", "objects/pack", "refs", "info"] {
             ensure(&git.join(dir), self.owner)?;
         }
@@ -57,7 +60,8 @@ impl GitDir {
         self.shallow.as_ref().map_or(Ok(()), |edges| put("shallow", edges))?;
         self.exclude.as_ref().map_or(Ok(()), |rules| put("info/exclude", rules))?;
         put("packed-refs", &self.refs)?;
-        index.map_or(Ok(()), |index| put("index", index))?;
+        put("index", index)?;
+        date(&git.join("index"), written)?;
         put("HEAD", format!("{}\n", self.head).as_bytes())
     }
 }
@@ -89,6 +93,12 @@ fn ensure(dir: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
 
 fn give(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
     owner.map_or(Ok(()), |(uid, gid)| std::os::unix::fs::lchown(path, Some(uid), Some(gid)))
+}
+
+fn date(path: &Path, (tv_sec, nanoseconds): Moment) -> io::Result<()> {
+    let moment = Timespec { tv_sec, tv_nsec: nanoseconds.into() };
+    let times = Timestamps { last_access: moment, last_modification: moment };
+    Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 /// Puts a file in place of another by a rename.

@@ -29,6 +29,15 @@ pub struct TreePlace<'a> {
     pub seen_as: Option<(u32, u32)>,
 }
 
+/// What the git directory of a repository inside a tree borrows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Borrowed {
+    /// The directory of the repository, relative to the top of the tree.
+    pub at: Vec<u8>,
+    /// The directory of the objects.
+    pub objects: PathBuf,
+}
+
 /// The git directory of one repository of a tree.
 struct Repository<'a> {
     /// The path of its directory; empty for the top.
@@ -42,7 +51,7 @@ struct Repository<'a> {
 
 impl Mirror {
     /// Writes the git directories of the tree, which is that of `snapshot`: the one at the top, and those of the
-    /// repositories inside it that `history` has. Returns the directories of objects that the latter borrow.
+    /// repositories inside it that `history` has. Returns what the latter borrow.
     ///
     /// # Errors
     /// A directory cannot be written, or the snapshot does not know the index.
@@ -51,7 +60,7 @@ impl Mirror {
         place: TreePlace<'_>,
         snapshot: &Snapshot,
         history: &GitHistory,
-    ) -> Result<Vec<PathBuf>, MirrorError> {
+    ) -> Result<Vec<Borrowed>, MirrorError> {
         let listing = snapshot.listing.read();
         let listing = listing.ok_or_else(|| failed(b"", "the index is not known any more"))?;
         let on_branch = snapshot.git.branch.as_ref().map(|branch| format!("ref: refs/heads/{branch}"));
@@ -68,13 +77,13 @@ impl Mirror {
             let index = self.index_of(&listing, &at.0, place, snapshot);
             let exclude = Some(inside.exclude.0.clone());
             self.write_one(place, Repository { at: &at.0, head, history: inside, exclude, index })?;
-            borrowed.push(self.borrow(place, &inside.objects)?);
+            borrowed.push(self.borrow(place, &at.0, &inside.objects)?);
         }
         Ok(borrowed)
     }
 
     /// Writes the git directories of the tree of a commit, which the mirror holds, with `head` as the line in HEAD.
-    /// Returns the directories of objects that its submodules borrow.
+    /// Returns what its submodules borrow.
     ///
     /// # Errors
     /// A directory cannot be written.
@@ -84,7 +93,7 @@ impl Mirror {
         source: &CommitSource<'_>,
         head: &str,
         history: &GitHistory,
-    ) -> Result<Vec<PathBuf>, MirrorError> {
+    ) -> Result<Vec<Borrowed>, MirrorError> {
         let head = head.to_owned();
         let index = self.index_of_commit(source, b"", place);
         // The ignore rules of a work tree are none of a commit's.
@@ -98,7 +107,7 @@ impl Mirror {
             let (at, head) = (&module.path.0, module.commit.to_string());
             let index = self.index_of_commit(source, at, place);
             self.write_one(place, Repository { at, head, history: &inside, exclude: None, index })?;
-            borrowed.push(self.borrow(place, &module.objects)?);
+            borrowed.push(self.borrow(place, at, &module.objects)?);
         }
         Ok(borrowed)
     }
@@ -117,19 +126,21 @@ impl Mirror {
         };
         let git = place.tree.join(OsStr::from_bytes(at)).join(OsStr::from_bytes(GIT));
         let index = to_file::bytes(history.format, &index);
-        git_dir.write(&git, Some(&index)).map_err(|error| MirrorError::io(&paths::join(at, GIT), error))
+        // Newer than each file: git then believes the stat data in it, and does not write it anew.
+        let written = self.record.next_mtime((0, 0));
+        git_dir.write(&git, &index, written).map_err(|error| MirrorError::io(&paths::join(at, GIT), error))
     }
 
     /// Makes the directory at which steps see the objects of a repository inside the tree, where that lies in the git
     /// directory of the top.
-    fn borrow(&self, place: TreePlace<'_>, objects: &Path) -> Result<PathBuf, MirrorError> {
+    fn borrow(&self, place: TreePlace<'_>, at: &[u8], objects: &Path) -> Result<Borrowed, MirrorError> {
         let below = objects.strip_prefix(place.seen_at).ok().filter(|below| below.starts_with(OsStr::from_bytes(GIT)));
         let is_plain = |below: &&Path| below.components().all(|part| matches!(part, Component::Normal(_)));
         if let Some(below) = below.filter(is_plain) {
             let made = DirBuilder::new().recursive(true).mode(0o755).create(place.tree.join(below));
             made.map_err(|error| MirrorError::io(GIT, error))?;
         }
-        Ok(objects.to_owned())
+        Ok(Borrowed { at: at.to_vec(), objects: objects.to_owned() })
     }
 
     fn index_of(&self, listing: &Listing, at: &[u8], place: TreePlace<'_>, snapshot: &Snapshot) -> Vec<Entry> {

@@ -31,6 +31,8 @@ pub(super) const CASES: &[Case] = &[
     case("caches::sockets_and_fifos_are_never_kept", special),
     case("caches::many_runs_leave_a_bounded_number_of_layers", many_runs),
     case("caches::a_branch_reads_the_default_branch_and_writes_its_own", branches),
+    case("caches::commits_of_a_branch_rebuild_what_differs", of_commits),
+    case("", of_commits).unprivileged("caches::commits_of_a_branch_rebuild_what_differs_as_a_user"),
     case("caches::a_run_without_caches_reads_none_and_keeps_none", without),
     case("caches::a_daemon_takes_both_options", served_options),
     case("caches::more_than_may_be_written_is_not_kept", too_large),
@@ -215,6 +217,41 @@ fn branches(env: &TestEnvironment) {
     repo.git(&["checkout", "--quiet", "main", "--", "."]);
     repo.run().exits(0);
     assert_eq!((printed(&repo).as_str(), &cache(&repo, "verify.it")["base"]), ("nothing\n", &Value::Null));
+}
+
+/// A build that goes by times, over the cache of commits that are verified in turn.
+fn of_commits(env: &TestEnvironment) {
+    let build = "[ -e target/out ] && echo kept; if [ ! -e target/out ] || [ src/lib.rs -nt target/out ]; then cp src/lib.rs target/out; fi; grep good target/out";
+    let repo = env.repo(&Spec::new([Skill::new("verify.it", [Step::sh("it", build)]).with("caches: [target]")]));
+    repo.write(".gitignore", "target/\n");
+    for content in ["good 1\n", "bad\n", "good 2\n"] {
+        repo.write("src/lib.rs", content);
+        repo.commit();
+    }
+    let run = |revision: &str, branch: Option<&str>, code: i32| {
+        let target = repo.git(&["rev-parse", revision]);
+        branch.map(|branch| repo.git(&["update-ref", &format!("refs/heads/{branch}"), target.trim()]));
+        repo.run_with(&["--rev", target.trim()]).exits(code);
+        let cache = cache(&repo, "verify.it");
+        (printed(&repo), cache["scope"].clone(), cache["base"]["scope"].clone())
+    };
+    let (first, second, third) = ("HEAD~2", "HEAD~1", "HEAD");
+    assert_eq!(run(third, None, 0), ("good 2\n".into(), json!("commits-of-branch:main"), Value::Null));
+    // A copy that held the newer commit in between dates what differs anew.
+    let bad = repo.git(&["rev-parse", second]);
+    let scope = format!("commit:{}", bad.trim());
+    assert_eq!(run(second, None, 1), ("kept\n".into(), json!(scope), json!("commits-of-branch:main")));
+    let side = json!("commits-of-branch:side");
+    assert_eq!(run(first, Some("side"), 0), ("kept\ngood 1\n".into(), side.clone(), json!("commits-of-branch:main")));
+    assert_eq!(run(second, Some("side"), 1), ("kept\n".into(), side.clone(), side.clone()));
+    assert_eq!(run(first, Some("side"), 0), ("kept\ngood 1\n".into(), side.clone(), side));
+    assert_eq!(
+        run(third, None, 0),
+        ("kept\ngood 2\n".into(), json!("commits-of-branch:main"), json!("commits-of-branch:main"))
+    );
+    // The worktree reads none of them.
+    repo.run().exits(0);
+    assert_eq!((printed(&repo).as_str(), &cache(&repo, "verify.it")["base"]), ("good 2\n", &Value::Null));
 }
 
 fn without(env: &TestEnvironment) {

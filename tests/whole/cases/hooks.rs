@@ -386,7 +386,9 @@ fn interrupted(env: &TestEnvironment) {
 }
 
 fn staged(env: &TestEnvironment) {
-    let repo = env.repo(&Spec::of_script("test ! -e bad && test -e new && test -z \"$(git status --porcelain)\""));
+    let repo = env.repo(&Spec::of_script(
+        "test ! -e bad && test -e new && test \"$(git status --porcelain)\" = 'A  new' && git log -1",
+    ));
     repo.proctor(&["hook", "install", "pre-commit"]).exits(0);
     repo.write("new", "x\n");
     repo.git(&["add", "new"]);
@@ -395,7 +397,7 @@ fn staged(env: &TestEnvironment) {
     let index = std::fs::read(repo.file(".git/index")).expect("it is there");
     for _ in 0..2 {
         let told = env.finish(hooked(env, &repo, &["hook", "run", "pre-commit", "--fresh"], "")).exits(0);
-        assert!(!told.stderr.contains("made anew"), "the second time, the checkout is there\n{told}");
+        assert!(!told.stderr.contains("made anew"), "the second time, the copy is there\n{told}");
     }
     assert_eq!(repo.git(&["count-objects"]), objects, "nothing is written to the repository");
     assert_eq!(std::fs::read(repo.file(".git/index")).expect("it is there"), index);

@@ -175,7 +175,12 @@ impl<'e> Stage<'e> {
 
     /// Asks for a run and waits for the step; releases it after `act`, and waits for the end.
     fn run_while(&self, repo: &Repo<'_>, act: impl FnOnce(&[u32])) -> Finished {
-        let mut running = self.run(repo);
+        self.run_of_while(repo, &[], act)
+    }
+
+    /// The same for a run with these options.
+    fn run_of_while(&self, repo: &Repo<'_>, options: &[&str], act: impl FnOnce(&[u32])) -> Finished {
+        let mut running = self.start(repo, &[&["run"], options].concat());
         let marker = self.env.marker();
         let mut found = None;
         running.wait_until(|| {
@@ -387,11 +392,11 @@ fn targets(stage: &Stage<'_>, ancestors: &[u32]) -> Value {
 }
 
 /// Has an attacker act on the state and the processes of a run while its step waits; the run, and what it answered.
-fn targeted(stage: &Stage<'_>, name: &str, repo: &Repo<'_>) -> (Finished, Value) {
+fn targeted(stage: &Stage<'_>, name: &str, repo: &Repo<'_>, options: &[&str]) -> (Finished, Value) {
     let mut attacker = stage.attacker(name, repo);
     attacker.next(&Value::Null);
     let mut found = Value::Null;
-    let run = stage.run_while(repo, |ancestors| {
+    let run = stage.run_of_while(repo, options, |ancestors| {
         let asked = targets(stage, ancestors);
         let has_copy = |file: &Value| file.as_str().is_some_and(|file| file.ends_with("/tree/src/lib.rs"));
         assert!(asked["files"].as_array().expect("a list").iter().any(has_copy), "no private copy: {asked:#}");
@@ -403,14 +408,16 @@ fn targeted(stage: &Stage<'_>, name: &str, repo: &Repo<'_>) -> (Finished, Value)
 fn unreachable(env: &TestEnvironment) {
     let stage = Stage::new(env);
     let repo = stage.repo("copy", &waits_then(env, GOOD));
-    let (run, edited) = targeted(&stage, "edited_copy", &repo);
-    assert_eq!((run.code, &edited), (Some(1), &json!(0)), "{run}");
-    stage.refuses(&repo, "edited_copy");
-    let (run, found) = targeted(&stage, "routes", &repo);
-    let mut ways = found.as_object().expect("an object").values().filter_map(Value::as_array).flatten();
-    assert_eq!(ways.next(), None, "{found:#}");
-    assert_eq!(run.code, Some(1), "{run}");
-    stage.refuses(&repo, "routes");
+    for options in [&[][..], &["--rev", "HEAD"]] {
+        let (run, edited) = targeted(&stage, "edited_copy", &repo, options);
+        assert_eq!((run.code, &edited), (Some(1), &json!(0)), "{run}");
+        stage.refuses(&repo, "edited_copy");
+        let (run, found) = targeted(&stage, "routes", &repo, options);
+        let mut ways = found.as_object().expect("an object").values().filter_map(Value::as_array).flatten();
+        assert_eq!(ways.next(), None, "{found:#}");
+        assert_eq!(run.code, Some(1), "{run}");
+        stage.refuses(&repo, "routes");
+    }
     stage.daemon.end().exits(0);
 }
 
@@ -418,14 +425,14 @@ fn unreachable(env: &TestEnvironment) {
 fn reachable(env: &TestEnvironment) {
     let stage = Stage::new(env);
     let repo = stage.repo("routes", &waits_then(env, GOOD));
-    let (_, found) = targeted(&stage, "routes", &repo);
+    let (_, found) = targeted(&stage, "routes", &repo, &[]);
     let of = |role: &str| found[role].as_array().expect("a list").iter().filter_map(Value::as_str).collect::<Vec<_>>();
     assert_eq!(of("state"), ["state: list", "state: make a file", "state: read a file", "state: write a file"]);
     assert_eq!(of("daemon"), DAEMON_OF_THE_USER, "{found:#}");
     let steps = found.as_object().expect("an object").keys().filter(|role| role.starts_with("step "));
     assert!(steps.clone().any(|step| of(step).contains(&"ptrace") && of(step).contains(&"/proc/PID/mem")), "{found:#}");
     let repo = stage.repo("copy", &waits_then(env, GOOD));
-    let (run, edited) = targeted(&stage, "edited_copy", &repo);
+    let (run, edited) = targeted(&stage, "edited_copy", &repo, &[]);
     assert_eq!((run.code, edited.as_u64() > Some(0)), (Some(0), true), "{run}");
     assert_eq!(stage.gate(&repo, &[]), (0, Vec::new()), "{run}");
     stage.daemon.end().exits(0);

@@ -36,6 +36,8 @@ pub(super) const CASES: &[Case] = &[
     case("private_tree::two_trees_run_at_once", two_at_once).needs(NEEDS),
     case("private_tree::caches_of_an_older_copy_are_not_committed", older_caches).needs(NEEDS),
     case("private_tree::git_sees_what_it_sees_in_the_worktree", git_state).needs(NEEDS),
+    case("private_tree::git_works_in_repositories_inside_the_tree", git_inside).needs(NEEDS),
+    case("", git_inside).needs(NEEDS).unprivileged("private_tree::git_works_in_repositories_inside_the_tree_of_a_user"),
     case("", git_state).needs(NEEDS).unprivileged("private_tree::git_sees_what_it_sees_in_the_worktree_of_a_user"),
 ];
 
@@ -294,6 +296,32 @@ fn older_caches(env: &TestEnvironment) {
     release(&step);
     env.finish(running).exits(0);
     assert_eq!(repo.evidence("verify.it")["measured"]["caches"][0]["end"], "discarded");
+}
+
+fn git_inside(env: &TestEnvironment) {
+    let inner = env.repo_at("inner", &Spec::of_script("true"));
+    let each = "for at in sub nested; do git -C $at log --format=%s && git -C $at status --short && git -C $at tag || exit 1; done";
+    let repo = env.repo(&Spec::of_steps([Step::sh("it", each)]));
+    let source = inner.path().to_str().expect("UTF-8").to_owned();
+    repo.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", &source, "sub"]);
+    repo.commit();
+    repo.git(&["clone", "--quiet", &source, "nested"]);
+    repo.git(&["-C", "nested", "tag", "v7"]);
+    machine::write(&repo.file("sub/README.md"), "edited\n");
+    machine::write(&repo.file("nested/new"), "x\n");
+    env.hand_over(repo.path());
+    for run in 0..2 {
+        repo.run_with(&["--config", &config(env)]).exits(0);
+        let seen = repo.step("it")["stdout_preview"].as_str().map(str::to_owned).unwrap_or_default();
+        let subject = inner.git(&["log", "--format=%s"]);
+        let expected = format!("{subject} M README.md\n{subject}?? new\nv7\n");
+        assert_eq!(seen, expected, "run {run}");
+    }
+    // Without them the git directories go from the copy.
+    fs::remove_dir_all(repo.file("nested")).expect("removes");
+    repo.run_with(&["--config", &config(env)]).exits(1);
+    let copies = machine::walk(&env.state().join("mirrors"));
+    assert!(!copies.iter().any(|path| path.ends_with("nested/.git/HEAD")), "{copies:?}");
 }
 
 fn git_state(env: &TestEnvironment) {

@@ -25,14 +25,14 @@ pub(super) const CASES: &[Case] = &[
     case("revisions::git_in_a_step_reads_history", git_in_step),
     case("revisions::a_step_sees_neither_the_worktree_nor_our_state", hidden),
     case("revisions::drift_is_found_and_changes_are_applied_nowhere", drift),
-    case("revisions::caches_are_those_of_the_very_tree", caches),
+    case("revisions::caches_are_those_of_commits_of_the_branch", caches),
     case("revisions::a_range_is_verified_oldest_first", range),
     case("revisions::a_commit_that_cannot_run_does_not_stop_a_range", range_with_error),
     dry_case("revisions::what_names_no_commit_is_a_usage_error", unknown),
     dry_case("revisions::what_has_no_meaning_together_is_a_usage_error", contradictions),
     case("revisions::a_tree_that_leads_elsewhere_is_refused", hostile),
     case("revisions::a_checkout_that_was_changed_is_made_anew", tampered),
-    case("revisions::a_killed_checkout_is_never_used", killed),
+    case("revisions::a_copy_whose_writer_was_killed_is_mended", killed),
     case("revisions::an_interrupted_checkout_ends_the_run", interrupted),
     case("revisions::a_commit_is_verified_where_no_overlay_can_be_had", copied).needs(NEEDS_PYTHON),
     case("revisions::a_commit_is_verified_where_no_namespace_can_be_had", plain).needs(NEEDS_PYTHON),
@@ -156,7 +156,7 @@ fn git_in_step(env: &TestEnvironment) {
 fn hidden(env: &TestEnvironment) {
     let state = env.state();
     let script = format!(
-        "test ! -e untracked && test ! -e .git/logs && test ! -e .git/hooks && ! ls {0}/checkouts && ! ls {0}/runs && pwd",
+        "test ! -e untracked && test ! -e .git/logs && test ! -e .git/hooks && ! ls {0}/mirrors && ! ls {0}/runs && pwd",
         state.display()
     );
     let repo = env.repo(&Spec::of_script(&script));
@@ -192,7 +192,11 @@ fn caches(env: &TestEnvironment) {
     repo.write("README.md", "second\n");
     repo.commit();
     repo.run_with(&["--rev", "HEAD"]).exits(0);
-    assert_eq!(preview(&repo), "");
+    assert_eq!(preview(&repo), format!("{first}{first}"));
+    // A commit that no branch stands for reads what its default branch has, and leaves it as it is.
+    repo.run_with(&["--rev", "HEAD~1"]).exits(0);
+    repo.run_with(&["--rev", "HEAD"]).exits(0);
+    assert_eq!(preview(&repo).as_str().map(|text| text.lines().count()), Some(3));
 }
 
 /// A good commit, one that fails, one that drifts, and a good one.
@@ -254,7 +258,7 @@ fn unknown(env: &TestEnvironment) {
         repo.run_bare(&["--rev", revision]).exits(2).complains(&[words, "hint:"]);
     }
     repo.run_bare(&["--rev=--all"]).exits(2).complains(&["it is no revision"]);
-    assert!(!env.state().join("checkouts").exists());
+    assert_eq!(copies(env), [] as [PathBuf; 0]);
 }
 
 fn contradictions(env: &TestEnvironment) {
@@ -279,14 +283,19 @@ fn hostile(env: &TestEnvironment) {
         let run = repo.run_bare(&["--rev", commit.trim()]).exits(5);
         assert!(run.stderr.contains("is not checked out") && run.stderr.contains("hint:"), "{name}: {run}");
     }
-    let checkouts = machine::walk(&env.state().join("checkouts"));
-    assert!(!checkouts.iter().any(|path| path.ends_with("tree")), "{checkouts:?}");
+    assert_eq!(copies(env), [] as [PathBuf; 0]);
 }
 
-/// The tree of the only checkout.
-fn checkout(env: &TestEnvironment) -> PathBuf {
-    let mut found = machine::walk(&env.state().join("checkouts"));
+/// Returns the trees of all private copies.
+fn copies(env: &TestEnvironment) -> Vec<PathBuf> {
+    let mut found = machine::walk(&env.state().join("mirrors"));
     found.retain(|path| path.ends_with("own/tree"));
+    found
+}
+
+/// Returns the tree of the only private copy.
+fn copy(env: &TestEnvironment) -> PathBuf {
+    let mut found = copies(env);
     assert_eq!(found.len(), 1, "{found:?}");
     found.remove(0)
 }
@@ -294,6 +303,7 @@ fn checkout(env: &TestEnvironment) -> PathBuf {
 fn tampered(env: &TestEnvironment) {
     let repo = env.repo(&first_is_good());
     repo.run_with(&["--rev", "HEAD"]).exits(0);
+    let is_damage = [true, true, true, true, false, false];
     let spoils: [&dyn Fn(PathBuf); 6] = [
         &|tree| machine::write(&tree.join("src/lib.rs"), "fn one of another kind\n"),
         &|tree| std::fs::remove_file(tree.join("README.md")).expect("it was there"),
@@ -304,15 +314,15 @@ fn tampered(env: &TestEnvironment) {
             machine::write(&tree.join("new"), "x");
         },
         &|tree| machine::write(&tree.join(".git/index"), "torn"),
-        &|tree| machine::write(&tree.join("../../checkout.json"), ""),
+        &|tree| machine::write(&tree.join("../record"), ""),
     ];
     let snapshot = repo.last_run()["snapshot"].clone();
-    for spoil in spoils {
-        spoil(checkout(env));
-        env.hand_over(&env.state());
+    for (spoil, is_damage) in spoils.into_iter().zip(is_damage) {
+        spoil(copy(env));
+        repo.proctor(&["doctor", "--deep"]).exits(if is_damage { 1 } else { 0 });
         repo.run_with(&["--rev", "HEAD"]).exits(0);
         assert_eq!(repo.last_run()["snapshot"], snapshot);
-        assert!(!checkout(env).join("new").exists());
+        assert!(!copy(env).join("new").exists());
     }
 }
 
@@ -323,16 +333,16 @@ fn killed(env: &TestEnvironment) {
     repo.commit();
     for _ in 0..3 {
         let mut running = repo.start(&["--rev", "HEAD"]);
-        let checkouts = env.state().join("checkouts");
+        let mirrors = env.state().join("mirrors");
         // The first of its files is there; the last one need not be.
-        running.wait_until(|| machine::walk(&checkouts).iter().any(|path| path.ends_with("tree/README.md")));
+        running.wait_until(|| machine::walk(&mirrors).iter().any(|path| path.ends_with("tree/README.md")));
         running.signal_if_there(Signal::KILL);
         running.wait();
         machine::wait_until_gone(env.marker(), std::time::Duration::from_secs(20)).expect("nothing is left");
     }
     repo.run_with(&["--rev", "HEAD"]).exits(0);
-    let left = machine::walk(&env.state().join("checkouts"));
-    assert!(!left.iter().any(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("new-"))));
+    repo.proctor(&["doctor", "--deep"]).exits(0);
+    assert_eq!(std::fs::read_dir(copy(env).join("many")).expect("a directory").count(), 3000);
 }
 
 fn interrupted(env: &TestEnvironment) {
@@ -341,8 +351,8 @@ fn interrupted(env: &TestEnvironment) {
     env.hand_over(repo.path());
     repo.commit();
     let mut running = repo.start(&["--rev", "HEAD"]);
-    let checkouts = env.state().join("checkouts");
-    running.wait_until(|| machine::walk(&checkouts).iter().any(|path| path.ends_with("tree/README.md")));
+    let mirrors = env.state().join("mirrors");
+    running.wait_until(|| machine::walk(&mirrors).iter().any(|path| path.ends_with("tree/README.md")));
     running.signal(Signal::INT);
     env.finish(running).exits(130);
     repo.run_with(&["--rev", "HEAD"]).exits(0);
@@ -383,7 +393,7 @@ fn at_once(env: &TestEnvironment) {
     release(&second);
     one.wait().exits(0);
     env.finish(other).exits(0);
-    checkout(env);
+    copy(env);
 }
 
 fn submodules(env: &TestEnvironment) {

@@ -12,8 +12,8 @@ use super::*;
 use crate::store::freed::remove_counted;
 use crate::store::garbage::Extent;
 
-/// The number of repositories whose copies are kept, and the time that an unused one is kept.
-const MAX_REPOSITORIES: usize = 32;
+/// The number of copies that are kept, of worktrees and of commits, and the time that an unused one is kept.
+const MAX_KEPT: usize = 64;
 const MAX_UNUSED: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 /// The problem of a copy whose files are not there.
 const INCOMPLETE: &str = "the copy is incomplete";
@@ -195,7 +195,7 @@ pub(crate) fn evict(mirrors: &Path, now: SystemTime, extent: Extent, freed: &mut
         kept.push((used.unwrap_or(SystemTime::UNIX_EPOCH), path));
     }
     kept.sort();
-    let excess = kept.len().saturating_sub(MAX_REPOSITORIES);
+    let excess = kept.len().saturating_sub(MAX_KEPT);
     for (number, (used, path)) in kept.into_iter().enumerate() {
         let is_old = number < excess || now.duration_since(used).unwrap_or_default() > MAX_UNUSED;
         let keep = if is_old || extent == Extent::All { Keep::Nothing } else { Keep::Newest };
