@@ -21,7 +21,7 @@ use super::protocol::{CommitModule, CommitRef, CommitTree, CommittedLeaf, RepoPa
 use crate::paths;
 
 pub(super) mod content;
-mod names;
+pub(super) mod names;
 mod plan;
 mod submodules;
 

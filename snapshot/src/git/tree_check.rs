@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::commit::names;
 use super::contents;
 use super::object::{ObjectId, ObjectKind, object_id};
 use super::protocol::{CommitTree, CommittedLeaf};
@@ -59,6 +60,10 @@ fn verify_part(
         return Err(format!("what was read as the commit {id} is another object"));
     }
     let commit = contents::commit(id, object).ok_or_else(|| format!("the commit {id} is not in the form of one"))?;
+    let names = leaves.iter().flat_map(|leaf| leaf.path.split(|byte| *byte == b'/'));
+    if let Some(problem) = names.filter_map(names::problem).next() {
+        return Err(format!("a path in the tree of the commit {id} {problem}"));
+    }
     let depth = if path.is_empty() { 0 } else { path.len() + 1 };
     let files: Vec<_> =
         leaves.iter().map(|leaf| TreeFile { path: &leaf.path[depth..], mode: leaf.mode, id: leaf.id }).collect();

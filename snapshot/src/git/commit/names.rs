@@ -7,7 +7,7 @@ const PASSED_OVER: [std::ops::RangeInclusive<char>; 4] =
 const MAX_NAME: usize = 255;
 
 /// Why a file cannot have this name; `None` where it can.
-pub(super) fn problem(name: &[u8]) -> Option<&'static str> {
+pub(in crate::git) fn problem(name: &[u8]) -> Option<&'static str> {
     match name {
         b"" => Some("has a part without a name"),
         b"." | b".." => Some("leads out of the tree"),
