@@ -73,7 +73,7 @@ pub struct SkillEvidence {
     /// Skills of the profile that the plan left out; absent if the plan was complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<SkillName>,
-    /// Whether a step passed only on a retry.
+    /// True if a step passed only on a retry.
     pub flaky: bool,
     /// The run whose result was reused; `null` if the skill ran.
     pub cached_from: Option<RunId>,
@@ -101,7 +101,7 @@ pub struct GitIdentity {
     /// The reason why `tree` is `null`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_tree: Option<String>,
-    /// Whether content that the snapshot covers, tracked or untracked, differs from `head_commit`; `null` if it cannot
+    /// True if content that the snapshot covers, tracked or untracked, differs from `head_commit`; `null` if it cannot
     /// be determined.
     #[serde(default)]
     pub dirty: Option<bool>,
@@ -145,7 +145,7 @@ pub struct StepEvidence {
     pub enforcement: Enforcement,
     /// Changes to protected files, and the detection method.
     pub drift: DriftEvidence,
-    /// Whether the step passed only on a retry.
+    /// True if the step passed only on a retry.
     pub flaky: bool,
     /// The attempts before the last one.
     pub earlier_attempts: Vec<AttemptEvidence>,
@@ -209,7 +209,7 @@ pub struct StreamEvidence {
     pub bytes: u64,
     /// Number of bytes that are kept in the store.
     pub kept_bytes: u64,
-    /// Whether the stream was read to its end; `false` if a process kept it open past the deadline.
+    /// True if the stream was read to its end; `false` if a process kept it open past the deadline.
     pub complete: bool,
     /// Number of places in the stored and shown output where a secret of the caller was removed.
     pub redacted: u64,
@@ -367,9 +367,9 @@ pub struct CheckEvidence {
     pub toolchain: ToolchainName,
     /// The required version.
     pub demand: VersionDemand,
-    /// The version found in the output; `null` if there was none.
+    /// The version found in the output; `null` if the output contains no version.
     pub version_read: Option<String>,
-    /// Whether the check passed: the command passed and the version satisfies the requirement.
+    /// True if the check passed: the command passed and the version satisfies the requirement.
     pub satisfied: bool,
     /// The command and the observations.
     #[serde(flatten)]
@@ -458,7 +458,7 @@ fn strip_step(step: &mut Json, outputs: bool) {
     let is_output = |key: &str| key.starts_with("stdout_") || key.starts_with("stderr_") || key == "found_reports";
     let goes = |key: &str| matches!(key, "duration_ms" | "resources" | "leaked") || !outputs && is_output(key);
     remove_keys(step, goes);
-    // Whether a control was enforced is stable. The mechanism is not, because it contains IDs and paths of this host.
+    // The state of a control is stable. The mechanism is not, because it contains IDs and paths of this host.
     if let Some(Json::Object(controls)) = step.as_object_mut().and_then(|s| s.get_mut("enforcement")) {
         let goes = |key: &str| matches!(key, "mechanism" | "reason" | "hint");
         controls.values_mut().for_each(|control| remove_keys(control, goes));

@@ -35,7 +35,7 @@ pub struct Plan {
     pub toolchain: Vec<PlannedCheck>,
     /// The skills, in the order of `include`.
     pub skills: Vec<PlannedSkill>,
-    /// Which ignored files steps see; absent for `worktree`.
+    /// The ignored files that steps see; absent for `worktree`.
     #[serde(default, skip_serializing_if = "Ignored::is_default")]
     pub ignored: Ignored,
     /// Skills of the profile that a partial run leaves out because they passed before; absent if the plan is complete.
@@ -43,7 +43,7 @@ pub struct Plan {
     pub left_out: Vec<SkillName>,
 }
 
-/// Which of the files that git ignores steps see in a run of a worktree.
+/// The git-ignored files that steps see in a run of a worktree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ignored {
@@ -114,7 +114,7 @@ pub enum VersionDemand {
 pub struct PlannedSkill {
     /// The name.
     pub name: SkillName,
-    /// The description from the spec; empty if there is none.
+    /// The description from the spec; empty if absent.
     pub description: String,
     /// The determinism class.
     pub determinism: Determinism,

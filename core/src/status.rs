@@ -128,7 +128,7 @@ const MAX_INDENT: usize = 8;
 struct Layout {
     /// The indentation of one level; `None` for a file with a single line.
     indent: Option<String>,
-    /// Whether the file ends with a line feed.
+    /// True if the file ends with a line feed.
     ends_line: bool,
 }
 

@@ -11,7 +11,7 @@ use crate::enforcement::{Control, Enforcement, SandboxMode, Tolerated};
 /// on the daemon's machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DoctorAnswer {
-    /// Whether the daemon sets up sandboxes as the host's root user.
+    /// True if the daemon sets up sandboxes as the host's root user.
     pub root: bool,
     /// The account of steps in this repository; `null` if no step can run.
     pub user: Option<StepAccount>,
@@ -25,7 +25,7 @@ pub struct DoctorAnswer {
     pub state_dir: String,
     /// The controls that the operator allows to be missing.
     pub may_miss: BTreeSet<Control>,
-    /// Whether the operator allows `sandbox: best_effort`.
+    /// True if the operator allows the sandbox mode `best_effort`.
     pub allows_best_effort: bool,
     /// The private copies of the repository, each compared with its record; `null` unless `deep` was requested.
     #[serde(default)]
@@ -58,7 +58,7 @@ pub struct CopyReport {
     /// The damaged path and the damage, or the reason why the copy could not be compared; `null` for a sound or held
     /// copy.
     pub problem: Option<String>,
-    /// Whether the copy was removed; the next run creates it again.
+    /// True if the copy was removed; the next run creates it again.
     pub removed: bool,
 }
 
@@ -88,7 +88,7 @@ pub struct StepAccount {
 /// A missing prerequisite for running steps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DoctorFinding {
-    /// The affected control; `null` if there is none.
+    /// The affected control, if any.
     pub control: Option<Control>,
     /// The failed operation and the error of the system.
     pub message: String,

@@ -121,7 +121,7 @@ pub struct Parameter {
     pub description: &'static str,
     /// The schema of the value.
     pub schema: SchemaOf,
-    /// Whether the parameter is required.
+    /// True if the parameter is required.
     pub required: bool,
 }
 

@@ -25,7 +25,7 @@ pub struct RunSubmission {
     /// A revision that names a commit. Its tree is verified, separately from the worktree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rev: Option<String>,
-    /// Whether to check out the commit's submodules.
+    /// Checks out the commit's submodules.
     #[serde(default)]
     pub submodules: bool,
     /// The highest tier that may run. Default: 2.
@@ -34,19 +34,19 @@ pub struct RunSubmission {
     /// How to handle missing sandbox controls.
     #[serde(default)]
     pub sandbox: SandboxMode,
-    /// Whether to start no further skills after a skill has not passed.
+    /// Starts no further skills after a skill has not passed.
     #[serde(default)]
     pub fail_fast: bool,
-    /// What to do with changes that steps make.
+    /// Treatment of the changes that steps make.
     #[serde(default)]
     pub changes: ChangesAsked,
-    /// Whether an earlier result may answer the request.
+    /// Reuse of earlier results.
     #[serde(default)]
     pub reuse: Reuse,
     /// The skills of the profile to run.
     #[serde(default, skip_serializing_if = "SkillsAsked::is_all")]
     pub skills: SkillsAsked,
-    /// Whether each skill starts with empty caches and its cache content is discarded. Earlier results do not answer
+    /// Starts each skill with empty caches and discards what it leaves in them. Earlier results do not answer
     /// such a request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_caches: bool,
@@ -60,7 +60,7 @@ fn two() -> Tier {
     Tier::TWO
 }
 
-/// What to do with changes that steps make.
+/// Treatment of the changes that steps make.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangesAsked {
@@ -71,7 +71,7 @@ pub enum ChangesAsked {
     Patch,
 }
 
-/// Whether an earlier result may answer the request.
+/// Reuse of earlier results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reuse {
@@ -89,7 +89,7 @@ pub enum SkillsAsked {
     /// All skills.
     #[default]
     All,
-    /// The skills that did not pass when they last ran, and the skills that they need; all skills if there are none.
+    /// The skills that did not pass when they last ran, and the skills that they need; all skills if that selects none.
     /// The result does not count for the whole profile: the gate does not accept it, and the request cannot have a
     /// changeset or a `rev`.
     NotPassed,
@@ -113,20 +113,20 @@ pub struct Asked {
     pub changeset_id: Option<ChangesetId>,
     /// The revision as given.
     pub rev: Option<String>,
-    /// Whether to check out the commit's submodules.
+    /// Checks out the commit's submodules.
     pub submodules: bool,
     /// The highest tier that may run.
     pub max_tier: Tier,
     /// How to handle missing sandbox controls.
     pub sandbox: SandboxMode,
-    /// Whether to start no further skills after a skill has not passed.
+    /// Starts no further skills after a skill has not passed.
     pub fail_fast: bool,
-    /// What to do with changes that steps make.
+    /// Treatment of the changes that steps make.
     pub changes: ChangesAsked,
     /// The skills of the profile to run; all skills if absent.
     #[serde(default, skip_serializing_if = "SkillsAsked::is_all")]
     pub skills: SkillsAsked,
-    /// Whether each skill starts with empty caches; `false` if absent.
+    /// Starts each skill with empty caches; `false` if absent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_caches: bool,
 }
@@ -161,13 +161,13 @@ pub struct GateAsked {
     /// Maximum age of the run: a duration such as `30m`, `24h`, `7d`, or `unlimited`. Default: `24h`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age: Option<String>,
-    /// Whether to accept a run that is not recorded in Proctor's state directory.
+    /// Accepts a run that is not recorded in Proctor's state directory.
     #[serde(default)]
     pub accept_unattested: bool,
     /// The widest accepted trust scope of cache contents. Default: `default`, which accepts all.
     #[serde(default)]
     pub max_cache_trust: CacheTrust,
-    /// Whether to refuse a run whose steps could see files that its snapshot does not cover: ignored files, or the
+    /// Refuses a run whose steps could see files that its snapshot does not cover: ignored files, or the
     /// worktree itself.
     #[serde(default)]
     pub strict_inputs: bool,

@@ -180,10 +180,10 @@ pub struct StepView {
     pub stdout: Option<StreamView>,
     /// Standard error; `null` until the step has ended.
     pub stderr: Option<StreamView>,
-    /// The declared reports as found after the step; absent if there are none.
+    /// The declared reports as found after the step; absent if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub found_reports: Vec<ReportEvidence>,
-    /// Processes that the step left behind; absent if there are none.
+    /// Processes that the step left behind; absent if empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaked: Option<LeakedProcesses>,
 }
@@ -496,7 +496,7 @@ pub struct Watched {
     /// The events after the one given by `after`, up to a maximum number; absent if the request has no `after`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<Vec<LoggedEvent>>,
-    /// Whether more events are available; absent if not.
+    /// True if more events are available; otherwise absent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more_events: bool,
 }
@@ -519,7 +519,7 @@ pub struct PlanAnswer {
 /// The response to `GET /healthz`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
-    /// Whether the daemon accepts new runs.
+    /// Readiness of the daemon for new runs.
     pub status: HealthStatus,
     /// The daemon's version.
     pub version: String,
@@ -533,7 +533,7 @@ pub struct Health {
     pub runs: RunCounts,
 }
 
-/// Whether the daemon accepts new runs.
+/// Readiness of the daemon for new runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
@@ -552,7 +552,7 @@ pub struct Readiness {
     pub state_free_bytes: Option<u64>,
 }
 
-/// Whether the daemon accepts new runs.
+/// Readiness of the daemon for new runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadinessStatus {

@@ -18,7 +18,7 @@ pub enum TreeSource {
     Rev {
         /// The full commit ID.
         commit: String,
-        /// Whether submodules were checked out; if not, their directories are empty.
+        /// True if submodules were checked out; otherwise their directories are empty.
         submodules: bool,
         /// Number of files that are git-lfs pointers. The contents of these files were not available.
         lfs_pointers: u64,

@@ -17,7 +17,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Returns the limit as a number for an API; `u64::MAX` if there is none.
+    /// Returns the limit as a number for an API; `u64::MAX` for unlimited.
     pub fn get_or_max(self) -> u64 {
         match self {
             Self::Max(bound) => bound,

@@ -114,7 +114,7 @@ fn expands(rest: &str) -> bool {
     rest.starts_with(|c: char| c.is_ascii_alphanumeric() || "_{(@*#?-$!'\"".contains(c))
 }
 
-/// Returns the shell syntax that the unquoted character `c` stands for. `begins` is true if `c` is the first of a word.
+/// Returns the shell syntax that the unquoted character `c` starts. `begins` is true if `c` is the first of a word.
 fn operator(c: char, begins: bool, rest: &str) -> Option<&'static str> {
     let rest_of_word = || rest.split([' ', '\t', '\n']).next().unwrap_or("");
     match c {

@@ -32,7 +32,7 @@ use crate::tier::Tier;
 /// The operator's ceilings and defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operator {
-    /// Whether a spec may request the host's network. A step that uses it raises the tier to 2.
+    /// Allows specs to request the host's network. A step that uses it raises the tier to 2.
     pub allow_network: bool,
     /// The weakest protection of the tree that a spec may request.
     pub least_read_only: ReadOnly,
@@ -59,13 +59,13 @@ pub struct Operator {
     pub tool_masks: Vec<String>,
     /// Sandbox controls that may be missing.
     pub may_miss: Tolerated,
-    /// Whether a caller may request best-effort mode, which accepts any missing control.
+    /// Allows callers to request best-effort mode, which accepts any missing control.
     pub allow_best_effort: bool,
     /// The directory that steps see in a run of a worktree.
     pub tree: TreeSettings,
     /// Settings of the daemon: socket, capacity and retention.
     pub daemon: DaemonSettings,
-    /// Destination of the trace spans of runs.
+    /// Settings of the export of trace spans.
     pub telemetry: TelemetrySettings,
 }
 
@@ -150,7 +150,7 @@ impl Default for Operator {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OperatorFile {
-    /// Whether a spec may request the host's network. Default: true.
+    /// Allows specs to request the host's network. Default: true.
     allow_network: Option<bool>,
     /// The weakest `read_only` that a spec may request. Default: off.
     least_read_only: Option<ReadOnly>,
@@ -175,13 +175,13 @@ struct OperatorFile {
     /// Sandbox controls that may be missing if the machine cannot enforce them. A run with a missing control is raised
     /// to tier 2. Default: cgroup only. With an empty list, all controls are required.
     may_miss: Option<Vec<Control>>,
-    /// Whether a caller may use `--sandbox=best-effort`. Default: true.
+    /// Allows callers to use `--sandbox=best-effort`. Default: true.
     allow_best_effort: Option<bool>,
     /// The directory that steps see in a run of a worktree.
     tree: Option<TreeFile>,
     /// Settings of the daemon: socket, capacity and retention.
     daemon: Option<DaemonFile>,
-    /// Destination of the OpenTelemetry trace spans of runs.
+    /// Settings of the export of runs as OpenTelemetry spans.
     telemetry: Option<TelemetryFile>,
 }
 

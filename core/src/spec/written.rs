@@ -28,8 +28,8 @@ pub struct Spec {
     pub version: Spanned<u64>,
     /// Tools that must be available before any skill runs, by name.
     pub toolchains: Option<Table<ToolchainName, Toolchain>>,
-    /// Which of the files that git ignores, such as `node_modules`, `.venv` and `.env`, steps see in a run of a
-    /// worktree: `worktree` (the default) shows the worktree's ignored files, `hidden` shows none.
+    /// The git-ignored files, such as `node_modules`, `.venv` and `.env`, that steps see in a run of a worktree:
+    /// `worktree` (the default) shows the worktree's ignored files, `hidden` shows none.
     pub ignored: Option<Spanned<Ignored>>,
     /// Settings for all steps; skills and steps can override them.
     pub defaults: Option<Defaults>,
@@ -201,7 +201,7 @@ pub struct SqlStep {
     pub schema: Option<Vec<Spanned<RelPath>>>,
     /// A database file to check against; it is never changed.
     pub database: Option<Spanned<RelPath>>,
-    /// What statements may do: `read`, `write` rows, or `migrate` the schema. Default: `read`.
+    /// Allowed kinds of statements: `read`, `write` rows, or `migrate` the schema. Default: `read`.
     pub policy: Option<Spanned<Policy>>,
     /// The question that the query should answer, in natural language.
     pub question: Option<Spanned<Text>>,

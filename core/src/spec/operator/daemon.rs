@@ -29,7 +29,7 @@ pub struct DaemonSettings {
     pub drain: Duration,
     /// Time without runs and connections after which the daemon exits; `None` for never.
     pub idle_exit: Option<Duration>,
-    /// Whether a run above tier 1 in a changeset requires a file `APPROVED` in it.
+    /// Requires a file `APPROVED` in a changeset for runs above tier 1.
     pub approve_tier2: bool,
     /// Settings of the log.
     pub log: LogSettings,
@@ -144,7 +144,7 @@ pub(super) struct DaemonFile {
     drain_ms: Option<u64>,
     /// Time without runs and connections after which the daemon exits, in milliseconds. Default: never.
     idle_exit_ms: Option<NonZeroU64>,
-    /// Whether a run above tier 1 in a changeset requires a file `APPROVED` in it. Default: false.
+    /// Requires a file `APPROVED` in a changeset for runs above tier 1. Default: false.
     approve_tier2: Option<bool>,
     /// Settings of the log.
     log: Option<LogFile>,

@@ -17,7 +17,7 @@ const MAX_BYTES: Limit = Limit::Max(4 << 30);
 /// The directory that steps see in a run of a worktree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TreeSettings {
-    /// Whether steps see the worktree itself, or a private copy that no process outside the run can change.
+    /// The worktree itself, or a private copy that no process outside the run can change.
     pub mode: TreeKind,
     /// Maximum number of entries that are copied from a worktree, covered and ignored ones together.
     pub max_entries: Limit,
